@@ -1,0 +1,127 @@
+"""Every error this library raises on purpose. Any other exception is a bug in it.
+
+    KgroupError
+    ├── OptionError                 the caller's: an option is missing, unknown or contradictory
+    ├── EnvironmentProblem          this machine's: no Java, no jars, no port, a child that died
+    ├── WireError                   between us and a broker
+    │   ├── ConnectionFailed        retriable: could not connect, or connect in time
+    │   ├── Disconnected            retriable: the connection ended while we waited
+    │   ├── RequestTimedOut         retriable: no answer in time
+    │   ├── ProtocolViolation       the peer's: bytes that are not Kafka, or not what we can decode
+    │   ├── UnsupportedApi          the broker is too old (or too new) for an API we need
+    │   └── BrokerError             a broker answered with an error code
+    ├── UnknownTopic                the caller's: a subscribed topic does not exist
+    ├── DataLoss                    records we had still to read are gone
+    ├── GroupError                  between us and the group
+    │   ├── FencedInstanceId        fatal: another process took the seat
+    │   ├── GroupRejected           fatal: the group will not have us (protocol, session timeout, permission)
+    │   └── GroupUnsettled          the group did not come to rest within the bound we give it
+    └── IllegalTransition           ours: a state machine met an event its table does not have
+
+A message says whose fault it is and what to do next.
+"""
+
+from __future__ import annotations
+
+from spark_kgroup.model import ErrorCode
+
+
+class KgroupError(Exception):
+    """Base of all errors raised on purpose."""
+
+
+class OptionError(KgroupError, ValueError):
+    """An option is missing, unknown, malformed or contradicts another; the message names it and the fix."""
+
+
+class EnvironmentProblem(KgroupError):
+    """This machine lacks something (Java, a jar, a free port), or a child process died."""
+
+
+class WireError(KgroupError):
+    """Something went wrong between this process and a broker."""
+
+    retriable: bool = False
+
+
+class ConnectionFailed(WireError):
+    """No TCP connection to the broker, or none in time."""
+
+    retriable = True
+
+
+class Disconnected(WireError):
+    """The connection ended while a response was awaited: the request may or may not have been carried out."""
+
+    retriable = True
+
+
+class RequestTimedOut(WireError):
+    """No response in time: the request may or may not have been carried out."""
+
+    retriable = True
+
+
+class ProtocolViolation(WireError):
+    """The peer sent bytes that are not Kafka's protocol, or that this version cannot decode."""
+
+
+class UnsupportedApi(WireError):
+    """The broker does not speak the version of an API that is needed here."""
+
+
+class BrokerError(WireError):
+    """A broker answered with an error code.
+
+    Attributes:
+        code: Kafka's error code (int16); an `ErrorCode` where we know it.
+        message: the broker's own words, if it sent any.
+    """
+
+    def __init__(self, api: str, code: int, message: str | None = None) -> None:
+        self.api = api
+        self.code = code
+        self.message = message
+        self.retriable = code in ErrorCode.retriable_codes()
+        said = f": {message}" if message else ""
+        super().__init__(f"{api} failed with {ErrorCode.name_of(code)}{said}")
+
+
+class UnknownTopic(KgroupError):
+    """A subscribed topic does not exist, or this user may not see it."""
+
+
+class DataLoss(KgroupError):
+    """Records that were still to be read are gone (retention, deletion, recreation of the topic)."""
+
+
+class GroupError(KgroupError):
+    """Something went wrong between a member and its group."""
+
+
+class FencedInstanceId(GroupError):
+    """Another process joined with this instance id and took the seat (KIP-345). Fatal for this member."""
+
+    def __init__(self, group: str, instance_id: str) -> None:
+        self.group = group
+        self.instance_id = instance_id
+        super().__init__(
+            f"Another process took the seat {instance_id!r} in group {group!r} (FENCED_INSTANCE_ID). "
+            "Either a second query or reader runs with the same group and instance id prefix: give each its own "
+            "`instanceIdPrefix`. Or an old driver is still alive: stop it; the newest one keeps the seat."
+        )
+
+
+class GroupRejected(GroupError):
+    """The group will not have this member as it is; retrying cannot help."""
+
+
+class GroupUnsettled(GroupError):
+    """The group did not come to rest within a bound; the message says what was awaited."""
+
+
+class IllegalTransition(KgroupError):
+    """A state machine met an event that its table does not have: a bug of ours."""
+
+    def __init__(self, role: str, state: str, event: str) -> None:
+        super().__init__(f"{role}: event {event} is not in the table for state {state}")

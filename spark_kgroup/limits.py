@@ -1,0 +1,50 @@
+"""Every bound and default, each with its origin: Kafka's name and default, or a measurement.
+
+Units are last in a name. A value that a user can set has its option in `pyspark_kgroup.options` or a command-line
+flag; the rest are fixed here.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+SESSION_TIMEOUT_MS: Final = 300_000
+"""Silence after which the coordinator gives a seat away. Kafka: session.timeout.ms, 45 s; 5 min here, so that a
+driver can restart within it and move nothing (KIP-345 allows up to 30 min)."""
+
+REBALANCE_TIMEOUT_MS: Final = 1_800_000
+"""How long the coordinator waits for a member to rejoin. Kafka: max.poll.interval.ms, 5 min; 30 min here, because a
+partition can be given up only between two micro-batches."""
+
+HEARTBEAT_INTERVAL_MS: Final = 3_000
+"""Kafka: heartbeat.interval.ms, 3 s. Each beat is jittered so that seats do not beat in step."""
+
+HEARTBEAT_JITTER: Final = 0.1
+"""Fraction of the interval a heartbeat may come early. Kafka has none; 10 % spreads 1,000 seats over 300 ms."""
+
+METADATA_MAX_AGE_MS: Final = 30_000
+"""How old cluster metadata may get before the leader looks for new partitions. Kafka: metadata.max.age.ms, 5 min."""
+
+REQUEST_TIMEOUT_MS: Final = 30_000
+"""Kafka: request.timeout.ms, 30 s."""
+
+JOIN_TIMEOUT_SLACK_MS: Final = 5_000
+"""A parked JoinGroup is awaited for the rebalance timeout and this much more (Kafka: AbstractCoordinator, 5 s)."""
+
+CONNECT_TIMEOUT_MS: Final = 10_000
+"""Kafka: socket.connection.setup.timeout.ms, 10 s."""
+
+RETRY_BACKOFF_MS: Final = 100
+"""First wait before a retry. Kafka: retry.backoff.ms, 100 ms."""
+
+RETRY_BACKOFF_MAX_MS: Final = 1_000
+"""Longest wait before a retry. Kafka: retry.backoff.max.ms, 1 s."""
+
+RETRY_BACKOFF_JITTER: Final = 0.2
+"""A wait is drawn from 80 % to 120 % of its value (Kafka: ExponentialBackoff, 0.2)."""
+
+FRAME_BYTES_MAX: Final = 100 * 1024 * 1024
+"""Largest response frame accepted on the control plane. Kafka: socket.request.max.bytes, 100 MiB."""
+
+IN_FLIGHT_MAX: Final = 100
+"""Requests awaiting an answer on one connection before the next one is refused. Measured need: under 5."""

@@ -1,0 +1,192 @@
+"""The nouns that every room shares. Plain immutable values: no behaviour that needs a socket or a clock."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import IntEnum
+from functools import cache
+from typing import NamedTuple
+from uuid import UUID
+
+UNKNOWN_MEMBER_ID = ""
+"""What a member sends before the coordinator gave it an id (JoinGroupRequest.UNKNOWN_MEMBER_ID)."""
+
+NO_GENERATION = -1
+"""The generation of a member that is in no group (AbstractCoordinator.Generation.NO_GENERATION)."""
+
+
+class TopicPartition(NamedTuple):
+    """One partition of one topic, by name and index."""
+
+    topic: str
+    partition: int
+
+    def __str__(self) -> str:
+        return f"{self.topic}-{self.partition}"
+
+
+class ErrorCode(IntEnum):
+    """The error codes this library acts upon (Kafka: org.apache.kafka.common.protocol.Errors).
+
+    A broker may send others: they stay plain integers and are named `ERROR_<n>`.
+    """
+
+    UNKNOWN_SERVER_ERROR = -1
+    NONE = 0
+    OFFSET_OUT_OF_RANGE = 1
+    UNKNOWN_TOPIC_OR_PARTITION = 3
+    LEADER_NOT_AVAILABLE = 5
+    NOT_LEADER_OR_FOLLOWER = 6
+    REQUEST_TIMED_OUT = 7
+    REPLICA_NOT_AVAILABLE = 9
+    NETWORK_EXCEPTION = 13
+    COORDINATOR_LOAD_IN_PROGRESS = 14
+    COORDINATOR_NOT_AVAILABLE = 15
+    NOT_COORDINATOR = 16
+    INVALID_TOPIC_EXCEPTION = 17
+    ILLEGAL_GENERATION = 22
+    INCONSISTENT_GROUP_PROTOCOL = 23
+    INVALID_GROUP_ID = 24
+    UNKNOWN_MEMBER_ID = 25
+    INVALID_SESSION_TIMEOUT = 26
+    REBALANCE_IN_PROGRESS = 27
+    TOPIC_AUTHORIZATION_FAILED = 29
+    GROUP_AUTHORIZATION_FAILED = 30
+    CLUSTER_AUTHORIZATION_FAILED = 31
+    UNSUPPORTED_VERSION = 35
+    TOPIC_ALREADY_EXISTS = 36
+    INVALID_REQUEST = 42
+    KAFKA_STORAGE_ERROR = 56
+    SASL_AUTHENTICATION_FAILED = 58
+    GROUP_ID_NOT_FOUND = 69
+    FENCED_LEADER_EPOCH = 74
+    UNKNOWN_LEADER_EPOCH = 75
+    OFFSET_NOT_AVAILABLE = 78
+    MEMBER_ID_REQUIRED = 79
+    GROUP_MAX_SIZE_REACHED = 81
+    FENCED_INSTANCE_ID = 82
+    UNSTABLE_OFFSET_COMMIT = 88
+    UNKNOWN_TOPIC_ID = 100
+
+    @staticmethod
+    def name_of(code: int) -> str:
+        """Kafka's name of `code`, or `ERROR_<code>`."""
+        try:
+            return ErrorCode(code).name
+        except ValueError:
+            return f"ERROR_{code}"
+
+    @staticmethod
+    @cache
+    def retriable_codes() -> frozenset[int]:
+        """The codes after which the same request may succeed later (RetriableException's subclasses)."""
+        return frozenset(
+            {
+                ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+                ErrorCode.LEADER_NOT_AVAILABLE,
+                ErrorCode.NOT_LEADER_OR_FOLLOWER,
+                ErrorCode.REQUEST_TIMED_OUT,
+                ErrorCode.REPLICA_NOT_AVAILABLE,
+                ErrorCode.NETWORK_EXCEPTION,
+                ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
+                ErrorCode.COORDINATOR_NOT_AVAILABLE,
+                ErrorCode.NOT_COORDINATOR,
+                ErrorCode.KAFKA_STORAGE_ERROR,
+                ErrorCode.FENCED_LEADER_EPOCH,
+                ErrorCode.UNKNOWN_LEADER_EPOCH,
+                ErrorCode.OFFSET_NOT_AVAILABLE,
+                ErrorCode.UNSTABLE_OFFSET_COMMIT,
+                ErrorCode.UNKNOWN_TOPIC_ID,
+            }
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Subscription:
+    """What one member tells the leader (ConsumerProtocolSubscription v3).
+
+    Attributes:
+        topics: names, sorted.
+        owned: partitions this member holds and has not given up (KIP-429).
+        generation: the generation in which `owned` was assigned, -1 if unknown (KIP-792).
+        rack: the member's rack (KIP-881), None if it has none.
+        user_data: the assignor's own bytes.
+    """
+
+    topics: tuple[str, ...]
+    owned: frozenset[TopicPartition] = frozenset()
+    generation: int = NO_GENERATION
+    rack: str | None = None
+    user_data: bytes | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GroupMember:
+    """One member as the leader sees it in JoinGroupResponse."""
+
+    member_id: str
+    instance_id: str | None
+    subscription: Subscription
+
+
+Assignment = Mapping[str, frozenset[TopicPartition]]
+"""Member id -> the partitions it shall own from now on."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TopicDescription:
+    """One topic as cluster metadata shows it.
+
+    Attributes:
+        topic_id: None from a broker without topic ids.
+        partition_count: partitions are 0..partition_count-1.
+    """
+
+    name: str
+    topic_id: UUID | None
+    partition_count: int
+
+    @property
+    def partitions(self) -> tuple[TopicPartition, ...]:
+        """All partitions of the topic, by index."""
+        return tuple(TopicPartition(self.name, index) for index in range(self.partition_count))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MemberIdentity:
+    """Under which name a member speaks to the coordinator at one moment."""
+
+    instance_id: str | None
+    member_id: str = UNKNOWN_MEMBER_ID
+    generation: int = NO_GENERATION
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DescribedMember:
+    """One member as DescribeGroups shows it to anyone who asks.
+
+    Attributes:
+        assignment: empty while the group rebalances.
+    """
+
+    member_id: str
+    instance_id: str | None
+    client_id: str
+    client_host: str
+    assignment: frozenset[TopicPartition] = frozenset()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DescribedGroup:
+    """A group as DescribeGroups shows it.
+
+    Attributes:
+        state: Kafka's word: Empty, PreparingRebalance, CompletingRebalance, Stable, Dead.
+        protocol: the selected assignor's name, "" while there is none.
+    """
+
+    group: str
+    state: str
+    protocol: str
+    members: tuple[DescribedMember, ...] = field(default=())
