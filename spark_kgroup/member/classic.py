@@ -1,0 +1,555 @@
+"""The member's half of the classic group protocol, without any I/O.
+
+The law of this file: an event and `now_ms` go in (`ClassicMember.handle`), effects come out. Nothing here reads a clock,
+a socket or a random source. Every pair of state and event is in `TRANSITIONS`; anything else is an
+`IllegalTransition`. Timers are data (`next_wakeup_at_ms`); a `Tick` fires those that are due.
+
+Sources: KIP-345 (static membership), KIP-394 (MEMBER_ID_REQUIRED), KIP-429 (cooperative rebalance), KIP-792
+(generation in the subscription), KIP-800 (reasons), KIP-814 (SkipAssignment); Kafka's AbstractCoordinator and
+ConsumerCoordinator for what the KIPs leave open.
+
+What a member holds and what it is assigned are two things. `assigned` is the group's word in the last SyncGroup.
+`held` is what the application may be reading: it grows with each assignment and shrinks only when the application
+gave a partition up (`GaveUp`) or lost it. Each join claims `held`, so the leader never hands a partition on while it is
+read here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from enum import Enum
+from types import MappingProxyType
+from typing import Any, Final
+
+from spark_kgroup.assignors.contract import Assignor, RebalanceProtocol
+from spark_kgroup.errors import FencedInstanceId, GroupError, GroupRejected, IllegalTransition
+from spark_kgroup.limits import (
+    HEARTBEAT_INTERVAL_MS,
+    HEARTBEAT_JITTER,
+    REBALANCE_TIMEOUT_MS,
+    RETRY_BACKOFF_MS,
+    SESSION_TIMEOUT_MS,
+)
+from spark_kgroup.member import effects as fx
+from spark_kgroup.model import (
+    NO_GENERATION,
+    UNKNOWN_MEMBER_ID,
+    ErrorCode,
+    GroupMember,
+    MemberIdentity,
+    Subscription,
+    TopicPartition,
+)
+
+
+class State(Enum):
+    """Where a member stands. Each state says what it answers to and what it leaves to."""
+
+    IDLE = "idle"
+    """Not started. Leaves to JOINING on Start."""
+
+    JOINING = "joining"
+    """Wants to be in the next generation: waits for a connection, a backoff, or the answer to JoinGroup, which the
+    coordinator parks until all members have joined. Leaves to ASSIGNING (leader) or SYNCING."""
+
+    ASSIGNING = "assigning"
+    """Leads a new generation; the assignor runs outside. Leaves to SYNCING on AssignmentComputed."""
+
+    SYNCING = "syncing"
+    """Waits for its share of the assignment. Leaves to STABLE, or REVOKING if something held is not in it."""
+
+    STABLE = "stable"
+    """In a generation, holding what it is assigned. Heartbeats. Leaves to JOINING when the group rebalances."""
+
+    REVOKING = "revoking"
+    """In a generation, but something held must be given up at the next boundary. Heartbeats. Leaves to JOINING once it
+    is given up; a cooperative member also when the group rebalances, claiming what it still holds."""
+
+    LEAVING = "leaving"
+    """LeaveGroup is on its way. Leaves to CLOSED on any answer, or when the connection ends."""
+
+    CLOSED = "closed"
+    """Ended, by Close, Leave or a fatal error. Answers nothing."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MemberConfig:
+    """How one member presents itself.
+
+    Attributes:
+        instance_id: None makes a dynamic member (KIP-394), anything else a static one (KIP-345).
+        topics: subscribed names.
+        assignors: in order of preference, at least one. The member is cooperative if all of them are (KIP-429).
+
+    """
+
+    group: str
+    instance_id: str | None
+    topics: tuple[str, ...]
+    assignors: tuple[Assignor, ...]
+    session_timeout_ms: int = SESSION_TIMEOUT_MS
+    rebalance_timeout_ms: int = REBALANCE_TIMEOUT_MS
+    heartbeat_interval_ms: int = HEARTBEAT_INTERVAL_MS
+    rack: str | None = None
+
+    @property
+    def cooperative(self) -> bool:
+        """Whether partitions are kept through a rebalance (KIP-429: the lowest common protocol counts)."""
+        return all(a.protocol is RebalanceProtocol.COOPERATIVE for a in self.assignors)
+
+
+class _Timer(Enum):
+    HEARTBEAT = "heartbeat"
+    SESSION = "session"
+    RETRY = "retry"
+
+
+_COORDINATOR_GONE: Final = frozenset({ErrorCode.NOT_COORDINATOR, ErrorCode.COORDINATOR_NOT_AVAILABLE})
+_TRY_AGAIN: Final = (ErrorCode.retriable_codes() | {ErrorCode.REBALANCE_IN_PROGRESS}) - _COORDINATOR_GONE
+_MEMBERSHIP_OVER: Final = frozenset({ErrorCode.UNKNOWN_MEMBER_ID, ErrorCode.ILLEGAL_GENERATION})
+
+_REJECTIONS: Final[Mapping[int, str]] = MappingProxyType(
+    {
+        ErrorCode.INCONSISTENT_GROUP_PROTOCOL: "its members share no assignor with us: set "
+        "`kafka.partition.assignment.strategy` to one that all of them support, or use another group id",
+        ErrorCode.INVALID_SESSION_TIMEOUT: "the broker does not allow this session timeout: set "
+        "`kafka.session.timeout.ms` within the broker's group.min/max.session.timeout.ms",
+        ErrorCode.INVALID_GROUP_ID: "the group id is not valid: set `kafka.group.id`",
+        ErrorCode.GROUP_AUTHORIZATION_FAILED: "no permission: grant READ on the group to this user",
+        ErrorCode.GROUP_MAX_SIZE_REACHED: "the group is full: use fewer `members`, or raise the broker's group.max.size",
+    }
+)
+
+
+class ClassicMember:
+    """One member's state machine.
+
+    Args:
+        config: how the member presents itself.
+        jitter: gives a number in [0, 1) for each heartbeat; passed in so that a simulation repeats.
+
+    """
+
+    def __init__(self, config: MemberConfig, *, jitter: Callable[[], float]) -> None:
+        self.config: Final = config
+        self.state = State.IDLE
+        self.identity = MemberIdentity(instance_id=config.instance_id)
+        self.held: frozenset[TopicPartition] = frozenset()
+        self.assigned: frozenset[TopicPartition] = frozenset()
+        self.leader = False
+        self.watched_topics: frozenset[str] = frozenset()
+        """Topics whose metadata this member watches for the group: all members' if it leads, else none."""
+        self._jitter = jitter
+        self._connected = False
+        self._awaited: fx.Request | None = None
+        self._beat: fx.HeartbeatRequest | None = None
+        self._claimed: frozenset[TopicPartition] = frozenset()
+        self._protocol = ""
+        self._reason = "start"
+        self._timers: dict[_Timer, int] = {}
+
+    # -------------------------------------------------------------------------------------------- the outside
+
+    @property
+    def to_give_up(self) -> frozenset[TopicPartition]:
+        """Held, but to be given up at the next boundary."""
+        if self.state is State.REVOKING and not self.config.cooperative:
+            return self.held
+        return self.held - self.assigned
+
+    @property
+    def settled(self) -> bool:
+        """In a generation, nothing to give up, no rejoin on its way."""
+        return self.state is State.STABLE
+
+    def next_wakeup_at_ms(self) -> int | None:
+        """When the next `Tick` is due, None if no timer runs."""
+        return min(self._timers.values(), default=None)
+
+    def handle(self, event: fx.Event, now_ms: int) -> list[fx.Effect]:
+        """Take one event; return what is to be done about it, in order.
+
+        Raises:
+            IllegalTransition: the pair of state and event is not in the table: a bug of the caller or ours.
+
+        """
+        handler = TRANSITIONS[self.state].get(type(event))
+        if handler is None:
+            raise IllegalTransition("classic member", self.state.value, type(event).__name__)
+        return handler(self, event, now_ms)
+
+    # ------------------------------------------------------------------------------------------- beginning
+
+    def _start(self, _: fx.Start, _now_ms: int) -> list[fx.Effect]:
+        self.state = State.JOINING
+        return [fx.Connect(reason="start")]
+
+    def _ignore(self, _: fx.Event, __: int) -> list[fx.Effect]:
+        return []
+
+    def _connected_join(self, _: fx.Connected, now_ms: int) -> list[fx.Effect]:
+        self._connected = True
+        return self._send_join(now_ms)
+
+    def _connected_stable(self, _: fx.Connected, now_ms: int) -> list[fx.Effect]:
+        self._connected = True
+        return self._send_heartbeat(now_ms)
+
+    def _connected_assigning(self, _: fx.Connected, now_ms: int) -> list[fx.Effect]:
+        # 1. the connection breaks while the assignor runs; 2. the group may have moved on meanwhile; so ask again:
+        # a join with unchanged metadata is answered with the current generation.
+        self._connected = True
+        return self._join(now_ms, "connection lost while assigning")
+
+    def _disconnected(self, event: fx.Disconnected, now_ms: int) -> list[fx.Effect]:
+        self._connected = False
+        self._awaited = self._beat = None
+        self._timers.pop(_Timer.HEARTBEAT, None)
+        self._timers.pop(_Timer.RETRY, None)
+        if _Timer.SESSION not in self._timers and self.identity.member_id != UNKNOWN_MEMBER_ID:
+            self._restart_session(now_ms)  # a parked join no longer holds the seat
+        if self.state is State.SYNCING:
+            # The answer is lost, not the generation: a join with unchanged metadata is answered from it.
+            self.state = State.JOINING
+            self._reason = "connection lost while syncing"
+        return [fx.Connect(reason=event.reason)]
+
+    def _disconnected_leaving(self, _: fx.Disconnected, _now_ms: int) -> list[fx.Effect]:
+        return self._end([fx.Left(error=ErrorCode.NETWORK_EXCEPTION)])
+
+    # ------------------------------------------------------------------------------------------------- joining
+
+    def _join(self, now_ms: int, reason: str) -> list[fx.Effect]:
+        """Enter JOINING; a cooperative member keeps what it holds, an eager one holds nothing by now."""
+        self.state = State.JOINING
+        self._reason = reason
+        self._timers.pop(_Timer.HEARTBEAT, None)
+        self._timers.pop(_Timer.RETRY, None)
+        self._beat = None
+        return [fx.Rejoining(reason=reason), *self._send_join(now_ms)]
+
+    def _send_join(self, now_ms: int) -> list[fx.Effect]:
+        if not self._connected:
+            return []
+        self._timers.pop(_Timer.RETRY, None)
+        # The coordinator holds a parked join alive; our own watch over the session starts again with its answer.
+        self._timers.pop(_Timer.SESSION, None)
+        self._claimed = self.held
+        request = fx.JoinRequest(identity=self.identity, protocols=self._protocols(), reason=self._reason)
+        self._awaited = request
+        return [fx.Send(request=request)]
+
+    def _protocols(self) -> tuple[tuple[str, Subscription], ...]:
+        generation = self.identity.generation
+        base = Subscription(
+            topics=tuple(sorted(self.config.topics)),
+            owned=self.held,
+            generation=generation,
+            rack=self.config.rack,
+        )
+        return tuple(
+            (a.name, replace(base, user_data=a.user_data(self.held, generation)))
+            for a in self.config.assignors
+        )
+
+    def _join_response(self, event: fx.JoinResponse, now_ms: int) -> list[fx.Effect]:
+        if event.request != self._awaited:
+            return []
+        self._awaited = None
+        if event.error == ErrorCode.NONE:
+            return self._joined(event, now_ms)
+        if event.error == ErrorCode.MEMBER_ID_REQUIRED:
+            self.identity = replace(self.identity, member_id=event.member_id)
+            return self._send_join(now_ms)
+        return self._refused("JoinGroup", event.error, now_ms)
+
+    def _joined(self, event: fx.JoinResponse, now_ms: int) -> list[fx.Effect]:
+        rejoined = (
+            self.config.instance_id is not None and event.request.identity.member_id == UNKNOWN_MEMBER_ID
+        )
+        self.identity = replace(self.identity, member_id=event.member_id, generation=event.generation)
+        self._protocol = event.protocol
+        self.leader = event.leader == event.member_id
+        self.watched_topics = self._topics_of(event.members) if self.leader else frozenset()
+        self._restart_session(now_ms)
+        told = fx.Joined(
+            identity=self.identity,
+            leader=self.leader,
+            protocol=event.protocol,
+            skip_assignment=event.skip_assignment,
+            rejoined=rejoined,
+        )
+        if self.leader and not event.skip_assignment:
+            self.state = State.ASSIGNING
+            compute = fx.ComputeAssignment(
+                generation=event.generation, assignor=event.protocol, members=event.members
+            )
+            return [told, compute]
+        return [told, *self._send_sync(())]
+
+    @staticmethod
+    def _topics_of(members: Sequence[GroupMember]) -> frozenset[str]:
+        return frozenset(topic for member in members for topic in member.subscription.topics)
+
+    def _assignment_computed(self, event: fx.AssignmentComputed, _now_ms: int) -> list[fx.Effect]:
+        if event.generation != self.identity.generation or not self._connected:
+            return []
+        return self._send_sync(event.assignments)
+
+    def _send_sync(self, assignments: tuple[tuple[str, frozenset[TopicPartition]], ...]) -> list[fx.Effect]:
+        self.state = State.SYNCING
+        request = fx.SyncRequest(identity=self.identity, protocol=self._protocol, assignments=assignments)
+        self._awaited = request
+        return [fx.Send(request=request)]
+
+    def _sync_response(self, event: fx.SyncResponse, now_ms: int) -> list[fx.Effect]:
+        if event.request != self._awaited:
+            return []
+        self._awaited = None
+        if event.error == ErrorCode.NONE:
+            return self._synced(event.assignment, now_ms)
+        if event.error == ErrorCode.REBALANCE_IN_PROGRESS:
+            return self._join(now_ms, "the group rebalanced while syncing")
+        if event.error in _COORDINATOR_GONE or event.error in _TRY_AGAIN:
+            self.state = State.JOINING
+            self._reason = f"SyncGroup failed with {ErrorCode.name_of(event.error)}"
+        return self._refused("SyncGroup", event.error, now_ms)
+
+    def _synced(self, assignment: frozenset[TopicPartition], now_ms: int) -> list[fx.Effect]:
+        added = assignment - self.held
+        self.assigned = assignment
+        self.held |= added
+        revoked = self.held - assignment
+        self._restart_session(now_ms)
+        told: list[fx.Effect] = [
+            fx.Assigned(identity=self.identity, owned=assignment, added=added, revoked=revoked)
+        ]
+        if revoked:
+            self.state = State.REVOKING
+        elif self._claimed - assignment:
+            # 1. we joined claiming P; 2. while the join was parked, a boundary gave P up; 3. the leader kept P from
+            # its new owner because of our claim. Nobody else will rejoin for it, so we do.
+            return [*told, *self._join(now_ms, "given up what the join still claimed")]
+        else:
+            self.state = State.STABLE
+        return [*told, *self._send_heartbeat(now_ms)]
+
+    # --------------------------------------------------------------------------------------- in a generation
+
+    def _send_heartbeat(self, now_ms: int) -> list[fx.Effect]:
+        if not self._connected:
+            return []
+        early = HEARTBEAT_JITTER * self._jitter()
+        self._timers[_Timer.HEARTBEAT] = now_ms + int(self.config.heartbeat_interval_ms * (1 - early))
+        if self._beat is not None:
+            return []  # the last one is still unanswered; the session timer watches that
+        self._beat = fx.HeartbeatRequest(identity=self.identity)
+        return [fx.Send(request=self._beat)]
+
+    def _heartbeat_response(self, event: fx.HeartbeatResponse, now_ms: int) -> list[fx.Effect]:
+        if event.request is not self._beat:
+            return []
+        self._beat = None
+        if event.error in (ErrorCode.NONE, ErrorCode.REBALANCE_IN_PROGRESS):
+            self._restart_session(now_ms)
+        if event.error == ErrorCode.REBALANCE_IN_PROGRESS:
+            return self._rebalance(now_ms, "the group rebalances")
+        if event.error == ErrorCode.NONE or event.error in _TRY_AGAIN:
+            return []  # the next beat is due anyway
+        return self._refused("Heartbeat", event.error, now_ms)
+
+    def _rebalance(self, now_ms: int, reason: str) -> list[fx.Effect]:
+        """Take part in the next generation as soon as the rebalance protocol allows."""
+        if self.config.cooperative or not self.held:
+            return self._join(now_ms, reason)
+        if self.state is State.REVOKING:
+            return []
+        # An eager member's join says that it owns nothing (KIP-429, "Consumer Protocol"): all must be given up first.
+        self.state = State.REVOKING
+        self._reason = reason
+        return [fx.Assigned(identity=self.identity, owned=frozenset(), added=frozenset(), revoked=self.held)]
+
+    def _rejoin_wanted(self, event: fx.RejoinWanted, now_ms: int) -> list[fx.Effect]:
+        return self._rebalance(now_ms, event.reason)
+
+    def _gave_up(self, event: fx.GaveUp, now_ms: int) -> list[fx.Effect]:
+        self.held -= event.partitions
+        if self.state is State.REVOKING and not self.to_give_up:
+            reason = "revoked partitions given up" if self.config.cooperative else self._reason
+            return self._join(now_ms, reason)
+        return []
+
+    def _membership_refused(self, event: fx.MembershipRefused, now_ms: int) -> list[fx.Effect]:
+        if event.identity != self.identity:
+            return []  # that membership is over already
+        return self._refused("OffsetCommit", event.error, now_ms)
+
+    # --------------------------------------------------------------------------------------------- refusals
+
+    def _refused(self, api: str, error: int, now_ms: int) -> list[fx.Effect]:
+        """Any error of any request of the group, in the order of Kafka's AbstractCoordinator."""
+        if error in _COORDINATOR_GONE:
+            self._connected = False
+            self._awaited = self._beat = None
+            return [fx.Connect(reason=f"{api}: {ErrorCode.name_of(error)}")]
+        if error in _TRY_AGAIN:
+            self._timers[_Timer.RETRY] = now_ms + RETRY_BACKOFF_MS
+            return []
+        if error in _MEMBERSHIP_OVER:
+            return self._membership_over(f"{api}: {ErrorCode.name_of(error)}", error, now_ms)
+        if error == ErrorCode.FENCED_INSTANCE_ID:
+            return self._fail(FencedInstanceId(self.config.group, self.config.instance_id or ""))
+        told = (
+            _REJECTIONS.get(error)
+            or f"{api} failed with {ErrorCode.name_of(error)}, which retrying cannot mend"
+        )
+        return self._fail(GroupRejected(f"Group {self.config.group!r} will not have us: {told}."))
+
+    def _membership_over(self, reason: str, error: int, now_ms: int) -> list[fx.Effect]:
+        # ILLEGAL_GENERATION: the coordinator still knows the member id (AbstractCoordinator.resetStateOnResponseError)
+        keep_id = error == ErrorCode.ILLEGAL_GENERATION
+        return [*self._lose(reason, keep_id=keep_id), *self._join(now_ms, reason)]
+
+    def _lose(self, reason: str, *, keep_id: bool) -> list[fx.Effect]:
+        lost, self.held, self.assigned = self.held, frozenset(), frozenset()
+        member_id = self.identity.member_id if keep_id else UNKNOWN_MEMBER_ID
+        self.identity = replace(self.identity, member_id=member_id, generation=NO_GENERATION)
+        self.leader = False
+        self.watched_topics = frozenset()
+        self._timers.clear()
+        return [fx.Lost(partitions=lost, reason=reason)] if lost else []
+
+    def _fail(self, error: GroupError) -> list[fx.Effect]:
+        lost = self._lose(str(error), keep_id=False)
+        return self._end([*lost, fx.Failed(error=error)])
+
+    def _end(self, told: list[fx.Effect]) -> list[fx.Effect]:
+        self.state = State.CLOSED
+        self._awaited = self._beat = None
+        self._timers.clear()
+        return told
+
+    # ------------------------------------------------------------------------------------------------ timers
+
+    def _restart_session(self, now_ms: int) -> None:
+        self._timers[_Timer.SESSION] = now_ms + self.config.session_timeout_ms
+
+    def _tick(self, _: fx.Tick, now_ms: int) -> list[fx.Effect]:
+        due = {timer for timer, at_ms in self._timers.items() if at_ms <= now_ms}
+        for timer in due:
+            del self._timers[timer]
+        if _Timer.SESSION in due:
+            # Whoever was silent for a whole session must assume that its seat was given away (a SIGSTOP, a long outage).
+            reason = f"no answer from the coordinator for {self.config.session_timeout_ms} ms"
+            return [*self._lose(reason, keep_id=False), *self._join(now_ms, reason)]
+        if _Timer.RETRY in due:
+            return self._send_join(now_ms)
+        if _Timer.HEARTBEAT in due:
+            return self._send_heartbeat(now_ms)
+        return []
+
+    # ------------------------------------------------------------------------------------------------ ending
+
+    def _leave(self, event: fx.Leave, _now_ms: int) -> list[fx.Effect]:
+        knows_us = self.identity.member_id != UNKNOWN_MEMBER_ID or self.config.instance_id is not None
+        if not (self._connected and knows_us):
+            return self._end([fx.Left(error=ErrorCode.NETWORK_EXCEPTION)])
+        self.state = State.LEAVING
+        self._timers.clear()
+        request = fx.LeaveRequest(identity=self.identity, reason=event.reason)
+        self._awaited = request
+        return [fx.Send(request=request)]
+
+    def _leave_response(self, event: fx.LeaveResponse, _now_ms: int) -> list[fx.Effect]:
+        return self._end([fx.Left(error=event.error)])
+
+    def _close(self, _: fx.Close, _now_ms: int) -> list[fx.Effect]:
+        return self._end([])
+
+
+Handler = Callable[[ClassicMember, Any, int], list[fx.Effect]]
+_M: Final = ClassicMember
+
+_IN_GENERATION: Final[dict[type[fx.Event], Handler]] = {
+    fx.Connected: _M._connected_stable,
+    fx.Disconnected: _M._disconnected,
+    fx.JoinResponse: _M._ignore,
+    fx.SyncResponse: _M._ignore,
+    fx.HeartbeatResponse: _M._heartbeat_response,
+    fx.AssignmentComputed: _M._ignore,
+    fx.GaveUp: _M._gave_up,
+    fx.RejoinWanted: _M._rejoin_wanted,
+    fx.MembershipRefused: _M._membership_refused,
+    fx.Tick: _M._tick,
+    fx.Leave: _M._leave,
+    fx.Close: _M._close,
+}
+
+TRANSITIONS: Final[dict[State, dict[type[fx.Event], Handler]]] = {
+    State.IDLE: {
+        fx.Start: _M._start,
+        fx.Tick: _M._ignore,
+        fx.Leave: _M._leave,
+        fx.Close: _M._close,
+    },
+    State.JOINING: {
+        fx.Connected: _M._connected_join,
+        fx.Disconnected: _M._disconnected,
+        fx.JoinResponse: _M._join_response,
+        fx.SyncResponse: _M._ignore,
+        fx.HeartbeatResponse: _M._ignore,
+        fx.AssignmentComputed: _M._ignore,
+        fx.GaveUp: _M._gave_up,
+        fx.RejoinWanted: _M._ignore,
+        fx.MembershipRefused: _M._ignore,
+        fx.Tick: _M._tick,
+        fx.Leave: _M._leave,
+        fx.Close: _M._close,
+    },
+    State.ASSIGNING: {
+        fx.Connected: _M._connected_assigning,
+        fx.Disconnected: _M._disconnected,
+        fx.JoinResponse: _M._ignore,
+        fx.SyncResponse: _M._ignore,
+        fx.HeartbeatResponse: _M._ignore,
+        fx.AssignmentComputed: _M._assignment_computed,
+        fx.GaveUp: _M._gave_up,
+        fx.RejoinWanted: _M._ignore,
+        fx.MembershipRefused: _M._ignore,
+        fx.Tick: _M._tick,
+        fx.Leave: _M._leave,
+        fx.Close: _M._close,
+    },
+    State.SYNCING: {
+        fx.Disconnected: _M._disconnected,
+        fx.JoinResponse: _M._ignore,
+        fx.SyncResponse: _M._sync_response,
+        fx.HeartbeatResponse: _M._ignore,
+        fx.AssignmentComputed: _M._ignore,
+        fx.GaveUp: _M._gave_up,
+        fx.RejoinWanted: _M._ignore,
+        fx.MembershipRefused: _M._ignore,
+        fx.Tick: _M._tick,
+        fx.Leave: _M._leave,
+        fx.Close: _M._close,
+    },
+    State.STABLE: _IN_GENERATION,
+    State.REVOKING: _IN_GENERATION,
+    State.LEAVING: {
+        fx.Connected: _M._ignore,
+        fx.Disconnected: _M._disconnected_leaving,
+        fx.JoinResponse: _M._ignore,
+        fx.SyncResponse: _M._ignore,
+        fx.HeartbeatResponse: _M._ignore,
+        fx.LeaveResponse: _M._leave_response,
+        fx.AssignmentComputed: _M._ignore,
+        fx.GaveUp: _M._ignore,
+        fx.RejoinWanted: _M._ignore,
+        fx.MembershipRefused: _M._ignore,
+        fx.Tick: _M._ignore,
+        fx.Leave: _M._ignore,
+        fx.Close: _M._close,
+    },
+    State.CLOSED: dict.fromkeys(fx.Event.__args__, _M._ignore),
+}

@@ -1,0 +1,273 @@
+"""What goes into a member machine and what comes out of it. All plain values.
+
+*Requests* are what a machine wants sent; a *Response* brings back the request it answers, so that an answer to a
+question nobody asks any more is recognised and dropped. *Events* go in, one at a time, with the instant. *Effects* come
+out, in the order in which they are to be carried out; each says what must have happened BEFORE it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from spark_kgroup.errors import GroupError
+from spark_kgroup.model import GroupMember, MemberIdentity, Subscription, TopicPartition
+
+# ------------------------------------------------------------------------------------------------ requests
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JoinRequest:
+    """JoinGroupRequest v9.
+
+    Attributes:
+        protocols: (assignor name, subscription) in order of preference.
+        reason: for the broker's log (KIP-800).
+
+    """
+
+    identity: MemberIdentity
+    protocols: tuple[tuple[str, Subscription], ...]
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SyncRequest:
+    """SyncGroupRequest v5; `assignments` is empty unless this member leads and assigns."""
+
+    identity: MemberIdentity
+    protocol: str
+    assignments: tuple[tuple[str, frozenset[TopicPartition]], ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HeartbeatRequest:
+    """HeartbeatRequest v4."""
+
+    identity: MemberIdentity
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LeaveRequest:
+    """LeaveGroupRequest v5 with this member alone in its list."""
+
+    identity: MemberIdentity
+    reason: str
+
+
+Request = JoinRequest | SyncRequest | HeartbeatRequest | LeaveRequest
+
+# ------------------------------------------------------------------------------------------------ events
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Start:
+    """Begin: the coordinator is not known yet."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Connected:
+    """A fresh connection to the group's coordinator is open; nothing is in flight on it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Disconnected:
+    """The connection is gone, and with it every answer that was still to come."""
+
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JoinResponse:
+    """JoinGroupResponse v9, answering `request`."""
+
+    request: JoinRequest
+    error: int
+    generation: int = -1
+    protocol: str = ""
+    leader: str = ""
+    member_id: str = ""
+    members: tuple[GroupMember, ...] = ()
+    skip_assignment: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SyncResponse:
+    """SyncGroupResponse v5, answering `request`."""
+
+    request: SyncRequest
+    error: int
+    assignment: frozenset[TopicPartition] = frozenset()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HeartbeatResponse:
+    """HeartbeatResponse v4, answering `request`."""
+
+    request: HeartbeatRequest
+    error: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LeaveResponse:
+    """LeaveGroupResponse v5, answering `request`."""
+
+    request: LeaveRequest
+    error: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AssignmentComputed:
+    """The assignor ran for `generation` (the answer to `ComputeAssignment`)."""
+
+    generation: int
+    assignments: tuple[tuple[str, frozenset[TopicPartition]], ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GaveUp:
+    """At a boundary the application stopped reading these partitions and their positions are committed."""
+
+    partitions: frozenset[TopicPartition]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RejoinWanted:
+    """Force one rebalance: the leader saw metadata change, or a subscribed partition is owned by nobody."""
+
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MembershipRefused:
+    """A commit under `identity` was answered with an error that means this membership is over."""
+
+    identity: MemberIdentity
+    error: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tick:
+    """Time has passed; due timers fire."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Leave:
+    """Give the seat back for good."""
+
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Close:
+    """Stop without a word: a static seat stays in place until its session expires (KIP-345)."""
+
+
+Event = (
+    Start
+    | Connected
+    | Disconnected
+    | JoinResponse
+    | SyncResponse
+    | HeartbeatResponse
+    | LeaveResponse
+    | AssignmentComputed
+    | GaveUp
+    | RejoinWanted
+    | MembershipRefused
+    | Tick
+    | Leave
+    | Close
+)
+
+# ------------------------------------------------------------------------------------------------ effects
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Send:
+    """Send `request` on the current connection; its answer, or `Disconnected`, comes back as an event."""
+
+    request: Request
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Connect:
+    """Look the coordinator up, open a fresh connection AFTER closing the old one; keep trying, with backoff."""
+
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ComputeAssignment:
+    """Run `assignor` over `members` with fresh metadata of all their topics; answer with `AssignmentComputed`."""
+
+    generation: int
+    assignor: str
+    members: tuple[GroupMember, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Joined:
+    """The coordinator knows this member by `identity`.
+
+    Attributes:
+        leader: this member is the leader of its generation.
+        skip_assignment: the leader came back to a stable group and must not assign (KIP-814).
+        rejoined: the coordinator gave a static seat back (no member id was sent, KIP-345); a partition
+            may have lost its owner meanwhile.
+
+    """
+
+    identity: MemberIdentity
+    leader: bool
+    protocol: str
+    skip_assignment: bool
+    rejoined: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Assigned:
+    """A generation's assignment arrived.
+
+    Attributes:
+        owned: all that the group assigned to this member.
+        added: what was not held before; adopted at the next boundary.
+        revoked: what is held still and must be given up at the next boundary, BEFORE the next join is sent.
+
+    """
+
+    identity: MemberIdentity
+    owned: frozenset[TopicPartition]
+    added: frozenset[TopicPartition]
+    revoked: frozenset[TopicPartition]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Lost:
+    """Ownership ended without our consent: nothing of it may be committed any more."""
+
+    partitions: frozenset[TopicPartition]
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rejoining:
+    """A join is about to be sent for `reason`; AFTER everything that had to be given up first was."""
+
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Left:
+    """The seat was given back, or could not be within the time for it; the machine has ended."""
+
+    error: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Failed:
+    """The machine has ended with an error that retrying cannot mend."""
+
+    error: GroupError
+
+
+Effect = Send | Connect | ComputeAssignment | Joined | Assigned | Lost | Rejoining | Left | Failed
