@@ -190,7 +190,7 @@ class ClassicMember:
 
     def _connected_join(self, _: fx.Connected, now_ms: int) -> list[fx.Effect]:
         self._connected = True
-        return self._send_join(now_ms)
+        return self._send_join()
 
     def _connected_stable(self, _: fx.Connected, now_ms: int) -> list[fx.Effect]:
         self._connected = True
@@ -227,9 +227,9 @@ class ClassicMember:
         self._timers.pop(_Timer.HEARTBEAT, None)
         self._timers.pop(_Timer.RETRY, None)
         self._beat = None
-        return [fx.Rejoining(reason=reason), *self._send_join(now_ms)]
+        return [fx.Rejoining(reason=reason), *self._send_join()]
 
-    def _send_join(self, now_ms: int) -> list[fx.Effect]:
+    def _send_join(self) -> list[fx.Effect]:
         if not self._connected:
             return []
         self._timers.pop(_Timer.RETRY, None)
@@ -249,8 +249,7 @@ class ClassicMember:
             rack=self.config.rack,
         )
         return tuple(
-            (a.name, replace(base, user_data=a.user_data(self.held, generation)))
-            for a in self.config.assignors
+            (a.name, replace(base, user_data=a.user_data(self.held, generation))) for a in self.config.assignors
         )
 
     def _join_response(self, event: fx.JoinResponse, now_ms: int) -> list[fx.Effect]:
@@ -261,13 +260,11 @@ class ClassicMember:
             return self._joined(event, now_ms)
         if event.error == ErrorCode.MEMBER_ID_REQUIRED:
             self.identity = replace(self.identity, member_id=event.member_id)
-            return self._send_join(now_ms)
+            return self._send_join()
         return self._refused("JoinGroup", event.error, now_ms)
 
     def _joined(self, event: fx.JoinResponse, now_ms: int) -> list[fx.Effect]:
-        rejoined = (
-            self.config.instance_id is not None and event.request.identity.member_id == UNKNOWN_MEMBER_ID
-        )
+        rejoined = self.config.instance_id is not None and event.request.identity.member_id == UNKNOWN_MEMBER_ID
         self.identity = replace(self.identity, member_id=event.member_id, generation=event.generation)
         self._protocol = event.protocol
         self.leader = event.leader == event.member_id
@@ -282,9 +279,7 @@ class ClassicMember:
         )
         if self.leader and not event.skip_assignment:
             self.state = State.ASSIGNING
-            compute = fx.ComputeAssignment(
-                generation=event.generation, assignor=event.protocol, members=event.members
-            )
+            compute = fx.ComputeAssignment(generation=event.generation, assignor=event.protocol, members=event.members)
             return [told, compute]
         return [told, *self._send_sync(())]
 
@@ -322,9 +317,7 @@ class ClassicMember:
         self.held |= added
         revoked = self.held - assignment
         self._restart_session(now_ms)
-        told: list[fx.Effect] = [
-            fx.Assigned(identity=self.identity, owned=assignment, added=added, revoked=revoked)
-        ]
+        told: list[fx.Effect] = [fx.Assigned(identity=self.identity, owned=assignment, added=added, revoked=revoked)]
         if revoked:
             self.state = State.REVOKING
         elif self._claimed - assignment:
@@ -400,10 +393,7 @@ class ClassicMember:
             return self._membership_over(f"{api}: {ErrorCode.name_of(error)}", error, now_ms)
         if error == ErrorCode.FENCED_INSTANCE_ID:
             return self._fail(FencedInstanceId(self.config.group, self.config.instance_id or ""))
-        told = (
-            _REJECTIONS.get(error)
-            or f"{api} failed with {ErrorCode.name_of(error)}, which retrying cannot mend"
-        )
+        told = _REJECTIONS.get(error) or f"{api} failed with {ErrorCode.name_of(error)}, which retrying cannot mend"
         return self._fail(GroupRejected(f"Group {self.config.group!r} will not have us: {told}."))
 
     def _membership_over(self, reason: str, error: int, now_ms: int) -> list[fx.Effect]:
@@ -444,7 +434,7 @@ class ClassicMember:
             reason = f"no answer from the coordinator for {self.config.session_timeout_ms} ms"
             return [*self._lose(reason, keep_id=False), *self._join(now_ms, reason)]
         if _Timer.RETRY in due:
-            return self._send_join(now_ms)
+            return self._send_join()
         if _Timer.HEARTBEAT in due:
             return self._send_heartbeat(now_ms)
         return []
