@@ -1,7 +1,7 @@
 """The member's half of the classic group protocol, without any I/O.
 
-The law of this file: an event and `now_ms` go in (`ClassicMember.handle`), effects come out. Nothing here reads a clock,
-a socket or a random source. Every pair of state and event is in `TRANSITIONS`; anything else is an
+The law of this file: an event and `now_ms` go in (`ClassicMember.handle`), effects come out. Nothing here reads a
+clock, a socket or a random source. Every pair of state and event is in `TRANSITIONS`; anything else is an
 `IllegalTransition`. Timers are data (`next_wakeup_at_ms`); a `Tick` fires those that are due.
 
 Sources: KIP-345 (static membership), KIP-394 (MEMBER_ID_REQUIRED), KIP-429 (cooperative rebalance), KIP-792
@@ -117,7 +117,7 @@ _REJECTIONS: Final[Mapping[int, str]] = MappingProxyType(
         "`kafka.session.timeout.ms` within the broker's group.min/max.session.timeout.ms",
         ErrorCode.INVALID_GROUP_ID: "the group id is not valid: set `kafka.group.id`",
         ErrorCode.GROUP_AUTHORIZATION_FAILED: "no permission: grant READ on the group to this user",
-        ErrorCode.GROUP_MAX_SIZE_REACHED: "the group is full: use fewer `members`, or raise the broker's group.max.size",
+        ErrorCode.GROUP_MAX_SIZE_REACHED: "the group is full: use fewer `members`, or raise group.max.size",
     }
 )
 
@@ -188,7 +188,7 @@ class ClassicMember:
     def _ignore(self, _: fx.Event, __: int) -> list[fx.Effect]:
         return []
 
-    def _connected_join(self, _: fx.Connected, now_ms: int) -> list[fx.Effect]:
+    def _connected_join(self, _: fx.Connected, _now_ms: int) -> list[fx.Effect]:
         self._connected = True
         return self._send_join()
 
@@ -196,11 +196,11 @@ class ClassicMember:
         self._connected = True
         return self._send_heartbeat(now_ms)
 
-    def _connected_assigning(self, _: fx.Connected, now_ms: int) -> list[fx.Effect]:
+    def _connected_assigning(self, _: fx.Connected, _now_ms: int) -> list[fx.Effect]:
         # 1. the connection breaks while the assignor runs; 2. the group may have moved on meanwhile; so ask again:
         # a join with unchanged metadata is answered with the current generation.
         self._connected = True
-        return self._join(now_ms, "connection lost while assigning")
+        return self._join("connection lost while assigning")
 
     def _disconnected(self, event: fx.Disconnected, now_ms: int) -> list[fx.Effect]:
         self._connected = False
@@ -220,7 +220,7 @@ class ClassicMember:
 
     # ------------------------------------------------------------------------------------------------- joining
 
-    def _join(self, now_ms: int, reason: str) -> list[fx.Effect]:
+    def _join(self, reason: str) -> list[fx.Effect]:
         """Enter JOINING; a cooperative member keeps what it holds, an eager one holds nothing by now."""
         self.state = State.JOINING
         self._reason = reason
@@ -305,7 +305,7 @@ class ClassicMember:
         if event.error == ErrorCode.NONE:
             return self._synced(event.assignment, now_ms)
         if event.error == ErrorCode.REBALANCE_IN_PROGRESS:
-            return self._join(now_ms, "the group rebalanced while syncing")
+            return self._join("the group rebalanced while syncing")
         if event.error in _COORDINATOR_GONE or event.error in _TRY_AGAIN:
             self.state = State.JOINING
             self._reason = f"SyncGroup failed with {ErrorCode.name_of(event.error)}"
@@ -323,7 +323,7 @@ class ClassicMember:
         elif self._claimed - assignment:
             # 1. we joined claiming P; 2. while the join was parked, a boundary gave P up; 3. the leader kept P from
             # its new owner because of our claim. Nobody else will rejoin for it, so we do.
-            return [*told, *self._join(now_ms, "given up what the join still claimed")]
+            return [*told, *self._join("given up what the join still claimed")]
         else:
             self.state = State.STABLE
         return [*told, *self._send_heartbeat(now_ms)]
@@ -347,15 +347,15 @@ class ClassicMember:
         if event.error in (ErrorCode.NONE, ErrorCode.REBALANCE_IN_PROGRESS):
             self._restart_session(now_ms)
         if event.error == ErrorCode.REBALANCE_IN_PROGRESS:
-            return self._rebalance(now_ms, "the group rebalances")
+            return self._rebalance("the group rebalances")
         if event.error == ErrorCode.NONE or event.error in _TRY_AGAIN:
             return []  # the next beat is due anyway
         return self._refused("Heartbeat", event.error, now_ms)
 
-    def _rebalance(self, now_ms: int, reason: str) -> list[fx.Effect]:
+    def _rebalance(self, reason: str) -> list[fx.Effect]:
         """Take part in the next generation as soon as the rebalance protocol allows."""
         if self.config.cooperative or not self.held:
-            return self._join(now_ms, reason)
+            return self._join(reason)
         if self.state is State.REVOKING:
             return []
         # An eager member's join says that it owns nothing (KIP-429, "Consumer Protocol"): all must be given up first.
@@ -363,14 +363,14 @@ class ClassicMember:
         self._reason = reason
         return [fx.Assigned(identity=self.identity, owned=frozenset(), added=frozenset(), revoked=self.held)]
 
-    def _rejoin_wanted(self, event: fx.RejoinWanted, now_ms: int) -> list[fx.Effect]:
-        return self._rebalance(now_ms, event.reason)
+    def _rejoin_wanted(self, event: fx.RejoinWanted, _now_ms: int) -> list[fx.Effect]:
+        return self._rebalance(event.reason)
 
-    def _gave_up(self, event: fx.GaveUp, now_ms: int) -> list[fx.Effect]:
+    def _gave_up(self, event: fx.GaveUp, _now_ms: int) -> list[fx.Effect]:
         self.held -= event.partitions
         if self.state is State.REVOKING and not self.to_give_up:
             reason = "revoked partitions given up" if self.config.cooperative else self._reason
-            return self._join(now_ms, reason)
+            return self._join(reason)
         return []
 
     def _membership_refused(self, event: fx.MembershipRefused, now_ms: int) -> list[fx.Effect]:
@@ -390,16 +390,16 @@ class ClassicMember:
             self._timers[_Timer.RETRY] = now_ms + RETRY_BACKOFF_MS
             return []
         if error in _MEMBERSHIP_OVER:
-            return self._membership_over(f"{api}: {ErrorCode.name_of(error)}", error, now_ms)
+            return self._membership_over(f"{api}: {ErrorCode.name_of(error)}", error)
         if error == ErrorCode.FENCED_INSTANCE_ID:
             return self._fail(FencedInstanceId(self.config.group, self.config.instance_id or ""))
         told = _REJECTIONS.get(error) or f"{api} failed with {ErrorCode.name_of(error)}, which retrying cannot mend"
         return self._fail(GroupRejected(f"Group {self.config.group!r} will not have us: {told}."))
 
-    def _membership_over(self, reason: str, error: int, now_ms: int) -> list[fx.Effect]:
+    def _membership_over(self, reason: str, error: int) -> list[fx.Effect]:
         # ILLEGAL_GENERATION: the coordinator still knows the member id (AbstractCoordinator.resetStateOnResponseError)
         keep_id = error == ErrorCode.ILLEGAL_GENERATION
-        return [*self._lose(reason, keep_id=keep_id), *self._join(now_ms, reason)]
+        return [*self._lose(reason, keep_id=keep_id), *self._join(reason)]
 
     def _lose(self, reason: str, *, keep_id: bool) -> list[fx.Effect]:
         lost, self.held, self.assigned = self.held, frozenset(), frozenset()
@@ -430,9 +430,9 @@ class ClassicMember:
         for timer in due:
             del self._timers[timer]
         if _Timer.SESSION in due:
-            # Whoever was silent for a whole session must assume that its seat was given away (a SIGSTOP, a long outage).
+            # Silent for a whole session (a SIGSTOP, a long outage): the seat must be assumed given away.
             reason = f"no answer from the coordinator for {self.config.session_timeout_ms} ms"
-            return [*self._lose(reason, keep_id=False), *self._join(now_ms, reason)]
+            return [*self._lose(reason, keep_id=False), *self._join(reason)]
         if _Timer.RETRY in due:
             return self._send_join()
         if _Timer.HEARTBEAT in due:
