@@ -48,3 +48,14 @@ FRAME_BYTES_MAX: Final = 100 * 1024 * 1024
 
 IN_FLIGHT_MAX: Final = 100
 """Requests awaiting an answer on one connection before the next one is refused. Measured need: under 5."""
+
+LEAVE_TIMEOUT_MS: Final = 5_000
+"""How long a leaving member waits for the coordinator's word (Kafka: consumer close, 30 s; a person waits here)."""
+
+COMMIT_TIMEOUT_MS: Final = 5_000
+"""How long one commit at a boundary is retried before the batch goes on without it (Kafka: default.api.timeout.ms,
+60 s; here nothing is lost by trying again at the next boundary)."""
+
+STARTUP_TIMEOUT_MS: Final = 30_000
+"""How long a first contact with the cluster may take before the query fails with a clear error (Kafka's
+default.api.timeout.ms is 60 s; a person waits here)."""

@@ -1,0 +1,159 @@
+"""The offset in Spark's checkpoint: what of each partition is read, and under which ownership.
+
+Runs on: driver. Pure: JSON objects in and out, no I/O.
+
+One offset, as JSON (`version` guards the shape)::
+
+    {"version": 1,
+     "topics":   {"flights": {"id": "<topic id>", "first_sight": 8}},
+     "owned":    {"flights": {"0": {"from": 0, "pos": 120, "seat": "job-0", "generation": 3}}},
+     "released": {"flights": {"5": 77}}}
+
+`owned` has an entry for every partition that this query owned at the boundary. `released` remembers how far this query
+had read a partition whose ownership ended without an acknowledged commit, so that its return reads no record twice.
+A partition that was given up in good order is in neither: the group's committed offset is its memory.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from spark_kgroup.errors import KgroupError
+from spark_kgroup.model import TopicPartition
+
+VERSION: Final = 1
+
+
+class CheckpointError(KgroupError):
+    """The checkpoint holds an offset that this version cannot read."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Topic:
+    """What the checkpoint knows of a topic.
+
+    Attributes:
+        topic_id: as text, "" from a broker without topic ids; another id means a new topic.
+        first_sight: how many partitions it had when this checkpoint first saw it; 0 for one that appeared later.
+    """
+
+    topic_id: str
+    first_sight: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Period:
+    """One ownership period of one partition, the same from adoption to giving up.
+
+    Attributes:
+        start: offset where the period began (`from` in the JSON).
+        seat: instance id of the seat that adopted it.
+        generation: the group's generation at adoption.
+    """
+
+    start: int
+    seat: str
+    generation: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Owned:
+    """A partition owned at the boundary: its period, and the offset up to which it is read."""
+
+    period: Period
+    position: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Checkpoint:
+    """One offset of the stream."""
+
+    topics: Mapping[str, Topic] = field(default_factory=dict)
+    owned: Mapping[TopicPartition, Owned] = field(default_factory=dict)
+    released: Mapping[TopicPartition, int] = field(default_factory=dict)
+
+    @property
+    def fresh(self) -> bool:
+        """Nothing was ever adopted under this checkpoint."""
+        return not self.topics
+
+    def position(self, partition: TopicPartition) -> int | None:
+        """How far this query has read `partition`, as far as it remembers."""
+        owned = self.owned.get(partition)
+        return owned.position if owned is not None else self.released.get(partition)
+
+    def to_json(self) -> dict[str, Any]:
+        """Canonical JSON object: equal checkpoints give equal bytes (keys are sorted)."""
+        return {
+            "version": VERSION,
+            "topics": {
+                name: {"id": topic.topic_id, "first_sight": topic.first_sight}
+                for name, topic in sorted(self.topics.items())
+            },
+            "owned": _by_topic(
+                {
+                    tp: {
+                        "from": owned.period.start,
+                        "pos": owned.position,
+                        "seat": owned.period.seat,
+                        "generation": owned.period.generation,
+                    }
+                    for tp, owned in self.owned.items()
+                }
+            ),
+            "released": _by_topic(self.released),
+        }
+
+    @staticmethod
+    def from_json(raw: Mapping[str, Any]) -> Checkpoint:
+        """Read what `to_json` wrote.
+
+        Raises:
+            CheckpointError: another version's offset, or one that is not ours.
+        """
+        version = raw.get("version")
+        if version != VERSION:
+            raise CheckpointError(
+                f"The checkpoint holds an offset of version {version!r}; this spark-kgroup reads version {VERSION}. "
+                "Use the release that wrote it, or start with a new checkpointLocation."
+            )
+        try:
+            return Checkpoint(
+                topics={
+                    name: Topic(topic_id=str(t["id"]), first_sight=int(t["first_sight"]))
+                    for name, t in raw["topics"].items()
+                },
+                owned={tp: _owned(entry) for tp, entry in _flat(raw["owned"])},
+                released={tp: int(entry) for tp, entry in _flat(raw["released"])},
+            )
+        except (KeyError, TypeError, ValueError, AttributeError) as error:
+            raise CheckpointError(
+                f"The checkpoint holds an offset that is not kgroup's ({error!r}): was it written by another source? "
+                "Start with a new checkpointLocation."
+            ) from error
+
+
+EMPTY: Final = Checkpoint()
+"""What `initialOffset` returns: constant, without I/O (Spark does not persist it and asks again on a replay)."""
+
+
+def _owned(entry: Mapping[str, Any]) -> Owned:
+    period = Period(start=int(entry["from"]), seat=str(entry["seat"]), generation=int(entry["generation"]))
+    return Owned(period=period, position=int(entry["pos"]))
+
+
+def _by_topic(values: Mapping[TopicPartition, Any]) -> dict[str, dict[str, Any]]:
+    grouped: dict[str, dict[str, Any]] = {}
+    for (topic, partition), value in sorted(values.items(), key=lambda item: item[0]):
+        grouped.setdefault(topic, {})[str(partition)] = value
+    return grouped
+
+
+def _flat(grouped: Mapping[str, Mapping[str, Any]]) -> list[tuple[TopicPartition, Any]]:
+    return [
+        (TopicPartition(topic, int(partition)), value)
+        for topic, entries in grouped.items()
+        for partition, value in entries.items()
+    ]

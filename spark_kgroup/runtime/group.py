@@ -1,0 +1,346 @@
+"""Several seats of one group on one event loop: their sessions, the leader's metadata watch, commits, look-ups.
+
+Everything here runs on one loop and is not thread-safe; `runtime.thread` puts it behind blocking calls.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from random import Random
+
+from spark_kgroup.assignors import assignor
+from spark_kgroup.errors import BrokerError, GroupUnsettled, KgroupError, UnknownTopic, WireError
+from spark_kgroup.limits import (
+    COMMIT_TIMEOUT_MS,
+    HEARTBEAT_INTERVAL_MS,
+    METADATA_MAX_AGE_MS,
+    REBALANCE_TIMEOUT_MS,
+    REQUEST_TIMEOUT_MS,
+    SESSION_TIMEOUT_MS,
+    STARTUP_TIMEOUT_MS,
+)
+from spark_kgroup.member import effects as fx
+from spark_kgroup.member.classic import MemberConfig, State
+from spark_kgroup.model import (
+    DescribedGroup,
+    ErrorCode,
+    MemberIdentity,
+    TopicDescription,
+    TopicPartition,
+)
+from spark_kgroup.runtime.session import Session, monotonic_ms
+from spark_kgroup.wire import messages
+from spark_kgroup.wire.backoff import Backoff
+from spark_kgroup.wire.cluster import Cluster, ListedOffset
+from spark_kgroup.wire.connection import Address
+from spark_kgroup.wire.security import Plaintext, Security
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GroupSettings:
+    """Which group, and how its seats behave.
+
+    Attributes:
+        instance_ids: one static member each.
+        assignors: Kafka's names, in order of preference.
+    """
+
+    bootstrap: tuple[Address, ...]
+    group: str
+    topics: tuple[str, ...]
+    instance_ids: tuple[str, ...]
+    assignors: tuple[str, ...] = ("cooperative-sticky",)
+    session_timeout_ms: int = SESSION_TIMEOUT_MS
+    rebalance_timeout_ms: int = REBALANCE_TIMEOUT_MS
+    heartbeat_interval_ms: int = HEARTBEAT_INTERVAL_MS
+    metadata_max_age_ms: int = METADATA_MAX_AGE_MS
+    request_timeout_ms: int = REQUEST_TIMEOUT_MS
+    client_id: str = "spark-kgroup"
+    security: Security = field(default_factory=Plaintext)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SeatView:
+    """One seat at one moment.
+
+    Attributes:
+        tenures: what is held, with the identity under which each partition's ownership began.
+        to_give_up: held, but to be given up at the next boundary.
+        settled: in a generation with nothing to give up and no rejoin on its way.
+    """
+
+    instance_id: str
+    identity: MemberIdentity
+    tenures: Mapping[TopicPartition, MemberIdentity]
+    to_give_up: frozenset[TopicPartition]
+    settled: bool
+    leader: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GroupView:
+    """All seats at one moment.
+
+    Attributes:
+        rejoins: how often a static seat was asked back without a member id, since the start; a change
+            means that a partition may have lost its owner meanwhile.
+    """
+
+    seats: tuple[SeatView, ...]
+    rejoins: int
+
+    @property
+    def settled(self) -> bool:
+        """Every seat is settled, all in the same generation."""
+        return all(seat.settled for seat in self.seats) and len({seat.identity.generation for seat in self.seats}) == 1
+
+    def owner(self, partition: TopicPartition) -> SeatView | None:
+        """The seat that holds `partition`, None if none does."""
+        return next((seat for seat in self.seats if partition in seat.tenures), None)
+
+
+class Group:
+    """The seats of one query in one group."""
+
+    def __init__(self, settings: GroupSettings, rng: Random | None = None) -> None:
+        self.settings = settings
+        self._rng = rng or Random()
+        self._cluster = Cluster(
+            settings.bootstrap,
+            client_id=settings.client_id,
+            security=settings.security,
+            request_timeout_ms=settings.request_timeout_ms,
+            rng=self._rng,
+        )
+        self._sessions: dict[str, Session] = {}
+        self._tasks: list[asyncio.Task[None]] = []
+        self._changed = asyncio.Event()
+        self._topics: Mapping[str, TopicDescription] = {}
+        self._topics_at_ms = 0
+        self._rejoins = 0
+
+    # -------------------------------------------------------------------------------------------- lifetime
+
+    async def start(self) -> None:
+        """Check that the cluster answers and the topics exist, then send every seat on its way.
+
+        Raises:
+            WireError: the cluster cannot be reached, or refuses us, within `STARTUP_TIMEOUT_MS`.
+            UnknownTopic: a subscribed topic does not exist.
+        """
+        await self._refresh_topics(timeout_ms=STARTUP_TIMEOUT_MS)
+        for instance_id in self.settings.instance_ids:
+            session = Session(self._member_config(instance_id), self._cluster, self._observe, self._rng)
+            self._sessions[instance_id] = session
+            self._tasks.append(asyncio.create_task(session.run(), name=f"seat {instance_id}"))
+        self._tasks.append(asyncio.create_task(self._watch_metadata(), name="metadata watch"))
+
+    def _member_config(self, instance_id: str) -> MemberConfig:
+        return MemberConfig(
+            group=self.settings.group,
+            instance_id=instance_id,
+            topics=self.settings.topics,
+            assignors=tuple(assignor(name) for name in self.settings.assignors),
+            session_timeout_ms=self.settings.session_timeout_ms,
+            rebalance_timeout_ms=self.settings.rebalance_timeout_ms,
+            heartbeat_interval_ms=self.settings.heartbeat_interval_ms,
+        )
+
+    async def close(self) -> None:
+        """Stop without leaving: the seats are static and stay in place (KIP-345)."""
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await self._cluster.close()
+
+    def _observe(self, session: Session, effect: fx.Effect) -> None:
+        match effect:
+            case fx.Joined(rejoined=True):
+                self._rejoins += 1
+            case fx.Lost(partitions=partitions, reason=reason):
+                log.warning("seat %s lost %d partitions: %s", session.config.instance_id, len(partitions), reason)
+            case _:
+                log.debug("seat %s: %s", session.config.instance_id, effect)
+        self._changed.set()
+
+    # ------------------------------------------------------------------------------------------ membership
+
+    def view(self) -> GroupView:
+        """The seats as they are now.
+
+        Raises:
+            KgroupError: a seat has failed for good (fenced, rejected); the error says why.
+        """
+        for session in self._sessions.values():
+            if session.failure is not None:
+                raise session.failure
+        for task in self._tasks:
+            if task.done() and not task.cancelled() and (bug := task.exception()) is not None:
+                raise bug
+        return GroupView(seats=tuple(map(_seat_view, self._sessions.values())), rejoins=self._rejoins)
+
+    async def wait_until(self, condition: Callable[[GroupView], bool], timeout_ms: int) -> GroupView:
+        """The first view for which `condition` holds, or the view after `timeout_ms`.
+
+        Raises:
+            KgroupError: as `view`.
+        """
+        deadline_ms = monotonic_ms() + timeout_ms
+        while not condition(view := self.view()):
+            left_ms = deadline_ms - monotonic_ms()
+            if left_ms <= 0:
+                break
+            self._changed.clear()
+            try:
+                async with asyncio.timeout(left_ms / 1000):
+                    await self._changed.wait()
+            except TimeoutError:
+                pass
+        return view
+
+    def give_up(self, instance_id: str, partitions: frozenset[TopicPartition]) -> None:
+        """Tell a seat that nobody reads `partitions` any more; AFTER their positions were committed."""
+        self._sessions[instance_id].post(fx.GaveUp(partitions=partitions))
+
+    def force_rebalance(self, reason: str) -> None:
+        """Make the whole group join anew, once, through one of our seats."""
+        session = next((s for s in self._sessions.values() if s.machine.leader), None)
+        # A follower's join counts as well: its metadata differs by its generation (ClassicGroupMember.matches).
+        (session or next(iter(self._sessions.values()))).post(fx.RejoinWanted(reason=reason))
+
+    # -------------------------------------------------------------------------------------------- metadata
+
+    async def topics(self, max_age_ms: int) -> Mapping[str, TopicDescription]:
+        """The subscribed topics, no older than `max_age_ms`.
+
+        Raises:
+            WireError: no broker answered in time.
+            UnknownTopic: a subscribed topic does not exist.
+        """
+        if monotonic_ms() - self._topics_at_ms > max_age_ms:
+            await self._refresh_topics(timeout_ms=self.settings.request_timeout_ms)
+        return self._topics
+
+    async def _refresh_topics(self, timeout_ms: int) -> None:
+        metadata = await self._cluster.metadata(sorted(self.settings.topics), timeout_ms=timeout_ms)
+        missing = sorted(set(self.settings.topics) - set(metadata.topics))
+        if missing:
+            raise UnknownTopic(
+                f"Topic {', '.join(map(repr, missing))} does not exist on this cluster, or this user may not see it: "
+                "create it, or correct the option `subscribe`."
+            )
+        self._topics, self._topics_at_ms = metadata.topics, monotonic_ms()
+
+    async def _watch_metadata(self) -> None:
+        """The leader's duty: rejoin when a partition count changes under any member's subscription."""
+        while True:
+            await asyncio.sleep(self.settings.metadata_max_age_ms / 1000)
+            for session in self._sessions.values():
+                if session.machine.watched_topics:
+                    await self._compare_metadata(session)
+
+    async def _compare_metadata(self, leader: Session) -> None:
+        try:
+            metadata = await self._cluster.metadata(sorted(leader.machine.watched_topics))
+        except WireError as error:
+            log.info("no metadata this time: %s", error)
+            return
+        counts = {name: topic.partition_count for name, topic in metadata.topics.items()}
+        before, leader.snapshot = leader.snapshot, counts
+        if before is not None and before != counts and leader.machine.state in (State.STABLE, State.REVOKING):
+            changed = sorted(t for t in counts.keys() | before.keys() if counts.get(t) != before.get(t))
+            told = ", ".join(f"{t}: {before.get(t, 0)} -> {counts.get(t, 0)}" for t in changed)
+            leader.post(fx.RejoinWanted(reason=f"partition count changed ({told})"))
+
+    # --------------------------------------------------------------------------------------------- offsets
+
+    async def end_offsets(
+        self, partitions: Iterable[TopicPartition], *, read_committed: bool
+    ) -> dict[TopicPartition, int]:
+        """One past the last readable offset of each partition (the last stable offset if `read_committed`)."""
+        return await self._list(partitions, messages.LATEST, read_committed=read_committed)
+
+    async def start_offsets(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
+        """The first offset that each partition still has."""
+        return await self._list(partitions, messages.EARLIEST, read_committed=False)
+
+    async def _list(
+        self, partitions: Iterable[TopicPartition], timestamp: int, *, read_committed: bool
+    ) -> dict[TopicPartition, int]:
+        wanted = dict.fromkeys(partitions, timestamp)
+        if not wanted:
+            return {}
+        listed: Mapping[TopicPartition, ListedOffset] = await self._cluster.list_offsets(
+            wanted, isolation_level=int(read_committed)
+        )
+        return {tp: found.offset for tp, found in listed.items()}
+
+    async def committed(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int | None]:
+        """The group's committed offset of each partition, None where there is none."""
+        wanted = sorted(partitions)
+        return await self._cluster.committed_offsets(self.settings.group, wanted) if wanted else {}
+
+    async def describe(self) -> DescribedGroup:
+        """The whole group, members of other applications included."""
+        return await self._cluster.describe_group(self.settings.group)
+
+    async def commit(self, seat: SeatView, positions: Mapping[TopicPartition, int]) -> frozenset[TopicPartition]:
+        """Commit `positions` under the identity in `seat`.
+
+        Returns:
+            The partitions whose commit the coordinator acknowledged. The others were not, or we cannot know.
+
+        Raises:
+            BrokerError: this user may not commit for the group or a topic.
+        """
+        deadline_ms = monotonic_ms() + COMMIT_TIMEOUT_MS
+        backoff = Backoff(self._rng)
+        left = dict(positions)
+        while left:
+            errors = await self._commit_once(seat, left)
+            left = {tp: left[tp] for tp, error in errors.items() if error != ErrorCode.NONE}
+            again = [tp for tp in left if errors[tp] in _COMMIT_AGAIN]
+            wait_ms = backoff.next_ms()
+            if not again or monotonic_ms() + wait_ms > deadline_ms:
+                break
+            await asyncio.sleep(wait_ms / 1000)
+        return frozenset(positions.keys() - left.keys())
+
+    async def _commit_once(self, seat: SeatView, positions: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
+        request = messages.offset_commit(self.settings.group, seat.identity, positions)
+        try:
+            response = await self._cluster.coordinator_call(self.settings.group, request)
+        except WireError as error:
+            log.info("seat %s: commit not acknowledged: %s", seat.instance_id, error)
+            return dict.fromkeys(positions, ErrorCode.NETWORK_EXCEPTION if error.retriable else ErrorCode.INVALID_REQUEST)
+        errors = messages.offset_commit_errors(response)
+        for error in sorted(set(errors.values())):
+            if error in _COMMIT_ENDS_MEMBERSHIP:
+                self._sessions[seat.instance_id].post(fx.MembershipRefused(identity=seat.identity, error=error))
+            elif error in _COMMIT_FORBIDDEN:
+                raise BrokerError("OffsetCommit", error, "grant READ on the group and its topics to this user")
+        return errors
+
+
+_COMMIT_AGAIN = frozenset({ErrorCode.NETWORK_EXCEPTION}) | ErrorCode.retriable_codes()
+_COMMIT_ENDS_MEMBERSHIP = frozenset(
+    {ErrorCode.UNKNOWN_MEMBER_ID, ErrorCode.ILLEGAL_GENERATION, ErrorCode.FENCED_INSTANCE_ID}
+)
+_COMMIT_FORBIDDEN = frozenset({ErrorCode.GROUP_AUTHORIZATION_FAILED, ErrorCode.TOPIC_AUTHORIZATION_FAILED})
+
+
+def _seat_view(session: Session) -> SeatView:
+    machine = session.machine
+    return SeatView(
+        instance_id=session.config.instance_id or "",
+        identity=machine.identity,
+        tenures=session.tenures,
+        to_give_up=machine.to_give_up,
+        settled=machine.settled,
+        leader=machine.leader,
+    )

@@ -1,0 +1,227 @@
+"""One member in real time: runs its machine over a coordinator connection of its own.
+
+A parked JoinGroup blocks everything behind it on its connection, so each session has one to itself, and commits go
+another way (`group`). All of a session runs on one event loop; nothing here is thread-safe.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable, Coroutine, Mapping
+from random import Random
+from types import MappingProxyType
+from typing import Any
+
+from spark_kgroup.assignors import assignor
+from spark_kgroup.errors import GroupRejected, KgroupError, WireError
+from spark_kgroup.limits import JOIN_TIMEOUT_SLACK_MS, LEAVE_TIMEOUT_MS, REQUEST_TIMEOUT_MS
+from spark_kgroup.member import effects as fx
+from spark_kgroup.member.classic import ClassicMember, MemberConfig, State
+from spark_kgroup.model import MemberIdentity, TopicDescription, TopicPartition
+from spark_kgroup.runtime.translate import to_event, to_message
+from spark_kgroup.wire.backoff import Backoff
+from spark_kgroup.wire.cluster import Cluster
+from spark_kgroup.wire.connection import Connection
+
+log = logging.getLogger(__name__)
+
+Observer = Callable[["Session", fx.Effect], None]
+"""Told of every effect that concerns the application, in order, on the event loop; must not block."""
+
+
+def monotonic_ms() -> int:
+    """The runtime's clock. It goes on while the process is stopped, so a SIGSTOP shows as silence."""
+    return time.monotonic_ns() // 1_000_000
+
+
+class Session:
+    """Runs one `ClassicMember` until it ends.
+
+    Attributes:
+        tenures: what is held, each with the identity under which its ownership began: another identity
+            means that ownership was interrupted, even within one generation.
+        snapshot: topic -> partition count that the last assignment of this leader was made from; None
+            if this member did not assign.
+    """
+
+    def __init__(self, config: MemberConfig, cluster: Cluster, observer: Observer, rng: Random) -> None:
+        self.machine = ClassicMember(config, jitter=rng.random)
+        self.tenures: Mapping[TopicPartition, MemberIdentity] = MappingProxyType({})
+        self.snapshot: Mapping[str, int] | None = None
+        self.failure: KgroupError | None = None
+        self._cluster = cluster
+        self._observer = observer
+        self._rng = rng
+        self._events: asyncio.Queue[fx.Event] = asyncio.Queue()
+        self._connection: Connection | None = None
+        self._connecting: asyncio.Task[None] | None = None
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    @property
+    def config(self) -> MemberConfig:
+        """How this member presents itself."""
+        return self.machine.config
+
+    def post(self, event: fx.Event) -> None:
+        """Hand the machine an event; it is taken in turn."""
+        self._events.put_nowait(event)
+
+    async def run(self) -> None:
+        """Run until the machine ends (left, closed, failed); then the connection is closed too."""
+        self.post(fx.Start())
+        try:
+            while self.machine.state is not State.CLOSED:
+                event = await self._next_event()
+                # Timers first: after a pause longer than the session, no event may act on the old membership.
+                self._take(fx.Tick())
+                self._take(event)
+        finally:
+            await self._stop()
+
+    async def _next_event(self) -> fx.Event:
+        wakeup_at_ms = self.machine.next_wakeup_at_ms()
+        if wakeup_at_ms is None:
+            return await self._events.get()
+        try:
+            async with asyncio.timeout(max(0, wakeup_at_ms - monotonic_ms()) / 1000):
+                return await self._events.get()
+        except TimeoutError:
+            return fx.Tick()
+
+    def _take(self, event: fx.Event) -> None:
+        for effect in self.machine.handle(event, monotonic_ms()):
+            self._carry_out(effect)
+        if isinstance(event, fx.GaveUp):
+            self._forget(event.partitions)
+
+    def _carry_out(self, effect: fx.Effect) -> None:
+        match effect:
+            case fx.Send(request=request):
+                self._spawn(self._send(request))
+                return
+            case fx.Connect(reason=reason):
+                self._reconnect(reason)
+                return
+            case fx.ComputeAssignment():
+                self._spawn(self._compute(effect))
+                return
+            case fx.Joined():
+                self.snapshot = None
+            case fx.Assigned(added=added):
+                self.tenures = MappingProxyType({**self.tenures, **dict.fromkeys(added, effect.identity)})
+            case fx.Lost(partitions=partitions):
+                self._forget(partitions)
+            case fx.Failed(error=error):
+                self.failure = error
+            case _:
+                pass
+        self._observer(self, effect)
+
+    def _forget(self, partitions: frozenset[TopicPartition]) -> None:
+        self.tenures = MappingProxyType({tp: who for tp, who in self.tenures.items() if tp not in partitions})
+
+    # ------------------------------------------------------------------------------------------- the outside
+
+    def _spawn(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+        task = asyncio.get_running_loop().create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        return task
+
+    def _reconnect(self, reason: str) -> None:
+        # The old connection is nobody's from this moment: a late answer or error on it must not reach the machine.
+        old, self._connection = self._connection, None
+        if old is not None:
+            self._spawn(old.close())
+        if self._connecting is None or self._connecting.done():
+            self._connecting = self._spawn(self._connect(reason))
+
+    async def _connect(self, reason: str) -> None:
+        log.debug("%s: looking for the coordinator (%s)", self._name, reason)
+        backoff = Backoff(self._rng)
+        while True:
+            try:
+                self._connection = await self._cluster.open_coordinator(self.config.group)
+            except WireError as error:
+                if not error.retriable:
+                    self._fail(error)
+                    return
+                log.info("%s: no coordinator yet: %s", self._name, error)
+                await asyncio.sleep(backoff.next_ms() / 1000)
+            else:
+                self.post(fx.Connected())
+                return
+
+    async def _send(self, request: fx.Request) -> None:
+        connection = self._connection
+        if connection is None:
+            return
+        try:
+            response = await connection.call(to_message(request, self.config), timeout_ms=self._timeout_ms(request))
+            event = to_event(request, response)
+        except WireError as error:
+            if connection is self._connection:
+                # Whatever else waits on this connection will never hear: one event for all of them.
+                self._connection = None
+                await connection.close()
+                self.post(fx.Disconnected(reason=str(error)))
+            return
+        if connection is self._connection:
+            self.post(event)
+
+    def _timeout_ms(self, request: fx.Request) -> int:
+        match request:
+            case fx.JoinRequest() | fx.SyncRequest():
+                return self.config.rebalance_timeout_ms + JOIN_TIMEOUT_SLACK_MS
+            case fx.HeartbeatRequest():
+                # A beat that is not answered within the session is worth no more than a new connection.
+                return min(REQUEST_TIMEOUT_MS, self.config.session_timeout_ms)
+            case fx.LeaveRequest():
+                return LEAVE_TIMEOUT_MS
+
+    async def _compute(self, work: fx.ComputeAssignment) -> None:
+        """Run the assignor on fresh metadata. Gives up silently when the generation is over."""
+        wanted = sorted({topic for member in work.members for topic in member.subscription.topics})
+        backoff = Backoff(self._rng)
+        while self.machine.state is State.ASSIGNING and self.machine.identity.generation == work.generation:
+            try:
+                metadata = await self._cluster.metadata(wanted)
+            except WireError as error:
+                log.warning("%s: cannot assign without metadata, trying again: %s", self._name, error)
+                await asyncio.sleep(backoff.next_ms() / 1000)
+                continue
+            self._assign(work, metadata.topics)
+            return
+
+    def _assign(self, work: fx.ComputeAssignment, topics: Mapping[str, TopicDescription]) -> None:
+        assignment = assignor(work.assignor).assign(work.members, topics)
+        self.snapshot = {name: topic.partition_count for name, topic in topics.items()}
+        self.post(
+            fx.AssignmentComputed(generation=work.generation, assignments=tuple(sorted(assignment.items())))
+        )
+
+    def _fail(self, error: WireError) -> None:
+        self.failure = error
+        lost = self.machine.held
+        told = GroupRejected(f"{self._name} cannot reach its coordinator: {error}")
+        self._take(fx.Close())
+        if lost:
+            self._observer(self, fx.Lost(partitions=lost, reason=str(error)))
+        self._observer(self, fx.Failed(error=told))
+        self.post(fx.Close())  # wakes `run`
+
+    @property
+    def _name(self) -> str:
+        return f"{self.config.group}/{self.config.instance_id or self.machine.identity.member_id or 'new member'}"
+
+    async def _stop(self) -> None:
+        current = asyncio.current_task()
+        pending = [task for task in self._tasks if task is not current]
+        for task in pending:
+            task.cancel()
+        await asyncio.gather(*pending, return_exceptions=True)
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            await connection.close()
