@@ -59,3 +59,22 @@ COMMIT_TIMEOUT_MS: Final = 5_000
 STARTUP_TIMEOUT_MS: Final = 30_000
 """How long a first contact with the cluster may take before the query fails with a clear error (Kafka's
 default.api.timeout.ms is 60 s; a person waits here)."""
+
+CALL_TIMEOUT_MS: Final = 120_000
+"""Bound on one blocking call into the runtime: two of Kafka's default.api.timeout.ms (60 s), which bounds the calls
+inside it."""
+
+CLOSE_TIMEOUT_MS: Final = 5_000
+"""How long closing the runtime may take. Measured: under 50 ms."""
+
+SETTLE_TIMEOUT_MS: Final = 60_000
+"""How long the first boundary waits for all seats to be in the group and at rest. A Java member that processes a
+long poll may hold a rebalance up for its max.poll.interval.ms (5 min); the next trigger then waits again."""
+
+HANDOVER_WAIT_MS: Final = 1_000
+"""How long a boundary that gave something up waits for the next assignment, so that another seat of the same query
+adopts in the same boundary. Measured on one broker: 10-50 ms."""
+
+END_OFFSETS_MAX_AGE_MS: Final = 50
+"""How long listed end offsets serve further idle triggers, which may come every 10 ms (Spark:
+spark.sql.streaming.pollingDelay)."""

@@ -317,7 +317,9 @@ class Group:
             response = await self._cluster.coordinator_call(self.settings.group, request)
         except WireError as error:
             log.info("seat %s: commit not acknowledged: %s", seat.instance_id, error)
-            return dict.fromkeys(positions, ErrorCode.NETWORK_EXCEPTION if error.retriable else ErrorCode.INVALID_REQUEST)
+            return dict.fromkeys(
+                positions, ErrorCode.NETWORK_EXCEPTION if error.retriable else ErrorCode.INVALID_REQUEST
+            )
         errors = messages.offset_commit_errors(response)
         for error in sorted(set(errors.values())):
             if error in _COMMIT_ENDS_MEMBERSHIP:

@@ -198,9 +198,7 @@ class Session:
     def _assign(self, work: fx.ComputeAssignment, topics: Mapping[str, TopicDescription]) -> None:
         assignment = assignor(work.assignor).assign(work.members, topics)
         self.snapshot = {name: topic.partition_count for name, topic in topics.items()}
-        self.post(
-            fx.AssignmentComputed(generation=work.generation, assignments=tuple(sorted(assignment.items())))
-        )
+        self.post(fx.AssignmentComputed(generation=work.generation, assignments=tuple(sorted(assignment.items()))))
 
     def _fail(self, error: WireError) -> None:
         self.failure = error

@@ -34,9 +34,7 @@ def to_message(request: fx.Request, config: MemberConfig) -> messages.Request:
                 group_instance_id=who.instance_id,
             )
         case fx.LeaveRequest(identity=who, reason=reason):
-            member = messages.MemberIdentity(
-                member_id=who.member_id, group_instance_id=who.instance_id, reason=reason
-            )
+            member = messages.MemberIdentity(member_id=who.member_id, group_instance_id=who.instance_id, reason=reason)
             return messages.LeaveGroupRequest(group_id=config.group, members=(member,))
 
 
