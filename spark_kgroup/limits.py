@@ -78,3 +78,6 @@ adopts in the same boundary. Measured on one broker: 10-50 ms."""
 END_OFFSETS_MAX_AGE_MS: Final = 50
 """How long listed end offsets serve further idle triggers, which may come every 10 ms (Spark:
 spark.sql.streaming.pollingDelay)."""
+
+ORPHAN_CHECK_INTERVAL_MS: Final = 1_000
+"""Shortest time between two looks for partitions without an owner while the group is not stable."""

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from random import Random
 
 from spark_kgroup.assignors import assignor
-from spark_kgroup.errors import BrokerError, GroupUnsettled, KgroupError, UnknownTopic, WireError
+from spark_kgroup.errors import BrokerError, UnknownTopic, WireError
 from spark_kgroup.limits import (
     COMMIT_TIMEOUT_MS,
     HEARTBEAT_INTERVAL_MS,
@@ -300,16 +300,18 @@ class Group:
         """
         deadline_ms = monotonic_ms() + COMMIT_TIMEOUT_MS
         backoff = Backoff(self._rng)
+        acknowledged: set[TopicPartition] = set()
         left = dict(positions)
         while left:
             errors = await self._commit_once(seat, left)
-            left = {tp: left[tp] for tp, error in errors.items() if error != ErrorCode.NONE}
-            again = [tp for tp in left if errors[tp] in _COMMIT_AGAIN]
+            acknowledged |= {tp for tp, error in errors.items() if error == ErrorCode.NONE}
+            left = {tp: left[tp] for tp, error in errors.items() if error in _COMMIT_AGAIN}
             wait_ms = backoff.next_ms()
-            if not again or monotonic_ms() + wait_ms > deadline_ms:
+            if monotonic_ms() + wait_ms > deadline_ms:
                 break
-            await asyncio.sleep(wait_ms / 1000)
-        return frozenset(positions.keys() - left.keys())
+            if left:
+                await asyncio.sleep(wait_ms / 1000)
+        return frozenset(acknowledged)
 
     async def _commit_once(self, seat: SeatView, positions: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
         request = messages.offset_commit(self.settings.group, seat.identity, positions)

@@ -1,7 +1,7 @@
 """A `Group` behind blocking calls: one daemon thread, one event loop, all the seats.
 
-The caller's thread belongs to Spark and knows nothing of asyncio. Every call has a bound; if the thread itself died, the
-call raises what it died of.
+The caller's thread belongs to Spark and knows nothing of asyncio. Every call has a bound; if the thread itself died,
+the call raises what it died of.
 """
 
 from __future__ import annotations

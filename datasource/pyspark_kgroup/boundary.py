@@ -1,0 +1,291 @@
+"""The boundary between two micro-batches: the only place where partitions are adopted and given up.
+
+Runs on: driver. The order is the promise (design section 7): commit what is durable, give up what must go, adopt what
+arrived, list end offsets, apply limits. Rules and bookkeeping are pure (`adoption`, `ledger`); this module is the order.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+
+from pyspark_kgroup.adoption import Place, adopted_start, period_of
+from pyspark_kgroup.checkpoint import Checkpoint
+from pyspark_kgroup.ledger import Holding, Ledger
+from pyspark_kgroup.options import SourceOptions
+from pyspark_kgroup.plan import limited
+from spark_kgroup.errors import GroupUnsettled
+from spark_kgroup.limits import (
+    END_OFFSETS_MAX_AGE_MS,
+    HANDOVER_WAIT_MS,
+    METADATA_MAX_AGE_MS,
+    ORPHAN_CHECK_INTERVAL_MS,
+    SETTLE_TIMEOUT_MS,
+)
+from spark_kgroup.model import DescribedGroup, TopicDescription, TopicPartition
+from spark_kgroup.runtime.group import GroupView, SeatView
+from spark_kgroup.runtime.session import monotonic_ms
+from spark_kgroup.runtime.thread import GroupRuntime
+
+log = logging.getLogger(__name__)
+
+_HANDOVER_ROUNDS = 4
+"""A cooperative rebalance takes two generations; one more pair for a group that moved on meanwhile."""
+
+
+@dataclass
+class _Listed:
+    """End offsets, and when they were listed."""
+
+    ends: dict[TopicPartition, int]
+    at_ms: int
+
+
+class Boundary:
+    """Carries one query from boundary to boundary. Not thread-safe: Spark asks one thing at a time."""
+
+    def __init__(self, runtime: GroupRuntime, options: SourceOptions) -> None:
+        self._runtime = runtime
+        self._options = options
+        self._ledger = Ledger()
+        self._topics: Mapping[str, TopicDescription] = {}
+        self._listed = _Listed(ends={}, at_ms=0)
+        self._freezing = False
+        self._frozen: dict[TopicPartition, int] | None = None
+        self._settled_once = False
+        self._checked_rejoins = 0
+        self._orphans_checked_at_ms = 0
+
+    def advance(self, start: Checkpoint, limit: int | None) -> Checkpoint:
+        """The next offset after `start`, which is durable: Spark has it in its commit log.
+
+        Args:
+            start: the end of the last completed batch.
+            limit: offsets for the next batch, None for all there is.
+
+        Returns:
+            `start` itself, or an equal checkpoint, if there is nothing new.
+        """
+        view = self._hand_over(start, self._runtime.view())
+        if not self._settled_once:
+            view = self._first_settle(start, view)
+            if start.fresh and not view.settled:
+                return start
+        view = self._look_for_orphans(start, view)
+        self._topics = self._topics_for(view)
+        self._adopt(start, view)
+        self._commit_durable(start, view)
+        return self._ledger.checkpoint(start, self._topics, self._positions(start, limit))
+
+    def freeze(self) -> None:
+        """From the next boundary on, read no further than the end offsets of that moment (AvailableNow)."""
+        self._frozen = None
+        self._freezing = True
+
+    # -------------------------------------------------------------------------------- 1. commit, 2. give up
+
+    def _hand_over(self, start: Checkpoint, view: GroupView) -> GroupView:
+        """Commit what is durable, then give up what must go, until the group asks for nothing more."""
+        for _ in range(_HANDOVER_ROUNDS):
+            self._ledger.drop_lost(view)
+            self._commit_durable(start, view)
+            if not any(seat.to_give_up for seat in view.seats):
+                break
+            if not self._give_up(start, view):
+                break
+            view = self._runtime.wait_until(lambda v: v.settled or _asks(v), HANDOVER_WAIT_MS)
+        self._ledger.drop_lost(view)
+        return view
+
+    def _commit_durable(self, start: Checkpoint, view: GroupView) -> None:
+        positions = {seat.instance_id: (seat, self._ledger.uncommitted(seat, start)) for seat in view.seats}
+        self._commit(positions)
+
+    def _commit(self, positions: Mapping[str, tuple[SeatView, dict[TopicPartition, int]]]) -> frozenset[TopicPartition]:
+        wanted = {name: (seat, offsets) for name, (seat, offsets) in positions.items() if offsets}
+        if not wanted:
+            return frozenset()
+        acknowledged = self._runtime.commit(wanted)
+        for _, offsets in wanted.values():
+            self._ledger.acknowledged(acknowledged & offsets.keys(), offsets)
+        return acknowledged
+
+    def _give_up(self, start: Checkpoint, view: GroupView) -> bool:
+        """Give up all that is asked for and that the group knows our position of; whether anything went."""
+        wanted = {seat.instance_id: (seat, self._ledger.to_hand_over(seat, start)) for seat in view.seats}
+        self._commit(
+            {
+                name: (seat, {tp: o for tp, o in offsets.items() if tp not in self._ledger.known_to_group(offsets)})
+                for name, (seat, offsets) in wanted.items()
+            }
+        )
+        went = False
+        for name, (seat, offsets) in wanted.items():
+            safe = self._ledger.known_to_group(offsets)  # not acknowledged means not given up
+            never_adopted = seat.to_give_up - self._ledger.holdings.keys()
+            if safe or never_adopted:
+                self._ledger.hand_over(safe)
+                self._runtime.give_up(name, safe | never_adopted)
+                went = True
+        return went
+
+    def _first_settle(self, start: Checkpoint, view: GroupView) -> GroupView:
+        """Wait until every seat is in the group and at rest, so that the first batch starts with all there is."""
+        deadline_ms = monotonic_ms() + SETTLE_TIMEOUT_MS
+        while not view.settled and (left_ms := deadline_ms - monotonic_ms()) > 0:
+            view = self._runtime.wait_until(lambda v: v.settled or _asks(v), left_ms)
+            view = self._hand_over(start, view)
+        self._settled_once = view.settled
+        if not view.settled:
+            waiting = ", ".join(seat.instance_id for seat in view.seats if not seat.settled)
+            told = (
+                f"Group {self._options.group_id!r} did not come to rest within {SETTLE_TIMEOUT_MS // 1000} s; still "
+                f"waiting for: {waiting}. Another member may be holding the rebalance up (a Java consumer rejoins only "
+                "when it polls)."
+            )
+            if self._freezing:
+                raise GroupUnsettled(told)
+            log.warning("%s Trying again at the next trigger.", told)
+        return view
+
+    # ------------------------------------------------------------------------------------------ 3. adopt
+
+    def _topics_for(self, view: GroupView) -> Mapping[str, TopicDescription]:
+        topics = self._runtime.topics(METADATA_MAX_AGE_MS)
+        held = {tp for seat in view.seats for tp in seat.tenures}
+        if any(tp.partition >= topics[tp.topic].partition_count for tp in held if tp.topic in topics):
+            topics = self._runtime.topics(0)  # the leader saw the new partition before us
+        return topics
+
+    def _adopt(self, start: Checkpoint, view: GroupView) -> None:
+        arrived = {
+            tp: seat
+            for seat in view.seats
+            for tp in seat.tenures.keys() - seat.to_give_up - self._ledger.holdings.keys()
+            if tp.topic in self._topics and tp.partition < self._topics[tp.topic].partition_count
+        }
+        if not arrived:
+            return
+        committed = self._runtime.committed(arrived)
+        explicit = start.fresh and self._starts_where_told()
+        starts = {
+            tp: adopted_start(
+                tp,
+                checkpoint=start,
+                topic=self._topics[tp.topic],
+                committed=committed.get(tp),
+                explicit=explicit,
+            )
+            for tp in arrived
+        }
+        offsets = self._resolve({tp: s.offset for tp, s in starts.items()})
+        for tp, seat in arrived.items():
+            tenure = seat.tenures[tp]
+            period = period_of(tp, offsets[tp], checkpoint=start, seat=seat.instance_id, tenure=tenure)
+            known = None if starts[tp].rewinds else committed.get(tp)
+            self._ledger.adopt(tp, Holding(period=period, tenure=tenure, committed=known))
+        log.info("adopted %s", {str(tp): offsets[tp] for tp in sorted(arrived)})
+
+    def _starts_where_told(self) -> bool:
+        """Whether an explicit `startingOffsets` wins over committed offsets: not if others work in the group."""
+        if self._options.starting_offsets.committed:
+            return False
+        others = self._strangers(self._runtime.describe())
+        if others:
+            log.warning(
+                "startingOffsets=%s is ignored: group %r has members of other applications (%s), so their committed "
+                "offsets count.",
+                self._options.starting_offsets,
+                self._options.group_id,
+                ", ".join(others),
+            )
+        return not others
+
+    def _strangers(self, group: DescribedGroup) -> list[str]:
+        ours = set(self._options.instance_ids)
+        return sorted(m.instance_id or m.member_id for m in group.members if m.instance_id not in ours)
+
+    def _resolve(self, offsets: Mapping[TopicPartition, int | Place]) -> dict[TopicPartition, int]:
+        """Look up what is not a number yet."""
+        told = {
+            tp: self._options.starting_offsets.offset_of(tp) if place is Place.STARTING else place
+            for tp, place in offsets.items()
+        }
+        earliest = [tp for tp, place in told.items() if place is Place.EARLIEST or place == -2]
+        latest = [tp for tp, place in told.items() if place == -1]
+        found = {tp: place for tp, place in told.items() if isinstance(place, int) and place >= 0}
+        found |= self._runtime.start_offsets(earliest)
+        found |= self._runtime.end_offsets(latest, read_committed=self._options.read_committed)
+        return found
+
+    # ---------------------------------------------------------------------------------------- orphans
+
+    def _look_for_orphans(self, start: Checkpoint, view: GroupView) -> GroupView:
+        """After a static rejoin: has a subscribed partition lost its owner while the seat was away?
+
+        1. a sync revokes P from a seat; 2. the seat dies before it rejoins; 3. its static rejoin is answered with the
+        group's old assignment, without P; 4. nobody knows. The same look finds partitions that were added while the
+        leader was away, which KIP-814 leaves open.
+        """
+        due = view.rejoins != self._checked_rejoins and view.settled
+        if not due or monotonic_ms() - self._orphans_checked_at_ms < ORPHAN_CHECK_INTERVAL_MS:
+            return view
+        self._orphans_checked_at_ms = monotonic_ms()
+        group = self._runtime.describe()
+        if group.state != "Stable":
+            return view  # still due at the next boundary
+        self._checked_rejoins = view.rejoins
+        owned = {tp for member in group.members for tp in member.assignment}
+        wanted = {tp for topic in self._runtime.topics(0).values() for tp in topic.partitions}
+        orphans = wanted - owned
+        if not orphans:
+            return view
+        log.warning("partitions without an owner after a rejoin: %s", ", ".join(map(str, sorted(orphans))))
+        self._commit_orphans(start, view, orphans)
+        self._runtime.force_rebalance(f"{len(orphans)} partitions have no owner")
+        generation = view.seats[0].identity.generation
+        moved = self._runtime.wait_until(
+            lambda v: v.settled and v.seats[0].identity.generation != generation, HANDOVER_WAIT_MS
+        )
+        return self._hand_over(start, moved)
+
+    def _commit_orphans(self, start: Checkpoint, view: GroupView, orphans: Collection[TopicPartition]) -> None:
+        """Tell the group how far we had read what nobody owns, BEFORE it gets a new owner."""
+        remembered = {tp: position for tp in orphans if (position := start.position(tp)) is not None}
+        committed = self._runtime.committed(remembered)
+        behind = {tp: position for tp, position in remembered.items() if position > (committed.get(tp) or 0)}
+        if behind:
+            seat = view.seats[0]
+            self._runtime.commit({seat.instance_id: (seat, behind)})
+
+    # ----------------------------------------------------------------------------- 4. end offsets, 5. limits
+
+    def _positions(self, start: Checkpoint, limit: int | None) -> dict[TopicPartition, int]:
+        ends = self._ends()
+        available = {}
+        for tp in self._ledger.holdings:
+            position = self._ledger.position(tp, start)
+            available[tp] = (position, max(position, ends.get(tp, position)))
+        return limited(available, limit)
+
+    def _ends(self) -> dict[TopicPartition, int]:
+        held = self._ledger.holdings.keys()
+        if self._freezing:
+            every = [tp for topic in self._topics.values() for tp in topic.partitions]
+            self._frozen = self._list(every)
+            self._freezing = False
+        if self._frozen is not None:
+            return self._frozen
+        stale = monotonic_ms() - self._listed.at_ms > END_OFFSETS_MAX_AGE_MS
+        if stale or not held <= self._listed.ends.keys():
+            self._listed = _Listed(ends=self._list(held), at_ms=monotonic_ms())
+        return self._listed.ends
+
+    def _list(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, int]:
+        return self._runtime.end_offsets(partitions, read_committed=self._options.read_committed)
+
+
+def _asks(view: GroupView) -> bool:
+    """Whether the group asks a seat to give something up."""
+    return any(seat.to_give_up for seat in view.seats)

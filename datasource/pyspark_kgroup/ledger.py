@@ -1,0 +1,123 @@
+"""What this query owns between two boundaries, and what of it the group knows.
+
+Runs on: driver. Pure bookkeeping: views and offsets go in, commits and checkpoints come out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+
+from pyspark_kgroup.adoption import topic_key
+from pyspark_kgroup.checkpoint import Checkpoint, Owned, Period, Topic
+from spark_kgroup.model import MemberIdentity, TopicDescription, TopicPartition
+from spark_kgroup.runtime.group import GroupView, SeatView
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Holding:
+    """One adopted partition.
+
+    Attributes:
+        tenure: the identity under which the seat's ownership began; if the seat shows another one, there was a break.
+        committed: the group's committed offset as far as we know, None if it plays no part.
+    """
+
+    period: Period
+    tenure: MemberIdentity
+    committed: int | None
+
+
+class Ledger:
+    """The adopted partitions of one query, from adoption to giving up or losing them."""
+
+    def __init__(self) -> None:
+        self.holdings: dict[TopicPartition, Holding] = {}
+        self._handed_over: set[TopicPartition] = set()
+
+    def drop_lost(self, view: GroupView) -> frozenset[TopicPartition]:
+        """Forget what is no longer held, or not without a break; returns it."""
+        tenures = {tp: who for seat in view.seats for tp, who in seat.tenures.items()}
+        lost = frozenset(tp for tp, holding in self.holdings.items() if tenures.get(tp) != holding.tenure)
+        for tp in lost:
+            del self.holdings[tp]
+        return lost
+
+    def adopt(self, partition: TopicPartition, holding: Holding) -> None:
+        """Own `partition` from now on."""
+        assert partition not in self.holdings, f"{partition} is adopted already"
+        self.holdings[partition] = holding
+        self._handed_over.discard(partition)
+
+    def hand_over(self, partitions: Iterable[TopicPartition]) -> None:
+        """Forget partitions that are given up in good order: the group's committed offset is their memory now."""
+        for tp in partitions:
+            del self.holdings[tp]
+            self._handed_over.add(tp)
+
+    def position(self, partition: TopicPartition, start: Checkpoint) -> int:
+        """How far an adopted partition is read, durably: where `start` stands in this period, else its beginning."""
+        period = self.holdings[partition].period
+        before = start.owned.get(partition)
+        return before.position if before is not None and before.period == period else period.start
+
+    def uncommitted(self, seat: SeatView, start: Checkpoint) -> dict[TopicPartition, int]:
+        """Durable positions of this seat's current periods that the group does not know yet.
+
+        Never below what is committed: the broker checks the member, not who owns the partition.
+        """
+        found: dict[TopicPartition, int] = {}
+        for tp in seat.tenures.keys() & self.holdings.keys():
+            before = start.owned.get(tp)
+            durable = before is not None and before.period == self.holdings[tp].period
+            if before is not None and durable and self._ahead(tp, before.position):
+                found[tp] = before.position
+        return found
+
+    def _ahead(self, partition: TopicPartition, position: int) -> bool:
+        committed = self.holdings[partition].committed
+        return committed is None or position > committed
+
+    def to_hand_over(self, seat: SeatView, start: Checkpoint) -> dict[TopicPartition, int]:
+        """What this seat must give up of what we adopted, with the position the next owner shall start from."""
+        return {tp: self.position(tp, start) for tp in seat.to_give_up & self.holdings.keys()}
+
+    def known_to_group(self, positions: Mapping[TopicPartition, int]) -> frozenset[TopicPartition]:
+        """Those of `positions` that the group already has, or has gone beyond."""
+        return frozenset(tp for tp, position in positions.items() if not self._ahead(tp, position))
+
+    def acknowledged(self, partitions: Iterable[TopicPartition], positions: Mapping[TopicPartition, int]) -> None:
+        """The group now has these positions."""
+        for tp in partitions:
+            self.holdings[tp] = replace(self.holdings[tp], committed=positions[tp])
+
+    def checkpoint(
+        self, start: Checkpoint, topics: Mapping[str, TopicDescription], positions: Mapping[TopicPartition, int]
+    ) -> Checkpoint:
+        """The next offset of the stream: `positions` for all that is held; what was lost is remembered as released."""
+        remembered = {**start.released, **{tp: owned.position for tp, owned in start.owned.items()}}
+        renewed = {
+            name
+            for name, topic in topics.items()
+            if name in start.topics and start.topics[name].topic_id != topic_key(topic)
+        }
+        return Checkpoint(
+            topics=_topics(start, topics),
+            owned={tp: Owned(period=holding.period, position=positions[tp]) for tp, holding in self.holdings.items()},
+            released={
+                tp: position
+                for tp, position in remembered.items()
+                if tp not in self.holdings and tp not in self._handed_over and tp.topic not in renewed
+            },
+        )
+
+
+def _topics(start: Checkpoint, topics: Mapping[str, TopicDescription]) -> dict[str, Topic]:
+    """All topics ever seen: at first sight with their partition count, later ones with 0 (all of it is new)."""
+    result = dict(start.topics)
+    for name, topic in topics.items():
+        known = start.topics.get(name)
+        if known is None or known.topic_id != topic_key(topic):
+            first_sight = topic.partition_count if start.fresh else 0
+            result[name] = Topic(topic_id=topic_key(topic), first_sight=first_sight)
+    return result
