@@ -1,0 +1,72 @@
+# Everything sets itself up: a fresh machine needs Python >= 3.11, Java >= 17 and make.
+#
+#   make demo     a real Kafka, real data, a Spark stream that is a consumer group, and what Kafka says of it
+#   make test     lint, types, and every test (this is what CI runs)
+
+PYTHON ?= python3
+SPARK  ?= 4.3.0
+
+VENV       := .venv
+BIN        := $(VENV)/bin
+SPARK_VENV := .venv-spark-$(SPARK)
+WHEEL_DIR  := .build/wheel
+SOURCES    := $(shell find spark_kgroup datasource -name '*.py' -o -name 'py.typed')
+
+.PHONY: help setup lint format test test-unit test-kafka test-spark wheel demo clean
+
+help:  ## show the targets
+	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
+
+setup: $(VENV)/.ready  ## build .venv in place
+
+$(VENV)/.ready: pyproject.toml
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/pip install --quiet --upgrade 'pip>=25.1'
+	$(BIN)/pip install --quiet --editable . --group dev
+	@touch $@
+
+lint: setup  ## ruff and mypy --strict
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+format: setup  ## rewrite the sources the way ruff wants them
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+test: lint test-unit test-kafka test-spark  ## lint, types and every test
+
+test-unit: setup  ## pure machines: seconds
+	$(BIN)/pytest tests/unit
+
+test-kafka: setup  ## over the wire, against a real Apache Kafka
+	$(BIN)/pytest tests/kafka
+
+# Spark runs the wheel, never the source tree: what is not packaged must fail here. The sources of `spark_kgroup`
+# and `pyspark_kgroup` are not on the path of this environment.
+test-spark: $(SPARK_VENV)/.installed  ## Spark with the wheel installed; SPARK=4.0.4 for another PySpark
+	$(SPARK_VENV)/bin/pytest tests/spark
+
+wheel: $(WHEEL_DIR)/.built  ## build the wheel into .build/wheel
+
+$(WHEEL_DIR)/.built: $(VENV)/.ready $(SOURCES) pyproject.toml README.md
+	rm -rf $(WHEEL_DIR)
+	$(BIN)/python -m build --wheel --no-isolation --outdir $(WHEEL_DIR) . >/dev/null
+	@touch $@
+
+$(SPARK_VENV)/.ready: pyproject.toml
+	$(PYTHON) -m venv $(SPARK_VENV)
+	$(SPARK_VENV)/bin/pip install --quiet --upgrade 'pip>=25.1'
+	$(SPARK_VENV)/bin/pip install --quiet 'pyspark==$(SPARK)' --group spark-tests
+	@touch $@
+
+$(SPARK_VENV)/.installed: $(SPARK_VENV)/.ready $(WHEEL_DIR)/.built
+	$(SPARK_VENV)/bin/pip uninstall --quiet --yes spark-kgroup 2>/dev/null
+	$(SPARK_VENV)/bin/pip install --quiet $(WHEEL_DIR)/*.whl
+	@touch $@
+
+demo: setup  ## flights through a real consumer group, then the group as Kafka itself sees it
+	$(BIN)/python examples/demo.py
+
+clean:  ## remove everything that make built
+	rm -rf .venv .venv-spark-* .build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis spark-warehouse
