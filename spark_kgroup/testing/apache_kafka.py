@@ -1,0 +1,344 @@
+"""A real Apache Kafka on this machine: one or three nodes, gone without a trace when it is stopped."""
+
+from __future__ import annotations
+
+import base64
+import fcntl
+import json
+import logging
+import os
+import shutil
+import tempfile
+import time
+import uuid
+from collections.abc import Mapping, Sequence
+from concurrent.futures import Future
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING, Final, Self
+
+from spark_kgroup.errors import EnvironmentProblem, OptionError
+from spark_kgroup.testing.free_ports import PortReservation
+from spark_kgroup.testing.java import find_java
+from spark_kgroup.testing.kafka_jars import KAFKA_VERSION, kafka_jars
+from spark_kgroup.testing.kafka_node import START_TIMEOUT_S, Jvm, KafkaNode, PortTaken
+from spark_kgroup.testing.watchdog import ProcessGuard
+
+if TYPE_CHECKING:
+    from confluent_kafka.admin import AdminClient
+    from confluent_kafka.admin._metadata import ClusterMetadata
+
+_PORT_ATTEMPTS: Final = 3
+"""Where reserved ports must be given back before a node can listen (not on Linux), somebody may be faster."""
+
+_TOPIC_TIMEOUT_S: Final = 30.0
+"""Creating a topic takes 0.1 s; 30 s is Kafka's request.timeout.ms."""
+
+_TOOL_TIMEOUT_S: Final = 60.0
+"""A tool takes 1 to 2 s, most of it the start of its JVM."""
+
+_PROBE_TIMEOUT_S: Final = 1.0
+_POLL_S: Final = 0.05
+
+_QUIET = logging.getLogger("spark_kgroup.testing.librdkafka")
+_QUIET.setLevel(logging.CRITICAL)  # a client that watches nodes come and go reports every failed connection
+
+
+class ApacheKafka:
+    """A cluster as a context manager; `start` and `stop` do the same by hand, and may be repeated.
+
+    Args:
+        nodes: 1 or 3, each a broker and a controller.
+        data_dir: kept after `stop` and used again by the next start; None for a temporary one.
+        port: node i listens on port + i; None for free ports.
+        version: of Apache Kafka, 4.0 or later.
+        server_properties: broker configuration that adds to or overrides what is set here.
+        host: the address that is listened on and advertised.
+
+    Raises:
+        OptionError: another number of nodes, or a port out of range.
+    """
+
+    def __init__(
+        self,
+        nodes: int = 1,
+        *,
+        data_dir: str | Path | None = None,
+        port: int | None = None,
+        version: str = KAFKA_VERSION,
+        server_properties: Mapping[str, str] | None = None,
+        host: str = "127.0.0.1",
+    ) -> None:
+        if nodes not in (1, 3):
+            raise OptionError(f"nodes is {nodes}: 1 or 3 nodes can be run.")
+        if port is not None and not 0 < port <= 65536 - nodes:
+            raise OptionError(f"port is {port}: {nodes} node(s) need ports from 1 to 65535.")
+        self.nodes: tuple[KafkaNode, ...] = ()
+        self._node_count = nodes
+        self._data_dir = Path(data_dir).absolute() if data_dir is not None else None
+        self._port = port
+        self._version = version
+        self._server_properties = dict(server_properties or {})
+        self._host = host
+        self._temporary: Path | None = None
+        self._lock_file: int | None = None
+        self._guard: ProcessGuard | None = None
+        self._jvm: Jvm | None = None
+        self._ports: PortReservation | None = None
+        self._admin: AdminClient | None = None
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.stop()
+
+    @property
+    def bootstrap_servers(self) -> str:
+        """HOST:PORT of every node, separated by commas."""
+        return ",".join(f"{self._host}:{node.port}" for node in self.nodes)
+
+    @property
+    def admin(self) -> AdminClient:
+        """An admin client of this cluster."""
+        from confluent_kafka.admin import AdminClient
+
+        if self._admin is None:
+            self._admin = AdminClient({"bootstrap.servers": self.bootstrap_servers, "log_level": 0}, logger=_QUIET)
+        return self._admin
+
+    def start(self) -> None:
+        """Start every node, and return once the cluster answers.
+
+        Raises:
+            EnvironmentProblem: no Java, no jars, a port that is taken, a data directory in use, a node that died.
+        """
+        if self.nodes:
+            return
+        java = find_java()
+        jars = kafka_jars(self._version)
+        try:
+            root = self._open_data_dir()
+            self._guard = ProcessGuard(self._temporary, [self._lock_file] if self._lock_file is not None else [])
+            self._jvm = Jvm(java, jars, self._guard)
+            self._launch(root, self._jvm)
+            self.await_ready()
+        except BaseException:
+            self.stop()
+            raise
+
+    def stop(self) -> None:
+        """End every process and remove the temporary directory; a directory of the caller's is kept."""
+        self._admin = None
+        try:
+            for node in self.nodes:
+                node.request_stop()
+            for node in self.nodes:
+                node.await_stopped()
+        finally:
+            self._release()
+
+    def await_ready(self, timeout_s: float = START_TIMEOUT_S) -> None:
+        """Wait until every running node has started, and the cluster has a controller and shows all of them.
+
+        Raises:
+            EnvironmentProblem: a node died, or this was not so in time.
+        """
+        deadline = time.monotonic() + timeout_s
+        running = [node for node in self.nodes if node.running]
+        for node in running:
+            node.await_started(max(0.0, deadline - time.monotonic()))
+        wanted = {node.node_id for node in running}
+        while True:
+            metadata = self._metadata()
+            if metadata is not None and metadata.controller_id >= 0 and wanted <= set(metadata.brokers):
+                return
+            if time.monotonic() > deadline:
+                raise EnvironmentProblem(f"Apache Kafka did not show its nodes {sorted(wanted)} in {timeout_s:.0f} s.")
+            time.sleep(_POLL_S)
+
+    def create_topic(
+        self,
+        name: str,
+        partitions: int,
+        replication_factor: int | None = None,
+        configs: Mapping[str, str] | None = None,
+    ) -> None:
+        """Create a topic, and return once every partition has a leader. One replica a node unless told otherwise.
+
+        Raises:
+            EnvironmentProblem: the broker refused, or was not done in time.
+        """
+        from confluent_kafka.cimpl import NewTopic
+
+        topic = NewTopic(
+            name,
+            num_partitions=partitions,
+            replication_factor=replication_factor or self._node_count,
+            config=dict(configs or {}),
+        )
+        self._await_done(self.admin.create_topics([topic])[name], f"create topic {name}")
+        self._await_leaders(name, partitions)
+
+    def add_partitions(self, topic: str, total: int) -> None:
+        """Grow a topic to `total` partitions, and return once every one has a leader.
+
+        Raises:
+            EnvironmentProblem: the broker refused, or was not done in time.
+        """
+        from confluent_kafka.cimpl import NewPartitions
+
+        future = self.admin.create_partitions([NewPartitions(topic, total)])[topic]
+        self._await_done(future, f"add partitions to {topic}")
+        self._await_leaders(topic, total)
+
+    def tool(self, main_class: str, *arguments: str, timeout_s: float = _TOOL_TIMEOUT_S) -> str:
+        """Run one of Kafka's own command-line classes, and return its standard output.
+
+        Args:
+            main_class: such as "org.apache.kafka.tools.GetOffsetShell".
+            arguments: its command line; `--bootstrap-server` is the caller's to give.
+            timeout_s: it is killed after this long.
+
+        Raises:
+            EnvironmentProblem: it failed, or took too long.
+        """
+        if self._jvm is None:
+            raise EnvironmentProblem("Apache Kafka is not running: start it before its tools.")
+        return self._jvm.tool(main_class, arguments, timeout_s)
+
+    def _open_data_dir(self) -> Path:
+        """The cluster's directory, locked if it is the caller's."""
+        if self._data_dir is None:
+            self._temporary = Path(tempfile.mkdtemp(prefix="kgroup-kafka-"))
+            return self._temporary
+        self._data_dir.mkdir(parents=True, exist_ok=True)
+        self._lock_file = os.open(self._data_dir / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC)
+        try:
+            fcntl.flock(self._lock_file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as problem:
+            raise EnvironmentProblem(
+                f"Another Apache Kafka runs on {self._data_dir}: stop it, or choose another data directory."
+            ) from problem
+        return self._data_dir
+
+    def _launch(self, root: Path, jvm: Jvm) -> None:
+        cluster_id = self._cluster_id(root)
+        for attempt in range(1, _PORT_ATTEMPTS + 1):
+            self._ports = PortReservation(self._host, 2 * self._node_count, self._port)
+            ports = self._ports.ports
+            clients, controllers = ports[: self._node_count], ports[self._node_count :]
+            self.nodes = tuple(
+                KafkaNode(node_id, root / f"node-{node_id}", port) for node_id, port in enumerate(clients, start=1)
+            )
+            for node, controller_port in zip(self.nodes, controllers, strict=True):
+                node.configure(self._properties_of(node, controller_port, controllers))
+                node.format(jvm, cluster_id)
+            self._ports.hand_over()
+            try:
+                for node in self.nodes:
+                    node.launch(jvm)
+                for node in self.nodes:
+                    node.await_started()
+                return
+            except PortTaken:
+                if self._port is not None or attempt == _PORT_ATTEMPTS:
+                    raise
+                for node in self.nodes:
+                    node.kill()
+                self._ports.close()
+
+    def _cluster_id(self, root: Path) -> str:
+        """Kafka's cluster id: a new one, or that of the data already there."""
+        path = root / "cluster.json"
+        if path.exists():
+            known = json.loads(path.read_text())
+            if known["nodes"] != self._node_count:
+                raise EnvironmentProblem(
+                    f"{root} holds the data of {known['nodes']} node(s), not {self._node_count}: "
+                    "run as many, or choose another data directory."
+                )
+            return str(known["cluster_id"])
+        cluster_id = base64.urlsafe_b64encode(uuid.uuid4().bytes).rstrip(b"=").decode()
+        path.write_text(json.dumps({"cluster_id": cluster_id, "nodes": self._node_count}))
+        return cluster_id
+
+    def _properties_of(self, node: KafkaNode, controller_port: int, controller_ports: Sequence[int]) -> dict[str, str]:
+        host, replicas = self._host, str(self._node_count)
+        voters = ",".join(f"{node_id}@{host}:{port}" for node_id, port in enumerate(controller_ports, start=1))
+        return {
+            "process.roles": "broker,controller",
+            "node.id": str(node.node_id),
+            "controller.quorum.voters": voters,
+            "controller.listener.names": "CONTROLLER",
+            "listeners": f"PLAINTEXT://{host}:{node.port},CONTROLLER://{host}:{controller_port}",
+            "advertised.listeners": f"PLAINTEXT://{host}:{node.port}",
+            "inter.broker.listener.name": "PLAINTEXT",
+            "listener.security.protocol.map": "PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT",
+            "auto.create.topics.enable": "false",
+            "offsets.topic.num.partitions": "4",
+            "offsets.topic.replication.factor": replicas,
+            "transaction.state.log.num.partitions": "4",
+            "transaction.state.log.replication.factor": replicas,
+            "transaction.state.log.min.isr": str(min(2, self._node_count)),
+            "share.coordinator.state.topic.num.partitions": "1",
+            "share.coordinator.state.topic.replication.factor": replicas,
+            "share.coordinator.state.topic.min.isr": str(min(2, self._node_count)),
+            "group.initial.rebalance.delay.ms": "0",
+            "group.max.session.timeout.ms": "1800000",
+            "broker.heartbeat.interval.ms": "1000",  # 2 s and 9 s by default; a node that was killed may come back
+            "broker.session.timeout.ms": "4000",  # only when its old registration has expired
+            "log.cleaner.dedupe.buffer.size": "16777216",  # default 128 MiB: a quarter of this heap
+            **self._server_properties,
+        }
+
+    def _metadata(self) -> ClusterMetadata | None:
+        """What the cluster says of itself now, None if it does not answer."""
+        from confluent_kafka import KafkaException
+
+        try:
+            return self.admin.list_topics(timeout=_PROBE_TIMEOUT_S)
+        except KafkaException:
+            return None
+
+    def _await_leaders(self, topic: str, partitions: int) -> None:
+        deadline = time.monotonic() + _TOPIC_TIMEOUT_S
+        while True:
+            metadata = self._metadata()
+            described = metadata.topics.get(topic) if metadata else None
+            if described is not None:
+                leaders = [partition.leader for partition in described.partitions.values()]
+                if len(leaders) == partitions and min(leaders) >= 0:
+                    return
+            if time.monotonic() > deadline:
+                raise EnvironmentProblem(f"Topic {topic} has no leaders after {_TOPIC_TIMEOUT_S:.0f} s.")
+            time.sleep(_POLL_S)
+
+    @staticmethod
+    def _await_done(future: Future[None], deed: str) -> None:
+        from confluent_kafka import KafkaException
+
+        try:
+            future.result(timeout=_TOPIC_TIMEOUT_S)
+        except (KafkaException, TimeoutError) as problem:
+            raise EnvironmentProblem(f"Could not {deed}: {problem}") from problem
+
+    def _release(self) -> None:
+        """Give back everything but the data: the watchdog, the ports, the lock, the temporary directory."""
+        self.nodes = ()
+        self._jvm = None
+        if self._guard is not None:
+            self._guard.close()
+            self._guard = None
+        if self._ports is not None:
+            self._ports.close()
+            self._ports = None
+        if self._lock_file is not None:
+            os.close(self._lock_file)
+            self._lock_file = None
+        if self._temporary is not None:
+            shutil.rmtree(self._temporary, ignore_errors=True)
+            self._temporary = None

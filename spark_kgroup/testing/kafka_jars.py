@@ -1,0 +1,247 @@
+"""Sets of jars, fetched once into the user's cache through the Ivy that PySpark ships.
+
+    <cache>/jars/<name>/              complete: its manifest.json was the last thing written
+    <cache>/jars/.<name>.partial/     being fetched, or left by a fetch that was interrupted: the next one goes on there
+    <cache>/jars/.<name>.lock         held (flock) while a set is checked and fetched
+
+<cache> is $KGROUP_CACHE, else $XDG_CACHE_HOME/spark-kgroup, else ~/.cache/spark-kgroup.
+
+PySpark is looked for, not imported. How Java reaches the repository (proxy, trusted certificates) is Java's affair:
+its defaults hold, and JAVA_TOOL_OPTIONS is inherited.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import json
+import os
+import shutil
+import subprocess
+from collections import deque
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from importlib.util import find_spec
+from pathlib import Path
+from threading import Timer
+from typing import Final, NamedTuple
+from xml.sax.saxutils import quoteattr
+
+from spark_kgroup.errors import EnvironmentProblem
+from spark_kgroup.testing.fetch_progress import FetchProgress, fetch_progress
+from spark_kgroup.testing.java import Java, find_java
+from spark_kgroup.testing.watchdog import ProcessGuard
+
+KAFKA_VERSION: Final = "4.3.1"
+"""The Apache Kafka release that is run unless another is named."""
+
+_LOG4J_VERSION: Final = "2.25.4"
+"""What kafka_2.13 4.3.1 depends on; the slf4j binding must be of the same release."""
+
+_ATTEMPTS: Final = 2
+"""A repository that fails twice in a row is down or unreachable."""
+
+_FETCH_TIMEOUT_S: Final = 900
+"""One attempt. Kafka's set (47 jars, 45 MB) took 27 to 46 s here; this allows a 20 times slower line."""
+
+_LAST_LINES_MAX: Final = 15
+"""How many of Ivy's lines an error repeats."""
+
+_MANIFEST: Final = "manifest.json"
+
+
+class Coordinate(NamedTuple):
+    """One artifact in a Maven repository, with or without what it depends on at run time."""
+
+    organisation: str
+    module: str
+    revision: str
+    transitive: bool = True
+
+
+def kafka_jars(version: str = KAFKA_VERSION) -> list[Path]:
+    """Every jar of an Apache Kafka broker and of Kafka's command-line tools (4.0 or later).
+
+    Raises:
+        EnvironmentProblem: see `fetch_jars`.
+    """
+    coordinates = (
+        Coordinate("org.apache.kafka", "kafka_2.13", version),
+        Coordinate("org.apache.kafka", "kafka-tools", version, transitive=False),
+        Coordinate("org.apache.logging.log4j", "log4j-slf4j-impl", _LOG4J_VERSION, transitive=False),
+    )
+    return fetch_jars(coordinates, f"kafka-{version}")
+
+
+def fetch_jars(
+    coordinates: Sequence[Coordinate], name: str, *, repository: str | None = None, cache: Path | None = None
+) -> list[Path]:
+    """The jars of `coordinates`, from the cache if they are there and whole, else fetched into it.
+
+    Args:
+        coordinates: what to fetch; a changed list under the same name is fetched anew.
+        name: of the set, and of its directory in the cache.
+        repository: URL of a Maven repository; None for $KGROUP_MAVEN_REPOSITORY, else Maven Central.
+        cache: None for `cache_directory()`.
+
+    Raises:
+        EnvironmentProblem: no Java, no PySpark, or the repository cannot be reached or lacks an artifact.
+    """
+    root = (cache or cache_directory()) / "jars"
+    root.mkdir(parents=True, exist_ok=True)
+    complete, partial = root / name, root / f".{name}.partial"
+    with _locked(root / f".{name}.lock"):
+        jars = _whole(complete, coordinates)
+        if jars is not None:
+            return jars
+        _fetch(coordinates, partial, name, repository or os.environ.get("KGROUP_MAVEN_REPOSITORY"))
+        fetched = partial / "jars"
+        _write_manifest(fetched, coordinates)
+        if complete.exists():
+            shutil.rmtree(complete)
+        fetched.rename(complete)
+        shutil.rmtree(partial)
+        jars = _whole(complete, coordinates)
+    if jars is None:
+        raise EnvironmentProblem(f"The jars in {complete} changed while they were fetched: try again.")
+    return jars
+
+
+def cache_directory() -> Path:
+    """Where downloads are kept for this user."""
+    own = os.environ.get("KGROUP_CACHE")
+    if own:
+        return Path(own)
+    base = os.environ.get("XDG_CACHE_HOME")
+    return (Path(base) if base else Path.home() / ".cache") / "spark-kgroup"
+
+
+@contextmanager
+def _locked(path: Path) -> Iterator[None]:
+    """Hold an advisory lock that ends with this process."""
+    with path.open("w") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield
+
+
+def _whole(directory: Path, coordinates: Sequence[Coordinate]) -> list[Path] | None:
+    """The jars in `directory` if they are exactly what its manifest says, byte for byte, else None."""
+    try:
+        manifest = json.loads((directory / _MANIFEST).read_text())
+        if manifest["coordinates"] != _as_json(coordinates):
+            return None
+        expected = {jar["name"]: (jar["size_bytes"], jar["sha256"]) for jar in manifest["jars"]}
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+    jars = sorted(directory.glob("*.jar"))
+    found = {jar.name: (jar.stat().st_size, _sha256(jar)) for jar in jars}
+    return jars if found == expected else None
+
+
+def _write_manifest(directory: Path, coordinates: Sequence[Coordinate]) -> None:
+    jars = [
+        {"name": jar.name, "size_bytes": jar.stat().st_size, "sha256": _sha256(jar)}
+        for jar in sorted(directory.glob("*.jar"))
+    ]
+    text = json.dumps({"coordinates": _as_json(coordinates), "jars": jars}, indent=1)
+    (directory / _MANIFEST).write_text(text)
+
+
+def _as_json(coordinates: Sequence[Coordinate]) -> list[list[object]]:
+    return [list(coordinate) for coordinate in coordinates]
+
+
+def _sha256(jar: Path) -> str:
+    with jar.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def _fetch(coordinates: Sequence[Coordinate], partial: Path, name: str, repository: str | None) -> None:
+    """Leave the jars in `partial`/jars, trying again from nothing if the first attempt fails."""
+    java, ivy = find_java(), _ivy_jar()
+    last_lines: list[str] = []
+    for attempt in range(1, _ATTEMPTS + 1):
+        shutil.rmtree(partial / "jars", ignore_errors=True)
+        (partial / "jars").mkdir(parents=True)
+        with fetch_progress(name) as progress:
+            succeeded, last_lines = _run_ivy(java, ivy, coordinates, partial, repository, progress)
+        if succeeded:
+            return
+        if attempt < _ATTEMPTS:
+            shutil.rmtree(partial)
+    said = "\n  ".join(last_lines)
+    raise EnvironmentProblem(
+        f"Could not fetch the jars of {name} ({_ATTEMPTS} attempts). Check that Java reaches "
+        f"{repository or 'Maven Central'} (proxy and certificates: JAVA_TOOL_OPTIONS), or name a mirror in "
+        f"KGROUP_MAVEN_REPOSITORY. Ivy's last lines:\n  {said}"
+    )
+
+
+def _ivy_jar() -> Path:
+    spec = find_spec("pyspark")
+    for location in (spec.submodule_search_locations or ()) if spec else ():
+        found = sorted(Path(location).glob("jars/ivy-*.jar"))
+        if found:
+            return found[-1]
+    raise EnvironmentProblem(
+        "Fetching jars needs the Ivy that PySpark ships, and PySpark is not installed here: "
+        "pip install 'spark-kgroup[spark]'."
+    )
+
+
+def _run_ivy(
+    java: Java,
+    ivy: Path,
+    coordinates: Sequence[Coordinate],
+    partial: Path,
+    repository: str | None,
+    progress: FetchProgress,
+) -> tuple[bool, list[str]]:
+    """Whether Ivy fetched everything, and its last lines."""
+    settings, wanted = partial / "ivysettings.xml", partial / "ivy.xml"
+    settings.write_text(_settings_xml(partial / "ivy", repository))
+    wanted.write_text(_ivy_xml(coordinates))
+    pattern = partial / "jars" / "[artifact]-[revision](-[classifier]).[ext]"
+    command: list[str | Path] = [java.executable, f"-Divy.home={partial / 'ivy'}", "-jar", ivy]
+    command += ["-settings", settings, "-ivy", wanted, "-confs", "default", "-types", "jar", "bundle"]
+    guard = ProcessGuard()
+    try:
+        process = guard.popen([*command, "-retrieve", pattern], stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+        timer = Timer(_FETCH_TIMEOUT_S, process.kill)
+        timer.start()
+        last_lines: deque[str] = deque(maxlen=_LAST_LINES_MAX)
+        assert process.stdout is not None
+        with process.stdout:
+            for raw in process.stdout:
+                line = raw.decode(errors="replace").strip()
+                progress.saw(line)
+                if line:
+                    last_lines.append(line)
+        succeeded = process.wait() == 0
+        timer.cancel()
+    finally:
+        guard.close()
+    return succeeded, list(last_lines)
+
+
+def _settings_xml(cache: Path, repository: str | None) -> str:
+    root = f" root={quoteattr(repository)}" if repository else ""
+    return (
+        f'<ivysettings><settings defaultResolver="repository"/><caches defaultCacheDir={quoteattr(str(cache))}/>'
+        f'<resolvers><ibiblio name="repository" m2compatible="true"{root}/></resolvers></ivysettings>'
+    )
+
+
+def _ivy_xml(coordinates: Sequence[Coordinate]) -> str:
+    """An Ivy module that depends on `coordinates`; "master" is an artifact itself, "runtime" what it needs."""
+    dependencies = "".join(
+        f"<dependency org={quoteattr(wanted.organisation)} name={quoteattr(wanted.module)} "
+        f'rev={quoteattr(wanted.revision)} transitive="{str(wanted.transitive).lower()}" '
+        'conf="default->master,runtime"/>'
+        for wanted in coordinates
+    )
+    return (
+        '<ivy-module version="2.0"><info organisation="kgroup" module="jars"/>'
+        f'<configurations><conf name="default"/></configurations><dependencies>{dependencies}</dependencies>'
+        "</ivy-module>"
+    )

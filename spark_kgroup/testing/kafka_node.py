@@ -1,0 +1,244 @@
+"""One Kafka process: broker and KRaft controller in one (process.roles=broker,controller)."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from spark_kgroup.errors import EnvironmentProblem
+from spark_kgroup.testing.java import Java
+from spark_kgroup.testing.watchdog import ProcessGuard
+
+START_TIMEOUT_S: Final = 60.0
+"""Bound on a start. Measured: 2.2 s for one node on 2 idle cores; ten builders may share them."""
+
+STOP_TIMEOUT_S: Final = 10.0
+"""After SIGTERM. Measured: 0.3 s; a node that has lost its quorum does not end by itself at all."""
+
+_POLL_S: Final = 0.02
+_LOG_LINES_MAX: Final = 15
+
+_BROKER_JVM: Final = ("-Xmx512m", "-XX:+UseSerialGC")
+"""Serial: 2.2 s until started against 2.7 s with G1 on 2 cores. C1 only (-XX:TieredStopAtLevel=1) would be 1.8 s, at
+the price of a slower broker."""
+
+_TOOL_JVM: Final = ("-Xmx256m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1")
+"""Tools live for a second: start-up is all that counts."""
+
+_STARTED: Final = "Kafka Server started"
+_PORT_TAKEN: Final = ("Address already in use", "BindException")
+
+_LOG4J: Final = """\
+rootLogger.level=INFO
+rootLogger.appenderRef.file.ref=file
+appender.file.type=File
+appender.file.name=file
+appender.file.fileName={log}
+appender.file.layout.type=PatternLayout
+appender.file.layout.pattern=%d %p %m (%c)%n%throwable
+"""
+
+
+class PortTaken(EnvironmentProblem):
+    """Somebody else listens on a port that a node needs."""
+
+
+@dataclass(frozen=True, slots=True)
+class Jvm:
+    """How this cluster's Java processes are started."""
+
+    java: Java
+    jars: Sequence[Path]
+    guard: ProcessGuard
+
+    def command(self, options: Sequence[str], main_class: str, arguments: Sequence[str]) -> list[str | Path]:
+        """The command line that runs `main_class`."""
+        classpath = os.pathsep.join(str(jar) for jar in self.jars)
+        return [self.java.executable, *options, "-cp", classpath, main_class, *arguments]
+
+    def tool(self, main_class: str, arguments: Sequence[str], timeout_s: float) -> str:
+        """What one of Kafka's command-line classes prints on standard output.
+
+        Raises:
+            EnvironmentProblem: it failed, or was not done in time and has been killed.
+        """
+        process = self.guard.popen(
+            self.command(_TOOL_JVM, main_class, arguments), stdout=subprocess.PIPE, stderr=subprocess.PIPE
+        )
+        try:
+            output, errors = process.communicate(timeout=timeout_s)
+        except subprocess.TimeoutExpired as problem:
+            raise EnvironmentProblem(f"{main_class} was not done after {timeout_s:.0f} s.") from problem
+        finally:
+            if process.returncode is None:
+                process.kill()
+                process.communicate()
+        if process.returncode != 0:
+            said = (output + errors).decode(errors="replace").strip()
+            raise EnvironmentProblem(f"{main_class} failed (exit code {process.returncode}): {said}")
+        return output.decode()
+
+
+class KafkaNode:
+    """One node of an `ApacheKafka`.
+
+    Attributes:
+        node_id: Kafka's node.id, from 1.
+        port: clients connect here; the same for the node's whole life.
+        log_path: Kafka's own log; what the JVM itself says is beside it, in stdout.log.
+    """
+
+    def __init__(self, node_id: int, directory: Path, port: int) -> None:
+        self.node_id = node_id
+        self.port = port
+        self.directory = directory
+        self.log_path = directory / "server.log"
+        self._stdout_path = directory / "stdout.log"
+        self._properties_path = directory / "server.properties"
+        self._process: subprocess.Popen[bytes] | None = None
+        self._jvm: Jvm | None = None
+        self._log_start = 0
+
+    @property
+    def pid(self) -> int:
+        """Process id of the JVM.
+
+        Raises:
+            EnvironmentProblem: the node is not running.
+        """
+        if self._process is None:
+            raise EnvironmentProblem(f"Kafka node {self.node_id} is not running.")
+        return self._process.pid
+
+    @property
+    def running(self) -> bool:
+        """Whether the JVM is there; a paused one is."""
+        return self._process is not None and self._process.poll() is None
+
+    def configure(self, properties: Mapping[str, str]) -> None:
+        """Write the node's files; log.dirs is added here."""
+        self.directory.mkdir(parents=True, exist_ok=True)
+        own = {"log.dirs": str(self.directory / "data"), **properties}
+        text = "".join(f"{name}={_escaped(value)}\n" for name, value in own.items())
+        self._properties_path.write_text(text)
+        (self.directory / "log4j2.properties").write_text(_LOG4J.format(log=_escaped(str(self.log_path))))
+
+    def format(self, jvm: Jvm, cluster_id: str) -> None:
+        """Prepare the data directory unless it already holds data."""
+        if (self.directory / "data" / "meta.properties").exists():
+            return
+        arguments = ["format", "--cluster-id", cluster_id, "--config", str(self._properties_path)]
+        jvm.tool("kafka.tools.StorageTool", arguments, START_TIMEOUT_S)
+
+    def launch(self, jvm: Jvm) -> None:
+        """Start the process, and return before it is ready."""
+        if self.running:
+            return
+        self._jvm = jvm
+        self._log_start = self.log_path.stat().st_size if self.log_path.exists() else 0
+        options = [*_BROKER_JVM, f"-Dlog4j2.configurationFile={(self.directory / 'log4j2.properties').as_uri()}"]
+        with self._stdout_path.open("ab") as stdout:
+            self._process = jvm.guard.popen(
+                jvm.command(options, "kafka.Kafka", [str(self._properties_path)]),
+                stdout=stdout,
+                stderr=subprocess.STDOUT,
+                directory=self.directory,
+            )
+
+    def await_started(self, timeout_s: float = START_TIMEOUT_S) -> None:
+        """Wait until the node says that it has started.
+
+        Raises:
+            PortTaken: its port was taken by another process.
+            EnvironmentProblem: it died, or has not started in time.
+        """
+        deadline = time.monotonic() + timeout_s
+        while _STARTED not in self._log_since_launch():
+            if not self.running:
+                raise self._death()
+            if time.monotonic() > deadline:
+                raise EnvironmentProblem(
+                    f"Kafka node {self.node_id} has not started in {timeout_s:.0f} s. {self._last_words()}"
+                )
+            time.sleep(_POLL_S)
+
+    def kill(self) -> None:
+        """End the process at once, as a crash does (SIGKILL); its data stays."""
+        self._end(signal.SIGKILL)
+
+    def stop(self) -> None:
+        """End the process in an orderly way (SIGTERM), or by force if it does not end in time."""
+        self.request_stop()
+        self.await_stopped()
+
+    def request_stop(self) -> None:
+        """Ask the process to end, and return before it has."""
+        if self._process is not None and self.running:
+            self.resume()
+            self._process.terminate()
+
+    def await_stopped(self, timeout_s: float = STOP_TIMEOUT_S) -> None:
+        """Wait for the end that `request_stop` asked for; force it when the time is over."""
+        if self._process is None:
+            return
+        try:
+            self._process.wait(timeout_s)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+        self._process = None
+
+    def restart(self) -> None:
+        """Stop the node if it runs, and start it in place: same data, same port. Returns once it has started."""
+        if self._jvm is None:
+            raise EnvironmentProblem(f"Kafka node {self.node_id} was never started.")
+        self.stop()
+        self.launch(self._jvm)
+        self.await_started()
+
+    def pause(self) -> None:
+        """Freeze the process (SIGSTOP): its connections stay open and nothing answers."""
+        os.kill(self.pid, signal.SIGSTOP)
+
+    def resume(self) -> None:
+        """Let a paused process go on (SIGCONT)."""
+        os.kill(self.pid, signal.SIGCONT)
+
+    def _end(self, how: signal.Signals) -> None:
+        if self._process is None:
+            return
+        self._process.send_signal(how)
+        self._process.wait()
+        self._process = None
+
+    def _log_since_launch(self) -> str:
+        if not self.log_path.exists():
+            return ""
+        with self.log_path.open("rb") as file:
+            file.seek(self._log_start)
+            return file.read().decode(errors="replace")
+
+    def _death(self) -> EnvironmentProblem:
+        log = self._log_since_launch()
+        if any(sign in log for sign in _PORT_TAKEN):
+            return PortTaken(
+                f"Kafka node {self.node_id} could not listen: port {self.port} (or its controller port) is taken. "
+                "Choose another port, or none to get a free one."
+            )
+        return EnvironmentProblem(f"Kafka node {self.node_id} died while it started. {self._last_words()}")
+
+    def _last_words(self) -> str:
+        said = self._stdout_path.read_text(errors="replace").splitlines() if self._stdout_path.exists() else []
+        lines = [*self._log_since_launch().splitlines(), *said][-_LOG_LINES_MAX:]
+        return f"Last lines of {self.log_path}:\n  " + "\n  ".join(lines)
+
+
+def _escaped(value: str) -> str:
+    """As the value of a Java properties file."""
+    return value.replace("\\", "\\\\").replace("\n", "\\n")

@@ -1,0 +1,37 @@
+"""Fixtures with a real Apache Kafka, for every project that has this package installed.
+
+pytest imports this in each of its runs, so it imports nothing but pytest until a fixture is asked for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from typing import TYPE_CHECKING
+
+import pytest
+
+if TYPE_CHECKING:
+    from spark_kgroup.testing.apache_kafka import ApacheKafka
+
+
+@pytest.fixture(scope="session")
+def apache_kafka() -> Iterator[ApacheKafka]:
+    """One Kafka node that all tests of the session share: give topics and groups names of their own.
+
+    Sessions may be as short as 1 s (Kafka's group.min.session.timeout.ms is 6 s), so that a test can wait for one to
+    end.
+    """
+    from spark_kgroup.testing.apache_kafka import ApacheKafka
+
+    with ApacheKafka(server_properties={"group.min.session.timeout.ms": "1000"}) as kafka:
+        yield kafka
+
+
+@pytest.fixture
+def apache_kafka_factory() -> Iterator[Callable[..., ApacheKafka]]:
+    """Called with the arguments of `ApacheKafka`: starts a cluster of the test's own, and stops it at its end."""
+    from spark_kgroup.testing.apache_kafka import ApacheKafka
+
+    with ExitStack() as clusters:
+        yield lambda *args, **kwargs: clusters.enter_context(ApacheKafka(*args, **kwargs))

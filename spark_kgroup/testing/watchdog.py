@@ -1,0 +1,128 @@
+"""Child processes that never outlive this one, not even when it is killed with -9.
+
+    this process ──pipe──▶ watchdog        leads a process group of its own, ignores Ctrl-C, SIGTERM and SIGHUP
+         └───────────────▶ JVM, JVM, ...   born into the watchdog's group
+
+When the pipe ends, the owner is gone: everything in the group is killed with SIGKILL, and the owner's
+temporary directory is removed. A forked copy of the owner may hold the pipe open, so the watchdog also looks every
+`_PARENT_CHECK_S` whether its parent is still the same.
+
+There is no moment in which a child is unknown to the watchdog: it enters the group between fork and exec, and cannot
+enter a group that has already ended (setpgid fails, and so does the exec).
+
+The watchdog is this same file run as a script without site packages: it imports the standard library only.
+"""
+
+from __future__ import annotations
+
+import os
+import select
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import IO, Final
+
+_PARENT_CHECK_S: Final = 0.2
+"""How often the watchdog looks for its parent: the bound on noticing a death that the pipe does not show."""
+
+_KILL_TIMEOUT_S: Final = 10.0
+"""A killed process is gone in milliseconds; after this long it is a zombie that nobody will ever reap."""
+
+
+class ProcessGuard:
+    """Starts processes that end when this process ends, however it ends.
+
+    Args:
+        directory: removed with all it holds if this process dies; None for nothing to remove.
+        keep_open: file descriptors the watchdog inherits, so that a lock on them outlives the owner until its
+            children are gone.
+    """
+
+    def __init__(self, directory: Path | None = None, keep_open: Sequence[int] = ()) -> None:
+        read_end, self._write_end = os.pipe()
+        arguments = [str(read_end), *([str(directory)] if directory else [])]
+        try:
+            self._watchdog = subprocess.Popen(
+                [sys.executable, "-I", "-S", __file__, *arguments],
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                pass_fds=(read_end, *keep_open),
+                process_group=0,
+            )
+        except BaseException:
+            os.close(self._write_end)
+            raise
+        finally:
+            os.close(read_end)
+
+    @property
+    def watchdog_pid(self) -> int:
+        """The watchdog's process id, and the id of the group that all children are in."""
+        return self._watchdog.pid
+
+    def popen(
+        self,
+        command: Sequence[str | Path],
+        *,
+        stdout: int | IO[bytes],
+        stderr: int | IO[bytes],
+        environment: Mapping[str, str] | None = None,
+        directory: Path | None = None,
+    ) -> subprocess.Popen[bytes]:
+        """Start `command` in the watchdog's group, with no standard input."""
+        return subprocess.Popen(
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=stdout,
+            stderr=stderr,
+            env=environment,
+            cwd=directory,
+            process_group=self._watchdog.pid,
+        )
+
+    def close(self) -> None:
+        """Kill what still runs in the group, the watchdog with it. The directory is left to the owner."""
+        if self._write_end < 0:
+            return
+        with suppress(ProcessLookupError):
+            os.killpg(self._watchdog.pid, signal.SIGKILL)
+        self._watchdog.wait(_KILL_TIMEOUT_S)
+        os.close(self._write_end)
+        self._write_end = -1
+
+
+def _watch(read_end: int, directory: str | None) -> None:
+    for ignored in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT):
+        signal.signal(ignored, signal.SIG_IGN)
+    owner = os.getppid()
+    while os.getppid() == owner:
+        readable, _, _ = select.select([read_end], [], [], _PARENT_CHECK_S)
+        if readable:
+            break  # nobody ever writes: readable means that the owner's end is closed
+    _end_the_group(directory)
+
+
+def _end_the_group(directory: str | None) -> None:
+    """Kill this process's whole group from a copy that has stepped out of it, then clean up."""
+    group = os.getpgrp()
+    if os.fork() != 0:
+        return
+    os.setpgid(0, 0)
+    deadline = time.monotonic() + _KILL_TIMEOUT_S
+    while time.monotonic() < deadline:
+        try:
+            os.killpg(group, signal.SIGKILL)
+        except ProcessLookupError:
+            break
+        time.sleep(0.01)
+    if directory is not None:
+        shutil.rmtree(directory, ignore_errors=True)
+
+
+if __name__ == "__main__":
+    _watch(int(sys.argv[1]), sys.argv[2] if len(sys.argv) > 2 else None)
