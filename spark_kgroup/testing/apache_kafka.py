@@ -18,7 +18,10 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Final, Self
 
 from spark_kgroup.errors import EnvironmentProblem, OptionError
+from spark_kgroup.testing import group_tool
 from spark_kgroup.testing.free_ports import PortReservation
+from spark_kgroup.testing.group_log import GroupRecord, read_group_record
+from spark_kgroup.testing.group_tool import GroupStateRow, MemberRow, PartitionRow
 from spark_kgroup.testing.java import find_java
 from spark_kgroup.testing.kafka_jars import KAFKA_VERSION, kafka_jars
 from spark_kgroup.testing.kafka_node import START_TIMEOUT_S, Jvm, KafkaNode, PortTaken
@@ -131,11 +134,17 @@ class ApacheKafka:
             raise
 
     def stop(self) -> None:
-        """End every process and remove the temporary directory; a directory of the caller's is kept."""
+        """End every process and remove the temporary directory; a directory of the caller's is kept.
+
+        Nodes whose data is kept are asked to end (SIGTERM), the others are simply killed.
+        """
         self._admin = None
         try:
             for node in self.nodes:
-                node.request_stop()
+                if self._temporary is None:
+                    node.request_stop()
+                else:
+                    node.kill()
             for node in self.nodes:
                 node.await_stopped()
         finally:
@@ -209,6 +218,37 @@ class ApacheKafka:
         if self._jvm is None:
             raise EnvironmentProblem("Apache Kafka is not running: start it before its tools.")
         return self._jvm.tool(main_class, arguments, timeout_s)
+
+    def describe_group(self, group: str) -> list[PartitionRow]:
+        """The group's partitions, as Kafka's own group tool shows them; empty for a group that does not exist.
+
+        Runs the tool twice (2 s): the table of offsets names members by id, that of members their instance ids.
+        """
+        members = self.describe_members(group)
+        return group_tool.parse_offsets(self._group_tool(group, "--offsets"), members)
+
+    def describe_members(self, group: str) -> list[MemberRow]:
+        """The group's members, as Kafka's own group tool shows them; empty for a group that does not exist."""
+        return group_tool.parse_members(self._group_tool(group, "--members", "--verbose"))
+
+    def describe_group_state(self, group: str) -> GroupStateRow:
+        """The group as a whole, as Kafka's own group tool shows it.
+
+        Raises:
+            EnvironmentProblem: there is no such group.
+        """
+        return group_tool.parse_state(self._group_tool(group, "--state", "--verbose"))
+
+    def group_record(self, group: str) -> GroupRecord | None:
+        """The newest thing the coordinator wrote down about a classic group, its generation included.
+
+        None if it has written nothing, or has forgotten the group since.
+        """
+        return read_group_record(self.bootstrap_servers, group)
+
+    def _group_tool(self, group: str, *arguments: str) -> str:
+        server = ("--bootstrap-server", self.bootstrap_servers)
+        return self.tool(group_tool.MAIN_CLASS, *server, "--describe", "--group", group, *arguments)
 
     def _open_data_dir(self) -> Path:
         """The cluster's directory, locked if it is the caller's."""

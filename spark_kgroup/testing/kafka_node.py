@@ -164,7 +164,7 @@ class KafkaNode:
                 raise self._death()
             if time.monotonic() > deadline:
                 raise EnvironmentProblem(
-                    f"Kafka node {self.node_id} has not started in {timeout_s:.0f} s. {self._last_words()}"
+                    f"Kafka node {self.node_id} has not started in {timeout_s:.0f} s. {self.last_words()}"
                 )
             time.sleep(_POLL_S)
 
@@ -231,9 +231,10 @@ class KafkaNode:
                 f"Kafka node {self.node_id} could not listen: port {self.port} (or its controller port) is taken. "
                 "Choose another port, or none to get a free one."
             )
-        return EnvironmentProblem(f"Kafka node {self.node_id} died while it started. {self._last_words()}")
+        return EnvironmentProblem(f"Kafka node {self.node_id} died while it started. {self.last_words()}")
 
-    def _last_words(self) -> str:
+    def last_words(self) -> str:
+        """The end of the node's log, for an error message."""
         said = self._stdout_path.read_text(errors="replace").splitlines() if self._stdout_path.exists() else []
         lines = [*self._log_since_launch().splitlines(), *said][-_LOG_LINES_MAX:]
         return f"Last lines of {self.log_path}:\n  " + "\n  ".join(lines)

@@ -1,0 +1,108 @@
+"""`kgroup kafka run`: a real Apache Kafka in a terminal."""
+
+from __future__ import annotations
+
+import signal
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Final
+
+import typer
+
+from spark_kgroup.errors import EnvironmentProblem
+
+if TYPE_CHECKING:
+    from spark_kgroup.testing.apache_kafka import ApacheKafka
+
+app = typer.Typer(help="A real Apache Kafka on this machine.", no_args_is_help=True)
+
+_INTERRUPTED: Final = 130
+"""Exit code of a run that was interrupted before it was ready, as shells have it for Ctrl-C."""
+
+_CHECK_S: Final = 0.2
+"""How soon a node that died is noticed."""
+
+_STOP_SIGNALS: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+
+
+class _StopRequested(BaseException):
+    """Ctrl-C, SIGTERM, or the terminal is gone; no error, and nothing but this module may catch it."""
+
+
+@app.callback()
+def kafka() -> None:
+    """A real Apache Kafka on this machine."""
+
+
+@app.command(
+    epilog="Examples:\n\nkgroup kafka run\n\nkgroup kafka run --nodes 3 --port 9092\n\n"
+    "kgroup kafka run --data-dir ./kafka-data"
+)
+def run(
+    nodes: Annotated[int, typer.Option(metavar="N", help="1 or 3 nodes, each broker and controller.")] = 1,
+    data_dir: Annotated[
+        Path | None,
+        typer.Option(metavar="D", help="Keep the data here for the next run; without it, it is thrown away."),
+    ] = None,
+    port: Annotated[
+        int | None, typer.Option(metavar="P", help="Of the first node; the next ones follow. Without it, free ports.")
+    ] = None,
+) -> None:
+    """Run Apache Kafka until Ctrl-C.
+
+    Fetches Kafka once (45 MB), and needs Java 17. Prints `bootstrap.servers=HOST:PORT[,...]` on standard output when it
+    is ready; everything else goes to standard error.
+    """
+    from spark_kgroup.testing.apache_kafka import ApacheKafka
+
+    cluster = ApacheKafka(nodes, data_dir=data_dir, port=port)
+    ready = False
+    with _stop_signals():
+        try:
+            began = time.monotonic()
+            _say(f"Starting Apache Kafka ({nodes} node{'s' if nodes > 1 else ''})")
+            cluster.start()
+            ready = True
+            _say(f"Ready after {time.monotonic() - began:.1f} s. Ctrl-C stops it.")
+            typer.echo(f"bootstrap.servers={cluster.bootstrap_servers}")
+            _watch(cluster)
+        except _StopRequested:
+            _say("Stopping")
+        finally:
+            cluster.stop()
+    if not ready:
+        raise typer.Exit(_INTERRUPTED)
+
+
+def _watch(cluster: ApacheKafka) -> None:
+    """Return never: a stop request or a node's death ends it."""
+    while True:
+        for node in cluster.nodes:
+            if not node.running:
+                raise EnvironmentProblem(f"Kafka node {node.node_id} (port {node.port}) died. {node.last_words()}")
+        time.sleep(_CHECK_S)
+
+
+@contextmanager
+def _stop_signals() -> Iterator[None]:
+    """Turn the first of the stop signals into `_StopRequested`, and let no second one disturb the stop."""
+
+    def request_stop(*_: object) -> None:
+        for each in _STOP_SIGNALS:
+            signal.signal(each, signal.SIG_IGN)
+        raise _StopRequested
+
+    before = {number: signal.signal(number, request_stop) for number in _STOP_SIGNALS}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def _say(words: str) -> None:
+    sys.stderr.write(f"{words}\n")
+    sys.stderr.flush()
