@@ -81,3 +81,8 @@ spark.sql.streaming.pollingDelay)."""
 
 ORPHAN_CHECK_INTERVAL_MS: Final = 1_000
 """Shortest time between two looks for partitions without an owner while the group is not stable."""
+
+ASSIGNOR_STEPS_MAX: Final = 20_000_000
+"""Arcs that the search for the best spread may look at when subscriptions differ. Measured: about 3 s of one core,
+which is as long as a leader may be silent between two heartbeats; the hardest group tried, 300 members with 60 skewed
+topics of their choice, took 0.5 million."""
