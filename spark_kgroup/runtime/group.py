@@ -16,6 +16,7 @@ from spark_kgroup.errors import BrokerError, UnknownTopic, WireError
 from spark_kgroup.limits import (
     COMMIT_TIMEOUT_MS,
     HEARTBEAT_INTERVAL_MS,
+    LEAVE_TIMEOUT_MS,
     METADATA_MAX_AGE_MS,
     REBALANCE_TIMEOUT_MS,
     REQUEST_TIMEOUT_MS,
@@ -31,7 +32,7 @@ from spark_kgroup.model import (
     TopicDescription,
     TopicPartition,
 )
-from spark_kgroup.runtime.session import Session, monotonic_ms
+from spark_kgroup.runtime.session import Observer, Session, monotonic_ms
 from spark_kgroup.wire import messages
 from spark_kgroup.wire.backoff import Backoff
 from spark_kgroup.wire.cluster import Cluster, ListedOffset
@@ -46,14 +47,14 @@ class GroupSettings:
     """Which group, and how its seats behave.
 
     Attributes:
-        instance_ids: one static member each.
+        instance_ids: one static member each; None makes a dynamic member.
         assignors: Kafka's names, in order of preference.
     """
 
     bootstrap: tuple[Address, ...]
     group: str
     topics: tuple[str, ...]
-    instance_ids: tuple[str, ...]
+    instance_ids: tuple[str | None, ...]
     assignors: tuple[str, ...] = ("cooperative-sticky",)
     session_timeout_ms: int = SESSION_TIMEOUT_MS
     rebalance_timeout_ms: int = REBALANCE_TIMEOUT_MS
@@ -107,8 +108,11 @@ class GroupView:
 class Group:
     """The seats of one query in one group."""
 
-    def __init__(self, settings: GroupSettings, rng: Random | None = None) -> None:
+    def __init__(
+        self, settings: GroupSettings, *, observer: Observer | None = None, rng: Random | None = None
+    ) -> None:
         self.settings = settings
+        self._observer = observer
         self._rng = rng or Random()
         self._cluster = Cluster(
             settings.bootstrap,
@@ -117,7 +121,7 @@ class Group:
             request_timeout_ms=settings.request_timeout_ms,
             rng=self._rng,
         )
-        self._sessions: dict[str, Session] = {}
+        self._sessions: dict[str | None, Session] = {}
         self._tasks: list[asyncio.Task[None]] = []
         self._changed = asyncio.Event()
         self._topics: Mapping[str, TopicDescription] = {}
@@ -140,7 +144,7 @@ class Group:
             self._tasks.append(asyncio.create_task(session.run(), name=f"seat {instance_id}"))
         self._tasks.append(asyncio.create_task(self._watch_metadata(), name="metadata watch"))
 
-    def _member_config(self, instance_id: str) -> MemberConfig:
+    def _member_config(self, instance_id: str | None) -> MemberConfig:
         return MemberConfig(
             group=self.settings.group,
             instance_id=instance_id,
@@ -158,6 +162,12 @@ class Group:
         await asyncio.gather(*self._tasks, return_exceptions=True)
         await self._cluster.close()
 
+    async def leave(self) -> None:
+        """Give every seat back for good; the group rebalances. Waits for the coordinator's word, within a bound."""
+        for session in self._sessions.values():
+            session.post(fx.Leave(reason="the member leaves for good"))
+        await self.wait_until(lambda _: all(s.machine.state is State.CLOSED for s in self._sessions.values()), LEAVE_TIMEOUT_MS)
+
     def _observe(self, session: Session, effect: fx.Effect) -> None:
         match effect:
             case fx.Joined(rejoined=True):
@@ -166,6 +176,8 @@ class Group:
                 log.warning("seat %s lost %d partitions: %s", session.config.instance_id, len(partitions), reason)
             case _:
                 log.debug("seat %s: %s", session.config.instance_id, effect)
+        if self._observer is not None:
+            self._observer(session, effect)
         self._changed.set()
 
     # ------------------------------------------------------------------------------------------ membership

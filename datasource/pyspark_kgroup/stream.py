@@ -1,0 +1,137 @@
+"""Spark's interface: one stream reader per query, in the driver's long-lived stream-reader process.
+
+Runs on: both. `read` runs in the executors' workers, everything else on the driver.
+
+Spark asks in this order: `latestOffset(start)`, then `partitions(start, end)`, then the tasks call `read`; `commit` comes
+late, and not for the last batch of AvailableNow, so nothing relies on it: positions go to the group at the next
+boundary, when `start` says that they are durable. After a restart with an unfinished batch, `partitions` comes first.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
+
+from pyspark_kgroup.admission import AdmissionControl, default_read_limit, offsets_max
+from pyspark_kgroup.boundary import Boundary
+from pyspark_kgroup.checkpoint import EMPTY, Checkpoint
+from pyspark_kgroup.options import SourceOptions
+from pyspark_kgroup.plan import Ranges, ranges_by_seat
+from pyspark_kgroup.worker import Range, SeatRanges, read_range
+from spark_kgroup.runtime.group import GroupSettings
+from spark_kgroup.runtime.thread import GroupRuntime
+from spark_kgroup.wire.cluster import parse_bootstrap
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+log = logging.getLogger(__name__)
+
+
+class Ticket(InputPartition):
+    """One Spark input partition: all that one seat reads in one micro-batch, and all that its task needs."""
+
+    def __init__(self, reads: SeatRanges) -> None:
+        super().__init__(reads)
+        self.reads = reads
+
+
+class KgroupStreamReader(AdmissionControl, DataSourceStreamReader):
+    """The stream reader of one query. Spark calls it from one thread.
+
+    Constructing it has no side effects: Spark builds and pickles more readers than it runs. The group is joined by the
+    first call that needs it.
+    """
+
+    def __init__(self, options: SourceOptions) -> None:
+        self._options = options
+        self._runtime: GroupRuntime | None = None
+        self._boundary: Boundary | None = None
+
+    # --------------------------------------------------------------------------------------------- offsets
+
+    def initialOffset(self) -> dict[str, Any]:
+        """The empty offset: a constant, since Spark does not persist it and asks again on a replay."""
+        return EMPTY.to_json()
+
+    def getDefaultReadLimit(self) -> Any:
+        """`maxOffsetsPerTrigger` as Spark's read limit."""
+        return default_read_limit(self._options.max_offsets_per_trigger)
+
+    def prepareForTriggerAvailableNow(self) -> None:
+        """Spark's AvailableNow: read no further than the end offsets of the first boundary."""
+        self._joined().freeze()
+
+    def latestOffset(self, start: Mapping[str, Any] | None = None, limit: Any = None) -> dict[str, Any]:
+        """The boundary between two batches: `start` is durable; what comes back is the next batch's end.
+
+        Raises:
+            KgroupError: the cluster, the group or the checkpoint will not have it; the message says why.
+        """
+        assert start is not None
+        before = Checkpoint.from_json(start)
+        after = self._joined().advance(before, offsets_max(limit, self._options.max_offsets_per_trigger))
+        # Unchanged means unchanged to the byte: any difference makes Spark run a batch.
+        return dict(start) if after == before else after.to_json()
+
+    def commit(self, end: dict[str, Any]) -> None:
+        """Nothing to do: the next boundary commits what `start` proves durable."""
+
+    # ------------------------------------------------------------------------------------------------ reading
+
+    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
+        """One ticket per seat with data between `start` and `end`."""
+        self._joined()  # a replay begins here: the seats are asked back while the batch runs
+        plan = ranges_by_seat(Checkpoint.from_json(start), Checkpoint.from_json(end))
+        return [Ticket(self._reads(seat, ranges)) for seat, ranges in sorted(plan.items())]
+
+    def _reads(self, seat: str, ranges: Ranges) -> SeatRanges:
+        return SeatRanges(
+            seat=seat,
+            ranges=tuple(Range(tp.topic, tp.partition, first, end) for tp, (first, end) in sorted(ranges.items())),
+            consumer_config=self._options.consumer_config(),
+            include_headers=self._options.include_headers,
+        )
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """Read one ticket; needs nothing but the ticket."""
+        assert isinstance(partition, Ticket)
+        return read_range(partition.reads)
+
+    # ----------------------------------------------------------------------------------------------- lifetime
+
+    def _joined(self) -> Boundary:
+        """The boundary of this query, its seats in (or on their way into) the group."""
+        if self._boundary is None:
+            runtime = GroupRuntime(self._settings())
+            runtime.start()
+            self._runtime = runtime
+            self._boundary = Boundary(runtime, self._options)
+        return self._boundary
+
+    def _settings(self) -> GroupSettings:
+        options = self._options
+        return GroupSettings(
+            bootstrap=parse_bootstrap(options.bootstrap_servers),
+            group=options.group_id,
+            topics=options.topics,
+            instance_ids=options.instance_ids,
+            assignors=options.assignors,
+            session_timeout_ms=options.session_timeout_ms,
+            rebalance_timeout_ms=options.rebalance_timeout_ms,
+            heartbeat_interval_ms=options.heartbeat_interval_ms,
+            metadata_max_age_ms=options.metadata_max_age_ms,
+        )
+
+    def stop(self) -> None:
+        """End the sessions without leaving the group: the seats are static and wait for the next start.
+
+        Mostly not called: Spark ends the process with SIGTERM, or its pipe closes. The runtime's thread is a daemon and
+        holds nothing but sockets, so those ends are clean too.
+        """
+        if self._runtime is not None:
+            self._runtime.close()
+            self._runtime = self._boundary = None

@@ -1,0 +1,83 @@
+"""Producing records and reading whole topics, with confluent-kafka."""
+
+import threading
+from collections import defaultdict
+from uuid import uuid4
+
+from confluent_kafka import Consumer, KafkaError, Producer, TopicPartition
+
+Contents = dict[tuple[int, int], bytes]
+"""(partition, offset) -> value: what a topic holds."""
+
+
+def produce(bootstrap: str, topic: str, count: int, *, partitions: int, first: int = 0, size: int = 20) -> None:
+    """Send `count` records round robin over `partitions`, values unique within the topic, and wait for all acks."""
+    producer = Producer({"bootstrap.servers": bootstrap, "linger.ms": 5})
+    for index in range(first, first + count):
+        value = f"{index:0{size}d}".encode()
+        producer.produce(topic, value=value, key=str(index).encode(), partition=index % partitions)
+        producer.poll(0)
+    assert producer.flush(30) == 0
+
+
+class Producing:
+    """A producer that runs until told to stop, in a thread; a context manager."""
+
+    def __init__(self, bootstrap: str, topic: str, *, partitions: int, per_round: int = 50, pause_s: float = 0.02) -> None:
+        self.sent = 0
+        self._stop = threading.Event()
+        self._args = (bootstrap, topic, partitions, per_round, pause_s)
+        self._thread = threading.Thread(target=self._run, name="producing")
+
+    def _run(self) -> None:
+        bootstrap, topic, partitions, per_round, pause_s = self._args
+        while not self._stop.wait(pause_s):
+            produce(bootstrap, topic, per_round, partitions=partitions, first=self.sent)
+            self.sent += per_round
+
+    def __enter__(self) -> "Producing":
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stop.set()
+        self._thread.join(60)
+        assert not self._thread.is_alive()
+
+
+def contents(bootstrap: str, topic: str) -> Contents:
+    """Everything the topic holds now, read to the end of every partition."""
+    consumer = Consumer(
+        {
+            "bootstrap.servers": bootstrap,
+            "group.id": f"contents-{uuid4().hex}",
+            "enable.partition.eof": True,
+            "enable.auto.commit": False,
+            "auto.offset.reset": "earliest",
+        }
+    )
+    try:
+        partitions = sorted(consumer.list_topics(topic, 10).topics[topic].partitions)
+        consumer.assign([TopicPartition(topic, p, 0) for p in partitions])
+        found: Contents = {}
+        unfinished = set(partitions)
+        while unfinished:
+            for message in consumer.consume(1000, 10.0):
+                error = message.error()
+                if error is None:
+                    found[message.partition(), message.offset()] = message.value()
+                elif error.code() == KafkaError._PARTITION_EOF:
+                    unfinished.discard(message.partition())
+                else:
+                    raise AssertionError(str(error))
+        return found
+    finally:
+        consumer.close()
+
+
+def by_partition(found: Contents) -> dict[int, list[int]]:
+    """Partition -> its offsets, ascending."""
+    result: dict[int, list[int]] = defaultdict(list)
+    for partition, offset in sorted(found):
+        result[partition].append(offset)
+    return dict(result)

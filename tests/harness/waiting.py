@@ -1,0 +1,17 @@
+"""Tests do not sleep: they wait for a condition, with a bound."""
+
+import time
+from collections.abc import Callable
+from typing import TypeVar
+
+T = TypeVar("T")
+
+
+def wait_for(condition: Callable[[], T], what: str, timeout_s: float = 30.0, every_s: float = 0.05) -> T:
+    """The first truthy value of `condition`; an AssertionError that says what was awaited otherwise."""
+    deadline = time.monotonic() + timeout_s
+    while not (value := condition()):
+        if time.monotonic() > deadline:
+            raise AssertionError(f"waited {timeout_s:.0f} s in vain for {what}; last seen: {value!r}")
+        time.sleep(every_s)
+    return value
