@@ -255,13 +255,17 @@ class ApacheKafka:
         if self._data_dir is None:
             self._temporary = Path(tempfile.mkdtemp(prefix="kgroup-kafka-"))
             return self._temporary
-        self._data_dir.mkdir(parents=True, exist_ok=True)
-        self._lock_file = os.open(self._data_dir / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC)
         try:
+            self._data_dir.mkdir(parents=True, exist_ok=True)
+            self._lock_file = os.open(self._data_dir / "lock", os.O_RDWR | os.O_CREAT)
             fcntl.flock(self._lock_file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError as problem:
             raise EnvironmentProblem(
                 f"Another Apache Kafka runs on {self._data_dir}: stop it, or choose another data directory."
+            ) from problem
+        except OSError as problem:
+            raise EnvironmentProblem(
+                f"Cannot use the data directory {self._data_dir}: {problem.strerror}."
             ) from problem
         return self._data_dir
 
@@ -303,7 +307,9 @@ class ApacheKafka:
                 )
             return str(known["cluster_id"])
         cluster_id = base64.urlsafe_b64encode(uuid.uuid4().bytes).rstrip(b"=").decode()
-        path.write_text(json.dumps({"cluster_id": cluster_id, "nodes": self._node_count}))
+        unfinished = root / "cluster.json.new"
+        unfinished.write_text(json.dumps({"cluster_id": cluster_id, "nodes": self._node_count}))
+        unfinished.rename(path)
         return cluster_id
 
     def _properties_of(self, node: KafkaNode, controller_port: int, controller_ports: Sequence[int]) -> dict[str, str]:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Final
 from spark_kgroup.errors import EnvironmentProblem
 
 if TYPE_CHECKING:
-    from confluent_kafka import Consumer, TopicPartition
+    from confluent_kafka import Consumer
 
 _TOPIC: Final = "__consumer_offsets"
 _GROUP_METADATA_KEY: Final = 2
@@ -51,30 +51,30 @@ def read_group_record(bootstrap_servers: str, group: str) -> GroupRecord | None:
     from confluent_kafka import OFFSET_BEGINNING, Consumer, TopicPartition
 
     settings = {"bootstrap.servers": bootstrap_servers, "group.id": "unused", "log_level": 0}
-    reader = Consumer({**settings, "enable.auto.commit": False, "enable.partition.eof": False})
+    reader = Consumer({**settings, "enable.auto.commit": False, "enable.partition.eof": True})
     try:
         topic = reader.list_topics(_TOPIC, timeout=_READ_TIMEOUT_S).topics[_TOPIC]
         if not topic.partitions:
             return None  # no group has ever existed
-        partition = TopicPartition(_TOPIC, _java_hash(group) % len(topic.partitions), OFFSET_BEGINNING)
-        _, end = reader.get_watermark_offsets(partition, timeout=_READ_TIMEOUT_S)
-        reader.assign([partition])
-        return _newest(reader, partition, end, group)
+        reader.assign([TopicPartition(_TOPIC, _java_hash(group) % len(topic.partitions), OFFSET_BEGINNING)])
+        return _newest(reader, group)
     finally:
         reader.close()
 
 
-def _newest(reader: Consumer, partition: TopicPartition, end: int, group: str) -> GroupRecord | None:
+def _newest(reader: Consumer, group: str) -> GroupRecord | None:
+    from confluent_kafka import KafkaError
+
     newest: GroupRecord | None = None
     deadline = time.monotonic() + _READ_TIMEOUT_S
-    while reader.position([partition])[0].offset < end:
-        if time.monotonic() > deadline:
-            raise EnvironmentProblem(f"Could not read {_TOPIC} to its end in {_READ_TIMEOUT_S:.0f} s.")
+    while time.monotonic() < deadline:
         for message in reader.consume(1000, timeout=_POLL_S):
-            key, offset = message.key(), message.offset()
-            if message.error() is None and isinstance(key, bytes) and offset is not None and _is_of(key, group):
+            error, key, offset = message.error(), message.key(), message.offset()
+            if error is not None and error.code() == KafkaError._PARTITION_EOF:
+                return newest
+            if error is None and isinstance(key, bytes) and offset is not None and _is_of(key, group):
                 newest = decode_group_metadata(message.value(), offset)
-    return newest
+    raise EnvironmentProblem(f"Could not read {_TOPIC} to its end in {_READ_TIMEOUT_S:.0f} s.")
 
 
 def decode_group_metadata(value: bytes | str | None, offset: int) -> GroupRecord | None:

@@ -47,6 +47,7 @@ _FETCH_TIMEOUT_S: Final = 900
 _LAST_LINES_MAX: Final = 15
 """How many of Ivy's lines an error repeats."""
 
+_REPOSITORY: Final = "KGROUP_MAVEN_REPOSITORY"
 _MANIFEST: Final = "manifest.json"
 
 
@@ -88,23 +89,29 @@ def fetch_jars(
         EnvironmentProblem: no Java, no PySpark, or the repository cannot be reached or lacks an artifact.
     """
     root = (cache or cache_directory()) / "jars"
-    root.mkdir(parents=True, exist_ok=True)
-    complete, partial = root / name, root / f".{name}.partial"
-    with _locked(root / f".{name}.lock"):
-        jars = _whole(complete, coordinates)
-        if jars is not None:
-            return jars
-        _fetch(coordinates, partial, name, repository or os.environ.get("KGROUP_MAVEN_REPOSITORY"))
-        fetched = partial / "jars"
-        _write_manifest(fetched, coordinates)
-        if complete.exists():
-            shutil.rmtree(complete)
-        fetched.rename(complete)
-        shutil.rmtree(partial)
-        jars = _whole(complete, coordinates)
-    if jars is None:
-        raise EnvironmentProblem(f"The jars in {complete} changed while they were fetched: try again.")
+    try:
+        root.mkdir(parents=True, exist_ok=True)
+        with _locked(root / f".{name}.lock"):
+            jars = _whole(root / name, coordinates)
+            if jars is None:
+                _fetch(coordinates, root / f".{name}.partial", name, repository or os.environ.get(_REPOSITORY))
+                jars = _take_over(root / f".{name}.partial", root / name, coordinates)
+    except OSError as problem:
+        raise EnvironmentProblem(
+            f"Cannot keep jars in {root}: {problem}. KGROUP_CACHE names another place."
+        ) from problem
     return jars
+
+
+def _take_over(partial: Path, complete: Path, coordinates: Sequence[Coordinate]) -> list[Path]:
+    """Turn what was fetched into the complete set: its manifest is written, then it takes its name in one step."""
+    fetched = partial / "jars"
+    _write_manifest(fetched, coordinates)
+    if complete.exists():
+        shutil.rmtree(complete)
+    fetched.rename(complete)
+    shutil.rmtree(partial)
+    return sorted(complete.glob("*.jar"))
 
 
 def cache_directory() -> Path:
@@ -173,7 +180,7 @@ def _fetch(coordinates: Sequence[Coordinate], partial: Path, name: str, reposito
     raise EnvironmentProblem(
         f"Could not fetch the jars of {name} ({_ATTEMPTS} attempts). Check that Java reaches "
         f"{repository or 'Maven Central'} (proxy and certificates: JAVA_TOOL_OPTIONS), or name a mirror in "
-        f"KGROUP_MAVEN_REPOSITORY. Ivy's last lines:\n  {said}"
+        f"{_REPOSITORY}. Ivy's last lines:\n  {said}"
     )
 
 

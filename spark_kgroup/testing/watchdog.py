@@ -31,7 +31,9 @@ _PARENT_CHECK_S: Final = 0.2
 """How often the watchdog looks for its parent: the bound on noticing a death that the pipe does not show."""
 
 _KILL_TIMEOUT_S: Final = 10.0
-"""A killed process is gone in milliseconds; after this long it is a zombie that nobody will ever reap."""
+"""A killed process is gone in milliseconds; after this long it hangs in the kernel."""
+
+_KILL_POLL_S: Final = 0.01
 
 
 class ProcessGuard:
@@ -45,20 +47,27 @@ class ProcessGuard:
 
     def __init__(self, directory: Path | None = None, keep_open: Sequence[int] = ()) -> None:
         read_end, self._write_end = os.pipe()
-        arguments = [str(read_end), *([str(directory)] if directory else [])]
+        arguments = [str(os.getpid()), str(read_end), *([str(directory)] if directory else [])]
         try:
             self._watchdog = subprocess.Popen(
                 [sys.executable, "-I", "-S", __file__, *arguments],
                 stdin=subprocess.DEVNULL,
-                stdout=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
                 pass_fds=(read_end, *keep_open),
                 process_group=0,
             )
+            self._await_watching()
         except BaseException:
             os.close(self._write_end)
             raise
         finally:
             os.close(read_end)
+
+    def _await_watching(self) -> None:
+        """Wait until the watchdog ignores signals: its word, or the end of its output if it could not start."""
+        assert self._watchdog.stdout is not None
+        with self._watchdog.stdout as output:
+            output.read(1)
 
     @property
     def watchdog_pid(self) -> int:
@@ -96,10 +105,10 @@ class ProcessGuard:
         self._write_end = -1
 
 
-def _watch(read_end: int, directory: str | None) -> None:
+def _watch(owner: int, read_end: int, directory: str | None) -> None:
     for ignored in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT):
         signal.signal(ignored, signal.SIG_IGN)
-    owner = os.getppid()
+    os.write(sys.stdout.fileno(), b"w")
     while os.getppid() == owner:
         readable, _, _ = select.select([read_end], [], [], _PARENT_CHECK_S)
         if readable:
@@ -114,15 +123,29 @@ def _end_the_group(directory: str | None) -> None:
         return
     os.setpgid(0, 0)
     deadline = time.monotonic() + _KILL_TIMEOUT_S
-    while time.monotonic() < deadline:
-        try:
+    while _is_there(group) and time.monotonic() < deadline:
+        with suppress(ProcessLookupError):
             os.killpg(group, signal.SIGKILL)
-        except ProcessLookupError:
-            break
-        time.sleep(0.01)
+        time.sleep(_KILL_POLL_S)
     if directory is not None:
         shutil.rmtree(directory, ignore_errors=True)
 
 
+def _is_there(group: int) -> bool:
+    """Whether a process of the group is alive; zombies may stay for long where init reaps none (containers)."""
+    if not sys.platform.startswith("linux"):
+        try:
+            os.killpg(group, 0)
+        except ProcessLookupError:
+            return False
+        return True
+    for stat in Path("/proc").glob("[0-9]*/stat"):
+        with suppress(OSError):
+            state, _, its_group = stat.read_text().rpartition(")")[2].split()[:3]
+            if int(its_group) == group and state not in ("Z", "X"):
+                return True
+    return False
+
+
 if __name__ == "__main__":
-    _watch(int(sys.argv[1]), sys.argv[2] if len(sys.argv) > 2 else None)
+    _watch(int(sys.argv[1]), int(sys.argv[2]), sys.argv[3] if len(sys.argv) > 3 else None)

@@ -1,0 +1,71 @@
+"""Tables as Kafka 4.3.1's ConsumerGroupCommand printed them."""
+
+from pathlib import Path
+
+import pytest
+
+from spark_kgroup.errors import EnvironmentProblem
+from spark_kgroup.model import TopicPartition
+from spark_kgroup.testing.group_tool import MemberRow, PartitionRow, parse_members, parse_offsets, parse_state
+
+TABLES = Path(__file__).parent / "printed_tables"
+STATIC_MEMBERS = (TABLES / "static_members.txt").read_text()
+DYNAMIC_MEMBER = (TABLES / "dynamic_member.txt").read_text()
+OFFSETS = (TABLES / "offsets.txt").read_text()
+NO_GROUP = "\nError: Executing consumer group command failed due to GroupIdNotFoundException: Group g not found.\n"
+
+
+def test_members_with_instance_ids_clients_with_spaces_and_assignments_wider_than_their_column() -> None:
+    first, second = parse_members(STATIC_MEMBERS)
+    assert (first.instance_id, first.client_id, first.host) == ("s-0", "cl 0", "/127.0.0.1")
+    assert first.assignment == {
+        *(TopicPartition("a", p) for p in range(13)),
+        *(TopicPartition("b.c-d_e", p) for p in (0, 1)),
+    }
+    assert second.member_id == "s-1-58c3d201-35e2-4693-abd4-8901e315ba9b"
+    assert second.assignment == {TopicPartition("a", 2)}
+    assert second.member_epoch is None
+
+
+def test_a_member_without_instance_id_or_partitions() -> None:
+    assert parse_members(DYNAMIC_MEMBER) == [
+        MemberRow(
+            member_id="rdkafka-4debcc92-a6d8-428a-9344-93da363fa9bd",
+            instance_id=None,
+            host="/127.0.0.1",
+            client_id="rdkafka",
+            member_epoch=2,
+            assignment=frozenset(),
+        )
+    ]
+
+
+def test_offsets_carry_their_owners_instance_id_and_are_sorted_by_number() -> None:
+    rows = parse_offsets(OFFSETS, parse_members(STATIC_MEMBERS))
+    assert [row.partition for row in rows] == [2, 3, 10]
+    assert rows[0].current_offset is None
+    assert rows[0].lag is None
+    assert rows[0].instance_id == "s-0"
+    assert rows[1] == PartitionRow(
+        topic="a", partition=3, current_offset=5, log_end_offset=9, lag=4,
+        member_id=None, instance_id=None, host=None, client_id=None,
+    )  # fmt: skip
+    assert (rows[2].instance_id, rows[2].lag, rows[2].client_id) == ("s-1", 0, "cl 1")
+
+
+def test_state() -> None:
+    row = parse_state(
+        "\nGROUP           COORDINATOR (ID)          ASSIGNMENT-STRATEGY  STATE                GROUP-EPOCH     "
+        "TARGET-ASSIGNMENT-EPOCH   #MEMBERS\n"
+        "g               127.0.0.1:43567  (1)      -                    CompletingRebalance  7               "
+        "-                         12\n"
+    )
+    assert (row.coordinator, row.assignor, row.state) == ("127.0.0.1:43567", "", "CompletingRebalance")
+    assert (row.member_count, row.group_epoch) == (12, 7)
+
+
+def test_a_group_that_does_not_exist_has_no_rows() -> None:
+    assert parse_members(NO_GROUP) == []
+    assert parse_offsets(NO_GROUP, []) == []
+    with pytest.raises(EnvironmentProblem, match="Group g not found"):
+        parse_state(NO_GROUP)
