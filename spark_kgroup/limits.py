@@ -86,3 +86,17 @@ ASSIGNOR_STEPS_MAX: Final = 20_000_000
 """Arcs that the search for the best spread may look at when subscriptions differ. Measured: about 3 s of one core,
 which is as long as a leader may be silent between two heartbeats; the hardest group tried, 300 members with 60 skewed
 topics of their choice, took 0.5 million."""
+
+ARROW_BATCH_ROWS_MAX: Final = 65_536
+"""Rows in one Arrow batch that a seat hands to Spark. Spark's own batches have 10,000
+(spark.sql.execution.arrow.maxRecordsPerBatch); larger ones cost less for each row."""
+
+ARROW_BATCH_BYTES_MAX: Final = 8 * 1024 * 1024
+"""Bytes of keys, values and headers in one Arrow batch; a larger record is a batch of its own. At 100 B a record this
+is about as much as ARROW_BATCH_ROWS_MAX."""
+
+READ_STALL_TIMEOUT_MS: Final = 120_000
+"""How long a seat's read may go without a record before it fails (Spark: kafkaConsumer.pollTimeoutMs, 120 s)."""
+
+API_TIMEOUT_MS: Final = 60_000
+"""Bound on one look-up with all its retries. Kafka: default.api.timeout.ms, 60 s."""

@@ -108,9 +108,7 @@ class GroupView:
 class Group:
     """The seats of one query in one group."""
 
-    def __init__(
-        self, settings: GroupSettings, *, observer: Observer | None = None, rng: Random | None = None
-    ) -> None:
+    def __init__(self, settings: GroupSettings, *, observer: Observer | None = None, rng: Random | None = None) -> None:
         self.settings = settings
         self._observer = observer
         self._rng = rng or Random()
@@ -166,7 +164,9 @@ class Group:
         """Give every seat back for good; the group rebalances. Waits for the coordinator's word, within a bound."""
         for session in self._sessions.values():
             session.post(fx.Leave(reason="the member leaves for good"))
-        await self.wait_until(lambda _: all(s.machine.state is State.CLOSED for s in self._sessions.values()), LEAVE_TIMEOUT_MS)
+        await self.wait_until(
+            lambda _: all(s.machine.state is State.CLOSED for s in self._sessions.values()), LEAVE_TIMEOUT_MS
+        )
 
     def _observe(self, session: Session, effect: fx.Effect) -> None:
         match effect:

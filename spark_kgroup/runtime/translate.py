@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from datetime import timedelta
-
 from spark_kgroup.member import effects as fx
 from spark_kgroup.member.classic import MemberConfig
 from spark_kgroup.model import GroupMember
@@ -15,58 +13,26 @@ from spark_kgroup.wire.consumer_protocol import (
     encode_subscription,
 )
 
-PROTOCOL_TYPE = "consumer"
-"""The kind of group that consumers form (ConsumerProtocol.PROTOCOL_TYPE)."""
-
 
 def to_message(request: fx.Request, config: MemberConfig) -> messages.Request:
     """The Kafka message for what a machine wants sent."""
     match request:
-        case fx.JoinRequest():
-            return _join(request, config)
-        case fx.SyncRequest():
-            return _sync(request, config)
-        case fx.HeartbeatRequest(identity=who):
-            return messages.HeartbeatRequest(
-                group_id=config.group,
-                generation_id=who.generation,
-                member_id=who.member_id,
-                group_instance_id=who.instance_id,
+        case fx.JoinRequest(identity=who, protocols=protocols, reason=reason):
+            return messages.join_group(
+                config.group,
+                who,
+                [(name, encode_subscription(subscription)) for name, subscription in protocols],
+                session_timeout_ms=config.session_timeout_ms,
+                rebalance_timeout_ms=config.rebalance_timeout_ms,
+                reason=reason,
             )
+        case fx.SyncRequest(identity=who, protocol=protocol, assignments=assignments):
+            encoded = [(member, encode_assignment(partitions)) for member, partitions in assignments]
+            return messages.sync_group(config.group, who, protocol, encoded)
+        case fx.HeartbeatRequest(identity=who):
+            return messages.heartbeat(config.group, who)
         case fx.LeaveRequest(identity=who, reason=reason):
-            member = messages.MemberIdentity(member_id=who.member_id, group_instance_id=who.instance_id, reason=reason)
-            return messages.LeaveGroupRequest(group_id=config.group, members=(member,))
-
-
-def _join(request: fx.JoinRequest, config: MemberConfig) -> messages.JoinGroupRequest:
-    return messages.JoinGroupRequest(
-        group_id=config.group,
-        session_timeout=timedelta(milliseconds=config.session_timeout_ms),
-        rebalance_timeout=timedelta(milliseconds=config.rebalance_timeout_ms),
-        member_id=request.identity.member_id,
-        group_instance_id=request.identity.instance_id,
-        protocol_type=PROTOCOL_TYPE,
-        protocols=tuple(
-            messages.JoinGroupRequestProtocol(name=name, metadata=encode_subscription(subscription))
-            for name, subscription in request.protocols
-        ),
-        reason=request.reason,
-    )
-
-
-def _sync(request: fx.SyncRequest, config: MemberConfig) -> messages.SyncGroupRequest:
-    return messages.SyncGroupRequest(
-        group_id=config.group,
-        generation_id=request.identity.generation,
-        member_id=request.identity.member_id,
-        group_instance_id=request.identity.instance_id,
-        protocol_type=PROTOCOL_TYPE,
-        protocol_name=request.protocol,
-        assignments=tuple(
-            messages.SyncGroupRequestAssignment(member_id=member, assignment=encode_assignment(partitions))
-            for member, partitions in request.assignments
-        ),
-    )
+            return messages.leave_group(config.group, who, reason)
 
 
 def to_event(request: fx.Request, response: messages.Response) -> fx.Event:
@@ -79,8 +45,7 @@ def to_event(request: fx.Request, response: messages.Response) -> fx.Event:
         case fx.JoinRequest(), messages.JoinGroupResponse():
             return _joined(request, response)
         case fx.SyncRequest(), messages.SyncGroupResponse():
-            # An empty assignment may come without any bytes (ConsumerCoordinator deserializes only what is there).
-            owned = decode_assignment(response.assignment) if response.assignment else frozenset()
+            owned = decode_assignment(response.assignment)
             return fx.SyncResponse(request=request, error=int(response.error_code), assignment=owned)
         case fx.HeartbeatRequest(), messages.HeartbeatResponse():
             return fx.HeartbeatResponse(request=request, error=int(response.error_code))
