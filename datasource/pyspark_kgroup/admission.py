@@ -6,39 +6,38 @@ source prepare for AvailableNow. PySpark 4.0 and 4.1 call `latestOffset()` and k
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 try:
-    from pyspark.sql.streaming.datasource import (
-        ReadAllAvailable,
-        ReadLimit,
-        ReadMaxRows,
-        SupportsTriggerAvailableNow,
-    )
+    from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows, SupportsTriggerAvailableNow
 except ImportError:  # PySpark 4.0 and 4.1
     HAS_ADMISSION_CONTROL = False
-
-    class AdmissionControl:
-        """Nothing to mix in before PySpark 4.2."""
-
-    def default_read_limit(_offsets_max: int | None) -> Any:
-        """Never asked for before PySpark 4.2."""
-        return None
-
-    def offsets_max(_limit: Any, option: int | None) -> int | None:
-        """Before PySpark 4.2 only the option says how much a batch may take."""
-        return option
-
 else:
     HAS_ADMISSION_CONTROL = True
 
-    AdmissionControl = SupportsTriggerAvailableNow
+if TYPE_CHECKING or HAS_ADMISSION_CONTROL:
 
-    def default_read_limit(offsets_max: int | None) -> ReadLimit:
-        """The option `maxOffsetsPerTrigger` as Spark's read limit."""
-        return ReadAllAvailable() if offsets_max is None else ReadMaxRows(offsets_max)
+    class AdmissionControl(SupportsTriggerAvailableNow):
+        """What a stream reader mixes in to take part in AvailableNow."""
 
-    def offsets_max(limit: Any, option: int | None) -> int | None:
-        """How many offsets the next batch may take; None for all there is (Trigger.Once ignores the option)."""
-        del option
-        return limit.max_rows if isinstance(limit, ReadMaxRows) else None
+else:
+
+    class AdmissionControl:
+        """Nothing to take part in before PySpark 4.2."""
+
+
+def default_read_limit(offsets_max: int | None) -> Any:
+    """The option `maxOffsetsPerTrigger` as Spark's read limit; never asked for before PySpark 4.2."""
+    return ReadAllAvailable() if offsets_max is None else ReadMaxRows(offsets_max)
+
+
+def offsets_max(limit: Any, option: int | None) -> int | None:
+    """How many offsets the next batch may take, None for all there is.
+
+    Args:
+        limit: Spark's read limit, None before PySpark 4.2. Trigger.Once asks for everything, whatever the option says.
+        option: `maxOffsetsPerTrigger`.
+    """
+    if limit is None:
+        return option
+    return limit.max_rows if hasattr(limit, "max_rows") else None

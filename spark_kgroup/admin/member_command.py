@@ -26,6 +26,8 @@ from spark_kgroup.wire.cluster import parse_bootstrap
 
 AssignorName = Enum("AssignorName", {name: name for name in NAMES}, type=str)  # type: ignore[misc]
 
+_DEFAULT_ASSIGNOR = AssignorName("cooperative-sticky")
+
 EXAMPLES = """
 Examples:
 
@@ -120,9 +122,7 @@ def member(
     instance_id: Annotated[
         str | None, typer.Option(help="Makes the member static (KIP-345). Without it, it leaves on Ctrl-C.")
     ] = None,
-    assignor: Annotated[AssignorName, typer.Option(help="How the leader assigns.")] = AssignorName(
-        "cooperative-sticky"
-    ),
+    assignor: Annotated[AssignorName, typer.Option(help="How the leader assigns.")] = _DEFAULT_ASSIGNOR,
     metadata_max_age_ms: Annotated[
         int, typer.Option(min=10, help="How often the leader looks for new partitions.")
     ] = METADATA_MAX_AGE_MS,

@@ -334,12 +334,13 @@ class Group:
             return dict.fromkeys(
                 positions, ErrorCode.NETWORK_EXCEPTION if error.retriable else ErrorCode.INVALID_REQUEST
             )
+        assert isinstance(response, messages.OffsetCommitResponse)
         errors = messages.offset_commit_errors(response)
-        for error in sorted(set(errors.values())):
-            if error in _COMMIT_ENDS_MEMBERSHIP:
-                self._sessions[seat.instance_id].post(fx.MembershipRefused(identity=seat.identity, error=error))
-            elif error in _COMMIT_FORBIDDEN:
-                raise BrokerError("OffsetCommit", error, "grant READ on the group and its topics to this user")
+        for code in sorted(set(errors.values())):
+            if code in _COMMIT_ENDS_MEMBERSHIP:
+                self._sessions[seat.instance_id].post(fx.MembershipRefused(identity=seat.identity, error=code))
+            elif code in _COMMIT_FORBIDDEN:
+                raise BrokerError("OffsetCommit", code, "grant READ on the group and its topics to this user")
         return errors
 
 

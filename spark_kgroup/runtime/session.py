@@ -27,6 +27,9 @@ from spark_kgroup.wire.connection import Connection
 
 log = logging.getLogger(__name__)
 
+_FIRST = "start"
+"""The reason of a session's first connection, which waits for nothing."""
+
 Observer = Callable[["Session", fx.Effect], None]
 """Told of every effect that concerns the application, in order, on the event loop; must not block."""
 
@@ -141,6 +144,9 @@ class Session:
     async def _connect(self, reason: str) -> None:
         log.debug("%s: looking for the coordinator (%s)", self._name, reason)
         backoff = Backoff(self._rng)
+        if reason != _FIRST:
+            # A broker that says NOT_COORDINATOR while the role moves would be asked in a tight loop.
+            await asyncio.sleep(backoff.next_ms() / 1000)
         while True:
             try:
                 self._connection = await self._cluster.open_coordinator(self.config.group)

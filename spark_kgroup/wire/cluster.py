@@ -1,7 +1,7 @@
 """A cluster as a client sees it: brokers, topics, leaders, coordinators, offsets.
 
-Every public call has a deadline; within it, retriable errors are tried again after a backoff with jitter. Connections are
-pooled, one per broker, and opened anew when they ended; a session's own connection comes from `open_coordinator`.
+Every public call has a deadline; within it, retriable errors are tried again after a backoff with jitter. Connections
+are pooled, one per broker, and opened anew when they ended; a session's own connection comes from `open_coordinator`.
 """
 
 from __future__ import annotations
@@ -217,7 +217,7 @@ class Cluster:
         response = await self._any_broker(messages.find_coordinator(group))
         assert isinstance(response, messages.FindCoordinatorResponse)
         found = response.coordinators[0]
-        if found.error_code != ErrorCode.NONE:
+        if int(found.error_code) != ErrorCode.NONE:
             raise BrokerError("FindCoordinator", int(found.error_code), found.error_message)
         self._coordinators[group] = Address(found.host, found.port)
         return self._coordinators[group]
@@ -299,14 +299,14 @@ class Cluster:
 
 
 def _metadata(response: messages.MetadataResponse) -> ClusterMetadata:
-    good = [t for t in response.topics if t.error_code == ErrorCode.NONE and t.name is not None]
+    good = [t for t in response.topics if int(t.error_code) == ErrorCode.NONE and t.name is not None]
     return ClusterMetadata(
         brokers={int(b.node_id): Address(b.host, b.port) for b in response.brokers},
         topics={
             str(t.name): TopicDescription(name=str(t.name), topic_id=t.topic_id, partition_count=len(t.partitions))
             for t in good
         },
-        errors={str(t.name): int(t.error_code) for t in response.topics if t.error_code != ErrorCode.NONE},
+        errors={str(t.name): int(t.error_code) for t in response.topics if int(t.error_code) != ErrorCode.NONE},
         leaders={
             TopicPartition(str(t.name), p.partition_index): int(p.leader_id)
             for t in good
@@ -320,7 +320,7 @@ def _listed(response: messages.ListOffsetsResponse) -> dict[TopicPartition, List
     found = {}
     for topic in response.topics:
         for p in topic.partitions:
-            if p.error_code != ErrorCode.NONE:
+            if int(p.error_code) != ErrorCode.NONE:
                 raise BrokerError("ListOffsets", int(p.error_code), f"{topic.name}-{p.partition_index}")
             found[TopicPartition(topic.name, p.partition_index)] = ListedOffset(
                 offset=p.offset, leader_epoch=p.leader_epoch
@@ -330,12 +330,12 @@ def _listed(response: messages.ListOffsetsResponse) -> dict[TopicPartition, List
 
 def _committed(response: messages.OffsetFetchResponse) -> dict[TopicPartition, int | None]:
     (group,) = response.groups
-    if group.error_code != ErrorCode.NONE:
+    if int(group.error_code) != ErrorCode.NONE:
         raise BrokerError("OffsetFetch", int(group.error_code))
     found: dict[TopicPartition, int | None] = {}
     for topic in group.topics:
         for p in topic.partitions:
-            if p.error_code != ErrorCode.NONE:
+            if int(p.error_code) != ErrorCode.NONE:
                 raise BrokerError("OffsetFetch", int(p.error_code), f"{topic.name}-{p.partition_index}")
             found[TopicPartition(topic.name, p.partition_index)] = (
                 p.committed_offset if p.committed_offset >= 0 else None
@@ -345,7 +345,7 @@ def _committed(response: messages.OffsetFetchResponse) -> dict[TopicPartition, i
 
 def _described(response: messages.DescribeGroupsResponse) -> DescribedGroup:
     (group,) = response.groups
-    if group.error_code not in (ErrorCode.NONE, ErrorCode.GROUP_ID_NOT_FOUND):
+    if int(group.error_code) not in (ErrorCode.NONE, ErrorCode.GROUP_ID_NOT_FOUND):
         raise BrokerError("DescribeGroups", int(group.error_code))
     return DescribedGroup(
         group=group.group_id,

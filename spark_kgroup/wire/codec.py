@@ -1,9 +1,10 @@
 """The one seam over the codec library (kio): frames out, responses in.
 
 kio decodes what its schema knows, and only that: an unknown tagged field is a KeyError, an unknown error code a
-ValueError, and a frame that claims a huge array ends the process. A newer broker may send the first two and a stranger the
-third, so each response is walked by its schema first (`_Walk`): lengths are checked against what is there, unknown
-tagged fields are dropped as the protocol asks (KIP-482), unknown error codes become UNKNOWN_SERVER_ERROR and are logged.
+ValueError, and a frame that claims a huge array ends the process. A newer broker may send the first two and a stranger
+the third, so each response is walked by its schema first (`_Walk`): lengths are checked against what is there, unknown
+tagged fields are dropped as the protocol asks (KIP-482), unknown error codes become UNKNOWN_SERVER_ERROR and are
+logged.
 """
 
 from __future__ import annotations
@@ -112,7 +113,7 @@ def decode_entity(entity_type: type[E], raw: bytes) -> E:
 
 def decode_checked(entity_type: type[E], raw: bytes) -> E:
     """Let kio decode what was walked."""
-    reader: Callable[..., tuple[Any, int]] = entity_reader(entity_type)  # type: ignore[type-var]
+    reader: Callable[..., tuple[Any, int]] = entity_reader(entity_type)
     try:
         entity, _ = reader(raw, 0)
     except (SerialError, ValueError, KeyError, OverflowError) as error:

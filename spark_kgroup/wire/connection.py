@@ -1,7 +1,7 @@
 """One TCP connection to one broker: frames, correlation, versions, bounds.
 
-Requests are pipelined; the broker answers them in order. A timeout closes the connection, as Kafka's own clients do: the
-answer may still come, and everything behind it would wait.
+Requests are pipelined; the broker answers them in order. A timeout closes the connection, as Kafka's own clients do:
+the answer may still come, and everything behind it would wait.
 """
 
 from __future__ import annotations
@@ -196,11 +196,11 @@ class Connection:
         request = messages.ApiVersionsRequest(client_software_name=name, client_software_version=version)
         response = await self._exchange(request, timeout_ms)
         assert isinstance(response, messages.ApiVersionsResponse | messages.ApiVersionsResponseV0)
-        if response.error_code == ErrorCode.UNSUPPORTED_VERSION:
+        if int(response.error_code) == ErrorCode.UNSUPPORTED_VERSION:
             response = cast(
                 "messages.ApiVersionsResponse", await self._exchange(messages.ApiVersionsRequestV0(), timeout_ms)
             )
-        if response.error_code != ErrorCode.NONE:
+        if int(response.error_code) != ErrorCode.NONE:
             raise ProtocolViolation(
                 f"{self.address} refused ApiVersions with {ErrorCode.name_of(int(response.error_code))}."
             )

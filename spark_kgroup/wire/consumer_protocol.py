@@ -1,7 +1,7 @@
 """The consumer protocol embedded in JoinGroup and SyncGroup: subscriptions and assignments as bytes.
 
-Each begins with an int16 version. We write subscription v3 (owned partitions, generation, rack) and assignment v3, and read
-every version; a newer one is read as v3, since versions only append fields (ConsumerProtocol.java).
+Each begins with an int16 version. We write subscription v3 (owned partitions, generation, rack) and assignment v3, and
+read every version; a newer one is read as v3, since versions only append fields (ConsumerProtocol.java).
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Iterable
 from itertools import groupby
-from typing import Final
+from typing import Any, Final
 
 import kio.schema.consumer_protocol_assignment.v0 as assignment_v0
 import kio.schema.consumer_protocol_assignment.v3 as assignment_v3
@@ -58,7 +58,7 @@ def decode_subscription(raw: bytes) -> Subscription:
         ProtocolViolation: `raw` is no subscription.
     """
     version = _version(raw, "ConsumerProtocolSubscription")
-    entity = decode_entity(_SUBSCRIPTIONS[min(version, VERSION)], raw[2:])
+    entity: Any = decode_entity(_SUBSCRIPTIONS[min(version, VERSION)], raw[2:])
     owned = getattr(entity, "owned_partitions", ())
     return Subscription(
         topics=tuple(entity.topics),

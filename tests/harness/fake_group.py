@@ -1,0 +1,300 @@
+"""A small model of a consumer group as the boundary sees it: the same calls as `GroupRuntime`, no socket, no clock.
+
+The broker's half (`assigned`, `committed`, `generation`) and the seats' half (what each believes to hold) are kept
+apart, as in life: a seat may not know yet that it was expelled. One other application works in the group; it reads,
+commits and hands over like a good neighbour. Rebalances are cooperative (KIP-429): what somebody still claims is withheld
+for a generation, and handing it over needs a further one.
+
+The broker checks every commit (`_check_commit`) and every giving up: what must never happen raises `Violation` at once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from types import MappingProxyType
+from uuid import UUID
+
+from spark_kgroup.model import DescribedGroup, DescribedMember, MemberIdentity, TopicDescription, TopicPartition
+from spark_kgroup.runtime.group import GroupView, SeatView
+
+OTHER = "other"
+WAIT_STEP_MS = 10
+
+
+class Violation(AssertionError):
+    """Something happened that section 7 of the design forbids."""
+
+
+@dataclass
+class Seat:
+    """One of our static members: what it believes."""
+
+    instance_id: str
+    identity: MemberIdentity
+    tenures: dict[TopicPartition, MemberIdentity] = field(default_factory=dict)
+    to_give_up: frozenset[TopicPartition] = frozenset()
+    expelled: bool = False
+    """The coordinator has given the seat away, and the seat does not know."""
+
+    def view(self) -> SeatView:
+        return SeatView(
+            instance_id=self.instance_id,
+            identity=self.identity,
+            tenures=MappingProxyType(dict(self.tenures)),
+            to_give_up=self.to_give_up,
+            settled=not self.to_give_up,
+            leader=False,
+        )
+
+
+def _idle() -> None:
+    """Nothing happens meanwhile."""
+
+
+class FakeGroup:
+    """One group with `seats` of ours and one other application. Single-threaded; time passes only in `wait_until`.
+
+    Attributes:
+        target: partition -> who shall own it after the next rebalances; absent means nobody.
+        meanwhile: called inside every call of the runtime: the world does not stand still while we ask.
+        commit_fate: what becomes of the next commit of a seat: "ok", "lost" (not carried out), "unheard" (carried out,
+            the answer is lost) or "refused".
+        rewinds: partitions whose committed offset may go back, because an explicit `startingOffsets` says so.
+    """
+
+    def __init__(self, topics: Mapping[str, int], seats: int = 1) -> None:
+        self.now_ms = 1_000
+        self.ids = 0
+        self.topics_now: dict[str, TopicDescription] = {}
+        self.log: dict[TopicPartition, list[int]] = {}
+        self.committed_now: dict[TopicPartition, int] = {}
+        self.target: dict[TopicPartition, str] = {}
+        self.assigned: dict[TopicPartition, str] = {}
+        self.other: dict[TopicPartition, int] = {}
+        self.other_read: list[tuple[TopicPartition, int, int]] = []
+        self.rewinds: set[TopicPartition] = set()
+        self.meanwhile: Callable[[], None] = _idle
+        self.commit_fate: Callable[[], str] = lambda: "ok"
+        self.generation = 0
+        self.rejoins = 0
+        self.forced: list[str] = []
+        self.state = "Stable"
+        self.commits: list[tuple[str, dict[TopicPartition, int]]] = []
+        self._mailbox: list[tuple[Seat, frozenset[TopicPartition]]] = []
+        self._seen_topics: tuple[dict[str, TopicDescription], int] = ({}, -(10**9))
+        for name, count in topics.items():
+            self.create_topic(name, count)
+        names = [f"seat-{k}" for k in range(seats)]
+        self.seats = {name: Seat(name, self._new_identity(name)) for name in names}
+        self.rejoins = seats
+        self.spread(names)
+
+    # --------------------------------------------------------------------------------- the world, for tests
+
+    @property
+    def instance_ids(self) -> tuple[str, ...]:
+        return tuple(self.seats)
+
+    def _new_identity(self, instance_id: str) -> MemberIdentity:
+        self.ids += 1
+        return MemberIdentity(instance_id=instance_id, member_id=f"id-{self.ids}", generation=self.generation)
+
+    def create_topic(self, name: str, count: int) -> None:
+        """A new topic, also in place of an old one: its records and committed offsets are gone."""
+        self.ids += 1
+        for table in (self.log, self.committed_now, self.other):
+            for tp in [tp for tp in table if tp.topic == name]:
+                del table[tp]
+        self.topics_now[name] = TopicDescription(name=name, topic_id=UUID(int=self.ids), partition_count=count)
+        self.log |= {tp: [0, 0] for tp in self.topics_now[name].partitions}
+
+    def add_partition(self, name: str) -> TopicPartition:
+        old = self.topics_now[name]
+        self.topics_now[name] = TopicDescription(
+            name=name, topic_id=old.topic_id, partition_count=old.partition_count + 1
+        )
+        tp = TopicPartition(name, old.partition_count)
+        self.log[tp] = [0, 0]
+        return tp
+
+    def produce(self, tp: TopicPartition, count: int) -> None:
+        self.log[tp][1] += count
+
+    def spread(self, members: list[str]) -> None:
+        """Deal all partitions out to `members` and rebalance."""
+        self.target = {tp: members[i % len(members)] for i, tp in enumerate(sorted(self.log))} if members else {}
+        self.rebalance()
+
+    def move(self, tp: TopicPartition, member: str) -> None:
+        self.target[tp] = member
+        self.rebalance()
+
+    def rebalance(self) -> None:
+        """One generation: everybody joins with what it claims, and learns its share."""
+        self.generation += 1
+        live = [seat for seat in self.seats.values() if not seat.expelled]
+        claims = {tp: seat.instance_id for seat in live for tp in seat.tenures} | dict.fromkeys(self.other, OTHER)
+        self.assigned = {
+            tp: member for tp, member in self.target.items() if tp in self.log and claims.get(tp, member) == member
+        }
+        for seat in live:
+            seat.identity = MemberIdentity(
+                instance_id=seat.instance_id, member_id=seat.identity.member_id, generation=self.generation
+            )
+            share = {tp for tp, member in self.assigned.items() if member == seat.instance_id}
+            seat.tenures |= dict.fromkeys(share - seat.tenures.keys(), seat.identity)
+            seat.to_give_up = frozenset(seat.tenures.keys() - share)
+        for tp in {tp for tp, member in self.assigned.items() if member == OTHER} - self.other.keys():
+            self.other[tp] = self.committed_now.get(tp, self.log[tp][0])
+
+    def other_reads(self, tp: TopicPartition, count: int) -> None:
+        """The other application reads and commits at once."""
+        first = self.other[tp]
+        last = min(first + count, self.log[tp][1])
+        if last > first:
+            self.other_read.append((tp, first, last))
+            self.other[tp] = self.committed_now[tp] = last
+
+    def other_gives_up(self) -> None:
+        """The other application has come to its own boundary."""
+        asked = [tp for tp in self.other if self.assigned.get(tp) != OTHER]
+        for tp in asked:
+            self.committed_now.setdefault(tp, self.other[tp])
+            del self.other[tp]
+        if asked:
+            self.rebalance()
+
+    def expel(self, name: str) -> None:
+        """The coordinator's patience with a seat is over; the seat does not know yet, its partitions have no owner."""
+        self.seats[name].expelled = True
+        self.assigned = {tp: member for tp, member in self.assigned.items() if member != name}
+
+    def notice(self, name: str) -> None:
+        """An expelled seat hears of it, drops all, and joins anew."""
+        seat = self.seats[name]
+        seat.expelled, seat.tenures, seat.to_give_up = False, {}, frozenset()
+        seat.identity = self._new_identity(name)
+        self._mailbox = [(s, tps) for s, tps in self._mailbox if s is not seat]
+        self.rejoins += 1
+        self.rebalance()
+
+    def restart(self) -> None:
+        """Our driver is new: every seat rejoins without a member id and gets the group's word, not its own (KIP-345)."""
+        self._mailbox.clear()
+        self._seen_topics = ({}, -(10**9))
+        for name in [name for name, seat in self.seats.items() if seat.expelled]:
+            self.notice(name)
+        for seat in self.seats.values():
+            seat.identity = self._new_identity(seat.instance_id)
+            share = [tp for tp, member in self.assigned.items() if member == seat.instance_id]
+            seat.tenures, seat.to_give_up = dict.fromkeys(share, seat.identity), frozenset()
+        self.rejoins = len(self.seats)
+
+    def step(self) -> None:
+        """Messages that are under way arrive."""
+        self.now_ms += WAIT_STEP_MS
+        posted, self._mailbox = self._mailbox, []
+        for seat, partitions in posted:
+            # What the group assigned to the seat again meanwhile, or what it lost, is not given up.
+            gone = partitions & seat.to_give_up
+            for tp in gone:
+                del seat.tenures[tp]
+            seat.to_give_up -= gone
+            if gone and not seat.to_give_up and not seat.expelled:
+                self.rebalance()
+
+    # -------------------------------------------------------------------------------- the runtime's own calls
+
+    def view(self) -> GroupView:
+        self.meanwhile()
+        return self._view()
+
+    def _view(self) -> GroupView:
+        return GroupView(seats=tuple(seat.view() for seat in self.seats.values()), rejoins=self.rejoins)
+
+    def wait_until(self, condition: Callable[[GroupView], bool], timeout_ms: int) -> GroupView:
+        deadline_ms = self.now_ms + timeout_ms
+        # As in the real runtime, the first look may come before the last message was taken.
+        while not condition(view := self._view()) and self.now_ms < deadline_ms:
+            self.step()
+            self.meanwhile()
+        return view
+
+    def give_up(self, instance_id: str, partitions: frozenset[TopicPartition]) -> None:
+        seat = self.seats[instance_id]
+        twice = [tp for s, tps in self._mailbox if s is seat for tp in tps & partitions]
+        if twice and not __import__("os").environ.get("TWICE_OK"):
+            raise Violation(f"{instance_id} gives up twice: {twice}")
+        self._mailbox.append((seat, partitions))
+
+    def force_rebalance(self, reason: str) -> None:
+        self.forced.append(reason)
+        self.rebalance()
+
+    def topics(self, max_age_ms: int) -> Mapping[str, TopicDescription]:
+        self.meanwhile()
+        if self.now_ms - self._seen_topics[1] > max_age_ms:
+            self._seen_topics = (dict(self.topics_now), self.now_ms)
+        return self._seen_topics[0]
+
+    def end_offsets(self, partitions: Iterable[TopicPartition], *, read_committed: bool) -> dict[TopicPartition, int]:
+        self.meanwhile()
+        return {tp: self.log[tp][1] for tp in partitions}
+
+    def start_offsets(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
+        return {tp: self.log[tp][0] for tp in partitions}
+
+    def committed(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int | None]:
+        found = {tp: self.committed_now.get(tp) for tp in partitions}
+        self.meanwhile()
+        return found
+
+    def describe(self) -> DescribedGroup:
+        self.meanwhile()
+        members = [*(seat.instance_id for seat in self.seats.values() if not seat.expelled)]
+        if OTHER in self.target.values() or self.other:
+            members.append(OTHER)
+        return DescribedGroup(
+            group="g",
+            state=self.state,
+            protocol="cooperative-sticky",
+            members=tuple(
+                DescribedMember(
+                    member_id=name,
+                    instance_id=name,
+                    client_id="",
+                    client_host="",
+                    assignment=frozenset(tp for tp, member in self.assigned.items() if member == name),
+                )
+                for name in members
+            ),
+        )
+
+    def commit(
+        self, positions: Mapping[str, tuple[SeatView, Mapping[TopicPartition, int]]]
+    ) -> frozenset[TopicPartition]:
+        self.meanwhile()
+        acknowledged: set[TopicPartition] = set()
+        for name, (seen, offsets) in positions.items():
+            seat, fate = self.seats[name], self.commit_fate()
+            if seat.expelled and seat.identity == seen.identity:
+                self.notice(name)  # UNKNOWN_MEMBER_ID
+                continue
+            if seat.identity != seen.identity or fate in ("lost", "refused"):
+                continue  # ILLEGAL_GENERATION, REBALANCE_IN_PROGRESS, or the request never came
+            self._check_commit(seat, offsets)
+            self.committed_now |= offsets
+            self.commits.append((name, dict(offsets)))
+            if fate == "ok":
+                acknowledged |= offsets.keys()
+        return frozenset(acknowledged)
+
+    def _check_commit(self, seat: Seat, offsets: Mapping[TopicPartition, int]) -> None:
+        for tp, position in offsets.items():
+            owner = self.assigned.get(tp)
+            if tp not in seat.tenures and owner is not None:
+                raise Violation(f"{seat.instance_id} commits {tp}, which belongs to {owner}")
+            before = self.committed_now.get(tp, 0)
+            if position < before and tp not in self.rewinds:
+                raise Violation(f"{tp}: committed offset would go back from {before} to {position}")

@@ -1,0 +1,55 @@
+"""Spark in local mode, with the wheel installed: the sources are not on this environment's path."""
+
+import os
+import sys
+from collections.abc import Callable, Iterator
+from uuid import uuid4
+
+import pyspark_kgroup
+import pytest
+from pyspark.sql import SparkSession
+
+from spark_kgroup.testing import ApacheKafka
+
+assert "site-packages" in pyspark_kgroup.__file__, "the Spark tests run the wheel, not the source tree"
+
+
+@pytest.fixture(scope="session")
+def spark() -> Iterator[SparkSession]:
+    os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
+    session = (
+        SparkSession.builder.master("local[2]")
+        .appName("kgroup tests")
+        .config("spark.ui.enabled", "false")
+        .config("spark.sql.shuffle.partitions", "2")
+        .config("spark.driver.host", "127.0.0.1")
+        .config("spark.driver.bindAddress", "127.0.0.1")
+        .getOrCreate()
+    )
+    session.sparkContext.setLogLevel("ERROR")
+    yield session
+    session.stop()
+
+
+@pytest.fixture
+def group() -> str:
+    return f"group-{uuid4().hex[:8]}"
+
+
+@pytest.fixture
+def new_topic(apache_kafka: ApacheKafka) -> Callable[[int], str]:
+    """Make a topic with so many partitions; returns its name."""
+
+    def make(partitions: int) -> str:
+        name = f"topic-{uuid4().hex[:8]}"
+        apache_kafka.create_topic(name, partitions=partitions)
+        return name
+
+    return make
+
+
+@pytest.fixture(autouse=True)
+def no_query_survives(spark: SparkSession) -> Iterator[None]:
+    yield
+    for query in spark.streams.active:
+        query.stop()

@@ -1,0 +1,158 @@
+"""The stream's rows equal the topic's records exactly, over many micro-batches and across restarts."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from harness.kafka import Producing, contents, produce
+from harness.stream import Collected, assert_exactly, await_rows, options, start
+from harness.waiting import wait_for
+from pyspark.sql import SparkSession
+
+from spark_kgroup.testing import ApacheKafka
+
+NewTopic = Callable[[int], str]
+
+
+def lag_by_partition(kafka: ApacheKafka, group: str) -> dict[int, int | None]:
+    return {row.partition: row.lag for row in kafka.describe_group(group)}
+
+
+@pytest.mark.parametrize("limit", [None, 37])
+def test_many_batches_while_a_producer_runs(
+    spark: SparkSession, apache_kafka: ApacheKafka, new_topic: NewTopic, group: str, tmp_path: Path, limit: int | None
+) -> None:
+    topic = new_topic(4)
+    server = apache_kafka.bootstrap_servers
+    more = {} if limit is None else {"maxOffsetsPerTrigger": limit}
+    collected = Collected()
+    with Producing(server, topic, partitions=4, per_round=20, pause_s=0.2) as producing:
+        query = start(spark, options(server, topic, group, **more), tmp_path / "cp", collected)
+        wait_for(lambda: len(collected.batches) >= 8 or query.exception(), "eight batches", 90)
+    await_rows(query, collected, producing.sent, 120)
+    query.stop()
+    assert_exactly(collected, contents(server, topic))
+    if limit is not None:
+        assert max(map(len, collected.batches.values())) <= limit
+
+
+def test_drained_means_lag_zero_and_one_member_per_seat(
+    spark: SparkSession, apache_kafka: ApacheKafka, new_topic: NewTopic, group: str, tmp_path: Path
+) -> None:
+    topic = new_topic(5)
+    server = apache_kafka.bootstrap_servers
+    produce(server, topic, 100, partitions=4)  # partition 4 stays empty: its lag must be known all the same
+    collected = Collected()
+    query = start(spark, options(server, topic, group, members=3), tmp_path / "cp", collected)
+    await_rows(query, collected, 100)
+    wait_for(
+        lambda: lag_by_partition(apache_kafka, group) == dict.fromkeys(range(5), 0), "lag 0 for every partition", 60
+    )
+    members = apache_kafka.describe_members(group)
+    assert sorted(m.instance_id or "" for m in members) == [f"{group}-{k}" for k in range(3)]
+    assert sorted(len(m.partitions) for m in members) == [1, 2, 2]
+    query.stop()
+
+
+def test_available_now_takes_what_is_there_and_leaves_lag_zero(
+    spark: SparkSession, apache_kafka: ApacheKafka, new_topic: NewTopic, group: str, tmp_path: Path
+) -> None:
+    topic = new_topic(3)
+    server = apache_kafka.bootstrap_servers
+    produce(server, topic, 90, partitions=3)
+    collected = Collected()
+    read = options(server, topic, group, maxOffsetsPerTrigger=40)
+    query = start(spark, read, tmp_path / "cp", collected, trigger={"availableNow": True})
+    assert query.awaitTermination(90)
+    assert_exactly(collected, contents(server, topic))
+    assert lag_by_partition(apache_kafka, group) == {0: 0, 1: 0, 2: 0}
+
+    produce(server, topic, 30, partitions=3, first=90)
+    query = start(spark, read, tmp_path / "cp", collected, trigger={"availableNow": True})
+    assert query.awaitTermination(90)
+    assert_exactly(collected, contents(server, topic))
+
+
+def test_once_reads_all_there_is_in_one_batch(
+    spark: SparkSession, apache_kafka: ApacheKafka, new_topic: NewTopic, group: str, tmp_path: Path
+) -> None:
+    topic = new_topic(2)
+    server = apache_kafka.bootstrap_servers
+    produce(server, topic, 60, partitions=2)
+    collected = Collected()
+    query = start(spark, options(server, topic, group), tmp_path / "cp", collected, trigger={"once": True})
+    assert query.awaitTermination(90)
+    assert_exactly(collected, contents(server, topic))
+    assert len([rows for rows in collected.batches.values() if rows]) == 1
+
+
+def test_stop_and_restart_from_the_checkpoint(
+    spark: SparkSession, apache_kafka: ApacheKafka, new_topic: NewTopic, group: str, tmp_path: Path
+) -> None:
+    topic = new_topic(4)
+    server = apache_kafka.bootstrap_servers
+    collected = Collected()
+    sent = 0
+    for _ in range(3):
+        produce(server, topic, 50, partitions=4, first=sent)
+        sent += 50
+        query = start(spark, options(server, topic, group), tmp_path / "cp", collected)
+        await_rows(query, collected, sent)
+        query.stop()
+    assert_exactly(collected, contents(server, topic))
+
+
+def test_replay_of_the_last_uncommitted_batch_yields_the_same_rows(
+    spark: SparkSession, apache_kafka: ApacheKafka, new_topic: NewTopic, group: str, tmp_path: Path
+) -> None:
+    topic = new_topic(4)
+    server = apache_kafka.bootstrap_servers
+    produce(server, topic, 80, partitions=4)
+    read = options(server, topic, group)
+    collected = Collected()
+    query = start(spark, read, tmp_path / "cp", collected)
+    await_rows(query, collected, 80)
+    produce(server, topic, 40, partitions=4, first=80)
+    await_rows(query, collected, 120)
+    query.stop()
+
+    # As if the driver had died after the sink wrote and before Spark's commit log.
+    last = max(batch for batch, rows in collected.batches.items() if rows)
+    first_attempt = sorted(collected.batches[last])
+    for batch in range(last, max(collected.batches) + 2):
+        for name in (str(batch), f".{batch}.crc"):
+            (tmp_path / "cp" / "commits" / name).unlink(missing_ok=True)
+            if batch > last:
+                (tmp_path / "cp" / "offsets" / name).unlink(missing_ok=True)
+    produce(server, topic, 40, partitions=4, first=120)
+    again = Collected()
+    query = start(spark, read, tmp_path / "cp", again)
+    await_rows(query, again, len(first_attempt) + 40)
+    query.stop()
+    assert sorted(again.batches[last]) == first_attempt
+    collected.batches = {**{b: r for b, r in collected.batches.items() if b < last}, **again.batches}
+    assert_exactly(collected, contents(server, topic))
+
+
+def test_idle_triggers_make_no_batches(
+    spark: SparkSession, apache_kafka: ApacheKafka, new_topic: NewTopic, group: str, tmp_path: Path
+) -> None:
+    topic = new_topic(2)
+    server = apache_kafka.bootstrap_servers
+    produce(server, topic, 10, partitions=2)
+    collected = Collected()
+    query = start(spark, options(server, topic, group), tmp_path / "cp", collected)
+    await_rows(query, collected, 10)
+    wait_for(lambda: query.lastProgress and query.status["message"].startswith("Waiting"), "an idle query", 30)
+    offsets = tmp_path / "cp" / "offsets"
+    before = sorted(p.name for p in offsets.glob("[0-9]*"))
+    triggers = len(query.recentProgress)
+    wait_for(lambda: len(query.recentProgress) > triggers or not query.status["isDataAvailable"], "an idle trigger", 30)
+    produce(server, topic, 10, partitions=2, first=10)
+    await_rows(query, collected, 20)
+    query.stop()
+    after = sorted(p.name for p in offsets.glob("[0-9]*"))
+    assert len(after) == len(before) + 1, "idle triggers ran batches"
+    entry = json.loads((offsets / after[-1]).read_text().splitlines()[2])
+    assert set(entry) == {"version", "topics", "owned", "released"}
