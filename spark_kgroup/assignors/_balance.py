@@ -89,6 +89,7 @@ def fair_shares(
         if owner is not None and partition.topic in subscribed[owner]:
             owned[owner, partition.topic].append(partition)
     spread = _Spread(
+        members=len(members),
         counts=[len(partitions[name]) for name in names],
         claimed=[
             {m: len(owned[who, name]) for m, who in enumerate(members) if name in subscribed[who]} for name in names
@@ -118,10 +119,10 @@ class _Spread:
         load: for each member, how many partitions it gets of all topics.
     """
 
-    def __init__(self, counts: Sequence[int], claimed: Sequence[Mapping[int, int]]) -> None:
+    def __init__(self, members: int, counts: Sequence[int], claimed: Sequence[Mapping[int, int]]) -> None:
         self.claimed = claimed
         self.given = [dict(of_topic) for of_topic in claimed]
-        self.load = [0] * (1 + max(m for of_topic in claimed for m in of_topic))
+        self.load = [0] * members
         for of_topic in claimed:
             for m, count in of_topic.items():
                 self.load[m] += count
