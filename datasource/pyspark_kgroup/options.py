@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from difflib import get_close_matches
 from typing import Any, Final, Generic, NoReturn, TypeVar, cast
@@ -37,8 +37,7 @@ LATEST: Final = -1
 """One past the last readable offset."""
 
 MEMBERS_DEFAULT: Final = 4
-"""Seats of a query that does not say: as many as the executor cores of a small job. A seat without a partition costs
-one idle connection; too few seats cost parallelism."""
+"""As many as the cores of a small job. A seat too many costs an idle connection; one too few costs parallelism."""
 
 _PREFIX_CHARACTERS_MAX: Final = 240
 """Kafka accepts as instance id what it accepts as topic name, up to 249 characters
@@ -92,8 +91,6 @@ class PassedOn(dict[str, str]):
     def __repr__(self) -> str:
         return repr({name: "***" if is_secret(name) else value for name, value in self.items()})
 
-    __str__ = __repr__
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SourceOptions:
@@ -131,7 +128,6 @@ class SourceOptions:
             "fetch.queue.backoff.ms": "10",  # with 1 s it waits half of the time (measured: 100 B records)
             "fetch.wait.max.ms": "50",  # all that is asked for is in the log: only its end is ever waited for
             "log.connection.close": "false",  # brokers close idle connections all the time
-            "socket.keepalive.enable": "true",
             **self.passed_on,
             "bootstrap.servers": self.bootstrap_servers,
             "group.id": self.group_id,
@@ -501,7 +497,7 @@ OPTIONS: Final[tuple[Option[Any], ...]] = (
 )
 """Every option there is, in the order in which people need them."""
 
-_REFUSED: Final[tuple[tuple[str, str], ...]] = (
+_REFUSALS: Final = (
     ("path", "topics are not files; call load() without a path and set `subscribe`."),
     ("assign", "the group decides who reads which partition; set `subscribe`."),
     ("subscribePattern", "not in this version; list the topics in `subscribe`."),
@@ -510,10 +506,7 @@ _REFUSED: Final[tuple[tuple[str, str], ...]] = (
         "startingTimestamp startingOffsetsByTimestamp startingOffsetsByTimestampStrategy",
         "not in this version; use startingOffsets, or set the group's offsets with kafka-consumer-groups.",
     ),
-    (
-        "endingOffsets endingTimestamp endingOffsetsByTimestamp",
-        "it belongs to batch queries; a stream has no end.",
-    ),
+    ("endingOffsets endingTimestamp endingOffsetsByTimestamp", "it belongs to batch queries; a stream has no end."),
     ("failOnDataLoss", "this version always fails rather than skip lost records; leave it out."),
     ("minPartitions maxRecordsPerPartition", "each seat is read by one task; set `members`."),
     ("minOffsetsPerTrigger maxTriggerDelay", "not in this version; use a longer processing-time trigger."),
@@ -533,10 +526,7 @@ _REFUSED: Final[tuple[tuple[str, str], ...]] = (
         "kafka.key.deserializer kafka.value.deserializer kafka.key.serializer kafka.value.serializer",
         "keys and values arrive as bytes; decode them with DataFrame operations.",
     ),
-    (
-        "kafka.interceptor.classes kafka.plugin.library.paths",
-        "interceptors could change what is read; leave it out.",
-    ),
+    ("kafka.interceptor.classes kafka.plugin.library.paths", "they could change what is read; leave it out."),
     ("kafka.metadata.broker.list", "set `kafka.bootstrap.servers`."),
     ("kafka.max.poll.records", "a batch is bounded by `maxOffsetsPerTrigger`."),
     ("kafka.security.protocol", _PLAINTEXT_ONLY),
@@ -545,6 +535,8 @@ _REFUSED: Final[tuple[tuple[str, str], ...]] = (
     ("kafka.send.buffer.bytes", "librdkafka calls it otherwise; set `kafka.socket.send.buffer.bytes`."),
 )
 """Options of `format("kafka")` and of Kafka's clients that have no place here, and why."""
+
+_REFUSED: Final = {name: reason for names, reason in _REFUSALS for name in names.split()}
 
 _TRUE_ANYWAY: Final[Mapping[str, str]] = {
     "failOnDataLoss": "true",
@@ -613,7 +605,7 @@ def _in_lower_case(options: Mapping[str, str]) -> dict[str, str]:
 
 
 def _refuse(given: Mapping[str, str]) -> None:
-    for name, reason in _refused():
+    for name, reason in _REFUSED.items():
         value = given.get(name.lower())
         if value is not None and value.strip().lower() != _TRUE_ANYWAY.get(name):
             raise OptionError(f"Option {name} cannot be used with this source: {reason}")
@@ -622,19 +614,13 @@ def _refuse(given: Mapping[str, str]) -> None:
             raise OptionError(f"Option {name} cannot be used with this source: {_PLAINTEXT_ONLY}")
 
 
-def _refused() -> Iterator[tuple[str, str]]:
-    for names, reason in _REFUSED:
-        for name in names.split():
-            yield name, reason
-
-
 def _passed_on(given: Mapping[str, str]) -> PassedOn:
     """The options that librdkafka gets.
 
     Raises:
         OptionError: a name is neither ours nor begins with `kafka.`.
     """
-    ours = {option.name.lower() for option in OPTIONS} | {name.lower() for name, _ in _refused()}
+    ours = {option.name.lower() for option in OPTIONS} | {name.lower() for name in _REFUSED}
     rest = {name: value.strip() for name, value in given.items() if name not in ours}
     for name in rest:
         if not name.startswith("kafka."):
@@ -691,10 +677,9 @@ def _check_with_librdkafka(options: SourceOptions) -> None:
     config = {name: value for name, value in options.consumer_config().items() if name != "bootstrap.servers"}
     try:
         Consumer({**config, "log_level": "0"}).close()
+        return
     except KafkaException as problem:
         told = str(problem.args[0].str()).strip()
-    else:
-        return
     for name, value in options.passed_on.items():
         if value and is_secret(name):
             told = told.replace(value, "***")

@@ -1,0 +1,111 @@
+"""Record batches have exactly the schema that Spark expects, and stay within their bounds."""
+
+from datetime import UTC, datetime
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from confluent_kafka import TIMESTAMP_CREATE_TIME, TIMESTAMP_LOG_APPEND_TIME, TIMESTAMP_NOT_AVAILABLE, Message
+from pyspark.sql.pandas.types import to_arrow_schema
+
+from pyspark_kgroup import arrow
+from pyspark_kgroup.arrow import arrow_schema, record_batches, spark_schema
+from spark_kgroup.errors import ProtocolViolation
+
+
+def message(offset: int = 0, **fields: Any) -> Message:
+    known = {"topic": "t", "partition": 3, "timestamp": (TIMESTAMP_CREATE_TIME, 1_700_000_000_123)}
+    return Message(**(known | {"offset": offset} | fields))
+
+
+def rows(records: list[Message], include_headers: bool = False) -> list[dict[str, Any]]:
+    return [row for batch in record_batches(records, include_headers) for row in batch.to_pylist()]
+
+
+@pytest.mark.parametrize("include_headers", [False, True])
+def test_the_arrow_schema_is_the_one_spark_makes_of_ours(include_headers: bool) -> None:
+    expected = to_arrow_schema(spark_schema(include_headers), timezone="UTC")
+    assert arrow_schema(include_headers).equals(expected, check_metadata=True)
+    (batch,) = record_batches([message()], include_headers)
+    assert batch.schema.equals(expected, check_metadata=True)
+    batch.validate(full=True)
+
+
+def test_the_columns_are_those_of_format_kafka() -> None:
+    assert spark_schema(False).simpleString() == (
+        "struct<key:binary,value:binary,topic:string,partition:int,offset:bigint,timestamp:timestamp,timestampType:int>"
+    )
+    assert spark_schema(True)["headers"].dataType.simpleString() == "array<struct<key:string,value:binary>>"
+    assert all(column.nullable for column in spark_schema(True))
+
+
+def test_a_record_becomes_a_row() -> None:
+    (row,) = rows([message(7, key=b"k", value=b"\x00\xff")])
+    assert row == {
+        "key": b"k",
+        "value": b"\x00\xff",
+        "topic": "t",
+        "partition": 3,
+        "offset": 7,
+        "timestamp": datetime(2023, 11, 14, 22, 13, 20, 123_000, UTC),
+        "timestampType": 0,
+    }
+
+
+def test_null_and_empty_stay_apart() -> None:
+    found = rows([message(0, key=None, value=None), message(1, key=b"", value=b"")])
+    assert [(row["key"], row["value"]) for row in found] == [(None, None), (b"", b"")]
+
+
+@pytest.mark.parametrize(
+    ("timestamp", "kind", "microsecond_of_epoch"),
+    [
+        ((TIMESTAMP_NOT_AVAILABLE, -1), -1, -1_000),  # KafkaRecordToRowConverter: new Timestamp(-1)
+        ((TIMESTAMP_CREATE_TIME, -1), 0, -1_000),
+        ((TIMESTAMP_CREATE_TIME, 0), 0, 0),
+        ((TIMESTAMP_LOG_APPEND_TIME, 5), 1, 5_000),
+    ],
+)
+def test_timestamps_are_what_format_kafka_makes_of_them(
+    timestamp: tuple[int, int], kind: int, microsecond_of_epoch: int
+) -> None:
+    (batch,) = record_batches([message(timestamp=timestamp)], False)
+    assert batch["timestampType"].to_pylist() == [kind]
+    assert batch["timestamp"].cast(pa.int64()).to_pylist() == [microsecond_of_epoch]
+
+
+def test_a_timestamp_beyond_spark_names_the_record() -> None:
+    nanoseconds = 1_700_000_000_123_456_789
+    records = [message(0), message(1, timestamp=(TIMESTAMP_CREATE_TIME, nanoseconds)), message(2)]
+    with pytest.raises(ProtocolViolation, match=rf"offset 1 of t-3 has the timestamp {nanoseconds} ms"):
+        rows(records)
+
+
+def test_headers_keep_order_duplicates_and_nulls() -> None:
+    headers = [("b", b"1"), ("a", None), ("b", b""), ("é", b"\xff")]
+    found = rows([message(0, headers=headers), message(1), message(2, headers=[])], include_headers=True)
+    assert [(h["key"], h["value"]) for h in found[0]["headers"]] == headers
+    assert found[1]["headers"] is None
+    assert found[2]["headers"] is None
+
+
+@pytest.mark.parametrize("include_headers", [False, True])
+def test_batches_are_bounded_and_a_larger_record_is_alone(
+    include_headers: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(arrow, "ARROW_BATCH_BYTES_MAX", 100)
+    sizes = [40, 60, 1, 250, 99, 1, 1, 0, 300]
+    records = [message(offset, value=b"v" * size) for offset, size in enumerate(sizes)]
+    batches = [batch["offset"].to_pylist() for batch in record_batches(records, include_headers)]
+    assert batches == [[0, 1], [2], [3], [4, 5], [6, 7], [8]]
+
+
+def test_keys_and_headers_count_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(arrow, "ARROW_BATCH_BYTES_MAX", 100)
+    records = [message(offset, key=b"k" * 50, headers=[("h", b"v" * 19)]) for offset in range(4)]
+    assert [batch.num_rows for batch in record_batches(records, include_headers=False)] == [2, 2]
+    assert [batch.num_rows for batch in record_batches(records, include_headers=True)] == [1, 1, 1, 1]
+
+
+def test_nothing_makes_no_batch() -> None:
+    assert list(record_batches([], include_headers=True)) == []

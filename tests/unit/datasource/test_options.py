@@ -1,0 +1,318 @@
+"""Options are checked before anything starts, and every refusal names the option and the fix."""
+
+import pickle
+import threading
+
+import pytest
+from pyspark.sql.datasource import CaseInsensitiveDict
+
+from pyspark_kgroup.options import EARLIEST, LATEST, OPTIONS, SourceOptions, options_table, parse
+from spark_kgroup import limits
+from spark_kgroup.errors import OptionError
+from spark_kgroup.model import TopicPartition
+
+REQUIRED = {"kafka.bootstrap.servers": "a:9092,[::1]:9093", "kafka.group.id": "g", "subscribe": "t, u"}
+
+
+def parsed(**options: str) -> SourceOptions:
+    return parse(REQUIRED | options)
+
+
+def refusal(**options: str) -> str:
+    with pytest.raises(OptionError) as problem:
+        parsed(**options)
+    return str(problem.value)
+
+
+# ------------------------------------------------------------------------------------------------- values
+
+
+def test_defaults() -> None:
+    options = parsed()
+    assert options.bootstrap_servers == "a:9092,[::1]:9093"
+    assert options.group_id == "g"
+    assert options.topics == ("t", "u")
+    assert options.instance_ids == ("g-0", "g-1", "g-2", "g-3")
+    assert options.starting_offsets.committed
+    assert options.max_offsets_per_trigger is None
+    assert not options.include_headers
+    assert not options.read_committed
+    assert options.assignors == ("cooperative-sticky",)
+    assert options.session_timeout_ms == limits.SESSION_TIMEOUT_MS
+    assert options.rebalance_timeout_ms == limits.REBALANCE_TIMEOUT_MS
+    assert options.heartbeat_interval_ms == limits.HEARTBEAT_INTERVAL_MS
+    assert options.metadata_max_age_ms == limits.METADATA_MAX_AGE_MS
+    assert options.request_timeout_ms == limits.REQUEST_TIMEOUT_MS
+    assert options.client_id == "spark-kgroup"
+    assert options.passed_on == {}
+
+
+def test_every_value_is_taken_over() -> None:
+    options = parsed(
+        **{
+            "members": " 2 ",
+            "instanceIdPrefix": "job",
+            "maxOffsetsPerTrigger": str(2**40),
+            "includeHeaders": "TRUE",
+            "kafka.session.timeout.ms": "9000",
+            "kafka.max.poll.interval.ms": "60000",
+            "kafka.heartbeat.interval.ms": "1000",
+            "kafka.metadata.max.age.ms": "500",
+            "kafka.request.timeout.ms": "700",
+            "kafka.partition.assignment.strategy": "cooperative-sticky, range",
+            "kafka.isolation.level": "read_committed",
+            "kafka.client.id": "me",
+        }
+    )
+    assert options.instance_ids == ("job-0", "job-1")
+    assert options.max_offsets_per_trigger == 2**40
+    assert options.include_headers
+    assert (options.session_timeout_ms, options.rebalance_timeout_ms) == (9000, 60000)
+    assert (options.heartbeat_interval_ms, options.metadata_max_age_ms) == (1000, 500)
+    assert options.request_timeout_ms == 700
+    assert options.assignors == ("cooperative-sticky", "range")
+    assert options.read_committed
+    assert options.client_id == "me"
+
+
+def test_names_match_in_the_case_in_which_spark_hands_them_over() -> None:
+    given = CaseInsensitiveDict(REQUIRED | {"maxOffsetsPerTrigger": "7", "kafka.Fetch.Min.Bytes": "2"})
+    options = parse(given)
+    assert options.max_offsets_per_trigger == 7
+    assert options.passed_on == {"fetch.min.bytes": "2"}
+
+
+def test_one_name_in_two_cases_with_two_values_is_refused() -> None:
+    assert "given twice" in refusal(members="1", Members="2")
+    assert parsed(members="1", Members="1").members == 1
+
+
+def test_a_prefix_made_from_the_group_is_a_valid_instance_id() -> None:
+    options = parse(REQUIRED | {"kafka.group.id": "my group/1" + "x" * 300})
+    assert options.group_id.startswith("my group/1")
+    assert options.instance_id_prefix.startswith("my_group_1")
+    assert max(map(len, options.instance_ids)) <= 249
+
+
+@pytest.mark.parametrize("session_timeout_ms", [3, 1_000, 6_000, 9_000, 300_000])
+def test_the_heartbeat_follows_a_short_session(session_timeout_ms: int) -> None:
+    options = parsed(**{"kafka.session.timeout.ms": str(session_timeout_ms)})
+    assert options.heartbeat_interval_ms == min(limits.HEARTBEAT_INTERVAL_MS, session_timeout_ms // 3)
+
+
+def test_a_heartbeat_slower_than_a_third_of_the_session_contradicts_it() -> None:
+    told = refusal(**{"kafka.session.timeout.ms": "6000", "kafka.heartbeat.interval.ms": "2001"})
+    assert "kafka.heartbeat.interval.ms is 2001 ms" in told
+    assert "kafka.session.timeout.ms, which is 6000 ms" in told
+    assert parsed(**{"kafka.session.timeout.ms": "6000", "kafka.heartbeat.interval.ms": "2000"})
+
+
+# ----------------------------------------------------------------------------------------- startingOffsets
+
+
+@pytest.mark.parametrize(("reset", "offset"), [("earliest", EARLIEST), ("latest", LATEST)])
+def test_committed_falls_back_to_auto_offset_reset(reset: str, offset: int) -> None:
+    starting = parsed(startingOffsets="committed", **{"kafka.auto.offset.reset": reset}).starting_offsets
+    assert starting.committed
+    assert starting.offset_of(TopicPartition("t", 0)) == offset
+    assert parsed().starting_offsets.offset_of(TopicPartition("t", 0)) == LATEST
+
+
+@pytest.mark.parametrize(("text", "offset"), [("earliest", EARLIEST), ("Latest", LATEST)])
+def test_explicit_starting_offsets_are_not_what_the_group_committed(text: str, offset: int) -> None:
+    starting = parsed(startingOffsets=text, **{"kafka.auto.offset.reset": "earliest"}).starting_offsets
+    assert not starting.committed
+    assert starting.offset_of(TopicPartition("t", 0)) == offset
+
+
+def test_starting_offsets_by_partition() -> None:
+    starting = parsed(startingOffsets='{"t": {"0": 23, "1": -2}, "u": {"0": -1}}').starting_offsets
+    offsets = [starting.offset_of(TopicPartition(*tp)) for tp in [("t", 0), ("t", 1), ("u", 0)]]
+    assert offsets == [23, EARLIEST, LATEST]
+    assert not starting.committed
+    with pytest.raises(OptionError, match=r"startingOffsets says nothing of u-1"):
+        starting.offset_of(TopicPartition("u", 1))
+
+
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [
+        ("oldest", "it needs committed, earliest, latest, or JSON"),
+        ("", "it needs committed"),
+        ('{"t":{"0":1}', "not JSON"),
+        ('{"t":[1]}', "'t' needs an object of partitions"),
+        ('{"t":{"x":1}}', "'t' has a partition 'x'"),
+        ('{"t":{"00":1}}', "'t' has a partition '00'"),
+        ('{"t":{"0":1.5}}', "t-0 has the offset 1.5"),
+        ('{"t":{"0":true}}', "t-0 has the offset true"),
+        ('{"t":{"0":-3}}', "t-0 has the offset -3"),
+        ('{"t":{"0":9223372036854775808}}', "t-0 has the offset"),
+        ('{"t":{"0":1,"0":2}}', "a name appears twice"),
+        ('{"v":{"0":1}}', "names topics that `subscribe` does not: v"),
+    ],
+)
+def test_malformed_starting_offsets(text: str, why: str) -> None:
+    told = refusal(startingOffsets=text)
+    assert "startingOffsets" in told
+    assert why in told
+
+
+# ------------------------------------------------------------------------------------------------ refusals
+
+
+@pytest.mark.parametrize("name", REQUIRED)
+def test_a_required_option_is_missing(name: str) -> None:
+    with pytest.raises(OptionError, match=rf"Option {name} is missing: .+ It needs .+\."):
+        parse({other: value for other, value in REQUIRED.items() if other != name})
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("kafka.bootstrap.servers", "broker"),
+        ("kafka.bootstrap.servers", "broker:0"),
+        ("kafka.bootstrap.servers", "a:1,b:65536"),
+        ("kafka.bootstrap.servers", "::1:9092"),
+        ("kafka.bootstrap.servers", " , "),
+        ("kafka.group.id", " "),
+        ("subscribe", ","),
+        ("subscribe", "a b"),
+        ("members", "0"),
+        ("members", "-1"),
+        ("members", "two"),
+        ("members", "1_0"),
+        ("members", "٣"),
+        ("members", "1001"),
+        ("instanceIdPrefix", "a/b"),
+        ("instanceIdPrefix", ""),
+        ("instanceIdPrefix", "x" * 241),
+        ("maxOffsetsPerTrigger", "0"),
+        ("maxOffsetsPerTrigger", str(2**63)),
+        ("includeHeaders", "yes"),
+        ("kafka.session.timeout.ms", "45s"),
+        ("kafka.max.poll.interval.ms", str(2**31)),
+        ("kafka.metadata.max.age.ms", "99"),
+        ("kafka.auto.offset.reset", "none"),
+        ("kafka.isolation.level", "serializable"),
+        ("kafka.partition.assignment.strategy", "org.apache.kafka.clients.consumer.RangeAssignor"),
+        ("kafka.partition.assignment.strategy", ""),
+    ],
+)
+def test_a_value_out_of_range_names_option_value_and_range(name: str, text: str) -> None:
+    told = refusal(**{name: text})
+    row = next(option for option in OPTIONS if option.name == name)
+    assert told.startswith(f"Option {name} is {text!r}: it needs {row.range}")
+
+
+@pytest.mark.parametrize(
+    ("name", "near"),
+    [
+        ("memberz", "members"),
+        ("startingOffset", "startingOffsets"),
+        ("group.id", "kafka.group.id"),
+        ("bootstrap.servers", "kafka.bootstrap.servers"),
+        ("kafka.bootstrap.server", "kafka.bootstrap.servers"),
+        ("kafka.fetch.min.byte", "kafka.fetch.min.bytes"),
+    ],
+)
+def test_an_unknown_option_is_refused_with_the_nearest_name(name: str, near: str) -> None:
+    assert refusal(**{name: "1"}) == f"Option {name.lower()} is unknown: did you mean {near}?"
+
+
+def test_an_option_like_no_other_is_refused_with_all_names() -> None:
+    told = refusal(zzz="1")
+    assert all(option.name in told for option in OPTIONS)
+
+
+@pytest.mark.parametrize(
+    ("name", "fix"),
+    [
+        ("path", "`subscribe`"),
+        ("assign", "`subscribe`"),
+        ("subscribePattern", "`subscribe`"),
+        ("startingOffsetsByTimestamp", "startingOffsets"),
+        ("endingOffsets", "a stream has no end"),
+        ("minPartitions", "`members`"),
+        ("groupIdPrefix", "`kafka.group.id`"),
+        ("kafka.group.instance.id", "`instanceIdPrefix`"),
+        ("kafka.key.deserializer", "DataFrame operations"),
+        ("kafka.interceptor.classes", "leave it out"),
+        ("kafka.sasl.jaas.config", "not in this version"),
+        ("kafka.ssl.ca.location", "not in this version"),
+        ("kafka.fetch.max.wait.ms", "`kafka.fetch.wait.max.ms`"),
+    ],
+)
+def test_options_of_others_are_refused_with_what_to_do_instead(name: str, fix: str) -> None:
+    told = refusal(**{name: "secret-value"})
+    assert told.startswith(f"Option {name} cannot be used with this source: ")
+    assert fix in told
+    assert "secret-value" not in told
+
+
+@pytest.mark.parametrize(
+    ("name", "accepted", "refused"),
+    [
+        ("failOnDataLoss", "true", "false"),
+        ("kafka.enable.auto.commit", "false", "true"),
+        ("kafka.enable.auto.offset.store", "false", "true"),
+        ("kafka.group.protocol", "classic", "consumer"),
+        ("kafka.security.protocol", "PLAINTEXT", "SASL_SSL"),
+    ],
+)
+def test_what_is_so_anyway_may_be_said(name: str, accepted: str, refused: str) -> None:
+    assert parsed(**{name: accepted}).passed_on == {}
+    assert f"Option {name} cannot be used" in refusal(**{name: refused})
+
+
+# ------------------------------------------------------------------------------------------- librdkafka
+
+
+def test_other_kafka_options_go_to_librdkafka_and_ours_win() -> None:
+    options = parsed(
+        **{"kafka.fetch.wait.max.ms": "7", "kafka.client.rack": "r1", "kafka.auto.offset.reset": "earliest"}
+    )
+    config = options.consumer_config()
+    assert config["fetch.wait.max.ms"] == "7"
+    assert config["client.rack"] == "r1"
+    assert config["bootstrap.servers"] == options.bootstrap_servers
+    assert config["auto.offset.reset"] == "error"
+    assert config["enable.auto.commit"] == config["enable.auto.offset.store"] == "false"
+    assert config["isolation.level"] == "read_uncommitted"
+    assert "session.timeout.ms" not in config
+    assert (
+        parsed(**{"kafka.isolation.level": "read_committed"}).consumer_config()["isolation.level"] == "read_committed"
+    )
+
+
+def test_librdkafka_judges_what_is_passed_on_and_nothing_is_left_running() -> None:
+    threads = threading.active_count()
+    told = refusal(**{"kafka.fetch.min.bytes": "many"})
+    assert "fetch.min.bytes" in told
+    assert "Invalid value" in told
+    assert "`message.max.bytes`" in refusal(**{"kafka.fetch.max.bytes": "0"})
+    assert parsed(**{"kafka.fetch.max.bytes": "52428800"})
+    assert threading.active_count() == threads
+
+
+def test_secrets_are_never_shown() -> None:
+    options = parse(REQUIRED)
+    options.passed_on.update({"sasl.password": "hush", "sasl.oauthbearer.client.secret": "hush", "client.rack": "r1"})
+    for text in (repr(options), str(options), repr(options.passed_on), f"{options.passed_on}"):
+        assert "hush" not in text
+        assert "r1" in text
+
+
+def test_options_travel_between_processes() -> None:
+    options = parsed(startingOffsets='{"t": {"0": 23}}', **{"kafka.client.rack": "r1"})
+    assert pickle.loads(pickle.dumps(options)) == options
+
+
+# --------------------------------------------------------------------------------------------- the table
+
+
+def test_the_table_has_one_line_for_every_option() -> None:
+    lines = options_table().splitlines()
+    assert len(lines) == len(OPTIONS) + 2
+    assert {line.count(" | ") for line in lines if "`" in line} == {6}
+    for line, option in zip(lines[2:], OPTIONS, strict=True):
+        assert line.startswith(f"| `{option.name}` | {option.type} | {option.shown or 'required'} | ")
