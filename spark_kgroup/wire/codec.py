@@ -1,56 +1,46 @@
 """The one seam over the codec library (kio): frames out, responses in.
 
-kio decodes what its schema knows, and only that: an unknown tagged field is a KeyError, an unknown error code a
-ValueError, and a frame that claims a huge array ends the process. A newer broker may send the first two and a stranger
-the third, so each response is walked by its schema first (`_Walk`): lengths are checked against what is there, unknown
-tagged fields are dropped as the protocol asks (KIP-482), unknown error codes become UNKNOWN_SERVER_ERROR and are
-logged.
+kio gives the message classes and writes them. It does not read what a broker sends: its reader refuses tagged fields
+and error codes it does not know, and a frame that claims a huge array ends the process (0.6.5). The reader here goes by
+the same classes' schema, and
+- checks each length against the bytes that are left, before anything is made of it;
+- skips tagged fields it does not know (KIP-482: a newer broker may send them in an old version);
+- keeps error codes it does not know, as the numbers they are.
+All else that does not fit is a `ProtocolViolation`; kio's reader is the second opinion in the tests.
 """
 
 from __future__ import annotations
 
 import io
 import logging
-import struct
-from collections.abc import Callable
-from dataclasses import dataclass, fields, is_dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import MISSING, Field, fields, is_dataclass
+from datetime import timedelta
 from functools import cache
-from types import NoneType, UnionType
-from typing import Any, Final, TypeVar, Union, get_args, get_origin
+from struct import Struct
+from types import MappingProxyType, NoneType, UnionType
+from typing import Any, Final, TypeVar, cast, get_args, get_origin
+from uuid import UUID
 
 from kio.schema.errors import ErrorCode as KnownError
 from kio.schema.request_header.v1.header import RequestHeader as RequestHeaderV1
 from kio.schema.request_header.v2.header import RequestHeader as RequestHeaderV2
-from kio.serial import entity_reader, entity_writer
-from kio.serial.errors import SerialError
+from kio.serial import entity_writer
 from kio.static.primitive import i32
+from kio.static.protocol import Entity
 
 from spark_kgroup.errors import ProtocolViolation
 from spark_kgroup.model import ErrorCode
-from spark_kgroup.wire.messages import RESPONSE_OF, Request, Response
+from spark_kgroup.wire.messages import RESPONSE_OF, ApiVersionsResponse, ApiVersionsResponseV0, Request, Response
 
 log = logging.getLogger(__name__)
 
-E = TypeVar("E")
+E = TypeVar("E", bound=Entity)
 
-_WIDTHS: Final = {
-    "bool": 1,
-    "int8": 1,
-    "uint8": 1,
-    "int16": 2,
-    "uint16": 2,
-    "error_code": 2,
-    "int32": 4,
-    "uint32": 4,
-    "timedelta_i32": 4,
-    "int64": 8,
-    "uint64": 8,
-    "timedelta_i64": 8,
-    "datetime_i64": 8,
-    "float64": 8,
-    "uuid": 16,
-}
-_KNOWN_ERRORS: Final = frozenset(int(code) for code in KnownError)
+_INT8, _INT16, _INT32, _INT64 = (Struct(form) for form in (">b", ">h", ">i", ">q"))
+
+
+# ---------------------------------------------------------------------------------------------------- encoding
 
 
 def encode_request(request: Request, correlation_id: int, client_id: str) -> bytes:
@@ -64,40 +54,45 @@ def encode_request(request: Request, correlation_id: int, client_id: str) -> byt
         client_id=client_id,
     )
     body = encode_entity(header) + encode_entity(request)
-    return struct.pack(">i", len(body)) + body
+    return _INT32.pack(len(body)) + body
 
 
-def encode_entity(entity: Any) -> bytes:
+def encode_entity(entity: Entity) -> bytes:
     """The bytes of one kio entity, without any header."""
     with io.BytesIO() as buffer:
         entity_writer(type(entity))(buffer, entity)
         return buffer.getvalue()
 
 
+# ---------------------------------------------------------------------------------------------------- decoding
+
+
 def correlation_id_of(frame: bytes) -> int:
-    """The correlation id with which every response frame begins.
+    """The correlation id with which every response frame (without its length) begins.
 
     Raises:
         ProtocolViolation: the frame is too short to be a response.
     """
-    if len(frame) < 4:
-        raise ProtocolViolation(f"A response frame of {len(frame)} bytes is too short to be Kafka's.")
-    return int(struct.unpack_from(">i", frame)[0])
+    return _Cursor(frame, "A response").number(_INT32)
 
 
 def decode_response(request_type: type[Request], frame: bytes) -> Response:
     """The response in `frame` (without its length), the answer to a request of `request_type`.
 
+    A broker that does not know our version of ApiVersions answers in version 0 (KIP-511): then that is what this is.
+
     Raises:
-        ProtocolViolation: it is not that response.
+        ProtocolViolation: it is not that response, or more than it.
     """
     response_type = RESPONSE_OF[request_type]
-    header_type = response_type.__header_schema__
-    walk = _Walk(frame, response_type.__name__)
-    walk.entity(header_type)
-    header_bytes = len(walk.out)
-    walk.entity(response_type)
-    return decode_checked(response_type, bytes(walk.out[header_bytes:]))
+    if response_type is ApiVersionsResponse and frame[4:6] == _INT16.pack(ErrorCode.UNSUPPORTED_VERSION):
+        response_type = ApiVersionsResponseV0
+    cursor = _Cursor(frame, response_type.__name__)
+    _reader_of(cast("type[Entity]", response_type.__header_schema__))(cursor)
+    response = cast("Response", _reader_of(cast("type[Entity]", response_type))(cursor))
+    if cursor.left:
+        raise ProtocolViolation(f"{cursor.left} bytes follow a whole {cursor.what} v{response_type.__version__}.")
+    return response
 
 
 def decode_entity(entity_type: type[E], raw: bytes) -> E:
@@ -106,163 +101,167 @@ def decode_entity(entity_type: type[E], raw: bytes) -> E:
     Raises:
         ProtocolViolation: `raw` does not hold one.
     """
-    walk = _Walk(raw, entity_type.__name__)
-    walk.entity(entity_type)
-    return decode_checked(entity_type, bytes(walk.out))
+    return cast(E, _reader_of(entity_type)(_Cursor(raw, entity_type.__name__)))
 
 
-def decode_checked(entity_type: type[E], raw: bytes) -> E:
-    """Let kio decode what was walked."""
-    reader: Callable[..., tuple[Any, int]] = entity_reader(entity_type)
-    try:
-        entity, _ = reader(raw, 0)
-    except (SerialError, ValueError, KeyError, OverflowError) as error:
-        raise ProtocolViolation(f"Cannot decode {entity_type.__name__}: {error!r}.") from error
-    assert isinstance(entity, entity_type)
-    return entity
+class _Cursor:
+    """A place in bytes that nobody has checked yet: every read is bounded by what is left."""
 
-
-# ------------------------------------------------------------------------------------------- the schema walk
-
-
-@dataclass(frozen=True, slots=True)
-class _Field:
-    """One field of a kio entity, as far as the walk needs it.
-
-    Attributes:
-        kafka_type: a name from the protocol guide, "" for a nested entity.
-        entity: the nested entity's class, None for a primitive.
-        nullable: for a nested entity that is no array: whether a marker byte comes first (KIP-893).
-    """
-
-    kafka_type: str
-    entity: type | None
-    array: bool
-    nullable: bool
-
-
-@cache
-def _schema(entity_type: type) -> tuple[tuple[_Field, ...], dict[int, _Field]]:
-    plain: list[_Field] = []
-    tagged: dict[int, _Field] = {}
-    for item in fields(entity_type):
-        inner, optional = _without_none(item.type)
-        array = get_origin(inner) is tuple
-        if array:
-            inner, _ = _without_none(get_args(inner)[0])
-        entity = inner if is_dataclass(inner) and isinstance(inner, type) else None
-        tag = item.metadata.get("tag")
-        nullable = optional and entity is not None and not array and tag is None
-        found = _Field(item.metadata.get("kafka_type", ""), entity, array, nullable)
-        if tag is None:
-            plain.append(found)
-        else:
-            tagged[int(tag)] = found
-    return tuple(plain), tagged
-
-
-def _without_none(annotation: Any) -> tuple[Any, bool]:
-    if get_origin(annotation) in (Union, UnionType):
-        inner = [a for a in get_args(annotation) if a is not NoneType]
-        return inner[0], True
-    return annotation, False
-
-
-class _Walk:
-    """Copies an entity's bytes from `raw` to `out`, checked and cleaned."""
+    __slots__ = ("_at", "_raw", "what")
 
     def __init__(self, raw: bytes, what: str) -> None:
-        self.raw = raw
-        self.at = 0
-        self.out = bytearray()
+        self._raw = raw
+        self._at = 0
         self.what = what
 
-    def entity(self, entity_type: type) -> None:
-        plain, tagged = _schema(entity_type)
-        flexible: bool = entity_type.__flexible__  # type: ignore[attr-defined]
-        for item in plain:
-            self._field(item, flexible=flexible)
-        if flexible:
-            self._tagged_fields(tagged)
+    @property
+    def left(self) -> int:
+        return len(self._raw) - self._at
 
-    def _field(self, item: _Field, *, flexible: bool) -> None:
-        if not item.array:
-            self._value(item, flexible=flexible)
-            return
-        count = self._length(flexible=flexible, width=4)
-        for _ in range(max(count, 0)):
-            self._value(item, flexible=flexible)
+    def take(self, size: int) -> bytes:
+        if size > self.left:
+            raise ProtocolViolation(f"{self.what} ends after {len(self._raw)} bytes, in the middle of a field.")
+        start = self._at
+        self._at += size
+        return self._raw[start : self._at]
 
-    def _value(self, item: _Field, *, flexible: bool) -> None:
-        if item.entity is not None:
-            if item.nullable and self._copy(1) == b"\xff":
-                return
-            self.entity(item.entity)
-        elif item.kafka_type == "error_code":
-            self._error_code()
-        elif item.kafka_type in _WIDTHS:
-            self._copy(_WIDTHS[item.kafka_type])
-        else:
-            width = 2 if item.kafka_type == "string" else 4
-            self._copy(max(self._length(flexible=flexible, width=width), 0))
+    def number(self, form: Struct) -> int:
+        return int(form.unpack(self.take(form.size))[0])
 
-    def _error_code(self) -> None:
-        code = int(struct.unpack(">h", self._take(2))[0])
-        if code not in _KNOWN_ERRORS:
-            log.warning("%s holds error code %d, which is newer than this release", self.what, code)
-            code = ErrorCode.UNKNOWN_SERVER_ERROR
-        self.out += struct.pack(">h", code)
-
-    def _length(self, *, flexible: bool, width: int) -> int:
-        """A length or count; -1 for null. Each thing counted takes a byte at least."""
-        if flexible:
-            start = self.at
-            length = self._varint() - 1
-            self.out += self.raw[start : self.at]
-        else:
-            length = int.from_bytes(self._copy(width), "big", signed=True)
-        if not -1 <= length <= len(self.raw) - self.at:
-            raise ProtocolViolation(
-                f"{self.what} claims a length of {length} where {len(self.raw) - self.at} bytes are left."
-            )
-        return length
-
-    def _tagged_fields(self, known: dict[int, _Field]) -> None:
-        kept: list[bytes] = []
-        for _ in range(self._varint()):
-            tag, size = self._varint(), self._varint()
-            inner = _Walk(self._take(size), self.what)
-            if tag in known:
-                inner._field(known[tag], flexible=True)
-                kept.append(_varint_bytes(tag) + _varint_bytes(len(inner.out)) + bytes(inner.out))
-        self.out += _varint_bytes(len(kept)) + b"".join(kept)
-
-    def _varint(self) -> int:
+    def varint(self) -> int:
+        """An unsigned varint of at most 5 bytes (ByteUtils.readUnsignedVarint)."""
         value = 0
         for shift in range(0, 35, 7):
-            byte = self._take(1)[0]
+            byte = self.take(1)[0]
             value |= (byte & 0x7F) << shift
-            if not byte & 0x80:
+            if byte < 0x80:
                 return value
         raise ProtocolViolation(f"{self.what} holds an endless varint.")
 
-    def _copy(self, size: int) -> bytes:
-        taken = self._take(size)
-        self.out += taken
-        return taken
-
-    def _take(self, size: int) -> bytes:
-        if size > len(self.raw) - self.at:
-            raise ProtocolViolation(f"{self.what} ends after {len(self.raw)} bytes, in the middle of a field.")
-        taken = self.raw[self.at : self.at + size]
-        self.at += size
-        return taken
+    def length(self, *, flexible: bool, form: Struct) -> int | None:
+        """How many bytes or elements follow, None for null: a varint of one more, or a number of `form`."""
+        length = self.varint() - 1 if flexible else self.number(form)
+        if not -1 <= length <= self.left:  # an element takes a byte at least
+            raise ProtocolViolation(f"{self.what} claims a length of {length} where {self.left} bytes are left.")
+        return None if length == -1 else length
 
 
-def _varint_bytes(value: int) -> bytes:
-    encoded = bytearray()
-    while value > 0x7F:
-        encoded.append(value & 0x7F | 0x80)
-        value >>= 7
-    encoded.append(value)
-    return bytes(encoded)
+_Reader = Callable[[_Cursor], Any]
+
+
+@cache
+def _reader_of(entity_type: type[Entity]) -> _Reader:
+    """Reads an entity: its fields in order, and after them its tagged fields if the version is flexible."""
+    plain: list[tuple[str, _Reader]] = []
+    tagged: dict[int, tuple[str, _Reader]] = {}
+    for field in fields(entity_type):
+        read_one = _field_reader(field, entity_type.__flexible__)
+        if "tag" in field.metadata:
+            assert field.default is not MISSING, f"{entity_type.__name__}.{field.name} may be absent: what is it then?"
+            tagged[field.metadata["tag"]] = (field.name, read_one)
+        else:
+            plain.append((field.name, read_one))
+
+    def read(cursor: _Cursor) -> Any:
+        values = {name: read_one(cursor) for name, read_one in plain}
+        if entity_type.__flexible__:
+            values |= _read_tagged(cursor, tagged)
+        return entity_type(**values)
+
+    return read
+
+
+def _read_tagged(cursor: _Cursor, known: Mapping[int, tuple[str, _Reader]]) -> dict[str, Any]:
+    values: dict[str, Any] = {}
+    for _ in range(cursor.varint()):
+        tag = cursor.varint()
+        content = cursor.take(cursor.varint())
+        if tag in known:
+            name, read_one = known[tag]
+            values[name] = read_one(_Cursor(content, cursor.what))
+    return values
+
+
+def _field_reader(field: Field[Any], flexible: bool) -> _Reader:
+    kind, nullable = _without_none(field.type)
+    if get_origin(kind) is not tuple:
+        return _value_reader(kind, field, flexible, nullable)
+    element, element_nullable = _without_none(get_args(kind)[0])
+    read_one = _value_reader(element, field, flexible, element_nullable)
+
+    def read(cursor: _Cursor) -> tuple[Any, ...] | None:
+        count = cursor.length(flexible=flexible, form=_INT32)
+        if count is None:
+            _check_null(cursor, field, nullable)
+            return None
+        return tuple([read_one(cursor) for _ in range(count)])
+
+    return read
+
+
+def _without_none(annotation: Any) -> tuple[Any, bool]:
+    if get_origin(annotation) is not UnionType:
+        return annotation, False
+    (inner,) = (arg for arg in get_args(annotation) if arg is not NoneType)
+    return inner, True
+
+
+def _value_reader(kind: Any, field: Field[Any], flexible: bool, nullable: bool) -> _Reader:
+    if is_dataclass(kind):
+        assert not nullable, f"{field.name}: none of our messages has a nullable struct (KIP-893)"
+        return _reader_of(cast("type[Entity]", kind))
+    kafka_type = field.metadata["kafka_type"]
+    if kafka_type in _FIXED:
+        return _FIXED[kafka_type]
+    assert kafka_type in ("string", "bytes"), f"{field.name}: no reader for {kafka_type}"
+    text = kafka_type == "string"
+
+    def read(cursor: _Cursor) -> str | bytes | None:
+        size = cursor.length(flexible=flexible, form=_INT16 if text else _INT32)
+        if size is None:
+            _check_null(cursor, field, nullable)
+            return None
+        content = cursor.take(size)
+        return _text(content) if text else content
+
+    return read
+
+
+def _check_null(cursor: _Cursor, field: Field[Any], nullable: bool) -> None:
+    if not nullable:
+        raise ProtocolViolation(f"{cursor.what} has no {field.name}: it is null.")
+
+
+def _text(content: bytes) -> str:
+    try:
+        return content.decode()
+    except UnicodeDecodeError as error:
+        raise ProtocolViolation(f"A string is not UTF-8: {error}.") from None
+
+
+@cache
+def _error_code(number: int) -> KnownError:
+    """The error code as kio's enum; a number that is not in it becomes a member of its own, outside the list."""
+    try:
+        return KnownError(number)
+    except ValueError:
+        log.warning("a broker sent error code %d, which is newer than this release", number)
+    unknown = int.__new__(KnownError, number)
+    unknown._name_, unknown._value_ = f"error_{number}", number
+    unknown.retriable = False
+    return unknown
+
+
+_FIXED: Final[Mapping[str, _Reader]] = MappingProxyType(
+    {
+        "bool": lambda cursor: cursor.take(1) != b"\0",
+        "int8": lambda cursor: cursor.number(_INT8),
+        "int16": lambda cursor: cursor.number(_INT16),
+        "int32": lambda cursor: cursor.number(_INT32),
+        "int64": lambda cursor: cursor.number(_INT64),
+        "timedelta_i32": lambda cursor: timedelta(milliseconds=cursor.number(_INT32)),
+        "error_code": lambda cursor: _error_code(cursor.number(_INT16)),
+        "uuid": lambda cursor: UUID(bytes=content) if any(content := cursor.take(16)) else None,
+    }
+)
+"""Kafka's types of fixed size. A zero UUID means none (kio's convention)."""

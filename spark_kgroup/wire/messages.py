@@ -9,10 +9,13 @@
 | SyncGroup | 5 | 2.5 | protocol type and name (KIP-559) |
 | Heartbeat | 4 | 2.4 | |
 | LeaveGroup | 5 | 3.2 | reason (KIP-800) |
-| OffsetCommit | 9 | 3.6 | the last one with topic names |
-| OffsetFetch | 9 | 3.6 | the last one with topic names |
+| OffsetCommit | 8 | 2.4 | 9 is the same but for members of the consumer protocol, 10 has topic ids |
+| OffsetFetch | 8 | 3.0 | 9 adds the member under the consumer protocol, 10 has topic ids |
 | ListOffsets | 7 | 3.0 | |
 | DescribeGroups | 5 | 2.4 | instance ids |
+
+All of them are served by Apache Kafka `OLDEST_KAFKA` and every later release up to 4.3. (Version 9 of the two would
+need 3.7: 3.6 has it as unstable.)
 """
 
 from __future__ import annotations
@@ -36,14 +39,14 @@ from kio.schema.list_offsets.v7 import ListOffsetsRequest, ListOffsetsResponse
 from kio.schema.list_offsets.v7.request import ListOffsetsPartition, ListOffsetsTopic
 from kio.schema.metadata.v12 import MetadataRequest, MetadataResponse
 from kio.schema.metadata.v12.request import MetadataRequestTopic
-from kio.schema.offset_commit.v9 import OffsetCommitRequest, OffsetCommitResponse
-from kio.schema.offset_commit.v9.request import OffsetCommitRequestPartition, OffsetCommitRequestTopic
-from kio.schema.offset_fetch.v9 import OffsetFetchRequest, OffsetFetchResponse
-from kio.schema.offset_fetch.v9.request import OffsetFetchRequestGroup, OffsetFetchRequestTopics
+from kio.schema.offset_commit.v8 import OffsetCommitRequest, OffsetCommitResponse
+from kio.schema.offset_commit.v8.request import OffsetCommitRequestPartition, OffsetCommitRequestTopic
+from kio.schema.offset_fetch.v8 import OffsetFetchRequest, OffsetFetchResponse
+from kio.schema.offset_fetch.v8.request import OffsetFetchRequestGroup, OffsetFetchRequestTopics
 from kio.schema.sync_group.v5 import SyncGroupRequest, SyncGroupResponse
 from kio.schema.sync_group.v5.request import SyncGroupRequestAssignment
 from kio.schema.types import BrokerId, GroupId, TopicName
-from kio.static.primitive import i8, i16, i32, i32Timedelta, i64
+from kio.static.primitive import i8, i32, i32Timedelta, i64
 
 from spark_kgroup.model import MemberIdentity as Member
 from spark_kgroup.model import TopicPartition
@@ -95,6 +98,9 @@ RESPONSE_OF: Final[Mapping[type[Request], type[Response]]] = {
     DescribeGroupsRequest: DescribeGroupsResponse,
 }
 """Which response answers which request."""
+
+OLDEST_KAFKA: Final = "3.2"
+"""The first Apache Kafka release that serves every version above."""
 
 CONSUMER: Final = "consumer"
 """The kind of group that consumers form (ConsumerProtocol.PROTOCOL_TYPE)."""
@@ -244,6 +250,7 @@ __all__ = [
     "CONSUMER",
     "EARLIEST",
     "LATEST",
+    "OLDEST_KAFKA",
     "RESPONSE_OF",
     "ApiVersionsRequest",
     "ApiVersionsRequestV0",
@@ -265,7 +272,6 @@ __all__ = [
     "describe_groups",
     "find_coordinator",
     "heartbeat",
-    "i16",
     "join_group",
     "leave_group",
     "list_offsets",
