@@ -19,12 +19,14 @@ from typing import TYPE_CHECKING, Final, Self
 
 from spark_kgroup.errors import EnvironmentProblem, OptionError
 from spark_kgroup.testing import group_tool
+from spark_kgroup.testing.class_archive import with_class_archive
 from spark_kgroup.testing.free_ports import PortReservation
 from spark_kgroup.testing.group_log import GroupRecord, read_group_record
 from spark_kgroup.testing.group_tool import GroupStateRow, MemberRow, PartitionRow
 from spark_kgroup.testing.java import find_java
 from spark_kgroup.testing.kafka_jars import KAFKA_VERSION, kafka_jars
 from spark_kgroup.testing.kafka_node import START_TIMEOUT_S, Jvm, KafkaNode, PortTaken
+from spark_kgroup.testing.node_properties import node_properties
 from spark_kgroup.testing.watchdog import ProcessGuard
 
 if TYPE_CHECKING:
@@ -57,6 +59,7 @@ class ApacheKafka:
         version: of Apache Kafka, 4.0 or later.
         server_properties: broker configuration that adds to or overrides what is set here.
         host: the address that is listened on and advertised.
+        jvm_options: of every node, such as "-Xmx1g".
 
     Raises:
         OptionError: another number of nodes, or a port out of range.
@@ -71,6 +74,7 @@ class ApacheKafka:
         version: str = KAFKA_VERSION,
         server_properties: Mapping[str, str] | None = None,
         host: str = "127.0.0.1",
+        jvm_options: Sequence[str] = (),
     ) -> None:
         if nodes not in (1, 3):
             raise OptionError(f"nodes is {nodes}: 1 or 3 nodes can be run.")
@@ -83,6 +87,7 @@ class ApacheKafka:
         self._version = version
         self._server_properties = dict(server_properties or {})
         self._host = host
+        self._jvm_options = tuple(jvm_options)
         self._temporary: Path | None = None
         self._lock_file: int | None = None
         self._guard: ProcessGuard | None = None
@@ -126,7 +131,7 @@ class ApacheKafka:
         try:
             root = self._open_data_dir()
             self._guard = ProcessGuard(self._temporary, [self._lock_file] if self._lock_file is not None else [])
-            self._jvm = Jvm(java, jars, self._guard)
+            self._jvm = with_class_archive(Jvm(java, jars[0].parent, self._guard, node_options=self._jvm_options))
             self._launch(root, self._jvm)
             self.await_ready()
         except BaseException:
@@ -278,8 +283,9 @@ class ApacheKafka:
             self.nodes = tuple(
                 KafkaNode(node_id, root / f"node-{node_id}", port) for node_id, port in enumerate(clients, start=1)
             )
-            for node, controller_port in zip(self.nodes, controllers, strict=True):
-                node.configure(self._properties_of(node, controller_port, controllers))
+            for node in self.nodes:
+                more = self._server_properties
+                node.configure(node_properties(node.node_id, self._host, node.port, controllers, more))
                 node.format(jvm, cluster_id)
             self._ports.hand_over()
             try:
@@ -311,35 +317,6 @@ class ApacheKafka:
         unfinished.write_text(json.dumps({"cluster_id": cluster_id, "nodes": self._node_count}))
         unfinished.rename(path)
         return cluster_id
-
-    def _properties_of(self, node: KafkaNode, controller_port: int, controller_ports: Sequence[int]) -> dict[str, str]:
-        host, replicas = self._host, str(self._node_count)
-        voters = ",".join(f"{node_id}@{host}:{port}" for node_id, port in enumerate(controller_ports, start=1))
-        return {
-            "process.roles": "broker,controller",
-            "node.id": str(node.node_id),
-            "controller.quorum.voters": voters,
-            "controller.listener.names": "CONTROLLER",
-            "listeners": f"PLAINTEXT://{host}:{node.port},CONTROLLER://{host}:{controller_port}",
-            "advertised.listeners": f"PLAINTEXT://{host}:{node.port}",
-            "inter.broker.listener.name": "PLAINTEXT",
-            "listener.security.protocol.map": "PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT",
-            "auto.create.topics.enable": "false",
-            "offsets.topic.num.partitions": "4",
-            "offsets.topic.replication.factor": replicas,
-            "transaction.state.log.num.partitions": "4",
-            "transaction.state.log.replication.factor": replicas,
-            "transaction.state.log.min.isr": str(min(2, self._node_count)),
-            "share.coordinator.state.topic.num.partitions": "1",
-            "share.coordinator.state.topic.replication.factor": replicas,
-            "share.coordinator.state.topic.min.isr": str(min(2, self._node_count)),
-            "group.initial.rebalance.delay.ms": "0",
-            "group.max.session.timeout.ms": "1800000",
-            "broker.heartbeat.interval.ms": "1000",  # 2 s and 9 s by default; a node that was killed may come back
-            "broker.session.timeout.ms": "4000",  # only when its old registration has expired
-            "log.cleaner.dedupe.buffer.size": "16777216",  # default 128 MiB: a quarter of this heap
-            **self._server_properties,
-        }
 
     def _metadata(self) -> ClusterMetadata | None:
         """What the cluster says of itself now, None if it does not answer."""

@@ -23,10 +23,16 @@ _VERSION = re.compile(r'version "(?P<major>\d+)(?:\.(?P<minor>\d+))?')
 
 @dataclass(frozen=True, slots=True)
 class Java:
-    """A Java that is new enough."""
+    """A Java that is new enough.
+
+    Attributes:
+        version: the feature release, such as 17.
+        build: everything it tells about itself.
+    """
 
     executable: Path
     version: int
+    build: str
 
 
 def find_java() -> Java:
@@ -42,10 +48,11 @@ def find_java() -> Java:
         raise EnvironmentProblem(
             f"Found no Java ({looked}, and there is no `java` in PATH). {_need()}",
         )
-    version = _version_of(executable)
+    build = _build_of(executable)
+    version = _version_in(build)
     if version < JAVA_VERSION_MIN:
         raise EnvironmentProblem(f"Found Java {version} ({executable}), which is too old. {_need()}")
-    return Java(executable, version)
+    return Java(executable, version, build)
 
 
 def _need() -> str:
@@ -65,18 +72,25 @@ def _executable() -> Path | None:
     return Path(in_path) if in_path else None
 
 
-def _version_of(executable: Path) -> int:
-    """The feature release: 8 for "1.8.0_292", 17 for "17.0.15"."""
+def _build_of(executable: Path) -> str:
+    """What `java -version` says, without what JAVA_TOOL_OPTIONS adds to it."""
     try:
         done = subprocess.run(
             [executable, "-version"], capture_output=True, text=True, timeout=_VERSION_TIMEOUT_S, check=False
         )
     except (OSError, subprocess.TimeoutExpired) as problem:
         raise EnvironmentProblem(f"{executable} does not run: {problem}. {_need()}") from problem
-    said = done.stderr + done.stdout
-    found = _VERSION.search(said)
-    if done.returncode != 0 or not found:
+    lines = (done.stderr + done.stdout).splitlines()
+    said = "\n".join(line for line in lines if not line.startswith("Picked up "))
+    if done.returncode != 0 or not _VERSION.search(said):
         words = said.strip() or f"exit code {done.returncode}"
         raise EnvironmentProblem(f"{executable} -version told no version ({words}). {_need()}")
+    return said
+
+
+def _version_in(build: str) -> int:
+    """The feature release: 8 for "1.8.0_292", 17 for "17.0.15"."""
+    found = _VERSION.search(build)
+    assert found is not None
     major = int(found["major"])
     return int(found["minor"] or 0) if major == 1 else major

@@ -51,16 +51,23 @@ class PortTaken(EnvironmentProblem):
 
 @dataclass(frozen=True, slots=True)
 class Jvm:
-    """How this cluster's Java processes are started."""
+    """How this cluster's Java processes are started.
+
+    Attributes:
+        jars: the directory that holds Kafka's jars.
+        options: of every JVM, a node's or a tool's.
+        node_options: of nodes only.
+    """
 
     java: Java
-    jars: Sequence[Path]
+    jars: Path
     guard: ProcessGuard
+    options: Sequence[str] = ()
+    node_options: Sequence[str] = ()
 
     def command(self, options: Sequence[str], main_class: str, arguments: Sequence[str]) -> list[str | Path]:
         """The command line that runs `main_class`."""
-        classpath = os.pathsep.join(str(jar) for jar in self.jars)
-        return [self.java.executable, *options, "-cp", classpath, main_class, *arguments]
+        return [self.java.executable, *self.options, *options, "-cp", str(self.jars / "*"), main_class, *arguments]
 
     def tool(self, main_class: str, arguments: Sequence[str], timeout_s: float) -> str:
         """What one of Kafka's command-line classes prints on standard output.
@@ -142,7 +149,11 @@ class KafkaNode:
             return
         self._jvm = jvm
         self._log_start = self.log_path.stat().st_size if self.log_path.exists() else 0
-        options = [*_BROKER_JVM, f"-Dlog4j2.configurationFile={(self.directory / 'log4j2.properties').as_uri()}"]
+        options = [
+            *_BROKER_JVM,
+            *jvm.node_options,
+            f"-Dlog4j2.configurationFile={(self.directory / 'log4j2.properties').as_uri()}",
+        ]
         with self._stdout_path.open("ab") as stdout:
             self._process = jvm.guard.popen(
                 jvm.command(options, "kafka.Kafka", [str(self._properties_path)]),

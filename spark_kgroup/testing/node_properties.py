@@ -1,0 +1,46 @@
+"""server.properties of one node."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+
+def node_properties(
+    node_id: int, host: str, port: int, controller_ports: Sequence[int], more: Mapping[str, str]
+) -> dict[str, str]:
+    """What makes node `node_id` (from 1) of a cluster: a broker and a controller in one.
+
+    Args:
+        node_id: Kafka's node.id.
+        host: every node's.
+        port: for clients and other brokers.
+        controller_ports: of every node, by node id; as many as there are nodes.
+        more: adds to or overrides everything else.
+    """
+    replicas, replicas_min = str(len(controller_ports)), str(min(2, len(controller_ports)))
+    voters = ",".join(f"{voter}@{host}:{voter_port}" for voter, voter_port in enumerate(controller_ports, start=1))
+    return {
+        "process.roles": "broker,controller",
+        "node.id": str(node_id),
+        "controller.quorum.voters": voters,
+        "controller.listener.names": "CONTROLLER",
+        "listeners": f"PLAINTEXT://{host}:{port},CONTROLLER://{host}:{controller_ports[node_id - 1]}",
+        "advertised.listeners": f"PLAINTEXT://{host}:{port}",
+        "inter.broker.listener.name": "PLAINTEXT",
+        "listener.security.protocol.map": "PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT",
+        "auto.create.topics.enable": "false",  # a misspelt topic is an error
+        "offsets.topic.num.partitions": "4",  # default 50: slower to create, to load, and to move
+        "offsets.topic.replication.factor": replicas,
+        "transaction.state.log.num.partitions": "4",
+        "transaction.state.log.replication.factor": replicas,
+        "transaction.state.log.min.isr": replicas_min,
+        "share.coordinator.state.topic.num.partitions": "1",
+        "share.coordinator.state.topic.replication.factor": replicas,
+        "share.coordinator.state.topic.min.isr": replicas_min,
+        "group.initial.rebalance.delay.ms": "0",  # default 3 s, spent by every test that makes a group
+        "group.max.session.timeout.ms": "1800000",
+        "broker.heartbeat.interval.ms": "1000",  # 2 s and 9 s by default; a node that was killed may come back
+        "broker.session.timeout.ms": "4000",  # only when its old registration has expired
+        "log.cleaner.dedupe.buffer.size": "16777216",  # default 128 MiB: a quarter of a node's heap
+        **more,
+    }

@@ -1,0 +1,177 @@
+"""Fetching jars with the real Ivy, from a small Maven repository on disk: no network, no Kafka."""
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from spark_kgroup.errors import EnvironmentProblem
+from spark_kgroup.testing import kafka_jars
+from spark_kgroup.testing.kafka_jars import Coordinate, fetch_jars
+
+APPLE = Coordinate("org.example", "apple", "1.0")
+ONLY_APPLE = Coordinate("org.example", "apple", "1.0", transitive=False)
+
+
+def publish(repository: Path, module: str, needs: str | None = None) -> None:
+    """Put a module of version 1.0 into a Maven repository; its jar holds its name."""
+    directory = repository / "org" / "example" / module / "1.0"
+    directory.mkdir(parents=True)
+    dependency = (
+        f"<dependencies><dependency><groupId>org.example</groupId><artifactId>{needs}</artifactId>"
+        "<version>1.0</version></dependency></dependencies>"
+        if needs
+        else ""
+    )
+    (directory / f"{module}-1.0.pom").write_text(
+        '<project xmlns="http://maven.apache.org/POM/4.0.0"><modelVersion>4.0.0</modelVersion>'
+        f"<groupId>org.example</groupId><artifactId>{module}</artifactId><version>1.0</version>{dependency}</project>"
+    )
+    (directory / f"{module}-1.0.jar").write_text(module)
+
+
+@pytest.fixture
+def repository(tmp_path: Path) -> str:
+    """URL of a repository in which apple needs pear."""
+    publish(tmp_path / "repository", "apple", needs="pear")
+    publish(tmp_path / "repository", "pear")
+    return (tmp_path / "repository").as_uri()
+
+
+@pytest.fixture
+def cache(tmp_path: Path) -> Path:
+    return tmp_path / "cache"
+
+
+def contents(jars: list[Path]) -> dict[str, str]:
+    return {jar.name: jar.read_text() for jar in jars}
+
+
+BOTH = {"apple-1.0.jar": "apple", "pear-1.0.jar": "pear"}
+
+
+def test_a_set_is_fetched_once_with_what_it_needs(
+    repository: str, cache: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    assert contents(fetch_jars([APPLE], "fruit", repository=repository, cache=cache)) == BOTH
+    assert "Fetching fruit" in capfd.readouterr().err
+    assert [path.name for path in (cache / "jars").iterdir() if path.is_dir()] == ["fruit"]
+
+    again = fetch_jars([APPLE], "fruit", repository="file:///nowhere", cache=cache)
+    assert contents(again) == BOTH
+    assert capfd.readouterr() == ("", "")
+
+
+def test_an_artifact_alone_is_fetched_without_what_it_needs(repository: str, cache: Path) -> None:
+    assert contents(fetch_jars([ONLY_APPLE], "one", repository=repository, cache=cache)) == {"apple-1.0.jar": "apple"}
+
+
+def spoil_by_truncation(directory: Path) -> None:
+    (directory / "pear-1.0.jar").write_text("pe")
+
+
+def spoil_by_other_bytes_of_the_same_length(directory: Path) -> None:
+    (directory / "pear-1.0.jar").write_text("peas")
+
+
+def spoil_by_a_missing_jar(directory: Path) -> None:
+    (directory / "pear-1.0.jar").unlink()
+
+
+def spoil_by_a_jar_too_many(directory: Path) -> None:
+    (directory / "worm-1.0.jar").write_text("worm")
+
+
+def spoil_by_a_missing_manifest(directory: Path) -> None:
+    (directory / "manifest.json").unlink()
+
+
+def spoil_by_half_a_manifest(directory: Path) -> None:
+    text = (directory / "manifest.json").read_text()
+    (directory / "manifest.json").write_text(text[: len(text) // 2])
+
+
+@pytest.mark.parametrize(
+    "spoil",
+    [
+        spoil_by_truncation,
+        spoil_by_other_bytes_of_the_same_length,
+        spoil_by_a_missing_jar,
+        spoil_by_a_jar_too_many,
+        spoil_by_a_missing_manifest,
+        spoil_by_half_a_manifest,
+    ],
+)
+def test_a_spoiled_set_is_repaired(repository: str, cache: Path, spoil: object) -> None:
+    fetch_jars([APPLE], "fruit", repository=repository, cache=cache)
+    assert callable(spoil)
+    spoil(cache / "jars" / "fruit")
+    assert contents(fetch_jars([APPLE], "fruit", repository=repository, cache=cache)) == BOTH
+
+
+def test_what_an_interrupted_fetch_left_does_no_harm(repository: str, cache: Path) -> None:
+    left = cache / "jars" / ".fruit.partial"
+    (left / "jars").mkdir(parents=True)
+    (left / "jars" / "apple-1.0.jar").write_text("app")
+    (left / "jars" / "worm-1.0.jar").write_text("worm")
+    (left / "ivy").write_text("not even a directory")
+    assert contents(fetch_jars([APPLE], "fruit", repository=repository, cache=cache)) == BOTH
+    assert not left.exists()
+
+
+def test_a_changed_list_under_the_same_name_is_fetched_anew(repository: str, cache: Path) -> None:
+    fetch_jars([APPLE], "fruit", repository=repository, cache=cache)
+    jars = fetch_jars([ONLY_APPLE], "fruit", repository=repository, cache=cache)
+    assert contents(jars) == {"apple-1.0.jar": "apple"}
+
+
+FETCH = """
+import json
+from spark_kgroup.testing.kafka_jars import Coordinate, fetch_jars
+print(json.dumps([jar.read_text() for jar in fetch_jars([Coordinate("org.example", "apple", "1.0")], "fruit")]))
+"""
+
+
+def test_of_two_processes_at_once_one_fetches_and_both_have_the_whole_set(repository: str, cache: Path) -> None:
+    environment = {**os.environ, "KGROUP_CACHE": str(cache), "KGROUP_MAVEN_REPOSITORY": repository}
+    started = [
+        subprocess.Popen(
+            [sys.executable, "-c", FETCH],
+            env=environment,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        for _ in range(2)
+    ]
+    outputs = [process.communicate(timeout=60) for process in started]
+    assert [json.loads(output) for output, _ in outputs] == [["apple", "pear"]] * 2
+    assert sorted("Fetching" in errors for _, errors in outputs) == [False, True]
+
+
+def test_what_cannot_be_fetched_is_told_in_ivys_words_and_leaves_no_set(
+    repository: str, cache: Path, tmp_path: Path
+) -> None:
+    shutil.rmtree(tmp_path / "repository" / "org" / "example" / "pear")
+    with pytest.raises(EnvironmentProblem, match=r"(?s)Could not fetch the jars of fruit.*org\.example#pear"):
+        fetch_jars([APPLE], "fruit", repository=repository, cache=cache)
+    assert not (cache / "jars" / "fruit").exists()
+
+    publish(tmp_path / "repository", "pear")
+    assert contents(fetch_jars([APPLE], "fruit", repository=repository, cache=cache)) == BOTH
+
+
+def test_without_pyspark_the_error_says_how_to_get_it(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(kafka_jars, "find_spec", lambda _: None)
+    with pytest.raises(EnvironmentProblem, match=r"PySpark is not installed here: pip install 'spark-kgroup\[spark\]'"):
+        fetch_jars([APPLE], "fruit", cache=cache)
+
+
+def test_a_cache_that_cannot_be_written_is_one_clear_error(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(EnvironmentProblem, match=r"Cannot keep jars in .*KGROUP_CACHE"):
+        fetch_jars([APPLE], "fruit", cache=tmp_path / "file")

@@ -1,0 +1,185 @@
+"""`kgroup kafka run` as a person meets it: in a process of its own, ended by signals."""
+
+import os
+import re
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import IO
+
+import pytest
+from confluent_kafka.admin import AdminClient
+from harness.waiting import wait_for
+
+COMMAND = [str(Path(sys.executable).parent / "kgroup"), "kafka", "run"]
+READY_S_MAX = 60.0
+
+
+class Run:
+    """A running command; its standard error goes to a file, so that nothing blocks."""
+
+    def __init__(self, errors: Path, *arguments: str, **environment: str) -> None:
+        self._errors = errors
+        with errors.open("wb") as stderr:
+            self.process = subprocess.Popen(
+                [*COMMAND, *arguments],
+                stdout=subprocess.PIPE,
+                stderr=stderr,
+                text=True,
+                env={**os.environ, **environment},
+                start_new_session=True,
+            )
+
+    @property
+    def output(self) -> IO[str]:
+        assert self.process.stdout is not None
+        return self.process.stdout
+
+    @property
+    def errors(self) -> str:
+        return self._errors.read_text()
+
+    def bootstrap_servers(self) -> str:
+        """Waits for the line that says ready."""
+        line = self.output.readline()
+        assert line.startswith("bootstrap.servers="), self.errors
+        return line.removeprefix("bootstrap.servers=").rstrip("\n")
+
+    def jvm_pids(self) -> list[int]:
+        """The JVMs of this run: they are in its session, whatever their group."""
+        command = ["ps", "-ww", "-s", str(self.process.pid), "-o", "pid=,stat=,args="]
+        lines = subprocess.run(command, capture_output=True, text=True, check=False).stdout.splitlines()
+        found = [line.split(None, 2) for line in lines if "kafka.Kafka" in line]
+        return [int(pid) for pid, stat, _ in found if not stat.startswith("Z")]
+
+    def await_nothing_left(self) -> None:
+        wait_for(lambda: not self.jvm_pids(), "the end of every JVM", 15)
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Iterator[Callable[..., Run]]:
+    """Starts the command; kills what a failed test leaves."""
+    runs: list[Run] = []
+
+    def start(*arguments: str, **environment: str) -> Run:
+        runs.append(Run(tmp_path / f"errors-{len(runs)}", *arguments, **environment))
+        return runs[-1]
+
+    yield start
+    for each in runs:
+        each.process.kill()
+        each.process.wait(10)
+        each.output.close()
+        each.await_nothing_left()
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_it_is_ready_when_it_says_so_and_a_signal_ends_it_cleanly(
+    run: Callable[..., Run], tmp_path: Path, number: signal.Signals
+) -> None:
+    (tmp_path / "tmp").mkdir()
+    kafka = run(TMPDIR=str(tmp_path / "tmp"))
+    servers = kafka.bootstrap_servers()
+    assert re.fullmatch(r"127\.0\.0\.1:\d+", servers)
+    assert AdminClient({"bootstrap.servers": servers}).list_topics(timeout=5).brokers
+    assert len(kafka.jvm_pids()) == 1
+
+    os.killpg(kafka.process.pid, number)  # to the whole foreground group, as a terminal does
+    assert kafka.process.wait(20) == 0, kafka.errors
+    assert kafka.jvm_pids() == []
+    assert kafka.output.read() == ""
+    assert list((tmp_path / "tmp").iterdir()) == []
+
+
+def test_two_signals_do_not_make_the_stop_less_clean(run: Callable[..., Run], tmp_path: Path) -> None:
+    kafka = run("--data-dir", str(tmp_path / "data"))
+    kafka.bootstrap_servers()
+    kafka.process.send_signal(signal.SIGINT)
+    wait_for(lambda: "Stopping" in kafka.errors, "the stop to begin")
+    kafka.process.send_signal(signal.SIGINT)
+    assert kafka.process.wait(20) == 0, kafka.errors
+    assert kafka.jvm_pids() == []
+
+
+def test_an_interrupt_before_it_is_ready_leaves_nothing(run: Callable[..., Run]) -> None:
+    kafka = run()
+    wait_for(kafka.jvm_pids, "a JVM")
+    kafka.process.send_signal(signal.SIGINT)
+    assert kafka.process.wait(20) == 130, kafka.errors
+    assert kafka.jvm_pids() == []
+    assert kafka.output.read() == ""
+
+
+def test_kill_9_leaves_no_jvm(run: Callable[..., Run]) -> None:
+    kafka = run()
+    kafka.bootstrap_servers()
+    assert kafka.jvm_pids()
+    kafka.process.kill()
+    kafka.await_nothing_left()
+
+
+def test_a_node_that_dies_ends_the_run_with_an_error(run: Callable[..., Run]) -> None:
+    kafka = run()
+    kafka.bootstrap_servers()
+    os.kill(kafka.jvm_pids()[0], signal.SIGKILL)
+    assert kafka.process.wait(20) == 1
+    assert re.search(r"^kgroup: Kafka node 1 \(port \d+\) died", kafka.errors, re.MULTILINE)
+    assert "Traceback" not in kafka.errors
+
+
+def test_a_data_directory_is_kept_and_refused_to_a_second_run(run: Callable[..., Run], tmp_path: Path) -> None:
+    first = run("--data-dir", str(tmp_path / "data"))
+    first.bootstrap_servers()
+    second = run("--data-dir", str(tmp_path / "data"))
+    assert second.process.wait(20) == 1
+    assert second.errors.splitlines()[-1].startswith("kgroup: Another Apache Kafka runs on ")
+
+    first.process.kill()
+    first.await_nothing_left()
+    wait_for(lambda: run_ends_well(run, tmp_path), "the directory to be free again", 30)
+
+
+def run_ends_well(run: Callable[..., Run], tmp_path: Path) -> bool:
+    again = run("--data-dir", str(tmp_path / "data"))
+    if not again.output.readline():
+        return False
+    again.process.send_signal(signal.SIGTERM)
+    return again.process.wait(20) == 0
+
+
+@pytest.mark.parametrize(
+    ("arguments", "environment", "said"),
+    [
+        (["--nodes", "2"], {}, "nodes is 2"),
+        (["--port", "65535", "--nodes", "3"], {}, "port is 65535"),
+        ([], {"JAVA_HOME": "", "PATH": "/nowhere"}, "Found no Java"),
+    ],
+)
+def test_what_cannot_be_run_is_one_line_on_standard_error(
+    run: Callable[..., Run], arguments: list[str], environment: dict[str, str], said: str
+) -> None:
+    kafka = run(*arguments, **environment)
+    assert kafka.process.wait(20) == 1
+    last = kafka.errors.splitlines()[-1]
+    assert last.startswith("kgroup: ")
+    assert said in last
+    assert "Traceback" not in kafka.errors
+    assert kafka.output.read() == ""
+
+
+def test_too_old_a_java_is_one_clear_line(run: Callable[..., Run], tmp_path: Path) -> None:
+    java = tmp_path / "java-11" / "bin" / "java"
+    java.parent.mkdir(parents=True)
+    java.write_text("#!/bin/sh\necho 'openjdk version \"11.0.22\" 2024-01-16' >&2\n")
+    java.chmod(0o755)
+    kafka = run(JAVA_HOME=str(tmp_path / "java-11"))
+    assert kafka.process.wait(20) == 1
+    assert re.search(r"^kgroup: Found Java 11 \(.*java\), which is too old\..*JAVA_HOME", kafka.errors, re.MULTILINE)
+
+
+def test_help_shows_examples() -> None:
+    shown = subprocess.run([*COMMAND, "--help"], capture_output=True, text=True, check=True).stdout
+    for words in ("kgroup kafka run --nodes 3", "--data-dir", "--port"):
+        assert words in shown
