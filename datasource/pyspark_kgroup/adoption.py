@@ -5,7 +5,7 @@ Runs on: driver. Pure.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
 
 from pyspark_kgroup.checkpoint import Checkpoint, Period
@@ -28,7 +28,7 @@ class Start:
 
     Attributes:
         offset: the offset itself, or the `Place` it is to be looked up at.
-        rewinds: the group's committed offset plays no part, so the first commit may go below it.
+        rewinds: the group's committed offset plays no part, and adoption overrules it.
     """
 
     offset: int | Place
@@ -77,18 +77,21 @@ def adopted_start(
 
 
 def period_of(
-    partition: TopicPartition, offset: int, *, checkpoint: Checkpoint, seat: str, tenure: MemberIdentity
+    partition: TopicPartition,
+    offset: int,
+    *,
+    checkpoint: Checkpoint,
+    topic: TopicDescription,
+    seat: str,
+    tenure: MemberIdentity,
 ) -> Period:
     """The ownership period that begins with this adoption.
 
     It is the checkpoint's own period if the same seat comes back in the same generation to where it stood: then nothing
     has changed, and nothing needs to be written.
     """
+    fresh = Period(topic_id=topic_key(topic), start=offset, seat=seat, generation=tenure.generation)
     before = checkpoint.owned.get(partition)
-    if (
-        before is not None
-        and before.position == offset
-        and (before.period.seat, before.period.generation) == (seat, tenure.generation)
-    ):
+    if before is not None and before.position == offset and replace(before.period, start=offset) == fresh:
         return before.period
-    return Period(start=offset, seat=seat, generation=tenure.generation)
+    return fresh

@@ -1,18 +1,18 @@
 """The boundary between two micro-batches: the only place where partitions are adopted and given up.
 
 Runs on: driver. The order is the promise (design section 7): commit what is durable, give up what must go, adopt what
-arrived, list end offsets, apply limits. Rules and bookkeeping are pure (`adoption`, `ledger`); this module is the order.
+arrived, list end offsets, apply limits. Rules and bookkeeping are pure (`adoption`, `ledger`); here is the order.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 
-from pyspark_kgroup.adoption import Place, adopted_start, period_of
+from pyspark_kgroup.adoption import Place, adopted_start, period_of, topic_key
 from pyspark_kgroup.checkpoint import Checkpoint
-from pyspark_kgroup.ledger import Holding, Ledger
+from pyspark_kgroup.ledger import Holding, Ledger, holders_of
 from pyspark_kgroup.options import SourceOptions
 from pyspark_kgroup.plan import limited
 from spark_kgroup.errors import GroupUnsettled
@@ -23,12 +23,15 @@ from spark_kgroup.limits import (
     ORPHAN_CHECK_INTERVAL_MS,
     SETTLE_TIMEOUT_MS,
 )
-from spark_kgroup.model import DescribedGroup, TopicDescription, TopicPartition
+from spark_kgroup.model import DescribedGroup, MemberIdentity, TopicDescription, TopicPartition
 from spark_kgroup.runtime.group import GroupView, SeatView
 from spark_kgroup.runtime.session import monotonic_ms
 from spark_kgroup.runtime.thread import GroupRuntime
 
 log = logging.getLogger(__name__)
+
+Tenures = dict[tuple[str, TopicPartition], MemberIdentity]
+"""(instance id, partition) -> the identity under which the seat's ownership began."""
 
 _HANDOVER_ROUNDS = 4
 """A cooperative rebalance takes two generations; one more pair for a group that moved on meanwhile."""
@@ -74,7 +77,9 @@ class Boundary:
                 return start
         view = self._look_for_orphans(start, view)
         self._topics = self._topics_for(view)
-        self._adopt(start, view)
+        self._ledger.drop_renewed(self._topics)
+        if not self._adopt(start, view):
+            return start
         self._commit_durable(start, view)
         return self._ledger.checkpoint(start, self._topics, self._positions(start, limit))
 
@@ -92,9 +97,10 @@ class Boundary:
             self._commit_durable(start, view)
             if not any(seat.to_give_up for seat in view.seats):
                 break
-            if not self._give_up(start, view):
+            given_up = self._give_up(start, view)
+            if not given_up:
                 break
-            view = self._runtime.wait_until(lambda v: v.settled or _asks(v), HANDOVER_WAIT_MS)
+            view = self._runtime.wait_until(_after(given_up), HANDOVER_WAIT_MS)
         self._ledger.drop_lost(view)
         return view
 
@@ -111,8 +117,8 @@ class Boundary:
             self._ledger.acknowledged(acknowledged & offsets.keys(), offsets)
         return acknowledged
 
-    def _give_up(self, start: Checkpoint, view: GroupView) -> bool:
-        """Give up all that is asked for and that the group knows our position of; whether anything went."""
+    def _give_up(self, start: Checkpoint, view: GroupView) -> Tenures:
+        """Give up all that is asked for and that the group knows our position of; returns what went."""
         wanted = {seat.instance_id: (seat, self._ledger.to_hand_over(seat, start)) for seat in view.seats}
         self._commit(
             {
@@ -120,21 +126,47 @@ class Boundary:
                 for name, (seat, offsets) in wanted.items()
             }
         )
-        went = False
+        went: Tenures = {}
         for name, (seat, offsets) in wanted.items():
             safe = self._ledger.known_to_group(offsets)  # not acknowledged means not given up
             never_adopted = seat.to_give_up - self._ledger.holdings.keys()
-            if safe or never_adopted:
+            going = safe | (never_adopted - self._commit_remembered(start, seat, never_adopted))
+            if going:
                 self._ledger.hand_over(safe)
-                self._runtime.give_up(name, safe | never_adopted)
-                went = True
+                self._runtime.give_up(name, going)
+                went |= {(name, tp): seat.tenures[tp] for tp in going}
         return went
+
+    def _commit_remembered(
+        self, start: Checkpoint, seat: SeatView, partitions: Collection[TopicPartition]
+    ) -> frozenset[TopicPartition]:
+        """Tell the group how far we had read what we do not own, BEFORE it gets a new owner.
+
+        1. a batch is done; 2. the driver dies before the boundary that would commit it; 3. on return the partition is
+        asked for, or owned by nobody, before we adopt it. Without this its next owner would read the batch again.
+
+        Returns:
+            The partitions whose durable position the group does not have.
+        """
+        topics = self._runtime.topics(METADATA_MAX_AGE_MS) if partitions else {}
+        remembered = {
+            tp: position
+            for tp in partitions
+            if (position := start.position(tp)) is not None
+            and tp.topic in topics
+            and start.topics[tp.topic].topic_id == topic_key(topics[tp.topic])
+        }
+        committed = self._runtime.committed(remembered)
+        behind = {tp: position for tp, position in remembered.items() if position > (committed.get(tp) or 0)}
+        acknowledged = self._runtime.commit({seat.instance_id: (seat, behind)}) if behind else frozenset()
+        return frozenset(behind) - acknowledged
 
     def _first_settle(self, start: Checkpoint, view: GroupView) -> GroupView:
         """Wait until every seat is in the group and at rest, so that the first batch starts with all there is."""
         deadline_ms = monotonic_ms() + SETTLE_TIMEOUT_MS
         while not view.settled and (left_ms := deadline_ms - monotonic_ms()) > 0:
-            view = self._runtime.wait_until(lambda v: v.settled or _asks(v), left_ms)
+            # What could not be given up just now is tried again after a while, not at once.
+            view = self._runtime.wait_until(_moved_on_from(view), min(left_ms, HANDOVER_WAIT_MS))
             view = self._hand_over(start, view)
         self._settled_once = view.settled
         if not view.settled:
@@ -158,15 +190,23 @@ class Boundary:
             topics = self._runtime.topics(0)  # the leader saw the new partition before us
         return topics
 
-    def _adopt(self, start: Checkpoint, view: GroupView) -> None:
+    def _adopt(self, start: Checkpoint, view: GroupView) -> bool:
+        """Adopt what arrived; whether the group knows each start that overrules its committed offset.
+
+        If it does not, nothing may rely on such a start yet: 1. `startingOffsets` says 0, the group stands at 80;
+        2. a first batch 0..30 is planned; 3. the driver dies; 4. on return the further of 30 and 80 counts (it could
+        be another member's): 30..80 would be skipped.
+        """
         arrived = {
             tp: seat
-            for seat in view.seats
-            for tp in seat.tenures.keys() - seat.to_give_up - self._ledger.holdings.keys()
-            if tp.topic in self._topics and tp.partition < self._topics[tp.topic].partition_count
+            for tp, seat in holders_of(view).items()
+            if tp not in self._ledger.holdings
+            and tp not in seat.to_give_up
+            and tp.topic in self._topics
+            and tp.partition < self._topics[tp.topic].partition_count
         }
         if not arrived:
-            return
+            return True
         committed = self._runtime.committed(arrived)
         explicit = start.fresh and self._starts_where_told()
         starts = {
@@ -182,10 +222,35 @@ class Boundary:
         offsets = self._resolve({tp: s.offset for tp, s in starts.items()})
         for tp, seat in arrived.items():
             tenure = seat.tenures[tp]
-            period = period_of(tp, offsets[tp], checkpoint=start, seat=seat.instance_id, tenure=tenure)
+            period = period_of(
+                tp,
+                offsets[tp],
+                checkpoint=start,
+                topic=self._topics[tp.topic],
+                seat=seat.instance_id,
+                tenure=tenure,
+            )
             known = None if starts[tp].rewinds else committed.get(tp)
             self._ledger.adopt(tp, Holding(period=period, tenure=tenure, committed=known))
         log.info("adopted %s", {str(tp): offsets[tp] for tp in sorted(arrived)})
+        return self._rewind({tp: arrived[tp] for tp, place in starts.items() if place.rewinds}, offsets)
+
+    def _rewind(self, seats: Mapping[TopicPartition, SeatView], offsets: Mapping[TopicPartition, int]) -> bool:
+        """Commit the starts that overrule what the group has; what it does not acknowledge is not adopted yet."""
+        if not seats:
+            return True
+        by_name = {seat.instance_id: seat for seat in seats.values()}
+        acknowledged = self._commit(
+            {
+                name: (seat, {tp: offsets[tp] for tp in seats if seats[tp].instance_id == name})
+                for name, seat in by_name.items()
+            }
+        )
+        unheard = seats.keys() - acknowledged
+        self._ledger.forget(unheard)
+        if unheard:
+            log.warning("the group did not acknowledge where to start with %s; trying again", sorted(map(str, unheard)))
+        return not unheard
 
     def _starts_where_told(self) -> bool:
         """Whether an explicit `startingOffsets` wins over committed offsets: not if others work in the group."""
@@ -235,29 +300,22 @@ class Boundary:
         group = self._runtime.describe()
         if group.state != "Stable":
             return view  # still due at the next boundary
-        self._checked_rejoins = view.rejoins
         owned = {tp for member in group.members for tp in member.assignment}
         wanted = {tp for topic in self._runtime.topics(0).values() for tp in topic.partitions}
         orphans = wanted - owned
         if not orphans:
+            self._checked_rejoins = view.rejoins
             return view
         log.warning("partitions without an owner after a rejoin: %s", ", ".join(map(str, sorted(orphans))))
-        self._commit_orphans(start, view, orphans)
+        if self._commit_remembered(start, view.seats[0], orphans):
+            return view  # still due
+        self._checked_rejoins = view.rejoins
         self._runtime.force_rebalance(f"{len(orphans)} partitions have no owner")
         generation = view.seats[0].identity.generation
         moved = self._runtime.wait_until(
             lambda v: v.settled and v.seats[0].identity.generation != generation, HANDOVER_WAIT_MS
         )
         return self._hand_over(start, moved)
-
-    def _commit_orphans(self, start: Checkpoint, view: GroupView, orphans: Collection[TopicPartition]) -> None:
-        """Tell the group how far we had read what nobody owns, BEFORE it gets a new owner."""
-        remembered = {tp: position for tp in orphans if (position := start.position(tp)) is not None}
-        committed = self._runtime.committed(remembered)
-        behind = {tp: position for tp, position in remembered.items() if position > (committed.get(tp) or 0)}
-        if behind:
-            seat = view.seats[0]
-            self._runtime.commit({seat.instance_id: (seat, behind)})
 
     # ----------------------------------------------------------------------------- 4. end offsets, 5. limits
 
@@ -284,6 +342,25 @@ class Boundary:
 
     def _list(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, int]:
         return self._runtime.end_offsets(partitions, read_committed=self._options.read_committed)
+
+
+def _after(given_up: Tenures) -> Callable[[GroupView], bool]:
+    """Whether the seats have taken `given_up` and the group is at rest, or asks again.
+
+    Giving up is a message to the seat: a view taken before it arrives still shows what is gone, and would be answered
+    twice. The second answer could meet a partition that was assigned again meanwhile.
+    """
+
+    def taken(view: GroupView) -> bool:
+        held = {(seat.instance_id, tp): who for seat in view.seats for tp, who in seat.tenures.items()}
+        return all(held.get(key) != who for key, who in given_up.items()) and (view.settled or _asks(view))
+
+    return taken
+
+
+def _moved_on_from(seen: GroupView) -> Callable[[GroupView], bool]:
+    """Whether the group is at rest, or asks for something in another state than `seen`."""
+    return lambda view: view.settled or (view != seen and _asks(view))
 
 
 def _asks(view: GroupView) -> bool:

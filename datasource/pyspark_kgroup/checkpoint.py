@@ -48,11 +48,14 @@ class Period:
     """One ownership period of one partition, the same from adoption to giving up.
 
     Attributes:
+        topic_id: of the partition's topic; in the JSON it stands once, under `topics`. A topic that was deleted and
+            created again under its old name begins another period, even if all else is equal.
         start: offset where the period began (`from` in the JSON).
         seat: instance id of the seat that adopted it.
         generation: the group's generation at adoption.
     """
 
+    topic_id: str
     start: int
     seat: str
     generation: int
@@ -113,19 +116,20 @@ class Checkpoint:
         Raises:
             CheckpointError: another version's offset, or one that is not ours.
         """
-        version = raw.get("version")
+        version = raw.get("version") if isinstance(raw, Mapping) else None
         if version != VERSION:
             raise CheckpointError(
                 f"The checkpoint holds an offset of version {version!r}; this spark-kgroup reads version {VERSION}. "
                 "Use the release that wrote it, or start with a new checkpointLocation."
             )
         try:
+            topics = {
+                name: Topic(topic_id=str(t["id"]), first_sight=int(t["first_sight"]))
+                for name, t in raw["topics"].items()
+            }
             return Checkpoint(
-                topics={
-                    name: Topic(topic_id=str(t["id"]), first_sight=int(t["first_sight"]))
-                    for name, t in raw["topics"].items()
-                },
-                owned={tp: _owned(entry) for tp, entry in _flat(raw["owned"])},
+                topics=topics,
+                owned={tp: _owned(topics[tp.topic], entry) for tp, entry in _flat(raw["owned"])},
                 released={tp: int(entry) for tp, entry in _flat(raw["released"])},
             )
         except (KeyError, TypeError, ValueError, AttributeError) as error:
@@ -139,8 +143,13 @@ EMPTY: Final = Checkpoint()
 """What `initialOffset` returns: constant, without I/O (Spark does not persist it and asks again on a replay)."""
 
 
-def _owned(entry: Mapping[str, Any]) -> Owned:
-    period = Period(start=int(entry["from"]), seat=str(entry["seat"]), generation=int(entry["generation"]))
+def _owned(topic: Topic, entry: Mapping[str, Any]) -> Owned:
+    period = Period(
+        topic_id=topic.topic_id,
+        start=int(entry["from"]),
+        seat=str(entry["seat"]),
+        generation=int(entry["generation"]),
+    )
     return Owned(period=period, position=int(entry["pos"]))
 
 

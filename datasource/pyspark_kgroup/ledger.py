@@ -37,11 +37,27 @@ class Ledger:
 
     def drop_lost(self, view: GroupView) -> frozenset[TopicPartition]:
         """Forget what is no longer held, or not without a break; returns it."""
-        tenures = {tp: who for seat in view.seats for tp, who in seat.tenures.items()}
-        lost = frozenset(tp for tp, holding in self.holdings.items() if tenures.get(tp) != holding.tenure)
-        for tp in lost:
-            del self.holdings[tp]
+        holders = holders_of(view)
+        lost = frozenset(
+            tp
+            for tp, holding in self.holdings.items()
+            if tp not in holders or holders[tp].tenures[tp] != holding.tenure
+        )
+        self.forget(lost)
         return lost
+
+    def drop_renewed(self, topics: Mapping[str, TopicDescription]) -> None:
+        """Forget partitions of topics that were deleted and created again: what is held now is another partition."""
+        self.forget(
+            tp
+            for tp, holding in list(self.holdings.items())
+            if tp.topic in topics and topic_key(topics[tp.topic]) != holding.period.topic_id
+        )
+
+    def forget(self, partitions: Iterable[TopicPartition]) -> None:
+        """No longer own `partitions`, without a word to the group."""
+        for tp in partitions:
+            del self.holdings[tp]
 
     def adopt(self, partition: TopicPartition, holding: Holding) -> None:
         """Own `partition` from now on."""
@@ -67,12 +83,16 @@ class Ledger:
         Never below what is committed: the broker checks the member, not who owns the partition.
         """
         found: dict[TopicPartition, int] = {}
-        for tp in seat.tenures.keys() & self.holdings.keys():
+        for tp in self._held_by(seat):
             before = start.owned.get(tp)
             durable = before is not None and before.period == self.holdings[tp].period
             if before is not None and durable and self._ahead(tp, before.position):
                 found[tp] = before.position
         return found
+
+    def _held_by(self, seat: SeatView) -> list[TopicPartition]:
+        """What we adopted through this very seat, without a break since."""
+        return [tp for tp, who in seat.tenures.items() if tp in self.holdings and self.holdings[tp].tenure == who]
 
     def _ahead(self, partition: TopicPartition, position: int) -> bool:
         committed = self.holdings[partition].committed
@@ -80,7 +100,7 @@ class Ledger:
 
     def to_hand_over(self, seat: SeatView, start: Checkpoint) -> dict[TopicPartition, int]:
         """What this seat must give up of what we adopted, with the position the next owner shall start from."""
-        return {tp: self.position(tp, start) for tp in seat.to_give_up & self.holdings.keys()}
+        return {tp: self.position(tp, start) for tp in self._held_by(seat) if tp in seat.to_give_up}
 
     def known_to_group(self, positions: Mapping[TopicPartition, int]) -> frozenset[TopicPartition]:
         """Those of `positions` that the group already has, or has gone beyond."""
@@ -110,6 +130,15 @@ class Ledger:
                 if tp not in self.holdings and tp not in self._handed_over and tp.topic not in renewed
             },
         )
+
+
+def holders_of(view: GroupView) -> dict[TopicPartition, SeatView]:
+    """Which seat holds each partition. If two believe to, the newer tenure counts: the other seat was expelled."""
+    by_age = sorted(
+        ((seat.tenures[tp].generation, tp, seat) for seat in view.seats for tp in seat.tenures),
+        key=lambda held: held[0],
+    )
+    return {tp: seat for _, tp, seat in by_age}
 
 
 def _topics(start: Checkpoint, topics: Mapping[str, TopicDescription]) -> dict[str, Topic]:

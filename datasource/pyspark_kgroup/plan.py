@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from pyspark_kgroup.checkpoint import Checkpoint, Owned
+from pyspark_kgroup.checkpoint import Checkpoint
 from spark_kgroup.model import TopicPartition
 
 Ranges = dict[TopicPartition, tuple[int, int]]
@@ -25,28 +25,19 @@ def ranges_by_seat(start: Checkpoint, end: Checkpoint) -> dict[str, Ranges]:
     """
     plan: dict[str, Ranges] = {}
     for partition, owned in sorted(end.owned.items(), key=lambda item: item[0]):
-        first = _first_offset(start, end, partition, owned)
+        before = start.owned.get(partition)
+        first = before.position if before is not None and before.period == owned.period else owned.period.start
         assert owned.position >= first, f"{partition} would run backwards: {first} to {owned.position}"
         if owned.position > first:
             plan.setdefault(owned.period.seat, {})[partition] = (first, owned.position)
     return plan
 
 
-def _first_offset(start: Checkpoint, end: Checkpoint, partition: TopicPartition, owned: Owned) -> int:
-    before = start.owned.get(partition)
-    same_topic = _topic_id(start, partition) == _topic_id(end, partition)
-    if before is not None and same_topic and before.period == owned.period:
-        return before.position
-    return owned.period.start
-
-
-def _topic_id(checkpoint: Checkpoint, partition: TopicPartition) -> str | None:
-    topic = checkpoint.topics.get(partition.topic)
-    return topic.topic_id if topic is not None else None
-
-
 def limited(available: Mapping[TopicPartition, tuple[int, int]], limit: int | None) -> dict[TopicPartition, int]:
     """End offsets that take at most `limit` offsets in all, shared in proportion to what each partition has.
+
+    If there is room for it, each partition that has anything takes at least one: a long backlog in one partition must
+    not hold up a single record in another (Spark's KafkaMicroBatchStream.rateLimit rounds small shares up likewise).
 
     Args:
         available: partition -> (position, end offset), position <= end offset.
@@ -55,14 +46,16 @@ def limited(available: Mapping[TopicPartition, tuple[int, int]], limit: int | No
     Returns:
         Partition -> new position. If `limit` cuts, exactly `limit` offsets are taken.
     """
-    sizes = {tp: end - position for tp, (position, end) in available.items()}
-    total = sum(sizes.values())
-    if limit is None or total <= limit:
+    sizes = {tp: end - position for tp, (position, end) in available.items() if end > position}
+    if limit is None or sum(sizes.values()) <= limit:
         return {tp: end for tp, (_, end) in available.items()}
-    shares = {tp: size * limit // total for tp, size in sizes.items()}
-    left = limit - sum(shares.values())
-    # What rounding left over goes to the largest remainders, so that no partition starves.
-    by_remainder = sorted(sizes, key=lambda tp: (-(sizes[tp] * limit % total), tp))
-    for tp in by_remainder[:left]:
+    least = 1 if len(sizes) <= limit else 0
+    spare = limit - least * len(sizes)
+    rest = {tp: size - least for tp, size in sizes.items()}
+    total = sum(rest.values())
+    shares = {tp: least + size * spare // total for tp, size in rest.items()}
+    # What rounding left over goes to the largest remainders.
+    by_remainder = sorted(rest, key=lambda tp: (-(rest[tp] * spare % total), tp))
+    for tp in by_remainder[: limit - sum(shares.values())]:
         shares[tp] += 1
-    return {tp: position + shares[tp] for tp, (position, _) in available.items()}
+    return {tp: position + shares.get(tp, 0) for tp, (position, _) in available.items()}

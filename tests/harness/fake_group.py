@@ -2,8 +2,8 @@
 
 The broker's half (`assigned`, `committed`, `generation`) and the seats' half (what each believes to hold) are kept
 apart, as in life: a seat may not know yet that it was expelled. One other application works in the group; it reads,
-commits and hands over like a good neighbour. Rebalances are cooperative (KIP-429): what somebody still claims is withheld
-for a generation, and handing it over needs a further one.
+commits and hands over like a good neighbour. Rebalances are cooperative (KIP-429): what somebody still claims is
+withheld for a generation, and handing it over needs a further one.
 
 The broker checks every commit (`_check_commit`) and every giving up: what must never happen raises `Violation` at once.
 """
@@ -60,6 +60,7 @@ class FakeGroup:
         meanwhile: called inside every call of the runtime: the world does not stand still while we ask.
         commit_fate: what becomes of the next commit of a seat: "ok", "lost" (not carried out), "unheard" (carried out,
             the answer is lost) or "refused".
+        stable: last stable offset of partitions with an open transaction.
         rewinds: partitions whose committed offset may go back, because an explicit `startingOffsets` says so.
     """
 
@@ -73,6 +74,7 @@ class FakeGroup:
         self.assigned: dict[TopicPartition, str] = {}
         self.other: dict[TopicPartition, int] = {}
         self.other_read: list[tuple[TopicPartition, int, int]] = []
+        self.stable: dict[TopicPartition, int] = {}
         self.rewinds: set[TopicPartition] = set()
         self.meanwhile: Callable[[], None] = _idle
         self.commit_fate: Callable[[], str] = lambda: "ok"
@@ -180,7 +182,7 @@ class FakeGroup:
         self.rebalance()
 
     def restart(self) -> None:
-        """Our driver is new: every seat rejoins without a member id and gets the group's word, not its own (KIP-345)."""
+        """Our driver is new: every seat rejoins without a member id and is told what it holds (KIP-345)."""
         self._mailbox.clear()
         self._seen_topics = ({}, -(10**9))
         for name in [name for name, seat in self.seats.items() if seat.expelled]:
@@ -224,7 +226,7 @@ class FakeGroup:
     def give_up(self, instance_id: str, partitions: frozenset[TopicPartition]) -> None:
         seat = self.seats[instance_id]
         twice = [tp for s, tps in self._mailbox if s is seat for tp in tps & partitions]
-        if twice and not __import__("os").environ.get("TWICE_OK"):
+        if twice:
             raise Violation(f"{instance_id} gives up twice: {twice}")
         self._mailbox.append((seat, partitions))
 
@@ -240,7 +242,8 @@ class FakeGroup:
 
     def end_offsets(self, partitions: Iterable[TopicPartition], *, read_committed: bool) -> dict[TopicPartition, int]:
         self.meanwhile()
-        return {tp: self.log[tp][1] for tp in partitions}
+        ends = {tp: self.log[tp][1] for tp in partitions}
+        return {tp: min(end, self.stable.get(tp, end)) if read_committed else end for tp, end in ends.items()}
 
     def start_offsets(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
         return {tp: self.log[tp][0] for tp in partitions}

@@ -1,0 +1,135 @@
+"""What Spark's driver does around a boundary: logs, batches, replays and crashes, against a `FakeGroup`."""
+
+import json
+from dataclasses import dataclass, field
+
+from harness.fake_group import FakeGroup
+from pyspark_kgroup.boundary import Boundary
+from pyspark_kgroup.checkpoint import EMPTY, Checkpoint
+from pyspark_kgroup.plan import Ranges, ranges_by_seat
+from spark_kgroup.limits import END_OFFSETS_MAX_AGE_MS
+from spark_kgroup.model import TopicPartition
+
+EARLIEST = -2
+
+
+@dataclass
+class StartingOffsets:
+    """As `options.SourceOptions.starting_offsets`."""
+
+    committed: bool = True
+    place: int = EARLIEST
+
+    def offset_of(self, _: TopicPartition) -> int:
+        return self.place
+
+
+@dataclass
+class Options:
+    """What the boundary asks of `SourceOptions`."""
+
+    instance_ids: tuple[str, ...]
+    group_id: str = "g"
+    read_committed: bool = False
+    starting_offsets: StartingOffsets = field(default_factory=StartingOffsets)
+
+
+class Crash(Exception):
+    """The driver dies here."""
+
+
+@dataclass
+class Driver:
+    """Spark's side: an offset log, a commit log, an idempotent sink, and a boundary that dies with each restart.
+
+    Attributes:
+        planned: the offset log: the end of each batch, as JSON.
+        batches_done: the length of the commit log.
+        sink: batch -> what it read; a replay must read the same.
+        exposed: what was planned and unknown to the group when the driver died: if the group moves on before the
+            driver is back, another application may read it too (design section 7, *what is promised*).
+    """
+
+    group: FakeGroup
+    starting: StartingOffsets = field(default_factory=StartingOffsets)
+    read_committed: bool = False
+    planned: list[str] = field(default_factory=list)
+    batches_done: int = 0
+    sink: dict[int, Ranges] = field(default_factory=dict)
+    exposed: list[tuple[TopicPartition, int, int]] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.start()
+
+    def start(self) -> None:
+        options = Options(
+            instance_ids=self.group.instance_ids, starting_offsets=self.starting, read_committed=self.read_committed
+        )
+        self.boundary = Boundary(self.group, options)  # not a GroupRuntime by type, but by its calls
+
+    def restart(self) -> None:
+        """The driver comes back: an unfinished batch is read again, with the same plan."""
+        last = loads(self.planned[-1]) if self.planned else EMPTY
+        for tp, owned in last.owned.items():
+            self.exposed.append((tp, self.group.committed_now.get(tp, 0), owned.position))
+        self.group.restart()
+        self.start()
+        if len(self.planned) > self.batches_done:
+            self.run_batch()
+
+    @property
+    def durable(self) -> Checkpoint:
+        """The end of the last completed batch, as it comes back from Spark's log."""
+        return loads(self.planned[self.batches_done - 1]) if self.batches_done else EMPTY
+
+    def ask(self, limit: int | None = None) -> Checkpoint:
+        return self.boundary.advance(self.durable, limit)
+
+    def trigger(self, limit: int | None = None, crash: str = "") -> bool:
+        """One trigger; whether a batch ran. `crash` says where the driver dies: unplanned, unread, uncommitted."""
+        before = self.durable
+        end = self.ask(limit)
+        if dumps(end) == dumps(before):
+            return False
+        if crash == "unplanned":
+            raise Crash
+        self.planned.append(dumps(end))
+        if crash == "unread":
+            raise Crash
+        self.run_batch(crash)
+        return True
+
+    def run_batch(self, crash: str = "") -> None:
+        batch = self.batches_done
+        start, end = self.durable, loads(self.planned[batch])
+        plan = ranges_by_seat(start, end)
+        read = {tp: span for ranges in plan.values() for tp, span in ranges.items()}
+        assert sum(len(ranges) for ranges in plan.values()) == len(read), "one partition, two seats"
+        assert self.sink.setdefault(batch, read) == read, "a replay reads something else"
+        if crash == "uncommitted":
+            raise Crash
+        self.batches_done += 1
+
+    def drain(self, triggers_max: int = 60) -> None:
+        for _ in range(triggers_max):
+            self.group.now_ms += END_OFFSETS_MAX_AGE_MS + 1
+            if not self.trigger() and not any(seat.to_give_up for seat in self.group.seats.values()):
+                return
+        raise AssertionError("never came to rest")
+
+    @property
+    def rows(self) -> dict[TopicPartition, list[tuple[int, int]]]:
+        """What the completed batches read, in order."""
+        found: dict[TopicPartition, list[tuple[int, int]]] = {}
+        for batch in range(self.batches_done):
+            for tp, span in self.sink.get(batch, {}).items():
+                found.setdefault(tp, []).append(span)
+        return found
+
+
+def dumps(checkpoint: Checkpoint) -> str:
+    return json.dumps(checkpoint.to_json())
+
+
+def loads(text: str) -> Checkpoint:
+    return Checkpoint.from_json(json.loads(text))

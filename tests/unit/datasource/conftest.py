@@ -1,0 +1,38 @@
+"""A model group, Spark's driver in front of it, and one clock for both."""
+
+from collections.abc import Callable
+
+import pytest
+from harness.fake_driver import Driver, StartingOffsets
+from harness.fake_group import FakeGroup
+
+from pyspark_kgroup import boundary as boundary_module
+
+Clock = Callable[[FakeGroup], None]
+World = Callable[..., tuple[FakeGroup, Driver]]
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    """The boundary's clock is the group's."""
+    current: list[FakeGroup] = []
+    monkeypatch.setattr(boundary_module, "monotonic_ms", lambda: current[0].now_ms)
+    return lambda group: current.__setitem__(slice(None), [group])
+
+
+@pytest.fixture
+def world(clock: Clock) -> World:
+    def build(
+        partitions: int = 1,
+        seats: int = 1,
+        records: int = 0,
+        starting: StartingOffsets | None = None,
+        read_committed: bool = False,
+    ) -> tuple[FakeGroup, Driver]:
+        group = FakeGroup({"t": partitions}, seats)
+        clock(group)
+        for tp in sorted(group.log):
+            group.produce(tp, records)
+        return group, Driver(group, starting or StartingOffsets(), read_committed)
+
+    return build

@@ -1,0 +1,407 @@
+"""The boundary against a model of the group: the sequences that matter, each by name (design section 7)."""
+
+from collections.abc import Callable
+from itertools import pairwise
+
+import pytest
+from harness.fake_driver import Crash, Driver, StartingOffsets, dumps
+from harness.fake_group import OTHER, FakeGroup
+
+from spark_kgroup.errors import GroupUnsettled
+from spark_kgroup.limits import END_OFFSETS_MAX_AGE_MS, METADATA_MAX_AGE_MS, SETTLE_TIMEOUT_MS
+from spark_kgroup.model import TopicPartition
+
+P0, P1 = (TopicPartition("t", index) for index in range(2))
+LATEST = -1
+
+World = Callable[..., tuple[FakeGroup, Driver]]
+
+
+# ------------------------------------------------------------------------------------------------ the order
+
+
+def test_commits_only_what_is_durable_and_reaches_lag_zero(world: World) -> None:
+    group, driver = world(records=100)
+    driver.ask(limit=60)  # Spark never uses this one
+    assert group.commits == []
+    driver.trigger(limit=60)
+    assert group.commits == []
+    driver.trigger(limit=60)
+    assert group.commits == [("seat-0", {P0: 60})]
+    driver.drain()
+    assert group.committed_now == {P0: 100}
+    assert driver.rows == {P0: [(0, 60), (60, 100)]}
+
+
+def test_nothing_new_is_the_same_bytes_and_commits_nothing(world: World) -> None:
+    group, driver = world(partitions=3, seats=2, records=10)
+    driver.drain()
+    before, commits = dumps(driver.durable), len(group.commits)
+    for _ in range(5):
+        group.now_ms += 10
+        assert dumps(driver.ask()) == before
+    assert len(group.commits) == commits
+
+
+def test_an_adoption_is_made_durable_by_an_empty_batch_and_then_committed(world: World) -> None:
+    group, driver = world()
+    assert driver.trigger()
+    assert driver.rows == {}
+    assert driver.durable.owned[P0].position == 0
+    assert not driver.trigger()
+    assert group.committed_now == {P0: 0}
+
+
+def test_end_offsets_serve_idle_triggers_for_a_short_time_only(world: World) -> None:
+    group, driver = world(records=10)
+    driver.drain()
+    group.produce(P0, 5)
+    assert not driver.trigger()
+    group.now_ms += END_OFFSETS_MAX_AGE_MS + 1
+    assert driver.trigger()
+
+
+@pytest.mark.parametrize("crash", ["unplanned", "unread", "uncommitted"])
+def test_a_crash_anywhere_reads_each_record_once(world: World, crash: str) -> None:
+    group, driver = world(partitions=2, seats=2, records=100)
+    driver.trigger(limit=50)
+    with pytest.raises(Crash):
+        driver.trigger(limit=50, crash=crash)
+    generation = group.generation
+    driver.restart()
+    driver.drain()
+    assert group.generation == generation
+    assert {tp: (spans[0][0], spans[-1][1]) for tp, spans in driver.rows.items()} == {P0: (0, 100), P1: (0, 100)}
+    assert all(a[1] == b[0] for spans in driver.rows.values() for a, b in pairwise(spans))
+    assert group.committed_now == {P0: 100, P1: 100}
+
+
+def test_read_committed_stops_before_an_open_transaction(world: World) -> None:
+    group, driver = world(records=10, read_committed=True)
+    group.stable = {P0: 6}
+    driver.drain()
+    assert driver.rows == {P0: [(0, 6)]}
+    del group.stable[P0]
+    driver.drain()
+    assert driver.rows == {P0: [(0, 6), (6, 10)]}
+
+
+# ------------------------------------------------------------------------------------------- giving up
+
+
+def test_a_partition_moves_between_our_seats_within_one_boundary(world: World) -> None:
+    group, driver = world(partitions=2, seats=2, records=10)
+    driver.drain()
+    group.move(P0, "seat-1")
+    group.produce(P0, 5)
+    group.now_ms += END_OFFSETS_MAX_AGE_MS + 1
+    driver.trigger()
+    assert driver.durable.owned[P0].period.seat == "seat-1"
+    assert driver.rows[P0] == [(0, 10), (10, 15)]
+
+
+def test_not_acknowledged_means_not_given_up(world: World) -> None:
+    group, driver = world(records=10)
+    driver.trigger()
+    group.move(P0, OTHER)
+    for fate in ("lost", "unheard", "refused"):
+        group.commit_fate = lambda fate=fate: fate
+        driver.trigger()
+        assert P0 in group.seats["seat-0"].tenures
+        assert P0 not in group.other
+    group.commit_fate = lambda: "ok"
+    driver.trigger()
+    assert group.other == {P0: 10}
+
+
+def test_what_was_never_adopted_is_given_up_at_once(world: World) -> None:
+    group, driver = world(partitions=2, seats=1, records=10)
+    group.move(P1, OTHER)
+    driver.drain()
+    assert group.other == {P1: 0}
+    assert driver.rows == {P0: [(0, 10)]}
+
+
+def test_a_seat_is_told_once_to_give_up(world: World) -> None:
+    """1. giving up is a message; 2. the next look may come before it is taken and shows the old state."""
+    group, driver = world(partitions=3, seats=2, records=10)
+    driver.drain()
+    group.spread([OTHER, "seat-1", "seat-0"])
+    driver.drain()  # the model raises Violation if told twice
+    assert set(group.other) == {P0}
+
+
+def test_durable_positions_are_committed_before_giving_up_what_this_process_never_adopted(world: World) -> None:
+    """1. the driver dies before the boundary that commits 10; 2. it comes back and its seat still holds P;
+    3. P is revoked before the first boundary. The next owner must start at 10, not where the group was told last.
+    """
+    group, driver = world(records=10)
+    driver.trigger()
+    group.restart()
+    driver.start()
+    group.move(P0, OTHER)
+    driver.drain()
+    assert group.other == {P0: 10}
+
+
+def test_durable_positions_of_a_recreated_topic_are_not_committed_before_giving_up(world: World) -> None:
+    group, driver = world(records=10)
+    driver.trigger()
+    group.create_topic("t", 1)
+    group.restart()
+    driver.start()
+    group.rebalance()
+    group.move(P0, OTHER)
+    driver.drain()
+    assert group.other == {P0: 0}
+
+
+def test_a_commit_that_fails_before_giving_up_keeps_what_was_never_adopted(world: World) -> None:
+    group, driver = world(records=10)
+    driver.trigger()
+    group.restart()
+    driver.start()
+    group.move(P0, OTHER)
+    group.commit_fate = lambda: "lost"
+    before = group.now_ms
+    driver.trigger()
+    assert not group.other
+    assert group.now_ms - before <= SETTLE_TIMEOUT_MS + 5_000
+    assert len(group.commits) == 0
+    group.commit_fate = lambda: "ok"
+    driver.drain()
+    assert group.other == {P0: 10}
+
+
+def test_waiting_for_a_seat_that_cannot_give_up_does_not_spin(world: World) -> None:
+    group, driver = world(records=10)
+    driver.trigger()
+    group.restart()
+    driver.start()
+    group.move(P0, OTHER)
+    asked: list[int] = []
+    group.commit_fate = lambda: asked.append(group.now_ms) or "lost"
+    driver.trigger()
+    assert 1 < len(asked) <= 2 * SETTLE_TIMEOUT_MS // 1000
+
+
+# ------------------------------------------------------------------------------------------------ losing
+
+
+def test_what_was_lost_and_comes_back_is_not_read_twice(world: World) -> None:
+    group, driver = world(records=10)
+    driver.trigger()
+    group.target = {}
+    group.expel("seat-0")
+    group.notice("seat-0")
+    driver.trigger()
+    assert driver.durable.released == {P0: 10}
+    assert not driver.durable.owned
+    group.produce(P0, 5)
+    group.move(P0, "seat-0")
+    driver.drain()
+    assert driver.rows == {P0: [(0, 10), (10, 15)]}
+    assert group.committed_now == {P0: 15}
+
+
+def test_what_others_read_meanwhile_is_not_read_again(world: World) -> None:
+    group, driver = world(records=10)
+    driver.trigger()
+    driver.trigger()
+    group.expel("seat-0")
+    group.move(P0, OTHER)
+    group.notice("seat-0")
+    group.produce(P0, 10)
+    driver.trigger()
+    group.other_reads(P0, 7)
+    group.move(P0, "seat-0")
+    group.other_gives_up()
+    driver.drain()
+    assert driver.rows == {P0: [(0, 10), (17, 20)]}
+
+
+@pytest.mark.parametrize(("old", "new"), [("seat-0", "seat-1"), ("seat-1", "seat-0")])
+def test_a_seat_that_does_not_know_it_was_expelled_gives_way_to_the_real_owner(
+    world: World, old: str, new: str
+) -> None:
+    group, driver = world(seats=2, records=10)
+    group.move(P0, old)
+    driver.drain()
+    group.expel(old)
+    group.move(P0, new)
+    group.produce(P0, 5)
+    group.now_ms += END_OFFSETS_MAX_AGE_MS + 1
+    driver.trigger()
+    assert driver.durable.owned[P0].period.seat == new
+    driver.drain()
+    assert group.committed_now == {P0: 15}
+    assert driver.rows == {P0: [(0, 10), (10, 15)]}
+
+
+def test_an_orphan_is_committed_and_gets_an_owner(world: World) -> None:
+    """1. a sync revokes P; 2. the driver dies before the boundary; 3. its seat comes back without P."""
+    group, driver = world(records=10)
+    driver.trigger()
+    group.move(P0, OTHER)
+    driver.restart()
+    assert P0 not in group.seats["seat-0"].tenures
+    driver.drain()
+    assert len(group.forced) == 1
+    assert group.other == {P0: 10}
+
+
+def test_an_orphan_gets_no_owner_before_the_group_knows_our_position(world: World) -> None:
+    group, driver = world(records=10)
+    driver.trigger()
+    group.move(P0, OTHER)
+    driver.restart()
+    group.commit_fate = lambda: "lost"
+    driver.trigger()
+    assert not group.forced
+    group.commit_fate = lambda: "ok"
+    group.now_ms += 2_000
+    driver.trigger()
+    assert group.other == {P0: 10}
+
+
+def test_the_look_for_orphans_waits_until_the_group_is_stable(world: World) -> None:
+    group, driver = world(records=10)
+    group.target[group.add_partition("t")] = "seat-0"
+    group.state = "PreparingRebalance"
+    driver.trigger()
+    assert not group.forced
+    group.state = "Stable"
+    group.now_ms += 2_000
+    driver.drain()
+    assert len(group.forced) == 1
+    assert set(driver.durable.owned) == {P0, P1}
+
+
+# ------------------------------------------------------------------------------ where adoption starts
+
+
+@pytest.mark.parametrize("crash", ["unplanned", "unread", "uncommitted"])
+def test_an_explicit_start_survives_a_crash_in_the_first_batch(world: World, crash: str) -> None:
+    """1. the group stands at 80; 2. a fresh checkpoint says earliest; 3. the first batch dies. Nothing is skipped."""
+    group, driver = world(records=100, starting=StartingOffsets(committed=False))
+    group.committed_now = {P0: 80}
+    group.rewinds = {P0}
+    with pytest.raises(Crash):
+        driver.trigger(limit=30, crash=crash)
+    driver.restart()
+    driver.drain()
+    spans = driver.rows[P0]
+    assert (spans[0][0], spans[-1][1], sum(b - a for a, b in spans)) == (0, 100, 100)
+    assert group.committed_now == {P0: 100}
+
+
+def test_an_explicit_start_waits_until_the_group_knows_it(world: World) -> None:
+    group, driver = world(partitions=2, seats=2, records=100, starting=StartingOffsets(committed=False))
+    group.committed_now = {P0: 80, P1: 80}
+    group.rewinds = {P0, P1}
+    fates = iter(["ok", "lost"])
+    group.commit_fate = lambda: next(fates)
+    assert not driver.trigger()
+    group.commit_fate = lambda: "ok"
+    driver.drain()
+    assert {tp: spans[0][0] for tp, spans in driver.rows.items()} == {P0: 0, P1: 0}
+
+
+def test_committed_offsets_win_over_an_explicit_start_if_others_work_in_the_group(
+    world: World, caplog: pytest.LogCaptureFixture
+) -> None:
+    group, driver = world(partitions=2, records=100, starting=StartingOffsets(committed=False))
+    group.committed_now = {P0: 80}
+    group.move(P1, OTHER)
+    driver.drain()
+    assert driver.rows == {P0: [(80, 100)]}
+    assert "startingOffsets" in caplog.text
+    assert OTHER in caplog.text
+
+
+def test_latest_starts_at_the_end(world: World) -> None:
+    group, driver = world(records=100, starting=StartingOffsets(committed=False, place=LATEST))
+    driver.trigger()
+    group.produce(P0, 5)
+    driver.drain()
+    assert driver.rows == {P0: [(100, 105)]}
+
+
+def test_an_added_partition_is_read_from_earliest_and_moves_nothing(world: World) -> None:
+    group, driver = world(records=10, starting=StartingOffsets(committed=False, place=LATEST))
+    driver.drain()
+    added = group.add_partition("t")
+    group.produce(added, 7)
+    group.move(added, "seat-0")
+    driver.drain()
+    assert driver.rows == {added: [(0, 7)]}
+
+
+def test_a_recreated_topic_is_read_from_its_beginning(world: World) -> None:
+    """The old positions are ahead of, within, or equal to what the new topic has: none of them applies."""
+    group, driver = world(partitions=2, records=100)
+    driver.drain()
+    group.create_topic("t", 2)
+    group.produce(P0, 10)
+    group.produce(P1, 100)
+    group.now_ms += METADATA_MAX_AGE_MS + 1
+    driver.drain()
+    assert driver.rows == {P0: [(0, 100), (0, 10)], P1: [(0, 100), (0, 100)]}
+    assert group.committed_now == {P0: 10, P1: 100}
+
+
+def test_a_topic_recreated_while_we_did_not_look_is_read_from_its_beginning(world: World) -> None:
+    """Our commit for the old topic lands on the new one before metadata shows that it is another."""
+    group, driver = world(records=100)
+    driver.trigger()
+    group.create_topic("t", 1)
+    group.produce(P0, 10)
+    group.rewinds = {P0}
+    driver.trigger()
+    group.now_ms += METADATA_MAX_AGE_MS + 1
+    driver.drain()
+    assert driver.rows == {P0: [(0, 100), (0, 10)]}
+    assert group.committed_now == {P0: 10}
+
+
+# ---------------------------------------------------------------------------------------- AvailableNow
+
+
+def test_frozen_end_offsets_bound_the_run_and_cover_what_arrives_later(world: World) -> None:
+    group, driver = world(partitions=2, records=10)
+    group.move(P1, OTHER)
+    driver.boundary.freeze()
+    driver.trigger(limit=4)
+    group.produce(P0, 50)
+    group.produce(P1, 50)
+    added = group.add_partition("t")
+    group.produce(added, 5)
+    group.target |= {P1: "seat-0", added: "seat-0"}
+    group.other_gives_up()
+    group.rebalance()
+    group.other_gives_up()
+    driver.drain()
+    assert {tp: spans[-1][1] for tp, spans in driver.rows.items()} == {P0: 10, P1: 10}
+    driver.boundary.freeze()
+    driver.drain()
+    assert {tp: spans[-1][1] for tp, spans in driver.rows.items()} == {P0: 60, P1: 60, added: 5}
+    assert group.committed_now == {P0: 60, P1: 60, added: 5}
+
+
+def _unsettle(group: FakeGroup) -> None:
+    """A seat that never comes to rest: the group asks for P0, and commits for it never get through."""
+    group.move(P0, OTHER)
+    group.commit_fate = lambda: "lost"
+
+
+def test_a_group_that_does_not_settle_fails_available_now_within_the_bound(world: World) -> None:
+    group, driver = world(records=10)
+    driver.trigger()
+    group.restart()
+    driver.start()
+    _unsettle(group)
+    driver.boundary.freeze()
+    began = group.now_ms
+    with pytest.raises(GroupUnsettled, match="seat-0"):
+        driver.trigger()
+    assert group.now_ms - began <= SETTLE_TIMEOUT_MS + 5_000

@@ -1,0 +1,170 @@
+"""The boundary in a random world: a producer, another application, rebalances, losses, crashes, failing commits.
+
+Each world has a seed, which a failure names. To see more worlds, widen
+the range of seeds.
+"""
+
+import random
+from collections.abc import Callable
+from itertools import pairwise
+
+import pytest
+from harness.fake_driver import Crash, Driver, dumps
+from harness.fake_group import OTHER, FakeGroup, Violation
+
+from spark_kgroup.model import TopicPartition
+
+
+class World:
+    """A random world around one driver, and what must hold in it at every step.
+
+    Commits below what is committed, or for partitions of others, and giving up twice are the model's to refuse
+    (`FakeGroup`).
+    """
+
+    def __init__(self, seed: int, clock: Callable[[FakeGroup], None], *, losses: bool) -> None:
+        self.rng = random.Random(seed)
+        self.group = FakeGroup({"t": self.rng.randint(1, 3), "u": 2}, seats=self.rng.randint(1, 3))
+        clock(self.group)
+        self.losses = losses
+        self.driver = Driver(self.group)
+        self.history: list[str] = []
+        self.busy = False
+        self.group.meanwhile = self.meanwhile
+        self.group.commit_fate = lambda: self.rng.choices(["ok", "lost", "unheard", "refused"], [20, 1, 1, 1])[0]
+
+    def meanwhile(self) -> None:
+        if not self.busy and self.rng.random() < 0.05:
+            self.event()
+
+    def event(self) -> None:
+        self.busy = True
+        happens = self.rng.choice([self.produce, self.other_reads, self.move, self.other_gives_up, self.spread])
+        if self.losses and self.rng.random() < 0.2:
+            happens = self.rng.choice([self.expel, self.notice, self.expel])
+        elif self.rng.random() < 0.03:
+            happens = self.add_partition
+        self.history.append(happens.__name__)
+        happens()
+        self.busy = False
+
+    def any_partition(self) -> TopicPartition:
+        return self.rng.choice(sorted(self.group.log))
+
+    def produce(self) -> None:
+        self.group.produce(self.any_partition(), self.rng.randint(1, 30))
+
+    def other_reads(self) -> None:
+        for tp in sorted(self.group.other):
+            self.group.other_reads(tp, self.rng.randint(1, 20))
+
+    def other_gives_up(self) -> None:
+        self.group.other_gives_up()
+
+    def move(self) -> None:
+        self.group.move(self.any_partition(), self.rng.choice([*self.group.instance_ids, OTHER]))
+
+    def spread(self) -> None:
+        self.group.spread(self.rng.sample([*self.group.instance_ids, OTHER], len(self.group.instance_ids)))
+
+    def add_partition(self) -> None:
+        self.group.target[self.group.add_partition("t")] = self.group.instance_ids[0]
+        self.group.rebalance()
+
+    def expel(self) -> None:
+        name = self.rng.choice(self.group.instance_ids)
+        self.group.expel(name)
+        for tp in [tp for tp, member in self.group.target.items() if member == name]:
+            self.group.target[tp] = self.rng.choice([*self.group.instance_ids, OTHER])
+        self.group.rebalance()
+
+    def notice(self) -> None:
+        for name, seat in self.group.seats.items():
+            if seat.expelled:
+                self.group.notice(name)
+
+    def run(self, triggers: int) -> None:
+        for _ in range(triggers):
+            for _ in range(self.rng.randint(0, 3)):
+                self.event()
+            self.group.now_ms += self.rng.choice([1, 10, 100, 2_000])
+            self.trigger()
+            self.check()
+        self.settle()
+
+    def trigger(self) -> None:
+        limit = self.rng.choice([None, 1, 7, 50])
+        move = self.rng.random()
+        if move < 0.1:
+            self.history.append("unused")
+            self.driver.ask(limit)
+            return
+        crash = self.rng.choice(["unplanned", "unread", "uncommitted"]) if move < 0.25 else ""
+        self.history.append(f"trigger {crash}")
+        try:
+            self.driver.trigger(limit, crash)
+        except Crash:
+            self.driver.restart()
+        if move > 0.97:
+            self.history.append("restart")
+            self.driver.restart()
+
+    # ------------------------------------------------------------------------------------- what must hold
+
+    def check(self) -> None:
+        for tp, spans in self.driver.rows.items():
+            for (_, a), (b, _) in pairwise(spans):
+                assert a <= b, f"{tp}: read twice in our own batches: {spans}"
+        for tp, committed in self.group.committed_now.items():
+            assert committed <= self.covered(tp), f"{tp}: committed {committed} is read up to {self.covered(tp)} only"
+        if not self.losses:
+            self.check_no_record_read_by_both()
+
+    def covered(self, tp: TopicPartition) -> int:
+        """Up to where records are in our completed batches or read and committed by the other application."""
+        others = [(a, b) for read, a, b in self.group.other_read if read == tp]
+        end = 0
+        for a, b in sorted(self.driver.rows.get(tp, []) + others):
+            if a > end:
+                break
+            end = max(end, b)
+        return end
+
+    def check_no_record_read_by_both(self) -> None:
+        """Partitions were handed over with consent: both may have read only what was under way when a driver died."""
+        for tp, a, b in self.group.other_read:
+            for c, d in self.driver.rows.get(tp, []):
+                both = set(range(max(a, c), min(b, d))) - self.exposed(tp)
+                assert not both, f"{tp}: {(a, b)} of the other application is also in our {(c, d)}"
+
+    def exposed(self, tp: TopicPartition) -> set[int]:
+        return {offset for other, a, b in self.driver.exposed if other == tp for offset in range(a, b)}
+
+    def settle(self) -> None:
+        """The world comes to rest: all partitions are ours, everything is read and the group knows it."""
+        self.group.meanwhile = lambda: None
+        self.group.commit_fate = lambda: "ok"
+        self.history.append("settle")
+        self.notice()
+        self.group.spread(list(self.group.instance_ids))
+        self.group.other_gives_up()
+        for _ in range(3):
+            self.group.now_ms += 2_000
+            self.driver.drain()
+        self.check()
+        ends = {tp: end for tp, (_, end) in self.group.log.items()}
+        assert {tp: self.covered(tp) for tp in ends} == ends, "records were skipped"
+        assert self.group.committed_now == ends
+        assert set(self.driver.durable.owned) == set(ends)
+        assert dumps(self.driver.ask()) == dumps(self.driver.durable)
+
+
+@pytest.mark.parametrize("losses", [False, True], ids=["voluntary", "with losses"])
+@pytest.mark.parametrize("first_seed", range(0, 200, 50))
+def test_a_random_world(first_seed: int, losses: bool, clock: Callable[[FakeGroup], None]) -> None:
+    for seed in range(first_seed, first_seed + 50):
+        world = World(seed, clock, losses=losses)
+        try:
+            world.run(triggers=25)
+        except (AssertionError, Violation) as error:
+            raise AssertionError(f"seed {seed}, losses={losses}: {error}\n{world.history}") from error
