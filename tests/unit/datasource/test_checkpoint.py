@@ -1,0 +1,162 @@
+"""The offset in Spark's checkpoint: the same bytes for the same state, and a refusal of what is not ours."""
+
+import json
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pyspark_kgroup.checkpoint import EMPTY, VERSION, Checkpoint, CheckpointError, Owned, Period, Topic
+from spark_kgroup.model import TopicPartition
+
+names = st.sampled_from(["a", "b.c", "t-1", "t_10", "ü", '"'])
+offsets = st.integers(min_value=0, max_value=2**63 - 1)
+topic_tables = st.dictionaries(
+    names, st.builds(Topic, topic_id=st.sampled_from(["", "id-1", "id-2"]), first_sight=st.integers(0, 12))
+)
+
+
+@st.composite
+def checkpoints(draw: st.DrawFn) -> Checkpoint:
+    topics = draw(topic_tables)
+    partitions = (
+        st.builds(TopicPartition, st.sampled_from(sorted(topics)), st.integers(0, 12)) if topics else st.nothing()
+    )
+    held = draw(st.lists(partitions, unique=True))
+    return Checkpoint(
+        topics=topics,
+        owned={
+            tp: Owned(
+                period=Period(
+                    topic_id=topics[tp.topic].topic_id,
+                    start=draw(offsets),
+                    seat=draw(st.sampled_from(["job-0", "job-10", "ä"])),
+                    generation=draw(st.integers(-1, 2**31 - 1)),
+                ),
+                position=draw(offsets),
+            )
+            for tp in held[::2]
+        },
+        released={tp: draw(offsets) for tp in held[1::2]},
+    )
+
+
+def dumps(checkpoint: Checkpoint) -> str:
+    return json.dumps(checkpoint.to_json())
+
+
+@given(checkpoints())
+def test_reads_back_what_it_wrote(checkpoint: Checkpoint) -> None:
+    assert Checkpoint.from_json(json.loads(dumps(checkpoint))) == checkpoint
+
+
+@given(checkpoints())
+def test_a_round_trip_keeps_every_byte(checkpoint: Checkpoint) -> None:
+    text = dumps(checkpoint)
+    assert dumps(Checkpoint.from_json(json.loads(text))) == text
+
+
+@given(checkpoints(), st.randoms())
+def test_the_order_of_discovery_does_not_show(checkpoint: Checkpoint, rng: Any) -> None:
+    def shuffled(table: Any) -> dict[Any, Any]:
+        entries = list(table.items())
+        rng.shuffle(entries)
+        return dict(entries)
+
+    again = Checkpoint(
+        topics=shuffled(checkpoint.topics), owned=shuffled(checkpoint.owned), released=shuffled(checkpoint.released)
+    )
+    assert dumps(again) == dumps(checkpoint)
+
+
+@given(checkpoints(), checkpoints())
+def test_different_checkpoints_differ_in_their_bytes(one: Checkpoint, another: Checkpoint) -> None:
+    assert (dumps(one) == dumps(another)) == (one == another)
+
+
+def test_the_shape_on_disk_is_what_the_module_documents() -> None:
+    """A checkpoint lives longer than a release: whoever changes this shape needs a new version."""
+    period = Period(topic_id="id", start=0, seat="job-0", generation=3)
+    checkpoint = Checkpoint(
+        topics={"flights": Topic(topic_id="id", first_sight=8)},
+        owned={TopicPartition("flights", 0): Owned(period=period, position=120)},
+        released={TopicPartition("flights", 5): 77},
+    )
+    assert checkpoint.to_json() == {
+        "version": 1,
+        "topics": {"flights": {"id": "id", "first_sight": 8}},
+        "owned": {"flights": {"0": {"from": 0, "pos": 120, "seat": "job-0", "generation": 3}}},
+        "released": {"flights": {"5": 77}},
+    }
+
+
+def test_partitions_are_in_order_of_their_number() -> None:
+    checkpoint = Checkpoint(released={TopicPartition("t", index): 0 for index in (10, 9, 100)})
+    assert list(checkpoint.to_json()["released"]["t"]) == ["9", "10", "100"]
+
+
+def test_the_initial_offset_is_constant_and_fresh() -> None:
+    assert EMPTY.to_json() == {"version": VERSION, "topics": {}, "owned": {}, "released": {}}
+    assert EMPTY.fresh
+
+
+def test_a_checkpoint_that_saw_a_topic_is_not_fresh() -> None:
+    assert not Checkpoint(topics={"t": Topic(topic_id="", first_sight=0)}).fresh
+
+
+def test_position_is_of_what_is_owned_or_was_lost() -> None:
+    owned, lost, unknown = (TopicPartition("t", index) for index in range(3))
+    period = Period(topic_id="", start=0, seat="job-0", generation=1)
+    checkpoint = Checkpoint(
+        topics={"t": Topic(topic_id="", first_sight=3)},
+        owned={owned: Owned(period=period, position=5)},
+        released={lost: 7},
+    )
+    assert [checkpoint.position(tp) for tp in (owned, lost, unknown)] == [5, 7, None]
+
+
+@pytest.mark.parametrize("version", [VERSION + 1, 0, None, "1", 1.5])
+def test_another_version_is_refused_by_name(version: object) -> None:
+    with pytest.raises(CheckpointError, match=r"version .*reads version 1"):
+        Checkpoint.from_json({**EMPTY.to_json(), "version": version})
+
+
+@pytest.mark.parametrize(
+    "foreign",
+    [
+        {"flights": {"0": 120}},  # format("kafka")
+        5,  # rate
+        [],
+        "5",
+        None,
+        {},
+    ],
+    ids=repr,
+)
+def test_an_offset_of_another_source_is_refused(foreign: Any) -> None:
+    with pytest.raises(CheckpointError, match="checkpointLocation"):
+        Checkpoint.from_json(foreign)
+
+
+@pytest.mark.parametrize(
+    "broken",
+    [
+        {"topics": None},
+        {"topics": {"t": {"id": "x"}}},
+        {"owned": {"t": 5}},
+        {"owned": {"t": {"zero": {}}}},
+        {"owned": {"unknown": {"0": {"from": 0, "pos": 0, "seat": "s", "generation": 1}}}},
+        {"released": {"t": {"0": "many"}}},
+    ],
+    ids=repr,
+)
+def test_a_damaged_offset_is_refused(broken: dict[str, Any]) -> None:
+    with pytest.raises(CheckpointError, match="not kgroup's"):
+        Checkpoint.from_json({**EMPTY.to_json(), **broken})
+
+
+@pytest.mark.parametrize("missing", ["topics", "owned", "released"])
+def test_an_incomplete_offset_is_refused(missing: str) -> None:
+    with pytest.raises(CheckpointError, match=missing):
+        Checkpoint.from_json({key: value for key, value in EMPTY.to_json().items() if key != missing})

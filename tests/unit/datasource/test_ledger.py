@@ -1,0 +1,205 @@
+"""The bookkeeping between two boundaries: what is held, what the group knows, what the next checkpoint says."""
+
+from uuid import UUID
+
+import pytest
+
+from pyspark_kgroup.checkpoint import EMPTY, Checkpoint, Owned, Period, Topic
+from pyspark_kgroup.ledger import Holding, Ledger, holders_of
+from spark_kgroup.model import MemberIdentity, TopicDescription, TopicPartition
+from spark_kgroup.runtime.group import GroupView, SeatView
+
+P0, P1, P2 = (TopicPartition("t", index) for index in range(3))
+OLD, NEW = UUID(int=1), UUID(int=2)
+TOPICS = {"t": TopicDescription(name="t", topic_id=OLD, partition_count=3)}
+
+
+def who(seat: str = "job-0", generation: int = 1, member_id: str = "m") -> MemberIdentity:
+    return MemberIdentity(instance_id=seat, member_id=member_id, generation=generation)
+
+
+def seat_view(
+    tenures: dict[TopicPartition, MemberIdentity],
+    name: str = "job-0",
+    give_up: frozenset[TopicPartition] | set[TopicPartition] = frozenset(),
+) -> SeatView:
+    return SeatView(
+        instance_id=name,
+        identity=who(name, generation=9),
+        tenures=tenures,
+        to_give_up=frozenset(give_up),
+        settled=not give_up,
+        leader=False,
+    )
+
+
+def group_view(*seats: SeatView) -> GroupView:
+    return GroupView(seats=seats, rejoins=0)
+
+
+def period(start: int = 0, generation: int = 1, seat: str = "job-0") -> Period:
+    return Period(topic_id=str(OLD), start=start, seat=seat, generation=generation)
+
+
+def durable(
+    positions: dict[TopicPartition, int], start: int = 0, released: dict[TopicPartition, int] | None = None
+) -> Checkpoint:
+    return Checkpoint(
+        topics={"t": Topic(topic_id=str(OLD), first_sight=3)},
+        owned={tp: Owned(period=period(start), position=position) for tp, position in positions.items()},
+        released=released or {},
+    )
+
+
+def ledger(*partitions: TopicPartition, start: int = 0, committed: int | None = None) -> Ledger:
+    book = Ledger()
+    for tp in partitions:
+        book.adopt(tp, Holding(period=period(start), tenure=who(), committed=committed))
+    return book
+
+
+# ----------------------------------------------------------------------------------------- what is held
+
+
+@pytest.mark.parametrize(
+    "now",
+    [{}, {P0: who(member_id="other")}, {P0: who(generation=2)}, {P0: who("job-1")}],
+    ids=["gone", "another member id", "another generation", "another seat"],
+)
+def test_what_is_not_held_without_a_break_is_lost(now: dict[TopicPartition, MemberIdentity]) -> None:
+    book = ledger(P0, P1)
+    assert book.drop_lost(group_view(seat_view({P1: who(), **now}))) == {P0}
+    assert set(book.holdings) == {P1}
+
+
+def test_what_is_held_as_before_is_kept_in_a_later_generation_of_the_seat() -> None:
+    book = ledger(P0)
+    assert not book.drop_lost(group_view(seat_view({P0: who()})))
+    assert set(book.holdings) == {P0}
+
+
+@pytest.mark.parametrize("turned", [False, True])
+def test_of_two_seats_that_believe_to_hold_a_partition_the_newer_tenure_counts(turned: bool) -> None:
+    old, new = seat_view({P0: who("a", 1)}, "a"), seat_view({P0: who("b", 2)}, "b")
+    view = group_view(*((new, old) if turned else (old, new)))
+    assert holders_of(view) == {P0: new}
+
+
+def test_a_partition_of_a_recreated_topic_is_forgotten() -> None:
+    book = ledger(P0)
+    book.drop_renewed(TOPICS)
+    assert set(book.holdings) == {P0}
+    book.drop_renewed({"u": TOPICS["t"]})
+    assert set(book.holdings) == {P0}
+    book.drop_renewed({"t": TopicDescription(name="t", topic_id=NEW, partition_count=3)})
+    assert not book.holdings
+
+
+def test_adopting_twice_is_a_bug() -> None:
+    with pytest.raises(AssertionError, match="t-0 is adopted already"):
+        ledger(P0, P0)
+
+
+# ---------------------------------------------------------------------------------- what the group knows
+
+
+def test_the_position_is_where_the_durable_offset_stands_in_this_period() -> None:
+    book = ledger(P0, start=10)
+    assert book.position(P0, EMPTY) == 10
+    assert book.position(P0, durable({P0: 25}, start=10)) == 25
+    assert book.position(P0, durable({P0: 25}, start=9)) == 10
+
+
+@pytest.mark.parametrize(("committed", "told"), [(None, {P0: 25}), (24, {P0: 25}), (25, {}), (26, {})])
+def test_only_what_the_group_does_not_know_is_committed(committed: int | None, told: dict[TopicPartition, int]) -> None:
+    book = ledger(P0, committed=committed)
+    assert book.uncommitted(seat_view({P0: who()}), durable({P0: 25})) == told
+
+
+def test_a_position_of_another_period_is_not_committed() -> None:
+    book = ledger(P0, start=10)
+    assert book.uncommitted(seat_view({P0: who()}), durable({P0: 25}, start=9)) == {}
+    assert book.uncommitted(seat_view({P0: who()}), EMPTY) == {}
+
+
+def test_nothing_is_committed_or_handed_over_by_a_seat_that_did_not_adopt_it() -> None:
+    book = ledger(P0)
+    stranger = seat_view({P0: who("job-1", 2)}, "job-1", give_up={P0})
+    assert book.uncommitted(stranger, durable({P0: 25})) == {}
+    assert book.to_hand_over(stranger, durable({P0: 25})) == {}
+
+
+def test_what_is_handed_over_goes_with_its_durable_position() -> None:
+    book = ledger(P0, P1, start=10)
+    seat = seat_view({P0: who(), P1: who(), P2: who()}, give_up={P0, P1, P2})
+    assert book.to_hand_over(seat, durable({P0: 25}, start=10)) == {P0: 25, P1: 10}
+
+
+def test_an_acknowledged_position_is_known_from_then_on() -> None:
+    book = ledger(P0, P1)
+    assert book.known_to_group({P0: 5, P1: 5}) == frozenset()
+    book.acknowledged([P0], {P0: 5, P1: 5})
+    assert book.known_to_group({P0: 5, P1: 5}) == {P0}
+    assert book.known_to_group({P0: 6}) == frozenset()
+
+
+# ------------------------------------------------------------------------------------ the next checkpoint
+
+
+def test_the_same_holdings_at_the_same_positions_are_the_same_checkpoint() -> None:
+    start = durable({P0: 25, P1: 7}, released={P2: 3})
+    assert ledger(P1, P0).checkpoint(start, TOPICS, {P0: 25, P1: 7}) == start
+
+
+def test_what_was_lost_is_remembered_where_it_stood() -> None:
+    after = ledger(P0).checkpoint(durable({P0: 25, P1: 7}), TOPICS, {P0: 30})
+    assert set(after.owned) == {P0}
+    assert after.released == {P1: 7}
+
+
+def test_what_was_handed_over_is_the_groups_to_remember() -> None:
+    book, start = ledger(P0, P1), durable({P0: 25, P1: 7})
+    book.hand_over([P1])
+    for _ in range(2):  # also if Spark never uses the first one
+        after = book.checkpoint(start, TOPICS, {P0: 25})
+        assert set(after.owned) == {P0}
+        assert after.released == {}
+
+
+def test_what_comes_back_after_handing_over_and_is_then_lost_is_remembered() -> None:
+    book, start = ledger(P0), durable({P0: 25})
+    book.hand_over([P0])
+    book.adopt(P0, Holding(period=period(), tenure=who(), committed=25))
+    book.drop_lost(group_view())
+    assert book.checkpoint(start, TOPICS, {}).released == {P0: 25}
+
+
+def test_what_comes_back_is_owned_and_no_longer_remembered() -> None:
+    after = ledger(P0, start=40).checkpoint(durable({}, released={P0: 40}), TOPICS, {P0: 50})
+    assert after.owned == {P0: Owned(period=period(40), position=50)}
+    assert after.released == {}
+
+
+def test_nothing_is_remembered_of_a_recreated_topic() -> None:
+    renewed = {"t": TopicDescription(name="t", topic_id=NEW, partition_count=3)}
+    after = Ledger().checkpoint(durable({P0: 25}, released={P1: 7}), renewed, {})
+    assert after.released == {}
+    assert after.topics == {"t": Topic(topic_id=str(NEW), first_sight=0)}
+
+
+def test_topics_are_seen_once_with_their_partition_count_and_later_ones_are_all_new() -> None:
+    first = Ledger().checkpoint(EMPTY, TOPICS, {})
+    assert first.topics == {"t": Topic(topic_id=str(OLD), first_sight=3)}
+    grown = {
+        "t": TopicDescription(name="t", topic_id=OLD, partition_count=9),
+        "u": TopicDescription(name="u", topic_id=NEW, partition_count=2),
+    }
+    later = Ledger().checkpoint(first, grown, {})
+    assert later.topics == {**first.topics, "u": Topic(topic_id=str(NEW), first_sight=0)}
+
+
+def test_a_topic_that_is_no_longer_subscribed_stays_known() -> None:
+    start = durable({P0: 25})
+    after = Ledger().checkpoint(start, {}, {})
+    assert after.topics == start.topics
+    assert after.released == {P0: 25}

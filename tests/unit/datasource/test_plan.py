@@ -1,0 +1,184 @@
+"""What a batch reads follows from its two offsets alone; how a limit is shared follows from what there is."""
+
+from dataclasses import dataclass, field
+from itertools import pairwise
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pyspark_kgroup.checkpoint import EMPTY, Checkpoint, Owned, Period, Topic
+from pyspark_kgroup.plan import limited, ranges_by_seat
+from spark_kgroup.model import TopicPartition
+
+P0, P1, P2 = (TopicPartition("t", index) for index in range(3))
+
+
+def period(start: int = 0, seat: str = "job-0", generation: int = 1, topic_id: str = "x") -> Period:
+    return Period(topic_id=topic_id, start=start, seat=seat, generation=generation)
+
+
+def checkpoint(owned: dict[TopicPartition, tuple[Period, int]]) -> Checkpoint:
+    return Checkpoint(
+        topics={tp.topic: Topic(topic_id=p.topic_id, first_sight=3) for tp, (p, _) in owned.items()},
+        owned={tp: Owned(period=p, position=position) for tp, (p, position) in owned.items()},
+    )
+
+
+# ------------------------------------------------------------------------------------------- what is read
+
+
+def test_the_same_period_goes_on_where_the_start_stands() -> None:
+    start, end = checkpoint({P0: (period(), 10)}), checkpoint({P0: (period(), 25)})
+    assert ranges_by_seat(start, end) == {"job-0": {P0: (10, 25)}}
+
+
+@pytest.mark.parametrize(
+    "other", [period(seat="job-1"), period(generation=2), period(start=12), period(topic_id="y")], ids=str
+)
+def test_another_period_is_read_from_its_beginning(other: Period) -> None:
+    start, end = checkpoint({P0: (period(), 10)}), checkpoint({P0: (other, 25)})
+    assert ranges_by_seat(start, end) == {other.seat: {P0: (other.start, 25)}}
+
+
+def test_what_is_absent_from_the_end_is_not_read() -> None:
+    start = checkpoint({P0: (period(), 10), P1: (period(), 10)})
+    assert ranges_by_seat(start, checkpoint({P0: (period(), 11)})) == {"job-0": {P0: (10, 11)}}
+
+
+def test_seats_without_data_are_absent() -> None:
+    start = checkpoint({P0: (period(), 10), P1: (period(seat="job-1"), 10)})
+    end = checkpoint({P0: (period(), 10), P1: (period(seat="job-1"), 11)})
+    assert ranges_by_seat(start, end) == {"job-1": {P1: (10, 11)}}
+
+
+def test_an_adoption_alone_reads_nothing() -> None:
+    assert ranges_by_seat(EMPTY, checkpoint({P0: (period(start=7), 7)})) == {}
+
+
+def test_running_backwards_within_a_period_is_a_bug() -> None:
+    with pytest.raises(AssertionError, match="t-0 would run backwards: 10 to 9"):
+        ranges_by_seat(checkpoint({P0: (period(), 10)}), checkpoint({P0: (period(), 9)}))
+
+
+@dataclass
+class Story:
+    """A made-up life of three partitions: checkpoints as boundaries leave them, and what each period should yield."""
+
+    checkpoints: list[Checkpoint] = field(default_factory=lambda: [EMPTY])
+    spans: dict[tuple[TopicPartition, Period], list[int]] = field(default_factory=dict)
+
+
+@st.composite
+def stories(draw: st.DrawFn) -> Story:
+    """At each boundary a partition is read on, given up or lost, or adopted, perhaps where another member came to."""
+    story, owned = Story(), {}
+    read_up_to = dict.fromkeys((P0, P1, P2), 0)
+    for generation in range(1, draw(st.integers(1, 12))):
+        for tp in (P0, P1, P2):
+            fate = draw(st.sampled_from(["on", "on", "away", "moved"]))
+            if fate == "away":
+                owned.pop(tp, None)
+            elif fate == "moved" or tp not in owned:
+                start = read_up_to[tp] + draw(st.integers(0, 5))
+                owned[tp] = (period(start, draw(st.sampled_from(["job-0", "job-1"])), generation), start)
+            if tp in owned:
+                held, position = owned[tp]
+                owned[tp] = (held, position + draw(st.integers(0, 9)))
+                read_up_to[tp] = owned[tp][1]
+                story.spans.setdefault((tp, held), [held.start])[1:] = [owned[tp][1]]
+        story.checkpoints.append(checkpoint(owned))
+    return story
+
+
+@given(stories())
+def test_batches_read_each_offset_of_each_period_exactly_once(story: Story) -> None:
+    read: dict[tuple[TopicPartition, Period], list[tuple[int, int]]] = {}
+    for start, end in pairwise(story.checkpoints):
+        for seat, ranges in ranges_by_seat(start, end).items():
+            for tp, span in ranges.items():
+                assert end.owned[tp].period.seat == seat
+                read.setdefault((tp, end.owned[tp].period), []).append(span)
+    for key, (first, last) in story.spans.items():
+        spans = read.get(key, [])
+        assert sum(b - a for a, b in spans) == last - first
+        assert [a for a, _ in spans] == [first, *(b for _, b in spans)][: len(spans)]
+
+
+@given(stories())
+def test_a_replay_reads_the_same(story: Story) -> None:
+    for start, end in pairwise(story.checkpoints):
+        replayed = [Checkpoint.from_json(point.to_json()) for point in (start, end)]
+        assert ranges_by_seat(*replayed) == ranges_by_seat(start, end)
+
+
+@given(stories())
+def test_from_a_point_to_itself_there_is_nothing(story: Story) -> None:
+    assert all(ranges_by_seat(point, point) == {} for point in story.checkpoints)
+
+
+# ------------------------------------------------------------------------------------------------ limits
+
+partitions = st.builds(TopicPartition, st.sampled_from(["t", "u"]), st.integers(0, 20))
+spans = st.tuples(st.integers(0, 10**12), st.integers(0, 10**9) | st.integers(0, 3)).map(lambda s: (s[0], sum(s)))
+availables = st.dictionaries(partitions, spans, max_size=12)
+limits = st.integers(1, 40) | st.integers(1, 10**10)
+
+
+def taken(available: dict[TopicPartition, tuple[int, int]], limit: int | None) -> dict[TopicPartition, int]:
+    return {tp: end - available[tp][0] for tp, end in limited(available, limit).items()}
+
+
+@given(availables)
+def test_without_a_limit_all_is_taken(available: dict[TopicPartition, tuple[int, int]]) -> None:
+    assert limited(available, None) == {tp: end for tp, (_, end) in available.items()}
+
+
+@given(availables, limits)
+def test_the_limit_is_met_exactly(available: dict[TopicPartition, tuple[int, int]], limit: int) -> None:
+    there_is = sum(end - position for position, end in available.values())
+    assert sum(taken(available, limit).values()) == min(limit, there_is)
+
+
+@given(availables, limits)
+def test_nothing_is_taken_that_is_not_there(available: dict[TopicPartition, tuple[int, int]], limit: int) -> None:
+    shares = taken(available, limit)
+    assert shares.keys() == available.keys()
+    assert all(0 <= shares[tp] <= end - position for tp, (position, end) in available.items())
+
+
+@given(availables, limits)
+def test_shares_are_in_proportion(available: dict[TopicPartition, tuple[int, int]], limit: int) -> None:
+    """To within the one offset that each partition is granted, and the rounding."""
+    shares = taken(available, limit)
+    sizes = {tp: end - position for tp, (position, end) in available.items()}
+    total = sum(sizes.values())
+    if total > limit:
+        # Granting one offset to each of n partitions moves at most n of the limit to where they are not due.
+        slack = 2 + len(sizes)
+        assert all(abs(shares[tp] * total - sizes[tp] * limit) <= slack * total for tp in sizes)
+
+
+@given(availables, limits)
+def test_nobody_starves_while_there_is_room(available: dict[TopicPartition, tuple[int, int]], limit: int) -> None:
+    waiting = [tp for tp, (position, end) in available.items() if end > position]
+    shares = taken(available, limit)
+    if len(waiting) <= limit:
+        assert all(shares[tp] for tp in waiting)
+
+
+@given(availables, limits, st.randoms())
+def test_shares_do_not_depend_on_the_order(
+    available: dict[TopicPartition, tuple[int, int]], limit: int, rng: object
+) -> None:
+    entries = list(available.items())
+    rng.shuffle(entries)
+    assert limited(dict(entries), limit) == limited(available, limit)
+
+
+def test_a_long_backlog_does_not_hold_up_a_single_record() -> None:
+    assert taken({P0: (0, 1_000_000), P1: (5, 6), P2: (9, 9)}, 100) == {P0: 99, P1: 1, P2: 0}
+
+
+def test_a_small_limit_still_makes_progress() -> None:
+    assert sum(taken({P0: (0, 7), P1: (0, 7), P2: (0, 9)}, 1).values()) == 1
