@@ -1,16 +1,22 @@
 """One TCP connection to one broker: frames, correlation, versions, bounds.
 
 Requests are pipelined; the broker answers them in order. A timeout closes the connection, as Kafka's own clients do:
-the answer may still come, and everything behind it would wait.
+the answer may still come, and everything behind it would wait. A caller that is cancelled leaves its answer to nobody;
+the others go on.
 """
 
 from __future__ import annotations
 
 import asyncio
+import logging
+import socket
 import struct
+from contextlib import suppress
 from dataclasses import dataclass
+from functools import cache
+from importlib.metadata import PackageNotFoundError, version
 from itertools import count
-from typing import Final, Self, TypeVar, cast
+from typing import Final, Self
 
 from spark_kgroup.errors import (
     ConnectionFailed,
@@ -27,10 +33,12 @@ from spark_kgroup.wire.codec import correlation_id_of, decode_response, encode_r
 from spark_kgroup.wire.messages import Request, Response
 from spark_kgroup.wire.security import Plaintext, Security
 
-R = TypeVar("R", bound=Response)
+log = logging.getLogger(__name__)
 
-_SOFTWARE: Final = ("spark-kgroup", "0.1.0")
-"""Name and version for the broker's metrics (KIP-511)."""
+_SOFTWARE: Final = "spark-kgroup"
+"""Our name in the broker's metrics, beside our version (KIP-511)."""
+
+_LENGTH: Final = struct.Struct(">i")
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -87,6 +95,8 @@ class Connection:
         try:
             async with asyncio.timeout(connect_timeout_ms / 1000):
                 streams = await asyncio.open_connection(address.host, address.port, ssl=security.ssl_context())
+                # A parked JoinGroup is silent for long: only probes notice that a broker's host vanished.
+                streams[1].get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
         except TimeoutError:
             raise ConnectionFailed(f"{address} did not accept a connection within {connect_timeout_ms} ms.") from None
         except OSError as error:
@@ -116,6 +126,8 @@ class Connection:
         self._end(Disconnected(f"The connection to {self.address} was closed here."))
         self._receiver.cancel()
         await asyncio.gather(self._receiver, return_exceptions=True)
+        with suppress(OSError):  # of a connection that had failed already
+            await self._writer.wait_closed()
 
     # ------------------------------------------------------------------------------------------------- calls
 
@@ -133,50 +145,54 @@ class Connection:
 
     async def _exchange(self, request: Request, timeout_ms: int) -> Response:
         if self._ended is not None:
-            raise self._ended
+            raise _again(self._ended)
         if len(self._waiting) >= IN_FLIGHT_MAX:
             raise RequestTimedOut(f"{IN_FLIGHT_MAX} requests to {self.address} await their answers already.")
         correlation_id = next(self._ids)
+        frame = encode_request(request, correlation_id, self._client_id)
         answer: asyncio.Future[Response] = asyncio.get_running_loop().create_future()
         self._waiting[correlation_id] = (type(request), answer)
-        self._writer.write(encode_request(request, correlation_id, self._client_id))
+        self._writer.write(frame)
         try:
             async with asyncio.timeout(timeout_ms / 1000):
                 return await answer
         except TimeoutError:
             error = RequestTimedOut(f"{self.address} did not answer {_name(request)} within {timeout_ms} ms.")
-            self._end(error)
+            self._end(Disconnected(f"The connection to {self.address} was closed here: {error}"))
             raise error from None
 
     async def _receive(self) -> None:
         try:
             while True:
-                (length,) = struct.unpack(">i", await self._reader.readexactly(4))
-                if not 4 <= length <= FRAME_BYTES_MAX:
+                (length,) = _LENGTH.unpack(await self._reader.readexactly(_LENGTH.size))
+                if not _LENGTH.size <= length <= FRAME_BYTES_MAX:
                     raise ProtocolViolation(
                         f"{self.address} sent a frame of {length} bytes: this is not a Kafka broker's plain listener "
                         "(is it a TLS or HTTP port?)."
                     )
                 self._answer(await self._reader.readexactly(length))
         except asyncio.IncompleteReadError:
-            self._end(Disconnected(f"{self.address} closed the connection."))
+            hint = " before it answered anything: does this listener expect TLS or SASL?" if not self._versions else "."
+            self._end(Disconnected(f"{self.address} closed the connection{hint}"))
         except OSError as error:
             self._end(Disconnected(f"{self.address}: {error.strerror or error}."))
         except WireError as error:
             self._end(error)
+        except Exception as bug:  # whatever it is, nobody may be left waiting for answers that nobody reads
+            log.exception("%s: cannot go on reading", self.address)
+            self._end(Disconnected(f"{self.address}: reading failed: {bug!r}."))
 
     def _answer(self, frame: bytes) -> None:
         correlation_id = correlation_id_of(frame)
-        waiting = self._waiting.pop(correlation_id, None)
-        if waiting is None:
+        if correlation_id not in self._waiting:
             raise ProtocolViolation(f"{self.address} answered request {correlation_id}, which was never sent.")
-        request_type, answer = waiting
-        if answer.done():
-            return  # its caller was cancelled; the answer is nobody's
-        try:
-            answer.set_result(decode_response(request_type, frame))
-        except ProtocolViolation as error:
-            answer.set_exception(error)
+        request_type, answer = self._waiting[correlation_id]
+        if not answer.done():  # else its caller was cancelled; the answer is nobody's
+            try:
+                answer.set_result(decode_response(request_type, frame))
+            except ProtocolViolation as error:
+                answer.set_exception(error)
+        del self._waiting[correlation_id]
 
     def _end(self, error: WireError) -> None:
         if self._ended is not None:
@@ -184,39 +200,49 @@ class Connection:
         self._ended = error
         for _, answer in self._waiting.values():
             if not answer.done():
-                answer.set_exception(error)
+                answer.set_exception(_again(error))
         self._waiting.clear()
-        self._writer.close()
+        # Not close(): that waits for a peer that reads no more to take what is still to be sent.
+        self._writer.transport.abort()
 
     # ----------------------------------------------------------------------------------------------- versions
 
     async def _negotiate(self, timeout_ms: int) -> None:
         """Learn the broker's version ranges. A broker too old for v3 says so in a v0 answer (KIP-511)."""
-        name, version = _SOFTWARE
-        request = messages.ApiVersionsRequest(client_software_name=name, client_software_version=version)
-        response = await self._exchange(request, timeout_ms)
+        hello = messages.ApiVersionsRequest(client_software_name=_SOFTWARE, client_software_version=_software_version())
+        response = await self._exchange(hello, timeout_ms)
+        if isinstance(response, messages.ApiVersionsResponseV0):
+            response = await self._exchange(messages.ApiVersionsRequestV0(), timeout_ms)
         assert isinstance(response, messages.ApiVersionsResponse | messages.ApiVersionsResponseV0)
-        if int(response.error_code) == ErrorCode.UNSUPPORTED_VERSION:
-            response = cast(
-                "messages.ApiVersionsResponse", await self._exchange(messages.ApiVersionsRequestV0(), timeout_ms)
-            )
-        if int(response.error_code) != ErrorCode.NONE:
-            raise ProtocolViolation(
-                f"{self.address} refused ApiVersions with {ErrorCode.name_of(int(response.error_code))}."
-            )
+        code = int(response.error_code)
+        if code != ErrorCode.NONE:
+            raise ProtocolViolation(f"{self.address} refused ApiVersions with {ErrorCode.name_of(code)}.")
         self._versions = {key.api_key: (key.min_version, key.max_version) for key in response.api_keys}
 
     def _check_version(self, request: Request) -> None:
-        if self._versions is None:
-            return  # being set up
+        assert self._versions is not None, "open() has negotiated"
         low, high = self._versions.get(request.__api_key__, (0, -1))
         if not low <= request.__version__ <= high:
-            spoken = f"speaks {low} to {high}" if high >= 0 else "does not know it"
+            spoken = f"speaks v{low} to v{high}" if high >= 0 else "does not know this API"
+            newer = request.__version__ < low
+            fix = "use a newer spark-kgroup" if newer else f"Apache Kafka {messages.OLDEST_KAFKA} or newer is needed"
             raise UnsupportedApi(
-                f"{_name(request)} v{request.__version__} is needed, but the broker at {self.address} {spoken}: "
-                "spark-kgroup needs Apache Kafka 3.6 or newer."
+                f"{_name(request)} v{request.__version__} is needed, but the broker at {self.address} {spoken}: {fix}."
             )
+
+
+@cache
+def _software_version() -> str:
+    try:
+        return version(_SOFTWARE)
+    except PackageNotFoundError:  # run from files that were never installed
+        return "unknown"
 
 
 def _name(request: Request) -> str:
     return type(request).__name__.removesuffix("Request")
+
+
+def _again(error: WireError) -> WireError:
+    """The same error for one more caller: a raised exception carries its caller's traceback, so none is shared."""
+    return type(error)(*error.args)

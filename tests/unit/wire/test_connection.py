@@ -1,0 +1,445 @@
+"""One connection against a broker that speaks real bytes, and against strangers that do not."""
+
+import asyncio
+import logging
+import ssl
+import struct
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+from harness.fake_broker import HUNG_UP, NO_THROTTLE, RANGES, FakeBroker, Raw, api_versions_response, on_a_loop, until
+from kio.schema.errors import ErrorCode as KioErrorCode
+
+from spark_kgroup.errors import ConnectionFailed, Disconnected, ProtocolViolation, RequestTimedOut, UnsupportedApi
+from spark_kgroup.limits import IN_FLIGHT_MAX
+from spark_kgroup.model import MemberIdentity
+from spark_kgroup.wire import connection as connection_module
+from spark_kgroup.wire import messages
+from spark_kgroup.wire.codec import encode_entity
+from spark_kgroup.wire.connection import Address, Connection
+
+pytestmark = pytest.mark.filterwarnings("error::ResourceWarning")
+
+
+def beat(generation: int = 0) -> messages.Request:
+    return messages.heartbeat("g", MemberIdentity(instance_id=None, member_id="m", generation=generation))
+
+
+def ok(error: int = 0) -> messages.HeartbeatResponse:
+    return messages.HeartbeatResponse(throttle_time=NO_THROTTLE, error_code=KioErrorCode(error))
+
+
+def frame(correlation_id: int, error: int = 0) -> bytes:
+    return struct.pack(">ib", correlation_id, 0) + encode_entity(ok(error))
+
+
+def framed(body: bytes) -> bytes:
+    return struct.pack(">i", len(body)) + body
+
+
+async def connect(broker: FakeBroker, **settings: Any) -> Connection:
+    return await Connection.open(broker.address, client_id="test", **settings)
+
+
+# ------------------------------------------------------------------------------------------------------- requests
+
+
+@on_a_loop
+async def test_a_request_gets_its_answer() -> None:
+    async with FakeBroker(lambda _: ok(27)) as broker, await connect(broker) as connection:
+        response = await connection.call(beat(3))
+        assert isinstance(response, messages.HeartbeatResponse)
+        assert response.error_code == 27
+        assert [request.generation_id for request in broker.requests] == [3]
+        assert not connection.closed
+    assert connection.closed
+
+
+@on_a_loop
+async def test_requests_are_pipelined_and_answers_find_their_callers() -> None:
+    together = asyncio.Event()
+
+    async def answer(request: Any) -> Any:
+        await together.wait()
+        return ok(request.generation_id)
+
+    async with FakeBroker(answer) as broker, await connect(broker) as connection:
+        calls = [asyncio.create_task(connection.call(beat(n))) for n in range(20)]
+        await until(lambda: broker.requests)
+        together.set()
+        assert [response.error_code for response in await asyncio.gather(*calls)] == list(range(20))
+
+
+@on_a_loop
+async def test_answers_may_come_in_pieces() -> None:
+    whole = framed(frame(2, 25))
+
+    async def in_pieces(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await greet(reader, writer)
+        await reader.readexactly(4)
+        for byte in whole:
+            writer.write(bytes([byte]))
+            await writer.drain()
+            await asyncio.sleep(0)
+
+    async with stranger(in_pieces) as address, await Connection.open(address, client_id="c") as connection:
+        assert (await connection.call(beat())).error_code == 25
+
+
+@on_a_loop
+async def test_a_cancelled_caller_does_not_disturb_the_others() -> None:
+    go_on = asyncio.Event()
+
+    async def answer(request: Any) -> Any:
+        await go_on.wait()
+        return ok(request.generation_id)
+
+    async with FakeBroker(answer) as broker, await connect(broker) as connection:
+        first, second = (asyncio.create_task(connection.call(beat(n))) for n in (1, 2))
+        await until(lambda: broker.requests)
+        first.cancel()
+        await asyncio.wait([first])
+        go_on.set()
+        assert (await second).error_code == 2
+        assert (await connection.call(beat(3))).error_code == 3
+
+
+@on_a_loop
+async def test_requests_beyond_the_bound_are_refused_at_once() -> None:
+    async with FakeBroker() as broker, await connect(broker) as connection:
+        calls = [asyncio.create_task(connection.call(beat())) for _ in range(IN_FLIGHT_MAX)]
+        await asyncio.sleep(0)
+        with pytest.raises(RequestTimedOut, match=f"{IN_FLIGHT_MAX} requests"):
+            await connection.call(beat())
+        assert not connection.closed
+        await connection.close()
+        results = await asyncio.gather(*calls, return_exceptions=True)
+        assert {type(result) for result in results} == {Disconnected}
+        assert len({id(result) for result in results}) == IN_FLIGHT_MAX, "each caller raises an error of its own"
+
+
+# --------------------------------------------------------------------------------------------------- how it ends
+
+
+@on_a_loop
+async def test_a_timeout_ends_the_connection_for_all_who_wait() -> None:
+    async with FakeBroker() as broker, await connect(broker) as connection:
+        patient = asyncio.create_task(connection.call(beat(), timeout_ms=20_000))
+        await asyncio.sleep(0)
+        with pytest.raises(RequestTimedOut, match="did not answer Heartbeat within 50 ms"):
+            await connection.call(beat(), timeout_ms=50)
+        assert connection.closed
+        with pytest.raises(Disconnected, match=r"closed here: .* did not answer Heartbeat"):
+            await patient
+        with pytest.raises(Disconnected):
+            await connection.call(beat())
+
+
+@on_a_loop
+async def test_the_connections_own_timeout_is_the_default() -> None:
+    async with FakeBroker() as broker, await connect(broker, request_timeout_ms=50) as connection:
+        with pytest.raises(RequestTimedOut, match="within 50 ms"):
+            await connection.call(beat())
+
+
+@on_a_loop
+async def test_a_broker_that_hangs_up_ends_all_calls() -> None:
+    async with FakeBroker(lambda _: HUNG_UP) as broker, await connect(broker) as connection:
+        results = await asyncio.gather(*(connection.call(beat()) for _ in range(3)), return_exceptions=True)
+        assert {type(result) for result in results} == {Disconnected}
+        assert connection.closed
+        with pytest.raises(Disconnected):
+            await connection.call(beat())
+
+
+@on_a_loop
+async def test_an_idle_connection_notices_that_the_broker_went_away() -> None:
+    async with FakeBroker() as broker, await connect(broker) as connection:
+        await broker.stop()
+        await until(lambda: connection.closed)
+
+
+@on_a_loop
+async def test_closing_twice_and_calling_afterwards() -> None:
+    async with FakeBroker() as broker:
+        connection = await connect(broker)
+        waiting = asyncio.create_task(connection.call(beat()))
+        await asyncio.sleep(0)
+        await connection.close()
+        await connection.close()
+        with pytest.raises(Disconnected, match="was closed here"):
+            await waiting
+        with pytest.raises(Disconnected, match="was closed here"):
+            await connection.call(beat())
+
+
+@on_a_loop
+async def test_closing_does_not_wait_for_a_peer_that_reads_no_more() -> None:
+    async def deaf(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await greet(reader, writer)
+        writer.transport.pause_reading()
+        await asyncio.sleep(60)
+
+    huge = messages.metadata(["t" * 30_000] * 500)
+    async with stranger(deaf) as address:
+        connection = await Connection.open(address, client_id="c")
+        call = asyncio.create_task(connection.call(huge))
+        await asyncio.sleep(0)
+        async with asyncio.timeout(2):
+            await connection.close()
+        with pytest.raises(Disconnected):
+            await call
+
+
+# ------------------------------------------------------------------------------------------------ strange answers
+
+
+@pytest.mark.parametrize(
+    ("answer", "told"),
+    [
+        (Raw(framed(frame(99))), "answered request 99, which was never sent"),
+        (Raw(struct.pack(">i", -1)), "a frame of -1 bytes"),
+        (Raw(struct.pack(">i", 2**31 - 1)), "a frame of 2147483647 bytes"),
+        (Raw(struct.pack(">i", 3) + b"abc"), "a frame of 3 bytes"),
+    ],
+    ids=["correlation id", "negative length", "oversized", "too short"],
+)
+def test_bytes_out_of_step_end_the_connection_for_all(answer: Raw, told: str) -> None:
+    @on_a_loop
+    async def scenario() -> None:
+        async with FakeBroker(lambda _: answer) as broker, await connect(broker) as connection:
+            results = await asyncio.gather(*(connection.call(beat()) for _ in range(3)), return_exceptions=True)
+            assert {type(result) for result in results} == {ProtocolViolation}
+            assert told in str(results[0])
+            assert connection.closed
+
+    scenario()
+
+
+@on_a_loop
+async def test_an_answer_that_cannot_be_decoded_concerns_its_caller_only() -> None:
+    answers = iter([struct.pack(">ib", 2, 0) + b"\xff", None, None])
+
+    def answer(request: Any) -> Any:
+        return next(answers) or ok(request.generation_id)
+
+    async with FakeBroker(answer) as broker, await connect(broker) as connection:
+        results = await asyncio.gather(*(connection.call(beat(n)) for n in (1, 2)), return_exceptions=True)
+        assert isinstance(results[0], ProtocolViolation)
+        assert results[1].error_code == 2
+        assert (await connection.call(beat(3))).error_code == 3
+
+
+@on_a_loop
+async def test_a_bug_in_the_reader_leaves_nobody_waiting(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with FakeBroker(lambda _: ok()) as broker, await connect(broker) as connection:
+        monkeypatch.setattr(connection_module, "decode_response", lambda *_: 1 / 0)
+        with caplog.at_level(logging.CRITICAL + 1), pytest.raises(Disconnected, match="ZeroDivisionError"):
+            await asyncio.gather(*(connection.call(beat()) for _ in range(2)))
+        assert connection.closed
+
+
+# ------------------------------------------------------------------------------------------------------- opening
+
+
+async def greet(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    """Answer ApiVersions as a broker does."""
+    (size,) = struct.unpack(">i", await reader.readexactly(4))
+    await reader.readexactly(size)
+    body = struct.pack(">i", 1) + encode_entity(api_versions_response(RANGES, 3))
+    writer.write(framed(body))
+
+
+@asynccontextmanager
+async def stranger(
+    serve: Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]], **listening: Any
+) -> AsyncIterator[Address]:
+    """Somebody who listens and does `serve`."""
+    tasks = set()
+
+    async def accept(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        tasks.add(asyncio.current_task())
+        try:
+            await serve(reader, writer)
+        except (asyncio.CancelledError, OSError):
+            pass
+        finally:
+            writer.transport.abort()
+
+    server = await asyncio.start_server(accept, "127.0.0.1", 0, **listening)
+    try:
+        yield Address("127.0.0.1", server.sockets[0].getsockname()[1])
+    finally:
+        server.close()
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        await server.wait_closed()
+
+
+@on_a_loop
+async def test_nobody_listens() -> None:
+    async with FakeBroker() as broker:
+        address = broker.address
+    with pytest.raises(ConnectionFailed, match=f"{address}") as failure:
+        await Connection.open(address, client_id="c")
+    assert failure.value.retriable
+
+
+@on_a_loop
+async def test_a_host_that_does_not_exist() -> None:
+    with pytest.raises(ConnectionFailed, match=r"no-such-host\.invalid:9092"):
+        await Connection.open(Address("no-such-host.invalid", 9092), client_id="c")
+
+
+@on_a_loop
+async def test_a_listener_that_says_nothing_is_not_waited_for_long() -> None:
+    async def silent(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.read(-1)
+
+    async with stranger(silent) as address:
+        with pytest.raises(RequestTimedOut, match="did not answer ApiVersions within 50 ms"):
+            await Connection.open(address, client_id="c", connect_timeout_ms=50)
+
+
+@on_a_loop
+async def test_an_http_server_is_recognized() -> None:
+    async def http(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.read(10)
+        writer.write(b"HTTP/1.1 400 Bad Request\r\nConnection: close\r\n\r\n")
+        await writer.drain()
+
+    async with stranger(http) as address:
+        with pytest.raises(ProtocolViolation, match="TLS or HTTP port"):
+            await Connection.open(address, client_id="c")
+
+
+@on_a_loop
+async def test_a_tls_server_is_recognized() -> None:
+    async def alert(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.read(10)
+        writer.write(bytes.fromhex("15030300020246"))  # fatal alert: protocol version
+        await writer.drain()
+
+    async with stranger(alert) as address:
+        with pytest.raises(ProtocolViolation, match="TLS or HTTP port"):
+            await Connection.open(address, client_id="c")
+
+
+@on_a_loop
+async def test_a_real_tls_listener_is_an_error_at_once() -> None:
+    async def never(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        raise AssertionError("no handshake, no connection")
+
+    async with stranger(never, ssl=ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)) as address:
+        with pytest.raises((ProtocolViolation, Disconnected), match="TLS"):
+            await Connection.open(address, client_id="c")
+
+
+@on_a_loop
+async def test_a_listener_that_hangs_up_gets_a_hint() -> None:
+    async def rude(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.read(10)
+        writer.write_eof()
+
+    async with stranger(rude) as address:
+        with pytest.raises(Disconnected, match="does this listener expect TLS or SASL"):
+            await Connection.open(address, client_id="c")
+
+
+@on_a_loop
+async def test_security_wraps_the_socket_and_proves_who_we_are_before_any_request() -> None:
+    class Recorded:
+        seen: list[Any]
+
+        def ssl_context(self) -> ssl.SSLContext | None:
+            return None
+
+        async def authenticate(self, connection: Connection) -> None:
+            self.seen = [await connection.call(beat(9))]
+
+    security = Recorded()
+    async with FakeBroker(lambda _: ok()) as broker, await connect(broker, security=security):
+        assert [request.generation_id for request in broker.requests] == [9]
+        assert security.seen == [ok()]
+
+
+@on_a_loop
+async def test_refused_authentication_closes_the_connection() -> None:
+    class Refused:
+        connection: Connection
+
+        def ssl_context(self) -> ssl.SSLContext | None:
+            return None
+
+        async def authenticate(self, connection: Connection) -> None:
+            self.connection = connection
+            raise ProtocolViolation("who are you?")
+
+    security = Refused()
+    async with FakeBroker() as broker:
+        with pytest.raises(ProtocolViolation, match="who are you"):
+            await connect(broker, security=security)
+        assert security.connection.closed
+
+
+# ------------------------------------------------------------------------------------------------------- versions
+
+
+@on_a_loop
+async def test_a_broker_too_old_for_our_api_versions_is_asked_again_in_version_0() -> None:
+    """KIP-511: it answers UNSUPPORTED_VERSION in the form of version 0."""
+    asked = []
+
+    def api_versions(version: int) -> Any:
+        asked.append(version)
+        if version > 0:
+            broken = api_versions_response({18: (0, 2)}, 0, error=35)
+            return struct.pack(">i", 1) + encode_entity(broken)
+        return api_versions_response(RANGES, 0)
+
+    broker = FakeBroker(lambda _: ok())
+    broker.api_versions = api_versions
+    async with broker, await connect(broker) as connection:
+        assert (await connection.call(beat())).error_code == 0
+    assert asked == [3, 0]
+
+
+@on_a_loop
+async def test_a_broker_that_refuses_api_versions() -> None:
+    broker = FakeBroker()
+    broker.api_versions = lambda version: api_versions_response({}, version, error=58)
+    async with broker:
+        with pytest.raises(ProtocolViolation, match="refused ApiVersions with SASL_AUTHENTICATION_FAILED"):
+            await connect(broker)
+
+
+@pytest.mark.parametrize(
+    ("spoken", "told"),
+    [
+        ((0, 3), r"Heartbeat v4 is needed, but the broker at .* speaks v0 to v3: Apache Kafka 3\.2 or newer is needed"),
+        ((5, 9), r"speaks v5 to v9: use a newer spark-kgroup"),
+        (None, r"does not know this API: Apache Kafka 3\.2 or newer"),
+    ],
+)
+def test_a_version_that_the_broker_does_not_speak_is_not_sent(spoken: tuple[int, int] | None, told: str) -> None:
+    ranges = {**RANGES, 12: spoken} if spoken else {key: span for key, span in RANGES.items() if key != 12}
+
+    @on_a_loop
+    async def scenario() -> None:
+        async with FakeBroker(lambda _: ok(), ranges=ranges) as broker, await connect(broker) as connection:
+            with pytest.raises(UnsupportedApi, match=told):
+                await connection.call(beat())
+            assert broker.requests == []
+            assert not connection.closed
+
+    scenario()
+
+
+def test_an_address_with_colons_is_printed_in_brackets() -> None:
+    assert str(Address("::1", 9092)) == "[::1]:9092"
+    assert str(Address("broker", 9092)) == "broker:9092"
