@@ -56,7 +56,7 @@ COMMIT_TIMEOUT_MS: Final = 5_000
 """How long one commit at a boundary is retried before the batch goes on without it (Kafka: default.api.timeout.ms,
 60 s; here nothing is lost by trying again at the next boundary)."""
 
-STARTUP_TIMEOUT_MS: Final = 30_000
+STARTUP_TIMEOUT_MS: Final = 15_000
 """How long a first contact with the cluster may take before the query fails with a clear error (Kafka's
 default.api.timeout.ms is 60 s; a person waits here)."""
 

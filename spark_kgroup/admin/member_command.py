@@ -8,7 +8,6 @@ import signal
 import sys
 import time
 from collections.abc import Callable, Iterable, Mapping
-from enum import Enum
 from typing import Annotated, Any
 
 import typer
@@ -16,7 +15,8 @@ from rich.console import Console
 from rich.markup import escape
 
 from spark_kgroup.assignors import NAMES
-from spark_kgroup.errors import FencedInstanceId, KgroupError
+from spark_kgroup.assignors import assignor as known
+from spark_kgroup.errors import FencedInstanceId
 from spark_kgroup.limits import METADATA_MAX_AGE_MS, SESSION_TIMEOUT_MS
 from spark_kgroup.member import effects as fx
 from spark_kgroup.model import TopicPartition
@@ -24,19 +24,12 @@ from spark_kgroup.runtime.group import Group, GroupSettings
 from spark_kgroup.runtime.session import Session
 from spark_kgroup.wire.cluster import parse_bootstrap
 
-AssignorName = Enum("AssignorName", {name: name for name in NAMES}, type=str)  # type: ignore[misc]
-
-_DEFAULT_ASSIGNOR = AssignorName("cooperative-sticky")
-
-EXAMPLES = """
-Examples:
-
-  kgroup member --bootstrap-server localhost:9092 --group orders --instance-id orders-0 --topics orders
-
-  kgroup member --bootstrap-server localhost:9092 --group orders --instance-id orders-0 --topics orders --json | jq .
-
-  kgroup member --bootstrap-server localhost:9092 --group orders --instance-id orders-0 --topics orders --leave
-"""
+EXAMPLES = (
+    "Examples:\n\n"
+    "kgroup member --bootstrap-server localhost:9092 --group orders --instance-id orders-0 --topics orders\n\n"
+    "kgroup member --bootstrap-server localhost:9092 --group orders --instance-id orders-0 --topics orders --json\n\n"
+    "kgroup member --bootstrap-server localhost:9092 --group orders --instance-id orders-0 --topics orders --leave"
+)
 
 
 class EventPrinter:
@@ -122,7 +115,9 @@ def member(
     instance_id: Annotated[
         str | None, typer.Option(help="Makes the member static (KIP-345). Without it, it leaves on Ctrl-C.")
     ] = None,
-    assignor: Annotated[AssignorName, typer.Option(help="How the leader assigns.")] = _DEFAULT_ASSIGNOR,
+    assignor: Annotated[
+        str, typer.Option(metavar="|".join(NAMES), help="How the leader assigns.")
+    ] = "cooperative-sticky",
     metadata_max_age_ms: Annotated[
         int, typer.Option(min=10, help="How often the leader looks for new partitions.")
     ] = METADATA_MAX_AGE_MS,
@@ -138,7 +133,7 @@ def member(
         group=group,
         topics=tuple(sorted({name.strip() for name in topics.split(",") if name.strip()})),
         instance_ids=(instance_id,),
-        assignors=(assignor.value,),
+        assignors=(known(assignor).name,),
         session_timeout_ms=session_timeout_ms,
         metadata_max_age_ms=metadata_max_age_ms,
         client_id="kgroup-member",
@@ -167,6 +162,3 @@ async def _run(settings: GroupSettings, printer: EventPrinter, *, leave: bool) -
             await group.leave()
     finally:
         await group.close()
-
-
-__all__ = ["EXAMPLES", "EventPrinter", "KgroupError", "member"]

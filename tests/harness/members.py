@@ -1,0 +1,78 @@
+"""`kgroup member --json` processes under test."""
+
+import json
+import signal
+import subprocess
+import sys
+import threading
+from pathlib import Path
+from typing import Any
+
+from harness.waiting import wait_for
+
+KGROUP = Path(sys.executable).parent / "kgroup"
+Pair = tuple[str, int]
+
+
+class MemberProcess:
+    """One `kgroup member` process; a context manager that ends it with Ctrl-C."""
+
+    def __init__(self, bootstrap: str, group: str, topics: str, instance_id: str | None, *more: str) -> None:
+        static = [] if instance_id is None else ["--instance-id", instance_id]
+        command = [KGROUP, "member", "--bootstrap-server", bootstrap, "--group", group, "--topics", topics, "--json"]
+        self.events: list[dict[str, Any]] = []
+        self.process = subprocess.Popen(
+            [*command, *static, *more], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        )
+        self._reader = threading.Thread(target=self._read, name=f"events of {instance_id}")
+        self._reader.start()
+
+    def _read(self) -> None:
+        assert self.process.stdout is not None
+        for line in self.process.stdout:
+            self.events.append(json.loads(line))
+
+    def __enter__(self) -> "MemberProcess":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.process.send_signal(signal.SIGCONT)
+        self.interrupt()
+
+    def interrupt(self) -> int:
+        """Ctrl-C, and wait for the end; returns the exit code."""
+        if self.process.poll() is None:
+            self.process.send_signal(signal.SIGINT)
+        return self.end()
+
+    def end(self) -> int:
+        code = self.process.wait(30)
+        self._reader.join(30)
+        return code
+
+    def stderr(self) -> str:
+        assert self.process.stderr is not None
+        return self.process.stderr.read()
+
+    @property
+    def owned(self) -> set[Pair]:
+        """All that it owns from its last event on."""
+        last = next((e for e in reversed(self.events) if "partitions" in e), None)
+        return {(topic, index) for topic, index in last["partitions"]} if last else set()
+
+    def last(self, event: str) -> dict[str, Any] | None:
+        return next((e for e in reversed(self.events) if e["event"] == event), None)
+
+    def wait_for_event(self, event: str, timeout_s: float = 30, *, after: int = 0) -> dict[str, Any]:
+        """The first `event` among those after the first `after` events."""
+        return wait_for(
+            lambda: next((e for e in self.events[after:] if e["event"] == event), None), f"event {event!r}", timeout_s
+        )
+
+    def wait_for_owned(self, count: int, timeout_s: float = 30) -> set[Pair]:
+        wait_for(lambda: len(self.owned) == count, f"{count} partitions (events: {self.events[-4:]})", timeout_s)
+        return self.owned
+
+
+def all_pairs(topic: str, partitions: int) -> set[Pair]:
+    return {(topic, index) for index in range(partitions)}

@@ -1,0 +1,214 @@
+"""`kgroup member` against a real Kafka: what people and tests see of static membership and cooperative rebalance."""
+
+import signal
+from collections.abc import Callable, Iterator
+from uuid import uuid4
+
+import pytest
+from confluent_kafka import Consumer
+from harness.members import MemberProcess, all_pairs
+from harness.waiting import wait_for
+
+from spark_kgroup.testing import ApacheKafka
+
+
+@pytest.fixture
+def group() -> str:
+    return f"group-{uuid4().hex[:8]}"
+
+
+@pytest.fixture
+def topic(apache_kafka: ApacheKafka) -> str:
+    name = f"topic-{uuid4().hex[:8]}"
+    apache_kafka.create_topic(name, partitions=6)
+    return name
+
+
+Join = Callable[..., MemberProcess]
+
+
+@pytest.fixture
+def join(apache_kafka: ApacheKafka, group: str, topic: str) -> Iterator[Join]:
+    started: list[MemberProcess] = []
+
+    def start(instance_id: str | None, *more: str) -> MemberProcess:
+        member = MemberProcess(apache_kafka.bootstrap_servers, group, topic, instance_id, *more)
+        started.append(member)
+        return member
+
+    yield start
+    for member in started:
+        member.process.kill()
+        member.end()
+
+
+def test_every_line_has_the_documented_fields(join: Join, topic: str) -> None:
+    member = join("a")
+    member.wait_for_owned(6)
+    assert member.interrupt() == 0
+    assert [e["event"] for e in member.events] == ["joined", "assigned"]
+    for event in member.events:
+        assert {"event", "at_ms", "member_id", "instance_id", "generation", "leader"} <= event.keys()
+        assert event["instance_id"] == "a"
+        assert event["leader"] is True
+        assert event["generation"] == 1
+    assigned = member.events[-1]
+    assert assigned["partitions"] == assigned["added"] == [[topic, index] for index in range(6)]
+
+
+def test_a_second_member_takes_half_and_only_that_moves(join: Join, topic: str) -> None:
+    # KIP-429: the owner keeps what it still owns, gives up the rest, and rejoins; only then the newcomer gets it.
+    first = join("a")
+    first.wait_for_owned(6)
+    second = join("b")
+    kept, taken = first.wait_for_owned(3), second.wait_for_owned(3)
+    assert kept | taken == all_pairs(topic, 6)
+    revoked = first.wait_for_event("revoked")
+    assert {tuple(pair) for pair in revoked["revoked"]} == taken
+    assert second.last("revoked") is None
+
+
+def test_ctrl_c_keeps_the_seat_and_a_restart_gets_it_back(
+    join: Join, apache_kafka: ApacheKafka, group: str, topic: str
+) -> None:
+    # KIP-345: a static member that comes back within the session gets its assignment, and nobody else notices.
+    members = {name: join(name) for name in ("a", "b", "c")}
+    for member in members.values():
+        member.wait_for_owned(2)
+    generation = apache_kafka.group_record(group)
+    assert generation is not None
+    for name, member in members.items():
+        before, old = member.owned, member.events[-1]
+        others = {n: len(m.events) for n, m in members.items() if n != name}
+        assert member.interrupt() == 0
+        assert name in {m.instance_id for m in apache_kafka.describe_members(group)}
+        again = join(name)
+        assert again.wait_for_owned(2) == before
+        came_back = again.wait_for_event("assigned")
+        assert came_back["generation"] == old["generation"]
+        assert came_back["member_id"] != old["member_id"]
+        # KIP-814: a leader that comes back knows that it leads, and does not assign.
+        assert came_back["leader"] == old["leader"]
+        assert (again.last("skip_assignment") is not None) == old["leader"]
+        assert {n: len(m.events) for n, m in members.items() if n != name} == others
+        members[name] = again
+    after = apache_kafka.group_record(group)
+    assert after is not None
+    assert after.generation == generation.generation
+
+
+def test_leave_gives_the_seat_back_for_good(join: Join, apache_kafka: ApacheKafka, group: str) -> None:
+    first = join("a")
+    first.wait_for_owned(6)
+    second = join("b", "--leave")
+    second.wait_for_owned(3)
+    assert second.interrupt() == 0
+    assert second.events[-1]["event"] == "left"
+    first.wait_for_owned(6)
+    assert {m.instance_id for m in apache_kafka.describe_members(group)} == {"a"}
+
+
+def test_a_dynamic_member_gets_its_id_first_and_leaves_on_ctrl_c(
+    join: Join, apache_kafka: ApacheKafka, group: str
+) -> None:
+    # KIP-394: the coordinator answers a first join with MEMBER_ID_REQUIRED.
+    member = join(None)
+    member.wait_for_owned(6)
+    assert member.events[-1]["instance_id"] is None
+    assert member.interrupt() == 0
+    assert member.events[-1]["event"] == "left"
+    assert apache_kafka.describe_members(group) == []
+
+
+def test_the_older_of_two_with_one_instance_id_is_fenced(join: Join) -> None:
+    older = join("a", "--session-timeout-ms", "10000")
+    older.wait_for_owned(6)
+    newer = join("a", "--session-timeout-ms", "10000")
+    newer.wait_for_owned(6)
+    fenced = older.wait_for_event("fenced", 20)
+    assert older.end() == 1
+    assert fenced["partitions"] == []
+    assert "'a'" in fenced["reason"]
+    assert "'a'" in older.stderr()
+    assert newer.process.poll() is None
+
+
+def test_the_leader_notices_added_partitions_and_nothing_else_moves(
+    join: Join, apache_kafka: ApacheKafka, topic: str
+) -> None:
+    first = join("a", "--metadata-max-age-ms", "500")
+    second = join("b", "--metadata-max-age-ms", "500")
+    before = {"a": first.wait_for_owned(3), "b": second.wait_for_owned(3)}
+    apache_kafka.add_partitions(topic, 8)
+    after = {"a": first.wait_for_owned(4), "b": second.wait_for_owned(4)}
+    assert before["a"] <= after["a"]
+    assert before["b"] <= after["b"]
+    assert after["a"] | after["b"] == all_pairs(topic, 8)
+
+
+def test_a_member_stopped_for_longer_than_its_session_has_lost_its_partitions(join: Join) -> None:
+    first = join("a", "--session-timeout-ms", "6000")
+    second = join("b", "--session-timeout-ms", "6000")
+    first.wait_for_owned(3)
+    second.wait_for_owned(3)
+    first.process.send_signal(signal.SIGSTOP)
+    second.wait_for_owned(6, 40)
+    first.process.send_signal(signal.SIGCONT)
+    lost = first.wait_for_event("lost")
+    assert lost["partitions"] == []
+    first.wait_for_owned(3)
+    second.wait_for_owned(3)
+
+
+def test_range_is_eager_and_spoken_too(join: Join, topic: str) -> None:
+    first = join("a", "--assignor", "range")
+    first.wait_for_owned(6)
+    second = join("b", "--assignor", "range")
+    assert first.wait_for_owned(3) == {(topic, index) for index in range(3)}
+    assert second.wait_for_owned(3) == {(topic, index) for index in range(3, 6)}
+
+
+def test_one_group_with_librdkafka(join: Join, apache_kafka: ApacheKafka, group: str, topic: str) -> None:
+    first = join("a")
+    first.wait_for_owned(6)
+    peer = Consumer(
+        {
+            "bootstrap.servers": apache_kafka.bootstrap_servers,
+            "group.id": group,
+            "partition.assignment.strategy": "cooperative-sticky",
+            "auto.offset.reset": "earliest",
+            "enable.auto.commit": False,
+        }
+    )
+    try:
+        peer.subscribe([topic])
+
+        def shared() -> bool:
+            peer.poll(0.1)
+            return len(peer.assignment()) == 3 and len(first.owned) == 3
+
+        wait_for(shared, "three partitions each", 40)
+        theirs = {(tp.topic, tp.partition) for tp in peer.assignment()}
+        assert theirs | first.owned == all_pairs(topic, 6)
+    finally:
+        peer.close()
+    first.wait_for_owned(6)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        (["--topics", "no-such-topic"], "'no-such-topic' does not exist"),
+        (["--assignor", "fair"], "cooperative-sticky"),
+        (["--bootstrap-server", "localhost"], "not HOST:PORT"),
+        (["--session-timeout-ms", "10"], "kafka.session.timeout.ms"),
+    ],
+)
+def test_a_wrong_word_is_one_clear_error(
+    apache_kafka: ApacheKafka, group: str, topic: str, arguments: list[str], told: str
+) -> None:
+    member = MemberProcess(apache_kafka.bootstrap_servers, group, topic, "a", *arguments)
+    assert member.end() == 1
+    lines = member.stderr().strip().splitlines()
+    assert len(lines) == 1
+    assert told in lines[0]
