@@ -145,6 +145,8 @@ class ClassicMember:
         self._awaited: fx.Request | None = None
         self._beat: fx.HeartbeatRequest | None = None
         self._claimed: frozenset[TopicPartition] = frozenset()
+        """What the last answered join claimed: what the leader goes by while we do not join again."""
+        self._assigned_in = NO_GENERATION
         self._protocol = ""
         self._reason = "start"
         self._timers: dict[_Timer, int] = {}
@@ -203,17 +205,20 @@ class ClassicMember:
         return self._join("connection lost while assigning")
 
     def _disconnected(self, event: fx.Disconnected, now_ms: int) -> list[fx.Effect]:
-        self._connected = False
-        self._awaited = self._beat = None
-        self._timers.pop(_Timer.HEARTBEAT, None)
-        self._timers.pop(_Timer.RETRY, None)
-        if _Timer.SESSION not in self._timers and self.identity.member_id != UNKNOWN_MEMBER_ID:
-            self._restart_session(now_ms)  # a parked join no longer holds the seat
+        self._cut_off(now_ms)
         if self.state is State.SYNCING:
             # The answer is lost, not the generation: a join with unchanged metadata is answered from it.
             self.state = State.JOINING
             self._reason = "connection lost while syncing"
         return [fx.Connect(reason=event.reason)]
+
+    def _cut_off(self, now_ms: int) -> None:
+        """Nothing asked so far will be answered on a connection that leads to the coordinator."""
+        self._connected = False
+        self._awaited = self._beat = None
+        self._timers.pop(_Timer.HEARTBEAT, None)
+        self._timers.pop(_Timer.RETRY, None)
+        self._watch_session(now_ms)
 
     def _disconnected_leaving(self, _: fx.Disconnected, _now_ms: int) -> list[fx.Effect]:
         return self._end([fx.Left(error=ErrorCode.NETWORK_EXCEPTION)])
@@ -235,21 +240,19 @@ class ClassicMember:
         self._timers.pop(_Timer.RETRY, None)
         # The coordinator holds a parked join alive; our own watch over the session starts again with its answer.
         self._timers.pop(_Timer.SESSION, None)
-        self._claimed = self.held
         request = fx.JoinRequest(identity=self.identity, protocols=self._protocols(), reason=self._reason)
         self._awaited = request
         return [fx.Send(request=request)]
 
     def _protocols(self) -> tuple[tuple[str, Subscription], ...]:
-        generation = self.identity.generation
         base = Subscription(
             topics=tuple(sorted(self.config.topics)),
             owned=self.held,
-            generation=generation,
+            generation=self._assigned_in,
             rack=self.config.rack,
         )
         return tuple(
-            (a.name, replace(base, user_data=a.user_data(self.held, generation))) for a in self.config.assignors
+            (a.name, replace(base, user_data=a.user_data(self.held, self._assigned_in))) for a in self.config.assignors
         )
 
     def _join_response(self, event: fx.JoinResponse, now_ms: int) -> list[fx.Effect]:
@@ -265,6 +268,8 @@ class ClassicMember:
 
     def _joined(self, event: fx.JoinResponse, now_ms: int) -> list[fx.Effect]:
         rejoined = self.config.instance_id is not None and event.request.identity.member_id == UNKNOWN_MEMBER_ID
+        lost = self._lose_unclaimed(event.generation)
+        self._claimed = event.request.protocols[0][1].owned
         self.identity = replace(self.identity, member_id=event.member_id, generation=event.generation)
         self._protocol = event.protocol
         self.leader = event.leader == event.member_id
@@ -280,8 +285,20 @@ class ClassicMember:
         if self.leader and not event.skip_assignment:
             self.state = State.ASSIGNING
             compute = fx.ComputeAssignment(generation=event.generation, assignor=event.protocol, members=event.members)
-            return [told, compute]
-        return [told, *self._send_sync(())]
+            return [*lost, told, compute]
+        return [*lost, told, *self._send_sync(())]
+
+    def _lose_unclaimed(self, generation: int) -> list[fx.Effect]:
+        """Lose what others may have been given in a generation that went by without us.
+
+        1. A static member that cannot rejoin within the rebalance timeout stays in the group, with the claim of its
+        last join (KIP-345); 2. what it was assigned since is claimed by nobody, so the leader may give it away; 3. its
+        own next join succeeds all the same, for a join is not checked for its generation.
+        """
+        if generation <= self.identity.generation + 1 or not (lost := self.held - self._claimed):
+            return []
+        self.held -= lost
+        return [fx.Lost(partitions=lost, reason=f"the group rebalanced without us before generation {generation}")]
 
     @staticmethod
     def _topics_of(members: Sequence[GroupMember]) -> frozenset[str]:
@@ -294,6 +311,8 @@ class ClassicMember:
 
     def _send_sync(self, assignments: tuple[tuple[str, frozenset[TopicPartition]], ...]) -> list[fx.Effect]:
         self.state = State.SYNCING
+        # As with a join: parked until the leader's answer, which may take longer than our session.
+        self._timers.pop(_Timer.SESSION, None)
         request = fx.SyncRequest(identity=self.identity, protocol=self._protocol, assignments=assignments)
         self._awaited = request
         return [fx.Send(request=request)]
@@ -313,7 +332,7 @@ class ClassicMember:
 
     def _synced(self, assignment: frozenset[TopicPartition], now_ms: int) -> list[fx.Effect]:
         added = assignment - self.held
-        self.assigned = assignment
+        self.assigned, self._assigned_in = assignment, self.identity.generation
         self.held |= added
         revoked = self.held - assignment
         self._restart_session(now_ms)
@@ -371,6 +390,10 @@ class ClassicMember:
         if self.state is State.REVOKING and not self.to_give_up:
             reason = "revoked partitions given up" if self.config.cooperative else self._reason
             return self._join(reason)
+        if self.state is State.STABLE and self.assigned - self.held:
+            # 1. a boundary decides to give P up; 2. before its word is here, a new generation assigns P to us again;
+            # 3. now P is ours, and nobody reads it. Only another assignment can have it adopted.
+            return self._rebalance("given up what is assigned again")
         return []
 
     def _membership_refused(self, event: fx.MembershipRefused, now_ms: int) -> list[fx.Effect]:
@@ -383,10 +406,10 @@ class ClassicMember:
     def _refused(self, api: str, error: int, now_ms: int) -> list[fx.Effect]:
         """Any error of any request of the group, in the order of Kafka's AbstractCoordinator."""
         if error in _COORDINATOR_GONE:
-            self._connected = False
-            self._awaited = self._beat = None
+            self._cut_off(now_ms)
             return [fx.Connect(reason=f"{api}: {ErrorCode.name_of(error)}")]
         if error in _TRY_AGAIN:
+            self._watch_session(now_ms)
             self._timers[_Timer.RETRY] = now_ms + RETRY_BACKOFF_MS
             return []
         if error in _MEMBERSHIP_OVER:
@@ -403,6 +426,7 @@ class ClassicMember:
 
     def _lose(self, reason: str, *, keep_id: bool) -> list[fx.Effect]:
         lost, self.held, self.assigned = self.held, frozenset(), frozenset()
+        self._assigned_in = NO_GENERATION
         member_id = self.identity.member_id if keep_id else UNKNOWN_MEMBER_ID
         self.identity = replace(self.identity, member_id=member_id, generation=NO_GENERATION)
         self.leader = False
@@ -425,6 +449,11 @@ class ClassicMember:
     def _restart_session(self, now_ms: int) -> None:
         self._timers[_Timer.SESSION] = now_ms + self.config.session_timeout_ms
 
+    def _watch_session(self, now_ms: int) -> None:
+        """No parked request holds the seat any more: the session runs, from now if it did not."""
+        if _Timer.SESSION not in self._timers and self.identity.generation != NO_GENERATION:
+            self._restart_session(now_ms)
+
     def _tick(self, _: fx.Tick, now_ms: int) -> list[fx.Effect]:
         due = {timer for timer, at_ms in self._timers.items() if at_ms <= now_ms}
         for timer in due:
@@ -432,7 +461,8 @@ class ClassicMember:
         if _Timer.SESSION in due:
             # Silent for a whole session (a SIGSTOP, a long outage): the seat must be assumed given away.
             reason = f"no answer from the coordinator for {self.config.session_timeout_ms} ms"
-            return [*self._lose(reason, keep_id=False), *self._join(reason)]
+            # The member id stays: if another process has the seat by now, it is for us to be fenced, not for it.
+            return [*self._lose(reason, keep_id=True), *self._join(reason)]
         if _Timer.RETRY in due:
             return self._send_join()
         if _Timer.HEARTBEAT in due:
