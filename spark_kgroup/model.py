@@ -168,6 +168,8 @@ class DescribedMember:
 
     Attributes:
         assignment: empty while the group rebalances.
+        claimed: what it said to own when it last joined (KIP-429): it may still be reading what the group has withheld
+            from everybody since. Empty while the group rebalances.
     """
 
     member_id: str
@@ -175,6 +177,7 @@ class DescribedMember:
     client_id: str
     client_host: str
     assignment: frozenset[TopicPartition] = frozenset()
+    claimed: frozenset[TopicPartition] = frozenset()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

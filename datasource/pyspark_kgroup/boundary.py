@@ -291,7 +291,8 @@ class Boundary:
 
         1. a sync revokes P from a seat; 2. the seat dies before it rejoins; 3. its static rejoin is answered with the
         group's old assignment, without P; 4. nobody knows. The same look finds partitions that were added while the
-        leader was away, which KIP-814 leaves open.
+        leader was away, which KIP-814 leaves open. What a member claims is no orphan, even if the group withholds it
+        from everybody: in a cooperative rebalance it is being read until that member comes to its boundary.
         """
         due = view.rejoins != self._checked_rejoins and view.settled
         if not due or monotonic_ms() - self._orphans_checked_at_ms < ORPHAN_CHECK_INTERVAL_MS:
@@ -300,7 +301,7 @@ class Boundary:
         group = self._runtime.describe()
         if group.state != "Stable":
             return view  # still due at the next boundary
-        owned = {tp for member in group.members for tp in member.assignment}
+        owned = {tp for member in group.members for tp in member.assignment | member.claimed}
         wanted = {tp for topic in self._runtime.topics(0).values() for tp in topic.partitions}
         orphans = wanted - owned
         if not orphans:

@@ -83,6 +83,7 @@ class Driver:
         return loads(self.planned[self.batches_done - 1]) if self.batches_done else EMPTY
 
     def ask(self, limit: int | None = None) -> Checkpoint:
+        self.group.step()  # messages do not stay under way for longer than a batch
         return self.boundary.advance(self.durable, limit)
 
     def trigger(self, limit: int | None = None, crash: str = "") -> bool:

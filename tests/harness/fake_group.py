@@ -72,6 +72,7 @@ class FakeGroup:
         self.committed_now: dict[TopicPartition, int] = {}
         self.target: dict[TopicPartition, str] = {}
         self.assigned: dict[TopicPartition, str] = {}
+        self.claims: dict[TopicPartition, str] = {}
         self.other: dict[TopicPartition, int] = {}
         self.other_read: list[tuple[TopicPartition, int, int]] = []
         self.stable: dict[TopicPartition, int] = {}
@@ -137,6 +138,7 @@ class FakeGroup:
         self.generation += 1
         live = [seat for seat in self.seats.values() if not seat.expelled]
         claims = {tp: seat.instance_id for seat in live for tp in seat.tenures} | dict.fromkeys(self.other, OTHER)
+        self.claims = claims
         self.assigned = {
             tp: member for tp, member in self.target.items() if tp in self.log and claims.get(tp, member) == member
         }
@@ -189,6 +191,7 @@ class FakeGroup:
             self.notice(name)
         for seat in self.seats.values():
             seat.identity = self._new_identity(seat.instance_id)
+            self.claims = {tp: member for tp, member in self.claims.items() if member != seat.instance_id}
             share = [tp for tp, member in self.assigned.items() if member == seat.instance_id]
             seat.tenures, seat.to_give_up = dict.fromkeys(share, seat.identity), frozenset()
         self.rejoins = len(self.seats)
@@ -269,6 +272,7 @@ class FakeGroup:
                     client_id="",
                     client_host="",
                     assignment=frozenset(tp for tp, member in self.assigned.items() if member == name),
+                    claimed=frozenset(tp for tp, member in self.claims.items() if member == name),
                 )
                 for name in members
             ),

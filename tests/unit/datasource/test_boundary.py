@@ -1,13 +1,14 @@
 """The boundary against a model of the group: the sequences that matter, each by name (design section 7)."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from itertools import pairwise
 
 import pytest
 from harness.fake_driver import Crash, Driver, StartingOffsets, dumps
 from harness.fake_group import OTHER, FakeGroup
 
-from spark_kgroup.errors import GroupUnsettled
+from spark_kgroup.errors import Disconnected, GroupUnsettled
 from spark_kgroup.limits import END_OFFSETS_MAX_AGE_MS, METADATA_MAX_AGE_MS, SETTLE_TIMEOUT_MS
 from spark_kgroup.model import TopicPartition
 
@@ -84,6 +85,39 @@ def test_read_committed_stops_before_an_open_transaction(world: World) -> None:
     del group.stable[P0]
     driver.drain()
     assert driver.rows == {P0: [(0, 6), (6, 10)]}
+
+
+def test_commits_before_anything_that_can_fail(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    group, driver = world(records=10)
+    driver.trigger()
+
+    def unreachable(_: int) -> None:
+        raise Disconnected("metadata")
+
+    monkeypatch.setattr(group, "topics", unreachable)
+    with pytest.raises(Disconnected):
+        driver.trigger()
+    assert group.committed_now == {P0: 10}
+
+
+def test_a_restart_commits_what_the_last_run_left_at_its_first_boundary(world: World) -> None:
+    """An AvailableNow run that finds nothing new ends after one boundary."""
+    group, driver = world(records=10)
+    driver.trigger()
+    driver.restart()
+    assert not driver.trigger()
+    assert group.committed_now == {P0: 10}
+
+
+def test_the_first_batch_waits_for_all_seats(world: World, caplog: pytest.LogCaptureFixture) -> None:
+    group, driver = world(partitions=2, seats=2, records=10)
+    late = group.seats["seat-1"]
+    late.identity, late.tenures = replace(late.identity, generation=-1), {}
+    assert not driver.trigger()
+    assert "did not come to rest" in caplog.text
+    group.rebalance()
+    driver.trigger()
+    assert set(driver.durable.owned) == {P0, P1}
 
 
 # ------------------------------------------------------------------------------------------- giving up
@@ -168,6 +202,7 @@ def test_a_commit_that_fails_before_giving_up_keeps_what_was_never_adopted(world
     assert not group.other
     assert group.now_ms - before <= SETTLE_TIMEOUT_MS + 5_000
     assert len(group.commits) == 0
+    assert driver.durable.released == {P0: 10}
     group.commit_fate = lambda: "ok"
     driver.drain()
     assert group.other == {P0: 10}
@@ -262,6 +297,40 @@ def test_an_orphan_gets_no_owner_before_the_group_knows_our_position(world: Worl
     group.now_ms += 2_000
     driver.trigger()
     assert group.other == {P0: 10}
+
+
+def test_what_a_neighbour_still_reads_is_no_orphan(world: World) -> None:
+    """1. we read P up to 10, and lose it before the commit; 2. a neighbour reads it again from 0; 3. a rebalance asks
+    for it, and P is withheld until the neighbour's batch ends; 4. our driver restarts. P must not be touched from here.
+    """
+    group, driver = world(partitions=2, records=10)
+    driver.trigger()
+    group.expel("seat-0")
+    group.move(P1, OTHER)
+    group.notice("seat-0")
+    driver.drain()
+    group.move(P1, "seat-0")
+    driver.restart()
+    committed = dict(group.committed_now)
+    for _ in range(5):
+        group.now_ms += 2_000
+        driver.trigger()
+    assert not group.forced
+    assert group.committed_now.get(P1) == committed.get(P1)
+    group.other_gives_up()
+    driver.drain()
+    assert set(driver.durable.owned) == {P0, P1}
+
+
+def test_a_rejoin_forces_one_rebalance_only(world: World) -> None:
+    """Even if no assignor gives the partition to anybody."""
+    group, driver = world(partitions=2, records=10)
+    del group.target[P1]
+    group.rebalance()
+    for _ in range(5):
+        group.now_ms += 2_000
+        driver.trigger()
+    assert len(group.forced) == 1
 
 
 def test_the_look_for_orphans_waits_until_the_group_is_stable(world: World) -> None:
