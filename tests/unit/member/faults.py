@@ -1,0 +1,149 @@
+"""What can go wrong in a simulated world, each as a function of the world. Everything random comes from its seed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from spark_kgroup.member import effects as fx
+from spark_kgroup.member.classic import State
+
+from .simulated_world import Process, World
+
+Fault = Callable[[World], None]
+
+
+def _someone(world: World) -> Process | None:
+    running = [p for p in world.processes if p.running]
+    return world.rng.choice(running) if running else None
+
+
+def _seat_of(world: World, process: Process) -> str:
+    return next(name for name, config in world.seats.items() if config is process.config)
+
+
+def break_connection(world: World) -> None:
+    """A connection ends; what was on it is lost, or arrived and its answer is lost."""
+    process = _someone(world)
+    if process and process.connection:
+        world.log(f"FAULT break_connection {process.name}")
+        process.lose_connection(process.connection, "broken")
+
+
+def black_hole(world: World) -> None:
+    """A connection swallows everything until somebody times out."""
+    process = _someone(world)
+    if process and process.connection:
+        world.log(f"FAULT black_hole {process.name}")
+        process.troubled()
+        process.connection.black_hole = True
+
+
+def pause(world: World) -> None:
+    """SIGSTOP, for up to two sessions."""
+    process = _someone(world)
+    if process and not process.paused:
+        world.log(f"FAULT pause {process.name}")
+        process.pause()
+        world.after(world.rng.randint(10, 2 * process.config.session_timeout_ms), process.resume)
+
+
+def restart(world: World) -> None:
+    """SIGKILL, and a new process on the same seat some time later."""
+    process = _someone(world)
+    if process:
+        world.log(f"FAULT restart {process.name}")
+        process.kill()
+        wait_ms = world.rng.choice((0, 50, 1_000, 2 * process.config.session_timeout_ms))
+        world.after(wait_ms, lambda: world.relaunch(_seat_of(world, process)))
+
+
+def duplicate(world: World) -> None:
+    """A second process takes a seat while the first is alive."""
+    process = _someone(world)
+    if process and process.config.instance_id is not None:
+        world.log(f"FAULT duplicate {process.name}")
+        world.launch(_seat_of(world, process))
+
+
+def leave(world: World) -> None:
+    """A member leaves for good; later somebody else comes to its seat."""
+    process = _someone(world)
+    if process and process.machine.state is not State.LEAVING and not process.paused:
+        world.log(f"FAULT leave {process.name}")
+        process.post(fx.Leave(reason="the test says so"))
+        world.after(5_000, process.kill)
+        world.after(world.rng.randint(5_001, 10_000), lambda: world.relaunch(_seat_of(world, process)))
+
+
+def outage(world: World) -> None:
+    """No broker can be reached, for up to two sessions."""
+    if not world.reachable:
+        return
+    world.log("FAULT outage")
+    world.reachable = False
+    for process in world.processes:
+        process.troubled()
+        if process.connection:
+            process.lose_connection(process.connection, "outage")
+    session_ms = max(config.session_timeout_ms for config in world.seats.values())
+    world.after(world.rng.randint(100, 2 * session_ms), lambda: end_outage(world))
+
+
+def end_outage(world: World) -> None:
+    """The network is back."""
+    world.reachable = True
+    for process in world.processes:
+        process.troubled()
+
+
+def fail_over(world: World) -> None:
+    """The coordinator moves."""
+    world.fail_over()
+
+
+def load(world: World) -> None:
+    """The coordinator answers COORDINATOR_LOAD_IN_PROGRESS for a while; its sessions start when it has loaded."""
+    if world.loading:
+        return
+    world.fail_over()
+    world.loading = True
+    world.after(world.rng.randint(50, 3_000), lambda: end_load(world))
+
+
+def end_load(world: World) -> None:
+    """The group is loaded."""
+    if world.loading:
+        world.loading = False
+        world.coordinator.fail_over(world.now_ms)
+        world.invariants.forgotten()
+        for process in world.processes:
+            process.troubled()
+
+
+def add_partitions(world: World) -> None:
+    """Some topic grows."""
+    if world.partition_count < 40:
+        world.log("FAULT add_partitions")
+        world.partition_count += world.rng.randint(1, 3)
+
+
+def rejoin(world: World) -> None:
+    """Somebody wants a rebalance."""
+    process = _someone(world)
+    if process and process.machine.state is not State.IDLE:
+        process.post(fx.RejoinWanted(reason="the test says so"))
+
+
+def make_peace(world: World) -> None:
+    """No fault from now on, and those under way end."""
+    world.log("PEACE")
+    world.at_peace = True
+    end_outage(world)
+    end_load(world)
+    for process in list(world.processes):
+        if process.paused:
+            process.resume()
+        if process.connection and process.connection.black_hole:
+            process.lose_connection(process.connection, "peace")
+    for name in world.seats:
+        world.relaunch(name)

@@ -1,0 +1,149 @@
+"""What must hold at every step of a simulated run. Each check says which promise it is."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from spark_kgroup.member import effects as fx
+from spark_kgroup.member.classic import State
+from spark_kgroup.model import ErrorCode, MemberIdentity, TopicPartition
+
+if TYPE_CHECKING:
+    from .simulated_world import Process, World
+
+SLACK_MS = 2_000
+
+
+class Invariants:
+    """Told of every event a machine took and of every request that reached the coordinator."""
+
+    def __init__(self, world: World) -> None:
+        self.lost: list[tuple[Process, frozenset[TopicPartition], str]] = []
+        self.fences = 0
+        self._world = world
+        self._last_to_take_seat: dict[str, Process] = {}
+
+    def received(self, process: Process, request: fx.Request) -> None:
+        """A request reached the coordinator."""
+        who = request.identity
+        if isinstance(request, fx.JoinRequest) and who.instance_id is not None and not who.member_id:
+            self._last_to_take_seat[who.instance_id] = process
+
+    def forgotten(self) -> None:
+        """The coordinator lost what it had not persisted: who took which seat is open again."""
+        self._last_to_take_seat.clear()
+
+    def fenced(self, process: Process) -> None:
+        """KIP-345: only a later join with the same instance id fences a member."""
+        self.fences += 1
+        assert process.config.instance_id is not None
+        last = self._last_to_take_seat.get(process.config.instance_id)
+        assert last is not process, f"{process.name} is fenced though nobody took its seat"
+
+    def after(
+        self,
+        process: Process,
+        event: fx.Event,
+        effects: Sequence[fx.Effect],
+        before: frozenset[TopicPartition],
+        identity_before: MemberIdentity,
+    ) -> None:
+        """A machine took `event`; before that it held `before` as `identity_before`."""
+        if not process.running or process.machine.state is State.LEAVING:
+            return
+        self._seat_kept_until_told(process, event, identity_before)
+        self._held_changes_with_a_reason(process, event, effects, before)
+        self._lost_with_a_cause(process, effects)
+        self._watched_by_a_timer(process)
+        if process.machine.held != before or effects:
+            self.one_owner()
+
+    def _held_changes_with_a_reason(
+        self, process: Process, event: fx.Event, effects: Sequence[fx.Effect], before: frozenset[TopicPartition]
+    ) -> None:
+        # KIP-429: what is kept is never taken away silently, and what is new is always announced.
+        held = before - event.partitions if isinstance(event, fx.GaveUp) else before
+        for effect in effects:
+            match effect:
+                case fx.Lost(partitions=partitions):
+                    assert partitions <= held, f"{process.name} lost what it did not hold"
+                    held -= partitions
+                case fx.Assigned(added=added, revoked=revoked):
+                    assert not added & held, f"{process.name} is told to adopt what it holds"
+                    held |= added
+                    assert revoked <= held
+                case _:
+                    pass
+        assert process.machine.held == held, f"{process.name} holds {process.machine.held}, was told {held}"
+
+    def _lost_with_a_cause(self, process: Process, effects: Sequence[fx.Effect]) -> None:
+        for effect in effects:
+            if isinstance(effect, fx.Lost):
+                self.lost.append((process, effect.partitions, effect.reason))
+            if isinstance(effect, fx.Lost | fx.Rejoining) and effect.reason.startswith("no answer"):
+                # A session may only run out if something was wrong outside.
+                healthy_ms = self._world.now_ms - process.healthy_since_ms
+                allowed_ms = process.config.session_timeout_ms + SLACK_MS
+                assert healthy_ms <= allowed_ms, f"{process.name} expired after {healthy_ms} ms of health"
+
+    def _seat_kept_until_told(self, process: Process, event: fx.Event, before: MemberIdentity) -> None:
+        # KIP-345: a join without a member id takes the seat from whoever has it. So a member that once had an id sends
+        # such a join only when the coordinator does not know it any more: else a zombie would fence its successor.
+        if before.member_id and not process.machine.identity.member_id:
+            told = getattr(event, "error", None)
+            assert told == ErrorCode.UNKNOWN_MEMBER_ID, f"{process.name} forgot its member id at {event}"
+
+    def _watched_by_a_timer(self, process: Process) -> None:
+        machine, now_ms = process.machine, self._world.now_ms
+        wakeup_at_ms = machine.next_wakeup_at_ms()
+        in_generation = machine.state in (State.STABLE, State.REVOKING)
+        if process.connection is not None and in_generation:
+            # Heartbeats never stop while in a generation.
+            latest_ms = now_ms + process.config.heartbeat_interval_ms
+            assert wakeup_at_ms is not None, f"{process.name} stopped its heartbeats"
+            assert wakeup_at_ms <= latest_ms, f"{process.name} stopped its heartbeats"
+        if machine.held and process.connection is None and machine.state not in (State.CLOSED, State.LEAVING):
+            # Nothing is held for longer than a session without a word from the coordinator.
+            assert wakeup_at_ms is not None, f"{process.name} holds without a session"
+
+    def one_owner(self) -> None:
+        """KIP-429: nobody adopts a partition while a member of the same generation still holds it.
+
+        A member counts unless it was expelled and does not know yet: it counts if the coordinator has it in its current
+        generation, by the member's own belief or because it took part in forming it.
+        """
+        group = self._world.coordinator
+        owner: dict[TopicPartition, str] = {}
+        for process in self._world.processes:
+            member = group.members.get(process.machine.identity.member_id) if process.running else None
+            if member is None:
+                continue
+            believes = process.machine.identity.generation == group.generation
+            if believes or member.took_part_in == group.generation:
+                for partition in process.machine.held:
+                    other = owner.setdefault(partition, process.name)
+                    assert other == process.name, f"{partition} is held by {other} and {process.name}"
+
+    def at_rest(self) -> str:
+        """What is still missing for a group at rest, empty if nothing is."""
+        world, group = self._world, self._world.coordinator
+        running = [p for p in world.processes if p.running]
+        shares = [p.machine.held for p in running]
+        owned = [tp for share in shares for tp in share]
+        missing = {
+            "phase": group.phase.value != "Stable",
+            "one process a seat": len(running) != len(world.seats) or len(group.members) != len(world.seats),
+            "settled": not all(p.machine.settled for p in running),
+            "one generation": {p.machine.identity.generation for p in running} != {group.generation},
+            "the coordinator's word": any(
+                p.machine.identity.member_id not in group.members
+                or group.members[p.machine.identity.member_id].assignment != p.machine.held
+                or p.machine.assigned != p.machine.held
+                for p in running
+            ),
+            "each partition once": sorted(owned) != sorted(world.partitions()),
+            "balance": bool(shares) and max(map(len, shares)) - min(map(len, shares)) > 1,
+            "one leader": sum(p.machine.leader for p in running) != 1,
+        }
+        return ", ".join(name for name, lacks in missing.items() if lacks)

@@ -1,0 +1,182 @@
+"""Drives one machine by hand: events in, effects out, the coordinator's answers written by the test."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TypeVar
+
+from spark_kgroup.assignors.contract import Assignor, RebalanceProtocol
+from spark_kgroup.member import effects as fx
+from spark_kgroup.member.classic import ClassicMember, MemberConfig, State
+from spark_kgroup.model import Assignment, ErrorCode, GroupMember, Subscription, TopicDescription, TopicPartition
+
+TOPIC = "orders"
+SESSION_MS = 10_000
+HEARTBEAT_MS = 3_000
+ME = "seat-0-aaa"
+
+E = TypeVar("E", bound=fx.Effect)
+
+
+class NamedAssignor:
+    """An assignor by name and protocol only: the machine never runs one itself."""
+
+    def __init__(self, name: str, protocol: RebalanceProtocol) -> None:
+        self.name = name
+        self.protocol = protocol
+
+    def user_data(self, owned: frozenset[TopicPartition], generation: int) -> bytes | None:
+        return f"{self.name}:{len(owned)}@{generation}".encode()
+
+    def assign(self, members: Sequence[GroupMember], topics: Mapping[str, TopicDescription]) -> Assignment:
+        raise AssertionError(f"the machine asks for an assignment, it computes none: {members}, {topics}")
+
+
+COOPERATIVE: Assignor = NamedAssignor("sticky", RebalanceProtocol.COOPERATIVE)
+EAGER: Assignor = NamedAssignor("range", RebalanceProtocol.EAGER)
+
+
+def parts(*indexes: int, topic: str = TOPIC) -> frozenset[TopicPartition]:
+    return frozenset(TopicPartition(topic, index) for index in indexes)
+
+
+def member(member_id: str, *topics: str) -> GroupMember:
+    return GroupMember(member_id=member_id, instance_id=None, subscription=Subscription(topics=topics or (TOPIC,)))
+
+
+class Driver:
+    """A machine, the instant, and all effects so far."""
+
+    def __init__(
+        self,
+        *,
+        instance_id: str | None = "seat-0",
+        assignors: tuple[Assignor, ...] = (COOPERATIVE,),
+        jitter: float = 0.0,
+        rack: str | None = None,
+    ) -> None:
+        config = MemberConfig(
+            group="g",
+            instance_id=instance_id,
+            topics=(TOPIC,),
+            assignors=assignors,
+            session_timeout_ms=SESSION_MS,
+            rebalance_timeout_ms=6 * SESSION_MS,
+            heartbeat_interval_ms=HEARTBEAT_MS,
+            rack=rack,
+        )
+        self.machine = ClassicMember(config, jitter=lambda: jitter)
+        self.now_ms = 1_000_000
+        self.sent: list[fx.Request] = []
+
+    @property
+    def state(self) -> State:
+        return self.machine.state
+
+    def take(self, event: fx.Event) -> list[fx.Effect]:
+        effects = self.machine.handle(event, self.now_ms)
+        self.sent += [effect.request for effect in effects if isinstance(effect, fx.Send)]
+        return effects
+
+    def after(self, wait_ms: int) -> list[fx.Effect]:
+        self.now_ms += wait_ms
+        return self.take(fx.Tick())
+
+    # ------------------------------------------------------------------------------- the coordinator's answers
+
+    def last_sent(self) -> fx.Request:
+        return self.sent[-1]
+
+    def answer_join(
+        self,
+        *,
+        error: int = ErrorCode.NONE,
+        generation: int = 1,
+        member_id: str = ME,
+        leader: str = "somebody",
+        members: tuple[GroupMember, ...] = (),
+        skip_assignment: bool = False,
+    ) -> list[fx.Effect]:
+        request = next(r for r in reversed(self.sent) if isinstance(r, fx.JoinRequest))
+        return self.take(
+            fx.JoinResponse(
+                request=request,
+                error=error,
+                generation=generation,
+                protocol=self.machine.config.assignors[0].name,
+                leader=leader,
+                member_id=member_id,
+                members=members,
+                skip_assignment=skip_assignment,
+            )
+        )
+
+    def answer_sync(self, *indexes: int, error: int = ErrorCode.NONE) -> list[fx.Effect]:
+        request = next(r for r in reversed(self.sent) if isinstance(r, fx.SyncRequest))
+        return self.take(fx.SyncResponse(request=request, error=error, assignment=parts(*indexes)))
+
+    def answer_beat(self, error: int = ErrorCode.NONE) -> list[fx.Effect]:
+        request = next(r for r in reversed(self.sent) if isinstance(r, fx.HeartbeatRequest))
+        return self.take(fx.HeartbeatResponse(request=request, error=error))
+
+    def give_up(self, *indexes: int) -> list[fx.Effect]:
+        return self.take(fx.GaveUp(partitions=parts(*indexes)))
+
+    def lose_connection(self) -> list[fx.Effect]:
+        return self.take(fx.Disconnected(reason="gone"))
+
+    # --------------------------------------------------------------------------------------- into a state
+
+    def into(self, state: State) -> Driver:
+        """Bring a new machine into `state`, holding partitions 0 and 1 from STABLE on."""
+        if state is State.IDLE:
+            return self
+        if state is State.CLOSED:
+            self.take(fx.Close())
+            return self
+        self.take(fx.Start())
+        self.take(fx.Connected())
+        if state is State.LEAVING:
+            self.take(fx.Leave(reason="test"))
+        elif state is State.ASSIGNING:
+            self.answer_join(leader=ME, members=(member(ME),))
+        elif state is not State.JOINING:
+            self.answer_join()
+            if state is not State.SYNCING:
+                self.answer_sync(0, 1)
+                self.answer_beat()
+            if state is State.REVOKING:
+                self.rebalance_to(0)
+        assert self.machine.state is state
+        return self
+
+    def rebalance_and_join(self, generation: int = 2) -> list[fx.Effect]:
+        """From STABLE into SYNCING of the next generation."""
+        self.take(fx.RejoinWanted(reason="test"))
+        return self.answer_join(generation=generation)
+
+    def rebalance_to(self, *indexes: int, generation: int = 2) -> list[fx.Effect]:
+        """A whole cooperative rebalance from STABLE; the effects of its last step."""
+        self.rebalance_and_join(generation)
+        return self.answer_sync(*indexes)
+
+
+def only(effects: Sequence[fx.Effect], kind: type[E]) -> E:
+    """The one effect of a kind."""
+    found = [effect for effect in effects if isinstance(effect, kind)]
+    assert len(found) == 1, f"{kind.__name__} in {effects}"
+    return found[0]
+
+
+def none_of(effects: Sequence[fx.Effect], *kinds: type[fx.Effect]) -> bool:
+    return not any(isinstance(effect, kinds) for effect in effects)
+
+
+def request_in(effects: Sequence[fx.Effect]) -> fx.Request:
+    return only(effects, fx.Send).request
+
+
+def claim(request: fx.Request) -> Subscription:
+    """What a join claims."""
+    assert isinstance(request, fx.JoinRequest)
+    return request.protocols[0][1]

@@ -1,0 +1,439 @@
+"""A small group coordinator of the classic protocol, for one group, in virtual time: the other half of the simulation.
+
+Written from the KIPs that the member names and from Kafka's GroupMetadataManager and ClassicGroup (4.x). What is
+simplified: one group, ids are counted, a record is persisted at once. What is kept, because members trip over it:
+
+- a rebalance drops dynamic members that do not rejoin in time and keeps static ones with their old subscription;
+- a parked JoinGroup or SyncGroup keeps its member alive, a new member's for at most NEW_MEMBER_JOIN_TIMEOUT_MS;
+- a static member that comes back without a member id replaces the old one, without a rebalance if the group is Stable,
+  and the old one is fenced;
+- only a completed sync, an emptied group and a replacement in a Stable group are persisted: `fail_over` forgets the
+  rest, expulsions and new member ids included.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from enum import Enum
+
+from spark_kgroup.member import effects as fx
+from spark_kgroup.member.classic import MemberConfig
+from spark_kgroup.model import ErrorCode, GroupMember, MemberIdentity, Subscription, TopicPartition
+
+NEW_MEMBER_JOIN_TIMEOUT_MS = 300_000
+"""GroupCoordinatorConfig.CLASSIC_GROUP_NEW_MEMBER_JOIN_TIMEOUT_MS."""
+
+Response = fx.JoinResponse | fx.SyncResponse | fx.HeartbeatResponse | fx.LeaveResponse
+Reply = Callable[[Response], None]
+
+
+class Phase(Enum):
+    """ClassicGroupState without Dead."""
+
+    EMPTY = "Empty"
+    PREPARING = "PreparingRebalance"
+    COMPLETING = "CompletingRebalance"
+    STABLE = "Stable"
+
+
+@dataclass
+class Member:
+    """ClassicGroupMember.
+
+    `took_part_in` is for the checkers: the last generation that was formed with a join of this member.
+    """
+
+    member_id: str
+    config: MemberConfig
+    protocols: tuple[tuple[str, Subscription], ...]
+    expires_at_ms: int
+    is_new: bool
+    assignment: frozenset[TopicPartition] = frozenset()
+    took_part_in: int = -1
+    parked_join: tuple[fx.JoinRequest, Reply] | None = None
+    parked_sync: tuple[fx.SyncRequest, Reply] | None = None
+
+    @property
+    def instance_id(self) -> str | None:
+        return self.config.instance_id
+
+    def subscription(self, protocol: str) -> Subscription:
+        return dict(self.protocols)[protocol]
+
+    def saved(self) -> Member:
+        """What a GroupMetadata record keeps of it."""
+        return Member(
+            member_id=self.member_id,
+            config=self.config,
+            protocols=self.protocols,
+            expires_at_ms=0,
+            is_new=False,
+            assignment=self.assignment,
+            took_part_in=self.took_part_in,
+        )
+
+
+@dataclass
+class Saved:
+    """A GroupMetadata record."""
+
+    generation: int = 0
+    protocol: str = ""
+    leader: str = ""
+    members: list[Member] = field(default_factory=list)
+
+
+class ModelCoordinator:
+    """One group. Requests come with the instant; replies go out through the callback, at once or when unparked."""
+
+    def __init__(self, *, initial_delay_ms: int = 500) -> None:
+        self.phase = Phase.EMPTY
+        self.generation = 0
+        self.protocol = ""
+        self.leader = ""
+        self.members: dict[str, Member] = {}
+        self._initial_delay_ms = initial_delay_ms
+        self._first_rebalance = False
+        self._pending_joins: dict[str, int] = {}
+        self._pending_syncs: set[str] = set()
+        self._join_deadline_ms: int | None = None
+        self._sync_deadline_ms: int | None = None
+        self._ids = 0
+        self._saved = Saved()
+        self._now_ms = 0
+
+    # ------------------------------------------------------------------------------------------- the outside
+
+    def receive(self, request: fx.Request, config: MemberConfig, reply: Reply, now_ms: int) -> None:
+        """Take one request."""
+        self._now_ms = now_ms
+        match request:
+            case fx.JoinRequest():
+                self._join(request, config, reply)
+            case fx.SyncRequest():
+                self._sync(request, reply)
+            case fx.HeartbeatRequest():
+                self._heartbeat(request, reply)
+            case fx.LeaveRequest():
+                self._leave(request, reply)
+
+    def commit(self, identity: MemberIdentity, now_ms: int) -> int:
+        """ClassicGroup.validateOffsetCommit: the error code that a commit under `identity` meets."""
+        self._now_ms = now_ms
+        if error := self._refusal(identity, check_generation=True):
+            return error
+        return ErrorCode.REBALANCE_IN_PROGRESS if self.phase is Phase.COMPLETING else ErrorCode.NONE
+
+    def next_wakeup_at_ms(self) -> int | None:
+        """When `tick` has something to do."""
+        deadlines = [member.expires_at_ms for member in self.members.values()]
+        deadlines += self._pending_joins.values()
+        deadlines += [d for d in (self._join_deadline_ms, self._sync_deadline_ms) if d is not None]
+        return min(deadlines, default=None)
+
+    def tick(self, now_ms: int) -> None:
+        """Fire what is due."""
+        self._now_ms = now_ms
+        for member_id in [m for m, at_ms in self._pending_joins.items() if at_ms <= now_ms]:
+            self._pending_joins.pop(member_id, None)
+            self._complete_join_when_all_are_there()
+        for member in [m for m in self.members.values() if m.expires_at_ms <= now_ms]:
+            if member.expires_at_ms <= now_ms and member.member_id in self.members:
+                self._expire(member)  # still due: an expiry before it may have completed the join and renewed all
+        if self._join_deadline_ms is not None and self._join_deadline_ms <= now_ms:
+            self._first_rebalance = False
+            self._complete_join()
+        if self._sync_deadline_ms is not None and self._sync_deadline_ms <= now_ms:
+            self._expire_syncs()
+
+    def fail_over(self, now_ms: int) -> None:
+        """Another broker takes the group over: what was not persisted is forgotten, every session starts again."""
+        self.generation, self.protocol, self.leader = self._saved.generation, self._saved.protocol, self._saved.leader
+        self.members = {}
+        for member in self._saved.members:
+            reloaded = member.saved()
+            reloaded.expires_at_ms = now_ms + member.config.session_timeout_ms
+            self.members[member.member_id] = reloaded
+        self.phase = Phase.STABLE if self.members else Phase.EMPTY
+        self._pending_joins.clear()
+        self._pending_syncs.clear()
+        self._join_deadline_ms = self._sync_deadline_ms = None
+        self._first_rebalance = False
+
+    # ----------------------------------------------------------------------------------------------- JoinGroup
+
+    def _join(self, request: fx.JoinRequest, config: MemberConfig, reply: Reply) -> None:
+        who = request.identity
+        if not self._shares_protocol(request.protocols):
+            reply(fx.JoinResponse(request=request, error=ErrorCode.INCONSISTENT_GROUP_PROTOCOL))
+        elif not who.member_id:
+            self._join_without_id(request, config, reply)
+        elif who.member_id in self._pending_joins:
+            self._add(who.member_id, request, config, reply)
+        elif error := self._refusal(who, check_generation=False):
+            reply(fx.JoinResponse(request=request, error=error, member_id=who.member_id))
+        else:
+            self._join_again(self.members[who.member_id], request, reply)
+
+    def _shares_protocol(self, protocols: tuple[tuple[str, Subscription], ...]) -> bool:
+        names = {name for name, _ in protocols}
+        return all(names & {name for name, _ in member.protocols} for member in self.members.values())
+
+    def _join_without_id(self, request: fx.JoinRequest, config: MemberConfig, reply: Reply) -> None:
+        self._ids += 1
+        new_id = f"{config.instance_id or 'dynamic'}-{self._ids:03}"
+        if config.instance_id is None:
+            self._pending_joins[new_id] = self._now_ms + config.session_timeout_ms
+            reply(fx.JoinResponse(request=request, error=ErrorCode.MEMBER_ID_REQUIRED, member_id=new_id))
+        elif old := self._static(config.instance_id):
+            self._replace(old, new_id, request, reply)
+        else:
+            self._add(new_id, request, config, reply)
+
+    def _add(self, member_id: str, request: fx.JoinRequest, config: MemberConfig, reply: Reply) -> None:
+        self._pending_joins.pop(member_id, None)
+        self.members[member_id] = Member(
+            member_id=member_id,
+            config=config,
+            protocols=request.protocols,
+            expires_at_ms=self._now_ms + NEW_MEMBER_JOIN_TIMEOUT_MS,
+            is_new=True,
+            parked_join=(request, reply),
+        )
+        self.leader = self.leader or member_id
+        self._rebalance_or_complete()
+
+    def _replace(self, old: Member, new_id: str, request: fx.JoinRequest, reply: Reply) -> None:
+        """ClassicGroup.replaceStaticMember, then what the phase asks for."""
+        self._answer_join(old, fx.JoinResponse(request=request, error=ErrorCode.FENCED_INSTANCE_ID))
+        self._answer_sync(old, ErrorCode.FENCED_INSTANCE_ID)
+        new = old.saved()
+        new.member_id, new.protocols, new.parked_join = new_id, request.protocols, (request, reply)
+        # Same place in the order of members: Java's is a HashMap, so any order may be met.
+        self.members = {(new_id if k == old.member_id else k): v for k, v in self.members.items()}
+        self.members[new_id] = new
+        self._renew(new)
+        if self.leader == old.member_id:
+            self.leader = new_id
+        if self.phase is Phase.STABLE and self._vote() == self.protocol:
+            new.took_part_in = self.generation
+            self._answer_with_current(new, skip_assignment=self.leader == new_id)
+            self._save()
+        elif self.phase is Phase.COMPLETING or self.phase is Phase.STABLE:
+            self._prepare()
+        else:
+            self._complete_join_when_all_are_there()
+
+    def _join_again(self, member: Member, request: fx.JoinRequest, reply: Reply) -> None:
+        same = member.protocols == request.protocols
+        leads = self.leader == member.member_id
+        forced = self.phase is Phase.STABLE and leads
+        member.parked_join = (request, reply)
+        if self.phase in (Phase.COMPLETING, Phase.STABLE) and same and not forced:
+            self._answer_with_current(member, skip_assignment=False)
+        else:
+            member.protocols = request.protocols
+            self._rebalance_or_complete()
+
+    def _answer_with_current(self, member: Member, *, skip_assignment: bool) -> None:
+        assert member.parked_join is not None
+        response = fx.JoinResponse(
+            request=member.parked_join[0],
+            error=ErrorCode.NONE,
+            generation=self.generation,
+            protocol=self.protocol,
+            leader=self.leader,
+            member_id=member.member_id,
+            members=self._listed() if self.leader == member.member_id else (),
+            skip_assignment=skip_assignment,
+        )
+        self._answer_join(member, response)
+
+    def _listed(self) -> tuple[GroupMember, ...]:
+        return tuple(
+            GroupMember(member_id=m.member_id, instance_id=m.instance_id, subscription=m.subscription(self.protocol))
+            for m in self.members.values()
+        )
+
+    # ------------------------------------------------------------------------------------------------ rebalance
+
+    def _rebalance_or_complete(self) -> None:
+        if self.phase is Phase.PREPARING:
+            self._complete_join_when_all_are_there()
+        else:
+            self._prepare()
+
+    def _prepare(self) -> None:
+        """GroupMetadataManager.prepareRebalance."""
+        if self.phase is Phase.COMPLETING:
+            for member in self.members.values():
+                member.assignment = frozenset()
+                self._answer_sync(member, ErrorCode.REBALANCE_IN_PROGRESS)
+        self._pending_syncs.clear()
+        self._sync_deadline_ms = None
+        self._first_rebalance = self.phase is Phase.EMPTY
+        self.phase = Phase.PREPARING
+        wait_ms = self._initial_delay_ms if self._first_rebalance else self._rebalance_timeout_ms()
+        self._join_deadline_ms = self._now_ms + wait_ms
+        self._complete_join_when_all_are_there()
+
+    def _rebalance_timeout_ms(self) -> int:
+        return max((m.config.rebalance_timeout_ms for m in self.members.values()), default=0)
+
+    def _complete_join_when_all_are_there(self) -> None:
+        all_joined = all(m.parked_join for m in self.members.values()) and not self._pending_joins
+        if self.phase is Phase.PREPARING and all_joined and not self._first_rebalance:
+            self._complete_join()
+
+    def _complete_join(self) -> None:
+        """GroupMetadataManager.completeClassicGroupJoin."""
+        self._join_deadline_ms = None
+        for absent in [m for m in self.members.values() if not m.parked_join and m.instance_id is None]:
+            self._remove(absent)
+        joined = [m.member_id for m in self.members.values() if m.parked_join]
+        if self.members and not joined:
+            self._join_deadline_ms = self._now_ms + self._rebalance_timeout_ms()
+            return
+        self.generation += 1
+        self._pending_syncs = set(self.members)
+        if not self.members:
+            self.phase, self.protocol, self.leader = Phase.EMPTY, "", ""
+            self._save()
+            return
+        self.phase = Phase.COMPLETING
+        self.protocol = self._vote()
+        if self.leader not in joined:
+            self.leader = joined[0]
+        self._sync_deadline_ms = self._now_ms + self._rebalance_timeout_ms()
+        for member in self.members.values():
+            if member.parked_join:
+                member.took_part_in = self.generation
+                self._answer_with_current(member, skip_assignment=False)
+            self._renew(member)
+            member.is_new = False
+
+    def _vote(self) -> str:
+        names = [[name for name, _ in member.protocols] for member in self.members.values()]
+        common = set(names[0]).intersection(*names[1:])
+        votes = Counter(next(name for name in own if name in common) for own in names)
+        return votes.most_common(1)[0][0]
+
+    # ------------------------------------------------------------------------------ SyncGroup, Heartbeat, Leave
+
+    def _sync(self, request: fx.SyncRequest, reply: Reply) -> None:
+        if error := self._refusal(request.identity, check_generation=True):
+            reply(fx.SyncResponse(request=request, error=error))
+            return
+        member = self.members[request.identity.member_id]
+        self._pending_syncs.discard(member.member_id)
+        if self.phase is Phase.PREPARING:
+            reply(fx.SyncResponse(request=request, error=ErrorCode.REBALANCE_IN_PROGRESS))
+        elif self.phase is Phase.STABLE:
+            reply(fx.SyncResponse(request=request, error=ErrorCode.NONE, assignment=member.assignment))
+        else:
+            member.parked_sync = (request, reply)
+            if member.member_id == self.leader:
+                self._settle(dict(request.assignments))
+
+    def _settle(self, assignments: dict[str, frozenset[TopicPartition]]) -> None:
+        self.phase = Phase.STABLE
+        for member in self.members.values():
+            member.assignment = assignments.get(member.member_id, frozenset())
+        self._save()
+        for member in self.members.values():
+            self._answer_sync(member, ErrorCode.NONE)
+
+    def _expire_syncs(self) -> None:
+        self._sync_deadline_ms = None
+        silent = [self.members[m] for m in self._pending_syncs if m in self.members]
+        for member in silent:
+            self._remove(member)
+        if silent:
+            self._prepare()
+
+    def _heartbeat(self, request: fx.HeartbeatRequest, reply: Reply) -> None:
+        error = self._refusal(request.identity, check_generation=True)
+        if not error:
+            self._renew(self.members[request.identity.member_id])
+            error = ErrorCode.REBALANCE_IN_PROGRESS if self.phase is Phase.PREPARING else ErrorCode.NONE
+        reply(fx.HeartbeatResponse(request=request, error=error))
+
+    def _leave(self, request: fx.LeaveRequest, reply: Reply) -> None:
+        who = request.identity
+        if not who.member_id and who.instance_id and (member := self._static(who.instance_id)):
+            error = 0
+        elif self._pending_joins.pop(who.member_id, None) is not None:
+            member, error = None, 0
+        else:
+            error = self._refusal(who, check_generation=False)
+            member = None if error else self.members[who.member_id]
+        reply(fx.LeaveResponse(request=request, error=error))
+        if member is not None:
+            self._expel(member)
+        self._complete_join_when_all_are_there()
+
+    def _refusal(self, who: MemberIdentity, *, check_generation: bool) -> int:
+        """ClassicGroup.validateMember."""
+        if who.instance_id is not None:
+            current = self._static(who.instance_id)
+            if current is not None and current.member_id != who.member_id:
+                return ErrorCode.FENCED_INSTANCE_ID
+        if who.member_id not in self.members:
+            return ErrorCode.UNKNOWN_MEMBER_ID
+        if check_generation and who.generation != self.generation:
+            return ErrorCode.ILLEGAL_GENERATION
+        return ErrorCode.NONE
+
+    # ------------------------------------------------------------------------------------------------- members
+
+    def _static(self, instance_id: str) -> Member | None:
+        return next((m for m in self.members.values() if m.instance_id == instance_id), None)
+
+    def _renew(self, member: Member) -> None:
+        member.expires_at_ms = self._now_ms + member.config.session_timeout_ms
+
+    def _expire(self, member: Member) -> None:
+        if not member.is_new and (member.parked_join or member.parked_sync):
+            self._renew(member)  # a parked request satisfies the heartbeat
+            return
+        self._expel(member)
+
+    def _expel(self, member: Member) -> None:
+        if member.parked_join:
+            gone = fx.JoinResponse(request=member.parked_join[0], error=ErrorCode.UNKNOWN_MEMBER_ID)
+            self._answer_join(member, gone)
+        self._remove(member)
+        if self.phase in (Phase.STABLE, Phase.COMPLETING):
+            self._prepare()
+        else:
+            self._complete_join_when_all_are_there()
+
+    def _remove(self, member: Member) -> None:
+        del self.members[member.member_id]
+        self._pending_syncs.discard(member.member_id)
+        if self.leader == member.member_id:
+            self.leader = next(iter(self.members), "")
+
+    def _answer_join(self, member: Member, response: fx.JoinResponse) -> None:
+        if member.parked_join:
+            request, reply = member.parked_join
+            member.parked_join = None
+            reply(replace(response, request=request))
+
+    def _answer_sync(self, member: Member, error: int) -> None:
+        if member.parked_sync:
+            request, reply = member.parked_sync
+            member.parked_sync = None
+            self._renew(member)
+            owned = frozenset() if error else member.assignment
+            reply(fx.SyncResponse(request=request, error=error, assignment=owned))
+
+    def _save(self) -> None:
+        self._saved = Saved(
+            generation=self.generation,
+            protocol=self.protocol,
+            leader=self.leader,
+            members=[member.saved() for member in self.members.values()],
+        )

@@ -1,0 +1,459 @@
+"""A world of members and one coordinator in virtual time: a network that fails, an application with boundaries.
+
+Workload, faults and checks are apart: `Process` is one run of a seat as `runtime.session` would run it (timers before
+events, one connection whose requests are answered in order, one `Connected` for each `Connect`), `World` moves time and
+messages, `faults` breaks things, `invariants` watches. Everything random comes from one seed.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections import deque
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from random import Random
+
+from spark_kgroup.errors import FencedInstanceId
+from spark_kgroup.member import effects as fx
+from spark_kgroup.member.classic import ClassicMember, MemberConfig, State
+from spark_kgroup.model import ErrorCode, MemberIdentity, TopicDescription, TopicPartition
+
+from .invariants import Invariants
+from .model_coordinator import ModelCoordinator, Phase, Response
+
+TOPIC = "orders"
+METADATA_MAX_AGE_MS = 2_000
+REQUEST_TIMEOUT_MS = 5_000
+_MEMBERSHIP_OVER = (ErrorCode.UNKNOWN_MEMBER_ID, ErrorCode.ILLEGAL_GENERATION, ErrorCode.FENCED_INSTANCE_ID)
+
+
+@dataclass(eq=False)
+class Call:
+    """One request on its way."""
+
+    request: fx.Request
+    answered: bool = False
+
+
+@dataclass(eq=False)
+class Connection:
+    """One TCP connection: requests are answered in order, those behind a parked one wait (Kafka mutes the channel).
+
+    Attributes:
+        black_hole: nothing arrives any more, and nobody notices.
+        outdated: it leads to a broker that is no longer the coordinator.
+
+    """
+
+    owner: Process
+    open: bool = True
+    black_hole: bool = False
+    outdated: bool = False
+    waiting: deque[Call] = field(default_factory=deque)
+    current: Call | None = None
+
+
+class Process:
+    """One run of a seat: a fresh machine, its connection, its application."""
+
+    def __init__(self, world: World, name: str, config: MemberConfig) -> None:
+        self.world = world
+        self.name = name
+        self.config = config
+        self.machine = ClassicMember(config, jitter=world.rng.random)
+        self.alive = True
+        self.paused = False
+        self.connection: Connection | None = None
+        self.snapshot: int | None = None
+        self.look_for_orphans = False
+        self.failure: Exception | None = None
+        self.healthy_since_ms = world.now_ms
+        self._inbox: deque[fx.Event] = deque()
+        self._connecting = False
+        self.post(fx.Start())
+        world.after(world.rng.randrange(METADATA_MAX_AGE_MS), self._watch_metadata)
+        world.after(world.next_boundary_in_ms(), self._boundary)
+
+    @property
+    def running(self) -> bool:
+        """Alive and not ended: it may be reading what it holds."""
+        return self.alive and self.machine.state is not State.CLOSED
+
+    def kill(self) -> None:
+        """SIGKILL; the broker sees the connection end."""
+        self.alive = False
+        self.disconnect()
+
+    # --------------------------------------------------------------------------- as runtime.session does it
+
+    def post(self, event: fx.Event) -> None:
+        """Take the event, now or when the process goes on."""
+        self._inbox.append(event)
+        self._drain()
+
+    def pause(self) -> None:
+        """SIGSTOP."""
+        self.paused = True
+
+    def resume(self) -> None:
+        """SIGCONT: what was due comes first, then what came meanwhile."""
+        self.paused = False
+        self.troubled()
+        self._wake()
+        self._drain()
+
+    def troubled(self) -> None:
+        """Something outside went wrong for this process just now."""
+        self.healthy_since_ms = self.world.now_ms
+
+    def _drain(self) -> None:
+        while self._inbox and self.alive and not self.paused:
+            event = self._inbox.popleft()
+            self._take(fx.Tick())
+            self._take(event)
+
+    def _wake(self) -> None:
+        due_at_ms = self.machine.next_wakeup_at_ms()
+        if due_at_ms is not None and due_at_ms <= self.world.now_ms and self.alive and not self.paused:
+            self._take(fx.Tick())
+
+    def _take(self, event: fx.Event) -> None:
+        before, identity_before = self.machine.held, self.machine.identity
+        if isinstance(event, fx.Connected):
+            self.connection = Connection(self)
+        elif isinstance(event, fx.Disconnected):
+            self.connection = None
+        effects = self.machine.handle(event, self.world.now_ms)
+        if any(not _is_heartbeat(effect) for effect in effects) or not isinstance(
+            event, fx.Tick | fx.HeartbeatResponse
+        ):
+            self.world.log(
+                f"{self.name} {self.machine.state.value}: {_short(event)} -> {', '.join(map(_short, effects))}"
+            )
+        for effect in effects:
+            self._carry_out(effect)
+        self.world.invariants.after(self, event, effects, before, identity_before)
+        due_at_ms = self.machine.next_wakeup_at_ms()
+        if due_at_ms is not None:
+            self.world.at(due_at_ms, self._wake)
+
+    def _carry_out(self, effect: fx.Effect) -> None:
+        match effect:
+            case fx.Send(request=request):
+                assert self.connection is not None, f"{self.name} sends without a connection"
+                self._send(self.connection, request)
+            case fx.Connect():
+                self.disconnect()
+                if not self._connecting:
+                    self._connecting = True
+                    self.world.after(self.world.delay_ms(), self._connect)
+            case fx.ComputeAssignment():
+                self.world.after(self.world.delay_ms(), lambda: self._compute(effect))
+            case fx.Joined(rejoined=rejoined):
+                self.snapshot = None
+                self.look_for_orphans |= rejoined
+            case fx.Failed(error=error):
+                self.failure = error
+                self.world.failed(self)
+            case _:
+                pass
+
+    def _send(self, connection: Connection, request: fx.Request) -> None:
+        parks = isinstance(request, fx.JoinRequest | fx.SyncRequest)
+        timeout_ms = self.config.rebalance_timeout_ms + 5_000 if parks else REQUEST_TIMEOUT_MS
+        call = Call(request)
+        self.world.transmit(connection, call)
+        self.world.after(timeout_ms, lambda: None if call.answered else self.lose_connection(connection, "timeout"))
+
+    def lose_connection(self, connection: Connection, reason: str) -> None:
+        """The connection ends, and the process notices."""
+        if connection.open and connection is self.connection and self.alive:
+            connection.open = False
+            self.troubled()
+            self.post(fx.Disconnected(reason=reason))
+
+    def disconnect(self) -> None:
+        """Close our end."""
+        if self.connection is not None:
+            self.connection.open = False
+            self.connection = None
+
+    def _connect(self) -> None:
+        if not self.running:
+            return
+        if not self.world.reachable or self.paused:
+            self.world.after(200, self._connect)
+            return
+        self._connecting = False
+        self.post(fx.Connected())
+
+    def _compute(self, work: fx.ComputeAssignment) -> None:
+        chosen = next(a for a in self.config.assignors if a.name == work.assignor)
+        result = chosen.assign(work.members, self.world.topics())
+        self.snapshot = self.world.partition_count
+        self.post(fx.AssignmentComputed(generation=work.generation, assignments=tuple(sorted(result.items()))))
+
+    # --------------------------------------------------------------------------------------- the application
+
+    def _watch_metadata(self) -> None:
+        if not self.running:
+            return
+        self.world.after(METADATA_MAX_AGE_MS, self._watch_metadata)
+        if self.paused or not self.machine.watched_topics or self.machine.state not in (State.STABLE, State.REVOKING):
+            return
+        if self.snapshot not in (None, self.world.partition_count):
+            self.snapshot = self.world.partition_count
+            self.post(fx.RejoinWanted(reason="partitions were added"))
+
+    def _boundary(self) -> None:
+        """Between two batches: stop reading what must go, commit it, then say so, some time later."""
+        if not self.running:
+            return
+        self.world.after(self.world.next_boundary_in_ms(), self._boundary)
+        if self.paused or not self.world.reachable:
+            return
+        self._find_orphans()
+        going = self.machine.to_give_up
+        if not going:
+            return
+        error = self.world.coordinator.commit(identity := self.machine.identity, self.world.now_ms)
+        if error == ErrorCode.NONE:
+            some = self.world.some_of(going)
+            self.world.after(self.world.hand_over_delay_ms(), lambda: self.post(fx.GaveUp(partitions=some)))
+        elif error in _MEMBERSHIP_OVER:
+            self.world.after(
+                self.world.delay_ms(), lambda: self.post(fx.MembershipRefused(identity=identity, error=error))
+            )
+
+    def _find_orphans(self) -> None:
+        """After a static rejoin: a subscribed partition that the group assigned to nobody needs one rebalance."""
+        group = self.world.coordinator
+        if not self.look_for_orphans or group.phase is not Phase.STABLE or self.machine.state is not State.STABLE:
+            return
+        self.look_for_orphans, self.snapshot = False, self.world.partition_count
+        assigned = frozenset[TopicPartition]().union(*(m.assignment for m in group.members.values()))
+        if self.world.partitions() - assigned:
+            self.post(fx.RejoinWanted(reason="a partition has no owner"))
+
+
+class World:
+    """Time, messages, the coordinator, and everyone who ever ran.
+
+    Args:
+        seats: name -> how it presents itself; one process of each runs when the world is at peace.
+        boundary_ms: shortest and longest time between two boundaries.
+        delay_ms: shortest and longest time that a message takes.
+
+    """
+
+    def __init__(
+        self,
+        seed: int,
+        seats: dict[str, MemberConfig],
+        *,
+        partitions: int,
+        boundary_ms: tuple[int, int],
+        delay_ms: tuple[int, int],
+    ) -> None:
+        self.rng = Random(seed)
+        self.now_ms = 1_000
+        self.coordinator = ModelCoordinator()
+        self.reachable = True
+        self.loading = False
+        self.at_peace = False
+        self.partition_count = partitions
+        self.seats = seats
+        self.processes: list[Process] = []
+        self.invariants = Invariants(self)
+        self._boundary_ms = boundary_ms
+        self._delay_ms = delay_ms
+        self._agenda: list[tuple[int, int, Callable[[], None]]] = []
+        self._order = 0
+        self._tick_at_ms: int | None = None
+        self.trace: deque[str] = deque(maxlen=150)
+        for name in seats:
+            self.launch(name)
+
+    # ------------------------------------------------------------------------------------------------ time
+
+    def at(self, at_ms: int, action: Callable[[], None]) -> None:
+        """Do something at an instant."""
+        self._order += 1
+        heapq.heappush(self._agenda, (max(at_ms, self.now_ms), self._order, action))
+
+    def after(self, wait_ms: int, action: Callable[[], None]) -> None:
+        """Do something later."""
+        self.at(self.now_ms + wait_ms, action)
+
+    def run_for(self, duration_ms: int) -> None:
+        """Let time pass."""
+        end_ms = self.now_ms + duration_ms
+        while self._agenda and self._agenda[0][0] <= end_ms:
+            self.now_ms, _, action = heapq.heappop(self._agenda)
+            action()
+            self._schedule_coordinator()
+        self.now_ms = end_ms
+
+    def _schedule_coordinator(self) -> None:
+        due_at_ms = self.coordinator.next_wakeup_at_ms()
+        if due_at_ms is not None and (self._tick_at_ms is None or due_at_ms < self._tick_at_ms):
+            self._tick_at_ms = due_at_ms
+            self.at(due_at_ms, self._tick_coordinator)
+
+    def _tick_coordinator(self) -> None:
+        self._tick_at_ms = None
+        self.coordinator.tick(self.now_ms)
+
+    def log(self, line: str) -> None:
+        """Remember for the message of a failure."""
+        self.trace.append(f"{self.now_ms:>8} {line}")
+
+    # --------------------------------------------------------------------------------------------- messages
+
+    def transmit(self, connection: Connection, call: Call) -> None:
+        """Carry a request over. One on a connection that just broke may arrive all the same."""
+        arrives_late = self.rng.random() < 0.5
+
+        def arrive() -> None:
+            cut_off = not connection.open and (connection.owner.connection is not None or not arrives_late)
+            if self.reachable and not connection.black_hole and not cut_off:
+                connection.waiting.append(call)
+                self._serve(connection)
+
+        self.after(self.delay_ms(), arrive)
+
+    def _serve(self, connection: Connection) -> None:
+        if connection.current is not None or not connection.waiting:
+            return
+        call = connection.current = connection.waiting.popleft()
+
+        def reply(response: Response) -> None:
+            self.after(self.delay_ms(), lambda: self._deliver(connection, call, response))
+            if connection.current is call:
+                connection.current = None
+                self.after(0, lambda: self._serve(connection))
+
+        if not isinstance(call.request, fx.HeartbeatRequest):
+            self.log(
+                f"coordinator {self.coordinator.phase.value}-{self.coordinator.generation}: {_short(call.request)}"
+            )
+        if connection.outdated or self.loading:
+            error = ErrorCode.NOT_COORDINATOR if connection.outdated else ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
+            reply(refusal(call.request, error))
+            return
+        self.invariants.received(connection.owner, call.request)
+        self.coordinator.receive(call.request, connection.owner.config, reply, self.now_ms)
+
+    def _deliver(self, connection: Connection, call: Call, response: Response) -> None:
+        if connection.open and self.reachable and not connection.black_hole:
+            call.answered = True
+            connection.owner.post(response)
+
+    def fail_over(self) -> None:
+        """Another broker coordinates from now on; the old one answers NOT_COORDINATOR or is gone."""
+        self.log("FAULT fail-over")
+        self.coordinator.fail_over(self.now_ms)
+        self.invariants.forgotten()
+        for process in self.processes:
+            connection = process.connection
+            process.troubled()
+            if connection is None:
+                continue
+            if self.rng.random() < 0.5:
+                process.lose_connection(connection, "broker died")
+                continue
+            connection.outdated = True
+            if call := connection.current:
+                connection.current = None
+                self._deliver(connection, call, refusal(call.request, ErrorCode.NOT_COORDINATOR))
+                self._serve(connection)
+
+    def delay_ms(self) -> int:
+        """One way through the network, or a short piece of work."""
+        return self.rng.randint(*self._delay_ms)
+
+    # -------------------------------------------------------------------------------------- what members see
+
+    def topics(self) -> dict[str, TopicDescription]:
+        """Fresh cluster metadata."""
+        return {TOPIC: TopicDescription(name=TOPIC, topic_id=None, partition_count=self.partition_count)}
+
+    def partitions(self) -> frozenset[TopicPartition]:
+        """All that must be owned."""
+        return frozenset(TopicPartition(TOPIC, index) for index in range(self.partition_count))
+
+    def next_boundary_in_ms(self) -> int:
+        """How long the next batch takes."""
+        return self.rng.randint(*self._boundary_ms)
+
+    def hand_over_delay_ms(self) -> int:
+        """From the decision to give up, over the commit, to the machine's hearing of it."""
+        return self.rng.choice((0, 5, 50, 500))
+
+    def some_of(self, partitions: frozenset[TopicPartition]) -> frozenset[TopicPartition]:
+        """All, or now and then a part: commits may be acknowledged for some partitions only."""
+        if self.at_peace or self.rng.random() < 0.7:
+            return partitions
+        return frozenset(tp for tp in sorted(partitions) if self.rng.random() < 0.5)
+
+    # ------------------------------------------------------------------------------------------- processes
+
+    def launch(self, name: str) -> None:
+        """Start a new process on a seat, whatever else runs there."""
+        self.processes.append(Process(self, f"{name}/{len(self.processes)}", self.seats[name]))
+
+    def relaunch(self, name: str) -> None:
+        """Start a process on a seat that has none."""
+        if not any(self.of_seat(name)):
+            self.launch(name)
+
+    def of_seat(self, name: str) -> Iterator[Process]:
+        """The running processes of a seat, oldest first."""
+        return (p for p in self.processes if p.running and p.config is self.seats[name])
+
+    def failed(self, process: Process) -> None:
+        """A machine ended with an error: a supervisor starts another one unless a newer one runs."""
+        assert isinstance(process.failure, FencedInstanceId), f"{process.name}: {process.failure}"
+        self.invariants.fenced(process)
+        name = next(n for n, config in self.seats.items() if config is process.config)
+        self.after(1_000, lambda: self.relaunch(name))
+
+
+def refusal(request: fx.Request, error: int) -> Response:
+    """The answer of a broker that will not even look at the request."""
+    match request:
+        case fx.JoinRequest():
+            return fx.JoinResponse(request=request, error=error)
+        case fx.SyncRequest():
+            return fx.SyncResponse(request=request, error=error)
+        case fx.HeartbeatRequest():
+            return fx.HeartbeatResponse(request=request, error=error)
+        case fx.LeaveRequest():
+            return fx.LeaveResponse(request=request, error=error)
+
+
+def _short(value: object) -> str:
+    """One line of the trace: names without their packages, partitions by their numbers."""
+    match value:
+        case fx.JoinRequest(identity=who, protocols=protocols, reason=reason):
+            return f"Join({_who(who)} claims {_short(protocols[0][1].owned)}@{protocols[0][1].generation}: {reason})"
+        case fx.SyncRequest(identity=who, assignments=shares):
+            return f"Sync({_who(who)} {({m: _short(s) for m, s in shares}) or ''})"
+        case fx.HeartbeatRequest(identity=who) | fx.LeaveRequest(identity=who):
+            return f"{type(value).__name__.removesuffix('Request')}({_who(who)})"
+        case MemberIdentity():
+            return _who(value)
+        case frozenset():
+            return str(sorted(tp.partition for tp in value if isinstance(tp, TopicPartition)))
+        case _ if isinstance(value, fx.Event | fx.Effect):
+            told = {name: getattr(value, name) for name in value.__dataclass_fields__ if name != "members"}
+            return f"{type(value).__name__}({', '.join(f'{n}={_short(v)}' for n, v in told.items() if v)})"
+    return str(value)
+
+
+def _is_heartbeat(effect: fx.Effect) -> bool:
+    return isinstance(effect, fx.Send) and isinstance(effect.request, fx.HeartbeatRequest)
+
+
+def _who(identity: MemberIdentity) -> str:
+    return f"{identity.member_id or identity.instance_id}@{identity.generation}"

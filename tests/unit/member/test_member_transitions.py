@@ -1,0 +1,239 @@
+"""The table itself: which pairs of state and event exist, and where each state leaves to."""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import re
+from collections import defaultdict
+from random import Random
+from typing import get_args
+
+import pytest
+
+from spark_kgroup.errors import IllegalTransition
+from spark_kgroup.member import classic
+from spark_kgroup.member import effects as fx
+from spark_kgroup.member.classic import TRANSITIONS, ClassicMember, State
+from spark_kgroup.model import ErrorCode, MemberIdentity
+
+from .member_driver import COOPERATIVE, EAGER, HEARTBEAT_MS, ME, Driver, member, parts
+
+EVENTS: tuple[type[fx.Event], ...] = get_args(fx.Event)
+JOIN = fx.JoinRequest(identity=MemberIdentity(instance_id="seat-0"), protocols=(), reason="never sent")
+SYNC = fx.SyncRequest(identity=MemberIdentity(instance_id="seat-0"), protocol="")
+BEAT = fx.HeartbeatRequest(identity=MemberIdentity(instance_id="seat-0"))
+LEAVE = fx.LeaveRequest(identity=MemberIdentity(instance_id="seat-0"), reason="never sent")
+
+SAMPLE: dict[type[fx.Event], fx.Event] = {
+    fx.Start: fx.Start(),
+    fx.Connected: fx.Connected(),
+    fx.Disconnected: fx.Disconnected(reason="gone"),
+    fx.JoinResponse: fx.JoinResponse(request=JOIN, error=0),
+    fx.SyncResponse: fx.SyncResponse(request=SYNC, error=0),
+    fx.HeartbeatResponse: fx.HeartbeatResponse(request=BEAT, error=0),
+    fx.LeaveResponse: fx.LeaveResponse(request=LEAVE, error=0),
+    fx.AssignmentComputed: fx.AssignmentComputed(generation=-7, assignments=()),
+    fx.GaveUp: fx.GaveUp(partitions=frozenset()),
+    fx.RejoinWanted: fx.RejoinWanted(reason="test"),
+    fx.MembershipRefused: fx.MembershipRefused(identity=BEAT.identity, error=ErrorCode.UNKNOWN_MEMBER_ID),
+    fx.Tick: fx.Tick(),
+    fx.Leave: fx.Leave(reason="test"),
+    fx.Close: fx.Close(),
+}
+
+NOT_IN_THE_TABLE: dict[State, set[type[fx.Event]]] = {
+    State.IDLE: set(EVENTS) - {fx.Start, fx.Tick, fx.Leave, fx.Close},
+    State.JOINING: {fx.Start, fx.LeaveResponse},
+    State.ASSIGNING: {fx.Start, fx.LeaveResponse},
+    State.SYNCING: {fx.Start, fx.LeaveResponse, fx.Connected},  # it syncs only while connected
+    State.STABLE: {fx.Start, fx.LeaveResponse},
+    State.REVOKING: {fx.Start, fx.LeaveResponse},
+    State.LEAVING: {fx.Start},
+    State.CLOSED: set(),
+}
+
+
+@pytest.mark.parametrize("state", State)
+@pytest.mark.parametrize("event", EVENTS)
+def test_each_pair_of_state_and_event_is_in_the_table_or_refused(state: State, event: type[fx.Event]):
+    driver = Driver().into(state)
+    if event in NOT_IN_THE_TABLE[state]:
+        with pytest.raises(IllegalTransition, match=f"classic member.*{event.__name__}.*{state.value}"):
+            driver.take(SAMPLE[event])
+        assert driver.state is state
+    else:
+        driver.take(SAMPLE[event])
+
+
+def test_the_table_has_exactly_these_pairs():
+    assert {state: set(EVENTS) - set(row) for state, row in TRANSITIONS.items()} == NOT_IN_THE_TABLE
+
+
+@pytest.mark.parametrize("event", EVENTS)
+def test_closed_answers_nothing(event: type[fx.Event]):
+    assert Driver().into(State.CLOSED).take(SAMPLE[event]) == []
+
+
+STALE = (
+    SAMPLE[fx.JoinResponse],
+    SAMPLE[fx.SyncResponse],
+    SAMPLE[fx.HeartbeatResponse],
+    SAMPLE[fx.AssignmentComputed],
+    SAMPLE[fx.MembershipRefused],
+)
+
+
+@pytest.mark.parametrize("state", [s for s in State if s is not State.IDLE])
+@pytest.mark.parametrize("stale", STALE, ids=lambda event: type(event).__name__)
+def test_an_answer_that_nobody_waits_for_changes_nothing(state: State, stale: fx.Event):
+    driver = Driver().into(state)
+    before = (driver.state, driver.machine.identity, driver.machine.held, driver.machine.next_wakeup_at_ms())
+    assert driver.take(stale) == []
+    assert before == (driver.state, driver.machine.identity, driver.machine.held, driver.machine.next_wakeup_at_ms())
+
+
+# -------------------------------------------------------------------------------------------- a random walk
+
+ERRORS = (*ErrorCode, 9_999)
+
+
+class Walk:
+    """Feeds one machine with whatever the outside may do, in any order that the runtime's contract allows."""
+
+    def __init__(self, seed: int) -> None:
+        self.rng = Random(seed)
+        eager = self.rng.random() < 0.3
+        self.driver = Driver(
+            instance_id=self.rng.choice(("seat-0", None)), assignors=(EAGER if eager else COOPERATIVE,)
+        )
+        self.connected = self.connecting = False
+        self.in_flight: list[fx.Request] = []
+        self.generation = 0
+
+    def step(self) -> tuple[State, fx.Event, State]:
+        machine, before = self.driver.machine, self.driver.state
+        self.driver.now_ms += self.rng.choice((0, 1, 100, 1_000, 20_000))
+        event = fx.Start() if before is State.IDLE else self._next()
+        effects = self.driver.take(event)
+        if isinstance(event, fx.Connected):
+            self.connected, self.connecting, self.in_flight = True, False, []
+        elif isinstance(event, fx.Disconnected):
+            self.connected = False
+        for effect in effects:
+            if isinstance(effect, fx.Send):
+                assert self.connected, "sends without a connection"
+                self.in_flight.append(effect.request)
+            if isinstance(effect, fx.Connect):
+                self.connected, self.connecting = False, True
+        self._check(machine)
+        return before, event, self.driver.state
+
+    def _next(self) -> fx.Event:
+        choices: list[fx.Event] = [
+            fx.Tick(),
+            fx.Tick(),
+            fx.RejoinWanted(reason="walk"),
+            fx.GaveUp(partitions=frozenset(tp for tp in sorted(parts(0, 1, 2, 3)) if self.rng.random() < 0.5)),
+            fx.GaveUp(partitions=self.driver.machine.to_give_up),
+            fx.AssignmentComputed(generation=self.generation, assignments=((ME, parts(0, 1)),)),
+            fx.MembershipRefused(
+                identity=self.driver.machine.identity,
+                error=self.rng.choice((ErrorCode.UNKNOWN_MEMBER_ID, ErrorCode.ILLEGAL_GENERATION)),
+            ),
+        ]
+        if self.connecting:
+            choices += [fx.Connected()] * 4
+        if self.connected:
+            choices.append(fx.Disconnected(reason="walk"))
+        if self.in_flight:
+            choices += [self._answer(self.in_flight.pop(0))] * 12
+        return self.rng.choice(choices)
+
+    def _answer(self, request: fx.Request) -> fx.Event:
+        error = self.rng.choice(ERRORS) if self.rng.random() < 0.2 else ErrorCode.NONE
+        match request:
+            case fx.JoinRequest():
+                self.generation += self.rng.choice((0, 1, 1, 1, 2))
+                leader = self.rng.choice((ME, "other"))
+                skip = leader == ME and self.rng.random() < 0.3
+                return fx.JoinResponse(
+                    request=request,
+                    error=error,
+                    generation=self.generation,
+                    protocol="sticky",
+                    leader=leader,
+                    member_id=ME,
+                    members=(member(ME),) if leader == ME else (),
+                    skip_assignment=skip,
+                )
+            case fx.SyncRequest():
+                share = frozenset(tp for tp in sorted(parts(0, 1, 2, 3)) if self.rng.random() < 0.5)
+                return fx.SyncResponse(request=request, error=error, assignment=share)
+            case fx.HeartbeatRequest():
+                if self.rng.random() < 0.3:
+                    error = ErrorCode.REBALANCE_IN_PROGRESS
+                return fx.HeartbeatResponse(request=request, error=error)
+            case fx.LeaveRequest():
+                return fx.LeaveResponse(request=request, error=error)
+
+    def _check(self, machine: ClassicMember) -> None:
+        wakeup_at_ms = machine.next_wakeup_at_ms()
+        if self.connected and machine.state in (State.STABLE, State.REVOKING):
+            assert wakeup_at_ms is not None, "stopped its heartbeats"
+            assert wakeup_at_ms <= self.driver.now_ms + HEARTBEAT_MS, "stopped its heartbeats"
+        if machine.held and not self.connected and machine.state not in (State.CLOSED, State.LEAVING):
+            assert wakeup_at_ms is not None, "holds without a session"
+        if machine.state is State.STABLE:
+            assert machine.held == machine.assigned, "in a generation, holding what it is assigned"
+            assert not machine.to_give_up
+        if machine.state is State.REVOKING:
+            assert machine.to_give_up
+        if machine.state is State.JOINING and not machine.config.cooperative:
+            assert not machine.held, "an eager member joins with empty hands"
+
+
+def documented_leaves() -> dict[State, set[State]]:
+    """The names after "Leaves to" in the text below each member of `State`."""
+    leaves: dict[State, set[State]] = {}
+    body = ast.parse(inspect.getsource(classic.State)).body[0]
+    assert isinstance(body, ast.ClassDef)
+    for assigned, text in zip(body.body, body.body[1:], strict=False):
+        if isinstance(assigned, ast.Assign) and isinstance(text, ast.Expr) and isinstance(text.value, ast.Constant):
+            name = assigned.targets[0]
+            assert isinstance(name, ast.Name)
+            told = str(text.value.value).partition("eaves to")[2]
+            leaves[State[name.id]] = {
+                State[word] for word in re.findall(r"\b[A-Z]{4,}\b", told) if word in State.__members__
+            }
+    return leaves
+
+
+def test_each_state_leaves_to_what_its_text_says():
+    seen: dict[State, set[State]] = defaultdict(set)
+    for seed in range(400):
+        walk = Walk(seed)
+        for _ in range(120):
+            try:
+                before, _, now = walk.step()
+            except AssertionError as error:
+                raise AssertionError(f"seed {seed}: {error}") from error
+            if before is not now:
+                seen[before].add(now)
+    seen[State.LEAVING].add(State.CLOSED)  # a walk does not leave: that would end it
+    ends = {State.LEAVING, State.CLOSED}
+    documented = documented_leaves()
+    assert set(documented) == set(State)
+    for state in State:
+        keep = set() if state is State.LEAVING else ends
+        assert seen[state] - keep == documented[state] - keep, state
+
+
+@pytest.mark.parametrize("state", [s for s in State if s not in (State.LEAVING, State.CLOSED)])
+def test_leave_and_close_end_every_state(state: State):
+    left, closed = Driver().into(state), Driver().into(state)
+    left.take(fx.Leave(reason="test"))
+    assert left.state in (State.LEAVING, State.CLOSED)
+    assert closed.take(fx.Close()) == []
+    assert closed.state is State.CLOSED
+    assert closed.machine.next_wakeup_at_ms() is None

@@ -1,0 +1,220 @@
+"""KIP-345 (static members), KIP-394 (MEMBER_ID_REQUIRED) and KIP-814 (SkipAssignment), one sentence at a time."""
+
+from __future__ import annotations
+
+import pytest
+
+from spark_kgroup.errors import FencedInstanceId, GroupRejected
+from spark_kgroup.member import effects as fx
+from spark_kgroup.member.classic import State
+from spark_kgroup.model import NO_GENERATION, UNKNOWN_MEMBER_ID, ErrorCode, MemberIdentity
+
+from .member_driver import ME, SESSION_MS, Driver, claim, member, none_of, only, parts, request_in
+
+# ------------------------------------------------------------------------------------------------- KIP-345
+
+
+def test_a_static_member_first_joins_with_its_instance_id_and_no_member_id():
+    driver = Driver()
+    assert driver.take(fx.Start()) == [fx.Connect(reason="start")]
+    request = request_in(driver.take(fx.Connected()))
+    assert request.identity == MemberIdentity(instance_id="seat-0", member_id=UNKNOWN_MEMBER_ID)
+    assert claim(request).owned == frozenset()
+    assert claim(request).generation == NO_GENERATION
+
+
+def test_a_static_member_that_comes_back_gets_the_same_generation_and_assignment():
+    """A rejoin during Stable is answered from the current generation, the sync with the old assignment."""
+    driver = Driver().into(State.JOINING)
+    effects = driver.answer_join(generation=41, leader="somebody")
+    joined = only(effects, fx.Joined)
+    assert joined.rejoined
+    assert joined.identity == MemberIdentity(instance_id="seat-0", member_id=ME, generation=41)
+    assert none_of(effects, fx.ComputeAssignment)
+    assigned = only(driver.answer_sync(3, 5), fx.Assigned)
+    assert assigned == fx.Assigned(identity=joined.identity, owned=parts(3, 5), added=parts(3, 5), revoked=frozenset())
+    assert driver.state is State.STABLE
+
+
+def test_only_a_static_join_without_a_member_id_counts_as_given_back():
+    assert only(Driver().into(State.STABLE).rebalance_and_join(), fx.Joined).rejoined is False
+    dynamic = Driver(instance_id=None).into(State.JOINING)
+    assert only(dynamic.answer_join(), fx.Joined).rejoined is False
+
+
+def fenced_joining() -> list[fx.Effect]:
+    driver = Driver().into(State.STABLE)
+    driver.take(fx.RejoinWanted(reason="test"))
+    return driver.answer_join(error=ErrorCode.FENCED_INSTANCE_ID)
+
+
+def fenced_syncing() -> list[fx.Effect]:
+    driver = Driver().into(State.STABLE)
+    driver.rebalance_and_join()
+    return driver.answer_sync(error=ErrorCode.FENCED_INSTANCE_ID)
+
+
+def fenced_by_heartbeat() -> list[fx.Effect]:
+    driver = Driver().into(State.STABLE)
+    driver.after(3_000)
+    return driver.answer_beat(ErrorCode.FENCED_INSTANCE_ID)
+
+
+def fenced_by_commit() -> list[fx.Effect]:
+    driver = Driver().into(State.STABLE)
+    return driver.take(fx.MembershipRefused(identity=driver.machine.identity, error=ErrorCode.FENCED_INSTANCE_ID))
+
+
+@pytest.mark.parametrize("fenced", [fenced_joining, fenced_syncing, fenced_by_heartbeat, fenced_by_commit])
+def test_fenced_is_fatal_wherever_it_comes(fenced):
+    """The fenced member loses what it holds and ends; it must not join again, which would fence the newer one."""
+    effects = fenced()
+    assert only(effects, fx.Lost).partitions == parts(0, 1)
+    error = only(effects, fx.Failed).error
+    assert isinstance(error, FencedInstanceId)
+    assert "seat-0" in str(error)
+    assert none_of(effects, fx.Send, fx.Connect)
+
+
+def test_nothing_runs_on_after_being_fenced():
+    driver = Driver().into(State.STABLE)
+    driver.after(3_000)
+    driver.answer_beat(ErrorCode.FENCED_INSTANCE_ID)
+    assert driver.state is State.CLOSED
+    assert driver.machine.held == frozenset()
+    assert driver.after(100 * SESSION_MS) == []
+
+
+def test_a_leaving_member_names_member_id_and_instance_id():
+    driver = Driver().into(State.STABLE)
+    request = request_in(driver.take(fx.Leave(reason="done")))
+    assert request == fx.LeaveRequest(
+        identity=MemberIdentity(instance_id="seat-0", member_id=ME, generation=1), reason="done"
+    )
+    assert driver.take(fx.LeaveResponse(request=request, error=0)) == [fx.Left(error=0)]
+    assert driver.state is State.CLOSED
+
+
+def test_leaving_ends_with_the_connection_too():
+    driver = Driver().into(State.LEAVING)
+    assert driver.lose_connection() == [fx.Left(error=ErrorCode.NETWORK_EXCEPTION)]
+    assert driver.state is State.CLOSED
+
+
+def test_a_dynamic_member_that_nobody_knows_has_nothing_to_leave():
+    driver = Driver(instance_id=None).into(State.JOINING)
+    assert driver.take(fx.Leave(reason="done")) == [fx.Left(error=ErrorCode.NETWORK_EXCEPTION)]
+
+
+def test_without_a_connection_leaving_does_not_wait():
+    driver = Driver().into(State.STABLE)
+    driver.lose_connection()
+    assert driver.take(fx.Leave(reason="done")) == [fx.Left(error=ErrorCode.NETWORK_EXCEPTION)]
+
+
+@pytest.mark.parametrize("state", [State.JOINING, State.ASSIGNING, State.SYNCING, State.STABLE, State.REVOKING])
+def test_close_sends_nothing(state: State):
+    """ "A static member does not send LeaveGroup on shutdown": its seat waits for it."""
+    driver = Driver().into(state)
+    assert driver.take(fx.Close()) == []
+
+
+def test_a_zombie_is_fenced_and_does_not_fence_its_successor():
+    """1. a pause longer than the session; 2. meanwhile another process takes the seat; 3. the first one wakes up."""
+    driver = Driver().into(State.STABLE)
+    effects = driver.after(SESSION_MS)
+    assert only(effects, fx.Lost).partitions == parts(0, 1)
+    assert request_in(effects).identity == MemberIdentity(instance_id="seat-0", member_id=ME)
+    assert isinstance(only(driver.answer_join(error=ErrorCode.FENCED_INSTANCE_ID), fx.Failed).error, FencedInstanceId)
+
+
+def test_a_seat_that_was_given_away_is_taken_anew_only_when_the_coordinator_says_so():
+    driver = Driver().into(State.STABLE)
+    driver.after(SESSION_MS)
+    effects = driver.answer_join(error=ErrorCode.UNKNOWN_MEMBER_ID)
+    assert request_in(effects).identity == MemberIdentity(instance_id="seat-0", member_id=UNKNOWN_MEMBER_ID)
+    assert none_of(effects, fx.Lost), "lost already"
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        ErrorCode.INCONSISTENT_GROUP_PROTOCOL,
+        ErrorCode.INVALID_SESSION_TIMEOUT,
+        ErrorCode.INVALID_GROUP_ID,
+        ErrorCode.GROUP_AUTHORIZATION_FAILED,
+        ErrorCode.GROUP_MAX_SIZE_REACHED,
+        ErrorCode.UNSUPPORTED_VERSION,
+        12_345,
+    ],
+)
+def test_a_refusal_that_retrying_cannot_mend_ends_the_member_and_says_why(error: int):
+    driver = Driver().into(State.JOINING)
+    failed = only(driver.answer_join(error=error), fx.Failed)
+    assert isinstance(failed.error, GroupRejected)
+    assert "'g'" in str(failed.error)
+    assert driver.state is State.CLOSED
+
+
+# ------------------------------------------------------------------------------------------------- KIP-394
+
+
+def test_a_dynamic_member_joins_again_with_the_id_it_is_given():
+    driver = Driver(instance_id=None).into(State.JOINING)
+    assert driver.last_sent().identity == MemberIdentity(instance_id=None)
+    effects = driver.answer_join(error=ErrorCode.MEMBER_ID_REQUIRED, member_id="dynamic-7")
+    assert request_in(effects).identity == MemberIdentity(instance_id=None, member_id="dynamic-7")
+    assert driver.state is State.JOINING
+
+
+def test_a_dynamic_member_keeps_its_id_over_a_lost_connection():
+    driver = Driver(instance_id=None).into(State.JOINING)
+    driver.answer_join(error=ErrorCode.MEMBER_ID_REQUIRED, member_id="dynamic-7")
+    driver.lose_connection()
+    assert request_in(driver.take(fx.Connected())).identity.member_id == "dynamic-7"
+
+
+# ------------------------------------------------------------------------------------------------- KIP-814
+
+
+def test_a_leader_that_comes_back_to_a_stable_group_does_not_assign():
+    driver = Driver().into(State.JOINING)
+    effects = driver.answer_join(leader=ME, members=(member(ME), member("b")), skip_assignment=True)
+    joined = only(effects, fx.Joined)
+    assert (joined.leader, joined.skip_assignment, joined.rejoined) == (True, True, True)
+    assert none_of(effects, fx.ComputeAssignment)
+    sync = request_in(effects)
+    assert isinstance(sync, fx.SyncRequest)
+    assert sync.assignments == ()
+    driver.answer_sync(0)
+    assert driver.state is State.STABLE
+
+
+@pytest.mark.parametrize("skip", [True, False])
+def test_a_leader_watches_the_topics_of_all_members(skip: bool):
+    """A leader that skips the assignment watches on: else partitions added later go unnoticed."""
+    driver = Driver().into(State.JOINING)
+    members = (member(ME), member("b", "orders", "returns"), member("c", "payments"))
+    driver.answer_join(leader=ME, members=members, skip_assignment=skip)
+    assert driver.machine.leader
+    assert driver.machine.watched_topics == {"orders", "returns", "payments"}
+
+
+def test_a_follower_watches_nothing_and_neither_does_a_leader_that_is_replaced():
+    driver = Driver().into(State.ASSIGNING)
+    assert driver.machine.watched_topics == {"orders"}
+    driver.take(fx.AssignmentComputed(generation=1, assignments=((ME, parts(0)),)))
+    driver.answer_sync(0)
+    driver.take(fx.RejoinWanted(reason="test"))
+    driver.answer_join(generation=2, leader="somebody")
+    assert not driver.machine.leader
+    assert driver.machine.watched_topics == frozenset()
+
+
+def test_a_leader_sends_what_the_assignor_gave_for_this_generation():
+    driver = Driver().into(State.ASSIGNING)
+    assert driver.take(fx.AssignmentComputed(generation=0, assignments=((ME, parts(9)),))) == []
+    shares = ((ME, parts(0)), ("b", parts(1)))
+    sync = request_in(driver.take(fx.AssignmentComputed(generation=1, assignments=shares)))
+    assert isinstance(sync, fx.SyncRequest)
+    assert sync.assignments == shares
