@@ -115,7 +115,10 @@ class ApacheKafka:
         from confluent_kafka.admin import AdminClient
 
         if self._admin is None:
-            self._admin = AdminClient({"bootstrap.servers": self.bootstrap_servers, "log_level": 0}, logger=_QUIET)
+            self._admin = AdminClient(
+                {"bootstrap.servers": self.bootstrap_servers, "log_level": 0, "reconnect.backoff.max.ms": 500},
+                logger=_QUIET,
+            )
         return self._admin
 
     def start(self) -> None:
@@ -312,7 +315,7 @@ class ApacheKafka:
                     "run as many, or choose another data directory."
                 )
             return str(known["cluster_id"])
-        cluster_id = base64.urlsafe_b64encode(uuid.uuid4().bytes).rstrip(b"=").decode()
+        cluster_id = _new_cluster_id()
         unfinished = root / "cluster.json.new"
         unfinished.write_text(json.dumps({"cluster_id": cluster_id, "nodes": self._node_count}))
         unfinished.rename(path)
@@ -365,3 +368,11 @@ class ApacheKafka:
         if self._temporary is not None:
             shutil.rmtree(self._temporary, ignore_errors=True)
             self._temporary = None
+
+
+def _new_cluster_id() -> str:
+    """128 random bits in base64, not beginning with a dash, which the storage tool would take for an option."""
+    while True:
+        cluster_id = base64.urlsafe_b64encode(uuid.uuid4().bytes).rstrip(b"=").decode()
+        if not cluster_id.startswith("-"):
+            return cluster_id

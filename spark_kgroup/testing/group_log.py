@@ -110,9 +110,9 @@ def _nullable_string(data: bytes, at: int) -> tuple[str | None, int]:
 
 
 def _java_hash(group: str) -> int:
-    """String.hashCode of `group` without its sign (GroupCoordinatorService.partitionFor)."""
+    """The absolute String.hashCode of `group` (GroupCoordinatorService.partitionFor; Utils.abs, not toPositive)."""
     code = 0
     units = group.encode("utf-16-be")
     for (unit,) in struct.iter_unpack(">H", units):
         code = (31 * code + unit) & 0xFFFFFFFF
-    return code & 0x7FFFFFFF
+    return abs(code - 0x1_0000_0000 if code >= 0x8000_0000 else code) & 0x7FFFFFFF
