@@ -6,6 +6,7 @@ from uuid import uuid4
 
 import pytest
 from confluent_kafka import Consumer
+from harness.groups import stable_generation
 from harness.members import MemberProcess, all_pairs
 from harness.waiting import wait_for
 
@@ -75,8 +76,7 @@ def test_ctrl_c_keeps_the_seat_and_a_restart_gets_it_back(
     members = {name: join(name) for name in ("a", "b", "c")}
     for member in members.values():
         member.wait_for_owned(2)
-    generation = apache_kafka.group_record(group)
-    assert generation is not None
+    generation = stable_generation(apache_kafka, group)
     for name, member in members.items():
         before, old = member.owned, member.events[-1]
         others = {n: len(m.events) for n, m in members.items() if n != name}
@@ -92,9 +92,7 @@ def test_ctrl_c_keeps_the_seat_and_a_restart_gets_it_back(
         assert (again.last("skip_assignment") is not None) == old["leader"]
         assert {n: len(m.events) for n, m in members.items() if n != name} == others
         members[name] = again
-    after = apache_kafka.group_record(group)
-    assert after is not None
-    assert after.generation == generation.generation
+    assert stable_generation(apache_kafka, group) == generation
 
 
 def test_leave_gives_the_seat_back_for_good(join: Join, apache_kafka: ApacheKafka, group: str) -> None:
