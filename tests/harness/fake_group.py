@@ -20,6 +20,7 @@ from spark_kgroup.runtime.group import GroupView, SeatView
 
 OTHER = "other"
 WAIT_STEP_MS = 10
+COMMITS_PER_INSTANT_MAX = 100
 
 
 class Violation(AssertionError):
@@ -84,6 +85,7 @@ class FakeGroup:
         self.forced: list[str] = []
         self.state = "Stable"
         self.commits: list[tuple[str, dict[TopicPartition, int]]] = []
+        self._asked: list[int] = []
         self._mailbox: list[tuple[Seat, frozenset[TopicPartition]]] = []
         self._seen_topics: tuple[dict[str, TopicDescription], int] = ({}, -(10**9))
         for name, count in topics.items():
@@ -282,6 +284,9 @@ class FakeGroup:
         self, positions: Mapping[str, tuple[SeatView, Mapping[TopicPartition, int]]]
     ) -> frozenset[TopicPartition]:
         self.meanwhile()
+        self._asked.append(self.now_ms)
+        if self._asked[-COMMITS_PER_INSTANT_MAX:] == [self.now_ms] * COMMITS_PER_INSTANT_MAX:
+            raise Violation("commits again and again without letting time pass")
         acknowledged: set[TopicPartition] = set()
         for name, (seen, offsets) in positions.items():
             seat, fate = self.seats[name], self.commit_fate()
