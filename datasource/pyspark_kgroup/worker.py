@@ -20,7 +20,7 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, Message
 from confluent_kafka import TopicPartition as AssignedPartition
 
 from pyspark_kgroup.arrow import payload_bytes, record_batches
-from spark_kgroup.errors import BrokerError, DataLoss, OptionError, UnknownTopic, WireError
+from spark_kgroup.errors import BrokerError, DataLoss, KgroupError, OptionError, UnknownTopic, WireError
 from spark_kgroup.limits import ARROW_BATCH_BYTES_MAX, ARROW_BATCH_ROWS_MAX, READ_STALL_TIMEOUT_MS
 from spark_kgroup.model import ErrorCode, TopicPartition
 
@@ -118,7 +118,7 @@ def _batches(consumer: Consumer, unread: _Unread, include_headers: bool) -> Iter
         pending += records
         pending_bytes += payload_bytes(records)
         full = len(pending) >= ARROW_BATCH_ROWS_MAX or pending_bytes >= ARROW_BATCH_BYTES_MAX
-        if full or not records or not unread.open:
+        if pending and (full or not records or not unread.open):
             yield from record_batches(pending, include_headers)
             pending, pending_bytes = [], 0
             unread.resume()  # the time that Spark took for the batch is not ours
@@ -160,6 +160,17 @@ def _last_offsets(records: Sequence[Message]) -> dict[TopicPartition, int]:
     return {TopicPartition(*partition): offset for partition, offset in last.items()}
 
 
+def _verdict(error: KafkaError) -> KgroupError | None:
+    """What an error is that no further try can mend; None if one may."""
+    if error.code() in _UNKNOWN:
+        return UnknownTopic(
+            f"A topic or partition does not exist any more, or this user may not see it: {error.str()}."
+        )
+    if error.code() == ErrorCode.TOPIC_AUTHORIZATION_FAILED:
+        return BrokerError("Fetch", error.code(), error.str())
+    return None
+
+
 class _Unread:
     """The ranges that are not done, and since when nothing has come.
 
@@ -173,6 +184,7 @@ class _Unread:
         self._positions = {partition: r.start_offset for partition, r in self.open.items()}
         self._stall_timeout_s = stall_timeout_ms / 1000
         self._last_error = ""
+        self._verdict: KgroupError | None = None
         self.resume()
 
     def resume(self) -> None:
@@ -180,8 +192,12 @@ class _Unread:
         self._deadline = time.monotonic() + self._stall_timeout_s
 
     def note(self, error: KafkaError) -> None:
-        """Remember what librdkafka struggles with, for the error that may follow. It tries again by itself."""
+        """Remember what librdkafka struggles with: it tries again by itself, but some things will not change.
+
+        Raises nothing: librdkafka calls it in the midst of `poll`.
+        """
         self._last_error = error.str()
+        self._verdict = self._verdict or _verdict(error)
 
     def accept(self, messages: list[Message]) -> list[Message]:
         """The records among `messages` that lie within the ranges; closes the ranges that they end.
@@ -200,18 +216,17 @@ class _Unread:
         for message, error in zip(messages, errors, strict=True):
             if error is not None:
                 self._heed(message, error)
-        if not records:
-            self._check_stall()
+        self._check(waiting=not records)
         return records
 
     def move(self, positions: Sequence[AssignedPartition]) -> None:
         """Take over the consumer's positions; those it does not know are negative.
 
         Raises:
-            WireError: no position has moved for too long.
+            KgroupError: a range cannot be read, or no position has moved for too long.
         """
         self._reached({_key(position): position.offset for position in positions})
-        self._check_stall()
+        self._check(waiting=True)
 
     def _reached(self, positions: Mapping[TopicPartition, int]) -> None:
         for partition, position in positions.items():
@@ -233,15 +248,13 @@ class _Unread:
                 f"read and are not all there: retention removed them, or the topic was created anew ({error.str()}). "
                 "Raise the topic's retention, or start with a fresh checkpoint to go on with what is left."
             )
-        elif code in _UNKNOWN and partition in self.open:
-            raise UnknownTopic(f"{partition} does not exist any more, or this user may not see it: {error.str()}.")
-        elif code > 0 and code not in ErrorCode.retriable_codes():
-            raise BrokerError(f"Fetch of {partition}", code, error.str())
-        else:
+        elif partition in self.open:
             self.note(error)
 
-    def _check_stall(self) -> None:
-        if not self.open or time.monotonic() < self._deadline:
+    def _check(self, waiting: bool) -> None:
+        if self._verdict is not None:
+            raise self._verdict
+        if not waiting or not self.open or time.monotonic() < self._deadline:
             return
         left = ", ".join(
             f"{partition} (at {self._positions[partition]} of {r.end_offset})" for partition, r in self.open.items()

@@ -1,0 +1,420 @@
+"""A seat reads exactly its ranges from a real Kafka: no record more, none less, in order."""
+
+import os
+import pickle
+import threading
+import time
+from collections import defaultdict
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from uuid import uuid4
+
+import pyarrow as pa
+import pytest
+from confluent_kafka import Producer
+from confluent_kafka import TopicPartition as AssignedPartition
+from confluent_kafka.admin import OffsetSpec
+from harness.waiting import wait_for
+
+from pyspark_kgroup import worker
+from pyspark_kgroup.arrow import arrow_schema
+from pyspark_kgroup.options import parse
+from pyspark_kgroup.worker import Range, SeatRanges, read_range
+from spark_kgroup.errors import DataLoss, OptionError, UnknownTopic, WireError
+from spark_kgroup.testing import ApacheKafka
+
+Found = dict[int, list[tuple[int, bytes | None]]]
+"""Partition -> (offset, value), in the order read."""
+
+
+@pytest.fixture
+def topic(apache_kafka: ApacheKafka) -> str:
+    """A topic with four partitions."""
+    name = f"reads-{uuid4().hex[:8]}"
+    apache_kafka.create_topic(name, partitions=4)
+    return name
+
+
+@pytest.fixture
+def producer(apache_kafka: ApacheKafka) -> Producer:
+    return Producer({"bootstrap.servers": apache_kafka.bootstrap_servers, "linger.ms": 5})
+
+
+@pytest.fixture
+def transactions(apache_kafka: ApacheKafka) -> Producer:
+    producer = Producer(
+        {"bootstrap.servers": apache_kafka.bootstrap_servers, "transactional.id": uuid4().hex, "linger.ms": 5}
+    )
+    producer.init_transactions(30)
+    return producer
+
+
+def librdkafka_threads() -> int:
+    """Threads of this process that are librdkafka's (it names them `rdk:...`), of any client."""
+    names = []
+    for thread in os.listdir("/proc/self/task"):
+        try:
+            names.append(Path(f"/proc/self/task/{thread}/comm").read_text())
+        except FileNotFoundError:
+            continue  # ended meanwhile
+    return sum(name.startswith("rdk:") for name in names)
+
+
+def seat(kafka: ApacheKafka, ranges: Sequence[Range], **options: str) -> SeatRanges:
+    required = {
+        "kafka.bootstrap.servers": kafka.bootstrap_servers,
+        "kafka.group.id": "reads",
+        "subscribe": ",".join({r.topic for r in ranges}) or "t",
+    }
+    checked = parse(required | options)
+    return SeatRanges(
+        seat="reads-0",
+        ranges=tuple(ranges),
+        consumer_config=checked.consumer_config(),
+        include_headers=checked.include_headers,
+    )
+
+
+def read(kafka: ApacheKafka, *ranges: Range, **options: str) -> list[dict[str, object]]:
+    table = pa.Table.from_batches(
+        read_range(seat(kafka, ranges, **options)), schema=arrow_schema(options.get("includeHeaders") == "true")
+    )
+    rows: list[dict[str, object]] = table.to_pylist()
+    return rows
+
+
+def found(rows: list[dict[str, object]]) -> Found:
+    by_partition: defaultdict[int, list[tuple[int, bytes | None]]] = defaultdict(list)
+    for row in rows:
+        by_partition[row["partition"]].append((row["offset"], row["value"]))
+    return dict(by_partition)
+
+
+def fill(producer: Producer, topic: str, partition: int, values: Sequence[bytes]) -> None:
+    for value in values:
+        producer.produce(topic, value, partition=partition)
+        producer.poll(0)
+    assert producer.flush(30) == 0
+
+
+def numbers(first: int, end: int) -> list[bytes]:
+    return [b"%d" % number for number in range(first, end)]
+
+
+def await_end_offset(kafka: ApacheKafka, topic: str, partition: int, offset: int) -> None:
+    """A transaction's end is acknowledged before its markers are in every log."""
+    where = AssignedPartition(topic, partition)
+    wait_for(
+        lambda: kafka.admin.list_offsets({where: OffsetSpec.latest()})[where].result(30).offset == offset,
+        f"end offset {offset} of {topic}-{partition}",
+    )
+
+
+# ----------------------------------------------------------------------------------------- exact ranges
+
+
+def test_ranges_are_read_exactly_and_in_order(apache_kafka: ApacheKafka, topic: str, producer: Producer) -> None:
+    for partition in range(4):
+        fill(producer, topic, partition, numbers(0, 3_000))
+    ranges = [Range(topic, 0, 0, 3_000), Range(topic, 1, 17, 2_345), Range(topic, 2, 2_999, 3_000)]
+    rows = read(apache_kafka, *ranges)
+    assert found(rows) == {
+        r.partition: [(offset, b"%d" % offset) for offset in range(r.start_offset, r.end_offset)] for r in ranges
+    }
+    assert {row["topic"] for row in rows} == {topic}
+
+
+def test_the_same_ranges_give_the_same_rows_again(apache_kafka: ApacheKafka, topic: str, producer: Producer) -> None:
+    fill(producer, topic, 1, numbers(0, 500))
+    travelled = pickle.loads(pickle.dumps(seat(apache_kafka, [Range(topic, 1, 100, 400)])))
+    first = pa.Table.from_batches(read_range(travelled))
+    fill(producer, topic, 1, numbers(500, 600))
+    assert pa.Table.from_batches(read_range(travelled)).equals(first)
+    assert first["offset"].to_pylist() == list(range(100, 400))
+
+
+def test_two_topics_of_one_seat(apache_kafka: ApacheKafka, topic: str, producer: Producer) -> None:
+    other = f"{topic}-b"
+    apache_kafka.create_topic(other, partitions=1)
+    fill(producer, topic, 0, numbers(0, 50))
+    fill(producer, other, 0, numbers(100, 150))
+    rows = read(apache_kafka, Range(topic, 0, 10, 20), Range(other, 0, 40, 50))
+    assert sorted((row["topic"], row["offset"], row["value"]) for row in rows) == [
+        *((topic, offset, b"%d" % offset) for offset in range(10, 20)),
+        *((other, offset, b"%d" % (offset + 100)) for offset in range(40, 50)),
+    ]
+
+
+def test_a_producer_at_work_changes_nothing(apache_kafka: ApacheKafka, topic: str, producer: Producer) -> None:
+    fill(producer, topic, 0, numbers(0, 1_000))
+    stop = threading.Event()
+
+    def produce_on() -> None:
+        while not stop.is_set():
+            fill(producer, topic, 0, [b"later"] * 100)
+
+    working = threading.Thread(target=produce_on)
+    working.start()
+    try:
+        for _ in range(5):
+            assert found(read(apache_kafka, Range(topic, 0, 300, 1_000))) == {
+                0: [(offset, b"%d" % offset) for offset in range(300, 1_000)]
+            }
+    finally:
+        stop.set()
+        working.join()
+
+
+def test_empty_ranges_need_no_broker() -> None:
+    empty = SeatRanges(seat="s", ranges=(Range("t", 0, 5, 5),), consumer_config={"bootstrap.servers": "127.0.0.1:1"})
+    assert list(read_range(empty)) == []
+
+
+# --------------------------------------------------------------------------------------- what records hold
+
+
+def test_nulls_tombstones_and_headers(apache_kafka: ApacheKafka, topic: str, producer: Producer) -> None:
+    headers = [("h", b"1"), ("h", None), ("g", b"")]
+    producer.produce(topic, b"v", None, partition=0, headers=headers, timestamp=1_700_000_000_123)
+    producer.produce(topic, None, b"k", partition=0)
+    producer.produce(topic, b"", b"", partition=0)
+    assert producer.flush(30) == 0
+    rows = read(apache_kafka, Range(topic, 0, 0, 3), includeHeaders="true")
+    assert [(row["key"], row["value"]) for row in rows] == [(None, b"v"), (b"k", None), (b"", b"")]
+    first = rows[0]["headers"]
+    assert isinstance(first, list)
+    assert [(header["key"], header["value"]) for header in first] == headers
+    assert [row["headers"] for row in rows[1:]] == [None, None]
+    assert rows[0]["timestampType"] == 0
+    assert rows[0]["timestamp"] == datetime(2023, 11, 14, 22, 13, 20, 123_000, UTC)
+    assert "headers" not in read(apache_kafka, Range(topic, 0, 0, 1))[0]
+
+
+def test_log_append_time(apache_kafka: ApacheKafka, producer: Producer) -> None:
+    topic = f"reads-{uuid4().hex[:8]}"
+    apache_kafka.create_topic(topic, partitions=1, configs={"message.timestamp.type": "LogAppendTime"})
+    fill(producer, topic, 0, [b"v"])
+    (row,) = read(apache_kafka, Range(topic, 0, 0, 1))
+    assert row["timestampType"] == 1
+
+
+def test_large_records_come_in_bounded_batches(apache_kafka: ApacheKafka, producer: Producer) -> None:
+    topic = f"reads-{uuid4().hex[:8]}"
+    apache_kafka.create_topic(topic, partitions=1, configs={"max.message.bytes": str(16 * 1024 * 1024)})
+    large = Producer(
+        {"bootstrap.servers": apache_kafka.bootstrap_servers, "message.max.bytes": 16 * 1024 * 1024, "linger.ms": 0}
+    )
+    sizes = [1, 9 * 1024 * 1024, 1, 4 * 1024 * 1024, 4 * 1024 * 1024, 1]
+    fill(large, topic, 0, [b"x" * size for size in sizes])
+    batches = list(read_range(seat(apache_kafka, [Range(topic, 0, 0, len(sizes))])))
+    read_sizes = [[len(value) for value in batch["value"].to_pylist()] for batch in batches]
+    assert [size for batch in read_sizes for size in batch] == sizes
+    assert all(sum(batch) <= 8 * 1024 * 1024 or len(batch) == 1 for batch in read_sizes)
+
+
+def test_rows_of_a_batch_are_bounded(
+    apache_kafka: ApacheKafka, topic: str, producer: Producer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(worker, "ARROW_BATCH_ROWS_MAX", 100)
+    fill(producer, topic, 0, numbers(0, 1_050))
+    fill(producer, topic, 1, numbers(0, 1_050))
+    batches = list(read_range(seat(apache_kafka, [Range(topic, 0, 0, 1_050), Range(topic, 1, 0, 1_050)])))
+    assert max(batch.num_rows for batch in batches) <= 100
+    assert sum(batch.num_rows for batch in batches) == 2_100
+
+
+# ---------------------------------------------------------------------------------------- transactions
+
+
+def commit(producer: Producer, topic: str, values: Sequence[bytes], partition: int = 0) -> None:
+    producer.begin_transaction()
+    fill(producer, topic, partition, values)
+    producer.commit_transaction(30)
+
+
+def abort(producer: Producer, topic: str, values: Sequence[bytes], partition: int = 0) -> None:
+    producer.begin_transaction()
+    fill(producer, topic, partition, values)
+    producer.abort_transaction(30)
+
+
+@pytest.mark.parametrize("isolation", ["read_committed", "read_uncommitted"])
+def test_a_range_may_end_behind_its_last_record(
+    apache_kafka: ApacheKafka, topic: str, transactions: Producer, isolation: str
+) -> None:
+    # offsets: 0-9 committed, 10 marker, 11-15 aborted, 16 marker; partition 1 has nothing but aborted records
+    commit(transactions, topic, numbers(0, 10))
+    abort(transactions, topic, [b"aborted"] * 5)
+    abort(transactions, topic, [b"aborted"] * 3, partition=1)
+    await_end_offset(apache_kafka, topic, 0, 17)
+    await_end_offset(apache_kafka, topic, 1, 4)
+    committed = [(offset, b"%d" % offset) for offset in range(10)]
+    uncommitted: Found = {
+        0: [*committed, *((offset, b"aborted") for offset in range(11, 16))],
+        1: [(offset, b"aborted") for offset in range(3)],
+    }
+    expected = {0: committed} if isolation == "read_committed" else uncommitted
+    started = time.monotonic()
+    for end in (11, 13, 16, 17):  # behind a marker, amid the aborted, before and behind the last marker
+        rows = read(
+            apache_kafka, Range(topic, 0, 0, end), Range(topic, 1, 0, 4), **{"kafka.isolation.level": isolation}
+        )
+        cut = {
+            p: [(offset, value) for offset, value in records if p == 1 or offset < end]
+            for p, records in expected.items()
+        }
+        assert found(rows) == cut
+    assert time.monotonic() - started < 20  # by the end of the log, never by running into a timeout
+
+
+def test_ranges_without_any_visible_record(apache_kafka: ApacheKafka, topic: str, transactions: Producer) -> None:
+    commit(transactions, topic, [b"seen"])  # 0, marker 1
+    abort(transactions, topic, [b"aborted"] * 4)  # 2-5, marker 6
+    commit(transactions, topic, [b"seen"])  # 7, marker 8
+    await_end_offset(apache_kafka, topic, 0, 9)
+    for first, end in [(1, 2), (2, 6), (1, 7), (3, 4), (8, 9)]:
+        assert read(apache_kafka, Range(topic, 0, first, end), **{"kafka.isolation.level": "read_committed"}) == []
+    (row,) = read(apache_kafka, Range(topic, 0, 1, 9), **{"kafka.isolation.level": "read_committed"})
+    assert (row["offset"], row["value"]) == (7, b"seen")
+
+
+def test_an_open_transaction_behind_the_range_does_not_hold_it_up(
+    apache_kafka: ApacheKafka, topic: str, transactions: Producer
+) -> None:
+    commit(transactions, topic, numbers(0, 3))
+    await_end_offset(apache_kafka, topic, 0, 4)
+    transactions.begin_transaction()
+    fill(transactions, topic, 0, [b"open"] * 3)
+    try:
+        rows = read(apache_kafka, Range(topic, 0, 0, 4), **{"kafka.isolation.level": "read_committed"})
+        assert found(rows) == {0: [(0, b"0"), (1, b"1"), (2, b"2")]}
+    finally:
+        transactions.abort_transaction(30)
+
+
+def test_aborted_records_that_keep_coming_do_not_hold_a_range_up(
+    apache_kafka: ApacheKafka, topic: str, transactions: Producer
+) -> None:
+    commit(transactions, topic, numbers(0, 3))  # marker 3
+    abort(transactions, topic, [b"aborted"] * 3)  # 4-6, marker 7
+    await_end_offset(apache_kafka, topic, 0, 8)
+    stop = threading.Event()
+
+    def abort_on() -> None:
+        while not stop.is_set():
+            abort(transactions, topic, [b"aborted"] * 20)
+
+    working = threading.Thread(target=abort_on)
+    working.start()
+    try:
+        reads = seat(apache_kafka, [Range(topic, 0, 0, 8)], **{"kafka.isolation.level": "read_committed"})
+        for _ in range(3):
+            table = pa.Table.from_batches(read_range(reads, stall_timeout_ms=20_000))
+            assert table["offset"].to_pylist() == [0, 1, 2]
+    finally:
+        stop.set()
+        working.join()
+
+
+# ------------------------------------------------------------------------------------------------ failures
+
+
+def test_records_that_are_gone_are_data_loss(apache_kafka: ApacheKafka, topic: str, producer: Producer) -> None:
+    fill(producer, topic, 2, numbers(0, 100))
+    fill(producer, topic, 3, numbers(0, 100))
+    where = AssignedPartition(topic, 2, 40)
+    apache_kafka.admin.delete_records([where])[where].result(30)
+    with pytest.raises(DataLoss, match=rf"Offsets 10 to 89 of {topic}-2 "):
+        read(apache_kafka, Range(topic, 2, 10, 90), Range(topic, 3, 0, 0))
+    assert len(read(apache_kafka, Range(topic, 2, 40, 90))) == 50
+
+
+def test_a_range_past_the_log_is_data_loss(apache_kafka: ApacheKafka, topic: str, producer: Producer) -> None:
+    fill(producer, topic, 0, numbers(0, 5))
+    with pytest.raises(DataLoss, match=rf"Offsets 10 to 19 of {topic}-0 "):
+        read(apache_kafka, Range(topic, 0, 10, 20))
+
+
+def test_a_log_that_ends_too_early_is_told_apart_from_a_slow_one(
+    apache_kafka: ApacheKafka, topic: str, producer: Producer
+) -> None:
+    fill(producer, topic, 0, numbers(0, 5))
+    reads = seat(apache_kafka, [Range(topic, 0, 0, 20)])
+    with pytest.raises(WireError, match=rf"Nothing came for 1 s from {topic}-0 \(at 5 of 20\)"):
+        list(read_range(reads, stall_timeout_ms=1_000))
+
+
+def test_a_topic_that_is_not_there(apache_kafka: ApacheKafka) -> None:
+    options = {"kafka.topic.metadata.propagation.max.ms": "100"}  # librdkafka trusts a new topic for 30 s
+    with pytest.raises(UnknownTopic, match=r"does not exist any more.+nowhere \[0\]"):
+        read(apache_kafka, Range("nowhere", 0, 0, 5), **options)
+
+
+def test_no_broker_is_an_error_within_the_bound() -> None:
+    options = parse({"kafka.bootstrap.servers": "127.0.0.1:1", "kafka.group.id": "g", "subscribe": "t"})
+    reads = SeatRanges(seat="s", ranges=(Range("t", 0, 0, 5),), consumer_config=options.consumer_config())
+    started = time.monotonic()
+    with pytest.raises(
+        WireError, match=r"Nothing came for 1 s from t-0 .+librdkafka said last: .+advertised.listeners"
+    ):
+        list(read_range(reads, stall_timeout_ms=1_000))
+    assert time.monotonic() - started < 10
+
+
+def test_a_configuration_that_this_librdkafka_does_not_know() -> None:
+    reads = SeatRanges(seat="s", ranges=(Range("t", 0, 0, 5),), consumer_config={"group.id": "g", "from.tomorrow": "1"})
+    with pytest.raises(OptionError, match=r"from\.tomorrow"):
+        list(read_range(reads))
+
+
+# ---------------------------------------------------------------------------------------------- lifetime
+
+
+def test_the_consumer_ends_with_the_read(apache_kafka: ApacheKafka, topic: str, producer: Producer) -> None:
+    fill(producer, topic, 0, numbers(0, 20_000))
+    before = librdkafka_threads()
+    batches = read_range(seat(apache_kafka, [Range(topic, 0, 0, 20_000)]))
+    assert librdkafka_threads() == before  # nothing starts before the first batch is asked for
+    rows = next(batches).num_rows
+    assert rows + sum(batch.num_rows for batch in batches) == 20_000
+    assert librdkafka_threads() == before
+
+
+def test_the_consumer_ends_when_spark_stops_early(
+    apache_kafka: ApacheKafka, topic: str, producer: Producer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(worker, "ARROW_BATCH_ROWS_MAX", 100)
+    fill(producer, topic, 0, numbers(0, 20_000))
+    before = librdkafka_threads()
+    batches = read_range(seat(apache_kafka, [Range(topic, 0, 0, 20_000)]))
+    assert next(batches).num_rows <= 100
+    assert librdkafka_threads() > before
+    batches.close()
+    assert librdkafka_threads() == before
+
+
+def test_the_consumer_ends_with_an_error(apache_kafka: ApacheKafka, topic: str, producer: Producer) -> None:
+    fill(producer, topic, 0, numbers(0, 5))
+    before = librdkafka_threads()
+    with pytest.raises(DataLoss):
+        read(apache_kafka, Range(topic, 0, 10, 20))
+    assert librdkafka_threads() == before
+
+
+def test_the_caller_s_own_time_is_not_a_stall(
+    apache_kafka: ApacheKafka, topic: str, producer: Producer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(worker, "ARROW_BATCH_ROWS_MAX", 10)
+    clock = [0.0]
+    monkeypatch.setattr(worker.time, "monotonic", lambda: clock[0])
+    fill(producer, topic, 0, numbers(0, 100))
+    rows = 0
+    for batch in read_range(seat(apache_kafka, [Range(topic, 0, 0, 100)]), stall_timeout_ms=1_000):
+        rows += batch.num_rows
+        clock[0] += 3_600  # Spark takes an hour for the batch
+    assert rows == 100
+
+
+def test_secrets_do_not_show() -> None:
+    assert "hush" not in repr(SeatRanges(seat="s", ranges=(), consumer_config={"sasl.password": "hush"}))
