@@ -1,54 +1,58 @@
 """A cluster as a client sees it: brokers, topics, leaders, coordinators, offsets.
 
-Every public call has a deadline; within it, retriable errors are tried again after a backoff with jitter. Connections
-are pooled, one per broker, and opened anew when they ended; a session's own connection comes from `open_coordinator`.
+Every public call has a bound on all of it. Within that bound, what only asks (metadata, offsets, descriptions) is tried
+again after retriable errors, with backoff and jitter; what acts (`open_coordinator`, `coordinator_call`) is tried once,
+because its caller knows whether it still wants it. Connections are pooled, one per broker, and opened anew when they
+ended; a session's own connection comes from `open_coordinator`.
 """
 
 from __future__ import annotations
 
 import asyncio
+import logging
+import re
 import time
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
+from contextlib import asynccontextmanager
 from random import Random
-from typing import TypeVar
+from typing import Final, TypeVar
 
-from spark_kgroup.errors import BrokerError, ConnectionFailed, OptionError, RequestTimedOut, UnknownTopic, WireError
+from spark_kgroup.errors import (
+    BrokerError,
+    ConnectionFailed,
+    Disconnected,
+    OptionError,
+    RequestTimedOut,
+    UnknownTopic,
+    WireError,
+)
 from spark_kgroup.limits import API_TIMEOUT_MS, REQUEST_TIMEOUT_MS
-from spark_kgroup.model import DescribedGroup, DescribedMember, ErrorCode, TopicDescription, TopicPartition
+from spark_kgroup.model import DescribedGroup, ErrorCode, TopicDescription, TopicPartition
 from spark_kgroup.wire import messages
+from spark_kgroup.wire.answers import (
+    ClusterMetadata,
+    ListedOffset,
+    committed_of,
+    description_of,
+    group_error_codes,
+    has_fewer_partitions,
+    metadata_of,
+    take_listed,
+    the_only,
+)
 from spark_kgroup.wire.backoff import Backoff
 from spark_kgroup.wire.connection import Address, Connection
-from spark_kgroup.wire.consumer_protocol import decode_assignment
 from spark_kgroup.wire.messages import Request, Response
 from spark_kgroup.wire.security import Plaintext, Security
 
+__all__ = ["Cluster", "ClusterMetadata", "ListedOffset", "parse_bootstrap"]
+
+log = logging.getLogger(__name__)
+
 T = TypeVar("T")
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ClusterMetadata:
-    """What one Metadata response says.
-
-    Attributes:
-        brokers: by node id.
-        topics: those asked for that exist and have no error.
-        errors: topic -> error code of those asked for that have one.
-        leaders: partition -> node id; absent while there is no leader.
-    """
-
-    brokers: Mapping[int, Address]
-    topics: Mapping[str, TopicDescription]
-    errors: Mapping[str, int]
-    leaders: Mapping[TopicPartition, int]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ListedOffset:
-    """An offset as its partition's leader lists it; the epoch is -1 if the leader does not say."""
-
-    offset: int
-    leader_epoch: int
+_BOOTSTRAP: Final = re.compile(r"(?:\[([0-9a-fA-F:.%]+)\]|([\w.-]+)):([0-9]{1,5})", re.ASCII)
+"""HOST:PORT, or [IPv6]:PORT."""
 
 
 def parse_bootstrap(text: str) -> tuple[Address, ...]:
@@ -59,14 +63,13 @@ def parse_bootstrap(text: str) -> tuple[Address, ...]:
     """
     addresses = []
     for entry in filter(None, (part.strip() for part in text.split(","))):
-        host, colon, port = entry.rpartition(":")
-        host = host.removeprefix("[").removesuffix("]")
-        if not (colon and host and port.isdecimal() and 0 < int(port) < 65536):
+        match = _BOOTSTRAP.fullmatch(entry)
+        if match is None or not 0 < int(match[3]) < 65536:
             raise OptionError(
                 f"kafka.bootstrap.servers: {entry!r} is not HOST:PORT. Give one or more brokers, "
-                "like 'broker-1:9092,broker-2:9092'."
+                "like 'broker-1:9092,broker-2:9092' (IPv6: '[::1]:9092')."
             )
-        addresses.append(Address(host, int(port)))
+        addresses.append(Address(match[1] or match[2], int(match[3])))
     if not addresses:
         raise OptionError("kafka.bootstrap.servers is empty. Give one or more brokers, like 'broker-1:9092'.")
     return tuple(addresses)
@@ -89,14 +92,20 @@ class Cluster:
         self._security = security or Plaintext()
         self._request_timeout_ms = request_timeout_ms
         self._rng = rng or Random()
-        self._brokers: dict[int, Address] = {}
+        self._brokers: Mapping[int, Address] = {}
+        self._topics: dict[str, TopicDescription] = {}
         self._leaders: dict[TopicPartition, int] = {}
         self._coordinators: dict[str, Address] = {}
         self._pool: dict[Address, Connection] = {}
-        self._opening: dict[Address, asyncio.Lock] = {}
+        self._opening: dict[Address, asyncio.Task[Connection]] = {}
+        self._closed = False
 
     async def close(self) -> None:
-        """Close every pooled connection."""
+        """Close every pooled connection; whoever still waits gets `Disconnected`. Safe to call twice."""
+        self._closed = True
+        for opening in self._opening.values():
+            opening.cancel()
+        await asyncio.gather(*self._opening.values(), return_exceptions=True)
         pool, self._pool = self._pool, {}
         for connection in pool.values():
             await connection.close()
@@ -108,21 +117,29 @@ class Cluster:
 
         Raises:
             ConnectionFailed: no broker can be reached.
-            BrokerError: a topic's metadata has an error that retrying cannot mend.
+            WireError: no broker gave a whole answer in time.
         """
-        request = messages.metadata(topics)
+        wanted = None if topics is None else sorted(set(topics))
+        return await self._retried(lambda: self._metadata_once(wanted), timeout_ms)
 
-        async def attempt() -> ClusterMetadata:
-            response = await self._any_broker(request)
-            assert isinstance(response, messages.MetadataResponse)
-            found = _metadata(response)
-            waiting = [t for t, code in found.errors.items() if code == ErrorCode.LEADER_NOT_AVAILABLE]
-            if waiting:
-                raise BrokerError("Metadata", ErrorCode.LEADER_NOT_AVAILABLE, ", ".join(waiting))
-            return found
-
-        found = await self._retried(attempt, timeout_ms)
-        self._brokers.update(found.brokers)
+    async def _metadata_once(self, topics: Sequence[str] | None) -> ClusterMetadata:
+        response = await self._any_broker(messages.metadata(topics))
+        assert isinstance(response, messages.MetadataResponse)
+        found = metadata_of(response)
+        waiting = sorted(t for t, code in found.errors.items() if code == ErrorCode.LEADER_NOT_AVAILABLE)
+        if waiting:
+            raise BrokerError("Metadata", ErrorCode.LEADER_NOT_AVAILABLE, ", ".join(waiting))
+        behind = sorted(
+            name for name, topic in found.topics.items() if has_fewer_partitions(topic, self._topics.get(name))
+        )
+        if behind:
+            # No topic ever loses partitions: this broker has not heard of the new ones yet. To believe it would make
+            # the leader of a group rebalance twice.
+            told = f"this broker knows fewer partitions than another did: {', '.join(behind)}"
+            raise BrokerError("Metadata", ErrorCode.LEADER_NOT_AVAILABLE, told)
+        self._brokers = found.brokers or self._brokers
+        self._topics.update(found.topics)
+        self._leaders = {tp: node for tp, node in self._leaders.items() if tp.topic not in found.topics}
         self._leaders.update(found.leaders)
         return found
 
@@ -136,6 +153,9 @@ class Cluster:
             isolation_level: 0 read_uncommitted, 1 read_committed (the end is then the last stable offset).
             timeout_ms: bound on all of it.
 
+        Returns:
+            An entry for each partition in `wanted`.
+
         Raises:
             UnknownTopic: a partition still does not exist when the time is up.
             WireError: leaders could not be found or reached in time.
@@ -143,80 +163,89 @@ class Cluster:
         found: dict[TopicPartition, ListedOffset] = {}
 
         async def attempt() -> dict[TopicPartition, ListedOffset]:
-            missing = {tp: at for tp, at in wanted.items() if tp not in found}
-            by_leader = await self._by_leader(missing)
-            answers = await asyncio.gather(
-                *(self._list_at(node, part, isolation_level) for node, part in by_leader.items()),
+            by_leader = await self._by_leader({tp: at for tp, at in wanted.items() if tp not in found})
+            outcomes = await asyncio.gather(
+                *(self._list_at(node, part, isolation_level, found) for node, part in by_leader.items()),
                 return_exceptions=True,
             )
-            for answer in answers:
-                if isinstance(answer, dict):
-                    found.update(answer)
-            for answer in answers:
-                if isinstance(answer, BaseException):
-                    raise answer
+            errors = [outcome for outcome in outcomes if outcome is not None]
+            if errors:
+                raise next((e for e in errors if not (isinstance(e, WireError) and e.retriable)), errors[0])
             return found
 
-        return await self._retried(attempt, timeout_ms)
+        try:
+            return await self._retried(attempt, timeout_ms)
+        except BrokerError as error:
+            if error.code != ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
+                raise
+            raise UnknownTopic(f"{error.message} does not exist (any more), or this user may not see it.") from error
 
     async def _by_leader(self, wanted: Mapping[TopicPartition, int]) -> dict[int, dict[TopicPartition, int]]:
         if not wanted.keys() <= self._leaders.keys():
-            known = await self.metadata(sorted({tp.topic for tp in wanted}))
+            known = await self._metadata_once(sorted({tp.topic for tp in wanted}))
             for topic, code in known.errors.items():
-                if code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
-                    raise UnknownTopic(f"Topic {topic!r} does not exist (any more).")
                 raise BrokerError("Metadata", code, topic)
         grouped: dict[int, dict[TopicPartition, int]] = {}
         for tp, timestamp in wanted.items():
-            leader = self._leaders.get(tp)
-            if leader is None:
-                raise BrokerError("ListOffsets", ErrorCode.LEADER_NOT_AVAILABLE, str(tp))
-            grouped.setdefault(leader, {})[tp] = timestamp
+            if tp not in self._leaders:
+                absent = tp.topic in self._topics and tp.partition >= self._topics[tp.topic].partition_count
+                code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION if absent else ErrorCode.LEADER_NOT_AVAILABLE
+                raise BrokerError("ListOffsets", code, str(tp))
+            grouped.setdefault(self._leaders[tp], {})[tp] = timestamp
         return grouped
 
     async def _list_at(
-        self, node: int, wanted: Mapping[TopicPartition, int], isolation_level: int
-    ) -> dict[TopicPartition, ListedOffset]:
+        self,
+        node: int,
+        wanted: Mapping[TopicPartition, int],
+        isolation_level: int,
+        found: dict[TopicPartition, ListedOffset],
+    ) -> None:
+        """Ask one leader and add what it knows to `found`; for what it does not know, forget that it leads."""
         try:
             response = await self._at(self._brokers[node], messages.list_offsets(wanted, isolation_level))
             assert isinstance(response, messages.ListOffsetsResponse)
-            return _listed(response)
-        except WireError:
-            for tp in wanted:
-                self._leaders.pop(tp, None)  # whoever leads them now, it is worth asking again
-            raise
+            take_listed(response, wanted, found)
+        finally:
+            for tp in wanted.keys() - found.keys():
+                self._leaders.pop(tp, None)
 
     # --------------------------------------------------------------------------------------------- coordinators
 
-    async def open_coordinator(self, group: str) -> Connection:
+    async def open_coordinator(self, group: str, *, timeout_ms: int = API_TIMEOUT_MS) -> Connection:
         """A new connection of the caller's own to the group's coordinator; one attempt.
 
         Raises:
             WireError: not this time; `retriable` says whether trying again makes sense.
         """
         self._coordinators.pop(group, None)
-        return await self._open(await self._coordinator(group))
+        async with _bounded(timeout_ms):
+            return await self._open(await self._coordinator(group))
 
-    async def coordinator_call(self, group: str, request: Request) -> Response:
+    async def coordinator_call(self, group: str, request: Request, *, timeout_ms: int = API_TIMEOUT_MS) -> Response:
         """One request to the group's coordinator on a pooled connection.
 
         An answer with NOT_COORDINATOR or COORDINATOR_NOT_AVAILABLE, or an error, makes the next call look the
         coordinator up again; the caller decides whether to try again.
+
+        Raises:
+            WireError: no answer; the request may have been carried out, unless it was never sent.
         """
-        address = self._coordinators.get(group) or await self._coordinator(group)
         try:
-            response = await self._at(address, request)
+            async with _bounded(timeout_ms):
+                address = self._coordinators.get(group) or await self._coordinator(group)
+                response = await self._at(address, request)
         except WireError:
             self._coordinators.pop(group, None)
             raise
-        if _codes(response) & {ErrorCode.NOT_COORDINATOR, ErrorCode.COORDINATOR_NOT_AVAILABLE}:
+        if group_error_codes(response) & {ErrorCode.NOT_COORDINATOR, ErrorCode.COORDINATOR_NOT_AVAILABLE}:
             self._coordinators.pop(group, None)
         return response
 
     async def _coordinator(self, group: str) -> Address:
         response = await self._any_broker(messages.find_coordinator(group))
         assert isinstance(response, messages.FindCoordinatorResponse)
-        found = response.coordinators[0]
+        found = the_only(response.coordinators, "coordinator")
         if int(found.error_code) != ErrorCode.NONE:
             raise BrokerError("FindCoordinator", int(found.error_code), found.error_message)
         self._coordinators[group] = Address(found.host, found.port)
@@ -225,51 +254,76 @@ class Cluster:
     async def committed_offsets(
         self, group: str, partitions: Iterable[TopicPartition], *, timeout_ms: int = API_TIMEOUT_MS
     ) -> dict[TopicPartition, int | None]:
-        """The group's committed offset of each partition, None where there is none."""
-        request = messages.offset_fetch(group, partitions)
+        """The group's committed offset of each partition, None where there is none.
+
+        Raises:
+            WireError: the coordinator could not be found, or gave no whole answer, in time.
+        """
+        wanted = sorted(set(partitions))
+        request = messages.offset_fetch(group, wanted)
 
         async def attempt() -> dict[TopicPartition, int | None]:
             response = await self.coordinator_call(group, request)
             assert isinstance(response, messages.OffsetFetchResponse)
-            return _committed(response)
+            return committed_of(response, wanted)
 
         return await self._retried(attempt, timeout_ms)
 
     async def describe_group(self, group: str, *, timeout_ms: int = API_TIMEOUT_MS) -> DescribedGroup:
-        """The group with all its members; state "Dead" if there is none of that name."""
+        """The group with all its members; state "Dead" if there is none of that name.
+
+        Raises:
+            WireError: the coordinator could not be found, or gave no whole answer, in time.
+        """
 
         async def attempt() -> DescribedGroup:
             response = await self.coordinator_call(group, messages.describe_groups(group))
             assert isinstance(response, messages.DescribeGroupsResponse)
-            return _described(response)
+            return description_of(response)
 
         return await self._retried(attempt, timeout_ms)
 
     # ---------------------------------------------------------------------------------------------- connections
 
     async def _any_broker(self, request: Request) -> Response:
-        """Ask the brokers we know, connected ones first, then the bootstrap list, until one answers."""
-        known = [*self._pool, *self._brokers.values(), *self._bootstrap]
-        refused: dict[Address, str] = {}
-        for address in dict.fromkeys(known):
+        """Ask until one answers: brokers we are connected to, then those we know of, then the bootstrap list."""
+        connected = (address for address, connection in self._pool.items() if not connection.closed)
+        refused: dict[Address, WireError] = {}
+        for address in dict.fromkeys([*connected, *self._brokers.values(), *self._bootstrap]):
             try:
                 return await self._at(address, request)
             except WireError as error:
-                if not error.retriable and len(set(known)) == 1:
-                    raise
-                refused[address] = str(error)
-        reasons = "; ".join(reason if str(a) in reason else f"{a}: {reason}" for a, reason in refused.items())
-        raise ConnectionFailed(f"No broker could be reached. Check kafka.bootstrap.servers. Tried: {reasons}")
+                refused[address] = error
+        if not any(error.retriable for error in refused.values()):
+            raise next(iter(refused.values()))
+        told = "; ".join(str(e) if str(a) in str(e) else f"{a}: {e}" for a, e in refused.items())
+        raise ConnectionFailed(f"No broker could be reached. Check kafka.bootstrap.servers. Tried: {told}")
 
     async def _at(self, address: Address, request: Request) -> Response:
-        lock = self._opening.setdefault(address, asyncio.Lock())
-        async with lock:
-            connection = self._pool.get(address)
-            if connection is None or connection.closed:
-                self._pool.pop(address, None)
-                connection = await self._open(address)
-                self._pool[address] = connection
+        connection = self._pool.get(address)
+        if connection is None or connection.closed:
+            connection = await self._pooled(address)
         return await connection.call(request)
+
+    async def _pooled(self, address: Address) -> Connection:
+        """A new connection for the pool; all who ask while it is being opened share it, or its failure."""
+        if self._closed:
+            raise Disconnected("The cluster's connections were closed here.")
+        opening = self._opening.get(address)
+        if opening is None:
+            opening = self._opening[address] = asyncio.create_task(self._open(address), name=f"connect to {address}")
+            opening.add_done_callback(lambda done: self._opened(address, done))
+        try:
+            return await asyncio.shield(opening)
+        except asyncio.CancelledError:
+            if not opening.cancelled():
+                raise  # it is our caller who was cancelled
+            raise Disconnected("The cluster's connections were closed here.") from None
+
+    def _opened(self, address: Address, opening: asyncio.Task[Connection]) -> None:
+        del self._opening[address]
+        if not opening.cancelled() and opening.exception() is None:
+            self._pool[address] = opening.result()
 
     async def _open(self, address: Address) -> Connection:
         return await Connection.open(
@@ -282,94 +336,26 @@ class Cluster:
     async def _retried(self, attempt: Callable[[], Awaitable[T]], timeout_ms: int) -> T:
         deadline_s = time.monotonic() + timeout_ms / 1000
         backoff = Backoff(self._rng)
+        failed: WireError | None = None
         while True:
             try:
-                async with asyncio.timeout(max(0.0, deadline_s - time.monotonic())):
+                async with _bounded(round((deadline_s - time.monotonic()) * 1000), of_ms=timeout_ms, failed=failed):
                     return await attempt()
-            except TimeoutError:
-                raise RequestTimedOut(f"The cluster did not answer within {timeout_ms} ms.") from None
             except WireError as error:
                 wait_s = backoff.next_ms() / 1000
                 if not error.retriable or time.monotonic() + wait_s > deadline_s:
                     raise
+                log.log(logging.WARNING if failed is None else logging.DEBUG, "%s Trying again.", error)
+                failed = error
             await asyncio.sleep(wait_s)
 
 
-# -------------------------------------------------------------------------------------------------- responses
-
-
-def _metadata(response: messages.MetadataResponse) -> ClusterMetadata:
-    good = [t for t in response.topics if int(t.error_code) == ErrorCode.NONE and t.name is not None]
-    return ClusterMetadata(
-        brokers={int(b.node_id): Address(b.host, b.port) for b in response.brokers},
-        topics={
-            str(t.name): TopicDescription(name=str(t.name), topic_id=t.topic_id, partition_count=len(t.partitions))
-            for t in good
-        },
-        errors={str(t.name): int(t.error_code) for t in response.topics if int(t.error_code) != ErrorCode.NONE},
-        leaders={
-            TopicPartition(str(t.name), p.partition_index): int(p.leader_id)
-            for t in good
-            for p in t.partitions
-            if p.leader_id >= 0
-        },
-    )
-
-
-def _listed(response: messages.ListOffsetsResponse) -> dict[TopicPartition, ListedOffset]:
-    found = {}
-    for topic in response.topics:
-        for p in topic.partitions:
-            if int(p.error_code) != ErrorCode.NONE:
-                raise BrokerError("ListOffsets", int(p.error_code), f"{topic.name}-{p.partition_index}")
-            found[TopicPartition(topic.name, p.partition_index)] = ListedOffset(
-                offset=p.offset, leader_epoch=p.leader_epoch
-            )
-    return found
-
-
-def _committed(response: messages.OffsetFetchResponse) -> dict[TopicPartition, int | None]:
-    (group,) = response.groups
-    if int(group.error_code) != ErrorCode.NONE:
-        raise BrokerError("OffsetFetch", int(group.error_code))
-    found: dict[TopicPartition, int | None] = {}
-    for topic in group.topics:
-        for p in topic.partitions:
-            if int(p.error_code) != ErrorCode.NONE:
-                raise BrokerError("OffsetFetch", int(p.error_code), f"{topic.name}-{p.partition_index}")
-            found[TopicPartition(topic.name, p.partition_index)] = (
-                p.committed_offset if p.committed_offset >= 0 else None
-            )
-    return found
-
-
-def _described(response: messages.DescribeGroupsResponse) -> DescribedGroup:
-    (group,) = response.groups
-    if int(group.error_code) not in (ErrorCode.NONE, ErrorCode.GROUP_ID_NOT_FOUND):
-        raise BrokerError("DescribeGroups", int(group.error_code))
-    return DescribedGroup(
-        group=group.group_id,
-        state=group.group_state or "Dead",
-        protocol=group.protocol_data,
-        members=tuple(
-            DescribedMember(
-                member_id=m.member_id,
-                instance_id=m.group_instance_id,
-                client_id=m.client_id,
-                client_host=m.client_host,
-                assignment=decode_assignment(m.member_assignment),
-            )
-            for m in group.members
-        ),
-    )
-
-
-def _codes(response: Response) -> set[int]:
-    """Every error code that a coordinator's response may carry for the group as a whole."""
-    match response:
-        case messages.OffsetCommitResponse():
-            return set(messages.offset_commit_errors(response).values())
-        case messages.OffsetFetchResponse() | messages.DescribeGroupsResponse():
-            return {int(group.error_code) for group in response.groups}
-        case _:
-            return set()
+@asynccontextmanager
+async def _bounded(left_ms: int, *, of_ms: int | None = None, failed: WireError | None = None) -> AsyncIterator[None]:
+    """End what is inside after `left_ms`; the error says of how many ms in all, and what had `failed` before."""
+    try:
+        async with asyncio.timeout(max(0, left_ms) / 1000):
+            yield
+    except TimeoutError:
+        before = f" Before that: {failed}" if failed else ""
+        raise RequestTimedOut(f"The cluster did not answer within {of_ms or left_ms} ms.{before}") from None

@@ -1,8 +1,8 @@
 """One TCP connection to one broker: frames, correlation, versions, bounds.
 
 Requests are pipelined; the broker answers them in order. A timeout closes the connection, as Kafka's own clients do:
-the answer may still come, and everything behind it would wait. A caller that is cancelled leaves its answer to nobody;
-the others go on.
+the answer may still come, and everything behind it would wait. A caller that is cancelled leaves its answer to nobody
+and the others go on; the timeout of its request stays, or a connection that died in silence would never be noticed.
 """
 
 from __future__ import annotations
@@ -53,6 +53,15 @@ class Address:
         return f"{host}:{self.port}"
 
 
+@dataclass(frozen=True, slots=True)
+class _Waiting:
+    """A request that was sent: how to read its answer, who gets it, and what ends the wait."""
+
+    request_type: type[Request]
+    answer: asyncio.Future[Response]
+    timer: asyncio.TimerHandle
+
+
 class Connection:
     """An open connection. Made by `open`; belongs to one event loop."""
 
@@ -69,7 +78,7 @@ class Connection:
         self._client_id = client_id
         self._request_timeout_ms = request_timeout_ms
         self._ids = count(1)
-        self._waiting: dict[int, tuple[type[Request], asyncio.Future[Response]]] = {}
+        self._waiting: dict[int, _Waiting] = {}
         self._ended: WireError | None = None
         self._versions: dict[int, tuple[int, int]] | None = None
         self._receiver = asyncio.create_task(self._receive(), name=f"receive from {address}")
@@ -150,16 +159,19 @@ class Connection:
             raise RequestTimedOut(f"{IN_FLIGHT_MAX} requests to {self.address} await their answers already.")
         correlation_id = next(self._ids)
         frame = encode_request(request, correlation_id, self._client_id)
-        answer: asyncio.Future[Response] = asyncio.get_running_loop().create_future()
-        self._waiting[correlation_id] = (type(request), answer)
+        loop = asyncio.get_running_loop()
+        answer: asyncio.Future[Response] = loop.create_future()
+        told = f"{self.address} did not answer {_name(request)} within {timeout_ms} ms."
+        timer = loop.call_later(timeout_ms / 1000, self._overdue, correlation_id, told)
+        self._waiting[correlation_id] = _Waiting(type(request), answer, timer)
         self._writer.write(frame)
-        try:
-            async with asyncio.timeout(timeout_ms / 1000):
-                return await answer
-        except TimeoutError:
-            error = RequestTimedOut(f"{self.address} did not answer {_name(request)} within {timeout_ms} ms.")
-            self._end(Disconnected(f"The connection to {self.address} was closed here: {error}"))
-            raise error from None
+        return await answer
+
+    def _overdue(self, correlation_id: int, told: str) -> None:
+        answer = self._waiting.pop(correlation_id).answer
+        if not answer.done():
+            answer.set_exception(RequestTimedOut(told))
+        self._end(Disconnected(f"The connection to {self.address} was closed here: {told}"))
 
     async def _receive(self) -> None:
         try:
@@ -186,21 +198,23 @@ class Connection:
         correlation_id = correlation_id_of(frame)
         if correlation_id not in self._waiting:
             raise ProtocolViolation(f"{self.address} answered request {correlation_id}, which was never sent.")
-        request_type, answer = self._waiting[correlation_id]
-        if not answer.done():  # else its caller was cancelled; the answer is nobody's
+        waiting = self._waiting[correlation_id]
+        if not waiting.answer.done():  # else its caller was cancelled; the answer is nobody's
             try:
-                answer.set_result(decode_response(request_type, frame))
+                waiting.answer.set_result(decode_response(waiting.request_type, frame))
             except ProtocolViolation as error:
-                answer.set_exception(error)
+                waiting.answer.set_exception(error)
+        waiting.timer.cancel()
         del self._waiting[correlation_id]
 
     def _end(self, error: WireError) -> None:
         if self._ended is not None:
             return
         self._ended = error
-        for _, answer in self._waiting.values():
-            if not answer.done():
-                answer.set_exception(_again(error))
+        for waiting in self._waiting.values():
+            waiting.timer.cancel()
+            if not waiting.answer.done():
+                waiting.answer.set_exception(_again(error))
         self._waiting.clear()
         # Not close(): that waits for a peer that reads no more to take what is still to be sent.
         self._writer.transport.abort()

@@ -39,7 +39,7 @@ _SUBSCRIPTIONS: Final = (
 def encode_subscription(subscription: Subscription) -> bytes:
     """ConsumerProtocolSubscription v3 with its version."""
     entity = subscription_v3.ConsumerProtocolSubscription(
-        topics=subscription.topics,
+        topics=tuple(sorted(subscription.topics)),
         user_data=subscription.user_data,
         owned_partitions=tuple(
             OwnedTopic(topic=TopicName(topic), partitions=tuple(i32(tp.partition) for tp in found))
@@ -61,10 +61,10 @@ def decode_subscription(raw: bytes) -> Subscription:
     entity: Any = decode_entity(_SUBSCRIPTIONS[min(version, VERSION)], raw[2:])
     owned = getattr(entity, "owned_partitions", ())
     return Subscription(
-        topics=tuple(entity.topics),
+        topics=tuple(sorted(entity.topics)),
         owned=frozenset(TopicPartition(t.topic, index) for t in owned for index in t.partitions),
         generation=int(getattr(entity, "generation_id", NO_GENERATION)),
-        rack=getattr(entity, "rack_id", None),
+        rack=getattr(entity, "rack_id", None) or None,
         user_data=entity.user_data,
     )
 

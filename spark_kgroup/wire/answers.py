@@ -1,0 +1,164 @@
+"""What brokers' responses say, as values of ours. No I/O; a response that does not answer is a `ProtocolViolation`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TypeVar
+
+from spark_kgroup.errors import BrokerError, ProtocolViolation
+from spark_kgroup.model import DescribedGroup, DescribedMember, ErrorCode, TopicDescription, TopicPartition
+from spark_kgroup.wire import messages
+from spark_kgroup.wire.connection import Address
+from spark_kgroup.wire.consumer_protocol import decode_assignment
+from spark_kgroup.wire.messages import Response
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClusterMetadata:
+    """What one Metadata response says.
+
+    Attributes:
+        brokers: by node id.
+        topics: those asked for that exist and have no error.
+        errors: topic -> error code of those asked for that have one.
+        leaders: partition -> node id of one of `brokers`; absent while there is no leader.
+    """
+
+    brokers: Mapping[int, Address]
+    topics: Mapping[str, TopicDescription]
+    errors: Mapping[str, int]
+    leaders: Mapping[TopicPartition, int]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ListedOffset:
+    """An offset as its partition's leader lists it; the epoch is -1 if the leader does not say."""
+
+    offset: int
+    leader_epoch: int
+
+
+def metadata_of(response: messages.MetadataResponse) -> ClusterMetadata:
+    """Brokers, topics and leaders; a topic with an error is not among the topics."""
+    brokers = {int(b.node_id): Address(b.host, b.port) for b in response.brokers}
+    good = [t for t in response.topics if int(t.error_code) == ErrorCode.NONE and t.name is not None]
+    return ClusterMetadata(
+        brokers=brokers,
+        topics={
+            str(t.name): TopicDescription(name=str(t.name), topic_id=t.topic_id, partition_count=len(t.partitions))
+            for t in good
+        },
+        errors={str(t.name): int(t.error_code) for t in response.topics if int(t.error_code) != ErrorCode.NONE},
+        leaders={
+            TopicPartition(str(t.name), p.partition_index): int(p.leader_id)
+            for t in good
+            for p in t.partitions
+            if p.leader_id in brokers
+        },
+    )
+
+
+def has_fewer_partitions(topic: TopicDescription, known: TopicDescription | None) -> bool:
+    """Whether `topic` is the same topic as `known` with fewer partitions."""
+    if known is None or known.topic_id is None or known.topic_id != topic.topic_id:
+        return False
+    return topic.partition_count < known.partition_count
+
+
+def take_listed(
+    response: messages.ListOffsetsResponse,
+    wanted: Iterable[TopicPartition],
+    found: dict[TopicPartition, ListedOffset],
+) -> None:
+    """Add all good offsets to `found`.
+
+    Raises:
+        BrokerError: of the first partition with an error, if there is one.
+    """
+    errors: dict[TopicPartition, int] = {}
+    for topic in response.topics:
+        for p in topic.partitions:
+            tp = TopicPartition(topic.name, p.partition_index)
+            if int(p.error_code) == ErrorCode.NONE:
+                found[tp] = ListedOffset(offset=p.offset, leader_epoch=p.leader_epoch)
+            else:
+                errors[tp] = int(p.error_code)
+    for tp, code in errors.items():
+        raise BrokerError("ListOffsets", code, str(tp))
+    _check_complete(wanted, found, "ListOffsets")
+
+
+def committed_of(
+    response: messages.OffsetFetchResponse, wanted: Iterable[TopicPartition]
+) -> dict[TopicPartition, int | None]:
+    """Committed offset of each partition in `wanted`, None where there is none.
+
+    Raises:
+        BrokerError: the group or a partition has an error.
+    """
+    group = the_only(response.groups, "group")
+    if int(group.error_code) != ErrorCode.NONE:
+        raise BrokerError("OffsetFetch", int(group.error_code))
+    found: dict[TopicPartition, int | None] = {}
+    for topic in group.topics:
+        for p in topic.partitions:
+            tp = TopicPartition(topic.name, p.partition_index)
+            if int(p.error_code) != ErrorCode.NONE:
+                raise BrokerError("OffsetFetch", int(p.error_code), str(tp))
+            found[tp] = p.committed_offset if p.committed_offset >= 0 else None
+    _check_complete(wanted, found, "OffsetFetch")
+    return found
+
+
+def _check_complete(wanted: Iterable[TopicPartition], found: Mapping[TopicPartition, object], api: str) -> None:
+    """A partition without an answer must not pass for one without an offset."""
+    missing = sorted(set(wanted) - found.keys())
+    if missing:
+        raise ProtocolViolation(f"A broker's {api} response says nothing of {', '.join(map(str, missing))}.")
+
+
+def the_only(answers: Sequence[T], what: str) -> T:
+    """The one answer to a question about one thing."""
+    if len(answers) != 1:
+        raise ProtocolViolation(f"A broker was asked about one {what} and answered about {len(answers)}.")
+    return answers[0]
+
+
+def description_of(response: messages.DescribeGroupsResponse) -> DescribedGroup:
+    """The one group in `response`; members' assignments are empty while it rebalances.
+
+    Raises:
+        BrokerError: the group has an error, other than that there is none.
+    """
+    group = the_only(response.groups, "group")
+    if int(group.error_code) not in (ErrorCode.NONE, ErrorCode.GROUP_ID_NOT_FOUND):
+        raise BrokerError("DescribeGroups", int(group.error_code))
+    return DescribedGroup(
+        group=group.group_id,
+        state=group.group_state or "Dead",
+        protocol=group.protocol_data,
+        members=tuple(
+            DescribedMember(
+                member_id=m.member_id,
+                instance_id=m.group_instance_id,
+                client_id=m.client_id,
+                client_host=m.client_host,
+                assignment=decode_assignment(m.member_assignment),
+            )
+            for m in group.members
+        ),
+    )
+
+
+def group_error_codes(response: Response) -> set[int]:
+    """Every error code that a coordinator's response may carry for the group as a whole."""
+    match response:
+        case messages.OffsetCommitResponse():
+            return set(messages.offset_commit_errors(response).values())
+        case messages.OffsetFetchResponse() | messages.DescribeGroupsResponse():
+            return {int(group.error_code) for group in response.groups}
+        case _:
+            return set()
