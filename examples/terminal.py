@@ -1,0 +1,122 @@
+"""What the examples say in a terminal, and how they end: progress, errors in words, Ctrl-C."""
+
+from __future__ import annotations
+
+import signal
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Self
+
+import typer
+from confluent_kafka import KafkaException
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TextColumn
+
+from spark_kgroup.errors import KgroupError
+
+STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+
+console = Console(highlight=False)
+
+
+class Problem(Exception):
+    """The example cannot go on; the message says why, and what to do."""
+
+
+class Meter:
+    """A bar in a terminal; elsewhere a line now and then."""
+
+    def __init__(self, title: str, total: int) -> None:
+        self._title = title
+        self._total = total
+        self._rows = 0
+        self._began = self._said = time.monotonic()
+        columns = (TextColumn("{task.description}"), BarColumn(24), TextColumn("{task.completed:,.0f} rows"))
+        self._bar = Progress(*columns, TextColumn("{task.fields[words]}"), console=console, transient=True)
+        self._task = self._bar.add_task(title, total=total, words="")
+
+    def __enter__(self) -> Self:
+        if console.is_terminal:
+            self._bar.start()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        if console.is_terminal:
+            self._bar.stop()
+        if kind is None:
+            console.print(f"{self._title}: {self._rows:,} rows in {time.monotonic() - self._began:.1f} s")
+
+    def show(self, rows: int, words: str = "") -> None:
+        """How far it is: cheap enough for every row."""
+        self._rows = rows
+        if console.is_terminal:
+            self._bar.update(self._task, completed=rows, words=words)
+        elif words or time.monotonic() > self._said + 2:
+            self._said = time.monotonic()
+            console.print(f"{self._title}: {rows:,} of {self._total:,} rows{', ' if words else ''}{words}")
+
+
+@contextmanager
+def step(title: str) -> Iterator[None]:
+    """Say what takes a while, and how long it took."""
+    began = time.monotonic()
+    if console.is_terminal:
+        with console.status(title):
+            yield
+    else:
+        yield
+    console.print(f"{title}: done in {time.monotonic() - began:.1f} s", soft_wrap=True)
+
+
+@contextmanager
+def as_program() -> Iterator[None]:
+    """Run to the end, or until Ctrl-C (exit code 130); an error is told in words (exit code 1).
+
+    Only the first Ctrl-C counts: what has been started is then being stopped, and that must not be interrupted.
+    """
+
+    def stop_once(*_: object) -> None:
+        for each in STOP_SIGNALS:
+            signal.signal(each, signal.SIG_IGN)
+        raise KeyboardInterrupt
+
+    before = {each: signal.signal(each, stop_once) for each in STOP_SIGNALS}
+    try:
+        yield
+    except KeyboardInterrupt:
+        console.print("Stopped.")
+        raise typer.Exit(130) from None
+    except (Problem, KgroupError, KafkaException) as problem:
+        Console(stderr=True, highlight=False).print(
+            f"{Path(sys.argv[0]).name}: {problem}", markup=False, soft_wrap=True
+        )
+        raise typer.Exit(1) from None
+    finally:
+        for each, handler in before.items():
+            signal.signal(each, handler)
+
+
+@contextmanager
+def ctrl_c_waits() -> Iterator[Callable[[], None]]:
+    """Hold a stop signal back until the block's end: a JVM that is being launched would be nobody's.
+
+    Yields what puts the handlers back to what they are now.
+    """
+    held: list[int] = []
+    before = {each: signal.getsignal(each) for each in STOP_SIGNALS}
+
+    def restore() -> None:
+        for each, handler in before.items():
+            signal.signal(each, handler)
+
+    for each in STOP_SIGNALS:
+        signal.signal(each, lambda number, _: held.append(number))
+    try:
+        yield restore
+    finally:
+        restore()
+        if held:
+            signal.raise_signal(held[0])
