@@ -1,7 +1,6 @@
 """A group as Kafka itself shows it."""
 
 from harness.waiting import wait_for
-
 from spark_kgroup.testing import ApacheKafka
 
 

@@ -23,7 +23,9 @@ def produce(bootstrap: str, topic: str, count: int, *, partitions: int, first: i
 class Producing:
     """A producer that runs until told to stop, in a thread; a context manager."""
 
-    def __init__(self, bootstrap: str, topic: str, *, partitions: int, per_round: int = 50, pause_s: float = 0.02) -> None:
+    def __init__(
+        self, bootstrap: str, topic: str, *, partitions: int, per_round: int = 50, pause_s: float = 0.02
+    ) -> None:
         self.sent = 0
         self._stop = threading.Event()
         self._args = (bootstrap, topic, partitions, per_round, pause_s)

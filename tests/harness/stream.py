@@ -4,9 +4,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from harness.waiting import wait_for
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming import StreamingQuery
+
+from harness.waiting import wait_for
 
 Row = tuple[str, int, int, bytes]
 """(topic, partition, offset, value)."""
@@ -36,7 +37,7 @@ class Collected:
 
 
 def options(bootstrap: str, topic: str, group: str, **more: Any) -> dict[str, str]:
-    """Options of a small kgroup stream; `more` may hold `kafka.` names through a mapping."""
+    """Options of a small kgroup stream."""
     base = {
         "kafka.bootstrap.servers": bootstrap,
         "kafka.group.id": group,
@@ -47,7 +48,7 @@ def options(bootstrap: str, topic: str, group: str, **more: Any) -> dict[str, st
         "kafka.metadata.max.age.ms": "1000",
         "kafka.heartbeat.interval.ms": "500",
     }
-    return {**base, **{name.replace("__", "."): str(value) for name, value in more.items()}}
+    return {**base, **{name: str(value) for name, value in more.items()}}
 
 
 def start(

@@ -5,10 +5,10 @@ import sys
 from collections.abc import Callable, Iterator
 from uuid import uuid4
 
-import pyspark_kgroup
 import pytest
 from pyspark.sql import SparkSession
 
+import pyspark_kgroup
 from spark_kgroup.testing import ApacheKafka
 
 assert "site-packages" in pyspark_kgroup.__file__, "the Spark tests run the wheel, not the source tree"

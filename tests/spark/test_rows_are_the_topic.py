@@ -51,7 +51,7 @@ def test_drained_means_lag_zero_and_one_member_per_seat(
     )
     members = apache_kafka.describe_members(group)
     assert sorted(m.instance_id or "" for m in members) == [f"{group}-{k}" for k in range(3)]
-    assert sorted(len(m.partitions) for m in members) == [1, 2, 2]
+    assert sorted(len(m.assignment) for m in members) == [1, 2, 2]
     query.stop()
 
 

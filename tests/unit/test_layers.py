@@ -85,5 +85,5 @@ def test_each_module_of_the_source_says_where_it_runs(path: Path) -> None:
 
 
 def test_codec_is_behind_one_seam() -> None:
-    users = {p.relative_to(ROOT / "spark_kgroup").parts[0] for p in CORE if any(n.split(".")[0] == "kio" for n in imports(p))}
+    users = {room_of(path) for path in CORE if "kio" in {name.split(".")[0] for name in imports(path)}}
     assert users == {"wire"}

@@ -1,0 +1,147 @@
+"""A mistake is one clear error within a bound; an end leaves nothing behind."""
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from harness.kafka import produce
+from harness.stream import Collected, await_rows, options, start
+from harness.waiting import wait_for
+from pyspark.sql import SparkSession
+
+from spark_kgroup.testing import ApacheKafka
+
+NewTopic = Callable[[int], str]
+
+
+@pytest.mark.parametrize(
+    ("changes", "told"),
+    [
+        ({"subscribe": None}, "subscribe"),
+        ({"kafka.group.id": None}, "kafka.group.id"),
+        ({"kafka.bootstrap.servers": None}, "kafka.bootstrap.servers"),
+        ({"memebers": "3"}, "members"),
+        ({"members": "0"}, "members"),
+        ({"startingOffsets": "yesterday"}, "startingOffsets"),
+        ({"kafka.group.instance.id": "me"}, "instanceIdPrefix"),
+        ({"kafka.enable.auto.commit": "true"}, "kafka.enable.auto.commit"),
+        ({"kafka.session.timeout.ms": "1000", "kafka.heartbeat.interval.ms": "1000"}, "kafka.session.timeout.ms"),
+        ({"subscribe": "no-such-topic"}, "no-such-topic"),
+        ({"kafka.bootstrap.servers": "nowhere"}, "kafka.bootstrap.servers"),
+    ],
+)
+def test_a_wrong_option_is_named_with_its_fix(
+    spark: SparkSession,
+    apache_kafka: ApacheKafka,
+    new_topic: NewTopic,
+    group: str,
+    tmp_path: Path,
+    changes: dict[str, str | None],
+    told: str,
+) -> None:
+    read: dict[str, str | None] = {**options(apache_kafka.bootstrap_servers, new_topic(1), group), **changes}
+    given = {name: value for name, value in read.items() if value is not None}
+    began = time.monotonic()
+    with pytest.raises(Exception, match=told):
+        start(spark, given, tmp_path / "cp", Collected()).awaitTermination(60)
+    assert time.monotonic() - began < 60
+
+
+def test_a_port_without_a_broker_is_one_clear_error(spark: SparkSession, group: str, tmp_path: Path) -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))  # bound and not listening: refuses every connection
+        refusing = f"127.0.0.1:{taken.getsockname()[1]}"
+        assert_one_clear_error(spark, options(refusing, "topic", group), tmp_path)
+
+
+def assert_one_clear_error(spark: SparkSession, read: dict[str, str], tmp_path: Path) -> None:
+    query = start(spark, read, tmp_path / "cp", Collected())
+    with pytest.raises(Exception, match=r"kafka\.bootstrap\.servers"):
+        query.awaitTermination(60)
+
+
+def runners() -> set[int]:
+    """Stream-reader processes: they are not forked from Spark's worker daemon."""
+    listing = subprocess.run(["ps", "-eo", "pid=,args="], check=True, capture_output=True, text=True).stdout
+    return {int(line.split()[0]) for line in listing.splitlines() if "python_streaming_source_runner" in line}
+
+
+def test_stop_leaves_no_process_thread_or_file(
+    spark: SparkSession, apache_kafka: ApacheKafka, new_topic: NewTopic, group: str, tmp_path: Path
+) -> None:
+    topic = new_topic(2)
+    produce(apache_kafka.bootstrap_servers, topic, 20, partitions=2)
+    before_files = set(Path(tempfile.gettempdir()).iterdir())
+    before_threads = set(threading.enumerate())
+    before_runners = runners()
+    for index in range(3):
+        collected = Collected()
+        query = start(spark, options(apache_kafka.bootstrap_servers, topic, group), tmp_path / str(index), collected)
+        await_rows(query, collected, 20)
+        assert runners() > before_runners
+        query.stop()
+        wait_for(lambda: runners() <= before_runners, "the stream reader's process to end", 30)
+    new_files = {p.name for p in Path(tempfile.gettempdir()).iterdir()} - {p.name for p in before_files}
+    assert not {name for name in new_files if "kgroup" in name}
+    new_threads = {t.name for t in set(threading.enumerate()) - before_threads}
+    assert not {name for name in new_threads if "kgroup" in name}
+
+
+SCRIPT = """
+import sys
+from pyspark.sql import SparkSession
+spark = SparkSession.builder.master("local[1]").config("spark.ui.enabled", "false").getOrCreate()
+read = dict(item.split("=", 1) for item in sys.argv[2:])
+query = (
+    spark.readStream.format("kgroup").options(**read).load().writeStream.format("noop")
+    .option("checkpointLocation", sys.argv[1]).start()
+)
+print("started", flush=True)
+try:
+    query.awaitTermination()
+except KeyboardInterrupt:
+    spark.stop()
+"""
+
+
+@pytest.mark.parametrize("end", ["ctrl-c", "kill -9"])
+def test_an_application_that_ends_leaves_no_process(
+    apache_kafka: ApacheKafka, new_topic: NewTopic, group: str, tmp_path: Path, end: str
+) -> None:
+    topic = new_topic(2)
+    produce(apache_kafka.bootstrap_servers, topic, 20, partitions=2)
+    read = [f"{k}={v}" for k, v in options(apache_kafka.bootstrap_servers, topic, group).items()]
+    others = runners()
+    application = subprocess.Popen(
+        [sys.executable, "-c", SCRIPT, str(tmp_path / "cp"), *read],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        start_new_session=True,
+    )
+    try:
+        wait_for(lambda: len(apache_kafka.describe_members(group)) == 2, "two seats in the group", 90, every_s=0.5)
+        assert runners() > others
+        if end == "ctrl-c":
+            os.killpg(application.pid, signal.SIGINT)
+        else:
+            application.kill()
+        application.wait(60)
+        wait_for(lambda: runners() <= others, "the stream reader's process to end", 60)
+        wait_for(lambda: not session_members(application.pid), "the JVM and all workers to end", 60)
+    finally:
+        for pid in session_members(application.pid):
+            os.kill(pid, signal.SIGKILL)
+
+
+def session_members(session: int) -> list[int]:
+    """Pids of the processes of a terminal session, found by its id."""
+    found = subprocess.run(["pgrep", "-s", str(session)], check=False, capture_output=True, text=True).stdout
+    return [int(pid) for pid in found.split()]

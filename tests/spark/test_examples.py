@@ -1,0 +1,214 @@
+"""The examples, run as a user runs them; the notebook's cells, as far as they need no Databricks."""
+
+import os
+import re
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from importlib.metadata import version
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+from uuid import uuid4
+
+import pytest
+from harness.kafka import produce
+from harness.waiting import wait_for
+from pyspark.sql import SparkSession
+
+from pyspark_kgroup.options import parse
+from spark_kgroup.errors import OptionError
+from spark_kgroup.testing import ApacheKafka
+
+EXAMPLES = Path(__file__).parents[2] / "examples"
+TIMEOUT_S = 240
+NewTopic = Callable[[int], str]
+
+
+class Example:
+    """Starts an example with a mark in its environment: all processes that come of it have the mark, too."""
+
+    def __init__(self, temporary: Path) -> None:
+        self._mark = f"KGROUP_EXAMPLE={uuid4().hex}"
+        self._temporary = temporary
+        self.output = temporary.with_suffix(".txt")
+        temporary.mkdir()
+
+    def start(self, script: str, *arguments: str) -> subprocess.Popen[bytes]:
+        name, _, value = self._mark.partition("=")
+        environment = {**os.environ, name: value, "TMPDIR": str(self._temporary), "COLUMNS": "100"}
+        command = [sys.executable, str(EXAMPLES / script), *arguments]
+        with self.output.open("wb") as file:  # a session of its own: Ctrl-C in a terminal reaches all of its group
+            return subprocess.Popen(
+                command, stdout=file, stderr=subprocess.STDOUT, env=environment, start_new_session=True
+            )
+
+    def run(self, script: str, *arguments: str) -> tuple[int, str]:
+        code = self.start(script, *arguments).wait(TIMEOUT_S)
+        return code, self.said()
+
+    def said(self) -> str:
+        return self.output.read_text()
+
+    def processes(self) -> list[str]:
+        found = []
+        for process in Path("/proc").glob("[0-9]*"):
+            try:
+                if self._mark.encode() in (process / "environ").read_bytes().split(b"\0"):
+                    found.append((process / "cmdline").read_text().replace("\0", " ")[:200])
+            except OSError:
+                continue  # it has ended, or it is not ours
+        return found
+
+    def assert_nothing_is_left(self) -> None:
+        wait_for(lambda: not self.processes(), f"the end of {self.processes()}", 10)
+        assert list(self._temporary.iterdir()) == []
+
+
+@pytest.fixture
+def example(tmp_path: Path) -> Iterator[Example]:
+    started = Example(tmp_path / "tmp")
+    yield started
+    started.assert_nothing_is_left()
+
+
+@pytest.fixture
+def flights(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+    monkeypatch.syspath_prepend(str(EXAMPLES))
+    import flights
+
+    return flights
+
+
+def test_flights_counts_what_pandas_counts(example: Example, apache_kafka: ApacheKafka, group: str) -> None:
+    arguments = ["--bootstrap-server", apache_kafka.bootstrap_servers, "--topic", group, "--group", group]
+    code, said = example.run("flights.py", *arguments, "--rows", "6000", "--rows-per-batch", "2000")
+    assert code == 0, said
+    assert "6,000 of 6,000 rows, lag 0\n" in said
+    assert "equal to the last digit, over 6,000 rows" in said
+    assert re.search(r"UA .* (\S+) +\1 +=", said), said
+    assert "WARN" not in said
+    rows = apache_kafka.describe_group(group)
+    assert [(row.partition, row.lag) for row in rows] == [(index, 0) for index in range(8)]
+    assert {row.instance_id for row in rows} == {f"{group}-{seat}" for seat in range(4)}
+
+    code, said = example.run("flights.py", *arguments, "--rows", "5000")
+    assert code == 1
+    assert f"Topic {group} holds 6,000 records, not 5,000: choose another --topic." in said
+
+
+def test_flights_fails_if_the_numbers_differ(
+    example: Example, apache_kafka: ApacheKafka, new_topic: NewTopic, group: str
+) -> None:
+    topic = new_topic(8)
+    produce(apache_kafka.bootstrap_servers, topic, 50, partitions=8)  # as many records, and no flights
+    arguments = ["--bootstrap-server", apache_kafka.bootstrap_servers, "--topic", topic, "--group", group]
+    code, said = example.run("flights.py", *arguments, "--rows", "50")
+    assert code == 1
+    assert f"Topic {topic} already holds 50 records" in said
+    assert "flights.py: Spark's aggregate is not the one that pandas computes" in said
+    assert "≠" in said
+
+
+def test_flights_without_a_kafka(example: Example) -> None:
+    code, said = example.run("flights.py", "--bootstrap-server", "127.0.0.1:1", "--rows", "10")
+    assert code == 1
+    assert "flights.py: No Kafka answers at 127.0.0.1:1" in said
+    assert "Traceback" not in said
+
+
+def test_flights_help_has_an_example(example: Example) -> None:
+    code, said = example.run("flights.py", "--help")
+    assert code == 0
+    assert "python examples/flights.py --bootstrap-server 127.0.0.1:9092" in said
+
+
+def test_demo_shows_the_group_as_kafka_describes_it(example: Example) -> None:
+    code, said = example.run("demo.py", "--rows", "4000")
+    assert code == 0, said
+    assert "equal to the last digit, over 4,000 rows" in said
+    assert "Group flights is Stable: 4 members, assignor cooperative-sticky" in said
+    members = re.findall(r"(flights-\d) +(flights-\d)-[0-9a-f-]{36} +(\d), (\d)", said)
+    assert [(member, prefix) for member, prefix, *_ in members] == [(f"flights-{k}",) * 2 for k in range(4)]
+    assert sorted(partition for *_, a, b in members for partition in (a, b)) == list("01234567")
+    offsets = re.findall(r"flights +(\d) +([\d,]+) +([\d,]+) +0 +flights-\d", said)
+    assert [partition for partition, *_ in offsets] == list("01234567")
+    assert all(committed == end for _, committed, end in offsets)
+    assert sum(int(end.replace(",", "")) for *_, end in offsets) == 4000
+    assert "WARN" not in said
+
+
+@pytest.mark.parametrize(
+    ("seen", "what_runs"),
+    [("one consumer group", "kafka"), ("2,000 rows in", "spark"), ("rows, lag", "pyspark.daemon")],
+    ids=["while Kafka starts", "while Spark starts", "while the query runs"],
+)
+def test_demo_ends_cleanly_on_ctrl_c(example: Example, seen: str, what_runs: str) -> None:
+    process = example.start("demo.py", "--rows", "2000")
+    wait_for(lambda: seen in example.said() and what_runs in "".join(example.processes()), seen, TIMEOUT_S)
+    os.killpg(process.pid, signal.SIGINT)
+    os.killpg(process.pid, signal.SIGINT)  # an impatient one
+    assert process.wait(60) == 130, example.said()
+    assert example.said().endswith("Stopped.\n")
+    assert "Traceback" not in example.said()
+
+
+# ------------------------------------------------------------------------------------------ the notebook
+
+NOTEBOOK = (EXAMPLES / "databricks.py").read_text()
+CELLS = [cell.strip() for cell in NOTEBOOK.removeprefix("# Databricks notebook source\n").split("# COMMAND ----------")]
+
+
+def test_the_notebook_streams_and_compares(
+    spark: SparkSession,
+    apache_kafka: ApacheKafka,
+    flights: ModuleType,
+    group: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    database = group.replace("-", "_")
+    spark.sql(f"CREATE DATABASE {database} LOCATION '{tmp_path / 'tables'}'")
+    some = flights.read_flights(3000)
+    monkeypatch.setattr(flights, "read_flights", lambda: some)
+    displayed: list[Any] = []
+    given = {
+        "BOOTSTRAP": apache_kafka.bootstrap_servers,
+        "TOPIC": group,
+        "GROUP": group,
+        "SEATS": "4",
+        "CHECKPOINT": str(tmp_path / "checkpoint"),
+        "TABLE": f"{database}.flight_delays",
+        "SECURITY": {},
+        "spark": spark,
+        "display": lambda frame: displayed.append(flights.delays_in(frame)),
+    }
+    ran = [cell for cell in CELLS if "dbutils" not in cell and "# MAGIC" not in cell]
+    for cell in ran:
+        exec(compile(cell, "databricks.py", "exec"), given)
+    assert len(ran) == 8
+    assert displayed == [flights.delays_by_pandas(some)]
+    said = capsys.readouterr().out
+    assert "equal to the last digit, over 3,000 rows" in said
+    assert re.findall(rf"^{group}-(\d) {group}-\d-\S+ \[", said, re.MULTILINE) == list("0123")
+    assert not spark.streams.active
+    spark.sql(f"DROP DATABASE {database} CASCADE")
+
+
+def test_every_cell_of_the_notebook_compiles() -> None:
+    for cell in CELLS:
+        compile(cell, "databricks.py", "exec")
+    assert NOTEBOOK.startswith("# Databricks notebook source\n")
+
+
+def test_the_notebook_says_what_this_version_refuses() -> None:
+    assert f"THIS VERSION ({version('spark-kgroup')}) SPEAKS PLAINTEXT ONLY" in NOTEBOOK
+    assert f"spark_kgroup-{version('spark-kgroup')}-py3-none-any.whl" in NOTEBOOK
+    options = {"kafka.bootstrap.servers": "h:1", "kafka.group.id": "g", "subscribe": "t"}
+    named = re.findall(r'"(kafka\.(?:security|sasl)\.[a-z.]+)": ', NOTEBOOK)
+    assert len(named) == 4
+    for name in named:
+        with pytest.raises(OptionError, match="only PLAINTEXT"):
+            parse({**options, name: "SASL_SSL"})

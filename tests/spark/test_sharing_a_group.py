@@ -1,0 +1,173 @@
+"""Other members come and go while batches run: partitions move only between batches, and nothing is read twice."""
+
+import threading
+from collections.abc import Callable
+from pathlib import Path
+
+from harness.groups import assignment_by_instance, stable_generation
+from harness.kafka import Producing, contents, produce
+from harness.sharing import Sharing
+from harness.stream import Collected, assert_exactly, await_rows, options, start
+from harness.waiting import wait_for
+from pyspark.sql import DataFrame, SparkSession
+
+from spark_kgroup.testing import ApacheKafka
+
+NewTopic = Callable[[int], str]
+
+
+def lags(kafka: ApacheKafka, group: str) -> set[int | None]:
+    return {row.lag for row in kafka.describe_group(group)}
+
+
+def test_a_librdkafka_consumer_joins_and_leaves_while_batches_run(
+    spark: SparkSession, apache_kafka: ApacheKafka, new_topic: NewTopic, group: str, tmp_path: Path
+) -> None:
+    topic = new_topic(4)
+    server = apache_kafka.bootstrap_servers
+    collected = Collected()
+    with Producing(server, topic, partitions=4, per_round=20, pause_s=0.1) as producing:
+        query = start(spark, options(server, topic, group), tmp_path / "cp", collected)
+        wait_for(lambda: len(collected) > 100 or query.exception(), "a running query", 60)
+        with Sharing(server, group, topic) as peer:
+            wait_for(lambda: len(peer.rows) > 100, "the peer to read its share", 60)
+            assert 1 <= len(peer.owned) <= 2
+        at_leave = len(collected)
+        wait_for(lambda: len(collected) > at_leave + 200 or query.exception(), "the query to go on alone", 60)
+    await_rows(query, collected, producing.sent - len(peer.rows), 120)
+    wait_for(lambda: lags(apache_kafka, group) == {0}, "lag 0", 60)
+    query.stop()
+
+    ours = [(partition, offset) for _, partition, offset, _ in collected.rows]
+    assert len(ours) == len(set(ours))
+    assert len(peer.rows) == len(set(peer.rows))
+    assert not set(ours) & set(peer.rows), "read by both"
+    assert set(ours) | set(peer.rows) == contents(server, topic).keys(), "a gap"
+
+
+def test_nothing_moves_while_a_batch_is_being_read(
+    spark: SparkSession, apache_kafka: ApacheKafka, new_topic: NewTopic, group: str, tmp_path: Path
+) -> None:
+    topic = new_topic(4)
+    server = apache_kafka.bootstrap_servers
+    produce(server, topic, 40, partitions=4)
+    collected, in_batch, go_on = Collected(), threading.Event(), threading.Event()
+
+    def slow_sink(frame: DataFrame, batch_id: int) -> None:
+        in_batch.set()
+        assert go_on.wait(90)
+        collected(frame, batch_id)
+
+    read = options(server, topic, group)
+    query = start(spark, read, tmp_path / "cp", slow_sink)
+    assert in_batch.wait(60)
+    generation = stable_generation(apache_kafka, group)
+    with Sharing(server, group, topic) as peer:
+        # The join makes a new generation at once (no batch is waited for), but nothing is handed over in it.
+        wait_for(lambda: stable_generation(apache_kafka, group) > generation, "the rebalance", 60)
+        assert peer.owned == set()
+        go_on.set()
+        wait_for(lambda: len(peer.owned) == 1, "the hand-over between two batches", 60)
+        await_rows(query, collected, 40)
+        assert_exactly(collected, contents(server, topic))
+        assert peer.rows == [], "records of the running batch were handed over"
+    query.stop()
+
+
+def test_a_second_query_with_another_prefix_joins_and_its_seats_expire(
+    spark: SparkSession, apache_kafka: ApacheKafka, new_topic: NewTopic, group: str, tmp_path: Path
+) -> None:
+    topic = new_topic(4)
+    server = apache_kafka.bootstrap_servers
+    first, second = Collected(), Collected()
+    produce(server, topic, 100, partitions=4)
+    one = options(
+        server, topic, group, instanceIdPrefix="one", startingOffsets="committed", kafka__auto__offset__reset="earliest"
+    )
+    two = {**one, "instanceIdPrefix": "two", "kafka.session.timeout.ms": "6000"}
+    query = start(spark, one, tmp_path / "one", first)
+    await_rows(query, first, 100)
+    other = start(spark, two, tmp_path / "two", second)
+    wait_for(
+        lambda: sorted(map(len, assignment_by_instance(apache_kafka, group).values())) == [1, 1, 1, 1],
+        "one partition for each of four seats",
+        90,
+    )
+    produce(server, topic, 100, partitions=4, first=100)
+    await_rows(query, first, 150)
+    await_rows(other, second, 50)
+    wait_for(lambda: lags(apache_kafka, group) == {0}, "lag 0", 60)
+    other.stop()  # static seats stay until their session ends
+    produce(server, topic, 100, partitions=4, first=200)
+    await_rows(query, first, 250, 90)
+    query.stop()
+    assert sorted(assignment_by_instance(apache_kafka, group)) == ["one-0", "one-1"]
+    ours = {(p, o) for _, p, o, _ in first.rows}
+    theirs = {(p, o) for _, p, o, _ in second.rows}
+    assert not ours & theirs
+    assert ours | theirs == contents(server, topic).keys()
+    assert len(first) + len(second) == 300
+
+
+def test_a_partition_added_mid_stream_is_read_from_earliest_and_moves_nothing_else(
+    spark: SparkSession, apache_kafka: ApacheKafka, new_topic: NewTopic, group: str, tmp_path: Path
+) -> None:
+    topic = new_topic(4)
+    server = apache_kafka.bootstrap_servers
+    produce(server, topic, 40, partitions=4)
+    collected = Collected()
+    # `latest` must not apply to what appears later.
+    read = options(server, topic, group, startingOffsets="latest")
+    query = start(spark, read, tmp_path / "cp", collected)
+    wait_for(lambda: query.lastProgress is not None, "the first boundary", 60)
+    wait_for(lambda: lags(apache_kafka, group) == {0}, "the first positions", 60)
+    before = assignment_by_instance(apache_kafka, group)
+    apache_kafka.add_partitions(topic, 6)
+    produce(server, topic, 60, partitions=6, first=40)
+    await_rows(query, collected, 60)
+    after = assignment_by_instance(apache_kafka, group)
+    query.stop()
+    assert all(before[seat] <= after[seat] for seat in before)
+    seen = {(p, o) for _, p, o, _ in collected.rows}
+    assert {(p, o) for p, o in seen if p >= 4} == {(p, o) for p, o in contents(server, topic) if p >= 4}
+    assert len(collected) == len(seen) == 60
+
+
+def test_a_restart_within_the_session_moves_nothing(
+    spark: SparkSession, apache_kafka: ApacheKafka, new_topic: NewTopic, group: str, tmp_path: Path
+) -> None:
+    topic = new_topic(6)
+    server = apache_kafka.bootstrap_servers
+    read = options(server, topic, group, members=3)
+    collected = Collected()
+    produce(server, topic, 60, partitions=6)
+    query = start(spark, read, tmp_path / "cp", collected)
+    await_rows(query, collected, 60)
+    before, generation = assignment_by_instance(apache_kafka, group), stable_generation(apache_kafka, group)
+    query.stop()
+    produce(server, topic, 60, partitions=6, first=60)
+    query = start(spark, read, tmp_path / "cp", collected)
+    await_rows(query, collected, 120)
+    assert assignment_by_instance(apache_kafka, group) == before
+    assert stable_generation(apache_kafka, group) == generation
+    query.stop()
+    assert_exactly(collected, contents(server, topic))
+
+
+def test_a_second_query_on_the_same_seats_fences_the_first(
+    spark: SparkSession, apache_kafka: ApacheKafka, new_topic: NewTopic, group: str, tmp_path: Path
+) -> None:
+    topic = new_topic(2)
+    server = apache_kafka.bootstrap_servers
+    read = options(server, topic, group)
+    produce(server, topic, 20, partitions=2)
+    first, second = Collected(), Collected()
+    older = start(spark, read, tmp_path / "one", first)
+    await_rows(older, first, 20)
+    newer = start(spark, read, tmp_path / "two", second)
+    error = wait_for(older.exception, "the fenced error", 30)
+    assert f"{group}-" in str(error)
+    assert "FENCED_INSTANCE_ID" in str(error)
+    assert "instanceIdPrefix" in str(error)
+    assert newer.isActive
+    newer.stop()
