@@ -183,7 +183,7 @@ def test_server_properties_reach_the_broker_and_nonsense_is_told_with_the_log(tm
 @pytest.mark.parametrize(("arguments", "word"), [({"nodes": 2}, "nodes"), ({"port": 65536}, "port")])
 def test_wrong_arguments_are_refused_by_name(arguments: dict[str, int], word: str) -> None:
     with pytest.raises(OptionError, match=word):
-        ApacheKafka(**arguments)  # type: ignore[arg-type]
+        ApacheKafka(**arguments)
 
 
 def test_a_group_is_described_by_kafkas_own_tool(apache_kafka: ApacheKafka) -> None:
