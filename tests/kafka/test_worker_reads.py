@@ -6,6 +6,7 @@ import threading
 import time
 from collections import defaultdict
 from collections.abc import Sequence
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from uuid import uuid4
@@ -317,6 +318,49 @@ def test_aborted_records_that_keep_coming_do_not_hold_a_range_up(
         working.join()
 
 
+# Three things end a range (see `worker`); each must do so alone, and the first two without waiting for an idle look.
+
+
+def timed_read(kafka: ApacheKafka, ranges: Sequence[Range], **librdkafka: str) -> tuple[list[int], float]:
+    """Offsets read with read_committed, and the seconds it took."""
+    reads = seat(kafka, ranges, **{"kafka.isolation.level": "read_committed"})
+    reads = replace(reads, consumer_config={**reads.consumer_config, **librdkafka})
+    started = time.monotonic()
+    offsets = [offset for batch in read_range(reads, stall_timeout_ms=30_000) for offset in batch["offset"].to_pylist()]
+    return offsets, time.monotonic() - started
+
+
+def test_a_record_ends_a_range(
+    apache_kafka: ApacheKafka, topic: str, producer: Producer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(worker, "_POLL_S", 15.0)
+    fill(producer, topic, 0, numbers(0, 100))
+    for end in (50, 100):
+        offsets, seconds = timed_read(apache_kafka, [Range(topic, 0, 0, end)], **{"enable.partition.eof": "false"})
+        assert offsets == list(range(end))
+        assert seconds < 10
+
+
+def test_the_end_of_the_log_ends_a_range(
+    apache_kafka: ApacheKafka, topic: str, transactions: Producer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(worker, "_POLL_S", 15.0)
+    commit(transactions, topic, numbers(0, 3))
+    await_end_offset(apache_kafka, topic, 0, 4)
+    offsets, seconds = timed_read(apache_kafka, [Range(topic, 0, 0, 4)])
+    assert offsets == [0, 1, 2]
+    assert seconds < 10
+
+
+def test_the_position_ends_a_range(apache_kafka: ApacheKafka, topic: str, transactions: Producer) -> None:
+    commit(transactions, topic, numbers(0, 3))
+    abort(transactions, topic, [b"aborted"] * 3)
+    await_end_offset(apache_kafka, topic, 0, 8)
+    offsets, seconds = timed_read(apache_kafka, [Range(topic, 0, 0, 8)], **{"enable.partition.eof": "false"})
+    assert offsets == [0, 1, 2]
+    assert seconds < 10
+
+
 # ------------------------------------------------------------------------------------------------ failures
 
 
@@ -405,15 +449,23 @@ def test_the_consumer_ends_with_an_error(apache_kafka: ApacheKafka, topic: str, 
 def test_the_caller_s_own_time_is_not_a_stall(
     apache_kafka: ApacheKafka, topic: str, producer: Producer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(worker, "ARROW_BATCH_ROWS_MAX", 10)
     clock = [0.0]
     monkeypatch.setattr(worker.time, "monotonic", lambda: clock[0])
-    fill(producer, topic, 0, numbers(0, 100))
-    rows = 0
-    for batch in read_range(seat(apache_kafka, [Range(topic, 0, 0, 100)]), stall_timeout_ms=1_000):
-        rows += batch.num_rows
+    monkeypatch.setattr(worker, "_POLL_S", 0.0)
+    for first in range(0, 100, 10):
+        fill(producer, topic, 0, numbers(first, first + 10))
+    # One small log batch a fetch: after most batches the next look finds nothing yet.
+    reads = seat(
+        apache_kafka,
+        [Range(topic, 0, 0, 100)],
+        **{"kafka.fetch.message.max.bytes": "200", "kafka.queued.min.messages": "1"},
+    )
+    sizes = []
+    for batch in read_range(reads, stall_timeout_ms=1_000):
+        sizes.append(batch.num_rows)
         clock[0] += 3_600  # Spark takes an hour for the batch
-    assert rows == 100
+    assert sum(sizes) == 100
+    assert len(sizes) > 2
 
 
 def test_secrets_do_not_show() -> None:
