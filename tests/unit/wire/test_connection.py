@@ -138,6 +138,29 @@ async def test_a_timeout_ends_the_connection_for_all_who_wait() -> None:
 
 
 @on_a_loop
+async def test_an_answered_request_has_no_timeout_left() -> None:
+    def answer(request: Any) -> Any:
+        return ok() if request.generation_id else None
+
+    async with FakeBroker(answer) as broker, await connect(broker) as connection:
+        await connection.call(beat(1), timeout_ms=1_000)
+        with pytest.raises(RequestTimedOut, match="within 1500 ms"):
+            await connection.call(beat(0), timeout_ms=1_500)
+
+
+@on_a_loop
+async def test_the_timeout_of_a_cancelled_caller_stays() -> None:
+    """Else a connection that died in silence would never be noticed by callers who give up earlier."""
+    async with FakeBroker() as broker, await connect(broker) as connection:
+        call = asyncio.create_task(connection.call(beat(), timeout_ms=50))
+        await asyncio.sleep(0)
+        call.cancel()
+        await asyncio.wait([call])
+        assert not connection.closed
+        await until(lambda: connection.closed)
+
+
+@on_a_loop
 async def test_the_connections_own_timeout_is_the_default() -> None:
     async with FakeBroker() as broker, await connect(broker, request_timeout_ms=50) as connection:
         with pytest.raises(RequestTimedOut, match="within 50 ms"):
