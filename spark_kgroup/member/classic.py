@@ -57,8 +57,8 @@ class State(Enum):
     coordinator parks until all members have joined. Leaves to ASSIGNING (leader) or SYNCING."""
 
     ASSIGNING = "assigning"
-    """Leads a new generation; the assignor runs outside. Leaves to SYNCING on AssignmentComputed, or back to JOINING when
-    a connection was lost meanwhile or the session ran out."""
+    """Leads a new generation; the assignor runs outside. Leaves to SYNCING on AssignmentComputed, or back to JOINING if a
+    connection was lost meanwhile or the session ran out."""
 
     SYNCING = "syncing"
     """Waits for its share of the assignment, which the coordinator parks until the leader's is there. Leaves to STABLE,
@@ -224,7 +224,8 @@ class ClassicMember:
         self._awaited = self._beat = None
         self._timers.pop(_Timer.HEARTBEAT, None)
         self._timers.pop(_Timer.RETRY, None)
-        self._watch_session(now_ms)
+        if _Timer.SESSION not in self._timers and self.identity.generation != NO_GENERATION:
+            self._restart_session(now_ms)  # a parked request no longer holds the seat
 
     def _disconnected_leaving(self, _: fx.Disconnected, _now_ms: int) -> list[fx.Effect]:
         return self._end([fx.Left(error=ErrorCode.NETWORK_EXCEPTION)])
@@ -415,7 +416,6 @@ class ClassicMember:
             self._cut_off(now_ms)
             return [fx.Connect(reason=f"{api}: {ErrorCode.name_of(error)}")]
         if error in _TRY_AGAIN:
-            self._watch_session(now_ms)
             self._timers[_Timer.RETRY] = now_ms + RETRY_BACKOFF_MS
             return []
         if error in _MEMBERSHIP_OVER:
@@ -454,11 +454,6 @@ class ClassicMember:
 
     def _restart_session(self, now_ms: int) -> None:
         self._timers[_Timer.SESSION] = now_ms + self.config.session_timeout_ms
-
-    def _watch_session(self, now_ms: int) -> None:
-        """No parked request holds the seat any more: the session runs, from now if it did not."""
-        if _Timer.SESSION not in self._timers and self.identity.generation != NO_GENERATION:
-            self._restart_session(now_ms)
 
     def _tick(self, _: fx.Tick, now_ms: int) -> list[fx.Effect]:
         due = {timer for timer, at_ms in self._timers.items() if at_ms <= now_ms}

@@ -110,8 +110,8 @@ class Invariants:
     def one_owner(self) -> None:
         """KIP-429: nobody adopts a partition while a member of the same generation still holds it.
 
-        A member counts unless it was expelled and does not know yet: it counts if the coordinator has it in its current
-        generation, by the member's own belief or because it took part in forming it.
+        A member counts unless it was left out and does not know yet: it counts if it believes to be in the current
+        generation of the group, or took part in forming this one and the one before.
         """
         group = self._world.coordinator
         owner: dict[TopicPartition, str] = {}
@@ -120,7 +120,8 @@ class Invariants:
             if member is None:
                 continue
             believes = process.machine.identity.generation == group.generation
-            if believes or member.took_part_in == group.generation:
+            took_part = member.took_part_in == group.generation and member.missed != group.generation - 1
+            if believes or took_part:
                 for partition in process.machine.held:
                     other = owner.setdefault(partition, process.name)
                     assert other == process.name, f"{partition} is held by {other} and {process.name}"
@@ -144,6 +145,7 @@ class Invariants:
             ),
             "each partition once": sorted(owned) != sorted(world.partitions()),
             "balance": bool(shares) and max(map(len, shares)) - min(map(len, shares)) > 1,
+            "a word under way": world.words_under_way > 0,
             "one leader": sum(p.machine.leader for p in running) != 1,
         }
         return ", ".join(name for name, lacks in missing.items() if lacks)

@@ -42,7 +42,7 @@ class Phase(Enum):
 class Member:
     """ClassicGroupMember.
 
-    `took_part_in` is for the checkers: the last generation that was formed with a join of this member.
+    For the checkers: the last generation that was formed with a join of this member, and the last one formed without.
     """
 
     member_id: str
@@ -52,6 +52,7 @@ class Member:
     is_new: bool
     assignment: frozenset[TopicPartition] = frozenset()
     took_part_in: int = -1
+    missed: int = -1
     parked_join: tuple[fx.JoinRequest, Reply] | None = None
     parked_sync: tuple[fx.SyncRequest, Reply] | None = None
 
@@ -72,6 +73,7 @@ class Member:
             is_new=False,
             assignment=self.assignment,
             took_part_in=self.took_part_in,
+            missed=self.missed,
         )
 
 
@@ -311,6 +313,8 @@ class ModelCoordinator:
             if member.parked_join:
                 member.took_part_in = self.generation
                 self._answer_with_current(member, skip_assignment=False)
+            else:
+                member.missed = self.generation
             self._renew(member)
             member.is_new = False
 

@@ -219,11 +219,16 @@ class Process:
         error = self.world.coordinator.commit(identity := self.machine.identity, self.world.now_ms)
         if error == ErrorCode.NONE:
             some = self.world.some_of(going)
-            self.world.after(self.world.hand_over_delay_ms(), lambda: self.post(fx.GaveUp(partitions=some)))
+            self.world.words_under_way += 1
+            self.world.after(self.world.hand_over_delay_ms(), lambda: self._given_up(some))
         elif error in _MEMBERSHIP_OVER:
             self.world.after(
                 self.world.delay_ms(), lambda: self.post(fx.MembershipRefused(identity=identity, error=error))
             )
+
+    def _given_up(self, partitions: frozenset[TopicPartition]) -> None:
+        self.world.words_under_way -= 1
+        self.post(fx.GaveUp(partitions=partitions))
 
     def _find_orphans(self) -> None:
         """After a static rejoin: a subscribed partition that the group assigned to nobody needs one rebalance."""
@@ -262,6 +267,7 @@ class World:
         self.loading = False
         self.at_peace = False
         self.partition_count = partitions
+        self.words_under_way = 0
         self.seats = seats
         self.processes: list[Process] = []
         self.invariants = Invariants(self)

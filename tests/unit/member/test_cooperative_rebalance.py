@@ -236,7 +236,7 @@ def test_an_eager_member_with_empty_hands_joins_at_once():
 
 
 def test_one_eager_assignor_makes_the_member_eager():
-    """The first bounce of an upgrade offers both (KIP-429); partitions are kept only if all assignors are cooperative."""
+    """The first bounce of an upgrade offers both (KIP-429): kept is only what all assignors would keep."""
     driver = Driver(assignors=(COOPERATIVE, EAGER)).into(State.STABLE)
     driver.take(fx.RejoinWanted(reason="test"))
     assert driver.state is State.REVOKING

@@ -17,7 +17,7 @@ from spark_kgroup.member.classic import MemberConfig
 from . import faults
 from .simulated_world import World
 
-SEEDS = int(os.environ.get("KGROUP_SIMULATION_SEEDS", "12"))
+SEEDS = int(os.environ.get("KGROUP_SIMULATION_SEEDS", "8"))
 UNREST_MS = 120_000
 REST_WITHIN_MS = 400_000
 QUIET_MS = 60_000
