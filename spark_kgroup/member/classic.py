@@ -57,8 +57,8 @@ class State(Enum):
     coordinator parks until all members have joined. Leaves to ASSIGNING (leader) or SYNCING."""
 
     ASSIGNING = "assigning"
-    """Leads a new generation; the assignor runs outside. Leaves to SYNCING on AssignmentComputed, or back to JOINING if a
-    connection was lost meanwhile or the session ran out."""
+    """Leads a new generation; the assignor runs outside. Leaves to SYNCING on AssignmentComputed, or back to JOINING
+    if a connection was lost meanwhile or the session ran out."""
 
     SYNCING = "syncing"
     """Waits for its share of the assignment, which the coordinator parks until the leader's is there. Leaves to STABLE,
