@@ -28,11 +28,14 @@ HUNG_UP = object()
 
 
 def on_a_loop(scenario: Callable[P, Awaitable[None]]) -> Callable[P, None]:
-    """Run a test on an event loop, within a bound; it must leave no task and no socket behind."""
+    """Run a test on an event loop, within a bound; it must leave no task, no socket and no unseen error behind."""
 
     @wraps(scenario)
     def test(*args: P.args, **kwargs: P.kwargs) -> None:
+        unseen: list[dict[str, Any]] = []
+
         async def run() -> None:
+            asyncio.get_running_loop().set_exception_handler(lambda _, context: unseen.append(context))
             async with asyncio.timeout(SCENARIO_TIMEOUT_S):
                 await scenario(*args, **kwargs)
             await asyncio.sleep(0)
@@ -40,7 +43,8 @@ def on_a_loop(scenario: Callable[P, Awaitable[None]]) -> Callable[P, None]:
             assert not left, f"left behind: {left}"
 
         asyncio.run(run())
-        gc.collect()  # a socket that nobody closed says so now
+        gc.collect()  # a socket that nobody closed says so now, and so does an error that nobody looked at
+        assert not unseen
 
     return test
 

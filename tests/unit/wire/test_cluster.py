@@ -417,11 +417,13 @@ async def test_callers_share_one_connection_and_one_attempt_to_open_it(world: Wo
 @in_a_world()
 async def test_a_cancelled_caller_does_not_take_the_connection_of_the_others(world: World) -> None:
     cluster = world.cluster()
-    first, second = (asyncio.create_task(cluster.metadata(["a"])) for _ in range(2))
-    await asyncio.sleep(0)
-    first.cancel()
-    await asyncio.wait([first])
-    assert "a" in (await second).topics
+    with logged() as told:
+        first, second = (asyncio.create_task(cluster.metadata(["a"])) for _ in range(2))
+        await until(lambda: world.brokers[0].connections)
+        first.cancel()
+        await asyncio.wait([first])
+        assert "a" in (await second).topics
+    assert not told
     assert world.brokers[0].connections == 1
     await cluster.close()
 
@@ -441,11 +443,13 @@ async def test_closing_ends_every_call(world: World) -> None:
 
 
 @in_a_world()
-async def test_closing_while_a_connection_is_being_opened(world: World) -> None:
+async def test_closing_does_not_wait_for_a_connection_that_is_being_opened(world: World) -> None:
+    world.brokers[0].api_versions = lambda _: asyncio.Event().wait()
     cluster = world.cluster()
     opening = asyncio.create_task(cluster.coordinator_call("g", messages.describe_groups("g")))
-    await asyncio.sleep(0)
-    await cluster.close()
+    await until(lambda: world.brokers[0].connections)
+    async with asyncio.timeout(2):
+        await cluster.close()
     with pytest.raises((Disconnected, ConnectionFailed)):
         await opening
 
@@ -560,6 +564,19 @@ async def test_an_error_that_no_retry_mends_is_raised_at_once(world: World) -> N
     with pytest.raises(BrokerError, match="ListOffsets failed with TOPIC_AUTHORIZATION_FAILED: a-0"):
         await cluster.list_offsets({A0: messages.LATEST})
     assert world.asked(messages.ListOffsetsRequest) == 1
+    await cluster.close()
+
+
+@in_a_world(nodes=2)
+async def test_an_error_that_no_retry_mends_counts_more_than_one_that_might_pass(world: World) -> None:
+    world.leaders = {A0: 0, A1: 1}
+    cluster = world.cluster()
+    await cluster.metadata(["a"])
+    world.leaders[A0] = 1  # a stale leader for one, no permission for the other
+    world.brokers[1].answer = lambda request: world.on_ListOffsets(1, request, KioErrorCode(29))
+    with pytest.raises(BrokerError, match="TOPIC_AUTHORIZATION_FAILED: a-1"):
+        await cluster.list_offsets({A0: messages.LATEST, A1: messages.LATEST})
+    assert world.asked(messages.ListOffsetsRequest) == 2
     await cluster.close()
 
 
