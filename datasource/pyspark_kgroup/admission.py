@@ -1,7 +1,7 @@
 """Spark's admission control, where this PySpark has it.
 
-Runs on: driver. From 4.2 Spark says where a batch starts and how much it may take (`latestOffset(start, limit)`), and lets a
-source prepare for AvailableNow. PySpark 4.0 and 4.1 call `latestOffset()` and know none of these names.
+Runs on: driver. From 4.2 Spark says where a batch starts and how much it may take (`latestOffset(start, limit)`), and
+lets a source prepare for AvailableNow. PySpark 4.0 and 4.1 call `latestOffset()` and know none of these names.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The front door: `format("kgroup")`.
 
-Runs on: both. Spark builds a data source in several processes and pickles instances between them, so constructors only keep
-what they are given: no socket, no thread, no file.
+Runs on: both. Spark builds a data source in several processes and pickles instances between them, so constructors only
+keep what they are given: no socket, no thread, no file.
 """
 
 from __future__ import annotations
@@ -39,8 +39,9 @@ class DefaultSource(DataSource):
         """
         return spark_schema(parse(self.options).include_headers)
 
-    def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: ARG002
-        """The reader of one query; `schema` is always our own."""
+    def streamReader(self, schema: StructType) -> DataSourceStreamReader:
+        """The reader of one query."""
+        del schema  # always our own
         return KgroupStreamReader(parse(self.options))
 
 

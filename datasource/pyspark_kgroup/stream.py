@@ -2,8 +2,8 @@
 
 Runs on: both. `read` runs in the executors' workers, everything else on the driver.
 
-Spark asks in this order: `latestOffset(start)`, then `partitions(start, end)`, then the tasks call `read`; `commit` comes
-late, and not for the last batch of AvailableNow, so nothing relies on it: positions go to the group at the next
+Spark asks in this order: `latestOffset(start)`, then `partitions(start, end)`, then the tasks call `read`; `commit`
+comes late, and not for the last batch of AvailableNow, so nothing relies on it: positions go to the group at the next
 boundary, when `start` says that they are durable. After a restart with an unfinished batch, `partitions` comes first.
 """
 
@@ -124,6 +124,8 @@ class KgroupStreamReader(AdmissionControl, DataSourceStreamReader):
             rebalance_timeout_ms=options.rebalance_timeout_ms,
             heartbeat_interval_ms=options.heartbeat_interval_ms,
             metadata_max_age_ms=options.metadata_max_age_ms,
+            request_timeout_ms=options.request_timeout_ms,
+            client_id=options.client_id,
         )
 
     def stop(self) -> None:

@@ -1,6 +1,7 @@
 """Producing records and reading whole topics, with confluent-kafka."""
 
 import threading
+import time
 from collections import defaultdict
 from uuid import uuid4
 
@@ -63,8 +64,10 @@ def contents(bootstrap: str, topic: str) -> Contents:
         consumer.assign([TopicPartition(topic, p, 0) for p in partitions])
         found: Contents = {}
         unfinished = set(partitions)
+        deadline = time.monotonic() + 60
         while unfinished:
-            for message in consumer.consume(1000, 10.0):
+            assert time.monotonic() < deadline, f"partitions {unfinished} of {topic} could not be read to their end"
+            for message in consumer.consume(1000, 0.2):
                 error = message.error()
                 if error is None:
                     found[message.partition(), message.offset()] = message.value()

@@ -70,7 +70,7 @@ def assert_one_clear_error(spark: SparkSession, read: dict[str, str], tmp_path: 
 
 def runners() -> set[int]:
     """Stream-reader processes: they are not forked from Spark's worker daemon."""
-    listing = subprocess.run(["ps", "-eo", "pid=,args="], check=True, capture_output=True, text=True).stdout
+    listing = subprocess.run(["ps", "-wweo", "pid=,args="], check=True, capture_output=True, text=True).stdout
     return {int(line.split()[0]) for line in listing.splitlines() if "python_streaming_source_runner" in line}
 
 
