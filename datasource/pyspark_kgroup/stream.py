@@ -50,6 +50,7 @@ class KgroupStreamReader(AdmissionControl, DataSourceStreamReader):
         self._options = options
         self._runtime: GroupRuntime | None = None
         self._boundary: Boundary | None = None
+        self._planned_end: Mapping[str, Any] = EMPTY.to_json()
 
     # --------------------------------------------------------------------------------------------- offsets
 
@@ -68,10 +69,16 @@ class KgroupStreamReader(AdmissionControl, DataSourceStreamReader):
     def latestOffset(self, start: Mapping[str, Any] | None = None, limit: Any = None) -> dict[str, Any]:
         """The boundary between two batches: `start` is durable; what comes back is the next batch's end.
 
+        Args:
+            start: the end of the last completed batch; None before PySpark 4.2.
+            limit: Spark's read limit; None before PySpark 4.2.
+
         Raises:
             KgroupError: the cluster, the group or the checkpoint will not have it; the message says why.
         """
-        assert start is not None
+        # PySpark 4.0 and 4.1 do not say where the batch starts. It starts where the last planned one ended: a restart
+        # begins with partitions(X, X), a replay goes on with partitions(W, X), and this call comes when X is durable.
+        start = self._planned_end if start is None else start
         before = Checkpoint.from_json(start)
         after = self._joined().advance(before, offsets_max(limit, self._options.max_offsets_per_trigger))
         # Unchanged means unchanged to the byte: any difference makes Spark run a batch.
@@ -85,6 +92,7 @@ class KgroupStreamReader(AdmissionControl, DataSourceStreamReader):
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
         """One ticket per seat with data between `start` and `end`."""
         self._joined()  # a replay begins here: the seats are asked back while the batch runs
+        self._planned_end = end
         plan = ranges_by_seat(Checkpoint.from_json(start), Checkpoint.from_json(end))
         return [Ticket(self._reads(seat, ranges)) for seat, ranges in sorted(plan.items())]
 
