@@ -42,7 +42,7 @@ def main(
         try:
             _run(rows, things)
         finally:
-            console.print("\nStopping the query, Spark and Kafka")
+            console.print("Stopping the query, Spark and Kafka")
     console.print(f"Done: {time.monotonic() - began:.0f} s in all; nothing of it is left.")
 
 

@@ -47,6 +47,15 @@ STALL_TIMEOUT_S = 180.0  # a batch takes some seconds on a laptop; nothing at al
 JVM_END_TIMEOUT_S = 30.0  # measured: 0.5 s
 POLL_S = 0.2
 
+COORDINATOR_COMES_UP = frozenset(
+    {
+        KafkaError.COORDINATOR_LOAD_IN_PROGRESS,
+        KafkaError.COORDINATOR_NOT_AVAILABLE,
+        KafkaError.NOT_COORDINATOR,
+        KafkaError._WAIT_COORD,
+    }
+)
+
 # ---------------------------------------------------------------------------------------------- the data
 
 
@@ -197,9 +206,17 @@ class Lag:
     def __exit__(self, *_: object) -> None:
         self._consumer.close()
 
-    def now(self) -> int:
-        """In records. A partition without a committed offset counts from its beginning."""
-        committed = self._consumer.committed(self._partitions, timeout=KAFKA_TIMEOUT_S)
+    def now(self) -> int | None:
+        """In records; a partition without a committed offset counts from its beginning.
+
+        None while the group's coordinator is only coming up.
+        """
+        try:
+            committed = self._consumer.committed(self._partitions, timeout=KAFKA_TIMEOUT_S)
+        except KafkaException as problem:
+            if problem.args[0].code() in COORDINATOR_COMES_UP:
+                return None
+            raise
         places = [(self.ends[each.partition], each.offset) for each in committed]
         return sum(end - max(start, offset) for (start, end), offset in places)
 
@@ -238,7 +255,7 @@ def delay_by_carrier(records: DataFrame) -> DataFrame:
 def delays_in(table: DataFrame) -> list[Delay]:
     """The rows of `delay_by_carrier`, by carrier."""
     columns = ("carrier", "flights", "arrivals", "minutes", "mean")
-    return [Delay(*(row[name] for name in columns)) for row in table.orderBy("carrier").collect()]
+    return [Delay(str(row[0]), *row[1:]) for row in table.select(*columns).orderBy("carrier").collect()]
 
 
 @contextmanager
@@ -256,7 +273,8 @@ def running_query(spark: SparkSession, options: Mapping[str, str], checkpoint: s
 def await_drained(query: StreamingQuery, rows: int, lag: Lag) -> None:
     """Show how far the stream is until it has read `rows` rows and the group's lag is 0."""
     rows_by_batch: dict[int, int] = {}
-    before, deadline = (-1, -1), 0.0
+    before: tuple[int, int | None] = (-1, None)
+    deadline = 0.0
     with Meter("Streaming in micro-batches", rows) as meter:
         while before != (rows, 0):
             if not query.isActive:
@@ -266,10 +284,14 @@ def await_drained(query: StreamingQuery, rows: int, lag: Lag) -> None:
             now = (sum(rows_by_batch.values()), lag.now())
             if now != before:
                 before, deadline = now, time.monotonic() + STALL_TIMEOUT_S
-                meter.show(now[0], f"lag {now[1]:,}")
+                meter.show(now[0], _lag_words(now[1]))
             elif time.monotonic() > deadline:
-                raise Problem(f"Nothing moved for {STALL_TIMEOUT_S:.0f} s, at {now[0]:,} rows and lag {now[1]:,}.")
+                raise Problem(f"Nothing moved for {STALL_TIMEOUT_S:.0f} s, at {now[0]:,} rows, {_lag_words(now[1])}.")
             time.sleep(POLL_S)
+
+
+def _lag_words(lag: int | None) -> str:
+    return "lag not known yet" if lag is None else f"lag {lag:,}"
 
 
 @contextmanager
