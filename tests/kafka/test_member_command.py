@@ -1,14 +1,17 @@
 """`kgroup member` against a real Kafka: what people and tests see of static membership and cooperative rebalance."""
 
 import signal
+import threading
 from collections.abc import Callable, Iterator
 from uuid import uuid4
 
 import pytest
 from confluent_kafka import Consumer
-from harness.groups import stable_generation
-from harness.members import MemberProcess, all_pairs
+from harness.groups import assignment_by_instance, stable_generation
+from harness.members import MemberProcess, Pair, all_pairs
 from harness.waiting import wait_for
+from kafka import KafkaConsumer
+from kafka.coordinator.assignors.cooperative_sticky import CooperativeStickyAssignor
 
 from spark_kgroup.testing import ApacheKafka
 
@@ -26,6 +29,8 @@ def topic(apache_kafka: ApacheKafka) -> str:
 
 
 Join = Callable[..., MemberProcess]
+
+JAVA_COOPERATIVE_STICKY = "org.apache.kafka.clients.consumer.CooperativeStickyAssignor"
 
 
 @pytest.fixture
@@ -191,6 +196,58 @@ def test_one_group_with_librdkafka(join: Join, apache_kafka: ApacheKafka, group:
     finally:
         peer.close()
     first.wait_for_owned(6)
+
+
+def test_one_group_with_kafka_python(join: Join, apache_kafka: ApacheKafka, group: str, topic: str) -> None:
+    first = join("a")
+    first.wait_for_owned(6)
+    peer = KafkaConsumer(
+        topic,
+        bootstrap_servers=apache_kafka.bootstrap_servers,
+        group_id=group,
+        partition_assignment_strategy=[CooperativeStickyAssignor],
+        enable_auto_commit=False,
+    )
+    try:
+
+        def shared() -> bool:
+            peer.poll(timeout_ms=100)
+            return len(peer.assignment()) == 3 and len(first.owned) == 3
+
+        wait_for(shared, "three partitions each", 40)
+        theirs = {(tp.topic, tp.partition) for tp in peer.assignment()}
+        assert theirs | first.owned == all_pairs(topic, 6)
+    finally:
+        peer.close()
+    first.wait_for_owned(6)
+
+
+def test_one_group_with_the_java_client(join: Join, apache_kafka: ApacheKafka, group: str, topic: str) -> None:
+    first = join("a")
+    first.wait_for_owned(6)
+    java = threading.Thread(
+        target=apache_kafka.tool,
+        args=(
+            "org.apache.kafka.tools.consumer.ConsoleConsumer",
+            *("--bootstrap-server", apache_kafka.bootstrap_servers, "--topic", topic, "--group", group),
+            *("--timeout-ms", "15000"),
+            *("--command-property", "partition.assignment.strategy=" + JAVA_COOPERATIVE_STICKY),
+        ),
+    )
+    java.start()
+    kept = first.wait_for_owned(3, 60)
+    described = wait_for(lambda: shares(apache_kafka, group, 2), "the Java member to own its share", 30)
+    assert kept in described
+    assert set.union(*described) == all_pairs(topic, 6)
+    java.join(60)
+    assert not java.is_alive()
+    first.wait_for_owned(6)
+
+
+def shares(kafka: ApacheKafka, group: str, members: int) -> list[set[Pair]] | None:
+    """What each member owns, once there are so many and each owns something."""
+    found = list(assignment_by_instance(kafka, group).values())
+    return found if len(found) == members and all(found) else None
 
 
 @pytest.mark.parametrize(
