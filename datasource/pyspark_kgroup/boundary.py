@@ -15,6 +15,7 @@ from pyspark_kgroup.checkpoint import Checkpoint
 from pyspark_kgroup.ledger import Holding, Ledger, holders_of
 from pyspark_kgroup.options import SourceOptions
 from pyspark_kgroup.plan import limited
+from pyspark_kgroup.starting_offsets import EARLIEST, LATEST
 from spark_kgroup.errors import GroupUnsettled
 from spark_kgroup.limits import (
     END_OFFSETS_MAX_AGE_MS,
@@ -277,8 +278,8 @@ class Boundary:
             tp: self._options.starting_offsets.offset_of(tp) if place is Place.STARTING else place
             for tp, place in offsets.items()
         }
-        earliest = [tp for tp, place in told.items() if place is Place.EARLIEST or place == -2]
-        latest = [tp for tp, place in told.items() if place == -1]
+        earliest = [tp for tp, place in told.items() if place in (Place.EARLIEST, EARLIEST)]
+        latest = [tp for tp, place in told.items() if place == LATEST]
         found = {tp: place for tp, place in told.items() if isinstance(place, int) and place >= 0}
         found |= self._runtime.start_offsets(earliest)
         found |= self._runtime.end_offsets(latest, read_committed=self._options.read_committed)

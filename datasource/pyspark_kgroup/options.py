@@ -8,7 +8,6 @@ here goes to the executors' librdkafka consumers without its prefix.
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
@@ -17,6 +16,7 @@ from typing import Any, Final, Generic, NoReturn, TypeVar, cast
 
 from confluent_kafka import Consumer, KafkaException
 
+from pyspark_kgroup.starting_offsets import EARLIEST, LATEST, StartingOffsets, parse_starting_offsets
 from spark_kgroup.assignors import NAMES as ASSIGNORS
 from spark_kgroup.errors import OptionError
 from spark_kgroup.limits import (
@@ -26,15 +26,8 @@ from spark_kgroup.limits import (
     REQUEST_TIMEOUT_MS,
     SESSION_TIMEOUT_MS,
 )
-from spark_kgroup.model import TopicPartition
 
 T = TypeVar("T")
-
-EARLIEST: Final = -2
-"""The first offset a partition still has, as Kafka's ListOffsets and Spark's JSON write it."""
-
-LATEST: Final = -1
-"""One past the last readable offset."""
 
 MEMBERS_DEFAULT: Final = 4
 """As many as the cores of a small job. A seat too many costs an idle connection; one too few costs parallelism."""
@@ -47,42 +40,6 @@ _INT_MAX: Final = 2**31 - 1
 _LONG_MAX: Final = 2**63 - 1
 
 # ------------------------------------------------------------------------------------------------- values
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StartingOffsets:
-    """Where a partition starts that has neither a place in the checkpoint nor, for `committed`, in the group.
-
-    Attributes:
-        text: the option as given, for messages.
-        committed: the group's committed offsets come first; `offset_of` says what holds where there is none.
-        everywhere: `EARLIEST` or `LATEST`; None if `by_partition` says it.
-        by_partition: an offset, `EARLIEST` or `LATEST` for each partition.
-    """
-
-    text: str
-    committed: bool
-    everywhere: int | None
-    by_partition: Mapping[TopicPartition, int] = field(default_factory=dict)
-
-    def __str__(self) -> str:
-        return self.text
-
-    def offset_of(self, partition: TopicPartition) -> int:
-        """An offset, `EARLIEST` or `LATEST`.
-
-        Raises:
-            OptionError: the option's JSON leaves this partition out (as in `format("kafka")`, it has to name all).
-        """
-        if self.everywhere is not None:
-            return self.everywhere
-        try:
-            return self.by_partition[partition]
-        except KeyError:
-            raise OptionError(
-                f"Option startingOffsets says nothing of {partition}: name every partition of a subscribed topic, "
-                f"with {EARLIEST} for earliest and {LATEST} for latest."
-            ) from None
 
 
 class PassedOn(dict[str, str]):
@@ -266,41 +223,6 @@ def _assignors(text: str) -> tuple[str, ...]:
     return _list(text)
 
 
-def _starting_offsets(text: str) -> StartingOffsets:
-    """The option without what other options say: the fallback of `committed`, the subscribed topics."""
-    place = {"committed": LATEST, "latest": LATEST, "earliest": EARLIEST}.get(text.lower())
-    if place is not None:
-        return StartingOffsets(text=text.lower(), committed=text.lower() == "committed", everywhere=place)
-    if not text.startswith("{"):
-        raise ValueError
-    return StartingOffsets(text=text, committed=False, everywhere=None, by_partition=_offsets_by_partition(text))
-
-
-def _offsets_by_partition(text: str) -> dict[TopicPartition, int]:
-    try:
-        topics: Any = json.loads(text, object_pairs_hook=_without_twins)
-    except json.JSONDecodeError as problem:
-        raise ValueError(f"not JSON: {problem}") from None
-    offsets: dict[TopicPartition, int] = {}
-    for topic, partitions in topics.items():
-        if not isinstance(partitions, dict):
-            raise ValueError(f"{topic!r} needs an object of partitions")
-        for index, offset in partitions.items():
-            if re.fullmatch("0|[1-9][0-9]{0,9}", index) is None:
-                raise ValueError(f"{topic!r} has a partition {index!r}")
-            if type(offset) is not int or not EARLIEST <= offset <= _LONG_MAX:
-                raise ValueError(f"{topic}-{index} has the offset {json.dumps(offset)}")
-            offsets[TopicPartition(topic, int(index))] = offset
-    return offsets
-
-
-def _without_twins(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    names = [name for name, _ in pairs]
-    if len(set(names)) < len(names):
-        raise ValueError(f"a name appears twice: {', '.join(names)}")
-    return dict(pairs)
-
-
 def _nearest(name: str, known: Iterable[str]) -> str:
     found = get_close_matches(name, list(known), n=1)
     return f"did you mean {found[0]!r}?" if found else ""
@@ -370,7 +292,7 @@ _STARTING_OFFSETS = Option(
     effect="Where a query without a checkpoint starts: at the group's committed offsets (see kafka.auto.offset.reset) "
     "or where this says. Partitions added later start at earliest.",
     origin="Spark's startingOffsets, latest",
-    read=_starting_offsets,
+    read=parse_starting_offsets,
 )
 _MAX_OFFSETS_PER_TRIGGER: Option[int | None] = Option(
     name="maxOffsetsPerTrigger",

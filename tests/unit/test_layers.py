@@ -22,7 +22,7 @@ ROOMS = {
 }
 PURE_ROOMS = {"model", "limits", "errors", "assignors", "member"}
 WORLDLY = {"asyncio", "socket", "threading", "time", "random", "logging", "datetime", "os", "subprocess"}
-SPARK_SIDE_PURE = {"checkpoint", "plan", "adoption", "ledger"}
+SPARK_SIDE_PURE = {"checkpoint", "plan", "adoption", "ledger", "starting_offsets"}
 
 
 def modules(package: Path) -> list[Path]:
