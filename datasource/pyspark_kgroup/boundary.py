@@ -177,10 +177,14 @@ class Boundary:
                 f"waiting for: {waiting}. Another member may be holding the rebalance up (a Java consumer rejoins only "
                 "when it polls)."
             )
-            if self._freezing:
-                raise GroupUnsettled(told)
-            log.warning("%s Trying again at the next trigger.", told)
+            self._put_off(told)
         return view
+
+    def _put_off(self, told: str) -> None:
+        """There is no next offset at this trigger. AvailableNow has no next trigger: it would end as if all was read."""
+        if self._freezing or self._frozen is not None:
+            raise GroupUnsettled(told)
+        log.warning("%s Trying again at the next trigger.", told)
 
     # ------------------------------------------------------------------------------------------ 3. adopt
 
@@ -250,7 +254,8 @@ class Boundary:
         unheard = seats.keys() - acknowledged
         self._ledger.forget(unheard)
         if unheard:
-            log.warning("the group did not acknowledge where to start with %s; trying again", sorted(map(str, unheard)))
+            names = ", ".join(sorted(map(str, unheard)))
+            self._put_off(f"Group {self._options.group_id!r} did not acknowledge where to start with {names}.")
         return not unheard
 
     def _starts_where_told(self) -> bool:
