@@ -351,7 +351,7 @@ def show_comparison(streamed: Sequence[Delay], by_pandas: Sequence[Delay]) -> No
         Problem: they are not equal.
     """
     title = "Arrival delay per carrier, in minutes"
-    table = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), title=title, title_justify="left")
+    table = Table(box=box.SIMPLE_HEAD, padding=0, title=title, title_justify="left")
     table.add_column("carrier", no_wrap=True)
     for heading in ("flights", "arrivals", "sum", "mean by Spark", "mean by pandas"):
         table.add_column(heading, justify="right", no_wrap=True)
