@@ -299,7 +299,7 @@ def spark_session(folder: Path) -> Iterator[SparkSession]:
     """The session there is (spark-submit, a notebook), or one of two cores that ends with us.
 
     Args:
-        folder: where our own session writes its log and its tables.
+        folder: where our own session writes all its files.
     """
     theirs = SparkSession.getActiveSession()
     if theirs is not None or os.environ.keys() & {"PYSPARK_GATEWAY_PORT", "SPARK_REMOTE"}:
@@ -309,7 +309,8 @@ def spark_session(folder: Path) -> Iterator[SparkSession]:
     conf = SparkConf().setMaster("local[2]").setAppName("flights")
     conf.set("spark.driver.host", "127.0.0.1").set("spark.driver.bindAddress", "127.0.0.1")
     conf.set("spark.sql.shuffle.partitions", "2").set("spark.ui.enabled", "false")
-    conf.set("spark.sql.warehouse.dir", str(folder / "warehouse"))
+    conf.set("spark.sql.warehouse.dir", str(folder / "warehouse")).set("spark.local.dir", str(folder))
+    conf.set("spark.driver.extraJavaOptions", f"-Djava.io.tmpdir={folder}")
     log = folder / "spark.log"
     gateway = None
     try:
