@@ -181,7 +181,7 @@ class Boundary:
         return view
 
     def _put_off(self, told: str) -> None:
-        """There is no next offset at this trigger. AvailableNow has no next trigger: it would end as if all was read."""
+        """No next offset at this trigger; AvailableNow has no other one, and would end as if all was read."""
         if self._freezing or self._frozen is not None:
             raise GroupUnsettled(told)
         log.warning("%s Trying again at the next trigger.", told)

@@ -40,9 +40,8 @@ class DefaultSource(DataSource):
         return spark_schema(parse(self.options).include_headers)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
-        """The reader of one query."""
-        del schema  # always our own
-        return KgroupStreamReader(parse(self.options))
+        """The reader of one query. Options are read by its first call: an error here would reach users garbled."""
+        return KgroupStreamReader(dict(self.options), schema)
 
 
 def register(spark: SparkSession) -> None:

@@ -11,22 +11,26 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator, Mapping, Sequence
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 
 from pyspark_kgroup.admission import AdmissionControl, default_read_limit, offsets_max
+from pyspark_kgroup.arrow import spark_schema
 from pyspark_kgroup.boundary import Boundary
 from pyspark_kgroup.checkpoint import EMPTY, Checkpoint
-from pyspark_kgroup.options import SourceOptions
+from pyspark_kgroup.options import PassedOn, SourceOptions, parse
 from pyspark_kgroup.plan import Ranges, ranges_by_seat
 from pyspark_kgroup.worker import Range, SeatRanges, read_range
+from spark_kgroup.errors import OptionError
 from spark_kgroup.runtime.group import GroupSettings
 from spark_kgroup.runtime.thread import GroupRuntime
 from spark_kgroup.wire.cluster import parse_bootstrap
 
 if TYPE_CHECKING:
     import pyarrow as pa
+    from pyspark.sql.types import StructType
 
 log = logging.getLogger(__name__)
 
@@ -46,11 +50,22 @@ class KgroupStreamReader(AdmissionControl, DataSourceStreamReader):
     first call that needs it.
     """
 
-    def __init__(self, options: SourceOptions) -> None:
-        self._options = options
+    def __init__(self, options: Mapping[str, str], schema: StructType) -> None:
+        self._given = PassedOn(options)
+        self._schema = schema
         self._runtime: GroupRuntime | None = None
         self._boundary: Boundary | None = None
         self._planned_end: Mapping[str, Any] = EMPTY.to_json()
+
+    @cached_property
+    def _options(self) -> SourceOptions:
+        """The checked options; with a schema of the user's own, Spark has not asked for them before the first call."""
+        options = parse(self._given)
+        if self._schema != spark_schema(options.include_headers):
+            raise OptionError(
+                "kgroup has a schema of its own, like format('kafka'): remove .schema(...) from the query."
+            )
+        return options
 
     # --------------------------------------------------------------------------------------------- offsets
 

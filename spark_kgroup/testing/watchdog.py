@@ -108,7 +108,8 @@ class ProcessGuard:
 def _watch(owner: int, read_end: int, directory: str | None) -> None:
     for ignored in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT):
         signal.signal(ignored, signal.SIG_IGN)
-    os.write(sys.stdout.fileno(), b"w")
+    with suppress(BrokenPipeError):  # an owner that was interrupted while it waited for this reads no more
+        os.write(sys.stdout.fileno(), b"w")
     while os.getppid() == owner:
         readable, _, _ = select.select([read_end], [], [], _PARENT_CHECK_S)
         if readable:

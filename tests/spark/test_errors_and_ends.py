@@ -55,6 +55,16 @@ def test_a_wrong_option_is_named_with_its_fix(
     assert time.monotonic() - began < 60
 
 
+def test_a_schema_of_the_users_own_is_refused(
+    spark: SparkSession, apache_kafka: ApacheKafka, new_topic: NewTopic, group: str, tmp_path: Path
+) -> None:
+    read = options(apache_kafka.bootstrap_servers, new_topic(1), group)
+    frame = spark.readStream.format("kgroup").schema("value string").options(**read).load()
+    query = frame.writeStream.format("noop").option("checkpointLocation", str(tmp_path / "cp")).start()
+    with pytest.raises(Exception, match=r"remove \.schema"):
+        query.awaitTermination(60)
+
+
 def test_a_port_without_a_broker_is_one_clear_error(spark: SparkSession, group: str, tmp_path: Path) -> None:
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))  # bound and not listening: refuses every connection
