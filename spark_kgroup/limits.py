@@ -100,3 +100,7 @@ READ_STALL_TIMEOUT_MS: Final = 120_000
 
 API_TIMEOUT_MS: Final = 60_000
 """Bound on one look-up with all its retries. Kafka: default.api.timeout.ms, 60 s."""
+
+KEEPALIVE_IDLE_S: Final = 20
+"""Silence after which the kernel probes a broker's host, and between its three probes: gone after 80 s. Kafka's
+clients enable keepalive with the system's 2 h (Selector.configureSocketChannel)."""

@@ -26,7 +26,7 @@ from spark_kgroup.errors import (
     UnsupportedApi,
     WireError,
 )
-from spark_kgroup.limits import CONNECT_TIMEOUT_MS, FRAME_BYTES_MAX, IN_FLIGHT_MAX, REQUEST_TIMEOUT_MS
+from spark_kgroup.limits import CONNECT_TIMEOUT_MS, FRAME_BYTES_MAX, IN_FLIGHT_MAX, KEEPALIVE_IDLE_S, REQUEST_TIMEOUT_MS
 from spark_kgroup.model import ErrorCode
 from spark_kgroup.wire import messages
 from spark_kgroup.wire.codec import correlation_id_of, decode_response, encode_request
@@ -104,8 +104,7 @@ class Connection:
         try:
             async with asyncio.timeout(connect_timeout_ms / 1000):
                 streams = await asyncio.open_connection(address.host, address.port, ssl=security.ssl_context())
-                # A parked JoinGroup is silent for long: only probes notice that a broker's host vanished.
-                streams[1].get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+                _keep_alive(streams[1].get_extra_info("socket"))
         except TimeoutError:
             raise ConnectionFailed(f"{address} did not accept a connection within {connect_timeout_ms} ms.") from None
         except OSError as error:
@@ -251,6 +250,14 @@ def _software_version() -> str:
         return version(_SOFTWARE)
     except PackageNotFoundError:  # run from files that were never installed
         return "unknown"
+
+
+def _keep_alive(tcp: socket.socket) -> None:
+    """Let the kernel notice a broker whose host vanished: a parked join is awaited for the whole rebalance timeout."""
+    tcp.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    for name, value in (("TCP_KEEPIDLE", KEEPALIVE_IDLE_S), ("TCP_KEEPINTVL", KEEPALIVE_IDLE_S), ("TCP_KEEPCNT", 3)):
+        if (option := getattr(socket, name, None)) is not None:  # macOS lacks the first
+            tcp.setsockopt(socket.IPPROTO_TCP, option, value)
 
 
 def _name(request: Request) -> str:
