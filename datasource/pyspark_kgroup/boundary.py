@@ -16,11 +16,10 @@ from pyspark_kgroup.ledger import Holding, Ledger, holders_of
 from pyspark_kgroup.options import SourceOptions
 from pyspark_kgroup.plan import limited
 from pyspark_kgroup.starting_offsets import EARLIEST, LATEST
-from spark_kgroup.errors import GroupUnsettled
+from spark_kgroup.errors import GroupUnsettled, OptionError
 from spark_kgroup.limits import (
     END_OFFSETS_MAX_AGE_MS,
     HANDOVER_WAIT_MS,
-    METADATA_MAX_AGE_MS,
     ORPHAN_CHECK_INTERVAL_MS,
     SETTLE_TIMEOUT_MS,
 )
@@ -72,8 +71,8 @@ class Boundary:
             `start` itself, or an equal checkpoint, if there is nothing new.
         """
         view = self._hand_over(start, self._runtime.view())
-        if not self._settled_once:
-            view = self._first_settle(start, view)
+        if not self._settled_once or (self._frozen is not None and not view.settled):
+            view = self._settle(start, view)
             if start.fresh and not view.settled:
                 return start
         view = self._look_for_orphans(start, view)
@@ -81,7 +80,7 @@ class Boundary:
         self._ledger.drop_renewed(self._topics)
         if not self._adopt(start, view):
             return start
-        self._commit_durable(start, view)
+        self._ledger.drop_lost(self._commit_durable(start, view))
         return self._ledger.checkpoint(start, self._topics, self._positions(start, limit))
 
     def freeze(self) -> None:
@@ -95,7 +94,7 @@ class Boundary:
         """Commit what is durable, then give up what must go, until the group asks for nothing more."""
         for _ in range(_HANDOVER_ROUNDS):
             self._ledger.drop_lost(view)
-            self._commit_durable(start, view)
+            view = self._commit_durable(start, view)
             if not any(seat.to_give_up for seat in view.seats):
                 break
             given_up = self._give_up(start, view)
@@ -105,9 +104,12 @@ class Boundary:
         self._ledger.drop_lost(view)
         return view
 
-    def _commit_durable(self, start: Checkpoint, view: GroupView) -> None:
+    def _commit_durable(self, start: Checkpoint, view: GroupView) -> GroupView:
+        """Commit what is durable. A refusal may mean that a membership is over: then the view is a new one."""
         positions = {seat.instance_id: (seat, self._ledger.uncommitted(seat, start)) for seat in view.seats}
-        self._commit(positions)
+        acknowledged = self._commit(positions)
+        refused = any(offsets.keys() - acknowledged for _, offsets in positions.values())
+        return self._runtime.view() if refused else view
 
     def _commit(self, positions: Mapping[str, tuple[SeatView, dict[TopicPartition, int]]]) -> frozenset[TopicPartition]:
         wanted = {name: (seat, offsets) for name, (seat, offsets) in positions.items() if offsets}
@@ -149,7 +151,7 @@ class Boundary:
         Returns:
             The partitions whose durable position the group does not have.
         """
-        topics = self._runtime.topics(METADATA_MAX_AGE_MS) if partitions else {}
+        topics = self._runtime.topics(self._options.metadata_max_age_ms) if partitions else {}
         remembered = {
             tp: position
             for tp in partitions
@@ -162,14 +164,19 @@ class Boundary:
         acknowledged = self._runtime.commit({seat.instance_id: (seat, behind)}) if behind else frozenset()
         return frozenset(behind) - acknowledged
 
-    def _first_settle(self, start: Checkpoint, view: GroupView) -> GroupView:
-        """Wait until every seat is in the group and at rest, so that the first batch starts with all there is."""
+    def _settle(self, start: Checkpoint, view: GroupView) -> GroupView:
+        """Wait until every seat is in the group and at rest.
+
+        The first batch shall start with all there is, and AvailableNow must not take what is on its way for nothing.
+        """
         deadline_ms = monotonic_ms() + SETTLE_TIMEOUT_MS
         while not view.settled and (left_ms := deadline_ms - monotonic_ms()) > 0:
             # What could not be given up just now is tried again after a while, not at once.
             view = self._runtime.wait_until(_moved_on_from(view), min(left_ms, HANDOVER_WAIT_MS))
             view = self._hand_over(start, view)
-        self._settled_once = view.settled
+        if view.settled and not self._settled_once:
+            self._warn_of_old_seats()
+        self._settled_once = self._settled_once or view.settled
         if not view.settled:
             waiting = ", ".join(seat.instance_id for seat in view.seats if not seat.settled)
             told = (
@@ -180,6 +187,14 @@ class Boundary:
             self._put_off(told)
         return view
 
+    def _warn_of_old_seats(self) -> None:
+        old = [name for name in self._strangers(self._runtime.describe()) if self._is_old_seat(name)]
+        if old:
+            self._put_off(
+                f"Seats {', '.join(old)} of an earlier run with more `members` still hold partitions, until their "
+                "session times out (kafka.session.timeout.ms)."
+            )
+
     def _put_off(self, told: str) -> None:
         """No next offset at this trigger; AvailableNow has no other one, and would end as if all was read."""
         if self._freezing or self._frozen is not None:
@@ -189,7 +204,7 @@ class Boundary:
     # ------------------------------------------------------------------------------------------ 3. adopt
 
     def _topics_for(self, view: GroupView) -> Mapping[str, TopicDescription]:
-        topics = self._runtime.topics(METADATA_MAX_AGE_MS)
+        topics = self._runtime.topics(self._options.metadata_max_age_ms)
         held = {tp for seat in view.seats for tp in seat.tenures}
         if any(tp.partition >= topics[tp.topic].partition_count for tp in held if tp.topic in topics):
             topics = self._runtime.topics(0)  # the leader saw the new partition before us
@@ -262,7 +277,7 @@ class Boundary:
         """Whether an explicit `startingOffsets` wins over committed offsets: not if others work in the group."""
         if self._options.starting_offsets.committed:
             return False
-        others = self._strangers(self._runtime.describe())
+        others = [name for name in self._strangers(self._runtime.describe()) if not self._is_old_seat(name)]
         if others:
             log.warning(
                 "startingOffsets=%s is ignored: group %r has members of other applications (%s), so their committed "
@@ -277,6 +292,11 @@ class Boundary:
         ours = set(self._options.instance_ids)
         return sorted(m.instance_id or m.member_id for m in group.members if m.instance_id not in ours)
 
+    def _is_old_seat(self, name: str) -> bool:
+        """Whether this is a seat of an earlier run of this query with more `members`."""
+        prefix, _, number = name.rpartition("-")
+        return prefix == self._options.instance_id_prefix and number.isdecimal()
+
     def _resolve(self, offsets: Mapping[TopicPartition, int | Place]) -> dict[TopicPartition, int]:
         """Look up what is not a number yet."""
         told = {
@@ -286,9 +306,19 @@ class Boundary:
         earliest = [tp for tp, place in told.items() if place in (Place.EARLIEST, EARLIEST)]
         latest = [tp for tp, place in told.items() if place == LATEST]
         found = {tp: place for tp, place in told.items() if isinstance(place, int) and place >= 0}
+        self._check_told({tp: place for tp, place in found.items() if offsets[tp] is Place.STARTING})
         found |= self._runtime.start_offsets(earliest)
         found |= self._runtime.end_offsets(latest, read_committed=self._options.read_committed)
         return found
+
+    def _check_told(self, told: Mapping[TopicPartition, int]) -> None:
+        ends = self._runtime.end_offsets(told, read_committed=False)
+        beyond = [f"{tp}: {offset} (ends at {ends[tp]})" for tp, offset in sorted(told.items()) if offset > ends[tp]]
+        if beyond:
+            raise OptionError(
+                f"Option startingOffsets lies beyond the end of {', '.join(beyond)}: give an offset that exists, or "
+                f"{LATEST} for latest."
+            )
 
     # ---------------------------------------------------------------------------------------- orphans
 
@@ -308,9 +338,11 @@ class Boundary:
         if group.state != "Stable":
             return view  # still due at the next boundary
         owned = {tp for member in group.members for tp in member.assignment | member.claimed}
-        wanted = {tp for topic in self._runtime.topics(0).values() for tp in topic.partitions}
+        topics = self._runtime.topics(0)
+        wanted = {tp for topic in topics.values() for tp in topic.partitions}
         orphans = wanted - owned
         if not orphans:
+            self._runtime.all_owned(topics)
             self._checked_rejoins = view.rejoins
             return view
         log.warning("partitions without an owner after a rejoin: %s", ", ".join(map(str, sorted(orphans))))

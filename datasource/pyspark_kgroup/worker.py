@@ -246,7 +246,8 @@ class _Unread:
             raise DataLoss(
                 f"Offsets {self._positions[partition]} to {self._ends[partition] - 1} of {partition} were still to be "
                 f"read and are not all there: retention removed them, or the topic was created anew ({error.str()}). "
-                "Raise the topic's retention, or start with a fresh checkpoint to go on with what is left."
+                "Raise the topic's retention. To go on with what is left, use a fresh checkpoint with "
+                "startingOffsets=earliest."
             )
         elif partition in self.open:
             self.note(error)

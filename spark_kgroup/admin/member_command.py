@@ -19,7 +19,7 @@ from spark_kgroup.assignors import assignor as known
 from spark_kgroup.errors import FencedInstanceId
 from spark_kgroup.limits import METADATA_MAX_AGE_MS, SESSION_TIMEOUT_MS
 from spark_kgroup.member import effects as fx
-from spark_kgroup.model import TopicPartition
+from spark_kgroup.model import ErrorCode, TopicPartition
 from spark_kgroup.runtime.group import Group, GroupSettings
 from spark_kgroup.runtime.session import Session
 from spark_kgroup.wire.cluster import parse_bootstrap
@@ -59,13 +59,20 @@ class EventPrinter:
                 self._event(session, "lost", partitions=[], revoked=pairs(partitions), reason=reason)
             case fx.Rejoining(reason=reason):
                 self._event(session, "rejoining", reason=reason)
-            case fx.Left():
-                self._event(session, "left", partitions=[])
+            case fx.Left(error=code):
+                self._left(session, code)
             case fx.Failed(error=error):
                 name = "fenced" if isinstance(error, FencedInstanceId) else "error"
                 self._event(session, name, partitions=[], reason=str(error))
             case _:
                 pass
+
+    def _left(self, session: Session, code: int) -> None:
+        if code == ErrorCode.NONE:
+            self._event(session, "left", partitions=[])
+        else:
+            reason = f"could not leave ({ErrorCode.name_of(code)}); the seat stays until its session times out"
+            self._event(session, "error", partitions=[], reason=reason)
 
     def _event(self, session: Session, event: str, **more: Any) -> None:
         who = session.machine.identity

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from random import Random
 
 from spark_kgroup.assignors import assignor
-from spark_kgroup.errors import BrokerError, UnknownTopic, WireError
+from spark_kgroup.errors import BrokerError, GroupUnsettled, UnknownTopic, WireError
 from spark_kgroup.limits import (
     COMMIT_TIMEOUT_MS,
     HEARTBEAT_INTERVAL_MS,
@@ -125,6 +125,7 @@ class Group:
         self._topics: Mapping[str, TopicDescription] = {}
         self._topics_at_ms = 0
         self._rejoins = 0
+        self._leave_error = 0
 
     # -------------------------------------------------------------------------------------------- lifetime
 
@@ -161,17 +162,29 @@ class Group:
         await self._cluster.close()
 
     async def leave(self) -> None:
-        """Give every seat back for good; the group rebalances. Waits for the coordinator's word, within a bound."""
+        """Give every seat back for good; the group rebalances.
+
+        Raises:
+            GroupUnsettled: the coordinator did not confirm it within a bound.
+        """
         for session in self._sessions.values():
             session.post(fx.Leave(reason="the member leaves for good"))
-        await self.wait_until(
-            lambda _: all(s.machine.state is State.CLOSED for s in self._sessions.values()), LEAVE_TIMEOUT_MS
-        )
+        await self.wait_until(lambda _: self._all_closed(), 2 * LEAVE_TIMEOUT_MS)
+        if self._leave_error or not self._all_closed():
+            raise GroupUnsettled(
+                f"The coordinator of group {self.settings.group!r} did not confirm that the seat was given back: "
+                "it stays until its session times out."
+            )
+
+    def _all_closed(self) -> bool:
+        return all(session.machine.state is State.CLOSED for session in self._sessions.values())
 
     def _observe(self, session: Session, effect: fx.Effect) -> None:
         match effect:
             case fx.Joined(rejoined=True):
                 self._rejoins += 1
+            case fx.Left(error=code):
+                self._leave_error = self._leave_error or code
             case fx.Lost(partitions=partitions, reason=reason):
                 log.warning("seat %s lost %d partitions: %s", session.config.instance_id, len(partitions), reason)
             case _:
@@ -256,6 +269,15 @@ class Group:
                 if session.machine.watched_topics:
                     await self._compare_metadata(session)
 
+    def all_owned(self, topics: Mapping[str, TopicDescription]) -> None:
+        """Tell a leader that came back and did not assign: the partitions in `topics` all have owners.
+
+        What it sees beyond them later is new (KIP-814 leaves a returning leader without such a baseline).
+        """
+        for session in self._sessions.values():
+            if session.machine.leader and session.snapshot is None:
+                session.snapshot = {name: topic.partition_count for name, topic in topics.items()}
+
     async def _compare_metadata(self, leader: Session) -> None:
         try:
             metadata = await self._cluster.metadata(sorted(leader.machine.watched_topics))
@@ -265,9 +287,10 @@ class Group:
         counts = {name: topic.partition_count for name, topic in metadata.topics.items()}
         if leader.machine.state not in (State.STABLE, State.REVOKING):
             return  # a new generation is on its way, with metadata of its own
-        before, leader.snapshot = leader.snapshot, counts
-        if before is not None and before != counts:
-            changed = sorted(t for t in counts.keys() | before.keys() if counts.get(t) != before.get(t))
+        before = leader.snapshot or {}
+        leader.snapshot = {**before, **counts}
+        changed = sorted(t for t, count in before.items() if counts.get(t, 0) != count)
+        if changed:
             told = ", ".join(f"{t}: {before.get(t, 0)} -> {counts.get(t, 0)}" for t in changed)
             leader.post(fx.RejoinWanted(reason=f"partition count changed ({told})"))
 

@@ -15,7 +15,7 @@ from types import MappingProxyType
 from typing import Any
 
 from spark_kgroup.assignors import assignor
-from spark_kgroup.errors import GroupRejected, KgroupError, WireError
+from spark_kgroup.errors import GroupRejected, WireError
 from spark_kgroup.limits import JOIN_TIMEOUT_SLACK_MS, LEAVE_TIMEOUT_MS, REQUEST_TIMEOUT_MS
 from spark_kgroup.member import effects as fx
 from spark_kgroup.member.classic import ClassicMember, MemberConfig, State
@@ -45,15 +45,15 @@ class Session:
     Attributes:
         tenures: what is held, each with the identity under which its ownership began: another identity
             means that ownership was interrupted, even within one generation.
-        snapshot: topic -> partition count that the last assignment of this leader was made from; None
-            if this member did not assign.
+        snapshot: topic -> partition count for which the group has owners, as this leader knows; None if it
+            did not assign.
     """
 
     def __init__(self, config: MemberConfig, cluster: Cluster, observer: Observer, rng: Random) -> None:
         self.machine = ClassicMember(config, jitter=rng.random)
         self.tenures: Mapping[TopicPartition, MemberIdentity] = MappingProxyType({})
         self.snapshot: Mapping[str, int] | None = None
-        self.failure: KgroupError | None = None
+        self.failure: BaseException | None = None
         self._cluster = cluster
         self._observer = observer
         self._rng = rng
@@ -130,8 +130,14 @@ class Session:
     def _spawn(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         task = asyncio.get_running_loop().create_task(work)
         self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        task.add_done_callback(self._done)
         return task
+
+    def _done(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        if not task.cancelled() and (bug := task.exception()) is not None:
+            # Nobody awaits these tasks: without this, a bug would be a member that waits forever.
+            self._fail(bug)
 
     def _reconnect(self, reason: str) -> None:
         # The old connection is nobody's from this moment: a late answer or error on it must not reach the machine.
@@ -168,7 +174,9 @@ class Session:
             response = await connection.call(to_message(request, self.config), timeout_ms=self._timeout_ms(request))
             event = to_event(request, response)
         except WireError as error:
-            if connection is self._connection:
+            if not error.retriable and connection is self._connection:
+                self._fail(error)
+            elif connection is self._connection:
                 # Whatever else waits on this connection will never hear: one event for all of them.
                 self._connection = None
                 await connection.close()
@@ -195,21 +203,25 @@ class Session:
             try:
                 metadata = await self._cluster.metadata(wanted)
             except WireError as error:
+                if not error.retriable:
+                    raise
                 log.warning("%s: cannot assign without metadata, trying again: %s", self._name, error)
                 await asyncio.sleep(backoff.next_ms() / 1000)
                 continue
             self._assign(work, metadata.topics)
+            self.snapshot = {t: metadata.topics[t].partition_count if t in metadata.topics else 0 for t in wanted}
             return
 
     def _assign(self, work: fx.ComputeAssignment, topics: Mapping[str, TopicDescription]) -> None:
         assignment = assignor(work.assignor).assign(work.members, topics)
-        self.snapshot = {name: topic.partition_count for name, topic in topics.items()}
         self.post(fx.AssignmentComputed(generation=work.generation, assignments=tuple(sorted(assignment.items()))))
 
-    def _fail(self, error: WireError) -> None:
-        self.failure = error
+    def _fail(self, error: BaseException) -> None:
+        if self.failure is not None or self.machine.state is State.CLOSED:
+            return
         lost = self.machine.held
-        told = GroupRejected(f"{self._name} cannot reach its coordinator: {error}")
+        told = GroupRejected(f"{self._name} cannot go on as a member: {error}")
+        told.__cause__ = self.failure = error
         self._take(fx.Close())
         if lost:
             self._observer(self, fx.Lost(partitions=lost, reason=str(error)))

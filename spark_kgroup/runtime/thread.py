@@ -7,6 +7,7 @@ the call raises what it died of.
 from __future__ import annotations
 
 import asyncio
+import logging
 import threading
 from collections.abc import Callable, Coroutine, Iterable, Mapping
 from concurrent.futures import CancelledError
@@ -19,6 +20,8 @@ from spark_kgroup.model import DescribedGroup, TopicDescription, TopicPartition
 from spark_kgroup.runtime.group import Group, GroupSettings, GroupView, SeatView
 
 T = TypeVar("T")
+
+log = logging.getLogger(__name__)
 
 
 class GroupRuntime:
@@ -57,7 +60,10 @@ class GroupRuntime:
             return
         if self._group is not None:
             group, self._group = self._group, None
-            self._call(group.close(), timeout_ms=CLOSE_TIMEOUT_MS)
+            try:
+                self._call(group.close(), timeout_ms=CLOSE_TIMEOUT_MS)
+            except GroupUnsettled as error:
+                log.warning("the group's seats did not close in time: %s", error)
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join(CLOSE_TIMEOUT_MS / 1000)
         if not self._thread.is_alive():
@@ -87,6 +93,10 @@ class GroupRuntime:
     def force_rebalance(self, reason: str) -> None:
         """Make the whole group join anew, once."""
         self._run(lambda group: _immediate(lambda: group.force_rebalance(reason)))
+
+    def all_owned(self, topics: Mapping[str, TopicDescription]) -> None:
+        """Tell a leader that came back and did not assign: the partitions in `topics` all have owners."""
+        self._run(lambda group: _immediate(lambda: group.all_owned(topics)))
 
     # ------------------------------------------------------------------------------- metadata and offsets
 

@@ -10,7 +10,7 @@ from spark_kgroup.errors import BrokerError, ProtocolViolation
 from spark_kgroup.model import DescribedGroup, DescribedMember, ErrorCode, TopicDescription, TopicPartition
 from spark_kgroup.wire import messages
 from spark_kgroup.wire.connection import Address
-from spark_kgroup.wire.consumer_protocol import decode_assignment
+from spark_kgroup.wire.consumer_protocol import decode_assignment, decode_subscription
 from spark_kgroup.wire.messages import Response
 
 T = TypeVar("T")
@@ -147,6 +147,7 @@ def description_of(response: messages.DescribeGroupsResponse) -> DescribedGroup:
                 client_id=m.client_id,
                 client_host=m.client_host,
                 assignment=decode_assignment(m.member_assignment),
+                claimed=decode_subscription(m.member_metadata).owned if m.member_metadata else frozenset(),
             )
             for m in group.members
         ),

@@ -203,6 +203,8 @@ class Cluster:
     ) -> None:
         """Ask one leader and add what it knows to `found`; for what it does not know, forget that it leads."""
         try:
+            if node not in self._brokers:
+                raise BrokerError("ListOffsets", ErrorCode.LEADER_NOT_AVAILABLE, f"broker {node} is not known")
             response = await self._at(self._brokers[node], messages.list_offsets(wanted, isolation_level))
             assert isinstance(response, messages.ListOffsetsResponse)
             take_listed(response, wanted, found)

@@ -30,6 +30,8 @@ class Options:
 
     instance_ids: tuple[str, ...]
     group_id: str = "g"
+    instance_id_prefix: str = "seat"
+    metadata_max_age_ms: int = 30_000
     read_committed: bool = False
     starting_offsets: StartingOffsets = field(default_factory=StartingOffsets)
 

@@ -235,6 +235,9 @@ class FakeGroup:
             raise Violation(f"{instance_id} gives up twice: {twice}")
         self._mailbox.append((seat, partitions))
 
+    def all_owned(self, topics: Mapping[str, TopicDescription]) -> None:
+        """The leader's baseline: this group needs none, it is told of added partitions."""
+
     def force_rebalance(self, reason: str) -> None:
         self.forced.append(reason)
         self.rebalance()

@@ -2,6 +2,7 @@
 
 import os
 import sys
+import tempfile
 from collections.abc import Callable, Iterator
 from uuid import uuid4
 
@@ -12,6 +13,16 @@ import pyspark_kgroup
 from spark_kgroup.testing import ApacheKafka
 
 assert "site-packages" in pyspark_kgroup.__file__, "the Spark tests run the wheel, not the source tree"
+
+
+@pytest.fixture(scope="session", autouse=True)
+def own_temporary_folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """What this session leaves in the folder for temporary files can be told from what others leave."""
+    folder = tmp_path_factory.mktemp("temporary")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("TMPDIR", str(folder))
+        patch.setattr(tempfile, "tempdir", str(folder))
+        yield
 
 
 @pytest.fixture(scope="session")

@@ -81,9 +81,8 @@ def test_a_second_query_with_another_prefix_joins_and_its_seats_expire(
     server = apache_kafka.bootstrap_servers
     first, second = Collected(), Collected()
     produce(server, topic, 100, partitions=4)
-    one = options(
-        server, topic, group, instanceIdPrefix="one", startingOffsets="committed", kafka__auto__offset__reset="earliest"
-    )
+    settings = {"startingOffsets": "committed", "kafka.auto.offset.reset": "earliest"}
+    one = {**options(server, topic, group, instanceIdPrefix="one"), **settings}
     two = {**one, "instanceIdPrefix": "two", "kafka.session.timeout.ms": "6000"}
     query = start(spark, one, tmp_path / "one", first)
     await_rows(query, first, 100)

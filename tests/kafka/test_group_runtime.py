@@ -1,0 +1,174 @@
+"""The runtime and the boundary on a real Kafka, without Spark: what only shows between two generations."""
+
+import socket
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from uuid import uuid4
+
+import pytest
+from harness.kafka import produce
+from harness.waiting import wait_for
+
+from pyspark_kgroup.boundary import Boundary
+from pyspark_kgroup.checkpoint import EMPTY, Checkpoint
+from pyspark_kgroup.options import SourceOptions, parse
+from spark_kgroup.errors import ConnectionFailed, GroupUnsettled, OptionError, UnknownTopic
+from spark_kgroup.model import TopicPartition
+from spark_kgroup.runtime import session
+from spark_kgroup.runtime.group import GroupSettings, GroupView
+from spark_kgroup.runtime.thread import GroupRuntime
+from spark_kgroup.testing import ApacheKafka
+from spark_kgroup.wire.cluster import parse_bootstrap
+
+
+@pytest.fixture
+def topic(apache_kafka: ApacheKafka) -> str:
+    name = f"topic-{uuid4().hex[:8]}"
+    apache_kafka.create_topic(name, partitions=4)
+    return name
+
+
+Run = Callable[..., tuple[GroupRuntime, Boundary]]
+
+
+@pytest.fixture
+def run(apache_kafka: ApacheKafka, topic: str) -> Iterator[Run]:
+    """Start the seats of one query; closed at the end without leaving."""
+    with ExitStack() as started:
+
+        def start(prefix: str, members: int, **more: str) -> tuple[GroupRuntime, Boundary]:
+            options = options_of(apache_kafka.bootstrap_servers, topic, prefix, members, **more)
+            runtime = started.enter_context(GroupRuntime(settings_of(options)))
+            return runtime, Boundary(runtime, options)
+
+        yield start
+
+
+def options_of(bootstrap: str, topic: str, prefix: str, members: int, **more: str) -> SourceOptions:
+    return parse(
+        {
+            "kafka.bootstrap.servers": bootstrap,
+            "kafka.group.id": f"of-{topic}",
+            "subscribe": topic,
+            "members": str(members),
+            "instanceIdPrefix": prefix,
+            "startingOffsets": "earliest",
+            "kafka.metadata.max.age.ms": "1000",
+            "kafka.heartbeat.interval.ms": "200",
+            **more,
+        }
+    )
+
+
+def settings_of(options: SourceOptions) -> GroupSettings:
+    return GroupSettings(
+        bootstrap=parse_bootstrap(options.bootstrap_servers),
+        group=options.group_id,
+        topics=options.topics,
+        instance_ids=options.instance_ids,
+        session_timeout_ms=30_000,
+        heartbeat_interval_ms=options.heartbeat_interval_ms,
+        metadata_max_age_ms=options.metadata_max_age_ms,
+    )
+
+
+def owned(view: GroupView) -> set[TopicPartition]:
+    return {tp for seat in view.seats for tp in seat.tenures}
+
+
+def test_what_is_still_being_read_is_claimed_though_assigned_to_nobody(run: Run) -> None:
+    # KIP-429: between the two generations of a hand-over a partition has no owner in the group's eyes.
+    first, _ = run("one", 1)
+    first.wait_until(lambda v: len(owned(v)) == 4, 20_000)
+    second, boundary = run("two", 1)
+    asked = first.wait_until(lambda v: any(seat.to_give_up for seat in v.seats), 20_000)
+    withheld = asked.seats[0].to_give_up
+    assert len(withheld) == 2
+    wait_for(lambda: first.describe().state == "Stable", "the generation between")
+    members = {m.instance_id: m for m in first.describe().members}
+    assert not withheld & (members["one-0"].assignment | members["two-0"].assignment)
+    assert withheld <= members["one-0"].claimed
+    # So the newcomer, whose join was a static one, sees no orphans and forces nothing.
+    generation = second.view().seats[0].identity.generation
+    boundary.advance(EMPTY, None)
+    assert second.view().seats[0].identity.generation == generation
+
+
+def test_partitions_added_right_after_a_restart_are_noticed(run: Run, apache_kafka: ApacheKafka, topic: str) -> None:
+    # KIP-814: a leader that comes back does not assign, so it has no metadata to compare with.
+    first, boundary = run("one", 2)
+    checkpoint = boundary.advance(EMPTY, None)
+    assert len(checkpoint.owned) == 4
+    first.close()
+    again, boundary = run("one", 2)
+    assert boundary.advance(checkpoint, None) == checkpoint
+    apache_kafka.add_partitions(topic, 6)
+    noticed = again.wait_until(lambda v: len(owned(v)) == 6, 20_000)
+    assert len(owned(noticed)) == 6
+
+
+def test_partitions_added_while_the_leader_was_away_are_noticed(
+    run: Run, apache_kafka: ApacheKafka, topic: str
+) -> None:
+    # The hole that KIP-814 names and leaves open.
+    first, boundary = run("one", 2)
+    checkpoint = boundary.advance(EMPTY, None)
+    first.close()
+    apache_kafka.add_partitions(topic, 6)
+    _, boundary = run("one", 2)
+
+    def adopted() -> Checkpoint | None:
+        now = boundary.advance(checkpoint, None)
+        return now if len(now.owned) == 6 else None
+
+    wait_for(adopted, "six partitions", 20)
+
+
+def test_seats_of_an_earlier_run_are_told_and_not_taken_for_done(run: Run) -> None:
+    first, _ = run("one", 4)
+    first.wait_until(lambda v: v.settled and len(owned(v)) == 4, 20_000)
+    first.close()
+    _, boundary = run("one", 2)
+    boundary.freeze()
+    with pytest.raises(GroupUnsettled, match="one-2, one-3"):
+        boundary.advance(EMPTY, None)
+
+
+def test_a_start_beyond_the_end_is_refused(run: Run, apache_kafka: ApacheKafka, topic: str) -> None:
+    produce(apache_kafka.bootstrap_servers, topic, 40, partitions=4)
+    places = ",".join(f'"{index}":{99 if index == 2 else 5}' for index in range(4))
+    _, boundary = run("one", 1, startingOffsets=f'{{"{topic}":{{{places}}}}}')
+    with pytest.raises(OptionError, match=rf"{topic}-2: 99 \(ends at 10\)"):
+        boundary.advance(EMPTY, None)
+
+
+def test_a_start_that_fails_leaves_no_thread(apache_kafka: ApacheKafka) -> None:
+    unknown = GroupRuntime(settings_of(options_of(apache_kafka.bootstrap_servers, "no-such-topic", "one", 1)))
+    with pytest.raises(UnknownTopic, match="no-such-topic"):
+        unknown.start()
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))  # bound and not listening: refuses every connection
+        refused = f"127.0.0.1:{taken.getsockname()[1]}"
+        with pytest.raises(ConnectionFailed, match=refused):
+            GroupRuntime(settings_of(options_of(refused, "topic", "one", 1))).start()
+    assert "kgroup" not in {thread.name for thread in threading.enumerate()}
+
+
+def test_closing_twice_is_fine_and_asking_afterwards_is_told(run: Run) -> None:
+    runtime, _ = run("one", 1)
+    runtime.close()
+    runtime.close()
+    with pytest.raises(GroupUnsettled, match="closed"):
+        runtime.view()
+
+
+def test_a_bug_in_an_assignor_reaches_the_query(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Broken:
+        def assign(self, *_: object) -> None:
+            raise ZeroDivisionError("a bug")
+
+    monkeypatch.setattr(session, "assignor", lambda _: Broken())
+    runtime, _ = run("one", 1)
+    with pytest.raises(ZeroDivisionError, match="a bug"):
+        runtime.wait_until(lambda v: v.settled, 20_000)
