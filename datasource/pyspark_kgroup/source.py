@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from pyspark.errors import AnalysisException
 from pyspark.sql.datasource import DataSource, DataSourceStreamReader
 from pyspark.sql.types import StructType
 
@@ -47,6 +48,11 @@ class DefaultSource(DataSource):
 def register(spark: SparkSession) -> None:
     """Make `format("kgroup")` known where Spark does not find `pyspark_*` packages by itself.
 
-    Needed when the package is not importable by Spark's planner process, for example when it came with `addArtifacts`.
+    Harmless where Spark knows it already. Needed when the package is not importable by Spark's planner process, for example when it came with `addArtifacts`.
     """
-    spark.dataSource.register(DefaultSource)
+    try:
+        spark.dataSource.register(DefaultSource)
+    except AnalysisException as error:
+        # PySpark 4.0 and 4.1 refuse what they have found by themselves already; later ones replace it.
+        if "DATA_SOURCE_ALREADY_EXISTS" not in str(error):
+            raise
