@@ -48,7 +48,8 @@ class DefaultSource(DataSource):
 def register(spark: SparkSession) -> None:
     """Make `format("kgroup")` known where Spark does not find `pyspark_*` packages by itself.
 
-    Harmless where Spark knows it already. Needed when the package is not importable by Spark's planner process, for example when it came with `addArtifacts`.
+    Harmless where Spark knows it already. Needed when the package is not importable by Spark's planner process, for
+    example when it came with `addArtifacts`.
     """
     try:
         spark.dataSource.register(DefaultSource)
