@@ -21,6 +21,7 @@ class MemberProcess:
         static = [] if instance_id is None else ["--instance-id", instance_id]
         command = [KGROUP, "member", "--bootstrap-server", bootstrap, "--group", group, "--topics", topics, "--json"]
         self.events: list[dict[str, Any]] = []
+        self.stderr = ""
         self.process = subprocess.Popen(
             [*command, *static, *more], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
         )
@@ -46,13 +47,14 @@ class MemberProcess:
         return self.end()
 
     def end(self) -> int:
+        """Wait for the end; returns the exit code. Safe to call twice."""
         code = self.process.wait(30)
         self._reader.join(30)
+        for pipe in (self.process.stdout, self.process.stderr):
+            if pipe is not None and not pipe.closed:
+                self.stderr += pipe.read()
+                pipe.close()
         return code
-
-    def stderr(self) -> str:
-        assert self.process.stderr is not None
-        return self.process.stderr.read()
 
     @property
     def owned(self) -> set[Pair]:

@@ -132,7 +132,7 @@ def test_the_older_of_two_with_one_instance_id_is_fenced(join: Join) -> None:
     assert older.end() == 1
     assert fenced["partitions"] == []
     assert "'a'" in fenced["reason"]
-    assert "'a'" in older.stderr()
+    assert "'a'" in older.stderr
     assert newer.process.poll() is None
 
 
@@ -264,6 +264,6 @@ def test_a_wrong_word_is_one_clear_error(
 ) -> None:
     member = MemberProcess(apache_kafka.bootstrap_servers, group, topic, "a", *arguments)
     assert member.end() == 1
-    lines = member.stderr().strip().splitlines()
+    lines = member.stderr.strip().splitlines()
     assert len(lines) == 1
     assert told in lines[0]

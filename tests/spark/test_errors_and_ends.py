@@ -124,7 +124,6 @@ query = (
     spark.readStream.format("kgroup").options(**read).load().writeStream.format("noop")
     .option("checkpointLocation", sys.argv[1]).start()
 )
-print("started", flush=True)
 try:
     query.awaitTermination()
 except KeyboardInterrupt:
@@ -142,7 +141,7 @@ def test_an_application_that_ends_leaves_no_process(
     others = runners()
     application = subprocess.Popen(
         [sys.executable, "-c", SCRIPT, str(tmp_path / "cp"), *read],
-        stdout=subprocess.PIPE,
+        stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
         start_new_session=True,
     )
