@@ -474,3 +474,29 @@ def test_a_group_that_does_not_settle_fails_available_now_within_the_bound(world
     with pytest.raises(GroupUnsettled, match="seat-0"):
         driver.trigger()
     assert group.now_ms - began <= SETTLE_TIMEOUT_MS + 5_000
+
+
+# ------------------------------------------------------------------------- what a loss must not be taken for
+
+
+def test_available_now_fails_rather_than_take_a_loss_for_the_end(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    group, driver = world(records=100)
+    driver.boundary.freeze()
+    driver.trigger(limit=10)
+    # The coordinator forgot the seat; it knows, and its JoinGroup is parked behind somebody else's rebalance.
+    seat = group.seats["seat-0"]
+    group.assigned, seat.tenures = {}, {}
+    seat.identity = replace(seat.identity, generation=-1)
+    view_of = type(seat).view
+    monkeypatch.setattr(type(seat), "view", lambda self: replace(view_of(self), settled=False))
+    with pytest.raises(GroupUnsettled, match="seat-0"):
+        driver.trigger(limit=10)
+
+
+def test_a_refused_commit_plans_no_further_batch_of_what_is_lost(world: World) -> None:
+    group, driver = world(records=100)
+    driver.trigger(limit=10)
+    group.expel("seat-0")
+    group.move(P0, OTHER)
+    driver.trigger(limit=10)  # the commit of 0..10 is refused in this very boundary
+    assert driver.rows == {P0: [(0, 10)]}
