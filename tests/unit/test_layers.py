@@ -22,7 +22,16 @@ ROOMS = {
 }
 PURE_ROOMS = {"model", "limits", "errors", "assignors", "member"}
 WORLDLY = {"asyncio", "socket", "threading", "time", "random", "logging", "datetime", "os", "subprocess"}
-SPARK_SIDE_PURE = {"checkpoint", "plan", "adoption", "ledger", "starting_offsets"}
+SPARK_SIDE_PURE = {
+    "checkpoint",
+    "plan",
+    "adoption",
+    "ledger",
+    "starting_offsets",
+    "option_values",
+    "option_rows",
+    "option_refusals",
+}
 
 
 def modules(package: Path) -> list[Path]:

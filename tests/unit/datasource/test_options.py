@@ -6,7 +6,8 @@ import threading
 import pytest
 from pyspark.sql.datasource import CaseInsensitiveDict
 
-from pyspark_kgroup.options import OPTIONS, SourceOptions, options_table, parse
+from pyspark_kgroup.option_rows import OPTIONS
+from pyspark_kgroup.options import SourceOptions, options_table, parse
 from pyspark_kgroup.starting_offsets import EARLIEST, LATEST
 from spark_kgroup import limits
 from spark_kgroup.errors import OptionError

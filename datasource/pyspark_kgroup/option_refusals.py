@@ -1,0 +1,78 @@
+"""Options of `format("kafka")` and of Kafka's clients that have no place here, and what to do instead.
+
+Runs on: driver. Pure.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final
+
+from spark_kgroup.errors import OptionError
+
+_PLAINTEXT_ONLY: Final = "not in this version; only PLAINTEXT listeners can be used."
+
+_REFUSALS: Final = (
+    ("path", "topics are not files; call load() without a path and set `subscribe`."),
+    ("assign", "the group decides who reads which partition; set `subscribe`."),
+    ("subscribePattern", "not in this version; list the topics in `subscribe`."),
+    ("topic", "it belongs to writing; set `subscribe`."),
+    (
+        "startingTimestamp startingOffsetsByTimestamp startingOffsetsByTimestampStrategy",
+        "not in this version; use startingOffsets, or set the group's offsets with kafka-consumer-groups.",
+    ),
+    ("endingOffsets endingTimestamp endingOffsetsByTimestamp", "it belongs to batch queries; a stream has no end."),
+    ("failOnDataLoss", "this version always fails rather than skip lost records; leave it out."),
+    ("minPartitions maxRecordsPerPartition", "each seat is read by one task; set `members`."),
+    ("minOffsetsPerTrigger maxTriggerDelay", "not in this version; use a longer processing-time trigger."),
+    ("groupIdPrefix", "this source is one group, and keeps its name; set `kafka.group.id`."),
+    (
+        "fetchOffset.numRetries fetchOffset.retryIntervalMs kafkaConsumer.pollTimeoutMs kafka.default.api.timeout.ms",
+        "every wait here has a fixed bound; leave it out.",
+    ),
+    (
+        "kafka.enable.auto.commit kafka.auto.commit.interval.ms kafka.enable.auto.offset.store",
+        "offsets are committed to the group when a batch is durable; leave it out.",
+    ),
+    ("kafka.enable.partition.eof", "this source needs it for itself; leave it out."),
+    ("kafka.group.instance.id", "every seat has its own; set `instanceIdPrefix`."),
+    ("kafka.group.protocol kafka.group.remote.assignor", "not in this version; only `classic` can be used."),
+    (
+        "kafka.key.deserializer kafka.value.deserializer kafka.key.serializer kafka.value.serializer",
+        "keys and values arrive as bytes; decode them with DataFrame operations.",
+    ),
+    ("kafka.interceptor.classes kafka.plugin.library.paths", "they could change what is read; leave it out."),
+    ("kafka.metadata.broker.list", "set `kafka.bootstrap.servers`."),
+    ("kafka.max.poll.records", "a batch is bounded by `maxOffsetsPerTrigger`."),
+    ("kafka.security.protocol", _PLAINTEXT_ONLY),
+    ("kafka.fetch.max.wait.ms", "librdkafka calls it otherwise; set `kafka.fetch.wait.max.ms`."),
+    ("kafka.receive.buffer.bytes", "librdkafka calls it otherwise; set `kafka.socket.receive.buffer.bytes`."),
+    ("kafka.send.buffer.bytes", "librdkafka calls it otherwise; set `kafka.socket.send.buffer.bytes`."),
+)
+"""Options of `format("kafka")` and of Kafka's clients that have no place here, and why."""
+
+REFUSED: Final = {name: reason for names, reason in _REFUSALS for name in names.split()}
+
+_TRUE_ANYWAY: Final[Mapping[str, str]] = {
+    "failOnDataLoss": "true",
+    "kafka.enable.auto.commit": "false",
+    "kafka.enable.auto.offset.store": "false",
+    "kafka.group.protocol": "classic",
+    "kafka.security.protocol": "plaintext",
+}
+"""Refused options that may be given with the one value that says what is so anyway."""
+
+
+def refuse(given: Mapping[str, str]) -> None:
+    """Check that nothing in `given` (names in lower case) is refused.
+
+    Raises:
+        OptionError: something is; it says what to do instead.
+    """
+    for name, reason in REFUSED.items():
+        value = given.get(name.lower())
+        if value is not None and value.strip().lower() != _TRUE_ANYWAY.get(name):
+            raise OptionError(f"Option {name} cannot be used with this source: {reason}")
+    for name in given:
+        if name.startswith(("kafka.sasl.", "kafka.ssl.")):
+            raise OptionError(f"Option {name} cannot be used with this source: {_PLAINTEXT_ONLY}")

@@ -1,0 +1,222 @@
+"""The options of `format("kgroup")`: one row each, from which parser, error texts and the README's table come.
+
+Runs on: driver. Pure.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from pyspark_kgroup.option_values import (
+    INT_MAX,
+    LONG_MAX,
+    PREFIX_CHARACTERS_MAX,
+    Option,
+    assignor_names,
+    duration,
+    instance_id_prefix,
+    non_empty,
+    number,
+    one_of,
+    servers,
+    topics,
+)
+from pyspark_kgroup.starting_offsets import LATEST, StartingOffsets, parse_starting_offsets
+from spark_kgroup.assignors import NAMES as ASSIGNOR_NAMES
+from spark_kgroup.limits import (
+    HEARTBEAT_INTERVAL_MS,
+    METADATA_MAX_AGE_MS,
+    REBALANCE_TIMEOUT_MS,
+    REQUEST_TIMEOUT_MS,
+    SESSION_TIMEOUT_MS,
+)
+
+MEMBERS_DEFAULT: Final = 4
+"""As many as the cores of a small job. A seat too many costs an idle connection; one too few costs parallelism."""
+
+BOOTSTRAP_SERVERS = Option(
+    name="kafka.bootstrap.servers",
+    type="string",
+    default="",
+    shown=None,
+    range="HOST:PORT[,HOST:PORT...]",
+    effect="Brokers to ask first.",
+    origin="Kafka's bootstrap.servers",
+    acts="both",
+    read=servers,
+)
+GROUP_ID = Option(
+    name="kafka.group.id",
+    type="string",
+    default="",
+    shown=None,
+    range="a group's name",
+    effect="The consumer group whose members are this query's seats.",
+    origin="Kafka's group.id",
+    acts="both",
+    read=non_empty,
+)
+SUBSCRIBE: Option[tuple[str, ...]] = Option(
+    name="subscribe",
+    type="list",
+    default=(),
+    shown=None,
+    range="TOPIC[,TOPIC...]",
+    effect="The topics to read.",
+    origin="Spark's subscribe",
+    read=topics,
+)
+MEMBERS = Option(
+    name="members",
+    type="int",
+    default=MEMBERS_DEFAULT,
+    shown=f"{MEMBERS_DEFAULT} seats",
+    range="1 to 1000",
+    effect="Seats of this query: static members of the group, each read by one task. About as many as executor cores; "
+    "more than partitions are idle.",
+    origin="ours",
+    read=number(1, 1000),
+)
+INSTANCE_ID_PREFIX: Option[str | None] = Option(
+    name="instanceIdPrefix",
+    type="string",
+    default=None,
+    shown="the group's name",
+    range=f"letters, digits, `.`, `_` and `-`, at most {PREFIX_CHARACTERS_MAX}",
+    effect="Seat k has the instance id PREFIX-k. Two queries in one group need different prefixes.",
+    origin="ours; makes Kafka's group.instance.id",
+    read=instance_id_prefix,
+)
+STARTING_OFFSETS = Option(
+    name="startingOffsets",
+    type="string",
+    default=StartingOffsets(text="committed", committed=True, everywhere=LATEST),
+    shown="committed",
+    range='committed, earliest, latest, or JSON such as {"topic":{"0":23,"1":-2,"2":-1}} (-2 earliest, -1 latest)',
+    effect="Where a query without a checkpoint starts: at the group's committed offsets (see kafka.auto.offset.reset) "
+    "or where this says. Partitions added later start at earliest.",
+    origin="Spark's startingOffsets, latest",
+    read=parse_starting_offsets,
+)
+MAX_OFFSETS_PER_TRIGGER: Option[int | None] = Option(
+    name="maxOffsetsPerTrigger",
+    type="long",
+    default=None,
+    shown="no limit",
+    range=f"1 to {LONG_MAX} offsets",
+    effect="Most offsets in one micro-batch, shared among partitions in proportion to what each has.",
+    origin="Spark's maxOffsetsPerTrigger",
+    read=number(1, LONG_MAX),
+)
+INCLUDE_HEADERS = Option(
+    name="includeHeaders",
+    type="boolean",
+    default=False,
+    shown="false",
+    range="true or false",
+    effect="Adds the column headers.",
+    origin="Spark's includeHeaders, false",
+    acts="both",
+    read=lambda text: one_of("true", "false")(text.lower()) == "true",
+)
+SESSION_TIMEOUT = duration(
+    "kafka.session.timeout.ms",
+    SESSION_TIMEOUT_MS,
+    "Silence after which the group gives a seat's partitions away: a driver that restarts faster moves nothing. The "
+    "broker bounds it by group.min.session.timeout.ms and group.max.session.timeout.ms.",
+    origin="Kafka's session.timeout.ms, 45000 ms",
+)
+REBALANCE_TIMEOUT = duration(
+    "kafka.max.poll.interval.ms",
+    REBALANCE_TIMEOUT_MS,
+    "How long a rebalance waits for a seat, which gives partitions up only between micro-batches: set it longer than "
+    "the longest batch.",
+    origin="Kafka's max.poll.interval.ms, 300000 ms",
+)
+HEARTBEAT_INTERVAL: Option[int | None] = Option(
+    name="kafka.heartbeat.interval.ms",
+    type="int",
+    default=None,
+    shown=f"{HEARTBEAT_INTERVAL_MS} ms, or a third of the session timeout if that is less",
+    range=f"1 to {INT_MAX} ms, at most a third of kafka.session.timeout.ms",
+    effect="How often each seat tells the coordinator that it lives, and hears of rebalances.",
+    origin="Kafka's heartbeat.interval.ms, 3000 ms",
+    read=number(1, INT_MAX),
+)
+METADATA_MAX_AGE = duration(
+    "kafka.metadata.max.age.ms",
+    METADATA_MAX_AGE_MS,
+    "How soon added partitions are noticed.",
+    origin="Kafka's metadata.max.age.ms, 300000 ms",
+    low_ms=100,
+)
+REQUEST_TIMEOUT = duration(
+    "kafka.request.timeout.ms",
+    REQUEST_TIMEOUT_MS,
+    "How long the driver waits for a broker's answer before it asks again.",
+    origin="Kafka's request.timeout.ms, 30000 ms",
+    low_ms=100,
+)
+ASSIGNORS: Option[tuple[str, ...]] = Option(
+    name="kafka.partition.assignment.strategy",
+    type="list",
+    default=("cooperative-sticky",),
+    shown="cooperative-sticky",
+    range=f"names out of {', '.join(ASSIGNOR_NAMES)}, the preferred one first",
+    effect="How partitions are spread over all members of the group. All members must have one name in common.",
+    origin="Kafka's partition.assignment.strategy, range and cooperative-sticky",
+    read=assignor_names,
+)
+AUTO_OFFSET_RESET = Option(
+    name="kafka.auto.offset.reset",
+    type="string",
+    default="latest",
+    shown="latest",
+    range="earliest or latest",
+    effect="Where startingOffsets=committed starts a partition for which the group has no offset.",
+    origin="Kafka's auto.offset.reset, latest",
+    read=one_of("earliest", "latest"),
+)
+ISOLATION_LEVEL = Option(
+    name="kafka.isolation.level",
+    type="string",
+    default="read_uncommitted",
+    shown="read_uncommitted",
+    range="read_uncommitted or read_committed",
+    effect='Whether records of open and aborted transactions are read; the default is that of format("kafka").',
+    origin="Kafka's isolation.level, read_uncommitted (librdkafka: read_committed)",
+    acts="both",
+    read=one_of("read_uncommitted", "read_committed"),
+)
+CLIENT_ID = Option(
+    name="kafka.client.id",
+    type="string",
+    default="spark-kgroup",
+    shown="spark-kgroup",
+    range="a name",
+    effect="What brokers log and count quotas by.",
+    origin="Kafka's client.id",
+    acts="both",
+    read=non_empty,
+)
+
+OPTIONS: Final[tuple[Option[Any], ...]] = (
+    BOOTSTRAP_SERVERS,
+    GROUP_ID,
+    SUBSCRIBE,
+    MEMBERS,
+    INSTANCE_ID_PREFIX,
+    STARTING_OFFSETS,
+    MAX_OFFSETS_PER_TRIGGER,
+    INCLUDE_HEADERS,
+    AUTO_OFFSET_RESET,
+    ISOLATION_LEVEL,
+    ASSIGNORS,
+    SESSION_TIMEOUT,
+    REBALANCE_TIMEOUT,
+    HEARTBEAT_INTERVAL,
+    METADATA_MAX_AGE,
+    REQUEST_TIMEOUT,
+    CLIENT_ID,
+)
+"""Every option there is, in the order in which people need them."""

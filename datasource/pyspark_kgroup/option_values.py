@@ -1,0 +1,159 @@
+"""What an option is: one row, and how its text is read.
+
+Runs on: driver. Pure.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from difflib import get_close_matches
+from typing import Final, Generic, TypeVar, cast
+
+from spark_kgroup.assignors import NAMES as ASSIGNORS
+from spark_kgroup.errors import OptionError
+
+T = TypeVar("T")
+
+PREFIX_CHARACTERS_MAX: Final = 240
+"""Kafka accepts as instance id what it accepts as topic name, up to 249 characters
+(JoinGroupRequest.validateGroupInstanceId); this leaves room for the seat's number."""
+
+INT_MAX: Final = 2**31 - 1
+LONG_MAX: Final = 2**63 - 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Option(Generic[T]):
+    """One row.
+
+    Attributes:
+        default: what holds if the option is absent; ignored for a required one.
+        shown: the default as people read it, with its unit; None for a required option.
+        range: which values there are.
+        origin: Kafka's or Spark's name and default, or that it is ours.
+        read: the text's value; ValueError if it is not in range.
+        acts: where it acts: driver, executor or both.
+    """
+
+    name: str
+    type: str
+    default: T | None
+    shown: str | None
+    range: str
+    effect: str
+    origin: str
+    read: Callable[[str], T]
+    acts: str = "driver"
+
+    def value(self, given: Mapping[str, str]) -> T:
+        """The value in `given` (names in lower case), or the default.
+
+        Raises:
+            OptionError: it is required and absent, or not in range.
+        """
+        text = given.get(self.name.lower())
+        if text is None:
+            if self.shown is None:
+                raise OptionError(f"Option {self.name} is missing: {self.effect} It needs {self.range}.")
+            return cast("T", self.default)
+        try:
+            return self.read(text.strip())
+        except ValueError as problem:
+            why = f" ({problem})" if str(problem) else ""
+            raise OptionError(f"Option {self.name} is {text!r}: it needs {self.range}{why}.") from None
+
+
+def duration(name: str, default_ms: int, effect: str, *, origin: str, low_ms: int = 1) -> Option[int]:
+    """A row for a time in ms that only the driver needs."""
+    return Option(
+        name=name,
+        type="int",
+        default=default_ms,
+        shown=f"{default_ms} ms",
+        range=f"{low_ms} to {INT_MAX} ms",
+        effect=effect,
+        origin=origin,
+        read=number(low_ms, INT_MAX),
+    )
+
+
+def number(low: int, high: int) -> Callable[[str], int]:
+    """Reads an integer, `low` and `high` included."""
+
+    def read(text: str) -> int:
+        if re.fullmatch(r"-?[0-9]{1,19}", text) is None or not low <= int(text) <= high:
+            raise ValueError
+        return int(text)
+
+    return read
+
+
+def one_of(*values: str) -> Callable[[str], str]:
+    """Reads one of `values`, spelled as here."""
+
+    def read(text: str) -> str:
+        if text not in values:
+            raise ValueError(nearest(text, values))
+        return text
+
+    return read
+
+
+def non_empty(text: str) -> str:
+    """Any text but none."""
+    if not text:
+        raise ValueError
+    return text
+
+
+def names_in(text: str) -> tuple[str, ...]:
+    """Names between commas, in order, each once."""
+    names = tuple(dict.fromkeys(name.strip() for name in text.split(",") if name.strip()))
+    if not names:
+        raise ValueError
+    return names
+
+
+def servers(text: str) -> str:
+    """HOST:PORT between commas; an IPv6 address in brackets."""
+    for server in names_in(text):
+        address = re.fullmatch(r"(?:\[[0-9A-Fa-f:.%]+\]|[^\s:/\[\]]+):([0-9]{1,5})", server)
+        if address is None or not 0 < int(address[1]) < 65536:
+            raise ValueError(f"{server!r} is not HOST:PORT")
+    return ",".join(names_in(text))
+
+
+def topics(text: str) -> tuple[str, ...]:
+    """Names of topics between commas."""
+    for topic in names_in(text):
+        if not _is_kafka_name(topic):
+            raise ValueError(f"{topic!r} is not a topic's name")
+    return names_in(text)
+
+
+def instance_id_prefix(text: str) -> str:
+    """What Kafka takes as an instance id, with room for a seat's number."""
+    if not _is_kafka_name(text) or len(text) > PREFIX_CHARACTERS_MAX:
+        raise ValueError
+    return text
+
+
+def _is_kafka_name(text: str) -> bool:
+    """Kafka's rule for topics and instance ids (Topic.validate)."""
+    return re.fullmatch(r"[A-Za-z0-9._-]{1,249}", text) is not None and text not in {".", ".."}
+
+
+def assignor_names(text: str) -> tuple[str, ...]:
+    """Names of assignors that we have, between commas, the preferred one first."""
+    for name in names_in(text):
+        if name not in ASSIGNORS:
+            raise ValueError(nearest(name, ASSIGNORS) or f"{name!r} is unknown")
+    return names_in(text)
+
+
+def nearest(name: str, known: Iterable[str]) -> str:
+    """A question that suggests the known name most like `name`; empty if none is."""
+    found = get_close_matches(name, list(known), n=1)
+    return f"did you mean {found[0]!r}?" if found else ""
