@@ -80,7 +80,9 @@ class Boundary:
         self._ledger.drop_renewed(self._topics)
         if not self._adopt(start, view):
             return start
-        self._ledger.drop_lost(self._commit_durable(start, view))
+        view = self._commit_durable(start, view)
+        self._ledger.drop_lost(view)
+        self._await_acknowledgement(start, view)
         return self._ledger.checkpoint(start, self._topics, self._positions(start, limit))
 
     def freeze(self) -> None:
@@ -110,6 +112,19 @@ class Boundary:
         acknowledged = self._commit(positions)
         refused = any(offsets.keys() - acknowledged for _, offsets in positions.values())
         return self._runtime.view() if refused else view
+
+    def _await_acknowledgement(self, start: Checkpoint, view: GroupView) -> None:
+        """Under AvailableNow, what must wait for the group's word would end as if it was read: ask again, then fail."""
+        deadline_ms = monotonic_ms() + SETTLE_TIMEOUT_MS
+        while (self._freezing or self._frozen is not None) and (unheard := self._unheard(start, view)):
+            if monotonic_ms() > deadline_ms:
+                names = ", ".join(sorted(map(str, unheard)))
+                self._put_off(f"Group {self._options.group_id!r} did not acknowledge what was read of {names}.")
+            view = self._commit_durable(start, self._runtime.wait_until(_changed_from(view), HANDOVER_WAIT_MS))
+            self._ledger.drop_lost(view)
+
+    def _unheard(self, start: Checkpoint, view: GroupView) -> set[TopicPartition]:
+        return {tp for seat in view.seats for tp in self._ledger.uncommitted(seat, start)}
 
     def _commit(self, positions: Mapping[str, tuple[SeatView, dict[TopicPartition, int]]]) -> frozenset[TopicPartition]:
         wanted = {name: (seat, offsets) for name, (seat, offsets) in positions.items() if offsets}
@@ -360,10 +375,11 @@ class Boundary:
 
     def _positions(self, start: Checkpoint, limit: int | None) -> dict[TopicPartition, int]:
         ends = self._ends()
+        exposed = self._ledger.exposed(start)
         available = {}
         for tp in self._ledger.holdings:
             position = self._ledger.position(tp, start)
-            available[tp] = (position, max(position, ends.get(tp, position)))
+            available[tp] = (position, position if tp in exposed else max(position, ends.get(tp, position)))
         return limited(available, limit)
 
     def _ends(self) -> dict[TopicPartition, int]:
@@ -400,6 +416,11 @@ def _after(given_up: Tenures) -> Callable[[GroupView], bool]:
 def _moved_on_from(seen: GroupView) -> Callable[[GroupView], bool]:
     """Whether the group is at rest, or asks for something in another state than `seen`."""
     return lambda view: view.settled or (view != seen and _asks(view))
+
+
+def _changed_from(seen: GroupView) -> Callable[[GroupView], bool]:
+    """Whether anything is otherwise than in `seen`."""
+    return lambda view: view != seen
 
 
 def _asks(view: GroupView) -> bool:

@@ -90,6 +90,17 @@ class Ledger:
                 found[tp] = before.position
         return found
 
+    def exposed(self, start: Checkpoint) -> frozenset[TopicPartition]:
+        """Partitions that stand further than the group knows: were they lost now, their next owner would read again.
+
+        They do not go on until the group has acknowledged where they stand: 1. a batch is done, its commit is not
+        acknowledged; 2. a second batch is read; 3. membership is lost: the next owner would read both again, and the
+        promise is at most one (design section 7, *what is promised*).
+        """
+        return frozenset(
+            tp for tp in self.holdings if start.position(tp) is not None and self._ahead(tp, self.position(tp, start))
+        )
+
     def _held_by(self, seat: SeatView) -> list[TopicPartition]:
         """What we adopted through this very seat, without a break since."""
         return [tp for tp, who in seat.tenures.items() if tp in self.holdings and self.holdings[tp].tenure == who]

@@ -2,6 +2,7 @@
 
 import json
 from dataclasses import dataclass, field
+from itertools import pairwise
 
 from harness.fake_group import FakeGroup
 from pyspark_kgroup.boundary import Boundary
@@ -119,6 +120,17 @@ class Driver:
             if not self.trigger() and not any(seat.to_give_up for seat in self.group.seats.values()):
                 return
         raise AssertionError("never came to rest")
+
+    @property
+    def plans(self) -> dict[TopicPartition, list[tuple[int, int]]]:
+        """What every planned batch reads, the unfinished one included, in order."""
+        found: dict[TopicPartition, list[tuple[int, int]]] = {}
+        checkpoints = [EMPTY, *map(loads, self.planned)]
+        for start, end in pairwise(checkpoints):
+            for ranges in ranges_by_seat(start, end).values():
+                for tp, span in ranges.items():
+                    found.setdefault(tp, []).append(span)
+        return found
 
     @property
     def rows(self) -> dict[TopicPartition, list[tuple[int, int]]]:

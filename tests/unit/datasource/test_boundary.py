@@ -500,3 +500,40 @@ def test_a_refused_commit_plans_no_further_batch_of_what_is_lost(world: World) -
     group.move(P0, OTHER)
     driver.trigger(limit=10)  # the commit of 0..10 is refused in this very boundary
     assert driver.rows == {P0: [(0, 10)]}
+
+
+# ------------------------------------------------------------- at most one batch that the group knows nothing of
+
+
+def test_what_the_group_has_not_acknowledged_does_not_go_on(world: World) -> None:
+    """Were it lost after a second batch, its next owner would read both again; the promise is at most one."""
+    group, driver = world(partitions=2, records=100)
+    driver.trigger(limit=20)
+    group.commit_fate = lambda: "lost"
+    for _ in range(3):
+        assert not driver.trigger(limit=20)
+    group.commit_fate = lambda: "ok"
+    assert driver.trigger(limit=20)
+    assert group.committed_now == {P0: 10, P1: 10}
+    assert driver.rows == {P0: [(0, 10), (10, 20)], P1: [(0, 10), (10, 20)]}
+
+
+def test_available_now_waits_for_the_groups_word_and_reads_all(world: World) -> None:
+    group, driver = world(records=100)
+    driver.boundary.freeze()
+    driver.trigger(limit=60)
+    until = group.now_ms + 20_000
+    group.commit_fate = lambda: "ok" if group.now_ms > until else "lost"
+    assert driver.trigger(limit=60)
+    assert driver.rows == {P0: [(0, 60), (60, 100)]}
+
+
+def test_available_now_fails_rather_than_end_without_the_groups_word(world: World) -> None:
+    group, driver = world(records=100)
+    driver.boundary.freeze()
+    driver.trigger(limit=60)
+    group.commit_fate = lambda: "lost"
+    began = group.now_ms
+    with pytest.raises(GroupUnsettled, match="did not acknowledge what was read of t-0"):
+        driver.trigger(limit=60)
+    assert group.now_ms - began <= SETTLE_TIMEOUT_MS + 10_000

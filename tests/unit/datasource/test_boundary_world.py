@@ -117,8 +117,15 @@ class World:
                 assert a <= b, f"{tp}: read twice in our own batches: {spans}"
         for tp, committed in self.group.committed_now.items():
             assert committed <= self.covered(tp), f"{tp}: committed {committed} is read up to {self.covered(tp)} only"
+        self.check_one_batch_is_exposed()
         if not self.losses:
             self.check_no_record_read_by_both()
+
+    def check_one_batch_is_exposed(self) -> None:
+        """Were membership lost now, the next owner would read again at most the range of one batch."""
+        for tp, spans in self.driver.plans.items():
+            unknown = [span for span in spans if span[1] > self.group.committed_now.get(tp, 0)]
+            assert len(unknown) <= 1, f"{tp}: the group does not know of {unknown}"
 
     def covered(self, tp: TopicPartition) -> int:
         """Up to where records are in our completed batches or read and committed by the other application."""
