@@ -22,13 +22,12 @@ _REFUSALS: Final = (
         "not in this version; use startingOffsets, or set the group's offsets with kafka-consumer-groups.",
     ),
     ("endingOffsets endingTimestamp endingOffsetsByTimestamp", "it belongs to batch queries; a stream has no end."),
-    ("failOnDataLoss", "this version always fails rather than skip lost records; leave it out."),
     ("minPartitions maxRecordsPerPartition", "each seat is read by one task; set `members`."),
     ("minOffsetsPerTrigger maxTriggerDelay", "not in this version; use a longer processing-time trigger."),
     ("groupIdPrefix", "this source is one group, and keeps its name; set `kafka.group.id`."),
     (
-        "fetchOffset.numRetries fetchOffset.retryIntervalMs kafkaConsumer.pollTimeoutMs kafka.default.api.timeout.ms",
-        "every wait here has a fixed bound; leave it out.",
+        "fetchOffset.numRetries fetchOffset.retryIntervalMs kafkaConsumer.pollTimeoutMs",
+        "how long brokers are waited for is set by `kafka.default.api.timeout.ms`.",
     ),
     (
         "kafka.enable.auto.commit kafka.auto.commit.interval.ms kafka.enable.auto.offset.store",
@@ -54,7 +53,6 @@ _REFUSALS: Final = (
 REFUSED: Final = {name: reason for names, reason in _REFUSALS for name in names.split()}
 
 _TRUE_ANYWAY: Final[Mapping[str, str]] = {
-    "failOnDataLoss": "true",
     "kafka.enable.auto.commit": "false",
     "kafka.enable.auto.offset.store": "false",
     "kafka.group.protocol": "classic",

@@ -24,6 +24,7 @@ from pyspark_kgroup.option_values import (
 from pyspark_kgroup.starting_offsets import LATEST, StartingOffsets, parse_starting_offsets
 from spark_kgroup.assignors import NAMES as ASSIGNOR_NAMES
 from spark_kgroup.limits import (
+    API_TIMEOUT_MS,
     HEARTBEAT_INTERVAL_MS,
     METADATA_MAX_AGE_MS,
     REBALANCE_TIMEOUT_MS,
@@ -119,6 +120,18 @@ INCLUDE_HEADERS = Option(
     acts="both",
     read=lambda text: one_of("true", "false")(text.lower()) == "true",
 )
+FAIL_ON_DATA_LOSS = Option(
+    name="failOnDataLoss",
+    type="boolean",
+    default=True,
+    shown="true",
+    range="true or false",
+    effect="Whether the query fails when records that it had still to read are gone (retention, a deleted or recreated "
+    "topic, a truncated log), or goes on with what is left and warns.",
+    origin="Spark's failOnDataLoss, true",
+    acts="both",
+    read=lambda text: one_of("true", "false")(text.lower()) == "true",
+)
 SESSION_TIMEOUT = duration(
     "kafka.session.timeout.ms",
     SESSION_TIMEOUT_MS,
@@ -156,6 +169,14 @@ REQUEST_TIMEOUT = duration(
     "How long the driver waits for a broker's answer before it asks again.",
     origin="Kafka's request.timeout.ms, 30000 ms",
     low_ms=100,
+)
+API_TIMEOUT = duration(
+    "kafka.default.api.timeout.ms",
+    API_TIMEOUT_MS,
+    "How long a running query waits for brokers that are gone, before it fails. The start of a query waits 15 s.",
+    origin="Kafka's default.api.timeout.ms, 60000 ms; bounds what kafkaConsumer.pollTimeoutMs does for Spark",
+    acts="both",
+    low_ms=1000,
 )
 ASSIGNORS: Option[tuple[str, ...]] = Option(
     name="kafka.partition.assignment.strategy",
@@ -209,6 +230,7 @@ OPTIONS: Final[tuple[Option[Any], ...]] = (
     STARTING_OFFSETS,
     MAX_OFFSETS_PER_TRIGGER,
     INCLUDE_HEADERS,
+    FAIL_ON_DATA_LOSS,
     AUTO_OFFSET_RESET,
     ISOLATION_LEVEL,
     ASSIGNORS,
@@ -217,6 +239,7 @@ OPTIONS: Final[tuple[Option[Any], ...]] = (
     HEARTBEAT_INTERVAL,
     METADATA_MAX_AGE,
     REQUEST_TIMEOUT,
+    API_TIMEOUT,
     CLIENT_ID,
 )
 """Every option there is, in the order in which people need them."""

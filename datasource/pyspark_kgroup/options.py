@@ -46,11 +46,13 @@ class SourceOptions:
     starting_offsets: StartingOffsets
     max_offsets_per_trigger: int | None
     include_headers: bool
+    fail_on_data_loss: bool
     session_timeout_ms: int
     rebalance_timeout_ms: int
     heartbeat_interval_ms: int
     metadata_max_age_ms: int
     request_timeout_ms: int
+    api_timeout_ms: int
     assignors: tuple[str, ...]
     read_committed: bool
     client_id: str
@@ -70,6 +72,7 @@ class SourceOptions:
             "fetch.queue.backoff.ms": "10",  # with 1 s it waits half of the time (measured: 100 B records)
             "fetch.wait.max.ms": "50",  # all that is asked for is in the log: only its end is ever waited for
             "log.connection.close": "false",  # brokers close idle connections all the time
+            "topic.metadata.propagation.max.ms": "5000",  # what a ticket names exists: only brokers' metadata may lag
             **self.passed_on,
             "bootstrap.servers": self.bootstrap_servers,
             "group.id": self.group_id,
@@ -121,11 +124,13 @@ def parse(options: Mapping[str, str]) -> SourceOptions:
         starting_offsets=_starting_offsets_for(topics, given),
         max_offsets_per_trigger=rows.MAX_OFFSETS_PER_TRIGGER.value(given),
         include_headers=rows.INCLUDE_HEADERS.value(given),
+        fail_on_data_loss=rows.FAIL_ON_DATA_LOSS.value(given),
         session_timeout_ms=session_timeout_ms,
         rebalance_timeout_ms=rows.REBALANCE_TIMEOUT.value(given),
         heartbeat_interval_ms=_heartbeat_interval_ms(session_timeout_ms, given),
         metadata_max_age_ms=rows.METADATA_MAX_AGE.value(given),
         request_timeout_ms=rows.REQUEST_TIMEOUT.value(given),
+        api_timeout_ms=rows.API_TIMEOUT.value(given),
         assignors=rows.ASSIGNORS.value(given),
         read_committed=rows.ISOLATION_LEVEL.value(given) == "read_committed",
         client_id=rows.CLIENT_ID.value(given),

@@ -38,6 +38,7 @@ def test_defaults() -> None:
     assert options.starting_offsets.committed
     assert options.max_offsets_per_trigger is None
     assert not options.include_headers
+    assert options.fail_on_data_loss
     assert not options.read_committed
     assert options.assignors == ("cooperative-sticky",)
     assert options.session_timeout_ms == limits.SESSION_TIMEOUT_MS
@@ -56,6 +57,7 @@ def test_every_value_is_taken_over() -> None:
             "instanceIdPrefix": "job",
             "maxOffsetsPerTrigger": str(2**40),
             "includeHeaders": "TRUE",
+            "failOnDataLoss": "False",
             "kafka.session.timeout.ms": "9000",
             "kafka.max.poll.interval.ms": "60000",
             "kafka.heartbeat.interval.ms": "1000",
@@ -69,6 +71,7 @@ def test_every_value_is_taken_over() -> None:
     assert options.instance_ids == ("job-0", "job-1")
     assert options.max_offsets_per_trigger == 2**40
     assert options.include_headers
+    assert not options.fail_on_data_loss
     assert (options.session_timeout_ms, options.rebalance_timeout_ms) == (9000, 60000)
     assert (options.heartbeat_interval_ms, options.metadata_max_age_ms) == (1000, 500)
     assert options.request_timeout_ms == 700
@@ -191,6 +194,7 @@ def test_a_required_option_is_missing(name: str) -> None:
         ("maxOffsetsPerTrigger", "0"),
         ("maxOffsetsPerTrigger", str(2**63)),
         ("includeHeaders", "yes"),
+        ("failOnDataLoss", "maybe"),
         ("kafka.session.timeout.ms", "45s"),
         ("kafka.max.poll.interval.ms", str(2**31)),
         ("kafka.metadata.max.age.ms", "99"),
@@ -254,7 +258,6 @@ def test_options_of_others_are_refused_with_what_to_do_instead(name: str, fix: s
 @pytest.mark.parametrize(
     ("name", "accepted", "refused"),
     [
-        ("failOnDataLoss", "true", "false"),
         ("kafka.enable.auto.commit", "false", "true"),
         ("kafka.enable.auto.offset.store", "false", "true"),
         ("kafka.group.protocol", "classic", "consumer"),
