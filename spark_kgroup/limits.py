@@ -34,6 +34,29 @@ JOIN_TIMEOUT_SLACK_MS: Final = 5_000
 CONNECT_TIMEOUT_MS: Final = 10_000
 """Kafka: socket.connection.setup.timeout.ms, 10 s."""
 
+TOKEN_TIMEOUT_MS: Final = 10_000
+"""How long one call for an OAUTHBEARER token may take (librdkafka: 20 s; here a seat's heartbeats wait behind it)."""
+
+TOKEN_BYTES_MAX: Final = 1024 * 1024
+"""Largest answer accepted from a token endpoint (Kafka's HttpAccessTokenRetriever: 1 MiB)."""
+
+TOKEN_REFRESH_FACTOR: Final = 0.8
+"""Part of a token's life after which a new one is fetched. Kafka: sasl.login.refresh.window.factor, 0.8."""
+
+TOKEN_RETRY_MS: Final = 10_000
+"""After a failed refresh the old token serves this much longer, if it lives. Kafka: sasl.login.retry.backoff.max.ms."""
+
+REAUTHENTICATION_FACTORS: Final = (0.85, 0.95)
+"""Part of a SASL session after which it is renewed, drawn between the two (KIP-368, SaslClientAuthenticator)."""
+
+REAUTHENTICATION_INTERVAL_MS: Final = 1_050
+"""Shortest time between two authentications on one connection. A broker refuses a second one within 1 s
+(KafkaChannel.MIN_REAUTH_INTERVAL_ONE_SECOND_NANOS)."""
+
+AUTHENTICATION_GRACE_MS: Final = 60_000
+"""How long a cluster that knew us may refuse us before that is final: a broker that starts may not have all users yet
+(ours; as long as default.api.timeout.ms)."""
+
 RETRY_BACKOFF_MS: Final = 100
 """First wait before a retry. Kafka: retry.backoff.ms, 100 ms."""
 
@@ -60,9 +83,9 @@ STARTUP_TIMEOUT_MS: Final = 15_000
 """How long a first contact with the cluster may take before the query fails with a clear error (Kafka's
 default.api.timeout.ms is 60 s; a person waits here)."""
 
-CALL_TIMEOUT_MS: Final = 120_000
-"""Bound on one blocking call into the runtime: two of Kafka's default.api.timeout.ms (60 s), which bounds the calls
-inside it."""
+CALL_SLACK_MS: Final = 30_000
+"""How much longer than the look-up inside it a blocking call into the runtime may take before it counts as stuck: an
+idle event loop needs no time at all, a starved machine some."""
 
 CLOSE_TIMEOUT_MS: Final = 5_000
 """How long closing the runtime may take. Measured: under 50 ms."""
@@ -95,11 +118,14 @@ ARROW_BATCH_BYTES_MAX: Final = 8 * 1024 * 1024
 """Bytes of keys, values and headers in one Arrow batch; a larger record is a batch of its own. At 100 B a record this
 is about as much as ARROW_BATCH_ROWS_MAX."""
 
-READ_STALL_TIMEOUT_MS: Final = 120_000
-"""How long a seat's read may go without a record before it fails (Spark: kafkaConsumer.pollTimeoutMs, 120 s)."""
+API_TIMEOUT_MS: Final = 300_000
+"""Bound on one look-up with all its retries, and on a read to which nothing comes: how long a running query waits for
+brokers that are gone. Kafka: default.api.timeout.ms, 60 s; Spark: kafkaConsumer.pollTimeoutMs, 120 s; 5 min here, so
+that a cluster can restart, since an error ends the whole query."""
 
-API_TIMEOUT_MS: Final = 60_000
-"""Bound on one look-up with all its retries. Kafka: default.api.timeout.ms, 60 s."""
+NEXT_BROKER_AFTER_MS: Final = 500
+"""How long one broker may keep silent before the next one is asked as well (RFC 8305 takes 250 ms for connecting
+alone). 20 dead hosts before a good one take 10 s of `STARTUP_TIMEOUT_MS`."""
 
 KEEPALIVE_IDLE_S: Final = 20
 """Silence after which the kernel probes a broker's host, and between its three probes: gone after 80 s. Kafka's

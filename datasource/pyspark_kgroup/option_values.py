@@ -65,8 +65,10 @@ class Option(Generic[T]):
             raise OptionError(f"Option {self.name} is {text!r}: it needs {self.range}{why}.") from None
 
 
-def duration(name: str, default_ms: int, effect: str, *, origin: str, low_ms: int = 1) -> Option[int]:
-    """A row for a time in ms that only the driver needs."""
+def duration(
+    name: str, default_ms: int, effect: str, *, origin: str, low_ms: int = 1, acts: str = "driver"
+) -> Option[int]:
+    """A row for a time in ms."""
     return Option(
         name=name,
         type="int",
@@ -76,6 +78,7 @@ def duration(name: str, default_ms: int, effect: str, *, origin: str, low_ms: in
         effect=effect,
         origin=origin,
         read=number(low_ms, INT_MAX),
+        acts=acts,
     )
 
 

@@ -38,9 +38,10 @@ log = logging.getLogger(__name__)
 class Ticket(InputPartition):
     """One Spark input partition: all that one seat reads in one micro-batch, and all that its task needs."""
 
-    def __init__(self, reads: SeatRanges) -> None:
+    def __init__(self, reads: SeatRanges, stall_timeout_ms: int) -> None:
         super().__init__(reads)
         self.reads = reads
+        self.stall_timeout_ms = stall_timeout_ms
 
 
 class KgroupStreamReader(AdmissionControl, DataSourceStreamReader):
@@ -109,7 +110,8 @@ class KgroupStreamReader(AdmissionControl, DataSourceStreamReader):
         self._joined()  # a replay begins here: the seats are asked back while the batch runs
         self._planned_end = end
         plan = ranges_by_seat(Checkpoint.from_json(start), Checkpoint.from_json(end))
-        return [Ticket(self._reads(seat, ranges)) for seat, ranges in sorted(plan.items())]
+        stall_timeout_ms = self._options.api_timeout_ms
+        return [Ticket(self._reads(seat, ranges), stall_timeout_ms) for seat, ranges in sorted(plan.items())]
 
     def _reads(self, seat: str, ranges: Ranges) -> SeatRanges:
         return SeatRanges(
@@ -122,7 +124,7 @@ class KgroupStreamReader(AdmissionControl, DataSourceStreamReader):
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Read one ticket; needs nothing but the ticket."""
         assert isinstance(partition, Ticket)
-        return read_range(partition.reads)
+        return read_range(partition.reads, stall_timeout_ms=partition.stall_timeout_ms)
 
     # ----------------------------------------------------------------------------------------------- lifetime
 
@@ -148,6 +150,7 @@ class KgroupStreamReader(AdmissionControl, DataSourceStreamReader):
             heartbeat_interval_ms=options.heartbeat_interval_ms,
             metadata_max_age_ms=options.metadata_max_age_ms,
             request_timeout_ms=options.request_timeout_ms,
+            api_timeout_ms=options.api_timeout_ms,
             client_id=options.client_id,
         )
 

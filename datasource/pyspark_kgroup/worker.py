@@ -21,7 +21,7 @@ from confluent_kafka import TopicPartition as AssignedPartition
 
 from pyspark_kgroup.arrow import payload_bytes, record_batches
 from spark_kgroup.errors import BrokerError, DataLoss, KgroupError, OptionError, UnknownTopic, WireError
-from spark_kgroup.limits import ARROW_BATCH_BYTES_MAX, ARROW_BATCH_ROWS_MAX, READ_STALL_TIMEOUT_MS
+from spark_kgroup.limits import API_TIMEOUT_MS, ARROW_BATCH_BYTES_MAX, ARROW_BATCH_ROWS_MAX
 from spark_kgroup.model import ErrorCode, TopicPartition
 
 log = logging.getLogger(__name__)
@@ -71,7 +71,7 @@ class SeatRanges:
     include_headers: bool = False
 
 
-def read_range(reads: SeatRanges, *, stall_timeout_ms: int = READ_STALL_TIMEOUT_MS) -> Iterator[pa.RecordBatch]:
+def read_range(reads: SeatRanges, *, stall_timeout_ms: int = API_TIMEOUT_MS) -> Iterator[pa.RecordBatch]:
     """Read every range to its end, and nothing else.
 
     The records of one partition come in the order of their offsets, those of several partitions mixed. The consumer is

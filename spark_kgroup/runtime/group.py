@@ -14,6 +14,7 @@ from random import Random
 from spark_kgroup.assignors import assignor
 from spark_kgroup.errors import BrokerError, GroupUnsettled, UnknownTopic, WireError
 from spark_kgroup.limits import (
+    API_TIMEOUT_MS,
     COMMIT_TIMEOUT_MS,
     HEARTBEAT_INTERVAL_MS,
     LEAVE_TIMEOUT_MS,
@@ -61,6 +62,7 @@ class GroupSettings:
     heartbeat_interval_ms: int = HEARTBEAT_INTERVAL_MS
     metadata_max_age_ms: int = METADATA_MAX_AGE_MS
     request_timeout_ms: int = REQUEST_TIMEOUT_MS
+    api_timeout_ms: int = API_TIMEOUT_MS
     client_id: str = "spark-kgroup"
     security: Security = field(default_factory=Plaintext)
 
@@ -117,6 +119,7 @@ class Group:
             client_id=settings.client_id,
             security=settings.security,
             request_timeout_ms=settings.request_timeout_ms,
+            api_timeout_ms=settings.api_timeout_ms,
             rng=self._rng,
         )
         self._sessions: dict[str | None, Session] = {}
@@ -248,7 +251,7 @@ class Group:
             UnknownTopic: a subscribed topic does not exist.
         """
         if monotonic_ms() - self._topics_at_ms > max_age_ms:
-            await self._refresh_topics(timeout_ms=self.settings.request_timeout_ms)
+            await self._refresh_topics(timeout_ms=self.settings.api_timeout_ms)
         return self._topics
 
     async def _refresh_topics(self, timeout_ms: int) -> None:

@@ -15,7 +15,7 @@ from concurrent.futures import TimeoutError as FutureTimeout
 from typing import Any, TypeVar
 
 from spark_kgroup.errors import GroupUnsettled
-from spark_kgroup.limits import CALL_TIMEOUT_MS, CLOSE_TIMEOUT_MS
+from spark_kgroup.limits import CALL_SLACK_MS, CLOSE_TIMEOUT_MS
 from spark_kgroup.model import DescribedGroup, TopicDescription, TopicPartition
 from spark_kgroup.runtime.group import Group, GroupSettings, GroupView, SeatView
 
@@ -32,6 +32,7 @@ class GroupRuntime:
 
     def __init__(self, settings: GroupSettings) -> None:
         self.settings = settings
+        self._call_timeout_ms = settings.api_timeout_ms + CALL_SLACK_MS
         self._loop = asyncio.new_event_loop()
         self._group: Group | None = None
         self._thread = threading.Thread(target=self._loop.run_forever, name="kgroup", daemon=True)
@@ -84,7 +85,7 @@ class GroupRuntime:
 
     def wait_until(self, condition: Callable[[GroupView], bool], timeout_ms: int) -> GroupView:
         """The first view for which `condition` holds, or the view after `timeout_ms`."""
-        return self._run(lambda group: group.wait_until(condition, timeout_ms), timeout_ms=timeout_ms + CALL_TIMEOUT_MS)
+        return self._run(lambda group: group.wait_until(condition, timeout_ms), timeout_ms + CALL_SLACK_MS)
 
     def give_up(self, instance_id: str, partitions: frozenset[TopicPartition]) -> None:
         """Tell a seat that nobody reads `partitions` any more; AFTER their positions were committed."""
@@ -137,13 +138,14 @@ class GroupRuntime:
 
     # ---------------------------------------------------------------------------------------------- inside
 
-    def _run(self, work: Callable[[Group], Coroutine[Any, Any, T]], timeout_ms: int = CALL_TIMEOUT_MS) -> T:
+    def _run(self, work: Callable[[Group], Coroutine[Any, Any, T]], timeout_ms: int | None = None) -> T:
         group = self._group
         if group is None:
             raise GroupUnsettled("The group runtime is closed; this stream reader cannot be used any more.")
         return self._call(work(group), timeout_ms)
 
-    def _call(self, work: Coroutine[Any, Any, T], timeout_ms: int = CALL_TIMEOUT_MS) -> T:
+    def _call(self, work: Coroutine[Any, Any, T], timeout_ms: int | None = None) -> T:
+        timeout_ms = timeout_ms or self._call_timeout_ms
         future = asyncio.run_coroutine_threadsafe(work, self._loop)
         try:
             return future.result(timeout_ms / 1000)

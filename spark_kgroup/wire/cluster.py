@@ -22,11 +22,12 @@ from spark_kgroup.errors import (
     ConnectionFailed,
     Disconnected,
     OptionError,
+    ProtocolViolation,
     RequestTimedOut,
     UnknownTopic,
     WireError,
 )
-from spark_kgroup.limits import API_TIMEOUT_MS, REQUEST_TIMEOUT_MS
+from spark_kgroup.limits import API_TIMEOUT_MS, NEXT_BROKER_AFTER_MS, REQUEST_TIMEOUT_MS
 from spark_kgroup.model import DescribedGroup, ErrorCode, TopicDescription, TopicPartition
 from spark_kgroup.wire import messages
 from spark_kgroup.wire.answers import (
@@ -85,12 +86,14 @@ class Cluster:
         client_id: str,
         security: Security | None = None,
         request_timeout_ms: int = REQUEST_TIMEOUT_MS,
+        api_timeout_ms: int = API_TIMEOUT_MS,
         rng: Random | None = None,
     ) -> None:
         self._bootstrap = tuple(bootstrap)
         self._client_id = client_id
         self._security = security or Plaintext()
         self._request_timeout_ms = request_timeout_ms
+        self._api_timeout_ms = api_timeout_ms
         self._rng = rng or Random()
         self._brokers: Mapping[int, Address] = {}
         self._topics: dict[str, TopicDescription] = {}
@@ -112,7 +115,7 @@ class Cluster:
 
     # ----------------------------------------------------------------------------------------------- metadata
 
-    async def metadata(self, topics: Iterable[str] | None, *, timeout_ms: int = API_TIMEOUT_MS) -> ClusterMetadata:
+    async def metadata(self, topics: Iterable[str] | None, *, timeout_ms: int | None = None) -> ClusterMetadata:
         """Fresh metadata of `topics` (None: all), from any broker. Unknown topics are in `errors`.
 
         Raises:
@@ -144,7 +147,7 @@ class Cluster:
         return found
 
     async def list_offsets(
-        self, wanted: Mapping[TopicPartition, int], *, isolation_level: int = 0, timeout_ms: int = API_TIMEOUT_MS
+        self, wanted: Mapping[TopicPartition, int], *, isolation_level: int = 0, timeout_ms: int | None = None
     ) -> dict[TopicPartition, ListedOffset]:
         """Offsets by timestamp (`messages.LATEST`, `messages.EARLIEST`), each from its partition's leader.
 
@@ -214,17 +217,17 @@ class Cluster:
 
     # --------------------------------------------------------------------------------------------- coordinators
 
-    async def open_coordinator(self, group: str, *, timeout_ms: int = API_TIMEOUT_MS) -> Connection:
+    async def open_coordinator(self, group: str, *, timeout_ms: int | None = None) -> Connection:
         """A new connection of the caller's own to the group's coordinator; one attempt.
 
         Raises:
             WireError: not this time; `retriable` says whether trying again makes sense.
         """
         self._coordinators.pop(group, None)
-        async with _bounded(timeout_ms):
+        async with _bounded(timeout_ms or self._api_timeout_ms):
             return await self._open(await self._coordinator(group))
 
-    async def coordinator_call(self, group: str, request: Request, *, timeout_ms: int = API_TIMEOUT_MS) -> Response:
+    async def coordinator_call(self, group: str, request: Request, *, timeout_ms: int | None = None) -> Response:
         """One request to the group's coordinator on a pooled connection.
 
         An answer with NOT_COORDINATOR or COORDINATOR_NOT_AVAILABLE, or an error, makes the next call look the
@@ -234,7 +237,7 @@ class Cluster:
             WireError: no answer; the request may have been carried out, unless it was never sent.
         """
         try:
-            async with _bounded(timeout_ms):
+            async with _bounded(timeout_ms or self._api_timeout_ms):
                 address = self._coordinators.get(group) or await self._coordinator(group)
                 response = await self._at(address, request)
         except WireError:
@@ -254,7 +257,7 @@ class Cluster:
         return self._coordinators[group]
 
     async def committed_offsets(
-        self, group: str, partitions: Iterable[TopicPartition], *, timeout_ms: int = API_TIMEOUT_MS
+        self, group: str, partitions: Iterable[TopicPartition], *, timeout_ms: int | None = None
     ) -> dict[TopicPartition, int | None]:
         """The group's committed offset of each partition, None where there is none.
 
@@ -271,7 +274,7 @@ class Cluster:
 
         return await self._retried(attempt, timeout_ms)
 
-    async def describe_group(self, group: str, *, timeout_ms: int = API_TIMEOUT_MS) -> DescribedGroup:
+    async def describe_group(self, group: str, *, timeout_ms: int | None = None) -> DescribedGroup:
         """The group with all its members; state "Dead" if there is none of that name.
 
         Raises:
@@ -291,15 +294,38 @@ class Cluster:
         """Ask until one answers: brokers we are connected to, then those we know of, then the bootstrap list."""
         connected = (address for address, connection in self._pool.items() if not connection.closed)
         refused: dict[Address, WireError] = {}
-        for address in dict.fromkeys([*connected, *self._brokers.values(), *self._bootstrap]):
-            try:
-                return await self._at(address, request)
-            except WireError as error:
-                refused[address] = error
+        addresses = dict.fromkeys([*connected, *self._brokers.values(), *self._bootstrap])
+        if (answer := await self._first_answer(addresses, request, refused)) is not None:
+            return answer
         if not any(error.retriable for error in refused.values()):
             raise next(iter(refused.values()))
         told = "; ".join(str(e) if str(a) in str(e) else f"{a}: {e}" for a, e in refused.items())
         raise ConnectionFailed(f"No broker could be reached. Check kafka.bootstrap.servers. Tried: {told}")
+
+    async def _first_answer(
+        self, addresses: Iterable[Address], request: Request, refused: dict[Address, WireError]
+    ) -> Response | None:
+        """The first answer, None if all are in `refused`. Silent hosts hold up the next one for a moment only."""
+        left = list(addresses)
+        asked: dict[asyncio.Task[Response], Address] = {}
+        try:
+            while left or asked:
+                if left:
+                    address = left.pop(0)
+                    asked[asyncio.create_task(self._at(address, request), name=f"ask {address}")] = address
+                patience_s = NEXT_BROKER_AFTER_MS / 1000 if left else None
+                done, _ = await asyncio.wait(asked, timeout=patience_s, return_when=asyncio.FIRST_COMPLETED)
+                for task in done:
+                    answered = asked.pop(task)
+                    try:
+                        return task.result()
+                    except WireError as error:
+                        refused[answered] = error
+            return None
+        finally:
+            for task in asked:
+                task.cancel()
+            await asyncio.gather(*asked, return_exceptions=True)
 
     async def _at(self, address: Address, request: Request) -> Response:
         connection = self._pool.get(address)
@@ -328,14 +354,21 @@ class Cluster:
             self._pool[address] = opening.result()
 
     async def _open(self, address: Address) -> Connection:
-        return await Connection.open(
-            address,
-            client_id=self._client_id,
-            security=self._security,
-            request_timeout_ms=self._request_timeout_ms,
-        )
+        try:
+            return await Connection.open(
+                address,
+                client_id=self._client_id,
+                security=self._security,
+                request_timeout_ms=self._request_timeout_ms,
+            )
+        except ProtocolViolation as error:
+            if not self._brokers:
+                raise  # a wrong address
+            # This cluster has answered before: whoever has a broker's address just now will give it back.
+            raise ConnectionFailed(str(error)) from error
 
-    async def _retried(self, attempt: Callable[[], Awaitable[T]], timeout_ms: int) -> T:
+    async def _retried(self, attempt: Callable[[], Awaitable[T]], timeout_ms: int | None) -> T:
+        timeout_ms = timeout_ms or self._api_timeout_ms
         deadline_s = time.monotonic() + timeout_ms / 1000
         backoff = Backoff(self._rng)
         failed: WireError | None = None

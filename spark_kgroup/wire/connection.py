@@ -188,7 +188,8 @@ class Connection:
         except OSError as error:
             self._end(Disconnected(f"{self.address}: {error.strerror or error}."))
         except WireError as error:
-            self._end(error)
+            # From a peer that has spoken Kafka it says something of this connection, not of the peer.
+            self._end(error if self._versions is None else Disconnected(f"The connection was closed here: {error}"))
         except Exception as bug:  # whatever it is, nobody may be left waiting for answers that nobody reads
             log.exception("%s: cannot go on reading", self.address)
             self._end(Disconnected(f"{self.address}: reading failed: {bug!r}."))
