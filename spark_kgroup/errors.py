@@ -9,6 +9,7 @@
     │   ├── RequestTimedOut         retriable: no answer in time
     │   ├── ProtocolViolation       the peer's: bytes that are not Kafka, or not what we can decode
     │   ├── UnsupportedApi          the broker is too old (or too new) for an API we need
+    │   ├── AuthenticationFailed    TLS or SASL: the broker refused us, we refused it, or there was no token
     │   └── BrokerError             a broker answered with an error code
     ├── UnknownTopic                the caller's: a subscribed topic does not exist
     ├── DataLoss                    records we had still to read are gone
@@ -70,6 +71,17 @@ class UnsupportedApi(WireError):
     """The broker does not speak the version of an API that is needed here."""
 
 
+class AuthenticationFailed(WireError):
+    """The broker refused who we are, we refused who it is, or there was no token to show it.
+
+    Retriable only while it may pass: the token endpoint is away, or a broker that knew us before no longer does.
+    """
+
+    def __init__(self, message: str, *, retriable: bool = False) -> None:
+        self.retriable = retriable
+        super().__init__(message)
+
+
 class BrokerError(WireError):
     """A broker answered with an error code.
 
@@ -107,8 +119,10 @@ class FencedInstanceId(GroupError):
         self.instance_id = instance_id
         super().__init__(
             f"Another process took the seat {instance_id!r} in group {group!r} (FENCED_INSTANCE_ID). "
-            "Either a second query or reader runs with the same group and instance id prefix: give each its own "
-            "`instanceIdPrefix`. Or an old driver is still alive: stop it; the newest one keeps the seat."
+            "Either a second query or reader runs with the same group and instance id prefix: give each query its own "
+            "`instanceIdPrefix`; a self-join, or two load()s in one query, are two readers that want every record "
+            "each: give each load() its own `kafka.group.id`. Or an old driver is still alive: stop it; the newest one "
+            "keeps the seat."
         )
 
 

@@ -3,9 +3,10 @@
 import threading
 import time
 from collections import defaultdict
+from collections.abc import Iterator
 from uuid import uuid4
 
-from confluent_kafka import Consumer, KafkaError, Producer, TopicPartition
+from confluent_kafka import Consumer, KafkaError, Message, Producer, TopicPartition
 
 Contents = dict[tuple[int, int], bytes]
 """(partition, offset) -> value: what a topic holds."""
@@ -48,8 +49,8 @@ class Producing:
         assert not self._thread.is_alive()
 
 
-def contents(bootstrap: str, topic: str) -> Contents:
-    """Everything the topic holds now, read to the end of every partition."""
+def messages(bootstrap: str, topic: str) -> Iterator[Message]:
+    """All records that the topic holds now, each partition in order and to its end."""
     consumer = Consumer(
         {
             "bootstrap.servers": bootstrap,
@@ -62,7 +63,6 @@ def contents(bootstrap: str, topic: str) -> Contents:
     try:
         partitions = sorted(consumer.list_topics(topic, 10).topics[topic].partitions)
         consumer.assign([TopicPartition(topic, p, 0) for p in partitions])
-        found: Contents = {}
         unfinished = set(partitions)
         deadline = time.monotonic() + 60
         while unfinished:
@@ -70,14 +70,18 @@ def contents(bootstrap: str, topic: str) -> Contents:
             for message in consumer.consume(1000, 0.2):
                 error = message.error()
                 if error is None:
-                    found[message.partition(), message.offset()] = message.value()
+                    yield message
                 elif error.code() == KafkaError._PARTITION_EOF:
                     unfinished.discard(message.partition())
                 else:
                     raise AssertionError(str(error))
-        return found
     finally:
         consumer.close()
+
+
+def contents(bootstrap: str, topic: str) -> Contents:
+    """Everything the topic holds now, read to the end of every partition."""
+    return {(m.partition(), m.offset()): m.value() for m in messages(bootstrap, topic)}
 
 
 def by_partition(found: Contents) -> dict[int, list[int]]:

@@ -4,9 +4,10 @@ import threading
 from collections.abc import Callable
 from pathlib import Path
 
+import pytest
 from harness.groups import assignment_by_instance, stable_generation
 from harness.kafka import Producing, contents, produce
-from harness.sharing import Sharing
+from harness.sharing import KafkaPythonSharing, Sharing
 from harness.stream import Collected, assert_exactly, await_rows, options, start
 from harness.waiting import wait_for
 from pyspark.sql import DataFrame, SparkSession
@@ -20,8 +21,14 @@ def lags(kafka: ApacheKafka, group: str) -> set[int | None]:
     return {row.lag for row in kafka.describe_group(group)}
 
 
-def test_a_librdkafka_consumer_joins_and_leaves_while_batches_run(
-    spark: SparkSession, apache_kafka: ApacheKafka, new_topic: NewTopic, group: str, tmp_path: Path
+@pytest.mark.parametrize("library", [Sharing, KafkaPythonSharing])
+def test_a_consumer_of_another_library_joins_and_leaves_while_batches_run(
+    spark: SparkSession,
+    apache_kafka: ApacheKafka,
+    new_topic: NewTopic,
+    group: str,
+    tmp_path: Path,
+    library: type[Sharing | KafkaPythonSharing],
 ) -> None:
     topic = new_topic(4)
     server = apache_kafka.bootstrap_servers
@@ -29,7 +36,7 @@ def test_a_librdkafka_consumer_joins_and_leaves_while_batches_run(
     with Producing(server, topic, partitions=4, per_round=20, pause_s=0.1) as producing:
         query = start(spark, options(server, topic, group), tmp_path / "cp", collected)
         wait_for(lambda: len(collected) > 100 or query.exception(), "a running query", 60)
-        with Sharing(server, group, topic) as peer:
+        with library(server, group, topic) as peer:
             wait_for(lambda: len(peer.rows) > 100, "the peer to read its share", 60)
             assert 1 <= len(peer.owned) <= 2
         at_leave = len(collected)
@@ -151,22 +158,3 @@ def test_a_restart_within_the_session_moves_nothing(
     assert stable_generation(apache_kafka, group) == generation
     query.stop()
     assert_exactly(collected, contents(server, topic))
-
-
-def test_a_second_query_on_the_same_seats_fences_the_first(
-    spark: SparkSession, apache_kafka: ApacheKafka, new_topic: NewTopic, group: str, tmp_path: Path
-) -> None:
-    topic = new_topic(2)
-    server = apache_kafka.bootstrap_servers
-    read = options(server, topic, group)
-    produce(server, topic, 20, partitions=2)
-    first, second = Collected(), Collected()
-    older = start(spark, read, tmp_path / "one", first)
-    await_rows(older, first, 20)
-    newer = start(spark, read, tmp_path / "two", second)
-    error = wait_for(older.exception, "the fenced error", 30)
-    assert f"{group}-" in str(error)
-    assert "FENCED_INSTANCE_ID" in str(error)
-    assert "instanceIdPrefix" in str(error)
-    assert newer.isActive
-    newer.stop()
