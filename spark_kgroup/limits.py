@@ -38,7 +38,7 @@ TOKEN_TIMEOUT_MS: Final = 10_000
 """How long one call for an OAUTHBEARER token may take (librdkafka: 20 s; here a seat's heartbeats wait behind it)."""
 
 TOKEN_BYTES_MAX: Final = 1024 * 1024
-"""Largest answer accepted from a token endpoint (Kafka's HttpAccessTokenRetriever: 1 MiB)."""
+"""Largest answer accepted from a token endpoint (ours; tokens have a few KiB)."""
 
 TOKEN_REFRESH_FACTOR: Final = 0.8
 """Part of a token's life after which a new one is fetched. Kafka: sasl.login.refresh.window.factor, 0.8."""

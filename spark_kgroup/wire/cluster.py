@@ -18,6 +18,7 @@ from random import Random
 from typing import Final, TypeVar
 
 from spark_kgroup.errors import (
+    AuthenticationFailed,
     BrokerError,
     ConnectionFailed,
     Disconnected,
@@ -297,8 +298,9 @@ class Cluster:
         addresses = dict.fromkeys([*connected, *self._brokers.values(), *self._bootstrap])
         if (answer := await self._first_answer(addresses, request, refused)) is not None:
             return answer
-        if not any(error.retriable for error in refused.values()):
-            raise next(iter(refused.values()))
+        errors = list(refused.values())
+        if not any(e.retriable for e in errors) or all(isinstance(e, AuthenticationFailed) for e in errors):
+            raise errors[0]
         told = "; ".join(str(e) if str(a) in str(e) else f"{a}: {e}" for a, e in refused.items())
         raise ConnectionFailed(f"No broker could be reached. Check kafka.bootstrap.servers. Tried: {told}")
 

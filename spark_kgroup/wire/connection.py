@@ -3,19 +3,28 @@
 Requests are pipelined; the broker answers them in order. A timeout closes the connection, as Kafka's own clients do:
 the answer may still come, and everything behind it would wait. A caller that is cancelled leaves its answer to nobody
 and the others go on; the timeout of its request stays, or a connection that died in silence would never be noticed.
+
+A SASL session may end before the connection does (KIP-368). When most of it is over, the next request is held back, the
+answers that are due are awaited, and the connection authenticates anew before anything else is sent. So a JoinGroup
+that is parked beyond the end of its session is survived: the broker reads nothing behind it and checks a session only
+when a request arrives, and the first one to arrive is the SaslHandshake, which it accepts even then (Kafka:
+SocketServer.processCompletedReceives). Java's client also waits for its next send.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
+import math
 import socket
+import ssl
 import struct
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from itertools import count
+from random import uniform
 from typing import Final, Self
 
 from spark_kgroup.errors import (
@@ -26,12 +35,21 @@ from spark_kgroup.errors import (
     UnsupportedApi,
     WireError,
 )
-from spark_kgroup.limits import CONNECT_TIMEOUT_MS, FRAME_BYTES_MAX, IN_FLIGHT_MAX, KEEPALIVE_IDLE_S, REQUEST_TIMEOUT_MS
+from spark_kgroup.limits import (
+    CONNECT_TIMEOUT_MS,
+    FRAME_BYTES_MAX,
+    IN_FLIGHT_MAX,
+    KEEPALIVE_IDLE_S,
+    REAUTHENTICATION_FACTORS,
+    REAUTHENTICATION_INTERVAL_MS,
+    REQUEST_TIMEOUT_MS,
+)
 from spark_kgroup.model import ErrorCode
 from spark_kgroup.wire import messages
 from spark_kgroup.wire.codec import correlation_id_of, decode_response, encode_request
 from spark_kgroup.wire.messages import Request, Response
 from spark_kgroup.wire.security import Plaintext, Security
+from spark_kgroup.wire.tls import tls_failure
 
 log = logging.getLogger(__name__)
 
@@ -39,6 +57,12 @@ _SOFTWARE: Final = "spark-kgroup"
 """Our name in the broker's metrics, beside our version (KIP-511)."""
 
 _LENGTH: Final = struct.Struct(">i")
+
+_HINTS: Final = {
+    0: " before it answered anything: does this listener expect TLS (kafka.security.protocol)?",
+    1: " at the first request: does this listener expect SASL (kafka.security.protocol)?",
+}
+"""Why a broker may have closed a connection after so many answers; the first one is to ApiVersions."""
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -71,16 +95,23 @@ class Connection:
         streams: tuple[asyncio.StreamReader, asyncio.StreamWriter],
         *,
         client_id: str,
+        security: Security,
         request_timeout_ms: int,
     ) -> None:
         self.address = address
         self._reader, self._writer = streams
         self._client_id = client_id
+        self._security = security
         self._request_timeout_ms = request_timeout_ms
         self._ids = count(1)
         self._waiting: dict[int, _Waiting] = {}
         self._ended: WireError | None = None
         self._versions: dict[int, tuple[int, int]] | None = None
+        self._answers = 0
+        self._drained = asyncio.Event()
+        self._drained.set()
+        self._renew_at_s = math.inf
+        self._renewing: asyncio.Task[None] | None = None
         self._receiver = asyncio.create_task(self._receive(), name=f"receive from {address}")
 
     @classmethod
@@ -98,21 +129,17 @@ class Connection:
         Raises:
             ConnectionFailed: nobody listens there, or not in time.
             ProtocolViolation: whoever listens there does not speak Kafka.
+            AuthenticationFailed: TLS or SASL did not let us in.
             WireError: it ended, timed out or refused us while being set up.
         """
         security = security or Plaintext()
-        try:
-            async with asyncio.timeout(connect_timeout_ms / 1000):
-                streams = await asyncio.open_connection(address.host, address.port, ssl=security.ssl_context())
-                _keep_alive(streams[1].get_extra_info("socket"))
-        except TimeoutError:
-            raise ConnectionFailed(f"{address} did not accept a connection within {connect_timeout_ms} ms.") from None
-        except OSError as error:
-            raise ConnectionFailed(f"{address}: {error.strerror or error}.") from error
-        connection = cls(address, streams, client_id=client_id, request_timeout_ms=request_timeout_ms)
+        streams = await _connected(address, security.ssl_context(), connect_timeout_ms)
+        connection = cls(
+            address, streams, client_id=client_id, security=security, request_timeout_ms=request_timeout_ms
+        )
         try:
             await connection._negotiate(min(request_timeout_ms, connect_timeout_ms))
-            await security.authenticate(connection)
+            await connection._authenticate()
         except BaseException:
             await connection.close()
             raise
@@ -132,8 +159,10 @@ class Connection:
     async def close(self) -> None:
         """End the connection; whoever still waits gets `Disconnected`. Safe to call twice."""
         self._end(Disconnected(f"The connection to {self.address} was closed here."))
-        self._receiver.cancel()
-        await asyncio.gather(self._receiver, return_exceptions=True)
+        tasks = [task for task in (self._receiver, self._renewing) if task is not None]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
         with suppress(OSError):  # of a connection that had failed already
             await self._writer.wait_closed()
 
@@ -146,10 +175,14 @@ class Connection:
             UnsupportedApi: the broker does not speak this version of the API.
             RequestTimedOut: no answer in time; the connection is closed.
             Disconnected: the connection ended.
+            AuthenticationFailed: our SASL session was over and could not be renewed; the connection is closed.
             ProtocolViolation: the answer cannot be decoded.
         """
         self._check_version(request)
-        return await self._exchange(request, timeout_ms or self._request_timeout_ms)
+        timeout_ms = timeout_ms or self._request_timeout_ms
+        if self._renewing is not None or asyncio.get_running_loop().time() >= self._renew_at_s:
+            await self._renewed(request, timeout_ms)
+        return await self._exchange(request, timeout_ms)
 
     async def _exchange(self, request: Request, timeout_ms: int) -> Response:
         if self._ended is not None:
@@ -163,6 +196,7 @@ class Connection:
         told = f"{self.address} did not answer {_name(request)} within {timeout_ms} ms."
         timer = loop.call_later(timeout_ms / 1000, self._overdue, correlation_id, told)
         self._waiting[correlation_id] = _Waiting(type(request), answer, timer)
+        self._drained.clear()
         self._writer.write(frame)
         return await answer
 
@@ -183,8 +217,9 @@ class Connection:
                     )
                 self._answer(await self._reader.readexactly(length))
         except asyncio.IncompleteReadError:
-            hint = " before it answered anything: does this listener expect TLS or SASL?" if not self._versions else "."
-            self._end(Disconnected(f"{self.address} closed the connection{hint}"))
+            self._end(Disconnected(f"{self.address} closed the connection{_HINTS.get(self._answers, '.')}"))
+        except ssl.SSLError as error:  # with TLS 1.3, that a broker refuses our certificate comes after the handshake
+            self._end(tls_failure(self.address, error))
         except OSError as error:
             self._end(Disconnected(f"{self.address}: {error.strerror or error}."))
         except WireError as error:
@@ -206,6 +241,9 @@ class Connection:
                 waiting.answer.set_exception(error)
         waiting.timer.cancel()
         del self._waiting[correlation_id]
+        self._answers += 1
+        if not self._waiting:
+            self._drained.set()
 
     def _end(self, error: WireError) -> None:
         if self._ended is not None:
@@ -216,8 +254,45 @@ class Connection:
             if not waiting.answer.done():
                 waiting.answer.set_exception(_again(error))
         self._waiting.clear()
+        self._drained.set()
         # Not close(): that waits for a peer that reads no more to take what is still to be sent.
         self._writer.transport.abort()
+
+    # ----------------------------------------------------------------------------------------- authentication
+
+    async def _authenticate(self) -> None:
+        """Prove who we are, and note when that must be done again."""
+        lifetime_ms = await self._security.authenticate(self.address, self._ask)
+        if lifetime_ms:
+            wait_ms = max(REAUTHENTICATION_INTERVAL_MS, lifetime_ms * uniform(*REAUTHENTICATION_FACTORS))
+            self._renew_at_s = asyncio.get_running_loop().time() + wait_ms / 1000
+
+    async def _ask(self, request: Request) -> Response:
+        """As `call`, for what authentication itself sends."""
+        self._check_version(request)
+        return await self._exchange(request, min(self._request_timeout_ms, CONNECT_TIMEOUT_MS))
+
+    async def _renewed(self, request: Request, timeout_ms: int) -> None:
+        """Hold `request` back until the SASL session is renewed; all who call meanwhile wait for the same renewal."""
+        if self._renewing is None:
+            self._renewing = asyncio.create_task(self._renew(), name=f"authenticate anew at {self.address}")
+        try:
+            async with asyncio.timeout(timeout_ms / 1000):
+                await asyncio.shield(self._renewing)  # a caller that is cancelled must not end it halfway
+        except TimeoutError:
+            told = f"{self.address}: {_name(request)} waited {timeout_ms} ms to authenticate anew."
+            self._end(Disconnected(f"The connection to {self.address} was closed here: {told}"))
+            raise RequestTimedOut(told) from None
+
+    async def _renew(self) -> None:
+        try:
+            await self._drained.wait()
+            if not self.closed:
+                await self._authenticate()
+        except WireError as error:
+            self._end(error)  # whoever waits for the renewal finds this when it sends
+        finally:
+            self._renewing = None
 
     # ----------------------------------------------------------------------------------------------- versions
 
@@ -245,6 +320,26 @@ class Connection:
             )
 
 
+async def _connected(
+    address: Address, context: ssl.SSLContext | None, timeout_ms: int
+) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+    """A TCP connection, with TLS if there is a `context`."""
+    what = "accept a connection" if context is None else "finish a TLS handshake"
+    try:
+        async with asyncio.timeout(timeout_ms / 1000):
+            streams = await asyncio.open_connection(address.host, address.port, ssl=context)
+            _keep_alive(streams[1].get_extra_info("socket"))
+            return streams
+    except TimeoutError:
+        raise ConnectionFailed(f"{address} did not {what} within {timeout_ms} ms.") from None
+    except ssl.SSLError as error:
+        raise tls_failure(address, error) from None
+    except OSError as error:
+        broken = context is not None and isinstance(error, ConnectionResetError | ConnectionAbortedError)
+        hint = " in the TLS handshake: does this listener speak TLS (kafka.security.protocol)?" if broken else "."
+        raise ConnectionFailed(f"{address}: {error.strerror or error}{hint}") from error
+
+
 @cache
 def _software_version() -> str:
     try:
@@ -267,4 +362,6 @@ def _name(request: Request) -> str:
 
 def _again(error: WireError) -> WireError:
     """The same error for one more caller: a raised exception carries its caller's traceback, so none is shared."""
-    return type(error)(*error.args)
+    again = type(error).__new__(type(error), *error.args)
+    again.__dict__.update(error.__dict__)
+    return again

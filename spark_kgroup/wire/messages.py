@@ -13,6 +13,8 @@
 | OffsetFetch | 8 | 3.0 | 9 adds the member under the consumer protocol, 10 has topic ids |
 | ListOffsets | 7 | 3.0 | |
 | DescribeGroups | 5 | 2.4 | instance ids |
+| SaslHandshake | 1 | 1.0 | tokens travel in SaslAuthenticate (KIP-152) |
+| SaslAuthenticate | 2 | 2.5 | session lifetime (KIP-368) |
 
 All of them are served by Apache Kafka `OLDEST_KAFKA` and every later release up to 4.3. (Version 9 of the two would
 need 3.7: 3.6 has it as unstable.)
@@ -43,6 +45,8 @@ from kio.schema.offset_commit.v8 import OffsetCommitRequest, OffsetCommitRespons
 from kio.schema.offset_commit.v8.request import OffsetCommitRequestPartition, OffsetCommitRequestTopic
 from kio.schema.offset_fetch.v8 import OffsetFetchRequest, OffsetFetchResponse
 from kio.schema.offset_fetch.v8.request import OffsetFetchRequestGroup, OffsetFetchRequestTopics
+from kio.schema.sasl_authenticate.v2 import SaslAuthenticateRequest, SaslAuthenticateResponse
+from kio.schema.sasl_handshake.v1 import SaslHandshakeRequest, SaslHandshakeResponse
 from kio.schema.sync_group.v5 import SyncGroupRequest, SyncGroupResponse
 from kio.schema.sync_group.v5.request import SyncGroupRequestAssignment
 from kio.schema.types import BrokerId, GroupId, TopicName
@@ -64,6 +68,8 @@ Request = (
     | OffsetFetchRequest
     | ListOffsetsRequest
     | DescribeGroupsRequest
+    | SaslHandshakeRequest
+    | SaslAuthenticateRequest
 )
 Response = (
     ApiVersionsResponse
@@ -78,6 +84,8 @@ Response = (
     | OffsetFetchResponse
     | ListOffsetsResponse
     | DescribeGroupsResponse
+    | SaslHandshakeResponse
+    | SaslAuthenticateResponse
 )
 
 ApiVersionsRequestV0: Final = api_versions_v0.ApiVersionsRequest
@@ -96,6 +104,8 @@ RESPONSE_OF: Final[Mapping[type[Request], type[Response]]] = {
     OffsetFetchRequest: OffsetFetchResponse,
     ListOffsetsRequest: ListOffsetsResponse,
     DescribeGroupsRequest: DescribeGroupsResponse,
+    SaslHandshakeRequest: SaslHandshakeResponse,
+    SaslAuthenticateRequest: SaslAuthenticateResponse,
 }
 """Which response answers which request."""
 
@@ -238,6 +248,16 @@ def describe_groups(group: str) -> DescribeGroupsRequest:
     return DescribeGroupsRequest(groups=(GroupId(group),), include_authorized_operations=False)
 
 
+def sasl_handshake(mechanism: str) -> SaslHandshakeRequest:
+    """Begin to authenticate, or to do it again (KIP-368)."""
+    return SaslHandshakeRequest(mechanism=mechanism)
+
+
+def sasl_authenticate(said: bytes) -> SaslAuthenticateRequest:
+    """One message of a mechanism."""
+    return SaslAuthenticateRequest(auth_bytes=said)
+
+
 def _by_topic(partitions: Iterable[TopicPartition]) -> list[tuple[str, list[TopicPartition]]]:
     return [(topic, list(found)) for topic, found in groupby(sorted(partitions), key=lambda tp: tp.topic)]
 
@@ -268,6 +288,8 @@ __all__ = [
     "OffsetFetchResponse",
     "Request",
     "Response",
+    "SaslAuthenticateResponse",
+    "SaslHandshakeResponse",
     "SyncGroupResponse",
     "describe_groups",
     "find_coordinator",
@@ -279,5 +301,7 @@ __all__ = [
     "offset_commit",
     "offset_commit_errors",
     "offset_fetch",
+    "sasl_authenticate",
+    "sasl_handshake",
     "sync_group",
 ]

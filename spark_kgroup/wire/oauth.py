@@ -1,0 +1,263 @@
+"""OAUTHBEARER tokens: where they come from, and how long one serves (RFC 7628, KIP-255, KIP-768)."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import http.client
+import json
+import logging
+import re
+import ssl
+import threading
+import time
+from collections.abc import Callable, Mapping
+from concurrent.futures import Future
+from dataclasses import dataclass, field
+from typing import Any, Final
+from urllib.parse import urlencode, urlsplit
+
+from spark_kgroup.errors import AuthenticationFailed, OptionError
+from spark_kgroup.limits import TOKEN_BYTES_MAX, TOKEN_REFRESH_FACTOR, TOKEN_RETRY_MS, TOKEN_TIMEOUT_MS
+from spark_kgroup.wire.tls import trust
+
+log = logging.getLogger(__name__)
+
+_VALUE: Final = re.compile(r"[-_~+/.a-zA-Z0-9]+=*")
+_EXTENSION_NAME: Final = re.compile(r"(?!auth$)[A-Za-z]+")
+_EXTENSION_VALUE: Final = re.compile(r"[\x21-\x7e \t\r\n]+")
+"""What a broker accepts (OAuthBearerClientInitialResponse); `auth` is the token's own place."""
+
+_REFUSALS: Final = frozenset({400, 401, 403})
+"""HTTP statuses after which asking again with the same credentials is of no use (RFC 6749, section 5.2)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Token:
+    """One OAUTHBEARER token.
+
+    Attributes:
+        value: what the broker checks, mostly a JWT (RFC 6750: b64token).
+        wall_expires_at_s: seconds since the epoch.
+        extensions: sent beside it (KIP-342).
+    """
+
+    value: str = field(repr=False)
+    wall_expires_at_s: float
+    extensions: Mapping[str, str] = field(default_factory=dict)
+
+    def initial_response(self) -> bytes:
+        """The client's first message (RFC 7628, section 3.1).
+
+        Raises:
+            AuthenticationFailed: it is no token that a broker would take.
+        """
+        if not _VALUE.fullmatch(self.value):
+            raise AuthenticationFailed(
+                "OAUTHBEARER: what came as a token is none (RFC 6750 allows letters, digits and -._~+/, with = at its "
+                "end). Check the token function or the token endpoint."
+            )
+        for name, value in self.extensions.items():
+            if not (_EXTENSION_NAME.fullmatch(name) and _EXTENSION_VALUE.fullmatch(value)):
+                raise AuthenticationFailed(
+                    f"OAUTHBEARER: the extension {name!r} cannot be sent (RFC 7628: names have letters only and are "
+                    "not 'auth', values are printable ASCII). Check kafka.sasl.oauthbearer.extensions."
+                )
+        pairs = [f"auth=Bearer {self.value}", *(f"{name}={value}" for name, value in self.extensions.items())]
+        return "\x01".join(["n,,", *pairs, "\x01"]).encode()
+
+
+TokenProvider = Callable[[], Token]
+"""Returns a new token; may block, for at most `TOKEN_TIMEOUT_MS`."""
+
+
+class TokenCache:
+    """The newest token, fetched anew when most of its life is over. Belongs to one event loop."""
+
+    def __init__(self, provider: TokenProvider) -> None:
+        self._provider = provider
+        self._token: Token | None = None
+        self._wall_refresh_at_s = 0.0
+        self._fetching: Future[Token] | None = None
+
+    async def token(self) -> Token:
+        """A token that lives; all who ask while one is fetched share it, or its failure.
+
+        Raises:
+            AuthenticationFailed: none is to be had, and the last one has expired.
+        """
+        if self._token is not None and time.time() < self._wall_refresh_at_s:
+            return self._token
+        try:
+            return self._keep(await self._fetched())
+        except AuthenticationFailed as error:
+            if self._token is None or self._token.wall_expires_at_s <= time.time():
+                raise
+            log.warning("%s The token at hand serves until it expires.", error)
+            self._wall_refresh_at_s = time.time() + TOKEN_RETRY_MS / 1000
+            return self._token
+
+    async def _fetched(self) -> Token:
+        if self._fetching is None or self._fetching.done():
+            self._fetching = _in_a_thread(self._provider)
+        try:
+            async with asyncio.timeout(TOKEN_TIMEOUT_MS / 1000):
+                return await asyncio.wrap_future(self._fetching)
+        except TimeoutError:
+            self._fetching = None  # it may never return: the next caller tries anew
+            raise AuthenticationFailed(f"OAUTHBEARER: no token within {TOKEN_TIMEOUT_MS} ms.", retriable=True) from None
+        except AuthenticationFailed as error:  # shared, so each caller raises an error of its own
+            raise AuthenticationFailed(str(error), retriable=error.retriable) from None
+
+    def _keep(self, token: Token) -> Token:
+        now_s = time.time()
+        if token.wall_expires_at_s <= now_s:
+            raise AuthenticationFailed(
+                "OAUTHBEARER: the token is new and has expired already. Check this machine's clock, and that the "
+                "expiry is given in seconds since the epoch.",
+                retriable=True,
+            )
+        self._token = token
+        self._wall_refresh_at_s = now_s + (token.wall_expires_at_s - now_s) * TOKEN_REFRESH_FACTOR
+        return token
+
+
+def _in_a_thread(provider: TokenProvider) -> Future[Token]:
+    """Run `provider` in a daemon thread: one that never returns delays neither the event loop nor the process's end."""
+    future: Future[Token] = Future()
+    future.set_running_or_notify_cancel()  # a wait that was given up cannot cancel it any more
+
+    def run() -> None:
+        try:
+            future.set_result(provider())
+        except AuthenticationFailed as error:
+            future.set_exception(error)
+        except Exception as error:  # a user's function may raise anything
+            log.debug("the token function failed", exc_info=True)
+            told = f"OAUTHBEARER: the token function failed with {type(error).__name__}: {error}"
+            future.set_exception(AuthenticationFailed(told, retriable=True))
+
+    threading.Thread(target=run, name="kgroup token", daemon=True).start()
+    return future
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClientCredentials:
+    """A `TokenProvider`: OIDC client credentials (RFC 6749, section 4.4), librdkafka's sasl.oauthbearer.method=oidc.
+
+    Attributes:
+        endpoint: sasl.oauthbearer.token.endpoint.url.
+        client_id: sasl.oauthbearer.client.id.
+        client_secret: sasl.oauthbearer.client.secret.
+        scope: sasl.oauthbearer.scope.
+        extensions: sasl.oauthbearer.extensions, for the broker.
+        ca_location: https.ca.location, PEM file or directory; without it and `ca_pem`, what this system trusts.
+        ca_pem: https.ca.pem, the same as text.
+
+    Raises:
+        OptionError: the endpoint is no URL, or a CA cannot be read.
+    """
+
+    endpoint: str
+    client_id: str
+    client_secret: str = field(repr=False)
+    scope: str | None = None
+    extensions: Mapping[str, str] = field(default_factory=dict)
+    ca_location: str | None = None
+    ca_pem: str | None = field(default=None, repr=False)
+    _context: ssl.SSLContext | None = field(init=False, repr=False, compare=False, default=None)
+
+    def __post_init__(self) -> None:
+        url = urlsplit(self.endpoint)
+        if url.scheme not in ("http", "https") or not url.hostname:
+            raise OptionError(
+                "kafka.sasl.oauthbearer.token.endpoint.url is not http(s)://HOST[:PORT]/PATH: give the URL at which "
+                "the identity provider hands out tokens."
+            )
+        if url.scheme == "https":
+            context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+            trust(context, self.ca_location, self.ca_pem, "https.ca")
+            object.__setattr__(self, "_context", context)
+
+    def __call__(self) -> Token:
+        """Ask the endpoint for a token; blocks.
+
+        Raises:
+            AuthenticationFailed: it refused, or could not be asked.
+        """
+        now_s = time.time()
+        status, body = self._post()
+        try:
+            said = json.loads(body)
+        except ValueError:
+            said = None
+        if status != http.HTTPStatus.OK:
+            raise AuthenticationFailed(self._refusal(status, said), retriable=status not in _REFUSALS)
+        try:
+            value = str(said["access_token"])
+            expires_at_s = now_s + float(said["expires_in"]) if "expires_in" in said else _expiry_of(value)
+        except (KeyError, TypeError, ValueError):
+            raise AuthenticationFailed(
+                f"{self._name} answered with no token and expiry (access_token, expires_in). "
+                "Check kafka.sasl.oauthbearer.token.endpoint.url."
+            ) from None
+        return Token(value, expires_at_s, self.extensions)
+
+    def _post(self) -> tuple[int, bytes]:
+        """HTTP status and body. Redirects are not followed: the secret is for this host only."""
+        url = urlsplit(self.endpoint)
+        assert url.hostname, "checked when it was made"
+        form = {"grant_type": "client_credentials", **({"scope": self.scope} if self.scope else {})}
+        basic = base64.b64encode(f"{self.client_id}:{self.client_secret}".encode()).decode()
+        headers = {
+            "Authorization": f"Basic {basic}",
+            "Content-Type": "application/x-www-form-urlencoded",
+            "Accept": "application/json",
+        }
+        timeout_s = TOKEN_TIMEOUT_MS / 1000
+        connection = (
+            http.client.HTTPSConnection(url.hostname, url.port, timeout=timeout_s, context=self._context)
+            if self._context
+            else http.client.HTTPConnection(url.hostname, url.port, timeout=timeout_s)
+        )
+        try:
+            path = (url.path or "/") + (f"?{url.query}" if url.query else "")
+            connection.request("POST", path, urlencode(form), headers)
+            response = connection.getresponse()
+            return response.status, response.read(TOKEN_BYTES_MAX)
+        except ssl.SSLCertVerificationError as error:
+            raise AuthenticationFailed(
+                f"{self._name} shows a certificate that is not trusted here ({error.verify_message}). Set "
+                "kafka.https.ca.location (or kafka.https.ca.pem) to the CA that issued it."
+            ) from None
+        except (OSError, http.client.HTTPException) as error:
+            raise AuthenticationFailed(
+                f"{self._name} cannot be asked: {error or type(error).__name__}.", retriable=True
+            ) from None
+        finally:
+            connection.close()
+
+    def _refusal(self, status: int, said: Any) -> str:
+        """What the endpoint said, in RFC 6749's words if it used them (`error`, `error_description`)."""
+        words = (
+            [str(said[name]) for name in ("error", "error_description") if said.get(name)] if _is_object(said) else []
+        )
+        told = ": ".join([f"{self._name} answered HTTP {status}", *words])
+        fix = "kafka.sasl.oauthbearer.client.id, .client.secret and .scope" if status in _REFUSALS else "its log"
+        return f"{told}. Client {self.client_id!r}. Check {fix}."
+
+    @property
+    def _name(self) -> str:
+        url = urlsplit(self.endpoint)  # without its query, and without a user in it
+        port = f":{url.port}" if url.port else ""
+        return f"OAUTHBEARER: the token endpoint {url.scheme}://{url.hostname}{port}{url.path}"
+
+
+def _is_object(said: Any) -> bool:
+    return isinstance(said, dict)
+
+
+def _expiry_of(jwt: str) -> float:
+    """The `exp` claim of a JWT, in seconds since the epoch (RFC 7519); a ValueError or KeyError if there is none."""
+    _, payload, _ = jwt.split(".")
+    return float(json.loads(base64.urlsafe_b64decode(payload + "=" * (-len(payload) % 4)))["exp"])

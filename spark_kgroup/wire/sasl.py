@@ -1,0 +1,159 @@
+"""SASL over Kafka's own requests (KIP-43, KIP-152): SaslHandshake, then SaslAuthenticate until the mechanism is done.
+
+A mechanism is a generator: it yields what the client says and is sent what the broker answers.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Awaitable, Callable, Generator
+from datetime import timedelta
+from functools import partial
+from typing import TYPE_CHECKING, Final, Literal, Self
+
+from scramp import ScramClient, ScramException
+
+from spark_kgroup.errors import AuthenticationFailed, OptionError
+from spark_kgroup.limits import AUTHENTICATION_GRACE_MS
+from spark_kgroup.model import ErrorCode
+from spark_kgroup.wire import messages
+from spark_kgroup.wire.oauth import Token, TokenCache, TokenProvider
+
+if TYPE_CHECKING:
+    from spark_kgroup.wire.security import Send
+
+log = logging.getLogger(__name__)
+
+Mechanism = Literal["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", "OAUTHBEARER"]
+
+MECHANISMS: Final[tuple[Mechanism, ...]] = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", "OAUTHBEARER")
+
+Exchange = Generator[bytes, bytes, None]
+"""Yields what the client says next, is sent the broker's answer; raises AuthenticationFailed if that is no good."""
+
+
+class Login:
+    """One way to log in, as often as a connection needs it. Belongs to one event loop."""
+
+    def __init__(self, mechanism: Mechanism, who: str, begin: Callable[[], Awaitable[Exchange]]) -> None:
+        self._mechanism = mechanism
+        self._who = who
+        self._begin = begin
+        self._known = False
+        self._refused_since_s: float | None = None
+
+    @classmethod
+    def with_password(cls, mechanism: Mechanism, username: str, password: str) -> Self:
+        """PLAIN or SCRAM.
+
+        Raises:
+            OptionError: the mechanism's rules allow no such user or password.
+        """
+        start = plain if mechanism == "PLAIN" else partial(scram, mechanism)
+
+        async def begin() -> Exchange:
+            return start(username, password)
+
+        next(start(username, password))  # a user or password that cannot be said is found out now
+        return cls(mechanism, f"user {username!r} (kafka.sasl.username, kafka.sasl.password)", begin)
+
+    @classmethod
+    def with_tokens(cls, provider: TokenProvider) -> Self:
+        """OAUTHBEARER."""
+        tokens = TokenCache(provider)
+
+        async def begin() -> Exchange:
+            return oauthbearer(await tokens.token())
+
+        return cls("OAUTHBEARER", "the bearer of this token (kafka.sasl.oauthbearer.*)", begin)
+
+    async def authenticate(self, address: object, send: Send) -> int:
+        """Log in: see `Security.authenticate`.
+
+        A cluster that has known us may refuse us for `AUTHENTICATION_GRACE_MS` before that is final: a broker that
+        starts may not have its users yet, and a token endpoint may be away.
+        """
+        try:
+            lifetime_ms = await self._exchange(address, send)
+        except AuthenticationFailed as error:
+            now_s = time.monotonic()
+            self._refused_since_s = self._refused_since_s or now_s
+            if self._known and now_s - self._refused_since_s < AUTHENTICATION_GRACE_MS / 1000:
+                error.retriable = True
+            raise
+        self._known, self._refused_since_s = True, None
+        return lifetime_ms
+
+    async def _exchange(self, address: object, send: Send) -> int:
+        exchange = await self._begin()
+        said = next(exchange)
+        self._check_handshake(address, await send(messages.sasl_handshake(self._mechanism)))
+        while True:
+            answer = await send(messages.sasl_authenticate(said))
+            assert isinstance(answer, messages.SaslAuthenticateResponse)
+            if int(answer.error_code) != ErrorCode.NONE:
+                told = answer.error_message or ErrorCode.name_of(int(answer.error_code))
+                raise AuthenticationFailed(
+                    f"{address} refused {self._mechanism} for {self._who}: {told.rstrip('.')}. Check both, and that "
+                    "the cluster knows them for this mechanism."
+                )
+            try:
+                said = exchange.send(answer.auth_bytes)
+            except StopIteration:
+                return answer.session_lifetime // timedelta(milliseconds=1)
+            except AuthenticationFailed as error:
+                raise AuthenticationFailed(f"{address}, {self._mechanism} for {self._who}: {error}") from None
+
+    def _check_handshake(self, address: object, answer: messages.Response) -> None:
+        assert isinstance(answer, messages.SaslHandshakeResponse)
+        code = int(answer.error_code)
+        if code == ErrorCode.UNSUPPORTED_SASL_MECHANISM:
+            raise AuthenticationFailed(
+                f"{address} does not have kafka.sasl.mechanism={self._mechanism} enabled: this listener has "
+                f"{', '.join(sorted(answer.mechanisms)) or 'none'}."
+            )
+        if code == ErrorCode.ILLEGAL_SASL_STATE:
+            raise AuthenticationFailed(
+                f"{address} is a listener without SASL: check kafka.security.protocol and the port."
+            )
+        if code != ErrorCode.NONE:
+            raise AuthenticationFailed(f"{address} refused SaslHandshake with {ErrorCode.name_of(code)}.")
+
+
+def plain(username: str, password: str) -> Exchange:
+    """RFC 4616: the password as it is, so use it over TLS only."""
+    yield f"\0{username}\0{password}".encode()
+
+
+def scram(mechanism: str, username: str, password: str) -> Exchange:
+    """RFC 5802 without channel binding; the broker must prove that it knows the password, too.
+
+    Raises:
+        OptionError: when started, if SASLprep (RFC 4013) allows no such user or password.
+    """
+    try:
+        client = ScramClient([mechanism], username, password)
+        client_first = client.get_client_first()
+    except ScramException:
+        raise OptionError(
+            f"kafka.sasl.username or kafka.sasl.password holds characters that {mechanism} does not allow (RFC 4013)."
+        ) from None
+    try:
+        server_first = yield client_first.encode()
+        client.set_server_first(server_first.decode())
+        server_final = yield client.get_client_final().encode()
+        client.set_server_final(server_final.decode())
+    except (ScramException, UnicodeDecodeError):
+        raise AuthenticationFailed(
+            "the broker did not prove that it knows the password (its SCRAM message or signature is wrong): is this "
+            "the broker you mean?"
+        ) from None
+
+
+def oauthbearer(token: Token) -> Exchange:
+    """RFC 7628: the token; a broker that refuses it says why and waits for a lone 0x01 before it ends."""
+    problem = yield token.initial_response()
+    if problem:
+        yield b"\x01"
+        raise AuthenticationFailed(f"the broker refused the token: {problem.decode(errors='replace')}")

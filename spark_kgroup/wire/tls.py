@@ -1,0 +1,156 @@
+"""TLS: a context from librdkafka's properties, and what went wrong in words that name them."""
+
+from __future__ import annotations
+
+import ssl
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING, Final
+
+from spark_kgroup.errors import AuthenticationFailed, ConnectionFailed, OptionError, WireError
+
+if TYPE_CHECKING:
+    from spark_kgroup.wire.security import SecuritySettings
+
+_UNTRUSTED: Final = (
+    "the broker's certificate is not from a CA that is trusted here: set kafka.ssl.ca.location (or kafka.ssl.ca.pem) "
+    "to the CA that issued it"
+)
+_WRONG_HOST: Final = (
+    "the broker's certificate is for another host: connect by a name that stands in it, issue it for this one, or turn "
+    "the check off with kafka.ssl.endpoint.identification.algorithm=none"
+)
+_VERIFICATION: Final = {
+    9: "the broker's certificate is not valid yet: check this machine's clock and the broker's certificate",
+    10: "the broker's certificate has expired: renew it on the broker",
+    18: _UNTRUSTED,
+    19: _UNTRUSTED,
+    20: _UNTRUSTED,
+    21: _UNTRUSTED,
+    62: _WRONG_HOST,
+    64: _WRONG_HOST,
+}
+"""OpenSSL's X509_V_ERR codes (x509_vfy.h)."""
+
+_OUR_CERTIFICATE: Final = (
+    "set kafka.ssl.certificate.location and kafka.ssl.key.location (or the .pem ones) to a certificate that the "
+    "broker's truststore accepts"
+)
+_REQUIRED: Final = f"the broker requires a client certificate: {_OUR_CERTIFICATE}"
+_NOT_ACCEPTED: Final = f"the broker does not accept our client certificate, or requires one: {_OUR_CERTIFICATE}"
+_NO_TLS: Final = "what listens there does not speak TLS: check kafka.security.protocol and the port"
+_NO_COMMON: Final = "no TLS version or cipher in common: TLS 1.2 or newer is needed"
+_REASONS: Final = {
+    "TLSV13_ALERT_CERTIFICATE_REQUIRED": _REQUIRED,
+    "SSLV3_ALERT_BAD_CERTIFICATE": _NOT_ACCEPTED,
+    "SSLV3_ALERT_CERTIFICATE_UNKNOWN": _NOT_ACCEPTED,
+    "SSLV3_ALERT_CERTIFICATE_EXPIRED": f"our client certificate has expired: {_OUR_CERTIFICATE}",
+    "TLSV1_ALERT_UNKNOWN_CA": _NOT_ACCEPTED,
+    "SSLV3_ALERT_HANDSHAKE_FAILURE": f"{_NO_COMMON}; or {_NOT_ACCEPTED}",
+    "TLSV1_ALERT_PROTOCOL_VERSION": _NO_COMMON,
+    "UNSUPPORTED_PROTOCOL": _NO_COMMON,
+    "WRONG_VERSION_NUMBER": _NO_TLS,
+    "RECORD_LAYER_FAILURE": _NO_TLS,
+}
+"""OpenSSL's reasons; an alert is what the broker says of us."""
+
+
+def client_context(settings: SecuritySettings) -> ssl.SSLContext:
+    """TLS 1.2 or newer, with the CAs, the client certificate and the checks that `settings` ask for.
+
+    Raises:
+        OptionError: a file cannot be read, a PEM is none, a key does not fit.
+    """
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    context.check_hostname = settings.verify_hostname and settings.verify_certificate
+    context.verify_mode = ssl.CERT_REQUIRED if settings.verify_certificate else ssl.CERT_NONE
+    trust(context, settings.ca_location, settings.ca_pem, "ssl.ca")
+    _identify(context, settings)
+    return context
+
+
+def trust(context: ssl.SSLContext, location: str | None, pem: str | None, option: str) -> None:
+    """Add certificate authorities: those at `location`, those in `pem`, or else those that this system trusts.
+
+    Args:
+        context: gets them.
+        location: a PEM file, or a directory of them under their hashes.
+        pem: the same as text.
+        option: ssl.ca or https.ca, for error messages.
+
+    Raises:
+        OptionError: they cannot be read.
+    """
+    if location is None and pem is None:
+        context.load_default_certs()
+        return
+    if location is not None and Path(location).is_dir():
+        context.load_verify_locations(capath=location)
+        return
+    name = f"kafka.{option}.pem" if location is None else f"kafka.{option}.location"
+    text = pem if location is None else _read(location, name)
+    try:
+        context.load_verify_locations(cadata=text)
+    except (ssl.SSLError, ValueError):  # ValueError: not ASCII, or empty
+        raise OptionError(f"{name} holds no certificate in PEM form (-----BEGIN CERTIFICATE-----).") from None
+
+
+def _identify(context: ssl.SSLContext, settings: SecuritySettings) -> None:
+    """Present this client's certificate, if it has one."""
+    certificate = _text(settings.certificate_location, settings.certificate_pem, "ssl.certificate")
+    key = _text(settings.key_location, settings.key_pem, "ssl.key")
+    if certificate is None:
+        if key is not None:
+            raise OptionError("kafka.ssl.key is given without its certificate: set kafka.ssl.certificate.location too.")
+        return
+    asked = []
+
+    def password() -> str:  # without it, OpenSSL would ask the terminal
+        asked.append(True)
+        return settings.key_password or ""
+
+    # The ssl module loads from files only; the folder is for this user alone and gone at once.
+    with TemporaryDirectory(prefix="kgroup-tls-") as folder:
+        path = Path(folder, "client.pem")
+        path.write_text(f"{key or ''}\n{certificate}")
+        try:
+            context.load_cert_chain(path, password=password)
+        except (ssl.SSLError, ValueError) as error:
+            raise OptionError(_key_problem(error, asked=bool(asked), given=bool(settings.key_password))) from None
+
+
+def _key_problem(error: Exception, *, asked: bool, given: bool) -> str:
+    if asked:
+        told = "does not open the key" if given else "is missing, but the key is encrypted"
+        return f"kafka.ssl.key.password {told} (kafka.ssl.key.location or .pem)."
+    if getattr(error, "reason", None) == "KEY_VALUES_MISMATCH":
+        return "kafka.ssl.key is not the key of kafka.ssl.certificate: give the pair."
+    return (
+        "kafka.ssl.certificate and kafka.ssl.key do not hold a certificate and its private key in PEM form: give both, "
+        "or a file that holds both. A PKCS12 store becomes PEM by `openssl pkcs12 -in store.p12 -nodes`."
+    )
+
+
+def _text(location: str | None, pem: str | None, option: str) -> str | None:
+    return pem if location is None else _read(location, f"kafka.{option}.location")
+
+
+def _read(location: str, name: str) -> str:
+    try:
+        return Path(location).read_text()
+    except OSError as error:
+        raise OptionError(f"{name}: cannot read {location!r} on this machine: {error.strerror}.") from None
+    except UnicodeDecodeError:
+        raise OptionError(f"{name}: {location!r} is not in PEM form (a text file).") from None
+
+
+def tls_failure(address: object, error: ssl.SSLError) -> WireError:
+    """What an error of the ssl module means; retriable unless it is about certificates or protocols."""
+    if isinstance(error, ssl.SSLCertVerificationError):
+        told = _VERIFICATION.get(error.verify_code, "the broker's certificate was not accepted: check it")
+        return AuthenticationFailed(f"{address}: {told}. ({error.verify_message})")
+    reason = error.reason or ""
+    if reason in _REASONS:
+        return AuthenticationFailed(f"{address}: {_REASONS[reason]}. ({reason})")
+    return ConnectionFailed(f"{address}: TLS failed: {reason or error}. Does this listener speak TLS?")
