@@ -2,8 +2,10 @@
 
 import asyncio
 import logging
+import socket
+import time
 from collections.abc import Awaitable, Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from random import Random
 from typing import Any
@@ -35,6 +37,7 @@ from spark_kgroup.errors import (
     UnknownTopic,
     UnsupportedApi,
 )
+from spark_kgroup.limits import CONNECT_TIMEOUT_MS, NEXT_BROKER_AFTER_MS, REQUEST_TIMEOUT_MS, STARTUP_TIMEOUT_MS
 from spark_kgroup.model import ErrorCode, MemberIdentity, TopicPartition
 from spark_kgroup.wire import messages
 from spark_kgroup.wire.cluster import Cluster, ListedOffset
@@ -236,6 +239,11 @@ def logged() -> Iterator[list[str]]:
         logger.removeHandler(handler)
 
 
+def talk_garbage(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    writer.write(b"\xff" * 100)
+    writer.close()
+
+
 Scenario = Callable[[World], Awaitable[None]]
 
 
@@ -311,6 +319,78 @@ async def test_bootstrap_addresses_are_tried_in_turn(world: World) -> None:
     assert world.brokers[1].connections == 1
     await cluster.metadata(["a"])
     assert world.brokers[1].connections == 1, "who answered once is asked first, on the same connection"
+    await cluster.close()
+    await world.brokers[0].start()
+
+
+@in_a_world()
+async def test_silent_bootstrap_hosts_do_not_use_up_the_time_for_the_start(world: World) -> None:
+    with ExitStack() as silent:
+        hosts = [silent.enter_context(socket.create_server(("127.0.0.1", 0))) for _ in range(3)]  # nobody accepts
+        dead = [Address("127.0.0.1", host.getsockname()[1]) for host in hosts]
+        cluster = world.cluster(bootstrap=[*dead, world.brokers[0].address])
+        began = time.monotonic()
+        assert "a" in (await cluster.metadata(["a"], timeout_ms=STARTUP_TIMEOUT_MS)).topics
+        assert 3 * NEXT_BROKER_AFTER_MS / 1000 <= time.monotonic() - began < CONNECT_TIMEOUT_MS / 1000
+        await cluster.close()
+
+
+@in_a_world(nodes=2)
+async def test_a_known_broker_that_falls_silent_holds_up_no_look_up(world: World) -> None:
+    cluster = world.cluster()
+    await cluster.metadata(["a"])
+    world.first["Metadata"] = [None]  # the request on the open connection is never answered
+    began = time.monotonic()
+    await cluster.metadata(["a"])
+    assert world.asked(messages.MetadataRequest, node=1) == 1
+    assert time.monotonic() - began < REQUEST_TIMEOUT_MS / 1000 / 2
+    await cluster.close()
+
+
+@in_a_world()
+async def test_garbage_where_a_broker_stood_is_waited_out(world: World) -> None:
+    cluster = world.cluster()
+    await cluster.metadata(["a"])
+    port = world.brokers[0].address.port
+    await world.brokers[0].stop()
+    garbage = await asyncio.start_server(talk_garbage, "127.0.0.1", port)
+    with logged() as told:
+        asking = asyncio.create_task(cluster.metadata(["a"]))
+        await until(lambda: told)
+        assert "TLS or HTTP port" in told[0]
+        garbage.close()
+        await garbage.wait_closed()
+        await world.brokers[0].start()
+        assert "a" in (await asking).topics
+        assert len(told) == 1, "one warning, however often it is tried again"
+    await cluster.close()
+
+
+@in_a_world()
+async def test_garbage_at_a_first_contact_is_an_error_at_once(world: World) -> None:
+    garbage = await asyncio.start_server(talk_garbage, "127.0.0.1", 0)
+    cluster = world.cluster(bootstrap=[Address(*garbage.sockets[0].getsockname())])
+    with pytest.raises(ProtocolViolation, match="TLS or HTTP port"):
+        await cluster.metadata(["a"])
+    garbage.close()
+    await garbage.wait_closed()
+    await cluster.close()
+
+
+@in_a_world()
+async def test_every_look_up_has_the_clusters_own_bound(world: World) -> None:
+    cluster = world.cluster(api_timeout_ms=200)
+    await world.brokers[0].stop()
+    look_ups = (
+        cluster.metadata(["a"]),
+        cluster.list_offsets({A0: messages.LATEST}),
+        cluster.committed_offsets("g", [A0]),
+        cluster.describe_group("g"),
+    )
+    for asking in look_ups:
+        async with asyncio.timeout(5):
+            with pytest.raises((ConnectionFailed, RequestTimedOut)):
+                await asking
     await cluster.close()
     await world.brokers[0].start()
 
