@@ -28,6 +28,8 @@ from spark_kgroup.limits import (
     HEARTBEAT_INTERVAL_MS,
     HEARTBEAT_JITTER,
     REBALANCE_TIMEOUT_MS,
+    RETRY_BACKOFF_JITTER,
+    RETRY_BACKOFF_MAX_MS,
     RETRY_BACKOFF_MS,
     SESSION_TIMEOUT_MS,
 )
@@ -133,7 +135,7 @@ class ClassicMember:
 
     Args:
         config: how the member presents itself.
-        jitter: gives a number in [0, 1) for each heartbeat; passed in so that a simulation repeats.
+        jitter: gives a number in [0, 1) for each heartbeat and retry; passed in so that a simulation repeats.
 
     """
 
@@ -155,6 +157,7 @@ class ClassicMember:
         self._assigned_in = NO_GENERATION
         self._protocol = ""
         self._reason = "start"
+        self._retries = 0
         self._timers: dict[_Timer, int] = {}
 
     # -------------------------------------------------------------------------------------------- the outside
@@ -338,6 +341,7 @@ class ClassicMember:
         return self._refused("SyncGroup", event.error, now_ms)
 
     def _synced(self, assignment: frozenset[TopicPartition], now_ms: int) -> list[fx.Effect]:
+        self._retries = 0
         added = assignment - self.held
         self.assigned, self._assigned_in = assignment, self.identity.generation
         self.held |= added
@@ -416,7 +420,7 @@ class ClassicMember:
             self._cut_off(now_ms)
             return [fx.Connect(reason=f"{api}: {ErrorCode.name_of(error)}")]
         if error in _TRY_AGAIN:
-            self._timers[_Timer.RETRY] = now_ms + RETRY_BACKOFF_MS
+            self._timers[_Timer.RETRY] = now_ms + self._next_backoff_ms()
             return []
         if error in _MEMBERSHIP_OVER:
             return self._membership_over(f"{api}: {ErrorCode.name_of(error)}", error)
@@ -424,6 +428,12 @@ class ClassicMember:
             return self._fail(FencedInstanceId(self.config.group, self.config.instance_id or ""))
         told = _REJECTIONS.get(error) or f"{api} failed with {ErrorCode.name_of(error)}, which retrying cannot mend"
         return self._fail(GroupRejected(f"Group {self.config.group!r} will not have us: {told}."))
+
+    def _next_backoff_ms(self) -> int:
+        """Twice as long with each retry in a row, within `RETRY_BACKOFF_JITTER` (Kafka: ExponentialBackoff)."""
+        wait_ms = min(RETRY_BACKOFF_MS << min(self._retries, 16), RETRY_BACKOFF_MAX_MS)
+        self._retries += 1
+        return int(wait_ms * (1 + RETRY_BACKOFF_JITTER * (2 * self._jitter() - 1)))
 
     def _membership_over(self, reason: str, error: int) -> list[fx.Effect]:
         # ILLEGAL_GENERATION: the coordinator still knows the member id (AbstractCoordinator.resetStateOnResponseError)

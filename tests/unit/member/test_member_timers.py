@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from spark_kgroup.limits import HEARTBEAT_JITTER, RETRY_BACKOFF_MS
+from spark_kgroup.limits import HEARTBEAT_JITTER, RETRY_BACKOFF_JITTER, RETRY_BACKOFF_MAX_MS, RETRY_BACKOFF_MS
 from spark_kgroup.member import effects as fx
 from spark_kgroup.member.classic import State
 from spark_kgroup.model import ErrorCode
@@ -157,11 +157,35 @@ def test_a_newcomer_without_a_connection_has_no_session_to_lose():
 
 @pytest.mark.parametrize("error", AGAIN)
 def test_a_join_is_tried_again_after_the_backoff(error: int):
-    driver = Driver().into(State.JOINING)
+    driver = Driver(jitter=0.5).into(State.JOINING)
     assert driver.answer_join(error=error) == []
     assert driver.after(RETRY_BACKOFF_MS - 1) == []
     assert isinstance(request_in(driver.after(1)), fx.JoinRequest)
     assert driver.after(RETRY_BACKOFF_MS) == [], "once"
+
+
+@pytest.mark.parametrize("jitter", [0.0, 0.5, 0.999999])
+def test_retries_in_a_row_wait_longer_until_a_generation_is_complete(jitter: float):
+    # Kafka: retry.backoff.ms, retry.backoff.max.ms (ExponentialBackoff).
+    driver = Driver(jitter=jitter).into(State.JOINING)
+    factor = 1 + RETRY_BACKOFF_JITTER * (2 * jitter - 1)
+    waits = [refused_for_ms(driver) for _ in range(6)]
+    assert waits == [int(wait_ms * factor) for wait_ms in (100, 200, 400, 800, 1000, 1000)]
+    assert RETRY_BACKOFF_MAX_MS == 1000
+    driver.answer_join()
+    driver.answer_sync(0)
+    driver.answer_beat(ErrorCode.REBALANCE_IN_PROGRESS)
+    assert refused_for_ms(driver) == int(RETRY_BACKOFF_MS * factor)
+
+
+def refused_for_ms(driver: Driver) -> int:
+    """Refuse the join that was sent; after how long it is sent again."""
+    driver.answer_join(error=ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)
+    due_at_ms = driver.machine.next_wakeup_at_ms()
+    assert due_at_ms is not None
+    wait_ms = due_at_ms - driver.now_ms
+    assert isinstance(request_in(driver.after(wait_ms)), fx.JoinRequest)
+    return wait_ms
 
 
 def test_a_sync_that_may_be_tried_again_becomes_a_join_after_the_backoff():
