@@ -1,0 +1,312 @@
+"""A Spark application in processes of its own, to be killed, stopped and started again.
+
+Its folder holds all that outlives it: `checkpoint`, `sink`, and beside them `progress.jsonl` (Spark's progress, one
+object per line), `failure.txt` (the query's error) and `driver.log`.
+"""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, Literal, NamedTuple, Self
+
+import pyarrow.parquet as pq
+
+from harness.waiting import wait_for
+
+_HERE = Path(__file__).parent
+_LOGGED = "after sink, before commit log"
+
+
+class Row(NamedTuple):
+    """One record as the sink holds it."""
+
+    topic: str
+    partition: int
+    offset: int
+    value: bytes
+    batch_id: int
+
+
+class Process(NamedTuple):
+    pid: int
+    parent: int
+    state: str
+    command: str
+
+
+class Application:
+    """One query in a driver of its own: Python, JVM, stream reader and workers, one terminal session.
+
+    A context manager that leaves no process. A second one on the same folder is the restart.
+
+    Args:
+        folder: where everything lies; made if it is missing.
+        read: options of the kgroup stream.
+        sink: Spark's own file sink, or a foreachBatch function with the batch id as key.
+        trigger: a processing time, or "availableNow".
+        stop_at: one of the points in `harness/stop_points`, or "after sink, before commit log".
+        conf: Spark's configuration beyond what is set here.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        read: dict[str, str],
+        *,
+        sink: Literal["files", "batches"] = "files",
+        trigger: str = "200 milliseconds",
+        master: str = "local[2]",
+        stop_at: str | None = None,
+        conf: dict[str, str] | None = None,
+    ) -> None:
+        self.folder = folder
+        self.stop_at = stop_at
+        self._sink = sink
+        self._settings = {
+            "read": read,
+            "sink": sink,
+            "trigger": trigger,
+            "master": master,
+            "conf": {**_conf(folder / "temporary"), **(conf or {})},
+        }
+        self._process: subprocess.Popen[bytes] | None = None
+
+    # -------------------------------------------------------------------------------------------- lifetime
+
+    def start(self) -> Self:
+        """Start the driver; returns at once."""
+        assert self._process is None, "an application starts once: make another one for the restart"
+        for made in ("temporary", "stop"):
+            (self.folder / made).mkdir(parents=True, exist_ok=True)
+        for left in ("failure.txt", "stop/reached", "stop/released"):
+            (self.folder / left).unlink(missing_ok=True)
+        (self.folder / "application.json").write_text(json.dumps(self._settings))
+        with (self.folder / "driver.log").open("ab") as log:
+            self._process = subprocess.Popen(
+                [sys.executable, "-P", _HERE / "driver_program.py", self.folder],
+                stdin=subprocess.PIPE,
+                stdout=log,
+                stderr=log,
+                env=self._environment(),
+                cwd=self.folder,  # `python -m` puts it on the path: there must be no sources in it
+                start_new_session=True,
+            )
+        return self
+
+    def _environment(self) -> dict[str, str]:
+        return {
+            **os.environ,
+            "PYSPARK_PYTHON": sys.executable,
+            "PYSPARK_DRIVER_PYTHON": sys.executable,
+            "PYTHONPATH": str(_HERE / "stop_points"),
+            "TMPDIR": str(self.folder / "temporary"),
+            "KGROUP_STOP_AT": self.stop_at or "",
+            "KGROUP_STOP_FOLDER": str(self.folder / "stop"),
+        }
+
+    def __enter__(self) -> Self:
+        return self if self._process is not None else self.start()
+
+    def __exit__(self, *_: object) -> None:
+        self.kill()
+
+    def kill(self) -> None:
+        """SIGKILL to every process of the session."""
+        self._signal_all(signal.SIGKILL, done=lambda _: False)
+        self._close()
+
+    def stop(self, timeout_s: float = 60) -> None:
+        """Stop the query and end the driver in good order; a failed query is an error."""
+        self._driver.stdin.close()
+        assert self.await_end(timeout_s) == 0, self.failure() or self._told()
+
+    def await_end(self, timeout_s: float = 120) -> int:
+        """Wait for the driver to end, and all its children; returns its exit code."""
+        code = self._driver.wait(timeout_s)
+        wait_for(lambda: not self.processes(), "all processes of the application to end", timeout_s)
+        self._close()
+        return code
+
+    def _close(self) -> None:
+        if self._process is not None:
+            self._process.stdin.close()
+            self._process.wait(30)
+
+    @property
+    def _driver(self) -> Any:
+        assert self._process is not None, "the application was not started"
+        return self._process
+
+    # ------------------------------------------------------------------------------------------- processes
+
+    def processes(self) -> list[Process]:
+        """All processes of the session, without those that are dead and not buried."""
+        command = ["ps", "-ww", "-o", "pid=,ppid=,state=,args=", "-s", str(self._driver.pid)]
+        listing = subprocess.run(command, check=False, capture_output=True, text=True).stdout
+        rows = [line.split(maxsplit=3) for line in listing.splitlines()]
+        return [Process(int(pid), int(parent), state, args) for pid, parent, state, args in rows if state != "Z"]
+
+    @property
+    def driver_pid(self) -> int:
+        return int(self._driver.pid)
+
+    @property
+    def jvm_pid(self) -> int:
+        """The driver's JVM; waits for it to be there."""
+
+        def found() -> list[int]:
+            children = [p for p in self.processes() if p.parent == self.driver_pid]
+            return [p.pid for p in children if "java" in p.command.split()[0]]
+
+        return wait_for(found, "the driver's JVM")[0]
+
+    @property
+    def reader_pid(self) -> int:
+        """The stream reader's process; waits for it to be there."""
+
+        def found() -> list[int]:
+            return [p.pid for p in self.processes() if "python_streaming_source_runner" in p.command]
+
+        return wait_for(found, "the stream reader's process", 60)[0]
+
+    @property
+    def worker_pids(self) -> list[int]:
+        """Python workers of the executors, as many as there are now: children of Spark's Python daemons."""
+        daemons = [p for p in self.processes() if "pyspark.daemon" in p.command]
+        forks = {p.pid for p in daemons}
+        return sorted(p.pid for p in daemons if p.parent in forks)
+
+    def pause(self) -> None:
+        """SIGSTOP to every process of the session."""
+        self._signal_all(signal.SIGSTOP, done=lambda process: process.state == "T")
+
+    def resume(self) -> None:
+        """SIGCONT to every process of the session."""
+        self._signal_all(signal.SIGCONT, done=lambda process: process.state != "T")
+
+    def _signal_all(self, number: signal.Signals, done: Any) -> None:
+        """Until `done` holds for every process: some are born while others are told."""
+
+        def all_done() -> bool:
+            waiting = [process.pid for process in self.processes() if not done(process)]
+            for pid in waiting:
+                with suppress(ProcessLookupError):
+                    os.kill(pid, number)
+            return not waiting
+
+        wait_for(all_done, f"{number.name} to reach every process", every_s=0.01)
+
+    # ---------------------------------------------------------------------------------------------- points
+
+    def await_stop_point(self, timeout_s: float = 60) -> None:
+        """Wait until the process has reached the named point, and stands there."""
+        if self.stop_at == _LOGGED and self._sink == "files":
+            self._catch_between_logs(timeout_s)
+            return
+        self._wait(lambda: (self.folder / "stop" / "reached").exists(), f"the point {self.stop_at!r}", timeout_s)
+
+    def release(self) -> None:
+        """Let the process go on from where it stands."""
+        (self.folder / "stop" / "released").touch()
+        if self.stop_at == _LOGGED and self._sink == "files":
+            os.kill(self.jvm_pid, signal.SIGCONT)
+
+    def _catch_between_logs(self, timeout_s: float) -> None:
+        """Spark's file sink runs no Python: stop the JVM when its log has a batch that the commit log has not.
+
+        A try may come late; the next batch is another one.
+        """
+        deadline = time.monotonic() + timeout_s
+        jvm = self.jvm_pid
+        batch_id = max(_newest(self.folder / "sink" / "_spark_metadata"), _newest(self.folder / "checkpoint/commits"))
+        while True:
+            batch_id += 1
+            sunk = self.folder / "sink" / "_spark_metadata" / str(batch_id)
+            left_s = deadline - time.monotonic()
+            self._wait(sunk.exists, f"a batch to stand at {self.stop_at!r} (now {batch_id})", left_s, every_s=0.001)
+            os.kill(jvm, signal.SIGSTOP)
+            wait_for(lambda: next(p.state for p in self.processes() if p.pid == jvm) == "T", "the JVM to stand still")
+            if not (self.folder / "checkpoint" / "commits" / str(batch_id)).exists():
+                return
+            os.kill(jvm, signal.SIGCONT)
+
+    # ------------------------------------------------------------------------------------------- the query
+
+    def failure(self) -> str | None:
+        """The query's error text, None while it has none."""
+        told = self.folder / "failure.txt"
+        return told.read_text() if told.exists() else None
+
+    def batches_done(self) -> int:
+        """How many batches are in Spark's commit log."""
+        return _newest(self.folder / "checkpoint" / "commits") + 1
+
+    def progress(self) -> list[dict[str, Any]]:
+        """What Spark reported, oldest first; all runs on this folder."""
+        path = self.folder / "progress.jsonl"
+        return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+
+    def await_rows(self, count: int, timeout_s: float = 120) -> list[Row]:
+        """Wait until the sink holds `count` rows, and return what it holds."""
+        return self._wait(lambda: found if len(found := rows(self.folder)) >= count else [], f"{count} rows", timeout_s)
+
+    def _wait(self, condition: Any, what: str, timeout_s: float, every_s: float = 0.05) -> Any:
+        """As `wait_for`; a driver that has ended is an error at once."""
+
+        def alive_and_so() -> Any:
+            if (value := condition()) or self._driver.poll() is None:
+                return value
+            raise AssertionError(f"the driver ended while {what} was awaited: {self.failure() or self._told()}")
+
+        return wait_for(alive_and_so, what, timeout_s, every_s)
+
+    def _told(self) -> str:
+        return (self.folder / "driver.log").read_text(errors="replace")[-4000:]
+
+
+def rows(folder: Path) -> list[Row]:
+    """What the application's sink holds, batch by batch: of Spark's file sink, only what its log names."""
+    logged = folder / "sink" / "_spark_metadata"
+    if logged.exists():
+        return [row for batch_id in sorted(_numbers(logged)) for row in _sunk(logged / str(batch_id), batch_id)]
+    parts = {int(path.stem.removeprefix("batch-")): path for path in (folder / "sink").glob("batch-*.parquet")}
+    return [row for batch_id, path in sorted(parts.items()) for row in _read(path, batch_id)]
+
+
+def _sunk(entry: Path, batch_id: int) -> list[Row]:
+    """Rows of one batch of Spark's file sink, whose log is a version and then one JSON object for each file."""
+    files = [json.loads(line)["path"].removeprefix("file://") for line in entry.read_text().splitlines()[1:]]
+    return [row for file in files for row in _read(Path(file), batch_id)]
+
+
+def _read(file: Path, batch_id: int) -> list[Row]:
+    columns = pq.read_table(file, columns=["topic", "partition", "offset", "value"], partitioning=None).to_pydict()
+    return [Row(*values, batch_id) for values in zip(*columns.values(), strict=True)]
+
+
+def _numbers(folder: Path) -> list[int]:
+    return [int(path.name) for path in folder.iterdir() if path.name.isdecimal()] if folder.exists() else []
+
+
+def _newest(folder: Path) -> int:
+    """The newest batch in one of Spark's logs, -1 if there is none."""
+    return max(_numbers(folder), default=-1)
+
+
+def _conf(temporary: Path) -> dict[str, str]:
+    return {
+        "spark.ui.enabled": "false",
+        "spark.sql.shuffle.partitions": "2",
+        "spark.driver.host": "127.0.0.1",
+        "spark.driver.bindAddress": "127.0.0.1",
+        "spark.local.dir": str(temporary),
+        # What is killed cannot clean up: everything temporary lies in the folder. C1 alone starts with less CPU time.
+        "spark.driver.extraJavaOptions": f"-Djava.io.tmpdir={temporary} -XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
+        # The file sink's log stays as it is written, one entry for each batch, so that a row's batch can be told.
+        "spark.sql.streaming.fileSink.log.compactInterval": "1000000",
+    }

@@ -1,0 +1,91 @@
+"""The program of a driver process under test: one kgroup query, until its standard input ends.
+
+Started by `harness.application`, with a folder that holds `application.json`. Needs nothing of the harness but the stop
+points, which are on its PYTHONPATH.
+"""
+
+import json
+import os
+import select
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pyarrow.parquet as pq
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.streaming import StreamingQuery
+from pyspark.sql.streaming.listener import StreamingQueryListener
+from sitecustomize import reach
+
+
+class Progress(StreamingQueryListener):
+    """Appends each progress of the query to a file, one JSON object per line."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+
+    def onQueryStarted(self, event: Any) -> None: ...
+
+    def onQueryProgress(self, event: Any) -> None:
+        with self._path.open("a") as file:
+            print(json.dumps(json.loads(event.progress.json)), file=file)
+
+    def onQueryIdle(self, event: Any) -> None: ...
+
+    def onQueryTerminated(self, event: Any) -> None: ...
+
+
+def keyed_by_batch(folder: Path) -> Callable[[DataFrame, int], None]:
+    """A foreachBatch sink with the batch id as key: a later attempt at a batch replaces an earlier one, whole."""
+    folder.mkdir(exist_ok=True)
+
+    def write(frame: DataFrame, batch_id: int) -> None:
+        unfinished = folder / f".{batch_id}"
+        pq.write_table(frame.toArrow(), unfinished)
+        os.replace(unfinished, folder / f"batch-{batch_id}.parquet")
+        reach("after sink, before commit log")
+
+    return write
+
+
+def start(spark: SparkSession, folder: Path, settings: dict[str, Any]) -> StreamingQuery:
+    frame = spark.readStream.format("kgroup").options(**settings["read"]).load()
+    writer = frame.select("topic", "partition", "offset", "value").writeStream
+    if settings["sink"] == "files":
+        writer = writer.format("parquet").option("path", str(folder / "sink"))
+    else:
+        writer = writer.foreachBatch(keyed_by_batch(folder / "sink"))
+    trigger = settings["trigger"]
+    when = {"availableNow": True} if trigger == "availableNow" else {"processingTime": trigger}
+    return writer.option("checkpointLocation", str(folder / "checkpoint")).trigger(**when).start()
+
+
+def watch(query: StreamingQuery) -> None:
+    """Until the query ends, with its error if it failed, or until our standard input does."""
+    while query.isActive:
+        if select.select([sys.stdin], [], [], 0.1)[0]:
+            query.stop()
+    if (error := query.exception()) is not None:
+        raise error
+
+
+def main(folder: Path) -> None:
+    settings = json.loads((folder / "application.json").read_text())
+    builder = SparkSession.builder.master(settings["master"]).appName(folder.name)
+    for name, value in settings["conf"].items():
+        builder = builder.config(name, value)
+    spark = builder.getOrCreate()
+    spark.sparkContext.setLogLevel("WARN")
+    spark.streams.addListener(Progress(folder / "progress.jsonl"))
+    try:
+        watch(start(spark, folder, settings))
+    except Exception as error:
+        (folder / "failure.txt").write_text(str(error))
+        raise
+    finally:
+        spark.stop()
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]))
