@@ -1,0 +1,111 @@
+"""`python -m chaos --minutes 10 --seed 7`: random faults, then a verdict; exit code 1 if a promise was broken."""
+
+import argparse
+import random
+import shutil
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from rich.console import Console
+from rich.table import Table
+
+from chaos.checks import Violation, verdict
+from chaos.evidence import Evidence
+from chaos.schedule import LANES, schedule
+from chaos.world import World
+
+_SHOWN_MAX = 12
+"""Violations of one promise that are printed; the folder that is kept has them all."""
+
+
+class Diary:
+    """Prints one line per event, with the time since the beginning."""
+
+    def __init__(self, console: Console) -> None:
+        self._console = console
+        self._began = time.monotonic()
+        self._lock = threading.Lock()
+
+    def __call__(self, who: str, line: str) -> None:
+        with self._lock:
+            at = time.monotonic() - self._began
+            self._console.print(f"[dim]{time.strftime('%H:%M:%S')} {at:7.1f} s[/]  [cyan]{who:8}[/] {line}")
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="chaos", description=__doc__)
+    parser.add_argument("--minutes", type=float, default=10.0)
+    parser.add_argument("--seed", type=int, default=None, help="of all that is random; a new one if it is not given")
+    asked = parser.parse_args()
+    seed = asked.seed if asked.seed is not None else random.SystemRandom().randrange(1_000_000)
+    console = Console(width=None if sys.stdout.isatty() else 200)
+    folder = Path(tempfile.mkdtemp(prefix="kgroup-chaos-"))
+    console.print(f"[bold]seed {seed}[/], {asked.minutes:g} minutes; everything lies in {folder}")
+    _print_schedule(console, seed, asked.minutes)
+    kept = True
+    try:
+        kept = _run(console, folder, seed, asked.minutes)
+    except KeyboardInterrupt:
+        console.print("interrupted: everything is ended")
+        kept = False
+        return 130
+    finally:
+        if kept:
+            console.print(f"[red]kept for you to look at: {folder} (seed {seed})")
+        else:
+            shutil.rmtree(folder, ignore_errors=True)
+    return 1 if kept else 0
+
+
+def _run(console: Console, folder: Path, seed: int, minutes: float) -> bool:
+    """Whether the run's folder is worth keeping."""
+    say = Diary(console)
+    with World(folder, seed, minutes, say) as world:
+        say("world", "three brokers are up; queries and producers start")
+        world.run(lambda: say("world", _progress(world)))
+        world.drain()
+        evidence = world.evidence()
+    found = verdict(evidence)
+    _print_verdict(console, evidence, found)
+    for failure in world.failures:
+        console.print(f"[red]the world itself failed: {failure}")
+    (folder / "violations.txt").write_text("\n".join(f"{name}: {v}" for name, all_ in found.items() for v in all_))
+    return any(found.values()) or bool(world.failures)
+
+
+def _progress(world: World) -> str:
+    batches = ", ".join(f"{query.name} {query.batches_done}" for query in (world.main, world.second))
+    return f"{world.sent:,} records sent; batches done: {batches}"
+
+
+def _print_schedule(console: Console, seed: int, minutes: float) -> None:
+    for lane in LANES:
+        events = schedule(lane, seed, minutes)
+        told = "; ".join(f"+{e.gap_s:g} {e.fault.name}" + (f" {e.lasts_s:g}" if e.lasts_s else "") for e in events)
+        console.print(f"  [cyan]{lane:8}[/] {told}", highlight=False)
+
+
+def _print_verdict(console: Console, evidence: Evidence, found: Mapping[str, Sequence[Violation]]) -> None:
+    records = sum(map(len, evidence.topics.values()))
+    console.print(
+        f"\n{records:,} committed records in {len(evidence.log_ends)} partitions, {len(evidence.forbidden):,} aborted; "
+        + "; ".join(f"{reader.name} read {len(reader.rows):,}" for reader in evidence.readers)
+    )
+    for application in evidence.applications:
+        exposed = sum(span.end - span.first for span in application.exposed())
+        console.print(f"{application.name}: {len(application.batches)} batches, {exposed:,} offsets exposed by losses")
+    table = Table("promise", "verdict")
+    for name, violations in found.items():
+        table.add_row(name, f"[red]{len(violations)} violations" if violations else "[green]kept")
+    console.print(table)
+    for name, violations in found.items():
+        for violation in violations[:_SHOWN_MAX]:
+            console.print(f"[red]{name}[/]: {violation.where}: {violation.what}", highlight=False)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,112 @@
+"""Gathers the evidence of a run: checkpoints, sinks, the topics, the coordinator's log, the brokers' own logs."""
+
+import json
+import re
+import struct
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Final
+
+from confluent_kafka import Consumer
+from confluent_kafka import TopicPartition as KafkaPartition
+from harness.application import rows
+from harness.kafka import messages
+
+from chaos.evidence import ApplicationEvidence, Batch, Delivered, Expulsion
+from chaos.queries import Query
+from pyspark_kgroup.checkpoint import EMPTY, Checkpoint
+from spark_kgroup.model import TopicPartition
+
+_OFFSET_COMMIT_KEYS: Final = (0, 1)
+
+_REMOVED: Final = re.compile(r"^(\S+ \S+),(\d+) .*Member (\S+)-[0-9a-f-]{36} in group (\S+) has failed, removing it")
+"""Kafka: GroupMetadataManager, a member's session is over. A member id is its instance id and a UUID."""
+
+
+def application_evidence(query: Query, expulsions: Sequence[Expulsion]) -> ApplicationEvidence:
+    """All that a query leaves in its folder. It must not run any more."""
+    return ApplicationEvidence(
+        name=query.name,
+        batches=list(_batches(query.folder / "checkpoint")),
+        rows=[Delivered(TopicPartition(row.topic, row.partition), row.offset, row.value) for row in rows(query.folder)],
+        expulsions=[*expulsions, *query.expulsions()],
+        failures=query.failures,
+    )
+
+
+def _batches(checkpoint: Path) -> Iterator[Batch]:
+    start = EMPTY
+    for path in _numbered(checkpoint / "offsets"):
+        # The version, Spark's own metadata, and then one line for each source: there is one.
+        end = Checkpoint.from_json(json.loads(path.read_text().splitlines()[2]))
+        yield Batch(
+            number=int(path.name),
+            start=start,
+            end=end,
+            wall_planned_at_s=path.stat().st_mtime,
+            done=(checkpoint / "commits" / path.name).exists(),
+        )
+        start = end
+
+
+def _numbered(folder: Path) -> list[Path]:
+    found = [path for path in folder.iterdir() if path.name.isdecimal()] if folder.exists() else []
+    return sorted(found, key=lambda path: int(path.name))
+
+
+def committed_records(bootstrap: str, topic: str) -> dict[TopicPartition, dict[int, bytes]]:
+    """What a read_committed reader finds: partition -> offset -> value."""
+    found: dict[TopicPartition, dict[int, bytes]] = {}
+    for message in messages(bootstrap, topic):
+        found.setdefault(TopicPartition(topic, message.partition()), {})[message.offset()] = message.value()
+    return found
+
+
+def log_ends(bootstrap: str, partitions: Sequence[TopicPartition]) -> dict[TopicPartition, int]:
+    """One past the last offset of each partition, markers included."""
+    consumer = Consumer({"bootstrap.servers": bootstrap, "group.id": "unused", "log_level": 0})
+    try:
+        return {tp: consumer.get_watermark_offsets(KafkaPartition(*tp), timeout=30)[1] for tp in partitions}
+    finally:
+        consumer.close()
+
+
+def group_commits(bootstrap: str, group: str) -> list[tuple[TopicPartition, int]]:
+    """Every offset commit of the group, in order (Kafka: OffsetCommitKey v0 and v1, OffsetCommitValue)."""
+    found = []
+    for message in messages(bootstrap, "__consumer_offsets"):
+        key, value = message.key(), message.value()
+        version, length = struct.unpack_from(">hh", key)
+        at = 4 + length
+        if version not in _OFFSET_COMMIT_KEYS or key[4:at].decode() != group or value is None:
+            continue
+        (topic_length,) = struct.unpack_from(">h", key, at)
+        topic = key[at + 2 : at + 2 + topic_length].decode()
+        (partition,) = struct.unpack_from(">i", key, at + 2 + topic_length)
+        _, offset = struct.unpack_from(">hq", value)
+        found.append((TopicPartition(topic, partition), offset))
+    return found
+
+
+def expulsions_by_brokers(logs: Sequence[Path], group: str) -> list[Expulsion]:
+    """Which seats the coordinators removed, and when, by their own logs."""
+    found = []
+    for log in logs:
+        for line in log.read_text(errors="replace").splitlines():
+            if (match := _REMOVED.match(line)) is not None and match[4] == group:
+                wall_at_s = time.mktime(time.strptime(match[1], "%Y-%m-%d %H:%M:%S")) + int(match[2]) / 1000
+                found.append(Expulsion(seat=match[3], wall_from_s=wall_at_s, wall_to_s=wall_at_s))
+    return found
+
+
+def processes_with(marker: str) -> list[tuple[int, str]]:
+    """(pid, command line) of every process whose environment has `marker`, but for this one and the dead."""
+    found = []
+    for process in Path("/proc").iterdir():
+        try:
+            if process.name.isdecimal() and marker.encode() in (process / "environ").read_bytes():
+                found.append((int(process.name), (process / "cmdline").read_bytes().replace(b"\0", b" ").decode()))
+        except OSError:
+            continue  # it has ended, or is another user's
+    return found

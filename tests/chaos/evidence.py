@@ -1,0 +1,164 @@
+"""What a run leaves behind, as plain values. The checks read nothing else."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from pyspark_kgroup.checkpoint import Checkpoint, Period
+from pyspark_kgroup.plan import ranges_by_seat
+from spark_kgroup.model import TopicPartition
+
+
+class Span(NamedTuple):
+    """Offsets of one partition: `first` <= offset < `end`."""
+
+    partition: TopicPartition
+    first: int
+    end: int
+
+
+class Delivered(NamedTuple):
+    """One record as a reader handed it on."""
+
+    partition: TopicPartition
+    offset: int
+    value: bytes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Batch:
+    """One micro-batch of one application, from its checkpoint.
+
+    Attributes:
+        wall_planned_at_s: when Spark wrote the offset log.
+        done: whether it is in Spark's commit log.
+    """
+
+    number: int
+    start: Checkpoint
+    end: Checkpoint
+    wall_planned_at_s: float
+    done: bool = True
+
+    @property
+    def spans(self) -> list[Span]:
+        """What this batch reads."""
+        plan = ranges_by_seat(self.start, self.end)
+        return [Span(tp, first, end) for ranges in plan.values() for tp, (first, end) in ranges.items()]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Expulsion:
+    """A seat was out of the group: the coordinator removed it, or they had not heard of each other for a session.
+
+    Attributes:
+        wall_from_s: it happened not before this moment,
+        wall_to_s: and not after this one.
+    """
+
+    seat: str
+    wall_from_s: float
+    wall_to_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ApplicationEvidence:
+    """One query, over all its lives on one checkpoint.
+
+    Attributes:
+        batches: by number, from 0, none missing.
+        failures: how its query ended by itself although no fault was aimed at it.
+    """
+
+    name: str
+    batches: Sequence[Batch]
+    rows: Sequence[Delivered]
+    expulsions: Sequence[Expulsion] = ()
+    failures: Sequence[str] = ()
+
+    def exposed(self) -> list[Span]:
+        """What others may read again: of each period that ended by lost membership, the last range it read.
+
+        A period that was handed over is no such period, even if the same seat was expelled at another time.
+        """
+        return [span for period in _periods(self.batches) if (span := self._exposed_by(period)) is not None]
+
+    def _exposed_by(self, period: "_Tenure") -> Span | None:
+        lost = any(
+            e.seat == period.period.seat
+            and period.wall_began_at_s <= e.wall_to_s
+            and (period.wall_over_at_s is None or e.wall_from_s <= period.wall_over_at_s)
+            for e in self.expulsions
+        )
+        return period.last_read if lost and not period.handed_over else None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PeerEvidence:
+    """One plain consumer of the group, over all its lives.
+
+    Attributes:
+        exposed: what it had read and could not commit when it lost its membership.
+    """
+
+    name: str
+    rows: Sequence[Delivered]
+    exposed: Sequence[Span] = ()
+    failures: Sequence[str] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Evidence:
+    """All of one run.
+
+    Attributes:
+        topics: what a read_committed reader finds at the end.
+        log_ends: partition -> log end offset.
+        promised: values whose producer was told that they are committed.
+        forbidden: values of transactions that were aborted or abandoned.
+        commits: the group's offset commits, in the coordinator's order.
+        processes_left: command lines of processes that outlived the run.
+    """
+
+    topics: Mapping[TopicPartition, Mapping[int, bytes]]
+    log_ends: Mapping[TopicPartition, int]
+    promised: frozenset[bytes]
+    forbidden: frozenset[bytes]
+    applications: Sequence[ApplicationEvidence]
+    peers: Sequence[PeerEvidence] = ()
+    commits: Sequence[tuple[TopicPartition, int]] = ()
+    processes_left: Sequence[str] = ()
+
+    @property
+    def readers(self) -> Sequence[ApplicationEvidence | PeerEvidence]:
+        return (*self.applications, *self.peers)
+
+
+@dataclass(slots=True, kw_only=True)
+class _Tenure:
+    """One ownership period as the batches show it."""
+
+    period: Period
+    wall_began_at_s: float
+    wall_over_at_s: float | None = None
+    last_read: Span | None = None
+    handed_over: bool = False
+
+
+def _periods(batches: Sequence[Batch]) -> Iterator[_Tenure]:
+    open_tenures: dict[TopicPartition, _Tenure] = {}
+    wall_before_s = 0.0
+    for batch in batches:
+        for tp, tenure in list(open_tenures.items()):
+            owned = batch.end.owned.get(tp)
+            if owned is None or owned.period != tenure.period:
+                tenure.wall_over_at_s = batch.wall_planned_at_s
+                tenure.handed_over = owned is None and tp not in batch.end.released
+                yield open_tenures.pop(tp)
+        for tp, owned in batch.end.owned.items():
+            # Adopted after the batch before was planned: an expulsion in between may end it already.
+            open_tenures.setdefault(tp, _Tenure(period=owned.period, wall_began_at_s=wall_before_s))
+        for span in batch.spans:
+            open_tenures[span.partition].last_read = span
+        wall_before_s = batch.wall_planned_at_s
+    yield from open_tenures.values()

@@ -1,0 +1,128 @@
+"""A librdkafka consumer of the group under test: joins, reads committed records, and leaves in good order.
+
+It commits every second, before it gives anything up and before it leaves. What it has read and could not commit when it
+lost its membership is its own exposure, and it says so.
+"""
+
+import threading
+import time
+from collections.abc import Sequence
+from typing import Final
+
+from confluent_kafka import Consumer, KafkaException, TopicPartition
+
+from chaos.evidence import Delivered, PeerEvidence, Span
+from chaos.strands import Strand
+from spark_kgroup import model
+
+_COMMIT_EVERY_S: Final = 1.0
+_LAST_COMMIT_S: Final = 20.0
+_SESSION_TIMEOUT_MS: Final = 10_000
+_SETTINGS: Final = {
+    "partition.assignment.strategy": "cooperative-sticky",
+    "isolation.level": "read_committed",
+    "auto.offset.reset": "earliest",
+    "enable.auto.commit": False,
+    "session.timeout.ms": _SESSION_TIMEOUT_MS,
+    "heartbeat.interval.ms": 1000,
+    "topic.metadata.refresh.interval.ms": 2000,
+    "log_level": 0,
+}
+
+
+class Peer:
+    """One consumer in a thread of its own, from `start` to `leave`."""
+
+    def __init__(self, name: str, bootstrap: str, group: str, topics: Sequence[str]) -> None:
+        self.name = name
+        self.rows: list[Delivered] = []
+        self._exposed: list[Span] = []
+        self._failures: list[str] = []
+        self._read_to: dict[model.TopicPartition, int] = {}
+        """Owned and read from: one past the last record that was handed on."""
+        self._committed: dict[model.TopicPartition, int] = {}
+        """The same partitions: where this ownership is known to the group, or began."""
+        self._committed_at = 0.0
+        self._leaving = threading.Event()
+        self._consumer = Consumer({**_SETTINGS, "bootstrap.servers": bootstrap, "group.id": group})
+        self._consumer.subscribe(
+            list(topics), on_assign=self._assigned, on_revoke=self._revoked, on_lost=self._lost_them
+        )
+        self._strand = Strand(name, self._run_to_the_end)
+
+    def start(self) -> None:
+        self._strand.start()
+
+    def leave(self) -> None:
+        """Commit, leave the group, end."""
+        self._leaving.set()
+        if (failure := self._strand.failure(120)) is not None:
+            self._failures.append(failure)
+
+    @property
+    def evidence(self) -> PeerEvidence:
+        return PeerEvidence(name=self.name, rows=self.rows, exposed=self._exposed, failures=self._failures)
+
+    def _run_to_the_end(self) -> None:
+        try:
+            while not self._leaving.is_set():
+                self._read()
+            self._commit_in_time(list(self._read_to))
+        finally:
+            self._consumer.close()  # a rebalance may be under way: the callbacks are called once more
+
+    def _read(self) -> None:
+        # One by one: consume() may call back in its midst, and then return records of what was just given up.
+        message = self._consumer.poll(0.2)
+        if message is not None and (error := message.error()) is None:
+            tp, offset = model.TopicPartition(message.topic(), message.partition()), message.offset()
+            self.rows.append(Delivered(tp, offset, message.value()))
+            self._committed.setdefault(tp, offset)
+            self._read_to[tp] = offset + 1
+        elif message is not None and error.fatal():
+            raise KafkaException(error)  # from any other error librdkafka recovers by itself
+        if time.monotonic() - self._committed_at > _COMMIT_EVERY_S:
+            self._committed_at = time.monotonic()
+            self._commit(list(self._read_to))
+
+    def _commit(self, partitions: Sequence[model.TopicPartition]) -> bool:
+        """Commit the consumer's positions, which lie past markers; whether all of it was acknowledged."""
+        positions = self._consumer.position([TopicPartition(*tp) for tp in partitions])
+        offsets = [p for p in positions if p.offset >= 0 and p.error is None]
+        if not offsets:
+            return True
+        try:
+            answers = self._consumer.commit(offsets=offsets, asynchronous=False) or []
+        except KafkaException:
+            return False
+        for answer in answers:
+            if answer.error is None:
+                self._committed[model.TopicPartition(answer.topic, answer.partition)] = answer.offset
+        return all(answer.error is None for answer in answers)
+
+    def _commit_in_time(self, partitions: Sequence[model.TopicPartition]) -> None:
+        deadline = time.monotonic() + _LAST_COMMIT_S
+        while not self._commit(partitions) and time.monotonic() < deadline:
+            time.sleep(0.2)
+
+    def _assigned(self, consumer: Consumer, partitions: list[TopicPartition]) -> None:
+        consumer.incremental_assign(partitions)
+
+    def _revoked(self, consumer: Consumer, partitions: list[TopicPartition]) -> None:
+        self._commit_in_time(self._read_of(partitions))
+        self._part_with(partitions)
+        consumer.incremental_unassign(partitions)
+
+    def _lost_them(self, consumer: Consumer, partitions: list[TopicPartition]) -> None:
+        self._part_with(partitions)
+        consumer.incremental_unassign(partitions)
+
+    def _read_of(self, partitions: Sequence[TopicPartition]) -> list[model.TopicPartition]:
+        return [tp for p in partitions if (tp := model.TopicPartition(p.topic, p.partition)) in self._read_to]
+
+    def _part_with(self, partitions: Sequence[TopicPartition]) -> None:
+        """No longer own `partitions`; what of them the group does not know is exposed."""
+        for tp in self._read_of(partitions):
+            committed, read_to = self._committed.pop(tp), self._read_to.pop(tp)
+            if read_to > committed:
+                self._exposed.append(Span(tp, committed, read_to))

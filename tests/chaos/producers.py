@@ -1,0 +1,146 @@
+"""Producers of the run: two that commit and abort transactions at random, and one without transactions.
+
+A value tells its producer, its number and what its producer meant to do with it. What a producer was told in the end is
+kept: `promised` must be in the log, `forbidden` must not be seen; of the rest (an answer got lost) nothing is claimed.
+"""
+
+import threading
+from collections.abc import Callable, Mapping
+from random import Random
+from typing import Any, Final
+
+from confluent_kafka import KafkaError, KafkaException, Message, Producer
+
+from chaos.strands import Strand
+
+_SETTINGS: Final = {"acks": "all", "enable.idempotence": True, "linger.ms": 5, "log_level": 0}
+_DELIVERY_TIMEOUT_MS: Final = 120_000  # librdkafka's default is 300,000; all brokers are away for seconds
+_TRANSACTION_TIMEOUT_MS: Final = 15_000  # an abandoned transaction holds readers back for so long
+_ROUND_S: Final = 0.25
+
+Partitions = Mapping[str, int]
+"""Topic -> how many partitions it has now. Changes while producers run."""
+
+
+Told = Callable[[KafkaError | None, Message], None]
+"""librdkafka's delivery report."""
+
+
+class Producing:
+    """One producer in a thread of its own, until told to stop; it then leaves no transaction open."""
+
+    def __init__(self, name: str, bootstrap: str, partitions: Partitions, seed: int, *, transactional: bool) -> None:
+        self.name = name
+        self.promised: set[bytes] = set()
+        self.forbidden: set[bytes] = set()
+        self.sent = 0
+        self._settings: dict[str, Any] = {
+            **_SETTINGS,
+            "bootstrap.servers": bootstrap,
+            "delivery.timeout.ms": _DELIVERY_TIMEOUT_MS,
+        }
+        if transactional:
+            self._settings |= {"transactional.id": f"chaos-{name}", "transaction.timeout.ms": _TRANSACTION_TIMEOUT_MS}
+            self._settings["delivery.timeout.ms"] = _TRANSACTION_TIMEOUT_MS
+        self._partitions = partitions
+        self._random = Random(f"{seed} {name}")
+        self._stop = threading.Event()
+        self._strand = Strand(name, self._transactions if transactional else self._plain)
+
+    def start(self) -> None:
+        self._strand.start()
+
+    def stop(self) -> str | None:
+        """Finish what is open, and end; what went wrong, if anything did."""
+        self._stop.set()
+        return self._strand.failure(_DELIVERY_TIMEOUT_MS / 1000 + 60)
+
+    def _plain(self) -> None:
+        producer = Producer(self._settings)
+        while not self._stop.wait(_ROUND_S):
+            self._produce(producer, "plain", 25, self._acknowledged)
+        assert producer.flush(_DELIVERY_TIMEOUT_MS / 1000) == 0
+
+    def _acknowledged(self, error: KafkaError | None, message: Message) -> None:
+        value = message.value()
+        if error is None and isinstance(value, bytes):
+            self.promised.add(value)
+
+    def _transactions(self) -> None:
+        producer = self._new_producer()
+        while not self._stop.wait(_ROUND_S):
+            fate = self._random.choices(["commit", "abort", "abandon"], [12, 5, 1])[0]
+            if not self._transaction(producer, fate):
+                producer = self._new_producer()
+
+    def _new_producer(self) -> Producer:
+        """Also ends the transaction that the one before left open: the id is the same."""
+        while True:
+            producer = Producer(self._settings)
+            try:
+                producer.init_transactions(60)
+                return producer
+            except KafkaException:
+                if self._stop.is_set():
+                    raise
+
+    def _transaction(self, producer: Producer, fate: str) -> bool:
+        """One transaction; whether the producer can go on."""
+        values: set[bytes] = set()
+        try:
+            producer.begin_transaction()
+            values = self._produce(producer, fate, self._random.randint(1, 40))
+            if fate == "commit":
+                self._again(producer.commit_transaction)
+                self.promised |= values
+                return True
+            self.forbidden |= values  # never committed, whatever comes now
+            producer.flush(1 if fate == "abandon" else 0)
+            if fate == "abort":
+                self._again(producer.abort_transaction)
+            return fate == "abort"
+        except KafkaException as problem:
+            return self._after(problem, producer)
+
+    def _after(self, problem: KafkaException, producer: Producer) -> bool:
+        """Abort, if the transaction says so; anything else needs a new producer."""
+        error: KafkaError = problem.args[0]
+        if not error.txn_requires_abort():
+            return False
+        try:
+            self._again(producer.abort_transaction)
+        except KafkaException:
+            return False
+        return True
+
+    def _again(self, deed: Callable[[float], None]) -> None:
+        """Try what may be tried again: its outcome is not known yet."""
+        while True:
+            try:
+                return deed(30)
+            except KafkaException as problem:
+                error: KafkaError = problem.args[0]
+                if not error.retriable():
+                    raise
+
+    def _produce(
+        self,
+        producer: Producer,
+        fate: str,
+        count: int,
+        told: Callable[[KafkaError | None, Message], None] | None = None,
+    ) -> set[bytes]:
+        values: set[bytes] = set()
+        for _ in range(count):
+            topic = self._random.choice(sorted(self._partitions))
+            value = f"{self.name} {self.sent:08d} {fate}".encode()
+            partition = self._random.randrange(self._partitions[topic])
+            try:
+                producer.produce(topic, value=value, partition=partition, on_delivery=told)
+            except BufferError:
+                producer.poll(1)
+                continue
+            self.sent += 1
+            values.add(value)
+        producer.poll(0)
+        return values

@@ -1,0 +1,141 @@
+"""A kgroup query of the run: one application over many lives, and what was done to it."""
+
+import os
+import signal
+import time
+from collections.abc import Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import Final
+
+from harness.application import Application
+from harness.waiting import wait_for
+
+from chaos.evidence import Expulsion
+
+SPARK_CONF: Final = {
+    "spark.sql.streaming.minBatchesToRetain": "1000000",  # the whole offset log is evidence
+    "spark.driver.memory": "1g",
+}
+
+_NOTICE_S: Final = 15.0
+"""How long after a silence a seat may take to find out what it has lost, on a busy machine."""
+
+
+class Query:
+    """Keeps one query running between its faults; not thread-safe, its lane alone moves it.
+
+    Attributes:
+        failures: how it ended although no fault was aimed at it.
+        silences: (from, to) on the wall clock, in seconds: when nothing of it ran.
+    """
+
+    def __init__(self, folder: Path, name: str, read: Mapping[str, str], session_s: float) -> None:
+        self.folder = folder
+        self.name = name
+        self.session_s = session_s
+        self.failures: list[str] = []
+        self.silences: list[tuple[float, float]] = []
+        self.seats = [f"{name}-{seat}" for seat in range(int(read["members"]))]
+        self._read = dict(read)
+        self._application: Application | None = None
+        self._wall_gone_at_s: float | None = None
+
+    @property
+    def running(self) -> bool:
+        return self._application is not None and bool(self._application.processes())
+
+    @property
+    def batches_done(self) -> int:
+        """How many batches are in Spark's commit log."""
+        return len(list((self.folder / "checkpoint" / "commits").glob("[0-9]*")))
+
+    def start(self) -> None:
+        """Start it, or start it again."""
+        self._application = Application(self.folder, self._read, master="local[2,4]", conf=SPARK_CONF).start()
+        self._silent_until_now()
+
+    def revive(self) -> str | None:
+        """Start it again if it ended by itself; returns why it did."""
+        if self._application is None or self.running:
+            return None
+        told = self._bury()
+        self.failures.append(told)
+        self.start()
+        return told
+
+    def kill(self) -> None:
+        application = self._running_application()
+        application.kill()
+        self._gone()
+
+    def stop(self) -> None:
+        """End it in good order; if it has failed before, that is kept."""
+        application = self._running_application()
+        try:
+            application.stop(120)
+        except AssertionError as problem:
+            self.failures.append(str(problem))
+            application.kill()
+        self._gone()
+
+    def pause(self) -> None:
+        self._wall_gone_at_s = time.time()
+        self._running_application().pause()
+
+    def resume(self) -> None:
+        self._running_application().resume()
+        self._silent_until_now()
+
+    def kill_worker(self, pick: float) -> bool:
+        """SIGKILL one of its Python workers; False if it has none now."""
+        workers = self._running_application().worker_pids
+        if not workers:
+            return False
+        with suppress(ProcessLookupError):
+            os.kill(workers[int(pick * len(workers))], signal.SIGKILL)
+        return True
+
+    def kill_reader(self) -> None:
+        """SIGKILL the stream reader: its query fails, and is started again."""
+        application = self._running_application()
+        os.kill(application.reader_pid, signal.SIGKILL)
+        wait_for(lambda: not application.processes(), "the query to end without its stream reader", 120)
+        self._bury()
+        self.start()
+
+    def abandon(self) -> None:
+        """End it at once, whatever state it is in."""
+        if self._application is not None:
+            self._application.kill()
+            self._application = None
+
+    def expulsions(self) -> list[Expulsion]:
+        """The seats' silences that were long enough to cost them their membership."""
+        return [
+            Expulsion(seat=seat, wall_from_s=begin, wall_to_s=end + _NOTICE_S)
+            for begin, end in self.silences
+            if end - begin >= self.session_s
+            for seat in self.seats
+        ]
+
+    def _running_application(self) -> Application:
+        assert self._application is not None, f"query {self.name} is not running"
+        return self._application
+
+    def _bury(self) -> str:
+        """What an application that ended by itself said."""
+        application = self._running_application()
+        application.kill()
+        self._gone()
+        told = application.failure() or (self.folder / "driver.log").read_text(errors="replace")[-600:]
+        return f"ended by itself: {told.strip()[:600]}"
+
+    def _gone(self) -> None:
+        self._application = None
+        self._wall_gone_at_s = time.time()
+
+    def _silent_until_now(self) -> None:
+        if self._wall_gone_at_s is not None:
+            self.silences.append((self._wall_gone_at_s, time.time()))
+        self._wall_gone_at_s = None

@@ -1,0 +1,210 @@
+"""The cluster, its topics, the queries and everybody else of one run."""
+
+import os
+import signal
+import threading
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Final, Self
+
+from confluent_kafka import ConsumerGroupTopicPartitions, KafkaException
+from confluent_kafka import TopicPartition as KafkaPartition
+from confluent_kafka.admin import OffsetSpec
+from harness.waiting import wait_for
+
+from chaos import collect
+from chaos.evidence import ApplicationEvidence, Evidence, Expulsion
+from chaos.faults import ClusterLane, Lane, MainLane, PeerLane, Say, SecondLane
+from chaos.peers import Peer
+from chaos.producers import Producing
+from chaos.queries import Query
+from chaos.schedule import MAIN_SESSION_S, SECOND_SESSION_S, Event, schedule
+from spark_kgroup.model import TopicPartition
+from spark_kgroup.testing import ApacheKafka
+
+GROUP: Final = "chaos"
+MARKER: Final = "KGROUP_CHAOS_RUN"
+"""In the environment of everything that a run starts."""
+
+_TOPICS: Final = {"orders": 4, "clicks": 3}
+_FIRST_BATCH_TIMEOUT_S: Final = 180.0
+_DRAIN_TIMEOUT_S: Final = 240.0
+_LANE_END_TIMEOUT_S: Final = 400.0
+_END_TIMEOUT_S: Final = 15.0
+
+
+class World:
+    """Everything of one run; a context manager that leaves no process.
+
+    Attributes:
+        failures: what went wrong with the world itself, not with what is tested.
+    """
+
+    def __init__(self, folder: Path, seed: int, minutes: float, say: Say) -> None:
+        self.folder = folder
+        self.failures: list[str] = []
+        self.partitions = dict(_TOPICS)
+        self._say = say
+        self._seed = seed
+        self._minutes = minutes
+        self._marker = f"{MARKER}={folder.name}"
+        os.environ[MARKER] = folder.name
+        self._over = threading.Event()
+        self.kafka = ApacheKafka(nodes=3, data_dir=folder / "kafka", server_properties={"min.insync.replicas": "2"})
+
+    def __enter__(self) -> Self:
+        self.kafka.start()
+        server = self.kafka.bootstrap_servers
+        for topic, partitions in self.partitions.items():
+            self.kafka.create_topic(topic, partitions)
+        self.main = Query(self.folder / "main", "main", _read(server, 3, MAIN_SESSION_S, "main"), MAIN_SESSION_S)
+        self.second = Query(
+            self.folder / "second", "second", _read(server, 2, SECOND_SESSION_S, "second"), SECOND_SESSION_S
+        )
+        self.producers = [
+            Producing(name, server, self.partitions, self._seed, transactional=name != "plain")
+            for name in ("ada", "bob", "plain")
+        ]
+        self._peers = PeerLane(
+            self._events("peers"), self._say, self._over, lambda name: Peer(name, server, GROUP, list(_TOPICS))
+        )
+        self._cluster = ClusterLane(self._events("cluster"), self._say, self._over, self.kafka, self.partitions)
+        self._lanes: list[Lane] = [
+            MainLane(self._events("main"), self._say, self._over, self.main),
+            SecondLane(self._events("second"), self._say, self._over, self.second),
+            self._peers,
+            self._cluster,
+        ]
+        return self
+
+    def _events(self, lane: str) -> Sequence[Event]:
+        return schedule(lane, self._seed, self._minutes)
+
+    def __exit__(self, *_: object) -> None:
+        """End everything, whatever state it is in."""
+        self._over.set()
+        for producer in self.producers:
+            producer.stop()
+        for lane in self._lanes:
+            lane.failure(_LANE_END_TIMEOUT_S)
+        for query in (self.main, self.second):
+            query.abandon()
+        self.kafka.stop()
+
+    def run(self, look: Callable[[], None]) -> None:
+        """Start everybody, let the lanes run for the minutes asked for, and heal; `look` is called now and then."""
+        self.main.start()
+        for producer in self.producers:
+            producer.start()
+        wait_for(lambda: self.main.batches_done, "the main query's first batch", _FIRST_BATCH_TIMEOUT_S)
+        for lane in self._lanes:
+            lane.start()
+        deadline = time.monotonic() + self._minutes * 60
+        while (left_s := deadline - time.monotonic()) > 0:
+            time.sleep(min(left_s, 10))
+            look()
+        self._over.set()
+        self._say("world", "the lanes heal what they broke, and end")
+        self.failures += [told for lane in self._lanes if (told := lane.failure(_LANE_END_TIMEOUT_S)) is not None]
+
+    def drain(self) -> None:
+        """No more records; wait until the group stands at the end of every partition."""
+        self.failures += [told for producer in self.producers if (told := producer.stop()) is not None]
+        self._say("world", f"producers have ended after {self.sent:,} records; the main query drains")
+        deadline = time.monotonic() + _DRAIN_TIMEOUT_S
+        while (behind := self._behind()) and time.monotonic() < deadline:
+            if (told := self.main.revive()) is not None:
+                self._say("main", f"[red]{told}")
+            time.sleep(2)
+        if behind:
+            self._say("world", f"[red]not drained: {behind}")
+        self.main.stop()
+
+    @property
+    def sent(self) -> int:
+        return sum(producer.sent for producer in self.producers)
+
+    def _behind(self) -> dict[str, tuple[int, int]]:
+        """Partition -> (committed, log end), where they differ; both empty as long as the cluster does not say."""
+        all_of_them = [KafkaPartition(topic, p) for topic, count in self.partitions.items() for p in range(count)]
+        try:
+            committed = self._committed(all_of_them)
+            ends = self.kafka.admin.list_offsets({tp: OffsetSpec.latest() for tp in all_of_them})
+            found = {f"{tp.topic}-{tp.partition}": (committed[tp], ends[tp].result(10).offset) for tp in all_of_them}
+        except KafkaException as problem:
+            return {str(problem): (0, 0)}
+        return {name: pair for name, pair in found.items() if pair[0] != pair[1]}
+
+    def _committed(self, partitions: list[KafkaPartition]) -> dict[KafkaPartition, int]:
+        asked = ConsumerGroupTopicPartitions(GROUP, partitions)
+        answer = self.kafka.admin.list_consumer_group_offsets([asked])[GROUP].result(10)
+        return {KafkaPartition(tp.topic, tp.partition): tp.offset for tp in answer.topic_partitions}
+
+    def evidence(self) -> Evidence:
+        """Read everything, stop the cluster, and see what is left."""
+        server = self.kafka.bootstrap_servers
+        topics = {}
+        for topic in _TOPICS:
+            topics |= collect.committed_records(server, topic)
+        partitions = [TopicPartition(topic, p) for topic, count in self.partitions.items() for p in range(count)]
+        ends = collect.log_ends(server, partitions)
+        commits = collect.group_commits(server, GROUP)
+        self.kafka.stop()
+        return Evidence(
+            topics=topics,
+            log_ends=ends,
+            promised=frozenset().union(*(producer.promised for producer in self.producers)),
+            forbidden=frozenset().union(*(producer.forbidden for producer in self.producers)),
+            applications=self._applications(),
+            peers=[peer.evidence for peer in self._peers.peers],
+            commits=commits,
+            processes_left=self._processes_left(),
+        )
+
+    def _applications(self) -> list[ApplicationEvidence]:
+        logs = [path for node in (1, 2, 3) if (path := self.folder / f"kafka/node-{node}/server.log").exists()]
+        removed = collect.expulsions_by_brokers(logs, GROUP)
+        return [
+            collect.application_evidence(query, [*removed, *self._cut_off(query)]) for query in (self.main, self.second)
+        ]
+
+    def _cut_off(self, query: Query) -> list[Expulsion]:
+        """A coordinator was away for a whole session: seats give up what they cannot be sure of."""
+        return [
+            Expulsion(seat=seat, wall_from_s=begin, wall_to_s=end + query.session_s)
+            for begin, end in self._cluster.outages
+            if end - begin >= query.session_s
+            for seat in query.seats
+        ]
+
+    def _processes_left(self) -> list[str]:
+        """What has not ended in time; it is ended now."""
+        deadline = time.monotonic() + _END_TIMEOUT_S
+        while (left := self._started_by_us()) and time.monotonic() < deadline:
+            time.sleep(0.5)
+        for pid, _ in left:
+            os.kill(pid, signal.SIGKILL)
+        return [command[:200] for _, command in left]
+
+    def _started_by_us(self) -> list[tuple[int, str]]:
+        return collect.processes_with(self._marker)
+
+
+def _read(server: str, members: int, session_s: float, prefix: str) -> dict[str, str]:
+    """Options of a query's stream."""
+    return {
+        "kafka.bootstrap.servers": server,
+        "kafka.group.id": GROUP,
+        "subscribe": ",".join(_TOPICS),
+        "members": str(members),
+        "instanceIdPrefix": prefix,
+        "startingOffsets": "committed",
+        "maxOffsetsPerTrigger": "3000",
+        "kafka.auto.offset.reset": "earliest",
+        "kafka.isolation.level": "read_committed",
+        "kafka.session.timeout.ms": str(int(session_s * 1000)),
+        "kafka.heartbeat.interval.ms": "1000",
+        "kafka.metadata.max.age.ms": "2000",
+        "kafka.request.timeout.ms": "5000",
+    }

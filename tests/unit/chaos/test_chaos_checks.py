@@ -1,0 +1,216 @@
+"""The checks of `make chaos`: a sound run passes all of them, and each way to break a promise is caught by name."""
+
+from collections.abc import Iterable
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from chaos.checks import spans, verdict
+from chaos.evidence import ApplicationEvidence, Batch, Delivered, Evidence, Expulsion, PeerEvidence, Span
+
+from pyspark_kgroup.checkpoint import EMPTY, Checkpoint, Owned, Period, Topic
+from spark_kgroup.model import TopicPartition
+
+TP = TopicPartition("orders", 0)
+TOPICS = {"orders": Topic(topic_id="id", first_sight=1)}
+MARKER = 9
+"""An offset without a record: a transaction's marker."""
+
+
+def value(offset: int) -> bytes:
+    return f"record {offset}".encode()
+
+
+def rows(offsets: Iterable[int]) -> list[Delivered]:
+    return [Delivered(TP, offset, value(offset)) for offset in offsets if offset != MARKER]
+
+
+def owned(first: int, position: int, *, seat: str = "main-0", generation: int = 1) -> Checkpoint:
+    period = Period(topic_id="id", start=first, seat=seat, generation=generation)
+    return Checkpoint(topics=TOPICS, owned={TP: Owned(period=period, position=position)})
+
+
+def gone(released: int | None = None) -> Checkpoint:
+    return Checkpoint(topics=TOPICS, released={} if released is None else {TP: released})
+
+
+def batches(*ends: Checkpoint) -> list[Batch]:
+    """One batch a second, the first planned at 1."""
+    starts = [EMPTY, *ends]
+    return [
+        Batch(number=n, start=starts[n], end=end, wall_planned_at_s=n + 1.0, done=True) for n, end in enumerate(ends)
+    ]
+
+
+def main(*ends: Checkpoint, read: Iterable[int], **more: Any) -> ApplicationEvidence:
+    return ApplicationEvidence(name="main", batches=batches(*ends), rows=rows(read), **more)
+
+
+def run(*applications: ApplicationEvidence, count: int = 20, **more: Any) -> Evidence:
+    records = {offset: value(offset) for offset in range(count) if offset != MARKER}
+    return Evidence(
+        topics={TP: records},
+        log_ends={TP: count},
+        promised=frozenset(records.values()),
+        forbidden=frozenset({b"aborted"}),
+        applications=applications,
+        **{"commits": [(TP, count)], **more},
+    )
+
+
+def broken(evidence: Evidence) -> list[str]:
+    """The promises that were not kept."""
+    return [name for name, violations in verdict(evidence).items() if violations]
+
+
+SOUND = run(main(owned(0, 8), owned(0, 20), read=range(20)))
+
+EXPELLED = Expulsion(seat="main-0", wall_from_s=2.5, wall_to_s=2.5)
+"""Between the second batch and the third."""
+
+
+def lost_after_12(expulsions: list[Expulsion], third: Checkpoint, theirs: Iterable[int]) -> Evidence:
+    """Main reads 0..7 and 8..11, then no longer owns the partition; another consumer reads `theirs`."""
+    ours = main(owned(0, 8), owned(0, 12), third, read=range(12), expulsions=expulsions)
+    return run(ours, peers=[PeerEvidence(name="peer", rows=rows(theirs))])
+
+
+def test_a_sound_run_keeps_every_promise() -> None:
+    assert broken(SOUND) == []
+
+
+def test_a_hand_over_keeps_every_promise() -> None:
+    assert broken(lost_after_12([], gone(), range(12, 20))) == []
+
+
+def test_after_a_loss_the_one_unfinished_batch_may_be_read_again() -> None:
+    assert broken(lost_after_12([EXPELLED], gone(released=12), range(8, 20))) == []
+
+
+def test_a_lost_partition_that_came_back_to_its_seat_was_exposed_too() -> None:
+    back = owned(12, 20, generation=3)
+    ours = main(owned(0, 8), owned(0, 12), back, read=range(20), expulsions=[EXPELLED])
+    assert broken(run(ours, peers=[PeerEvidence(name="peer", rows=rows(range(8, 12)))])) == []
+
+
+def test_more_than_the_unfinished_batch_is_not_exposed() -> None:
+    evidence = lost_after_12([EXPELLED], gone(released=12), range(7, 20))
+    assert broken(evidence) == ["duplicates only after a loss"]
+    (violation,) = verdict(evidence)["duplicates only after a loss"]
+    assert "7..7" in violation.what
+
+
+@pytest.mark.parametrize(
+    ("expulsions", "third"),
+    [
+        ([], gone(released=12)),
+        ([EXPELLED], gone()),
+        ([replace(EXPELLED, seat="main-1")], gone(released=12)),
+        ([replace(EXPELLED, wall_from_s=3.5, wall_to_s=9.0)], gone(released=12)),
+        ([], owned(12, 12, generation=3)),
+    ],
+    ids=["never expelled", "handed over", "another seat", "expelled later", "held, in a new generation"],
+)
+def test_without_a_loss_nothing_is_read_twice(expulsions: list[Expulsion], third: Checkpoint) -> None:
+    assert broken(lost_after_12(expulsions, third, range(8, 20))) == ["duplicates only after a loss"]
+
+
+def test_a_peer_that_lost_its_membership_exposes_what_it_had_not_committed() -> None:
+    ours = main(owned(8, 20), read=range(8, 20))
+    peer = PeerEvidence(name="peer", rows=rows(range(12)), exposed=[Span(TP, 8, 12)])
+    assert broken(run(ours, peers=[peer])) == []
+    assert broken(run(ours, peers=[replace(peer, exposed=[Span(TP, 9, 12)])])) == ["duplicates only after a loss"]
+
+
+def test_two_losers_may_have_read_what_a_third_one_keeps_but_not_what_two_keep() -> None:
+    first = main(owned(0, 8), owned(0, 12), gone(released=12), read=range(12), expulsions=[EXPELLED])
+    loser = PeerEvidence(name="loser", rows=rows(range(8, 12)), exposed=[Span(TP, 8, 12)])
+    keeper = PeerEvidence(name="keeper", rows=rows(range(8, 20)))
+    assert broken(run(first, peers=[loser, keeper])) == []
+    assert broken(run(first, peers=[loser, keeper, replace(keeper, name="other")])) == ["duplicates only after a loss"]
+
+
+def test_a_batch_that_was_not_begun_may_be_missing_but_not_half_of_it() -> None:
+    planned = batches(owned(0, 8), owned(0, 12))
+    left = [planned[0], replace(planned[1], done=False)]
+    application = replace(main(read=range(8)), batches=left)
+    peer = PeerEvidence(name="peer", rows=rows(range(8, 20)))
+    assert broken(run(application, peers=[peer])) == []
+    half = replace(application, rows=rows(range(10)), expulsions=[EXPELLED])
+    assert broken(run(half, peers=[peer])) == ["a batch delivers what was planned"]
+    done = replace(application, batches=planned)
+    assert broken(run(done, peers=[peer])) == ["a batch delivers what was planned"]
+
+
+@pytest.mark.parametrize(
+    ("evidence", "promises"),
+    [
+        (run(main(owned(0, 20), read=[*range(20), 5])), ["at most once within an application"]),
+        (
+            run(main(owned(0, 20), read=range(1, 20))),
+            ["a batch delivers what was planned", "no gap"],
+        ),
+        (run(main(owned(1, 20), read=range(1, 20))), ["no gap"]),
+        (run(main(owned(0, 19), read=range(20))), ["a batch delivers what was planned"]),
+        (
+            run(main(owned(0, 8), owned(7, 20, generation=2), read=range(20))),
+            ["ranges do not overlap"],
+        ),
+        (
+            run(main(owned(0, 8), gone(), owned(0, 8), owned(0, 20), read=range(20))),
+            ["ranges do not overlap", "ranges are contiguous within a period"],
+        ),
+        (
+            run(replace(SOUND.applications[0], batches=SOUND.applications[0].batches[1:])),
+            ["a batch delivers what was planned"],
+        ),
+        (replace(SOUND, commits=[(TP, 12), (TP, 8), (TP, 20)]), ["commits never fall"]),
+        (replace(SOUND, commits=[(TP, 12)]), ["lag is zero"]),
+        (replace(SOUND, commits=[]), ["lag is zero"]),
+        (replace(SOUND, processes_left=["java"]), ["no process is left"]),
+        (run(replace(SOUND.applications[0], failures=["ended by itself"])), ["queries live"]),
+        (replace(SOUND, peers=[PeerEvidence(name="peer", rows=[], failures=["died"])]), ["queries live"]),
+        (replace(SOUND, promised=SOUND.promised | {b"more"}), ["committed records are all there"]),
+        (replace(SOUND, forbidden=frozenset({value(3)})), ["committed records are all there"]),
+    ],
+    ids=[
+        "delivered twice",
+        "not delivered",
+        "never planned by anybody",
+        "delivered and not planned",
+        "two periods overlap",
+        "a period comes back",
+        "the first batch is missing",
+        "rewound",
+        "behind",
+        "never committed",
+        "a process is left",
+        "a query died",
+        "a peer died",
+        "a record is lost in the log",
+        "an aborted record is in the log",
+    ],
+)
+def test_each_broken_promise_is_caught(evidence: Evidence, promises: list[str]) -> None:
+    assert broken(evidence) == promises
+
+
+def test_an_aborted_record_that_was_delivered_is_caught() -> None:
+    application = replace(SOUND.applications[0], rows=[*rows(range(20)), Delivered(TP, MARKER, b"aborted")])
+    assert broken(run(application)) == ["no aborted record", "a batch delivers what was planned"]
+
+
+def test_a_record_with_another_value_is_caught() -> None:
+    application = replace(SOUND.applications[0], rows=[Delivered(TP, 0, b"other"), *rows(range(1, 20))])
+    assert broken(run(application)) == ["no aborted record"]
+
+
+def test_a_batch_that_does_not_start_where_the_last_ended_is_caught() -> None:
+    first, second = batches(owned(0, 8), owned(0, 20))
+    moved = replace(second, start=owned(0, 8, generation=2), end=owned(0, 20, generation=2))
+    application = replace(SOUND.applications[0], batches=[first, moved])
+    assert broken(run(application)) == ["ranges are contiguous within a period"]
+
+
+def test_spans_bridge_a_transactions_marker() -> None:
+    assert spans([(TP, 3), (TP, 4), (TP, 6), (TP, 9)]) == [Span(TP, 3, 7), Span(TP, 9, 10)]
