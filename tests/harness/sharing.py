@@ -3,10 +3,10 @@
 import threading
 from abc import ABC, abstractmethod
 from collections.abc import Iterable
-from typing import Any, Self
+from typing import Self
 
 from confluent_kafka import Consumer, KafkaException, TopicPartition
-from kafka import ConsumerRebalanceListener, KafkaConsumer, OffsetAndMetadata
+from kafka import AsyncConsumerRebalanceListener, KafkaConsumer, OffsetAndMetadata
 from kafka import TopicPartition as KafkaPythonPartition
 from kafka.coordinator.assignors.cooperative_sticky import CooperativeStickyAssignor
 from kafka.errors import KafkaError as KafkaPythonError
@@ -25,13 +25,15 @@ class _Peer(ABC):
         commits: (partition, offset) of each acknowledged commit, in order.
     """
 
-    def __init__(self, *, commit_each: bool = False) -> None:
+    def __init__(self, topic: str, *, commit_each: bool = False) -> None:
         self.rows: list[tuple[int, int]] = []
         self.owned: set[int] = set()
         self.moves = 0
         self.commits: list[tuple[int, int]] = []
         self.failure: BaseException | None = None
+        self._topic = topic
         self._commit_each = commit_each
+        self._positions: dict[int, int] = {}
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, name="sharing")
 
@@ -39,7 +41,7 @@ class _Peer(ABC):
     def _read(self) -> list[tuple[int, int]]: ...
 
     @abstractmethod
-    def _commit(self, partitions: Iterable[int]) -> None: ...
+    def _commit(self, positions: dict[int, int]) -> None: ...
 
     @abstractmethod
     def _close(self) -> None: ...
@@ -47,20 +49,38 @@ class _Peer(ABC):
     def _run(self) -> None:
         try:
             while not self._stop.is_set():
-                read = self._read()
-                self.rows += read
-                if read and self._commit_each:
-                    self._commit({partition for partition, _ in read})
-            self._commit(self.owned)
+                for partition, offset in self._read():
+                    self.rows.append((partition, offset))
+                    self._positions[partition] = offset + 1
+                if self._commit_each:
+                    self._commit_read()
+            self._commit_read()
         except (KafkaException, KafkaPythonError, AssertionError) as failure:
             self.failure = failure  # told to the test by __exit__
         finally:
             self._close()
 
+    def _commit_read(self) -> None:
+        positions = self._read_of(self.owned)
+        if positions:
+            self._commit(positions)
+            self._committed(positions)
+
+    def _read_of(self, partitions: Iterable[int]) -> dict[int, int]:
+        """Positions among `partitions` that are not committed yet."""
+        return {p: self._positions[p] for p in partitions if p in self._positions}
+
+    def _committed(self, positions: dict[int, int]) -> None:
+        self.commits += positions.items()
+        for partition in positions:
+            del self._positions[partition]
+
     def _moved(self, *, added: Iterable[int] = (), removed: Iterable[int] = ()) -> None:
-        before = set(self.owned)
-        self.owned = (self.owned | set(added)) - set(removed)
+        before = self.owned
+        self.owned = (before | set(added)) - set(removed)
         self.moves += self.owned != before
+        for partition in removed:
+            self._positions.pop(partition, None)
 
     def __enter__(self) -> Self:
         self._thread.start()
@@ -77,8 +97,7 @@ class Sharing(_Peer):
     """A librdkafka consumer."""
 
     def __init__(self, bootstrap: str, group: str, topic: str, *, commit_each: bool = False) -> None:
-        super().__init__(commit_each=commit_each)
-        self._topic = topic
+        super().__init__(topic, commit_each=commit_each)
         self._consumer = Consumer(
             {
                 "bootstrap.servers": bootstrap,
@@ -95,9 +114,12 @@ class Sharing(_Peer):
         self._moved(added=[tp.partition for tp in partitions])
 
     def _revoked(self, consumer: Consumer, partitions: list[TopicPartition]) -> None:
-        self._commit([tp.partition for tp in partitions])
+        given_up = [tp.partition for tp in partitions]
+        if positions := self._read_of(given_up):
+            self._commit(positions)
+            self._committed(positions)
         consumer.incremental_unassign(partitions)
-        self._moved(removed=[tp.partition for tp in partitions])
+        self._moved(removed=given_up)
 
     def _read(self) -> list[tuple[int, int]]:
         message = self._consumer.poll(0.1)
@@ -110,23 +132,19 @@ class Sharing(_Peer):
         assert offset is not None
         return [(partition, offset)]
 
-    def _commit(self, partitions: Iterable[int]) -> None:
-        positions: list[Any] = self._consumer.position([TopicPartition(self._topic, p) for p in sorted(partitions)])
-        read = [tp for tp in positions if tp.offset >= 0]
-        if read:
-            self._consumer.commit(offsets=read, asynchronous=False)
-            self.commits += [(tp.partition, tp.offset) for tp in read]
+    def _commit(self, positions: dict[int, int]) -> None:
+        offsets = [TopicPartition(self._topic, p, offset) for p, offset in positions.items()]
+        self._consumer.commit(offsets=offsets, asynchronous=False)
 
     def _close(self) -> None:
         self._consumer.close()
 
 
-class KafkaPythonSharing(_Peer):
-    """A kafka-python consumer."""
+class KafkaPythonSharing(_Peer, AsyncConsumerRebalanceListener):
+    """A kafka-python consumer. It joins, and tells its listener, inside of `poll`, on a loop of its own."""
 
     def __init__(self, bootstrap: str, group: str, topic: str, *, commit_each: bool = False) -> None:
-        super().__init__(commit_each=commit_each)
-        self._topic = topic
+        super().__init__(topic, commit_each=commit_each)
         self._consumer = KafkaConsumer(
             bootstrap_servers=bootstrap,
             group_id=group,
@@ -135,34 +153,30 @@ class KafkaPythonSharing(_Peer):
             enable_auto_commit=False,
             heartbeat_interval_ms=500,
         )
-        self._consumer.subscribe([topic], listener=_Listener(self))
+        self._consumer.subscribe([topic], listener=self)
+
+    async def on_partitions_assigned(self, assigned: Iterable[KafkaPythonPartition]) -> None:
+        self._moved(added=[tp.partition for tp in assigned])
+
+    async def on_partitions_revoked(self, revoked: Iterable[KafkaPythonPartition]) -> None:
+        given_up = [tp.partition for tp in revoked]
+        if positions := self._read_of(given_up):
+            await self._consumer.commit_async(self._offsets(positions))
+            self._committed(positions)
+        self._moved(removed=given_up)
+
+    async def on_partitions_lost(self, lost: Iterable[KafkaPythonPartition]) -> None:
+        self._moved(removed=[tp.partition for tp in lost])
 
     def _read(self) -> list[tuple[int, int]]:
         polled = self._consumer.poll(timeout_ms=100)
         return [(tp.partition, record.offset) for tp, records in polled.items() for record in records]
 
-    def _commit(self, partitions: Iterable[int]) -> None:
-        read = {p: self._consumer.position(KafkaPythonPartition(self._topic, p)) for p in sorted(partitions)}
-        if read:
-            self._consumer.commit(
-                {KafkaPythonPartition(self._topic, p): OffsetAndMetadata(o, "", -1) for p, o in read.items()}
-            )
-            self.commits += read.items()
+    def _commit(self, positions: dict[int, int]) -> None:
+        self._consumer.commit(self._offsets(positions))
+
+    def _offsets(self, positions: dict[int, int]) -> dict[KafkaPythonPartition, OffsetAndMetadata]:
+        return {KafkaPythonPartition(self._topic, p): OffsetAndMetadata(o, "", -1) for p, o in positions.items()}
 
     def _close(self) -> None:
         self._consumer.close(autocommit=False)
-
-
-class _Listener(ConsumerRebalanceListener):
-    def __init__(self, peer: KafkaPythonSharing) -> None:
-        self._peer = peer
-
-    def on_partitions_assigned(self, assigned: list[KafkaPythonPartition]) -> None:
-        self._peer._moved(added=[tp.partition for tp in assigned])
-
-    def on_partitions_revoked(self, revoked: list[KafkaPythonPartition]) -> None:
-        self._peer._commit([tp.partition for tp in revoked])
-        self._peer._moved(removed=[tp.partition for tp in revoked])
-
-    def on_partitions_lost(self, lost: list[KafkaPythonPartition]) -> None:
-        self._peer._moved(removed=[tp.partition for tp in lost])
