@@ -10,8 +10,6 @@ from typing import Final
 
 from spark_kgroup.errors import OptionError
 
-_PLAINTEXT_ONLY: Final = "not in this version; only PLAINTEXT listeners can be used."
-
 _REFUSALS: Final = (
     ("path", "topics are not files; call load() without a path and set `subscribe`."),
     ("assign", "the group decides who reads which partition; set `subscribe`."),
@@ -43,7 +41,32 @@ _REFUSALS: Final = (
     ("kafka.interceptor.classes kafka.plugin.library.paths", "they could change what is read; leave it out."),
     ("kafka.metadata.broker.list", "set `kafka.bootstrap.servers`."),
     ("kafka.max.poll.records", "a batch is bounded by `maxOffsetsPerTrigger`."),
-    ("kafka.security.protocol", _PLAINTEXT_ONLY),
+    (
+        "kafka.sasl.login.callback.handler.class kafka.sasl.client.callback.handler.class kafka.sasl.login.class "
+        "kafka.sasl.oauthbearer.jwt.retriever.class kafka.sasl.oauthbearer.jwt.validator.class",
+        "no Java class can be used here; leave it out for client credentials, or set `tokenCallback`.",
+    ),
+    (
+        "kafka.sasl.oauthbearer.assertion.file kafka.sasl.oauthbearer.grant.type "
+        "kafka.sasl.oauthbearer.metadata.authentication.type kafka.enable.sasl.oauthbearer.unsecure.jwt",
+        "not in this version; use client credentials (kafka.sasl.oauthbearer.method=oidc) or `tokenCallback`.",
+    ),
+    (
+        "kafka.sasl.kerberos.service.name kafka.sasl.kerberos.principal kafka.sasl.kerberos.keytab "
+        "kafka.sasl.kerberos.kinit.cmd",
+        "Kerberos is not spoken here; use SCRAM, OAUTHBEARER or mTLS.",
+    ),
+    (
+        "kafka.ssl.protocol kafka.ssl.enabled.protocols kafka.ssl.provider kafka.ssl.keymanager.algorithm "
+        "kafka.ssl.trustmanager.algorithm kafka.ssl.secure.random.implementation kafka.ssl.engine.factory.class "
+        "kafka.security.providers",
+        "it belongs to Java's TLS; here TLS 1.2 and newer are used as OpenSSL has them. Leave it out.",
+    ),
+    (
+        "kafka.ssl.cipher.suites kafka.ssl.curves.list kafka.ssl.sigalgs.list kafka.ssl.crl.location "
+        "kafka.ssl.providers kafka.ssl.engine.location kafka.ssl.engine.id kafka.ssl.ca.certificate.stores",
+        "it would bind the executors and not the driver; leave it out.",
+    ),
     ("kafka.fetch.max.wait.ms", "librdkafka calls it otherwise; set `kafka.fetch.wait.max.ms`."),
     ("kafka.receive.buffer.bytes", "librdkafka calls it otherwise; set `kafka.socket.receive.buffer.bytes`."),
     ("kafka.send.buffer.bytes", "librdkafka calls it otherwise; set `kafka.socket.send.buffer.bytes`."),
@@ -56,7 +79,6 @@ _TRUE_ANYWAY: Final[Mapping[str, str]] = {
     "kafka.enable.auto.commit": "false",
     "kafka.enable.auto.offset.store": "false",
     "kafka.group.protocol": "classic",
-    "kafka.security.protocol": "plaintext",
 }
 """Refused options that may be given with the one value that says what is so anyway."""
 
@@ -71,6 +93,3 @@ def refuse(given: Mapping[str, str]) -> None:
         value = given.get(name.lower())
         if value is not None and value.strip().lower() != _TRUE_ANYWAY.get(name):
             raise OptionError(f"Option {name} cannot be used with this source: {reason}")
-    for name in given:
-        if name.startswith(("kafka.sasl.", "kafka.ssl.")):
-            raise OptionError(f"Option {name} cannot be used with this source: {_PLAINTEXT_ONLY}")

@@ -21,6 +21,7 @@ from pyspark_kgroup.option_values import (
     servers,
     topics,
 )
+from pyspark_kgroup.security_rows import SECURITY
 from pyspark_kgroup.starting_offsets import LATEST, StartingOffsets, parse_starting_offsets
 from spark_kgroup.assignors import NAMES as ASSIGNOR_NAMES
 from spark_kgroup.limits import (
@@ -241,5 +242,6 @@ OPTIONS: Final[tuple[Option[Any], ...]] = (
     REQUEST_TIMEOUT,
     API_TIMEOUT,
     CLIENT_ID,
+    *SECURITY,
 )
 """Every option there is, in the order in which people need them."""

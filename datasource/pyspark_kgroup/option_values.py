@@ -35,6 +35,7 @@ class Option(Generic[T]):
         origin: Kafka's or Spark's name and default, or that it is ours.
         read: the text's value; ValueError if it is not in range.
         acts: where it acts: driver, executor or both.
+        secret: its text is never shown, and blanks around it belong to it.
     """
 
     name: str
@@ -46,6 +47,7 @@ class Option(Generic[T]):
     origin: str
     read: Callable[[str], T]
     acts: str = "driver"
+    secret: bool = False
 
     def value(self, given: Mapping[str, str]) -> T:
         """The value in `given` (names in lower case), or the default.
@@ -59,10 +61,11 @@ class Option(Generic[T]):
                 raise OptionError(f"Option {self.name} is missing: {self.effect} It needs {self.range}.")
             return cast("T", self.default)
         try:
-            return self.read(text.strip())
+            return self.read(text if self.secret else text.strip())
         except ValueError as problem:
+            shown = "not valid" if self.secret else repr(text)
             why = f" ({problem})" if str(problem) else ""
-            raise OptionError(f"Option {self.name} is {text!r}: it needs {self.range}{why}.") from None
+            raise OptionError(f"Option {self.name} is {shown}: it needs {self.range}{why}.") from None
 
 
 def duration(

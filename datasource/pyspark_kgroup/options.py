@@ -16,15 +16,20 @@ from typing import Final, NoReturn
 
 from confluent_kafka import Consumer, KafkaException
 
+from pyspark_kgroup import java_security
 from pyspark_kgroup import option_rows as rows
 from pyspark_kgroup.option_refusals import REFUSED, refuse
 from pyspark_kgroup.option_rows import OPTIONS
 from pyspark_kgroup.option_values import PREFIX_CHARACTERS_MAX
+from pyspark_kgroup.security_options import parse_security
 from pyspark_kgroup.starting_offsets import EARLIEST, LATEST, StartingOffsets
 from spark_kgroup.errors import OptionError
 from spark_kgroup.limits import HEARTBEAT_INTERVAL_MS
 
 # ------------------------------------------------------------------------------------------------- values
+
+
+_SENSITIVE: Final = r"password|passphrase|secret|jaas|credential|private|key\.pem|keystore\.key|oauthbearer\.config"
 
 
 class PassedOn(dict[str, str]):
@@ -57,6 +62,7 @@ class SourceOptions:
     read_committed: bool
     client_id: str
     passed_on: PassedOn = field(default_factory=PassedOn)
+    security: PassedOn = field(default_factory=PassedOn)
 
     @property
     def instance_ids(self) -> tuple[str, ...]:
@@ -74,6 +80,7 @@ class SourceOptions:
             "log.connection.close": "false",  # brokers close idle connections all the time
             "topic.metadata.propagation.max.ms": "5000",  # what a ticket names exists: only brokers' metadata may lag
             **self.passed_on,
+            **self.security,
             "bootstrap.servers": self.bootstrap_servers,
             "group.id": self.group_id,
             "client.id": self.client_id,
@@ -87,7 +94,7 @@ class SourceOptions:
 
 def is_secret(name: str) -> bool:
     """Whether an option's value must never be shown."""
-    return re.search("password|secret|jaas|token|credential|private|key.pem", name.lower()) is not None
+    return re.search(_SENSITIVE, name.lower()) is not None
 
 
 _LIBRDKAFKA_NAMES: Final = (
@@ -135,6 +142,7 @@ def parse(options: Mapping[str, str]) -> SourceOptions:
         read_committed=rows.ISOLATION_LEVEL.value(given) == "read_committed",
         client_id=rows.CLIENT_ID.value(given),
         passed_on=passed_on,
+        security=PassedOn(parse_security(given)),
     )
     if passed_on:
         _check_with_librdkafka(parsed)
@@ -153,12 +161,12 @@ def _passed_on(given: Mapping[str, str]) -> PassedOn:
     """The options that librdkafka gets.
 
     Raises:
-        OptionError: a name is neither ours nor begins with `kafka.`.
+        OptionError: a name is neither ours nor begins with `kafka.`, or would secure the executors only.
     """
-    ours = {option.name.lower() for option in OPTIONS} | {name.lower() for name in REFUSED}
+    ours = {name.lower() for name in (*(option.name for option in OPTIONS), *REFUSED, *java_security.NAMES)}
     rest = {name: value.strip() for name, value in given.items() if name not in ours}
     for name in rest:
-        if not name.startswith("kafka."):
+        if not name.startswith("kafka.") or name.startswith(("kafka.ssl.", "kafka.sasl.", "kafka.https.")):
             _refuse_unknown(name)
     return PassedOn({name.removeprefix("kafka."): value for name, value in rest.items()})
 
@@ -209,7 +217,8 @@ def _check_with_librdkafka(options: SourceOptions) -> None:
 
     Without a broker's address its client opens no connection; it is closed at once (measured: 0.4 ms in all).
     """
-    config = {name: value for name, value in options.consumer_config().items() if name != "bootstrap.servers"}
+    elsewhere = {"bootstrap.servers", *options.security}
+    config = {name: value for name, value in options.consumer_config().items() if name not in elsewhere}
     try:
         Consumer({**config, "log_level": "0"}).close()
         return

@@ -22,11 +22,13 @@ from pyspark_kgroup.boundary import Boundary
 from pyspark_kgroup.checkpoint import EMPTY, Checkpoint
 from pyspark_kgroup.options import PassedOn, SourceOptions, parse
 from pyspark_kgroup.plan import Ranges, ranges_by_seat
+from pyspark_kgroup.security_options import security_settings
 from pyspark_kgroup.worker import Range, SeatRanges, read_range
 from spark_kgroup.errors import OptionError
 from spark_kgroup.runtime.group import GroupSettings
 from spark_kgroup.runtime.thread import GroupRuntime
 from spark_kgroup.wire.cluster import parse_bootstrap
+from spark_kgroup.wire.security import secured
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -152,6 +154,7 @@ class KgroupStreamReader(AdmissionControl, DataSourceStreamReader):
             request_timeout_ms=options.request_timeout_ms,
             api_timeout_ms=options.api_timeout_ms,
             client_id=options.client_id,
+            security=secured(security_settings(options.security)),
         )
 
     def stop(self) -> None:

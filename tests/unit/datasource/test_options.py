@@ -243,8 +243,10 @@ def test_an_option_like_no_other_is_refused_with_all_names() -> None:
         ("kafka.group.instance.id", "`instanceIdPrefix`"),
         ("kafka.key.deserializer", "DataFrame operations"),
         ("kafka.interceptor.classes", "leave it out"),
-        ("kafka.sasl.jaas.config", "not in this version"),
-        ("kafka.ssl.ca.location", "not in this version"),
+        ("kafka.sasl.kerberos.principal", "SCRAM"),
+        ("kafka.sasl.login.callback.handler.class", "`tokenCallback`"),
+        ("kafka.ssl.enabled.protocols", "Leave it out"),
+        ("kafka.ssl.cipher.suites", "leave it out"),
         ("kafka.fetch.max.wait.ms", "`kafka.fetch.wait.max.ms`"),
     ],
 )
@@ -261,7 +263,6 @@ def test_options_of_others_are_refused_with_what_to_do_instead(name: str, fix: s
         ("kafka.enable.auto.commit", "false", "true"),
         ("kafka.enable.auto.offset.store", "false", "true"),
         ("kafka.group.protocol", "classic", "consumer"),
-        ("kafka.security.protocol", "PLAINTEXT", "SASL_SSL"),
     ],
 )
 def test_what_is_so_anyway_may_be_said(name: str, accepted: str, refused: str) -> None:

@@ -1,0 +1,60 @@
+"""TLS and SASL of an executor's consumer: what of its configuration only this machine can tell.
+
+Runs on: executor.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import platform
+from collections.abc import Callable, Mapping
+from typing import Any, Final
+
+from confluent_kafka import KafkaError
+
+from pyspark_kgroup.token_callback import CALLBACK, Returned, call, imported
+from spark_kgroup.errors import AuthenticationFailed, OptionError
+
+log = logging.getLogger(__name__)
+
+_FILES: Final = ("ssl.ca.location", "ssl.certificate.location", "ssl.key.location", "https.ca.location")
+
+REFUSALS: Final = frozenset({KafkaError._AUTHENTICATION, KafkaError._SSL, KafkaError.SASL_AUTHENTICATION_FAILED})
+"""What librdkafka reports when a broker refuses us or we refuse the broker; it goes on trying."""
+
+
+def usable_here(config: Mapping[str, str]) -> dict[str, Any]:
+    """`config` for `confluent_kafka.Consumer` in this process; the token callback is called once.
+
+    Raises:
+        OptionError: a file is not on this machine, or the token callback cannot be imported here.
+        AuthenticationFailed: the token callback gave no token.
+    """
+    for name in _FILES:
+        if name in config and not os.access(config[name], os.R_OK):
+            raise OptionError(
+                f"Option kafka.{name}: {config[name]!r} cannot be read on {platform.node()}, where a Spark executor "
+                f"runs. Put it there on every machine, or give its text in kafka.{name.replace('location', 'pem')}."
+            )
+    if CALLBACK not in config:
+        return dict(config)
+    return {**config, CALLBACK: _oauth_cb(config[CALLBACK], config.get("sasl.oauthbearer.config", ""))}
+
+
+def _oauth_cb(name: str, config: str) -> Callable[[str], Returned]:
+    """What confluent-kafka calls for each token: first when the consumer is made, then before the last one expires.
+
+    The first is asked for here, where an error reaches the user; librdkafka would only say that there was one.
+    """
+    function = imported(name)
+    first = [call(name, function, config)]
+
+    def oauth_cb(text: str) -> Returned:
+        try:
+            return first.pop() if first else call(name, function, text)
+        except AuthenticationFailed as error:
+            log.warning("%s librdkafka asks again in 10 s.", error)
+            raise
+
+    return oauth_cb

@@ -1,0 +1,129 @@
+"""The option `tokenCallback`: a user's function that returns OAUTHBEARER tokens, named `MODULE:FUNCTION`.
+
+Runs on: both. A function does not travel between processes by its name alone, so each side imports it for itself.
+"""
+
+from __future__ import annotations
+
+import logging
+import platform
+import time
+from collections.abc import Callable
+from importlib import import_module
+from typing import Any, Final, NamedTuple, cast
+
+from spark_kgroup.errors import AuthenticationFailed, OptionError
+from spark_kgroup.wire.oauth import Token, TokenProvider
+
+log = logging.getLogger(__name__)
+
+CALLBACK: Final = "oauth_cb"
+"""confluent-kafka's name for the function itself; between our processes `MODULE:FUNCTION` stands there."""
+
+TokenCallback = Callable[[str], object]
+
+
+class Returned(NamedTuple):
+    """What the function returned, complete; the shape that confluent-kafka wants of its `oauth_cb`."""
+
+    token: str
+    wall_expires_at_s: float
+    principal: str
+    extensions: dict[str, str]
+
+    def __repr__(self) -> str:
+        return f"Returned(wall_expires_at_s={self.wall_expires_at_s})"
+
+
+def imported(name: str) -> TokenCallback:
+    """The function called `MODULE:FUNCTION`.
+
+    Raises:
+        OptionError: this process cannot import it.
+    """
+    module, _, function = name.partition(":")
+    try:
+        found: Any = getattr(import_module(module), function)
+    except Exception as error:  # a user's module may raise anything while it is imported
+        log.debug("the token callback cannot be imported", exc_info=True)
+        raise OptionError(
+            f"Option tokenCallback: {name} cannot be imported by Python on {platform.node()} ({type(error).__name__}: "
+            f"{error}). Install its module for the Python that Spark runs, on the driver and on every executor."
+        ) from None
+    if not callable(found):
+        raise OptionError(f"Option tokenCallback: {name} is no function but {type(found).__name__}.")
+    return cast("TokenCallback", found)
+
+
+def call(name: str, function: TokenCallback, config: str) -> Returned:
+    """Ask `function` for a token; blocks as long as it does.
+
+    Args:
+        name: `MODULE:FUNCTION`, for messages.
+        function: what it names.
+        config: kafka.sasl.oauthbearer.config.
+
+    Raises:
+        AuthenticationFailed: it raised, or what it returned is no token that lives. Never shows the token.
+    """
+    try:
+        returned = function(config)
+    except Exception as error:  # a user's function may raise anything
+        log.debug("the token callback failed", exc_info=True)
+        raise AuthenticationFailed(
+            f"OAUTHBEARER: tokenCallback {name} failed with {type(error).__name__}: {error}", retriable=True
+        ) from None
+    result = _complete(returned)
+    if result is None:
+        raise AuthenticationFailed(
+            f"OAUTHBEARER: tokenCallback {name} returned {_kinds(returned)}: it must return (token: str, expiry in "
+            "seconds since the epoch: float[, principal: str[, extensions: dict of str]])."
+        )
+    left_s = result.wall_expires_at_s - time.time()
+    if left_s <= 0:
+        raise AuthenticationFailed(
+            f"OAUTHBEARER: the token of tokenCallback {name} expired {-left_s:.0f} s ago: the expiry is in seconds "
+            "since the epoch."
+        )
+    return result
+
+
+def token_provider(name: str, config: str) -> TokenProvider:
+    """The driver's source of tokens.
+
+    Raises:
+        OptionError: the function cannot be imported here.
+    """
+    function = imported(name)
+
+    def provide() -> Token:
+        token, wall_expires_at_s, _, extensions = call(name, function, config)
+        return Token(token, wall_expires_at_s, extensions)
+
+    return provide
+
+
+def _complete(returned: object) -> Returned | None:
+    """All four items, None if they are not of the shape."""
+    match returned:
+        case (str() as token, float() | int() as expiry, *rest) if token:
+            pass
+        case _:
+            return None
+    match rest:
+        case []:
+            return Returned(token, expiry, "", {})
+        case [str() as principal]:
+            return Returned(token, expiry, principal, {})
+        case [str() as principal, dict() as extensions] if all(
+            isinstance(word, str) for pair in extensions.items() for word in pair
+        ):
+            return Returned(token, expiry, principal, extensions)
+    return None
+
+
+def _kinds(returned: object) -> str:
+    """Its type, those of its items: not its contents, which may hold a token."""
+    if isinstance(returned, tuple):
+        return f"({', '.join(type(item).__name__ for item in returned)})"
+    return type(returned).__name__
