@@ -1,6 +1,7 @@
 """Real Kafka at hand, for tests and for development.
 
-`ApacheKafka` runs one or three real broker processes; `pytest_plugin` offers it as fixtures. Names are loaded on first
+`ApacheKafka` runs one or three real broker processes; with `SecureListener`s it asks clients who they are.
+`pytest_plugin` offers it as fixtures. Names are loaded on first
 use, because pytest imports this package in every project that has it installed.
 """
 
@@ -10,8 +11,9 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from spark_kgroup.testing.apache_kafka import ApacheKafka
+    from spark_kgroup.testing.listeners import SecureListener, unsecured_token
 
-__all__ = ["ApacheKafka"]
+__all__ = ["ApacheKafka", "SecureListener", "unsecured_token"]
 
 
 def __getattr__(name: str) -> object:
@@ -19,4 +21,8 @@ def __getattr__(name: str) -> object:
         from spark_kgroup.testing.apache_kafka import ApacheKafka
 
         return ApacheKafka
+    if name in ("SecureListener", "unsecured_token"):
+        from spark_kgroup.testing import listeners
+
+        return getattr(listeners, name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

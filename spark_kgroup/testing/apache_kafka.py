@@ -26,6 +26,7 @@ from spark_kgroup.testing.group_tool import GroupStateRow, MemberRow, PartitionR
 from spark_kgroup.testing.java import find_java
 from spark_kgroup.testing.kafka_jars import KAFKA_VERSION, kafka_jars
 from spark_kgroup.testing.kafka_node import START_TIMEOUT_S, Jvm, KafkaNode, PortTaken
+from spark_kgroup.testing.listeners import SecureListener, scram_arguments
 from spark_kgroup.testing.node_properties import node_properties
 from spark_kgroup.testing.watchdog import ProcessGuard
 
@@ -60,6 +61,8 @@ class ApacheKafka:
         server_properties: broker configuration that adds to or overrides what is set here.
         host: the address that is listened on and advertised.
         jvm_options: of every node, such as "-Xmx1g".
+        listeners: beside the plain one, on free ports; see `bootstrap_of`.
+        users: name -> password, for listeners with SASL (PLAIN and SCRAM).
 
     Raises:
         OptionError: another number of nodes, or a port out of range.
@@ -75,6 +78,8 @@ class ApacheKafka:
         server_properties: Mapping[str, str] | None = None,
         host: str = "127.0.0.1",
         jvm_options: Sequence[str] = (),
+        listeners: Sequence[SecureListener] = (),
+        users: Mapping[str, str] | None = None,
     ) -> None:
         if nodes not in (1, 3):
             raise OptionError(f"nodes is {nodes}: 1 or 3 nodes can be run.")
@@ -88,11 +93,14 @@ class ApacheKafka:
         self._server_properties = dict(server_properties or {})
         self._host = host
         self._jvm_options = tuple(jvm_options)
+        self._listeners = tuple(listeners)
+        self._users = dict(users or {})
         self._temporary: Path | None = None
         self._lock_file: int | None = None
         self._guard: ProcessGuard | None = None
         self._jvm: Jvm | None = None
         self._ports: PortReservation | None = None
+        self._secure_ports: PortReservation | None = None
         self._admin: AdminClient | None = None
 
     def __enter__(self) -> Self:
@@ -108,6 +116,16 @@ class ApacheKafka:
     def bootstrap_servers(self) -> str:
         """HOST:PORT of every node, separated by commas."""
         return ",".join(f"{self._host}:{node.port}" for node in self.nodes)
+
+    def bootstrap_of(self, listener: str) -> str:
+        """HOST:PORT of every node at the secure listener of that name."""
+        return ",".join(f"{self._host}:{self._secure_of(node.node_id)[listener][1]}" for node in self.nodes)
+
+    def _secure_of(self, node_id: int) -> dict[str, tuple[str, int]]:
+        """Name -> (security protocol, port) of a node's secure listeners."""
+        ports = self._secure_ports.ports if self._secure_ports else ()
+        own = ports[(node_id - 1) * len(self._listeners) :]
+        return {each.name: (each.protocol, port) for each, port in zip(self._listeners, own, strict=False)}
 
     @property
     def admin(self) -> AdminClient:
@@ -279,18 +297,22 @@ class ApacheKafka:
 
     def _launch(self, root: Path, jvm: Jvm) -> None:
         cluster_id = self._cluster_id(root)
+        more = {name: value for each in self._listeners for name, value in each.properties(self._users)}
+        more |= self._server_properties
         for attempt in range(1, _PORT_ATTEMPTS + 1):
             self._ports = PortReservation(self._host, 2 * self._node_count, self._port)
+            self._secure_ports = PortReservation(self._host, len(self._listeners) * self._node_count)
             ports = self._ports.ports
             clients, controllers = ports[: self._node_count], ports[self._node_count :]
             self.nodes = tuple(
                 KafkaNode(node_id, root / f"node-{node_id}", port) for node_id, port in enumerate(clients, start=1)
             )
             for node in self.nodes:
-                more = self._server_properties
-                node.configure(node_properties(node.node_id, self._host, node.port, controllers, more))
-                node.format(jvm, cluster_id)
+                secure = self._secure_of(node.node_id)
+                node.configure(node_properties(node.node_id, self._host, node.port, controllers, more, secure))
+                node.format(jvm, cluster_id, scram_arguments(self._users))
             self._ports.hand_over()
+            self._secure_ports.hand_over()
             try:
                 for node in self.nodes:
                     node.launch(jvm)
@@ -303,6 +325,7 @@ class ApacheKafka:
                 for node in self.nodes:
                     node.kill()
                 self._ports.close()
+                self._secure_ports.close()
 
     def _cluster_id(self, root: Path) -> str:
         """Kafka's cluster id: a new one, or that of the data already there."""
@@ -359,9 +382,9 @@ class ApacheKafka:
         if self._guard is not None:
             self._guard.close()
             self._guard = None
-        if self._ports is not None:
-            self._ports.close()
-            self._ports = None
+        for ports in filter(None, (self._ports, self._secure_ports)):
+            ports.close()
+        self._ports = self._secure_ports = None
         if self._lock_file is not None:
             os.close(self._lock_file)
             self._lock_file = None

@@ -137,11 +137,11 @@ class KafkaNode:
         self._properties_path.write_text(text)
         (self.directory / "log4j2.properties").write_text(_LOG4J.format(log=_escaped(str(self.log_path))))
 
-    def format(self, jvm: Jvm, cluster_id: str) -> None:
-        """Prepare the data directory unless it already holds data."""
+    def format(self, jvm: Jvm, cluster_id: str, more: Sequence[str] = ()) -> None:
+        """Prepare the data directory unless it already holds data; `more` are arguments of Kafka's storage tool."""
         if (self.directory / "data" / "meta.properties").exists():
             return
-        arguments = ["format", "--cluster-id", cluster_id, "--config", str(self._properties_path)]
+        arguments = ["format", "--cluster-id", cluster_id, "--config", str(self._properties_path), *more]
         jvm.tool("kafka.tools.StorageTool", arguments, START_TIMEOUT_S)
 
     def launch(self, jvm: Jvm) -> None:

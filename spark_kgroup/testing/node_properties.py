@@ -6,7 +6,12 @@ from collections.abc import Mapping, Sequence
 
 
 def node_properties(
-    node_id: int, host: str, port: int, controller_ports: Sequence[int], more: Mapping[str, str]
+    node_id: int,
+    host: str,
+    port: int,
+    controller_ports: Sequence[int],
+    more: Mapping[str, str],
+    secure: Mapping[str, tuple[str, int]] | None = None,
 ) -> dict[str, str]:
     """What makes node `node_id` (from 1) of a cluster: a broker and a controller in one.
 
@@ -16,7 +21,11 @@ def node_properties(
         port: for clients and other brokers.
         controller_ports: of every node, by node id; as many as there are nodes.
         more: adds to or overrides everything else.
+        secure: name -> (security protocol, port) of each further listener.
     """
+    secure = secure or {}
+    advertised = ",".join([f"PLAINTEXT://{host}:{port}", *(f"{n}://{host}:{p}" for n, (_, p) in secure.items())])
+    protocols = "".join(f",{name}:{protocol}" for name, (protocol, _) in secure.items())
     replicas, replicas_min = str(len(controller_ports)), str(min(2, len(controller_ports)))
     voters = ",".join(f"{voter}@{host}:{voter_port}" for voter, voter_port in enumerate(controller_ports, start=1))
     return {
@@ -24,10 +33,10 @@ def node_properties(
         "node.id": str(node_id),
         "controller.quorum.voters": voters,
         "controller.listener.names": "CONTROLLER",
-        "listeners": f"PLAINTEXT://{host}:{port},CONTROLLER://{host}:{controller_ports[node_id - 1]}",
-        "advertised.listeners": f"PLAINTEXT://{host}:{port}",
+        "listeners": f"{advertised},CONTROLLER://{host}:{controller_ports[node_id - 1]}",
+        "advertised.listeners": advertised,
         "inter.broker.listener.name": "PLAINTEXT",
-        "listener.security.protocol.map": "PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT",
+        "listener.security.protocol.map": f"PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT{protocols}",
         "auto.create.topics.enable": "false",  # a misspelt topic is an error
         "offsets.topic.num.partitions": "4",  # default 50: slower to create, to load, and to move
         "offsets.topic.replication.factor": replicas,
