@@ -121,6 +121,7 @@ class KgroupStreamReader(AdmissionControl, DataSourceStreamReader):
             ranges=tuple(Range(tp.topic, tp.partition, first, end) for tp, (first, end) in sorted(ranges.items())),
             consumer_config=self._options.consumer_config(),
             include_headers=self._options.include_headers,
+            fail_on_data_loss=self._options.fail_on_data_loss,
         )
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:

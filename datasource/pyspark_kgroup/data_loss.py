@@ -1,0 +1,78 @@
+"""Records that were still to be read and are gone: where reading goes on, and how it is told.
+
+Runs on: both. Pure. The driver meets a loss between two batches (`boundary`), an executor within one (`worker`).
+"""
+
+from __future__ import annotations
+
+from typing import Final, NamedTuple
+
+from spark_kgroup.model import TopicPartition
+
+WAYS_OUT: Final = (
+    "To go on with what is left, set failOnDataLoss=false, be it for one start only. To begin anew, use a fresh "
+    "checkpoint with startingOffsets."
+)
+"""What a user can do about it; the end of every `DataLoss`."""
+
+
+class LogRange(NamedTuple):
+    """The offsets that a partition has: `first_offset` <= offset < `end_offset`."""
+
+    first_offset: int
+    end_offset: int
+
+    def nearest(self, position: int) -> int:
+        """Where reading goes on: `position` itself, if the log has it or ends there.
+
+        After retention at the first offset, after a truncation at the new end: there `format("kafka")` goes on, too.
+        """
+        return min(max(position, self.first_offset), self.end_offset)
+
+    def __str__(self) -> str:
+        if self.first_offset == self.end_offset:
+            return f"the log is empty and ends at {self.end_offset}"
+        return f"the log has {self.first_offset} to {self.end_offset - 1}"
+
+
+class Loss(NamedTuple):
+    """One loss.
+
+    Attributes:
+        partition: where.
+        position: the first offset that was asked for.
+        end_offset: one past the last that was asked for, None if everything from `position` on was.
+        now: what is there instead, as a clause.
+        why: what does that to a log, as a clause.
+    """
+
+    partition: TopicPartition
+    position: int
+    end_offset: int | None
+    now: str
+    why: str
+
+    def __str__(self) -> str:
+        asked = f"{self.position} {'on' if self.end_offset is None else f'to {self.end_offset - 1}'}"
+        return f"Offsets {asked} of {self.partition} were still to be read, but {self.now}: {self.why}."
+
+
+def out_of_log(partition: TopicPartition, position: int, end_offset: int | None, log: LogRange) -> Loss:
+    """The loss of what lies outside `log`."""
+    if position < log.first_offset:
+        why = "retention or DeleteRecords removed what came before"
+    else:
+        why = "it was truncated (unclean leader election), or the topic was created anew"
+    return Loss(partition, position, end_offset, str(log), why)
+
+
+def deleted(partition: TopicPartition, position: int, end_offset: int | None = None) -> Loss:
+    """The loss of a partition that is there no more."""
+    why = "it was deleted, or this user may not see it"
+    return Loss(partition, position, end_offset, "the partition does not exist any more", why)
+
+
+def recreated(partition: TopicPartition, position: int, topic_id: str, now_id: str) -> Loss:
+    """The loss of all that an earlier topic of the same name had left."""
+    now = f"its topic is another one now (id {now_id}, was {topic_id})"
+    return Loss(partition, position, None, now, "it was deleted and created again")
