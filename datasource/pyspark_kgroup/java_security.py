@@ -162,18 +162,16 @@ def _credentials(jaas: str, mechanism: str) -> dict[str, str]:
 
 
 def _said(options: Mapping[str, str], known: Mapping[str, str]) -> Iterator[tuple[str, str]]:
-    extensions = [f"{key.removeprefix('extension_')}={value}" for key, value in _extensions(options, known)]
-    if extensions:
-        yield f"{_OIDC}extensions", ",".join(extensions)
+    extensions = []
     for key, value in options.items():
         if key in known:
             yield known[key], value
-        elif not key.startswith("extension_"):
+        elif key.startswith("extension_") and known is not _USER:
+            extensions.append(f"{key.removeprefix('extension_')}={value}")
+        else:
             raise OptionError(f"Option {JAAS} sets {key}, which has no meaning here: there are {', '.join(known)}.")
-
-
-def _extensions(options: Mapping[str, str], known: Mapping[str, str]) -> list[tuple[str, str]]:
-    return [item for item in options.items() if item[0].startswith("extension_") and "clientId" in known]
+    if extensions:
+        yield f"{_OIDC}extensions", ",".join(extensions)
 
 
 def _parse_jaas(text: str) -> tuple[str, dict[str, str]]:
