@@ -9,8 +9,9 @@ KafkaRecordToRowConverter). Spark takes a batch only if its schema equals Spark'
 from __future__ import annotations
 
 from array import array
+from bisect import bisect_right
 from collections.abc import Iterator, Sequence
-from itertools import accumulate, chain
+from itertools import chain
 from typing import TYPE_CHECKING, Final, cast
 
 import pyarrow as pa
@@ -19,6 +20,7 @@ from confluent_kafka import Message
 
 from spark_kgroup.errors import ProtocolViolation
 from spark_kgroup.limits import ARROW_BATCH_BYTES_MAX
+from spark_kgroup.model import TopicPartition
 
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
@@ -68,60 +70,24 @@ def spark_schema(include_headers: bool) -> StructType:
     return schema
 
 
-def record_batches(records: Sequence[Message], include_headers: bool) -> Iterator[pa.RecordBatch]:
-    """`records` in their order, in batches of at most `ARROW_BATCH_BYTES_MAX` bytes of keys, values and headers.
-
-    A larger record is a batch of its own. How many rows a batch has is the caller's affair: no more than `records`.
+def record_batch(records: Sequence[Message], include_headers: bool, topic: str | None = None) -> pa.RecordBatch:
+    """`records` in their order, each column made in one pass that calls no function of ours.
 
     Args:
-        records: without errors among them.
+        records: at least one, without errors among them.
         include_headers: adds the column `headers`.
+        topic: theirs, if they all have the same: cheaper than to ask each.
 
     Raises:
         ProtocolViolation: a record's timestamp is beyond what Spark's timestamps can hold.
     """
-    for first, end in _cuts(records, include_headers):
-        yield _record_batch(records[first:end], include_headers)
-
-
-def payload_bytes(records: Sequence[Message]) -> int:
-    """Bytes of all keys and values."""
-    keys = filter(None, map(Message.key, records))
-    return sum(map(len, records)) + sum(map(len, keys))  # a message's length is that of its value
-
-
-def _cuts(records: Sequence[Message], include_headers: bool) -> Iterator[tuple[int, int]]:
-    """Where `records` are cut: (first, one past the last) of each batch."""
-    if not records:
-        return
-    if not include_headers and payload_bytes(records) <= ARROW_BATCH_BYTES_MAX:
-        yield 0, len(records)
-        return
-    first, before = 0, 0
-    ends = list(accumulate(_size(record, include_headers) for record in records))
-    for index, end in enumerate(ends):
-        if end - before > ARROW_BATCH_BYTES_MAX and index > first:
-            yield first, index
-            first, before = index, ends[index - 1]
-    yield first, len(records)
-
-
-def _size(record: Message, include_headers: bool) -> int:
-    size = len(record) + len(record.key() or b"")
-    if include_headers:
-        headers = cast("list[tuple[str, bytes | None]]", record.headers() or [])
-        size += sum(len(name) + len(value or b"") for name, value in headers)
-    return size
-
-
-def _record_batch(records: Sequence[Message], include_headers: bool) -> pa.RecordBatch:
-    times = array("q", chain.from_iterable(map(Message.timestamp, records)))  # kind, milliseconds, kind, ...
+    times = array("q", list(chain.from_iterable(map(Message.timestamp, records))))  # kind, milliseconds, kind, ...
     columns = [
-        pa.array(list(map(Message.key, records)), pa.binary()),
+        _keys(records),
         pa.array(list(map(Message.value, records)), pa.binary()),
-        pa.array(list(map(Message.topic, records)), pa.string()),
-        _integers(array("i", cast("Iterator[int]", map(Message.partition, records))), pa.int32()),
-        _integers(array("q", cast("Iterator[int]", map(Message.offset, records))), pa.int64()),
+        pa.repeat(topic, len(records)) if topic else pa.array(list(map(Message.topic, records)), pa.string()),
+        _integers(array("i", cast("list[int]", list(map(Message.partition, records)))), pa.int32()),
+        _integers(array("q", cast("list[int]", list(map(Message.offset, records)))), pa.int64()),
         _timestamps(records, times[1::2]),
         # librdkafka: 0 not available, 1 create time, 2 log append time; Java's TimestampType ids are one less.
         pc.subtract(_integers(times[::2], pa.int64()), 1).cast(pa.int32()),
@@ -130,6 +96,70 @@ def _record_batch(records: Sequence[Message], include_headers: bool) -> pa.Recor
         # Null, not empty, for a record without headers: so does Spark.
         columns.append(pa.array([record.headers() or None for record in records], _HEADERS))
     return pa.RecordBatch.from_arrays(columns, schema=arrow_schema(include_headers))
+
+
+def last_offsets(batch: pa.RecordBatch) -> dict[TopicPartition, int]:
+    """The last offset of each partition in `batch`: within a partition they only rise."""
+    topics, partitions, offsets = batch["topic"], batch["partition"], batch["offset"]
+    ends = {end for column in (topics, partitions) for end in pc.run_end_encode(column).run_ends.to_pylist()}
+    rows = [end - 1 for end in sorted(ends)]
+    return {TopicPartition(topics[row].as_py(), partitions[row].as_py()): offsets[row].as_py() for row in rows}
+
+
+def before(batch: pa.RecordBatch, partition: TopicPartition, end_offset: int) -> pa.RecordBatch:
+    """`batch` without the records of `partition` at or past `end_offset`."""
+    theirs = pc.and_(pc.equal(batch["topic"], partition.topic), pc.equal(batch["partition"], partition.partition))
+    return batch.filter(pc.invert(pc.and_(theirs, pc.greater_equal(batch["offset"], end_offset))))
+
+
+def bounded(batches: Sequence[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """The rows of `batches` in batches of at most `ARROW_BATCH_BYTES_MAX` bytes of keys, values and headers.
+
+    A larger record is a batch of its own. Small batches are joined, which costs next to nothing; how many rows come of
+    it is the caller's affair.
+
+    Args:
+        batches: all with one schema; at most 2 GiB in any column.
+    """
+    for batch in pa.Table.from_batches(batches).combine_chunks().to_batches():
+        if batch.nbytes <= ARROW_BATCH_BYTES_MAX:
+            yield batch
+        else:
+            yield from _cut(batch)
+
+
+def _cut(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
+    ends = _payload_ends(batch)
+    first, before = 0, 0
+    while first < batch.num_rows:
+        end = max(first + 1, bisect_right(ends, before + ARROW_BATCH_BYTES_MAX, lo=first))
+        yield batch.slice(first, end - first)
+        first, before = end, ends[end - 1]
+
+
+def _payload_ends(batch: pa.RecordBatch) -> list[int]:
+    """Bytes of keys, values and headers up to and with each row."""
+    sizes = pc.add(_lengths(batch["key"]), _lengths(batch["value"]))
+    ends: list[int] = pc.cumulative_sum(sizes).to_pylist()
+    if "headers" not in batch.schema.names:
+        return ends
+    headers = batch["headers"]
+    fields = headers.flatten()
+    sizes = pc.add(_lengths(fields.field("key")), _lengths(fields.field("value")))
+    up_to = [0, *pc.cumulative_sum(sizes).to_pylist()]
+    row_ends = pc.cumulative_sum(pc.fill_null(pc.list_value_length(headers), 0)).to_pylist()
+    return [end + up_to[row_end] for end, row_end in zip(ends, row_ends, strict=True)]
+
+
+def _lengths(column: pa.Array) -> pa.Array:
+    """Bytes of each value, 0 for null."""
+    return pc.fill_null(pc.binary_length(column), 0).cast(pa.int64())
+
+
+def _keys(records: Sequence[Message]) -> pa.Array:
+    keys = list(map(Message.key, records))
+    nothing = keys.count(None) == len(keys)  # in most topics all records have keys, or none
+    return pa.nulls(len(keys), pa.binary()) if nothing else pa.array(keys, pa.binary())
 
 
 def _integers(numbers: array[int], kind: pa.DataType) -> pa.Array:

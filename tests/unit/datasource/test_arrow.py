@@ -9,8 +9,9 @@ from confluent_kafka import TIMESTAMP_CREATE_TIME, TIMESTAMP_LOG_APPEND_TIME, TI
 from pyspark.sql.pandas.types import to_arrow_schema
 
 from pyspark_kgroup import arrow
-from pyspark_kgroup.arrow import arrow_schema, record_batches, spark_schema
+from pyspark_kgroup.arrow import arrow_schema, before, bounded, last_offsets, record_batch, spark_schema
 from spark_kgroup.errors import ProtocolViolation
+from spark_kgroup.model import TopicPartition
 
 
 def message(offset: int = 0, **fields: Any) -> Message:
@@ -19,14 +20,20 @@ def message(offset: int = 0, **fields: Any) -> Message:
 
 
 def rows(records: list[Message], include_headers: bool = False) -> list[dict[str, Any]]:
-    return [row for batch in record_batches(records, include_headers) for row in batch.to_pylist()]
+    rows: list[dict[str, Any]] = record_batch(records, include_headers).to_pylist()
+    return rows
+
+
+def cut(records: list[Message], include_headers: bool) -> list[list[int]]:
+    """The offsets of each batch."""
+    return [batch["offset"].to_pylist() for batch in bounded([record_batch(records, include_headers)])]
 
 
 @pytest.mark.parametrize("include_headers", [False, True])
 def test_the_arrow_schema_is_the_one_spark_makes_of_ours(include_headers: bool) -> None:
     expected = to_arrow_schema(spark_schema(include_headers), timezone="UTC")
     assert arrow_schema(include_headers).equals(expected, check_metadata=True)
-    (batch,) = record_batches([message()], include_headers)
+    batch = record_batch([message()], include_headers)
     assert batch.schema.equals(expected, check_metadata=True)
     batch.validate(full=True)
 
@@ -69,7 +76,7 @@ def test_null_and_empty_stay_apart() -> None:
 def test_timestamps_are_what_format_kafka_makes_of_them(
     timestamp: tuple[int, int], kind: int, microsecond_of_epoch: int
 ) -> None:
-    (batch,) = record_batches([message(timestamp=timestamp)], False)
+    batch = record_batch([message(timestamp=timestamp)], False)
     assert batch["timestampType"].to_pylist() == [kind]
     assert batch["timestamp"].cast(pa.int64()).to_pylist() == [microsecond_of_epoch]
 
@@ -96,16 +103,53 @@ def test_batches_are_bounded_and_a_larger_record_is_alone(
     monkeypatch.setattr(arrow, "ARROW_BATCH_BYTES_MAX", 100)
     sizes = [40, 60, 1, 250, 99, 1, 1, 0, 300]
     records = [message(offset, value=b"v" * size) for offset, size in enumerate(sizes)]
-    batches = [batch["offset"].to_pylist() for batch in record_batches(records, include_headers)]
-    assert batches == [[0, 1], [2], [3], [4, 5], [6, 7], [8]]
+    assert cut(records, include_headers) == [[0, 1], [2], [3], [4, 5], [6, 7], [8]]
 
 
 def test_keys_and_headers_count_too(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(arrow, "ARROW_BATCH_BYTES_MAX", 100)
     records = [message(offset, key=b"k" * 50, headers=[("h", b"v" * 19)]) for offset in range(4)]
-    assert [batch.num_rows for batch in record_batches(records, include_headers=False)] == [2, 2]
-    assert [batch.num_rows for batch in record_batches(records, include_headers=True)] == [1, 1, 1, 1]
+    assert cut(records, include_headers=False) == [[0, 1], [2, 3]]
+    assert cut(records, include_headers=True) == [[0], [1], [2], [3]]
+    unlike: list[Any] = [None, [("h", None), ("hh", b"v" * 47)], [], [("h", b"v" * 49)], [("h", b"v" * 99)]]
+    records = [message(offset, headers=headers) for offset, headers in enumerate(unlike)]
+    assert cut(records, include_headers=True) == [[0, 1, 2, 3], [4]]
 
 
-def test_nothing_makes_no_batch() -> None:
-    assert list(record_batches([], include_headers=True)) == []
+def test_small_batches_are_joined_and_a_joined_one_is_still_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    batches = [record_batch([message(offset, value=b"v" * 60)], False) for offset in range(5)]
+    (joined,) = bounded(batches)
+    assert joined["offset"].to_pylist() == list(range(5))
+    monkeypatch.setattr(arrow, "ARROW_BATCH_BYTES_MAX", 130)
+    assert [batch["offset"].to_pylist() for batch in bounded(batches)] == [[0, 1], [2, 3], [4]]
+
+
+def test_a_topic_that_is_told_is_the_one_that_is_asked_for() -> None:
+    records = [message(offset) for offset in range(3)]
+    assert record_batch(records, False, topic="t").equals(record_batch(records, False))
+
+
+def test_keys_may_be_there_for_some() -> None:
+    assert [row["key"] for row in rows([message(0), message(1, key=b"k"), message(2, key=b"")])] == [None, b"k", b""]
+
+
+def test_the_last_offset_of_each_partition() -> None:
+    mixed = [("t", 0, 5), ("t", 1, 7), ("u", 1, 70), ("u", 1, 71), ("t", 0, 6), ("t", 0, 9), ("u", 0, 1)]
+    batch = record_batch([message(offset, topic=t, partition=p) for t, p, offset in mixed], False)
+    assert last_offsets(batch) == {
+        TopicPartition("t", 0): 9,
+        TopicPartition("t", 1): 7,
+        TopicPartition("u", 1): 71,
+        TopicPartition("u", 0): 1,
+    }
+
+
+def test_what_lies_behind_a_partition_s_end_is_left_out() -> None:
+    mixed = [("t", 0, 5), ("t", 0, 6), ("t", 1, 6), ("u", 0, 6), ("t", 0, 7)]
+    batch = record_batch([message(offset, topic=t, partition=p) for t, p, offset in mixed], False)
+    left = before(batch, TopicPartition("t", 0), 6)
+    assert [(row["topic"], row["partition"], row["offset"]) for row in left.to_pylist()] == [
+        ("t", 0, 5),
+        ("t", 1, 6),
+        ("u", 0, 6),
+    ]
