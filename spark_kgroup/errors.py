@@ -24,6 +24,9 @@ A message says whose fault it is and what to do next.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Final
+
 from spark_kgroup.model import ErrorCode
 
 
@@ -82,6 +85,13 @@ class AuthenticationFailed(WireError):
         super().__init__(message)
 
 
+_GRANTS: Final[Mapping[int, str]] = {
+    ErrorCode.TOPIC_AUTHORIZATION_FAILED: "grant READ on the topic to this user",
+    ErrorCode.GROUP_AUTHORIZATION_FAILED: "grant READ on the group to this user",
+}
+"""What is missing, where we use a topic or a group; READ implies DESCRIBE (StandardAuthorizerData)."""
+
+
 class BrokerError(WireError):
     """A broker answered with an error code.
 
@@ -95,7 +105,7 @@ class BrokerError(WireError):
         self.code = code
         self.message = message
         self.retriable = code in ErrorCode.retriable_codes()
-        said = f": {message}" if message else ""
+        said = "".join(f": {words.rstrip('.')}" for words in (message, _GRANTS.get(code)) if words)
         super().__init__(f"{api} failed with {ErrorCode.name_of(code)}{said}")
 
 

@@ -8,12 +8,14 @@ import signal
 import sys
 import time
 from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 from rich.console import Console
 from rich.markup import escape
 
+from spark_kgroup.admin.command_config import security_from
 from spark_kgroup.assignors import NAMES
 from spark_kgroup.assignors import assignor as known
 from spark_kgroup.errors import FencedInstanceId
@@ -23,12 +25,14 @@ from spark_kgroup.model import ErrorCode, TopicPartition
 from spark_kgroup.runtime.group import Group, GroupSettings
 from spark_kgroup.runtime.session import Session
 from spark_kgroup.wire.cluster import parse_bootstrap
+from spark_kgroup.wire.security import Plaintext
 
 EXAMPLES = (
     "Examples:\n\n"
     "kgroup member --bootstrap-server localhost:9092 --group orders --instance-id orders-0 --topics orders\n\n"
     "kgroup member --bootstrap-server localhost:9092 --group orders --instance-id orders-0 --topics orders --json\n\n"
-    "kgroup member --bootstrap-server localhost:9092 --group orders --instance-id orders-0 --topics orders --leave"
+    "kgroup member --bootstrap-server localhost:9092 --group orders --instance-id orders-0 --topics orders --leave\n\n"
+    "kgroup member --bootstrap-server localhost:9093 --group orders --topics orders --command-config client.properties"
 )
 
 
@@ -131,6 +135,10 @@ def member(
     session_timeout_ms: Annotated[
         int, typer.Option(min=1, help="Silence after which the coordinator gives the seat away.")
     ] = SESSION_TIMEOUT_MS,
+    command_config: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="How to connect and who to be: librdkafka's properties, NAME=VALUE a line."),
+    ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print each event as one JSON object.")] = False,
     leave: Annotated[bool, typer.Option("--leave", help="On Ctrl-C, give the seat back for good.")] = False,
 ) -> None:
@@ -144,6 +152,7 @@ def member(
         session_timeout_ms=session_timeout_ms,
         metadata_max_age_ms=metadata_max_age_ms,
         client_id="kgroup-member",
+        security=security_from(command_config) if command_config else Plaintext(),
     )
     printer = EventPrinter(write_json if as_json else write_text)
     asyncio.run(_run(settings, printer, leave=leave or instance_id is None))

@@ -21,8 +21,10 @@ from spark_kgroup.limits import (
     METADATA_MAX_AGE_MS,
     REBALANCE_TIMEOUT_MS,
     REQUEST_TIMEOUT_MS,
+    RETRY_BACKOFF_MS,
     SESSION_TIMEOUT_MS,
     STARTUP_TIMEOUT_MS,
+    TOPIC_GONE_AFTER_MS,
 )
 from spark_kgroup.member import effects as fx
 from spark_kgroup.member.classic import MemberConfig, State
@@ -48,6 +50,7 @@ class GroupSettings:
     """Which group, and how its seats behave.
 
     Attributes:
+        topics_must_exist: whether a subscribed topic that does not exist is an error, or just not there.
         instance_ids: one static member each; None makes a dynamic member.
         assignors: Kafka's names, in order of preference.
     """
@@ -65,6 +68,7 @@ class GroupSettings:
     api_timeout_ms: int = API_TIMEOUT_MS
     client_id: str = "spark-kgroup"
     security: Security = field(default_factory=Plaintext)
+    topics_must_exist: bool = True
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -244,11 +248,11 @@ class Group:
     # -------------------------------------------------------------------------------------------- metadata
 
     async def topics(self, max_age_ms: int) -> Mapping[str, TopicDescription]:
-        """The subscribed topics, no older than `max_age_ms`.
+        """The subscribed topics that exist, no older than `max_age_ms`.
 
         Raises:
             WireError: no broker answered in time.
-            UnknownTopic: a subscribed topic does not exist.
+            UnknownTopic: this user may not see a subscribed topic; or it does not exist, and it must.
         """
         if monotonic_ms() - self._topics_at_ms > max_age_ms:
             await self._refresh_topics(timeout_ms=self.settings.api_timeout_ms)
@@ -256,8 +260,18 @@ class Group:
 
     async def _refresh_topics(self, timeout_ms: int) -> None:
         metadata = await self._cluster.metadata(sorted(self.settings.topics), timeout_ms=timeout_ms)
+        gone_at_ms = monotonic_ms() + TOPIC_GONE_AFTER_MS
+        while self._topics.keys() - metadata.topics.keys() and monotonic_ms() < gone_at_ms:
+            await asyncio.sleep(RETRY_BACKOFF_MS / 1000)
+            metadata = await self._cluster.metadata(sorted(self.settings.topics), timeout_ms=timeout_ms)
         missing = sorted(set(self.settings.topics) - set(metadata.topics))
-        if missing:
+        hidden = [t for t in missing if metadata.errors.get(t) == ErrorCode.TOPIC_AUTHORIZATION_FAILED]
+        if hidden:
+            raise UnknownTopic(
+                f"This user may not see topic {', '.join(map(repr, hidden))}: grant READ on it, or correct the option "
+                "`subscribe`."
+            )
+        if missing and self.settings.topics_must_exist:
             raise UnknownTopic(
                 f"Topic {', '.join(map(repr, missing))} does not exist on this cluster, or this user may not see it: "
                 "create it, or correct the option `subscribe`."
@@ -308,6 +322,16 @@ class Group:
     async def start_offsets(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
         """The first offset that each partition still has."""
         return await self._list(partitions, messages.EARLIEST, read_committed=False)
+
+    async def log_ranges(
+        self, partitions: Iterable[TopicPartition], *, read_committed: bool
+    ) -> dict[TopicPartition, tuple[int, int]]:
+        """The first offset of each partition, and one past the last readable one."""
+        wanted = tuple(partitions)
+        starts, ends = await asyncio.gather(
+            self.start_offsets(wanted), self.end_offsets(wanted, read_committed=read_committed)
+        )
+        return {tp: (starts[tp], ends[tp]) for tp in wanted}
 
     async def _list(
         self, partitions: Iterable[TopicPartition], timestamp: int, *, read_committed: bool
@@ -370,7 +394,7 @@ class Group:
             if code in _COMMIT_ENDS_MEMBERSHIP:
                 self._sessions[seat.instance_id].post(fx.MembershipRefused(identity=seat.identity, error=code))
             elif code in _COMMIT_FORBIDDEN:
-                raise BrokerError("OffsetCommit", code, "grant READ on the group and its topics to this user")
+                raise BrokerError("OffsetCommit", code)
         return errors
 
 

@@ -16,6 +16,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mappin
 from contextlib import asynccontextmanager
 from random import Random
 from typing import Final, TypeVar
+from uuid import UUID
 
 from spark_kgroup.errors import (
     AuthenticationFailed,
@@ -28,7 +29,7 @@ from spark_kgroup.errors import (
     UnknownTopic,
     WireError,
 )
-from spark_kgroup.limits import API_TIMEOUT_MS, NEXT_BROKER_AFTER_MS, REQUEST_TIMEOUT_MS
+from spark_kgroup.limits import API_TIMEOUT_MS, NEXT_BROKER_AFTER_MS, REQUEST_TIMEOUT_MS, TOPIC_GONE_AFTER_MS
 from spark_kgroup.model import DescribedGroup, ErrorCode, TopicDescription, TopicPartition
 from spark_kgroup.wire import messages
 from spark_kgroup.wire.answers import (
@@ -98,6 +99,7 @@ class Cluster:
         self._rng = rng or Random()
         self._brokers: Mapping[int, Address] = {}
         self._topics: dict[str, TopicDescription] = {}
+        self._replaced: set[UUID | None] = set()
         self._leaders: dict[TopicPartition, int] = {}
         self._coordinators: dict[str, Address] = {}
         self._pool: dict[Address, Connection] = {}
@@ -134,14 +136,18 @@ class Cluster:
         if waiting:
             raise BrokerError("Metadata", ErrorCode.LEADER_NOT_AVAILABLE, ", ".join(waiting))
         behind = sorted(
-            name for name, topic in found.topics.items() if has_fewer_partitions(topic, self._topics.get(name))
+            name
+            for name, topic in found.topics.items()
+            if has_fewer_partitions(topic, self._topics.get(name)) or topic.topic_id in self._replaced
         )
         if behind:
-            # No topic ever loses partitions: this broker has not heard of the new ones yet. To believe it would make
-            # the leader of a group rebalance twice.
-            told = f"this broker knows fewer partitions than another did: {', '.join(behind)}"
+            # No topic ever loses partitions, and no topic id comes back: this broker has not heard of the change yet.
+            # To believe it would make the leader of a group rebalance twice, or a reader take a topic for a third one.
+            told = f"this broker knows less than another did: {', '.join(behind)}"
             raise BrokerError("Metadata", ErrorCode.LEADER_NOT_AVAILABLE, told)
         self._brokers = found.brokers or self._brokers
+        before = {name: self._topics[name].topic_id for name in found.topics.keys() & self._topics.keys()}
+        self._replaced |= {old for name, old in before.items() if old not in (None, found.topics[name].topic_id)}
         self._topics.update(found.topics)
         self._leaders = {tp: node for tp, node in self._leaders.items() if tp.topic not in found.topics}
         self._leaders.update(found.leaders)
@@ -161,12 +167,21 @@ class Cluster:
             An entry for each partition in `wanted`.
 
         Raises:
-            UnknownTopic: a partition still does not exist when the time is up.
+            UnknownTopic: a partition still does not exist after `TOPIC_GONE_AFTER_MS`, or when the time is up.
             WireError: leaders could not be found or reached in time.
         """
         found: dict[TopicPartition, ListedOffset] = {}
+        gone_at_s = time.monotonic() + TOPIC_GONE_AFTER_MS / 1000
 
         async def attempt() -> dict[TopicPartition, ListedOffset]:
+            try:
+                return await all_leaders()
+            except BrokerError as error:
+                if error.code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION and time.monotonic() > gone_at_s:
+                    raise _unknown(error) from error
+                raise
+
+        async def all_leaders() -> dict[TopicPartition, ListedOffset]:
             by_leader = await self._by_leader({tp: at for tp, at in wanted.items() if tp not in found})
             outcomes = await asyncio.gather(
                 *(self._list_at(node, part, isolation_level, found) for node, part in by_leader.items()),
@@ -182,7 +197,7 @@ class Cluster:
         except BrokerError as error:
             if error.code != ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
                 raise
-            raise UnknownTopic(f"{error.message} does not exist (any more), or this user may not see it.") from error
+            raise _unknown(error) from error
 
     async def _by_leader(self, wanted: Mapping[TopicPartition, int]) -> dict[int, dict[TopicPartition, int]]:
         if not wanted.keys() <= self._leaders.keys():
@@ -385,6 +400,10 @@ class Cluster:
                 log.log(logging.WARNING if failed is None else logging.DEBUG, "%s Trying again.", error)
                 failed = error
             await asyncio.sleep(wait_s)
+
+
+def _unknown(error: BrokerError) -> UnknownTopic:
+    return UnknownTopic(f"{error.message} does not exist (any more), or this user may not see it.")
 
 
 @asynccontextmanager

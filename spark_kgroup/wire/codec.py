@@ -239,6 +239,13 @@ def _text(content: bytes) -> str:
         raise ProtocolViolation(f"A string is not UTF-8: {error}.") from None
 
 
+def _long_time(cursor: _Cursor) -> timedelta:
+    try:
+        return timedelta(milliseconds=cursor.number(_INT64))
+    except OverflowError:
+        raise ProtocolViolation(f"{cursor.what} holds a time of more than a million years.") from None
+
+
 @cache
 def _error_code(number: int) -> KnownError:
     """The error code as kio's enum; a number that is not in it becomes a member of its own, outside the list."""
@@ -260,6 +267,7 @@ _FIXED: Final[Mapping[str, _Reader]] = MappingProxyType(
         "int32": lambda cursor: cursor.number(_INT32),
         "int64": lambda cursor: cursor.number(_INT64),
         "timedelta_i32": lambda cursor: timedelta(milliseconds=cursor.number(_INT32)),
+        "timedelta_i64": _long_time,
         "error_code": lambda cursor: _error_code(cursor.number(_INT16)),
         "uuid": lambda cursor: UUID(bytes=content) if any(content := cursor.take(16)) else None,
     }

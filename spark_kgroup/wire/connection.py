@@ -59,7 +59,7 @@ _SOFTWARE: Final = "spark-kgroup"
 _LENGTH: Final = struct.Struct(">i")
 
 _HINTS: Final = {
-    0: " before it answered anything: does this listener expect TLS (kafka.security.protocol)?",
+    0: " before it answered anything: does this listener expect TLS or SASL (kafka.security.protocol)?",
     1: " at the first request: does this listener expect SASL (kafka.security.protocol)?",
 }
 """Why a broker may have closed a connection after so many answers; the first one is to ApiVersions."""
@@ -213,7 +213,7 @@ class Connection:
                 if not _LENGTH.size <= length <= FRAME_BYTES_MAX:
                     raise ProtocolViolation(
                         f"{self.address} sent a frame of {length} bytes: this is not a Kafka broker's plain listener "
-                        "(is it a TLS or HTTP port?)."
+                        "(is it a TLS or HTTP port? See kafka.security.protocol)."
                     )
                 self._answer(await self._reader.readexactly(length))
         except asyncio.IncompleteReadError:
@@ -335,9 +335,10 @@ async def _connected(
     except ssl.SSLError as error:
         raise tls_failure(address, error) from None
     except OSError as error:
-        broken = context is not None and isinstance(error, ConnectionResetError | ConnectionAbortedError)
-        hint = " in the TLS handshake: does this listener speak TLS (kafka.security.protocol)?" if broken else "."
-        raise ConnectionFailed(f"{address}: {error.strerror or error}{hint}") from error
+        if context is not None and isinstance(error, ConnectionResetError | ConnectionAbortedError):
+            hint = "does this listener speak TLS (kafka.security.protocol)?"
+            raise ConnectionFailed(f"{address} closed the connection in the TLS handshake: {hint}") from error
+        raise ConnectionFailed(f"{address}: {error.strerror or error}.") from error
 
 
 @cache

@@ -36,9 +36,10 @@ Exchange = Generator[bytes, bytes, None]
 class Login:
     """One way to log in, as often as a connection needs it. Belongs to one event loop."""
 
-    def __init__(self, mechanism: Mechanism, who: str, begin: Callable[[], Awaitable[Exchange]]) -> None:
+    def __init__(self, mechanism: Mechanism, who: str, check: str, begin: Callable[[], Awaitable[Exchange]]) -> None:
         self._mechanism = mechanism
         self._who = who
+        self._check = check
         self._begin = begin
         self._known = False
         self._refused_since_s: float | None = None
@@ -56,7 +57,8 @@ class Login:
             return start(username, password)
 
         next(start(username, password))  # a user or password that cannot be said is found out now
-        return cls(mechanism, f"user {username!r} (kafka.sasl.username, kafka.sasl.password)", begin)
+        check = "Check kafka.sasl.username and kafka.sasl.password, and that the cluster knows them for this mechanism."
+        return cls(mechanism, f"user {username!r}", check, begin)
 
     @classmethod
     def with_tokens(cls, provider: TokenProvider) -> Self:
@@ -66,7 +68,8 @@ class Login:
         async def begin() -> Exchange:
             return oauthbearer(await tokens.token())
 
-        return cls("OAUTHBEARER", "the bearer of this token (kafka.sasl.oauthbearer.*)", begin)
+        check = "Check the token function, or kafka.sasl.oauthbearer.*, and what the cluster asks of tokens."
+        return cls("OAUTHBEARER", "our token", check, begin)
 
     async def authenticate(self, address: object, send: Send) -> int:
         """Log in: see `Security.authenticate`.
@@ -95,8 +98,7 @@ class Login:
             if int(answer.error_code) != ErrorCode.NONE:
                 told = answer.error_message or ErrorCode.name_of(int(answer.error_code))
                 raise AuthenticationFailed(
-                    f"{address} refused {self._mechanism} for {self._who}: {told.rstrip('.')}. Check both, and that "
-                    "the cluster knows them for this mechanism."
+                    f"{address} refused {self._mechanism} for {self._who}: {told.rstrip('.')}. {self._check}"
                 )
             try:
                 said = exchange.send(answer.auth_bytes)

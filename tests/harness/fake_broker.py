@@ -92,6 +92,10 @@ class FakeBroker:
     def address(self) -> Address:
         return Address("127.0.0.1", self._port)
 
+    @property
+    def open_connections(self) -> int:
+        return len(self._serving)
+
     async def start(self) -> None:
         self._server = await asyncio.start_server(self._accept, "127.0.0.1", self._port)
         self._port = self._server.sockets[0].getsockname()[1]

@@ -16,7 +16,7 @@ from kio.schema.join_group.v9.response import JoinGroupResponseMember
 from kio.schema.metadata.v12.response import MetadataResponseBroker, MetadataResponsePartition, MetadataResponseTopic
 from kio.schema.types import BrokerId
 from kio.serial import entity_reader
-from kio.static.primitive import i32, i32Timedelta
+from kio.static.primitive import i32, i32Timedelta, i64Timedelta
 
 from spark_kgroup.errors import ProtocolViolation
 from spark_kgroup.model import ErrorCode, MemberIdentity, TopicPartition
@@ -44,7 +44,7 @@ def field_values(annotation: Any) -> st.SearchStrategy[Any]:
         return st.lists(field_values(get_args(annotation)[0]), max_size=3).map(tuple)
     if is_dataclass(annotation):
         return values(annotation)
-    if annotation is i32Timedelta:
+    if annotation in (i32Timedelta, i64Timedelta):
         # kio writes milliseconds through floats: a few values do not survive that (kio.static.primitive says so).
         return st.integers(0, 2**31 - 1).map(lambda ms: timedelta(milliseconds=ms))
     return st.from_type(annotation)
@@ -78,7 +78,7 @@ def example_of(annotation: Any) -> Any:
         return "näme"
     if issubclass(annotation, bytes):
         return b"raw"
-    if annotation is i32Timedelta:
+    if annotation in (i32Timedelta, i64Timedelta):
         return timedelta(milliseconds=1500)
     return UUID(int=5)
 

@@ -19,6 +19,7 @@ from spark_kgroup.wire import connection as connection_module
 from spark_kgroup.wire import messages
 from spark_kgroup.wire.codec import encode_entity
 from spark_kgroup.wire.connection import Address, Connection
+from spark_kgroup.wire.security import Send
 
 pytestmark = pytest.mark.filterwarnings("error::ResourceWarning")
 
@@ -385,32 +386,29 @@ async def test_security_wraps_the_socket_and_proves_who_we_are_before_any_reques
         def ssl_context(self) -> ssl.SSLContext | None:
             return None
 
-        async def authenticate(self, connection: Connection) -> None:
-            self.seen = [await connection.call(beat(9))]
+        async def authenticate(self, address: object, send: Send) -> int:
+            self.seen = [address, await send(beat(9))]
+            return 0
 
     security = Recorded()
     async with FakeBroker(lambda _: ok()) as broker, await connect(broker, security=security):
         assert [request.generation_id for request in broker.requests] == [9]
-        assert security.seen == [ok()]
+        assert security.seen == [broker.address, ok()]
 
 
 @on_a_loop
 async def test_refused_authentication_closes_the_connection() -> None:
     class Refused:
-        connection: Connection
-
         def ssl_context(self) -> ssl.SSLContext | None:
             return None
 
-        async def authenticate(self, connection: Connection) -> None:
-            self.connection = connection
+        async def authenticate(self, _address: object, _send: Send, /) -> int:
             raise ProtocolViolation("who are you?")
 
-    security = Refused()
     async with FakeBroker() as broker:
         with pytest.raises(ProtocolViolation, match="who are you"):
-            await connect(broker, security=security)
-        assert security.connection.closed
+            await connect(broker, security=Refused())
+        await until(lambda: not broker.open_connections)
 
 
 # ------------------------------------------------------------------------------------------------------- versions
