@@ -113,6 +113,12 @@ class GroupRuntime:
         """The first offset that each partition still has."""
         return self._run(lambda group: group.start_offsets(partitions))
 
+    def log_ranges(
+        self, partitions: Iterable[TopicPartition], *, read_committed: bool
+    ) -> dict[TopicPartition, tuple[int, int]]:
+        """The first offset of each partition, and one past the last readable one."""
+        return self._run(lambda group: group.log_ranges(partitions, read_committed=read_committed))
+
     def committed(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int | None]:
         """The group's committed offset of each partition, None where there is none."""
         return self._run(lambda group: group.committed(partitions))

@@ -380,7 +380,7 @@ class Cluster:
             )
         except ProtocolViolation as error:
             if not self._brokers:
-                raise  # a wrong address
+                raise ProtocolViolation(f"{error} Check kafka.bootstrap.servers.") from error
             # This cluster has answered before: whoever has a broker's address just now will give it back.
             raise ConnectionFailed(str(error)) from error
 

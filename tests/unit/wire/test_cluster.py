@@ -39,6 +39,7 @@ from spark_kgroup.errors import (
 )
 from spark_kgroup.limits import CONNECT_TIMEOUT_MS, NEXT_BROKER_AFTER_MS, REQUEST_TIMEOUT_MS, STARTUP_TIMEOUT_MS
 from spark_kgroup.model import ErrorCode, MemberIdentity, TopicPartition
+from spark_kgroup.wire import cluster as cluster_module
 from spark_kgroup.wire import messages
 from spark_kgroup.wire.cluster import Cluster, ListedOffset
 from spark_kgroup.wire.connection import Address
@@ -69,6 +70,7 @@ class World:
     coordinator: int = 0
     committed: dict[TopicPartition, int] = field(default_factory=dict)
     first: dict[str, list[Any]] = field(default_factory=dict)
+    topic_id: UUID = TOPIC_ID
 
     async def start(self, nodes: int = 1, ranges: Ranges = RANGES) -> None:
         for node in range(nodes):
@@ -123,7 +125,7 @@ class World:
         )
         if error == 0 and not partitions:
             error = KioErrorCode.unknown_topic_or_partition
-        topic_id = TOPIC_ID if partitions else None
+        topic_id = self.topic_id if partitions else None
         return MetadataResponseTopic(
             error_code=error, name=TopicName(name), topic_id=topic_id, partitions=() if error else partitions
         )
@@ -300,7 +302,7 @@ async def test_metadata_that_lost_partitions_is_not_believed(world: World) -> No
     cluster = world.cluster()
     assert (await cluster.metadata(["a"])).topics["a"].partition_count == 2
     del world.leaders[A1]
-    with pytest.raises(BrokerError, match="knows fewer partitions than another did: a"):
+    with pytest.raises(BrokerError, match="knows less than another did: a"):
         await cluster.metadata(["a"], timeout_ms=300)
     asking = asyncio.create_task(cluster.metadata(["a"]))
     before = world.asked(messages.MetadataRequest)
@@ -308,6 +310,32 @@ async def test_metadata_that_lost_partitions_is_not_believed(world: World) -> No
     world.leaders[A1] = 0
     assert (await asking).topics["a"].partition_count == 2
     await cluster.close()
+
+
+@in_a_world()
+async def test_a_topic_id_that_was_replaced_is_not_believed(world: World) -> None:
+    """A broker that has not heard of a recreated topic yet must not make it look deleted and created once more."""
+    cluster = world.cluster()
+    assert (await cluster.metadata(["a"])).topics["a"].topic_id == TOPIC_ID
+    world.topic_id = UUID(int=8)
+    assert (await cluster.metadata(["a"])).topics["a"].topic_id == UUID(int=8)
+    world.topic_id = TOPIC_ID
+    with pytest.raises(BrokerError, match="knows less than another did: a"):
+        await cluster.metadata(["a"], timeout_ms=300)
+    await cluster.close()
+
+
+def test_a_partition_that_is_denied_for_long_is_unknown_before_the_time_is_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cluster_module, "TOPIC_GONE_AFTER_MS", 100)
+
+    @in_a_world()
+    async def scenario(world: World) -> None:
+        cluster = world.cluster()
+        with pytest.raises(UnknownTopic, match="nowhere"):
+            await cluster.list_offsets({TopicPartition("nowhere", 0): messages.LATEST}, timeout_ms=60_000)
+        await cluster.close()
+
+    scenario()
 
 
 @in_a_world(nodes=2)
