@@ -87,6 +87,10 @@ class _Peer(ABC):
         return self
 
     def __exit__(self, *_: object) -> None:
+        self.leave()
+
+    def leave(self) -> None:
+        """Commit and leave the group. Safe to call twice."""
         self._stop.set()
         self._thread.join(60)
         assert not self._thread.is_alive()

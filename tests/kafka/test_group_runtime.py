@@ -8,18 +8,15 @@ from uuid import uuid4
 
 import pytest
 from harness.kafka import produce
+from harness.runtime import options_of, owned, settings_of
 from harness.waiting import wait_for
 
 from pyspark_kgroup.boundary import Boundary
 from pyspark_kgroup.checkpoint import EMPTY, Checkpoint
-from pyspark_kgroup.options import SourceOptions, parse
 from spark_kgroup.errors import ConnectionFailed, GroupUnsettled, OptionError, UnknownTopic
-from spark_kgroup.model import TopicPartition
 from spark_kgroup.runtime import session
-from spark_kgroup.runtime.group import GroupSettings, GroupView
 from spark_kgroup.runtime.thread import GroupRuntime
 from spark_kgroup.testing import ApacheKafka
-from spark_kgroup.wire.cluster import parse_bootstrap
 
 
 @pytest.fixture
@@ -43,38 +40,6 @@ def run(apache_kafka: ApacheKafka, topic: str) -> Iterator[Run]:
             return runtime, Boundary(runtime, options)
 
         yield start
-
-
-def options_of(bootstrap: str, topic: str, prefix: str, members: int, **more: str) -> SourceOptions:
-    return parse(
-        {
-            "kafka.bootstrap.servers": bootstrap,
-            "kafka.group.id": f"of-{topic}",
-            "subscribe": topic,
-            "members": str(members),
-            "instanceIdPrefix": prefix,
-            "startingOffsets": "earliest",
-            "kafka.metadata.max.age.ms": "1000",
-            "kafka.heartbeat.interval.ms": "200",
-            **more,
-        }
-    )
-
-
-def settings_of(options: SourceOptions) -> GroupSettings:
-    return GroupSettings(
-        bootstrap=parse_bootstrap(options.bootstrap_servers),
-        group=options.group_id,
-        topics=options.topics,
-        instance_ids=options.instance_ids,
-        session_timeout_ms=30_000,
-        heartbeat_interval_ms=options.heartbeat_interval_ms,
-        metadata_max_age_ms=options.metadata_max_age_ms,
-    )
-
-
-def owned(view: GroupView) -> set[TopicPartition]:
-    return {tp for seat in view.seats for tp in seat.tenures}
 
 
 def test_what_is_still_being_read_is_claimed_though_assigned_to_nobody(run: Run) -> None:

@@ -1,0 +1,38 @@
+"""The seats of one query without Spark: a runtime, and the boundary that Spark would ask."""
+
+from pyspark_kgroup.options import SourceOptions, parse
+from spark_kgroup.model import TopicPartition
+from spark_kgroup.runtime.group import GroupSettings, GroupView
+from spark_kgroup.wire.cluster import parse_bootstrap
+
+
+def options_of(bootstrap: str, topic: str, prefix: str, members: int, **more: str) -> SourceOptions:
+    return parse(
+        {
+            "kafka.bootstrap.servers": bootstrap,
+            "kafka.group.id": f"of-{topic}",
+            "subscribe": topic,
+            "members": str(members),
+            "instanceIdPrefix": prefix,
+            "startingOffsets": "earliest",
+            "kafka.metadata.max.age.ms": "1000",
+            "kafka.heartbeat.interval.ms": "200",
+            **more,
+        }
+    )
+
+
+def settings_of(options: SourceOptions) -> GroupSettings:
+    return GroupSettings(
+        bootstrap=parse_bootstrap(options.bootstrap_servers),
+        group=options.group_id,
+        topics=options.topics,
+        instance_ids=options.instance_ids,
+        session_timeout_ms=30_000,
+        heartbeat_interval_ms=options.heartbeat_interval_ms,
+        metadata_max_age_ms=options.metadata_max_age_ms,
+    )
+
+
+def owned(view: GroupView) -> set[TopicPartition]:
+    return {tp for seat in view.seats for tp in seat.tenures}
