@@ -380,7 +380,8 @@ class Cluster:
             )
         except ProtocolViolation as error:
             if not self._brokers:
-                raise ProtocolViolation(f"{error} Check kafka.bootstrap.servers.") from error
+                told = str(error) if str(address) in str(error) else f"{address}: {error}"
+                raise ProtocolViolation(f"{told} Check kafka.bootstrap.servers.") from error
             # This cluster has answered before: whoever has a broker's address just now will give it back.
             raise ConnectionFailed(str(error)) from error
 

@@ -1,0 +1,54 @@
+"""Where no Kafka broker is, the start fails with one clear error, within its bound, and leaves nothing behind."""
+
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
+
+import pytest
+from harness.strangers import (
+    Listener,
+    garbage_in_a_frame,
+    hangs_up,
+    http,
+    huge_length,
+    random_bytes,
+    silent,
+    truncated_frame,
+)
+
+from spark_kgroup.errors import WireError
+from spark_kgroup.limits import CONNECT_TIMEOUT_MS, STARTUP_TIMEOUT_MS
+from spark_kgroup.runtime.group import GroupSettings
+from spark_kgroup.runtime.thread import GroupRuntime
+from spark_kgroup.wire.cluster import parse_bootstrap
+
+STRANGERS = (http, silent, hangs_up, random_bytes, huge_length, truncated_frame, garbage_in_a_frame)
+UNRESOLVABLE = "no-such-host.invalid:9092"
+LOADED_S = 30
+"""What a loaded machine may add."""
+
+
+def failure_of(server: str) -> tuple[str, float]:
+    """What a start against `server` says, and after how many seconds."""
+    began = time.monotonic()
+    settings = GroupSettings(bootstrap=parse_bootstrap(server), group="g", topics=("t",), instance_ids=("seat-0",))
+    with pytest.raises(WireError) as failure:
+        GroupRuntime(settings).start()
+    return str(failure.value), time.monotonic() - began
+
+
+def test_every_stranger_is_one_clear_error_within_the_bound_of_the_start() -> None:
+    with ExitStack() as listening, ThreadPoolExecutor(len(STRANGERS) + 1) as at_once:
+        servers = [listening.enter_context(Listener(stranger)).address for stranger in STRANGERS]
+        told = dict(zip((*STRANGERS, UNRESOLVABLE), at_once.map(failure_of, [*servers, UNRESOLVABLE]), strict=True))
+    for stranger, server in zip((*STRANGERS, UNRESOLVABLE), (*servers, UNRESOLVABLE), strict=True):
+        text, seconds = told[stranger]
+        print(f"{getattr(stranger, '__name__', stranger)}: {seconds:.1f} s: {text}")
+        assert server in text
+        assert "kafka.bootstrap.servers" in text
+        assert seconds < STARTUP_TIMEOUT_MS / 1000 + LOADED_S
+    for at_once_known in (http, huge_length):
+        assert told[at_once_known][1] < CONNECT_TIMEOUT_MS / 1000 + LOADED_S
+        assert "not a Kafka broker" in told[at_once_known][0]
+    assert "kgroup" not in {thread.name for thread in threading.enumerate()}
