@@ -276,13 +276,12 @@ class Connection:
         """Hold `request` back until the SASL session is renewed; all who call meanwhile wait for the same renewal."""
         if self._renewing is None:
             self._renewing = asyncio.create_task(self._renew(), name=f"authenticate anew at {self.address}")
-        try:
-            async with asyncio.timeout(timeout_ms / 1000):
-                await asyncio.shield(self._renewing)  # a caller that is cancelled must not end it halfway
-        except TimeoutError:
-            told = f"{self.address}: {_name(request)} waited {timeout_ms} ms to authenticate anew."
+        # Only wait: a caller that is cancelled must not end it halfway, and what it fails of ends the connection.
+        done, _ = await asyncio.wait([self._renewing], timeout=timeout_ms / 1000)
+        if not done:
+            told = f"{self.address}: {_name(request)} waited {timeout_ms} ms for the SASL session to be renewed."
             self._end(Disconnected(f"The connection to {self.address} was closed here: {told}"))
-            raise RequestTimedOut(told) from None
+            raise RequestTimedOut(told)
 
     async def _renew(self) -> None:
         try:

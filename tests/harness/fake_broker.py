@@ -10,7 +10,6 @@ from functools import wraps
 from typing import Any, ParamSpec
 
 from kio.schema.errors import ErrorCode
-from kio.schema.request_header.v2 import RequestHeader
 from kio.serial import entity_reader
 from kio.static.primitive import i16, i32, i32Timedelta
 
@@ -144,8 +143,7 @@ class FakeBroker:
         if issubclass(request_type, messages.ApiVersionsRequest | messages.ApiVersionsRequestV0):
             response = self.api_versions(version)
         else:
-            assert request_type.__header_schema__ is RequestHeader
-            _, size = entity_reader(RequestHeader)(frame, 0)
+            _, size = entity_reader(request_type.__header_schema__)(frame, 0)
             request, _ = entity_reader(request_type)(frame, size)
             self.requests.append(request)
             response = self.answer(request)

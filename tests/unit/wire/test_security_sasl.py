@@ -1,0 +1,393 @@
+"""SASL logins and their renewal, against a broker that speaks real bytes; SCRAM's other half is scramp's server."""
+
+import asyncio
+import base64
+import hashlib
+import logging
+from collections.abc import Callable
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from harness.fake_broker import HUNG_UP, NO_THROTTLE, FakeBroker, on_a_loop, until
+from kio.schema.errors import ErrorCode as KioErrorCode
+from kio.static.primitive import i64Timedelta
+from scramp import ScramMechanism
+
+from spark_kgroup.errors import AuthenticationFailed, Disconnected, OptionError, RequestTimedOut
+from spark_kgroup.model import MemberIdentity
+from spark_kgroup.wire import connection as connection_module
+from spark_kgroup.wire import messages, sasl
+from spark_kgroup.wire.connection import Connection
+from spark_kgroup.wire.oauth import Token
+from spark_kgroup.wire.security import Security, SecuritySettings, secured
+
+pytestmark = pytest.mark.filterwarnings("error::ResourceWarning")
+
+SECRET = 'p=a,ss "word" \\ ü'
+FOREVER_S = 4e9
+
+
+def login(mechanism: str = "PLAIN", **more: Any) -> Security:
+    who = {} if mechanism == "OAUTHBEARER" else {"username": "us,e=r", "password": SECRET}
+    return secured(SecuritySettings(protocol="SASL_PLAINTEXT", mechanism=mechanism, **who, **more))
+
+
+def handshake(error: int = 0, mechanisms: tuple[str, ...] = ("PLAIN",)) -> Any:
+    return messages.SaslHandshakeResponse(error_code=KioErrorCode(error), mechanisms=mechanisms)
+
+
+def authenticated(said: bytes = b"", *, error: int = 0, told: str | None = None, lifetime_ms: int = 0) -> Any:
+    return messages.SaslAuthenticateResponse(
+        error_code=KioErrorCode(error),
+        error_message=told,
+        auth_bytes=said,
+        session_lifetime=i64Timedelta.parse(timedelta(milliseconds=lifetime_ms)),
+    )
+
+
+def refused() -> Any:
+    return authenticated(error=58, told="Authentication failed: Invalid username or password")
+
+
+def beat(generation: int = 0) -> messages.Request:
+    return messages.heartbeat("g", MemberIdentity(instance_id=None, member_id="m", generation=generation))
+
+
+def alive(request: Any) -> Any:
+    return messages.HeartbeatResponse(throttle_time=NO_THROTTLE, error_code=KioErrorCode(request.generation_id))
+
+
+class Kafka:
+    """Answers a broker's SASL requests, and heartbeats with their generation as the error code.
+
+    Attributes:
+        mechanism: told each of the client's messages, answers it.
+        seen: what was asked, in order: the mechanism's name, a message, or a heartbeat's generation.
+    """
+
+    def __init__(self, mechanism: Callable[[bytes], Any] = lambda _: authenticated()) -> None:
+        self.mechanism = mechanism
+        self.seen: list[Any] = []
+        self.parked = asyncio.Event()
+        self.parked.set()
+
+    async def __call__(self, request: Any) -> Any:
+        if hasattr(request, "mechanism"):
+            self.seen.append(request.mechanism)
+            return handshake()
+        if hasattr(request, "auth_bytes"):
+            self.seen.append(request.auth_bytes)
+            return self.mechanism(request.auth_bytes)
+        self.seen.append(request.generation_id)
+        await self.parked.wait()
+        return alive(request)
+
+
+async def connect(broker: FakeBroker, security: Security) -> Connection:
+    return await Connection.open(broker.address, client_id="test", security=security)
+
+
+# ---------------------------------------------------------------------------------------------------- mechanisms
+
+
+@on_a_loop
+async def test_plain_sends_user_and_password_after_a_handshake() -> None:
+    """RFC 4616: NUL user NUL password; KIP-43: SaslHandshake names the mechanism first."""
+    kafka = Kafka()
+    async with FakeBroker(kafka) as broker, await connect(broker, login()):
+        assert kafka.seen == ["PLAIN", b"\0us,e=r\0" + SECRET.encode()]
+
+
+class ScramServer:
+    """The broker's half of SCRAM; `impostor` answers without knowing the password."""
+
+    def __init__(self, mechanism: str, password: str = SECRET, *, impostor: bool = False) -> None:
+        known = ScramMechanism(mechanism)
+        salted = known.make_auth_info(password, iteration_count=4096)
+        self.users: list[str] = []
+        self._server = known.make_server(lambda user: self.users.append(user) or salted)
+        self._impostor = impostor
+
+    def __call__(self, said: bytes) -> Any:
+        if not self.users:
+            self._server.set_client_first(said.decode())
+            return authenticated(self._server.get_server_first().encode())
+        if self._impostor:
+            return authenticated(b"v=" + base64.b64encode(hashlib.sha256(b"?").digest()))
+        self._server.set_client_final(said.decode())
+        return authenticated(self._server.get_server_final().encode())
+
+
+@pytest.mark.parametrize("mechanism", ["SCRAM-SHA-256", "SCRAM-SHA-512"])
+def test_scram_proves_the_password_without_sending_it(mechanism: str) -> None:
+    @on_a_loop
+    async def scenario() -> None:
+        server = ScramServer(mechanism)
+        kafka = Kafka(server)
+        async with FakeBroker(kafka) as broker, await connect(broker, login(mechanism)) as connection:
+            assert server.users == ["us,e=r"]
+            assert len(kafka.seen) == 3
+            assert not any(SECRET.encode() in said for said in kafka.seen[1:])
+            assert (await connection.call(beat(7))).error_code == 7
+
+    scenario()
+
+
+@on_a_loop
+async def test_a_broker_that_does_not_know_the_password_is_not_believed() -> None:
+    """RFC 5802: the client MUST check the server's signature."""
+    async with FakeBroker(Kafka(ScramServer("SCRAM-SHA-256", impostor=True))) as broker:
+        with pytest.raises(AuthenticationFailed, match="the broker did not prove that it knows the password") as told:
+            await connect(broker, login("SCRAM-SHA-256"))
+        assert not told.value.retriable
+        await until(lambda: not broker.open_connections)
+
+
+@pytest.mark.parametrize("said", [b"", b"\xff\xfe", b"r=nonce,s=c2FsdA==,i=4096", b"x" * 10_000])
+def test_scram_from_a_broker_that_talks_nonsense(said: bytes) -> None:
+    @on_a_loop
+    async def scenario() -> None:
+        async with FakeBroker(Kafka(lambda _: authenticated(said))) as broker:
+            with pytest.raises(AuthenticationFailed, match="SCRAM message or signature is wrong"):
+                await connect(broker, login("SCRAM-SHA-512"))
+
+    scenario()
+
+
+def test_a_token_travels_as_rfc_7628_says() -> None:
+    token = Token("a.b-c_~+/==", FOREVER_S, {"logicalCluster": "lkc 1", "pool": "p"})
+    said = b"n,,\x01auth=Bearer a.b-c_~+/==\x01logicalCluster=lkc 1\x01pool=p\x01\x01"
+    assert token.initial_response() == said
+    assert Token("abc", FOREVER_S).initial_response() == b"n,,\x01auth=Bearer abc\x01\x01"
+
+
+@pytest.mark.parametrize(
+    ("token", "told"),
+    [
+        (Token("", FOREVER_S), "is none"),
+        (Token("with space", FOREVER_S), "is none"),
+        (Token("x\x01auth=Bearer y", FOREVER_S), "is none"),
+        (Token("ok", FOREVER_S, {"auth": "x"}), "extension 'auth' cannot be sent"),
+        (Token("ok", FOREVER_S, {"a1": "x"}), "extension 'a1' cannot be sent"),
+        (Token("ok", FOREVER_S, {"a": "x\x01y"}), "extension 'a' cannot be sent"),
+    ],
+)
+def test_what_no_broker_would_take_is_not_sent(token: Token, told: str) -> None:
+    with pytest.raises(AuthenticationFailed, match=told) as error:
+        token.initial_response()
+    assert not error.value.retriable
+    assert not token.value or token.value not in str(error.value)
+
+
+@on_a_loop
+async def test_a_refused_token_is_told_in_the_broker_s_words() -> None:
+    """RFC 7628, section 3.2.3: the server says why, and fails when the client has answered with 0x01."""
+
+    def mechanism(said: bytes) -> Any:
+        return refused() if said == b"\x01" else authenticated(b'{"status":"invalid_token"}')
+
+    kafka = Kafka(mechanism)
+    async with FakeBroker(kafka) as broker:
+        with pytest.raises(AuthenticationFailed, match="OAUTHBEARER for our token"):
+            await connect(broker, login("OAUTHBEARER", token=lambda: Token("t0ken", FOREVER_S)))
+    assert kafka.seen[-1] == b"\x01"
+
+
+# -------------------------------------------------------------------------------------------------------- refusals
+
+
+@on_a_loop
+async def test_a_wrong_password_is_final_and_says_who_but_not_with_what(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.DEBUG)
+    async with FakeBroker(Kafka(lambda _: refused())) as broker:
+        with pytest.raises(AuthenticationFailed) as told:
+            await connect(broker, login())
+    text = str(told.value)
+    assert f"{broker.address} refused PLAIN for user 'us,e=r': Authentication failed" in text
+    assert "Check kafka.sasl.username and kafka.sasl.password" in text
+    assert not told.value.retriable
+    assert SECRET not in text + repr(told.value) + caplog.text
+
+
+@pytest.mark.parametrize(
+    ("answer", "told"),
+    [
+        (handshake(33, ("SCRAM-SHA-512", "OAUTHBEARER")), "this listener has OAUTHBEARER, SCRAM-SHA-512"),
+        (handshake(33, ()), "this listener has none"),
+        (handshake(34), "is a listener without SASL: check kafka.security.protocol"),
+        (handshake(-1), "refused SaslHandshake with UNKNOWN_SERVER_ERROR"),
+    ],
+)
+def test_a_handshake_that_is_refused(answer: Any, told: str) -> None:
+    @on_a_loop
+    async def scenario() -> None:
+        async with FakeBroker(lambda _: answer) as broker:
+            with pytest.raises(AuthenticationFailed, match=told) as error:
+                await connect(broker, login())
+            assert not error.value.retriable
+
+    scenario()
+
+
+@on_a_loop
+async def test_who_was_known_may_be_refused_for_a_while(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A broker that starts may not have its users yet. Known, refused, refused for too long, known, refused."""
+    security = login()
+    answers = iter([authenticated(), refused(), refused(), authenticated(), refused()])
+    async with FakeBroker(Kafka(lambda _: next(answers))) as broker:
+        for retriable, grace_ms in ((None, 60_000), (True, 60_000), (False, 0), (None, 0), (True, 60_000)):
+            monkeypatch.setattr(sasl, "AUTHENTICATION_GRACE_MS", grace_ms)
+            if retriable is None:
+                await (await connect(broker, security)).close()
+            else:
+                with pytest.raises(AuthenticationFailed) as told:
+                    await connect(broker, security)
+                assert told.value.retriable is retriable
+
+
+def test_characters_that_scram_forbids_are_an_option_error() -> None:
+    with pytest.raises(OptionError, match=r"characters that SCRAM-SHA-256 does not allow"):
+        secured(SecuritySettings(protocol="SASL_SSL", mechanism="SCRAM-SHA-256", username="u", password="bell \x07"))
+
+
+# ------------------------------------------------------------------------------------------------------- renewal
+
+
+@pytest.fixture
+def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A session may be renewed as soon as it begins."""
+    monkeypatch.setattr(connection_module, "REAUTHENTICATION_INTERVAL_MS", 0)
+
+
+def sessions(*lifetimes_ms: int) -> Kafka:
+    lifetimes = iter(lifetimes_ms)
+    return Kafka(lambda _: authenticated(lifetime_ms=next(lifetimes)))
+
+
+async def overdue(connection: Connection) -> None:
+    """Wait until the session should be renewed."""
+    await until(lambda: asyncio.get_running_loop().time() >= connection._renew_at_s)
+
+
+LOGGED_IN = ["PLAIN", b"\0us,e=r\0" + SECRET.encode()]
+
+
+@on_a_loop
+async def test_a_session_is_renewed_before_the_first_request_that_is_too_late_for_it(at_once: None) -> None:
+    kafka = sessions(50, 3_600_000)
+    async with FakeBroker(kafka) as broker, await connect(broker, login()) as connection:
+        await overdue(connection)
+        assert kafka.seen == LOGGED_IN, "an idle connection waits for its next request"
+        assert (await connection.call(beat(1))).error_code == 1
+        assert (await connection.call(beat(2))).error_code == 2
+        assert kafka.seen == [*LOGGED_IN, *LOGGED_IN, 1, 2]
+        assert broker.connections == 1
+
+
+@on_a_loop
+async def test_a_session_is_renewed_between_85_and_95_percent_of_it() -> None:
+    """KIP-368; and not within a second of the last time, which brokers refuse."""
+    renewals = []
+    for lifetime_ms in (100, 10_000, 0):
+        kafka = Kafka(lambda _, lifetime_ms=lifetime_ms: authenticated(lifetime_ms=lifetime_ms))
+        async with FakeBroker(kafka) as broker:
+            for _ in range(20):
+                connection = await connect(broker, login())
+                renewals.append(connection._renew_at_s - asyncio.get_running_loop().time())
+                await connection.close()
+    short, long, never = renewals[:20], renewals[20:40], renewals[40:]
+    assert all(1.0 < wait_s <= 1.05 for wait_s in short)
+    assert all(8.2 < wait_s <= 9.5 for wait_s in long)
+    assert max(long) - min(long) > 0.2, "jittered"
+    assert set(never) == {float("inf")}
+
+
+@on_a_loop
+async def test_a_parked_request_is_awaited_and_nothing_is_sent_behind_it(at_once: None) -> None:
+    """A broker answers in order, and takes the SaslHandshake that comes first after a parked join."""
+    kafka = sessions(50, 3_600_000)
+    async with FakeBroker(kafka) as broker, await connect(broker, login()) as connection:
+        kafka.parked.clear()
+        parked = asyncio.create_task(connection.call(beat(1)))
+        await until(lambda: 1 in kafka.seen)
+        await overdue(connection)
+        behind = [asyncio.create_task(connection.call(beat(n))) for n in (2, 3)]
+        await until(lambda: connection._renewing)
+        kafka.parked.set()
+        assert [answer.error_code for answer in await asyncio.gather(parked, *behind)] == [1, 2, 3]
+        assert kafka.seen == [*LOGGED_IN, 1, *LOGGED_IN, 2, 3]
+        assert broker.connections == 1
+
+
+@on_a_loop
+async def test_a_renewal_that_is_refused_ends_the_connection(at_once: None) -> None:
+    answers = iter([authenticated(lifetime_ms=1), refused(), refused()])
+    security = login()
+    async with FakeBroker(Kafka(lambda _: next(answers))) as broker, await connect(broker, security) as connection:
+        await overdue(connection)
+        results = await asyncio.gather(*(connection.call(beat(n)) for n in (1, 2)), return_exceptions=True)
+        assert [type(result) for result in results] == [AuthenticationFailed] * 2
+        assert results[0] is not results[1]
+        assert all(result.retriable for result in results), "who was known may come back for a while"
+        assert connection.closed
+
+
+@on_a_loop
+async def test_a_renewal_outlives_the_caller_that_began_it(at_once: None) -> None:
+    go_on = asyncio.Event()
+    kafka = sessions(1, 3_600_000)
+
+    async def slow(request: Any) -> Any:
+        if len(kafka.seen) == 3:  # the second SaslAuthenticate
+            await go_on.wait()
+        return await kafka(request)
+
+    async with FakeBroker(slow) as broker, await connect(broker, login()) as connection:
+        await overdue(connection)
+        first = asyncio.create_task(connection.call(beat(1)))
+        await until(lambda: len(kafka.seen) == 3)
+        first.cancel()
+        await asyncio.wait([first])
+        second = asyncio.create_task(connection.call(beat(2)))
+        await asyncio.sleep(0)
+        go_on.set()
+        assert (await second).error_code == 2
+        assert kafka.seen == [*LOGGED_IN, *LOGGED_IN, 2]
+
+
+@on_a_loop
+async def test_a_request_waits_for_a_renewal_no_longer_than_for_its_answer(at_once: None) -> None:
+    answers = iter([authenticated(lifetime_ms=1)])
+    async with (
+        FakeBroker(Kafka(lambda _: next(answers, None))) as broker,
+        await connect(broker, login()) as connection,
+    ):
+        await overdue(connection)
+        with pytest.raises(RequestTimedOut, match="Heartbeat waited 50 ms for the SASL session to be renewed"):
+            await connection.call(beat(1), timeout_ms=50)
+        assert connection.closed
+
+
+@on_a_loop
+async def test_who_waits_for_a_renewal_hears_that_the_connection_was_closed(at_once: None) -> None:
+    answers = iter([authenticated(lifetime_ms=1)])
+    async with (
+        FakeBroker(Kafka(lambda _: next(answers, None))) as broker,
+        await connect(broker, login()) as connection,
+    ):
+        await overdue(connection)
+        waiting = asyncio.create_task(connection.call(beat(1)))
+        await asyncio.sleep(0)
+        await connection.close()
+        with pytest.raises(Disconnected, match="was closed here"):
+            await waiting
+
+
+@on_a_loop
+async def test_a_broker_that_hangs_up_instead_of_renewing(at_once: None) -> None:
+    answers = iter([authenticated(lifetime_ms=1), HUNG_UP])
+    async with FakeBroker(Kafka(lambda _: next(answers))) as broker, await connect(broker, login()) as connection:
+        await overdue(connection)
+        with pytest.raises(Disconnected):
+            await connection.call(beat(1))
