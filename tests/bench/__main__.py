@@ -1,0 +1,217 @@
+"""`python -m bench` (in tests/): the built-in Kafka source and ours on the same topics of one broker, in turn.
+
+Starts a Kafka, and for each source a Spark driver of its own. Every query is run once to warm up, then in
+interleaved repetitions, so that whatever else the machine does meets both. Nothing is left, nor after Ctrl-C.
+"""
+
+import os
+import subprocess
+import sys
+import tempfile
+from collections import defaultdict
+from contextlib import ExitStack
+from enum import StrEnum
+from multiprocessing.connection import Listener
+from pathlib import Path
+from threading import Event
+from typing import Annotated, Any, Self
+
+import typer
+from rich.console import Console
+
+from bench.cpu import Cpu, cpu_seconds
+from bench.driver import TRIGGER
+from bench.results import SOURCES, Drained, Followed, summed
+from bench.tables import latency, machine, throughput, where_time_goes
+from bench.workload import PARTITIONS, QUICK_SHAPES, SHAPES, Paced, Shape, fill
+from spark_kgroup.errors import KgroupError
+from spark_kgroup.testing import ApacheKafka
+from spark_kgroup.testing.kafka_jars import Coordinate, fetch_jars
+from spark_kgroup.testing.watchdog import ProcessGuard
+
+CONNECTOR = (
+    # By name: the registry lacks some of what they depend on, and Spark has the rest.
+    Coordinate("org.apache.spark", "spark-sql-kafka-0-10_2.13", "4.2.0", transitive=False),
+    Coordinate("org.apache.spark", "spark-token-provider-kafka-0-10_2.13", "4.0.0", transitive=False),
+    Coordinate("org.apache.kafka", "kafka-clients", "3.9.1", transitive=False),
+    Coordinate("org.apache.commons", "commons-pool2", "2.12.1", transitive=False),
+)
+
+RECORDS_A_SECOND = 1_000
+LATENCY_TOPIC = "latency"
+
+console = Console(highlight=False, width=None if Console().is_terminal else 160)
+app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
+
+What = StrEnum("What", [*(shape.name for shape in SHAPES), LATENCY_TOPIC])
+
+
+class Problem(Exception):
+    """The bench cannot go on; the message says why."""
+
+
+class Driver:
+    """A Spark driver for one source, in a process of its own; a context manager."""
+
+    def __init__(self, source: str, kafka: ApacheKafka, folder: Path, jars: list[Path]) -> None:
+        self.source = source
+        self._kafka = kafka
+        self._folder = folder / source
+        self._folder.mkdir()
+        self._jars = jars
+        self._stack = ExitStack()
+
+    def __enter__(self) -> Self:
+        with self._stack:
+            guard = ProcessGuard()
+            self._stack.callback(guard.close)
+            listener = self._stack.enter_context(Listener(str(self._folder / "socket"), "AF_UNIX"))
+            log = self._stack.enter_context((self._folder / "log").open("wb"))
+            command = [sys.executable, "-m", "bench.driver", str(self._folder / "socket"), self._folder, *self._jars]
+            self._process = guard.popen(command, stdout=log, stderr=subprocess.STDOUT, environment=self._environment())
+            self._connection = self._stack.enter_context(listener.accept())
+            self._jvm = self._hear()
+            self._stack = self._stack.pop_all()
+        return self
+
+    def _environment(self) -> dict[str, str]:
+        return {**os.environ, "PYTHONPATH": str(Path(__file__).parents[1]), "TMPDIR": str(self._folder)}
+
+    def __exit__(self, *_: object) -> None:
+        self._stack.close()
+
+    def drain(self, topic: str, shape: Shape) -> Drained:
+        """Read the topic once."""
+        before = self._cpu()
+        self._connection.send(("drain", (self.source, self._kafka.bootstrap_servers, topic)))
+        result = self._hear()
+        rows = sum(batch["rows"] for batch in result["progress"])
+        if rows != shape.records:
+            raise Problem(f"{self.source} read {rows:,} of {shape.records:,} records of {topic}.")
+        phases = summed([batch["phases_ms"] for batch in result["progress"]])
+        return Drained(rows, result["seconds"], self._cpu().since(before), phases)
+
+    def follow(self, topic: str, warm_up_s: float, measured_s: float) -> Followed:
+        """Read the topic while it is written; records of the first `warm_up_s` seconds do not count."""
+        paced = Paced(self._kafka.bootstrap_servers, topic, RECORDS_A_SECOND)
+        for _ in range(PARTITIONS):
+            paced.send()
+        self._connection.send(("follow", (self.source, self._kafka.bootstrap_servers, topic)))
+        self._hear()
+        with paced:
+            Event().wait(warm_up_s)
+            before = self._cpu()
+            Event().wait(measured_s)
+            cpu = self._cpu().since(before)
+        self._connection.send(paced.sent)
+        result = self._hear()
+        began_ns = max(born for born, _ in result["records"]) - int(measured_s * 1e9)
+        latencies_ms = [(seen - born) / 1e6 for born, seen in result["records"] if born > began_ns]
+        busy = [batch["phases_ms"] for batch in result["progress"] if batch["rows"]]
+        mean = {phase: total / len(busy) for phase, total in summed(busy).items()}
+        return Followed(latencies_ms, cpu, mean)
+
+    def _hear(self) -> Any:
+        try:
+            return self._connection.recv()
+        except EOFError:
+            said = (self._folder / "log").read_text(errors="replace").splitlines()[-20:]
+            raise Problem("\n  ".join([f"The driver of {self.source} ended:", *said])) from None
+
+    def _cpu(self) -> Cpu:
+        return cpu_seconds(self._kafka.nodes[0].pid, self._jvm)
+
+
+class Bench:
+    """What is measured on one Kafka.
+
+    Args:
+        repetitions: of each, beside one to warm up.
+    """
+
+    def __init__(self, kafka: ApacheKafka, drivers: list[Driver], repetitions: int) -> None:
+        self._kafka = kafka
+        self._drivers = drivers
+        self._repetitions = repetitions
+
+    def drain(self, shape: Shape) -> dict[str, list[Drained]]:
+        """Fill a topic, and let every source read it in turn."""
+        with console.status(f"Filling a topic with {shape}"):
+            self._kafka.create_topic(shape.name, PARTITIONS)
+            fill(self._kafka.bootstrap_servers, shape.name, shape)
+        found: defaultdict[str, list[Drained]] = defaultdict(list)
+        for repetition in range(self._repetitions + 1):
+            for driver in self._drivers:
+                with console.status(f"{driver.source}: {shape}"):
+                    drained = driver.drain(shape.name, shape)
+                console.print(f"{shape}, {driver.source}, {_named(repetition)}: {drained.seconds:.2f} s")
+                if repetition:
+                    found[driver.source].append(drained)
+        return found
+
+    def follow(self, warm_up_s: float, measured_s: float) -> dict[str, list[Followed]]:
+        """Let every source in turn read a topic while it is written."""
+        found: defaultdict[str, list[Followed]] = defaultdict(list)
+        for repetition in range(self._repetitions):
+            for driver in self._drivers:
+                topic = f"{LATENCY_TOPIC}-{driver.source}-{repetition}"
+                self._kafka.create_topic(topic, PARTITIONS)
+                with console.status(f"{driver.source}: {RECORDS_A_SECOND:,} records/s"):
+                    followed = driver.follow(topic, warm_up_s, measured_s)
+                console.print(
+                    f"latency, {driver.source}, {_named(repetition + 1)}: "
+                    f"p50 {followed.p50_ms:.0f} ms, p99 {followed.p99_ms:.0f} ms"
+                )
+                found[driver.source].append(followed)
+        return found
+
+
+def _named(repetition: int) -> str:
+    return f"run {repetition}" if repetition else "warm-up"
+
+
+@app.command()
+def main(
+    quick: Annotated[bool, typer.Option("--quick", help="A hundredth of the records, one repetition.")] = False,
+    only: Annotated[list[What] | None, typer.Option(help="Repeatable.")] = None,
+    repetitions: Annotated[int, typer.Option(min=1, help="Of each measurement; medians are shown.")] = 3,
+) -> None:
+    """Compare format("kafka") and format("kgroup") on this machine: throughput, latency, and where the time goes."""
+    wanted = only or list(What)
+    shapes = [shape for shape in (QUICK_SHAPES if quick else SHAPES) if shape.name in wanted]
+    warm_up_s, measured_s = (1.0, 2.0) if quick else (5.0, 20.0)
+    try:
+        with ExitStack() as things:
+            bench = _start(things, 1 if quick else repetitions)
+            console.print(machine())
+            drained = {shape: bench.drain(shape) for shape in shapes}
+            followed = bench.follow(warm_up_s, measured_s) if LATENCY_TOPIC in wanted else {}
+            _show(drained, followed)
+    except KeyboardInterrupt:
+        console.print("Stopped.")
+        raise typer.Exit(130) from None
+    except (Problem, KgroupError) as problem:
+        console.print(str(problem), markup=False)
+        raise typer.Exit(1) from None
+
+
+def _start(things: ExitStack, repetitions: int) -> Bench:
+    jars = fetch_jars(CONNECTOR, "spark-sql-kafka-4.2.0")
+    folder = Path(things.enter_context(tempfile.TemporaryDirectory(prefix="kgroup-bench-", ignore_cleanup_errors=True)))
+    with console.status("Starting Kafka, and a Spark driver for each source"):
+        kafka = things.enter_context(ApacheKafka(jvm_options=["-Xmx1g"]))
+        drivers = [things.enter_context(Driver(source, kafka, folder, jars)) for source in SOURCES]
+    return Bench(kafka, drivers, repetitions)
+
+
+def _show(drained: dict[Shape, dict[str, list[Drained]]], followed: dict[str, list[Followed]]) -> None:
+    if drained:
+        console.print(throughput(drained))
+    if followed:
+        console.print(latency(followed, RECORDS_A_SECOND, TRIGGER))
+    titles = {str(shape): by_source for shape, by_source in drained.items()}
+    console.print(where_time_goes(titles | ({"latency": followed} if followed else {})))
+
+
+if __name__ == "__main__":
+    app()

@@ -1,0 +1,129 @@
+"""One Spark driver with one source, which runs queries on demand: `python -m bench.driver SOCKET FOLDER JAR...`.
+
+Each source has a driver, and so a JVM, of its own: neither inherits the other's garbage or compiled code. They are
+told what to run one after the other, so only one of them works at a time.
+"""
+
+import os
+import sys
+import time
+from collections.abc import Callable
+from multiprocessing.connection import Client, Connection
+from pathlib import Path
+from typing import Any
+from uuid import uuid4
+
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.streaming import DataStreamWriter, StreamingQuery
+
+CORES = 2
+
+TRIGGER = "200 milliseconds"
+
+READ_TIMEOUT_S = 120
+"""Until the first record is read, and until all are. Measured: 1 to 5 s."""
+
+
+def session(folder: Path, jars: list[str]) -> SparkSession:
+    """The same settings for every source."""
+    os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
+    builder = SparkSession.builder.master(f"local[{CORES}]").appName("bench")
+    settings = {
+        "spark.ui.enabled": "false",
+        "spark.driver.host": "127.0.0.1",
+        "spark.driver.bindAddress": "127.0.0.1",
+        "spark.jars": ",".join(jars),
+        "spark.local.dir": str(folder),
+        "spark.sql.warehouse.dir": str(folder / "warehouse"),
+        "spark.sql.shuffle.partitions": str(CORES),
+        "spark.sql.streaming.numRecentProgressUpdates": "10000",
+    }
+    for name, value in settings.items():
+        builder = builder.config(name, value)
+    spark = builder.getOrCreate()
+    spark.sparkContext.setLogLevel("ERROR")
+    return spark
+
+
+class Queries:
+    """Queries of one source."""
+
+    def __init__(self, spark: SparkSession, folder: Path) -> None:
+        self._spark = spark
+        self._folder = folder
+
+    def drain(self, source: str, bootstrap: str, topic: str) -> dict[str, Any]:
+        """Read all there is into nothing: seconds from start to end, and Spark's progress of each batch."""
+        writer = self._writer(source, bootstrap, topic).format("noop").trigger(availableNow=True)
+        began = time.monotonic()
+        query = writer.start()
+        query.awaitTermination()
+        seconds = time.monotonic() - began
+        return {"seconds": seconds, "progress": [_plain(each) for each in query.recentProgress]}
+
+    def follow(self, source: str, bootstrap: str, topic: str, connection: Connection) -> dict[str, Any]:
+        """Read what is produced meanwhile: (produced at, at the sink at) of every record, in ns since the epoch.
+
+        1. Says that the query runs, when the first record is there; 2. hears how many records there are in all, when
+        all are sent; 3. ends when they are read.
+        """
+        seen: list[tuple[int, int]] = []
+
+        def sink(frame: DataFrame, _: int) -> None:
+            values = [row.value for row in frame.select("value").collect()]
+            now = time.time_ns()
+            seen.extend((int(value), now) for value in values)
+
+        writer = self._writer(source, bootstrap, topic).foreachBatch(sink).trigger(processingTime=TRIGGER)
+        query = writer.start()
+        try:
+            _await(query, lambda: bool(seen))
+            connection.send("runs")
+            records = connection.recv()
+            _await(query, lambda: len(seen) >= records)
+        finally:
+            query.stop()
+        return {"records": seen, "progress": [_plain(each) for each in query.recentProgress]}
+
+    def _writer(self, source: str, bootstrap: str, topic: str) -> DataStreamWriter:
+        reader = self._spark.readStream.format(source).option("kafka.bootstrap.servers", bootstrap)
+        reader = reader.option("subscribe", topic).option("startingOffsets", "earliest")
+        name = uuid4().hex
+        if source == "kgroup":
+            reader = reader.option("kafka.group.id", name).option("members", CORES)
+        return reader.load().writeStream.option("checkpointLocation", str(self._folder / f"checkpoint-{name}"))
+
+
+def _await(query: StreamingQuery, condition: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + READ_TIMEOUT_S
+    while not condition():
+        if (error := query.exception()) is not None:
+            raise error
+        if time.monotonic() > deadline:
+            raise TimeoutError(f"Records are missing after {READ_TIMEOUT_S} s.")
+        time.sleep(0.05)
+
+
+def _plain(progress: Any) -> dict[str, Any]:
+    return {"rows": progress.numInputRows, "phases_ms": dict(progress.durationMs)}
+
+
+def serve(connection: Connection, folder: Path, jars: list[str]) -> None:
+    """Run what comes over the connection until it ends: ("drain" or "follow", its arguments) -> its result."""
+    spark = session(folder, jars)
+    queries = Queries(spark, folder)
+    connection.send(int(spark._jvm.java.lang.ProcessHandle.current().pid()))
+    while True:
+        try:
+            name, arguments = connection.recv()
+        except EOFError:
+            return
+        if name == "drain":
+            connection.send(queries.drain(*arguments))
+        else:
+            connection.send(queries.follow(*arguments, connection))
+
+
+if __name__ == "__main__":
+    with Client(sys.argv[1], "AF_UNIX") as connection:
+        serve(connection, Path(sys.argv[2]), sys.argv[3:])

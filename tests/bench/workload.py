@@ -1,0 +1,125 @@
+"""What is read: topics that are filled beforehand, and a producer that keeps a pace."""
+
+import threading
+import time
+from dataclasses import dataclass
+
+from confluent_kafka import KafkaError, KafkaException, Message, Producer
+
+PARTITIONS = 8
+
+FLUSH_TIMEOUT_S = 120.0
+"""Measured: under 1 s."""
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """A topic that is full before it is read.
+
+    Attributes:
+        codec: Kafka's compression.type.
+    """
+
+    name: str
+    records: int
+    value_bytes: int
+    codec: str = "none"
+
+    def __str__(self) -> str:
+        size = "1 KB" if self.value_bytes == 1_000 else f"{self.value_bytes} B"
+        return f"{self.records:,} x {size}" + ("" if self.codec == "none" else f" {self.codec}")
+
+
+SHAPES = (
+    Shape("small", 4_000_000, 100),
+    Shape("large", 1_000_000, 1_000),
+    Shape("lz4", 4_000_000, 100, "lz4"),
+)
+
+QUICK_SHAPES = tuple(Shape(shape.name, shape.records // 100, shape.value_bytes, shape.codec) for shape in SHAPES)
+
+
+def fill(bootstrap: str, topic: str, shape: Shape) -> None:
+    """Write the shape's records without keys, evenly over the partitions; values look like the JSON that people send.
+
+    Raises:
+        KafkaException: a record was not delivered.
+    """
+    producer = Producer(
+        {
+            "bootstrap.servers": bootstrap,
+            "compression.type": shape.codec,
+            "linger.ms": 20,
+            "batch.num.messages": 100_000,
+            "queue.buffering.max.messages": 1_000_000,
+            "acks": 1,
+        }
+    )
+    refused: list[KafkaError] = []
+    values = [_value(number, shape.value_bytes) for number in range(1_000)]
+    for number in range(shape.records):
+        _produce(producer, topic, values[number % len(values)], number // 500 % PARTITIONS, refused)
+    left = producer.flush(FLUSH_TIMEOUT_S)
+    if refused or left:
+        raise KafkaException(refused[0] if refused else KafkaError(KafkaError._MSG_TIMED_OUT))
+
+
+def _value(number: int, size: int) -> bytes:
+    one = b'{"id": %08d, "carrier": "AA", "origin": "JFK", "delay": %d, "tail": "N%05d"}' % (
+        number * 7_919,
+        number % 60,
+        number * 31 % 99_999,
+    )
+    return (one * (size // len(one) + 1))[:size]
+
+
+def _produce(producer: Producer, topic: str, value: bytes, partition: int, refused: list[KafkaError]) -> None:
+    def note(error: KafkaError | None, _: Message) -> None:
+        if error is not None:
+            refused.append(error)
+
+    while True:
+        try:
+            producer.produce(topic, value, partition=partition, on_delivery=note)
+            return
+        except BufferError:  # full: let it send
+            producer.poll(0.1)
+
+
+class Paced:
+    """Records at a steady rate, each with its time of birth (ns since the epoch) as value.
+
+    A context manager: leaving it stops the thread and flushes. A late record does not make the later ones late.
+
+    Attributes:
+        sent: records so far.
+    """
+
+    def __init__(self, bootstrap: str, topic: str, records_a_second: int) -> None:
+        self.sent = 0
+        self._topic = topic
+        self._period_s = 1 / records_a_second
+        self._producer = Producer({"bootstrap.servers": bootstrap, "linger.ms": 0, "acks": 1})
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="paced producer", daemon=True)
+
+    def __enter__(self) -> "Paced":
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stop.set()
+        self._thread.join()
+        self._producer.flush(FLUSH_TIMEOUT_S)
+
+    def send(self) -> None:
+        """One record, to the next partition."""
+        self._producer.produce(self._topic, b"%d" % time.time_ns(), partition=self.sent % PARTITIONS)
+        self._producer.poll(0)
+        self.sent += 1
+
+    def _run(self) -> None:
+        began, before = time.monotonic(), self.sent
+        while not self._stop.is_set():
+            self.send()
+            self._stop.wait(max(0.0, began + (self.sent - before) * self._period_s - time.monotonic()))
