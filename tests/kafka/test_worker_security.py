@@ -1,0 +1,91 @@
+"""An executor's consumer against a broker that asks who it is: the driver may be let in where an executor is not."""
+
+import logging
+from typing import TYPE_CHECKING
+from uuid import uuid4
+
+import pytest
+from confluent_kafka.admin import AclOperation
+from harness.kafka import produce
+from harness.secured import ALICE, BOB, KEY_PASSWORD, PASSWORDS
+
+from pyspark_kgroup import worker
+from pyspark_kgroup.options import parse
+from pyspark_kgroup.worker import Range, SeatRanges, read_range
+from spark_kgroup.errors import AuthenticationFailed, BrokerError
+
+if TYPE_CHECKING:
+    from harness.secured import SecuredKafka
+
+SCRAM = {"sasl.mechanism": "SCRAM-SHA-512", "sasl.username": ALICE, "sasl.password": PASSWORDS[ALICE]}
+RECORDS = 20
+
+
+@pytest.fixture(scope="module")
+def topic(secured_kafka: "SecuredKafka") -> str:
+    name = f"topic-{uuid4().hex[:8]}"
+    secured_kafka.kafka.create_topic(name, partitions=1)
+    produce(secured_kafka.kafka.bootstrap_servers, name, RECORDS, partitions=1)
+    secured_kafka.allow(ALICE, AclOperation.READ, topic=name)
+    return name
+
+
+@pytest.fixture
+def short_bound(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(worker, "STARTUP_TIMEOUT_MS", 1_000)
+
+
+def read(secured: "SecuredKafka", listener: str, topic: str, **properties: str) -> int:
+    """How many rows an executor's consumer reads with these properties of librdkafka."""
+    protocol = listener if "SASL" in listener else "SSL"
+    given = {"security.protocol": protocol, "ssl.ca.pem": secured.ca_pem, **properties}
+    options = parse(
+        {
+            "kafka.bootstrap.servers": secured.bootstrap(listener),
+            "kafka.group.id": "g",
+            "subscribe": topic,
+            **{f"kafka.{name}": value for name, value in given.items()},
+        }
+    )
+    reads = SeatRanges(seat="s", ranges=(Range(topic, 0, 0, RECORDS),), consumer_config=options.consumer_config())
+    return sum(batch.num_rows for batch in read_range(reads, stall_timeout_ms=30_000))
+
+
+def test_all_is_read_and_librdkafkas_fullest_log_holds_no_secret(
+    secured_kafka: "SecuredKafka", topic: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.DEBUG)
+    ours = secured_kafka.client
+    certificate = {
+        "ssl.certificate.location": ours.certificate_location,
+        "ssl.key.pem": ours.encrypted_key_pem,
+        "ssl.key.password": KEY_PASSWORD,
+    }
+    assert read(secured_kafka, "SASL_SSL", topic, **SCRAM, **certificate, debug="all") == RECORDS
+    assert "SASL" in caplog.text, "librdkafka's log is not in ours: this test would see nothing"
+    for secret in (PASSWORDS[ALICE], KEY_PASSWORD, *ours.encrypted_key_pem.splitlines()[1:-1]):
+        assert secret not in caplog.text
+
+
+@pytest.mark.usefixtures("short_bound")
+@pytest.mark.parametrize(
+    ("listener", "changes", "told"),
+    [
+        ("SASL_SSL", {"sasl.password": "wrong"}, "[Aa]uthentication failed.*SCRAM-SHA-512"),
+        ("STRANGER", None, "certificate verify failed.*ssl.ca.location"),
+    ],
+)
+def test_a_broker_and_an_executor_that_do_not_accept_each_other_are_told_within_a_bound(
+    secured_kafka: "SecuredKafka", topic: str, listener: str, changes: dict[str, str] | None, told: str
+) -> None:
+    properties = {} if changes is None else {**SCRAM, **changes}
+    with pytest.raises(AuthenticationFailed, match=f"do not accept each other.*{told}") as problem:
+        read(secured_kafka, listener, topic, **properties)
+    assert "wrong" not in str(problem.value)
+
+
+def test_a_user_that_may_see_the_topic_and_not_read_it_is_told(secured_kafka: "SecuredKafka", topic: str) -> None:
+    secured_kafka.allow(BOB, AclOperation.DESCRIBE, topic=topic)
+    bob = {**SCRAM, "sasl.username": BOB, "sasl.password": PASSWORDS[BOB]}
+    with pytest.raises(BrokerError, match="TOPIC_AUTHORIZATION_FAILED"):
+        read(secured_kafka, "SASL_SSL", topic, **bob)
