@@ -40,6 +40,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="chaos", description=__doc__)
     parser.add_argument("--minutes", type=float, default=10.0)
     parser.add_argument("--seed", type=int, default=None, help="of all that is random; a new one if it is not given")
+    parser.add_argument("--small", action="store_true", help="queries without Spark: more faults in the same time")
     asked = parser.parse_args()
     seed = asked.seed if asked.seed is not None else random.SystemRandom().randrange(1_000_000)
     console = Console(width=None if sys.stdout.isatty() else 200)
@@ -48,7 +49,7 @@ def main() -> int:
     _print_schedule(console, seed, asked.minutes)
     kept = True
     try:
-        kept = _run(console, folder, seed, asked.minutes)
+        kept = _run(console, folder, seed, asked.minutes, small=asked.small)
     except KeyboardInterrupt:
         console.print("interrupted: everything is ended")
         kept = False
@@ -61,10 +62,10 @@ def main() -> int:
     return 1 if kept else 0
 
 
-def _run(console: Console, folder: Path, seed: int, minutes: float) -> bool:
+def _run(console: Console, folder: Path, seed: int, minutes: float, *, small: bool) -> bool:
     """Whether the run's folder is worth keeping."""
     say = Diary(console)
-    with World(folder, seed, minutes, say) as world:
+    with World(folder, seed, minutes, say, small=small) as world:
         say("world", "three brokers are up; queries and producers start")
         world.run(lambda: say("world", _progress(world)))
         world.drain()

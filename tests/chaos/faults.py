@@ -18,6 +18,7 @@ Say = Callable[[str, str], None]
 """Takes a lane's name and one line."""
 
 _LOOK_EVERY_S = 1.0
+_TURN_TIMEOUT_S = 60.0
 
 
 class Lane:
@@ -41,7 +42,7 @@ class Lane:
 
     def _run_to_the_end(self) -> None:
         for event in self._events:
-            if not self._watch_for(event.gap_s):
+            if not self._watch_for(event.gap_s) or not (event.early or self._watch_until(self._ready)):
                 break
             self._deeds[event.fault](event)
 
@@ -58,6 +59,17 @@ class Lane:
 
     def _look_after(self) -> None:
         """Called about every second while nothing is broken."""
+
+    def _ready(self) -> bool:
+        """Whether what an event is aimed at has come to work again since the last one."""
+        return True
+
+    def _watch_until(self, condition: Callable[[], bool]) -> bool:
+        """Look after what runs until `condition` holds, for a minute at most; False as soon as the run is over."""
+        deadline = time.monotonic() + _TURN_TIMEOUT_S
+        while not condition() and time.monotonic() < deadline and self._watch_for(_LOOK_EVERY_S):
+            pass
+        return not self._over.is_set()
 
     def _leave_be(self, seconds: float) -> None:
         """Let time pass while something is broken; cut short when the run is over."""
@@ -83,6 +95,9 @@ class MainLane(Lane):
     def _look_after(self) -> None:
         if (told := self._query.revive()) is not None:
             self._say(f"[red]{told}")
+
+    def _ready(self) -> bool:
+        return self._query.at_work
 
     def _kill(self, event: Event) -> None:
         self._say(f"{event.fault.value}, back after {event.lasts_s} s")
@@ -129,6 +144,7 @@ class SecondLane(Lane):
         how = "by SIGKILL" if event.harsh else "in good order"
         self._say(f"{event.fault.value} for {event.lasts_s} s, then goes {how}")
         self._query.start()
+        self._watch_until(lambda: event.early or self._query.at_work)
         self._watch_for(event.lasts_s)
         self._query.kill() if event.harsh else self._query.stop()
         self._say(f"gone {how}")

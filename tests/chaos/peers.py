@@ -12,6 +12,7 @@ from typing import Final
 from confluent_kafka import Consumer, KafkaException, TopicPartition
 
 from chaos.evidence import Delivered, PeerEvidence, Span
+from chaos.producers import QUIET
 from chaos.strands import Strand
 from spark_kgroup import model
 
@@ -26,7 +27,6 @@ _SETTINGS: Final = {
     "session.timeout.ms": _SESSION_TIMEOUT_MS,
     "heartbeat.interval.ms": 1000,
     "topic.metadata.refresh.interval.ms": 2000,
-    "log_level": 0,
 }
 
 
@@ -44,7 +44,7 @@ class Peer:
         """The same partitions: where this ownership is known to the group, or began."""
         self._committed_at = 0.0
         self._leaving = threading.Event()
-        self._consumer = Consumer({**_SETTINGS, "bootstrap.servers": bootstrap, "group.id": group})
+        self._consumer = Consumer({**_SETTINGS, "bootstrap.servers": bootstrap, "group.id": group}, logger=QUIET)
         self._consumer.subscribe(
             list(topics), on_assign=self._assigned, on_revoke=self._revoked, on_lost=self._lost_them
         )
@@ -86,19 +86,21 @@ class Peer:
             self._commit(list(self._read_to))
 
     def _commit(self, partitions: Sequence[model.TopicPartition]) -> bool:
-        """Commit the consumer's positions, which lie past markers; whether all of it was acknowledged."""
-        positions = self._consumer.position([TopicPartition(*tp) for tp in partitions])
-        offsets = [p for p in positions if p.offset >= 0 and p.error is None]
-        if not offsets:
+        """Commit what was handed on; whether all of it was acknowledged.
+
+        Not the consumer's position: while it closes, that moves on over records that nobody is shown any more.
+        """
+        ahead = {tp: self._read_to[tp] for tp in partitions if self._read_to[tp] > self._committed[tp]}
+        if not ahead:
             return True
         try:
+            offsets = [TopicPartition(*tp, offset) for tp, offset in ahead.items()]
             answers = self._consumer.commit(offsets=offsets, asynchronous=False) or []
         except KafkaException:
             return False
-        for answer in answers:
-            if answer.error is None:
-                self._committed[model.TopicPartition(answer.topic, answer.partition)] = answer.offset
-        return all(answer.error is None for answer in answers)
+        acknowledged = [model.TopicPartition(a.topic, a.partition) for a in answers if a.error is None]
+        self._committed |= {tp: ahead[tp] for tp in acknowledged}
+        return len(acknowledged) == len(ahead)
 
     def _commit_in_time(self, partitions: Sequence[model.TopicPartition]) -> None:
         deadline = time.monotonic() + _LAST_COMMIT_S

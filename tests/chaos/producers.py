@@ -4,6 +4,7 @@ A value tells its producer, its number and what its producer meant to do with it
 kept: `promised` must be in the log, `forbidden` must not be seen; of the rest (an answer got lost) nothing is claimed.
 """
 
+import logging
 import threading
 from collections.abc import Callable, Mapping
 from random import Random
@@ -13,10 +14,19 @@ from confluent_kafka import KafkaError, KafkaException, Message, Producer
 
 from chaos.strands import Strand
 
-_SETTINGS: Final = {"acks": "all", "enable.idempotence": True, "linger.ms": 5, "log_level": 0}
+_SETTINGS: Final = {
+    "acks": "all",
+    "enable.idempotence": True,
+    "linger.ms": 5,
+    "topic.metadata.refresh.interval.ms": 2000,
+}
 _DELIVERY_TIMEOUT_MS: Final = 120_000  # librdkafka's default is 300,000; all brokers are away for seconds
 _TRANSACTION_TIMEOUT_MS: Final = 15_000  # an abandoned transaction holds readers back for so long
 _ROUND_S: Final = 0.25
+
+QUIET: Final = logging.getLogger("chaos.librdkafka")
+"""Brokers come and go, and transactions are fenced: that is what this is about."""
+QUIET.setLevel(logging.CRITICAL + 1)
 
 Partitions = Mapping[str, int]
 """Topic -> how many partitions it has now. Changes while producers run."""
@@ -56,7 +66,7 @@ class Producing:
         return self._strand.failure(_DELIVERY_TIMEOUT_MS / 1000 + 60)
 
     def _plain(self) -> None:
-        producer = Producer(self._settings)
+        producer = Producer(self._settings, logger=QUIET)
         while not self._stop.wait(_ROUND_S):
             self._produce(producer, "plain", 25, self._acknowledged)
         assert producer.flush(_DELIVERY_TIMEOUT_MS / 1000) == 0
@@ -76,7 +86,7 @@ class Producing:
     def _new_producer(self) -> Producer:
         """Also ends the transaction that the one before left open: the id is the same."""
         while True:
-            producer = Producer(self._settings)
+            producer = Producer(self._settings, logger=QUIET)
             try:
                 producer.init_transactions(60)
                 return producer
@@ -140,6 +150,10 @@ class Producing:
             except BufferError:
                 producer.poll(1)
                 continue
+            except KafkaException as problem:
+                if problem.args[0].code() != KafkaError._UNKNOWN_PARTITION:
+                    raise
+                continue  # it was added just now, and this producer has not heard of it
             self.sent += 1
             values.add(value)
         producer.poll(0)

@@ -43,6 +43,7 @@ class Event:
         lasts_s: until what was taken away is given back (restarted, resumed, left).
         pick: which one of several (brokers, workers, topics), from 0 to 1.
         harsh: how a query that joined goes again: by SIGKILL, or in good order.
+        early: whether it comes even if its query has not done a batch since it was started.
     """
 
     fault: Fault
@@ -50,6 +51,7 @@ class Event:
     lasts_s: float
     pick: float
     harsh: bool
+    early: bool
 
 
 Duration = Callable[[Random], float]
@@ -82,7 +84,7 @@ LANES: Final[Mapping[str, tuple[Duration, Odds]]] = {
             Fault.KILL_READER: (2, _INSTANT),
         },
     ),
-    "second": (_between(5, 25), {Fault.SECOND_JOINS: (1, _between(15, 50))}),
+    "second": (_between(5, 25), {Fault.SECOND_JOINS: (1, _between(25, 70))}),
     "peers": (_between(2, 20), {Fault.PEER_JOINS: (1, _between(5, 25))}),
     "cluster": (
         _between(6, 20),
@@ -113,6 +115,7 @@ def schedule(lane: str, seed: int, minutes: float) -> Sequence[Event]:
             lasts_s=round(odds[fault][1](random), 1),
             pick=random.random(),
             harsh=random.random() < 0.5,
+            early=random.random() < 0.3,
         )
         seconds += event.gap_s + event.lasts_s
         events.append(event)

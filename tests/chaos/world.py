@@ -41,12 +41,13 @@ class World:
         failures: what went wrong with the world itself, not with what is tested.
     """
 
-    def __init__(self, folder: Path, seed: int, minutes: float, say: Say) -> None:
+    def __init__(self, folder: Path, seed: int, minutes: float, say: Say, *, small: bool) -> None:
         self.folder = folder
         self.failures: list[str] = []
         self.partitions = dict(_TOPICS)
         self._say = say
         self._seed = seed
+        self._small = small
         self._minutes = minutes
         self._marker = f"{MARKER}={folder.name}"
         os.environ[MARKER] = folder.name
@@ -58,10 +59,8 @@ class World:
         server = self.kafka.bootstrap_servers
         for topic, partitions in self.partitions.items():
             self.kafka.create_topic(topic, partitions)
-        self.main = Query(self.folder / "main", "main", _read(server, 3, MAIN_SESSION_S, "main"), MAIN_SESSION_S)
-        self.second = Query(
-            self.folder / "second", "second", _read(server, 2, SECOND_SESSION_S, "second"), SECOND_SESSION_S
-        )
+        self.main = self._query("main", 3, MAIN_SESSION_S)
+        self.second = self._query("second", 2, SECOND_SESSION_S)
         self.producers = [
             Producing(name, server, self.partitions, self._seed, transactional=name != "plain")
             for name in ("ada", "bob", "plain")
@@ -77,6 +76,10 @@ class World:
             self._cluster,
         ]
         return self
+
+    def _query(self, name: str, members: int, session_s: float) -> Query:
+        read = _read(self.kafka.bootstrap_servers, members, session_s, name)
+        return Query(self.folder / name, name, read, session_s, small=self._small)
 
     def _events(self, lane: str) -> Sequence[Event]:
         return schedule(lane, self._seed, self._minutes)
