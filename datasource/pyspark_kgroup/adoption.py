@@ -92,6 +92,8 @@ def period_of(
     """
     fresh = Period(topic_id=topic_key(topic), start=offset, seat=seat, generation=tenure.generation)
     before = checkpoint.owned.get(partition)
-    if before is not None and before.position == offset and replace(before.period, start=offset) == fresh:
+    if before is None or replace(before.period, start=offset, cut=0) != fresh:
+        return fresh
+    if before.position == offset:
         return before.period
-    return fresh
+    return replace(fresh, cut=before.period.cut + 1) if before.period.start == offset else fresh

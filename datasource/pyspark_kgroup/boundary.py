@@ -8,22 +8,18 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass
 
-from pyspark_kgroup.adoption import Place, adopted_start, period_of, topic_key
+from pyspark_kgroup.adoption import Place, Start, adopted_start, period_of, topic_key
 from pyspark_kgroup.checkpoint import Checkpoint
+from pyspark_kgroup.data_loss import out_of_log
 from pyspark_kgroup.ledger import Holding, Ledger, holders_of
+from pyspark_kgroup.logs import Logs
 from pyspark_kgroup.options import SourceOptions
-from pyspark_kgroup.plan import limited
+from pyspark_kgroup.plan import Ranges, limited
 from pyspark_kgroup.starting_offsets import EARLIEST, LATEST
-from spark_kgroup.errors import GroupUnsettled, OptionError
-from spark_kgroup.limits import (
-    END_OFFSETS_MAX_AGE_MS,
-    HANDOVER_WAIT_MS,
-    ORPHAN_CHECK_INTERVAL_MS,
-    SETTLE_TIMEOUT_MS,
-)
-from spark_kgroup.model import DescribedGroup, MemberIdentity, TopicDescription, TopicPartition
+from spark_kgroup.errors import GroupUnsettled, KgroupError, OptionError
+from spark_kgroup.limits import HANDOVER_WAIT_MS, ORPHAN_CHECK_INTERVAL_MS, SETTLE_TIMEOUT_MS
+from spark_kgroup.model import DescribedGroup, MemberIdentity, TopicPartition
 from spark_kgroup.runtime.group import GroupView, SeatView
 from spark_kgroup.runtime.session import monotonic_ms
 from spark_kgroup.runtime.thread import GroupRuntime
@@ -37,14 +33,6 @@ _HANDOVER_ROUNDS = 4
 """A cooperative rebalance takes two generations; one more pair for a group that moved on meanwhile."""
 
 
-@dataclass
-class _Listed:
-    """End offsets, and when they were listed."""
-
-    ends: dict[TopicPartition, int]
-    at_ms: int
-
-
 class Boundary:
     """Carries one query from boundary to boundary. Not thread-safe: Spark asks one thing at a time."""
 
@@ -52,10 +40,7 @@ class Boundary:
         self._runtime = runtime
         self._options = options
         self._ledger = Ledger()
-        self._topics: Mapping[str, TopicDescription] = {}
-        self._listed = _Listed(ends={}, at_ms=0)
-        self._freezing = False
-        self._frozen: dict[TopicPartition, int] | None = None
+        self._logs = Logs(runtime, options)
         self._settled_once = False
         self._checked_rejoins = 0
         self._orphans_checked_at_ms = 0
@@ -70,25 +55,38 @@ class Boundary:
         Returns:
             `start` itself, or an equal checkpoint, if there is nothing new.
         """
+        self._look(start)
         view = self._hand_over(start, self._runtime.view())
-        if not self._settled_once or (self._frozen is not None and not view.settled):
+        if not self._settled_once or (self._logs.frozen and not view.settled):
             view = self._settle(start, view)
             if start.fresh and not view.settled:
                 return start
         view = self._look_for_orphans(start, view)
-        self._topics = self._topics_for(view)
-        self._ledger.drop_renewed(self._topics)
+        self._look(start, {tp for seat in view.seats for tp in seat.tenures})
         if not self._adopt(start, view):
             return start
         view = self._commit_durable(start, view)
         self._ledger.drop_lost(view)
         self._await_acknowledgement(start, view)
-        return self._ledger.checkpoint(start, self._topics, self._positions(start, limit))
+        return self._ledger.checkpoint(start, self._logs.topics, self._positions(start, limit))
 
     def freeze(self) -> None:
         """From the next boundary on, read no further than the end offsets of that moment (AvailableNow)."""
-        self._frozen = None
-        self._freezing = True
+        self._logs.freeze()
+
+    def readable(self, end: Checkpoint, plan: Mapping[str, Ranges]) -> dict[str, Ranges]:
+        """What of a batch that ends at `end` can still be read (`Logs.readable`)."""
+        return self._logs.readable(end, plan)
+
+    def _look(self, start: Checkpoint, held: Collection[TopicPartition] = ()) -> None:
+        """See which topics there are, BEFORE a commit: a position of a deleted topic must not be told of a new one."""
+        try:
+            self._logs.look(start, held)
+        except KgroupError:
+            self._ledger.drop_gone(self._logs.topics)
+            self._commit_durable(start, self._runtime.view())  # of the others, as long as we can
+            raise
+        self._ledger.drop_gone(self._logs.topics)
 
     # -------------------------------------------------------------------------------- 1. commit, 2. give up
 
@@ -116,7 +114,7 @@ class Boundary:
     def _await_acknowledgement(self, start: Checkpoint, view: GroupView) -> None:
         """Under AvailableNow, what must wait for the group's word would end as if it was read: ask again, then fail."""
         deadline_ms = monotonic_ms() + SETTLE_TIMEOUT_MS
-        while (self._freezing or self._frozen is not None) and (unheard := self._unheard(start, view)):
+        while (self._logs.to_be_frozen or self._logs.frozen) and (unheard := self._unheard(start, view)):
             if monotonic_ms() > deadline_ms:
                 names = ", ".join(sorted(map(str, unheard)))
                 self._put_off(f"Group {self._options.group_id!r} did not acknowledge what was read of {names}.")
@@ -212,18 +210,11 @@ class Boundary:
 
     def _put_off(self, told: str) -> None:
         """No next offset at this trigger; AvailableNow has no other one, and would end as if all was read."""
-        if self._freezing or self._frozen is not None:
+        if self._logs.to_be_frozen or self._logs.frozen:
             raise GroupUnsettled(told)
         log.warning("%s Trying again at the next trigger.", told)
 
     # ------------------------------------------------------------------------------------------ 3. adopt
-
-    def _topics_for(self, view: GroupView) -> Mapping[str, TopicDescription]:
-        topics = self._runtime.topics(self._options.metadata_max_age_ms)
-        held = {tp for seat in view.seats for tp in seat.tenures}
-        if any(tp.partition >= topics[tp.topic].partition_count for tp in held if tp.topic in topics):
-            topics = self._runtime.topics(0)  # the leader saw the new partition before us
-        return topics
 
     def _adopt(self, start: Checkpoint, view: GroupView) -> bool:
         """Adopt what arrived; whether the group knows each start that overrules its committed offset.
@@ -232,13 +223,16 @@ class Boundary:
         2. a first batch 0..30 is planned; 3. the driver dies; 4. on return the further of 30 and 80 counts (it could
         be another member's): 30..80 would be skipped.
         """
+        positions = {tp: self._ledger.position(tp, start) for tp in self._ledger.holdings}
+        self._ledger.forget(self._logs.lacking(positions))  # to be adopted anew, where the log goes on
+        topics = self._logs.topics
         arrived = {
             tp: seat
             for tp, seat in holders_of(view).items()
             if tp not in self._ledger.holdings
             and tp not in seat.to_give_up
-            and tp.topic in self._topics
-            and tp.partition < self._topics[tp.topic].partition_count
+            and tp.topic in topics
+            and tp.partition < topics[tp.topic].partition_count
         }
         if not arrived:
             return True
@@ -248,27 +242,43 @@ class Boundary:
             tp: adopted_start(
                 tp,
                 checkpoint=start,
-                topic=self._topics[tp.topic],
+                topic=topics[tp.topic],
                 committed=committed.get(tp),
                 explicit=explicit,
             )
             for tp in arrived
         }
-        offsets = self._resolve({tp: s.offset for tp, s in starts.items()})
+        wanted = self._resolve({tp: s.offset for tp, s in starts.items()})
+        offsets = self._within_logs(starts, wanted)
+        # After a truncation the group's offset goes back, too. Else 1. the log is cut from 100 to 60 and grows to 120;
+        # 2. we are at 80, the group at 100; 3. an owner that starts at the further of both skips 80..100.
+        rewinds = {tp for tp, s in starts.items() if s.rewinds or offsets[tp] < wanted[tp]}
         for tp, seat in arrived.items():
             tenure = seat.tenures[tp]
             period = period_of(
                 tp,
                 offsets[tp],
                 checkpoint=start,
-                topic=self._topics[tp.topic],
+                topic=topics[tp.topic],
                 seat=seat.instance_id,
                 tenure=tenure,
             )
-            known = None if starts[tp].rewinds else committed.get(tp)
+            known = None if tp in rewinds else committed.get(tp)
             self._ledger.adopt(tp, Holding(period=period, tenure=tenure, committed=known))
         log.info("adopted %s", {str(tp): offsets[tp] for tp in sorted(arrived)})
-        return self._rewind({tp: arrived[tp] for tp, place in starts.items() if place.rewinds}, offsets)
+        return self._rewind({tp: arrived[tp] for tp in rewinds}, offsets)
+
+    def _within_logs(
+        self, starts: Mapping[TopicPartition, Start], offsets: Mapping[TopicPartition, int]
+    ) -> dict[TopicPartition, int]:
+        """`offsets`, or where the logs go on that do not have them: what lies between is lost."""
+        given = [tp for tp, start in starts.items() if self._told(tp, start.offset) not in (Place.EARLIEST, EARLIEST)]
+        logs = self._logs.now(given)
+        nearest = {tp: logs[tp].nearest(offsets[tp]) for tp in given}
+        self._logs.lose(
+            [out_of_log(tp, offsets[tp], None, logs[tp]) for tp in sorted(given) if nearest[tp] != offsets[tp]]
+        )
+        return {**offsets, **nearest}
 
     def _rewind(self, seats: Mapping[TopicPartition, SeatView], offsets: Mapping[TopicPartition, int]) -> bool:
         """Commit the starts that overrule what the group has; what it does not acknowledge is not adopted yet."""
@@ -314,10 +324,7 @@ class Boundary:
 
     def _resolve(self, offsets: Mapping[TopicPartition, int | Place]) -> dict[TopicPartition, int]:
         """Look up what is not a number yet."""
-        told = {
-            tp: self._options.starting_offsets.offset_of(tp) if place is Place.STARTING else place
-            for tp, place in offsets.items()
-        }
+        told = {tp: self._told(tp, place) for tp, place in offsets.items()}
         earliest = [tp for tp, place in told.items() if place in (Place.EARLIEST, EARLIEST)]
         latest = [tp for tp, place in told.items() if place == LATEST]
         found = {tp: place for tp, place in told.items() if isinstance(place, int) and place >= 0}
@@ -325,6 +332,9 @@ class Boundary:
         found |= self._runtime.start_offsets(earliest)
         found |= self._runtime.end_offsets(latest, read_committed=self._options.read_committed)
         return found
+
+    def _told(self, partition: TopicPartition, place: int | Place) -> int | Place:
+        return self._options.starting_offsets.offset_of(partition) if place is Place.STARTING else place
 
     def _check_told(self, told: Mapping[TopicPartition, int]) -> None:
         ends = self._runtime.end_offsets(told, read_committed=False)
@@ -374,29 +384,13 @@ class Boundary:
     # ----------------------------------------------------------------------------- 4. end offsets, 5. limits
 
     def _positions(self, start: Checkpoint, limit: int | None) -> dict[TopicPartition, int]:
-        ends = self._ends()
+        ends = self._logs.ends(self._ledger.holdings.keys())
         exposed = self._ledger.exposed(start)
         available = {}
         for tp in self._ledger.holdings:
             position = self._ledger.position(tp, start)
             available[tp] = (position, position if tp in exposed else max(position, ends.get(tp, position)))
         return limited(available, limit)
-
-    def _ends(self) -> dict[TopicPartition, int]:
-        held = self._ledger.holdings.keys()
-        if self._freezing:
-            every = [tp for topic in self._topics.values() for tp in topic.partitions]
-            self._frozen = self._list(every)
-            self._freezing = False
-        if self._frozen is not None:
-            return self._frozen
-        stale = monotonic_ms() - self._listed.at_ms > END_OFFSETS_MAX_AGE_MS
-        if stale or not held <= self._listed.ends.keys():
-            self._listed = _Listed(ends=self._list(held), at_ms=monotonic_ms())
-        return self._listed.ends
-
-    def _list(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, int]:
-        return self._runtime.end_offsets(partitions, read_committed=self._options.read_committed)
 
 
 def _after(given_up: Tenures) -> Callable[[GroupView], bool]:

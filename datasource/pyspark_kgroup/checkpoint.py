@@ -53,12 +53,15 @@ class Period:
         start: offset where the period began (`from` in the JSON).
         seat: instance id of the seat that adopted it.
         generation: the group's generation at adoption.
+        cut: tells it from the period before, if that began at the same offset in the same generation: the log was
+            truncated back to there (in the JSON only if it is not 0).
     """
 
     topic_id: str
     start: int
     seat: str
     generation: int
+    cut: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -102,6 +105,7 @@ class Checkpoint:
                         "pos": owned.position,
                         "seat": owned.period.seat,
                         "generation": owned.period.generation,
+                        **({"cut": owned.period.cut} if owned.period.cut else {}),
                     }
                     for tp, owned in self.owned.items()
                 }
@@ -149,6 +153,7 @@ def _owned(topic: Topic, entry: Mapping[str, Any]) -> Owned:
         start=int(entry["from"]),
         seat=str(entry["seat"]),
         generation=int(entry["generation"]),
+        cut=int(entry.get("cut", 0)),
     )
     return Owned(period=period, position=int(entry["pos"]))
 

@@ -44,6 +44,7 @@ class Loss(NamedTuple):
         end_offset: one past the last that was asked for, None if everything from `position` on was.
         now: what is there instead, as a clause.
         why: what does that to a log, as a clause.
+        skipped: how many offsets are passed over to go on, 0 if nobody can know.
     """
 
     partition: TopicPartition
@@ -51,6 +52,7 @@ class Loss(NamedTuple):
     end_offset: int | None
     now: str
     why: str
+    skipped: int = 0
 
     def __str__(self) -> str:
         asked = f"{self.position} {'on' if self.end_offset is None else f'to {self.end_offset - 1}'}"
@@ -63,7 +65,7 @@ def out_of_log(partition: TopicPartition, position: int, end_offset: int | None,
         why = "retention or DeleteRecords removed what came before"
     else:
         why = "it was truncated (unclean leader election), or the topic was created anew"
-    return Loss(partition, position, end_offset, str(log), why)
+    return Loss(partition, position, end_offset, str(log), why, max(0, log.first_offset - position))
 
 
 def deleted(partition: TopicPartition, position: int, end_offset: int | None = None) -> Loss:
@@ -72,7 +74,7 @@ def deleted(partition: TopicPartition, position: int, end_offset: int | None = N
     return Loss(partition, position, end_offset, "the partition does not exist any more", why)
 
 
-def recreated(partition: TopicPartition, position: int, topic_id: str, now_id: str) -> Loss:
-    """The loss of all that an earlier topic of the same name had left."""
-    now = f"its topic is another one now (id {now_id}, was {topic_id})"
-    return Loss(partition, position, None, now, "it was deleted and created again")
+def recreated(partition: TopicPartition, position: int, end_offset: int | None, old_id: str, new_id: str) -> Loss:
+    """The loss of what an earlier topic of the same name had left."""
+    now = f"its topic is another one now (id {new_id}, was {old_id})"
+    return Loss(partition, position, end_offset, now, "it was deleted and created again")

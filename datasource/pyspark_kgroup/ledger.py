@@ -46,12 +46,12 @@ class Ledger:
         self.forget(lost)
         return lost
 
-    def drop_renewed(self, topics: Mapping[str, TopicDescription]) -> None:
-        """Forget partitions of topics that were deleted and created again: what is held now is another partition."""
+    def drop_gone(self, topics: Mapping[str, TopicDescription]) -> None:
+        """Forget partitions of topics that are not in `topics`, or are others there: created again under their name."""
         self.forget(
             tp
             for tp, holding in list(self.holdings.items())
-            if tp.topic in topics and topic_key(topics[tp.topic]) != holding.period.topic_id
+            if tp.topic not in topics or topic_key(topics[tp.topic]) != holding.period.topic_id
         )
 
     def forget(self, partitions: Iterable[TopicPartition]) -> None:

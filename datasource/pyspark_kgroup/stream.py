@@ -109,9 +109,10 @@ class KgroupStreamReader(AdmissionControl, DataSourceStreamReader):
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
         """One ticket per seat with data between `start` and `end`."""
-        self._joined()  # a replay begins here: the seats are asked back while the batch runs
+        boundary = self._joined()  # a replay begins here: the seats are asked back while the batch runs
         self._planned_end = end
-        plan = ranges_by_seat(Checkpoint.from_json(start), Checkpoint.from_json(end))
+        until = Checkpoint.from_json(end)
+        plan = boundary.readable(until, ranges_by_seat(Checkpoint.from_json(start), until))
         stall_timeout_ms = self._options.api_timeout_ms
         return [Ticket(self._reads(seat, ranges), stall_timeout_ms) for seat, ranges in sorted(plan.items())]
 
@@ -156,6 +157,7 @@ class KgroupStreamReader(AdmissionControl, DataSourceStreamReader):
             api_timeout_ms=options.api_timeout_ms,
             client_id=options.client_id,
             security=secured(security_settings(options.security)),
+            topics_must_exist=False,  # the boundary knows which may be gone
         )
 
     def stop(self) -> None:

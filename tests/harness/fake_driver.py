@@ -30,10 +30,12 @@ class Options:
     """What the boundary asks of `SourceOptions`."""
 
     instance_ids: tuple[str, ...]
+    topics: tuple[str, ...]
     group_id: str = "g"
     instance_id_prefix: str = "seat"
     metadata_max_age_ms: int = 30_000
     read_committed: bool = False
+    fail_on_data_loss: bool = True
     starting_offsets: StartingOffsets = field(default_factory=StartingOffsets)
 
 
@@ -56,6 +58,7 @@ class Driver:
     group: FakeGroup
     starting: StartingOffsets = field(default_factory=StartingOffsets)
     read_committed: bool = False
+    fail_on_data_loss: bool = True
     planned: list[str] = field(default_factory=list)
     batches_done: int = 0
     sink: dict[int, Ranges] = field(default_factory=dict)
@@ -66,7 +69,11 @@ class Driver:
 
     def start(self) -> None:
         options = Options(
-            instance_ids=self.group.instance_ids, starting_offsets=self.starting, read_committed=self.read_committed
+            instance_ids=self.group.instance_ids,
+            topics=self.group.subscribed,
+            starting_offsets=self.starting,
+            read_committed=self.read_committed,
+            fail_on_data_loss=self.fail_on_data_loss,
         )
         self.boundary = Boundary(self.group, options)  # not a GroupRuntime by type, but by its calls
 
@@ -106,7 +113,7 @@ class Driver:
     def run_batch(self, crash: str = "") -> None:
         batch = self.batches_done
         start, end = self.durable, loads(self.planned[batch])
-        plan = ranges_by_seat(start, end)
+        plan = self.boundary.readable(end, ranges_by_seat(start, end))
         read = {tp: span for ranges in plan.values() for tp, span in ranges.items()}
         assert sum(len(ranges) for ranges in plan.values()) == len(read), "one partition, two seats"
         assert self.sink.setdefault(batch, read) == read, "a replay reads something else"

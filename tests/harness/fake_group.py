@@ -88,6 +88,7 @@ class FakeGroup:
         self._asked: list[int] = []
         self._mailbox: list[tuple[Seat, frozenset[TopicPartition]]] = []
         self._seen_topics: tuple[dict[str, TopicDescription], int] = ({}, -(10**9))
+        self.subscribed = tuple(topics)
         for name, count in topics.items():
             self.create_topic(name, count)
         names = [f"seat-{k}" for k in range(seats)]
@@ -113,6 +114,13 @@ class FakeGroup:
                 del table[tp]
         self.topics_now[name] = TopicDescription(name=name, topic_id=UUID(int=self.ids), partition_count=count)
         self.log |= {tp: [0, 0] for tp in self.topics_now[name].partitions}
+
+    def delete_topic(self, name: str) -> None:
+        """A topic is gone, with its records and committed offsets; the group has not rebalanced yet."""
+        del self.topics_now[name]
+        for table in (self.log, self.committed_now, self.other, self.target):
+            for tp in [tp for tp in table if tp.topic == name]:
+                del table[tp]
 
     def add_partition(self, name: str) -> TopicPartition:
         old = self.topics_now[name]
@@ -255,6 +263,12 @@ class FakeGroup:
 
     def start_offsets(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
         return {tp: self.log[tp][0] for tp in partitions}
+
+    def log_ranges(
+        self, partitions: Iterable[TopicPartition], *, read_committed: bool
+    ) -> dict[TopicPartition, tuple[int, int]]:
+        ends = self.end_offsets(partitions, read_committed=read_committed)
+        return {tp: (self.log[tp][0], end) for tp, end in ends.items()}
 
     def committed(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int | None]:
         found = {tp: self.committed_now.get(tp) for tp in partitions}

@@ -7,6 +7,7 @@ from harness.fake_driver import Driver, StartingOffsets
 from harness.fake_group import FakeGroup
 
 from pyspark_kgroup import boundary as boundary_module
+from pyspark_kgroup import logs as logs_module
 
 Clock = Callable[[FakeGroup], None]
 World = Callable[..., tuple[FakeGroup, Driver]]
@@ -16,7 +17,8 @@ World = Callable[..., tuple[FakeGroup, Driver]]
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     """The boundary's clock is the group's."""
     current: list[FakeGroup] = []
-    monkeypatch.setattr(boundary_module, "monotonic_ms", lambda: current[0].now_ms)
+    for module in (boundary_module, logs_module):
+        monkeypatch.setattr(module, "monotonic_ms", lambda: current[0].now_ms)
     return lambda group: current.__setitem__(slice(None), [group])
 
 
@@ -28,11 +30,12 @@ def world(clock: Clock) -> World:
         records: int = 0,
         starting: StartingOffsets | None = None,
         read_committed: bool = False,
+        fail_on_data_loss: bool = True,
     ) -> tuple[FakeGroup, Driver]:
         group = FakeGroup({"t": partitions}, seats)
         clock(group)
         for tp in sorted(group.log):
             group.produce(tp, records)
-        return group, Driver(group, starting or StartingOffsets(), read_committed)
+        return group, Driver(group, starting or StartingOffsets(), read_committed, fail_on_data_loss)
 
     return build

@@ -87,11 +87,15 @@ def test_of_two_seats_that_believe_to_hold_a_partition_the_newer_tenure_counts(t
 
 def test_a_partition_of_a_recreated_topic_is_forgotten() -> None:
     book = ledger(P0)
-    book.drop_renewed(TOPICS)
+    book.drop_gone({**TOPICS, "u": TOPICS["t"]})
     assert set(book.holdings) == {P0}
-    book.drop_renewed({"u": TOPICS["t"]})
-    assert set(book.holdings) == {P0}
-    book.drop_renewed({"t": TopicDescription(name="t", topic_id=NEW, partition_count=3)})
+    book.drop_gone({"t": TopicDescription(name="t", topic_id=NEW, partition_count=3)})
+    assert not book.holdings
+
+
+def test_a_partition_of_a_deleted_topic_is_forgotten() -> None:
+    book = ledger(P0)
+    book.drop_gone({"u": TOPICS["t"]})
     assert not book.holdings
 
 

@@ -1,0 +1,179 @@
+"""The logs behind the subscribed topics, as brokers show them now, and what of them was lost.
+
+Runs on: driver. Between two batches only (`boundary`).
+
+What decides whether a topic is still the same is its id, never an offset. Topics are looked at anew at every boundary
+and before every plan; what is created anew after that, while executors read, is noticed at the next boundary.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+
+from pyspark_kgroup.adoption import topic_key
+from pyspark_kgroup.checkpoint import Checkpoint
+from pyspark_kgroup.data_loss import WAYS_OUT, LogRange, Loss, deleted, recreated
+from pyspark_kgroup.options import SourceOptions
+from pyspark_kgroup.plan import Ranges
+from spark_kgroup.errors import DataLoss, UnknownTopic
+from spark_kgroup.limits import END_OFFSETS_MAX_AGE_MS
+from spark_kgroup.model import TopicDescription, TopicPartition
+from spark_kgroup.runtime.session import monotonic_ms
+from spark_kgroup.runtime.thread import GroupRuntime
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class _Listed:
+    """What logs had, and when they were listed."""
+
+    ranges: Mapping[TopicPartition, LogRange]
+    at_ms: int
+
+
+class Logs:
+    """The subscribed topics and their logs, for one boundary after the other. Not thread-safe.
+
+    Attributes:
+        topics: the subscribed topics that exist, as last seen.
+        losses: how often something was lost and skipped; executors count for themselves, in their logs.
+        offsets_skipped: how many offsets of it retention and DeleteRecords took; what else was lost nobody can count.
+    """
+
+    def __init__(self, runtime: GroupRuntime, options: SourceOptions) -> None:
+        self.topics: Mapping[str, TopicDescription] = {}
+        self.losses = 0
+        self.offsets_skipped = 0
+        self._runtime = runtime
+        self._options = options
+        self._listed = _Listed({}, 0)
+        self._freezing = False
+        self._frozen: Mapping[TopicPartition, int] | None = None
+        self._told: dict[TopicPartition, Loss] = {}
+
+    # ---------------------------------------------------------------------------------------------- topics
+
+    def look(self, start: Checkpoint, held: Collection[TopicPartition] = ()) -> None:
+        """See which topics there are now.
+
+        Args:
+            start: the durable offset; what it remembers of a topic that was deleted or created anew is lost.
+            held: partitions of our seats: brokers' metadata must know them, if their topic is still there.
+
+        Raises:
+            DataLoss: something was lost, and that is an error.
+            UnknownTopic: a topic does not exist that this query has never seen, or that it has nothing of.
+        """
+        topics = self._runtime.topics(END_OFFSETS_MAX_AGE_MS)
+        if any(tp.topic in topics and tp.partition >= topics[tp.topic].partition_count for tp in held):
+            topics = self._runtime.topics(0)  # the leader saw the new partition before us
+        self.topics = topics
+        remembered = start.released.keys() | start.owned.keys()
+        gone = [tp for tp in sorted(remembered) if tp.topic in self._options.topics and not self._same(tp, start)]
+        self.lose([self._loss(tp, start, start.position(tp) or 0, None) for tp in gone])
+        if self._frozen is not None:  # a topic that was created anew waits for the next run
+            self._frozen = {tp: end for tp, end in self._frozen.items() if tp not in gone}
+        absent = [name for name in self._options.topics if name not in topics]
+        if absent and (self._options.fail_on_data_loss or not start.topics.keys() >= set(absent)):
+            raise UnknownTopic(
+                f"Topic {', '.join(map(repr, absent))} does not exist on this cluster, or this user may not see it: "
+                "create it, or correct the option `subscribe`."
+            )
+
+    def _same(self, partition: TopicPartition, checkpoint: Checkpoint) -> bool:
+        """Whether the partition still belongs to the topic that `checkpoint` knows, by the topic's id."""
+        topic = self.topics.get(partition.topic)
+        return topic is not None and topic_key(topic) == checkpoint.topics[partition.topic].topic_id
+
+    def _loss(self, tp: TopicPartition, checkpoint: Checkpoint, position: int, end_offset: int | None) -> Loss:
+        topic = self.topics.get(tp.topic)
+        if topic is None:
+            return deleted(tp, position, end_offset)
+        return recreated(tp, position, end_offset, checkpoint.topics[tp.topic].topic_id, topic_key(topic))
+
+    def readable(self, end: Checkpoint, plan: Mapping[str, Ranges]) -> dict[str, Ranges]:
+        """`plan` (seat -> ranges of a batch that ends at `end`) without topics that are gone or others by now.
+
+        Their ids do not come back, so every replay of the batch reads the same, from here on.
+
+        Raises:
+            DataLoss: the plan has ranges of such topics, and that is an error.
+        """
+        self.topics = self._runtime.topics(END_OFFSETS_MAX_AGE_MS)
+        every = {tp: span for ranges in plan.values() for tp, span in ranges.items()}
+        gone = {tp for tp in every if not self._same(tp, end)}
+        self.lose([self._loss(tp, end, *every[tp]) for tp in sorted(gone)])
+        left = {seat: {tp: s for tp, s in ranges.items() if tp not in gone} for seat, ranges in plan.items()}
+        return {seat: ranges for seat, ranges in left.items() if ranges}
+
+    # ------------------------------------------------------------------------------------------------ logs
+
+    def freeze(self) -> None:
+        """From the next boundary on, read no further than the end offsets of that moment (AvailableNow)."""
+        self._frozen = None
+        self._freezing = True
+
+    @property
+    def to_be_frozen(self) -> bool:
+        """The next end offsets are those of the whole run."""
+        return self._freezing
+
+    @property
+    def frozen(self) -> bool:
+        """End offsets are those of the run's beginning."""
+        return self._frozen is not None
+
+    def ends(self, held: Collection[TopicPartition]) -> dict[TopicPartition, int]:
+        """One past the last offset of each partition that may be read now."""
+        if self._freezing:
+            every = [tp for topic in self.topics.values() for tp in topic.partitions]
+            self._frozen = {tp: log_range.end_offset for tp, log_range in self._list(every).items()}
+            self._freezing = False
+        ends = {tp: self._ranges(held)[tp].end_offset for tp in held}
+        if self._frozen is not None:
+            return {tp: min(end, self._frozen[tp]) for tp, end in ends.items() if tp in self._frozen}
+        return ends
+
+    def lacking(self, positions: Mapping[TopicPartition, int]) -> frozenset[TopicPartition]:
+        """The partitions whose log does not have our position (any more)."""
+        listed = self._ranges(positions)
+        doubtful = {tp for tp, position in positions.items() if listed[tp].nearest(position) != position}
+        # Listed a moment ago; and an open transaction may hold the readable end below where we already are.
+        now = self.now(doubtful)
+        return frozenset(tp for tp in doubtful if now[tp].nearest(positions[tp]) != positions[tp])
+
+    def now(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, LogRange]:
+        """What the logs have at this moment, readable or not."""
+        listed = self._runtime.log_ranges(partitions, read_committed=False) if partitions else {}
+        return {tp: LogRange(*span) for tp, span in listed.items()}
+
+    def _ranges(self, held: Collection[TopicPartition]) -> Mapping[TopicPartition, LogRange]:
+        stale = monotonic_ms() - self._listed.at_ms > END_OFFSETS_MAX_AGE_MS
+        if stale or not self._listed.ranges.keys() >= set(held):
+            self._listed = _Listed(self._list(held), monotonic_ms())
+        return self._listed.ranges
+
+    def _list(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, LogRange]:
+        listed = self._runtime.log_ranges(partitions, read_committed=self._options.read_committed)
+        return {tp: LogRange(*span) for tp, span in listed.items()}
+
+    # ---------------------------------------------------------------------------------------------- losses
+
+    def lose(self, losses: Sequence[Loss]) -> None:
+        """Fail, or warn once of each loss and count it.
+
+        Raises:
+            DataLoss: that is an error (`failOnDataLoss`).
+        """
+        if losses and self._options.fail_on_data_loss:
+            more = f" {len(losses) - 1} more partitions are concerned." if len(losses) > 1 else ""
+            raise DataLoss(f"{losses[0]}{more} {WAYS_OUT}")
+        for loss in losses:
+            if self._told.get(loss.partition) != loss:
+                self._told[loss.partition] = loss
+                self.losses += 1
+                self.offsets_skipped += loss.skipped
+                log.warning("Data loss: %s", loss)
