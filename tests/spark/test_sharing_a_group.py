@@ -158,3 +158,28 @@ def test_a_restart_within_the_session_moves_nothing(
     assert stable_generation(apache_kafka, group) == generation
     query.stop()
     assert_exactly(collected, contents(server, topic))
+
+
+def test_partitions_added_while_the_driver_is_away_are_noticed_with_one_rebalance(
+    spark: SparkSession, apache_kafka: ApacheKafka, new_topic: NewTopic, group: str, tmp_path: Path
+) -> None:
+    """KIP-814 leaves this open: a static leader that comes back to a stable group is told to assign nothing."""
+    topic = new_topic(4)
+    server = apache_kafka.bootstrap_servers
+    # Its metadata lives for longer than this test: what is noticed is noticed by the return itself.
+    read = options(server, topic, group, **{"kafka.metadata.max.age.ms": 300_000, "kafka.session.timeout.ms": 120_000})
+    collected = Collected()
+    produce(server, topic, 40, partitions=4)
+    query = start(spark, read, tmp_path / "cp", collected)
+    await_rows(query, collected, 40)
+    before, generation = assignment_by_instance(apache_kafka, group), stable_generation(apache_kafka, group)
+    query.stop()
+    apache_kafka.add_partitions(topic, 6)
+    produce(server, topic, 60, partitions=6, first=40)
+    query = start(spark, read, tmp_path / "cp", collected)
+    await_rows(query, collected, 100, 120)
+    after = assignment_by_instance(apache_kafka, group)
+    assert all(before[seat] <= after[seat] for seat in before), "what was owned stays where it is"
+    assert stable_generation(apache_kafka, group) == generation + 1
+    query.stop()
+    assert_exactly(collected, contents(server, topic))
