@@ -7,6 +7,7 @@ import sys
 import tempfile
 import threading
 import time
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -92,9 +93,11 @@ def _print_schedule(console: Console, seed: int, minutes: float) -> None:
 
 def _print_verdict(console: Console, evidence: Evidence, found: Mapping[str, Sequence[Violation]]) -> None:
     records = sum(map(len, evidence.topics.values()))
+    read = Counter((row.partition, row.offset) for reader in evidence.readers for row in reader.rows)
     console.print(
         f"\n{records:,} committed records in {len(evidence.log_ends)} partitions, {len(evidence.forbidden):,} aborted; "
         + "; ".join(f"{reader.name} read {len(reader.rows):,}" for reader in evidence.readers)
+        + f"; {sum(count > 1 for count in read.values()):,} were read by more than one"
     )
     for application in evidence.applications:
         exposed = sum(span.end - span.first for span in application.exposed())

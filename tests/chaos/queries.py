@@ -103,6 +103,9 @@ class Query:
 
     def kill_worker(self, pick: float) -> bool:
         """SIGKILL one of its Python workers; False if it has none now."""
+        if self._kind is SmallApplication:
+            self._kill_and_start()
+            return True
         workers = self._running_application().worker_pids
         if not workers:
             return False
@@ -113,9 +116,8 @@ class Query:
     def kill_reader(self) -> None:
         """SIGKILL the stream reader: its query fails, and is started again."""
         application = self._running_application()
-        if self._kind is SmallApplication:  # all is one process
-            self.kill()
-            self.start()
+        if self._kind is SmallApplication:
+            self._kill_and_start()
             return
         os.kill(application.reader_pid, signal.SIGKILL)
         wait_for(lambda: not application.processes(), "the query to end without its stream reader", 120)
@@ -127,6 +129,11 @@ class Query:
         if self._application is not None:
             self._application.kill()
             self._application = None
+
+    def _kill_and_start(self) -> None:
+        """Without Spark all is one process."""
+        self.kill()
+        self.start()
 
     def expulsions(self) -> list[Expulsion]:
         """The seats' silences that were long enough to cost them their membership."""
