@@ -237,7 +237,9 @@ class Session:
         pending = [task for task in self._tasks if task is not current]
         for task in pending:
             task.cancel()
-        await asyncio.gather(*pending, return_exceptions=True)
-        connection, self._connection = self._connection, None
-        if connection is not None:
-            await connection.close()
+        try:
+            await asyncio.gather(*pending, return_exceptions=True)
+        finally:  # a session that stops by itself may be told to while it does
+            connection, self._connection = self._connection, None
+            if connection is not None:
+                await connection.close()

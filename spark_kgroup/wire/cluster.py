@@ -268,7 +268,7 @@ class Cluster:
         assert isinstance(response, messages.FindCoordinatorResponse)
         found = the_only(response.coordinators, "coordinator")
         if int(found.error_code) != ErrorCode.NONE:
-            raise BrokerError("FindCoordinator", int(found.error_code), found.error_message)
+            raise BrokerError("FindCoordinator", int(found.error_code), found.error_message or f"group {group!r}")
         self._coordinators[group] = Address(found.host, found.port)
         return self._coordinators[group]
 

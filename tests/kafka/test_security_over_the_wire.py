@@ -1,0 +1,457 @@
+"""TLS, SASL and ACLs on a real Kafka that asks for them: every way in joins, commits and is seen; every refusal is one
+clear error within a bound."""
+
+import asyncio
+import time
+from collections.abc import Callable, Iterator
+from itertools import count
+from pathlib import Path
+from ssl import SSLContext
+from typing import Any
+from uuid import uuid4
+
+import pytest
+from confluent_kafka.admin import AclOperation
+from harness.fake_broker import on_a_loop, until
+from harness.kafka import produce
+from harness.members import MemberProcess
+from harness.secured import ALICE, BOB, KEY_PASSWORD, PASSWORDS, TLS_CLIENT, SecuredKafka
+from harness.token_endpoint import token_endpoint
+
+from spark_kgroup.errors import AuthenticationFailed, BrokerError, GroupRejected, KgroupError, UnknownTopic, WireError
+from spark_kgroup.member import effects as fx
+from spark_kgroup.model import MemberIdentity, Subscription, TopicPartition
+from spark_kgroup.runtime.group import Group, GroupSettings
+from spark_kgroup.runtime.session import Session
+from spark_kgroup.testing import unsecured_token
+from spark_kgroup.wire import messages
+from spark_kgroup.wire.cluster import Cluster, parse_bootstrap
+from spark_kgroup.wire.connection import Connection
+from spark_kgroup.wire.consumer_protocol import encode_assignment, encode_subscription
+from spark_kgroup.wire.oauth import ClientCredentials, Token
+from spark_kgroup.wire.security import Security, SecuritySettings, Send, secured
+
+pytestmark = pytest.mark.filterwarnings("error::ResourceWarning")
+
+SECRETS = [*PASSWORDS.values(), "wrong one", "PRIVATE KEY"]
+START_BOUND_S = 20
+"""STARTUP_TIMEOUT_MS and a little; a machine under load is slow."""
+
+
+@pytest.fixture
+def topic(secured_kafka: SecuredKafka) -> str:
+    name = f"topic-{uuid4().hex[:8]}"
+    secured_kafka.kafka.create_topic(name, partitions=8)
+    return name
+
+
+@pytest.fixture
+def group(topic: str) -> str:
+    return f"of-{topic}"
+
+
+def allowed(kafka: SecuredKafka, topic: str, group: str, *users: str) -> None:
+    for user in users:
+        kafka.allow(user, AclOperation.READ, topic=topic)
+        kafka.allow(user, AclOperation.READ, group=group)
+
+
+def login(kafka: SecuredKafka, mechanism: str = "SCRAM-SHA-512", **more: Any) -> SecuritySettings:
+    who = {} if mechanism == "OAUTHBEARER" else {"username": ALICE, "password": PASSWORDS[ALICE]}
+    settings = {"protocol": "SASL_SSL", "mechanism": mechanism, "ca_pem": kafka.ca_pem, **who, **more}
+    return SecuritySettings(**settings)
+
+
+def tokens(user: str = ALICE, lifetime_s: float = 3600) -> Callable[[], Token]:
+    return lambda: Token(unsecured_token(user, lifetime_s), time.time() + lifetime_s)
+
+
+def seat(
+    kafka: SecuredKafka, listener: str, security: Security, topic: str, group: str, instance_id: str | None
+) -> Group:
+    """One seat that gives up at once what the group asks back."""
+    settings = GroupSettings(
+        bootstrap=parse_bootstrap(kafka.bootstrap(listener)),
+        group=group,
+        topics=(topic,),
+        instance_ids=(instance_id,),
+        heartbeat_interval_ms=200,
+        session_timeout_ms=30_000,
+        rebalance_timeout_ms=30_000,
+        security=security,
+    )
+
+    def give_up(session: Session, effect: fx.Effect) -> None:
+        if isinstance(effect, fx.Assigned) and effect.revoked:
+            session.post(fx.GaveUp(partitions=effect.revoked))
+
+    return Group(settings, observer=give_up)
+
+
+def cluster_at(kafka: SecuredKafka, listener: str, settings: SecuritySettings) -> Cluster:
+    bootstrap = kafka.bootstrap(listener) if listener else kafka.kafka.bootstrap_servers
+    return Cluster(parse_bootstrap(bootstrap), client_id="test", security=secured(settings))
+
+
+async def owning(group: Group, partitions: int) -> list[TopicPartition]:
+    view = await group.wait_until(
+        lambda view: view.settled and len(view.seats[0].tenures) == partitions, timeout_ms=60_000
+    )
+    assert len(view.seats[0].tenures) == partitions, view
+    return sorted(view.seats[0].tenures)
+
+
+# -------------------------------------------------------------------------------------------------------- ways in
+
+
+def ways(kafka: SecuredKafka, endpoint: str) -> Iterator[tuple[str, str, SecuritySettings]]:
+    """(name, listener, settings)."""
+    me = kafka.client
+    tls = SecuritySettings(protocol="SSL", ca_location=kafka.ca_location)
+    files = {"certificate_location": me.certificate_location, "key_location": me.key_location}
+    locked = {"certificate_pem": me.certificate_pem, "key_pem": me.encrypted_key_pem, "key_password": KEY_PASSWORD}
+    yield "tls", "SSL", tls
+    yield "mtls", "MTLS", SecuritySettings(protocol="SSL", ca_location=kafka.ca_location, **files)
+    yield "mtls-text", "MTLS", SecuritySettings(protocol="SSL", ca_pem=kafka.ca_pem, **locked)
+    yield "plain", "SASL_SSL", login(kafka, "PLAIN")
+    yield "scram-256", "SASL_PLAINTEXT", login(kafka, "SCRAM-SHA-256", protocol="SASL_PLAINTEXT")
+    yield "scram-512", "SASL_SSL", login(kafka, "SCRAM-SHA-512")
+    yield "token", "SASL_SSL", login(kafka, "OAUTHBEARER", token=tokens())
+    oidc = ClientCredentials(endpoint=endpoint, client_id=ALICE, client_secret=PASSWORDS[ALICE], extensions={"k": "v"})
+    yield "oidc", "SASL_SSL", login(kafka, "OAUTHBEARER", token=oidc)
+
+
+def test_every_way_in_joins_the_group_commits_and_is_seen_by_kafkas_tool(
+    secured_kafka: SecuredKafka, topic: str, group: str
+) -> None:
+    """READ on the topic and on the group is all that is granted."""
+    allowed(secured_kafka, topic, group, ALICE, TLS_CLIENT)
+    produce(secured_kafka.kafka.bootstrap_servers, topic, 8, partitions=8)
+
+    @on_a_loop
+    async def scenario(endpoint: str) -> None:
+        seats = {
+            name: seat(secured_kafka, listener, secured(settings), topic, group, name)
+            for name, listener, settings in ways(secured_kafka, endpoint)
+        }
+        assert len(seats) == 8
+        try:
+            await asyncio.gather(*(each.start() for each in seats.values()))
+            for name, each in seats.items():
+                (mine,) = await owning(each, 1)
+                assert await each.commit(each.view().seats[0], {mine: 1}) == {mine}, name
+                assert await each.committed([mine]) == {mine: 1}
+                assert (await each.describe()).group == group
+                assert await each.end_offsets([mine], read_committed=True) == {mine: 1}
+            rows = await asyncio.to_thread(secured_kafka.kafka.describe_group, group)
+        finally:
+            await asyncio.gather(*(each.close() for each in seats.values()))
+        assert {row.instance_id for row in rows} == seats.keys()
+        assert {row.partition: row.lag for row in rows} == dict.fromkeys(range(8), 0)
+
+    with token_endpoint(ALICE, PASSWORDS[ALICE]) as endpoint:
+        scenario(endpoint)
+
+
+def test_a_member_process_joins_by_a_properties_file(
+    secured_kafka: SecuredKafka, topic: str, group: str, tmp_path: Path
+) -> None:
+    allowed(secured_kafka, topic, group, ALICE)
+    config = tmp_path / "client.properties"
+    lines = [
+        "# librdkafka's names",
+        "security.protocol=SASL_SSL",
+        f"ssl.ca.location = {secured_kafka.ca_location}",
+        "sasl.mechanism=SCRAM-SHA-256",
+        f"sasl.username={ALICE}",
+    ]
+    config.write_text("\n".join([*lines, f"sasl.password={PASSWORDS[ALICE]}"]))
+    bootstrap = secured_kafka.bootstrap("SASL_SSL")
+    with MemberProcess(bootstrap, group, topic, "seat-0", "--command-config", str(config)) as member:
+        member.wait_for_owned(8)
+    config.write_text("\n".join([*lines, "sasl.password=wrong one"]))
+    with MemberProcess(bootstrap, group, topic, "seat-0", "--command-config", str(config)) as member:
+        assert member.end() == 1
+    assert f"refused SCRAM-SHA-256 for user {ALICE!r}" in member.stderr
+    assert "wrong one" not in member.stderr
+
+
+# ------------------------------------------------------------------------------------------------ re-authentication
+
+
+class Counted:
+    """A `Security` that counts: TLS contexts, one for each connection, logins, and those that succeeded."""
+
+    def __init__(self, security: Security) -> None:
+        self.connections = 0
+        self.logins = 0
+        self.let_in = 0
+        self._security = security
+
+    def ssl_context(self) -> SSLContext | None:
+        self.connections += 1
+        return self._security.ssl_context()
+
+    async def authenticate(self, address: object, send: Send) -> int:
+        self.logins += 1
+        lifetime_ms = await self._security.authenticate(address, send)
+        self.let_in += 1
+        return lifetime_ms
+
+    @property
+    def renewals(self) -> int:
+        return self.logins - self.connections
+
+
+@on_a_loop
+async def test_sessions_are_renewed_without_a_new_connection_or_generation(
+    secured_kafka: SecuredKafka, topic: str, group: str
+) -> None:
+    """KIP-368. One listener ends sessions early; on the other they end with the token."""
+    allowed(secured_kafka, topic, group, ALICE)
+    made = count(1)
+    fresh = tokens(lifetime_s=3)
+    by_token = login(secured_kafka, "OAUTHBEARER", token=lambda: next(made) and fresh())
+    securities = [Counted(secured(login(secured_kafka))), Counted(secured(by_token))]
+    seats = [
+        seat(secured_kafka, listener, security, topic, group, f"seat-{index}")
+        for index, (listener, security) in enumerate(zip(["SHORT", "SASL_SSL"], securities, strict=True))
+    ]
+    try:
+        await asyncio.gather(*(each.start() for each in seats))
+        await asyncio.gather(*(owning(each, 4) for each in seats))
+        identities = [each.view().seats[0].identity for each in seats]
+        connections = [security.connections for security in securities]
+        for each, security in zip(seats, securities, strict=True):
+            while security.renewals < 3:
+                before = security.logins
+                # a heartbeat renews the session's connection, a look-up the pooled one
+                await each.wait_until(lambda _, b=before, s=security: s.logins > b, timeout_ms=200)
+                await each.describe()
+        assert [each.view().seats[0].identity for each in seats] == identities
+        assert [security.connections for security in securities] == connections
+        assert next(made) > 3, "each renewal has a token that lives"
+    finally:
+        await asyncio.gather(*(each.close() for each in seats))
+
+
+@on_a_loop
+async def test_a_join_that_is_parked_beyond_its_session_is_answered_and_goes_on(
+    secured_kafka: SecuredKafka, topic: str, group: str
+) -> None:
+    """The join waits 4 s for a member that does not come back; sessions end after 2.5 s."""
+    allowed(secured_kafka, topic, group, ALICE)
+    cluster = cluster_at(secured_kafka, "SHORT", login(secured_kafka))
+    protocols = [("range", encode_subscription(Subscription(topics=(topic,))))]
+
+    async def join(connection: Connection, who: MemberIdentity) -> messages.JoinGroupResponse:
+        timeouts = {"session_timeout_ms": 30_000, "rebalance_timeout_ms": 4_000}
+        response = await connection.call(messages.join_group(group, who, protocols, reason="a test", **timeouts))
+        assert isinstance(response, messages.JoinGroupResponse)
+        return response
+
+    async def joined(connection: Connection) -> MemberIdentity:
+        asked = await join(connection, MemberIdentity(instance_id=None))  # MEMBER_ID_REQUIRED (KIP-394)
+        answer = await join(connection, MemberIdentity(instance_id=None, member_id=asked.member_id))
+        assert answer.error_code == 0
+        who = MemberIdentity(instance_id=None, member_id=answer.member_id, generation=answer.generation_id)
+        shares = [(who.member_id, encode_assignment(frozenset()))]
+        synced = await connection.call(messages.sync_group(group, who, "range", shares))
+        assert synced.error_code == 0
+        return who
+
+    async with await patiently(lambda: cluster.open_coordinator(group)) as first:
+        await joined(first)
+        async with await cluster.open_coordinator(group) as second:
+            began_s = time.monotonic()
+            who = await joined(second)
+            assert time.monotonic() - began_s > 3.5, "it was parked"
+            assert (await second.call(messages.heartbeat(group, who))).error_code == 0
+    await cluster.close()
+
+
+async def patiently(attempt: Callable[[], Any]) -> Any:
+    """A new cluster makes its coordinators first."""
+    for _ in range(300):
+        try:
+            return await attempt()
+        except WireError as error:
+            if not error.retriable:
+                raise
+            await asyncio.sleep(0.1)
+    return await attempt()
+
+
+@on_a_loop
+async def test_a_seat_survives_a_broker_that_restarts_while_there_are_no_tokens(
+    secured_kafka: SecuredKafka, topic: str, group: str
+) -> None:
+    allowed(secured_kafka, topic, group, ALICE)
+    there, refused = True, 0
+
+    def fetch() -> Token:
+        nonlocal refused
+        if there:
+            return tokens(lifetime_s=3)()
+        refused += 1
+        raise ConnectionError("the token endpoint is away")
+
+    security = Counted(secured(login(secured_kafka, "OAUTHBEARER", token=fetch)))
+    each = seat(secured_kafka, "SASL_SSL", security, topic, group, "seat-0")
+    try:
+        await each.start()
+        await owning(each, 8)
+        identity = each.view().seats[0].identity
+        (node,) = secured_kafka.kafka.nodes
+        there = False
+        await asyncio.to_thread(node.restart)
+        await until(lambda: refused >= 3)
+        assert each.view(), "a seat that failed would raise"
+        there, let_in = True, security.let_in
+        await until(lambda: security.let_in >= let_in + 2)  # the seat's connection and a pooled one
+        assert (await each.describe()).members[0].member_id == identity.member_id
+        assert each.view().seats[0].identity == identity
+    finally:
+        await each.close()
+
+
+# --------------------------------------------------------------------------------------------------------- refusals
+
+Case = tuple[str, Callable[[SecuredKafka], SecuritySettings], str]
+
+
+def tls(**more: Any) -> Callable[[SecuredKafka], SecuritySettings]:
+    return lambda kafka: SecuritySettings(**{"protocol": "SSL", "ca_pem": kafka.ca_pem, **more})
+
+
+def as_stranger(kafka: SecuredKafka) -> SecuritySettings:
+    him = kafka.strangers_client
+    return tls(certificate_pem=him.certificate_pem, key_pem=him.key_pem)(kafka)
+
+
+def wrong(mechanism: str) -> Callable[[SecuredKafka], SecuritySettings]:
+    return lambda kafka: login(kafka, mechanism, password="wrong one")
+
+
+REFUSALS: list[Case] = [
+    ("EXPIRED", tls(), "the broker's certificate has expired: renew it on the broker"),
+    ("WRONG_HOST", tls(), "for another host: .*kafka.ssl.endpoint.identification.algorithm=none"),
+    ("STRANGER", tls(), "not from a CA that is trusted here: set kafka.ssl.ca.location"),
+    ("SSL", tls(ca_pem=None), "not from a CA that is trusted here: set kafka.ssl.ca.location"),
+    ("MTLS", tls(), "client certificate.*: set kafka.ssl.certificate.location and kafka.ssl.key.location"),
+    ("MTLS", as_stranger, "does not accept our client certificate.*: set kafka.ssl.certificate.location"),
+    ("SASL_SSL", wrong("PLAIN"), "refused PLAIN for user 'alice': .*Check kafka.sasl.username and kafka.sasl.password"),
+    ("SASL_SSL", wrong("SCRAM-SHA-256"), "refused SCRAM-SHA-256 for user 'alice': .*Check kafka.sasl.username"),
+    ("SASL_SSL", wrong("SCRAM-SHA-512"), "refused SCRAM-SHA-512 for user 'alice': .*Check kafka.sasl.username"),
+    (
+        "SASL_SSL",
+        lambda kafka: login(kafka, "OAUTHBEARER", token=lambda: Token("no.jwt.", time.time() + 60)),
+        "refused OAUTHBEARER for our token: .*Check the token function, or kafka.sasl.oauthbearer",
+    ),
+    ("SSL", login, "is a listener without SASL: check kafka.security.protocol"),
+]
+
+
+@pytest.mark.parametrize(("listener", "settings", "told"), REFUSALS, ids=[f"{c[0]}: {c[2][:30]}" for c in REFUSALS])
+def test_a_refusal_is_one_clear_error_at_once(
+    secured_kafka: SecuredKafka, listener: str, settings: Callable[[SecuredKafka], SecuritySettings], told: str
+) -> None:
+    error = failure_of(secured_kafka, listener, secured(settings(secured_kafka)))
+    assert isinstance(error, AuthenticationFailed)
+    assert not error.retriable
+    assert_tells(error, told)
+
+
+def test_the_host_name_check_and_all_checks_can_be_turned_off(secured_kafka: SecuredKafka) -> None:
+    @on_a_loop
+    async def scenario(listener: str, settings: SecuritySettings) -> None:
+        cluster = cluster_at(secured_kafka, listener, settings)
+        assert (await cluster.metadata([])).brokers
+        await cluster.close()
+
+    scenario("WRONG_HOST", tls(verify_hostname=False)(secured_kafka))
+    scenario("EXPIRED", tls(ca_pem=None, verify_certificate=False)(secured_kafka))
+
+
+WRONG_PROTOCOLS: list[Case] = [
+    ("", tls(), "closed the connection in the TLS handshake: does this listener speak TLS"),
+    ("SASL_PLAINTEXT", lambda _: SecuritySettings(), "does this listener expect SASL .kafka.security.protocol"),
+    ("SASL_SSL", tls(), "does this listener expect SASL .kafka.security.protocol"),
+    ("SSL", lambda _: SecuritySettings(), "is it a TLS or HTTP port. See kafka.security.protocol"),
+]
+
+
+def test_a_wrong_protocol_is_told_within_the_bound(secured_kafka: SecuredKafka) -> None:
+    """All at once: most of them may be a broker that is just starting, so they are tried until the bound."""
+
+    async def asked(listener: str, settings: SecuritySettings) -> WireError:
+        cluster = cluster_at(secured_kafka, listener, settings)
+        with pytest.raises(WireError) as error:
+            await cluster.metadata([], timeout_ms=2_000)
+        await cluster.close()
+        return error.value
+
+    @on_a_loop
+    async def scenario() -> None:
+        begun = [asked(listener, settings(secured_kafka)) for listener, settings, _ in WRONG_PROTOCOLS]
+        for error, (_, _, told) in zip(await asyncio.gather(*begun), WRONG_PROTOCOLS, strict=True):
+            assert_tells(error, told)
+
+    scenario()
+
+
+def test_a_user_without_permission_is_told_what_to_grant(secured_kafka: SecuredKafka, topic: str, group: str) -> None:
+    bob = secured(login(secured_kafka, username=BOB, password=PASSWORDS[BOB]))
+    error = failure_of(secured_kafka, "SASL_SSL", bob, topic, group)
+    assert isinstance(error, UnknownTopic)
+    assert_tells(error, f"may not see topic '{topic}': grant READ on it")
+    secured_kafka.allow(BOB, AclOperation.DESCRIBE, topic=topic)
+    error = failure_of(secured_kafka, "SASL_SSL", bob, topic, group)
+    assert isinstance(error, BrokerError), "the coordinator may not even be asked for"
+    assert_tells(error, f"GROUP_AUTHORIZATION_FAILED: group '{group}': grant READ on the group to this user")
+    secured_kafka.allow(BOB, AclOperation.DESCRIBE, group=group)
+    error = failure_of(secured_kafka, "SASL_SSL", bob, topic, group)
+    assert isinstance(error, GroupRejected)
+    assert_tells(error, "grant READ on the group to this user")
+    secured_kafka.allow(BOB, AclOperation.READ, group=group)
+    error = failure_of(secured_kafka, "SASL_SSL", bob, topic, group)
+    assert isinstance(error, BrokerError), "the group is joined, the commit refused"
+    assert_tells(error, "OffsetCommit failed with TOPIC_AUTHORIZATION_FAILED: grant READ on the topic to this user")
+
+
+def failure_of(
+    kafka: SecuredKafka, listener: str, security: Security, topic: str = "any", group: str = "any"
+) -> KgroupError:
+    errors = []
+
+    @on_a_loop
+    async def scenario() -> None:
+        errors.append(await attempt(kafka, listener, security, topic, group))
+
+    scenario()
+    return errors[0]
+
+
+async def attempt(
+    kafka: SecuredKafka, listener: str, security: Security, topic: str = "any", group: str = "any"
+) -> KgroupError:
+    """The error with which starting a seat, or its first commit, ends."""
+    each = seat(kafka, listener, security, topic, group, "seat-0")
+    began_s = time.monotonic()
+    try:
+        await each.start()
+        (mine, *_) = await owning(each, 8)
+        await each.commit(each.view().seats[0], {mine: 0})
+    except KgroupError as error:
+        assert time.monotonic() - began_s < START_BOUND_S
+        return error
+    finally:
+        await each.close()
+    raise AssertionError("it was not refused")
+
+
+def assert_tells(error: KgroupError, told: str) -> None:
+    text = f"{error} {error!r} {error.__cause__!r}"
+    assert not [secret for secret in SECRETS if secret in text]
+    with pytest.raises(KgroupError, match=told):
+        raise error
