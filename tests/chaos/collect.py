@@ -28,14 +28,15 @@ def application_evidence(query: Query, expulsions: Sequence[Expulsion]) -> Appli
     """All that a query leaves in its folder. It must not run any more."""
     return ApplicationEvidence(
         name=query.name,
-        batches=list(_batches(query.folder / "checkpoint")),
+        batches=list(planned_batches(query.folder / "checkpoint")),
         rows=[Delivered(TopicPartition(row.topic, row.partition), row.offset, row.value) for row in rows(query.folder)],
         expulsions=[*expulsions, *query.expulsions()],
         failures=query.failures,
     )
 
 
-def _batches(checkpoint: Path) -> Iterator[Batch]:
+def planned_batches(checkpoint: Path) -> Iterator[Batch]:
+    """Every batch in Spark's offset log, by number."""
     start = EMPTY
     for path in _numbered(checkpoint / "offsets"):
         # The version, Spark's own metadata, and then one line for each source: there is one.

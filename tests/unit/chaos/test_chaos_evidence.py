@@ -1,0 +1,47 @@
+"""How the evidence of `make chaos` is read from what Spark and the brokers wrote."""
+
+import json
+import time
+from pathlib import Path
+
+from chaos.collect import expulsions_by_brokers, planned_batches
+from chaos.evidence import Span
+
+from pyspark_kgroup.checkpoint import EMPTY, Checkpoint, Owned, Period, Topic
+from spark_kgroup.model import TopicPartition
+
+TP = TopicPartition("orders", 0)
+SERVER_LOG = """\
+2026-11-21 15:35:27,412 INFO [GroupCoordinator id=2] Member main-0-5fa0c6d2-9b41-4f06-8d5c-31f9a7e4b6c1 in group chaos \
+has failed, removing it from the group. (org.apache.kafka.coordinator.group.GroupMetadataManager)
+2026-11-21 15:35:28,412 INFO [GroupCoordinator id=2] Member main-1-5fa0c6d2-9b41-4f06-8d5c-31f9a7e4b6c1 in group other \
+has failed, removing it from the group. (org.apache.kafka.coordinator.group.GroupMetadataManager)
+"""
+
+
+def position(offset: int) -> Checkpoint:
+    period = Period(topic_id="id", start=0, seat="main-0", generation=1)
+    topics = {"orders": Topic(topic_id="id", first_sight=1)}
+    return Checkpoint(topics=topics, owned={TP: Owned(period=period, position=offset)})
+
+
+def test_a_checkpoint_tells_what_each_batch_reads(tmp_path: Path) -> None:
+    for log in ("offsets", "commits"):
+        (tmp_path / log).mkdir()
+    for number, offset in enumerate([8, 20]):
+        text = f'v1\n{{"batchWatermarkMs":0}}\n{json.dumps(position(offset).to_json())}'
+        (tmp_path / "offsets" / str(number)).write_text(text)
+    (tmp_path / "offsets" / ".1.crc").write_text("not a batch")
+    (tmp_path / "commits" / "0").write_text("v1\n{}")
+    first, second = planned_batches(tmp_path)
+    assert (first.start, first.done, first.spans) == (EMPTY, True, [Span(TP, 0, 8)])
+    assert (second.start, second.done, second.spans) == (first.end, False, [Span(TP, 8, 20)])
+
+
+def test_a_broker_tells_whom_it_removed_and_when(tmp_path: Path) -> None:
+    log = tmp_path / "server.log"
+    log.write_text(SERVER_LOG)
+    (expulsion,) = expulsions_by_brokers([log], "chaos")
+    assert expulsion.seat == "main-0"
+    wall_at_s = time.mktime((2026, 11, 21, 15, 35, 27, 0, 0, -1)) + 0.412
+    assert expulsion.wall_from_s == expulsion.wall_to_s == wall_at_s
