@@ -34,13 +34,17 @@ _HANDOVER_ROUNDS = 4
 
 
 class Boundary:
-    """Carries one query from boundary to boundary. Not thread-safe: Spark asks one thing at a time."""
+    """Carries one query from boundary to boundary. Not thread-safe: Spark asks one thing at a time.
+
+    Attributes:
+        logs: what brokers have of the subscribed topics, with the count of what was lost and skipped.
+    """
 
     def __init__(self, runtime: GroupRuntime, options: SourceOptions) -> None:
         self._runtime = runtime
         self._options = options
         self._ledger = Ledger()
-        self._logs = Logs(runtime, options)
+        self.logs = Logs(runtime, options)
         self._settled_once = False
         self._checked_rejoins = 0
         self._orphans_checked_at_ms = 0
@@ -57,7 +61,7 @@ class Boundary:
         """
         self._look(start)
         view = self._hand_over(start, self._runtime.view())
-        if not self._settled_once or (self._logs.frozen and not view.settled):
+        if not self._settled_once or (self.logs.frozen and not view.settled):
             view = self._settle(start, view)
             if start.fresh and not view.settled:
                 return start
@@ -68,25 +72,25 @@ class Boundary:
         view = self._commit_durable(start, view)
         self._ledger.drop_lost(view)
         self._await_acknowledgement(start, view)
-        return self._ledger.checkpoint(start, self._logs.topics, self._positions(start, limit))
+        return self._ledger.checkpoint(start, self.logs.topics, self._positions(start, limit))
 
     def freeze(self) -> None:
         """From the next boundary on, read no further than the end offsets of that moment (AvailableNow)."""
-        self._logs.freeze()
+        self.logs.freeze()
 
     def readable(self, end: Checkpoint, plan: Mapping[str, Ranges]) -> dict[str, Ranges]:
         """What of a batch that ends at `end` can still be read (`Logs.readable`)."""
-        return self._logs.readable(end, plan)
+        return self.logs.readable(end, plan)
 
     def _look(self, start: Checkpoint, held: Collection[TopicPartition] = ()) -> None:
         """See which topics there are, BEFORE a commit: a position of a deleted topic must not be told of a new one."""
         try:
-            self._logs.look(start, held)
+            self.logs.look(start, held)
         except KgroupError:
-            self._ledger.drop_gone(self._logs.topics)
+            self._ledger.drop_gone(self.logs.topics)
             self._commit_durable(start, self._runtime.view())  # of the others, as long as we can
             raise
-        self._ledger.drop_gone(self._logs.topics)
+        self._ledger.drop_gone(self.logs.topics)
 
     # -------------------------------------------------------------------------------- 1. commit, 2. give up
 
@@ -114,7 +118,7 @@ class Boundary:
     def _await_acknowledgement(self, start: Checkpoint, view: GroupView) -> None:
         """Under AvailableNow, what must wait for the group's word would end as if it was read: ask again, then fail."""
         deadline_ms = monotonic_ms() + SETTLE_TIMEOUT_MS
-        while (self._logs.to_be_frozen or self._logs.frozen) and (unheard := self._unheard(start, view)):
+        while (self.logs.to_be_frozen or self.logs.frozen) and (unheard := self._unheard(start, view)):
             if monotonic_ms() > deadline_ms:
                 names = ", ".join(sorted(map(str, unheard)))
                 self._put_off(f"Group {self._options.group_id!r} did not acknowledge what was read of {names}.")
@@ -210,7 +214,7 @@ class Boundary:
 
     def _put_off(self, told: str) -> None:
         """No next offset at this trigger; AvailableNow has no other one, and would end as if all was read."""
-        if self._logs.to_be_frozen or self._logs.frozen:
+        if self.logs.to_be_frozen or self.logs.frozen:
             raise GroupUnsettled(told)
         log.warning("%s Trying again at the next trigger.", told)
 
@@ -224,8 +228,8 @@ class Boundary:
         be another member's): 30..80 would be skipped.
         """
         positions = {tp: self._ledger.position(tp, start) for tp in self._ledger.holdings}
-        self._ledger.forget(self._logs.lacking(positions))  # to be adopted anew, where the log goes on
-        topics = self._logs.topics
+        self._ledger.forget(self.logs.lacking(positions))  # to be adopted anew, where the log goes on
+        topics = self.logs.topics
         arrived = {
             tp: seat
             for tp, seat in holders_of(view).items()
@@ -273,9 +277,9 @@ class Boundary:
     ) -> dict[TopicPartition, int]:
         """`offsets`, or where the logs go on that do not have them: what lies between is lost."""
         given = [tp for tp, start in starts.items() if self._told(tp, start.offset) not in (Place.EARLIEST, EARLIEST)]
-        logs = self._logs.now(given)
+        logs = self.logs.now(given)
         nearest = {tp: logs[tp].nearest(offsets[tp]) for tp in given}
-        self._logs.lose(
+        self.logs.lose(
             [out_of_log(tp, offsets[tp], None, logs[tp]) for tp in sorted(given) if nearest[tp] != offsets[tp]]
         )
         return {**offsets, **nearest}
@@ -384,7 +388,7 @@ class Boundary:
     # ----------------------------------------------------------------------------- 4. end offsets, 5. limits
 
     def _positions(self, start: Checkpoint, limit: int | None) -> dict[TopicPartition, int]:
-        ends = self._logs.ends(self._ledger.holdings.keys())
+        ends = self.logs.ends(self._ledger.holdings.keys())
         exposed = self._ledger.exposed(start)
         available = {}
         for tp in self._ledger.holdings:

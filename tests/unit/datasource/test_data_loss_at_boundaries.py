@@ -1,0 +1,402 @@
+"""What the boundary does when logs lose what was still to be read: `failOnDataLoss` true and false."""
+
+from collections.abc import Callable
+
+import pytest
+from harness.fake_driver import Crash, Driver, StartingOffsets
+from harness.fake_group import OTHER, FakeGroup
+
+from pyspark_kgroup.data_loss import LogRange, deleted, out_of_log, recreated
+from spark_kgroup.errors import DataLoss, UnknownTopic
+from spark_kgroup.limits import END_OFFSETS_MAX_AGE_MS
+from spark_kgroup.model import TopicPartition
+
+P0, P1, P2 = (TopicPartition("t", index) for index in range(3))
+U0 = TopicPartition("u", 0)
+
+World = Callable[..., tuple[FakeGroup, Driver]]
+
+
+def later(group: FakeGroup) -> None:
+    """What was listed is too old to be relied on."""
+    group.now_ms += END_OFFSETS_MAX_AGE_MS + 1
+
+
+def with_other_topic(group: FakeGroup, driver: Driver) -> None:
+    """One more subscribed topic, `u`, with ten records, read by the same seat."""
+    group.create_topic("u", 1)
+    group.produce(U0, 10)
+    group.subscribed = ("t", "u")
+    driver.start()
+    group.move(U0, "seat-0")
+
+
+# ------------------------------------------------------------------------------------------- the pure rules
+
+
+@pytest.mark.parametrize(("position", "nearest"), [(0, 40), (39, 40), (40, 40), (70, 70), (100, 100), (101, 100)])
+def test_reading_goes_on_where_the_log_is_nearest(position: int, nearest: int) -> None:
+    assert LogRange(40, 100).nearest(position) == nearest
+
+
+def test_a_loss_says_where_what_was_asked_for_and_what_is_there() -> None:
+    assert str(out_of_log(P1, 10, 90, LogRange(40, 100))) == (
+        "Offsets 10 to 89 of t-1 were still to be read, but the log has 40 to 99: "
+        "retention or DeleteRecords removed what came before."
+    )
+    assert str(out_of_log(P1, 90, None, LogRange(60, 60))) == (
+        "Offsets 90 on of t-1 were still to be read, but the log is empty and ends at 60: "
+        "it was truncated (unclean leader election), or the topic was created anew."
+    )
+    assert "t-1 were still to be read, but the partition does not exist any more: " in str(deleted(P1, 10))
+    assert "its topic is another one now (id new, was old): it was deleted" in str(recreated(P1, 1, 9, "old", "new"))
+    assert [out_of_log(P1, p, None, LogRange(40, 50)).skipped for p in (10, 60)] == [30, 0]
+
+
+# ------------------------------------------------------------------------------------- logs lose their start
+
+
+def retention(group: FakeGroup, tp: TopicPartition, first: int) -> None:
+    group.log[tp][0] = first
+    later(group)
+
+
+def test_retention_fails_the_query_with_both_ways_out(world: World) -> None:
+    group, driver = world(records=10)
+    driver.drain()
+    group.produce(P0, 90)
+    retention(group, P0, 40)
+    with pytest.raises(DataLoss, match=r"Offsets 10 on of t-0 .+ has 40 to 99.+failOnDataLoss=false.+fresh checkpoint"):
+        driver.trigger()
+    assert group.committed_now == {P0: 10}
+
+
+def test_retention_is_skipped_with_a_warning_and_counted(world: World, caplog: pytest.LogCaptureFixture) -> None:
+    group, driver = world(records=10, fail_on_data_loss=False)
+    driver.drain()
+    group.produce(P0, 90)
+    retention(group, P0, 40)
+    driver.drain()
+    assert driver.rows == {P0: [(0, 10), (40, 100)]}
+    assert group.committed_now == {P0: 100}
+    assert [r.getMessage() for r in caplog.records if "Data loss" in r.getMessage()] == [
+        f"Data loss: {out_of_log(P0, 10, None, LogRange(40, 100))}"
+    ]
+    logs = driver.boundary.logs
+    assert (logs.losses, logs.offsets_skipped) == (1, 30)
+
+
+def test_a_limit_counts_what_is_there_not_what_is_lost(world: World) -> None:
+    group, driver = world(records=10, fail_on_data_loss=False)
+    driver.drain()
+    group.produce(P0, 1_000_000)
+    retention(group, P0, 900_000)
+    driver.trigger(limit=7)  # the empty batch that makes the new place durable may come first
+    driver.trigger(limit=7)
+    assert driver.rows[P0][-1] == (900_000, 900_007)
+
+
+def test_what_retention_takes_after_planning_is_the_executors_to_notice(world: World) -> None:
+    """The plan is the offsets' alone: a replay reads the same ranges."""
+    group, driver = world(records=100, fail_on_data_loss=False)
+    with pytest.raises(Crash):
+        driver.trigger(crash="uncommitted")
+    retention(group, P0, 40)
+    driver.restart()
+    driver.drain()
+    assert driver.rows == {P0: [(0, 100)]}
+
+
+def test_a_committed_offset_that_is_gone_is_a_loss(world: World) -> None:
+    for fail in (True, False):
+        group, driver = world(records=100, fail_on_data_loss=fail)
+        group.committed_now[P0] = 10
+        retention(group, P0, 40)
+        if fail:
+            with pytest.raises(DataLoss, match="Offsets 10 on of t-0"):
+                driver.drain()
+            continue
+        driver.drain()
+        assert driver.rows == {P0: [(40, 100)]}
+
+
+def test_a_starting_offset_that_is_gone_is_a_loss_and_earliest_is_not(world: World) -> None:
+    for place, fails in ((10, True), (-2, False), (-1, False)):
+        group, driver = world(records=100, starting=StartingOffsets(committed=False, place=place))
+        retention(group, P0, 40)
+        if fails:
+            with pytest.raises(DataLoss, match="Offsets 10 on of t-0"):
+                driver.drain()
+        else:
+            driver.drain()
+
+
+# ---------------------------------------------------------------------------------------- logs lose their end
+
+
+def truncate(group: FakeGroup, tp: TopicPartition, end: int) -> None:
+    group.log[tp][1] = end
+    later(group)
+
+
+def test_truncation_fails_the_query(world: World) -> None:
+    group, driver = world(records=100)
+    driver.drain()
+    truncate(group, P0, 60)
+    with pytest.raises(DataLoss, match=r"Offsets 100 on of t-0 .+ the log has 0 to 59: it was truncated"):
+        driver.trigger()
+    assert group.committed_now == {P0: 100}
+
+
+@pytest.mark.parametrize("end", [60, 0], ids=["amid the period", "to where the period began"])
+def test_after_a_truncation_reading_goes_on_at_the_new_end(world: World, end: int) -> None:
+    """The group's committed offset goes back, or the next owner would skip what is written up to the old one."""
+    group, driver = world(records=100, fail_on_data_loss=False)
+    driver.drain()
+    before = driver.durable.owned[P0].period
+    truncate(group, P0, end)
+    group.rewinds = {P0}
+    driver.drain()
+    assert group.committed_now == {P0: end}
+    assert driver.durable.owned[P0].period != before, "a period never runs backwards: another one begins"
+    group.rewinds = set()
+    group.produce(P0, 10)
+    driver.drain()
+    group.move(P0, OTHER)
+    driver.drain()
+    assert group.other == {P0: end + 10}
+    assert driver.rows == {P0: [(0, 100), (end, end + 10)]}
+
+
+def test_each_truncation_back_to_the_same_offset_begins_a_period(world: World) -> None:
+    group, driver = world(records=100, fail_on_data_loss=False)
+    group.rewinds = {P0}
+    for _ in range(3):
+        driver.drain()
+        truncate(group, P0, 0)
+        driver.drain()
+        group.produce(P0, 7)
+    driver.drain()
+    assert driver.rows == {P0: [(0, 100), (0, 7), (0, 7), (0, 7)]}
+
+
+def test_a_truncation_whose_rewind_is_not_acknowledged_is_tried_again(world: World) -> None:
+    group, driver = world(records=100, fail_on_data_loss=False)
+    driver.drain()
+    truncate(group, P0, 60)
+    group.rewinds = {P0}
+    group.commit_fate = lambda: "lost"
+    assert not driver.trigger()
+    group.commit_fate = lambda: "ok"
+    driver.drain()
+    assert group.committed_now == {P0: 60}
+
+
+def test_an_open_transaction_below_our_position_is_no_truncation(
+    world: World, caplog: pytest.LogCaptureFixture
+) -> None:
+    """An earlier run read uncommitted records, or another application of the group does."""
+    group, driver = world(records=100)
+    driver.drain()
+    driver.read_committed = True
+    group.stable = {P0: 60}
+    driver.restart()
+    with caplog.at_level("INFO", "pyspark_kgroup.boundary"):
+        for _ in range(3):
+            later(group)
+            assert not driver.trigger()
+    assert caplog.text.count("adopted") == 1, "it is held without a break"
+    group.stable = {}
+    group.produce(P0, 5)
+    driver.drain()
+    assert driver.rows == {P0: [(0, 100), (100, 105)]}
+
+
+def test_what_another_application_read_since_the_ends_were_listed_is_no_truncation(world: World) -> None:
+    group, driver = world(records=100)
+    driver.drain()
+    group.produce(P0, 50)
+    group.committed_now[P0] = 150  # another member had it for a moment
+    seat = group.seats["seat-0"]
+    seat.tenures = {P0: group._new_identity("seat-0")}
+    driver.drain()
+    assert P0 in driver.durable.owned
+
+
+# ---------------------------------------------------------------------------------------------- topics go
+
+
+def test_a_deleted_topic_fails_the_query_and_the_others_are_committed(world: World) -> None:
+    group, driver = world(records=10)
+    with_other_topic(group, driver)
+    driver.trigger()
+    driver.trigger()
+    group.produce(U0, 5)
+    later(group)
+    driver.trigger()
+    group.delete_topic("t")
+    later(group)
+    with pytest.raises(DataLoss, match=r"Offsets 10 on of t-0 .+the partition does not exist any more"):
+        driver.trigger()
+    assert group.committed_now == {U0: 15}
+
+
+def test_of_a_deleted_topic_only_the_partitions_are_dropped(world: World, caplog: pytest.LogCaptureFixture) -> None:
+    group, driver = world(records=10, fail_on_data_loss=False)
+    with_other_topic(group, driver)
+    driver.drain()
+    group.delete_topic("t")
+    later(group)
+    for _ in range(3):
+        group.produce(U0, 5)
+        driver.drain()
+    group.rebalance()  # the leader has noticed: the seat is asked for what nobody can own
+    group.produce(U0, 5)
+    driver.drain()
+    assert driver.rows[P0] == [(0, 10)]
+    assert driver.rows[U0][-1] == (25, 30)
+    assert set(driver.durable.owned) == {U0}
+    assert group.committed_now == {U0: 30}
+    assert caplog.text.count("Data loss: ") == 1, "told once, not at each trigger"
+
+
+@pytest.mark.parametrize("fail", [True, False])
+def test_a_topic_deleted_between_runs(world: World, fail: bool) -> None:
+    group, driver = world(records=10, fail_on_data_loss=fail)
+    with_other_topic(group, driver)
+    driver.drain()
+    group.delete_topic("t")
+    group.produce(U0, 5)
+    group.restart()
+    driver.start()
+    if fail:
+        with pytest.raises(DataLoss, match="t-0"):
+            driver.trigger()
+    else:
+        driver.drain()
+        assert driver.rows[U0][-1] == (10, 15)
+
+
+@pytest.mark.parametrize("fail", [True, False])
+def test_a_topic_that_never_was_is_a_mistake_in_any_case(world: World, fail: bool) -> None:
+    group, driver = world(records=10, fail_on_data_loss=fail)
+    group.subscribed = ("t", "typo")
+    driver.start()
+    with pytest.raises(UnknownTopic, match=r"'typo'.+subscribe"):
+        driver.trigger()
+
+
+# ------------------------------------------------------------------------------------- topics created anew
+
+ANEW = pytest.mark.parametrize("records", [0, 5, 100, 150], ids=["empty", "fewer", "as many", "more"])
+
+
+@ANEW
+def test_a_recreated_topic_fails_the_query_whatever_its_offsets(world: World, records: int) -> None:
+    group, driver = world(partitions=2, records=100)
+    driver.drain()
+    group.create_topic("t", 2)
+    group.produce(P0, records)
+    later(group)
+    with pytest.raises(DataLoss, match=r"Offsets 100 on of t-0 .+another one now.+ 1 more partitions"):
+        driver.trigger()
+
+
+@ANEW
+def test_a_recreated_topic_is_read_from_its_beginning_whatever_its_offsets(world: World, records: int) -> None:
+    group, driver = world(partitions=2, records=100, fail_on_data_loss=False)
+    driver.drain()
+    group.create_topic("t", 2)
+    group.produce(P0, records)
+    later(group)
+    driver.drain()
+    assert driver.rows == {P0: [(0, 100), *([(0, records)] if records else [])], P1: [(0, 100)]}
+    assert group.committed_now == {P0: records, P1: 0}
+
+
+def test_a_topic_recreated_with_fewer_partitions(world: World) -> None:
+    group, driver = world(partitions=3, records=100, fail_on_data_loss=False)
+    driver.drain()
+    group.create_topic("t", 1)
+    group.produce(P0, 10)
+    later(group)
+    driver.drain()
+    assert driver.rows[P0] == [(0, 100), (0, 10)]
+    assert set(driver.durable.owned) == {P0}
+    assert driver.durable.released == {}
+
+
+def test_a_topic_recreated_before_its_partitions_come_back(world: World) -> None:
+    group, driver = world(records=100, fail_on_data_loss=False)
+    with_other_topic(group, driver)
+    driver.drain()
+    group.delete_topic("t")
+    later(group)
+    driver.drain()
+    group.create_topic("t", 1)
+    group.produce(P0, 150)
+    group.move(P0, "seat-0")
+    later(group)
+    driver.drain()
+    assert driver.rows[P0] == [(0, 100), (0, 150)]
+
+
+@pytest.mark.parametrize("fail", [True, False])
+@pytest.mark.parametrize("anew", [True, False], ids=["recreated", "deleted"])
+def test_a_batch_that_was_planned_before_the_topic_went(world: World, fail: bool, anew: bool) -> None:
+    """1. a batch 100..200 is planned; 2. the driver dies; 3. the topic goes, and another one has offsets 100..200;
+    4. the replay must not take the one for the other.
+    """
+    group, driver = world(records=100, fail_on_data_loss=fail)
+    with_other_topic(group, driver)
+    driver.drain()
+    group.produce(P0, 100)
+    group.produce(U0, 10)
+    later(group)
+    with pytest.raises(Crash):
+        driver.trigger(crash="unread")
+    group.delete_topic("t")
+    if anew:
+        group.create_topic("t", 1)
+        group.produce(P0, 300)
+        group.move(P0, "seat-0")
+    if fail:
+        with pytest.raises(DataLoss, match="Offsets 100 to 199 of t-0"):
+            driver.restart()
+        return
+    driver.restart()
+    driver.drain()
+    assert driver.rows[P0] == [(0, 100), *([(0, 300)] if anew else [])]
+    assert driver.rows[U0] == [(0, 10), (10, 20)]
+
+
+# ------------------------------------------------------------------------------------------- AvailableNow
+
+
+def test_a_frozen_end_does_not_outlive_a_truncation(world: World) -> None:
+    group, driver = world(records=100, fail_on_data_loss=False)
+    group.rewinds = {P0}
+    driver.boundary.freeze()
+    driver.trigger(limit=80)
+    truncate(group, P0, 60)
+    driver.drain()
+    assert driver.rows == {P0: [(0, 80)]}
+    assert driver.durable.owned[P0].position == 60
+    group.produce(P0, 100)
+    driver.boundary.freeze()
+    driver.drain()
+    assert driver.rows == {P0: [(0, 80), (60, 160)]}
+
+
+def test_a_recreated_topic_waits_for_the_next_run(world: World) -> None:
+    group, driver = world(records=100, fail_on_data_loss=False)
+    driver.boundary.freeze()
+    driver.trigger(limit=80)
+    group.create_topic("t", 1)
+    group.produce(P0, 50)
+    later(group)
+    driver.drain()
+    assert driver.rows == {P0: [(0, 80)]}
+    driver.boundary.freeze()
+    driver.drain()
+    assert driver.rows == {P0: [(0, 80), (0, 50)]}
