@@ -1,24 +1,23 @@
 """Who we are for the brokers, and how they are reached: the options of TLS and SASL, for both sides.
 
-Runs on: driver. No I/O: files are read, and functions imported, by `security_settings` when a query starts.
+Runs on: driver. Options are parsed without I/O; when a query starts, `driver_settings` imports the token callback.
 
 The driver's sessions and the executors' consumers get the same: librdkafka's properties. Executors hand them to
-librdkafka; for the driver `security_settings` makes of them what `spark_kgroup` uses.
+librdkafka; for the driver `driver_settings` makes of them what `spark_kgroup` uses.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Final, cast
+from typing import Final
 
 from pyspark_kgroup import security_rows as rows
 from pyspark_kgroup.java_security import translated
 from pyspark_kgroup.option_values import Option
 from pyspark_kgroup.token_callback import CALLBACK, token_provider
 from spark_kgroup.errors import OptionError
-from spark_kgroup.wire.oauth import ClientCredentials, TokenProvider
-from spark_kgroup.wire.sasl import Mechanism
-from spark_kgroup.wire.security import SecurityProtocol, SecuritySettings
+from spark_kgroup.wire.properties import security_settings
+from spark_kgroup.wire.security import SecuritySettings
 
 Row = Option[str | None]
 
@@ -94,48 +93,12 @@ def _property(name: str) -> str:
 # ---------------------------------------------------------------------------------------------- the driver
 
 
-def security_settings(properties: Mapping[str, str]) -> SecuritySettings:
+def driver_settings(properties: Mapping[str, str]) -> SecuritySettings:
     """What the driver's sessions use, from what `parse_security` returned.
 
     Raises:
-        OptionError: the token callback cannot be imported, or the token endpoint's URL or CA is not usable.
+        OptionError: the token callback cannot be imported, or the token endpoint's URL or CA cannot be used.
     """
-    said = properties.get
-    return SecuritySettings(
-        protocol=cast("SecurityProtocol", said("security.protocol", "PLAINTEXT")),
-        ca_location=said("ssl.ca.location"),
-        ca_pem=said("ssl.ca.pem"),
-        certificate_location=said("ssl.certificate.location"),
-        certificate_pem=said("ssl.certificate.pem"),
-        key_location=said("ssl.key.location"),
-        key_pem=said("ssl.key.pem"),
-        key_password=said("ssl.key.password"),
-        verify_certificate=said("enable.ssl.certificate.verification", "true") == "true",
-        verify_hostname=said("ssl.endpoint.identification.algorithm", "https") == "https",
-        mechanism=cast("Mechanism | None", said("sasl.mechanism")),
-        username=said("sasl.username"),
-        password=said("sasl.password"),
-        token=_token_provider(properties),
-    )
-
-
-def _token_provider(properties: Mapping[str, str]) -> TokenProvider | None:
-    said = properties.get
-    if CALLBACK in properties:
-        return token_provider(properties[CALLBACK], said("sasl.oauthbearer.config", ""))
-    if said("sasl.oauthbearer.method") != "oidc":
-        return None
-    return ClientCredentials(
-        endpoint=properties["sasl.oauthbearer.token.endpoint.url"],
-        client_id=properties["sasl.oauthbearer.client.id"],
-        client_secret=properties["sasl.oauthbearer.client.secret"],
-        scope=said("sasl.oauthbearer.scope"),
-        extensions=_pairs(said("sasl.oauthbearer.extensions", "")),
-        ca_location=said("https.ca.location"),
-        ca_pem=said("https.ca.pem"),
-    )
-
-
-def _pairs(text: str) -> dict[str, str]:
-    """`NAME=VALUE,NAME=VALUE` as the row has checked it."""
-    return dict(pair.split("=", 1) for pair in text.split(",")) if text else {}
+    name = properties.get(CALLBACK)
+    token = token_provider(name, properties.get("sasl.oauthbearer.config", "")) if name else None
+    return security_settings(properties, token)

@@ -22,7 +22,7 @@ from pyspark_kgroup.boundary import Boundary
 from pyspark_kgroup.checkpoint import EMPTY, Checkpoint
 from pyspark_kgroup.options import PassedOn, SourceOptions, parse
 from pyspark_kgroup.plan import Ranges, ranges_by_seat
-from pyspark_kgroup.security_options import security_settings
+from pyspark_kgroup.security_options import driver_settings
 from pyspark_kgroup.worker import Range, SeatRanges, read_range
 from spark_kgroup.errors import OptionError
 from spark_kgroup.runtime.group import GroupSettings
@@ -156,7 +156,7 @@ class KgroupStreamReader(AdmissionControl, DataSourceStreamReader):
             request_timeout_ms=options.request_timeout_ms,
             api_timeout_ms=options.api_timeout_ms,
             client_id=options.client_id,
-            security=secured(security_settings(options.security)),
+            security=secured(driver_settings(options.security)),
             topics_must_exist=False,  # the boundary knows which may be gone
         )
 

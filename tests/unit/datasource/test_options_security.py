@@ -13,7 +13,7 @@ from pyspark_kgroup.arrow import spark_schema
 from pyspark_kgroup.checkpoint import EMPTY
 from pyspark_kgroup.consumer_security import usable_here
 from pyspark_kgroup.options import PassedOn, SourceOptions, parse
-from pyspark_kgroup.security_options import security_settings
+from pyspark_kgroup.security_options import driver_settings
 from pyspark_kgroup.security_rows import SECURITY
 from pyspark_kgroup.stream import KgroupStreamReader
 from pyspark_kgroup.worker import SeatRanges
@@ -46,7 +46,7 @@ def refusal(properties: dict[str, str], **ours: str) -> str:
 
 
 def settings(properties: dict[str, str], **ours: str) -> SecuritySettings:
-    return security_settings(parsed(properties, **ours).security)
+    return driver_settings(parsed(properties, **ours).security)
 
 
 # ------------------------------------------------------------------------------------- what each side gets
@@ -56,7 +56,7 @@ def test_plaintext_needs_nothing_and_says_nothing() -> None:
     for properties in ({}, {"security.protocol": "plaintext"}):
         options = parsed(properties)
         assert options.security == {}
-        assert security_settings(options.security) == SecuritySettings()
+        assert driver_settings(options.security) == SecuritySettings()
 
 
 def test_both_sides_get_the_same() -> None:
@@ -72,7 +72,7 @@ def test_both_sides_get_the_same() -> None:
     options = parsed(given)
     config = options.consumer_config()
     assert {name: config[name] for name in given} == {**given, "enable.ssl.certificate.verification": "false"}
-    assert security_settings(options.security) == SecuritySettings(
+    assert driver_settings(options.security) == SecuritySettings(
         protocol="SASL_SSL",
         mechanism="SCRAM-SHA-512",
         username="ann",
@@ -98,7 +98,7 @@ def test_client_credentials_for_the_driver() -> None:
     for method in ({}, {"sasl.oauthbearer.method": "oidc"}):
         options = parsed({**OIDC, **extra, **method})
         assert options.security["sasl.oauthbearer.method"] == "oidc"
-        assert security_settings(options.security).token == ClientCredentials(
+        assert driver_settings(options.security).token == ClientCredentials(
             endpoint="http://idp/token",
             client_id="spark",
             client_secret=HUSH,
@@ -193,7 +193,7 @@ def test_secrets_are_never_shown(caplog: pytest.LogCaptureFixture) -> None:
         options = parsed(properties, **ours)
         reads = SeatRanges(seat="s", ranges=(), consumer_config=options.consumer_config())
         given = PassedOn({f"kafka.{name}": value for name, value in properties.items()})
-        shown = f"{options!r}{options.security}{reads!r}{security_settings(options.security)!r}{given}"
+        shown = f"{options!r}{options.security}{reads!r}{driver_settings(options.security)!r}{given}"
         assert HUSH in str(dict(options.consumer_config()))
         assert HUSH not in shown
     assert HUSH not in caplog.text
@@ -234,7 +234,7 @@ def callback(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
 def test_a_token_callback_serves_both_sides(callback: Any) -> None:
     name = callback("return 'abc.' + config, time.time() + 60, 'ann', {'traceId': '1'}")
     options = parsed({**OAUTH, "sasl.oauthbearer.config": "def.ghi"}, tokenCallback=name)
-    provider = security_settings(options.security).token
+    provider = driver_settings(options.security).token
     assert provider is not None
     token = provider()
     assert token.value == TOKEN
@@ -253,7 +253,7 @@ def test_a_token_callback_serves_both_sides(callback: Any) -> None:
 @pytest.mark.parametrize("name", ["no_such_module_here:give", "json:no_such_function", "json:__name__"])
 def test_a_token_callback_that_is_none_is_named(name: str) -> None:
     properties = parsed(OAUTH, tokenCallback=name).security
-    for side in (security_settings, usable_here):
+    for side in (driver_settings, usable_here):
         with pytest.raises(OptionError, match=f"Option tokenCallback: {name} "):
             side(properties)
 
@@ -277,7 +277,7 @@ def test_a_token_callback_needs_the_shape_module_function(text: str) -> None:
 )
 def test_a_token_callback_that_returns_nonsense_is_told_without_its_token(callback: Any, body: str, why: str) -> None:
     properties = parsed(OAUTH, tokenCallback=callback(body)).security
-    provider = security_settings(properties).token
+    provider = driver_settings(properties).token
     assert provider is not None
     for side in (provider, lambda: usable_here(properties)):
         with pytest.raises(
