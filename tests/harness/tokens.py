@@ -1,0 +1,12 @@
+"""A `tokenCallback` as users write it. Spark's Python processes import it: they get this folder on their path."""
+
+import time
+
+from spark_kgroup.testing import unsecured_token
+
+LIFETIME_S = 3600
+
+
+def token_for(user: str) -> tuple[str, float]:
+    """The user is whoever kafka.sasl.oauthbearer.config says."""
+    return unsecured_token(user, LIFETIME_S), time.time() + LIFETIME_S
