@@ -144,7 +144,8 @@ class SecondLane(Lane):
         how = "by SIGKILL" if event.harsh else "in good order"
         self._say(f"{event.fault.value} for {event.lasts_s} s, then goes {how}")
         self._query.start()
-        self._watch_until(lambda: event.early or self._query.at_work)
+        if not event.early:
+            self._watch_until(lambda: self._query.at_work)
         self._watch_for(event.lasts_s)
         self._query.kill() if event.harsh else self._query.stop()
         self._say(f"gone {how}")
@@ -168,7 +169,9 @@ class PeerLane(Lane):
         peer = self._new_peer(f"peer {len(self.peers) + 1}")
         self.peers.append(peer)
         peer.start()
-        self._leave_be(event.lasts_s)
+        if not event.early:
+            self._watch_until(lambda: bool(peer.rows))
+        self._watch_for(event.lasts_s)
         peer.leave()
         self._say(f"left in good order, {len(peer.rows):,} rows read")
 

@@ -18,6 +18,9 @@ SPARK_CONF: Final = {
     "spark.driver.memory": "1g",
 }
 
+_NO_BROKER: Final = "No broker could be reached"
+"""How a query ends that is started while all brokers are away: it is promised to say so soon. One at work waits."""
+
 _NOTICE_S: Final = 15.0
 """How long after a silence a seat may take to find out what it has lost, on a busy machine."""
 
@@ -73,8 +76,9 @@ class Query:
         """Start it again if it ended by itself; returns why it did."""
         if self._application is None or self.running:
             return None
-        told = self._bury()
-        self.failures.append(told)
+        at_work, told = self.at_work, self._bury()
+        if at_work or _NO_BROKER not in told:
+            self.failures.append(told)
         self.start()
         return told
 
