@@ -293,7 +293,7 @@ class Group:
         """
         for session in self._sessions.values():
             if session.machine.leader and session.snapshot is None:
-                session.snapshot = {name: topic.partition_count for name, topic in topics.items()}
+                session.snapshot = _counts(self.settings.topics, topics)
 
     async def _compare_metadata(self, leader: Session) -> None:
         try:
@@ -301,14 +301,14 @@ class Group:
         except WireError as error:
             log.info("no metadata this time: %s", error)
             return
-        counts = {name: topic.partition_count for name, topic in metadata.topics.items()}
+        counts = _counts(leader.machine.watched_topics, metadata.topics)
         if leader.machine.state not in (State.STABLE, State.REVOKING):
             return  # a new generation is on its way, with metadata of its own
         before = leader.snapshot or {}
         leader.snapshot = {**before, **counts}
         changed = sorted(t for t, count in before.items() if counts.get(t, 0) != count)
         if changed:
-            told = ", ".join(f"{t}: {before.get(t, 0)} -> {counts.get(t, 0)}" for t in changed)
+            told = ", ".join(f"{t}: {before[t]} -> {counts.get(t, 0)}" for t in changed)
             leader.post(fx.RejoinWanted(reason=f"partition count changed ({told})"))
 
     # --------------------------------------------------------------------------------------------- offsets
@@ -403,6 +403,11 @@ _COMMIT_ENDS_MEMBERSHIP = frozenset(
     {ErrorCode.UNKNOWN_MEMBER_ID, ErrorCode.ILLEGAL_GENERATION, ErrorCode.FENCED_INSTANCE_ID}
 )
 _COMMIT_FORBIDDEN = frozenset({ErrorCode.GROUP_AUTHORIZATION_FAILED, ErrorCode.TOPIC_AUTHORIZATION_FAILED})
+
+
+def _counts(names: Iterable[str], topics: Mapping[str, TopicDescription]) -> dict[str, int]:
+    """How many partitions each topic has, 0 for one that is not there: when it comes (back), that is a change."""
+    return {name: topics[name].partition_count if name in topics else 0 for name in names}
 
 
 def _seat_view(session: Session) -> SeatView:

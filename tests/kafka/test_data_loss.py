@@ -1,15 +1,22 @@
 """Logs that no longer have what is asked of them, on a real Kafka: an error that says all, or a skip with a warning."""
 
+import json
 import logging
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from typing import Self
 from uuid import uuid4
 
 import pytest
+from confluent_kafka import ConsumerGroupTopicPartitions
 from confluent_kafka import TopicPartition as AssignedPartition
 from harness.kafka import produce
+from harness.waiting import wait_for
 
+from pyspark_kgroup.arrow import spark_schema
+from pyspark_kgroup.checkpoint import EMPTY
 from pyspark_kgroup.options import parse
+from pyspark_kgroup.stream import KgroupStreamReader
 from pyspark_kgroup.worker import Range, SeatRanges, read_range
 from spark_kgroup.errors import DataLoss
 from spark_kgroup.testing import ApacheKafka
@@ -122,3 +129,191 @@ def test_a_partition_that_its_new_topic_does_not_have(
     reads = seat(apache_kafka, [Range(topic, 0, 10, 50), Range(topic, 1, 10, 50)], fail=True)
     told = f"Offsets 10 to 49 of {topic}-1 were still to be read, but the partition does not exist any more"
     assert_loss(reads, told, {(topic, 0): list(range(10, 50))}, caplog)
+
+
+# ------------------------------------------------------------------------------------- driver and executors
+
+
+class Query:
+    """The source as Spark drives it, without Spark: offsets travel as JSON, a batch is done when it is read.
+
+    Attributes:
+        rows: (topic, partition) -> the values read, in order.
+    """
+
+    def __init__(self, kafka: ApacheKafka, group: str, topics: str, **more: str) -> None:
+        self._options = {
+            "kafka.bootstrap.servers": kafka.bootstrap_servers,
+            "kafka.group.id": group,
+            "subscribe": topics,
+            "members": "1",
+            "startingOffsets": "earliest",
+            "kafka.session.timeout.ms": "30000",
+            "kafka.heartbeat.interval.ms": "500",
+            "kafka.metadata.max.age.ms": "500",
+            **more,
+        }
+        self.rows: dict[tuple[str, int], list[int]] = {}
+        self.durable = json.dumps(EMPTY.to_json())
+        self.planned = ""
+
+    def __enter__(self) -> Self:
+        self._reader = KgroupStreamReader(self._options, spark_schema(False))
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._reader.stop()
+
+    def plan(self) -> bool:
+        """Plan the next batch; whether there is one."""
+        self.planned = json.dumps(self._reader.latestOffset(json.loads(self.durable)))
+        return self.planned != self.durable
+
+    def run(self) -> None:
+        """Read what is planned, and call it done."""
+        for ticket in self._reader.partitions(json.loads(self.durable), json.loads(self.planned)):
+            for batch in self._reader.read(ticket):
+                for row in batch.select(["topic", "partition", "value"]).to_pylist():
+                    self.rows.setdefault((row["topic"], row["partition"]), []).append(int(row["value"]))
+        self.durable = self.planned
+
+    def read(self, topic: str, count: int, partition: int = 0) -> list[int]:
+        """Trigger until `count` records of a partition have been read; returns the last ones."""
+
+        def enough() -> bool:
+            if self.plan():
+                self.run()
+            return len(self.rows.get((topic, partition), ())) >= count
+
+        wait_for(enough, f"{count} records of {topic}-{partition}", 60)
+        return self.rows[topic, partition]
+
+    def settle(self) -> None:
+        """Trigger until there is nothing left to do."""
+        for _ in range(50):
+            if not self.plan():
+                return
+            self.run()
+        raise AssertionError("there is always another batch")
+
+    def fail(self) -> str:
+        """Trigger until the query fails for data loss, and what it says."""
+
+        def failed() -> str:
+            try:
+                self.settle()
+            except DataLoss as loss:
+                return str(loss)
+            return ""
+
+        return wait_for(failed, "data loss to be noticed", 30)
+
+
+def committed(kafka: ApacheKafka, group: str, topic: str, partition: int = 0) -> int | None:
+    """The group's committed offset, None if it has none."""
+    asked = ConsumerGroupTopicPartitions(group, [AssignedPartition(topic, partition)])
+    (found,) = kafka.admin.list_consumer_group_offsets([asked])[group].result(30).topic_partitions
+    return found.offset if found.offset >= 0 else None
+
+
+@pytest.fixture
+def group() -> str:
+    return f"loss-{uuid4().hex[:8]}"
+
+
+def test_a_query_whose_records_are_deleted(apache_kafka: ApacheKafka, new_topic: NewTopic, group: str) -> None:
+    topic, server = new_topic(1), apache_kafka.bootstrap_servers
+    with Query(apache_kafka, group, topic) as query:
+        produce(server, topic, 10, partitions=1)
+        query.read(topic, 10)
+        produce(server, topic, 90, partitions=1, first=10)
+        delete_records(apache_kafka, topic, 0, 40)
+        assert f"Offsets 10 on of {topic}-0 were still to be read, but the log has 40 to 99" in query.fail()
+        assert committed(apache_kafka, group, topic) == 10
+    with go_on(query, failOnDataLoss="false"):
+        assert query.read(topic, 70) == [*range(10), *range(40, 100)]
+        query.settle()
+        assert committed(apache_kafka, group, topic) == 100
+    with go_on(query, failOnDataLoss="true"):  # one start with false is enough
+        produce(server, topic, 5, partitions=1, first=100)
+        assert query.read(topic, 75)[-5:] == list(range(100, 105))
+
+
+def go_on(query: Query, **more: str) -> Query:
+    """The same query in a new process, from its checkpoint."""
+    query._options |= more
+    return query
+
+
+def test_a_query_whose_topic_is_deleted_and_comes_back(
+    apache_kafka: ApacheKafka, new_topic: NewTopic, group: str
+) -> None:
+    gone, there, server = new_topic(2), new_topic(1), apache_kafka.bootstrap_servers
+    with Query(apache_kafka, group, f"{gone},{there}") as query:
+        produce(server, gone, 20, partitions=2)
+        produce(server, there, 10, partitions=1)
+        query.read(gone, 10)
+        query.read(there, 10)
+        query.settle()
+        delete_topic(apache_kafka, gone)
+        produce(server, there, 5, partitions=1, first=10)
+        told = query.fail()
+        assert f"Offsets 10 on of {gone}-0 were still to be read, but the partition does not exist any more" in told
+        assert "1 more partitions" in told
+        wait_for(lambda: committed(apache_kafka, group, gone) is None, "Kafka to forget the group's offset")
+    with go_on(query, failOnDataLoss="false"):
+        assert query.read(there, 15) == list(range(15))
+        apache_kafka.create_topic(gone, 2)
+        produce(server, gone, 60, partitions=2, first=1000)
+        assert query.read(gone, 40) == [*range(0, 20, 2), *range(1000, 1060, 2)]
+        query.settle()
+        assert committed(apache_kafka, group, gone) == 30
+    with go_on(query, failOnDataLoss="true"):
+        produce(server, gone, 2, partitions=2, first=2000)
+        assert query.read(gone, 41)[-1] == 2000
+
+
+@pytest.mark.parametrize(("partitions", "records"), [(2, 5), (2, 50), (1, 50)], ids=["fewer", "more", "one partition"])
+def test_a_query_whose_topic_is_created_anew(
+    apache_kafka: ApacheKafka, new_topic: NewTopic, group: str, partitions: int, records: int
+) -> None:
+    """By the id, not by the offsets: the new topic may have all that the position points to."""
+    topic, server = new_topic(2), apache_kafka.bootstrap_servers
+    with Query(apache_kafka, group, topic) as query:
+        produce(server, topic, 40, partitions=2)
+        query.read(topic, 20, 1)
+        query.read(topic, 20)
+        query.settle()
+        renew(apache_kafka, topic, partitions, records)
+        assert f"Offsets 20 on of {topic}-0 were still to be read, but its topic is another one now" in query.fail()
+    with go_on(query, failOnDataLoss="false"):
+        assert query.read(topic, 20 + records)[20:] == list(range(1000, 1000 + partitions * records, partitions))
+        query.settle()
+        assert committed(apache_kafka, group, topic) == records
+
+
+def renew(kafka: ApacheKafka, topic: str, partitions: int, records: int) -> None:
+    """Delete a topic and create another one with so many records in each partition, from value 1000 on."""
+    delete_topic(kafka, topic)
+    wait_for(lambda: topic not in kafka.admin.list_topics(timeout=10).topics, "the topic to be gone")
+    kafka.create_topic(topic, partitions)
+    produce(kafka.bootstrap_servers, topic, records * partitions, partitions=partitions, first=1000)
+
+
+def test_a_batch_that_was_planned_for_a_topic_that_is_another_one_at_its_replay(
+    apache_kafka: ApacheKafka, new_topic: NewTopic, group: str
+) -> None:
+    topic, server = new_topic(1), apache_kafka.bootstrap_servers
+    with Query(apache_kafka, group, topic) as query:
+        produce(server, topic, 10, partitions=1)
+        query.read(topic, 10)
+        query.settle()
+        produce(server, topic, 10, partitions=1, first=10)
+        wait_for(query.plan, "a batch 10..20")
+    renew(apache_kafka, topic, 1, 50)
+    with go_on(query), pytest.raises(DataLoss, match=f"Offsets 10 to 19 of {topic}-0 .+another one now"):
+        query.run()
+    with go_on(query, failOnDataLoss="false"):
+        query.run()
+        assert query.rows == {(topic, 0): list(range(10))}
+        assert query.read(topic, 60)[10:] == list(range(1000, 1050))
