@@ -158,7 +158,7 @@ class ClientCredentials:
         OptionError: the endpoint is no URL, or a CA cannot be read.
     """
 
-    endpoint: str
+    endpoint: str = field(repr=False)
     client_id: str
     client_secret: str = field(repr=False)
     scope: str | None = None

@@ -89,10 +89,11 @@ def trust(context: ssl.SSLContext, location: str | None, pem: str | None, option
         context.load_verify_locations(capath=location)
         return
     name = f"kafka.{option}.pem" if location is None else f"kafka.{option}.location"
-    text = pem if location is None else _read(location, name)
+    text = _text(location, pem, option) or ""
     try:
-        context.load_verify_locations(cadata=text)
-    except (ssl.SSLError, ValueError):  # ValueError: not ASCII, or empty
+        # What is not ASCII can only be a comment, and bundles have such.
+        context.load_verify_locations(cadata=text.encode("ascii", "replace").decode())
+    except (ssl.SSLError, ValueError):  # ValueError: empty
         raise OptionError(f"{name} holds no certificate in PEM form (-----BEGIN CERTIFICATE-----).") from None
 
 
@@ -138,11 +139,9 @@ def _text(location: str | None, pem: str | None, option: str) -> str | None:
 
 def _read(location: str, name: str) -> str:
     try:
-        return Path(location).read_text()
+        return Path(location).read_text(encoding="utf-8", errors="replace")
     except OSError as error:
         raise OptionError(f"{name}: cannot read {location!r} on this machine: {error.strerror}.") from None
-    except UnicodeDecodeError:
-        raise OptionError(f"{name}: {location!r} is not in PEM form (a text file).") from None
 
 
 def tls_failure(address: object, error: ssl.SSLError) -> WireError:

@@ -7,6 +7,7 @@ import gc
 import struct
 from collections.abc import Awaitable, Callable
 from functools import wraps
+from ssl import SSLContext
 from typing import Any, ParamSpec
 
 from kio.schema.errors import ErrorCode
@@ -72,18 +73,26 @@ class FakeBroker:
             frame without its length (bytes), `Raw` bytes, `HUNG_UP`, or None for no answer. May be a coroutine
             function: requests behind it on the same connection wait, as with Kafka.
         ranges: API key -> the versions that ApiVersions shall claim.
+        tls: the server's half; None for plain TCP.
 
     Attributes:
         requests: all of them but ApiVersions, in order of arrival.
         connections: how many were accepted.
     """
 
-    def __init__(self, answer: Answer | None = None, *, ranges: dict[int, tuple[int, int]] = RANGES) -> None:
+    def __init__(
+        self,
+        answer: Answer | None = None,
+        *,
+        ranges: dict[int, tuple[int, int]] = RANGES,
+        tls: SSLContext | None = None,
+    ) -> None:
         self.answer: Answer = answer or (lambda _: None)
         self.ranges = ranges
         self.requests: list[Any] = []
         self.connections = 0
         self._port = 0
+        self._tls = tls
         self._server: asyncio.Server | None = None
         self._serving: set[asyncio.Task[None]] = set()
 
@@ -96,7 +105,7 @@ class FakeBroker:
         return len(self._serving)
 
     async def start(self) -> None:
-        self._server = await asyncio.start_server(self._accept, "127.0.0.1", self._port)
+        self._server = await asyncio.start_server(self._accept, "127.0.0.1", self._port, ssl=self._tls)
         self._port = self._server.sockets[0].getsockname()[1]
 
     async def stop(self) -> None:

@@ -84,8 +84,8 @@ class Kafka:
         return alive(request)
 
 
-async def connect(broker: FakeBroker, security: Security) -> Connection:
-    return await Connection.open(broker.address, client_id="test", security=security)
+async def connect(broker: FakeBroker, security: Security, **more: Any) -> Connection:
+    return await Connection.open(broker.address, client_id="test", security=security, **more)
 
 
 # ---------------------------------------------------------------------------------------------------- mechanisms
@@ -305,15 +305,23 @@ async def test_a_session_is_renewed_between_85_and_95_percent_of_it() -> None:
 
 @on_a_loop
 async def test_a_parked_request_is_awaited_and_nothing_is_sent_behind_it(at_once: None) -> None:
-    """A broker answers in order, and takes the SaslHandshake that comes first after a parked join."""
+    """A broker answers in order, and takes the SaslHandshake that comes first after a parked join.
+
+    Sent behind it, the handshake would not be answered in its own, much shorter time.
+    """
     kafka = sessions(50, 3_600_000)
-    async with FakeBroker(kafka) as broker, await connect(broker, login()) as connection:
+    async with (
+        FakeBroker(kafka) as broker,
+        await connect(broker, login(), request_timeout_ms=100) as connection,
+    ):
         kafka.parked.clear()
-        parked = asyncio.create_task(connection.call(beat(1)))
+        parked = asyncio.create_task(connection.call(beat(1), timeout_ms=10_000))
         await until(lambda: 1 in kafka.seen)
         await overdue(connection)
-        behind = [asyncio.create_task(connection.call(beat(n))) for n in (2, 3)]
+        behind = [asyncio.create_task(connection.call(beat(n), timeout_ms=10_000)) for n in (2, 3)]
         await until(lambda: connection._renewing)
+        go_on_at_s = asyncio.get_running_loop().time() + 0.2
+        await until(lambda: asyncio.get_running_loop().time() > go_on_at_s)
         kafka.parked.set()
         assert [answer.error_code for answer in await asyncio.gather(parked, *behind)] == [1, 2, 3]
         assert kafka.seen == [*LOGGED_IN, 1, *LOGGED_IN, 2, 3]

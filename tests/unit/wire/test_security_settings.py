@@ -1,0 +1,251 @@
+"""What a user may choose, what is refused and how; TLS contexts; errors that keep what they carry."""
+
+import asyncio
+import ssl
+from dataclasses import fields
+from pathlib import Path
+from typing import Any
+
+import pytest
+import trustme
+from harness.fake_broker import NO_THROTTLE, FakeBroker, on_a_loop, until
+from harness.secured import KEY_PASSWORD, Identity, identity
+from kio.schema.errors import ErrorCode as KioErrorCode
+
+from spark_kgroup.admin.command_config import security_from
+from spark_kgroup.errors import AuthenticationFailed, BrokerError, ConnectionFailed, Disconnected, OptionError
+from spark_kgroup.model import MemberIdentity
+from spark_kgroup.wire import messages, properties
+from spark_kgroup.wire.connection import Connection, _again
+from spark_kgroup.wire.oauth import ClientCredentials, Token
+from spark_kgroup.wire.properties import security_settings
+from spark_kgroup.wire.security import Plaintext, Secured, SecuritySettings, secured
+from spark_kgroup.wire.tls import tls_failure
+
+pytestmark = pytest.mark.filterwarnings("error::ResourceWarning")
+
+SECRET = "hush-hush"
+
+
+@pytest.fixture(scope="module")
+def ca() -> trustme.CA:
+    return trustme.CA()
+
+
+@pytest.fixture(scope="module")
+def client(ca: trustme.CA, tmp_path_factory: pytest.TempPathFactory) -> Identity:
+    return identity(ca.issue_cert("client@example.org"), tmp_path_factory.mktemp("client"), "client")
+
+
+def tls(**more: Any) -> ssl.SSLContext:
+    context = secured(SecuritySettings(protocol="SSL", **more)).ssl_context()
+    assert context is not None
+    return context
+
+
+# -------------------------------------------------------------------------------------------------------- choices
+
+
+def test_no_secret_is_shown() -> None:
+    """Every text that may hold one: what stays visible is listed here."""
+    shown = repr(SecuritySettings(**{field.name: f"{SECRET}-{field.name}" for field in fields(SecuritySettings)}))
+    visible = {"protocol", "mechanism", "username", "verify_certificate", "verify_hostname"}
+    visible |= {"ca_location", "certificate_location", "key_location"}
+    assert {field.name for field in fields(SecuritySettings) if f"{SECRET}-{field.name}" in shown} == visible
+
+
+def test_plaintext_needs_nothing() -> None:
+    assert isinstance(secured(SecuritySettings()), Plaintext)
+
+
+@pytest.mark.parametrize(
+    ("chosen", "told"),
+    [
+        ({"protocol": "TLS"}, r"kafka\.security\.protocol is 'TLS': it is one of PLAINTEXT, SSL"),
+        ({"protocol": "SASL_SSL"}, r"kafka\.sasl\.mechanism is missing: .* PLAIN, SCRAM-SHA-256"),
+        ({"protocol": "SASL_SSL", "mechanism": "GSSAPI"}, r"kafka\.sasl\.mechanism is 'GSSAPI'"),
+        ({"protocol": "SASL_SSL", "mechanism": "PLAIN", "password": SECRET}, r"kafka\.sasl\.username is missing"),
+        ({"protocol": "SASL_SSL", "mechanism": "SCRAM-SHA-512", "username": "u"}, r"kafka\.sasl\.password is missing"),
+        ({"protocol": "SASL_SSL", "mechanism": "OAUTHBEARER"}, r"OAUTHBEARER needs tokens: .*method=oidc"),
+        ({"protocol": "SSL", "ca_location": "/no/such.pem"}, r"kafka\.ssl\.ca\.location: cannot read '/no/such\.pem'"),
+        ({"protocol": "SSL", "ca_pem": "x"}, r"kafka\.ssl\.ca\.pem holds no certificate in PEM form"),
+        ({"protocol": "SSL", "ca_pem": ""}, r"kafka\.ssl\.ca\.pem holds no certificate in PEM form"),
+        ({"protocol": "SSL", "key_pem": SECRET}, r"kafka\.ssl\.key is given without its certificate"),
+        ({"protocol": "SSL", "certificate_pem": SECRET}, r"do not hold a certificate and its private key in PEM form"),
+        ({"protocol": "SSL", "key_location": "/no/key"}, r"kafka\.ssl\.key\.location: cannot read '/no/key'"),
+    ],
+)
+def test_what_cannot_be_is_refused_with_the_option_and_the_fix(chosen: dict[str, Any], told: str) -> None:
+    with pytest.raises(OptionError, match=told) as error:
+        secured(SecuritySettings(**chosen))
+    assert SECRET not in str(error.value)
+
+
+def test_a_store_that_is_not_text_is_refused(tmp_path: Path) -> None:
+    store = tmp_path / "store.p12"
+    store.write_bytes(bytes(range(256)))
+    with pytest.raises(OptionError, match=r"PEM form: .*openssl pkcs12 -in store\.p12 -nodes"):
+        tls(certificate_location=str(store))
+    with pytest.raises(OptionError, match=r"kafka\.ssl\.ca\.location holds no certificate in PEM form"):
+        tls(ca_location=str(store))
+
+
+@pytest.mark.parametrize(
+    ("password", "told"),
+    [(None, "is missing, but the key is encrypted"), ("wrong", "does not open the key")],
+)
+def test_an_encrypted_key_needs_its_password_and_never_asks_the_terminal(
+    client: Identity, password: str | None, told: str
+) -> None:
+    pair = {"certificate_pem": client.certificate_pem, "key_pem": client.encrypted_key_pem}
+    with pytest.raises(OptionError, match=rf"kafka\.ssl\.key\.password {told}"):
+        tls(**pair, key_password=password)
+    tls(**pair, key_password=KEY_PASSWORD)
+
+
+def test_a_key_must_fit_its_certificate(ca: trustme.CA, client: Identity, tmp_path: Path) -> None:
+    other = identity(ca.issue_cert("other@example.org"), tmp_path, "other")
+    with pytest.raises(OptionError, match=r"kafka\.ssl\.key is not the key of kafka\.ssl\.certificate"):
+        tls(certificate_pem=client.certificate_pem, key_pem=other.key_pem)
+
+
+def test_certificate_and_key_may_stand_in_one_file(client: Identity, tmp_path: Path) -> None:
+    """As in Java's PEM key stores; and nothing of it stays in the folder for temporary files."""
+    (tmp_path / "both.pem").write_text(client.key_pem + client.certificate_pem)
+    tls(certificate_location=str(tmp_path / "both.pem"))
+
+
+def test_what_is_checked(ca: trustme.CA, tmp_path: Path) -> None:
+    pem = ca.cert_pem.bytes().decode()
+    strict = tls(ca_pem=f"# of Ørsted & Søn\n{pem}")
+    assert strict.minimum_version == ssl.TLSVersion.TLSv1_2
+    assert (strict.verify_mode, strict.check_hostname) == (ssl.CERT_REQUIRED, True)
+    assert strict.cert_store_stats()["x509_ca"] == 1, "that CA and no other"
+    any_host = tls(ca_pem=pem, verify_hostname=False)
+    assert (any_host.verify_mode, any_host.check_hostname) == (ssl.CERT_REQUIRED, False)
+    blind = tls(verify_certificate=False)
+    assert (blind.verify_mode, blind.check_hostname) == (ssl.CERT_NONE, False)
+    assert tls(ca_location=str(tmp_path)).cert_store_stats()["x509_ca"] == 0, "a directory is read when it is needed"
+
+
+# ---------------------------------------------------------------------------------------------- librdkafka's names
+
+
+def test_librdkafka_s_properties_make_settings() -> None:
+    text = {
+        name: f"value of {name}"
+        for name in properties.SECURITY_PROPERTIES
+        if not name.startswith(("security", "enable", "https", "sasl.oauth"))
+    }
+    settings = security_settings(
+        {**text, "security.protocol": "sasl_ssl", "enable.ssl.certificate.verification": "false", "client.id": "x"}
+    )
+    assert settings.protocol == "SASL_SSL"
+    assert (settings.verify_certificate, settings.verify_hostname) == (False, False)
+    assert settings.key_password == "value of ssl.key.password"
+    assert {getattr(settings, field.name) for field in fields(settings)} >= set(text.values()) - {
+        "value of ssl.endpoint.identification.algorithm"
+    }
+
+
+def test_oidc_makes_a_token_provider() -> None:
+    oauth = "sasl.oauthbearer"
+    given = {
+        f"{oauth}.method": "oidc",
+        f"{oauth}.token.endpoint.url": "https://idp.example/token",
+        f"{oauth}.client.id": "me",
+        f"{oauth}.client.secret": SECRET,
+        f"{oauth}.scope": "read",
+        f"{oauth}.extensions": "a=1,b=x=y",
+    }
+    provider = security_settings(given).token
+    assert isinstance(provider, ClientCredentials)
+    assert provider.client_secret == SECRET
+    assert provider.extensions == {"a": "1", "b": "x=y"}
+    for name in list(given)[1:4]:
+        with pytest.raises(OptionError, match=rf"kafka\.{name} is missing"):
+            security_settings({key: value for key, value in given.items() if key != name})
+    with pytest.raises(OptionError, match="'a' is not NAME=VALUE"):
+        security_settings({**given, f"{oauth}.extensions": "a"})
+
+
+def test_a_command_config_file_holds_properties(tmp_path: Path) -> None:
+    path = tmp_path / "client.properties"
+    lines = ["# mine", "", " kafka.security.protocol = SASL_PLAINTEXT", "sasl.mechanism=PLAIN", "sasl.username=u"]
+    path.write_text("\n".join([*lines, f"sasl.password={SECRET}="]))
+    assert isinstance(security_from(path), Secured)
+    for line in (f"sasl.pasword={SECRET}", SECRET):
+        path.write_text(f"security.protocol=SSL\n{line}\n")
+        with pytest.raises(OptionError, match=r"line 2 of .* is not NAME=VALUE with one of .* sasl\.password") as told:
+            security_from(path)
+        assert SECRET not in str(told.value)
+    with pytest.raises(OptionError, match="--command-config: cannot read"):
+        security_from(tmp_path / "absent")
+
+
+# ------------------------------------------------------------------------------------------------- errors of TLS
+
+
+def failure(reason: str) -> ssl.SSLError:
+    error = ssl.SSLError(1, f"[SSL: {reason}] told by OpenSSL")
+    error.reason = reason
+    return error
+
+
+@pytest.mark.parametrize(
+    ("reason", "kind", "told"),
+    [
+        (
+            "TLSV13_ALERT_CERTIFICATE_REQUIRED",
+            AuthenticationFailed,
+            "requires a client certificate: set kafka.ssl.cert",
+        ),
+        ("SSLV3_ALERT_CERTIFICATE_EXPIRED", AuthenticationFailed, "our client certificate has expired"),
+        ("TLSV1_ALERT_UNKNOWN_CA", AuthenticationFailed, "does not accept our client certificate"),
+        ("WRONG_VERSION_NUMBER", AuthenticationFailed, "does not speak TLS: check kafka.security.protocol"),
+        ("TLSV1_ALERT_PROTOCOL_VERSION", AuthenticationFailed, "TLS 1.2 or newer is needed"),
+        ("UNEXPECTED_EOF_WHILE_READING", ConnectionFailed, "TLS failed: UNEXPECTED_EOF_WHILE_READING"),
+    ],
+)
+def test_openssl_s_reasons_in_our_words(reason: str, kind: type[Exception], told: str) -> None:
+    error = tls_failure("broker-1:9093", failure(reason))
+    assert type(error) is kind
+    assert str(error).startswith("broker-1:9093: ")
+    assert told in str(error)
+    assert error.retriable is (kind is ConnectionFailed)
+
+
+@on_a_loop
+async def test_requests_and_answers_go_through_tls(ca: trustme.CA) -> None:
+    server = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    ca.issue_cert("127.0.0.1").configure_cert(server)
+    security = secured(SecuritySettings(protocol="SSL", ca_pem=ca.cert_pem.bytes().decode()))
+    large = "x" * 1_000_000
+
+    def answer(request: Any) -> Any:
+        assert request.member_id == large
+        return messages.HeartbeatResponse(throttle_time=NO_THROTTLE, error_code=KioErrorCode(27))
+
+    beat = messages.heartbeat("g", MemberIdentity(instance_id=None, member_id=large))
+    async with FakeBroker(answer, tls=server) as broker:
+        async with await Connection.open(broker.address, client_id="t", security=security) as connection:
+            answers = await asyncio.gather(*(connection.call(beat) for _ in range(5)))
+            assert {answer.error_code for answer in answers} == {27}
+        other = secured(SecuritySettings(protocol="SSL"))
+        with pytest.raises(AuthenticationFailed, match=r"set kafka\.ssl\.ca\.location"):
+            await Connection.open(broker.address, client_id="t", security=other)
+    await until(lambda: asyncio.all_tasks() == {asyncio.current_task()})  # the server's half of that handshake
+
+
+def test_an_error_for_one_more_caller_keeps_what_it_carries() -> None:
+    refused = BrokerError("Heartbeat", 25, "who?")
+    passing = AuthenticationFailed("not yet", retriable=True)
+    for error in (refused, passing, Disconnected("gone")):
+        again = _again(error)
+        assert again is not error
+        assert (type(again), str(again), again.__dict__) == (type(error), str(error), error.__dict__)
+    assert (_again(refused).code, _again(passing).retriable) == (25, True)
+
+
+def test_a_token_s_value_is_not_shown() -> None:
+    assert SECRET not in repr(Token(SECRET, 1.0))
