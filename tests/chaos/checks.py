@@ -28,7 +28,7 @@ class Violation(NamedTuple):
 
 
 def committed_records_are_all_there(evidence: Evidence) -> Iterator[Violation]:
-    """The world itself: what a producer was told to be committed is in the log, what it aborted is not visible there."""
+    """The world itself: what a producer was told to be committed is in the log, and nothing that it aborted."""
     found = {value for records in evidence.topics.values() for value in records.values()}
     missing = evidence.promised - found
     if missing:
