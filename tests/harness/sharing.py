@@ -5,11 +5,14 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterable
 from typing import Self
 
-from confluent_kafka import Consumer, KafkaException, TopicPartition
+from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 from kafka import AsyncConsumerRebalanceListener, KafkaConsumer, OffsetAndMetadata
 from kafka import TopicPartition as KafkaPythonPartition
 from kafka.coordinator.assignors.cooperative_sticky import CooperativeStickyAssignor
+from kafka.errors import IllegalGenerationError, RebalanceInProgressError
 from kafka.errors import KafkaError as KafkaPythonError
+
+_MOVES_ON = (KafkaError.ILLEGAL_GENERATION, KafkaError.REBALANCE_IN_PROGRESS)
 
 
 class _Peer(ABC):
@@ -48,23 +51,31 @@ class _Peer(ABC):
 
     def _run(self) -> None:
         try:
-            while not self._stop.is_set():
+            while not (self._stop.is_set() and self._commit_read()):
                 for partition, offset in self._read():
                     self.rows.append((partition, offset))
                     self._positions[partition] = offset + 1
                 if self._commit_each:
                     self._commit_read()
-            self._commit_read()
         except (KafkaException, KafkaPythonError, AssertionError) as failure:
             self.failure = failure  # told to the test by __exit__
         finally:
             self._close()
 
-    def _commit_read(self) -> None:
+    def _commit_read(self) -> bool:
+        """Commit what is read; False if the group moves on in this moment, so that the next read joins it first."""
         positions = self._read_of(self.owned)
         if positions:
-            self._commit(positions)
+            try:
+                self._commit(positions)
+            except (IllegalGenerationError, RebalanceInProgressError):
+                return False
+            except KafkaException as refusal:
+                if refusal.args[0].code() not in _MOVES_ON:
+                    raise
+                return False
             self._committed(positions)
+        return True
 
     def _read_of(self, partitions: Iterable[int]) -> dict[int, int]:
         """Positions among `partitions` that are not committed yet."""
