@@ -257,6 +257,8 @@ class _Unread:
             return  # says less than what came before it
         else:
             self._refused_at = None
+        if not self._last_error:  # the first of this read; the last one is told if it fails
+            log.warning("%s. Trying again, for %.0f s at most.", error.str(), self._stall_timeout_s)
         self._last_error = error.str()
         self._verdict = self._verdict or _verdict(error)
         if error.code() in _UNKNOWN:  # for topic.metadata.propagation.max.ms by now; librdkafka does not say which

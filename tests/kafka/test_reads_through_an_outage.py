@@ -1,0 +1,50 @@
+"""The broker dies in the middle of a read: the read waits for it, says so once, and goes on where it was."""
+
+import logging
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+from harness.kafka import produce
+from harness.waiting import wait_for
+
+from pyspark_kgroup.options import parse
+from pyspark_kgroup.worker import Range, SeatRanges, read_range
+from spark_kgroup.testing import ApacheKafka
+
+RECORDS = 20_000
+
+
+def test_a_read_goes_on_where_it_was(
+    apache_kafka_factory: Callable[..., ApacheKafka], caplog: pytest.LogCaptureFixture
+) -> None:
+    kafka = apache_kafka_factory()
+    kafka.create_topic("large", partitions=1)
+    produce(kafka.bootstrap_servers, "large", RECORDS, partitions=1, size=1_000)
+    reading = read_range(little_ahead(kafka.bootstrap_servers))
+    with caplog.at_level(logging.WARNING, "pyspark_kgroup.worker"):
+        offsets = next(reading)["offset"].to_pylist()
+        kafka.nodes[0].kill()
+        assert len(offsets) < RECORDS / 2, "the better part is still to be read"
+        with ThreadPoolExecutor(1) as executor:
+            rest = executor.submit(list, reading)
+            wait_for(lambda: caplog.records or rest.done(), "a word about it")
+            kafka.nodes[0].restart()
+            offsets += [offset for batch in rest.result(120) for offset in batch["offset"].to_pylist()]
+    assert offsets == list(range(RECORDS))
+    (told,) = caplog.records
+    assert "Trying again, for 300 s at most" in told.getMessage()
+
+
+def little_ahead(bootstrap: str) -> SeatRanges:
+    """The whole topic, by a consumer that fetches little ahead."""
+    options = parse(
+        {
+            "kafka.bootstrap.servers": bootstrap,
+            "kafka.group.id": "unused",
+            "subscribe": "large",
+            "kafka.queued.max.messages.kbytes": "1024",
+            "kafka.queued.min.messages": "100",
+        }
+    )
+    return SeatRanges(seat="s", ranges=(Range("large", 0, 0, RECORDS),), consumer_config=options.consumer_config())
