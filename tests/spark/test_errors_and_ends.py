@@ -8,11 +8,13 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable
+from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
-from harness.kafka import produce
-from harness.stream import Collected, await_rows, options, start
+from harness.kafka import contents, produce
+from harness.strangers import GARBAGE, Listener, Proxy, Stranger, garbage_in_a_frame, http
+from harness.stream import Collected, assert_exactly, await_rows, options, start
 from harness.waiting import wait_for
 from pyspark.sql import SparkSession
 
@@ -75,6 +77,59 @@ def assert_one_clear_error(spark: SparkSession, read: dict[str, str], tmp_path: 
     query = start(spark, read, tmp_path / "cp", Collected())
     with pytest.raises(Exception, match=r"kafka\.bootstrap\.servers"):
         query.awaitTermination(60)
+
+
+@pytest.mark.parametrize("stranger", [http, garbage_in_a_frame, None], ids=["http", "garbage", "unresolvable"])
+def test_a_wrong_address_loses_nothing(
+    spark: SparkSession,
+    apache_kafka: ApacheKafka,
+    new_topic: NewTopic,
+    group: str,
+    tmp_path: Path,
+    stranger: Stranger | None,
+) -> None:
+    topic, server = new_topic(2), apache_kafka.bootstrap_servers
+    read = options(server, topic, group)
+    collected = Collected()
+    produce(server, topic, 20, partitions=2)
+    query = start(spark, read, tmp_path / "cp", collected)
+    await_rows(query, collected, 20)
+    query.stop()
+    produce(server, topic, 20, partitions=2, first=20)
+    with nullcontext() if stranger is None else Listener(stranger) as listener:
+        wrong = listener.address if listener else "no-such-host.invalid:9092"
+        assert_one_clear_error(spark, {**read, "kafka.bootstrap.servers": wrong}, tmp_path)
+    query = start(spark, read, tmp_path / "cp", collected)  # the same checkpoint, with the option corrected
+    await_rows(query, collected, 40)
+    query.stop()
+    assert_exactly(collected, contents(server, topic))
+
+
+def test_a_broker_that_talks_garbage_for_a_while_is_waited_for(
+    spark: SparkSession, apache_kafka_factory: Callable[..., ApacheKafka], group: str, tmp_path: Path
+) -> None:
+    with Proxy() as proxy:
+        kafka = apache_kafka_factory(server_properties={"advertised.listeners": f"PLAINTEXT://{proxy.address}"})
+        proxy.broker_port = kafka.nodes[0].port
+        kafka.create_topic("topic", partitions=4)
+        produce(proxy.address, "topic", 40, partitions=4)
+        collected = Collected()
+        query = start(spark, options(proxy.address, "topic", group), tmp_path / "cp", collected)
+        await_rows(query, collected, 40)
+        proxy.talk_garbage()
+        wait_for(lambda: proxy.garbled >= 5 * len(GARBAGE) or query.exception(), "garbage of every kind", 120)
+        proxy.relay_again()
+        produce(proxy.address, "topic", 40, partitions=4, first=40)
+        await_rows(query, collected, 80, 120)
+        assert query.isActive
+        assert_exactly(collected, contents(proxy.address, "topic"))
+        # A query that waits for its brokers can be stopped at once all the same.
+        garbled = proxy.garbled
+        proxy.talk_garbage()
+        wait_for(lambda: proxy.garbled >= garbled + 5 * len(GARBAGE), "a query that waits", 120)
+        began = time.monotonic()
+        query.stop()
+        assert time.monotonic() - began < 30
 
 
 def runners() -> set[int]:

@@ -1,0 +1,1 @@
+"""A soak: what stays behind after thousands of tiny batches."""

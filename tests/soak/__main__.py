@@ -1,0 +1,144 @@
+"""Thousands of tiny batches through Spark: does anything that they use grow?
+
+`make soak BATCHES=10000` prints what the driver's stream reader and the Python workers have at twenty moments, and
+exits with 1 if something leaks.
+
+Memory is judged by the line through the moments after the first fifth (caches and arenas fill up before): what it rises
+in the whole run, as far as that is more than its own scatter, is the leak. Files, sockets and threads are counted.
+"""
+
+import argparse
+import os
+import sys
+import tempfile
+import time
+from pathlib import Path
+from statistics import fmean
+from uuid import uuid4
+
+from harness.processes import STREAM_READER, WORKERS, Use, spark_processes, use_of
+from harness.stream import options, start
+from harness.trickle import Trickle
+from harness.waiting import wait_for
+from pyspark.sql import DataFrame, SparkSession
+
+from spark_kgroup.testing import ApacheKafka
+
+MOMENTS = 20
+WARM_UP = 0.2
+"""Part of the run that memory may use to fill caches."""
+
+LEAK_BYTES_A_BATCH = 4096
+"""What counts as a leak: less could not be told from scatter in 1,500 batches, and is 40 MB in 10,000."""
+
+SPARE = 3
+"""Files, sockets and threads that may come and go."""
+
+
+class Counting:
+    """A sink that counts batches and rows."""
+
+    def __init__(self) -> None:
+        self.batches = 0
+        self.rows = 0
+
+    def __call__(self, frame: DataFrame, _: int) -> None:
+        self.rows += frame.count()
+        self.batches += 1
+
+
+def largest(pids: set[int]) -> Use:
+    """The largest of each number: workers come and go, and what leaks shows in the oldest."""
+    uses = [use for pid in pids if (use := use_of(pid)) is not None]
+    return Use(*(max(getattr(use, name) for use in uses) for name in Use.__dataclass_fields__))
+
+
+def rise_of(points: list[tuple[int, int]]) -> tuple[float, float]:
+    """Slope of the line through the points, and half the width of its 95 % interval."""
+    mean_x, mean_y = fmean(x for x, _ in points), fmean(y for _, y in points)
+    spread = sum((x - mean_x) ** 2 for x, _ in points)
+    slope = sum((x - mean_x) * (y - mean_y) for x, y in points) / spread
+    scatter = sum((y - mean_y - slope * (x - mean_x)) ** 2 for x, y in points) / (len(points) - 2)
+    return slope, 2.1 * (scatter / spread) ** 0.5
+
+
+def leaks(kind: str, moments: list[tuple[int, Use]]) -> list[str]:
+    """What grew that must not."""
+    warm = [(batches, use) for batches, use in moments if batches >= WARM_UP * moments[-1][0]]
+    first, last = warm[0][1], warm[-1][1]
+    found = [
+        f"{kind}: {name} {getattr(first, name)} -> {getattr(last, name)}"
+        for name in ("files", "sockets", "threads")
+        if getattr(last, name) > getattr(first, name) + SPARE
+    ]
+    slope, doubt = rise_of([(batches, use.rss * 1024) for batches, use in warm])
+    print(f"{kind}: memory rises by {slope:,.0f} bytes a batch (+- {doubt:,.0f})")
+    if slope - doubt > LEAK_BYTES_A_BATCH:
+        found.append(f"{kind}: {slope:,.0f} bytes of memory a batch")
+    return found
+
+
+def run(spark: SparkSession, kafka: ApacheKafka, batches: int, folder: Path) -> dict[str, list[tuple[int, Use]]]:
+    topic, sink, seen = f"soak-{uuid4().hex[:8]}", Counting(), {"reader": [], "worker": []}
+    kafka.create_topic(topic, partitions=2)
+    read = options(kafka.bootstrap_servers, topic, topic)
+    with Trickle(kafka.bootstrap_servers, topic):
+        query = start(spark, read, folder / "checkpoint", sink, trigger={"processingTime": "0 seconds"})
+        for moment in range(1, MOMENTS + 1):
+            due = batches * moment // MOMENTS
+            wait_for(lambda due=due: sink.batches >= due or query.exception(), f"batch {due}", batches * 10, 0.2)
+            if query.exception() is not None:
+                raise query.exception()
+            for kind, pids in (("reader", spark_processes(STREAM_READER)), ("worker", spark_processes(WORKERS))):
+                seen[kind].append((sink.batches, largest(pids)))
+                show(kind, *seen[kind][-1])
+        query.stop()
+    print(f"{sink.batches} batches, {sink.rows} rows")
+    return seen
+
+
+def show(kind: str, batches: int, use: Use) -> None:
+    print(
+        f"{time.strftime('%H:%M:%S')} {batches:7,} batches  {kind:7} {use.rss / 1024:7.1f} MiB  "
+        f"{use.files:3} files  {use.sockets:3} sockets  {use.threads:3} threads",
+        flush=True,
+    )
+
+
+def table(seen: dict[str, list[tuple[int, Use]]]) -> None:
+    print("\n| | 10 % | 50 % | 100 % |\n|---|---|---|---|")
+    for kind, moments in seen.items():
+        at = [moments[round(MOMENTS * part) - 1][1] for part in (0.1, 0.5, 1.0)]
+        print(f"| {kind}: memory, MiB | " + " | ".join(f"{use.rss / 1024:.1f}" for use in at) + " |")
+        for name in ("files", "sockets", "threads"):
+            print(f"| {kind}: {name} | " + " | ".join(str(getattr(use, name)) for use in at) + " |")
+    print()
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--batches", type=int, default=10_000)
+    batches = parser.parse_args().batches
+    os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
+    os.environ["PYTHONSAFEPATH"] = "1"  # what is soaked is the wheel
+    with tempfile.TemporaryDirectory() as folder, ApacheKafka() as kafka:
+        spark = (
+            SparkSession.builder.master("local[2]")
+            .config("spark.ui.enabled", "false")
+            .config("spark.driver.host", "127.0.0.1")
+            .config("spark.driver.bindAddress", "127.0.0.1")
+            .getOrCreate()
+        )
+        spark.sparkContext.setLogLevel("ERROR")
+        try:
+            seen = run(spark, kafka, batches, Path(folder))
+        finally:
+            spark.stop()
+    table(seen)
+    found = [leak for kind, moments in seen.items() for leak in leaks(kind, moments)]
+    print("\n".join(f"LEAK {leak}" for leak in found) or "nothing leaks")
+    return 1 if found else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

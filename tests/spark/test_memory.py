@@ -1,0 +1,181 @@
+"""What a batch takes in memory, and that many small ones leave nothing behind (the full soak: tests/soak)."""
+
+import gc
+import os
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from confluent_kafka import Producer
+from harness.kafka import produce
+from harness.processes import STREAM_READER, WORKERS, Use, forget_peak, spark_processes, use_of
+from harness.stream import Collected, options, start
+from harness.trickle import Trickle
+from harness.waiting import wait_for
+from pyspark.sql import DataFrame, SparkSession
+
+from pyspark_kgroup.source import DefaultSource
+from spark_kgroup.testing import ApacheKafka
+
+NewTopic = Callable[[int], str]
+
+MIB = 1024  # of a KiB
+
+
+class Counted:
+    """A sink that counts what the query reads, with all of its bytes."""
+
+    def __init__(self) -> None:
+        self.batches: list[tuple[int, int]] = []
+
+    def __call__(self, frame: DataFrame, _: int) -> None:
+        rows, size = frame.selectExpr("count(*)", "coalesce(sum(length(value)), 0)").collect()[0]
+        self.batches.append((rows, size))
+
+
+def read_all(spark: SparkSession, server: str, topic: str, checkpoint: Path) -> list[tuple[int, int]]:
+    counted = Counted()
+    read = options(server, topic, f"group-of-{topic}")
+    query = start(spark, read, checkpoint, counted, trigger={"availableNow": True})
+    assert query.awaitTermination(300)
+    return [batch for batch in counted.batches if batch[0]]
+
+
+def test_a_gigabyte_in_one_batch_keeps_workers_small(
+    spark: SparkSession, apache_kafka: ApacheKafka, new_topic: NewTopic, tmp_path: Path
+) -> None:
+    small, large = new_topic(4), new_topic(8)
+    server = apache_kafka.bootstrap_servers
+    produce_kilobytes(server, large, 1_000_000, partitions=8)
+    produce(server, small, 100, partitions=4)
+    read_all(spark, server, small, tmp_path / "small")
+    idle = {pid: use.rss for pid in spark_processes(WORKERS) if (use := use_of(pid))}
+    for pid in idle:
+        forget_peak(pid)
+    with watched(WORKERS) as peaks:
+        assert read_all(spark, server, large, tmp_path / "large") == [(1_000_000, 1_000_000_000)]
+    apache_kafka.admin.delete_topics([large])[large].result(30)
+    above = max(peaks.values()) - min(idle.values())
+    print(f"idle {min(idle.values()) // MIB} MiB, at most {above // MIB} MiB above in {len(peaks)} workers")
+    assert above < 300_000_000 / 1024
+
+
+def produce_kilobytes(server: str, topic: str, count: int, *, partitions: int) -> None:
+    """Values of 1,000 bytes that do not compress, as fast as it goes."""
+    producer = Producer({"bootstrap.servers": server, "linger.ms": 20, "queue.buffering.max.kbytes": 262_144})
+    noise = os.urandom(1_000_000)
+    for index in range(count):
+        begin = index * 997 % 999_000
+        while True:
+            try:
+                producer.produce(topic, value=noise[begin : begin + 1_000], partition=index % partitions)
+                break
+            except BufferError:
+                producer.poll(0.1)
+    assert producer.flush(120) == 0
+
+
+@contextmanager
+def watched(kind: str) -> Iterator[dict[int, int]]:
+    """The largest peak of each process of this kind that lived meanwhile, in KiB."""
+    peaks: dict[int, int] = {}
+    done = threading.Event()
+
+    def watch() -> None:
+        while not done.wait(0.1):
+            for pid in spark_processes(kind):
+                if (use := use_of(pid)) is not None:
+                    peaks[pid] = max(peaks.get(pid, 0), use.peak)
+
+    watching = threading.Thread(target=watch, name="watching")
+    watching.start()
+    try:
+        yield peaks
+    finally:
+        done.set()
+        watching.join(30)
+
+
+WARM, BATCHES = 40, 120
+"""Batches until everything is allocated that stays, and until the end. What leaks once a batch leaks 80 times."""
+
+
+def test_tiny_batches_leave_nothing_behind(
+    spark: SparkSession, apache_kafka: ApacheKafka, new_topic: NewTopic, group: str, tmp_path: Path
+) -> None:
+    topic, server = new_topic(2), apache_kafka.bootstrap_servers
+    collected = Collected()
+    before = spark_processes(STREAM_READER)
+    with Trickle(server, topic):
+        query = start(
+            spark, options(server, topic, group), tmp_path / "cp", collected, trigger={"processingTime": "0 seconds"}
+        )
+        uses: list[dict[str, Use]] = []
+        for batches in (WARM, BATCHES):
+            wait_for(lambda n=batches: len(collected.batches) >= n or query.exception(), f"{batches} batches", 240)
+            uses.append(uses_now(spark_processes(STREAM_READER) - before))
+        query.stop()
+    warm, end = uses
+    print(f"after {WARM} batches: {warm}\nafter {BATCHES}: {end}")
+    for kind in warm:
+        assert end[kind].files <= warm[kind].files + 3
+        assert end[kind].sockets <= warm[kind].sockets + 2
+        assert end[kind].threads <= warm[kind].threads + 2
+        assert end[kind].rss <= warm[kind].rss + 16 * MIB  # 200 KiB a batch; the soak is finer
+
+
+def uses_now(readers: set[int]) -> dict[str, Use]:
+    """The largest of each kind: workers come and go."""
+    kinds = {"reader": readers, "worker": spark_processes(WORKERS)}
+    found = {kind: [use for pid in pids if (use := use_of(pid))] for kind, pids in kinds.items()}
+    return {kind: largest(uses) for kind, uses in found.items()}
+
+
+def largest(uses: list[Use]) -> Use:
+    return Use(*(max(getattr(use, name) for use in uses) for name in Use.__dataclass_fields__))
+
+
+def test_boundaries_and_reads_keep_no_objects(apache_kafka: ApacheKafka, new_topic: NewTopic, group: str) -> None:
+    # Without Spark in between a leak shows to the object.
+    topic, server = new_topic(2), apache_kafka.bootstrap_servers
+    produce(server, topic, 20, partitions=2)
+    source = DefaultSource(options(server, topic, group))
+    reader = source.streamReader(source.schema())
+    try:
+        first = reader.initialOffset()
+        start = wait_for(lambda: changed(first, reader.latestOffset(first)), "an offset")
+        tickets = reader.partitions(first, start)
+        assert tickets
+
+        def cycles(boundaries: int, reads: int) -> tuple[int, int, int]:
+            for _ in range(boundaries):
+                assert reader.latestOffset(start) == start
+            for index in range(reads):
+                assert sum(batch.num_rows for batch in reader.read(tickets[index % len(tickets)])) == 10
+            gc.collect()
+            use = use_of(os.getpid())
+            assert use is not None
+            return len(gc.get_objects()), use.files, use.threads
+
+        start = settled(reader, start)
+        cycles(500, 20)
+        objects, files, threads = cycles(500, 20)
+        after = cycles(3_000, 60)
+        print(f"objects {objects} -> {after[0]}, files {files} -> {after[1]}, threads {threads} -> {after[2]}")
+        assert after[0] - objects < 1_000  # 3,000 boundaries, 60 reads: less than one for each boundary
+        assert after[1] <= files + 2
+        assert after[2] <= threads + 2
+    finally:
+        reader.stop()
+
+
+def changed(before: dict[str, object], after: dict[str, object]) -> dict[str, object] | None:
+    return after if after != before else None
+
+
+def settled(reader: object, start: dict[str, object]) -> dict[str, object]:
+    """The offset after which there is nothing new."""
+    while (after := reader.latestOffset(start)) != start:
+        start = after
+    return start

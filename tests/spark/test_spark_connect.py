@@ -1,0 +1,107 @@
+"""The same query through Spark Connect: rows, progress, and an end that leaves nothing behind."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pyarrow.parquet as parquet
+from harness.kafka import contents, produce
+from harness.stream import options
+from harness.waiting import wait_for
+
+from spark_kgroup.testing import ApacheKafka
+
+APPLICATION = """
+import json, sys
+from pyspark.sql import SparkSession
+from pyspark.sql.connect.session import SparkSession as Connected
+folder, read = sys.argv[1], json.loads(sys.argv[2])
+spark = SparkSession.builder.remote("local[2]").config("spark.connect.grpc.binding.port", "0").getOrCreate()
+assert isinstance(spark, Connected)
+frame = spark.readStream.format("kgroup").options(**read).load()
+query = (
+    frame.writeStream.format("parquet").option("checkpointLocation", f"{folder}/cp").option("path", f"{folder}/rows")
+    .trigger(processingTime="200 milliseconds").start()
+)
+for line in sys.stdin:
+    print(json.dumps(query.recentProgress, default=str), flush=True)
+query.stop()
+spark.stop()
+"""
+
+
+class Connected:
+    """An application of its own: a Connect client, and the local server that it starts."""
+
+    def __init__(self, folder: Path, read: dict[str, str]) -> None:
+        self._errors = (folder / "stderr").open("wb")
+        self.process = subprocess.Popen(
+            [sys.executable, "-c", APPLICATION, str(folder), json.dumps(read)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=self._errors,
+            text=True,
+            start_new_session=True,
+            env={**os.environ, "PYSPARK_PYTHON": sys.executable, "PYTHONSAFEPATH": "1"},
+        )
+
+    def __enter__(self) -> "Connected":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for pid in self.processes():
+            os.kill(pid, signal.SIGKILL)
+        self.process.wait(30)
+        for pipe in (self.process.stdin, self.process.stdout, self._errors):
+            assert pipe is not None
+            pipe.close()
+
+    def progress(self) -> list[dict[str, object]]:
+        assert self.process.stdin is not None
+        assert self.process.stdout is not None
+        self.process.stdin.write("progress\n")
+        self.process.stdin.flush()
+        return json.loads(self.process.stdout.readline())
+
+    def stop(self) -> int:
+        assert self.process.stdin is not None
+        self.process.stdin.close()
+        return self.process.wait(90)
+
+    def processes(self) -> list[int]:
+        found = subprocess.run(["pgrep", "-s", str(self.process.pid)], check=False, capture_output=True, text=True)
+        return [int(pid) for pid in found.stdout.split()]
+
+
+def test_a_query_through_connect_has_the_same_rows(
+    apache_kafka: ApacheKafka, new_topic: Callable[[int], str], group: str, tmp_path: Path
+) -> None:
+    topic, server = new_topic(4), apache_kafka.bootstrap_servers
+    produce(server, topic, 100, partitions=4)
+    with Connected(tmp_path, options(server, topic, group)) as application:
+        wait_for(lambda: len(rows(tmp_path)) == 100 or application.process.poll(), "100 rows", 180, every_s=0.5)
+        produce(server, topic, 100, partitions=4, first=100)
+        wait_for(lambda: len(rows(tmp_path)) == 200 or application.process.poll(), "200 rows", 90, every_s=0.5)
+        sources = [one["sources"] for one in application.progress()]
+        assert sum(source["numInputRows"] for (source,) in sources) == 200
+        wait_for(lambda: {row.lag for row in apache_kafka.describe_group(group)} == {0}, "lag 0", 60, every_s=1)
+        assert application.stop() == 0
+        wait_for(lambda: not application.processes(), "client, server, reader and workers to end", 60)
+    found = rows(tmp_path)
+    assert {(p, o): v for p, o, v in found} == contents(server, topic)
+    assert len(found) == 200
+
+
+def rows(folder: Path) -> list[tuple[int, int, bytes]]:
+    """What the sink's log says is written."""
+    written: list[tuple[int, int, bytes]] = []
+    for log in sorted((folder / "rows" / "_spark_metadata").glob("[0-9]*")):
+        for line in log.read_text().splitlines()[1:]:
+            file = Path(json.loads(line)["path"].removeprefix("file://"))
+            table = parquet.ParquetFile(file).read(["partition", "offset", "value"]).to_pydict()
+            written += zip(table["partition"], table["offset"], table["value"], strict=True)
+    return written
