@@ -5,6 +5,8 @@
 
 PYTHON ?= python3
 SPARK  ?= 4.3.0
+MINUTES ?= 10
+BATCHES ?= 10000
 
 VENV       := .venv
 BIN        := $(VENV)/bin
@@ -12,7 +14,7 @@ SPARK_VENV := .venv-spark-$(SPARK)
 WHEEL_DIR  := .build/wheel
 SOURCES    := $(shell find spark_kgroup datasource -name '*.py' -o -name 'py.typed')
 
-.PHONY: help setup lint format test test-unit test-kafka test-spark wheel demo clean
+.PHONY: help setup lint format test test-unit test-kafka test-spark chaos soak bench wheel demo clean
 
 help:  ## show the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -46,6 +48,18 @@ test-kafka: setup  ## over the wire, against a real Apache Kafka
 # and `pyspark_kgroup` are not on the path of this environment.
 test-spark: $(SPARK_VENV)/.installed  ## Spark with the wheel installed; SPARK=4.0.4 for another PySpark
 	$(SPARK_VENV)/bin/pytest tests/spark
+
+# Long runs, not in CI. They use the wheel and the harness of the tests.
+IN_TESTS = cd tests && PYTHONPATH=. ../$(SPARK_VENV)/bin/python -P
+
+chaos: $(SPARK_VENV)/.installed  ## random faults for MINUTES=10, then a verdict; SEED=7 for the same faults again
+	$(IN_TESTS) -m chaos --minutes $(MINUTES) $(if $(SEED),--seed $(SEED))
+
+bench: $(SPARK_VENV)/.installed  ## the built-in Kafka source and ours, in turn on the same topics (BENCH="--quick")
+	$(IN_TESTS) -m bench $(BENCH)
+
+soak: $(SPARK_VENV)/.installed  ## BATCHES=10000 tiny batches: does anything leak?
+	$(IN_TESTS) -m soak --batches $(BATCHES)
 
 wheel: $(WHEEL_DIR)/.built  ## build the wheel into .build/wheel
 
