@@ -16,7 +16,7 @@ from spark_kgroup.admin.command_config import security_from
 from spark_kgroup.errors import AuthenticationFailed, BrokerError, ConnectionFailed, Disconnected, OptionError
 from spark_kgroup.model import MemberIdentity
 from spark_kgroup.wire import messages, properties
-from spark_kgroup.wire.connection import Connection, _again
+from spark_kgroup.wire.connection import Address, Connection, _again
 from spark_kgroup.wire.oauth import ClientCredentials, Token
 from spark_kgroup.wire.properties import security_settings
 from spark_kgroup.wire.security import Plaintext, Secured, SecuritySettings, secured
@@ -235,6 +235,24 @@ async def test_requests_and_answers_go_through_tls(ca: trustme.CA) -> None:
         with pytest.raises(AuthenticationFailed, match=r"set kafka\.ssl\.ca\.location"):
             await Connection.open(broker.address, client_id="t", security=other)
     await until(lambda: asyncio.all_tasks() == {asyncio.current_task()})  # the server's half of that handshake
+
+
+@on_a_loop
+async def test_a_listener_that_never_answers_our_hello_is_given_up_in_time() -> None:
+    """No broker's TLS: something that accepts and waits."""
+    done = asyncio.Event()
+
+    async def silent(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await done.wait()
+        writer.close()
+
+    async with await asyncio.start_server(silent, "127.0.0.1", 0) as server:
+        address = Address(*server.sockets[0].getsockname())
+        security = secured(SecuritySettings(protocol="SSL"))
+        with pytest.raises(ConnectionFailed, match="did not finish a TLS handshake within 100 ms"):
+            await Connection.open(address, client_id="t", security=security, connect_timeout_ms=100)
+        done.set()
+        await until(lambda: asyncio.all_tasks() == {asyncio.current_task()})
 
 
 def test_an_error_for_one_more_caller_keeps_what_it_carries() -> None:
