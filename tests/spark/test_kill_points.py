@@ -1,0 +1,251 @@
+"""Exactly once, wherever the driver dies: one query is killed at every named point in turn, and started again.
+
+A chain: each restart meets what the last kill left behind. After each kill the sink is compared with the topic; at the
+end every record must have been read once, and the group's lag must be 0.
+"""
+
+import json
+import os
+import signal
+from collections.abc import Callable, Iterable
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Literal
+
+import pytest
+from confluent_kafka import Consumer, ConsumerGroupState, TopicPartition
+from confluent_kafka.admin import ConsumerGroupDescription
+from harness.application import Application, rows
+from harness.kafka import contents, produce
+from harness.sharing import Sharing
+from harness.stream import options
+
+from pyspark_kgroup.checkpoint import EMPTY, Checkpoint
+from pyspark_kgroup.plan import ranges_by_seat
+from spark_kgroup.testing import ApacheKafka
+
+NewTopic = Callable[[int], str]
+Sink = Literal["files", "batches"]
+Places = set[tuple[int, int]]
+"""(partition, offset) of records."""
+
+PARTITIONS = 4
+COMMITTED = {0: 20, 1: 20}
+"""Committed for the group before the query exists: above the end of the query's first batch, which starts at 0."""
+
+
+class Chain:
+    """One query's folder, its topic and its group, from kill to kill."""
+
+    def __init__(self, kafka: ApacheKafka, topic: str, group: str, folder: Path, sink: Sink) -> None:
+        self.kafka, self.topic, self.group, self.folder, self.sink = kafka, topic, group, folder, sink
+        self.server = kafka.bootstrap_servers
+        self.produced = 0
+        self._consumer = Consumer({"bootstrap.servers": self.server, "group.id": group, "enable.auto.commit": False})
+        self._partitions = [TopicPartition(topic, p) for p in range(PARTITIONS)]
+
+    def __enter__(self) -> "Chain":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._consumer.close()
+
+    def application(self, stop_at: str | None = None) -> Application:
+        """The next start. Batches are short, and the session is longer than any restart takes."""
+        more = {"maxOffsetsPerTrigger": 60, "kafka.session.timeout.ms": 600_000}
+        read = options(self.server, self.topic, self.group, **more)
+        return Application(self.folder, read, sink=self.sink, stop_at=stop_at)
+
+    # ---------------------------------------------------------------------------------------------- Kafka
+
+    def produce(self, count: int = 40) -> None:
+        produce(self.server, self.topic, count, partitions=PARTITIONS, first=self.produced)
+        self.produced += count
+
+    def commit(self, offsets: dict[int, int]) -> None:
+        told = [TopicPartition(self.topic, p, offset) for p, offset in offsets.items()]
+        self._consumer.commit(offsets=told, asynchronous=False)
+
+    def committed(self) -> dict[int, int]:
+        """Partition -> the group's committed offset, without those that have none."""
+        return {tp.partition: tp.offset for tp in self._consumer.committed(self._partitions, 30) if tp.offset >= 0}
+
+    def drained(self) -> bool:
+        """Whether the group's lag is 0."""
+        ends = {tp.partition: self._consumer.get_watermark_offsets(tp, 30)[1] for tp in self._partitions}
+        return self.committed() == ends
+
+    def described(self) -> ConsumerGroupDescription:
+        return self.kafka.admin.describe_consumer_groups([self.group])[self.group].result(30)
+
+    # ------------------------------------------------------------------------------------- checkpoint and sink
+
+    def newest(self, log: str) -> int:
+        """The newest batch in one of the checkpoint's logs, -1 if there is none."""
+        folder = self.folder / "checkpoint" / log
+        names = [path.name for path in folder.iterdir()] if folder.exists() else []
+        return max((int(name) for name in names if name.isdecimal()), default=-1)
+
+    def end(self, batch_id: int) -> Checkpoint:
+        """The end of a batch: the last line of its entry in Spark's offset log."""
+        if batch_id < 0:
+            return EMPTY
+        entry = self.folder / "checkpoint" / "offsets" / str(batch_id)
+        return Checkpoint.from_json(json.loads(entry.read_text().splitlines()[-1]))
+
+    def positions(self, log: str) -> dict[int, int]:
+        """How far the query has read, or will, with the newest batch in one of the checkpoint's logs."""
+        return {tp.partition: owned.position for tp, owned in self.end(self.newest(log)).owned.items()}
+
+    def planned(self) -> Places:
+        """All that the newest planned batch reads."""
+        batch_id = self.newest("offsets")
+        plan = ranges_by_seat(self.end(batch_id - 1), self.end(batch_id))
+        return {(tp.partition, o) for ranges in plan.values() for tp, span in ranges.items() for o in range(*span)}
+
+    def check(self, when: str) -> Places:
+        """What the sink holds, after asserting that each record is there once and as the topic has it."""
+        found = rows(self.folder)
+        there = contents(self.server, self.topic)
+        wrong = [row for row in found if there.get((row.partition, row.offset)) != row.value]
+        assert not wrong, f"{when}: not what the topic holds: {wrong[:3]}"
+        return once(((row.partition, row.offset) for row in found), when)
+
+    def check_without_gap(self, when: str) -> None:
+        """As `check`, while nobody else has read: of each partition the sink has all from its beginning on."""
+        found = self.check(when)
+        for partition in range(PARTITIONS):
+            offsets = {offset for p, offset in found if p == partition}
+            assert offsets == set(range(len(offsets))), f"{when}: a gap in partition {partition}"
+
+
+def once(places: Iterable[tuple[int, int]], when: str) -> Places:
+    """`places` as a set; none may be there twice."""
+    seen = list(places)
+    assert len(seen) == len(set(seen)), f"{when}: {len(seen) - len(set(seen))} records were read twice"
+    return set(seen)
+
+
+# ------------------------------------------------------------------- how the world looks at each point
+
+
+def during_adoption(chain: Chain) -> None:
+    assert chain.newest("offsets") == -1
+    assert chain.committed() == COMMITTED
+
+
+def before_read(chain: Chain) -> None:
+    assert chain.newest("offsets") == 0
+    assert chain.newest("commits") == -1
+    assert rows(chain.folder) == []
+    # DECISIONS 5: the first batch lies below what was committed, and the group was told so before it was planned.
+    ends = chain.positions("offsets")
+    assert all(0 < ends[p] < COMMITTED[p] for p in COMMITTED)
+    assert chain.committed() == dict.fromkeys(range(PARTITIONS), 0)
+
+
+def while_reading(chain: Chain) -> None:
+    assert chain.newest("offsets") == 0
+    assert chain.newest("commits") == -1
+    assert rows(chain.folder) == []
+
+
+def after_sink(chain: Chain) -> None:
+    batch_id = chain.newest("offsets")
+    assert chain.newest("commits") == batch_id - 1
+    assert {(r.partition, r.offset) for r in rows(chain.folder) if r.batch_id == batch_id} == chain.planned()
+
+
+def after_commit_log(chain: Chain) -> None:
+    assert chain.newest("commits") == chain.newest("offsets")
+    committed = chain.committed()
+    assert any(committed[p] < position for p, position in chain.positions("commits").items())
+
+
+def during_rebalance(chain: Chain) -> None:
+    assert chain.described().state is ConsumerGroupState.COMPLETING_REBALANCING
+
+
+def after_revoking_sync(chain: Chain) -> None:
+    group = chain.described()
+    assert group.state is ConsumerGroupState.STABLE
+    given = [tp for member in group.members for tp in member.assignment.topic_partitions]
+    assert len(given) == PARTITIONS - 1, "what is taken back is given to nobody yet"
+
+
+REACHED_ALONE: list[tuple[str, Callable[[Chain], None]]] = [
+    ("during adoption", during_adoption),
+    ("before read", before_read),
+    ("while reading", while_reading),
+    ("after sink, before commit log", after_sink),
+    ("after commit log, before group commit", after_commit_log),
+]
+"""Points that a query comes to by itself, each with work left over from the last one."""
+
+
+@pytest.mark.parametrize("sink", ["files", "batches"])
+def test_exactly_once_at_every_kill_point(
+    apache_kafka: ApacheKafka, new_topic: NewTopic, group: str, tmp_path: Path, sink: Sink
+) -> None:
+    with Chain(apache_kafka, new_topic(PARTITIONS), group, tmp_path / sink, sink) as chain:
+        chain.produce(100)
+        chain.commit(COMMITTED)
+        for point, as_described in REACHED_ALONE:
+            with chain.application(point) as application:
+                application.await_stop_point()
+                as_described(chain)
+            chain.check_without_gap(f"killed {point}")
+            chain.produce()
+            if point == "while reading":
+                one_process_is_killed(chain, point)
+        by_others, twice = killed_while_others_join(chain)
+        ours = chain.check("at the end")
+        assert ours | by_others == contents(chain.server, chain.topic).keys(), "at the end: a gap"
+        # A rebalance that the driver does not live to see through gives its partitions away without asking it.
+        assert ours & by_others <= twice, "at the end: read by both, and not the batch that was unfinished"
+
+
+def one_process_is_killed(chain: Chain, point: str) -> None:
+    """Of files the JVM alone, of batches the stream reader alone: the others end by themselves, with an error."""
+    with chain.application(point) as application:
+        application.await_stop_point()
+        os.kill(application.jvm_pid if chain.sink == "files" else application.reader_pid, signal.SIGKILL)
+        application.release()
+        assert application.await_end() != 0, "a part of the application was killed, and it took no notice"
+    chain.check_without_gap(f"one process killed {point}")
+
+
+def killed_while_others_join(chain: Chain) -> tuple[Places, Places]:
+    """The points in a rebalance, with librdkafka consumers that join, read and leave; then everything is read.
+
+    Returns:
+        What the others have read, and what of it the query may have read, too.
+    """
+    first, second = (Sharing(chain.server, chain.group, chain.topic) for _ in range(2))
+    with ExitStack() as others:
+        with chain.application("during rebalance") as application:
+            application.wait_for(chain.drained, "lag 0, after all kills without others")
+            chain.produce(400)  # batches follow each other: the kill meets one
+            others.enter_context(first)
+            application.await_stop_point()
+            during_rebalance(chain)
+        unfinished = chain.planned()
+        chain.check("killed during rebalance")
+        with chain.application("between revoking sync and rejoin") as application:
+            application.wait_for(lambda: first.rows, "the other's share, after the kill during rebalance")
+            others.close()  # it leaves
+            others.enter_context(second)
+            application.await_stop_point()
+            after_revoking_sync(chain)
+        chain.check("killed between revoking sync and rejoin")
+        assert second.owned == set()
+        chain.produce()
+        with chain.application() as application:
+            application.wait_for(lambda: second.rows, "the other's share: the partition without an owner is noticed")
+            application.pause()
+            others.close()  # a rebalance that waits for the query
+            chain.produce()
+            application.resume()
+            application.wait_for(chain.drained, "lag 0 at the end")
+            application.stop()
+    return once(first.rows + second.rows, "by others"), unfinished & set(first.rows)
