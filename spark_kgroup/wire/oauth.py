@@ -80,13 +80,16 @@ class TokenCache:
         self._wall_refresh_at_s = 0.0
         self._fetching: Future[Token] | None = None
 
-    async def token(self) -> Token:
+    async def token(self, *, fresh: bool = False) -> Token:
         """A token that lives; all who ask while one is fetched share it, or its failure.
+
+        Args:
+            fresh: fetch a new one, if one is to be had: a broker has refused the last one.
 
         Raises:
             AuthenticationFailed: none is to be had, and the last one has expired.
         """
-        if self._token is not None and time.time() < self._wall_refresh_at_s:
+        if self._token is not None and time.time() < self._wall_refresh_at_s and not fresh:
             return self._token
         try:
             return self._keep(await self._fetched())

@@ -36,7 +36,9 @@ Exchange = Generator[bytes, bytes, None]
 class Login:
     """One way to log in, as often as a connection needs it. Belongs to one event loop."""
 
-    def __init__(self, mechanism: Mechanism, who: str, check: str, begin: Callable[[], Awaitable[Exchange]]) -> None:
+    def __init__(
+        self, mechanism: Mechanism, who: str, check: str, begin: Callable[[bool], Awaitable[Exchange]]
+    ) -> None:
         self._mechanism = mechanism
         self._who = who
         self._check = check
@@ -53,7 +55,7 @@ class Login:
         """
         start = plain if mechanism == "PLAIN" else partial(scram, mechanism)
 
-        async def begin() -> Exchange:
+        async def begin(_: bool) -> Exchange:
             return start(username, password)
 
         next(start(username, password))  # a user or password that cannot be said is found out now
@@ -65,8 +67,8 @@ class Login:
         """OAUTHBEARER."""
         tokens = TokenCache(provider)
 
-        async def begin() -> Exchange:
-            return oauthbearer(await tokens.token())
+        async def begin(refused: bool) -> Exchange:
+            return oauthbearer(await tokens.token(fresh=refused))
 
         check = "Check the token function, or kafka.sasl.oauthbearer.*, and what the cluster asks of tokens."
         return cls("OAUTHBEARER", "our token", check, begin)
@@ -89,7 +91,7 @@ class Login:
         return lifetime_ms
 
     async def _exchange(self, address: object, send: Send) -> int:
-        exchange = await self._begin()
+        exchange = await self._begin(self._refused_since_s is not None)
         said = next(exchange)
         self._check_handshake(address, await send(messages.sasl_handshake(self._mechanism)))
         while True:

@@ -6,6 +6,7 @@ import hashlib
 import logging
 from collections.abc import Callable
 from datetime import timedelta
+from itertools import count
 from typing import Any
 
 import pytest
@@ -192,6 +193,24 @@ async def test_a_refused_token_is_told_in_the_broker_s_words() -> None:
         with pytest.raises(AuthenticationFailed, match="OAUTHBEARER for our token"):
             await connect(broker, login("OAUTHBEARER", token=lambda: Token("t0ken", FOREVER_S)))
     assert kafka.seen[-1] == b"\x01"
+
+
+@on_a_loop
+async def test_a_refused_token_is_not_shown_again() -> None:
+    """Whoever signs tokens may have changed its key: a token is refused though it lives."""
+    made = count()
+    security = login("OAUTHBEARER", token=lambda: Token(f"t{next(made)}", FOREVER_S))
+    answers = iter([b"", b"", b"revoked", b"", b""])
+    kafka = Kafka(lambda said: refused() if said == b"\x01" else authenticated(next(answers)))
+    async with FakeBroker(kafka) as broker:
+        for let_in in (True, True, False, True, True):
+            if let_in:
+                await (await connect(broker, security)).close()
+            else:
+                with pytest.raises(AuthenticationFailed):
+                    await connect(broker, security)
+    shown = [said.split(b"\x01")[1] for said in kafka.seen if isinstance(said, bytes) and said != b"\x01"]
+    assert shown == [b"auth=Bearer t%d" % n for n in (0, 0, 0, 1, 1)]
 
 
 # -------------------------------------------------------------------------------------------------------- refusals
