@@ -41,7 +41,8 @@ _ARROW_SCHEMA: Final = pa.schema(
 
 _ARROW_SCHEMA_WITH_HEADERS: Final = _ARROW_SCHEMA.append(pa.field("headers", _HEADERS))
 
-_MICROSECONDS_A_MILLISECOND: Final = pa.scalar(1_000, pa.int64())
+_MICROSECONDS_A_MILLISECOND: Final = 1_000
+"""Not an Arrow scalar: to make one, PyArrow imports pandas, half a second of CPU wherever this module is imported."""
 
 
 def arrow_schema(include_headers: bool) -> pa.Schema:
