@@ -56,9 +56,18 @@ class World:
 
     def __enter__(self) -> Self:
         self.kafka.start()
+        try:
+            for topic, partitions in self.partitions.items():
+                self.kafka.create_topic(topic, partitions)
+        except BaseException:
+            self.kafka.stop()
+            raise
+        self._cast()
+        return self
+
+    def _cast(self) -> None:
+        """Everybody who takes part; nobody starts yet."""
         server = self.kafka.bootstrap_servers
-        for topic, partitions in self.partitions.items():
-            self.kafka.create_topic(topic, partitions)
         self.main = self._query("main", 3, MAIN_SESSION_S)
         self.second = self._query("second", 2, SECOND_SESSION_S)
         self.producers = [
@@ -75,7 +84,6 @@ class World:
             self._peers,
             self._cluster,
         ]
-        return self
 
     def _query(self, name: str, members: int, session_s: float) -> Query:
         read = _read(self.kafka.bootstrap_servers, members, session_s, name)
