@@ -95,7 +95,7 @@ def test_a_commit_of_before_a_long_pause_does_not_get_through(
     read = options(server, topic, group, **more)
     point = "after commit log, before group commit"
     with Application(tmp_path, read, sink="batches", stop_at=point) as application:
-        application.await_stop_point(120)
+        application.await_stop_point(300)
         application.pause()
         batch = {(r.partition, r.offset) for r in rows(tmp_path)}
         assert committed(server, group, topic, 4) == all_at(5)

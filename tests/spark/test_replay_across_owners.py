@@ -48,7 +48,7 @@ def test_the_owner_of_the_day_keeps_on_reading(
     server = apache_kafka.bootstrap_servers
     read = from_committed(server, topic, group, 6_000)
     with Application(tmp_path, read, sink="batches", stop_at="while reading") as killed:
-        killed.await_stop_point(120)
+        killed.await_stop_point(300)
         killed.kill()
     planned = (tmp_path / "checkpoint/offsets/0").read_bytes()
     assert killed.batches_done() == 0
