@@ -32,7 +32,8 @@ for name, default in {
     "seats": "4",  # about as many as the executors have cores
     "checkpoint": "/Volumes/main/default/checkpoints/flights",
     "table": "main.default.flight_delays",
-    "security": "PLAINTEXT",
+    "security": "PLAINTEXT",  # or SASL_SSL
+    "ca": "",  # a PEM file that driver and executors see, such as /Volumes/main/default/kafka/ca.pem
 }.items():
     dbutils.widgets.text(name, default)
 
@@ -44,9 +45,8 @@ BOOTSTRAP, TOPIC, GROUP, SEATS, CHECKPOINT, TABLE = (
 
 # Credentials come from a secret scope, never from the notebook:  databricks secrets create-scope kafka
 #
-# THIS VERSION (0.1.0) SPEAKS PLAINTEXT ONLY. It refuses `kafka.security.protocol` with any other value, and every
-# `kafka.sasl.*` and `kafka.ssl.*` option, with an error that says so. TLS and SASL arrive with the next release; the
-# names will be librdkafka's, as here. Until then use a listener that only the cluster's network reaches.
+# The user needs READ on the topic and READ on the group (publishing the flights below: CREATE and WRITE too). Options
+# take librdkafka's names; `kafka.sasl.jaas.config` and PEM stores, as Java clients write them, work as well.
 SECURITY = {}
 if dbutils.widgets.get("security") == "SASL_SSL":
     SECURITY = {
@@ -55,6 +55,8 @@ if dbutils.widgets.get("security") == "SASL_SSL":
         "kafka.sasl.username": dbutils.secrets.get(scope="kafka", key="username"),
         "kafka.sasl.password": dbutils.secrets.get(scope="kafka", key="password"),
     }
+    if dbutils.widgets.get("ca"):  # only if the brokers' certificates are not from a public CA
+        SECURITY["kafka.ssl.ca.location"] = dbutils.widgets.get("ca")
 
 # COMMAND ----------
 

@@ -8,18 +8,22 @@ import sys
 from collections.abc import Callable, Iterator
 from importlib.metadata import version
 from pathlib import Path
-from types import ModuleType
-from typing import Any
+from types import ModuleType, SimpleNamespace
+from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
 import pytest
+from confluent_kafka.admin import AdminClient
 from harness.kafka import produce
+from harness.secured import ALICE, PASSWORDS
 from harness.waiting import wait_for
 from pyspark.sql import SparkSession
 
 from pyspark_kgroup.options import parse
-from spark_kgroup.errors import OptionError
 from spark_kgroup.testing import ApacheKafka
+
+if TYPE_CHECKING:
+    from harness.secured import SecuredKafka
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 TIMEOUT_S = 240
@@ -203,12 +207,25 @@ def test_every_cell_of_the_notebook_compiles() -> None:
     assert NOTEBOOK.startswith("# Databricks notebook source\n")
 
 
-def test_the_notebook_says_what_this_version_refuses() -> None:
-    assert f"THIS VERSION ({version('spark-kgroup')}) SPEAKS PLAINTEXT ONLY" in NOTEBOOK
+def test_the_notebook_installs_this_version() -> None:
     assert f"spark_kgroup-{version('spark-kgroup')}-py3-none-any.whl" in NOTEBOOK
-    options = {"kafka.bootstrap.servers": "h:1", "kafka.group.id": "g", "subscribe": "t"}
-    named = re.findall(r'"(kafka\.(?:security|sasl)\.[a-z.]+)": ', NOTEBOOK)
-    assert len(named) == 4
-    for name in named:
-        with pytest.raises(OptionError, match="only PLAINTEXT"):
-            parse({**options, name: "SASL_SSL"})
+
+
+def test_the_notebook_logs_in_with_what_the_secret_scope_holds(
+    secured_kafka: "SecuredKafka", flights: ModuleType
+) -> None:
+    widgets = {"security": "SASL_SSL", "ca": secured_kafka.ca_location}
+    scopes = {"kafka": {"username": ALICE, "password": PASSWORDS[ALICE]}}
+    dbutils = SimpleNamespace(
+        widgets=SimpleNamespace(get=widgets.__getitem__),
+        secrets=SimpleNamespace(get=lambda scope, key: scopes[scope][key]),
+    )
+    given: dict[str, Any] = {"dbutils": dbutils}
+    (cell,) = (cell for cell in CELLS if "SECURITY = {}" in cell)
+    exec(compile(cell, "databricks.py", "exec"), given)
+    login = given["SECURITY"]
+    asked = {"kafka.bootstrap.servers": "h:1", "kafka.group.id": "g", "subscribe": "t"}
+    assert parse({**asked, **login}).security == {name.removeprefix("kafka."): text for name, text in login.items()}
+    client = flights.client_config(secured_kafka.bootstrap("SASL_SSL"))
+    client |= {name.removeprefix("kafka."): text for name, text in login.items()}
+    assert AdminClient(client).list_topics(timeout=60).brokers
