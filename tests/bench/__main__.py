@@ -144,7 +144,7 @@ class Bench:
             for driver in self._drivers:
                 with console.status(f"{driver.source}: {shape}"):
                     drained = driver.drain(shape.name, shape)
-                console.print(f"{shape}, {driver.source}, {_named(repetition)}: {drained.seconds:.2f} s")
+                console.print(f"{shape}, {driver.source}, {_named(repetition)}: {drained.batches_s:.2f} s")
                 if repetition:
                     found[driver.source].append(drained)
         return found

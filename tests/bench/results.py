@@ -24,6 +24,11 @@ class Drained:
     cpu: Cpu
     phases_ms: Mapping[str, float]
 
+    @property
+    def batches_s(self) -> float:
+        """In Spark's batches: without what comes before the first, such as starting a stream reader's process."""
+        return self.phases_ms["triggerExecution"] / 1000
+
 
 @dataclass(frozen=True, slots=True)
 class Followed:
