@@ -1,6 +1,7 @@
 """The broker dies in the middle of a read: the read waits for it, says so once, and goes on where it was."""
 
 import logging
+import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 
@@ -9,7 +10,9 @@ from harness.kafka import produce
 from harness.waiting import wait_for
 
 from pyspark_kgroup.options import parse
+from pyspark_kgroup.source import DefaultSource
 from pyspark_kgroup.worker import Range, SeatRanges, read_range
+from spark_kgroup.errors import WireError
 from spark_kgroup.testing import ApacheKafka
 
 RECORDS = 20_000
@@ -34,6 +37,37 @@ def test_a_read_goes_on_where_it_was(
     assert offsets == list(range(RECORDS))
     (told,) = caplog.records
     assert "Trying again, for 300 s at most" in told.getMessage()
+
+
+def test_an_outage_is_borne_for_as_long_as_the_option_says(
+    apache_kafka_factory: Callable[..., ApacheKafka],
+) -> None:
+    kafka = apache_kafka_factory()
+    kafka.create_topic("small", partitions=1)
+    produce(kafka.bootstrap_servers, "small", 10, partitions=1)
+    source = DefaultSource(
+        {
+            "kafka.bootstrap.servers": kafka.bootstrap_servers,
+            "kafka.group.id": "group",
+            "subscribe": "small",
+            "startingOffsets": "earliest",
+            "kafka.default.api.timeout.ms": "3000",
+        }
+    )
+    reader = source.streamReader(source.schema())
+    try:
+        start = reader.initialOffset()
+        end = wait_for(lambda: now if (now := reader.latestOffset(start)) != start else None, "an offset")
+        tickets = reader.partitions(start, end)
+        kafka.nodes[0].kill()
+        began = time.monotonic()
+        with pytest.raises(WireError, match=r"kafka\.bootstrap\.servers"):
+            reader.latestOffset(end)
+        with pytest.raises(WireError, match="Nothing came for 3 s"):
+            list(reader.read(tickets[0]))
+        assert 5 <= time.monotonic() - began < 60
+    finally:
+        reader.stop()
 
 
 def little_ahead(bootstrap: str) -> SeatRanges:

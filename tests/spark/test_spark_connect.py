@@ -83,9 +83,9 @@ def test_a_query_through_connect_has_the_same_rows(
     topic, server = new_topic(4), apache_kafka.bootstrap_servers
     produce(server, topic, 100, partitions=4)
     with Connected(tmp_path, options(server, topic, group)) as application:
-        wait_for(lambda: len(rows(tmp_path)) == 100 or application.process.poll(), "100 rows", 180, every_s=0.5)
+        wait_for(lambda: len(rows(tmp_path)) == 100 or application.process.poll(), "100 rows", 300, every_s=0.5)
         produce(server, topic, 100, partitions=4, first=100)
-        wait_for(lambda: len(rows(tmp_path)) == 200 or application.process.poll(), "200 rows", 90, every_s=0.5)
+        wait_for(lambda: len(rows(tmp_path)) == 200 or application.process.poll(), "200 rows", 180, every_s=0.5)
         sources = [one["sources"] for one in application.progress()]
         assert sum(source["numInputRows"] for (source,) in sources) == 200
         wait_for(lambda: {row.lag for row in apache_kafka.describe_group(group)} == {0}, "lag 0", 60, every_s=1)
