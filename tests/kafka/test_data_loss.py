@@ -1,31 +1,35 @@
 """Logs that no longer have what is asked of them, on a real Kafka: an error that says all, or a skip with a warning."""
 
-import json
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
-from typing import Self
 from uuid import uuid4
 
 import pytest
-from confluent_kafka import ConsumerGroupTopicPartitions
+from confluent_kafka import ConsumerGroupTopicPartitions, ElectionType
 from confluent_kafka import TopicPartition as AssignedPartition
+from confluent_kafka.admin import (
+    AlterConfigOpType,
+    ConfigEntry,
+    ConfigResource,
+    OffsetSpec,
+    PartitionMetadata,
+    ResourceType,
+)
 from harness.kafka import produce
+from harness.query import Query
 from harness.waiting import wait_for
 
-from pyspark_kgroup.arrow import spark_schema
-from pyspark_kgroup.checkpoint import EMPTY
 from pyspark_kgroup.options import parse
-from pyspark_kgroup.stream import KgroupStreamReader
 from pyspark_kgroup.worker import Range, SeatRanges, read_range
 from spark_kgroup.errors import DataLoss
 from spark_kgroup.testing import ApacheKafka
 
-NewTopic = Callable[[int], str]
+MakeTopic = Callable[[int], str]
 
 
 @pytest.fixture
-def new_topic(apache_kafka: ApacheKafka) -> NewTopic:
+def new_topic(apache_kafka: ApacheKafka) -> MakeTopic:
     def make(partitions: int) -> str:
         name = f"loss-{uuid4().hex[:8]}"
         apache_kafka.create_topic(name, partitions)
@@ -74,7 +78,7 @@ def assert_loss(
 
 
 def test_records_that_are_deleted_before_they_are_read(
-    apache_kafka: ApacheKafka, new_topic: NewTopic, caplog: pytest.LogCaptureFixture
+    apache_kafka: ApacheKafka, new_topic: MakeTopic, caplog: pytest.LogCaptureFixture
 ) -> None:
     topic = new_topic(2)
     produce(apache_kafka.bootstrap_servers, topic, 200, partitions=2)
@@ -86,7 +90,7 @@ def test_records_that_are_deleted_before_they_are_read(
 
 
 def test_all_records_of_a_range_are_deleted(
-    apache_kafka: ApacheKafka, new_topic: NewTopic, caplog: pytest.LogCaptureFixture
+    apache_kafka: ApacheKafka, new_topic: MakeTopic, caplog: pytest.LogCaptureFixture
 ) -> None:
     topic = new_topic(1)
     produce(apache_kafka.bootstrap_servers, topic, 100, partitions=1)
@@ -99,7 +103,7 @@ def test_all_records_of_a_range_are_deleted(
 
 @pytest.mark.parametrize("first", [3, 5, 10])
 def test_a_log_that_ends_before_the_range_does(
-    apache_kafka: ApacheKafka, new_topic: NewTopic, caplog: pytest.LogCaptureFixture, first: int
+    apache_kafka: ApacheKafka, new_topic: MakeTopic, caplog: pytest.LogCaptureFixture, first: int
 ) -> None:
     topic = new_topic(1)
     produce(apache_kafka.bootstrap_servers, topic, 5, partitions=1)
@@ -110,7 +114,7 @@ def test_a_log_that_ends_before_the_range_does(
 
 
 def test_a_topic_that_is_deleted_does_not_hold_up_the_others(
-    apache_kafka: ApacheKafka, new_topic: NewTopic, caplog: pytest.LogCaptureFixture
+    apache_kafka: ApacheKafka, new_topic: MakeTopic, caplog: pytest.LogCaptureFixture
 ) -> None:
     gone, there = new_topic(1), new_topic(1)
     for topic in (gone, there):
@@ -122,7 +126,7 @@ def test_a_topic_that_is_deleted_does_not_hold_up_the_others(
 
 
 def test_a_partition_that_its_new_topic_does_not_have(
-    apache_kafka: ApacheKafka, new_topic: NewTopic, caplog: pytest.LogCaptureFixture
+    apache_kafka: ApacheKafka, new_topic: MakeTopic, caplog: pytest.LogCaptureFixture
 ) -> None:
     topic = new_topic(1)
     produce(apache_kafka.bootstrap_servers, topic, 50, partitions=1)
@@ -134,79 +138,23 @@ def test_a_partition_that_its_new_topic_does_not_have(
 # ------------------------------------------------------------------------------------- driver and executors
 
 
-class Query:
-    """The source as Spark drives it, without Spark: offsets travel as JSON, a batch is done when it is read.
+def failure_of(query: Query) -> str:
+    """Trigger until the query fails for data loss, and what it says."""
 
-    Attributes:
-        rows: (topic, partition) -> the values read, in order.
-    """
+    def failed() -> str:
+        try:
+            query.settle()
+        except DataLoss as loss:
+            return str(loss)
+        return ""
 
-    def __init__(self, kafka: ApacheKafka, group: str, topics: str, **more: str) -> None:
-        self._options = {
-            "kafka.bootstrap.servers": kafka.bootstrap_servers,
-            "kafka.group.id": group,
-            "subscribe": topics,
-            "members": "1",
-            "startingOffsets": "earliest",
-            "kafka.session.timeout.ms": "30000",
-            "kafka.heartbeat.interval.ms": "500",
-            "kafka.metadata.max.age.ms": "500",
-            **more,
-        }
-        self.rows: dict[tuple[str, int], list[int]] = {}
-        self.durable = json.dumps(EMPTY.to_json())
-        self.planned = ""
+    return wait_for(failed, "data loss to be noticed", 30)
 
-    def __enter__(self) -> Self:
-        self._reader = KgroupStreamReader(self._options, spark_schema(False))
-        return self
 
-    def __exit__(self, *_: object) -> None:
-        self._reader.stop()
-
-    def plan(self) -> bool:
-        """Plan the next batch; whether there is one."""
-        self.planned = json.dumps(self._reader.latestOffset(json.loads(self.durable)))
-        return self.planned != self.durable
-
-    def run(self) -> None:
-        """Read what is planned, and call it done."""
-        for ticket in self._reader.partitions(json.loads(self.durable), json.loads(self.planned)):
-            for batch in self._reader.read(ticket):
-                for row in batch.select(["topic", "partition", "value"]).to_pylist():
-                    self.rows.setdefault((row["topic"], row["partition"]), []).append(int(row["value"]))
-        self.durable = self.planned
-
-    def read(self, topic: str, count: int, partition: int = 0) -> list[int]:
-        """Trigger until `count` records of a partition have been read; returns the last ones."""
-
-        def enough() -> bool:
-            if self.plan():
-                self.run()
-            return len(self.rows.get((topic, partition), ())) >= count
-
-        wait_for(enough, f"{count} records of {topic}-{partition}", 60)
-        return self.rows[topic, partition]
-
-    def settle(self) -> None:
-        """Trigger until there is nothing left to do."""
-        for _ in range(50):
-            if not self.plan():
-                return
-            self.run()
-        raise AssertionError("there is always another batch")
-
-    def fail(self) -> str:
-        """Trigger until the query fails for data loss, and what it says."""
-
-        def failed() -> str:
-            try:
-                self.settle()
-            except DataLoss as loss:
-                return str(loss)
-            return ""
-
-        return wait_for(failed, "data loss to be noticed", 30)
+def again(query: Query, **more: str) -> Query:
+    """The same query in its next run, with some options changed."""
+    query.options |= more
+    return query
 
 
 def committed(kafka: ApacheKafka, group: str, topic: str, partition: int = 0) -> int | None:
@@ -221,35 +169,29 @@ def group() -> str:
     return f"loss-{uuid4().hex[:8]}"
 
 
-def test_a_query_whose_records_are_deleted(apache_kafka: ApacheKafka, new_topic: NewTopic, group: str) -> None:
+def test_a_query_whose_records_are_deleted(apache_kafka: ApacheKafka, new_topic: MakeTopic, group: str) -> None:
     topic, server = new_topic(1), apache_kafka.bootstrap_servers
-    with Query(apache_kafka, group, topic) as query:
+    with Query(apache_kafka.bootstrap_servers, group, topic) as query:
         produce(server, topic, 10, partitions=1)
         query.read(topic, 10)
         produce(server, topic, 90, partitions=1, first=10)
         delete_records(apache_kafka, topic, 0, 40)
-        assert f"Offsets 10 on of {topic}-0 were still to be read, but the log has 40 to 99" in query.fail()
+        assert f"Offsets 10 on of {topic}-0 were still to be read, but the log has 40 to 99" in failure_of(query)
         assert committed(apache_kafka, group, topic) == 10
-    with go_on(query, failOnDataLoss="false"):
+    with again(query, failOnDataLoss="false"):
         assert query.read(topic, 70) == [*range(10), *range(40, 100)]
         query.settle()
         assert committed(apache_kafka, group, topic) == 100
-    with go_on(query, failOnDataLoss="true"):  # one start with false is enough
+    with again(query, failOnDataLoss="true"):  # one start with false is enough
         produce(server, topic, 5, partitions=1, first=100)
         assert query.read(topic, 75)[-5:] == list(range(100, 105))
 
 
-def go_on(query: Query, **more: str) -> Query:
-    """The same query in a new process, from its checkpoint."""
-    query._options |= more
-    return query
-
-
 def test_a_query_whose_topic_is_deleted_and_comes_back(
-    apache_kafka: ApacheKafka, new_topic: NewTopic, group: str
+    apache_kafka: ApacheKafka, new_topic: MakeTopic, group: str
 ) -> None:
     gone, there, server = new_topic(2), new_topic(1), apache_kafka.bootstrap_servers
-    with Query(apache_kafka, group, f"{gone},{there}") as query:
+    with Query(apache_kafka.bootstrap_servers, group, f"{gone},{there}") as query:
         produce(server, gone, 20, partitions=2)
         produce(server, there, 10, partitions=1)
         query.read(gone, 10)
@@ -257,36 +199,38 @@ def test_a_query_whose_topic_is_deleted_and_comes_back(
         query.settle()
         delete_topic(apache_kafka, gone)
         produce(server, there, 5, partitions=1, first=10)
-        told = query.fail()
+        told = failure_of(query)
         assert f"Offsets 10 on of {gone}-0 were still to be read, but the partition does not exist any more" in told
         assert "1 more partitions" in told
         wait_for(lambda: committed(apache_kafka, group, gone) is None, "Kafka to forget the group's offset")
-    with go_on(query, failOnDataLoss="false"):
+    with again(query, failOnDataLoss="false"):
         assert query.read(there, 15) == list(range(15))
         apache_kafka.create_topic(gone, 2)
         produce(server, gone, 60, partitions=2, first=1000)
         assert query.read(gone, 40) == [*range(0, 20, 2), *range(1000, 1060, 2)]
         query.settle()
         assert committed(apache_kafka, group, gone) == 30
-    with go_on(query, failOnDataLoss="true"):
+    with again(query, failOnDataLoss="true"):
         produce(server, gone, 2, partitions=2, first=2000)
         assert query.read(gone, 41)[-1] == 2000
 
 
 @pytest.mark.parametrize(("partitions", "records"), [(2, 5), (2, 50), (1, 50)], ids=["fewer", "more", "one partition"])
 def test_a_query_whose_topic_is_created_anew(
-    apache_kafka: ApacheKafka, new_topic: NewTopic, group: str, partitions: int, records: int
+    apache_kafka: ApacheKafka, new_topic: MakeTopic, group: str, partitions: int, records: int
 ) -> None:
     """By the id, not by the offsets: the new topic may have all that the position points to."""
     topic, server = new_topic(2), apache_kafka.bootstrap_servers
-    with Query(apache_kafka, group, topic) as query:
+    with Query(apache_kafka.bootstrap_servers, group, topic) as query:
         produce(server, topic, 40, partitions=2)
         query.read(topic, 20, 1)
         query.read(topic, 20)
         query.settle()
         renew(apache_kafka, topic, partitions, records)
-        assert f"Offsets 20 on of {topic}-0 were still to be read, but its topic is another one now" in query.fail()
-    with go_on(query, failOnDataLoss="false"):
+        assert f"Offsets 20 on of {topic}-0 were still to be read, but its topic is another one now" in failure_of(
+            query
+        )
+    with again(query, failOnDataLoss="false"):
         assert query.read(topic, 20 + records)[20:] == list(range(1000, 1000 + partitions * records, partitions))
         query.settle()
         assert committed(apache_kafka, group, topic) == records
@@ -301,19 +245,95 @@ def renew(kafka: ApacheKafka, topic: str, partitions: int, records: int) -> None
 
 
 def test_a_batch_that_was_planned_for_a_topic_that_is_another_one_at_its_replay(
-    apache_kafka: ApacheKafka, new_topic: NewTopic, group: str
+    apache_kafka: ApacheKafka, new_topic: MakeTopic, group: str
 ) -> None:
     topic, server = new_topic(1), apache_kafka.bootstrap_servers
-    with Query(apache_kafka, group, topic) as query:
+    with Query(apache_kafka.bootstrap_servers, group, topic) as query:
         produce(server, topic, 10, partitions=1)
         query.read(topic, 10)
         query.settle()
         produce(server, topic, 10, partitions=1, first=10)
         wait_for(query.plan, "a batch 10..20")
     renew(apache_kafka, topic, 1, 50)
-    with go_on(query), pytest.raises(DataLoss, match=f"Offsets 10 to 19 of {topic}-0 .+another one now"):
+    with again(query), pytest.raises(DataLoss, match=f"Offsets 10 to 19 of {topic}-0 .+another one now"):
         query.run()
-    with go_on(query, failOnDataLoss="false"):
+    with again(query, failOnDataLoss="false"):
         query.run()
-        assert query.rows == {(topic, 0): list(range(10))}
+        assert len(query.rows[topic, 0]) == 10
         assert query.read(topic, 60)[10:] == list(range(1000, 1050))
+
+
+# ----------------------------------------------------------------------------- what needs brokers of its own
+
+
+@pytest.fixture(scope="module")
+def three_nodes() -> Iterator[ApacheKafka]:
+    """A cluster that looks for expired records all the time."""
+    properties = {"log.retention.check.interval.ms": "100", "log.initial.task.delay.ms": "100"}
+    with ApacheKafka(3, server_properties=properties, jvm_options=["-XX:TieredStopAtLevel=1"]) as kafka:
+        yield kafka
+
+
+def offset_of(kafka: ApacheKafka, topic: str, place: OffsetSpec) -> int:
+    where = AssignedPartition(topic, 0)
+    return kafka.admin.list_offsets({where: place})[where].result(30).offset
+
+
+def test_retention_takes_what_was_not_read(three_nodes: ApacheKafka, group: str) -> None:
+    topic, server = f"old-{group}", three_nodes.bootstrap_servers
+    three_nodes.create_topic(topic, 1, 1)
+    with Query(three_nodes.bootstrap_servers, group, topic) as query:
+        produce(server, topic, 10, partitions=1)
+        query.read(topic, 10)
+        produce(server, topic, 90, partitions=1, first=10)
+        keep_for(three_nodes, topic, "1")
+        wait_for(lambda: offset_of(three_nodes, topic, OffsetSpec.earliest()) == 100, "all records to expire")
+        keep_for(three_nodes, topic, "-1")
+        told = failure_of(query)
+        assert f"Offsets 10 on of {topic}-0 were still to be read, but the log is empty and ends at 100" in told
+    with again(query, failOnDataLoss="false"):
+        produce(server, topic, 5, partitions=1, first=100)
+        assert query.read(topic, 15) == [*range(10), *range(100, 105)]
+
+
+def keep_for(kafka: ApacheKafka, topic: str, milliseconds: str) -> None:
+    entry = ConfigEntry("retention.ms", milliseconds, incremental_operation=AlterConfigOpType.SET)
+    altered = ConfigResource(ResourceType.TOPIC, topic, incremental_configs=[entry])
+    kafka.admin.incremental_alter_configs([altered])[altered].result(30)
+
+
+def test_an_unclean_leader_election_truncates_the_log(three_nodes: ApacheKafka, group: str) -> None:
+    """1. only the leader has offsets 60..100, and we have read them; 2. it dies; 3. a replica that lacks them leads."""
+    kafka, topic, where = three_nodes, f"cut-{group}", AssignedPartition(f"cut-{group}", 0)
+    kafka.create_topic(topic, 1, replication_factor=2)
+    replicas = partition(kafka, topic).replicas  # the preferred leader first
+    leader, follower = (next(node for node in kafka.nodes if node.node_id == replica) for replica in replicas)
+    produce(kafka.bootstrap_servers, topic, 60, partitions=1)
+    with Query(kafka.bootstrap_servers, group, topic) as query:
+        query.read(topic, 60)
+        follower.kill()
+        wait_for(lambda: partition(kafka, topic).isrs == [leader.node_id], "the follower to be out of sync", 60)
+        produce(kafka.bootstrap_servers, topic, 40, partitions=1, first=60)
+        query.read(topic, 100)
+        query.settle()
+        wait_for(lambda: committed(kafka, group, topic) == 100, "the commit of 100")
+        leader.kill()
+        follower.restart()
+
+        def leads() -> bool:  # refused until the old leader counts as dead
+            kafka.admin.elect_leaders(ElectionType.UNCLEAN, [where]).result(30)
+            return partition(kafka, topic).leader == follower.node_id
+
+        wait_for(leads, "the follower to lead", 60, every_s=0.5)
+        told = failure_of(query)
+        assert f"Offsets 100 on of {topic}-0 were still to be read, but the log has 0 to 59: it was truncated" in told
+    with again(query, failOnDataLoss="false"):
+        wait_for(lambda: query.settle() or committed(kafka, group, topic) == 60, "the group's offset to go back")
+        produce(kafka.bootstrap_servers, topic, 5, partitions=1, first=1000)
+        assert query.read(topic, 105)[100:] == list(range(1000, 1005))
+        query.settle()
+        assert committed(kafka, group, topic) == offset_of(kafka, topic, OffsetSpec.latest()) == 65
+
+
+def partition(kafka: ApacheKafka, topic: str) -> PartitionMetadata:
+    return kafka.admin.list_topics(topic, 30).topics[topic].partitions[0]

@@ -1,0 +1,83 @@
+"""The source as Spark drives it, without Spark: for what needs a real Kafka and no JVM beside it."""
+
+import json
+from typing import Any, Self
+
+from harness.waiting import wait_for
+from pyspark_kgroup.arrow import spark_schema
+from pyspark_kgroup.checkpoint import EMPTY
+from pyspark_kgroup.stream import KgroupStreamReader
+
+
+class Query:
+    """One query and its checkpoint. A context manager: each `with` is a run, in which the reader is a new one.
+
+    Offsets travel as JSON; a batch is done when it is read.
+
+    Attributes:
+        options: may be changed between two runs.
+        rows: (topic, partition) -> the rows read, in order.
+        durable: the end of the last batch that is done.
+        planned: the end of the batch that is not done yet.
+    """
+
+    def __init__(self, bootstrap: str, group: str, topics: str, **more: str) -> None:
+        self.options = {
+            "kafka.bootstrap.servers": bootstrap,
+            "kafka.group.id": group,
+            "subscribe": topics,
+            "members": "1",
+            "startingOffsets": "earliest",
+            "kafka.session.timeout.ms": "30000",
+            "kafka.heartbeat.interval.ms": "500",
+            "kafka.metadata.max.age.ms": "500",
+            **more,
+        }
+        self.rows: dict[tuple[str, int], list[dict[str, Any]]] = {}
+        self.durable = json.dumps(EMPTY.to_json())
+        self.planned = ""
+
+    def __enter__(self) -> Self:
+        headers = self.options.get("includeHeaders") == "true"
+        self._reader = KgroupStreamReader(self.options, spark_schema(headers))
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._reader.stop()
+
+    def plan(self) -> bool:
+        """Plan the next batch; whether there is one."""
+        self.planned = json.dumps(self._reader.latestOffset(json.loads(self.durable)))
+        return self.planned != self.durable
+
+    def run(self) -> None:
+        """Read what is planned, and call it done."""
+        for ticket in self._reader.partitions(json.loads(self.durable), json.loads(self.planned)):
+            for batch in self._reader.read(ticket):
+                for row in batch.to_pylist():
+                    self.rows.setdefault((row["topic"], row["partition"]), []).append(row)
+        self.durable = self.planned
+
+    def trigger(self) -> bool:
+        """Plan and run the next batch; whether there was one."""
+        if not self.plan():
+            return False
+        self.run()
+        return True
+
+    def settle(self) -> None:
+        """Trigger until there is nothing left to do."""
+        for _ in range(500):
+            if not self.trigger():
+                return
+        raise AssertionError("there is always another batch")
+
+    def read(self, topic: str, count: int, partition: int = 0) -> list[int]:
+        """Trigger until `count` records of a partition have been read; returns the numbers that they hold."""
+
+        def enough() -> bool:
+            self.trigger()
+            return len(self.rows.get((topic, partition), ())) >= count
+
+        wait_for(enough, f"{count} records of {topic}-{partition}", 60)
+        return [int(row["value"]) for row in self.rows[topic, partition]]

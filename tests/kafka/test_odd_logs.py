@@ -1,0 +1,289 @@
+"""Logs that are not just records one after the other: the rows are what another client sees, to the last column."""
+
+from collections.abc import Callable, Iterator, Sequence
+from datetime import UTC, datetime, timedelta
+from itertools import pairwise
+from typing import NamedTuple
+from uuid import uuid4
+
+import kafka
+import pytest
+from confluent_kafka import Producer
+from confluent_kafka import TopicPartition as AssignedPartition
+from confluent_kafka.admin import AlterConfigOpType, ConfigEntry, ConfigResource, OffsetSpec, ResourceType
+from harness.offsets import committed
+from harness.query import Query
+from harness.waiting import wait_for
+
+from spark_kgroup.testing import ApacheKafka
+
+EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+TEN_MEGABYTES = 10 * 1024 * 1024
+
+MakeTopic = Callable[..., str]
+both_levels = pytest.mark.parametrize("isolation", ["read_committed", "read_uncommitted"])
+
+
+class Row(NamedTuple):
+    """A record in all its columns; the timestamp in ms since the epoch."""
+
+    offset: int
+    key: bytes | None
+    value: bytes | None
+    timestamp: int
+    timestamp_type: int
+    headers: tuple[tuple[str, bytes | None], ...]
+
+
+Rows = dict[int, list[Row]]
+"""Partition -> its rows, in order; partitions without any are absent."""
+
+
+@pytest.fixture
+def new_topic(apache_kafka: ApacheKafka) -> MakeTopic:
+    def make(partitions: int = 1, **configs: str) -> str:
+        name = f"odd-{uuid4().hex[:8]}"
+        apache_kafka.create_topic(name, partitions, configs={k.replace("_", "."): v for k, v in configs.items()})
+        return name
+
+    return make
+
+
+@pytest.fixture
+def producer(apache_kafka: ApacheKafka) -> Producer:
+    return Producer({"bootstrap.servers": apache_kafka.bootstrap_servers, "linger.ms": 5})
+
+
+@pytest.fixture
+def transactions(apache_kafka: ApacheKafka) -> Producer:
+    producer = Producer({"bootstrap.servers": apache_kafka.bootstrap_servers, "transactional.id": uuid4().hex})
+    producer.init_transactions(30)
+    return producer
+
+
+def fill(producer: Producer, topic: str, values: Sequence[bytes], partition: int = 0) -> None:
+    for value in values:
+        producer.produce(topic, value, value[:1], partition)
+    assert producer.flush(30) == 0
+
+
+def run_transaction(producer: Producer, topic: str, values: Sequence[bytes], partition: int, *, commit: bool) -> None:
+    producer.begin_transaction()
+    fill(producer, topic, values, partition)
+    producer.commit_transaction(30) if commit else producer.abort_transaction(30)
+
+
+def offset_of(kafka: ApacheKafka, topic: str, partition: int, place: OffsetSpec) -> int:
+    where = AssignedPartition(topic, partition)
+    return kafka.admin.list_offsets({where: place})[where].result(30).offset
+
+
+def await_end(kafka: ApacheKafka, topic: str, partition: int, end: int) -> None:
+    """A transaction's end is acknowledged before its markers are in every log."""
+    wait_for(
+        lambda: offset_of(kafka, topic, partition, OffsetSpec.latest()) == end, f"{topic}-{partition} to end at {end}"
+    )
+
+
+def reference(server: str, topic: str, isolation: str) -> Rows:
+    """What kafka-python sees of a topic: a client that shares no code with ours."""
+    consumer = kafka.KafkaConsumer(
+        bootstrap_servers=server, isolation_level=isolation, enable_auto_commit=False, max_partition_fetch_bytes=2**24
+    )
+    try:
+        every = [kafka.TopicPartition(topic, p) for p in consumer.partitions_for_topic(topic)]
+        consumer.assign(every)
+        consumer.seek_to_beginning()
+        ends = consumer.end_offsets(every)
+        found: Rows = {}
+
+        def finished() -> bool:
+            for partition, records in consumer.poll(timeout_ms=100).items():
+                found.setdefault(partition.partition, []).extend(map(row_of, records))
+            return all(consumer.position(tp) >= end for tp, end in ends.items())
+
+        wait_for(finished, f"the end of {topic}", 60, every_s=0)
+        return found
+    finally:
+        consumer.close()
+
+
+def row_of(record: "kafka.consumer.fetcher.ConsumerRecord") -> Row:
+    return Row(record.offset, record.key, record.value, record.timestamp, record.timestamp_type, tuple(record.headers))
+
+
+def read(server: str, topic: str, **options: str) -> tuple[Rows, Query]:
+    """What a query delivers, and the query when it has come to rest."""
+    with Query(server, f"group-{topic}-{uuid4().hex[:4]}", topic, includeHeaders="true", **options) as query:
+        query.settle()
+    return rows_of(query), query
+
+
+def rows_of(query: Query) -> Rows:
+    return {
+        partition: [
+            Row(
+                row["offset"],
+                row["key"],
+                row["value"],
+                (row["timestamp"] - EPOCH) // timedelta(milliseconds=1),
+                row["timestampType"],
+                tuple((header["key"], header["value"]) for header in row["headers"] or ()),
+            )
+            for row in rows
+        ]
+        for (_, partition), rows in query.rows.items()
+    }
+
+
+def lag(kafka: ApacheKafka, query: Query, topic: str, partitions: int) -> list[int]:
+    """The group's lag by partition: the end of each log less the committed offset."""
+    found = committed(kafka.bootstrap_servers, query.options["kafka.group.id"], topic, partitions)
+    return [offset_of(kafka, topic, p, OffsetSpec.latest()) - found[p] for p in range(partitions)]
+
+
+# ---------------------------------------------------------------------------------------- what records hold
+
+
+def test_nulls_empties_and_headers(apache_kafka: ApacheKafka, new_topic: MakeTopic, producer: Producer) -> None:
+    topic = new_topic(3)  # partition 2 stays empty
+    headers = [("h", b"1"), ("h", None), ("h", b"1"), ("", b""), ("ü", b"\x00\xff")]
+    for partition in range(2):
+        for key, value in [(None, None), (b"", b""), (b"k", None), (None, b"v"), (b"k", b"v")]:
+            producer.produce(topic, value, key, partition)
+            producer.produce(topic, value, key, partition, headers=headers)
+    assert producer.flush(30) == 0
+    rows, query = read(apache_kafka.bootstrap_servers, topic)
+    assert rows == reference(apache_kafka.bootstrap_servers, topic, "read_uncommitted")
+    assert rows[0][1].headers == tuple(headers)
+    assert len(rows[0]) == len(rows[1]) == 10
+    assert lag(apache_kafka, query, topic, 3) == [0, 0, 0]
+
+
+@pytest.mark.parametrize("kind", ["CreateTime", "LogAppendTime"])
+def test_timestamps(apache_kafka: ApacheKafka, new_topic: MakeTopic, producer: Producer, kind: str) -> None:
+    topic = new_topic(message_timestamp_type=kind)
+    for timestamp in (1, 1_700_000_000_123, -1, 1_000):
+        producer.produce(topic, b"v", timestamp=timestamp)
+    assert producer.flush(30) == 0
+    rows, _ = read(apache_kafka.bootstrap_servers, topic)
+    assert rows == reference(apache_kafka.bootstrap_servers, topic, "read_uncommitted")
+    if kind == "CreateTime":
+        assert [row.timestamp for row in rows[0]] == [1, 1_700_000_000_123, -1, 1_000]
+
+
+def test_every_codec_in_one_log(apache_kafka: ApacheKafka, new_topic: MakeTopic) -> None:
+    topic = new_topic()
+    sent = []
+    for codec in ("none", "gzip", "snappy", "lz4", "zstd"):
+        producer = Producer(
+            {"bootstrap.servers": apache_kafka.bootstrap_servers, "compression.type": codec, "linger.ms": 50}
+        )
+        values = [f"{codec} {number} ".encode() * 50 for number in range(200)]
+        fill(producer, topic, values)
+        sent += values
+    rows, _ = read(apache_kafka.bootstrap_servers, topic, maxOffsetsPerTrigger="333")
+    assert [(row.offset, row.value) for row in rows[0]] == list(enumerate(sent))
+
+
+def test_records_of_ten_megabytes_need_no_option(apache_kafka: ApacheKafka, new_topic: MakeTopic) -> None:
+    topic = new_topic(2, max_message_bytes=str(2 * TEN_MEGABYTES))
+    producer = Producer({"bootstrap.servers": apache_kafka.bootstrap_servers, "message.max.bytes": 2 * TEN_MEGABYTES})
+    values = [b"small", b"x" * TEN_MEGABYTES, b"small", b"y" * TEN_MEGABYTES]
+    for partition in range(2):
+        fill(producer, topic, values, partition)
+    rows, _ = read(apache_kafka.bootstrap_servers, topic)
+    for partition in range(2):
+        assert [(row.offset, row.value) for row in rows[partition]] == list(enumerate(values))
+
+
+# --------------------------------------------------------------------------------------------- transactions
+
+
+@both_levels
+def test_committed_aborted_and_open_transactions(
+    apache_kafka: ApacheKafka, new_topic: MakeTopic, producer: Producer, transactions: Producer, isolation: str
+) -> None:
+    """Plain records, committed and aborted ones in turn; in partition 1 a transaction stays open for a while."""
+    topic, server = new_topic(3), apache_kafka.bootstrap_servers
+    for turn in range(4):
+        fill(producer, topic, [b"plain %d" % turn] * 3)
+        run_transaction(transactions, topic, [b"t %d" % turn] * 5, 0, commit=turn % 2 == 0)  # the last is aborted
+    run_transaction(transactions, topic, [b"aborted"] * 3, 2, commit=False)
+    transactions.begin_transaction()
+    fill(transactions, topic, [b"open"] * 4, 1)
+    fill(producer, topic, [b"after"] * 2, 1)
+    await_end(apache_kafka, topic, 0, 36)
+    options = {"kafka.isolation.level": isolation, "maxOffsetsPerTrigger": "7"}
+    with Query(server, f"group-{topic}", topic, includeHeaders="true", **options) as query:
+        query.settle()
+        assert rows_of(query) == reference(server, topic, isolation)
+        assert (1 in rows_of(query)) == (isolation == "read_uncommitted"), "an open transaction hides what follows it"
+        assert len(rows_of(query)[0]) == (22 if isolation == "read_committed" else 32)
+        transactions.commit_transaction(30)
+        await_end(apache_kafka, topic, 1, 7)
+        wait_for(lambda: query.settle() or len(rows_of(query)[1]) == 6, "what was open")
+        query.settle()
+        assert rows_of(query) == reference(server, topic, isolation)
+    assert lag(apache_kafka, query, topic, 3) == [0, 0, 0], "also past the markers at the logs' ends"
+
+
+@both_levels
+def test_a_log_of_nothing_but_a_control_record(
+    apache_kafka: ApacheKafka, new_topic: MakeTopic, transactions: Producer, isolation: str
+) -> None:
+    topic = new_topic()
+    run_transaction(transactions, topic, [b"gone"] * 3, 0, commit=True)
+    await_end(apache_kafka, topic, 0, 4)
+    where = AssignedPartition(topic, 0, 3)
+    apache_kafka.admin.delete_records([where])[where].result(30)
+    rows, query = read(apache_kafka.bootstrap_servers, topic, **{"kafka.isolation.level": isolation})
+    assert rows == {}
+    assert lag(apache_kafka, query, topic, 1) == [0]
+
+
+# --------------------------------------------------------------------------------------------- compaction
+
+
+@pytest.fixture
+def quick_cleaner(apache_kafka: ApacheKafka) -> Iterator[None]:
+    """The broker looks for logs to compact all the time, not every 15 s."""
+
+    def alter(operation: AlterConfigOpType) -> None:
+        entry = ConfigEntry("log.cleaner.backoff.ms", "50", incremental_operation=operation)
+        broker = ConfigResource(ResourceType.BROKER, str(apache_kafka.nodes[0].node_id), incremental_configs=[entry])
+        apache_kafka.admin.incremental_alter_configs([broker])[broker].result(30)
+
+    alter(AlterConfigOpType.SET)
+    yield
+    alter(AlterConfigOpType.DELETE)
+
+
+@pytest.mark.usefixtures("quick_cleaner")
+def test_a_compacted_log_with_gaps_also_at_the_end_of_a_range(
+    apache_kafka: ApacheKafka, new_topic: MakeTopic, producer: Producer, transactions: Producer
+) -> None:
+    """Most offsets are gone, but not lost: `failOnDataLoss` has nothing to say, wherever a batch ends."""
+    topic = new_topic(
+        cleanup_policy="compact", min_cleanable_dirty_ratio="0.001", segment_bytes="1048576", delete_retention_ms="0"
+    )
+    server = apache_kafka.bootstrap_servers
+    filler = b"." * 1_000
+    for number in range(1_000):
+        producer.produce(topic, b"%d" % number + filler, b"%d" % (number % 5))
+    assert producer.flush(30) == 0
+    run_transaction(transactions, topic, [b"aborted" + filler] * 200, 0, commit=False)
+    for number in range(1_000):  # the segments before this one are closed, and compacted
+        producer.produce(topic, b"%d" % number + filler, b"%d" % (number % 7))
+    assert producer.flush(30) == 0
+
+    def compacted() -> Rows | None:
+        found = reference(server, topic, "read_committed")
+        return found if len(found[0]) < 1_300 else None
+
+    expected = wait_for(compacted, "a compacted log", 60, every_s=0.2)
+    rows, query = read(server, topic, maxOffsetsPerTrigger="97", **{"kafka.isolation.level": "read_committed"})
+    assert rows == expected or rows == reference(server, topic, "read_committed"), "the cleaner went on meanwhile"
+    offsets = [row.offset for row in rows[0]]
+    assert max(b - a for a, b in pairwise(offsets)) > 97, "a batch without any record"
+    assert lag(apache_kafka, query, topic, 1) == [0]
