@@ -18,8 +18,11 @@ SPARK_CONF: Final = {
     "spark.driver.memory": "1g",
 }
 
-_NO_BROKER: Final = "No broker could be reached"
-"""How a query ends that is started while all brokers are away: it is promised to say so soon. One at work waits."""
+_ENDS_AT_START: Final = (
+    "No broker could be reached",  # it is started while all brokers are away, and says so soon, as promised
+    "Python worker failed to connect back",  # Spark gives a Python process 10 s to start, on however busy a machine
+)
+"""How a query may end before it has done a batch: not by a fault of ours. One at work goes on."""
 
 _NOTICE_S: Final = 15.0
 """How long after a silence a seat may take to find out what it has lost, on a busy machine."""
@@ -77,7 +80,7 @@ class Query:
         if self._application is None or self.running:
             return None
         at_work, told = self.at_work, self._bury()
-        if at_work or _NO_BROKER not in told:
+        if at_work or not any(reason in told for reason in _ENDS_AT_START):
             self.failures.append(told)
         self.start()
         return told

@@ -28,7 +28,7 @@ MARKER: Final = "KGROUP_CHAOS_RUN"
 """In the environment of everything that a run starts."""
 
 _TOPICS: Final = {"orders": 4, "clicks": 3}
-_FIRST_BATCH_TIMEOUT_S: Final = 180.0
+_FIRST_BATCH_TIMEOUT_S: Final = 300.0
 _DRAIN_TIMEOUT_S: Final = 240.0
 _LANE_END_TIMEOUT_S: Final = 400.0
 _END_TIMEOUT_S: Final = 15.0
@@ -108,7 +108,7 @@ class World:
         self.main.start()
         for producer in self.producers:
             producer.start()
-        wait_for(lambda: self.main.batches_done, "the main query's first batch", _FIRST_BATCH_TIMEOUT_S)
+        wait_for(self._main_is_at_work, "the main query's first batch", _FIRST_BATCH_TIMEOUT_S, every_s=1)
         for lane in self._lanes:
             lane.start()
         deadline = time.monotonic() + self._minutes * 60
@@ -125,12 +125,16 @@ class World:
         self._say("world", f"producers have ended after {self.sent:,} records; the main query drains")
         deadline = time.monotonic() + _DRAIN_TIMEOUT_S
         while (behind := self._behind()) and time.monotonic() < deadline:
-            if (told := self.main.revive()) is not None:
-                self._say("main", f"[red]{told}")
+            self._main_is_at_work()
             time.sleep(2)
         if behind:
             self._say("world", f"[red]not drained: {behind}")
         self.main.stop()
+
+    def _main_is_at_work(self) -> bool:
+        if (told := self.main.revive()) is not None:
+            self._say("main", f"[red]{told}")
+        return self.main.at_work
 
     @property
     def sent(self) -> int:
