@@ -1,6 +1,7 @@
-"""An executor's consumer against a broker that asks who it is: the driver may be let in where an executor is not."""
+"""Driver and executor against a broker that asks who they are, without Spark; one may be let in and the other not."""
 
 import logging
+import pickle
 from typing import TYPE_CHECKING
 from uuid import uuid4
 
@@ -10,7 +11,10 @@ from harness.kafka import produce
 from harness.secured import ALICE, BOB, KEY_PASSWORD, PASSWORDS
 
 from pyspark_kgroup import worker
+from pyspark_kgroup.arrow import spark_schema
+from pyspark_kgroup.checkpoint import EMPTY
 from pyspark_kgroup.options import parse
+from pyspark_kgroup.stream import KgroupStreamReader
 from pyspark_kgroup.worker import Range, SeatRanges, read_range
 from spark_kgroup.errors import AuthenticationFailed, BrokerError
 
@@ -35,33 +39,46 @@ def short_bound(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(worker, "STARTUP_TIMEOUT_MS", 1_000)
 
 
-def read(secured: "SecuredKafka", listener: str, topic: str, **properties: str) -> int:
-    """How many rows an executor's consumer reads with these properties of librdkafka."""
+def options(secured: "SecuredKafka", listener: str, topic: str, group: str, **properties: str) -> dict[str, str]:
     protocol = listener if "SASL" in listener else "SSL"
     given = {"security.protocol": protocol, "ssl.ca.pem": secured.ca_pem, **properties}
-    options = parse(
-        {
-            "kafka.bootstrap.servers": secured.bootstrap(listener),
-            "kafka.group.id": "g",
-            "subscribe": topic,
-            **{f"kafka.{name}": value for name, value in given.items()},
-        }
-    )
-    reads = SeatRanges(seat="s", ranges=(Range(topic, 0, 0, RECORDS),), consumer_config=options.consumer_config())
+    return {
+        "kafka.bootstrap.servers": secured.bootstrap(listener),
+        "kafka.group.id": group,
+        "subscribe": topic,
+        "startingOffsets": "earliest",
+        "members": "1",
+        **{f"kafka.{name}": value for name, value in given.items()},
+    }
+
+
+def read(secured: "SecuredKafka", listener: str, topic: str, **properties: str) -> int:
+    """How many rows an executor's consumer reads with these properties of librdkafka."""
+    config = parse(options(secured, listener, topic, "g", **properties)).consumer_config()
+    reads = SeatRanges(seat="s", ranges=(Range(topic, 0, 0, RECORDS),), consumer_config=config)
     return sum(batch.num_rows for batch in read_range(reads, stall_timeout_ms=30_000))
 
 
-def test_all_is_read_and_librdkafkas_fullest_log_holds_no_secret(
+def test_driver_and_executor_log_in_and_their_fullest_log_holds_no_secret(
     secured_kafka: "SecuredKafka", topic: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.DEBUG)
-    ours = secured_kafka.client
+    ours, group = secured_kafka.client, f"group-{uuid4().hex[:8]}"
+    secured_kafka.allow(ALICE, AclOperation.READ, group=group)
     certificate = {
         "ssl.certificate.location": ours.certificate_location,
         "ssl.key.pem": ours.encrypted_key_pem,
         "ssl.key.password": KEY_PASSWORD,
     }
-    assert read(secured_kafka, "SASL_SSL", topic, **SCRAM, **certificate, debug="all") == RECORDS
+    given = options(secured_kafka, "SASL_SSL", topic, group, **SCRAM, **certificate, debug="all")
+    reader = KgroupStreamReader(given, spark_schema(include_headers=False))
+    try:
+        end = reader.latestOffset(EMPTY.to_json())
+        tickets = pickle.loads(pickle.dumps(reader.partitions(EMPTY.to_json(), end)))
+        assert sum(batch.num_rows for ticket in tickets for batch in reader.read(ticket)) == RECORDS
+    finally:
+        reader.stop()
+    assert f"seat {group}-0" in caplog.text, "the driver's log is not in ours: this test would see nothing"
     assert "SASL" in caplog.text, "librdkafka's log is not in ours: this test would see nothing"
     for secret in (PASSWORDS[ALICE], KEY_PASSWORD, *ours.encrypted_key_pem.splitlines()[1:-1]):
         assert secret not in caplog.text
