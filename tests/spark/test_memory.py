@@ -159,11 +159,11 @@ def test_boundaries_and_reads_keep_no_objects(apache_kafka: ApacheKafka, new_top
             return len(gc.get_objects()), use.files, use.threads
 
         start = settled(reader, start)
-        cycles(500, 20)
-        objects, files, threads = cycles(500, 20)
-        after = cycles(3_000, 60)
+        cycles(200, 20)
+        objects, files, threads = cycles(200, 20)
+        after = cycles(1_500, 60)
         print(f"objects {objects} -> {after[0]}, files {files} -> {after[1]}, threads {threads} -> {after[2]}")
-        assert after[0] - objects < 1_000  # 3,000 boundaries, 60 reads: less than one for each boundary
+        assert after[0] - objects < 500  # 1,500 boundaries, 60 reads: less than one for three boundaries
         assert after[1] <= files + 2
         assert after[2] <= threads + 2
     finally:
