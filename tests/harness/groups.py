@@ -1,4 +1,7 @@
-"""A group as Kafka itself shows it."""
+"""A group as its coordinator shows it to an admin client, and as it wrote it down."""
+
+from confluent_kafka import ConsumerGroupState
+from confluent_kafka.admin import ConsumerGroupDescription
 
 from harness.waiting import wait_for
 from spark_kgroup.testing import ApacheKafka
@@ -6,12 +9,18 @@ from spark_kgroup.testing import ApacheKafka
 
 def stable_generation(kafka: ApacheKafka, group: str) -> int:
     """The generation of a group at rest, from the coordinator's own record."""
-    wait_for(lambda: kafka.describe_group_state(group).state == "Stable", f"{group} to be stable")
+    wait_for(lambda: _described(kafka, group).state is ConsumerGroupState.STABLE, f"{group} to be stable")
     record = wait_for(lambda: kafka.group_record(group), f"the coordinator's record of {group}")
     return record.generation
 
 
 def assignment_by_instance(kafka: ApacheKafka, group: str) -> dict[str, set[tuple[str, int]]]:
-    """Instance id -> partitions, from Kafka's own group tool."""
-    members = kafka.describe_members(group)
-    return {m.instance_id or m.member_id: {(tp.topic, tp.partition) for tp in m.assignment} for m in members}
+    """Instance id, or the member id of a dynamic member -> partitions."""
+    return {
+        m.group_instance_id or m.member_id: {(tp.topic, tp.partition) for tp in m.assignment.topic_partitions}
+        for m in _described(kafka, group).members
+    }
+
+
+def _described(kafka: ApacheKafka, group: str) -> ConsumerGroupDescription:
+    return kafka.admin.describe_consumer_groups([group], request_timeout=30)[group].result(30)

@@ -20,3 +20,14 @@ def committed(bootstrap: str, group: str, topic: str, partitions: int) -> dict[i
         return {tp.partition: tp.offset for tp in found}
     finally:
         consumer.close()
+
+
+def lag(bootstrap: str, group: str, topic: str) -> int:
+    """How many records of `topic` the group has not committed yet."""
+    consumer = Consumer({"bootstrap.servers": bootstrap, "group.id": group, "enable.auto.commit": False})
+    try:
+        partitions = [TopicPartition(topic, p) for p in consumer.list_topics(topic, 30).topics[topic].partitions]
+        ends = [consumer.get_watermark_offsets(tp, timeout=30)[1] for tp in partitions]
+        return sum(end - max(0, tp.offset) for end, tp in zip(ends, consumer.committed(partitions, 30), strict=True))
+    finally:
+        consumer.close()

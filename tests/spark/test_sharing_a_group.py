@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 from harness.groups import assignment_by_instance, stable_generation
 from harness.kafka import Producing, contents, produce
+from harness.offsets import lag
 from harness.sharing import KafkaPythonSharing, Sharing
 from harness.stream import Collected, assert_exactly, await_rows, options, start
 from harness.waiting import wait_for
@@ -15,10 +16,6 @@ from pyspark.sql import DataFrame, SparkSession
 from spark_kgroup.testing import ApacheKafka
 
 NewTopic = Callable[[int], str]
-
-
-def lags(kafka: ApacheKafka, group: str) -> set[int | None]:
-    return {row.lag for row in kafka.describe_group(group)}
 
 
 @pytest.mark.parametrize("library", [Sharing, KafkaPythonSharing])
@@ -42,7 +39,7 @@ def test_a_consumer_of_another_library_joins_and_leaves_while_batches_run(
         at_leave = len(collected)
         wait_for(lambda: len(collected) > at_leave + 200 or query.exception(), "the query to go on alone", 60)
     await_rows(query, collected, producing.sent - len(peer.rows), 120)
-    wait_for(lambda: lags(apache_kafka, group) == {0}, "lag 0", 60)
+    wait_for(lambda: lag(server, group, topic) == 0, "lag 0", 60)
     query.stop()
 
     ours = [(partition, offset) for _, partition, offset, _ in collected.rows]
@@ -102,7 +99,7 @@ def test_a_second_query_with_another_prefix_joins_and_its_seats_expire(
     produce(server, topic, 100, partitions=4, first=100)
     await_rows(query, first, 150)
     await_rows(other, second, 50)
-    wait_for(lambda: lags(apache_kafka, group) == {0}, "lag 0", 60)
+    wait_for(lambda: lag(server, group, topic) == 0, "lag 0", 60)
     other.stop()  # static seats stay until their session ends
     produce(server, topic, 100, partitions=4, first=200)
     await_rows(query, first, 250, 90)
@@ -126,7 +123,7 @@ def test_a_partition_added_mid_stream_is_read_from_earliest_and_moves_nothing_el
     read = options(server, topic, group, startingOffsets="latest")
     query = start(spark, read, tmp_path / "cp", collected)
     wait_for(lambda: query.lastProgress is not None, "the first boundary", 60)
-    wait_for(lambda: lags(apache_kafka, group) == {0}, "the first positions", 60)
+    wait_for(lambda: lag(server, group, topic) == 0, "the first positions", 60)
     before = assignment_by_instance(apache_kafka, group)
     apache_kafka.add_partitions(topic, 6)
     produce(server, topic, 60, partitions=6, first=40)
