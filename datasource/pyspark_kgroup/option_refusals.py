@@ -79,6 +79,9 @@ _TRUE_ANYWAY: Final[Mapping[str, str]] = {
     "kafka.enable.auto.commit": "false",
     "kafka.enable.auto.offset.store": "false",
     "kafka.group.protocol": "classic",
+    "kafka.sasl.login.callback.handler.class": (
+        "org.apache.kafka.common.security.oauthbearer.oauthbearerlogincallbackhandler"
+    ),
 }
 """Refused options that may be given with the one value that says what is so anyway."""
 

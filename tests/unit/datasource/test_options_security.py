@@ -108,6 +108,18 @@ def test_client_credentials_for_the_driver() -> None:
         )
 
 
+def test_client_credentials_as_java_spells_them() -> None:
+    package = "org.apache.kafka.common.security.oauthbearer"
+    line = f'{package}.OAuthBearerLoginModule required clientId="spark" clientSecret="{HUSH}" scope="kafka";'
+    java = {
+        **OAUTH,
+        "sasl.jaas.config": line,
+        "sasl.oauthbearer.token.endpoint.url": "http://idp/token",
+        "sasl.login.callback.handler.class": f"{package}.OAuthBearerLoginCallbackHandler",
+    }
+    assert parsed(java).security == parsed({**OIDC, "sasl.oauthbearer.scope": "kafka"}).security
+
+
 # ---------------------------------------------------------------------------------------- what fits together
 
 
@@ -177,6 +189,7 @@ def test_an_option_without_effect_is_an_error(properties: dict[str, str], name: 
 def test_an_unknown_security_option_never_reaches_the_executors_alone() -> None:
     assert "did you mean kafka.ssl.ca.location?" in refusal({**PASSWORD, "ssl.ca.locaton": "/ca"})
     assert "cannot be used" in refusal({**PASSWORD, "ssl.crl.location": "/crl"})
+    assert "is unknown" in refusal({**OIDC, "sasl.oauthbearer.sub.claim.name": "librdkafka knows it"})
 
 
 # -------------------------------------------------------------------------------------------------- secrets
