@@ -3,16 +3,15 @@
 from collections.abc import Callable, Iterator, Sequence
 from datetime import UTC, datetime, timedelta
 from itertools import pairwise
-from typing import NamedTuple
 from uuid import uuid4
 
-import kafka
 import pytest
 from confluent_kafka import Producer
 from confluent_kafka import TopicPartition as AssignedPartition
 from confluent_kafka.admin import AlterConfigOpType, ConfigEntry, ConfigResource, OffsetSpec, ResourceType
 from harness.offsets import committed
 from harness.query import Query
+from harness.reference import Row, Rows, reference
 from harness.waiting import wait_for
 
 from spark_kgroup.testing import ApacheKafka
@@ -22,21 +21,6 @@ TEN_MEGABYTES = 10 * 1024 * 1024
 
 MakeTopic = Callable[..., str]
 both_levels = pytest.mark.parametrize("isolation", ["read_committed", "read_uncommitted"])
-
-
-class Row(NamedTuple):
-    """A record in all its columns; the timestamp in ms since the epoch."""
-
-    offset: int
-    key: bytes | None
-    value: bytes | None
-    timestamp: int
-    timestamp_type: int
-    headers: tuple[tuple[str, bytes | None], ...]
-
-
-Rows = dict[int, list[Row]]
-"""Partition -> its rows, in order; partitions without any are absent."""
 
 
 @pytest.fixture
@@ -83,33 +67,6 @@ def await_end(kafka: ApacheKafka, topic: str, partition: int, end: int) -> None:
     wait_for(
         lambda: offset_of(kafka, topic, partition, OffsetSpec.latest()) == end, f"{topic}-{partition} to end at {end}"
     )
-
-
-def reference(server: str, topic: str, isolation: str) -> Rows:
-    """What kafka-python sees of a topic: a client that shares no code with ours."""
-    consumer = kafka.KafkaConsumer(
-        bootstrap_servers=server, isolation_level=isolation, enable_auto_commit=False, max_partition_fetch_bytes=2**24
-    )
-    try:
-        every = [kafka.TopicPartition(topic, p) for p in consumer.partitions_for_topic(topic)]
-        consumer.assign(every)
-        consumer.seek_to_beginning()
-        ends = consumer.end_offsets(every)
-        found: Rows = {}
-
-        def finished() -> bool:
-            for partition, records in consumer.poll(timeout_ms=100).items():
-                found.setdefault(partition.partition, []).extend(map(row_of, records))
-            return all(consumer.position(tp) >= end for tp, end in ends.items())
-
-        wait_for(finished, f"the end of {topic}", 60, every_s=0)
-        return found
-    finally:
-        consumer.close()
-
-
-def row_of(record: "kafka.consumer.fetcher.ConsumerRecord") -> Row:
-    return Row(record.offset, record.key, record.value, record.timestamp, record.timestamp_type, tuple(record.headers))
 
 
 def read(server: str, topic: str, **options: str) -> tuple[Rows, Query]:
