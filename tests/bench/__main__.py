@@ -5,13 +5,15 @@ interleaved repetitions, so that whatever else the machine does meets both. Noth
 """
 
 import os
+import signal
+import socket
 import subprocess
 import sys
 import tempfile
 from collections import defaultdict
 from contextlib import ExitStack
 from enum import StrEnum
-from multiprocessing.connection import Listener
+from multiprocessing.connection import Connection
 from pathlib import Path
 from threading import Event
 from typing import Annotated, Any, Self
@@ -39,6 +41,8 @@ CONNECTOR = (
 
 RECORDS_A_SECOND = 1_000
 LATENCY_TOPIC = "latency"
+START_POLL_S = 0.2
+STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 console = Console(highlight=False, width=None if Console().is_terminal else 160)
 app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
@@ -65,14 +69,26 @@ class Driver:
         with self._stack:
             guard = ProcessGuard()
             self._stack.callback(guard.close)
-            listener = self._stack.enter_context(Listener(str(self._folder / "socket"), "AF_UNIX"))
+            listener = self._stack.enter_context(socket.socket(socket.AF_UNIX))
+            listener.bind(str(self._folder / "socket"))
+            listener.listen()
+            listener.settimeout(START_POLL_S)
             log = self._stack.enter_context((self._folder / "log").open("wb"))
             command = [sys.executable, "-m", "bench.driver", str(self._folder / "socket"), self._folder, *self._jars]
-            self._process = guard.popen(command, stdout=log, stderr=subprocess.STDOUT, environment=self._environment())
-            self._connection = self._stack.enter_context(listener.accept())
+            process = guard.popen(command, stdout=log, stderr=subprocess.STDOUT, environment=self._environment())
+            self._connection = self._stack.enter_context(self._accept(listener, process))
             self._jvm = self._hear()
             self._stack = self._stack.pop_all()
         return self
+
+    def _accept(self, listener: socket.socket, process: subprocess.Popen[bytes]) -> Connection:
+        while True:
+            try:
+                accepted, _ = listener.accept()
+                return Connection(accepted.detach())
+            except TimeoutError:
+                if process.poll() is not None:
+                    raise self._ended() from None
 
     def _environment(self) -> dict[str, str]:
         return {**os.environ, "PYTHONPATH": str(Path(__file__).parents[1]), "TMPDIR": str(self._folder)}
@@ -115,8 +131,11 @@ class Driver:
         try:
             return self._connection.recv()
         except EOFError:
-            said = (self._folder / "log").read_text(errors="replace").splitlines()[-20:]
-            raise Problem("\n  ".join([f"The driver of {self.source} ended:", *said])) from None
+            raise self._ended() from None
+
+    def _ended(self) -> Problem:
+        said = (self._folder / "log").read_text(errors="replace").splitlines()[-20:]
+        return Problem("\n  ".join([f"The driver of {self.source} ended:", *said]))
 
     def _cpu(self) -> Cpu:
         return cpu_seconds(self._kafka.nodes[0].pid, self._jvm)
@@ -180,6 +199,8 @@ def main(
     wanted = only or list(What)
     shapes = [shape for shape in (QUICK_SHAPES if quick else SHAPES) if shape.name in wanted]
     warm_up_s, measured_s = (1.0, 2.0) if quick else (5.0, 20.0)
+    for number in STOP_SIGNALS:
+        signal.signal(number, _stop_once)
     try:
         with ExitStack() as things:
             bench = _start(things, 1 if quick else repetitions)
@@ -193,6 +214,13 @@ def main(
     except (Problem, KgroupError) as problem:
         console.print(str(problem), markup=False)
         raise typer.Exit(1) from None
+
+
+def _stop_once(*_: object) -> None:
+    """Only the first Ctrl-C counts: ending what runs must not be interrupted."""
+    for number in STOP_SIGNALS:
+        signal.signal(number, signal.SIG_IGN)
+    raise KeyboardInterrupt
 
 
 def _start(things: ExitStack, repetitions: int) -> Bench:

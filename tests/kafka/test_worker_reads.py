@@ -1,5 +1,6 @@
 """A seat reads exactly its ranges from a real Kafka: no record more, none less, in order."""
 
+import gc
 import os
 import pickle
 import threading
@@ -465,6 +466,26 @@ def test_the_caller_s_own_time_is_not_a_stall(
         clock[0] += 3_600  # Spark takes an hour for the batch
     assert sum(sizes) == 100
     assert len(sizes) > 2
+
+
+def test_the_collector_rests_among_records_and_works_for_the_caller(
+    apache_kafka: ApacheKafka, topic: str, producer: Producer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(worker, "ARROW_BATCH_ROWS_MAX", 10_000)
+
+    def collections() -> int:
+        return sum(generation["collections"] for generation in gc.get_stats())
+
+    fill(producer, topic, 0, numbers(0, 50_000))
+    batches = read_range(seat(apache_kafka, [Range(topic, 0, 0, 50_000)]))
+    first = next(batches)  # with what is imported for it
+    before, rows = collections(), first.num_rows
+    for batch in batches:
+        assert gc.isenabled()
+        rows += batch.num_rows
+    assert rows == 50_000
+    assert gc.isenabled()
+    assert collections() - before < 10  # it would be 50 and more: one for every 700 records
 
 
 def test_secrets_do_not_show() -> None:
