@@ -4,7 +4,8 @@ Runs on: executor. Needs neither Spark nor the driver: everything is in `SeatRan
 
 A range is done as soon as nothing below its end is left to come. Its last offsets need not be records (transaction
 markers, aborted or compacted data), so three things say so: a record at or past the end, the end of the log at or past
-it, or the consumer's position, which librdkafka also moves past what is never shown.
+it, or the consumer's position, which librdkafka also moves past what is never shown. A log that lacks a part of the
+range is not waited for: its leader is asked what it has (`data_loss`).
 """
 
 from __future__ import annotations

@@ -26,6 +26,7 @@ SPARK_SIDE_PURE = {
     "checkpoint",
     "plan",
     "adoption",
+    "data_loss",
     "ledger",
     "starting_offsets",
     "option_values",
