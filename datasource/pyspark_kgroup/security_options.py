@@ -50,6 +50,11 @@ _NEEDED: Final[tuple[tuple[Row, tuple[str, ...], tuple[Row, ...]], ...]] = (
 )
 """(an option, some of its values, which options they need)."""
 
+_CERTIFICATE: Final = (rows.CERTIFICATE_LOCATION, rows.CERTIFICATE_PEM)
+_KEY: Final = (rows.KEY_LOCATION, rows.KEY_PEM)
+_EITHER: Final = ((rows.CA_LOCATION, rows.CA_PEM), _CERTIFICATE, _KEY, (rows.HTTPS_CA_LOCATION, rows.HTTPS_CA_PEM))
+"""A file, or its text: with both, librdkafka and the driver would each choose for itself."""
+
 
 def parse_security(given: Mapping[str, str]) -> dict[str, str]:
     """How to connect, as librdkafka's properties and `CALLBACK`; empty for PLAINTEXT.
@@ -71,6 +76,7 @@ def parse_security(given: Mapping[str, str]) -> dict[str, str]:
                 f"Option {missing.name} is missing: {row.name}={values[row.name]} needs it. {missing.effect} "
                 f"It needs {missing.range}."
             )
+    _check_pairs(values)
     if values[rows.PROTOCOL.name] == "PLAINTEXT":
         return {}
     return {_property(name): value for name, value in values.items() if value is not None}
@@ -84,6 +90,19 @@ def _check_effects(given: list[str], values: Mapping[str, str | None]) -> None:
                     f"Option {name} has no effect, because {row.name} is {values[row.name] or 'not given'}: set "
                     f"{row.name} to {' or '.join(some)}, or leave {name} out."
                 )
+
+
+def _check_pairs(values: Mapping[str, str | None]) -> None:
+    for file, text in _EITHER:
+        if values[file.name] is not None and values[text.name] is not None:
+            raise OptionError(f"Options {file.name} and {text.name} say the same thing: keep one of them.")
+    for one, other in ((_CERTIFICATE, _KEY), (_KEY, _CERTIFICATE)):
+        given = [row.name for row in one if values[row.name] is not None]
+        if given and all(values[row.name] is None for row in other):
+            raise OptionError(
+                f"Option {given[0]} needs {other[0].name} (or .pem): a client certificate and its key come together. "
+                "One PEM file may hold both: name it twice."
+            )
 
 
 def _property(name: str) -> str:

@@ -186,6 +186,20 @@ def test_an_option_without_effect_is_an_error(properties: dict[str, str], name: 
     assert f"set {needed}" in told
 
 
+@pytest.mark.parametrize("name", ["ssl.ca", "ssl.certificate", "ssl.key"])
+def test_a_file_and_its_text_exclude_each_other(name: str) -> None:
+    pairs = {"ssl.certificate.location": "/c", "ssl.key.location": "/k"}
+    told = refusal({**PASSWORD, **pairs, f"{name}.location": "/file", f"{name}.pem": HUSH})
+    assert told.startswith(f"Options kafka.{name}.location and kafka.{name}.pem say the same thing")
+
+
+@pytest.mark.parametrize(("one", "other"), [("certificate", "key"), ("key", "certificate")])
+@pytest.mark.parametrize("form", ["location", "pem"])
+def test_a_client_certificate_and_its_key_come_together(one: str, other: str, form: str) -> None:
+    told = refusal({"security.protocol": "SSL", f"ssl.{one}.{form}": HUSH})
+    assert told.startswith(f"Option kafka.ssl.{one}.{form} needs kafka.ssl.{other}.location (or .pem)")
+
+
 def test_an_unknown_security_option_never_reaches_the_executors_alone() -> None:
     assert "did you mean kafka.ssl.ca.location?" in refusal({**PASSWORD, "ssl.ca.locaton": "/ca"})
     assert "cannot be used" in refusal({**PASSWORD, "ssl.crl.location": "/crl"})
