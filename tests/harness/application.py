@@ -23,7 +23,7 @@ _LOGGED = "after sink, before commit log"
 
 CLASS_ARCHIVE = Path(sys.prefix) / "spark-classes.jsa"
 """Spark's classes as one memory-mapped file, if it was recorded: a driver's JVM then starts with half the CPU time
-(measured: 4.8 instead of 10.2 s until its first batch). A Java that it does not fit does without it."""
+(measured: 4.8 instead of 10.2 s until its first batch). A Java or a PySpark that it does not fit does without it."""
 
 
 class Row(NamedTuple):
@@ -283,6 +283,17 @@ class Application:
         return (self.folder / "driver.log").read_text(errors="replace")[-4000:]
 
 
+def record_class_archive(folder: Path, read: dict[str, str]) -> None:
+    """Let one whole run of a query write `CLASS_ARCHIVE` at its end, unless it is there already."""
+    if CLASS_ARCHIVE.exists():
+        return
+    unfinished = CLASS_ARCHIVE.with_suffix(f".{os.getpid()}")
+    conf = {"spark.driver.extraJavaOptions": " ".join([*_java(folder), f"-XX:ArchiveClassesAtExit={unfinished}"])}
+    with Application(folder, read, trigger="availableNow", conf=conf) as application:
+        assert application.await_end() == 0
+    unfinished.rename(CLASS_ARCHIVE)
+
+
 def rows(folder: Path) -> list[Row]:
     """What the application's sink holds, batch by batch: of Spark's file sink, only what its log names."""
     logged = folder / "sink" / "_spark_metadata"
@@ -312,18 +323,20 @@ def _newest(folder: Path) -> int:
     return max(_numbers(folder), default=-1)
 
 
+def _java(temporary: Path) -> list[str]:
+    """What is killed cannot clean up: everything temporary lies in the folder. C1 alone takes less CPU time."""
+    return [f"-Djava.io.tmpdir={temporary}", "-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC"]
+
+
 def _conf(temporary: Path) -> dict[str, str]:
-    # What is killed cannot clean up: everything temporary lies in the folder. C1 alone starts with less CPU time.
-    java = [f"-Djava.io.tmpdir={temporary}", "-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC"]
-    if CLASS_ARCHIVE.exists():
-        java += [f"-XX:SharedArchiveFile={CLASS_ARCHIVE}", "-Xshare:auto"]
+    archive = [f"-XX:SharedArchiveFile={CLASS_ARCHIVE}", "-Xshare:auto"] if CLASS_ARCHIVE.exists() else []
     return {
         "spark.ui.enabled": "false",
         "spark.sql.shuffle.partitions": "2",
         "spark.driver.host": "127.0.0.1",
         "spark.driver.bindAddress": "127.0.0.1",
         "spark.local.dir": str(temporary),
-        "spark.driver.extraJavaOptions": " ".join(java),
+        "spark.driver.extraJavaOptions": " ".join(_java(temporary) + archive),
         # The file sink's log stays as it is written, one entry for each batch, so that a row's batch can be told.
         "spark.sql.streaming.fileSink.log.compactInterval": "1000000",
     }

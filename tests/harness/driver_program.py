@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow.parquet as pq
+from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming import StreamingQuery
 from pyspark.sql.streaming.listener import StreamingQueryListener
@@ -61,6 +62,20 @@ def start(spark: SparkSession, folder: Path, settings: dict[str, Any]) -> Stream
     return writer.option("checkpointLocation", str(folder / "checkpoint")).trigger(**when).start()
 
 
+_TOO_BUSY = "worker failed to connect back"
+"""Spark gives a Python process 10 s to start (PythonWorkerFactory): too short on a machine that others keep busy."""
+
+
+def run(spark: SparkSession, folder: Path, settings: dict[str, Any]) -> None:
+    """One query to its end; again, if it could not start because the machine is too busy."""
+    while True:
+        try:
+            return watch(start(spark, folder, settings))
+        except StreamingQueryException as error:
+            if _TOO_BUSY not in str(error):
+                raise
+
+
 def watch(query: StreamingQuery) -> None:
     """Until the query ends, with its error if it failed, or until our standard input does."""
     while query.isActive:
@@ -79,7 +94,7 @@ def main(folder: Path) -> None:
     spark.sparkContext.setLogLevel("WARN")
     spark.streams.addListener(Progress(folder / "progress.jsonl"))
     try:
-        watch(start(spark, folder, settings))
+        run(spark, folder, settings)
     except Exception as error:
         (folder / "failure.txt").write_text(str(error))
         raise

@@ -8,6 +8,9 @@ from pathlib import Path
 from uuid import uuid4
 
 import pytest
+from harness.application import record_class_archive
+from harness.kafka import produce
+from harness.stream import options
 from pyspark.sql import SparkSession
 
 import pyspark_kgroup
@@ -43,6 +46,15 @@ def spark() -> Iterator[SparkSession]:
     session.sparkContext.setLogLevel("ERROR")
     yield session
     session.stop()
+
+
+@pytest.fixture(scope="session")
+def class_archive(apache_kafka: ApacheKafka, tmp_path_factory: pytest.TempPathFactory) -> None:
+    """For tests that start many drivers (`harness.application`): each start takes half the CPU time."""
+    server, topic = apache_kafka.bootstrap_servers, "topic-of-the-class-archive"
+    apache_kafka.create_topic(topic, partitions=2)
+    produce(server, topic, 20, partitions=2)
+    record_class_archive(tmp_path_factory.mktemp("class-archive"), options(server, topic, topic))
 
 
 @pytest.fixture

@@ -8,17 +8,18 @@ import json
 import os
 import signal
 from collections.abc import Callable, Iterable
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Literal
 
 import pytest
-from confluent_kafka import Consumer, ConsumerGroupState, TopicPartition
+from confluent_kafka import Consumer, ConsumerGroupState, KafkaException, TopicPartition
 from confluent_kafka.admin import ConsumerGroupDescription
 from harness.application import Application, rows
 from harness.kafka import contents, produce
 from harness.sharing import Sharing
 from harness.stream import options
+from harness.waiting import wait_for
 
 from pyspark_kgroup.checkpoint import EMPTY, Checkpoint
 from pyspark_kgroup.plan import ranges_by_seat
@@ -63,8 +64,16 @@ class Chain:
         self.produced += count
 
     def commit(self, offsets: dict[int, int]) -> None:
+        """Commit for a group without members, as soon as it has a coordinator."""
         told = [TopicPartition(self.topic, p, offset) for p, offset in offsets.items()]
-        self._consumer.commit(offsets=told, asynchronous=False)
+
+        def acknowledged() -> bool:
+            with suppress(KafkaException):
+                self._consumer.commit(offsets=told, asynchronous=False)
+                return True
+            return False
+
+        wait_for(acknowledged, "the commit to be acknowledged", 60)
 
     def committed(self) -> dict[int, int]:
         """Partition -> the group's committed offset, without those that have none."""
@@ -183,6 +192,7 @@ REACHED_ALONE: list[tuple[str, Callable[[Chain], None]]] = [
 """Points that a query comes to by itself, each with work left over from the last one."""
 
 
+@pytest.mark.usefixtures("class_archive")
 @pytest.mark.parametrize("sink", ["files", "batches"])
 def test_exactly_once_at_every_kill_point(
     apache_kafka: ApacheKafka, new_topic: NewTopic, group: str, tmp_path: Path, sink: Sink
