@@ -66,28 +66,32 @@ class Driver:
         self._stack = ExitStack()
 
     def __enter__(self) -> Self:
+        """Start the process; `await_ready` waits for it."""
         with self._stack:
             guard = ProcessGuard()
             self._stack.callback(guard.close)
-            listener = self._stack.enter_context(socket.socket(socket.AF_UNIX))
-            listener.bind(str(self._folder / "socket"))
-            listener.listen()
-            listener.settimeout(START_POLL_S)
+            self._listener = self._stack.enter_context(socket.socket(socket.AF_UNIX))
+            self._listener.bind(str(self._folder / "socket"))
+            self._listener.listen()
+            self._listener.settimeout(START_POLL_S)
             log = self._stack.enter_context((self._folder / "log").open("wb"))
             command = [sys.executable, "-m", "bench.driver", str(self._folder / "socket"), self._folder, *self._jars]
-            process = guard.popen(command, stdout=log, stderr=subprocess.STDOUT, environment=self._environment())
-            self._connection = self._stack.enter_context(self._accept(listener, process))
-            self._jvm = self._hear()
+            self._process = guard.popen(command, stdout=log, stderr=subprocess.STDOUT, environment=self._environment())
             self._stack = self._stack.pop_all()
         return self
 
-    def _accept(self, listener: socket.socket, process: subprocess.Popen[bytes]) -> Connection:
+    def await_ready(self) -> None:
+        """Until the driver has its session."""
+        self._connection = self._stack.enter_context(self._accept())
+        self._jvm = self._hear()
+
+    def _accept(self) -> Connection:
         while True:
             try:
-                accepted, _ = listener.accept()
+                accepted, _ = self._listener.accept()
                 return Connection(accepted.detach())
             except TimeoutError:
-                if process.poll() is not None:
+                if self._process.poll() is not None:
                     raise self._ended() from None
 
     def _environment(self) -> dict[str, str]:
@@ -229,6 +233,8 @@ def _start(things: ExitStack, repetitions: int) -> Bench:
     with console.status("Starting Kafka, and a Spark driver for each source"):
         kafka = things.enter_context(ApacheKafka(jvm_options=["-Xmx1g"]))
         drivers = [things.enter_context(Driver(source, kafka, folder, jars)) for source in SOURCES]
+        for driver in drivers:
+            driver.await_ready()
     return Bench(kafka, drivers, repetitions)
 
 
