@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from pathlib import Path
 
+import pytest
 from harness.application import Application, rows
 from harness.group_history import assert_never_rewound, commits, generations, group_history
 from harness.groups import assignment_by_instance, stable_generation
@@ -14,6 +15,8 @@ from harness.waiting import wait_for
 from pyspark.sql import SparkSession
 
 from spark_kgroup.testing import ApacheKafka
+
+pytestmark = pytest.mark.usefixtures("class_archive")
 
 NewTopic = Callable[[int], str]
 

@@ -20,6 +20,8 @@ from pyspark.sql import DataFrame, SparkSession
 
 from spark_kgroup.testing import ApacheKafka
 
+pytestmark = pytest.mark.usefixtures("class_archive")
+
 NewTopic = Callable[[int], str]
 
 PARTITIONS = 4
