@@ -49,9 +49,7 @@ def test_records_that_are_gone_when_executors_come_for_them(
     await_rows(query, collected, 20)
     produce(server, topic, 40, partitions=1, first=20)
     began = time.monotonic()
-    told = (
-        rf"DataLoss: Offsets 20 (on|to \d+) of {topic}-0 were still to be read, but the log has 40 to .+failOn"
-    )
+    told = rf"DataLoss: Offsets 20 (on|to \d+) of {topic}-0 were still to be read, but the log has 40 to .+failOn"
     with pytest.raises(Exception, match=told):
         query.awaitTermination(120)
     assert time.monotonic() - began < 60, "it is not tried again for long"
