@@ -20,7 +20,7 @@ import json, sys
 from pyspark.sql import SparkSession
 from pyspark.sql.connect.session import SparkSession as Connected
 folder, read = sys.argv[1], json.loads(sys.argv[2])
-spark = SparkSession.builder.remote("local[2]").config("spark.connect.grpc.binding.port", "0").getOrCreate()
+spark = SparkSession.builder.remote("local[2]").getOrCreate()
 assert isinstance(spark, Connected)
 frame = spark.readStream.format("kgroup").options(**read).load()
 query = (
@@ -35,7 +35,10 @@ spark.stop()
 
 
 class Connected:
-    """An application of its own: a Connect client, and the local server that it starts."""
+    """An application of its own: a Connect client, and the local server that it starts.
+
+    SPARK_TESTING gives the server a free port (SPARK-42272); otherwise it takes 15002, which another one may have.
+    """
 
     def __init__(self, folder: Path, read: dict[str, str]) -> None:
         self._errors = (folder / "stderr").open("wb")
@@ -46,7 +49,7 @@ class Connected:
             stderr=self._errors,
             text=True,
             start_new_session=True,
-            env={**os.environ, "PYSPARK_PYTHON": sys.executable, "PYTHONSAFEPATH": "1"},
+            env={**os.environ, "PYSPARK_PYTHON": sys.executable, "PYTHONSAFEPATH": "1", "SPARK_TESTING": "1"},
         )
 
     def __enter__(self) -> "Connected":
