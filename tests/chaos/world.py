@@ -28,6 +28,11 @@ MARKER: Final = "KGROUP_CHAOS_RUN"
 """In the environment of everything that a run starts."""
 
 _TOPICS: Final = {"orders": 4, "clicks": 3}
+_SERVER_PROPERTIES: Final = {
+    "min.insync.replicas": "2",
+    # Default 60 s; on a busy machine all brokers together may take longer to come back, and then end themselves.
+    "initial.broker.registration.timeout.ms": "300000",
+}
 _FIRST_BATCH_TIMEOUT_S: Final = 300.0
 _DRAIN_TIMEOUT_S: Final = 240.0
 _LANE_END_TIMEOUT_S: Final = 400.0
@@ -52,7 +57,7 @@ class World:
         self._marker = f"{MARKER}={folder.name}"
         os.environ[MARKER] = folder.name
         self._over = threading.Event()
-        self.kafka = ApacheKafka(nodes=3, data_dir=folder / "kafka", server_properties={"min.insync.replicas": "2"})
+        self.kafka = ApacheKafka(nodes=3, data_dir=folder / "kafka", server_properties=_SERVER_PROPERTIES)
 
     def __enter__(self) -> Self:
         self.kafka.start()
