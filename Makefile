@@ -71,7 +71,7 @@ $(WHEEL_DIR)/.built: $(VENV)/.ready $(SOURCES) pyproject.toml README.md
 $(SPARK_VENV)/.ready: pyproject.toml
 	$(PYTHON) -m venv $(SPARK_VENV)
 	$(SPARK_VENV)/bin/pip install --quiet --upgrade 'pip>=25.1'
-	$(SPARK_VENV)/bin/pip install --quiet 'pyspark==$(SPARK)' --group spark-tests
+	$(SPARK_VENV)/bin/pip install --quiet 'pyspark[connect]==$(SPARK)' --group spark-tests
 	@touch $@
 
 $(SPARK_VENV)/.installed: $(SPARK_VENV)/.ready $(WHEEL_DIR)/.built
