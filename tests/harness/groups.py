@@ -1,10 +1,17 @@
 """A group as its coordinator shows it to an admin client, and as it wrote it down."""
 
-from confluent_kafka import ConsumerGroupState
+from confluent_kafka import ConsumerGroupState, KafkaError, KafkaException
 from confluent_kafka.admin import ConsumerGroupDescription
 
 from harness.waiting import wait_for
 from spark_kgroup.testing import ApacheKafka
+
+_COORDINATOR_ON_ITS_WAY = (
+    KafkaError.NOT_COORDINATOR,
+    KafkaError.COORDINATOR_NOT_AVAILABLE,
+    KafkaError.COORDINATOR_LOAD_IN_PROGRESS,
+)
+"""Refusals of a cluster that makes its offsets topic, or moves a coordinator."""
 
 
 def stable_generation(kafka: ApacheKafka, group: str) -> int:
@@ -23,4 +30,12 @@ def assignment_by_instance(kafka: ApacheKafka, group: str) -> dict[str, set[tupl
 
 
 def _described(kafka: ApacheKafka, group: str) -> ConsumerGroupDescription:
-    return kafka.admin.describe_consumer_groups([group], request_timeout=30)[group].result(30)
+    def asked() -> ConsumerGroupDescription | None:
+        try:
+            return kafka.admin.describe_consumer_groups([group], request_timeout=30)[group].result(30)
+        except KafkaException as refusal:
+            if refusal.args[0].code() not in _COORDINATOR_ON_ITS_WAY:
+                raise
+            return None
+
+    return wait_for(asked, f"the coordinator of {group}")
