@@ -231,12 +231,11 @@ def killed_while_others_join(chain: Chain) -> tuple[Places, Places]:
     Returns:
         What the others have read, and what of it the query may have read, too.
     """
-    first, second = (Sharing(chain.server, chain.group, chain.topic) for _ in range(2))
     with ExitStack() as others:
         with chain.application("during rebalance") as application:
             application.wait_for(chain.drained, "lag 0, after all kills without others")
             chain.produce(400)  # batches follow each other: the kill meets one
-            others.enter_context(first)
+            first = others.enter_context(Sharing(chain.server, chain.group, chain.topic))
             application.await_stop_point()
             during_rebalance(chain)
         unfinished = chain.planned()
@@ -244,7 +243,7 @@ def killed_while_others_join(chain: Chain) -> tuple[Places, Places]:
         with chain.application("between revoking sync and rejoin") as application:
             application.wait_for(lambda: first.rows, "the other's share, after the kill during rebalance")
             others.close()  # it leaves
-            others.enter_context(second)
+            second = others.enter_context(Sharing(chain.server, chain.group, chain.topic))
             application.await_stop_point()
             after_revoking_sync(chain)
         chain.check("killed between revoking sync and rejoin")
