@@ -26,8 +26,8 @@ from spark_kgroup.runtime.thread import GroupRuntime
 
 log = logging.getLogger(__name__)
 
-Tenures = dict[tuple[str, TopicPartition], MemberIdentity]
-"""(instance id, partition) -> the identity under which the seat's ownership began."""
+Tenures = dict[tuple[str, TopicPartition], MemberIdentity | None]
+"""(instance id, partition) -> the identity under which the seat's ownership began, None if an earlier process's."""
 
 _HANDOVER_ROUNDS = 4
 """A cooperative rebalance takes two generations; one more pair for a group that moved on meanwhile."""
@@ -149,13 +149,30 @@ class Boundary:
         went: Tenures = {}
         for name, (seat, offsets) in wanted.items():
             safe = self._ledger.known_to_group(offsets)  # not acknowledged means not given up
-            never_adopted = seat.to_give_up - self._ledger.holdings.keys()
-            going = safe | (never_adopted - self._commit_remembered(start, seat, never_adopted))
+            never_adopted = seat.to_give_up - (self._ledger.holdings.keys() & seat.tenures.keys())
+            going = safe | self._going_unread(start, seat, never_adopted)
             if going:
                 self._ledger.hand_over(safe)
                 self._runtime.give_up(name, going)
-                went |= {(name, tp): seat.tenures[tp] for tp in going}
+                went |= {(name, tp): seat.tenures.get(tp) for tp in going}
         return went
+
+    def _going_unread(
+        self, start: Checkpoint, seat: SeatView, partitions: frozenset[TopicPartition]
+    ) -> frozenset[TopicPartition]:
+        """Which of `partitions`, never adopted by this process, can go: the group knows what we remember of them.
+
+        What is not ours but an earlier process's may have another owner by now: then our word does not count any more.
+        """
+        inherited = partitions - seat.tenures.keys()
+        taken: frozenset[TopicPartition] = frozenset()
+        if inherited:
+            group = self._runtime.describe()
+            if group.state != "Stable":
+                partitions -= inherited  # nobody knows whose they are: at the next boundary
+            others = [member for member in group.members if member.instance_id != seat.instance_id]
+            taken = inherited & {tp for member in others for tp in member.assignment | member.claimed}
+        return partitions - self._commit_remembered(start, seat, partitions - taken)
 
     def _commit_remembered(
         self, start: Checkpoint, seat: SeatView, partitions: Collection[TopicPartition]
@@ -405,8 +422,11 @@ def _after(given_up: Tenures) -> Callable[[GroupView], bool]:
     """
 
     def taken(view: GroupView) -> bool:
-        held = {(seat.instance_id, tp): who for seat in view.seats for tp, who in seat.tenures.items()}
-        return all(held.get(key) != who for key, who in given_up.items()) and (view.settled or _asks(view))
+        held: Tenures = {(seat.instance_id, tp): None for seat in view.seats for tp in seat.to_give_up}
+        held |= {(seat.instance_id, tp): who for seat in view.seats for tp, who in seat.tenures.items()}
+        # What was an earlier process's and is ours now may have become so before our word arrives.
+        left = all(key not in held or who not in (None, held[key]) for key, who in given_up.items())
+        return left and (view.settled or _asks(view))
 
     return taken
 

@@ -10,7 +10,7 @@ boundary, when `start` says that they are durable. After a restart with an unfin
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
@@ -19,12 +19,14 @@ from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 from pyspark_kgroup.admission import AdmissionControl, default_read_limit, offsets_max
 from pyspark_kgroup.arrow import spark_schema
 from pyspark_kgroup.boundary import Boundary
-from pyspark_kgroup.checkpoint import EMPTY, Checkpoint
+from pyspark_kgroup.checkpoint import EMPTY, Checkpoint, Period
 from pyspark_kgroup.options import PassedOn, SourceOptions, parse
 from pyspark_kgroup.plan import Ranges, ranges_by_seat
 from pyspark_kgroup.security_options import driver_settings
 from pyspark_kgroup.worker import Range, SeatRanges, read_range
 from spark_kgroup.errors import OptionError
+from spark_kgroup.member.classic import Inheritance
+from spark_kgroup.model import TopicPartition
 from spark_kgroup.runtime.group import GroupSettings
 from spark_kgroup.runtime.thread import GroupRuntime
 from spark_kgroup.wire.cluster import parse_bootstrap
@@ -59,6 +61,7 @@ class KgroupStreamReader(AdmissionControl, DataSourceStreamReader):
         self._runtime: GroupRuntime | None = None
         self._boundary: Boundary | None = None
         self._planned_end: Mapping[str, Any] = EMPTY.to_json()
+        self._freezing = False
 
     @cached_property
     def _options(self) -> SourceOptions:
@@ -82,7 +85,7 @@ class KgroupStreamReader(AdmissionControl, DataSourceStreamReader):
 
     def prepareForTriggerAvailableNow(self) -> None:
         """Spark's AvailableNow: read no further than the end offsets of the first boundary."""
-        self._joined().freeze()
+        self._freezing = True  # the first boundary is not here yet: the seats join when it is known what they had
 
     def latestOffset(self, start: Mapping[str, Any] | None = None, limit: Any = None) -> dict[str, Any]:
         """The boundary between two batches: `start` is durable; what comes back is the next batch's end.
@@ -98,7 +101,7 @@ class KgroupStreamReader(AdmissionControl, DataSourceStreamReader):
         # begins with partitions(X, X), a replay goes on with partitions(W, X), and this call comes when X is durable.
         start = self._planned_end if start is None else start
         before = Checkpoint.from_json(start)
-        after = self._joined().advance(before, offsets_max(limit, self._options.max_offsets_per_trigger))
+        after = self._joined(before).advance(before, offsets_max(limit, self._options.max_offsets_per_trigger))
         # Unchanged means unchanged to the byte: any difference makes Spark run a batch.
         return dict(start) if after == before else after.to_json()
 
@@ -109,9 +112,9 @@ class KgroupStreamReader(AdmissionControl, DataSourceStreamReader):
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
         """One ticket per seat with data between `start` and `end`."""
-        boundary = self._joined()  # a replay begins here: the seats are asked back while the batch runs
-        self._planned_end = end
         until = Checkpoint.from_json(end)
+        boundary = self._joined(until)  # a replay begins here: the seats are asked back while the batch runs
+        self._planned_end = end
         plan = boundary.readable(until, ranges_by_seat(Checkpoint.from_json(start), until))
         stall_timeout_ms = self._options.api_timeout_ms
         return [Ticket(self._reads(seat, ranges), stall_timeout_ms) for seat, ranges in sorted(plan.items())]
@@ -132,16 +135,23 @@ class KgroupStreamReader(AdmissionControl, DataSourceStreamReader):
 
     # ----------------------------------------------------------------------------------------------- lifetime
 
-    def _joined(self) -> Boundary:
-        """The boundary of this query, its seats in (or on their way into) the group."""
+    def _joined(self, planned: Checkpoint) -> Boundary:
+        """The boundary of this query, its seats in (or on their way into) the group.
+
+        Args:
+            planned: what an earlier process of this query planned to read at last.
+        """
         if self._boundary is None:
-            runtime = GroupRuntime(self._settings())
+            runtime = GroupRuntime(self._settings(planned))
             runtime.start()
             self._runtime = runtime
             self._boundary = Boundary(runtime, self._options)
+        if self._freezing:
+            self._boundary.freeze()
+            self._freezing = False
         return self._boundary
 
-    def _settings(self) -> GroupSettings:
+    def _settings(self, planned: Checkpoint) -> GroupSettings:
         options = self._options
         return GroupSettings(
             bootstrap=parse_bootstrap(options.bootstrap_servers),
@@ -158,6 +168,7 @@ class KgroupStreamReader(AdmissionControl, DataSourceStreamReader):
             client_id=options.client_id,
             security=secured(driver_settings(options.security)),
             topics_must_exist=False,  # the boundary knows which may be gone
+            inheritances=inheritances(planned, options.topics),
         )
 
     def stop(self) -> None:
@@ -169,3 +180,15 @@ class KgroupStreamReader(AdmissionControl, DataSourceStreamReader):
         if self._runtime is not None:
             self._runtime.close()
             self._runtime = self._boundary = None
+
+
+def inheritances(planned: Checkpoint, topics: Collection[str]) -> dict[str, Inheritance]:
+    """Instance id -> what that seat was reading, or had read and not committed, when its last process ended."""
+    by_seat: dict[str, dict[TopicPartition, Period]] = {}
+    for tp, held in planned.owned.items():
+        if tp.topic in topics:
+            by_seat.setdefault(held.period.seat, {})[tp] = held.period
+    return {
+        seat: Inheritance(partitions=frozenset(periods), generation=max(p.generation for p in periods.values()))
+        for seat, periods in by_seat.items()
+    }

@@ -45,6 +45,19 @@ from spark_kgroup.model import (
 )
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Inheritance:
+    """What an earlier process of the same seat may have been reading when it ended.
+
+    Attributes:
+        generation: in which it was known to own `partitions`. Whoever was given one of them since claims it in a later
+            generation, and that claim wins (KIP-792).
+    """
+
+    partitions: frozenset[TopicPartition] = frozenset()
+    generation: int = NO_GENERATION
+
+
 class State(Enum):
     """Where a member stands. Each state says what it answers to and what it leaves to.
 
@@ -89,6 +102,9 @@ class MemberConfig:
         instance_id: None makes a dynamic member (KIP-394), anything else a static one (KIP-345).
         topics: subscribed names.
         assignors: in order of preference, at least one. The member is cooperative if all of them are (KIP-429).
+        inheritance: claimed by the first join, like what is held, and given up at a boundary if it is not assigned.
+            1. a process dies in the midst of a batch; 2. the group rebalances; 3. the process comes back within its
+            session, to finish the batch: without a claim the leader would give what it reads to others at once.
 
     """
 
@@ -100,6 +116,7 @@ class MemberConfig:
     rebalance_timeout_ms: int = REBALANCE_TIMEOUT_MS
     heartbeat_interval_ms: int = HEARTBEAT_INTERVAL_MS
     rack: str | None = None
+    inheritance: Inheritance = Inheritance()
 
     @property
     def cooperative(self) -> bool:
@@ -154,7 +171,12 @@ class ClassicMember:
         self._beat: fx.HeartbeatRequest | None = None
         self._claimed: frozenset[TopicPartition] = frozenset()
         """What the last answered join claimed: what the leader goes by while we do not join again."""
-        self._assigned_in = NO_GENERATION
+        inheritance = config.inheritance if config.cooperative else Inheritance()
+        self._inherited = inheritance.partitions
+        """Claimed, and the group has not answered yet."""
+        self._left_over: frozenset[TopicPartition] = frozenset()
+        """Inherited, not assigned to us, and claimed until the application has given it up."""
+        self._assigned_in = inheritance.generation
         self._protocol = ""
         self._reason = "start"
         self._retries = 0
@@ -164,10 +186,10 @@ class ClassicMember:
 
     @property
     def to_give_up(self) -> frozenset[TopicPartition]:
-        """Held, but to be given up at the next boundary."""
+        """Held or inherited, but to be given up at the next boundary."""
         if self.state is State.REVOKING and not self.config.cooperative:
             return self.held
-        return self.held - self.assigned
+        return (self.held - self.assigned) | self._left_over
 
     @property
     def settled(self) -> bool:
@@ -255,15 +277,16 @@ class ClassicMember:
         return [fx.Send(request=request)]
 
     def _protocols(self) -> tuple[tuple[str, Subscription], ...]:
+        claims = self.held | self._inherited | self._left_over
+        # What is left over may have another owner, whose claim must win; a subscription has one generation for all.
+        generation = self.config.inheritance.generation if self._left_over else self._assigned_in
         base = Subscription(
             topics=tuple(sorted(self.config.topics)),
-            owned=self.held,
-            generation=self._assigned_in,
+            owned=claims,
+            generation=generation,
             rack=self.config.rack,
         )
-        return tuple(
-            (a.name, replace(base, user_data=a.user_data(self.held, self._assigned_in))) for a in self.config.assignors
-        )
+        return tuple((a.name, replace(base, user_data=a.user_data(claims, generation))) for a in self.config.assignors)
 
     def _join_response(self, event: fx.JoinResponse, now_ms: int) -> list[fx.Effect]:
         if event.request != self._awaited:
@@ -345,7 +368,9 @@ class ClassicMember:
         added = assignment - self.held
         self.assigned, self._assigned_in = assignment, self.identity.generation
         self.held |= added
-        revoked = self.held - assignment
+        self._left_over = (self._inherited | self._left_over) - assignment
+        self._inherited = frozenset()
+        revoked = (self.held - assignment) | self._left_over
         self._restart_session(now_ms)
         told: list[fx.Effect] = [fx.Assigned(identity=self.identity, owned=assignment, added=added, revoked=revoked)]
         if revoked:
@@ -398,6 +423,7 @@ class ClassicMember:
 
     def _gave_up(self, event: fx.GaveUp, _now_ms: int) -> list[fx.Effect]:
         self.held -= event.partitions
+        self._left_over -= event.partitions
         if self.state is State.REVOKING and not self.to_give_up:
             reason = "revoked partitions given up" if self.config.cooperative else self._reason
             return self._join(reason)
@@ -442,6 +468,7 @@ class ClassicMember:
 
     def _lose(self, reason: str, *, keep_id: bool) -> list[fx.Effect]:
         lost, self.held, self.assigned = self.held, frozenset(), frozenset()
+        self._inherited = self._left_over = frozenset()
         self._assigned_in = NO_GENERATION
         member_id = self.identity.member_id if keep_id else UNKNOWN_MEMBER_ID
         self.identity = replace(self.identity, member_id=member_id, generation=NO_GENERATION)

@@ -27,7 +27,7 @@ from spark_kgroup.limits import (
     TOPIC_GONE_AFTER_MS,
 )
 from spark_kgroup.member import effects as fx
-from spark_kgroup.member.classic import MemberConfig, State
+from spark_kgroup.member.classic import Inheritance, MemberConfig, State
 from spark_kgroup.model import (
     DescribedGroup,
     ErrorCode,
@@ -53,6 +53,7 @@ class GroupSettings:
         topics_must_exist: whether a subscribed topic that does not exist is an error, or just not there.
         instance_ids: one static member each; None makes a dynamic member.
         assignors: Kafka's names, in order of preference.
+        inheritances: instance id -> what an earlier process of that seat may have been reading; of `topics` only.
     """
 
     bootstrap: tuple[Address, ...]
@@ -69,6 +70,7 @@ class GroupSettings:
     client_id: str = "spark-kgroup"
     security: Security = field(default_factory=Plaintext)
     topics_must_exist: bool = True
+    inheritances: Mapping[str, Inheritance] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -77,7 +79,7 @@ class SeatView:
 
     Attributes:
         tenures: what is held, with the identity under which each partition's ownership began.
-        to_give_up: held, but to be given up at the next boundary.
+        to_give_up: held, but to be given up at the next boundary; what is not in `tenures` was an earlier process's.
         settled: in a generation with nothing to give up and no rejoin on its way.
     """
 
@@ -144,13 +146,27 @@ class Group:
             UnknownTopic: a subscribed topic does not exist.
         """
         await self._refresh_topics(timeout_ms=STARTUP_TIMEOUT_MS)
+        inheritances = await self._inheritances()
         for instance_id in self.settings.instance_ids:
-            session = Session(self._member_config(instance_id), self._cluster, self._observe, self._rng)
+            config = self._member_config(instance_id, inheritances.get(instance_id, Inheritance()))
+            session = Session(config, self._cluster, self._observe, self._rng)
             self._sessions[instance_id] = session
             self._tasks.append(asyncio.create_task(session.run(), name=f"seat {instance_id}"))
         self._tasks.append(asyncio.create_task(self._watch_metadata(), name="metadata watch"))
 
-    def _member_config(self, instance_id: str | None) -> MemberConfig:
+    async def _inheritances(self) -> dict[str | None, Inheritance]:
+        """What the seats inherit: only what the group still keeps for them.
+
+        A seat that was away for longer than its session has lost all. To claim it all the same could take it from its
+        new owner at once: not every client says in which generation it was assigned what it claims, and in a group that
+        was deleted and made again generations begin anew.
+        """
+        if not self.settings.inheritances:
+            return {}
+        members = {member.instance_id for member in (await self.describe()).members}
+        return {name: found for name, found in self.settings.inheritances.items() if name in members}
+
+    def _member_config(self, instance_id: str | None, inheritance: Inheritance) -> MemberConfig:
         return MemberConfig(
             group=self.settings.group,
             instance_id=instance_id,
@@ -159,6 +175,7 @@ class Group:
             session_timeout_ms=self.settings.session_timeout_ms,
             rebalance_timeout_ms=self.settings.rebalance_timeout_ms,
             heartbeat_interval_ms=self.settings.heartbeat_interval_ms,
+            inheritance=inheritance,
         )
 
     async def close(self) -> None:

@@ -8,6 +8,7 @@ from harness.fake_group import FakeGroup
 from pyspark_kgroup.boundary import Boundary
 from pyspark_kgroup.checkpoint import EMPTY, Checkpoint
 from pyspark_kgroup.plan import Ranges, ranges_by_seat
+from pyspark_kgroup.stream import inheritances
 from spark_kgroup.limits import END_OFFSETS_MAX_AGE_MS
 from spark_kgroup.model import TopicPartition
 
@@ -51,8 +52,6 @@ class Driver:
         planned: the offset log: the end of each batch, as JSON.
         batches_done: the length of the commit log.
         sink: batch -> what it read; a replay must read the same.
-        exposed: what was planned and unknown to the group when the driver died: if the group moves on before the
-            driver is back, another application may read it too (design section 7, *what is promised*).
     """
 
     group: FakeGroup
@@ -62,7 +61,6 @@ class Driver:
     planned: list[str] = field(default_factory=list)
     batches_done: int = 0
     sink: dict[int, Ranges] = field(default_factory=dict)
-    exposed: list[tuple[TopicPartition, int, int]] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         self.start()
@@ -80,9 +78,8 @@ class Driver:
     def restart(self) -> None:
         """The driver comes back: an unfinished batch is read again, with the same plan."""
         last = loads(self.planned[-1]) if self.planned else EMPTY
-        for tp, owned in last.owned.items():
-            self.exposed.append((tp, self.group.committed_now.get(tp, 0), owned.position))
-        self.group.restart()
+        found = inheritances(last, self.group.subscribed)
+        self.group.restart({seat: inheritance.partitions for seat, inheritance in found.items()})
         self.start()
         if len(self.planned) > self.batches_done:
             self.run_batch()

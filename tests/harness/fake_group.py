@@ -37,6 +37,8 @@ class Seat:
     to_give_up: frozenset[TopicPartition] = frozenset()
     expelled: bool = False
     """The coordinator has given the seat away, and the seat does not know."""
+    inherited: frozenset[TopicPartition] = frozenset()
+    """An earlier process's, claimed until it is given up or assigned again."""
 
     def view(self) -> SeatView:
         return SeatView(
@@ -63,6 +65,8 @@ class FakeGroup:
             the answer is lost) or "refused".
         stable: last stable offset of partitions with an open transaction.
         rewinds: partitions whose committed offset may go back, because an explicit `startingOffsets` says so.
+        away: our driver is dead. The group waits for its seats, until their session is over (`expel`): a rebalance
+            begins, and ends when they are back.
     """
 
     def __init__(self, topics: Mapping[str, int], seats: int = 1) -> None:
@@ -84,6 +88,8 @@ class FakeGroup:
         self.rejoins = 0
         self.forced: list[str] = []
         self.state = "Stable"
+        self.away = False
+        self._pending = False
         self.commits: list[tuple[str, dict[TopicPartition, int]]] = []
         self._asked: list[int] = []
         self._mailbox: list[tuple[Seat, frozenset[TopicPartition]]] = []
@@ -145,9 +151,14 @@ class FakeGroup:
 
     def rebalance(self) -> None:
         """One generation: everybody joins with what it claims, and learns its share."""
-        self.generation += 1
         live = [seat for seat in self.seats.values() if not seat.expelled]
-        claims = {tp: seat.instance_id for seat in live for tp in seat.tenures} | dict.fromkeys(self.other, OTHER)
+        if self.away and live:
+            self._pending = True
+            return
+        self.generation += 1
+        claims = {tp: seat.instance_id for seat in live for tp in seat.inherited}
+        claims |= {tp: seat.instance_id for seat in live for tp in seat.tenures}
+        claims |= dict.fromkeys(self.other, OTHER)  # it was given them later than who inherits them
         self.claims = claims
         self.assigned = {
             tp: member for tp, member in self.target.items() if tp in self.log and claims.get(tp, member) == member
@@ -158,7 +169,8 @@ class FakeGroup:
             )
             share = {tp for tp, member in self.assigned.items() if member == seat.instance_id}
             seat.tenures |= dict.fromkeys(share - seat.tenures.keys(), seat.identity)
-            seat.to_give_up = frozenset(seat.tenures.keys() - share)
+            seat.inherited -= share
+            seat.to_give_up = (seat.tenures.keys() - share) | seat.inherited
         for tp in {tp for tp, member in self.assigned.items() if member == OTHER} - self.other.keys():
             self.other[tp] = self.committed_now.get(tp, self.log[tp][0])
 
@@ -187,24 +199,50 @@ class FakeGroup:
     def notice(self, name: str) -> None:
         """An expelled seat hears of it, drops all, and joins anew."""
         seat = self.seats[name]
-        seat.expelled, seat.tenures, seat.to_give_up = False, {}, frozenset()
+        seat.expelled, seat.tenures, seat.to_give_up, seat.inherited = False, {}, frozenset(), frozenset()
         seat.identity = self._new_identity(name)
         self._mailbox = [(s, tps) for s, tps in self._mailbox if s is not seat]
         self.rejoins += 1
         self.rebalance()
 
-    def restart(self) -> None:
-        """Our driver is new: every seat rejoins without a member id and is told what it holds (KIP-345)."""
+    def die(self) -> None:
+        """Our driver is dead, and the broker does not know."""
+        self.away = True
         self._mailbox.clear()
+        for seat in self.seats.values():
+            seat.tenures, seat.to_give_up, seat.inherited = {}, frozenset(), frozenset()
+
+    def restart(self, inheritances: Mapping[str, frozenset[TopicPartition]]) -> None:
+        """Our driver is new: every seat rejoins without a member id (KIP-345), claiming what it inherits.
+
+        It is told what it holds, or, if the group has waited for it, takes part in the next generation.
+        """
+        if not self.away:
+            self.die()
+        self.away = False
         self._seen_topics = ({}, -(10**9))
-        for name in [name for name, seat in self.seats.items() if seat.expelled]:
-            self.notice(name)
+        joins_anew = [seat for seat in self.seats.values() if seat.expelled]
         for seat in self.seats.values():
             seat.identity = self._new_identity(seat.instance_id)
             self.claims = {tp: member for tp, member in self.claims.items() if member != seat.instance_id}
-            share = [tp for tp, member in self.assigned.items() if member == seat.instance_id]
-            seat.tenures, seat.to_give_up = dict.fromkeys(share, seat.identity), frozenset()
+            if seat in joins_anew:
+                seat.expelled = False  # and what it was reading is no longer kept for it
+                continue
+            seat.inherited = inheritances.get(seat.instance_id, frozenset())
+            self.claims |= dict.fromkeys(seat.inherited - self.claims.keys(), seat.instance_id)
+        if joins_anew or self._pending:
+            self._pending = False
+            self.rebalance()
+        else:
+            self._tell_again()
         self.rejoins = len(self.seats)
+
+    def _tell_again(self) -> None:
+        """A static rejoin of a stable group is answered with the assignment there is."""
+        for seat in self.seats.values():
+            share = frozenset(tp for tp, member in self.assigned.items() if member == seat.instance_id)
+            seat.tenures, seat.inherited = dict.fromkeys(share, seat.identity), seat.inherited - share
+            seat.to_give_up = seat.inherited
 
     def step(self) -> None:
         """Messages that are under way arrive."""
@@ -213,8 +251,8 @@ class FakeGroup:
         for seat, partitions in posted:
             # What the group assigned to the seat again meanwhile, or what it lost, is not given up.
             gone = partitions & seat.to_give_up
-            for tp in gone:
-                del seat.tenures[tp]
+            seat.tenures = {tp: who for tp, who in seat.tenures.items() if tp not in gone}
+            seat.inherited -= gone
             seat.to_give_up -= gone
             if gone and not seat.to_give_up and not seat.expelled:
                 self.rebalance()

@@ -171,8 +171,7 @@ def test_durable_positions_are_committed_before_giving_up_what_this_process_neve
     """
     group, driver = world(records=10)
     driver.trigger()
-    group.restart()
-    driver.start()
+    driver.restart()
     group.move(P0, OTHER)
     driver.drain()
     assert group.other == {P0: 10}
@@ -182,8 +181,7 @@ def test_durable_positions_of_a_recreated_topic_are_not_committed_before_giving_
     group, driver = world(records=10, fail_on_data_loss=False)
     driver.trigger()
     group.create_topic("t", 1)
-    group.restart()
-    driver.start()
+    driver.restart()
     group.rebalance()
     group.move(P0, OTHER)
     driver.drain()
@@ -193,8 +191,7 @@ def test_durable_positions_of_a_recreated_topic_are_not_committed_before_giving_
 def test_a_commit_that_fails_before_giving_up_keeps_what_was_never_adopted(world: World) -> None:
     group, driver = world(records=10)
     driver.trigger()
-    group.restart()
-    driver.start()
+    driver.restart()
     group.move(P0, OTHER)
     group.commit_fate = lambda: "lost"
     before = group.now_ms
@@ -211,8 +208,7 @@ def test_a_commit_that_fails_before_giving_up_keeps_what_was_never_adopted(world
 def test_waiting_for_a_seat_that_cannot_give_up_does_not_spin(world: World) -> None:
     group, driver = world(records=10)
     driver.trigger()
-    group.restart()
-    driver.start()
+    driver.restart()
     group.move(P0, OTHER)
     asked: list[int] = []
     group.commit_fate = lambda: asked.append(group.now_ms) or "lost"
@@ -274,11 +270,14 @@ def test_a_seat_that_does_not_know_it_was_expelled_gives_way_to_the_real_owner(
 
 
 def test_an_orphan_is_committed_and_gets_an_owner(world: World) -> None:
-    """1. a sync revokes P; 2. the driver dies before the boundary; 3. its seat comes back without P."""
+    """1. a sync revokes P; 2. the driver dies before the boundary; 3. its seat comes back without P, claiming nothing
+    (an eager one).
+    """
     group, driver = world(records=10)
     driver.trigger()
     group.move(P0, OTHER)
-    driver.restart()
+    group.restart({})
+    driver.start()
     assert P0 not in group.seats["seat-0"].tenures
     driver.drain()
     assert len(group.forced) == 1
@@ -289,7 +288,8 @@ def test_an_orphan_gets_no_owner_before_the_group_knows_our_position(world: Worl
     group, driver = world(records=10)
     driver.trigger()
     group.move(P0, OTHER)
-    driver.restart()
+    group.restart({})
+    driver.start()
     group.commit_fate = lambda: "lost"
     driver.trigger()
     assert not group.forced
@@ -466,8 +466,7 @@ def _unsettle(group: FakeGroup) -> None:
 def test_a_group_that_does_not_settle_fails_available_now_within_the_bound(world: World) -> None:
     group, driver = world(records=10)
     driver.trigger()
-    group.restart()
-    driver.start()
+    driver.restart()
     _unsettle(group)
     driver.boundary.freeze()
     began = group.now_ms
@@ -537,3 +536,113 @@ def test_available_now_fails_rather_than_end_without_the_groups_word(world: Worl
     with pytest.raises(GroupUnsettled, match="did not acknowledge what was read of t-0"):
         driver.trigger(limit=60)
     assert group.now_ms - began <= SETTLE_TIMEOUT_MS + 10_000
+
+
+# ------------------------------------------------------------------------------------------- what is inherited
+
+
+def dies_in_a_batch(group: FakeGroup, driver: Driver) -> None:
+    with pytest.raises(Crash):
+        driver.trigger(crash="unread")
+    group.die()
+
+
+def test_what_an_unfinished_batch_reads_goes_to_nobody_before_it_is_done(world: World) -> None:
+    """1. the driver dies in a batch; 2. the group rebalances; 3. the driver comes back, and reads the batch again."""
+    group, driver = world(records=10)
+    dies_in_a_batch(group, driver)
+    group.move(P0, OTHER)
+    driver.restart()
+    group.rebalance()  # another one in the midst of the batch
+    assert driver.rows == {P0: [(0, 10)]}
+    assert not group.other
+    driver.drain()
+    assert group.other == {P0: 10}
+    assert not group.forced
+
+
+def test_a_return_to_a_group_at_rest_costs_no_generation(world: World) -> None:
+    group, driver = world(records=10)
+    dies_in_a_batch(group, driver)
+    before = group.generation
+    driver.restart()
+    driver.drain()
+    assert group.generation == before
+    assert group.committed_now == {P0: 10}
+
+
+def test_what_is_inherited_and_assigned_anew_is_read_on(world: World) -> None:
+    group, driver = world(records=10)
+    dies_in_a_batch(group, driver)
+    group.rebalance()
+    driver.restart()
+    group.produce(P0, 5)
+    driver.drain()
+    assert driver.rows == {P0: [(0, 10), (10, 15)]}
+
+
+def test_what_is_inherited_and_has_another_owner_by_now_gets_no_word_from_us(world: World) -> None:
+    """1. a boundary hands P over; 2. the driver dies before that boundary's batch is planned."""
+    group, driver = world(records=10)
+    driver.trigger()
+    group.move(P0, OTHER)
+    driver.ask()
+    assert group.other == {P0: 10}
+    group.committed_now[P0] = 3  # an operator's will
+    driver.restart()
+    assert group.seats["seat-0"].to_give_up == {P0}
+    driver.drain()  # the model raises Violation if it commits
+    assert (group.committed_now, group.other) == ({P0: 3}, {P0: 10})
+
+
+def test_what_is_inherited_waits_until_the_group_knows_its_owners(world: World) -> None:
+    group, driver = world(records=10)
+    driver.trigger()
+    group.die()
+    group.move(P0, OTHER)
+    driver.restart()
+    group.state = "PreparingRebalance"
+    driver.trigger()
+    assert not group.other
+    assert not group.commits
+    group.state = "Stable"
+    driver.drain()
+    assert group.other == {P0: 10}
+
+
+def test_a_seat_gives_up_what_it_inherits_though_another_seat_has_it(world: World) -> None:
+    group, driver = world(partitions=2, seats=2, records=10)
+    driver.trigger()
+    group.move(P0, "seat-1")
+    driver.ask()
+    assert P0 in group.seats["seat-1"].tenures
+    driver.restart()
+    group.state = "PreparingRebalance"
+    driver.trigger()  # not at rest, and P0 is adopted through its new owner
+    assert driver.durable.owned[P0].period.seat == "seat-1"
+    group.state = "Stable"
+    driver.drain()
+    assert not any(seat.to_give_up for seat in group.seats.values())
+
+
+def test_a_word_under_way_does_not_give_up_what_was_assigned_meanwhile(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """1. P, inherited, is given up; 2. before the seat hears of it, P is assigned to it, and asked for again."""
+    group, driver = world(records=10)
+    driver.trigger()
+    group.die()
+    group.move(P0, OTHER)
+    driver.restart()
+    post = group.give_up
+
+    def assigned_before_it_arrives(instance_id: str, partitions: frozenset[TopicPartition]) -> None:
+        post(instance_id, partitions)
+        group.move(P0, instance_id)
+
+    monkeypatch.setattr(group, "give_up", assigned_before_it_arrives)
+    group.produce(P0, 5)
+    driver.ask()
+    group.move(P0, OTHER)
+    group.step()
+    assert P0 in group.seats["seat-0"].tenures

@@ -267,8 +267,7 @@ def test_a_topic_deleted_between_runs(world: World, fail: bool) -> None:
     driver.drain()
     group.delete_topic("t")
     group.produce(U0, 5)
-    group.restart()
-    driver.start()
+    driver.restart()
     if fail:
         with pytest.raises(DataLoss, match="t-0"):
             driver.trigger()

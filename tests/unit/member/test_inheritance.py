@@ -1,0 +1,78 @@
+"""A process that comes back in the midst of a rebalance claims what its seat's last process was reading.
+
+Without the claim: 1. a driver dies in a batch that reads P; 2. a member joins, so the group rebalances; 3. the driver
+is back within its session, to finish the batch; 4. its join claims nothing, so P is given to the new member at once,
+from the last committed offset: both read the batch.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from spark_kgroup.assignors.contract import Assignor
+from spark_kgroup.member import effects as fx
+from spark_kgroup.member.classic import ClassicMember, Inheritance, State
+from spark_kgroup.model import NO_GENERATION, ErrorCode
+
+from .member_driver import COOPERATIVE, EAGER, Driver, claim, none_of, only, parts, request_in
+
+
+def heir(*indexes: int, assignor: Assignor = COOPERATIVE) -> Driver:
+    driver = Driver(assignors=(assignor,))
+    inheritance = Inheritance(partitions=parts(*indexes), generation=4)
+    driver.machine = ClassicMember(replace(driver.machine.config, inheritance=inheritance), jitter=lambda: 0.0)
+    driver.take(fx.Start())
+    driver.take(fx.Connected())
+    return driver
+
+
+def test_the_first_join_claims_what_was_inherited_in_the_generation_it_is_known_from() -> None:
+    subscription = claim(heir(0, 1).last_sent())
+    assert (subscription.owned, subscription.generation) == (parts(0, 1), 4)
+
+
+def test_what_is_assigned_is_added_as_if_it_was_new() -> None:
+    driver = heir(0, 1)
+    driver.answer_join(generation=7)
+    assert only(driver.answer_sync(0, 1, 2), fx.Assigned).added == parts(0, 1, 2)
+    assert (driver.state, driver.machine.to_give_up) == (State.STABLE, frozenset())
+
+
+def test_what_is_not_assigned_is_claimed_until_it_is_given_up() -> None:
+    driver = heir(0, 1)
+    assert driver.machine.to_give_up == frozenset(), "the group has not answered yet"
+    driver.answer_join(generation=7)
+    effects = driver.answer_sync(1)
+    assert only(effects, fx.Assigned).revoked == driver.machine.to_give_up == parts(0)
+    assert driver.state is State.REVOKING
+    assert driver.machine.held == parts(1), "never read by this process"
+    subscription = claim(request_in(driver.answer_beat(ErrorCode.REBALANCE_IN_PROGRESS)))
+    assert (subscription.owned, subscription.generation) == (parts(0, 1), 4), "who was given it since claims it in 7"
+    driver.answer_join(generation=8)
+    driver.answer_sync(1)
+    subscription = claim(request_in(driver.give_up(0)))
+    assert (subscription.owned, subscription.generation) == (parts(1), 8)
+
+
+def test_what_is_assigned_later_is_no_longer_to_be_given_up() -> None:
+    driver = heir(0)
+    driver.answer_join(generation=7)
+    driver.answer_sync()
+    driver.answer_beat(ErrorCode.REBALANCE_IN_PROGRESS)
+    driver.answer_join(generation=8)
+    assert only(driver.answer_sync(0), fx.Assigned).added == parts(0)
+    assert (driver.state, driver.machine.to_give_up) == (State.STABLE, frozenset())
+
+
+def test_a_lost_membership_ends_the_inheritance() -> None:
+    driver = heir(0)
+    driver.answer_join(generation=7)
+    driver.answer_sync()
+    effects = driver.answer_beat(ErrorCode.UNKNOWN_MEMBER_ID)
+    assert none_of(effects, fx.Lost), "nothing was held"
+    subscription = claim(request_in(effects))
+    assert (subscription.owned, subscription.generation) == (frozenset(), NO_GENERATION)
+
+
+def test_an_eager_member_inherits_nothing() -> None:
+    assert claim(heir(0, assignor=EAGER).last_sent()).owned == frozenset()
