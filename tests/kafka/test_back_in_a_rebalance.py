@@ -1,0 +1,81 @@
+"""A driver dies in a batch, and is back within its session while the group rebalances: nobody else reads the batch."""
+
+from dataclasses import replace
+from uuid import uuid4
+
+from harness.groups import stable_generation
+from harness.kafka import produce
+from harness.query import Query
+from harness.runtime import options_of, settings_of
+from harness.sharing import Sharing
+from harness.waiting import wait_for
+
+from spark_kgroup.member.classic import Inheritance
+from spark_kgroup.model import TopicPartition
+from spark_kgroup.runtime.thread import GroupRuntime
+from spark_kgroup.testing import ApacheKafka
+
+PARTITIONS = 2
+
+
+def described(kafka: ApacheKafka, group: str) -> tuple[str, int]:
+    """State, and how many members there are."""
+    found = kafka.admin.describe_consumer_groups([group], request_timeout=30)[group].result(30)
+    return found.state.name, len(found.members)
+
+
+def test_a_member_that_joins_while_the_driver_is_dead_reads_nothing_of_its_batch(apache_kafka: ApacheKafka) -> None:
+    topic = f"back-{uuid4().hex[:8]}"
+    server, group = apache_kafka.bootstrap_servers, f"group-{topic}"
+    apache_kafka.create_topic(topic, PARTITIONS)
+    produce(server, topic, 20, partitions=PARTITIONS)
+    query = Query(server, group, topic, **{"kafka.session.timeout.ms": "60000"})
+    with query:
+        assert query.plan()
+    with Sharing(server, group, topic) as peer:
+        wait_for(lambda: described(apache_kafka, group) == ("PREPARING_REBALANCING", 2), "the member to join", 60)
+        with query:
+            query.run()
+            wait_for(lambda: described(apache_kafka, group)[0] == "STABLE", "the group to rebalance", 60)
+            assert not peer.owned
+            produce(server, topic, 20, partitions=PARTITIONS, first=20)
+
+            def handed_over() -> bool:
+                query.trigger()
+                return len(peer.rows) >= 10 and sum(map(len, query.rows.values())) >= 30
+
+            wait_for(handed_over, "the member to read a partition of its own, and the query the other", 60)
+    (partition,) = {partition for partition, _ in peer.rows}
+    assert [offset for _, offset in peer.rows] == list(range(10, 20))
+    assert [row["offset"] for row in query.rows[topic, partition]] == list(range(10))
+    assert [row["offset"] for row in query.rows[topic, 1 - partition]] == list(range(20))
+
+
+def test_a_driver_that_is_back_in_a_group_at_rest_starts_no_rebalance(apache_kafka: ApacheKafka) -> None:
+    topic = f"back-{uuid4().hex[:8]}"
+    server, group = apache_kafka.bootstrap_servers, f"group-{topic}"
+    apache_kafka.create_topic(topic, PARTITIONS)
+    produce(server, topic, 20, partitions=PARTITIONS)
+    query = Query(server, group, topic)
+    with query:
+        assert query.plan()
+    before = stable_generation(apache_kafka, group)
+    with query:
+        query.run()
+        query.settle()
+    assert stable_generation(apache_kafka, group) == before
+
+
+def test_a_seat_that_the_group_no_longer_keeps_claims_nothing(apache_kafka: ApacheKafka) -> None:
+    topic = f"back-{uuid4().hex[:8]}"
+    apache_kafka.create_topic(topic, 1)
+    options = options_of(apache_kafka.bootstrap_servers, topic, "job", 1)
+    never_assigned = frozenset({TopicPartition(topic, 7)})
+    inheritances = {"job-0": Inheritance(partitions=never_assigned, generation=99)}
+    settings = replace(settings_of(options), inheritances=inheritances)
+    with GroupRuntime(settings) as runtime:
+        view = runtime.wait_until(lambda view: view.settled, 60_000)
+        assert (view.settled, view.seats[0].to_give_up) == (True, frozenset())
+    with GroupRuntime(settings) as runtime:  # now the group keeps it
+        view = runtime.wait_until(lambda view: bool(view.seats[0].to_give_up), 60_000)
+        assert view.seats[0].to_give_up == never_assigned
