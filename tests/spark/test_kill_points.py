@@ -241,8 +241,11 @@ def killed_while_others_join(chain: Chain) -> tuple[Places, Places]:
         unfinished = chain.planned()
         chain.check("killed during rebalance")
         with chain.application("between revoking sync and rejoin") as application:
-            application.wait_for(lambda: first.rows, "the other's share, after the kill during rebalance")
+            application.wait_for(
+                lambda: first.rows and len(chain.positions("commits")) < PARTITIONS, "the other to have its share"
+            )
             others.close()  # it leaves
+            application.wait_for(lambda: len(chain.positions("commits")) == PARTITIONS, "its share to come back")
             second = others.enter_context(Sharing(chain.server, chain.group, chain.topic))
             application.await_stop_point()
             after_revoking_sync(chain)
