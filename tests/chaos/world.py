@@ -10,7 +10,7 @@ from typing import Final, Self
 
 from confluent_kafka import ConsumerGroupTopicPartitions, KafkaException
 from confluent_kafka import TopicPartition as KafkaPartition
-from confluent_kafka.admin import OffsetSpec
+from confluent_kafka.admin import AdminClient, OffsetSpec
 from harness.waiting import wait_for
 
 from chaos import collect
@@ -148,18 +148,14 @@ class World:
     def _behind(self) -> dict[str, tuple[int, int]]:
         """Partition -> (committed, log end), where they differ; both empty as long as the cluster does not say."""
         all_of_them = [KafkaPartition(topic, p) for topic, count in self.partitions.items() for p in range(count)]
+        admin = AdminClient({"bootstrap.servers": self.kafka.bootstrap_servers})  # a new one, as in harness.groups
         try:
-            committed = self._committed(all_of_them)
-            ends = self.kafka.admin.list_offsets({tp: OffsetSpec.latest() for tp in all_of_them})
+            committed = _committed(admin, all_of_them)
+            ends = admin.list_offsets({tp: OffsetSpec.latest() for tp in all_of_them})
             found = {f"{tp.topic}-{tp.partition}": (committed[tp], ends[tp].result(10).offset) for tp in all_of_them}
         except KafkaException as problem:
             return {str(problem): (0, 0)}
         return {name: pair for name, pair in found.items() if pair[0] != pair[1]}
-
-    def _committed(self, partitions: list[KafkaPartition]) -> dict[KafkaPartition, int]:
-        asked = ConsumerGroupTopicPartitions(GROUP, partitions)
-        answer = self.kafka.admin.list_consumer_group_offsets([asked])[GROUP].result(10)
-        return {KafkaPartition(tp.topic, tp.partition): tp.offset for tp in answer.topic_partitions}
 
     def evidence(self) -> Evidence:
         """Read everything, stop the cluster, and see what is left."""
@@ -228,3 +224,9 @@ def _read(server: str, members: int, session_s: float, prefix: str) -> dict[str,
         "kafka.metadata.max.age.ms": "2000",
         "kafka.request.timeout.ms": "5000",
     }
+
+
+def _committed(admin: AdminClient, partitions: list[KafkaPartition]) -> dict[KafkaPartition, int]:
+    asked = ConsumerGroupTopicPartitions(GROUP, partitions)
+    answer = admin.list_consumer_group_offsets([asked])[GROUP].result(10)
+    return {KafkaPartition(tp.topic, tp.partition): tp.offset for tp in answer.topic_partitions}
