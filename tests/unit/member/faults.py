@@ -57,6 +57,15 @@ def restart(world: World) -> None:
         world.after(wait_ms, lambda: world.relaunch(_seat_of(world, process)))
 
 
+def quick_restart(world: World) -> None:
+    """SIGKILL, and a new process on the same seat well within the session."""
+    process = _someone(world)
+    if process:
+        world.log(f"FAULT quick restart {process.name}")
+        process.kill()
+        world.after(world.rng.choice((0, 50, 1_000, 3_000)), lambda: world.relaunch(_seat_of(world, process)))
+
+
 def duplicate(world: World) -> None:
     """A second process takes a seat while the first is alive."""
     process = _someone(world)

@@ -21,6 +21,7 @@ class Invariants:
     def __init__(self, world: World) -> None:
         self.lost: list[tuple[Process, frozenset[TopicPartition], str]] = []
         self.fences = 0
+        self.all_return_in_time = False
         self._world = world
         self._last_to_take_seat: dict[str, Process] = {}
 
@@ -58,6 +59,8 @@ class Invariants:
         self._watched_by_a_timer(process)
         if process.machine.held != before or effects:
             self.one_owner()
+            if self.all_return_in_time:
+                self._nobody_has_the_unfinished()
 
     def _held_changes_with_a_reason(
         self, process: Process, event: fx.Event, effects: Sequence[fx.Effect], before: frozenset[TopicPartition]
@@ -72,7 +75,7 @@ class Invariants:
                 case fx.Assigned(added=added, revoked=revoked):
                     assert not added & held, f"{process.name} is told to adopt what it holds"
                     held |= added
-                    assert revoked <= held
+                    assert revoked <= held | process.machine.to_give_up
                 case _:
                     pass
         assert process.machine.held == held, f"{process.name} holds {process.machine.held}, was told {held}"
@@ -125,6 +128,15 @@ class Invariants:
                 for partition in process.machine.held:
                     other = owner.setdefault(partition, process.name)
                     assert other == process.name, f"{partition} is held by {other} and {process.name}"
+
+    def _nobody_has_the_unfinished(self) -> None:
+        """What a process left unfinished is nobody else's until its seat has given it up."""
+        owner: dict[TopicPartition, str] = {}
+        for config in self._world.seats.values():
+            last = next(p for p in reversed(self._world.processes) if p.config is config)
+            for partition in last.unfinished:
+                other = owner.setdefault(partition, last.name)
+                assert other == last.name, f"{partition} is unfinished at {last.name}, and {other} has it"
 
     def at_rest(self) -> str:
         """What is still missing for a group at rest, empty if nothing is."""

@@ -10,13 +10,13 @@ from __future__ import annotations
 import heapq
 from collections import deque
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from random import Random
 
 from spark_kgroup.errors import FencedInstanceId
 from spark_kgroup.member import effects as fx
-from spark_kgroup.member.classic import ClassicMember, MemberConfig, State
-from spark_kgroup.model import ErrorCode, MemberIdentity, TopicDescription, TopicPartition
+from spark_kgroup.member.classic import ClassicMember, Inheritance, MemberConfig, State
+from spark_kgroup.model import NO_GENERATION, ErrorCode, MemberIdentity, TopicDescription, TopicPartition
 
 from .invariants import Invariants
 from .model_coordinator import ModelCoordinator, Phase, Response
@@ -56,11 +56,13 @@ class Connection:
 class Process:
     """One run of a seat: a fresh machine, its connection, its application."""
 
-    def __init__(self, world: World, name: str, config: MemberConfig) -> None:
+    def __init__(self, world: World, name: str, config: MemberConfig, inheritance: Inheritance) -> None:
+        claimed = inheritance if world.inherit else Inheritance()
         self.world = world
         self.name = name
         self.config = config
-        self.machine = ClassicMember(config, jitter=world.rng.random)
+        self.machine = ClassicMember(replace(config, inheritance=claimed), jitter=world.rng.random)
+        self.inherited = inheritance.partitions
         self.alive = True
         self.paused = False
         self.connection: Connection | None = None
@@ -78,6 +80,11 @@ class Process:
     def running(self) -> bool:
         """Alive and not ended: it may be reading what it holds."""
         return self.alive and self.machine.state is not State.CLOSED
+
+    @property
+    def unfinished(self) -> frozenset[TopicPartition]:
+        """What it may be reading, or its next process will read again: nobody else may have it."""
+        return self.machine.held | self.inherited
 
     def kill(self) -> None:
         """SIGKILL; the broker sees the connection end."""
@@ -149,6 +156,8 @@ class Process:
                     self.world.after(self.world.delay_ms(), self._connect)
             case fx.ComputeAssignment():
                 self.world.after(self.world.delay_ms(), lambda: self._compute(effect))
+            case fx.Lost():
+                self.inherited = frozenset()
             case fx.Joined(rejoined=rejoined):
                 self.snapshot = None
                 self.look_for_orphans |= rejoined
@@ -214,6 +223,8 @@ class Process:
             return
         self._find_orphans()
         going = self.machine.to_give_up
+        if self.machine.state in (State.STABLE, State.REVOKING):
+            self.inherited &= going  # the batch is read again and done
         if not going:
             return
         error = self.world.coordinator.commit(identity := self.machine.identity, self.world.now_ms)
@@ -228,6 +239,7 @@ class Process:
 
     def _given_up(self, partitions: frozenset[TopicPartition]) -> None:
         self.world.words_under_way -= 1
+        self.inherited -= partitions
         self.post(fx.GaveUp(partitions=partitions))
 
     def _find_orphans(self) -> None:
@@ -248,6 +260,7 @@ class World:
         seats: name -> how it presents itself; one process of each runs when the world is at peace.
         boundary_ms: shortest and longest time between two boundaries.
         delay_ms: shortest and longest time that a message takes.
+        inherit: a new process of a seat claims what the last one was reading.
 
     """
 
@@ -259,6 +272,7 @@ class World:
         partitions: int,
         boundary_ms: tuple[int, int],
         delay_ms: tuple[int, int],
+        inherit: bool = False,
     ) -> None:
         self.rng = Random(seed)
         self.now_ms = 1_000
@@ -269,6 +283,7 @@ class World:
         self.partition_count = partitions
         self.words_under_way = 0
         self.seats = seats
+        self.inherit = inherit
         self.processes: list[Process] = []
         self.invariants = Invariants(self)
         self._boundary_ms = boundary_ms
@@ -406,7 +421,18 @@ class World:
 
     def launch(self, name: str) -> None:
         """Start a new process on a seat, whatever else runs there."""
-        self.processes.append(Process(self, f"{name}/{len(self.processes)}", self.seats[name]))
+        config = self.seats[name]
+        self.processes.append(Process(self, f"{name}/{len(self.processes)}", config, self._inheritance(config)))
+
+    def _inheritance(self, config: MemberConfig) -> Inheritance:
+        """What the last process of a seat left unfinished, if the group still keeps the seat."""
+        last = next((p for p in reversed(self.processes) if p.config is config), None)
+        kept = any(m.instance_id == config.instance_id for m in self.coordinator.members.values())
+        if last is None or not kept or config.instance_id is None:
+            return Inheritance()
+        known = last.machine.identity.generation
+        generation = known if known != NO_GENERATION else last.machine.config.inheritance.generation
+        return Inheritance(partitions=last.unfinished, generation=generation)
 
     def relaunch(self, name: str) -> None:
         """Start a process on a seat that has none."""

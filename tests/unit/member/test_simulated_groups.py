@@ -39,13 +39,21 @@ class Scenario:
     rebalance_ms: int = 30_000
     boundary_ms: tuple[int, int] = (100, 6_000)
     delay_ms: tuple[int, int] = (1, 20)
+    inherit: bool = True
     kinds: tuple[faults.Fault, ...] = NETWORK + PROCESSES + COORDINATOR + WISHES
 
     def world(self, seed: int) -> World:
         names: list[tuple[str, str | None]] = [(f"seat-{k}", f"seat-{k}") for k in range(self.static)]
         names += [(f"dynamic-{k}", None) for k in range(self.dynamic)]
         seats = {name: self._config(instance_id) for name, instance_id in names}
-        return World(seed, seats, partitions=11, boundary_ms=self.boundary_ms, delay_ms=self.delay_ms)
+        return World(
+            seed,
+            seats,
+            partitions=11,
+            boundary_ms=self.boundary_ms,
+            delay_ms=self.delay_ms,
+            inherit=self.inherit,
+        )
 
     def _config(self, instance_id: str | None) -> MemberConfig:
         return MemberConfig(
@@ -124,3 +132,11 @@ def test_a_broken_connection_costs_nobody_anything(seed: int):
     world = checked(scenario.world(seed), seed, scenario.kinds)
     assert not world.invariants.lost
     assert not world.invariants.fences
+
+
+@pytest.mark.parametrize("seed", range(SEEDS))
+def test_what_a_process_left_unfinished_goes_to_nobody_if_it_returns_in_time(seed: int):
+    scenario = Scenario(kinds=(faults.quick_restart, *WISHES), boundary_ms=(100, 20_000))
+    world = scenario.world(seed)
+    world.invariants.all_return_in_time = True
+    checked(world, seed, scenario.kinds)
