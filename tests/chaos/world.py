@@ -153,7 +153,7 @@ class World:
             committed = _committed(admin, all_of_them)
             ends = admin.list_offsets({tp: OffsetSpec.latest() for tp in all_of_them})
             found = {f"{tp.topic}-{tp.partition}": (committed[tp], ends[tp].result(10).offset) for tp in all_of_them}
-        except KafkaException as problem:
+        except (KafkaException, TimeoutError) as problem:
             return {str(problem): (0, 0)}
         return {name: pair for name, pair in found.items() if pair[0] != pair[1]}
 
