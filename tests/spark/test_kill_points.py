@@ -8,6 +8,7 @@ import json
 import os
 import signal
 from collections.abc import Callable, Iterable
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Literal
@@ -193,11 +194,21 @@ REACHED_ALONE: list[tuple[str, Callable[[Chain], None]]] = [
 
 
 @pytest.mark.usefixtures("class_archive")
-@pytest.mark.parametrize("sink", ["files", "batches"])
 def test_exactly_once_at_every_kill_point(
-    apache_kafka: ApacheKafka, new_topic: NewTopic, group: str, tmp_path: Path, sink: Sink
+    apache_kafka: ApacheKafka, new_topic: NewTopic, group: str, tmp_path: Path
 ) -> None:
-    with Chain(apache_kafka, new_topic(PARTITIONS), group, tmp_path / sink, sink) as chain:
+    sinks: tuple[Sink, ...] = ("files", "batches")
+    chains = [Chain(apache_kafka, new_topic(PARTITIONS), f"{group}-{s}", tmp_path / s, s) for s in sinks]
+    with ThreadPoolExecutor(len(chains)) as side_by_side:  # most of a start is waiting
+        outcomes = [(chain, side_by_side.submit(killed_at_every_point, chain)) for chain in chains]
+    for chain, outcome in outcomes:
+        if (failure := outcome.exception()) is not None:
+            failure.add_note(f"sink: {chain.sink}")
+            raise failure
+
+
+def killed_at_every_point(to_be_killed: Chain) -> None:
+    with to_be_killed as chain:
         chain.produce(100)
         chain.commit(COMMITTED)
         for point, as_described in REACHED_ALONE:
