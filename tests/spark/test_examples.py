@@ -42,6 +42,7 @@ class Example:
     def start(self, script: str, *arguments: str) -> subprocess.Popen[bytes]:
         name, _, value = self._mark.partition("=")
         environment = {**os.environ, name: value, "TMPDIR": str(self._temporary), "COLUMNS": "100"}
+        environment.pop("PYTHONSAFEPATH", None)  # a user's is not set, and an example imports its neighbours
         command = [sys.executable, str(EXAMPLES / script), *arguments]
         with self.output.open("wb") as file:  # a session of its own: Ctrl-C in a terminal reaches all of its group
             return subprocess.Popen(
