@@ -36,7 +36,8 @@ format: setup  ## rewrite the sources the way ruff wants them
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
-test: lint test-unit test-kafka test-spark  ## lint, types and every test
+test: lint test-unit  ## lint, types and every test
+	$(MAKE) --no-print-directory -j2 --output-sync=line test-kafka test-spark  # side by side: both mostly wait
 
 test-unit: setup  ## pure machines: seconds
 	$(BIN)/pytest tests/unit
