@@ -46,6 +46,7 @@ class Boundary:
         self._ledger = Ledger()
         self.logs = Logs(runtime, options)
         self._settled_once = False
+        self._unheard_since_ms: int | None = None
         self._checked_rejoins = 0
         self._orphans_checked_at_ms = 0
 
@@ -124,6 +125,24 @@ class Boundary:
                 self._put_off(f"Group {self._options.group_id!r} did not acknowledge what was read of {names}.")
             view = self._commit_durable(start, self._runtime.wait_until(_changed_from(view), HANDOVER_WAIT_MS))
             self._ledger.drop_lost(view)
+
+        self._bear(self._unheard(start, view))
+
+    def _bear(self, unheard: Collection[TopicPartition]) -> None:
+        """Nothing goes on that the group has not acknowledged (`Ledger.exposed`): say so, and not for ever."""
+        if not unheard:
+            self._unheard_since_ms = None
+            return
+        names = ", ".join(sorted(map(str, unheard)))
+        told = f"Group {self._options.group_id!r} did not acknowledge what was read of {names}, which waits for it."
+        if self._unheard_since_ms is None:
+            self._unheard_since_ms = monotonic_ms()
+            log.warning("%s Trying again at each trigger.", told)
+        elif monotonic_ms() - self._unheard_since_ms > self._options.api_timeout_ms:
+            raise GroupUnsettled(
+                f"{told} Tried for {self._options.api_timeout_ms // 1000} s (kafka.default.api.timeout.ms): see the "
+                "log of the group's coordinator."
+            )
 
     def _unheard(self, start: Checkpoint, view: GroupView) -> set[TopicPartition]:
         return {tp for seat in view.seats for tp in self._ledger.uncommitted(seat, start)}

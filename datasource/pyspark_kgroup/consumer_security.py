@@ -13,7 +13,7 @@ from typing import Any, Final
 
 from confluent_kafka import KafkaError
 
-from pyspark_kgroup.token_callback import CALLBACK, Returned, call, imported
+from pyspark_kgroup.token_callback import CALLBACK, Returned, call_in_time, imported
 from spark_kgroup.errors import AuthenticationFailed, OptionError
 
 log = logging.getLogger(__name__)
@@ -48,11 +48,11 @@ def _oauth_cb(name: str, config: str) -> Callable[[str], Returned]:
     The first is asked for here, where an error reaches the user; librdkafka would only say that there was one.
     """
     function = imported(name)
-    first = [call(name, function, config)]
+    first = [call_in_time(name, function, config)]
 
     def oauth_cb(text: str) -> Returned:
         try:
-            return first.pop() if first else call(name, function, text)
+            return first.pop() if first else call_in_time(name, function, text)
         except AuthenticationFailed as error:
             log.warning("%s librdkafka asks again in 10 s.", error)
             raise

@@ -66,8 +66,10 @@ _FOREIGN_MODULES: Final = {
 }
 
 
-NAMES: Final = frozenset({JAAS, _KEY_STORE, *_STORE_TYPES, *_RENAMED})
-"""The options that are translated."""
+_STORE_PASSWORDS: Final = ("kafka.ssl.truststore.password", "kafka.ssl.keystore.password")
+
+NAMES: Final = frozenset({JAAS, _KEY_STORE, *_STORE_TYPES, *_STORE_PASSWORDS, *_RENAMED})
+"""The options that are translated, or refused here with what to use."""
 
 
 def translated(given: Mapping[str, str]) -> dict[str, str]:

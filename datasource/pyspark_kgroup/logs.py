@@ -104,7 +104,8 @@ class Logs:
         """
         self.topics = self._runtime.topics(END_OFFSETS_MAX_AGE_MS)
         every = {tp: span for ranges in plan.values() for tp, span in ranges.items()}
-        gone = {tp for tp in every if not self._same(tp, end)}
+        # A topic that is no longer subscribed was planned all the same, and nothing is known of it here.
+        gone = {tp for tp in every if tp.topic in self._options.topics and not self._same(tp, end)}
         self.lose([self._loss(tp, end, *every[tp]) for tp in sorted(gone)])
         left = {seat: {tp: s for tp, s in ranges.items() if tp not in gone} for seat, ranges in plan.items()}
         return {seat: ranges for seat, ranges in left.items() if ranges}

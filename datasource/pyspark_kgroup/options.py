@@ -29,7 +29,9 @@ from spark_kgroup.limits import HEARTBEAT_INTERVAL_MS
 # ------------------------------------------------------------------------------------------------- values
 
 
-_SENSITIVE: Final = r"password|passphrase|secret|jaas|credential|private|key\.pem|keystore\.key|oauthbearer\.config"
+_SENSITIVE: Final = (
+    r"password|passphrase|secret|jaas|credential|private|key\.pem|keystore\.key|oauthbearer\.config|endpoint\.url"
+)
 
 
 class PassedOn(dict[str, str]):

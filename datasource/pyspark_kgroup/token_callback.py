@@ -13,7 +13,8 @@ from importlib import import_module
 from typing import Any, Final, NamedTuple, cast
 
 from spark_kgroup.errors import AuthenticationFailed, OptionError
-from spark_kgroup.wire.oauth import Token, TokenProvider
+from spark_kgroup.limits import TOKEN_TIMEOUT_MS
+from spark_kgroup.wire.oauth import Token, TokenProvider, in_a_thread
 
 log = logging.getLogger(__name__)
 
@@ -86,6 +87,20 @@ def call(name: str, function: TokenCallback, config: str) -> Returned:
             "since the epoch."
         )
     return result
+
+
+def call_in_time(name: str, function: TokenCallback, config: str, timeout_ms: int = TOKEN_TIMEOUT_MS) -> Returned:
+    """As `call`, for `timeout_ms` at most.
+
+    Raises:
+        AuthenticationFailed: as `call`, or the function did not return in time.
+    """
+    try:
+        return in_a_thread(lambda: call(name, function, config)).result(timeout_ms / 1000)
+    except TimeoutError:
+        raise AuthenticationFailed(
+            f"OAUTHBEARER: tokenCallback {name} did not return within {timeout_ms} ms.", retriable=True
+        ) from None
 
 
 def token_provider(name: str, config: str) -> TokenProvider:

@@ -163,7 +163,8 @@ class Group:
         """
         if not self.settings.inheritances:
             return {}
-        members = {member.instance_id for member in (await self.describe()).members}
+        group = await self._cluster.describe_group(self.settings.group, timeout_ms=STARTUP_TIMEOUT_MS)
+        members = {member.instance_id for member in group.members}
         return {name: found for name, found in self.settings.inheritances.items() if name in members}
 
     def _member_config(self, instance_id: str | None, inheritance: Inheritance) -> MemberConfig:
@@ -412,6 +413,8 @@ class Group:
                 self._sessions[seat.instance_id].post(fx.MembershipRefused(identity=seat.identity, error=code))
             elif code in _COMMIT_FORBIDDEN:
                 raise BrokerError("OffsetCommit", code)
+            if code != ErrorCode.NONE:
+                log.info("seat %s: commit refused with %s", seat.instance_id, ErrorCode.name_of(code))
         return errors
 
 

@@ -14,12 +14,14 @@ import time
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 from urllib.parse import urlencode, urlsplit
 
 from spark_kgroup.errors import AuthenticationFailed, OptionError
 from spark_kgroup.limits import TOKEN_BYTES_MAX, TOKEN_REFRESH_FACTOR, TOKEN_RETRY_MS, TOKEN_TIMEOUT_MS
 from spark_kgroup.wire.tls import trust
+
+T = TypeVar("T")
 
 log = logging.getLogger(__name__)
 
@@ -102,7 +104,7 @@ class TokenCache:
 
     async def _fetched(self) -> Token:
         if self._fetching is None or self._fetching.done():
-            self._fetching = _in_a_thread(self._provider)
+            self._fetching = in_a_thread(self._provider)
         try:
             async with asyncio.timeout(TOKEN_TIMEOUT_MS / 1000):
                 return await asyncio.wrap_future(self._fetching)
@@ -125,9 +127,9 @@ class TokenCache:
         return token
 
 
-def _in_a_thread(provider: TokenProvider) -> Future[Token]:
-    """Run `provider` in a daemon thread: one that never returns delays neither the event loop nor the process's end."""
-    future: Future[Token] = Future()
+def in_a_thread(provider: Callable[[], T]) -> Future[T]:
+    """Run `provider` in a daemon thread: one that never returns delays neither its caller nor the process's end."""
+    future: Future[T] = Future()
     future.set_running_or_notify_cancel()  # a wait that was given up cannot cancel it any more
 
     def run() -> None:

@@ -35,6 +35,7 @@ class Options:
     group_id: str = "g"
     instance_id_prefix: str = "seat"
     metadata_max_age_ms: int = 30_000
+    api_timeout_ms: int = 300_000
     read_committed: bool = False
     fail_on_data_loss: bool = True
     starting_offsets: StartingOffsets = field(default_factory=StartingOffsets)

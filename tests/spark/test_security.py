@@ -25,7 +25,7 @@ PARTITIONS = 2
 RECORDS = 20
 CLIENT_SECRET = "between-the-client-and-its-provider"
 
-HIDE_INLINE_KEYS = r"(?i)url|key\.pem|keystore\.key"
+HIDE_INLINE_KEYS = r"(?i)url|key\.pem|keystore\.key|oauthbearer\.config"
 """What README tells users to give spark.sql.redaction.options.regex (Spark's own: (?i)url) who have a key as text."""
 
 Properties = dict[str, str]

@@ -517,6 +517,18 @@ def test_what_the_group_has_not_acknowledged_does_not_go_on(world: World) -> Non
     assert driver.rows == {P0: [(0, 10), (10, 20)], P1: [(0, 10), (10, 20)]}
 
 
+def test_a_group_that_never_acknowledges_ends_the_query_within_the_bound(world: World) -> None:
+    group, driver = world(records=100)
+    driver.trigger(limit=20)
+    group.commit_fate = lambda: "lost"
+    assert not driver.trigger(limit=20)
+    group.now_ms += 290_000
+    assert not driver.trigger(limit=20)
+    group.now_ms += 20_000
+    with pytest.raises(GroupUnsettled, match=r"what was read of t-0.*kafka\.default\.api\.timeout\.ms"):
+        driver.trigger(limit=20)
+
+
 def test_available_now_waits_for_the_groups_word_and_reads_all(world: World) -> None:
     group, driver = world(records=100)
     driver.boundary.freeze()

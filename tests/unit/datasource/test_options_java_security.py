@@ -3,6 +3,7 @@
 import pytest
 
 from pyspark_kgroup.java_security import NAMES, translated
+from pyspark_kgroup.options import parse
 from spark_kgroup.errors import OptionError
 
 HUSH = "hu$h"
@@ -153,6 +154,21 @@ def test_other_stores_are_refused_with_what_to_use(kind: str | None, store: str,
     told = refusal({f"kafka.ssl.{store}.location": "/store", f"kafka.ssl.{store}.password": HUSH, **said})
     assert f"is about a {kind or 'JKS'} store" in told
     assert instead in told
+
+
+@pytest.mark.parametrize("store", ["truststore", "keystore"])
+def test_the_options_of_a_jks_store_with_its_password_are_told_what_to_use(store: str) -> None:
+    given = {
+        "kafka.bootstrap.servers": "broker:9092",
+        "kafka.group.id": "g",
+        "subscribe": "t",
+        "kafka.security.protocol": "SSL",
+        f"kafka.ssl.{store}.location": "/store",
+        f"kafka.ssl.{store}.password": HUSH,
+    }
+    with pytest.raises(OptionError, match=r"is about a JKS store.*export it with") as problem:
+        parse(given)
+    assert HUSH not in str(problem.value)
 
 
 @pytest.mark.parametrize("store", ["truststore", "keystore"])
