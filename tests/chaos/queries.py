@@ -126,10 +126,17 @@ class Query:
         if self._kind is SmallApplication:
             self._kill_and_start()
             return
-        os.kill(application.reader_pid, signal.SIGKILL)
-        wait_for(lambda: not application.processes(), "the query to end without its stream reader", 120)
-        self._bury()
-        self.start()
+        killed = application.reader_pid
+        os.kill(killed, signal.SIGKILL)
+        # If Spark had too little time for a Python process in this very moment, the driver has started the query again.
+        wait_for(
+            lambda: not application.processes() or application.reader_pid != killed,
+            "the query to end without its stream reader",
+            120,
+        )
+        if not application.processes():
+            self._bury()
+            self.start()
 
     def abandon(self) -> None:
         """End it at once, whatever state it is in."""
