@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Final
 
 from harness.application import Application
+from harness.processes import STREAM_READER
 from harness.waiting import wait_for
 
 from chaos.evidence import Expulsion
@@ -128,12 +129,13 @@ class Query:
             return
         killed = application.reader_pid
         os.kill(killed, signal.SIGKILL)
+
         # If Spark had too little time for a Python process in this very moment, the driver has started the query again.
-        wait_for(
-            lambda: not application.processes() or application.reader_pid != killed,
-            "the query to end without its stream reader",
-            120,
-        )
+        def ended() -> bool:
+            left = application.processes()
+            return not left or any(STREAM_READER in p.command and p.pid != killed for p in left)
+
+        wait_for(ended, "the query to end without its stream reader", 120)
         if not application.processes():
             self._bury()
             self.start()
