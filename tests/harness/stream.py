@@ -1,5 +1,6 @@
 """A kgroup query under test, with everything it delivered."""
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -79,10 +80,15 @@ def assert_exactly(collected: Collected, found: dict[tuple[int, int], bytes]) ->
 
 def await_rows(query: StreamingQuery, collected: Collected, count: int, timeout_s: float = 60.0) -> None:
     """Wait until `count` rows were delivered; a failed query raises its error at once."""
+    wait_running(query, lambda: len(collected) >= count, f"{count} rows (have {len(collected)})", timeout_s)
 
-    def arrived() -> bool:
+
+def wait_running(query: StreamingQuery, condition: Callable[[], bool], what: str, timeout_s: float = 60.0) -> None:
+    """`wait_for` a condition that `query` brings about; a failed query raises its error at once."""
+
+    def holds() -> bool:
         if (error := query.exception()) is not None:
             raise error
-        return len(collected) >= count
+        return condition()
 
-    wait_for(arrived, f"{count} rows (have {len(collected)})", timeout_s)
+    wait_for(holds, what, timeout_s)

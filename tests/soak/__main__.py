@@ -16,15 +16,17 @@ from pathlib import Path
 from statistics import fmean
 from uuid import uuid4
 
-from harness.processes import STREAM_READER, WORKERS, Use, spark_processes, use_of
-from harness.stream import options, start
+from harness.processes import STREAM_READER, Use, joined_reader, spark_processes, uses_until
+from harness.stream import options, start, wait_running
 from harness.trickle import Trickle
-from harness.waiting import wait_for
 from pyspark.sql import DataFrame, SparkSession
 
 from spark_kgroup.testing import ApacheKafka
 
 MOMENTS = 20
+WINDOW = 20
+"""Batches that a moment lasts: a worker has a consumer open only while it reads."""
+
 WARM_UP = 0.2
 """Part of the run that memory may use to fill caches."""
 
@@ -45,12 +47,6 @@ class Counting:
     def __call__(self, frame: DataFrame, _: int) -> None:
         self.rows += frame.count()
         self.batches += 1
-
-
-def largest(pids: set[int]) -> Use:
-    """The largest of each number: workers come and go, and what leaks shows in the oldest."""
-    uses = [use for pid in pids if (use := use_of(pid)) is not None]
-    return Use(*(max(getattr(use, name) for use in uses) for name in Use.__dataclass_fields__))
 
 
 def rise_of(points: list[tuple[int, int]]) -> tuple[float, float]:
@@ -82,16 +78,20 @@ def run(spark: SparkSession, kafka: ApacheKafka, batches: int, folder: Path) -> 
     topic, sink, seen = f"soak-{uuid4().hex[:8]}", Counting(), {"reader": [], "worker": []}
     kafka.create_topic(topic, partitions=2)
     read = options(kafka.bootstrap_servers, topic, topic)
+    before = spark_processes(STREAM_READER)
     with Trickle(kafka.bootstrap_servers, topic):
         query = start(spark, read, folder / "checkpoint", sink, trigger={"processingTime": "0 seconds"})
+        wait_running(query, lambda: sink.batches >= 1, "the first batch", 120)
+        reader = joined_reader(before, int(read["members"]))
         for moment in range(1, MOMENTS + 1):
             due = batches * moment // MOMENTS
-            wait_for(lambda due=due: sink.batches >= due or query.exception(), f"batch {due}", batches * 10, 0.2)
-            if query.exception() is not None:
-                raise query.exception()
-            for kind, pids in (("reader", spark_processes(STREAM_READER)), ("worker", spark_processes(WORKERS))):
-                seen[kind].append((sink.batches, largest(pids)))
-                show(kind, *seen[kind][-1])
+            wait_running(query, lambda due=due: sink.batches >= due, f"batch {due}", batches * 10)
+            end = sink.batches + WINDOW
+            uses = uses_until(query, lambda end=end: sink.batches >= end, f"batch {end}", WINDOW * 10, reader=reader)
+            for kind, use in uses.items():
+                seen[kind].append((sink.batches, use))
+                show(kind, sink.batches, use)
+        assert spark_processes(STREAM_READER) - before == {reader}, "another reader took over"
         query.stop()
     print(f"{sink.batches} batches, {sink.rows} rows")
     return seen

@@ -9,8 +9,18 @@ from pathlib import Path
 
 from confluent_kafka import Producer
 from harness.kafka import produce
-from harness.processes import STREAM_READER, WORKERS, Use, forget_peak, spark_processes, use_of
-from harness.stream import Collected, options, start
+from harness.processes import (
+    STREAM_READER,
+    WORKERS,
+    Kind,
+    Use,
+    forget_peak,
+    joined_reader,
+    spark_processes,
+    use_of,
+    uses_until,
+)
+from harness.stream import Collected, options, start, wait_running
 from harness.trickle import Trickle
 from harness.waiting import wait_for
 from pyspark.sql import DataFrame, SparkSession
@@ -77,7 +87,7 @@ def produce_kilobytes(server: str, topic: str, count: int, *, partitions: int) -
 
 
 @contextmanager
-def watched(kind: str) -> Iterator[dict[int, int]]:
+def watched(kind: Kind) -> Iterator[dict[int, int]]:
     """The largest peak of each process of this kind that lived meanwhile, in KiB."""
     peaks: dict[int, int] = {}
     done = threading.Event()
@@ -100,6 +110,9 @@ def watched(kind: str) -> Iterator[dict[int, int]]:
 WARM, BATCHES = 40, 120
 """Batches until everything is allocated that stays, and until the end. What leaks once a batch leaks 80 times."""
 
+WINDOW = 20
+"""The last batches of each, in which use is measured."""
+
 
 def test_tiny_batches_leave_nothing_behind(
     spark: SparkSession, apache_kafka: ApacheKafka, new_topic: NewTopic, group: str, tmp_path: Path
@@ -111,10 +124,19 @@ def test_tiny_batches_leave_nothing_behind(
         query = start(
             spark, options(server, topic, group), tmp_path / "cp", collected, trigger={"processingTime": "0 seconds"}
         )
+        wait_running(query, lambda: len(collected.batches) >= 1, "the first batch", 120)
+        reader = joined_reader(before, members=2)
         uses: list[dict[str, Use]] = []
         for batches in (WARM, BATCHES):
-            wait_for(lambda n=batches: len(collected.batches) >= n or query.exception(), f"{batches} batches", 240)
-            uses.append(uses_now(spark_processes(STREAM_READER) - before))
+            wait_running(
+                query, lambda n=batches: len(collected.batches) >= n - WINDOW, f"{batches} - {WINDOW} batches", 240
+            )
+            uses.append(
+                uses_until(
+                    query, lambda n=batches: len(collected.batches) >= n, f"{batches} batches", 240, reader=reader
+                )
+            )
+        assert spark_processes(STREAM_READER) - before == {reader}
         query.stop()
     warm, end = uses
     print(f"after {WARM} batches: {warm}\nafter {BATCHES}: {end}")
@@ -123,17 +145,6 @@ def test_tiny_batches_leave_nothing_behind(
         assert end[kind].sockets <= warm[kind].sockets + 2
         assert end[kind].threads <= warm[kind].threads + 2
         assert end[kind].rss <= warm[kind].rss + 16 * MIB  # 200 KiB a batch; the soak is finer
-
-
-def uses_now(readers: set[int]) -> dict[str, Use]:
-    """The largest of each kind: workers come and go."""
-    kinds = {"reader": readers, "worker": spark_processes(WORKERS)}
-    found = {kind: [use for pid in pids if (use := use_of(pid))] for kind, pids in kinds.items()}
-    return {kind: largest(uses) for kind, uses in found.items()}
-
-
-def largest(uses: list[Use]) -> Use:
-    return Use(*(max(getattr(use, name) for use in uses) for name in Use.__dataclass_fields__))
 
 
 def test_boundaries_and_reads_keep_no_objects(apache_kafka: ApacheKafka, new_topic: NewTopic, group: str) -> None:

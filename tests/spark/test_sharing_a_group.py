@@ -9,7 +9,7 @@ from harness.groups import assignment_by_instance, stable_generation
 from harness.kafka import Producing, contents, produce
 from harness.offsets import lag
 from harness.sharing import KafkaPythonSharing, Sharing
-from harness.stream import Collected, assert_exactly, await_rows, options, start
+from harness.stream import Collected, assert_exactly, await_rows, options, start, wait_running
 from harness.waiting import wait_for
 from pyspark.sql import DataFrame, SparkSession
 
@@ -84,32 +84,32 @@ def test_a_second_query_with_another_prefix_joins_and_its_seats_expire(
     topic = new_topic(4)
     server = apache_kafka.bootstrap_servers
     first, second = Collected(), Collected()
-    produce(server, topic, 100, partitions=4)
     settings = {"startingOffsets": "committed", "kafka.auto.offset.reset": "earliest"}
     one = {**options(server, topic, group, instanceIdPrefix="one"), **settings}
     two = {**one, "instanceIdPrefix": "two", "kafka.session.timeout.ms": "6000"}
-    query = start(spark, one, tmp_path / "one", first)
-    await_rows(query, first, 100)
-    other = start(spark, two, tmp_path / "two", second)
-    wait_for(
-        lambda: sorted(map(len, assignment_by_instance(apache_kafka, group).values())) == [1, 1, 1, 1],
-        "one partition for each of four seats",
-        90,
-    )
-    produce(server, topic, 100, partitions=4, first=100)
-    await_rows(query, first, 150)
-    await_rows(other, second, 50)
+    with Producing(server, topic, partitions=4, per_round=20, pause_s=0.1) as producing:
+        query = start(spark, one, tmp_path / "one", first)
+        await_rows(query, first, 100)
+        other = start(spark, two, tmp_path / "two", second)
+        wait_for(
+            lambda: sorted(map(len, assignment_by_instance(apache_kafka, group).values())) == [1, 1, 1, 1],
+            "one partition for each of four seats",
+            90,
+        )
+        await_rows(query, first, len(first) + 100)
+        await_rows(other, second, len(second) + 100)
+    wait_running(other, lambda: len(first) + len(second) >= producing.sent, "all that was sent", 120)
     wait_for(lambda: lag(server, group, topic) == 0, "lag 0", 60)
     other.stop()  # static seats stay until their session ends
-    produce(server, topic, 100, partitions=4, first=200)
-    await_rows(query, first, 250, 90)
+    produce(server, topic, 100, partitions=4, first=producing.sent)
+    await_rows(query, first, len(first) + 100, 90)
     query.stop()
     assert sorted(assignment_by_instance(apache_kafka, group)) == ["one-0", "one-1"]
     ours = {(p, o) for _, p, o, _ in first.rows}
     theirs = {(p, o) for _, p, o, _ in second.rows}
     assert not ours & theirs
     assert ours | theirs == contents(server, topic).keys()
-    assert len(first) + len(second) == 300
+    assert len(first) + len(second) == producing.sent + 100
 
 
 def test_a_partition_added_mid_stream_is_read_from_earliest_and_moves_nothing_else(
