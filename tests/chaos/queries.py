@@ -133,7 +133,7 @@ class Query:
         # If Spark had too little time for a Python process in this very moment, the driver has started the query again.
         def ended() -> bool:
             left = application.processes()
-            return not left or any(STREAM_READER in p.command and p.pid != killed for p in left)
+            return not left or any(STREAM_READER[-1] in p.command and p.pid != killed for p in left)
 
         wait_for(ended, "the query to end without its stream reader", 120)
         if not application.processes():
