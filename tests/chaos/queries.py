@@ -25,6 +25,9 @@ _ENDS_AT_START: Final = (
 )
 """How a query may end before it has done a batch: not by a fault of ours. One at work goes on."""
 
+_STARTING: Final = "runtime.start()"
+"""Stands in the traceback of a reader that was being started, be it by a driver that tries again by itself."""
+
 _NOTICE_S: Final = 15.0
 """How long after a silence a seat may take to find out what it has lost, on a busy machine."""
 
@@ -81,7 +84,7 @@ class Query:
         if self._application is None or self.running:
             return None
         at_work, told = self.at_work, self._bury()
-        if at_work or not any(reason in told for reason in _ENDS_AT_START):
+        if (at_work and _STARTING not in told) or not any(reason in told for reason in _ENDS_AT_START):
             self.failures.append(told)
         self.start()
         return told
