@@ -85,9 +85,9 @@ class Query:
             return None
         at_work, told = self.at_work, self._bury()
         if (at_work and _STARTING not in told) or not any(reason in told for reason in _ENDS_AT_START):
-            self.failures.append(told)
+            self.failures.append(_brief(told))
         self.start()
-        return told
+        return _brief(told)
 
     def kill(self) -> None:
         application = self._running_application()
@@ -172,8 +172,7 @@ class Query:
         application = self._running_application()
         application.kill()
         self._gone()
-        told = application.failure() or (self.folder / "driver.log").read_text(errors="replace")[-600:]
-        return f"ended by itself: {told.strip()[:600]}"
+        return application.failure() or (self.folder / "driver.log").read_text(errors="replace")
 
     def _gone(self) -> None:
         self._application = None
@@ -183,3 +182,8 @@ class Query:
         if self._wall_gone_at_s is not None:
             self.silences.append((self._wall_gone_at_s, time.time()))
         self._wall_gone_at_s = None
+
+
+def _brief(told: str) -> str:
+    """The end of a traceback: that is where the error stands."""
+    return f"ended by itself: {told.strip()[-600:]}"
