@@ -1,0 +1,250 @@
+"""Brokers that speak real bytes, as one cluster with one coordinator, and a cluster client in front of them."""
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from random import Random
+from typing import Any
+from uuid import UUID
+
+from kio.schema.describe_groups.v5.response import DescribedGroup as KioDescribedGroup
+from kio.schema.describe_groups.v5.response import DescribedGroupMember
+from kio.schema.errors import ErrorCode as KioErrorCode
+from kio.schema.find_coordinator.v4.response import Coordinator
+from kio.schema.list_offsets.v7.response import ListOffsetsPartitionResponse, ListOffsetsTopicResponse
+from kio.schema.metadata.v12.response import MetadataResponseBroker, MetadataResponsePartition, MetadataResponseTopic
+from kio.schema.offset_commit.v8.response import OffsetCommitResponsePartition, OffsetCommitResponseTopic
+from kio.schema.offset_fetch.v8.response import (
+    OffsetFetchResponseGroup,
+    OffsetFetchResponsePartitions,
+    OffsetFetchResponseTopics,
+)
+from kio.schema.types import BrokerId, GroupId, TopicName
+from kio.static.primitive import i32, i64
+
+from harness.fake_broker import HUNG_UP, NO_THROTTLE, RANGES, FakeBroker, on_a_loop
+from spark_kgroup.model import ErrorCode, MemberIdentity, TopicPartition
+from spark_kgroup.wire import messages
+from spark_kgroup.wire.cluster import Cluster
+from spark_kgroup.wire.consumer_protocol import encode_assignment
+
+Ranges = Mapping[int, tuple[int, int]]
+A0, A1, B0 = TopicPartition("a", 0), TopicPartition("a", 1), TopicPartition("b", 0)
+TOPIC_ID = UUID(int=7)
+WHO = MemberIdentity(instance_id="seat-0", member_id="m", generation=3)
+
+
+@dataclass
+class World:
+    """Some brokers, and what all of them believe; a test changes it as it goes.
+
+    Attributes:
+        leaders: partition -> node id.
+        ends: partition -> end offset; a partition with none here is answered UNKNOWN_TOPIC_OR_PARTITION.
+        first: API name -> answers to give before the true ones: an error code for the whole response, `HUNG_UP`, or
+            None for silence on this connection for ever.
+    """
+
+    brokers: list[FakeBroker] = field(default_factory=list)
+    leaders: dict[TopicPartition, int] = field(default_factory=lambda: {A0: 0, A1: 0})
+    ends: dict[TopicPartition, int] = field(default_factory=lambda: {A0: 10, A1: 11, B0: 12})
+    coordinator: int = 0
+    committed: dict[TopicPartition, int] = field(default_factory=dict)
+    first: dict[str, list[Any]] = field(default_factory=dict)
+    topic_id: UUID = TOPIC_ID
+
+    async def start(self, nodes: int = 1, ranges: Ranges = RANGES) -> None:
+        for node in range(nodes):
+            broker = FakeBroker(lambda request, node=node: self.answer(node, request), ranges=dict(ranges))
+            await broker.start()
+            self.brokers.append(broker)
+
+    async def stop(self) -> None:
+        for broker in self.brokers:
+            await broker.stop()
+
+    def cluster(self, **settings: Any) -> Cluster:
+        bootstrap = settings.pop("bootstrap", [self.brokers[0].address])
+        return Cluster(bootstrap, client_id="test", rng=Random(1), **settings)
+
+    def asked(self, kind: type, node: int | None = None) -> int:
+        """How many requests of this kind arrived (at one broker)."""
+        of = self.brokers if node is None else [self.brokers[node]]
+        return sum(isinstance(request, kind) for broker in of for request in broker.requests)
+
+    def answer(self, node: int, request: Any) -> Any:
+        name = type(request).__name__.removesuffix("Request")
+        error = 0
+        if self.first.get(name):
+            error = self.first[name].pop(0)
+            if error is None:
+                return asyncio.Event().wait()
+            if error is HUNG_UP:
+                return HUNG_UP
+        return getattr(self, f"on_{name}")(node, request, KioErrorCode(error))
+
+    def on_Metadata(self, _: int, request: Any, error: KioErrorCode) -> Any:
+        brokers = tuple(
+            MetadataResponseBroker(node_id=BrokerId(n), host=b.address.host, port=i32(b.address.port))
+            for n, b in enumerate(self.brokers)
+        )
+        names = (
+            sorted({tp.topic for tp in self.leaders}) if request.topics is None else [t.name for t in request.topics]
+        )
+        topics = tuple(self.topic(name, error) for name in names)
+        return messages.MetadataResponse(throttle_time=NO_THROTTLE, brokers=brokers, topics=topics)
+
+    def topic(self, name: str, error: KioErrorCode) -> MetadataResponseTopic:
+        partitions = tuple(
+            MetadataResponsePartition(
+                error_code=KioErrorCode.none if leader >= 0 else KioErrorCode.leader_not_available,
+                partition_index=i32(tp.partition),
+                leader_id=BrokerId(leader),
+            )
+            for tp, leader in sorted(self.leaders.items())
+            if tp.topic == name
+        )
+        if error == 0 and not partitions:
+            error = KioErrorCode.unknown_topic_or_partition
+        topic_id = self.topic_id if partitions else None
+        return MetadataResponseTopic(
+            error_code=error, name=TopicName(name), topic_id=topic_id, partitions=() if error else partitions
+        )
+
+    def on_ListOffsets(self, node: int, request: Any, error: KioErrorCode) -> Any:
+        def one(topic: str, asked: Any) -> ListOffsetsPartitionResponse:
+            tp, code = TopicPartition(topic, asked.partition_index), error
+            if tp not in self.ends:
+                code = KioErrorCode.unknown_topic_or_partition
+            elif self.leaders.get(tp) != node:
+                code = KioErrorCode.not_leader_or_follower
+            offset = (
+                -1 if code else 0 if asked.timestamp == messages.EARLIEST else self.ends[tp] - request.isolation_level
+            )
+            return ListOffsetsPartitionResponse(
+                partition_index=asked.partition_index, error_code=code, offset=i64(offset), leader_epoch=i32(4)
+            )
+
+        topics = tuple(
+            ListOffsetsTopicResponse(name=t.name, partitions=tuple(one(t.name, p) for p in t.partitions))
+            for t in request.topics
+        )
+        return messages.ListOffsetsResponse(throttle_time=NO_THROTTLE, topics=topics)
+
+    def on_FindCoordinator(self, _: int, request: Any, error: KioErrorCode) -> Any:
+        address = self.brokers[self.coordinator].address
+        found = Coordinator(
+            key=request.coordinator_keys[0],
+            node_id=BrokerId(-1 if error else self.coordinator),
+            host="" if error else address.host,
+            port=i32(-1 if error else address.port),
+            error_code=error,
+            error_message="why" if error else None,
+        )
+        return messages.FindCoordinatorResponse(throttle_time=NO_THROTTLE, coordinators=(found,))
+
+    def group_error(self, node: int, error: KioErrorCode) -> KioErrorCode:
+        return error or (KioErrorCode.none if node == self.coordinator else KioErrorCode.not_coordinator)
+
+    def on_OffsetCommit(self, node: int, request: Any, error: KioErrorCode) -> Any:
+        error = self.group_error(node, error)
+        if not error:
+            self.committed |= {
+                TopicPartition(t.name, p.partition_index): p.committed_offset
+                for t in request.topics
+                for p in t.partitions
+            }
+        topics = tuple(
+            OffsetCommitResponseTopic(
+                name=t.name,
+                partitions=tuple(
+                    OffsetCommitResponsePartition(partition_index=p.partition_index, error_code=error)
+                    for p in t.partitions
+                ),
+            )
+            for t in request.topics
+        )
+        return messages.OffsetCommitResponse(throttle_time=NO_THROTTLE, topics=topics)
+
+    def on_OffsetFetch(self, node: int, request: Any, error: KioErrorCode) -> Any:
+        (asked,) = request.groups
+        topics = tuple(
+            OffsetFetchResponseTopics(
+                name=t.name,
+                partitions=tuple(
+                    OffsetFetchResponsePartitions(
+                        partition_index=i,
+                        committed_offset=i64(self.committed.get(TopicPartition(t.name, i), -1)),
+                        metadata="",
+                        error_code=error if error == ErrorCode.UNSTABLE_OFFSET_COMMIT else KioErrorCode.none,
+                    )
+                    for i in t.partition_indexes
+                ),
+            )
+            for t in asked.topics
+        )
+        whole = KioErrorCode.none if error == ErrorCode.UNSTABLE_OFFSET_COMMIT else self.group_error(node, error)
+        group = OffsetFetchResponseGroup(group_id=asked.group_id, topics=topics, error_code=whole)
+        return messages.OffsetFetchResponse(throttle_time=NO_THROTTLE, groups=(group,))
+
+    def on_DescribeGroups(self, node: int, request: Any, error: KioErrorCode) -> Any:
+        error = self.group_error(node, error)
+        member = DescribedGroupMember(
+            member_id="m",
+            group_instance_id="seat-0",
+            client_id="client",
+            client_host="/127.0.0.1",
+            member_metadata=b"",
+            member_assignment=encode_assignment([A0, B0]),
+        )
+        group = KioDescribedGroup(
+            error_code=error,
+            group_id=GroupId(request.groups[0]),
+            group_state="" if error else "Stable",
+            protocol_type="" if error else "consumer",
+            protocol_data="" if error else "range",
+            members=() if error else (member,),
+        )
+        return messages.DescribeGroupsResponse(throttle_time=NO_THROTTLE, groups=(group,))
+
+
+@contextmanager
+def logged() -> Iterator[list[str]]:
+    """The warnings of the cluster client."""
+    told: list[str] = []
+    handler = logging.Handler(logging.WARNING)
+    handler.emit = lambda record: told.append(record.getMessage())
+    logger = logging.getLogger("spark_kgroup.wire.cluster")
+    logger.addHandler(handler)
+    try:
+        yield told
+    finally:
+        logger.removeHandler(handler)
+
+
+def talk_garbage(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    writer.write(b"\xff" * 100)
+    writer.close()
+
+
+Scenario = Callable[[World], Awaitable[None]]
+
+
+def in_a_world(nodes: int = 1, ranges: Ranges = RANGES) -> Callable[[Scenario], Callable[[], None]]:
+    """Run a scenario with `nodes` brokers."""
+
+    def wrap(scenario: Scenario) -> Callable[[], None]:
+        async def run() -> None:
+            world = World()
+            await world.start(nodes, ranges)
+            try:
+                await scenario(world)
+            finally:
+                await world.stop()
+
+        run.__name__, run.__doc__ = scenario.__name__, scenario.__doc__
+        return on_a_loop(run)
+
+    return wrap

@@ -1,0 +1,312 @@
+"""The cluster client against brokers that speak real bytes: offsets, coordinators and groups."""
+
+import asyncio
+from typing import Any
+
+import pytest
+from harness.fake_broker import HUNG_UP, NO_THROTTLE, until
+from harness.fake_cluster import A0, A1, B0, WHO, World, in_a_world
+from kio.schema.errors import ErrorCode as KioErrorCode
+from kio.schema.offset_fetch.v8.response import (
+    OffsetFetchResponseGroup,
+)
+from kio.schema.types import GroupId
+
+from spark_kgroup.errors import (
+    BrokerError,
+    ConnectionFailed,
+    Disconnected,
+    ProtocolViolation,
+    RequestTimedOut,
+    UnknownTopic,
+)
+from spark_kgroup.model import ErrorCode, TopicPartition
+from spark_kgroup.wire import messages
+from spark_kgroup.wire.cluster import ListedOffset
+
+pytestmark = pytest.mark.filterwarnings("error::ResourceWarning")
+
+
+# -------------------------------------------------------------------------------------------------------- offsets
+
+
+@in_a_world(nodes=2)
+async def test_offsets_come_from_each_partitions_leader(world: World) -> None:
+    world.leaders = {A0: 0, A1: 1, B0: 1}
+    cluster = world.cluster()
+    ends = await cluster.list_offsets(dict.fromkeys([A0, A1, B0], messages.LATEST))
+    assert ends == {tp: ListedOffset(offset=world.ends[tp], leader_epoch=4) for tp in (A0, A1, B0)}
+    mixed = await cluster.list_offsets({A0: messages.EARLIEST, B0: messages.LATEST}, isolation_level=1)
+    assert {tp: found.offset for tp, found in mixed.items()} == {A0: 0, B0: 11}
+    assert [world.asked(messages.ListOffsetsRequest, node) for node in (0, 1)] == [2, 2]
+    assert world.asked(messages.MetadataRequest) == 1, "leaders are remembered"
+    await cluster.close()
+
+
+@in_a_world()
+async def test_no_partitions_need_no_broker(world: World) -> None:
+    cluster = world.cluster()
+    assert await cluster.list_offsets({}) == {}
+    assert world.brokers[0].connections == 0
+    await cluster.close()
+
+
+@in_a_world(nodes=2)
+async def test_a_moved_leader_is_looked_up_again(world: World) -> None:
+    cluster = world.cluster()
+    await cluster.list_offsets({A0: messages.LATEST, A1: messages.LATEST})
+    world.leaders[A1] = 1
+    found = await cluster.list_offsets({A0: messages.LATEST, A1: messages.LATEST})
+    assert found.keys() == {A0, A1}
+    assert world.asked(messages.MetadataRequest) == 2
+    last = [r for r in world.brokers[1].requests if isinstance(r, messages.ListOffsetsRequest)]
+    assert [[p.partition_index for p in t.partitions] for r in last for t in r.topics] == [[1]], "only what was missing"
+    await cluster.close()
+
+
+@in_a_world(nodes=2)
+async def test_the_other_leaders_answers_are_kept_when_one_is_gone(world: World) -> None:
+    world.leaders = {A0: 0, A1: 1}
+    cluster = world.cluster()
+    await cluster.metadata(["a"])
+    await world.brokers[1].stop()
+    asking = asyncio.create_task(cluster.list_offsets({A0: messages.LATEST, A1: messages.LATEST}))
+    await until(lambda: world.asked(messages.MetadataRequest) > 1)
+    world.leaders[A1] = 0
+    assert (await asking).keys() == {A0, A1}
+    asked = [
+        [p.partition_index for t in r.topics for p in t.partitions]
+        for r in world.brokers[0].requests
+        if isinstance(r, messages.ListOffsetsRequest)
+    ]
+    assert asked == [[0], [1]]
+    await cluster.close()
+    await world.brokers[1].start()
+
+
+@in_a_world()
+async def test_a_partition_without_a_leader_is_waited_for(world: World) -> None:
+    world.leaders[A0] = -1
+    cluster = world.cluster()
+    asking = asyncio.create_task(cluster.list_offsets({A0: messages.LATEST}))
+    await until(lambda: world.asked(messages.MetadataRequest) > 1)
+    world.leaders[A0] = 0
+    assert (await asking)[A0].offset == 10
+    await cluster.close()
+
+
+@in_a_world()
+async def test_a_partition_without_a_leader_is_not_waited_for_forever(world: World) -> None:
+    world.leaders[A0] = -1
+    cluster = world.cluster()
+    with pytest.raises(BrokerError, match="LEADER_NOT_AVAILABLE: a-0") as failure:
+        await cluster.list_offsets({A0: messages.LATEST}, timeout_ms=250)
+    assert failure.value.retriable
+    await cluster.close()
+
+
+@pytest.mark.parametrize("missing", [TopicPartition("nowhere", 0), TopicPartition("a", 9), TopicPartition("gone", 0)])
+def test_a_partition_that_does_not_exist_is_unknown_when_the_time_is_up(missing: TopicPartition) -> None:
+    @in_a_world()
+    async def scenario(world: World) -> None:
+        world.leaders[TopicPartition("gone", 0)] = 0  # in the metadata, but its leader denies it
+        cluster = world.cluster()
+        with pytest.raises(UnknownTopic, match=missing.topic):
+            await cluster.list_offsets({A0: messages.LATEST, missing: messages.LATEST}, timeout_ms=250)
+        assert world.asked(messages.MetadataRequest) > 1, "it was looked for again"
+        await cluster.close()
+
+    scenario()
+
+
+@in_a_world()
+async def test_a_topic_that_was_created_just_now_is_found(world: World) -> None:
+    new = TopicPartition("new", 0)
+    cluster = world.cluster()
+    asking = asyncio.create_task(cluster.list_offsets({new: messages.LATEST}))
+    await until(lambda: world.asked(messages.MetadataRequest))
+    world.leaders[new], world.ends[new] = 0, 5
+    assert (await asking)[new].offset == 5
+    await cluster.close()
+
+
+@in_a_world()
+async def test_an_error_that_no_retry_mends_is_raised_at_once(world: World) -> None:
+    world.first["ListOffsets"] = [ErrorCode.TOPIC_AUTHORIZATION_FAILED]
+    cluster = world.cluster()
+    with pytest.raises(BrokerError, match="ListOffsets failed with TOPIC_AUTHORIZATION_FAILED: a-0"):
+        await cluster.list_offsets({A0: messages.LATEST})
+    assert world.asked(messages.ListOffsetsRequest) == 1
+    await cluster.close()
+
+
+@in_a_world(nodes=2)
+async def test_an_error_that_no_retry_mends_counts_more_than_one_that_might_pass(world: World) -> None:
+    world.leaders = {A0: 0, A1: 1}
+    cluster = world.cluster()
+    await cluster.metadata(["a"])
+    world.leaders[A0] = 1  # a stale leader for one, no permission for the other
+    world.brokers[1].answer = lambda request: world.on_ListOffsets(1, request, KioErrorCode(29))
+    with pytest.raises(BrokerError, match="TOPIC_AUTHORIZATION_FAILED: a-1"):
+        await cluster.list_offsets({A0: messages.LATEST, A1: messages.LATEST})
+    assert world.asked(messages.ListOffsetsRequest) == 2
+    await cluster.close()
+
+
+@in_a_world()
+async def test_an_offset_that_the_leader_forgot_to_tell_is_an_error(world: World) -> None:
+    world.on_ListOffsets = lambda *_: messages.ListOffsetsResponse(throttle_time=NO_THROTTLE, topics=())
+    cluster = world.cluster()
+    with pytest.raises(ProtocolViolation, match="says nothing of a-0"):
+        await cluster.list_offsets({A0: messages.LATEST})
+    await cluster.close()
+
+
+# ---------------------------------------------------------------------------------------------------- coordinator
+
+
+@in_a_world(nodes=2)
+async def test_each_session_gets_a_coordinator_connection_of_its_own(world: World) -> None:
+    world.coordinator = 1
+    cluster = world.cluster()
+    one = await cluster.open_coordinator("g")
+    other = await cluster.open_coordinator("g")
+    assert {one.address, other.address} == {world.brokers[1].address}
+    assert one is not other
+    assert world.asked(messages.FindCoordinatorRequest, 0) == 2, "each time anew: who asks has lost the old one"
+    await cluster.close()
+    assert not one.closed, "it is the session's"
+    await one.close()
+    await other.close()
+
+
+@pytest.mark.parametrize("code", [ErrorCode.COORDINATOR_NOT_AVAILABLE, ErrorCode.GROUP_AUTHORIZATION_FAILED])
+def test_a_coordinator_that_cannot_be_found_is_told_to_the_caller(code: ErrorCode) -> None:
+    @in_a_world()
+    async def scenario(world: World) -> None:
+        world.first["FindCoordinator"] = [code]
+        cluster = world.cluster()
+        with pytest.raises(BrokerError, match=f"FindCoordinator failed with {code.name}: why") as failure:
+            await cluster.open_coordinator("g")
+        assert failure.value.retriable == (code == ErrorCode.COORDINATOR_NOT_AVAILABLE)
+        connection = await cluster.open_coordinator("g")
+        await connection.close()
+        await cluster.close()
+
+    scenario()
+
+
+@in_a_world()
+async def test_opening_a_coordinator_has_a_bound(world: World) -> None:
+    world.first["FindCoordinator"] = [None]
+    cluster = world.cluster()
+    with pytest.raises(RequestTimedOut, match="within 100 ms"):
+        await cluster.open_coordinator("g", timeout_ms=100)
+    await cluster.close()
+
+
+@in_a_world(nodes=2)
+async def test_a_coordinator_call_is_made_once_and_the_coordinator_looked_up_again_after_it_moved(world: World) -> None:
+    cluster = world.cluster()
+    commit = messages.offset_commit("g", WHO, {A0: 5})
+    for moved_to, expected in [(0, 0), (1, ErrorCode.NOT_COORDINATOR), (1, 0)]:
+        world.coordinator = moved_to
+        response = await cluster.coordinator_call("g", commit)
+        assert isinstance(response, messages.OffsetCommitResponse)
+        assert messages.offset_commit_errors(response) == {A0: expected}
+    assert world.committed == {A0: 5}
+    assert [world.asked(messages.OffsetCommitRequest, node) for node in (0, 1)] == [2, 1]
+    assert world.asked(messages.FindCoordinatorRequest) == 2
+    await cluster.close()
+
+
+@in_a_world(nodes=2)
+async def test_a_coordinator_that_died_is_looked_up_again(world: World) -> None:
+    world.coordinator = 1
+    cluster = world.cluster()
+    commit = messages.offset_commit("g", WHO, {A0: 5})
+    await cluster.coordinator_call("g", commit)
+    await world.brokers[1].stop()
+    world.coordinator = 0
+    with pytest.raises((Disconnected, ConnectionFailed)):
+        await cluster.coordinator_call("g", commit)
+    await cluster.coordinator_call("g", commit)
+    assert world.asked(messages.OffsetCommitRequest, 0) == 1
+    await cluster.close()
+    await world.brokers[1].start()
+
+
+@in_a_world()
+async def test_a_coordinator_call_has_a_bound(world: World) -> None:
+    world.first["OffsetCommit"] = [None]
+    cluster = world.cluster()
+    with pytest.raises(RequestTimedOut, match="within 100 ms"):
+        await cluster.coordinator_call("g", messages.offset_commit("g", WHO, {A0: 5}), timeout_ms=100)
+    await cluster.close()
+
+
+@pytest.mark.parametrize(
+    "trouble",
+    [
+        [ErrorCode.COORDINATOR_LOAD_IN_PROGRESS],
+        [ErrorCode.NOT_COORDINATOR, ErrorCode.COORDINATOR_NOT_AVAILABLE],
+        [ErrorCode.UNSTABLE_OFFSET_COMMIT],
+        [HUNG_UP],
+    ],
+    ids=["loading", "moving", "a transaction is pending", "disconnect"],
+)
+def test_committed_offsets_are_asked_for_until_they_are_known(trouble: list[Any]) -> None:
+    @in_a_world()
+    async def scenario(world: World) -> None:
+        world.committed = {A0: 5}
+        world.first["OffsetFetch"] = list(trouble)
+        cluster = world.cluster()
+        assert await cluster.committed_offsets("g", [A0, A1, A0]) == {A0: 5, A1: None}
+        assert world.asked(messages.OffsetFetchRequest) == len(trouble) + 1
+        await cluster.close()
+
+    scenario()
+
+
+@in_a_world()
+async def test_a_committed_offset_that_the_coordinator_forgot_to_tell_is_not_none(world: World) -> None:
+    """None would mean to start where `startingOffsets` says."""
+    group = OffsetFetchResponseGroup(group_id=GroupId("g"), topics=())
+    world.on_OffsetFetch = lambda *_: messages.OffsetFetchResponse(throttle_time=NO_THROTTLE, groups=(group,))
+    cluster = world.cluster()
+    with pytest.raises(ProtocolViolation, match="says nothing of a-0"):
+        await cluster.committed_offsets("g", [A0])
+    world.on_OffsetFetch = lambda *_: messages.OffsetFetchResponse(throttle_time=NO_THROTTLE, groups=())
+    with pytest.raises(ProtocolViolation, match="about one group and answered about 0"):
+        await cluster.committed_offsets("g", [A0])
+    await cluster.close()
+
+
+@in_a_world()
+async def test_a_group_is_described_with_its_members_shares(world: World) -> None:
+    world.first["DescribeGroups"] = [ErrorCode.COORDINATOR_NOT_AVAILABLE]
+    cluster = world.cluster()
+    group = await cluster.describe_group("g")
+    assert (group.group, group.state, group.protocol) == ("g", "Stable", "range")
+    (member,) = group.members
+    assert (member.member_id, member.instance_id, member.client_host) == ("m", "seat-0", "/127.0.0.1")
+    assert member.assignment == {A0, B0}
+    await cluster.close()
+
+
+@in_a_world()
+async def test_a_group_that_does_not_exist_is_dead(world: World) -> None:
+    world.first["DescribeGroups"] = [ErrorCode.GROUP_ID_NOT_FOUND]
+    cluster = world.cluster()
+    group = await cluster.describe_group("g")
+    assert (group.state, group.members) == ("Dead", ())
+    await cluster.close()
+
+
+@in_a_world()
+async def test_a_group_that_this_user_may_not_see_is_an_error(world: World) -> None:
+    world.first["DescribeGroups"] = [ErrorCode.GROUP_AUTHORIZATION_FAILED]
+    cluster = world.cluster()
+    with pytest.raises(BrokerError, match="GROUP_AUTHORIZATION_FAILED"):
+        await cluster.describe_group("g")
+    await cluster.close()
