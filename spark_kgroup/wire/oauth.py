@@ -15,7 +15,7 @@ from collections.abc import Callable, Mapping
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 from typing import Any, Final, TypeVar
-from urllib.parse import urlencode, urlsplit
+from urllib.parse import SplitResult, urlencode, urlsplit
 
 from spark_kgroup.errors import AuthenticationFailed, OptionError
 from spark_kgroup.limits import TOKEN_BYTES_MAX, TOKEN_REFRESH_FACTOR, TOKEN_RETRY_MS, TOKEN_TIMEOUT_MS
@@ -174,7 +174,7 @@ class ClientCredentials:
 
     def __post_init__(self) -> None:
         url = urlsplit(self.endpoint)
-        if url.scheme not in ("http", "https") or not url.hostname:
+        if url.scheme not in ("http", "https") or not url.hostname or not _has_a_port(url):
             raise OptionError(
                 "kafka.sasl.oauthbearer.token.endpoint.url is not http(s)://HOST[:PORT]/PATH: give the URL at which "
                 "the identity provider hands out tokens."
@@ -256,6 +256,14 @@ class ClientCredentials:
         url = urlsplit(self.endpoint)  # without its query, and without a user in it
         port = f":{url.port}" if url.port else ""
         return f"OAUTHBEARER: the token endpoint {url.scheme}://{url.hostname}{port}{url.path}"
+
+
+def _has_a_port(url: SplitResult) -> bool:
+    """Whether its port, given or not, is one."""
+    try:
+        return url.port != 0
+    except ValueError:
+        return False
 
 
 def _is_object(said: Any) -> bool:
