@@ -17,6 +17,9 @@
     │   ├── FencedInstanceId        fatal: another process took the seat
     │   ├── GroupRejected           fatal: the group will not have us (protocol, session timeout, permission)
     │   └── GroupUnsettled          the group did not come to rest within the bound we give it
+    ├── ChannelEnded                between driver and executor, or within an executor: it ended, or was silent too long
+    ├── KeyRefused                  the two ends of such a channel do not hold the same query's key
+    ├── RegistryUnreachable         an executor cannot reach the stream reader on the driver
     └── IllegalTransition           ours: a state machine met an event its table does not have
 
 A message says whose fault it is and what to do next.
@@ -142,6 +145,25 @@ class GroupRejected(GroupError):
 
 class GroupUnsettled(GroupError):
     """The group did not come to rest within a bound; the message says what was awaited."""
+
+
+class ChannelEnded(KgroupError):
+    """The other end of a channel hung up, was silent for too long, or does not speak like one of ours."""
+
+
+class KeyRefused(KgroupError):
+    """The two ends of a channel do not hold the same key: another query's, or a stranger."""
+
+
+class RegistryUnreachable(KgroupError):
+    """An executor cannot reach the registry in the driver's stream-reader process."""
+
+    def __init__(self, host: str, port: int, reason: object) -> None:
+        super().__init__(
+            f"This executor cannot reach the stream reader on the driver at {host}:{port} ({reason}). If the query "
+            "still runs, open that port from executors to the driver, or say with the options `registryHost` and "
+            "`registryPort` under which address and port executors reach the driver."
+        )
 
 
 class IllegalTransition(KgroupError):

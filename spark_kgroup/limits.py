@@ -134,3 +134,44 @@ alone). 20 dead hosts before a good one take 10 s of `STARTUP_TIMEOUT_MS`."""
 KEEPALIVE_IDLE_S: Final = 20
 """Silence after which the kernel probes a broker's host, and between its three probes: gone after 80 s. Kafka's
 clients enable keepalive with the system's 2 h (Selector.configureSocketChannel)."""
+
+PREFETCH_BYTES_PER_EXECUTOR: Final = 64 * 1024 * 1024
+"""What one executor holds ahead of the next batch, in all its seats, librdkafka's queues included. librdkafka:
+queued.max.messages.kbytes, 64 MiB for one consumer."""
+
+PREFETCH_BYTES_MIN: Final = 1024 * 1024
+"""Less than this would not hold a fetch's answer (Kafka: max.partition.fetch.bytes, 1 MiB)."""
+
+CHANNEL_BYTES_MAX: Final = 4 * 1024 * 1024
+"""Largest message between driver and executors (ours). A seat's share of a batch takes about 100 B for each partition:
+40,000 partitions of one seat; Kafka advises at most 4,000 for each broker."""
+
+CHANNEL_HANDSHAKE_BYTES_MAX: Final = 512
+"""Largest message accepted from a peer that has not shown the key yet; ours take 150 B."""
+
+CHANNEL_HANDSHAKE_MS: Final = 5_000
+"""How long a peer may take to show the key. Measured on one machine: 1 ms."""
+
+CHANNEL_SEND_MS: Final = 10_000
+"""How long a peer may leave a message unread before it counts as gone: as long as `SIDECAR_SILENCE_MS`."""
+
+SIDECAR_HEARTBEAT_MS: Final = 3_000
+"""How often a sidecar tells the registry that it lives, as Kafka's heartbeat.interval.ms."""
+
+SIDECAR_SILENCE_MS: Final = 10_000
+"""Silence after which an executor counts as gone: three heartbeats. A killed process is noticed at once; this is for hosts
+that vanish. Spark itself waits 120 s (spark.network.timeout)."""
+
+REGISTRY_CONNECTIONS_MAX: Final = 4_096
+"""Executors connected to one registry (ours); one connection each."""
+
+REGISTRY_STRANGERS_MAX: Final = 256
+"""Connections that have not shown the key yet; the oldest is dropped for a new one. Measured: a flood on one machine
+brings 5,000 a second, so an honest peer has 50 ms for its answer."""
+
+REGISTRY_PORT_WAIT_MS: Final = 5_000
+"""How long a given registry port may be taken before that is an error: the last stream reader of the same query may be
+on its way out (Spark sends it SIGTERM and does not wait)."""
+
+REGISTRY_REFUSALS_LOGGED_MS: Final = 60_000
+"""Shortest time between two log lines about refused connections."""

@@ -1,0 +1,283 @@
+"""Messages between the driver and the executors, and within an executor: JSON between two that hold the same key.
+
+Runs on: both.
+
+A frame is a 4-byte big-endian length and that many bytes of UTF-8: one JSON object. The server speaks first:
+
+    server -> {"nonce": N}
+    client -> {"nonce": M, "mac": HMAC-SHA256(key, "client" | N | M)}
+    server -> {"mac": HMAC-SHA256(key, "server" | N | M)}
+
+Nonces are 32 random bytes, in hexadecimal like the codes. To a peer without the key a server says nothing: it closes.
+What was recorded is worth nothing, since each side chose one of the nonces; the roles keep an answer of one side from
+serving as the other's. Later frames are neither encrypted nor signed: whoever can change packets between two hosts is
+not kept out.
+
+`Frames` and `Challenge` know no socket, so that an event loop can use them; `connect`, `accept` and `Channel` block.
+"""
+
+from __future__ import annotations
+
+import hmac
+import json
+import secrets
+import socket
+import struct
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, Final
+
+from spark_kgroup.errors import ChannelEnded, KeyRefused, KgroupError
+from spark_kgroup.limits import (
+    CHANNEL_BYTES_MAX,
+    CHANNEL_HANDSHAKE_BYTES_MAX,
+    CHANNEL_HANDSHAKE_MS,
+    CHANNEL_SEND_MS,
+)
+
+Message = dict[str, Any]
+"""One JSON object."""
+
+KEY_BYTES: Final = 32
+"""As long as HMAC-SHA256's output (RFC 2104, section 3)."""
+
+_LENGTH: Final = struct.Struct(">I")
+_NONCE_BYTES: Final = 32
+_RECEIVE_BYTES: Final = 65_536
+
+
+def new_key() -> bytes:
+    """A key for one query."""
+    return secrets.token_bytes(KEY_BYTES)
+
+
+# --------------------------------------------------------------------------------------------------------- frames
+
+
+def frame(message: Message) -> bytes:
+    """`message` as it goes over the wire."""
+    body = json.dumps(message, separators=(",", ":")).encode()
+    assert len(body) <= CHANNEL_BYTES_MAX, f"a message of {len(body)} bytes"
+    return _LENGTH.pack(len(body)) + body
+
+
+class Frames:
+    """Messages out of bytes, however those were cut. Holds at most one frame and what was fed at once.
+
+    Attributes:
+        bytes_max: largest message accepted; to be raised when the peer has shown the key.
+    """
+
+    def __init__(self) -> None:
+        self.bytes_max = CHANNEL_HANDSHAKE_BYTES_MAX
+        self._bytes = bytearray()
+
+    def feed(self, data: bytes) -> None:
+        """Take what has arrived."""
+        self._bytes += data
+
+    @property
+    def wanted(self) -> int:
+        """How many bytes the next message lacks, as far as is known; reading no more leaves what follows unread."""
+        return self._end() - len(self._bytes)
+
+    def next(self) -> Message | None:
+        """The next whole message, if it is here.
+
+        Raises:
+            ChannelEnded: these are not the frames of a channel.
+        """
+        end = self._end()
+        if end == _LENGTH.size or len(self._bytes) < end:
+            return None
+        body = bytes(self._bytes[_LENGTH.size : end])
+        del self._bytes[:end]
+        try:
+            message = json.loads(body)
+        except (ValueError, RecursionError):  # RecursionError: a thousand brackets
+            message = None
+        if not isinstance(message, dict):
+            raise ChannelEnded("The peer sent something else than a JSON object.")
+        return message
+
+    def _end(self) -> int:
+        """Where the next frame ends, or its length if that is not here yet."""
+        if len(self._bytes) < _LENGTH.size:
+            return _LENGTH.size
+        (length,) = _LENGTH.unpack_from(self._bytes)
+        if not 0 < length <= self.bytes_max:
+            raise ChannelEnded(f"The peer announced a message of {length} bytes.")
+        return _LENGTH.size + int(length)
+
+
+# ------------------------------------------------------------------------------------------------------ handshake
+
+
+class Challenge:
+    """The server's half of the handshake: send `message`, then what `answer` returns.
+
+    Attributes:
+        message: the server's nonce, used for one handshake and never again.
+    """
+
+    def __init__(self, key: bytes) -> None:
+        self._key = key
+        self._nonce = secrets.token_bytes(_NONCE_BYTES)
+        self.message: Message = {"nonce": self._nonce.hex()}
+
+    def answer(self, response: Message) -> Message:
+        """What proves to the client that we hold the key too.
+
+        Raises:
+            KeyRefused: `response` does not prove that the client holds it: say nothing, and close.
+        """
+        nonce = _hex(response, "nonce")
+        if not hmac.compare_digest(_hex(response, "mac"), _mac(self._key, b"client", self._nonce, nonce)):
+            raise KeyRefused("The peer does not hold this query's key.")
+        return {"mac": _mac(self._key, b"server", self._nonce, nonce).hex()}
+
+
+def _mac(key: bytes, role: bytes, server_nonce: bytes, client_nonce: bytes) -> bytes:
+    return hmac.digest(key, role + server_nonce + client_nonce, "sha256")
+
+
+def _hex(message: Message, name: str) -> bytes:
+    """32 bytes: a nonce, or a code."""
+    text = message.get(name)
+    try:
+        value = bytes.fromhex(text) if isinstance(text, str) else b""
+    except ValueError:
+        value = b""
+    if len(value) != _NONCE_BYTES:
+        raise KeyRefused("The peer does not shake hands as we do.")
+    return value
+
+
+# ------------------------------------------------------------------------------------------------------- channels
+
+
+class Channel:
+    """One end of a channel, for one thread at a time. Made by `connect` and `accept`.
+
+    Attributes:
+        socket: blocking between calls; nothing of what follows a received message was read from it.
+    """
+
+    def __init__(self, sock: socket.socket) -> None:
+        self.socket = sock
+        self._frames = Frames()
+
+    def send(self, message: Message, timeout_s: float = CHANNEL_SEND_MS / 1000) -> None:
+        """Send `message`.
+
+        Raises:
+            ChannelEnded: the peer is gone, or left too much unread; nothing more can be sent.
+        """
+        try:
+            self.socket.settimeout(timeout_s)
+            self.socket.sendall(frame(message))
+            self.socket.settimeout(None)
+        except OSError as problem:
+            self.close()  # a part of the frame may be on its way
+            raise ChannelEnded(f"The peer is gone ({problem}).") from None
+
+    def receive(self, timeout_s: float) -> Message:
+        """The next message. What of it came in time is kept, so that another call can go on.
+
+        Raises:
+            ChannelEnded: the peer is gone, silent for `timeout_s`, or sends something else than messages.
+        """
+        return self._receive(time.monotonic() + timeout_s)
+
+    def _receive(self, deadline_s: float) -> Message:
+        while (message := self._frames.next()) is None:
+            self._frames.feed(self._read(min(self._frames.wanted, _RECEIVE_BYTES), deadline_s - time.monotonic()))
+        return message
+
+    def _read(self, count: int, timeout_s: float) -> bytes:
+        if timeout_s <= 0:
+            raise ChannelEnded("The peer was silent for too long.")
+        try:
+            self.socket.settimeout(timeout_s)
+            data = self.socket.recv(count)
+            self.socket.settimeout(None)
+        except TimeoutError:
+            self.socket.settimeout(None)
+            raise ChannelEnded("The peer was silent for too long.") from None
+        except OSError as problem:
+            raise ChannelEnded(f"The peer is gone ({problem}).") from None
+        if not data:
+            raise ChannelEnded("The peer hung up.")
+        return data
+
+    def close(self) -> None:
+        """End it. Safe to call twice."""
+        self.socket.close()
+
+
+def connect(address: tuple[str, int] | Path, key: bytes, timeout_s: float = CHANNEL_HANDSHAKE_MS / 1000) -> Channel:
+    """Connect to (host, port), or to a Unix socket, and shake hands.
+
+    Raises:
+        ChannelEnded: nobody listens there, or nobody of ours, or not in time.
+        KeyRefused: whoever listens there does not hold `key`.
+    """
+    deadline_s = time.monotonic() + timeout_s
+    try:
+        channel = Channel(_connected(address, timeout_s))
+    except OSError as problem:
+        raise ChannelEnded(f"Nobody can be reached there ({problem}).") from None
+    with _closed_on_error(channel):
+        theirs = _hex(channel._receive(deadline_s), "nonce")
+        ours = secrets.token_bytes(_NONCE_BYTES)
+        try:
+            channel.send({"nonce": ours.hex(), "mac": _mac(key, b"client", theirs, ours).hex()})
+            answer = channel._receive(deadline_s)
+        except ChannelEnded as ended:  # that is how a server refuses
+            raise KeyRefused(f"The peer does not answer to this query's key: {ended}") from None
+        if not hmac.compare_digest(_hex(answer, "mac"), _mac(key, b"server", theirs, ours)):
+            raise KeyRefused("The peer does not hold this query's key.")
+        channel._frames.bytes_max = CHANNEL_BYTES_MAX
+    return channel
+
+
+def accept(sock: socket.socket, key: bytes, timeout_s: float = CHANNEL_HANDSHAKE_MS / 1000) -> Channel:
+    """Shake hands with whoever has connected; `sock` is closed if that fails.
+
+    Raises:
+        ChannelEnded: the peer hung up, took too long, or does not speak like one of ours.
+        KeyRefused: the peer does not hold `key`; it was told nothing.
+    """
+    channel = Channel(sock)
+    with _closed_on_error(channel):
+        challenge = Challenge(key)
+        channel.send(challenge.message, timeout_s)
+        channel.send(challenge.answer(channel.receive(timeout_s)), timeout_s)
+        channel._frames.bytes_max = CHANNEL_BYTES_MAX
+    return channel
+
+
+def _connected(address: tuple[str, int] | Path, timeout_s: float) -> socket.socket:
+    if not isinstance(address, Path):
+        sock = socket.create_connection(address, timeout_s)
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)  # a question waits for its answer
+        return sock
+    sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    try:
+        sock.settimeout(timeout_s)
+        sock.connect(str(address))
+    except OSError:
+        sock.close()
+        raise
+    return sock
+
+
+@contextmanager
+def _closed_on_error(channel: Channel) -> Iterator[None]:
+    try:
+        yield
+    except KgroupError:
+        channel.close()
+        raise
