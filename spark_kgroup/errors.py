@@ -20,6 +20,7 @@
     ├── ChannelEnded                between driver and executor, or within an executor: it ended, or was silent too long
     ├── KeyRefused                  the two ends of such a channel do not hold the same query's key
     ├── RegistryUnreachable         an executor cannot reach the stream reader on the driver
+    ├── SeatRefused                 a task asks for a ticket that the stream reader does not know
     └── IllegalTransition           ours: a state machine met an event its table does not have
 
 A message says whose fault it is and what to do next.
@@ -163,6 +164,17 @@ class RegistryUnreachable(KgroupError):
             f"This executor cannot reach the stream reader on the driver at {host}:{port} ({reason}). If the query "
             "still runs, open that port from executors to the driver, or say with the options `registryHost` and "
             "`registryPort` under which address and port executors reach the driver."
+        )
+
+
+class SeatRefused(KgroupError):
+    """A task asks for a ticket of a scan that is over, or that was never planned here."""
+
+    def __init__(self, scan_id: int, ticket: int) -> None:
+        super().__init__(
+            f"The stream reader on the driver does not know ticket {ticket} of scan {scan_id}. If its batch is over, "
+            "this task is a straggler: nothing is lost, nothing to do. If the query fails with this, restart it: the "
+            "checkpoint says what to read."
         )
 
 

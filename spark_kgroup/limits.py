@@ -159,8 +159,8 @@ SIDECAR_HEARTBEAT_MS: Final = 3_000
 """How often a sidecar tells the registry that it lives, as Kafka's heartbeat.interval.ms."""
 
 SIDECAR_SILENCE_MS: Final = 10_000
-"""Silence after which an executor counts as gone: three heartbeats. A killed process is noticed at once; this is for hosts
-that vanish. Spark itself waits 120 s (spark.network.timeout)."""
+"""Silence after which an executor counts as gone: three heartbeats. A killed process is noticed at once; this is for
+hosts that vanish. Spark itself waits 120 s (spark.network.timeout)."""
 
 REGISTRY_CONNECTIONS_MAX: Final = 4_096
 """Executors connected to one registry (ours); one connection each."""
@@ -175,3 +175,7 @@ on its way out (Spark sends it SIGTERM and does not wait)."""
 
 REGISTRY_REFUSALS_LOGGED_MS: Final = 60_000
 """Shortest time between two log lines about refused connections."""
+
+SCANS_MAX: Final = 1_000
+"""Scans whose tickets are known at one time; the oldest is forgotten for a new one. A batch has one for each time that
+its query reads the source (one, two in a self-union), and those of two batches are kept."""

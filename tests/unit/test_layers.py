@@ -25,6 +25,7 @@ WORLDLY = {"asyncio", "socket", "threading", "time", "random", "logging", "datet
 SPARK_SIDE_PURE = {
     "checkpoint",
     "plan",
+    "seats",
     "adoption",
     "data_loss",
     "ledger",

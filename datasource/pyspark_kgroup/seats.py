@@ -1,0 +1,315 @@
+"""Which executor is home to which seat, and which seat a ticket reads: the registry's bookkeeping (design section 6).
+
+Runs on: driver. Pure: executors, tickets and `now_ms` go in, bindings come out.
+
+The *home* of a seat is the executor whose sidecar runs the seat's server. What is read is decided by the batch's two
+offsets alone; here it is only decided where. Three laws hold at every moment:
+
+1. Each seat of a scan is bound to exactly one of its tickets, for good.
+2. A home moves for one of two reasons: its executor is gone, or another one has fewer seats than its even share. Of the
+   second kind there are never more moves than an even spread needs, and the seats that moved last go first. So when a
+   lost executor is replaced, exactly its own seats have moved in the end.
+3. A seat that is read away from its home (a *guest read*) keeps its home.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from enum import Enum
+
+from spark_kgroup.errors import SeatRefused
+from spark_kgroup.limits import SCANS_MAX
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Executor:
+    """One executor process (JVM).
+
+    Attributes:
+        key: unique among all processes of all hosts: host, JVM pid and its start time.
+        executor_id: Spark's ("driver" in local mode), "" if unknown.
+        pid: of the JVM.
+        warm: whether it has a sidecar; if not, its workers read by themselves and it is never a home.
+    """
+
+    key: str
+    executor_id: str
+    host: str
+    pid: int
+    warm: bool = True
+
+
+class Mode(Enum):
+    """Who decides what a ticket reads: the ticket itself, or the registry when a worker asks."""
+
+    FIXED = "fixed"
+    LATE = "late"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Scan:
+    """One call of `partitions()`; a self-union makes two of them for one batch.
+
+    Attributes:
+        tickets: FIXED: ticket k reads this seat. LATE: None for each ticket.
+    """
+
+    scan_id: int
+    mode: Mode
+    tickets: tuple[str | None, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Binding:
+    """What one ticket reads.
+
+    Attributes:
+        seat: None if nothing is left to read for this ticket.
+        at_home: whether the asking executor is the seat's home: the seat's server reads; else the worker by itself.
+    """
+
+    seat: str | None
+    at_home: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Lease:
+    """The home of one seat.
+
+    Attributes:
+        since_ms: when this home began, or the executor's sidecar was last replaced.
+        move: how many changes of home the query had seen when this home began; a later home has a greater number.
+        warm: whether the seat's server has served a read here.
+    """
+
+    executor: Executor
+    since_ms: int
+    move: int
+    warm: bool = False
+
+
+@dataclass(slots=True)
+class _Progress:
+    """How far a scan is bound.
+
+    Attributes:
+        unread: LATE: seats with data that no ticket has yet.
+        bound: ticket -> its seat, None if it has nothing to read.
+    """
+
+    scan: Scan
+    batch: str
+    unread: dict[str, None]
+    bound: dict[int, str | None] = field(default_factory=dict)
+
+
+class Seats:
+    """Scans, tickets, executors and homes of one query. Not thread-safe.
+
+    Memory: one entry for each seat and each live executor, and the scans of the last two batches, at most `SCANS_MAX`.
+
+    Args:
+        all_seats: the seats that this query holds. A replayed batch may name others, from before `members` was made
+            smaller: they are read, but have no home.
+    """
+
+    def __init__(self, all_seats: Sequence[str]) -> None:
+        self._all = tuple(all_seats)
+        self._batch = ""
+        self._mode = Mode.FIXED
+        self._scans: dict[int, _Progress] = {}
+        self._last_scan = 0
+        self._moves = 0
+        self._homes: dict[str, Lease] = {}
+        # Executor -> the seats it is home to, longest held first; of a lost executor, until they have a new home.
+        self._held: dict[str, dict[str, None]] = {}
+        # Seats without a living home: those that never had one, then those of lost executors.
+        self._free = dict.fromkeys(self._all)
+        # Sidecars of a live executor: two for a moment, when one is replaced before the end of the first is noticed.
+        self._sidecars: Counter[str] = Counter()
+        # The moves that an even spread needs; None: not known since the last change.
+        self._due: dict[str, None] | None = None
+
+    # ------------------------------------------------------------------------------------------------------ scans
+
+    def plan(self, batch: str, seats: Sequence[str]) -> Scan:
+        """Begin a scan.
+
+        LATE if every ticket of the previous batch has reported here: then all executors reach us. A LATE scan has a
+        ticket for each seat of the query, so that an executor whose seats have no data can be told "nothing" instead of
+        taking another's.
+
+        Args:
+            batch: names the batch by its two offsets. That of two scans in succession means one batch; scans of
+                batches before the previous one are forgotten.
+            seats: those with data.
+        """
+        if batch != self._batch:
+            self._begin(batch)
+        late = self._mode is Mode.LATE and len(seats) > 0
+        self._last_scan += 1
+        scan = Scan(
+            scan_id=self._last_scan,
+            mode=self._mode,
+            tickets=(None,) * max(len(seats), len(self._all)) if late else tuple(seats),
+        )
+        self._scans[scan.scan_id] = _Progress(scan, batch, dict.fromkeys(seats))
+        if len(self._scans) > SCANS_MAX:
+            del self._scans[next(iter(self._scans))]
+        return scan
+
+    def _begin(self, batch: str) -> None:
+        self._scans = {number: progress for number, progress in self._scans.items() if progress.batch == self._batch}
+        asked = sum(len(progress.scan.tickets) for progress in self._scans.values())
+        reported = sum(len(progress.bound) for progress in self._scans.values())
+        if asked > 0:  # a batch without data has no tickets, and proves nothing either way
+            self._mode = Mode.LATE if reported == asked else Mode.FIXED
+        self._batch = batch
+
+    def bind(self, scan_id: int, ticket: int, executor: Executor, now_ms: int) -> Binding:
+        """Say what `ticket` reads; asked again, by whomever, the answer names the same seat.
+
+        Raises:
+            SeatRefused: there is no such scan (any more), or no such ticket in it.
+        """
+        progress = self._scans.get(scan_id)
+        if progress is None or not 0 <= ticket < len(progress.scan.tickets):
+            raise SeatRefused(scan_id, ticket)
+        if ticket not in progress.bound:
+            late = progress.scan.mode is Mode.LATE
+            seat = self._choose(progress, executor, now_ms) if late else progress.scan.tickets[ticket]
+            progress.bound[ticket] = seat
+        seat = progress.bound[ticket]
+        may_be_home = self._may_be_home(executor)
+        if seat in self._free and may_be_home:
+            self._move(seat, executor, now_ms)
+        return Binding(seat=seat, at_home=may_be_home and seat in self._held[executor.key])
+
+    # -------------------------------------------------------------------------------------------------- executors
+
+    def executor_joined(self, executor: Executor, now_ms: int) -> None:
+        """A sidecar says hello. If its executor was home to seats before, it is again, unless they were taken since."""
+        if not executor.warm:
+            return
+        self._sidecars[executor.key] += 1
+        for seat in self._held.setdefault(executor.key, {}):
+            self._free.pop(seat, None)
+            self._homes[seat] = replace(self._homes[seat], executor=executor, since_ms=now_ms, warm=False)
+        self._due = None
+
+    def executor_gone(self, key: str) -> None:
+        """A sidecar ended or fell silent. With its last one, the executor is lost and its seats are free."""
+        self._sidecars[key] -= 1
+        if self._sidecars[key] > 0:
+            return
+        del self._sidecars[key]
+        self._free |= self._held.get(key, {})
+        if not self._held.get(key):
+            self._held.pop(key, None)
+        self._due = None
+
+    def served(self, seat: str, key: str) -> None:
+        """The seat's server on this executor has served a read: it is warm."""
+        home = self._homes.get(seat)
+        if home is not None and home.executor.key == key:
+            self._homes[seat] = replace(home, warm=True)
+
+    def leases(self) -> Mapping[str, Lease]:
+        """Seat -> its home, for seats that have a living one."""
+        return {seat: lease for seat, lease in self._homes.items() if seat not in self._free}
+
+    def _may_be_home(self, executor: Executor) -> bool:
+        return executor.warm and executor.key in self._sidecars
+
+    def _move(self, seat: str, executor: Executor, now_ms: int) -> None:
+        """Make `executor` the home of `seat`."""
+        if seat in self._homes:
+            former = self._homes[seat].executor.key
+            del self._held[former][seat]
+            if not self._held[former] and former not in self._sidecars:
+                del self._held[former]
+        self._free.pop(seat, None)
+        self._held[executor.key][seat] = None
+        self._moves += 1
+        self._homes[seat] = Lease(executor=executor, since_ms=now_ms, move=self._moves)
+        if self._due is not None and seat in self._due:
+            del self._due[seat]  # one move less, and the others are due as before
+        else:
+            self._due = None
+
+    # ------------------------------------------------------------------------------------------- late binding
+
+    def _choose(self, progress: _Progress, executor: Executor, now_ms: int) -> str | None:
+        """The seat for an unbound ticket of a LATE scan; the first that is still unread of these.
+
+        1. A seat whose home is this executor, longest held first: those held last may have to go.
+        2. A seat without a home, or whose home is gone.
+        3. If this executor is below its even share: a seat that is due to move, which moves here.
+        4. Nothing, while there are more tickets than seats to read.
+        5. As a guest: from the executor that has most left to read, what it would read last.
+        """
+        unread = progress.unread
+        may_be_home = self._may_be_home(executor)
+        seat = _first(self._held[executor.key], unread) if may_be_home else None
+        seat = seat or _first(self._free, unread)
+        if seat is None and may_be_home:
+            seat = _first(self._due_to(executor), unread)
+            if seat is not None:
+                self._move(seat, executor, now_ms)
+        if seat is None and len(progress.scan.tickets) - len(progress.bound) <= len(unread):
+            seat = self._furthest_from_read(unread)
+        if seat is not None:
+            del unread[seat]
+        return seat
+
+    def _furthest_from_read(self, unread: Mapping[str, None]) -> str:
+        """The seat that its home would read last, of the executor that has most left to read."""
+        busiest = max(self._sidecars, key=lambda key: len(unread.keys() & self._held[key].keys()), default=None)
+        seat = _first(reversed(self._held[busiest]), unread) if busiest is not None else None
+        return seat or next(iter(unread))  # a seat that is not this query's has no home
+
+    def _share(self) -> int:
+        """Seats that each live executor has if they are spread evenly; some have one more."""
+        return len(self._all) // len(self._sidecars)
+
+    def _lacking(self) -> int:
+        """How many seats must move so that no executor has less than the even share; free ones need no move."""
+        share = self._share()
+        return max(0, sum(max(0, share - len(self._held[key])) for key in self._sidecars) - len(self._free))
+
+    def _due_to(self, executor: Executor) -> Iterable[str]:
+        """The seats that may move to `executor`: none unless it is below its even share.
+
+        With the share itself, it is so only where seats do not divide evenly: another executor has two more than it,
+        and those below the share cannot take them all.
+        """
+        if self._due is None:
+            self._due = self._moves_due()
+        more = len(self._held[executor.key]) - self._share()
+        return self._due if more < 0 or (more == 0 and len(self._due) > self._lacking()) else ()
+
+    def _moves_due(self) -> dict[str, None]:
+        """The fewest seats that must move until the spread is even (no executor has two more than another).
+
+        Each is taken from the executor that then has the most, the one that moved last first: seats that came from a
+        lost executor go before those that were here all the time. Who takes them is decided by who asks.
+        """
+        share = self._share()
+        held = [list(self._held[key]) for key in self._sidecars]
+        too_many = sum(max(0, len(seats) - share - 1) for seats in held)
+        donors = [(-len(seats), -self._homes[seats[-1]].move, seats) for seats in held if seats]
+        heapq.heapify(donors)
+        due: dict[str, None] = {}
+        for _ in range(max(too_many, self._lacking())):
+            _, _, seats = heapq.heappop(donors)
+            due[seats.pop()] = None
+            if seats:
+                heapq.heappush(donors, (-len(seats), -self._homes[seats[-1]].move, seats))
+        return due
+
+
+def _first(seats: Iterable[str], unread: Mapping[str, None]) -> str | None:
+    return next((seat for seat in seats if seat in unread), None)
