@@ -99,11 +99,17 @@ def record_batch(records: Sequence[Message], include_headers: bool, topic: str |
     return pa.RecordBatch.from_arrays(columns, schema=arrow_schema(include_headers))
 
 
+def last_rows(batch: pa.RecordBatch) -> list[int]:
+    """The last row of each run of rows of one partition, ascending."""
+    columns = (batch["topic"], batch["partition"])
+    ends = {end for column in columns for end in pc.run_end_encode(column).run_ends.to_pylist()}
+    return [end - 1 for end in sorted(ends)]
+
+
 def last_offsets(batch: pa.RecordBatch) -> dict[TopicPartition, int]:
     """The last offset of each partition in `batch`: within a partition they only rise."""
     topics, partitions, offsets = batch["topic"], batch["partition"], batch["offset"]
-    ends = {end for column in (topics, partitions) for end in pc.run_end_encode(column).run_ends.to_pylist()}
-    rows = [end - 1 for end in sorted(ends)]
+    rows = last_rows(batch)
     return {TopicPartition(topics[row].as_py(), partitions[row].as_py()): offsets[row].as_py() for row in rows}
 
 

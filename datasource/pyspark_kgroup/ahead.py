@@ -1,0 +1,182 @@
+"""What a seat's server has fetched ahead of the next batch: record batches in the order in which they came.
+
+Runs on: executor. Pure (Arrow only).
+
+Each partition has a *span*: all that its log holds from `first` up to `next` has come, and what of it was not taken yet
+is here. A read is served from the span, and goes on behind it.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections import deque
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Final, NamedTuple
+
+import pyarrow as pa
+
+from pyspark_kgroup.arrow import last_rows
+from spark_kgroup.model import TopicPartition
+
+_EVERYTHING: Final = 2**63 - 1
+"""Above any offset."""
+
+
+@dataclass(slots=True)
+class _Span:
+    first: int
+    next: int
+
+
+class _Run(NamedTuple):
+    """Successive rows of one partition: `first_row` <= row < `end_row`."""
+
+    partition: TopicPartition
+    first_row: int
+    end_row: int
+    first_offset: int
+    last_offset: int
+
+
+class _Piece(NamedTuple):
+    batch: pa.RecordBatch
+    runs: tuple[_Run, ...]
+    bytes: int
+
+
+class Ahead:
+    """The buffer of one seat.
+
+    Attributes:
+        bytes: of all that is here.
+    """
+
+    def __init__(self) -> None:
+        self.bytes = 0
+        self._spans: dict[TopicPartition, _Span] = {}
+        self._pieces: deque[_Piece] = deque()
+
+    @property
+    def partitions(self) -> Collection[TopicPartition]:
+        """Those that have a span."""
+        return self._spans.keys()
+
+    def next_offset(self, partition: TopicPartition) -> int:
+        """One past the last offset that has come."""
+        return self._spans[partition].next
+
+    def begin(self, partition: TopicPartition, offset: int) -> None:
+        """Start a new span at `offset`; what was here of the partition is forgotten."""
+        self.drop(partition)
+        self._spans[partition] = _Span(offset, offset)
+
+    def drop(self, partition: TopicPartition) -> None:
+        """Forget the partition."""
+        if self._spans.pop(partition, None) is not None:
+            self._remove({partition: _EVERYTHING})
+
+    def skip(self, partition: TopicPartition, offset: int) -> bool:
+        """Forget what is below `offset`.
+
+        Returns:
+            Whether a read that starts there can be served; if not, nothing has changed.
+        """
+        span = self._spans.get(partition)
+        if span is None or not span.first <= offset <= span.next:
+            return False
+        if offset > span.first:
+            self._remove({partition: offset})
+            span.first = offset
+        return True
+
+    def add(self, batch: pa.RecordBatch) -> None:
+        """Take what has come; rows of partitions without a span are none of ours.
+
+        Raises:
+            ValueError: an offset came twice.
+        """
+        piece = _piece(batch)
+        strange = {run.partition: _EVERYTHING for run in piece.runs if run.partition not in self._spans}
+        if strange:
+            piece = _divided(piece, strange)[1]
+        for run in piece.runs:
+            span = self._spans[run.partition]
+            if run.first_offset < span.next:
+                raise ValueError(f"offset {run.first_offset} of {run.partition} came after {span.next - 1}")
+            span.next = run.last_offset + 1
+        self._append(piece)
+
+    def reached(self, partition: TopicPartition, offset: int) -> None:
+        """Nothing below `offset` is left to come (transaction markers, compacted records)."""
+        span = self._spans.get(partition)
+        if span is not None:
+            span.next = max(span.next, offset)
+
+    def take(self, ends: Mapping[TopicPartition, int]) -> list[pa.RecordBatch]:
+        """Remove and return all rows of these partitions below these offsets.
+
+        Args:
+            ends: partition -> one past the last offset wanted; each has a span.
+        """
+        for partition, end in ends.items():
+            span = self._spans[partition]
+            span.first = max(span.first, min(end, span.next))
+        return self._remove(ends)
+
+    def _remove(self, below: Mapping[TopicPartition, int]) -> list[pa.RecordBatch]:
+        pieces, self._pieces, self.bytes = self._pieces, deque(), 0
+        removed = []
+        for piece in pieces:
+            taken, left = _divided(piece, below)
+            if taken.runs:
+                removed.append(taken.batch)
+            self._append(left)
+        return removed
+
+    def _append(self, piece: _Piece) -> None:
+        if piece.runs:
+            self._pieces.append(piece)
+            self.bytes += piece.bytes
+
+
+def _piece(batch: pa.RecordBatch) -> _Piece:
+    return _Piece(batch, tuple(_runs(batch)), batch.nbytes)
+
+
+def _runs(batch: pa.RecordBatch) -> Iterator[_Run]:
+    topics, partitions, offsets = batch["topic"], batch["partition"], batch["offset"]
+    first_row = 0
+    for last_row in last_rows(batch):
+        partition = TopicPartition(topics[last_row].as_py(), partitions[last_row].as_py())
+        yield _Run(partition, first_row, last_row + 1, offsets[first_row].as_py(), offsets[last_row].as_py())
+        first_row = last_row + 1
+
+
+def _divided(piece: _Piece, below: Mapping[TopicPartition, int]) -> tuple[_Piece, _Piece]:
+    """The rows below these offsets, and the others; neither keeps the other's memory."""
+    nothing = _Piece(piece.batch.slice(0, 0), (), 0)
+    cuts = [_first_row_at(piece.batch, run, below.get(run.partition, 0)) for run in piece.runs]
+    if all(cut == run.first_row for run, cut in zip(piece.runs, cuts, strict=True)):
+        return nothing, piece
+    if all(cut == run.end_row for run, cut in zip(piece.runs, cuts, strict=True)):
+        return piece, nothing
+    taken = [piece.batch.slice(run.first_row, cut - run.first_row) for run, cut in zip(piece.runs, cuts, strict=True)]
+    left = [piece.batch.slice(cut, run.end_row - cut) for run, cut in zip(piece.runs, cuts, strict=True)]
+    return _piece(_joined(taken)), _piece(_joined(left))
+
+
+def _first_row_at(batch: pa.RecordBatch, run: _Run, offset: int) -> int:
+    """The first row of `run` at or past `offset`, or the row behind it."""
+    if offset <= run.first_offset:
+        return run.first_row
+    if offset > run.last_offset:
+        return run.end_row
+    offsets = batch["offset"].slice(run.first_row, run.end_row - run.first_row)
+    return run.first_row + bisect_left(offsets, offset, key=lambda one: one.as_py())
+
+
+def _joined(slices: list[pa.RecordBatch]) -> pa.RecordBatch:
+    """A copy: a slice would keep all of what it was cut from."""
+    columns = [pa.concat_arrays([part.column(index) for part in slices]) for index in range(slices[0].num_columns)]
+    return pa.RecordBatch.from_arrays(columns, schema=slices[0].schema)
