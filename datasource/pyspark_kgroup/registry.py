@@ -1,0 +1,401 @@
+"""The registry: tells executors which seat a ticket reads, over connections of peers that have shown the query's key.
+
+Runs on: driver. A daemon thread with an event loop, in the stream-reader process; `seats` decides, here is the world.
+
+Spark's thread plans scans, the loop binds tickets: both hold the lock while `seats` decides, and act after it. A
+request is answered before the next one of its connection is looked at, and nothing more is read from a peer that leaves
+its answers unread: the memory of a connection is bounded by two frames. A sidecar's connection is its executor's life.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import logging
+import socket
+import threading
+import time
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Final, cast
+
+from pyspark_kgroup.channel import Challenge, Frames, Message, frame, new_key
+from pyspark_kgroup.seats import Executor, Lease, Scan, Seats
+from spark_kgroup.errors import ChannelEnded, KeyRefused, OptionError, SeatRefused
+from spark_kgroup.limits import (
+    API_TIMEOUT_MS,
+    CHANNEL_BYTES_MAX,
+    CHANNEL_HANDSHAKE_MS,
+    CHANNEL_SEND_MS,
+    CLOSE_TIMEOUT_MS,
+    REGISTRY_CONNECTIONS_MAX,
+    REGISTRY_PORT_WAIT_MS,
+    REGISTRY_REFUSALS_LOGGED_MS,
+    REGISTRY_STRANGERS_MAX,
+    SCANS_MAX,
+    SIDECAR_SILENCE_MS,
+)
+from spark_kgroup.runtime.session import monotonic_ms
+
+if TYPE_CHECKING:
+    from pyspark_kgroup.worker import Range
+
+log = logging.getLogger(__name__)
+
+Position = tuple[str, int, int]
+"""(topic, partition, offset)."""
+
+_LOOK_S: Final = 0.5
+"""How often deadlines are looked at."""
+
+_BACKLOG: Final = 1_024
+"""Connections that wait in the kernel to be accepted; what is more tries again after 1 s."""
+
+_ACCEPT_AGAIN_S: Final = 0.1
+"""Pause after a connection that could not be accepted: mostly, no file descriptor is left."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Counts:
+    """What a registry has seen since it started.
+
+    Attributes:
+        home_bindings: tickets bound to a seat on its own executor.
+        guest_bindings: tickets bound to a seat that has its home elsewhere.
+        warm_reads: reads that a seat's own server has served.
+        cold_reads: reads that workers did by themselves, as far as they could tell us.
+        rows: rows of both.
+        rows_ready: rows that a seat's server had there already when it was asked.
+        accepted: connections whose peer has shown the key.
+        refused: connections whose peer has not.
+    """
+
+    home_bindings: int = 0
+    guest_bindings: int = 0
+    warm_reads: int = 0
+    cold_reads: int = 0
+    rows: int = 0
+    rows_ready: int = 0
+    accepted: int = 0
+    refused: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Planned:
+    """What the seats read in one scan, and where the batch after it begins."""
+
+    batch: str
+    reads: Mapping[str, Sequence[Range]]
+    owned: Mapping[str, Sequence[Position]]
+
+
+class Registry:
+    """The seats of one query, for the executors that read them. Thread-safe.
+
+    Args:
+        all_seats: instance ids.
+        bind_host: an address of this host to listen on; "" is all IPv4 addresses.
+        port: where to listen; 0 takes any free port.
+
+    Attributes:
+        key: the query's secret, for its tickets.
+        port: where it listens, once it was started.
+    """
+
+    def __init__(self, all_seats: Sequence[str], *, bind_host: str = "", port: int = 0) -> None:
+        self.key = new_key()
+        self.port = port
+        self._bind_host = bind_host
+        self._lock = threading.Lock()
+        self._seats = Seats(all_seats)
+        self._planned: dict[int, _Planned] = {}
+        self._counts = Counts()
+        self._peers: set[_Peer] = set()
+        self._strangers: dict[_Peer, None] = {}  # the oldest first
+        self._sidecars: dict[str, _Peer] = {}
+        self._told = 0
+        self._tell_at_ms = 0
+        self._stopped = asyncio.Event()
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._thread: threading.Thread | None = None
+
+    def start(self) -> None:
+        """Listen, and serve in a thread.
+
+        Raises:
+            OptionError: the port is taken, or the address is not of this host.
+        """
+        listener = _listener(self._bind_host, self.port)
+        self.port = listener.getsockname()[1]
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(
+            target=self._run, args=(self._loop, listener), name="kgroup registry", daemon=True
+        )
+        self._thread.start()
+
+    def close(self) -> None:
+        """End every connection, and the thread. Safe to call twice."""
+        if self._thread is None or self._loop is None:
+            return
+        with suppress(RuntimeError):  # the loop has ended
+            self._loop.call_soon_threadsafe(self._stopped.set)
+        self._thread.join(CLOSE_TIMEOUT_MS / 1000)
+
+    # ----------------------------------------------------------------------------------------------- Spark's thread
+
+    def plan(self, batch: str, reads: Mapping[str, Sequence[Range]], owned: Mapping[str, Sequence[Position]]) -> Scan:
+        """A new scan of a batch.
+
+        Args:
+            batch: canonical text of the batch's two offsets.
+            reads: what each seat with data reads.
+            owned: all that each seat owns at the end of the batch, and where the next batch will begin.
+        """
+        with self._lock:
+            scan = self._seats.plan(batch, sorted(reads))
+            self._planned[scan.scan_id] = _Planned(batch=batch, reads=reads, owned=owned)
+            kept = list(dict.fromkeys(planned.batch for planned in self._planned.values()))[-2:]
+            newest = list(self._planned.items())[-SCANS_MAX:]
+            self._planned = {n: planned for n, planned in newest if planned.batch in kept}  # as `seats` keeps them
+        return scan
+
+    def leases(self) -> Mapping[str, Lease]:
+        """Which executor each seat has as its home."""
+        with self._lock:
+            return self._seats.leases()
+
+    def counts(self) -> Counts:
+        """What happened so far."""
+        return self._counts
+
+    # ---------------------------------------------------------------------------------------------------- the loop
+
+    def _run(self, loop: asyncio.AbstractEventLoop, listener: socket.socket) -> None:
+        with listener:
+            loop.run_until_complete(self._serve(listener))
+        loop.close()
+
+    async def _serve(self, listener: socket.socket) -> None:
+        accepting = asyncio.create_task(self._accept(listener))
+        while not self._stopped.is_set():
+            self._end_overdue()
+            self._tell_of_refusals()
+            with suppress(TimeoutError):
+                async with asyncio.timeout(_LOOK_S):
+                    await self._stopped.wait()
+        accepting.cancel()
+        await asyncio.wait([accepting])
+        while self._peers:
+            for peer in self._peers:
+                peer.end()
+            await asyncio.sleep(0)  # the loop closes their sockets
+
+    async def _accept(self, listener: socket.socket) -> None:
+        """Take one connection after the other: what honest peers send is read between any two."""
+        loop = asyncio.get_running_loop()
+        while True:
+            try:
+                client, _ = await loop.sock_accept(listener)
+                await loop.connect_accepted_socket(lambda: _Peer(self), client)
+            except OSError as problem:
+                log.debug("a connection could not be accepted: %s", problem)
+                await asyncio.sleep(_ACCEPT_AGAIN_S)
+
+    def _end_overdue(self) -> None:
+        now_ms = monotonic_ms()
+        for peer in [peer for peer in self._peers if peer.deadline_ms <= now_ms]:
+            peer.end()
+
+    def _tell_of_refusals(self) -> None:
+        if self._counts.refused > self._told and monotonic_ms() >= self._tell_at_ms:
+            log.warning(
+                "%d connections to port %d of this stream reader were closed: they did not show this query's key.",
+                self._counts.refused - self._told,
+                self.port,
+            )
+            self._told = self._counts.refused
+            self._tell_at_ms = monotonic_ms() + REGISTRY_REFUSALS_LOGGED_MS
+
+    # ------------------------------------------------------------------------------------------------ connections
+
+    def arrived(self, peer: _Peer) -> None:
+        """A stranger has connected; if there are too many of them, the oldest must go."""
+        self._peers.add(peer)
+        self._strangers[peer] = None
+        if len(self._strangers) > REGISTRY_STRANGERS_MAX:
+            next(iter(self._strangers)).end()
+
+    def admit(self, peer: _Peer) -> None:
+        """A peer has shown the key.
+
+        Raises:
+            ChannelEnded: there are too many already.
+        """
+        if len(self._peers) - len(self._strangers) >= REGISTRY_CONNECTIONS_MAX:
+            raise ChannelEnded(f"{REGISTRY_CONNECTIONS_MAX} executors are connected already.")
+        del self._strangers[peer]
+        self._count(accepted=1)
+
+    def left(self, peer: _Peer) -> None:
+        """A connection has ended."""
+        self._peers.discard(peer)
+        if peer in self._strangers:
+            del self._strangers[peer]
+            self._count(refused=1)
+        if peer.sidecar_of is not None:
+            log.info("The sidecar of executor %s has gone.", peer.sidecar_of.key)
+            with self._lock:
+                self._seats.executor_gone(peer.sidecar_of.key)
+
+    # --------------------------------------------------------------------------------------------------- requests
+
+    def answer(self, peer: _Peer, request: Message) -> Message | None:
+        """Carry out a request of a peer that has shown the key; None if it wants no answer.
+
+        Raises:
+            ChannelEnded: it is none of ours.
+        """
+        match request:
+            case {"op": "heartbeat"}:
+                return {}
+            case {"op": "bind", "scan": int(scan_id), "ticket": int(ticket), "executor": dict(executor)}:
+                return self._bind(scan_id, ticket, _executor(executor))
+            case {"op": "served", "seat": str(seat), "by": str(by), "rows": int(rows), "ready": int(ready)}:
+                self._served(peer, seat, by == "server", rows, ready)
+                return None
+            case {"op": "hello", "executor": dict(executor), "sidecar": bool(is_sidecar)}:
+                if is_sidecar and peer.sidecar_of is None:
+                    self._joined(peer, _executor(executor))
+                return {}
+        raise ChannelEnded("no such request")
+
+    def _joined(self, peer: _Peer, executor: Executor) -> None:
+        peer.sidecar_of = executor
+        log.info("The sidecar of executor %s has come.", executor.key)
+        with self._lock:
+            self._seats.executor_joined(executor, monotonic_ms())
+
+    def _bind(self, scan_id: int, ticket: int, executor: Executor) -> Message:
+        try:
+            with self._lock:
+                binding = self._seats.bind(scan_id, ticket, executor, monotonic_ms())
+                planned = self._planned[scan_id]
+        except SeatRefused as refused:
+            return {"refused": str(refused)}
+        answer = {"seat": binding.seat, "at_home": binding.at_home}
+        if binding.seat is None:
+            return {**answer, "ranges": [], "owned": []}
+        self._count(**{"home_bindings" if binding.at_home else "guest_bindings": 1})
+        return {**answer, "ranges": planned.reads[binding.seat], "owned": planned.owned.get(binding.seat, [])}
+
+    def _served(self, peer: _Peer, seat: str, warm: bool, rows: int, ready: int) -> None:
+        self._count(**{"warm_reads" if warm else "cold_reads": 1}, rows=rows, rows_ready=ready)
+        if warm and peer.sidecar_of is not None:
+            with self._lock:
+                self._seats.served(seat, peer.sidecar_of.key)
+
+    def _count(self, **more: int) -> None:
+        self._counts = replace(self._counts, **{name: getattr(self._counts, name) + n for name, n in more.items()})
+
+
+class _Peer(asyncio.Protocol):
+    """One connection. Its peer is a stranger until it has shown the key.
+
+    Attributes:
+        deadline_ms: when it ends if nothing happens: the handshake takes too long, the peer is silent, or it does not
+            read what we sent.
+        sidecar_of: whose life this connection is, if a sidecar said so.
+    """
+
+    def __init__(self, registry: Registry) -> None:
+        self.deadline_ms = monotonic_ms() + CHANNEL_HANDSHAKE_MS
+        self.sidecar_of: Executor | None = None
+        self._registry = registry
+        self._challenge = Challenge(registry.key)
+        self._trusted = False
+        self._frames = Frames()
+        self._reads_answers = True
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Speak first."""
+        self._transport = cast("asyncio.Transport", transport)
+        self._registry.arrived(self)
+        self._transport.write(frame(self._challenge.message))
+
+    def data_received(self, data: bytes) -> None:
+        """Some bytes have come."""
+        self._frames.feed(data)
+        self._take_all()
+
+    def pause_writing(self) -> None:
+        """The peer does not read: hear nothing of it until it does."""
+        self._reads_answers = False
+        self._transport.pause_reading()
+        self.deadline_ms = monotonic_ms() + CHANNEL_SEND_MS
+
+    def resume_writing(self) -> None:
+        """The peer has read what we sent."""
+        self._reads_answers = True
+        self._transport.resume_reading()
+        self._alive()
+        self._take_all()
+
+    def connection_lost(self, _: Exception | None) -> None:
+        """It has ended."""
+        self._registry.left(self)
+
+    def end(self) -> None:
+        """End it, with what is still to be sent. Safe to call twice."""
+        self._transport.abort()
+
+    def _take_all(self) -> None:
+        try:
+            while self._reads_answers and (message := self._frames.next()) is not None:
+                self._take(message)
+        except KeyRefused:
+            self.end()
+        except ChannelEnded as ended:
+            if self._trusted:
+                log.warning("%s; is the same version of spark-kgroup installed on driver and executors?", ended)
+            self.end()
+
+    def _take(self, message: Message) -> None:
+        if not self._trusted:
+            answer: Message | None = self._challenge.answer(message)
+            self._registry.admit(self)
+            self._trusted = True
+            self._frames.bytes_max = CHANNEL_BYTES_MAX
+        elif (answer := self._registry.answer(self, message)) is not None:
+            answer["id"] = message.get("id")
+        self._alive()
+        if answer is not None:
+            self._transport.write(frame(answer))  # may pause us
+
+    def _alive(self) -> None:
+        self.deadline_ms = monotonic_ms() + (API_TIMEOUT_MS if self.sidecar_of is None else SIDECAR_SILENCE_MS)
+
+
+def _executor(fields: Message) -> Executor:
+    match fields:
+        case {"key": str(key), "executor_id": str(executor_id), "host": str(host), "pid": int(pid), "warm": bool(warm)}:
+            return Executor(key=key, executor_id=executor_id, host=host, pid=pid, warm=warm)
+    raise ChannelEnded("no such executor")
+
+
+def _listener(host: str, port: int) -> socket.socket:
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    deadline_ms = monotonic_ms() + REGISTRY_PORT_WAIT_MS
+    while True:
+        try:
+            listener = socket.create_server((host, port), family=family, backlog=_BACKLOG)
+        except OSError as problem:
+            if problem.errno != errno.EADDRINUSE or port == 0 or monotonic_ms() > deadline_ms:
+                raise OptionError(
+                    f"The stream reader cannot listen on {host or 'this host'}, port {port} ({problem.strerror}). Give "
+                    "each query on this host another `registryPort`, or leave the option out: any free port is taken."
+                ) from None
+            time.sleep(_LOOK_S / 5)
+        else:
+            listener.setblocking(False)
+            return listener
