@@ -179,3 +179,27 @@ REGISTRY_REFUSALS_LOGGED_MS: Final = 60_000
 SCANS_MAX: Final = 1_000
 """Scans whose tickets are known at one time; the oldest is forgotten for a new one. A batch has one for each time that
 its query reads the source (one, two in a self-union), and those of two batches are kept."""
+
+SIDECAR_IDLE_MS: Final = 600_000
+"""How long a sidecar, or one of its seat servers, lives without a read: as long as a broker keeps an idle connection
+(Kafka: connections.max.idle.ms, 10 min)."""
+
+SIDECAR_START_MS: Final = 20_000
+"""How long a worker waits for its executor's sidecar to start. Measured: 1.5 s, most of it imports."""
+
+SIDECAR_RETRY_MS: Final = 60_000
+"""How long a worker process reads by itself before it tries again to start a sidecar that could not be started (ours;
+so long does Spark keep a worker that has nothing to do)."""
+
+SIDECAR_STRANGERS_MAX: Final = 64
+"""Connections of processes of the same user that have not shown the key yet; more are closed at once (ours)."""
+
+SEAT_SERVER_STALL_MS: Final = 3_000
+"""How long a seat's server waits for the next record of a read before the worker goes on by itself, with the patience
+of `API_TIMEOUT_MS`. Measured: the end of a log is heard of after 50 ms, a record after 1 ms."""
+
+SEAT_SERVER_QUEUE_BYTES_MAX: Final = 16 * 1024 * 1024
+"""What a seat's consumer holds at most in librdkafka's queue, out of the seat's share of `prefetchBytes`."""
+
+SEAT_SERVER_SILENCE_MS: Final = 10_000
+"""Silence of a seat's server after which a worker reads by itself: three times `SEAT_SERVER_STALL_MS`."""
