@@ -21,11 +21,12 @@ from __future__ import annotations
 import hmac
 import json
 import secrets
+import select
 import socket
 import struct
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, Final
 
@@ -159,13 +160,14 @@ def _hex(message: Message, name: str) -> bytes:
 
 
 class Channel:
-    """One end of a channel, for one thread at a time. Made by `connect` and `accept`.
+    """One end of a channel, made by `connect` and `accept`. One thread may send while another one receives.
 
     Attributes:
-        socket: blocking between calls; nothing of what follows a received message was read from it.
+        socket: a blocking one; nothing of what follows a received message was read from it.
     """
 
     def __init__(self, sock: socket.socket) -> None:
+        sock.setblocking(True)
         self.socket = sock
         self._frames = Frames()
 
@@ -175,11 +177,14 @@ class Channel:
         Raises:
             ChannelEnded: the peer is gone, or left too much unread; nothing more can be sent.
         """
+        deadline_s = time.monotonic() + timeout_s
+        left = memoryview(frame(message))
         try:
-            self.socket.settimeout(timeout_s)
-            self.socket.sendall(frame(message))
-            self.socket.settimeout(None)
-        except OSError as problem:
+            while left:
+                self._wait(select.POLLOUT, deadline_s)
+                with suppress(BlockingIOError):
+                    left = left[self.socket.send(left, socket.MSG_DONTWAIT) :]
+        except (OSError, ValueError) as problem:  # ValueError: it was closed
             self.close()  # a part of the frame may be on its way
             raise ChannelEnded(f"The peer is gone ({problem}).") from None
 
@@ -192,25 +197,28 @@ class Channel:
         return self._receive(time.monotonic() + timeout_s)
 
     def _receive(self, deadline_s: float) -> Message:
-        while (message := self._frames.next()) is None:
-            self._frames.feed(self._read(min(self._frames.wanted, _RECEIVE_BYTES), deadline_s - time.monotonic()))
+        try:
+            while (message := self._frames.next()) is None:
+                self._wait(select.POLLIN, deadline_s)
+                with suppress(BlockingIOError):
+                    self._frames.feed(self._read(min(self._frames.wanted, _RECEIVE_BYTES)))
+        except TimeoutError:
+            raise ChannelEnded("The peer was silent for too long.") from None
+        except (OSError, ValueError) as problem:  # ValueError: it was closed
+            raise ChannelEnded(f"The peer is gone ({problem}).") from None
         return message
 
-    def _read(self, count: int, timeout_s: float) -> bytes:
-        if timeout_s <= 0:
-            raise ChannelEnded("The peer was silent for too long.")
-        try:
-            self.socket.settimeout(timeout_s)
-            data = self.socket.recv(count)
-            self.socket.settimeout(None)
-        except TimeoutError:
-            self.socket.settimeout(None)
-            raise ChannelEnded("The peer was silent for too long.") from None
-        except OSError as problem:
-            raise ChannelEnded(f"The peer is gone ({problem}).") from None
+    def _read(self, count: int) -> bytes:
+        data = self.socket.recv(count, socket.MSG_DONTWAIT)
         if not data:
             raise ChannelEnded("The peer hung up.")
         return data
+
+    def _wait(self, events: int, deadline_s: float) -> None:
+        poll = select.poll()
+        poll.register(self.socket, events)
+        if not poll.poll(max(0.0, deadline_s - time.monotonic()) * 1000):
+            raise TimeoutError("no answer in time")
 
     def close(self) -> None:
         """End it. Safe to call twice."""

@@ -1,0 +1,289 @@
+"""The messages between driver and executors, and who may exchange them."""
+
+import hashlib
+import hmac
+import json
+import socket
+import threading
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+from harness.strangers import Listener
+
+from pyspark_kgroup.channel import Challenge, Channel, Frames, Message, accept, connect, frame, new_key
+from spark_kgroup.errors import ChannelEnded, KeyRefused
+from spark_kgroup.limits import CHANNEL_BYTES_MAX, CHANNEL_HANDSHAKE_BYTES_MAX
+
+Pair = tuple[socket.socket, socket.socket]
+KEY = new_key()
+MESSAGES: list[Message] = [{}, {"op": "bind", "scan": 7, "ranges": [["t", 0, 1, 2]]}, {"seat": "größe-0", "n": None}]
+
+
+@pytest.fixture
+def pair() -> Iterator[Pair]:
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        yield ours, theirs
+
+
+@pytest.fixture
+def beside() -> Iterator[ThreadPoolExecutor]:
+    with ThreadPoolExecutor(4) as executor:
+        yield executor
+
+
+def length(count: int) -> bytes:
+    return count.to_bytes(4, "big")
+
+
+# ------------------------------------------------------------------------------------------------------------ frames
+
+
+@pytest.mark.parametrize("cut", [1, 3, 10_000])
+def test_messages_arrive_however_their_bytes_were_cut(cut: int) -> None:
+    frames, seen = Frames(), []
+    wire = b"".join(map(frame, MESSAGES))
+    for start in range(0, len(wire), cut):
+        frames.feed(wire[start : start + cut])
+        while (message := frames.next()) is not None:
+            seen.append(message)
+    assert seen == MESSAGES
+
+
+def test_a_frame_is_its_length_and_a_json_object() -> None:
+    wire = frame({"op": "heartbeat", "id": 1})
+    assert int.from_bytes(wire[:4], "big") == len(wire) - 4
+    assert json.loads(wire[4:]) == {"op": "heartbeat", "id": 1}
+
+
+@pytest.mark.parametrize("trusted", [False, True])
+def test_a_length_beyond_the_bound_is_refused_before_anything_of_it_has_come(trusted: bool) -> None:
+    frames = Frames()
+    if trusted:
+        frames.bytes_max = CHANNEL_BYTES_MAX
+    most = CHANNEL_BYTES_MAX if trusted else CHANNEL_HANDSHAKE_BYTES_MAX
+    frames.feed(length(most))
+    assert frames.next() is None
+    beyond = Frames()
+    beyond.bytes_max = frames.bytes_max
+    beyond.feed(length(most + 1))
+    with pytest.raises(ChannelEnded):
+        beyond.next()
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b"\xff\xfe",
+        b"nonsense",
+        b"[1]",
+        b"null",
+        b'{"a":',
+        b"[" * 100_000,
+        b'{"a":' * 100_000,
+        b'{"n":' + b"9" * 10_000 + b"}",
+    ],
+    ids=["utf-8", "nonsense", "array", "null", "cut", "deep", "deep objects", "huge number"],
+)
+def test_what_is_no_json_object_ends_the_channel(body: bytes) -> None:
+    frames = Frames()
+    frames.bytes_max = CHANNEL_BYTES_MAX
+    frames.feed(length(len(body)) + body)
+    with pytest.raises(ChannelEnded):
+        frames.next()
+
+
+def test_an_empty_frame_ends_the_channel() -> None:
+    frames = Frames()
+    frames.feed(length(0))
+    with pytest.raises(ChannelEnded):
+        frames.next()
+
+
+# --------------------------------------------------------------------------------------------------------- handshake
+
+
+def shake(nonce: str, key: bytes) -> Message:
+    """The client's answer, as the module's text describes it, written a second time."""
+    ours = "ab" * 32
+    proof = hmac.new(key, b"client" + bytes.fromhex(nonce) + bytes.fromhex(ours), hashlib.sha256)
+    return {"nonce": ours, "mac": proof.hexdigest()}
+
+
+def test_who_holds_the_key_is_let_in_and_gets_a_proof() -> None:
+    challenge = Challenge(KEY)
+    response = shake(challenge.message["nonce"], KEY)
+    both = bytes.fromhex(challenge.message["nonce"] + response["nonce"])
+    assert challenge.answer(response) == {"mac": hmac.new(KEY, b"server" + both, hashlib.sha256).hexdigest()}
+
+
+def test_each_challenge_is_new_so_a_recorded_answer_is_worth_nothing() -> None:
+    first, second = Challenge(KEY), Challenge(KEY)
+    recorded = shake(first.message["nonce"], KEY)
+    first.answer(recorded)
+    with pytest.raises(KeyRefused):
+        second.answer(recorded)
+
+
+def test_another_key_is_refused() -> None:
+    challenge = Challenge(KEY)
+    with pytest.raises(KeyRefused):
+        challenge.answer(shake(challenge.message["nonce"], new_key()))
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [{}, {"nonce": None}, {"nonce": ""}, {"nonce": "ab"}, {"nonce": "xy" * 32}, {"mac": 5}, {"mac": "ab" * 33}],
+    ids=str,
+)
+def test_a_handshake_of_another_shape_is_refused(wrong: Message) -> None:
+    challenge = Challenge(KEY)
+    right = shake(challenge.message["nonce"], KEY)
+    with pytest.raises(KeyRefused):
+        challenge.answer({**right, **wrong} if wrong else {})
+
+
+def test_two_that_hold_the_key_exchange_messages_up_to_the_bound(beside: ThreadPoolExecutor) -> None:
+    with Listener(echo) as listener:
+        channel = connect(("127.0.0.1", listener.port), KEY)
+        for message in [*MESSAGES, {"big": "x" * (CHANNEL_BYTES_MAX - 10)}]:
+            sending = beside.submit(channel.send, message)
+            assert channel.receive(30) == message
+            sending.result()
+        channel.close()
+
+
+def echo(client: socket.socket) -> None:
+    channel = accept(client, KEY)
+    with suppress(ChannelEnded):
+        while True:
+            channel.send(channel.receive(30))
+
+
+def test_a_unix_socket_serves_as_well(tmp_path: Path, beside: ThreadPoolExecutor) -> None:
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(str(tmp_path / "s"))
+        listener.listen()
+        connecting = beside.submit(connect, tmp_path / "s", KEY)
+        theirs = accept(listener.accept()[0], KEY)
+        ours = connecting.result()
+        ours.send({"op": "read"})
+        assert theirs.receive(30) == {"op": "read"}
+        ours.close()
+        theirs.close()
+
+
+def test_a_client_with_another_key_learns_a_nonce_and_nothing_else(pair: Pair, beside: ThreadPoolExecutor) -> None:
+    server, client = pair
+    accepting = beside.submit(accept, server, KEY)
+    nonce = received(client)["nonce"]
+    client.sendall(frame(shake(nonce, new_key())))
+    with pytest.raises(KeyRefused):
+        accepting.result()
+    assert client.recv(100) == b""
+    assert server.fileno() == -1
+
+
+@pytest.mark.parametrize("reply", ["their own code", "random", "nothing", "garbage"])
+def test_a_server_without_the_key_is_not_believed(reply: str) -> None:
+    def impostor(client: socket.socket) -> None:
+        client.sendall(frame({"nonce": "cd" * 32}))
+        response = received(client)
+        if reply == "their own code":  # the roles make it worthless
+            client.sendall(frame({"mac": response["mac"]}))
+        elif reply == "random":
+            client.sendall(frame({"mac": "ef" * 32}))
+        elif reply == "garbage":
+            client.sendall(b"HTTP/1.1 400 Bad Request")
+
+    with Listener(impostor) as listener, pytest.raises(KeyRefused):
+        connect(("127.0.0.1", listener.port), KEY)
+
+
+def received(sock: socket.socket) -> Message:
+    """One message, read by hand."""
+    count = int.from_bytes(sock.recv(4, socket.MSG_WAITALL), "big")
+    message: Message = json.loads(sock.recv(count, socket.MSG_WAITALL))
+    return message
+
+
+# ------------------------------------------------------------------------------------------------------------ bounds
+
+
+@pytest.fixture
+def channels(pair: Pair, beside: ThreadPoolExecutor) -> tuple[Channel, socket.socket]:
+    """A server's channel that was shaken, and its client's socket."""
+    server, client = pair
+    accepting = beside.submit(accept, server, KEY)
+    client.sendall(frame(shake(received(client)["nonce"], KEY)))
+    assert set(received(client)) == {"mac"}
+    return accepting.result(), client
+
+
+def test_nothing_behind_a_message_is_read(channels: tuple[Channel, socket.socket]) -> None:
+    """Behind a worker's request its socket is handed to another process."""
+    channel, client = channels
+    client.sendall(frame({"n": 1}) + b"ARROW1")
+    assert channel.receive(30) == {"n": 1}
+    assert channel.socket.recv(100) == b"ARROW1"
+    assert channel.socket.getblocking()
+
+
+def test_a_message_of_which_a_part_came_in_time_can_be_awaited_again(channels: tuple[Channel, socket.socket]) -> None:
+    channel, client = channels
+    wire = frame({"n": 1})
+    client.sendall(wire[:7])
+    with pytest.raises(ChannelEnded, match="silent"):
+        channel.receive(0.05)
+    client.sendall(wire[7:])
+    assert channel.receive(30) == {"n": 1}
+
+
+def test_a_peer_that_hangs_up_in_the_midst_of_a_message_has_ended(channels: tuple[Channel, socket.socket]) -> None:
+    channel, client = channels
+    client.sendall(frame({"n": 1})[:7])
+    client.close()
+    with pytest.raises(ChannelEnded, match="hung up"):
+        channel.receive(30)
+
+
+def test_a_peer_that_does_not_read_has_ended(channels: tuple[Channel, socket.socket]) -> None:
+    channel, _ = channels
+    with pytest.raises(ChannelEnded):
+        channel.send({"big": "x" * (CHANNEL_BYTES_MAX - 10)}, timeout_s=0.2)
+    with pytest.raises(ChannelEnded):
+        channel.send({})
+
+
+@pytest.mark.parametrize("drips", [False, True], ids=["silent", "dripping"])
+def test_a_handshake_takes_no_longer_than_its_bound(drips: bool) -> None:
+    """Even if a byte comes now and then, from whichever side."""
+    stop = threading.Event()
+
+    def slow(peer: socket.socket) -> None:
+        for byte in length(500) + b"{" * 500:
+            if stop.wait(0.02):
+                return
+            if drips:
+                peer.sendall(bytes([byte]))
+
+    begun_s = time.monotonic()
+    with Listener(slow) as listener:
+        with pytest.raises(ChannelEnded, match="silent"):
+            connect(("127.0.0.1", listener.port), KEY, 0.3)
+        with pytest.raises(ChannelEnded, match="silent"):
+            accept(socket.create_connection(("127.0.0.1", listener.port)), KEY, 0.3)
+        stop.set()
+    assert 0.6 <= time.monotonic() - begun_s < 5
+
+
+def test_where_nobody_listens_nobody_is_reached(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    for address in (("127.0.0.1", port), tmp_path / "absent", tmp_path / ("x" * 200)):
+        with pytest.raises(ChannelEnded):
+            connect(address, KEY)
