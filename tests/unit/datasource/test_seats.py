@@ -1,0 +1,506 @@
+"""Homes and tickets, sentence by sentence (design section 6)."""
+
+from collections.abc import Iterable, Mapping
+from itertools import cycle
+
+import pytest
+
+from pyspark_kgroup.seats import Binding, Executor, Mode, Scan, Seats
+from spark_kgroup.errors import SeatRefused
+from spark_kgroup.limits import SCANS_MAX
+
+
+def executor(name: str, *, warm: bool = True) -> Executor:
+    return Executor(key=f"{name}@host", executor_id=name, host="host", pid=1, warm=warm)
+
+
+A, B, C, D, E = (executor(name) for name in "ABCDE")
+COLD = executor("cold", warm=False)
+
+
+def names(count: int) -> list[str]:
+    return [f"s-{k}" for k in range(count)]
+
+
+def joined(count: int, *executors: Executor) -> Seats:
+    seats = Seats(names(count))
+    for one in executors:
+        seats.executor_joined(one, 0)
+    return seats
+
+
+def ask(seats: Seats, scan: Scan, order: Iterable[Executor], now_ms: int = 0) -> list[Binding]:
+    """Bind all tickets of `scan` in turn, each asked for by the next executor of `order`, round and round."""
+    return [
+        seats.bind(scan.scan_id, ticket, who, now_ms)
+        for ticket, who in zip(range(len(scan.tickets)), cycle(order), strict=False)
+    ]
+
+
+def settled(count: int, *executors: Executor) -> Seats:
+    """A query that binds late, its seats spread over `executors` in turn: s-0 at the first, s-1 at the second."""
+    seats = joined(count, *executors)
+    ask(seats, seats.plan("first", names(count)), executors)
+    return seats
+
+
+def homes(seats: Seats) -> dict[str, str]:
+    return {seat: lease.executor.executor_id for seat, lease in sorted(seats.leases().items())}
+
+
+def of(seats: Seats, *executors: Executor) -> dict[str, str]:
+    ids = {one.executor_id for one in executors}
+    return {seat: home for seat, home in homes(seats).items() if home in ids}
+
+
+def counts(seats: Seats) -> dict[str, int]:
+    held = list(homes(seats).values())
+    return {home: held.count(home) for home in held}
+
+
+def read(bindings: Iterable[Binding]) -> list[str]:
+    return sorted(binding.seat for binding in bindings if binding.seat is not None)
+
+
+class TestMode:
+    """The first scan is fixed; later ones are late once every ticket of a scan has reported; if not, fixed again."""
+
+    def test_the_first_scan_is_fixed_with_a_ticket_for_each_seat_with_data(self) -> None:
+        scan = joined(3, A).plan("1", ["s-0", "s-2"])
+        assert (scan.mode, scan.tickets) == (Mode.FIXED, ("s-0", "s-2"))
+
+    def test_late_once_every_ticket_of_the_previous_batch_was_reported(self) -> None:
+        seats = joined(3, A)
+        ask(seats, seats.plan("1", ["s-0", "s-2"]), [A])
+        scan = seats.plan("2", ["s-1"])
+        assert (scan.mode, scan.tickets) == (Mode.LATE, (None, None, None))
+
+    def test_a_limit_that_stops_early_makes_the_next_batch_fixed(self) -> None:
+        seats = settled(3, A)
+        stopped = seats.plan("2", names(3))
+        assert stopped.mode is Mode.LATE
+        seats.bind(stopped.scan_id, 0, A, 0)
+        fixed = seats.plan("3", names(3))
+        assert fixed.mode is Mode.FIXED
+        ask(seats, fixed, [A])
+        assert seats.plan("4", names(3)).mode is Mode.LATE
+
+    def test_every_scan_of_the_previous_batch_counts(self) -> None:
+        seats = joined(2, A)
+        ask(seats, seats.plan("1", names(2)), [A])
+        seats.plan("1", names(2))
+        assert seats.plan("2", names(2)).mode is Mode.FIXED
+
+    def test_all_scans_of_a_batch_have_one_mode(self) -> None:
+        seats = joined(2, A)
+        ask(seats, seats.plan("1", names(2)), [A])
+        assert seats.plan("1", names(2)).mode is Mode.FIXED
+
+    def test_a_batch_without_data_has_no_tickets_and_proves_nothing(self) -> None:
+        seats = joined(2, A)
+        assert seats.plan("0", []).tickets == ()
+        first = seats.plan("1", names(2))
+        assert first.mode is Mode.FIXED
+        ask(seats, first, [A])
+        assert seats.plan("2", []).tickets == ()
+        assert seats.plan("3", names(2)).mode is Mode.LATE
+
+    def test_a_ticket_asked_for_twice_is_reported_once(self) -> None:
+        seats = joined(2, A, B)
+        scan = seats.plan("1", names(2))
+        seats.bind(scan.scan_id, 0, A, 0)
+        seats.bind(scan.scan_id, 0, B, 0)
+        assert seats.plan("2", names(2)).mode is Mode.FIXED
+
+
+class TestFixed:
+    """Ticket k reads seat k, and the registry is only told."""
+
+    def test_whoever_asks_first_is_home_and_later_ones_are_guests(self) -> None:
+        seats = joined(2, A, B)
+        scan = seats.plan("1", names(2))
+        assert seats.bind(scan.scan_id, 1, B, 0) == Binding(seat="s-1", at_home=True)
+        assert seats.bind(scan.scan_id, 1, A, 0) == Binding(seat="s-1", at_home=False)
+        assert homes(seats) == {"s-1": "B"}
+
+    def test_a_living_home_stays_wherever_spark_runs_the_ticket(self) -> None:
+        seats = joined(2, A, B)
+        seats.bind(seats.plan("1", names(2)).scan_id, 0, A, 0)
+        scan = seats.plan("2", names(2))
+        assert scan.mode is Mode.FIXED
+        assert seats.bind(scan.scan_id, 0, B, 0) == Binding(seat="s-0", at_home=False)
+        assert homes(seats) == {"s-0": "A"}
+
+    def test_a_seat_whose_home_is_gone_gets_the_asking_executor(self) -> None:
+        seats = joined(2, A, B)
+        scan = seats.plan("1", names(2))
+        seats.bind(scan.scan_id, 0, A, 0)
+        seats.executor_gone(A.key)
+        assert homes(seats) == {}
+        assert seats.bind(scan.scan_id, 0, B, 0) == Binding(seat="s-0", at_home=True)
+
+    def test_a_replayed_batch_may_name_seats_from_before_members_was_made_smaller(self) -> None:
+        """They are read and have no home; so in a late scan, where tickets suffice for them too."""
+        seats = joined(2, A)
+        scan = seats.plan("1", [*names(2), "s-7"])
+        assert ask(seats, scan, [A])[2] == Binding(seat="s-7", at_home=False)
+        late = seats.plan("2", [*names(2), "s-7"])
+        assert read(ask(seats, late, [A])) == [*names(2), "s-7"]
+        assert late.mode is Mode.LATE
+        assert homes(seats) == {"s-0": "A", "s-1": "A"}
+
+
+class TestLate:
+    """The registry prefers the seats that the asking executor is home to."""
+
+    def test_each_executor_reads_its_own_seats_in_whatever_order_they_ask(self) -> None:
+        seats = settled(6, A, B, C)
+        before = homes(seats)
+        for batch, order in enumerate(([C, A, B], [B, B, A, A, C, C], [A, C, B])):
+            bindings = ask(seats, seats.plan(f"late {batch}", names(6)), order)
+            assert read(bindings) == names(6)
+            assert all(binding.at_home for binding in bindings)
+        assert homes(seats) == before
+
+    def test_longest_held_first(self) -> None:
+        seats = settled(3, A)
+        assert [b.seat for b in ask(seats, seats.plan("2", names(3)), [A])] == names(3)
+
+    def test_a_seat_without_a_home_before_one_whose_home_is_gone(self) -> None:
+        seats = joined(3, A, B)
+        ask(seats, seats.plan("1", ["s-0", "s-1"]), [A, B])
+        seats.executor_gone(A.key)
+        bindings = ask(seats, seats.plan("2", names(3)), [B])
+        assert [b.seat for b in bindings] == ["s-1", "s-2", "s-0"]
+        assert all(b.at_home for b in bindings)
+
+    def test_more_seats_than_cores(self) -> None:
+        """An executor that is quick reads what others have not come to yet, as a guest: homes stay."""
+        seats = settled(6, A, B)
+        before = homes(seats)
+        bindings = ask(seats, seats.plan("2", names(6)), [A, A, A, A, B, A])
+        assert read(bindings) == names(6)
+        assert [b.at_home for b in bindings] == [True, True, True, False, True, False]
+        assert homes(seats) == before
+
+    def test_a_guest_reads_for_the_executor_that_has_most_left_and_what_it_would_read_last(self) -> None:
+        seats = settled(7, A, B, C)  # A has three, B and C two
+        scan = seats.plan("2", names(7))
+        first = [seats.bind(scan.scan_id, ticket, B, 0).seat for ticket in range(3)]
+        assert first == ["s-1", "s-4", "s-6"]
+
+    def test_more_tickets_than_seats_with_data(self) -> None:
+        """An executor whose seats have no data is told "nothing"; the last tickets take what is left."""
+        seats = settled(4, A, B)
+        scan = seats.plan("2", ["s-0", "s-2"])  # both of A
+        b_asks = [seats.bind(scan.scan_id, ticket, B, 0) for ticket in range(3)]
+        assert b_asks == [Binding(seat=None, at_home=False)] * 2 + [Binding(seat="s-2", at_home=False)]
+        assert seats.bind(scan.scan_id, 3, A, 0) == Binding(seat="s-0", at_home=True)
+        assert seats.bind(scan.scan_id, 0, A, 0) == Binding(seat=None, at_home=False), "nothing stays nothing"
+
+    def test_fewer_seats_than_executors(self) -> None:
+        seats = settled(2, A, B, C)
+        bindings = ask(seats, seats.plan("2", names(2)), [C, A])
+        assert read(bindings) == names(2)
+        assert homes(seats) == {"s-0": "A", "s-1": "B"}
+
+
+class TestAskedAgain:
+    """Bound once per (batch, scan, ticket), never rebound."""
+
+    def test_a_retry_on_the_same_executor(self) -> None:
+        seats = settled(4, A, B)
+        scan = seats.plan("2", names(4))
+        first = seats.bind(scan.scan_id, 2, B, 0)
+        assert seats.bind(scan.scan_id, 2, B, 0) == first == Binding(seat="s-1", at_home=True)
+        assert read(ask(seats, scan, [A, B])) == names(4)
+
+    def test_speculation_on_another_executor_is_a_guest(self) -> None:
+        seats = settled(4, A, B)
+        scan = seats.plan("2", names(4))
+        bindings = ask(seats, scan, [A, B])
+        assert seats.bind(scan.scan_id, 0, B, 0) == Binding(seat=bindings[0].seat, at_home=False)
+        assert homes(seats) == {"s-0": "A", "s-1": "B", "s-2": "A", "s-3": "B"}
+
+    def test_two_jobs_over_one_batch(self) -> None:
+        """`foreachBatch` with two actions asks for each ticket again: the same seats, at home where Spark allows it."""
+        seats = settled(4, A, B)
+        scan = seats.plan("2", names(4))
+        first = ask(seats, scan, [A, B])
+        second = ask(seats, scan, [B, A])
+        assert [b.seat for b in second] == [b.seat for b in first]
+        assert not any(b.at_home for b in second)
+        assert ask(seats, scan, [A, B]) == first
+
+    def test_two_scans_in_one_batch(self) -> None:
+        """A self-union reads each seat once in each scan, at home both times."""
+        seats = settled(4, A, B)
+        one, two = seats.plan("2", names(4)), seats.plan("2", names(4))
+        assert one.scan_id != two.scan_id
+        for scan, order in ((one, [A, B]), (two, [B, A])):
+            bindings = ask(seats, scan, order)
+            assert read(bindings) == names(4)
+            assert all(b.at_home for b in bindings)
+
+    def test_a_retry_after_the_home_is_lost_makes_the_new_executor_the_home(self) -> None:
+        seats = settled(4, A, B)
+        scan = seats.plan("2", names(4))
+        seat = seats.bind(scan.scan_id, 0, A, 0).seat
+        seats.executor_gone(A.key)
+        assert seats.bind(scan.scan_id, 0, B, 0) == Binding(seat=seat, at_home=True)
+
+
+class TestLostExecutor:
+    """Losing an executor may move that executor's seats, and no others."""
+
+    def test_only_its_seats_move(self) -> None:
+        seats = settled(12, A, B, C)
+        survivors = of(seats, A, C)
+        seats.executor_gone(B.key)
+        bindings = ask(seats, seats.plan("2", names(12)), [A, C])
+        assert all(b.at_home for b in bindings)
+        assert survivors.items() <= homes(seats).items()
+        assert counts(seats) == {"A": 6, "C": 6}
+
+    def test_a_newcomer_gets_the_seats_that_moved_last(self) -> None:
+        """So the spread is even again with the fewest moves: in the end exactly the lost seats have moved."""
+        seats = settled(12, A, B, C)
+        survivors, lost = of(seats, A, C), of(seats, B)
+        seats.executor_gone(B.key)
+        ask(seats, seats.plan("2", names(12)), [A, C])
+        seats.executor_joined(D, 0)
+        bindings = ask(seats, seats.plan("3", names(12)), [D, A, C])
+        assert all(b.at_home for b in bindings)
+        assert of(seats, A, C) == survivors
+        assert of(seats, D) == dict.fromkeys(lost, "D")
+
+    def test_a_newcomer_takes_no_other_seat_instead_of_one_that_is_being_read(self) -> None:
+        """It reads as a guest and takes what is due in a later batch: a substitute would be one move too many."""
+        seats = settled(6, A, B, C)
+        survivors = of(seats, A, C)
+        seats.executor_gone(B.key)
+        ask(seats, seats.plan("2", names(6)), [A, C])
+        seats.executor_joined(D, 0)
+        scan = seats.plan("3", names(6))
+        assert read(ask(seats, scan, [A, A, A, D, D, D])) == names(6)
+        assert survivors.items() <= homes(seats).items()
+        assert counts(seats) == {"A": 3, "C": 2, "D": 1}, "what A took over is read already"
+        ask(seats, seats.plan("4", names(6)), [D, A, C])
+        assert of(seats, A, C) == survivors
+        assert counts(seats)["D"] == 2
+
+    def test_killed_while_a_batch_is_half_read(self) -> None:
+        seats = settled(6, A, B, C)
+        survivors = of(seats, A, C)
+        scan = seats.plan("2", names(6))
+        done = [seats.bind(scan.scan_id, ticket, who, 0) for ticket, who in enumerate([A, B, C])]
+        seats.executor_gone(B.key)
+        retried = seats.bind(scan.scan_id, 1, C, 0)
+        rest = [seats.bind(scan.scan_id, ticket, who, 0) for ticket, who in [(3, A), (4, C), (5, A)]]
+        assert retried == Binding(seat=done[1].seat, at_home=True)
+        assert read([*done, *rest]) == names(6)
+        assert of(seats, A, C) == homes(seats) == {**survivors, "s-1": "C", "s-4": "A"}
+
+    def test_its_seats_wait_for_the_newcomer_if_they_have_no_data_meanwhile(self) -> None:
+        """Free seats fill what it lacks: nobody else's need to move for it."""
+        seats = settled(6, A, B, C)
+        survivors = of(seats, A, C)
+        seats.executor_gone(B.key)
+        seats.executor_joined(D, 0)
+        with_data = sorted(survivors)
+        ask(seats, seats.plan("2", with_data), [D, D, A, A, C, C])
+        assert homes(seats) == survivors
+        ask(seats, seats.plan("3", names(6)), [D, A, C])
+        assert homes(seats) == {**survivors, "s-1": "D", "s-4": "D"}
+
+    def test_two_newcomers_at_once(self) -> None:
+        seats = settled(12, A, B, C)
+        survivor = of(seats, A)
+        for lost in (B, C):
+            seats.executor_gone(lost.key)
+        ask(seats, seats.plan("2", names(12)), [A])
+        for newcomer in (D, E):
+            seats.executor_joined(newcomer, 0)
+        for batch in range(3):
+            ask(seats, seats.plan(f"late {batch}", names(12)), [D, E, A])
+        assert of(seats, A) == survivor
+        assert counts(seats) == {"A": 4, "D": 4, "E": 4}
+
+    def test_fewer_executors_than_before(self) -> None:
+        """Nobody replaces it: the survivors share, and then nothing moves any more."""
+        seats = settled(12, A, B, C)
+        survivors = of(seats, A, C)
+        seats.executor_gone(B.key)
+        ask(seats, seats.plan("2", names(12)), [C])  # A is busy with something else
+        for batch in range(3):
+            ask(seats, seats.plan(f"late {batch}", names(12)), [A, C])
+            assert survivors.items() <= homes(seats).items()
+            assert counts(seats) == {"A": 6, "C": 6}
+
+    def test_a_vanished_host_that_speaks_again_gets_back_what_nobody_took(self) -> None:
+        seats = settled(6, A, B, C)
+        before = homes(seats)
+        seats.executor_gone(B.key)
+        assert homes(seats) == of(seats, A, C)
+        ask(seats, seats.plan("2", ["s-0", "s-1", "s-2"]), [A, C])
+        assert homes(seats)["s-1"] == "A"
+        seats.executor_joined(B, 0)
+        assert homes(seats) == {**before, "s-1": "A"}
+        ask(seats, seats.plan("3", names(6)), [B, C, A])
+        assert homes(seats) == before
+
+    def test_a_sidecar_may_be_replaced_before_the_end_of_the_old_one_is_noticed(self) -> None:
+        seats = settled(4, A, B)
+        before = homes(seats)
+        seats.executor_joined(A, 0)
+        seats.executor_gone(A.key)
+        assert homes(seats) == before
+        seats.executor_gone(A.key)
+        assert homes(seats) == of(seats, B)
+
+
+class TestSpread:
+    """No executor has two seats more than another, by the fewest moves; what is even stays."""
+
+    def test_scaling_out_moves_a_newcomers_even_share(self) -> None:
+        seats = settled(12, A, B, C)
+        before = homes(seats)
+        seats.executor_joined(D, 0)
+        ask(seats, seats.plan("2", names(12)), [D, A, B, C])
+        assert set(counts(seats).values()) == {3}
+        assert sum(home != before[seat] for seat, home in homes(seats).items()) == 3
+
+    def test_a_spread_within_one_is_even(self) -> None:
+        seats = settled(7, A, B, C)
+        before = homes(seats)
+        for order in ([B, C, A], [C, C, C, B], [B]):
+            ask(seats, seats.plan(str(order), names(7)), order)
+        assert homes(seats) == before
+
+    def test_where_seats_do_not_divide_evenly_an_executor_with_the_share_may_take_one_more(self) -> None:
+        """5 executors, 12 seats: 4, 2, 2, 2, 2 becomes 3, 3, 2, 2, 2, whoever of them comes to it."""
+        seats = joined(12, A, B, C, D, E)
+        ask(seats, seats.plan("1", names(12)), [A, A, A, A, B, B, C, C, D, D, E, E])
+        scan = seats.plan("2", names(12))
+        bindings = [seats.bind(scan.scan_id, ticket, C, 0) for ticket in range(4)]
+        assert [b.at_home for b in bindings] == [True, True, True, False]
+        assert counts(seats) == {"A": 3, "B": 2, "C": 3, "D": 2, "E": 2}
+
+    def test_an_executor_with_its_share_leaves_what_another_one_lacks(self) -> None:
+        """5, 3, 1: both of the two moves are for the last; the middle one taking a seat would make it three."""
+        seats = joined(9, A, B, C)
+        ask(seats, seats.plan("1", names(9)), [A, A, A, A, A, B, B, B, C])
+        scan = seats.plan("2", names(9))
+        asked = [seats.bind(scan.scan_id, ticket, B, 0) for ticket in range(4)]
+        assert asked[3].at_home is False
+        for ticket in range(4, 9):
+            seats.bind(scan.scan_id, ticket, C, 0)
+        ask(seats, seats.plan("3", names(9)), [C, A, B])
+        assert counts(seats) == {"A": 3, "B": 3, "C": 3}
+        assert max(lease.move for lease in seats.leases().values()) == 9 + 2
+
+
+class TestWithoutSidecar:
+    """Its workers read by themselves: same rows; it is never a home."""
+
+    def test_it_reads_seats_without_a_home_first_then_those_of_the_busiest(self) -> None:
+        seats = settled(4, A, B)
+        seats.executor_gone(B.key)
+        scan = seats.plan("2", names(4))
+        asked = [seats.bind(scan.scan_id, ticket, COLD, 0) for ticket in range(4)]
+        assert [b.seat for b in asked] == ["s-1", "s-3", "s-2", "s-0"]
+        assert not any(b.at_home for b in asked)
+        assert homes(seats) == of(seats, A)
+
+    def test_it_counts_for_no_even_share(self) -> None:
+        seats = settled(4, A, B)
+        seats.executor_joined(COLD, 0)
+        before = homes(seats)
+        assert read(ask(seats, seats.plan("2", names(4)), [COLD, A, B, B])) == names(4)
+        assert homes(seats) == before
+
+    def test_a_worker_that_cannot_reach_its_executors_sidecar_is_a_guest(self) -> None:
+        seats = settled(2, A, B)
+        scan = seats.plan("2", names(2))
+        alone = executor("A", warm=False)
+        assert seats.bind(scan.scan_id, 0, alone, 0).at_home is False
+        assert homes(seats) == {"s-0": "A", "s-1": "B"}
+
+    def test_an_executor_is_home_to_nothing_before_its_sidecar_has_said_hello(self) -> None:
+        seats = joined(2, A)
+        scan = seats.plan("1", names(2))
+        assert seats.bind(scan.scan_id, 0, B, 0) == Binding(seat="s-0", at_home=False)
+        seats.executor_joined(B, 0)
+        assert seats.bind(scan.scan_id, 0, B, 0) == Binding(seat="s-0", at_home=True)
+
+    def test_all_are_so(self) -> None:
+        seats = joined(3)
+        for batch in range(3):
+            bindings = ask(seats, seats.plan(f"{batch}", names(3)), [COLD])
+            assert read(bindings) == names(3)
+        assert homes(seats) == {}
+
+
+class TestLease:
+    """A lease says which executor serves a seat, since when, and whether its server is warm."""
+
+    def test_since_when(self) -> None:
+        seats = joined(1, A, B)
+        scan = seats.plan("1", names(1))
+        seats.bind(scan.scan_id, 0, A, 1_000)
+        seats.bind(scan.scan_id, 0, A, 2_000)
+        assert seats.leases()["s-0"].since_ms == 1_000
+        seats.executor_gone(A.key)
+        seats.bind(scan.scan_id, 0, B, 3_000)
+        assert (seats.leases()["s-0"].executor, seats.leases()["s-0"].since_ms) == (B, 3_000)
+
+    def test_warm_once_its_server_has_served_a_read(self) -> None:
+        seats = settled(2, A, B)
+        assert not seats.leases()["s-0"].warm
+        seats.served("s-0", A.key)
+        seats.served("s-1", A.key)  # a straggler of an executor that is not the home
+        seats.served("s-9", A.key)
+        assert {seat: lease.warm for seat, lease in seats.leases().items()} == {"s-0": True, "s-1": False}
+
+    def test_a_replaced_sidecar_is_cold(self) -> None:
+        seats = settled(1, A)
+        seats.served("s-0", A.key)
+        seats.executor_joined(A, 5_000)
+        assert (seats.leases()["s-0"].warm, seats.leases()["s-0"].since_ms) == (False, 5_000)
+
+
+class TestRefused:
+    """A ticket that was never planned, or whose batch is over."""
+
+    @pytest.mark.parametrize("ticket", [-1, 2])
+    def test_no_such_ticket(self, ticket: int) -> None:
+        seats = joined(2, A)
+        scan = seats.plan("1", names(2))
+        with pytest.raises(SeatRefused, match=f"ticket {ticket} of scan {scan.scan_id}"):
+            seats.bind(scan.scan_id, ticket, A, 0)
+
+    def test_kept_until_the_batch_is_committed(self) -> None:
+        """That is when the next one is planned; one more is kept for stragglers."""
+        seats = joined(1, A)
+        first = seats.plan("1", names(1))
+        seats.plan("2", names(1))
+        assert seats.bind(first.scan_id, 0, A, 0).seat == "s-0"
+        seats.plan("3", names(1))
+        with pytest.raises(SeatRefused):
+            seats.bind(first.scan_id, 0, A, 0)
+
+    def test_a_batch_planned_without_end_forgets_its_oldest_scans(self) -> None:
+        seats = joined(1, A)
+        scans = [seats.plan("1", names(1)) for _ in range(SCANS_MAX + 1)]
+        with pytest.raises(SeatRefused):
+            seats.bind(scans[0].scan_id, 0, A, 0)
+        assert seats.bind(scans[1].scan_id, 0, A, 0).seat == "s-0"
+
+
+def test_a_stranger_that_goes_changes_nothing() -> None:
+    seats = settled(2, A, B)
+    before: Mapping[str, str] = homes(seats)
+    seats.executor_gone("nobody@nowhere")
+    seats.executor_joined(D, 0)
+    seats.executor_gone(D.key)
+    assert homes(seats) == before
