@@ -1,0 +1,390 @@
+"""The registry as executors see it: over its sockets, with the real bookkeeping behind it."""
+
+import gc
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+import weakref
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from typing import Any
+
+import pytest
+from harness.waiting import wait_for
+
+from pyspark_kgroup import registry as registry_module
+from pyspark_kgroup.channel import Channel, Message, connect, frame
+from pyspark_kgroup.registry import Counts, Registry
+from pyspark_kgroup.seats import Mode, Scan
+from pyspark_kgroup.worker import Range
+from spark_kgroup.errors import ChannelEnded, OptionError
+
+SEATS = ("g-0", "g-1")
+Dial = Callable[[], Channel]
+
+
+def executor(name: str, *, warm: bool = True) -> Message:
+    return {"key": f"{name}/1/1", "executor_id": name, "host": "here", "pid": 1, "warm": warm}
+
+
+def ask(channel: Channel, op: str, **fields: Any) -> Message:
+    channel.send({"op": op, "id": 5, **fields})
+    answer = channel.receive(30)
+    assert answer.pop("id") == 5
+    return answer
+
+
+def reads_of(batch: int, seats: Sequence[str] = SEATS) -> dict[str, list[Range]]:
+    return {seat: [Range("t", SEATS.index(seat), 10 * batch, 10 * batch + 10)] for seat in seats}
+
+
+def plan(registry: Registry, batch: int, seats: Sequence[str] = SEATS) -> Scan:
+    owned = {seat: [("t", SEATS.index(seat), 10 * batch + 10)] for seat in SEATS}
+    return registry.plan(str(batch), reads_of(batch, seats), owned)
+
+
+@pytest.fixture
+def registry() -> Iterator[Registry]:
+    registry = Registry(SEATS)
+    registry.start()
+    yield registry
+    registry.close()
+
+
+@pytest.fixture
+def dial(registry: Registry) -> Iterator[Dial]:
+    dialled: list[Channel] = []
+
+    def connected() -> Channel:
+        dialled.append(connect(("127.0.0.1", registry.port), registry.key))
+        return dialled[-1]
+
+    yield connected
+    for channel in dialled:
+        channel.close()
+
+
+@pytest.fixture
+def sidecar(dial: Dial) -> Callable[[str], Channel]:
+    def joined(name: str) -> Channel:
+        channel = dial()
+        assert ask(channel, "hello", executor=executor(name), sidecar=True) == {}
+        return channel
+
+    return joined
+
+
+Sidecar = Callable[[str], Channel]
+
+
+def homes(registry: Registry) -> dict[str, str]:
+    return {seat: lease.executor.executor_id for seat, lease in registry.leases().items()}
+
+
+# ---------------------------------------------------------------------------------------------------------- requests
+
+
+def test_a_ticket_is_bound_to_a_seat_with_its_ranges_and_all_that_it_owns(registry: Registry, sidecar: Sidecar) -> None:
+    channel = sidecar("1")
+    scan = plan(registry, 0)
+    assert (scan.mode, scan.tickets) == (Mode.FIXED, SEATS)
+    for ticket, seat in enumerate(SEATS):
+        assert ask(channel, "bind", scan=scan.scan_id, ticket=ticket, executor=executor("1")) == {
+            "seat": seat,
+            "at_home": True,
+            "ranges": [["t", ticket, 0, 10]],
+            "owned": [["t", ticket, 10]],
+        }
+    assert homes(registry) == {"g-0": "1", "g-1": "1"}
+    assert plan(registry, 1).mode is Mode.LATE
+
+
+def test_a_late_ticket_for_which_nothing_is_left_is_told_so(registry: Registry, sidecar: Sidecar) -> None:
+    channel = sidecar("1")
+    first = plan(registry, 0)
+    for ticket in range(2):
+        ask(channel, "bind", scan=first.scan_id, ticket=ticket, executor=executor("1"))
+    late = plan(registry, 1, seats=SEATS[:1])
+    answers = [ask(channel, "bind", scan=late.scan_id, ticket=n, executor=executor("1")) for n in range(2)]
+    assert sorted(answers, key=lambda answer: str(answer["seat"])) == [
+        {"seat": None, "at_home": False, "ranges": [], "owned": []},
+        {"seat": "g-0", "at_home": True, "ranges": [["t", 0, 10, 20]], "owned": [["t", 0, 20]]},
+    ]
+
+
+def test_an_unknown_scan_is_refused_in_words_and_the_connection_goes_on(registry: Registry, sidecar: Sidecar) -> None:
+    channel = sidecar("1")
+    scan = plan(registry, 0)
+    for unknown in ({"scan": scan.scan_id + 1, "ticket": 0}, {"scan": scan.scan_id, "ticket": 2}):
+        answer = ask(channel, "bind", **unknown, executor=executor("1"))
+        assert set(answer) == {"refused"}
+    assert ask(channel, "heartbeat") == {}
+
+
+def test_a_worker_without_a_sidecar_reads_but_is_no_home(registry: Registry, dial: Dial) -> None:
+    scan = plan(registry, 0)
+    channel = dial()
+    assert ask(channel, "hello", executor=executor("2", warm=False), sidecar=False) == {}
+    answer = ask(channel, "bind", scan=scan.scan_id, ticket=0, executor=executor("2", warm=False))
+    assert (answer["seat"], answer["at_home"]) == ("g-0", False)
+    assert homes(registry) == {}
+
+
+def test_requests_that_are_under_way_together_are_answered_in_order(registry: Registry, dial: Dial) -> None:
+    channel = dial()
+    scan = plan(registry, 0)
+    bind = {"op": "bind", "scan": scan.scan_id, "executor": executor("1")}
+    requests = [{"op": "heartbeat"}, {**bind, "ticket": 0}, {**bind, "ticket": 9}, {**bind, "ticket": 1}] * 50
+    channel.socket.sendall(b"".join(frame({**request, "id": n}) for n, request in enumerate(requests)))
+    answers = [channel.receive(30) for _ in requests]
+    assert [answer["id"] for answer in answers] == list(range(200))
+    assert [answer.get("seat") for answer in answers[:4]] == [None, "g-0", None, "g-1"]
+
+
+def test_what_was_read_is_counted_and_makes_a_seat_warm(registry: Registry, sidecar: Sidecar) -> None:
+    channel = sidecar("1")
+    scan = plan(registry, 0)
+    ask(channel, "bind", scan=scan.scan_id, ticket=0, executor=executor("1"))
+    ask(channel, "bind", scan=scan.scan_id, ticket=1, executor=executor("2"))
+    assert not registry.leases()["g-0"].warm
+    channel.send({"op": "served", "seat": "g-0", "by": "server", "rows": 10, "ready": 7})
+    channel.send({"op": "served", "seat": "g-1", "by": "worker", "rows": 5, "ready": 0})
+    assert ask(channel, "heartbeat") == {}
+    assert registry.leases()["g-0"].warm
+    assert registry.counts() == Counts(
+        home_bindings=1, guest_bindings=1, warm_reads=1, cold_reads=1, rows=15, rows_ready=7, accepted=1
+    )
+
+
+@pytest.mark.parametrize(
+    "request_",
+    [
+        {},
+        {"op": "shutdown"},
+        {"op": "bind", "scan": "1", "ticket": 0, "executor": {}},
+        {"op": "bind", "scan": 1, "ticket": 0, "executor": {"key": 5}},
+        {"op": "hello", "executor": {}, "sidecar": True},
+        {"op": "served", "seat": "g-0"},
+    ],
+    ids=str,
+)
+def test_a_request_that_is_none_of_ours_ends_the_connection(
+    registry: Registry, dial: Dial, request_: Message, caplog: pytest.LogCaptureFixture
+) -> None:
+    channel, other = dial(), dial()
+    channel.send(request_)
+    with pytest.raises(ChannelEnded, match=r"hung up|reset"):
+        channel.receive(30)
+    assert "same version" in caplog.text
+    assert ask(other, "heartbeat") == {}
+    assert registry.leases() == {}
+
+
+# ------------------------------------------------------------------------------------------------- an executor's life
+
+
+def test_the_end_of_a_sidecars_connection_is_the_end_of_its_executor(registry: Registry, sidecar: Sidecar) -> None:
+    one, two = sidecar("1"), sidecar("2")
+    scan = plan(registry, 0)
+    ask(one, "bind", scan=scan.scan_id, ticket=0, executor=executor("1"))
+    ask(two, "bind", scan=scan.scan_id, ticket=1, executor=executor("2"))
+    one.close()
+    wait_for(lambda: homes(registry) == {"g-1": "2"}, "the executor to be gone")
+
+
+def test_a_sidecar_that_came_back_outlives_its_former_connection(registry: Registry, sidecar: Sidecar) -> None:
+    former, now = sidecar("1"), sidecar("1")
+    scan = plan(registry, 0)
+    ask(former, "bind", scan=scan.scan_id, ticket=0, executor=executor("1"))
+    former.close()
+    bound = [ask(now, "bind", scan=scan.scan_id, ticket=t, executor=executor("1"))["at_home"] for t in (0, 1)]
+    assert bound == [True, True]
+    now.close()
+    wait_for(lambda: homes(registry) == {}, "the executor to be gone")
+
+
+def test_a_host_that_vanished_is_noticed_by_its_silence(
+    registry: Registry, sidecar: Sidecar, dial: Dial, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its connection never ends by itself. A worker's connection may be silent: it tells what it read when it has."""
+    monkeypatch.setattr(registry_module, "SIDECAR_SILENCE_MS", 1_000)
+    silent, alive = sidecar("1"), sidecar("2")
+    worker = dial()
+    scan = plan(registry, 0)
+    ask(silent, "bind", scan=scan.scan_id, ticket=0, executor=executor("1"))
+    ask(alive, "bind", scan=scan.scan_id, ticket=1, executor=executor("2"))
+
+    def beat() -> bool:
+        assert ask(alive, "heartbeat") == {}
+        return homes(registry) == {"g-1": "2"}
+
+    wait_for(beat, "the silent one to be gone")
+    with pytest.raises(ChannelEnded):
+        silent.receive(0)
+    assert ask(worker, "heartbeat") == {}
+
+
+# ------------------------------------------------------------------------------------------------- threads and memory
+
+
+def test_scans_may_be_planned_while_tickets_are_bound(registry: Registry, sidecar: Sidecar) -> None:
+    """Spark's thread plans, the loop binds: what a ticket reads is what its scan said, every seat once."""
+    planned: list[tuple[int, Scan]] = []
+    enough = threading.Event()
+
+    def bind_all(name: str) -> list[tuple[int, str | None]]:
+        channel = sidecar(name)
+        bound: list[tuple[int, str | None]] = []
+        done = 0
+        while not enough.is_set() or done < len(planned):
+            if done == len(planned):
+                continue
+            batch, scan = planned[done]
+            done += 1
+            for ticket in range(len(scan.tickets)):
+                if (ticket + batch) % 2 == int(name):
+                    answer = ask(channel, "bind", scan=scan.scan_id, ticket=ticket, executor=executor(name))
+                    if "refused" not in answer:  # the planner is ahead: forgotten by now
+                        assert answer["ranges"] == [[*r] for r in reads_of(batch)[answer["seat"]]]
+                        bound.append((batch, answer["seat"]))
+        return bound
+
+    with ThreadPoolExecutor(2) as binders:
+        waiting = [binders.submit(bind_all, name) for name in ("0", "1")]
+        for batch in range(300):
+            planned.append((batch, plan(registry, batch)))
+            registry.leases()
+        enough.set()
+        bound = [pair for result in waiting for pair in result.result()]
+    assert len(bound) == len(set(bound))
+    assert {(299, seat) for seat in SEATS} <= set(bound)
+
+
+def test_only_the_last_two_batches_are_kept(registry: Registry, dial: Dial) -> None:
+    class Reads(dict[str, list[Range]]):
+        """A dict that can be referred to weakly."""
+
+    def planned(batch: int) -> tuple[Scan, Callable[[], Mapping[str, Any] | None]]:
+        reads = Reads(reads_of(batch))
+        return registry.plan(str(batch), reads, {}), weakref.ref(reads)
+
+    scans = [planned(batch) for batch in range(5)]
+    gc.collect()
+    assert [reads() is not None for _, reads in scans] == [False, False, False, True, True]
+    channel = dial()
+    answers = [ask(channel, "bind", scan=scan.scan_id, ticket=0, executor=executor("1")) for scan, _ in scans]
+    assert ["refused" in answer for answer in answers] == [True, True, True, False, False]
+
+
+# -------------------------------------------------------------------------------------------------- start and the end
+
+
+def test_a_port_that_is_taken_names_the_option(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(registry_module, "REGISTRY_PORT_WAIT_MS", 200)
+    with socket.create_server(("", 0)) as taken, pytest.raises(OptionError, match="registryPort"):
+        Registry(SEATS, port=taken.getsockname()[1]).start()
+
+
+def test_the_port_of_a_stream_reader_that_is_on_its_way_out_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    with socket.create_server(("", 0)) as taken:
+        registry = Registry(SEATS, port=taken.getsockname()[1])
+        monkeypatch.setattr(registry_module.time, "sleep", lambda _: taken.close())  # it goes between two tries
+        registry.start()
+        assert taken.fileno() == -1
+        connect(("127.0.0.1", registry.port), registry.key).close()
+        registry.close()
+
+
+def test_it_listens_where_it_was_told() -> None:
+    registry = Registry(SEATS, bind_host="127.0.0.9")
+    registry.start()
+    connect(("127.0.0.9", registry.port), registry.key).close()
+    with pytest.raises(ChannelEnded):
+        connect(("127.0.0.1", registry.port), registry.key)
+    registry.close()
+
+
+def test_each_registry_has_a_key_of_its_own_and_does_not_show_it() -> None:
+    one, two = Registry(SEATS), Registry(SEATS)
+    assert len(one.key) == len(two.key) == 32
+    assert one.key != two.key
+    assert one.key.hex() not in repr(one)
+
+
+def descriptors() -> set[str]:
+    return set(os.listdir("/proc/self/fd")) if sys.platform == "linux" else set()
+
+
+def test_closing_leaves_no_thread_and_no_socket() -> None:
+    """With executors, strangers and a peer that reads no answers on the line, and one that is just about to connect."""
+    before, threads = descriptors(), set(threading.enumerate())
+    registry = Registry(SEATS)
+    registry.start()
+    address = ("127.0.0.1", registry.port)
+    channels = [connect(address, registry.key) for _ in range(3)]
+    ask(channels[0], "hello", executor=executor("1"), sidecar=True)
+    fill(channels[1])
+    strangers = [socket.create_connection(address) for _ in range(20)]
+    begun_s = time.monotonic()
+    registry.close()
+    assert time.monotonic() - begun_s < 5
+    assert set(threading.enumerate()) == threads
+    for sock in [*strangers, *(channel.socket for channel in channels)]:
+        sock.settimeout(30)
+        with suppress(ConnectionResetError):
+            while sock.recv(65536):
+                pass
+        sock.close()
+    assert descriptors() == before
+    with pytest.raises(ChannelEnded):
+        connect(address, registry.key)
+    registry.close()
+
+
+def fill(channel: Channel) -> int:
+    """Ask without reading answers until the registry hears no more; how many bytes it took."""
+    wire = frame({"op": "heartbeat", "id": "x" * 1000}) * 100
+    channel.socket.settimeout(0.3)
+    taken = 0
+    with suppress(TimeoutError):
+        while True:
+            taken += channel.socket.send(wire)
+    return taken
+
+
+def test_a_registry_that_was_not_started_can_be_closed() -> None:
+    Registry(SEATS).close()
+
+
+PROGRAM = """
+import sys
+from pyspark_kgroup.registry import Registry
+registry = Registry(["g-0"])
+registry.start()
+print(registry.port, registry.key.hex(), flush=True)
+sys.stdin.read()
+"""
+
+
+@pytest.mark.parametrize("end", ["SIGTERM", "end of input"])
+def test_it_does_not_keep_its_process(end: str) -> None:
+    """Spark ends a stream reader by SIGTERM, or its pipe closes; nobody calls close()."""
+    with subprocess.Popen(
+        [sys.executable, "-c", PROGRAM], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    ) as process:
+        assert process.stdout is not None
+        port, key = process.stdout.readline().split()
+        channel = connect(("127.0.0.1", int(port)), bytes.fromhex(key.decode()))
+        ask(channel, "hello", executor=executor("1"), sidecar=True)
+        if end == "SIGTERM":
+            process.terminate()
+        _, errors = process.communicate(timeout=30)
+        assert (process.returncode, errors) == (-signal.SIGTERM if end == "SIGTERM" else 0, b"")
+        with pytest.raises(ChannelEnded):
+            channel.receive(30)
+        channel.close()
