@@ -87,7 +87,7 @@ def _produce(producer: Producer, topic: str, value: bytes, partition: int, refus
 
 
 class Paced:
-    """Records at a steady rate, each with its time of birth (ns since the epoch) as value.
+    """Records at a steady rate, in turn to each partition, each with its time of birth (ns since the epoch) as value.
 
     A context manager: leaving it stops the thread and flushes. A late record does not make the later ones late.
 
@@ -95,9 +95,10 @@ class Paced:
         sent: records so far.
     """
 
-    def __init__(self, bootstrap: str, topic: str, records_a_second: int) -> None:
+    def __init__(self, bootstrap: str, topic: str, records_a_second: int, partitions: int = PARTITIONS) -> None:
         self.sent = 0
         self._topic = topic
+        self._partitions = partitions
         self._period_s = 1 / records_a_second
         self._producer = Producer({"bootstrap.servers": bootstrap, "linger.ms": 0, "acks": 1})
         self._stop = threading.Event()
@@ -114,7 +115,7 @@ class Paced:
 
     def send(self) -> None:
         """One record, to the next partition."""
-        self._producer.produce(self._topic, b"%d" % time.time_ns(), partition=self.sent % PARTITIONS)
+        self._producer.produce(self._topic, b"%d" % time.time_ns(), partition=self.sent % self._partitions)
         self._producer.poll(0)
         self.sent += 1
 

@@ -1,0 +1,201 @@
+"""`python -m bench_seats` (in tests/): who reads what when executors are killed, the built-in Kafka source and ours.
+
+Starts a Kafka, and for each source and set-up a Spark cluster with a driver of its own, one after the other. Nothing is
+left, nor after Ctrl-C.
+"""
+
+import json
+import random
+import signal
+import tempfile
+import time
+from contextlib import ExitStack
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated, Any
+from uuid import uuid4
+
+import typer
+from bench.__main__ import CONNECTOR, STOP_SIGNALS
+from bench.results import OURS, SOURCES
+from bench.tables import machine
+from rich.console import Console
+
+from bench_seats.driver import Settings
+from bench_seats.kills import CLUSTERS, EXECUTORS, REPLACED, Killing
+from bench_seats.placement import Kill
+from bench_seats.session import PARTITIONS, RECORDS_A_SECOND, Problem, Session
+from bench_seats.tables import Killed, Setup, as_json, kills_table, missed, undisturbed_table
+from bench_seats.undisturbed import Served, follow
+from spark_kgroup.errors import KgroupError
+from spark_kgroup.testing import ApacheKafka
+from spark_kgroup.testing.free_ports import PortReservation
+from spark_kgroup.testing.kafka_jars import fetch_jars
+
+TRIGGER_MS = {"kills": 2_000, "undisturbed": 500}
+
+JMX_TOOL = "org.apache.kafka.tools.JmxTool"
+CONNECTIONS = "kafka.server:type=socket-server-metrics,listener=PLAINTEXT,networkProcessor=*"
+
+What = StrEnum("What", ["kills", "undisturbed"])
+Source = StrEnum("Source", list(SOURCES))
+
+console = Console(highlight=False, width=None if Console().is_terminal else 180)
+app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
+
+
+class Bench:
+    """All that is measured on one Kafka.
+
+    Args:
+        folder: each session gets a folder in it.
+        jmx_port: of the broker.
+        seed: of whom to kill and when; the same for each source and kind of replacement.
+    """
+
+    def __init__(self, kafka: ApacheKafka, folder: Path, jars: list[Path], jmx_port: int, seed: int) -> None:
+        self.kills: dict[Killed, list[Kill]] = {}
+        self.undisturbed: dict[Setup, Served] = {}
+        self._kafka = kafka
+        self._folder = folder
+        self._jars = [str(jar) for jar in jars]
+        self._jmx_url = f"service:jmx:rmi:///jndi/rmi://127.0.0.1:{jmx_port}/jmxrmi"
+        self._seed = seed
+
+    def kill(self, where: Killed, count: int) -> None:
+        """Kill so many executors of one source."""
+        folder = self._folder / f"kills-{where.replaced}-{where.source}".replace(" ", "-")
+        done = self.kills[where] = []
+        title = f"{where.source}, replaced on {where.replaced}"
+        with console.status(f"{title}: starting Spark") as status, CLUSTERS[where.replaced](folder) as cluster:
+            settings = self._settings(where.source, cluster.master, What.kills, observes=True)
+            with Session(settings, folder / "driver") as session:
+                killing = Killing(session, cluster, self._kafka, random.Random(self._seed), self._connections)
+                for number, kill in enumerate(killing.kills(count), start=1):
+                    done.append(kill)
+                    status.update(f"{title}: {number} of {count} kills")
+                    console.print(
+                        f"{title}, kill {number}: {kill.lost} partitions lost, {kill.moved} moved, "
+                        f"gap {kill.gap_s:.1f} s{'' if kill.even else ', not even'}"
+                    )
+
+    def follow(self, setup: Setup, batches: int) -> None:
+        """Let so many batches of ours run."""
+        folder = self._folder / f"undisturbed-{setup.cores}-{setup.maps}"
+        master = f"local-cluster[{EXECUTORS},{setup.cores},1024]"
+        settings = self._settings(OURS, master, What.undisturbed, cores=setup.cores, maps=setup.maps)
+        with console.status(f"Undisturbed, {setup}: {batches} batches"), Session(settings, folder) as session:
+            served = self.undisturbed[setup] = follow(session, batches)
+        console.print(f"Undisturbed, {setup}: {served.home_share:.1%} at home, {served.ready_share:.1%} ready")
+
+    def _settings(self, source: str, master: str, what: What, *, cores: int = 1, **more: bool) -> Settings:
+        name = f"seats-{uuid4().hex[:8]}"
+        self._kafka.create_topic(name, PARTITIONS)
+        return Settings(
+            source=source,
+            master=master,
+            bootstrap=self._kafka.bootstrap_servers,
+            topic=name,
+            group=name,
+            cores=cores,
+            members=EXECUTORS * cores,
+            trigger_ms=TRIGGER_MS[what],
+            jars=self._jars,
+            **{"observes": False, "maps": False, **more},
+        )
+
+    def _connections(self) -> int:
+        """How many connections the broker has accepted in its life, from its own metrics."""
+        asked = ("--jmx-url", self._jmx_url, "--object-name", CONNECTIONS, "--attributes", "connection-creation-total")
+        said = self._kafka.tool(JMX_TOOL, *asked, "--one-time", "--report-format", "properties")
+        counts = [line.rpartition("=")[2] for line in said.splitlines() if "connection-creation-total" in line]
+        return round(sum(float(count) for count in counts))
+
+
+@app.command()
+def main(
+    kills: Annotated[int, typer.Option(min=1, help="Of each source and kind of replacement.")] = 10,
+    batches: Annotated[int, typer.Option(min=1, help="Of each undisturbed set-up.")] = 200,
+    seed: Annotated[int | None, typer.Option(help="For the same victims and moments again.")] = None,
+    only: Annotated[What | None, typer.Option()] = None,
+    source: Annotated[Source | None, typer.Option(help="Only this one.")] = None,
+    json_file: Annotated[Path | None, typer.Option("--json", help="Write all figures there, too.")] = None,
+) -> None:
+    """Kill executors of format("kafka") and format("kgroup"), then leave ours alone: who reads what, and how warm."""
+    seed = random.randrange(10**6) if seed is None else seed
+    for number in STOP_SIGNALS:
+        signal.signal(number, _stop_once)
+    began = time.monotonic()
+    try:
+        with ExitStack() as things:
+            bench = _start(things, seed)
+            console.print(machine())
+            console.print(
+                f"{PARTITIONS} partitions, {EXECUTORS} executors, {RECORDS_A_SECOND:,} records/s; --seed {seed}"
+            )
+            _measure(bench, [source] if source else list(Source), only, kills, batches)
+    except KeyboardInterrupt:
+        console.print("Stopped.")
+        raise typer.Exit(130) from None
+    except (Problem, KgroupError) as problem:
+        console.print(str(problem), markup=False)
+        raise typer.Exit(1) from None
+    if json_file is not None:
+        figures = {"machine": machine(), "seed": seed, **as_json(bench.kills, bench.undisturbed)}
+        json_file.write_text(json.dumps(figures, indent=1))
+    _show(bench, time.monotonic() - began)
+
+
+def _stop_once(*_: object) -> None:
+    """Only the first Ctrl-C counts: ending what runs must not be interrupted."""
+    for number in STOP_SIGNALS:
+        signal.signal(number, signal.SIG_IGN)
+    raise KeyboardInterrupt
+
+
+def _start(things: ExitStack, seed: int) -> Bench:
+    jars = fetch_jars(CONNECTOR, "spark-sql-kafka-4.2.0")
+    folder = Path(things.enter_context(tempfile.TemporaryDirectory(prefix="kgroup-bench-", ignore_cleanup_errors=True)))
+    port = PortReservation("127.0.0.1", 1)
+    things.callback(port.close)
+    jmx = {
+        "port": port.ports[0],
+        "rmi.port": port.ports[0],
+        "host": "127.0.0.1",
+        "authenticate": "false",
+        "ssl": "false",
+    }
+    options = [f"-Dcom.sun.management.jmxremote.{name}={value}" for name, value in jmx.items()]
+    with console.status("Starting Kafka"):
+        kafka = things.enter_context(
+            ApacheKafka(jvm_options=["-Xmx1g", "-Djava.rmi.server.hostname=127.0.0.1", *options])
+        )
+    return Bench(kafka, folder, jars, port.ports[0], seed)
+
+
+def _measure(bench: Bench, sources: list[Any], only: What | None, kills: int, batches: int) -> None:
+    if only in (None, What.kills):
+        for replaced in REPLACED:
+            for source in sources:
+                bench.kill(Killed(replaced, str(source)), kills)
+    if only in (None, What.undisturbed):
+        for cores in (1, 2):
+            for maps in (False, True):
+                bench.follow(Setup(cores, maps), batches)
+
+
+def _show(bench: Bench, seconds: float) -> None:
+    if bench.kills:
+        console.print(kills_table(bench.kills))
+        console.print("  ".join(f"{short}: {words}." for short, words in REPLACED.items()))
+    if bench.undisturbed:
+        console.print(undisturbed_table(bench.undisturbed))
+    console.print(f"{seconds / 60:.0f} min in all.")
+    failed = missed(bench.kills, bench.undisturbed)
+    console.print("\n".join(f"MISSED {each}" for each in failed) or "What we promise was kept.")
+    if failed:
+        raise typer.Exit(1)
+
+
+if __name__ == "__main__":
+    app()
