@@ -1,0 +1,468 @@
+"""Reads one ticket on an executor: by the seat's warm server if this executor is the seat's home, else by itself.
+
+Runs on: executor, in Spark's Python workers.
+
+A worker asks its executor's `sidecar`, and starts it if there is none. Where none can be started, the worker asks the
+registry on the driver by itself, and reads by itself: slower, the same rows.
+"""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import hashlib
+import json
+import logging
+import os
+import platform
+import socket
+import stat
+import struct
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import asdict, dataclass, field, replace
+from functools import cache
+from itertools import pairwise
+from pathlib import Path
+from typing import Final, cast
+
+import pyarrow as pa
+
+from pyspark_kgroup.arrow import last_offsets
+from pyspark_kgroup.channel import Channel, Message, connect
+from pyspark_kgroup.seat_server import received
+from pyspark_kgroup.seats import Executor, Mode
+from pyspark_kgroup.worker import Range, SeatRanges, read_range
+from spark_kgroup.errors import ChannelEnded, KeyRefused, RegistryUnreachable, SeatRefused
+from spark_kgroup.limits import (
+    SEAT_SERVER_SILENCE_MS,
+    SIDECAR_IDLE_MS,
+    SIDECAR_RETRY_MS,
+    SIDECAR_SILENCE_MS,
+    SIDECAR_START_MS,
+)
+from spark_kgroup.model import TopicPartition
+
+log = logging.getLogger(__name__)
+
+_SOCKET_PATH_MAX: Final = 107
+"""sun_path of unix(7), without the NUL at its end."""
+
+_TRIES: Final = 2
+"""How often a sidecar is asked: the first one may end at that very moment."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TicketReads:
+    """All that a task needs to read one ticket. Travels from the driver to an executor.
+
+    Attributes:
+        scan_id: of the scan that the ticket belongs to.
+        ticket: its number within the scan.
+        reads: FIXED: what to read, whether the registry can be asked or not. None if LATE.
+        template: how to read, whatever the seat: without ranges.
+        stall_timeout_ms: see `read_range`.
+        registry_host: None: the driver's host as Spark knows it.
+        key: the query's secret.
+        prefetch_bytes: what this executor's seats may hold ahead of the next batch, in all.
+        query: names the query in the list of processes.
+        idle_ms: how long a sidecar lives without a read.
+    """
+
+    scan_id: int
+    ticket: int
+    mode: Mode
+    reads: SeatRanges | None
+    template: SeatRanges
+    stall_timeout_ms: int
+    registry_host: str | None
+    registry_port: int
+    key: bytes = field(repr=False)
+    prefetch_bytes: int
+    query: str
+    idle_ms: int = SIDECAR_IDLE_MS
+
+
+class SidecarUnavailable(Exception):
+    """This executor cannot have a sidecar, or it cannot be reached; its workers read by themselves."""
+
+
+# ----------------------------------------------------------------------------------------------------- one ticket
+
+
+def read_ticket(ticket: TicketReads) -> Iterator[pa.RecordBatch]:
+    """Read what one ticket stands for.
+
+    Raises:
+        SeatRefused: the ticket's batch is over (LATE only).
+        RegistryUnreachable: only the registry knows what to read, and it cannot be reached from here.
+        KgroupError: as `read_range`.
+    """
+    return read_on(this_executor(), ticket)
+
+
+def read_on(executor: Executor, ticket: TicketReads) -> Iterator[pa.RecordBatch]:
+    """As `read_ticket`, for a worker of `executor`."""
+    answer, channel = _asked(executor, ticket)
+    try:
+        match answer:
+            case {"serving": {"seat": str(seat), "ranges": list(ranges)}} if channel is not None:
+                yield from _served(channel, _reads(ticket, seat, ranges), ticket.stall_timeout_ms)
+            case {"alone": {"seat": str(seat), "ranges": list(ranges)}}:
+                reads = _reads(ticket, seat, ranges)
+                yield from _counted(read_range(reads, stall_timeout_ms=ticket.stall_timeout_ms), seat, channel)
+            case {"nothing": True}:
+                pass
+            case _ if ticket.reads is not None:
+                yield from read_range(ticket.reads, stall_timeout_ms=ticket.stall_timeout_ms)
+            case _:
+                raise SeatRefused(ticket.scan_id, ticket.ticket)
+    finally:
+        if channel is not None:
+            channel.close()
+
+
+def _reads(ticket: TicketReads, seat: str, ranges: Iterable[Iterable[object]]) -> SeatRanges:
+    return replace(
+        ticket.template, seat=seat, ranges=tuple(Range(*cast("tuple[str, int, int, int]", one)) for one in ranges)
+    )
+
+
+def _served(channel: Channel, reads: SeatRanges, stall_timeout_ms: int) -> Iterator[pa.RecordBatch]:
+    """What the seat's server sends; if it breaks off, the rest is read here."""
+    unread = {TopicPartition(r.topic, r.partition): r for r in reads.ranges}
+    try:
+        for batch in received(channel.socket, reads.include_headers, SEAT_SERVER_SILENCE_MS / 1000):
+            for partition, offset in last_offsets(batch).items():
+                unread[partition] = unread[partition]._replace(start_offset=offset + 1)
+            yield batch
+    except OSError as problem:
+        log.info("The server of seat %s broke off (%s): its worker goes on.", reads.seat, problem)
+        channel.close()
+        left = replace(reads, ranges=tuple(unread.values()))
+        yield from read_range(left, stall_timeout_ms=stall_timeout_ms)
+
+
+def _counted(batches: Iterator[pa.RecordBatch], seat: str, channel: Channel | None) -> Iterator[pa.RecordBatch]:
+    """Pass `batches` on, and say in the end how many rows they had."""
+    rows = 0
+    for batch in batches:
+        rows += batch.num_rows
+        yield batch
+    if channel is not None:
+        with suppress(ChannelEnded):  # nobody counts any more
+            channel.send({"op": "served", "seat": seat, "by": "worker", "rows": rows, "ready": 0})
+
+
+def _asked(executor: Executor, ticket: TicketReads) -> tuple[Message, Channel | None]:
+    """What this ticket is to read and how, and the channel of whoever said so.
+
+    Raises:
+        RegistryUnreachable: the ticket does not say what to read, and nobody can be asked.
+    """
+    for _ in range(_TRIES):
+        try:
+            channel = _sidecar(executor, ticket)
+            return _answer(channel, _request(ticket)), channel
+        except SidecarUnavailable as why:
+            _tell_once("No sidecar on this executor: its workers read by themselves, which is slower. %s", why)
+            break
+        except ChannelEnded as ended:
+            log.debug("the sidecar has gone: %s", ended)
+    try:
+        return _asked_directly(replace(executor, warm=False), ticket)
+    except RegistryUnreachable as problem:
+        if ticket.reads is None:
+            raise
+        _tell_once("%s This executor reads what its tickets say.", problem)
+        return {}, None
+
+
+def _answer(channel: Channel, request: Message) -> Message:
+    try:
+        channel.send(request)
+        return channel.receive(SIDECAR_SILENCE_MS / 1000)
+    except ChannelEnded:
+        channel.close()
+        raise
+
+
+def _request(ticket: TicketReads) -> Message:
+    return {
+        "op": "read",
+        "scan": ticket.scan_id,
+        "ticket": ticket.ticket,
+        "config": dict(ticket.template.consumer_config),
+        "headers": ticket.template.include_headers,
+    }
+
+
+def _asked_directly(executor: Executor, ticket: TicketReads) -> tuple[Message, Channel | None]:
+    host = ticket.registry_host or driver_host()
+    unreachable = ("registry", ticket.key)
+    try:
+        if ticket.reads is not None and not _worth_trying(unreachable):
+            return {}, None
+        channel = connect((host, ticket.registry_port), ticket.key)
+        _answer(channel, {"op": "hello", "id": 0, "executor": asdict(executor), "sidecar": False})
+        request = {"op": "bind", "id": 1, "scan": ticket.scan_id, "ticket": ticket.ticket}
+        bound = _answer(channel, {**request, "executor": asdict(executor)})
+    except (ChannelEnded, KeyRefused) as problem:
+        _try_later(unreachable)
+        raise RegistryUnreachable(host, ticket.registry_port, problem) from None
+    if bound.get("seat") is None:
+        return ({"refused": bound["refused"]} if "refused" in bound else {"nothing": True}), channel
+    return {"alone": bound}, channel
+
+
+# --------------------------------------------------------------------------------------- what cannot be had for now
+
+_retry_at_s: dict[tuple[str, bytes], float] = {}
+_told: set[str] = set()
+
+
+def _worth_trying(what: tuple[str, bytes]) -> bool:
+    return time.monotonic() >= _retry_at_s.get(what, 0)
+
+
+def _try_later(what: tuple[str, bytes]) -> None:
+    _retry_at_s[what] = time.monotonic() + SIDECAR_RETRY_MS / 1000
+
+
+def _tell_once(text: str, problem: Exception) -> None:
+    """Warn, once for each process: tasks come many times a second."""
+    if text not in _told:
+        _told.add(text)
+        log.warning(text, problem)
+
+
+# ------------------------------------------------------------------------------------------------- which executor
+
+
+@cache
+def this_executor() -> Executor:
+    """The executor whose worker this process is: the nearest JVM among its ancestors."""
+    host = platform.node()
+    try:
+        pid = os.getpid()
+        while pid > 0:
+            if _name_of(pid) == "java":
+                command = Path(f"/proc/{pid}/cmdline").read_bytes().decode(errors="replace").split("\0")
+                return Executor(
+                    key=f"{host}:{pid}:{started(pid)}",
+                    executor_id=_argument(command, "--executor-id") or "driver",
+                    host=_argument(command, "--hostname") or host,
+                    pid=pid,
+                )
+            pid = _parent_of(pid)
+    except OSError as problem:  # no /proc here
+        log.debug("which executor this is cannot be told: %s", problem)
+    return Executor(key=f"{host}:{os.getppid()}", executor_id="", host=host, pid=os.getppid(), warm=False)
+
+
+def started(pid: int) -> int:
+    """When a process started, in clock ticks since boot (proc(5), stat): with its id, a name for it alone.
+
+    Raises:
+        OSError: there is no such process (any more).
+    """
+    return int(_stat(pid)[19])
+
+
+def _stat(pid: int) -> list[str]:
+    """Fields of /proc/PID/stat from the third on; the second may hold anything, spaces too."""
+    return Path(f"/proc/{pid}/stat").read_text(errors="replace").rpartition(")")[2].split()
+
+
+def _parent_of(pid: int) -> int:
+    return int(_stat(pid)[1])
+
+
+def _name_of(pid: int) -> str:
+    return Path(f"/proc/{pid}/comm").read_text(errors="replace").strip()
+
+
+def _argument(command: list[str], name: str) -> str:
+    return next((value for flag, value in pairwise(command) if flag == name), "")
+
+
+def driver_host() -> str:
+    """The driver's host as Spark knows it."""
+    # Imported here: the sidecar imports this module, and needs nothing of Spark.
+    from pyspark import TaskContext
+
+    context = TaskContext.get()
+    return (context.getLocalProperty("spark.driver.host") if context is not None else None) or "localhost"
+
+
+# --------------------------------------------------------------------------------------------------- its sidecar
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where the sidecar of one executor and one query is to be found: a folder that only this user can open."""
+
+    folder: Path
+
+    @property
+    def socket(self) -> Path:
+        """Where it listens."""
+        return self.folder / "socket"
+
+    @property
+    def lock(self) -> Path:
+        """Held by whoever starts a sidecar, or removes what it leaves."""
+        return self.folder / "lock"
+
+    @contextmanager
+    def locked(self, timeout_s: float) -> Iterator[None]:
+        """Hold the lock; the folder is there then.
+
+        Raises:
+            TimeoutError: somebody else held it for too long.
+            OSError: the folder cannot be made, or is not ours alone.
+        """
+        deadline_s = time.monotonic() + timeout_s
+        while True:
+            self._make()
+            with suppress(FileNotFoundError), self.lock.open("a") as held:  # a sidecar may remove both as it ends
+                if _locked(held.fileno()) and os.fstat(held.fileno()).st_nlink > 0:
+                    yield
+                    return
+            if time.monotonic() > deadline_s:
+                raise TimeoutError(f"{self.lock} is held by somebody else")
+            time.sleep(0.01)
+
+    def _make(self) -> None:
+        self.folder.mkdir(mode=0o700, exist_ok=True)
+        found = self.folder.lstat()
+        if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.geteuid() or stat.S_IMODE(found.st_mode) & 0o077:
+            raise PermissionError(errno.EPERM, "not a folder of this user alone", str(self.folder))
+
+    def vacate(self) -> None:
+        """Remove everything, unless somebody is about to start another sidecar here."""
+        with suppress(OSError), self.lock.open("a") as held:
+            if _locked(held.fileno()):
+                self.socket.unlink(missing_ok=True)
+                self.lock.unlink()
+                self.folder.rmdir()
+
+
+def _locked(descriptor: int) -> bool:
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
+
+
+def place_of(executor: Executor, key: bytes) -> Place:
+    """Where the sidecar of `executor` for the query with `key` is.
+
+    Raises:
+        OSError: it can be nowhere.
+    """
+    digest = hashlib.sha256(key).hexdigest()[:16]
+    name = f"{place_prefix()}{executor.pid}-{executor.key.rpartition(':')[2]}-{digest}"
+    place = Place(Path(tempfile.gettempdir()) / name)
+    if len(os.fsencode(place.socket)) > _SOCKET_PATH_MAX:
+        raise OSError(errno.ENAMETOOLONG, "too long for a socket, set TMPDIR", str(place.socket))
+    return place
+
+
+def place_prefix() -> str:
+    """What the names of all folders of this user begin with, among processes that see the same process ids."""
+    return f"kgroup-{os.geteuid()}-{os.stat('/proc/self/ns/pid').st_ino}-"
+
+
+def peer_is_us(sock: socket.socket) -> bool:
+    """Whether the process at the other end of a Unix socket is of this user."""
+    _, uid, _ = struct.unpack("3i", sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i")))
+    return bool(uid == os.geteuid())
+
+
+def _sidecar(executor: Executor, ticket: TicketReads) -> Channel:
+    """A channel to the sidecar of `executor`, which is started if there is none.
+
+    Raises:
+        SidecarUnavailable: it cannot be started here.
+    """
+    what = ("sidecar", ticket.key)
+    if not executor.warm or not hasattr(os, "pidfd_open"):
+        raise SidecarUnavailable("This platform does not tell which executor a process belongs to, and when it ends.")
+    if not _worth_trying(what):
+        raise SidecarUnavailable("It could not be started a while ago.")
+    try:
+        place = place_of(executor, ticket.key)
+        if (channel := _connected(place, ticket.key)) is not None:
+            return channel
+        with place.locked(SIDECAR_START_MS / 1000):
+            if (channel := _connected(place, ticket.key)) is not None:
+                return channel
+            _start(place, executor, ticket)
+        if (channel := _connected(place, ticket.key)) is not None:
+            return channel
+        problem: Exception = SidecarUnavailable("It ended as soon as it had started.")
+    except (OSError, SidecarUnavailable, subprocess.SubprocessError) as failed:
+        problem = failed
+    _try_later(what)
+    raise SidecarUnavailable(str(problem)) from None
+
+
+def _connected(place: Place, key: bytes) -> Channel | None:
+    try:
+        channel = connect(place.socket, key)
+    except (ChannelEnded, KeyRefused):
+        return None
+    if peer_is_us(channel.socket):
+        return channel
+    channel.close()
+    return None
+
+
+def _start(place: Place, executor: Executor, ticket: TicketReads) -> None:
+    """Start a sidecar and wait until it listens. What it must know travels over its standard input."""
+    ours, theirs = socket.socketpair()
+    with ours:
+        with theirs:
+            sidecar = subprocess.Popen(
+                [sys.executable, "-P", "-m", "pyspark_kgroup.sidecar", ticket.query],
+                stdin=theirs.fileno(),
+                stdout=subprocess.DEVNULL,  # a worker's own may be the JVM's
+                env=_environment(),
+                cwd="/",
+                start_new_session=True,  # Spark ends its workers by their process group
+            )
+        ours.settimeout(SIDECAR_START_MS / 1000)
+        try:
+            ours.sendall(json.dumps(_start_parameters(place, executor, ticket)).encode() + b"\n")
+            with ours.makefile("rb") as lines:
+                answer = lines.readline().decode()
+        except OSError as problem:
+            sidecar.kill()
+            answer = f"It did not start in time ({problem})."
+        sidecar.wait()  # what goes on is its child
+    if answer != "ready\n":
+        raise SidecarUnavailable(answer.strip() or "It ended at once.")
+
+
+def _start_parameters(place: Place, executor: Executor, ticket: TicketReads) -> Message:
+    return {
+        "folder": str(place.folder),
+        "key": ticket.key.hex(),
+        "registry": [ticket.registry_host or driver_host(), ticket.registry_port],
+        "executor": asdict(executor),
+        "prefetch_bytes": ticket.prefetch_bytes,
+        "idle_ms": ticket.idle_ms,
+    }
+
+
+def _environment() -> dict[str, str]:
+    """Ours, so that the sidecar finds what the worker has found; one thread, since it forks."""
+    path = os.pathsep.join(os.path.abspath(entry) for entry in sys.path)
+    alone = {"OPENBLAS_NUM_THREADS": "1", "JE_ARROW_MALLOC_CONF": "background_thread:false"}
+    return {**os.environ, "PYTHONPATH": path, **alone}

@@ -1,0 +1,398 @@
+"""One process for one seat: its consumer stays warm, and fetches and converts ahead of the next batch.
+
+Runs on: executor, as a fork of the `sidecar`. One thread (and librdkafka's own).
+
+It is asked for ranges of offsets, with the socket of the worker that reads them, and sends that worker record batches:
+
+    8-byte big-endian length, an Arrow IPC message; ...; length 0
+
+Length 0 says that nothing is missing. Whatever is out of the ordinary is no error here: this process ends, the worker
+reads by itself what it has not got, by the rules of `worker`, and the next read starts another server.
+"""
+
+from __future__ import annotations
+
+import logging
+import select
+import socket
+import struct
+import time
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from typing import Final, cast
+
+import pyarrow as pa
+from confluent_kafka import Consumer, KafkaError, Message
+from confluent_kafka import TopicPartition as AssignedPartition
+
+from pyspark_kgroup.ahead import Ahead
+from pyspark_kgroup.arrow import arrow_schema, bounded, record_batch
+from pyspark_kgroup.channel import Frames, frame
+from pyspark_kgroup.channel import Message as Json
+from pyspark_kgroup.consumer_security import REFUSALS, usable_here
+from pyspark_kgroup.worker import RECORDS_AT_ONCE, RECORDS_FIRST, Range, no_collection
+from spark_kgroup.limits import (
+    ARROW_BATCH_BYTES_MAX,
+    ARROW_BATCH_ROWS_MAX,
+    CHANNEL_BYTES_MAX,
+    SEAT_SERVER_QUEUE_BYTES_MAX,
+    SEAT_SERVER_STALL_MS,
+)
+from spark_kgroup.model import ErrorCode, TopicPartition
+
+log = logging.getLogger(__name__)
+
+_LENGTH: Final = struct.Struct(">Q")
+
+_TICK_S: Final = 0.02
+"""How often the consumer is asked for more while no one reads (a request is heard at once). At 200 ms a batch, a tenth
+of it may still be in librdkafka's queue when the batch is asked for; 50 times a second cost 0.5 % of a core."""
+
+_WAIT_S: Final = 0.1
+"""How long a read waits for more before it looks at positions, and hands over what it has."""
+
+_BREATH_S: Final = 1.0
+"""How often librdkafka's callbacks are served while nothing is fetched: a token must be refreshed in time."""
+
+_ALONE: Final = REFUSALS | {ErrorCode.TOPIC_AUTHORIZATION_FAILED.value}
+"""Errors of the whole consumer that are the worker's to judge; of others librdkafka recovers, or the read stalls."""
+
+
+class Abnormal(Exception):
+    """This server cannot go on. Seen by nobody: the process ends."""
+
+
+class SeatServer:
+    """Serves one seat until its socket to the sidecar ends.
+
+    Args:
+        control: a stream socket to the sidecar. Each request is one frame with the worker's socket attached.
+        share: how many bytes this seat may hold ahead by now.
+        consumer_config: librdkafka's configuration (`SourceOptions.consumer_config`).
+        include_headers: whether batches have the column `headers`.
+    """
+
+    def __init__(
+        self,
+        control: socket.socket,
+        share: Callable[[], int],
+        consumer_config: Mapping[str, str],
+        include_headers: bool,
+    ) -> None:
+        self._control = control
+        self._frames = Frames()
+        self._frames.bytes_max = CHANNEL_BYTES_MAX
+        self._share = share
+        self._include_headers = include_headers
+        self._ahead = Ahead()
+        self._paused: set[TopicPartition] = set()
+        self._full_since_s: float | None = None
+        self._refused = ""
+        self._record_bytes = ARROW_BATCH_BYTES_MAX // RECORDS_FIRST
+        self._queue_bytes = min(SEAT_SERVER_QUEUE_BYTES_MAX, share() // 2)
+        own = {"queued.max.messages.kbytes": str(max(1, self._queue_bytes // 1024)), "error_cb": self._note}
+        self._consumer = Consumer({**own, **usable_here(consumer_config)}, logger=log)
+
+    def run(self) -> None:
+        """Serve one read after the other, and fetch ahead between them.
+
+        Raises:
+            Abnormal: the consumer cannot go on.
+            ChannelEnded: the sidecar does not speak like one of ours.
+        """
+        while True:
+            more = self._fetch_ahead()
+            if not select.select([self._control], [], [], 0 if more else _TICK_S)[0]:
+                continue
+            request = self._request()
+            if request is None:
+                return
+            self._serve(*request)
+
+    def _request(self) -> tuple[socket.socket, Json] | None:
+        """The next read, None if there will be no more."""
+        data, fds, _, _ = socket.recv_fds(self._control, 65_536, 1)
+        worker = socket.socket(fileno=fds[0]) if fds else None
+        while data:
+            self._frames.feed(data)
+            if worker is not None and (message := self._frames.next()) is not None:
+                return worker, message
+            data = self._control.recv(65_536)
+        return None
+
+    # ------------------------------------------------------------------------------------------------------ a read
+
+    def _serve(self, worker: socket.socket, request: Json) -> None:
+        """Serve one read, and tell the sidecar how many rows it had, and how many of them were here already.
+
+        Raises:
+            Abnormal: the consumer cannot go on.
+        """
+        ranges = [Range(*one) for one in request["ranges"]]
+        owned = {TopicPartition(topic, partition): position for topic, partition, position in request["owned"]}
+        rows = ready = 0
+        try:
+            ends = {TopicPartition(r.topic, r.partition): r.end_offset for r in ranges}
+            self._take_on(owned | {TopicPartition(r.topic, r.partition): r.start_offset for r in ranges})
+            there = self._ahead.take(ends)
+            ready = sum(batch.num_rows for batch in there)
+            outlet = Outlet(worker, self._breathe)
+            for batch in self._batches(there, ends):
+                outlet.send(batch)
+                rows += batch.num_rows
+            outlet.end()
+        except OSError as problem:  # a consumer above the worker has enough, or the worker died
+            log.debug("a worker has gone: %s", problem)
+        finally:
+            worker.close()
+        self._give_up([partition for partition in self._ahead.partitions if partition not in owned])
+        self._control.sendall(frame({"rows": rows, "ready": ready}))
+
+    def _take_on(self, starts: Mapping[TopicPartition, int]) -> None:
+        """Fetch these partitions, and no others; what was fetched of them ahead is kept where it goes on from there."""
+        self._give_up([partition for partition in self._ahead.partitions if partition not in starts])
+        astray = {partition: offset for partition, offset in starts.items() if not self._ahead.skip(partition, offset)}
+        self._unassign([partition for partition in astray if partition in self._ahead.partitions])
+        for partition, offset in astray.items():
+            self._ahead.begin(partition, offset)
+        if astray:
+            self._consumer.incremental_assign([AssignedPartition(*tp, offset) for tp, offset in astray.items()])
+
+    def _give_up(self, partitions: Sequence[TopicPartition]) -> None:
+        self._unassign(partitions)
+        for partition in partitions:
+            self._ahead.drop(partition)
+
+    def _unassign(self, partitions: Sequence[TopicPartition]) -> None:
+        if partitions:
+            self._consumer.incremental_unassign(_assigned(partitions))
+            self._paused.difference_update(partitions)
+
+    def _batches(self, there: list[pa.RecordBatch], ends: Mapping[TopicPartition, int]) -> Iterator[pa.RecordBatch]:
+        """All rows below `ends`, in batches of bounded size; waits for what has not come yet.
+
+        Args:
+            there: the first of them.
+            ends: partition -> one past the last offset.
+
+        Raises:
+            Abnormal: nothing came for too long.
+        """
+        gathered = _Gathered()
+        reached, reached_at_s = self._reached(ends), time.monotonic()
+        while True:
+            for piece in there:
+                if not gathered.takes(piece):
+                    yield from gathered.flush()
+                gathered.add(piece)
+            unread = [partition for partition, end in ends.items() if self._ahead.next_offset(partition) < end]
+            if not unread:
+                break
+            self._look(unread)
+            there = self._ahead.take(ends)
+            now_s, now_reached = time.monotonic(), self._reached(ends)
+            if now_reached > reached:
+                reached, reached_at_s = now_reached, now_s
+            elif now_s > reached_at_s + SEAT_SERVER_STALL_MS / 1000:
+                raise Abnormal(f"nothing came for {SEAT_SERVER_STALL_MS / 1000:.0f} s from {unread[0]}")
+            elif gathered.since_s is not None:
+                yield from gathered.flush()
+            if gathered.since_s is not None and now_s > gathered.since_s + _BREATH_S:
+                yield from gathered.flush()  # it comes slowly: the worker must not take us for dead
+        yield from gathered.flush()
+
+    def _reached(self, partitions: Collection[TopicPartition]) -> int:
+        """Grows whenever something has come of these partitions."""
+        return sum(map(self._ahead.next_offset, partitions))
+
+    def _look(self, unread: Sequence[TopicPartition]) -> None:
+        """Take what has come of these partitions; wait for a moment if that is nothing."""
+        if self._refused:
+            raise Abnormal(self._refused)
+        self._let_flow(unread)
+        if self._fetch(0, ARROW_BATCH_BYTES_MAX):
+            return
+        before = self._reached(unread)
+        for at in self._consumer.position(_assigned(unread)):  # negative where it is not known
+            self._ahead.reached(TopicPartition(at.topic, at.partition), at.offset)
+        if self._reached(unread) == before:
+            self._fetch(_WAIT_S, ARROW_BATCH_BYTES_MAX)
+
+    # -------------------------------------------------------------------------------------------------- the consumer
+
+    def _fetch_ahead(self) -> bool:
+        """Take some of what has come, if there is room; whether there may be more."""
+        room = self._room()
+        if room > 0:
+            self._full_since_s = None
+            self._let_flow(())
+            return self._fetch(0, room)
+        now_s = time.monotonic()
+        self._full_since_s = self._full_since_s or now_s
+        if now_s > self._full_since_s + _BREATH_S:
+            self._breathe()
+        return False
+
+    def _fetch(self, wait_s: float, bytes_max: int) -> bool:
+        """Take what has come by now, about `bytes_max` at most, after waiting for the first; whether anything has.
+
+        Raises:
+            Abnormal: a partition cannot be read.
+        """
+        records_max = min(RECORDS_AT_ONCE, min(ARROW_BATCH_BYTES_MAX, bytes_max) // self._record_bytes)
+        with no_collection():  # until the records are freed again, at the end of the call
+            first = self._consumer.poll(wait_s)
+            if first is None:
+                return False
+            self._accept([first, *(self._consumer.consume(records_max - 1, 0) if records_max > 1 else ())])
+        return True
+
+    def _accept(self, messages: Sequence[Message]) -> None:
+        records = [message for message in messages if message.error() is None]
+        if records:
+            topics = set(map(Message.topic, records))
+            batch = record_batch(records, self._include_headers, topics.pop() if len(topics) == 1 else None)
+            self._record_bytes = 1 + batch.nbytes // batch.num_rows
+            self._ahead.add(batch)
+        for message in messages if len(records) < len(messages) else ():
+            error = message.error()
+            if error is not None:
+                self._heed(message, error)
+
+    def _heed(self, message: Message, error: KafkaError) -> None:
+        if error.code() == KafkaError._PARTITION_EOF:
+            partition = TopicPartition(cast("str", message.topic()), cast("int", message.partition()))
+            self._ahead.reached(partition, cast("int", message.offset()))
+        else:
+            raise Abnormal(error.str())
+
+    def _note(self, error: KafkaError) -> None:
+        """Called by librdkafka in the midst of `poll`: raises nothing."""
+        log.debug("%s", error.str())
+        if error.code() in _ALONE:
+            self._refused = error.str()
+
+    def _room(self) -> int:
+        """Bytes that may still be fetched ahead; what librdkafka holds is counted as if it were full."""
+        return self._share() - self._queue_bytes - self._ahead.bytes
+
+    def _breathe(self) -> None:
+        """Let librdkafka's callbacks run without taking more records than one."""
+        self._pause(self._ahead.partitions)
+        message = self._consumer.poll(0)
+        if message is not None:
+            self._accept([message])
+
+    def _pause(self, partitions: Collection[TopicPartition]) -> None:
+        """Fetch no more of these. librdkafka forgets what it has of them in its queue, and fetches it again later."""
+        more = [partition for partition in partitions if partition not in self._paused]
+        if more:
+            self._consumer.pause(_assigned(more))
+            self._paused.update(more)
+
+    def _let_flow(self, unread: Collection[TopicPartition]) -> None:
+        """Fetch these partitions in any case, the others while there is room."""
+        if self._room() > 0:
+            flowing: Collection[TopicPartition] = self._paused
+        else:
+            self._pause([partition for partition in self._ahead.partitions if partition not in unread])
+            flowing = self._paused.intersection(unread)
+        if flowing:
+            self._consumer.resume(_assigned(flowing))
+            self._paused.difference_update(tuple(flowing))
+
+
+class _Gathered:
+    """Pieces that are to be sent as one batch.
+
+    Attributes:
+        since_s: when the first of them came, None if there are none.
+    """
+
+    def __init__(self) -> None:
+        self.since_s: float | None = None
+        self._pieces: list[pa.RecordBatch] = []
+        self._rows = self._bytes = 0
+
+    def takes(self, piece: pa.RecordBatch) -> bool:
+        """Whether there is room for one more."""
+        rows, size = self._rows + piece.num_rows, self._bytes + piece.nbytes
+        return not self._pieces or (rows <= ARROW_BATCH_ROWS_MAX and size <= ARROW_BATCH_BYTES_MAX)
+
+    def add(self, piece: pa.RecordBatch) -> None:
+        """Take one more."""
+        self.since_s = self.since_s or time.monotonic()
+        self._pieces.append(piece)
+        self._rows += piece.num_rows
+        self._bytes += piece.nbytes
+
+    def flush(self) -> Iterator[pa.RecordBatch]:
+        """All of them, which are then forgotten; several batches only if one piece was too large."""
+        if self._pieces:
+            yield from bounded(self._pieces)
+        self.since_s, self._pieces, self._rows, self._bytes = None, [], 0, 0
+
+
+def _assigned(partitions: Collection[TopicPartition]) -> list[AssignedPartition]:
+    return [AssignedPartition(*partition) for partition in partitions]
+
+
+# ------------------------------------------------------------------------------------------- on the worker's socket
+
+
+class Outlet:
+    """The sending end of a worker's socket.
+
+    Args:
+        worker: the socket.
+        breathe: called every `_BREATH_S` while the worker takes nothing.
+    """
+
+    def __init__(self, worker: socket.socket, breathe: Callable[[], None]) -> None:
+        self._worker = worker
+        self._breathe = breathe
+        worker.settimeout(_BREATH_S)
+
+    def send(self, batch: pa.RecordBatch) -> None:
+        """Send one batch.
+
+        Raises:
+            OSError: the worker has gone.
+        """
+        data = batch.serialize()
+        self._send(_LENGTH.pack(data.size))
+        self._send(data)
+
+    def end(self) -> None:
+        """Say that it was all; raises as `send`."""
+        self._send(_LENGTH.pack(0))
+
+    def _send(self, data: bytes | pa.Buffer) -> None:
+        left = memoryview(data)
+        while left:
+            try:
+                left = left[self._worker.send(left) :]
+            except TimeoutError:
+                self._breathe()
+
+
+def received(sock: socket.socket, include_headers: bool, timeout_s: float) -> Iterator[pa.RecordBatch]:
+    """What an `Outlet` sends, to its end.
+
+    Raises:
+        OSError: the server has gone, or sends nothing for `timeout_s`.
+    """
+    sock.settimeout(timeout_s)
+    schema = arrow_schema(include_headers)
+    while size := _LENGTH.unpack(_exactly(sock, _LENGTH.size))[0]:
+        yield pa.ipc.read_record_batch(_exactly(sock, size), schema)
+
+
+def _exactly(sock: socket.socket, size: int) -> pa.Buffer:
+    buffer = pa.allocate_buffer(size)
+    view = memoryview(buffer)
+    while view:
+        count = sock.recv_into(view)
+        if count == 0:
+            raise ConnectionResetError("the seat's server has gone")
+        view = view[count:]
+    return buffer

@@ -1,0 +1,425 @@
+"""One process beside an executor, for one query: it knows the registry, and keeps a server for each seat at home here.
+
+Runs on: executor. Linux. Started by `executor` as `python -m pyspark_kgroup.sidecar QUERY`.
+
+Seat servers are forks of this process, so that they share what it has imported and start in milliseconds: it has one
+thread, and never a Kafka client of its own. It ends with its executor's JVM, with the query (the registry hangs up or
+falls silent), and when nobody has asked for long; the kernel ends the seat servers with it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ctypes
+import gc
+import json
+import logging
+import mmap
+import os
+import shutil
+import signal
+import socket
+import struct
+import sys
+import tempfile
+import time
+from collections.abc import Coroutine, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field
+from itertools import count
+from pathlib import Path
+from types import ModuleType
+from typing import Any, Final, NoReturn, cast
+
+import pyarrow as pa
+
+from pyspark_kgroup.channel import Challenge, Frames, Message, connect, frame
+from pyspark_kgroup.executor import Place, peer_is_us, place_prefix, started
+from pyspark_kgroup.seat_server import SeatServer
+from spark_kgroup.errors import ChannelEnded, KeyRefused, KgroupError
+from spark_kgroup.limits import (
+    CHANNEL_BYTES_MAX,
+    CHANNEL_HANDSHAKE_MS,
+    SIDECAR_HEARTBEAT_MS,
+    SIDECAR_SILENCE_MS,
+    SIDECAR_STRANGERS_MAX,
+)
+
+log = logging.getLogger(__name__)
+
+_PR_SET_PDEATHSIG: Final = 1
+_PR_SET_NAME: Final = 15
+"""prctl(2)."""
+
+_RECEIVE_BYTES: Final = 65_536
+_LOOK_S: Final = 1.0
+"""How often what is idle is looked for."""
+
+
+class _Link:
+    """A channel in the event loop. Nothing is read of what follows a message: the socket may be handed on."""
+
+    def __init__(self, sock: socket.socket, *, trusted: bool) -> None:
+        sock.setblocking(False)
+        self.socket = sock
+        self._frames = Frames()
+        self._sending = asyncio.Lock()
+        if trusted:
+            self._frames.bytes_max = CHANNEL_BYTES_MAX
+
+    async def authenticate(self, key: bytes) -> None:
+        """Let the peer show that it holds the key.
+
+        Raises:
+            KeyRefused: it does not, and was told nothing.
+            ChannelEnded: it hung up.
+        """
+        challenge = Challenge(key)
+        await self.send(challenge.message)
+        await self.send(challenge.answer(await self.receive()))
+        self._frames.bytes_max = CHANNEL_BYTES_MAX
+
+    async def send(self, message: Message) -> None:
+        """Raises ChannelEnded."""
+        async with self._sending:
+            try:
+                await asyncio.get_running_loop().sock_sendall(self.socket, frame(message))
+            except OSError as problem:
+                raise ChannelEnded(f"The peer is gone ({problem}).") from None
+
+    async def hand_over(self, message: Message, sock: socket.socket) -> None:
+        """Send `message` with `sock` attached, over a Unix socket; raises as `send`."""
+        data = frame(message)
+        async with self._sending:
+            try:
+                sent = socket.send_fds(self.socket, [data], [sock.fileno()])
+                await asyncio.get_running_loop().sock_sendall(self.socket, data[sent:])
+            except OSError as problem:
+                raise ChannelEnded(f"The peer is gone ({problem}).") from None
+
+    async def receive(self) -> Message:
+        """Raises ChannelEnded."""
+        loop = asyncio.get_running_loop()
+        while (message := self._frames.next()) is None:
+            try:
+                data = await loop.sock_recv(self.socket, min(self._frames.wanted, _RECEIVE_BYTES))
+            except OSError as problem:
+                raise ChannelEnded(f"The peer is gone ({problem}).") from None
+            if not data:
+                raise ChannelEnded("The peer hung up.")
+            self._frames.feed(data)
+        return message
+
+
+class _Registry:
+    """The sidecar's connection to the registry: several requests may wait for their answers."""
+
+    def __init__(self, link: _Link) -> None:
+        self._link = link
+        self._ids = count()
+        self._waiting: dict[int, asyncio.Future[Message]] = {}
+
+    async def hear(self) -> NoReturn:
+        """Take answers until the registry hangs up, which raises ChannelEnded."""
+        while True:
+            answer = await self._link.receive()
+            waiting = self._waiting.pop(answer.get("id", -1), None)
+            if waiting is not None and not waiting.done():
+                waiting.set_result(answer)
+
+    async def ask(self, request: Message) -> Message:
+        """Ask, and wait for the answer.
+
+        Raises:
+            ChannelEnded: there is none.
+        """
+        number = next(self._ids)
+        self._waiting[number] = asyncio.get_running_loop().create_future()
+        await self._link.send({**request, "id": number})
+        try:
+            async with asyncio.timeout(SIDECAR_SILENCE_MS / 1000):
+                return await self._waiting[number]
+        except TimeoutError:
+            raise ChannelEnded("The registry is silent.") from None
+        finally:
+            self._waiting.pop(number, None)
+
+    async def tell(self, message: Message) -> None:
+        """Say something that wants no answer."""
+        await self._link.send(message)
+
+
+@dataclass(slots=True)
+class _Seat:
+    """A seat's server, as the sidecar sees it."""
+
+    pid: int
+    link: _Link
+    busy: bool = False
+    asked_at_s: float = field(default_factory=time.monotonic)
+
+    def end(self) -> None:
+        """Kill it. Safe to call twice."""
+        with suppress(ProcessLookupError, ChildProcessError):
+            os.kill(self.pid, signal.SIGKILL)
+            os.waitpid(self.pid, 0)
+        self.link.socket.close()
+
+
+class Sidecar:
+    """Answers this executor's workers until its executor or its query ends, or nobody asks any more."""
+
+    def __init__(self, parameters: Message, registry: socket.socket, listener: socket.socket, executor_fd: int) -> None:
+        self._key = bytes.fromhex(parameters["key"])
+        self._executor: Message = parameters["executor"]
+        self._prefetch_bytes: int = parameters["prefetch_bytes"]
+        self._idle_s: float = parameters["idle_ms"] / 1000
+        self._registry = _Registry(_Link(registry, trusted=True))
+        self._listener = listener
+        self._executor_fd = executor_fd
+        self._share = mmap.mmap(-1, struct.calcsize("Q"))  # shared with the seat servers
+        self._seats: dict[str, _Seat] = {}
+        self._strangers = 0
+        self._asked_at_s = time.monotonic()
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    async def run(self) -> str:
+        """Serve; returns why it is over."""
+        loop = asyncio.get_running_loop()
+        self._over: asyncio.Future[str] = loop.create_future()
+        loop.add_reader(self._executor_fd, self._end, "its executor has ended")
+        loop.add_signal_handler(signal.SIGTERM, self._end, "it was told to end")
+        for lasting in (self._registry.hear(), self._beat(), self._accept(), self._look_for_idle()):
+            self._begin(lasting)
+        try:
+            return await self._over
+        finally:
+            for seat in self._seats.values():
+                seat.end()
+
+    def _end(self, why: str) -> None:
+        if not self._over.done():
+            self._over.set_result(why)
+
+    def _begin(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._ended)
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        if not task.cancelled() and (problem := task.exception()) is not None:
+            if not isinstance(problem, ChannelEnded):
+                log.error("The sidecar has failed.", exc_info=problem)
+            self._end(f"the query has ended: {problem}")
+
+    async def _beat(self) -> None:
+        while True:
+            await self._registry.ask({"op": "heartbeat"})
+            await asyncio.sleep(SIDECAR_HEARTBEAT_MS / 1000)
+
+    async def _look_for_idle(self) -> None:
+        while True:
+            await asyncio.sleep(min(_LOOK_S, self._idle_s))
+            long_ago_s = time.monotonic() - self._idle_s
+            for seat in list(self._seats.values()):
+                if seat.busy:
+                    self._asked_at_s = time.monotonic()
+                elif seat.asked_at_s < long_ago_s:
+                    seat.end()
+            if self._asked_at_s < long_ago_s:
+                self._end("nobody has asked for long")
+
+    # ------------------------------------------------------------------------------------------------------ workers
+
+    async def _accept(self) -> None:
+        loop = asyncio.get_running_loop()
+        while True:
+            client, _ = await loop.sock_accept(self._listener)
+            if peer_is_us(client) and self._strangers < SIDECAR_STRANGERS_MAX:
+                self._begin(self._hear(client))
+            else:
+                client.close()
+
+    async def _hear(self, client: socket.socket) -> None:
+        """One worker, from its greeting to the answer."""
+        link = _Link(client, trusted=False)
+        self._strangers += 1
+        try:
+            try:
+                async with asyncio.timeout(CHANNEL_HANDSHAKE_MS / 1000):
+                    await link.authenticate(self._key)
+                    request = await link.receive()
+            finally:
+                self._strangers -= 1
+            await self._answer(link, request)
+        except (ChannelEnded, KeyRefused, TimeoutError) as problem:
+            log.debug("a worker has gone: %s", problem)
+        finally:
+            client.close()
+
+    async def _answer(self, link: _Link, request: Message) -> None:
+        self._asked_at_s = time.monotonic()
+        ticket = {"scan": request["scan"], "ticket": request["ticket"]}
+        bound = await self._registry.ask({"op": "bind", **ticket, "executor": self._executor})
+        if "refused" in bound:
+            await link.send({"refused": bound["refused"]})
+        elif bound["seat"] is None:
+            await link.send({"nothing": True})
+        elif bound["at_home"] and not (seat := self._seat(bound["seat"], request)).busy:
+            seat.busy = True
+            await self._let_serve(seat, link, bound)
+        else:
+            await link.send({"alone": {"seat": bound["seat"], "ranges": bound["ranges"]}})
+            await self._registry.tell(await link.receive())
+
+    async def _let_serve(self, seat: _Seat, link: _Link, bound: Message) -> None:
+        seat.asked_at_s = time.monotonic()
+        try:
+            await link.send({"serving": {"seat": bound["seat"], "ranges": bound["ranges"]}})
+        except ChannelEnded:
+            seat.busy = False
+            raise
+        try:
+            async with asyncio.timeout(CHANNEL_HANDSHAKE_MS / 1000):
+                await seat.link.hand_over({"ranges": bound["ranges"], "owned": bound["owned"]}, link.socket)
+        except (ChannelEnded, TimeoutError):  # it ends just now, or hangs: its worker hears that
+            seat.end()
+
+    # ------------------------------------------------------------------------------------------------- seat servers
+
+    def _seat(self, name: str, request: Message) -> _Seat:
+        """The seat's server, started if there is none."""
+        if name not in self._seats:
+            self._seats[name] = self._forked(name, request["config"], request["headers"])
+            self._divide()
+            self._begin(self._follow(name, self._seats[name]))
+        return self._seats[name]
+
+    def _divide(self) -> None:
+        """Let each seat hold its share."""
+        struct.pack_into("Q", self._share, 0, self._prefetch_bytes // max(1, len(self._seats)))
+
+    async def _follow(self, name: str, seat: _Seat) -> None:
+        """Take what a seat's server tells until it ends."""
+        try:
+            while True:
+                told = await seat.link.receive()
+                seat.busy = False
+                await self._registry.tell({"op": "served", "seat": name, "by": "server", **told})
+        except ChannelEnded:
+            log.debug("the server of seat %s has ended", name)
+        finally:
+            seat.end()
+            del self._seats[name]
+            self._divide()
+
+    def _forked(self, name: str, config: Mapping[str, str], include_headers: bool) -> _Seat:
+        ours, theirs = socket.socketpair()
+        pid = os.fork()
+        if pid == 0:
+            _become_seat_server(name, theirs, self._share, config, include_headers)
+        theirs.close()
+        return _Seat(pid, _Link(ours, trusted=True))
+
+
+def _become_seat_server(
+    name: str, control: socket.socket, share: mmap.mmap, config: Mapping[str, str], include_headers: bool
+) -> NoReturn:
+    """What a fork does: nothing of the sidecar's goes on in it."""
+    try:
+        gc.freeze()  # nothing of the sidecar's is collected here: that would close descriptors
+        libc = ctypes.CDLL(None)
+        libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+        libc.prctl(_PR_SET_NAME, f"seat {name}"[-15:].encode())
+        signal.set_wakeup_fd(-1)
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+        for descriptor in map(int, os.listdir("/proc/self/fd")):
+            if descriptor > 2 and descriptor != control.fileno():
+                with suppress(OSError):  # the one that listed them
+                    os.close(descriptor)
+        control.setblocking(True)
+        SeatServer(control, lambda: struct.unpack_from("Q", share)[0], config, include_headers).run()
+    except BaseException as problem:  # whatever it is, this process must not become a second sidecar
+        log.info("The server of seat %s ends: %r", name, problem)
+        log.debug("it ends", exc_info=True)
+    finally:
+        os._exit(0)
+
+
+# -------------------------------------------------------------------------------------------------------- the process
+
+
+def main() -> None:
+    """Start as the parameters on standard input say, and tell there whether that worked."""
+    logging.basicConfig(level=logging.WARNING, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+    parent = socket.socket(fileno=os.dup(0))
+    parameters = json.loads(sys.stdin.buffer.readline())
+    if os.fork():
+        os._exit(0)  # the worker that started us waits for this, and is not our parent any more
+    _warm_up()
+    try:
+        sidecar = _started(parameters)
+    except (OSError, KgroupError) as problem:
+        parent.sendall(f"{problem}\n".encode())
+        return
+    nowhere = os.open(os.devnull, os.O_RDWR)
+    os.dup2(nowhere, 0)
+    os.close(nowhere)
+    parent.sendall(b"ready\n")
+    parent.close()
+    why = asyncio.run(sidecar.run())
+    log.info("The sidecar ends: %s.", why)
+    Place(Path(parameters["folder"])).vacate()
+
+
+def _warm_up() -> None:
+    """Let PyArrow do once, for all forks, what it does at its first conversion; it looks for pandas, and shall find none.
+
+    Measured: without pandas a seat's server is 40 MB smaller, and the first one answers half a second sooner.
+    """
+    absent = sys.modules.setdefault("pandas", cast("ModuleType", None))
+    pa.scalar(0)
+    if absent is None:
+        del sys.modules["pandas"]
+
+
+def _started(parameters: Message) -> Sidecar:
+    """A sidecar that listens, and that the registry knows.
+
+    Raises:
+        OSError: the executor has gone, or its folder.
+        KgroupError: the registry cannot be reached.
+    """
+    place, executor = Place(Path(parameters["folder"])), parameters["executor"]
+    executor_fd = os.pidfd_open(executor["pid"])
+    if executor["key"].rpartition(":")[2] != str(started(executor["pid"])):
+        raise ProcessLookupError("the executor has gone")
+    host, port = parameters["registry"]
+    registry = connect((host, port), bytes.fromhex(parameters["key"]))
+    registry.send({"op": "hello", "id": -1, "executor": executor, "sidecar": True})
+    registry.receive(CHANNEL_HANDSHAKE_MS / 1000)
+    _sweep()
+    place.socket.unlink(missing_ok=True)  # of one that was killed
+    listener = socket.socket(socket.AF_UNIX)
+    listener.bind(str(place.socket))
+    listener.listen(SIDECAR_STRANGERS_MAX)
+    listener.setblocking(False)
+    return Sidecar(parameters, registry.socket, listener, executor_fd)
+
+
+def _sweep() -> None:
+    """Remove what sidecars left behind that were killed together with their executors."""
+    prefix = place_prefix()
+    for folder in Path(tempfile.gettempdir()).glob(f"{prefix}*"):
+        pid, _, rest = folder.name.removeprefix(prefix).partition("-")
+        try:
+            alive = str(started(int(pid))) == rest.partition("-")[0]
+        except (OSError, ValueError):
+            alive = False
+        if not alive and folder.lstat().st_uid == os.geteuid():
+            shutil.rmtree(folder, ignore_errors=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,180 @@
+"""A query as sidecars see it: the registry of a driver, executors that are sleeping processes, and their workers."""
+
+import os
+import signal
+import subprocess
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from itertools import count
+from pathlib import Path
+
+import pyarrow as pa
+
+from harness.waiting import wait_for
+from pyspark_kgroup.executor import Place, TicketReads, place_of, read_on, started
+from pyspark_kgroup.options import parse
+from pyspark_kgroup.registry import Registry
+from pyspark_kgroup.seats import Executor, Mode, Scan
+from pyspark_kgroup.worker import Range, SeatRanges
+from spark_kgroup.limits import SIDECAR_IDLE_MS
+
+Rows = list[tuple[int, int, bytes]]
+"""(partition, offset, value), in the order read."""
+
+
+def rows_of(batches: Iterator[pa.RecordBatch] | Sequence[pa.RecordBatch]) -> Rows:
+    return [
+        (partition, offset, value)
+        for batch in batches
+        for partition, offset, value in zip(
+            batch["partition"].to_pylist(), batch["offset"].to_pylist(), batch["value"].to_pylist(), strict=True
+        )
+    ]
+
+
+@contextmanager
+def sleeping_executor(name: str = "1") -> Iterator[Executor]:
+    """A process that stands for an executor's JVM; ended with the context, if it was not before."""
+    jvm = subprocess.Popen(["sleep", "3600"])
+    try:
+        yield Executor(key=f"here:{jvm.pid}:{started(jvm.pid)}", executor_id=name, host="here", pid=jvm.pid)
+    finally:
+        jvm.kill()
+        jvm.wait()
+
+
+class Query:
+    """The driver's part of one query with a few seats: plans batches, and makes the tickets of their tasks.
+
+    Args:
+        owned: seat -> partitions of `topic` it owns.
+    """
+
+    def __init__(
+        self,
+        bootstrap: str,
+        topic: str,
+        owned: Mapping[str, Sequence[int]],
+        *,
+        prefetch_bytes: int = 64 * 1024 * 1024,
+        idle_ms: int = SIDECAR_IDLE_MS,
+        **options: str,
+    ) -> None:
+        checked = parse(
+            {"kafka.bootstrap.servers": bootstrap, "kafka.group.id": "sidecars", "subscribe": topic, **options}
+        )
+        self.topic = topic
+        self.owned = dict(owned)
+        self.registry = Registry(sorted(owned), bind_host="127.0.0.1")
+        self._template = SeatRanges(
+            seat="", ranges=(), consumer_config=checked.consumer_config(), include_headers=checked.include_headers
+        )
+        self._prefetch_bytes = prefetch_bytes
+        self._idle_ms = idle_ms
+        self._batches = count()
+
+    def __enter__(self) -> "Query":
+        self.registry.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.registry.close()
+
+    def plan(self, ranges: Mapping[int, tuple[int, int]], *, batch: str | None = None) -> list[TicketReads]:
+        """The tickets of the next batch, which reads these offsets: partition -> (start, end)."""
+        reads = {
+            seat: [Range(self.topic, p, *ranges[p]) for p in partitions if p in ranges]
+            for seat, partitions in self.owned.items()
+        }
+        reads = {seat: some for seat, some in reads.items() if some}
+        owned = {
+            seat: [(self.topic, p, ranges[p][1]) for p in partitions if p in ranges]
+            for seat, partitions in self.owned.items()
+        }
+        scan = self.registry.plan(batch or f"batch {next(self._batches)}", reads, owned)
+        return [self._ticket(scan, number, reads) for number in range(len(scan.tickets))]
+
+    def _ticket(self, scan: Scan, number: int, reads: Mapping[str, Sequence[Range]]) -> TicketReads:
+        seat = scan.tickets[number]
+        fixed = None if seat is None else replace(self._template, seat=seat, ranges=tuple(reads[seat]))
+        return TicketReads(
+            scan_id=scan.scan_id,
+            ticket=number,
+            mode=scan.mode,
+            reads=fixed if scan.mode is Mode.FIXED else None,
+            template=self._template,
+            stall_timeout_ms=30_000,
+            registry_host="127.0.0.1",
+            registry_port=self.registry.port,
+            key=self.registry.key,
+            prefetch_bytes=self._prefetch_bytes,
+            query="test",
+            idle_ms=self._idle_ms,
+        )
+
+    def run(self, executor: Executor, ranges: Mapping[int, tuple[int, int]]) -> Rows:
+        """All rows of the next batch, one task after the other."""
+        return [row for ticket in self.plan(ranges) for row in rows_of(read_on(executor, ticket))]
+
+    def place(self, executor: Executor) -> Place:
+        return place_of(executor, self.registry.key)
+
+
+def sidecars_of(query: Query, executor: Executor) -> list[int]:
+    """Pids of the query's sidecars on this executor: they know the name of their folder."""
+    socket = str(query.place(executor).socket)
+    with Path("/proc/net/unix").open() as table:
+        inodes = {line.split()[6] for line in table if line.rstrip().endswith(socket) and " 00010000 " in line}
+    return sorted(pid for pid in _pids() if inodes & _sockets(pid) and _parent(pid) not in _listening(inodes))
+
+
+def _listening(inodes: set[str]) -> set[int]:
+    return {pid for pid in _pids() if inodes & _sockets(pid)}
+
+
+def _pids() -> list[int]:
+    return [int(name) for name in os.listdir("/proc") if name.isdigit()]
+
+
+def _sockets(pid: int) -> set[str]:
+    found = set()
+    try:
+        for entry in Path(f"/proc/{pid}/fd").iterdir():
+            target = os.readlink(entry)
+            if target.startswith("socket:["):
+                found.add(target[8:-1])
+    except OSError:
+        pass  # it ends just now
+    return found
+
+
+def _parent(pid: int) -> int:
+    try:
+        return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
+    except OSError:
+        return 0
+
+
+def seat_servers_of(sidecar: int) -> list[int]:
+    try:
+        children = Path(f"/proc/{sidecar}/task/{sidecar}/children").read_text().split()
+    except OSError:
+        return []
+    return [int(pid) for pid in children]
+
+
+def alive(pid: int) -> bool:
+    """Whether the process runs: it is there, and no zombie."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False
+
+
+def await_gone(pids: Sequence[int], timeout_s: float = 30.0) -> None:
+    wait_for(lambda: not any(map(alive, pids)), f"the end of {pids}", timeout_s, every_s=0.01)
+
+
+def kill(pid: int) -> None:
+    os.kill(pid, signal.SIGKILL)
