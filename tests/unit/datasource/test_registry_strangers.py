@@ -1,0 +1,270 @@
+"""Who does not hold the query's key learns nothing from the registry, changes nothing, and disturbs nobody."""
+
+import hashlib
+import hmac
+import json
+import logging
+import os
+import socket
+import struct
+import time
+from collections import deque
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor, wait
+from contextlib import suppress
+from functools import partial
+
+import pytest
+from harness.waiting import wait_for
+
+from pyspark_kgroup import registry as registry_module
+from pyspark_kgroup.channel import Channel, Message, connect, frame, new_key
+from pyspark_kgroup.registry import Registry
+from spark_kgroup.limits import REGISTRY_STRANGERS_MAX
+
+EXECUTOR: Message = {"key": "here/1/1", "executor_id": "1", "host": "here", "pid": 1, "warm": True}
+BIND: Message = {"op": "bind", "id": 1, "scan": 1, "ticket": 0, "executor": EXECUTOR}
+FLOOD = 10_000
+KEY = new_key()
+"""Another query's."""
+
+
+@pytest.fixture
+def registry() -> Iterator[Registry]:
+    registry = Registry(["g-0"])
+    registry.start()
+    registry.plan("0", {"g-0": []}, {})
+    yield registry
+    registry.close()
+
+
+@pytest.fixture
+def sidecar(registry: Registry) -> Iterator[Channel]:
+    channel = connect(("127.0.0.1", registry.port), registry.key)
+    channel.send({"op": "hello", "id": 0, "executor": EXECUTOR, "sidecar": True})
+    assert channel.receive(30) == {"id": 0}
+    yield channel
+    channel.close()
+
+
+def bind(channel: Channel) -> Message:
+    channel.send(BIND)
+    return channel.receive(30)
+
+
+def reset(sock: socket.socket) -> None:
+    """Close without the time of waiting in which the port stays taken."""
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+    sock.close()
+
+
+def all_that_it_says(sock: socket.socket) -> bytes:
+    """Everything until the registry ends the connection."""
+    said = b""
+    sock.settimeout(30)
+    with suppress(ConnectionResetError):
+        while data := sock.recv(65536):
+            said += data
+    return said
+
+
+def greeting(sock: socket.socket) -> bytes:
+    """The registry's nonce."""
+    count = int.from_bytes(sock.recv(4, socket.MSG_WAITALL), "big")
+    return bytes.fromhex(json.loads(sock.recv(count, socket.MSG_WAITALL))["nonce"])
+
+
+def proof(key: bytes, nonce: bytes) -> bytes:
+    """A client's answer to the registry's nonce, by hand."""
+    ours = bytes(32)
+    return frame({"nonce": ours.hex(), "mac": hmac.new(key, b"client" + nonce + ours, hashlib.sha256).hexdigest()})
+
+
+STRANGERS: dict[str, Callable[[bytes], bytes]] = {
+    "a wrong key": lambda nonce: proof(KEY, nonce),
+    "a request without a handshake": lambda _: frame(BIND),
+    "a wrong key and a request at once": lambda nonce: proof(KEY, nonce) + frame(BIND),
+    "HTTP": lambda _: b"GET / HTTP/1.1\r\nHost: driver\r\n\r\n",
+    "TLS": lambda _: bytes.fromhex("1603010200010001fc0303") + os.urandom(500),
+    "random bytes": lambda _: b"\xff" + os.urandom(100_000),
+    "a huge length": lambda _: b"\xff\xff\xff\xff{",
+    "a length just above the bound": lambda _: struct.pack(">I", 513),
+    "an empty frame": lambda _: bytes(4),
+    "deep JSON": lambda _: struct.pack(">I", 512) + b"[" * 512,
+    "no object": lambda _: struct.pack(">I", 2) + b"[]",
+    "its own nonce": lambda nonce: frame({"nonce": nonce.hex(), "mac": nonce.hex()}),
+}
+
+
+@pytest.mark.parametrize("said", STRANGERS)
+def test_a_stranger_learns_a_nonce_and_changes_nothing(registry: Registry, sidecar: Channel, said: str) -> None:
+    bind(sidecar)
+    leases = registry.leases()
+    with socket.create_connection(("127.0.0.1", registry.port)) as stranger:
+        nonce = greeting(stranger)
+        assert len(nonce) == 32
+        stranger.sendall(STRANGERS[said](nonce))
+        assert all_that_it_says(stranger) == b""
+    wait_for(lambda: registry.counts().refused == 1, "the refusal")
+    assert registry.leases() == leases
+    assert registry.counts().accepted == 1
+    assert bind(sidecar)["seat"] == "g-0"
+
+
+def test_the_hand_made_proof_is_right(registry: Registry) -> None:
+    """Or the tests beside it would prove nothing."""
+    with socket.create_connection(("127.0.0.1", registry.port)) as peer:
+        peer.sendall(proof(registry.key, greeting(peer)))
+        assert len(greeting_of_mac(peer)) == 32
+        wait_for(lambda: registry.counts().accepted == 1, "trust")
+
+
+def greeting_of_mac(sock: socket.socket) -> bytes:
+    count = int.from_bytes(sock.recv(4, socket.MSG_WAITALL), "big")
+    return bytes.fromhex(json.loads(sock.recv(count, socket.MSG_WAITALL))["mac"])
+
+
+def test_a_recorded_handshake_is_worth_nothing(registry: Registry) -> None:
+    with socket.create_connection(("127.0.0.1", registry.port)) as honest:
+        recorded = proof(registry.key, greeting(honest)) + frame(BIND)
+        honest.sendall(recorded)
+        greeting_of_mac(honest)
+    with socket.create_connection(("127.0.0.1", registry.port)) as stranger:
+        greeting(stranger)
+        stranger.sendall(recorded)
+        assert all_that_it_says(stranger) == b""
+    assert registry.counts().accepted == 1
+
+
+HALVES = {"nothing": b"", "half a length": bytes(2), "half a frame": struct.pack(">I", 100) + b'{"nonce":'}
+
+
+@pytest.mark.parametrize("said", HALVES)
+def test_half_open_connections_end_in_time(
+    registry: Registry, sidecar: Channel, said: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(registry_module, "CHANNEL_HANDSHAKE_MS", 100)
+    with socket.create_connection(("127.0.0.1", registry.port)) as stranger:
+        greeting(stranger)
+        stranger.sendall(HALVES[said])
+        assert all_that_it_says(stranger) == b""
+    assert bind(sidecar)["seat"] == "g-0"
+
+
+def test_a_stranger_that_only_half_closes_ends_at_once(registry: Registry) -> None:
+    with socket.create_connection(("127.0.0.1", registry.port)) as stranger:
+        greeting(stranger)
+        stranger.shutdown(socket.SHUT_WR)
+        assert all_that_it_says(stranger) == b""
+
+
+def test_the_oldest_of_too_many_strangers_is_dropped(registry: Registry) -> None:
+    address = ("127.0.0.1", registry.port)
+    strangers = [socket.create_connection(address) for _ in range(REGISTRY_STRANGERS_MAX + 10)]
+    for oldest in strangers[:10]:
+        greeting(oldest)
+        assert all_that_it_says(oldest) == b""
+    strangers[10].settimeout(0.05)
+    greeting(strangers[10])
+    with pytest.raises(TimeoutError):
+        strangers[10].recv(1)
+    for stranger in strangers:
+        stranger.close()
+
+
+def test_more_executors_than_there_may_be_are_turned_away(
+    registry: Registry, sidecar: Channel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(registry_module, "REGISTRY_CONNECTIONS_MAX", 1)
+    with socket.create_connection(("127.0.0.1", registry.port)) as second:
+        second.sendall(proof(registry.key, greeting(second)))
+        assert all_that_it_says(second) == b""
+    assert bind(sidecar)["seat"] == "g-0"
+
+
+def test_a_peer_that_never_reads_is_heard_no_more_and_ends(
+    registry: Registry, sidecar: Channel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What it asks stays in the kernels' buffers and its own; others are served."""
+    monkeypatch.setattr(registry_module, "CHANNEL_SEND_MS", 500)
+    deaf = connect(("127.0.0.1", registry.port), registry.key)
+    deaf.socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+    requests = frame({**BIND, "id": "x" * 100_000})
+    asked = 0
+    with suppress(OSError):  # the registry ended it
+        while True:
+            asked += deaf.socket.send(requests)
+    print(f"{asked / 1024:.0f} KiB were taken")
+    assert asked < 64 * 1024 * 1024
+    deaf.close()
+    assert bind(sidecar)["seat"] == "g-0"
+
+
+def flood(address: tuple[str, int], count: int, greet: bytes) -> None:
+    """Connections as fast as they can be made: a third each reset at once, with garbage before, or held half open."""
+    held: deque[socket.socket] = deque()
+    for n in range(count):
+        stranger = socket.create_connection(address, 30)
+        if n % 3 == 0:
+            held.append(stranger)
+            if len(held) <= 300:
+                continue
+            stranger = held.popleft()
+        elif n % 3 == 1:
+            with suppress(OSError):  # dropped already
+                stranger.sendall(greet)
+        reset(stranger)
+    for stranger in held:
+        reset(stranger)
+
+
+def test_a_flood_of_connections_disturbs_nobody(
+    registry: Registry, sidecar: Channel, caplog: pytest.LogCaptureFixture
+) -> None:
+    """10,000 connections as fast as they can be made: a sidecar binds on, and newcomers with the key get in."""
+    caplog.set_level(logging.DEBUG)
+    address = ("127.0.0.1", registry.port)
+    binds = newcomers = 0
+    slowest_s = 0.0
+    begun_s = time.monotonic()
+    with ThreadPoolExecutor(2) as beside:
+        floods = [beside.submit(flood, address, FLOOD // 2, greet) for greet in (b"\xff" * 100, proof(KEY, bytes(32)))]
+        while wait(floods, timeout=0.002).not_done:
+            asked_s = time.monotonic()
+            assert bind(sidecar)["seat"] == "g-0"
+            slowest_s = max(slowest_s, time.monotonic() - asked_s)
+            binds += 1
+            if binds % 10 == 0:
+                newcomer = connect(address, registry.key)
+                assert bind(newcomer)["seat"] == "g-0"
+                newcomer.close()
+                newcomers += 1
+        for over in floods:
+            over.result()
+    took_s = time.monotonic() - begun_s
+    print(
+        f"{FLOOD} connections in {took_s:.1f} s; {binds} binds, at most {slowest_s * 1000:.0f} ms; {newcomers} joined"
+    )
+    assert binds >= 100
+    assert newcomers >= 5
+    wait_for(lambda: registry.counts().refused == FLOOD, "the count of all of them")
+    assert registry.counts().accepted == newcomers + 1
+    told = [record.getMessage() for record in caplog.records if record.levelno >= logging.WARNING]
+    assert 1 <= len(told) <= 1 + took_s / 60
+    assert "did not show" in told[0]
+    assert registry.key.hex() not in caplog.text
+
+
+def test_refusals_are_told_at_most_once_in_a_while_with_their_number(
+    registry: Registry, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(registry_module, "REGISTRY_REFUSALS_LOGGED_MS", 1_500)
+
+    def told() -> list[int]:
+        return [int(record.getMessage().split()[0]) for record in caplog.records]
+
+    for expected in (7, 14):
+        for _ in range(7):
+            socket.create_connection(("127.0.0.1", registry.port)).close()
+        wait_for(partial(lambda count: sum(told()) == count, expected), "all of them to be told")
+    assert len(told()) <= 4
