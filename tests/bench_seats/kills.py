@@ -10,12 +10,11 @@ from pathlib import Path
 from threading import Event
 from typing import Self
 
-from spark_cluster import StandaloneCluster
-
 from bench_seats.executors import Executor
 from bench_seats.placement import Kill, settled_at
-from bench_seats.session import WORKERS_PATH, Session
+from bench_seats.session import CONF, WORKERS_PATH, Session
 from spark_kgroup.testing import ApacheKafka
+from spark_kgroup.testing.spark_cluster import SparkCluster
 
 EXECUTORS = 3
 FURTHER_BATCHES = 3
@@ -53,7 +52,7 @@ class NewHosts:
 
     def __init__(self, folder: Path) -> None:
         folder.mkdir()
-        self._cluster = StandaloneCluster(folder, environment={"PYTHONPATH": WORKERS_PATH})
+        self._cluster = SparkCluster(folder, CONF, environment={"PYTHONPATH": WORKERS_PATH})
         self._addresses = (f"127.0.{third}.{fourth}" for third in range(1, 255) for fourth in range(1, 255))
         self._stack = ExitStack()
 

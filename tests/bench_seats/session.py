@@ -13,11 +13,11 @@ from threading import Event
 from typing import Any, Self, TypeVar
 
 from bench.workload import Paced
-from spark_cluster import SPARK_HOME, spark_environment
 
 from bench_seats.driver import Settings
 from bench_seats.executors import Executor, executors_of
 from bench_seats.placement import Batch
+from spark_kgroup.testing.spark_cluster import spark_environment, spark_home
 from spark_kgroup.testing.watchdog import ProcessGuard
 
 T = TypeVar("T")
@@ -29,6 +29,8 @@ TIMEOUT_S = 180.0
 """For a session to start, and for executors to come back. Measured: 15 s, on a machine that others keep busy 60 s."""
 
 POLL_S = 0.1
+
+CONF = Path(__file__).parents[2] / "conf"
 
 WORKERS_PATH = str(Path(__file__).parents[1])
 """PYTHONPATH of Spark's workers: what runs there is in this package."""
@@ -93,11 +95,11 @@ class Session:
         """Spark's home is copied as links: local-cluster works in it, and what is killed cannot clean up."""
         home = self._folder / "spark"
         home.mkdir()
-        for part in SPARK_HOME.iterdir():
+        for part in spark_home().iterdir():
             (home / part.name).symlink_to(part)
         (home / "work").unlink(missing_ok=True)
         own = {"SPARK_HOME": str(home), "PYTHONPATH": WORKERS_PATH}
-        return {**os.environ, **spark_environment(self._folder), **own}
+        return {**os.environ, **spark_environment(self._folder, CONF), **own}
 
     def __exit__(self, *_: object) -> None:
         self._stack.close()
