@@ -7,6 +7,7 @@ PYTHON ?= python3
 SPARK  ?= 4.3.0
 MINUTES ?= 10
 BATCHES ?= 10000
+KILLS ?= 10
 
 VENV       := .venv
 BIN        := $(VENV)/bin
@@ -14,7 +15,7 @@ SPARK_VENV := .venv-spark-$(SPARK)
 WHEEL_DIR  := .build/wheel
 SOURCES    := $(shell find spark_kgroup datasource -name '*.py' -o -name 'py.typed')
 
-.PHONY: help setup lint format test test-unit test-kafka test-spark chaos soak bench wheel demo clean
+.PHONY: help setup lint format test test-unit test-kafka test-spark chaos soak bench bench-seats wheel demo clean
 
 help:  ## show the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -58,6 +59,9 @@ chaos: $(SPARK_VENV)/.installed  ## random faults for MINUTES=10, then a verdict
 
 bench: $(SPARK_VENV)/.installed  ## the built-in Kafka source and ours, in turn on the same topics (BENCH="--quick")
 	$(IN_TESTS) -m bench $(BENCH)
+
+bench-seats: $(SPARK_VENV)/.installed  ## who reads what when executors die; KILLS=10 of each (BENCH="--only undisturbed")
+	$(IN_TESTS) -m bench_seats --kills $(KILLS) $(BENCH)
 
 soak: $(SPARK_VENV)/.installed  ## BATCHES=10000 tiny batches: does anything leak?
 	$(IN_TESTS) -m soak --batches $(BATCHES)

@@ -295,18 +295,19 @@ def _lag_words(lag: int | None) -> str:
 
 
 @contextmanager
-def spark_session(folder: Path) -> Iterator[SparkSession]:
-    """The session there is (spark-submit, a notebook), or one of two cores that ends with us.
+def spark_session(folder: Path, master: str = "local[2]") -> Iterator[SparkSession]:
+    """The session there is (spark-submit, a notebook), or one that ends with us.
 
     Args:
         folder: where our own session writes all its files.
+        master: Spark's, of our own session.
     """
     theirs = SparkSession.getActiveSession()
     if theirs is not None or os.environ.keys() & {"PYSPARK_GATEWAY_PORT", "SPARK_REMOTE"}:
         yield theirs or SparkSession.builder.getOrCreate()
         return
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
-    conf = SparkConf().setMaster("local[2]").setAppName("flights")
+    conf = SparkConf().setMaster(master).setAppName("flights")
     conf.set("spark.driver.host", "127.0.0.1").set("spark.driver.bindAddress", "127.0.0.1")
     conf.set("spark.sql.shuffle.partitions", "2").set("spark.ui.enabled", "false")
     conf.set("spark.sql.warehouse.dir", str(folder / "warehouse")).set("spark.local.dir", str(folder))

@@ -1,0 +1,111 @@
+"""A Spark standalone cluster whose executors are the members of a consumer group, and who of them serves which seat.
+
+Starts one master and some workers on this machine, with the files of `conf/`, runs the stream of `flights.py` on them,
+and prints which executor serves which seat. Without `--bootstrap-server` it starts a Kafka, too. Nothing of it is left
+afterwards, nor after Ctrl-C.
+
+On a cluster of yours: install the wheel for the Python of every worker and of the driver, and submit `flights.py`.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import tempfile
+import time
+from collections.abc import Mapping
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Annotated, Any
+
+import flights
+import typer
+from pyspark.sql.streaming import StreamingQuery
+from rich import box
+from rich.table import Table
+from terminal import as_program, console, step
+
+from spark_kgroup.testing import ApacheKafka
+from spark_kgroup.testing.kafka_jars import KAFKA_VERSION, kafka_jars
+from spark_kgroup.testing.spark_cluster import SparkCluster, spark_environment
+
+CONF = Path(__file__).parents[1] / "conf"
+TOPIC = "flights"
+
+app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
+
+
+@app.command(
+    epilog="Examples:\n\npython examples/standalone.py --rows 50000\n\n"
+    "python examples/standalone.py --bootstrap-server 127.0.0.1:9092 --workers 3 --seats 6"
+)
+def main(
+    bootstrap_server: Annotated[
+        str | None, typer.Option(metavar="HOST:PORT", help="A Kafka broker; else one is started.")
+    ] = None,
+    group: Annotated[str, typer.Option(help="The consumer group.")] = "flights",
+    workers: Annotated[int, typer.Option(min=1, max=100, help="Each has an address and one executor.")] = 2,
+    seats: Annotated[int, typer.Option(min=1, help="Static members of the group.")] = 4,
+    rows: Annotated[int, typer.Option(min=1, max=flights.ALL_ROWS, help="How many flights.")] = flights.ALL_ROWS,
+) -> None:
+    """Stream New York's flights of 2013 on a Spark cluster of its own, and show which executor serves which seat."""
+    began = time.monotonic()
+    with as_program(), ExitStack() as things:
+        folder = Path(things.enter_context(tempfile.TemporaryDirectory(prefix="kgroup-", ignore_cleanup_errors=True)))
+        try:
+            bootstrap = bootstrap_server or _kafka(things)
+            cluster = _cluster(things, folder, workers)
+            options = flights.kgroup_options(bootstrap, TOPIC, group, seats, flights.ROWS_PER_BATCH)
+            _run(things, folder, cluster, options, rows)
+        finally:
+            console.print("Stopping what was started")
+    console.print(f"Done: {time.monotonic() - began:.0f} s in all; nothing of it is left.")
+
+
+def _kafka(things: ExitStack) -> str:
+    kafka_jars()  # shows its own progress the first time
+    with step(f"Starting Apache Kafka {KAFKA_VERSION}"):
+        return things.enter_context(ApacheKafka()).bootstrap_servers
+
+
+def _cluster(things: ExitStack, folder: Path, workers: int) -> SparkCluster:
+    with step(f"Starting a Spark master and {workers} workers"):
+        cluster = things.enter_context(SparkCluster(folder, CONF))
+        cluster.start_workers(*(f"127.0.0.{number}" for number in range(2, workers + 2)))
+    return cluster
+
+
+def _run(things: ExitStack, folder: Path, cluster: SparkCluster, options: Mapping[str, str], rows: int) -> None:
+    """The stream up to its end; what it starts is ended by `things`."""
+    client = flights.client_config(options["kafka.bootstrap.servers"])
+    with step("Reading the file"):
+        table = flights.read_flights(rows)
+    flights.publish(table, client, TOPIC)
+    with step(f"Starting Spark's driver on {cluster.master_url}"):
+        os.environ.update(spark_environment(folder, CONF))
+        spark = things.enter_context(flights.spark_session(folder, cluster.master_url))
+    query = things.enter_context(flights.running_query(spark, options, f"{folder}/checkpoint"))
+    lag = things.enter_context(flights.Lag(client, TOPIC, options["kafka.group.id"]))
+    flights.await_drained(query, len(table), lag)
+    flights.show_comparison(flights.delays_in(spark.table(flights.DELAYS)), flights.delays_by_pandas(table))
+    console.print(_seats_table(_seats(query)))
+
+
+def _seats(query: StreamingQuery) -> Mapping[str, Any]:
+    """Seat -> its executor, as the stream reports it in Spark's own progress."""
+    progress = query.lastProgress
+    assert progress is not None
+    return json.loads(progress.sources[0].latestOffset)["seats"]
+
+
+def _seats_table(seats: Mapping[str, Any]) -> Table:
+    table = Table(box=box.SIMPLE_HEAD, title="Which executor serves which seat", title_justify="left")
+    for heading in ("seat", "executor", "host", "since", "warm"):
+        table.add_column(heading, no_wrap=True)
+    for seat, lease in sorted(seats.items()):
+        table.add_row(seat, *(str(lease[name]) for name in ("executor", "host", "since", "warm")))
+    return table
+
+
+if __name__ == "__main__":
+    app()
