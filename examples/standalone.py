@@ -30,7 +30,6 @@ from spark_kgroup.testing.kafka_jars import KAFKA_VERSION, kafka_jars
 from spark_kgroup.testing.spark_cluster import SparkCluster, spark_environment
 
 CONF = Path(__file__).parents[1] / "conf"
-TOPIC = "flights"
 
 app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
 
@@ -43,10 +42,12 @@ def main(
     bootstrap_server: Annotated[
         str | None, typer.Option(metavar="HOST:PORT", help="A Kafka broker; else one is started.")
     ] = None,
+    topic: Annotated[str, typer.Option(help="Created if it does not exist; else it must hold these rows.")] = "flights",
     group: Annotated[str, typer.Option(help="The consumer group.")] = "flights",
     workers: Annotated[int, typer.Option(min=1, max=100, help="Each has an address and one executor.")] = 2,
     seats: Annotated[int, typer.Option(min=1, help="Static members of the group.")] = 4,
     rows: Annotated[int, typer.Option(min=1, max=flights.ALL_ROWS, help="How many flights.")] = flights.ALL_ROWS,
+    rows_per_batch: Annotated[int, typer.Option(min=1, help="Most rows in a micro-batch.")] = flights.ROWS_PER_BATCH,
 ) -> None:
     """Stream New York's flights of 2013 on a Spark cluster of its own, and show which executor serves which seat."""
     began = time.monotonic()
@@ -55,7 +56,7 @@ def main(
         try:
             bootstrap = bootstrap_server or _kafka(things)
             cluster = _cluster(things, folder, workers)
-            options = flights.kgroup_options(bootstrap, TOPIC, group, seats, flights.ROWS_PER_BATCH)
+            options = flights.kgroup_options(bootstrap, topic, group, seats, rows_per_batch)
             _run(things, folder, cluster, options, rows)
         finally:
             console.print("Stopping what was started")
@@ -77,15 +78,15 @@ def _cluster(things: ExitStack, folder: Path, workers: int) -> SparkCluster:
 
 def _run(things: ExitStack, folder: Path, cluster: SparkCluster, options: Mapping[str, str], rows: int) -> None:
     """The stream up to its end; what it starts is ended by `things`."""
-    client = flights.client_config(options["kafka.bootstrap.servers"])
+    client, topic = flights.client_config(options["kafka.bootstrap.servers"]), options["subscribe"]
     with step("Reading the file"):
         table = flights.read_flights(rows)
-    flights.publish(table, client, TOPIC)
+    flights.publish(table, client, topic)
     with step(f"Starting Spark's driver on {cluster.master_url}"):
         os.environ.update(spark_environment(folder, CONF))
         spark = things.enter_context(flights.spark_session(folder, cluster.master_url))
     query = things.enter_context(flights.running_query(spark, options, f"{folder}/checkpoint"))
-    lag = things.enter_context(flights.Lag(client, TOPIC, options["kafka.group.id"]))
+    lag = things.enter_context(flights.Lag(client, topic, options["kafka.group.id"]))
     flights.await_drained(query, len(table), lag)
     flights.show_comparison(flights.delays_in(spark.table(flights.DELAYS)), flights.delays_by_pandas(table))
     console.print(_seats_table(_seats(query)))
