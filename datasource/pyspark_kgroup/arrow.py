@@ -85,7 +85,7 @@ def record_batch(records: Sequence[Message], include_headers: bool, topic: str |
     times = array("q", list(chain.from_iterable(map(Message.timestamp, records))))  # kind, milliseconds, kind, ...
     columns = [
         _keys(records),
-        pa.array(list(map(Message.value, records)), pa.binary()),
+        _binaries(list(map(Message.value, records))),
         pa.repeat(topic, len(records)) if topic else pa.array(list(map(Message.topic, records)), pa.string()),
         _integers(array("i", cast("list[int]", list(map(Message.partition, records)))), pa.int32()),
         _integers(array("q", cast("list[int]", list(map(Message.offset, records)))), pa.int64()),
@@ -166,7 +166,18 @@ def _lengths(column: pa.Array) -> pa.Array:
 def _keys(records: Sequence[Message]) -> pa.Array:
     keys = list(map(Message.key, records))
     nothing = keys.count(None) == len(keys)  # in most topics all records have keys, or none
-    return pa.nulls(len(keys), pa.binary()) if nothing else pa.array(keys, pa.binary())
+    return pa.nulls(len(keys), pa.binary()) if nothing else _binaries(keys)
+
+
+def _binaries(values: list[bytes | None]) -> pa.Array:
+    """`values` end to end in one buffer (a quarter of the time of `pa.array`, which looks at each); null for None."""
+    try:
+        joined = b"".join(cast("list[bytes]", values))
+    except TypeError:  # None among them
+        return pa.array(values, pa.binary())
+    # 2 GiB is far: librdkafka holds no more than queued.max.messages.kbytes and one answer of each broker.
+    ends = pc.cumulative_sum_checked(_integers(array("i", [0, *map(len, cast("list[bytes]", values))]), pa.int32()))
+    return pa.Array.from_buffers(pa.binary(), len(values), [None, ends.buffers()[1], pa.py_buffer(joined)])
 
 
 def _integers(numbers: array[int], kind: pa.DataType) -> pa.Array:
