@@ -9,10 +9,11 @@ import random
 import signal
 import tempfile
 import time
+from collections.abc import Sequence
 from contextlib import ExitStack
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 from uuid import uuid4
 
 import typer
@@ -84,8 +85,10 @@ class Bench:
         folder = self._folder / f"undisturbed-{setup.cores}-{setup.maps}"
         master = f"local-cluster[{EXECUTORS},{setup.cores},1024]"
         settings = self._settings(OURS, master, What.undisturbed, cores=setup.cores, maps=setup.maps)
-        with console.status(f"Undisturbed, {setup}: {batches} batches"), Session(settings, folder) as session:
-            served = self.undisturbed[setup] = follow(session, batches)
+        with console.status(f"Undisturbed, {setup}: starting Spark") as status, Session(settings, folder) as session:
+            served = self.undisturbed[setup] = follow(
+                session, batches, lambda ran: status.update(f"Undisturbed, {setup}: {ran} batches of {batches} ran")
+            )
         console.print(f"Undisturbed, {setup}: {served.home_share:.1%} at home, {served.ready_share:.1%} ready")
 
     def _settings(self, source: str, master: str, what: What, *, cores: int = 1, **more: bool) -> Settings:
@@ -133,7 +136,7 @@ def main(
             console.print(
                 f"{PARTITIONS} partitions, {EXECUTORS} executors, {RECORDS_A_SECOND:,} records/s; --seed {seed}"
             )
-            _measure(bench, [source] if source else list(Source), only, kills, batches)
+            _measure(bench, [source.value] if source else SOURCES, only, kills, batches)
     except KeyboardInterrupt:
         console.print("Stopped.")
         raise typer.Exit(130) from None
@@ -173,12 +176,12 @@ def _start(things: ExitStack, seed: int) -> Bench:
     return Bench(kafka, folder, jars, port.ports[0], seed)
 
 
-def _measure(bench: Bench, sources: list[Any], only: What | None, kills: int, batches: int) -> None:
+def _measure(bench: Bench, sources: Sequence[str], only: What | None, kills: int, batches: int) -> None:
     if only in (None, What.kills):
         for replaced in REPLACED:
             for source in sources:
-                bench.kill(Killed(replaced, str(source)), kills)
-    if only in (None, What.undisturbed):
+                bench.kill(Killed(replaced, source), kills)
+    if only in (None, What.undisturbed) and OURS in sources:
         for cores in (1, 2):
             for maps in (False, True):
                 bench.follow(Setup(cores, maps), batches)

@@ -1,6 +1,6 @@
 """Batches that nothing disturbs: how often a seat is served by its own server, and how much was there when asked."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import median
 from typing import Any
@@ -54,12 +54,17 @@ def _reads(batch: Mapping[str, Any]) -> Mapping[str, int]:
     return reported.get("reads", {})
 
 
-def follow(session: Session, batches: int) -> Served:
-    """Let so many batches run, after some to warm up."""
+def follow(session: Session, batches: int, show: Callable[[int], None]) -> Served:
+    """Let so many batches run, after some to warm up.
+
+    Args:
+        show: told how many have run.
+    """
     needed = WARM_UP_BATCHES + batches + 1
 
     def ran() -> list[Mapping[str, Any]]:
         busy = [batch for batch in session.progress if batch["numInputRows"]]
+        show(len(busy))
         return busy if len(busy) >= needed else []
 
     return served(session.await_(ran, f"{batches} batches", 180 + 10 * batches)[WARM_UP_BATCHES:needed])
