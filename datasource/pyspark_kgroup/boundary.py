@@ -19,7 +19,7 @@ from pyspark_kgroup.plan import Ranges, limited
 from pyspark_kgroup.starting_offsets import EARLIEST, LATEST
 from spark_kgroup.errors import GroupUnsettled, KgroupError, OptionError
 from spark_kgroup.limits import HANDOVER_WAIT_MS, ORPHAN_CHECK_INTERVAL_MS, SETTLE_TIMEOUT_MS
-from spark_kgroup.model import DescribedGroup, MemberIdentity, TopicPartition
+from spark_kgroup.model import DescribedGroup, DescribedMember, ErrorCode, MemberIdentity, TopicPartition
 from spark_kgroup.runtime.group import GroupView, SeatView
 from spark_kgroup.runtime.session import monotonic_ms
 from spark_kgroup.runtime.thread import GroupRuntime
@@ -46,6 +46,8 @@ class Boundary:
         self._ledger = Ledger()
         self.logs = Logs(runtime, options)
         self._settled_once = False
+        self._outlived: int | None = None
+        self._not_let_go: set[str] = set()
         self._unheard_since_ms: int | None = None
         self._checked_rejoins = 0
         self._orphans_checked_at_ms = 0
@@ -62,9 +64,9 @@ class Boundary:
         """
         self._look(start)
         view = self._hand_over(start, self._runtime.view())
-        if not self._settled_once or (self.logs.frozen and not view.settled):
+        if not self._settled_once or (self.logs.frozen and not self._rests(view)):
             view = self._settle(start, view)
-            if start.fresh and not view.settled:
+            if start.fresh and not self._rests(view):
                 return start
         view = self._look_for_orphans(start, view)
         self._look(start, {tp for seat in view.seats for tp in seat.tenures})
@@ -218,20 +220,18 @@ class Boundary:
         return frozenset(behind) - acknowledged
 
     def _settle(self, start: Checkpoint, view: GroupView) -> GroupView:
-        """Wait until every seat is in the group and at rest.
+        """Wait until every seat is in the group and at rest, and no seat of an earlier run is left.
 
         The first batch shall start with all there is, and AvailableNow must not take what is on its way for nothing.
         """
         deadline_ms = monotonic_ms() + SETTLE_TIMEOUT_MS
-        while not view.settled and (left_ms := deadline_ms - monotonic_ms()) > 0:
-            # What could not be given up just now is tried again after a while, not at once.
-            view = self._runtime.wait_until(_moved_on_from(view), min(left_ms, HANDOVER_WAIT_MS))
+        while not (done := self._without_old_seats(start, view)) and (left_ms := deadline_ms - monotonic_ms()) > 0:
+            # What could not be given up, or made to leave, just now is tried again after a while, not at once.
+            view = self._runtime.wait_until(self._moved_on_from(view), min(left_ms, HANDOVER_WAIT_MS))
             view = self._hand_over(start, view)
-        if view.settled and not self._settled_once:
-            self._warn_of_old_seats()
-        self._settled_once = self._settled_once or view.settled
-        if not view.settled:
-            waiting = ", ".join(seat.instance_id for seat in view.seats if not seat.settled)
+        self._settled_once = self._settled_once or done
+        if not done:
+            waiting = ", ".join(seat.instance_id for seat in view.seats if not self._is_at_rest(seat))
             told = (
                 f"Group {self._options.group_id!r} did not come to rest within {SETTLE_TIMEOUT_MS // 1000} s; still "
                 f"waiting for: {waiting}. Another member may be holding the rebalance up (a Java consumer rejoins only "
@@ -240,13 +240,47 @@ class Boundary:
             self._put_off(told)
         return view
 
-    def _warn_of_old_seats(self) -> None:
-        old = [name for name in self._strangers(self._runtime.describe()) if self._is_old_seat(name)]
-        if old:
+    def _is_at_rest(self, seat: SeatView) -> bool:
+        return seat.settled and seat.identity.generation != self._outlived
+
+    def _rests(self, view: GroupView) -> bool:
+        """Whether all seats are settled, in a generation without those that were made to leave."""
+        return view.settled and all(map(self._is_at_rest, view.seats))
+
+    def _moved_on_from(self, seen: GroupView) -> Callable[[GroupView], bool]:
+        """Whether the group is at rest, or asks for something, in another state than `seen`."""
+        return lambda view: view != seen and (self._rests(view) or _asks(view))
+
+    def _without_old_seats(self, start: Checkpoint, view: GroupView) -> bool:
+        """Whether the group is at rest without seats of an earlier run with more `members`, which are made to leave.
+
+        Nobody serves them (KIP-345, scale down): their partitions would wait for the session timeout, and so would
+        every rebalance. What is durable of their partitions is committed BEFORE they leave, by a seat that we serve. A
+        group that rebalances waits for them, and so do ours, who cannot commit: then they leave without, as if their
+        session were over.
+        """
+        if self._settled_once:
+            return self._rests(view)
+        group = self._runtime.describe()
+        old = [member for member in self._strangers(group, view) if self._is_old_seat(member)]
+        if not old:
+            return self._rests(view)
+        if group.state == "Stable":
+            held = {tp for member in old for tp in member.assignment | member.claimed}
+            if not view.settled or self._commit_remembered(start, view.seats[0], held):
+                return False  # soon we can
+        log.info("seats of an earlier run leave: %s", ", ".join(str(member.instance_id) for member in old))
+        refused = self._runtime.remove_members(old, "the query was started again with fewer members")
+        if view.settled and len(refused) < len(old):
+            self._outlived = view.seats[0].identity.generation
+        self._not_let_go |= refused.keys()
+        if refused:
+            errors = ", ".join(f"{name}: {ErrorCode.name_of(code)}" for name, code in sorted(refused.items()))
             self._put_off(
-                f"Seats {', '.join(old)} of an earlier run with more `members` still hold partitions, until their "
-                "session times out (kafka.session.timeout.ms)."
+                f"The coordinator does not let seats of an earlier run with more `members` leave ({errors}): they hold "
+                "partitions until their session times out (kafka.session.timeout.ms)."
             )
+        return False
 
     def _put_off(self, told: str) -> None:
         """No next offset at this trigger; AvailableNow has no other one, and would end as if all was read."""
@@ -277,7 +311,7 @@ class Boundary:
         if not arrived:
             return True
         committed = self._runtime.committed(arrived)
-        explicit = start.fresh and self._starts_where_told()
+        explicit = start.fresh and self._starts_where_told(view)
         starts = {
             tp: adopted_start(
                 tp,
@@ -338,11 +372,12 @@ class Boundary:
             self._put_off(f"Group {self._options.group_id!r} did not acknowledge where to start with {names}.")
         return not unheard
 
-    def _starts_where_told(self) -> bool:
+    def _starts_where_told(self, view: GroupView) -> bool:
         """Whether an explicit `startingOffsets` wins over committed offsets: not if others work in the group."""
         if self._options.starting_offsets.committed:
             return False
-        others = [name for name in self._strangers(self._runtime.describe()) if not self._is_old_seat(name)]
+        strangers = self._strangers(self._runtime.describe(), view)
+        others = sorted(m.instance_id or m.member_id for m in strangers if not self._is_old_seat(m))
         if others:
             log.warning(
                 "startingOffsets=%s is ignored: group %r has members of other applications (%s), so their committed "
@@ -353,14 +388,15 @@ class Boundary:
             )
         return not others
 
-    def _strangers(self, group: DescribedGroup) -> list[str]:
-        ours = set(self._options.instance_ids)
-        return sorted(m.instance_id or m.member_id for m in group.members if m.instance_id not in ours)
+    def _strangers(self, group: DescribedGroup, view: GroupView) -> list[DescribedMember]:
+        ours = {seat.instance_id for seat in view.seats} | self._not_let_go
+        return [member for member in group.members if member.instance_id not in ours]
 
-    def _is_old_seat(self, name: str) -> bool:
-        """Whether this is a seat of an earlier run of this query with more `members`."""
-        prefix, _, number = name.rpartition("-")
-        return prefix == self._options.instance_id_prefix and number.isdecimal()
+    def _is_old_seat(self, stranger: DescribedMember) -> bool:
+        """Whether this is a seat of an earlier run of this query with more `members`: by its name, and its client's."""
+        prefix, _, number = (stranger.instance_id or "").rpartition("-")
+        named = prefix == self._options.instance_id_prefix and number.isdecimal()
+        return named and stranger.client_id == self._options.client_id
 
     def _resolve(self, offsets: Mapping[TopicPartition, int | Place]) -> dict[TopicPartition, int]:
         """Look up what is not a number yet."""
@@ -448,11 +484,6 @@ def _after(given_up: Tenures) -> Callable[[GroupView], bool]:
         return left and (view.settled or _asks(view))
 
     return taken
-
-
-def _moved_on_from(seen: GroupView) -> Callable[[GroupView], bool]:
-    """Whether the group is at rest, or asks for something in another state than `seen`."""
-    return lambda view: view.settled or (view != seen and _asks(view))
 
 
 def _changed_from(seen: GroupView) -> Callable[[GroupView], bool]:

@@ -96,6 +96,12 @@ def number(low: int, high: int) -> Callable[[str], int]:
     return read
 
 
+def zero_or_number(low: int, high: int) -> Callable[[str], int]:
+    """Reads 0, which stands for "not at all", or an integer, `low` and `high` included."""
+    otherwise = number(low, high)
+    return lambda text: 0 if text == "0" else otherwise(text)
+
+
 def one_of(*values: str) -> Callable[[str], str]:
     """Reads one of `values`, spelled as here."""
 

@@ -43,17 +43,24 @@ class PassedOn(dict[str, str]):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SourceOptions:
-    """The options of one query, checked. Units are last in a name; the rows below say what each does."""
+    """The options of one query, checked. Units are last in a name; the rows below say what each does.
+
+    Attributes:
+        members: None if the option was not given: what the driver's machine tells is no option (`sizing`).
+    """
 
     bootstrap_servers: str
     group_id: str
     topics: tuple[str, ...]
-    members: int
+    members: int | None
     instance_id_prefix: str
     starting_offsets: StartingOffsets
     max_offsets_per_trigger: int | None
     include_headers: bool
     fail_on_data_loss: bool
+    prefetch_bytes: int
+    registry_host: str | None
+    registry_port: int
     session_timeout_ms: int
     rebalance_timeout_ms: int
     heartbeat_interval_ms: int
@@ -68,7 +75,8 @@ class SourceOptions:
 
     @property
     def instance_ids(self) -> tuple[str, ...]:
-        """The instance id of every seat: `<prefix>-<k>`, k = 0..members-1."""
+        """The instance id of every seat: `<prefix>-<k>`, k = 0..members-1; `sizing.sized` fills `members` in."""
+        assert self.members is not None, "nobody has said how many seats there are"
         return tuple(f"{self.instance_id_prefix}-{seat}" for seat in range(self.members))
 
     def consumer_config(self) -> dict[str, str]:
@@ -135,6 +143,9 @@ def parse(options: Mapping[str, str]) -> SourceOptions:
         max_offsets_per_trigger=rows.MAX_OFFSETS_PER_TRIGGER.value(given),
         include_headers=rows.INCLUDE_HEADERS.value(given),
         fail_on_data_loss=rows.FAIL_ON_DATA_LOSS.value(given),
+        prefetch_bytes=rows.PREFETCH_BYTES.value(given),
+        registry_host=rows.REGISTRY_HOST.value(given),
+        registry_port=rows.REGISTRY_PORT.value(given),
         session_timeout_ms=session_timeout_ms,
         rebalance_timeout_ms=rows.REBALANCE_TIMEOUT.value(given),
         heartbeat_interval_ms=_heartbeat_interval_ms(session_timeout_ms, given),

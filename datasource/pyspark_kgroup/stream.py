@@ -23,6 +23,7 @@ from pyspark_kgroup.checkpoint import EMPTY, Checkpoint, Period
 from pyspark_kgroup.options import PassedOn, SourceOptions, parse
 from pyspark_kgroup.plan import Ranges, ranges_by_seat
 from pyspark_kgroup.security_options import driver_settings
+from pyspark_kgroup.sizing import sized
 from pyspark_kgroup.worker import Range, SeatRanges, read_range
 from spark_kgroup.errors import OptionError
 from spark_kgroup.member.classic import Inheritance
@@ -152,7 +153,7 @@ class KgroupStreamReader(AdmissionControl, DataSourceStreamReader):
         return self._boundary
 
     def _settings(self, planned: Checkpoint) -> GroupSettings:
-        options = self._options
+        options = sized(self._options)
         return GroupSettings(
             bootstrap=parse_bootstrap(options.bootstrap_servers),
             group=options.group_id,
@@ -169,6 +170,7 @@ class KgroupStreamReader(AdmissionControl, DataSourceStreamReader):
             security=secured(driver_settings(options.security)),
             topics_must_exist=False,  # the boundary knows which may be gone
             inheritances=inheritances(planned, options.topics),
+            spare_seats=self._options.members is not None,
         )
 
     def stop(self) -> None:

@@ -30,6 +30,7 @@ from spark_kgroup.member import effects as fx
 from spark_kgroup.member.classic import Inheritance, MemberConfig, State
 from spark_kgroup.model import (
     DescribedGroup,
+    DescribedMember,
     ErrorCode,
     MemberIdentity,
     TopicDescription,
@@ -45,6 +46,10 @@ from spark_kgroup.wire.security import Plaintext, Security
 log = logging.getLogger(__name__)
 
 
+def _nothing(_: str) -> str:
+    return ""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupSettings:
     """Which group, and how its seats behave.
@@ -54,6 +59,8 @@ class GroupSettings:
         instance_ids: one static member each; None makes a dynamic member.
         assignors: Kafka's names, in order of preference.
         inheritances: instance id -> what an earlier process of that seat may have been reading; of `topics` only.
+        spare_seats: False for no more seats than the topics have partitions when the group is started.
+        commit_metadata: instance id -> what is written beside its offsets; asked at each commit, on the event loop.
     """
 
     bootstrap: tuple[Address, ...]
@@ -71,6 +78,8 @@ class GroupSettings:
     security: Security = field(default_factory=Plaintext)
     topics_must_exist: bool = True
     inheritances: Mapping[str, Inheritance] = field(default_factory=dict)
+    spare_seats: bool = True
+    commit_metadata: Callable[[str], str] = _nothing
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -147,12 +156,18 @@ class Group:
         """
         await self._refresh_topics(timeout_ms=STARTUP_TIMEOUT_MS)
         inheritances = await self._inheritances()
-        for instance_id in self.settings.instance_ids:
+        for instance_id in self._seats():
             config = self._member_config(instance_id, inheritances.get(instance_id, Inheritance()))
             session = Session(config, self._cluster, self._observe, self._rng)
             self._sessions[instance_id] = session
             self._tasks.append(asyncio.create_task(session.run(), name=f"seat {instance_id}"))
         self._tasks.append(asyncio.create_task(self._watch_metadata(), name="metadata watch"))
+
+    def _seats(self) -> tuple[str | None, ...]:
+        if self.settings.spare_seats:
+            return self.settings.instance_ids
+        partitions = sum(topic.partition_count for topic in self._topics.values())
+        return self.settings.instance_ids[: max(1, partitions)]
 
     async def _inheritances(self) -> dict[str | None, Inheritance]:
         """What the seats inherit: only what the group still keeps for them.
@@ -262,6 +277,22 @@ class Group:
         session = next((s for s in self._sessions.values() if s.machine.leader), None)
         # A follower's join counts as well: its metadata differs by its generation (ClassicGroupMember.matches).
         (session or next(iter(self._sessions.values()))).post(fx.RejoinWanted(reason=reason))
+
+    async def remove_members(self, members: Iterable[DescribedMember], reason: str) -> dict[str, int]:
+        """Take static members out of the group that no process serves any more (KIP-345); the group rebalances.
+
+        Args:
+            members: as described a moment ago: an instance id that another process took since is left alone.
+            reason: for the coordinator's log (KIP-800).
+
+        Returns:
+            Instance id -> error code, of those that are still there.
+
+        Raises:
+            WireError: the coordinator did not answer in time; they may be gone.
+        """
+        leaving = [MemberIdentity(instance_id=m.instance_id, member_id=m.member_id) for m in members]
+        return await self._cluster.remove_members(self.settings.group, leaving, reason)
 
     # -------------------------------------------------------------------------------------------- metadata
 
@@ -384,9 +415,12 @@ class Group:
         backoff = Backoff(self._rng)
         acknowledged: set[TopicPartition] = set()
         left = dict(positions)
+        metadata = self.settings.commit_metadata(seat.instance_id)
         while left:
-            errors = await self._commit_once(seat, left, timeout_ms=max(1, deadline_ms - monotonic_ms()))
+            errors = await self._commit_once(seat, left, metadata, timeout_ms=max(1, deadline_ms - monotonic_ms()))
             acknowledged |= {tp for tp, error in errors.items() if error == ErrorCode.NONE}
+            if ErrorCode.OFFSET_METADATA_TOO_LARGE in errors.values():
+                metadata = ""  # this broker's offset.metadata.max.bytes is below the default, and offsets matter more
             left = {tp: left[tp] for tp, error in errors.items() if error in _COMMIT_AGAIN}
             wait_ms = backoff.next_ms()
             if monotonic_ms() + wait_ms > deadline_ms:
@@ -396,9 +430,9 @@ class Group:
         return frozenset(acknowledged)
 
     async def _commit_once(
-        self, seat: SeatView, positions: Mapping[TopicPartition, int], *, timeout_ms: int
+        self, seat: SeatView, positions: Mapping[TopicPartition, int], metadata: str, *, timeout_ms: int
     ) -> dict[TopicPartition, int]:
-        request = messages.offset_commit(self.settings.group, seat.identity, positions)
+        request = messages.offset_commit(self.settings.group, seat.identity, positions, metadata)
         try:
             response = await self._cluster.coordinator_call(self.settings.group, request, timeout_ms=timeout_ms)
         except WireError as error:
@@ -418,7 +452,7 @@ class Group:
         return errors
 
 
-_COMMIT_AGAIN = frozenset({ErrorCode.NETWORK_EXCEPTION}) | ErrorCode.retriable_codes()
+_COMMIT_AGAIN = ErrorCode.retriable_codes() | {ErrorCode.OFFSET_METADATA_TOO_LARGE}
 _COMMIT_ENDS_MEMBERSHIP = frozenset(
     {ErrorCode.UNKNOWN_MEMBER_ID, ErrorCode.ILLEGAL_GENERATION, ErrorCode.FENCED_INSTANCE_ID}
 )

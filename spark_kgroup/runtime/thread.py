@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 
 from spark_kgroup.errors import GroupUnsettled
 from spark_kgroup.limits import CALL_SLACK_MS, CLOSE_TIMEOUT_MS
-from spark_kgroup.model import DescribedGroup, TopicDescription, TopicPartition
+from spark_kgroup.model import DescribedGroup, DescribedMember, TopicDescription, TopicPartition
 from spark_kgroup.runtime.group import Group, GroupSettings, GroupView, SeatView
 
 T = TypeVar("T")
@@ -90,6 +90,10 @@ class GroupRuntime:
     def give_up(self, instance_id: str, partitions: frozenset[TopicPartition]) -> None:
         """Tell a seat that nobody reads `partitions` any more; AFTER their positions were committed."""
         self._run(lambda group: _immediate(lambda: group.give_up(instance_id, partitions)))
+
+    def remove_members(self, members: Iterable[DescribedMember], reason: str) -> dict[str, int]:
+        """Take static members out of the group that no process serves any more; returns who is still there, and why."""
+        return self._run(lambda group: group.remove_members(members, reason))
 
     def force_rebalance(self, reason: str) -> None:
         """Make the whole group join anew, once."""

@@ -32,7 +32,7 @@ def to_message(request: fx.Request, config: MemberConfig) -> messages.Request:
         case fx.HeartbeatRequest(identity=who):
             return messages.heartbeat(config.group, who)
         case fx.LeaveRequest(identity=who, reason=reason):
-            return messages.leave_group(config.group, who, reason)
+            return messages.leave_group(config.group, [who], reason)
 
 
 def to_event(request: fx.Request, response: messages.Response) -> fx.Event:

@@ -41,6 +41,14 @@ class ListedOffset:
     leader_epoch: int
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CommittedOffset:
+    """What a group has committed for one partition; `metadata` is the text that its consumer wrote beside it."""
+
+    offset: int
+    metadata: str
+
+
 def metadata_of(response: messages.MetadataResponse) -> ClusterMetadata:
     """Brokers, topics and leaders; a topic with an error is not among the topics."""
     brokers = {int(b.node_id): Address(b.host, b.port) for b in response.brokers}
@@ -93,8 +101,8 @@ def take_listed(
 
 def committed_of(
     response: messages.OffsetFetchResponse, wanted: Iterable[TopicPartition]
-) -> dict[TopicPartition, int | None]:
-    """Committed offset of each partition in `wanted`, None where there is none.
+) -> dict[TopicPartition, CommittedOffset | None]:
+    """What is committed for each partition in `wanted`, and for any other that is in the response; None for nothing.
 
     Raises:
         BrokerError: the group or a partition has an error.
@@ -102,13 +110,14 @@ def committed_of(
     group = the_only(response.groups, "group")
     if int(group.error_code) != ErrorCode.NONE:
         raise BrokerError("OffsetFetch", int(group.error_code))
-    found: dict[TopicPartition, int | None] = {}
+    found: dict[TopicPartition, CommittedOffset | None] = {}
     for topic in group.topics:
         for p in topic.partitions:
             tp = TopicPartition(topic.name, p.partition_index)
             if int(p.error_code) != ErrorCode.NONE:
                 raise BrokerError("OffsetFetch", int(p.error_code), str(tp))
-            found[tp] = p.committed_offset if p.committed_offset >= 0 else None
+            known = p.committed_offset >= 0
+            found[tp] = CommittedOffset(offset=p.committed_offset, metadata=p.metadata or "") if known else None
     _check_complete(wanted, found, "OffsetFetch")
     return found
 
@@ -154,6 +163,18 @@ def description_of(response: messages.DescribeGroupsResponse) -> DescribedGroup:
     )
 
 
+def still_members(response: messages.LeaveGroupResponse) -> dict[str, int]:
+    """Instance id -> error code, of those that did not leave; one that was not there has left.
+
+    Raises:
+        BrokerError: the coordinator did not look at them at all.
+    """
+    if int(response.error_code) != ErrorCode.NONE:
+        raise BrokerError("LeaveGroup", int(response.error_code))
+    errors = {m.group_instance_id or m.member_id: int(m.error_code) for m in response.members}
+    return {who: code for who, code in errors.items() if code not in (ErrorCode.NONE, ErrorCode.UNKNOWN_MEMBER_ID)}
+
+
 def group_error_codes(response: Response) -> set[int]:
     """Every error code that a coordinator's response may carry for the group as a whole."""
     match response:
@@ -161,5 +182,7 @@ def group_error_codes(response: Response) -> set[int]:
             return set(messages.offset_commit_errors(response).values())
         case messages.OffsetFetchResponse() | messages.DescribeGroupsResponse():
             return {int(group.error_code) for group in response.groups}
+        case messages.LeaveGroupResponse():
+            return {int(response.error_code)}
         case _:
             return set()

@@ -30,16 +30,18 @@ from spark_kgroup.errors import (
     WireError,
 )
 from spark_kgroup.limits import API_TIMEOUT_MS, NEXT_BROKER_AFTER_MS, REQUEST_TIMEOUT_MS, TOPIC_GONE_AFTER_MS
-from spark_kgroup.model import DescribedGroup, ErrorCode, TopicDescription, TopicPartition
+from spark_kgroup.model import DescribedGroup, ErrorCode, MemberIdentity, TopicDescription, TopicPartition
 from spark_kgroup.wire import messages
 from spark_kgroup.wire.answers import (
     ClusterMetadata,
+    CommittedOffset,
     ListedOffset,
     committed_of,
     description_of,
     group_error_codes,
     has_fewer_partitions,
     metadata_of,
+    still_members,
     take_listed,
     the_only,
 )
@@ -48,7 +50,7 @@ from spark_kgroup.wire.connection import Address, Connection
 from spark_kgroup.wire.messages import Request, Response
 from spark_kgroup.wire.security import Plaintext, Security
 
-__all__ = ["Cluster", "ClusterMetadata", "ListedOffset", "parse_bootstrap"]
+__all__ = ["Cluster", "ClusterMetadata", "CommittedOffset", "ListedOffset", "parse_bootstrap"]
 
 log = logging.getLogger(__name__)
 
@@ -280,13 +282,27 @@ class Cluster:
         Raises:
             WireError: the coordinator could not be found, or gave no whole answer, in time.
         """
-        wanted = sorted(set(partitions))
-        request = messages.offset_fetch(group, wanted)
+        found = await self._committed(group, sorted(set(partitions)), timeout_ms)
+        return {tp: there.offset if there is not None else None for tp, there in found.items()}
 
-        async def attempt() -> dict[TopicPartition, int | None]:
-            response = await self.coordinator_call(group, request)
+    async def all_committed(
+        self, group: str, *, timeout_ms: int | None = None
+    ) -> dict[TopicPartition, CommittedOffset]:
+        """All that the group has committed, with what consumers wrote beside it.
+
+        Raises:
+            WireError: the coordinator could not be found, or gave no whole answer, in time.
+        """
+        found = await self._committed(group, None, timeout_ms)
+        return {tp: there for tp, there in found.items() if there is not None}
+
+    async def _committed(
+        self, group: str, wanted: Sequence[TopicPartition] | None, timeout_ms: int | None
+    ) -> dict[TopicPartition, CommittedOffset | None]:
+        async def attempt() -> dict[TopicPartition, CommittedOffset | None]:
+            response = await self.coordinator_call(group, messages.offset_fetch(group, wanted))
             assert isinstance(response, messages.OffsetFetchResponse)
-            return committed_of(response, wanted)
+            return committed_of(response, wanted or ())
 
         return await self._retried(attempt, timeout_ms)
 
@@ -301,6 +317,25 @@ class Cluster:
             response = await self.coordinator_call(group, messages.describe_groups(group))
             assert isinstance(response, messages.DescribeGroupsResponse)
             return description_of(response)
+
+        return await self._retried(attempt, timeout_ms)
+
+    async def remove_members(
+        self, group: str, members: Sequence[MemberIdentity], reason: str, *, timeout_ms: int | None = None
+    ) -> dict[str, int]:
+        """Take members out of the group (KIP-345). Tried again like what only asks: who is gone cannot go twice.
+
+        Returns:
+            Instance id -> error code, of those that are still there.
+
+        Raises:
+            WireError: the coordinator did not say in time; they may be gone.
+        """
+
+        async def attempt() -> dict[str, int]:
+            response = await self.coordinator_call(group, messages.leave_group(group, members, reason))
+            assert isinstance(response, messages.LeaveGroupResponse)
+            return still_members(response)
 
         return await self._retried(attempt, timeout_ms)
 

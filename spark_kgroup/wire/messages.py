@@ -178,14 +178,18 @@ def heartbeat(group: str, who: Member) -> HeartbeatRequest:
     )
 
 
-def leave_group(group: str, who: Member, reason: str) -> LeaveGroupRequest:
-    """Give one seat back. The broker finds a static member by its instance id."""
-    member = MemberIdentity(member_id=who.member_id, group_instance_id=who.instance_id, reason=reason)
-    return LeaveGroupRequest(group_id=GroupId(group), members=(member,))
+def leave_group(group: str, members: Iterable[Member], reason: str) -> LeaveGroupRequest:
+    """Give seats back. The broker finds a static member by its instance id; a member id guards it, if there is one."""
+    leaving = tuple(
+        MemberIdentity(member_id=who.member_id, group_instance_id=who.instance_id, reason=reason) for who in members
+    )
+    return LeaveGroupRequest(group_id=GroupId(group), members=leaving)
 
 
-def offset_commit(group: str, who: Member, positions: Mapping[TopicPartition, int]) -> OffsetCommitRequest:
-    """Commit `positions` as the member `who`."""
+def offset_commit(
+    group: str, who: Member, positions: Mapping[TopicPartition, int], metadata: str = ""
+) -> OffsetCommitRequest:
+    """Commit `positions` as the member `who`, with `metadata` beside each (offset.metadata.max.bytes: 4096)."""
     return OffsetCommitRequest(
         group_id=GroupId(group),
         generation_id_or_member_epoch=i32(who.generation),
@@ -196,7 +200,9 @@ def offset_commit(group: str, who: Member, positions: Mapping[TopicPartition, in
                 name=TopicName(topic),
                 partitions=tuple(
                     OffsetCommitRequestPartition(
-                        partition_index=i32(tp.partition), committed_offset=i64(positions[tp]), committed_metadata=""
+                        partition_index=i32(tp.partition),
+                        committed_offset=i64(positions[tp]),
+                        committed_metadata=metadata,
                     )
                     for tp in partitions
                 ),
@@ -215,14 +221,21 @@ def offset_commit_errors(response: OffsetCommitResponse) -> dict[TopicPartition,
     }
 
 
-def offset_fetch(group: str, partitions: Iterable[TopicPartition]) -> OffsetFetchRequest:
-    """Committed offsets; waits out open transactional commits (require_stable)."""
-    topics = tuple(
-        OffsetFetchRequestTopics(name=TopicName(topic), partition_indexes=tuple(i32(tp.partition) for tp in found))
-        for topic, found in _by_topic(partitions)
+def offset_fetch(group: str, partitions: Iterable[TopicPartition] | None) -> OffsetFetchRequest:
+    """Committed offsets; waits out open transactional commits (require_stable).
+
+    Without `partitions`, all that the group has, as it stands now.
+    """
+    topics = (
+        None
+        if partitions is None
+        else tuple(
+            OffsetFetchRequestTopics(name=TopicName(topic), partition_indexes=tuple(i32(tp.partition) for tp in found))
+            for topic, found in _by_topic(partitions)
+        )
     )
     return OffsetFetchRequest(
-        groups=(OffsetFetchRequestGroup(group_id=GroupId(group), topics=topics),), require_stable=True
+        groups=(OffsetFetchRequestGroup(group_id=GroupId(group), topics=topics),), require_stable=partitions is not None
     )
 
 

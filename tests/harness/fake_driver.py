@@ -30,10 +30,10 @@ class StartingOffsets:
 class Options:
     """What the boundary asks of `SourceOptions`."""
 
-    instance_ids: tuple[str, ...]
     topics: tuple[str, ...]
     group_id: str = "g"
     instance_id_prefix: str = "seat"
+    client_id: str = "spark-kgroup"
     metadata_max_age_ms: int = 30_000
     api_timeout_ms: int = 300_000
     read_committed: bool = False
@@ -68,7 +68,6 @@ class Driver:
 
     def start(self) -> None:
         options = Options(
-            instance_ids=self.group.instance_ids,
             topics=self.group.subscribed,
             starting_offsets=self.starting,
             read_committed=self.read_committed,
@@ -76,11 +75,11 @@ class Driver:
         )
         self.boundary = Boundary(self.group, options)  # not a GroupRuntime by type, but by its calls
 
-    def restart(self) -> None:
-        """The driver comes back: an unfinished batch is read again, with the same plan."""
+    def restart(self, seats: int | None = None) -> None:
+        """The driver comes back (with so many seats): an unfinished batch is read again, with the same plan."""
         last = loads(self.planned[-1]) if self.planned else EMPTY
         found = inheritances(last, self.group.subscribed)
-        self.group.restart({seat: inheritance.partitions for seat, inheritance in found.items()})
+        self.group.restart({seat: inheritance.partitions for seat, inheritance in found.items()}, seats)
         self.start()
         if len(self.planned) > self.batches_done:
             self.run_batch()

@@ -11,7 +11,7 @@ The broker checks every commit (`_check_commit`) and every giving up: what must 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from uuid import UUID
 
@@ -67,6 +67,8 @@ class FakeGroup:
         rewinds: partitions whose committed offset may go back, because an explicit `startingOffsets` says so.
         away: our driver is dead. The group waits for its seats, until their session is over (`expel`): a rebalance
             begins, and ends when they are back.
+        old: seats that our driver came back without. Whatever they hold stays theirs, and a rebalance waits for them,
+            until they are made to leave or their session is over.
     """
 
     def __init__(self, topics: Mapping[str, int], seats: int = 1) -> None:
@@ -89,6 +91,7 @@ class FakeGroup:
         self.forced: list[str] = []
         self.state = "Stable"
         self.away = False
+        self.old: set[str] = set()
         self._pending = False
         self.commits: list[tuple[str, dict[TopicPartition, int]]] = []
         self._asked: list[int] = []
@@ -152,9 +155,10 @@ class FakeGroup:
     def rebalance(self) -> None:
         """One generation: everybody joins with what it claims, and learns its share."""
         live = [seat for seat in self.seats.values() if not seat.expelled]
-        if self.away and live:
+        if (self.away and live) or self.old:
             self._pending = True
             return
+        self._pending = False
         self.generation += 1
         claims = {tp: seat.instance_id for seat in live for tp in seat.inherited}
         claims |= {tp: seat.instance_id for seat in live for tp in seat.tenures}
@@ -212,7 +216,7 @@ class FakeGroup:
         for seat in self.seats.values():
             seat.tenures, seat.to_give_up, seat.inherited = {}, frozenset(), frozenset()
 
-    def restart(self, inheritances: Mapping[str, frozenset[TopicPartition]]) -> None:
+    def restart(self, inheritances: Mapping[str, frozenset[TopicPartition]], seats: int | None = None) -> None:
         """Our driver is new: every seat rejoins without a member id (KIP-345), claiming what it inherits.
 
         It is told what it holds, or, if the group has waited for it, takes part in the next generation.
@@ -221,6 +225,8 @@ class FakeGroup:
             self.die()
         self.away = False
         self._seen_topics = ({}, -(10**9))
+        if seats is not None:
+            self._resize([f"seat-{k}" for k in range(seats)])
         joins_anew = [seat for seat in self.seats.values() if seat.expelled]
         for seat in self.seats.values():
             seat.identity = self._new_identity(seat.instance_id)
@@ -236,6 +242,34 @@ class FakeGroup:
         else:
             self._tell_again()
         self.rejoins = len(self.seats)
+
+    def _resize(self, names: list[str]) -> None:
+        self.old |= {name for name, seat in self.seats.items() if name not in names and not seat.expelled}
+        self.seats = {name: self.seats.get(name) or self._newcomer(name) for name in names}
+        self.old -= self.seats.keys()
+
+    def _newcomer(self, name: str) -> Seat:
+        """A seat that the group does not have, or has kept."""
+        return Seat(name, self._new_identity(name), expelled=name not in self.old)
+
+    def remove_members(self, members: Iterable[DescribedMember], reason: str) -> dict[str, int]:
+        """The coordinator takes members out; what they held is dealt out to our seats."""
+        self.meanwhile()
+        self.forced.append(reason)
+        self.expire({str(member.instance_id) for member in members} & self.old)
+        return {}
+
+    def expire(self, names: set[str]) -> None:
+        """The group has no member of these names any more."""
+        self.old -= names
+        for table in (self.assigned, self.claims):
+            for tp in [tp for tp, member in table.items() if member in names]:
+                del table[tp]
+        left = list(self.seats)
+        for index, tp in enumerate(sorted(tp for tp, member in self.target.items() if member in names)):
+            self.target[tp] = left[index % len(left)]
+        if names:
+            self.rebalance()
 
     def _tell_again(self) -> None:
         """A static rejoin of a stable group is answered with the assignment there is."""
@@ -264,7 +298,20 @@ class FakeGroup:
         return self._view()
 
     def _view(self) -> GroupView:
-        return GroupView(seats=tuple(seat.view() for seat in self.seats.values()), rejoins=self.rejoins)
+        seats = (seat.view() for seat in self.seats.values())
+        if self._waits:
+            seats = (replace(seat, settled=False) for seat in seats)
+        return GroupView(seats=tuple(seats), rejoins=self.rejoins)
+
+    @property
+    def rebalancing(self) -> bool:
+        """A rebalance waits for our seats."""
+        return self._pending
+
+    @property
+    def _waits(self) -> bool:
+        """A rebalance waits for seats that nobody serves, and our seats wait with it."""
+        return self._pending and bool(self.old)
 
     def wait_until(self, condition: Callable[[GroupView], bool], timeout_ms: int) -> GroupView:
         deadline_ms = self.now_ms + timeout_ms
@@ -315,21 +362,22 @@ class FakeGroup:
 
     def describe(self) -> DescribedGroup:
         self.meanwhile()
-        members = [*(seat.instance_id for seat in self.seats.values() if not seat.expelled)]
+        members = [*(seat.instance_id for seat in self.seats.values() if not seat.expelled), *sorted(self.old)]
         if OTHER in self.target.values() or self.other:
             members.append(OTHER)
+        assigned, claims = ({}, {}) if self._waits else (self.assigned, self.claims)
         return DescribedGroup(
             group="g",
-            state=self.state,
+            state="PreparingRebalance" if self._waits else self.state,
             protocol="cooperative-sticky",
             members=tuple(
                 DescribedMember(
                     member_id=name,
                     instance_id=name,
-                    client_id="",
+                    client_id="spark-kgroup",
                     client_host="",
-                    assignment=frozenset(tp for tp, member in self.assigned.items() if member == name),
-                    claimed=frozenset(tp for tp, member in self.claims.items() if member == name),
+                    assignment=frozenset(tp for tp, member in assigned.items() if member == name),
+                    claimed=frozenset(tp for tp, member in claims.items() if member == name),
                 )
                 for name in members
             ),
@@ -360,7 +408,7 @@ class FakeGroup:
     def _check_commit(self, seat: Seat, offsets: Mapping[TopicPartition, int]) -> None:
         for tp, position in offsets.items():
             owner = self.assigned.get(tp)
-            if tp not in seat.tenures and owner is not None:
+            if tp not in seat.tenures and owner is not None and owner not in self.old:
                 raise Violation(f"{seat.instance_id} commits {tp}, which belongs to {owner}")
             before = self.committed_now.get(tp, 0)
             if position < before and tp not in self.rewinds:

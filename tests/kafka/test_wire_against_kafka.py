@@ -211,7 +211,7 @@ async def test_a_static_member_lives_through_every_message_of_its_group(apache_k
         assert fenced.error_code == ErrorCode.FENCED_INSTANCE_ID
 
         who = MemberIdentity(instance_id="seat-0", member_id=again.member_id, generation=again.generation_id)
-        left = await ask(connection, messages.leave_group(group, who, "a test"))
+        left = await ask(connection, messages.leave_group(group, [who], "a test"))
         assert isinstance(left, messages.LeaveGroupResponse)
         assert (left.error_code, [m.error_code for m in left.members]) == (0, [0])
     described = await cluster.describe_group(group)
@@ -230,7 +230,7 @@ async def test_a_dynamic_member_is_given_an_id_first(apache_kafka: ApacheKafka) 
         who = MemberIdentity(instance_id=None, member_id=joined.member_id)
         joined = await join(connection, group, who, Subscription(topics=("t",)))
         assert joined.error_code == 0
-        await ask(connection, messages.leave_group(group, who, "a test"))
+        await ask(connection, messages.leave_group(group, [who], "a test"))
     await cluster.close()
 
 

@@ -39,14 +39,21 @@ class World:
 
     def event(self) -> None:
         self.busy = True
-        happens = self.rng.choice([self.produce, self.other_reads, self.move, self.other_gives_up, self.spread])
-        if self.losses and self.rng.random() < 0.2:
-            happens = self.rng.choice([self.expel, self.notice, self.expel])
-        elif self.rng.random() < 0.03:
-            happens = self.add_partition
+        if self.group.old and not self.losses:
+            happens = self.rng.choice([self.produce, self.other_reads])  # they cannot be replaced in good order else
+        else:
+            happens = self.any_event()
         self.history.append(happens.__name__)
         happens()
         self.busy = False
+
+    def any_event(self) -> Callable[[], None]:
+        happens = self.rng.choice([self.produce, self.other_reads, self.move, self.other_gives_up, self.spread])
+        if self.losses and self.rng.random() < 0.2:
+            happens = self.rng.choice([self.expel, self.notice, self.expel, self.expire_old])
+        elif self.rng.random() < 0.03:
+            happens = self.add_partition
+        return happens
 
     def any_partition(self) -> TopicPartition:
         return self.rng.choice(sorted(self.group.log))
@@ -77,6 +84,9 @@ class World:
         for tp in [tp for tp, member in self.group.target.items() if member == name]:
             self.group.target[tp] = self.rng.choice([*self.group.instance_ids, OTHER])
         self.group.rebalance()
+
+    def expire_old(self) -> None:
+        self.group.expire(set(self.group.old))
 
     def notice(self) -> None:
         for name, seat in self.group.seats.items():
@@ -114,8 +124,10 @@ class World:
         self.group.die()
         for _ in range(self.rng.randint(0, 3)):
             self.event()
-        self.history.append("back")
-        self.driver.restart()
+        # Seats that leave a group in the middle of a rebalance cannot have their positions committed before.
+        seats = None if self.group.rebalancing and not self.losses else self.rng.choice([None, self.rng.randint(1, 4)])
+        self.history.append(f"back with {seats}")
+        self.driver.restart(seats)
 
     # ------------------------------------------------------------------------------------- what must hold
 
@@ -159,8 +171,8 @@ class World:
         self.history.append("settle")
         self.notice()
         self.group.spread(list(self.group.instance_ids))
-        self.group.other_gives_up()
         for _ in range(3):
+            self.group.other_gives_up()  # again, as a rebalance may have waited for old seats
             self.group.now_ms += 2_000
             self.driver.drain()
         self.check()

@@ -34,7 +34,8 @@ def test_defaults() -> None:
     assert options.bootstrap_servers == "a:9092,[::1]:9093"
     assert options.group_id == "g"
     assert options.topics == ("t", "u")
-    assert options.instance_ids == ("g-0", "g-1", "g-2", "g-3")
+    assert options.members is None
+    assert options.instance_id_prefix == "g"
     assert options.starting_offsets.committed
     assert options.max_offsets_per_trigger is None
     assert not options.include_headers
@@ -93,7 +94,7 @@ def test_one_name_in_two_cases_with_two_values_is_refused() -> None:
 
 
 def test_a_prefix_made_from_the_group_is_a_valid_instance_id() -> None:
-    options = parse(REQUIRED | {"kafka.group.id": "my group/1" + "x" * 300})
+    options = parse(REQUIRED | {"kafka.group.id": "my group/1" + "x" * 300, "members": "1000"})
     assert options.group_id.startswith("my group/1")
     assert options.instance_id_prefix.startswith("my_group_1")
     assert max(map(len, options.instance_ids)) <= 249

@@ -1,0 +1,122 @@
+"""How many seats a query has that does not say it: as many as tasks of it can run at once, as far as one can know.
+
+Runs on: driver. All that this process is told of the application is how its parent, Spark's JVM, was started
+(measured, PySpark 4.3: SparkSubmit's arguments hold what the session's builder was given; the environment holds
+SPARK_CONF_DIR and nothing of executors).
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import re
+import subprocess
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Final
+
+from pyspark_kgroup.option_rows import MEMBERS_MAX
+from pyspark_kgroup.options import SourceOptions
+
+log = logging.getLogger(__name__)
+
+MEMBERS_DEFAULT: Final = 4
+"""As many as the cores of a small job. A seat too many costs an idle connection; one too few costs parallelism."""
+
+_ARGUMENTS: Final[Mapping[str, str]] = {
+    "--master": "spark.master",
+    "--num-executors": "spark.executor.instances",
+    "--executor-cores": "spark.executor.cores",
+    "--total-executor-cores": "spark.cores.max",
+}
+"""spark-submit's own words for properties (SparkSubmitArguments.mergeDefaultSparkProperties)."""
+
+_CMDLINE: Final = "/proc/{pid}/cmdline"
+
+_PS_TIMEOUT_S: Final = 5
+"""How long `ps` may take where there is no /proc. Measured on Linux: 20 ms."""
+
+
+def sized(options: SourceOptions) -> SourceOptions:
+    """`options` with `members` filled in, if they were not given."""
+    return options if options.members is not None else replace(options, members=_default_members())
+
+
+def _default_members() -> int:
+    """As many seats as this process's parent tells of task slots."""
+    try:
+        command = _command_of(os.getppid())
+        members = task_slots(command, _properties_of(command), os.cpu_count() or 1)
+    except (OSError, subprocess.SubprocessError, UnicodeDecodeError) as error:
+        log.info("cannot see how Spark was started: %s", error)
+        members = None
+    return min(members or MEMBERS_DEFAULT, MEMBERS_MAX)
+
+
+def task_slots(command: Sequence[str], properties: Mapping[str, str], cpus: int) -> int | None:
+    """How many tasks the application can run at once, None if its start does not tell.
+
+    Args:
+        command: the arguments of Spark's JVM.
+        properties: those of its properties file; an argument overrules them.
+        cpus: of this machine, for `local[*]`.
+    """
+    conf = {**properties, **_given(command)}
+    master = conf.get("spark.master", "")
+    if master == "local":
+        return 1
+    if local := re.fullmatch(r"local\[\s*(\d+|\*)\s*(?:,\s*\d+\s*)?\]", master):
+        return cpus if local[1] == "*" else int(local[1])
+    if cluster := re.fullmatch(r"local-cluster\[\s*(\d+)\s*,\s*(\d+)\s*,.*\]", master):
+        return int(cluster[1]) * int(cluster[2])
+    if cores := _number(conf, "spark.cores.max"):
+        return cores
+    if executors := _number(conf, "spark.executor.instances"):
+        return executors * (_number(conf, "spark.executor.cores") or 1)
+    return None
+
+
+def _given(command: Sequence[str]) -> dict[str, str]:
+    """The properties among the arguments: `--conf NAME=VALUE`, and what has a word of its own."""
+    found: dict[str, str] = {}
+    for word, following in _with_values(command):
+        if word in ("--conf", "-c"):
+            name, _, value = following.partition("=")
+            found[name.strip()] = value.strip()
+        elif word in _ARGUMENTS:
+            found[_ARGUMENTS[word]] = following.strip()
+    return found
+
+
+def _with_values(command: Sequence[str]) -> list[tuple[str, str]]:
+    """Each argument with its value: what follows it, or what stands behind its `=`."""
+    pairs = []
+    for word, following in zip(command, [*command[1:], ""], strict=True):
+        name, equals, value = word.partition("=")
+        pairs.append((name, value) if equals and name.startswith("--") else (word, following))
+    return pairs
+
+
+def _number(conf: Mapping[str, str], name: str) -> int | None:
+    value = conf.get(name, "")
+    return int(value) if re.fullmatch(r"[0-9]{1,9}", value) and int(value) > 0 else None
+
+
+def _properties_of(command: Sequence[str]) -> dict[str, str]:
+    """The properties that Spark reads when it starts: of `--properties-file`, else of conf/spark-defaults.conf."""
+    named = next((value for word, value in _with_values(command) if word == "--properties-file"), "")
+    path = Path(named or Path(os.environ.get("SPARK_CONF_DIR", ""), "spark-defaults.conf"))
+    lines = path.read_text(errors="replace").splitlines() if path.is_file() else []
+    matches = (re.match(r"\s*(spark\.[\w.]+)(?:\s*[=:]\s*|\s+)(.*?)\s*$", line) for line in lines)
+    return {match[1]: match[2] for match in matches if match}
+
+
+def _command_of(pid: int) -> list[str]:
+    cmdline = Path(_CMDLINE.format(pid=pid))
+    if cmdline.exists():
+        return cmdline.read_bytes().decode(errors="replace").rstrip("\0").split("\0")
+    asked = subprocess.run(
+        ["ps", "-ww", "-o", "args=", "-p", str(pid)], capture_output=True, text=True, timeout=_PS_TIMEOUT_S, check=True
+    )
+    return asked.stdout.split()

@@ -1,0 +1,131 @@
+"""More and fewer seats over restarts (KIP-345's scale up and scale down), against a model of the group."""
+
+from collections.abc import Callable
+from itertools import pairwise
+
+import pytest
+from harness.fake_driver import Crash, Driver
+from harness.fake_group import OTHER, FakeGroup
+
+from spark_kgroup.errors import GroupUnsettled
+from spark_kgroup.limits import HANDOVER_WAIT_MS, SETTLE_TIMEOUT_MS
+from spark_kgroup.model import DescribedMember, ErrorCode, TopicPartition
+
+World = Callable[..., tuple[FakeGroup, Driver]]
+
+PARTITIONS = [TopicPartition("t", index) for index in range(6)]
+
+
+def seats_of(driver: Driver) -> set[str]:
+    return {owned.period.seat for owned in driver.durable.owned.values()}
+
+
+def assert_read_once(driver: Driver, count: int) -> None:
+    for tp in PARTITIONS:
+        spans = driver.rows[tp]
+        assert (spans[0][0], spans[-1][1]) == (0, count)
+        assert all(a[1] == b[0] for a, b in pairwise(spans)), spans
+
+
+@pytest.mark.parametrize("crash", ["unplanned", "unread", "uncommitted"])
+def test_fewer_seats_then_more_read_each_record_once(world: World, crash: str) -> None:
+    group, driver = world(partitions=6, seats=6, records=30)
+    driver.trigger(limit=60)
+    with pytest.raises(Crash):
+        driver.trigger(limit=60, crash=crash)
+    driver.restart(3)
+    assert group.old == {"seat-3", "seat-4", "seat-5"}
+    driver.drain()
+    assert not group.old
+    assert seats_of(driver) == {"seat-0", "seat-1", "seat-2"}
+    for tp in PARTITIONS:
+        group.produce(tp, 10)
+    driver.drain()
+    driver.restart(5)
+    group.spread(list(group.instance_ids))
+    driver.drain()
+    assert seats_of(driver) == set(group.instance_ids)
+    assert_read_once(driver, 40)
+    assert group.committed_now == dict.fromkeys(PARTITIONS, 40)
+
+
+def test_what_old_seats_had_read_is_committed_before_they_leave(world: World) -> None:
+    group, driver = world(partitions=6, seats=6, records=30)
+    driver.trigger()
+    assert group.committed_now == {}
+    before: list[dict[TopicPartition, int]] = []
+    remove = group.remove_members
+
+    def removed(members: list[DescribedMember], reason: str) -> dict[str, int]:
+        before.append(dict(group.committed_now))
+        group.target |= dict.fromkeys(PARTITIONS[3:], OTHER)  # another application is given what they had
+        return remove(members, reason)
+
+    group.remove_members = removed
+    driver.restart(3)
+    driver.drain()
+    assert {tp: before[0][tp] for tp in PARTITIONS[3:]} == dict.fromkeys(PARTITIONS[3:], 30)
+    assert [group.other[tp] for tp in PARTITIONS[3:]] == [30] * 3
+
+
+def test_seats_that_are_back_before_they_were_made_to_leave_stay(world: World) -> None:
+    group, driver = world(partitions=6, seats=6, records=30)
+    driver.drain()
+    generation = group.generation
+    driver.restart(3)
+    driver.restart(6)
+    driver.drain()
+    assert (group.generation, group.forced) == (generation, [])
+
+
+def test_a_rebalance_does_not_wait_for_seats_that_nobody_serves(world: World) -> None:
+    group, driver = world(partitions=6, seats=6, records=30)
+    driver.drain()
+    driver.restart(3)
+    group.rebalance()
+    assert group.describe().state == "PreparingRebalance"
+    before = group.now_ms
+    driver.drain()
+    assert group.now_ms - before < SETTLE_TIMEOUT_MS
+    assert seats_of(driver) == {"seat-0", "seat-1", "seat-2"}
+
+
+def test_a_read_of_all_there_is_does_not_end_before_old_seats_are_replaced(world: World) -> None:
+    group, driver = world(partitions=6, seats=6, records=30)
+    driver.drain()
+    for tp in PARTITIONS:
+        group.produce(tp, 10)
+    driver.restart(3)
+    driver.boundary.freeze()
+    driver.trigger()
+    assert_read_once(driver, 40)
+
+
+def test_members_that_only_look_like_old_seats_are_left_alone(world: World) -> None:
+    group, driver = world(partitions=6, seats=2, records=30)
+    driver.drain()
+    described = group.describe()
+    (member,) = (m for m in described.members if m.instance_id == "seat-1")
+    looks = [
+        DescribedMember(member_id="m", instance_id=name, client_id=client, client_host="")
+        for name, client in (("seat-9", "kgroup-member"), ("seat-9-x", "spark-kgroup"), ("job-9", "spark-kgroup"))
+    ]
+    assert [driver.boundary._is_old_seat(m) for m in (member, *looks)] == [True, False, False, False]
+
+
+def test_seats_that_may_not_leave_are_told_and_not_taken_for_done(
+    world: World, caplog: pytest.LogCaptureFixture
+) -> None:
+    group, driver = world(partitions=6, seats=6, records=30)
+    driver.drain()
+    refused = {"seat-5": int(ErrorCode.UNKNOWN_SERVER_ERROR)}
+    group.remove_members = lambda *_: refused  # a broker of another kind
+    driver.restart(5)
+    driver.boundary.freeze()
+    with pytest.raises(GroupUnsettled, match="seat-5: UNKNOWN_SERVER_ERROR"):
+        driver.trigger()
+    driver.restart()
+    before = group.now_ms
+    driver.drain()
+    assert "seat-5: UNKNOWN_SERVER_ERROR" in caplog.text
+    assert group.now_ms - before < 10 * HANDOVER_WAIT_MS

@@ -1,0 +1,93 @@
+"""How many seats a query has that does not say it (`sizing`)."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from pyspark_kgroup import sizing
+from pyspark_kgroup.option_rows import MEMBERS_MAX
+from pyspark_kgroup.options import parse
+from pyspark_kgroup.sizing import MEMBERS_DEFAULT, sized, task_slots
+
+REQUIRED = {"kafka.bootstrap.servers": "a:9092", "kafka.group.id": "g", "subscribe": "t"}
+JAVA = ["/usr/bin/java", "-cp", "/spark/jars/*", "-Xmx1g", "org.apache.spark.deploy.SparkSubmit"]
+
+
+def slots(*arguments: str, **properties: str) -> int | None:
+    conf = {f"spark.{name.replace('_', '.')}": value for name, value in properties.items()}
+    return task_slots([*JAVA, *arguments, "pyspark-shell"], conf, cpus=16)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "expected"),
+    [
+        (["--conf", "spark.master=local[3]"], 3),
+        (["--master", "local"], 1),
+        (["--master", "local[*]"], 16),
+        (["--master=local[2, 4]"], 2),
+        (["--conf", "spark.master=local-cluster[3, 2, 1024]"], 6),
+        (["--master", "spark://host:7077", "--total-executor-cores", "12"], 12),
+        (["--master", "spark://host:7077", "-c", "spark.cores.max=9"], 9),
+        (["--master", "yarn", "--num-executors", "5", "--executor-cores", "4"], 20),
+        (["--master", "k8s://https://host", "--conf", "spark.executor.instances=5"], 5),
+        (["--master", "yarn", "--conf", "spark.executor.cores=4"], None),
+        (["--master", "yarn", "--num-executors", "many"], None),
+        (["--master", "yarn", "--num-executors", "0"], None),
+        (["--master", "local[none]"], None),
+        (["--conf"], None),
+        ([], None),
+    ],
+)
+def test_how_spark_was_started_tells_how_many_tasks_run_at_once(arguments: list[str], expected: int | None) -> None:
+    assert slots(*arguments) == expected
+
+
+def test_an_argument_overrules_the_properties_file() -> None:
+    assert slots("--master", "yarn", executor_instances="3", executor_cores="2") == 6
+    assert slots("--master", "local[2]", master="local[8]") == 2
+
+
+def test_a_number_that_was_given_stands() -> None:
+    assert sized(parse({**REQUIRED, "members": "7"})).instance_ids == tuple(f"g-{k}" for k in range(7))
+
+
+def started_by(tmp_path: Path, *arguments: str, conf: str = "") -> int:
+    """The seats that a stream reader sees whose parent has these arguments."""
+    (tmp_path / "spark-defaults.conf").write_text(conf)
+    child = (
+        "from pyspark_kgroup.options import parse\n"
+        "from pyspark_kgroup.sizing import sized\n"
+        f"print(sized(parse({REQUIRED})).members)\n"
+    )
+    # The arguments are the parent's, as Spark's are its JVM's; the interpreter does not look at them.
+    parent = "import subprocess, sys; subprocess.run([sys.executable, '-c', sys.argv[1]], check=True)"
+    environment = {"SPARK_CONF_DIR": str(tmp_path), "PATH": "/usr/bin:/bin"}
+    command = [sys.executable, "-c", parent, child, *arguments]
+    return int(subprocess.run(command, capture_output=True, text=True, check=True, env=environment).stdout)
+
+
+def test_the_parent_of_the_stream_reader_is_asked(tmp_path: Path) -> None:
+    assert started_by(tmp_path, "--conf", "spark.master=local[3]") == 3
+    assert started_by(tmp_path) == MEMBERS_DEFAULT
+    assert started_by(tmp_path, "--conf", "spark.cores.max=100000") == MEMBERS_MAX
+
+
+def test_properties_come_from_the_file_that_spark_reads(tmp_path: Path) -> None:
+    defaults = "# ours\nspark.executor.instances  6\nspark.executor.cores=2\nnot one\n"
+    assert started_by(tmp_path, "--master", "yarn", conf=defaults) == 12
+    named = tmp_path / "spark.properties"
+    named.write_text("spark.executor.instances=5\n")
+    assert started_by(tmp_path, "--properties-file", str(named), conf=defaults) == 5
+
+
+def test_a_machine_without_proc_asks_ps(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    ps = tmp_path / "ps"
+    ps.write_text("#!/bin/sh\necho /usr/bin/java org.apache.spark.deploy.SparkSubmit --conf spark.master=local[5] x\n")
+    ps.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
+    monkeypatch.setattr(sizing, "_CMDLINE", str(tmp_path / "absent-{pid}"))
+    assert sized(parse(REQUIRED)).members == 5
+    ps.write_text("#!/bin/sh\nexit 1\n")
+    assert sized(parse(REQUIRED)).members == MEMBERS_DEFAULT
