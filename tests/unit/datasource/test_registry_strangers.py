@@ -191,9 +191,10 @@ def test_a_peer_that_never_reads_is_heard_no_more_and_ends(
     deaf.socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
     requests = frame({**BIND, "id": "x" * 100_000})
     asked = 0
-    with pytest.raises(OSError, match=r"reset|Broken pipe"):  # the registry ended it
+    with suppress(ConnectionResetError, BrokenPipeError):  # the registry ended it
         while asked < 64 * 1024 * 1024:
             asked += deaf.socket.send(requests)
+    assert asked < 64 * 1024 * 1024
     print(f"{asked / 1024:.0f} KiB were taken")
     deaf.close()
     assert bind(sidecar)["seat"] == "g-0"
