@@ -52,6 +52,8 @@ _LOOK_S: Final = 0.5
 _BACKLOG: Final = 1_024
 """Connections that wait in the kernel to be accepted; what is more tries again after 1 s."""
 
+_VERSIONS: Final = "Is the same version of spark-kgroup installed on the driver and on every executor?"
+
 _ACCEPT_AGAIN_S: Final = 0.1
 """Pause after a connection that could not be accepted: mostly, no file descriptor is left."""
 
@@ -357,7 +359,7 @@ class _Peer(asyncio.Protocol):
             self.end()
         except ChannelEnded as ended:
             if self._trusted:
-                log.warning("%s; is the same version of spark-kgroup installed on driver and executors?", ended)
+                log.warning("An executor was not understood (%s). %s", ended, _VERSIONS)
             self.end()
 
     def _take(self, message: Message) -> None:
