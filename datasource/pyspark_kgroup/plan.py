@@ -33,6 +33,14 @@ def ranges_by_seat(start: Checkpoint, end: Checkpoint) -> dict[str, Ranges]:
     return plan
 
 
+def positions_by_seat(end: Checkpoint) -> dict[str, list[tuple[str, int, int]]]:
+    """All that each seat owns at `end`: (topic, partition, where the next batch will begin)."""
+    owned: dict[str, list[tuple[str, int, int]]] = {}
+    for partition, held in sorted(end.owned.items(), key=lambda item: item[0]):
+        owned.setdefault(held.period.seat, []).append((*partition, held.position))
+    return owned
+
+
 def limited(available: Mapping[TopicPartition, tuple[int, int]], limit: int | None) -> dict[TopicPartition, int]:
     """End offsets that take at most `limit` offsets in all, shared in proportion to what each partition has.
 

@@ -9,8 +9,10 @@ boundary, when `start` says that they are durable. After a restart with an unfin
 
 from __future__ import annotations
 
+import json
 import logging
 from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
@@ -20,11 +22,14 @@ from pyspark_kgroup.admission import AdmissionControl, default_read_limit, offse
 from pyspark_kgroup.arrow import spark_schema
 from pyspark_kgroup.boundary import Boundary
 from pyspark_kgroup.checkpoint import EMPTY, Checkpoint, Period
+from pyspark_kgroup.executor import TicketReads, read_ticket
 from pyspark_kgroup.options import PassedOn, SourceOptions, parse
-from pyspark_kgroup.plan import Ranges, ranges_by_seat
+from pyspark_kgroup.plan import positions_by_seat, ranges_by_seat
+from pyspark_kgroup.registry import Registry
+from pyspark_kgroup.seats import Mode, Scan
 from pyspark_kgroup.security_options import driver_settings
 from pyspark_kgroup.sizing import sized
-from pyspark_kgroup.worker import Range, SeatRanges, read_range
+from pyspark_kgroup.worker import Range, SeatRanges
 from spark_kgroup.errors import OptionError
 from spark_kgroup.member.classic import Inheritance
 from spark_kgroup.model import TopicPartition
@@ -41,12 +46,11 @@ log = logging.getLogger(__name__)
 
 
 class Ticket(InputPartition):
-    """One Spark input partition: all that one seat reads in one micro-batch, and all that its task needs."""
+    """One Spark input partition: what one seat reads in one micro-batch, and all that its task needs."""
 
-    def __init__(self, reads: SeatRanges, stall_timeout_ms: int) -> None:
+    def __init__(self, reads: TicketReads) -> None:
         super().__init__(reads)
         self.reads = reads
-        self.stall_timeout_ms = stall_timeout_ms
 
 
 class KgroupStreamReader(AdmissionControl, DataSourceStreamReader):
@@ -61,6 +65,7 @@ class KgroupStreamReader(AdmissionControl, DataSourceStreamReader):
         self._schema = schema
         self._runtime: GroupRuntime | None = None
         self._boundary: Boundary | None = None
+        self._registry: Registry | None = None
         self._planned_end: Mapping[str, Any] = EMPTY.to_json()
         self._freezing = False
 
@@ -112,27 +117,54 @@ class KgroupStreamReader(AdmissionControl, DataSourceStreamReader):
     # ------------------------------------------------------------------------------------------------ reading
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
-        """One ticket per seat with data between `start` and `end`."""
+        """One ticket for each seat that may have data between `start` and `end`."""
         until = Checkpoint.from_json(end)
         boundary = self._joined(until)  # a replay begins here: the seats are asked back while the batch runs
         self._planned_end = end
         plan = boundary.readable(until, ranges_by_seat(Checkpoint.from_json(start), until))
-        stall_timeout_ms = self._options.api_timeout_ms
-        return [Ticket(self._reads(seat, ranges), stall_timeout_ms) for seat, ranges in sorted(plan.items())]
+        reads = {
+            seat: [Range(tp.topic, tp.partition, first, last) for tp, (first, last) in sorted(ranges.items())]
+            for seat, ranges in plan.items()
+        }
+        return self._tickets(json.dumps([start, end], sort_keys=True), reads, until)
 
-    def _reads(self, seat: str, ranges: Ranges) -> SeatRanges:
-        return SeatRanges(
-            seat=seat,
-            ranges=tuple(Range(tp.topic, tp.partition, first, end) for tp, (first, end) in sorted(ranges.items())),
-            consumer_config=self._options.consumer_config(),
-            include_headers=self._options.include_headers,
-            fail_on_data_loss=self._options.fail_on_data_loss,
+    def _tickets(self, batch: str, reads: Mapping[str, Sequence[Range]], until: Checkpoint) -> list[Ticket]:
+        """The tickets of a new scan of a batch: bound to a seat now, or when a task asks the registry."""
+        options, registry = self._options, self._registry
+        template = SeatRanges(
+            seat="",
+            ranges=(),
+            consumer_config=options.consumer_config(),
+            include_headers=options.include_headers,
+            fail_on_data_loss=options.fail_on_data_loss,
         )
+        if registry is None:
+            scan = Scan(scan_id=0, mode=Mode.FIXED, tickets=tuple(sorted(reads)))
+        else:
+            scan = registry.plan(batch, reads, positions_by_seat(until))
+        return [
+            Ticket(
+                TicketReads(
+                    scan_id=scan.scan_id,
+                    ticket=number,
+                    mode=scan.mode,
+                    reads=replace(template, seat=seat, ranges=tuple(reads[seat])) if seat is not None else None,
+                    template=template,
+                    stall_timeout_ms=options.api_timeout_ms,
+                    registry_host=options.registry_host,
+                    registry_port=registry.port if registry is not None else 0,
+                    key=registry.key if registry is not None else b"",
+                    prefetch_bytes=options.prefetch_bytes,
+                    query=options.group_id,
+                )
+            )
+            for number, seat in enumerate(scan.tickets)
+        ]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Read one ticket; needs nothing but the ticket."""
         assert isinstance(partition, Ticket)
-        return read_range(partition.reads, stall_timeout_ms=partition.stall_timeout_ms)
+        return read_ticket(partition.reads)
 
     # ----------------------------------------------------------------------------------------------- lifetime
 
@@ -146,11 +178,20 @@ class KgroupStreamReader(AdmissionControl, DataSourceStreamReader):
             runtime = GroupRuntime(self._settings(planned))
             runtime.start()
             self._runtime = runtime
+            self._registry = self._started_registry([seat.instance_id for seat in runtime.view().seats])
             self._boundary = Boundary(runtime, self._options)
         if self._freezing:
             self._boundary.freeze()
             self._freezing = False
         return self._boundary
+
+    def _started_registry(self, seats: Sequence[str]) -> Registry | None:
+        """What executors ask which seat to read; None if they are to fetch nothing ahead."""
+        if not self._options.prefetch_bytes:
+            return None
+        registry = Registry(seats, port=self._options.registry_port)
+        registry.start()
+        return registry
 
     def _settings(self, planned: Checkpoint) -> GroupSettings:
         options = sized(self._options)
@@ -179,6 +220,9 @@ class KgroupStreamReader(AdmissionControl, DataSourceStreamReader):
         Mostly not called: Spark ends the process with SIGTERM, or its pipe closes. The runtime's thread is a daemon and
         holds nothing but sockets, so those ends are clean too.
         """
+        if self._registry is not None:
+            self._registry.close()
+            self._registry = None
         if self._runtime is not None:
             self._runtime.close()
             self._runtime = self._boundary = None

@@ -55,6 +55,7 @@ class Application:
         trigger: a processing time, or "availableNow".
         stop_at: one of the points in `harness/stop_points`, or "after sink, before commit log".
         conf: Spark's configuration beyond what is set here.
+        shuffles: whether the rows are shuffled on their way to the sink ("after shuffle" is a point there).
 
     Attributes:
         program: what the driver runs, with the folder as its argument.
@@ -72,6 +73,7 @@ class Application:
         master: str = "local[2]",
         stop_at: str | None = None,
         conf: dict[str, str] | None = None,
+        shuffles: bool = False,
     ) -> None:
         self.folder = folder
         self.stop_at = stop_at
@@ -81,6 +83,7 @@ class Application:
             "sink": sink,
             "trigger": trigger,
             "master": master,
+            "shuffles": shuffles,
             "conf": {**_conf(folder / "temporary"), **(conf or {})},
         }
         self._process: subprocess.Popen[bytes] | None = None
@@ -190,6 +193,31 @@ class Application:
         forks = {p.pid for p in daemons}
         return sorted(p.pid for p in daemons if p.parent in forks)
 
+    @property
+    def executor_pids(self) -> list[int]:
+        """JVMs of a cluster's executors."""
+        return sorted(p.pid for p in self.processes() if "CoarseGrainedExecutorBackend" in p.command)
+
+    def sidecars(self, executor: int | None = None) -> list[int]:
+        """Sidecars of this application, or of one executor's JVM, and not what they have forked."""
+        all_of_them = self._beside()
+        pids = {process.pid for process in all_of_them}
+        found = [process.pid for process in all_of_them if process.parent not in pids]
+        return [pid for pid in found if executor is None or executor in _watched_by(pid)]
+
+    def seat_servers(self, executor: int) -> list[int]:
+        """What the sidecar of an executor has forked."""
+        parents = self.sidecars(executor)
+        return sorted(process.pid for process in self._beside() if process.parent in parents)
+
+    def _beside(self) -> list[Process]:
+        """Sidecars and seat servers, which have sessions of their own: they inherit our environment."""
+        ours = f"TMPDIR={self.folder / 'temporary'}".encode()
+        listing = subprocess.run(["ps", "-ww", "-eo", "pid=,ppid=,state=,args="], capture_output=True, text=True)
+        rows = [line.split(maxsplit=3) for line in listing.stdout.splitlines() if "pyspark_kgroup.sidecar" in line]
+        found = [Process(int(pid), int(parent), state, args) for pid, parent, state, args in rows if state != "Z"]
+        return [process for process in found if ours in _environment_of(process.pid)]
+
     def pause(self) -> None:
         """SIGSTOP to every process of the session."""
         self._signal_all(signal.SIGSTOP, done=lambda process: process.state == "T")
@@ -212,12 +240,18 @@ class Application:
 
     # ---------------------------------------------------------------------------------------------- points
 
-    def await_stop_point(self, timeout_s: float = 300) -> None:
-        """Wait until the process has reached the named point, and stands there."""
+    def await_stop_point(self, timeout_s: float = 300) -> int:
+        """Wait until a process has reached the named point, and stands there; returns its pid."""
         if self.stop_at == _LOGGED and self._sink == "files":
-            self._catch_between_logs(timeout_s)
-            return
-        self.wait_for(lambda: (self.folder / "stop" / "reached").exists(), f"the point {self.stop_at!r}", timeout_s)
+            return self._catch_between_logs(timeout_s)
+        reached = self.folder / "stop" / "reached"
+        self.wait_for(lambda: reached.exists() and reached.read_text(), f"the point {self.stop_at!r}", timeout_s)
+        return int(reached.read_text())
+
+    def arm(self) -> None:
+        """Let the next process that comes to the named point stop there as well."""
+        (self.folder / "stop" / "released").unlink(missing_ok=True)
+        (self.folder / "stop" / "reached").unlink()
 
     def release(self) -> None:
         """Let the process go on from where it stands."""
@@ -225,7 +259,7 @@ class Application:
         if self.stop_at == _LOGGED and self._sink == "files":
             os.kill(self.jvm_pid, signal.SIGCONT)
 
-    def _catch_between_logs(self, timeout_s: float) -> None:
+    def _catch_between_logs(self, timeout_s: float) -> int:
         """Spark's file sink runs no Python: stop the JVM when its log has a batch that the commit log has not.
 
         A try may come late; the next batch is another one.
@@ -241,7 +275,7 @@ class Application:
             os.kill(jvm, signal.SIGSTOP)
             wait_for(lambda: next(p.state for p in self.processes() if p.pid == jvm) == "T", "the JVM to stand still")
             if not (self.folder / "checkpoint" / "commits" / str(batch_id)).exists():
-                return
+                return jvm
             os.kill(jvm, signal.SIGCONT)
 
     # ------------------------------------------------------------------------------------------- the query
@@ -292,6 +326,22 @@ def record_class_archive(folder: Path, read: dict[str, str]) -> None:
     with Application(folder, read, trigger="availableNow", conf=conf) as application:
         assert application.await_end() == 0
     unfinished.rename(CLASS_ARCHIVE)
+
+
+def _environment_of(pid: int) -> list[bytes]:
+    try:
+        return Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
+    except OSError:  # it has ended
+        return []
+
+
+def _watched_by(pid: int) -> set[int]:
+    """Pids of the processes whose end `pid` awaits (proc(5), fdinfo of a pidfd)."""
+    watched: set[int] = set()
+    for entry in Path(f"/proc/{pid}/fdinfo").glob("*"):
+        with suppress(OSError):
+            watched |= {int(line.split()[1]) for line in entry.read_text().splitlines() if line.startswith("Pid:")}
+    return watched
 
 
 def rows(folder: Path) -> list[Row]:

@@ -8,10 +8,11 @@ import json
 import os
 import select
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pyarrow.parquet as pq
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
@@ -50,9 +51,23 @@ def keyed_by_batch(folder: Path) -> Callable[[DataFrame, int], None]:
     return write
 
 
+SHUFFLED_PARTITIONS = 12
+"""More than cores: the last of them are fetched long after the first."""
+
+
+def after_shuffle(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """Passes rows on. Its first task stands at the point "after shuffle" before it has taken all of its own."""
+    for batch in batches:
+        reach("after shuffle")
+        yield batch
+
+
 def start(spark: SparkSession, folder: Path, settings: dict[str, Any]) -> StreamingQuery:
     frame = spark.readStream.format("kgroup").options(**settings["read"]).load()
-    writer = frame.select("topic", "partition", "offset", "value").writeStream
+    rows = frame.select("topic", "partition", "offset", "value")
+    if settings["shuffles"]:
+        rows = rows.repartition(SHUFFLED_PARTITIONS, "partition", "offset").mapInArrow(after_shuffle, rows.schema)
+    writer = rows.writeStream
     if settings["sink"] == "files":
         writer = writer.format("parquet").option("path", str(folder / "sink"))
     else:

@@ -102,7 +102,8 @@ POINTS: dict[str, tuple[str, Callable[[ModuleType], None]]] = {
     "between revoking sync and rejoin": ("spark_kgroup.runtime.session", _after_revoking_sync),
     "during adoption": ("pyspark_kgroup.ledger", _during_adoption),
 }
-"""Point -> (the module to wrap, how). "after sink, before commit log" is the sink's own: `harness.driver_program`."""
+"""Point -> (the module to wrap, how). "after sink, before commit log" and "after shuffle" are those of
+`harness.driver_program`."""
 
 
 class _Arming(MetaPathFinder):

@@ -1,0 +1,139 @@
+"""Executors, workers, seat servers and sidecars are killed in the midst of a read: every record comes once.
+
+Three executors are JVMs of their own (`local-cluster`). A worker stops at a named point: what is under way is known.
+"""
+
+import os
+import signal
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from harness.application import Application, rows
+from harness.groups import stable_generation
+from harness.kafka import contents, produce
+from harness.offsets import committed
+from harness.stream import options
+from harness.waiting import wait_for
+
+from spark_kgroup.testing import ApacheKafka
+
+pytestmark = pytest.mark.usefixtures("class_archive")
+
+NewTopic = Callable[[int], str]
+
+EXECUTORS = 3
+PARTITIONS = 6
+CLUSTER = f"local-cluster[{EXECUTORS},1,1024]"
+
+
+def parent_of(pid: int) -> int:
+    return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
+
+
+def executor_of(worker: int) -> int:
+    """The JVM of a worker: its daemon's parent."""
+    return parent_of(parent_of(worker))
+
+
+def kill(pid: int) -> None:
+    os.kill(pid, signal.SIGKILL)
+
+
+class Filling:
+    """Fills a topic round by round, and knows what there should be."""
+
+    def __init__(self, server: str, topic: str) -> None:
+        self._server, self._topic, self.sent = server, topic, 0
+
+    def more(self, records: int = 300) -> None:
+        produce(self._server, self._topic, records, partitions=PARTITIONS, first=self.sent)
+        self.sent += records
+
+
+def test_whatever_dies_in_the_midst_of_a_read_every_record_comes_once(
+    apache_kafka: ApacheKafka, new_topic: NewTopic, group: str, tmp_path: Path
+) -> None:
+    topic, server = new_topic(PARTITIONS), apache_kafka.bootstrap_servers
+    filling = Filling(server, topic)
+    read = options(server, topic, group, members=EXECUTORS)
+    filling.more()
+    with Application(tmp_path, read, master=CLUSTER, stop_at="while reading") as application:
+
+        def meanwhile(dies: Callable[[int], int]) -> None:
+            """Stop a worker in its read, kill what `dies` says of it, let it go on if it lives, and await all rows."""
+            application.arm()
+            filling.more()
+            worker = application.await_stop_point()
+            kill(dies(worker))
+            application.release()
+            application.await_rows(filling.sent)
+
+        application.await_stop_point()
+        application.release()
+        application.await_rows(filling.sent)
+        generation = stable_generation(apache_kafka, group)
+        for _ in range(2):  # until every seat has a server that is warm
+            filling.more()
+            application.await_rows(filling.sent)
+        meanwhile(lambda worker: worker)
+        meanwhile(lambda worker: application.seat_servers(executor_of(worker))[0])
+        meanwhile(lambda worker: application.sidecars(executor_of(worker))[0])
+        meanwhile(executor_of)
+        filling.more()
+        application.await_rows(filling.sent)
+        all_read = dict.fromkeys(range(PARTITIONS), filling.sent // PARTITIONS)
+        wait_for(lambda: committed(server, group, topic, PARTITIONS) == all_read, "the group to know", 60)
+        assert stable_generation(apache_kafka, group) == generation, "the group rebalanced"
+        application.stop()
+        wait_for(lambda: not application.sidecars(), "the sidecars to end", 5)
+    assert sorted((r.partition, r.offset) for r in rows(tmp_path)) == sorted(contents(server, topic))
+
+
+def test_a_speculative_copy_of_a_slow_task_reads_the_same(
+    apache_kafka: ApacheKafka, new_topic: NewTopic, group: str, tmp_path: Path
+) -> None:
+    topic, server = new_topic(PARTITIONS), apache_kafka.bootstrap_servers
+    filling = Filling(server, topic)
+    read = options(server, topic, group, members=EXECUTORS)
+    conf = {
+        "spark.speculation": "true",
+        "spark.speculation.interval": "100ms",
+        "spark.speculation.quantile": "0.3",
+        "spark.speculation.multiplier": "1.5",
+        "spark.speculation.minTaskRuntime": "100ms",
+    }
+    filling.more()
+    with Application(tmp_path, read, master=CLUSTER, stop_at="while reading", conf=conf) as application:
+        application.await_stop_point()  # and nobody lets this one go on: only a copy of its task can finish the batch
+        application.await_rows(filling.sent)
+        for _ in range(2):
+            application.arm()
+            filling.more()
+            application.await_stop_point()
+            application.await_rows(filling.sent)
+        application.stop()
+    assert sorted((r.partition, r.offset) for r in rows(tmp_path)) == sorted(contents(server, topic))
+
+
+def test_a_stage_that_is_read_again_after_its_shuffle_files_were_lost(
+    apache_kafka: ApacheKafka, new_topic: NewTopic, group: str, tmp_path: Path
+) -> None:
+    topic, server = new_topic(PARTITIONS), apache_kafka.bootstrap_servers
+    filling = Filling(server, topic)
+    read = options(server, topic, group, members=EXECUTORS)
+    filling.more()
+    with Application(tmp_path, read, master=CLUSTER, stop_at="after shuffle", shuffles=True) as application:
+        application.await_stop_point()
+        application.release()
+        application.await_rows(filling.sent)
+        application.arm()
+        filling.more()
+        halted = application.await_stop_point()  # all is read and shuffled; the others have not taken it yet
+        other = next(pid for pid in application.executor_pids if pid != executor_of(halted))
+        kill(other)
+        application.release()
+        application.await_rows(filling.sent)
+        assert "FetchFailed" in (tmp_path / "driver.log").read_text(), "no shuffle file was missed"
+        application.stop()
+    assert sorted((r.partition, r.offset) for r in rows(tmp_path)) == sorted(contents(server, topic))
