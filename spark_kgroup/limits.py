@@ -205,4 +205,5 @@ SEAT_SERVER_SILENCE_MS: Final = 10_000
 """Silence of a seat's server after which a worker reads by itself: three times `SEAT_SERVER_STALL_MS`."""
 
 PROGRESS_LOGGED_MS: Final = 10_000
-"""Shortest time between two log lines about one query's lag (Spark: spark.sql.streaming.noDataProgressEventInterval)."""
+"""Shortest time between two log lines about one query's lag (Spark:
+spark.sql.streaming.noDataProgressEventInterval)."""

@@ -123,6 +123,11 @@ class Logs:
         return self._freezing
 
     @property
+    def listed_ends(self) -> dict[TopicPartition, int]:
+        """One past the last offset of each partition, as last listed: no request, and not frozen."""
+        return {tp: listed.end_offset for tp, listed in self._listed.ranges.items()}
+
+    @property
     def frozen(self) -> bool:
         """End offsets are those of the run's beginning."""
         return self._frozen is not None

@@ -6,7 +6,7 @@ import sys
 
 import typer
 
-from spark_kgroup.admin import kafka_command, member_command
+from spark_kgroup.admin import describe_command, kafka_command, member_command
 from spark_kgroup.errors import KgroupError
 
 app = typer.Typer(
@@ -17,6 +17,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 app.add_typer(kafka_command.app, name="kafka")
+app.command(epilog=describe_command.EXAMPLES)(describe_command.describe)
 app.command(epilog=member_command.EXAMPLES)(member_command.member)
 
 

@@ -1,0 +1,212 @@
+"""`KgroupListener`: a query's lag in logs and metrics, from the progress that Spark reports.
+
+Runs on: driver; with Spark Connect in the client, which needs this package then.
+
+    spark.streams.addListener(KgroupListener())
+
+Under PySpark 4.0 and 4.1 progress has no latest offset, so there is no lag to report.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import threading
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+from pyspark.sql.streaming.listener import StreamingQueryListener
+
+from pyspark_kgroup.checkpoint import Checkpoint, CheckpointError
+from spark_kgroup.limits import PROGRESS_LOGGED_MS
+from spark_kgroup.model import TopicPartition
+from spark_kgroup.runtime.session import monotonic_ms
+
+if TYPE_CHECKING:
+    from prometheus_client import CollectorRegistry
+    from prometheus_client.core import GaugeMetricFamily
+    from pyspark.sql.streaming.listener import (
+        QueryIdleEvent,
+        QueryProgressEvent,
+        QueryStartedEvent,
+        QueryTerminatedEvent,
+    )
+
+log = logging.getLogger(__name__)
+
+_SEATS_LOGGED_MAX: Final = 5
+"""Seats in one log line, those with most lag first."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PartitionLag:
+    """One partition after one batch."""
+
+    seat: str
+    partition: TopicPartition
+    position: int
+    end: int
+
+    @property
+    def lag(self) -> int:
+        """Offsets that are still to be read."""
+        return max(0, self.end - self.position)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class QueryLag:
+    """One query after one batch.
+
+    Attributes:
+        query: its name, or its id if it has none.
+        seats: instance id -> who serves it (`reporting.latest_offset`).
+    """
+
+    query: str
+    batch: int
+    partitions: tuple[PartitionLag, ...]
+    seats: Mapping[str, Mapping[str, Any]]
+
+    @property
+    def by_seat(self) -> dict[str, int]:
+        """Instance id -> lag of all its partitions."""
+        found: dict[str, int] = dict.fromkeys(self.seats, 0)
+        for each in self.partitions:
+            found[each.seat] = found.get(each.seat, 0) + each.lag
+        return found
+
+
+def lag_of(progress: Mapping[str, Any]) -> QueryLag | None:
+    """The lag in one progress report (StreamingQueryProgress as JSON), None if it has no kgroup source with one."""
+    partitions: list[PartitionLag] = []
+    seats: dict[str, Mapping[str, Any]] = {}
+    found = False
+    for source in progress.get("sources", ()):
+        try:
+            end, latest = Checkpoint.from_json(source["endOffset"]), Checkpoint.from_json(source["latestOffset"])
+        except (CheckpointError, KeyError):
+            continue  # another kind of source, or a PySpark that reports no latest offset
+        found = True
+        seats |= source["latestOffset"].get("seats", {})
+        partitions += [
+            PartitionLag(seat=held.period.seat, partition=tp, position=end.position(tp) or 0, end=held.position)
+            for tp, held in latest.owned.items()
+        ]
+    if not found:
+        return None
+    name = progress.get("name") or progress["id"]
+    return QueryLag(query=str(name), batch=int(progress["batchId"]), partitions=tuple(partitions), seats=seats)
+
+
+class KgroupListener(StreamingQueryListener):
+    """Logs one line for a query's progress, not more often than every 10 s, and exports Prometheus gauges.
+
+    Gauges need `prometheus-client` (`pip install spark-kgroup[metrics]`) and an exporter of yours, such as
+    `prometheus_client.start_http_server(8000)`. Without it, progress is logged only.
+
+    Args:
+        registry: where the gauges are registered; prometheus-client's own if it is None.
+    """
+
+    def __init__(self, registry: CollectorRegistry | None = None) -> None:
+        self._lock = threading.Lock()
+        self._lags: dict[str, QueryLag] = {}
+        self._logged_at_ms: dict[str, int] = {}
+        try:
+            from prometheus_client import REGISTRY
+        except ImportError:
+            log.info("prometheus-client is not installed: the lag of queries is logged only.")
+            return
+        (registry or REGISTRY).register(_Gauges(self))
+
+    @property
+    def lags(self) -> list[QueryLag]:
+        """The last of each query that runs."""
+        with self._lock:
+            return list(self._lags.values())
+
+    def onQueryStarted(self, event: QueryStartedEvent) -> None:
+        """Nothing is known yet."""
+
+    def onQueryProgress(self, event: QueryProgressEvent) -> None:
+        """A batch is done."""
+        lag = lag_of(json.loads(event.progress.json))
+        if lag is None:
+            return
+        run = str(event.progress.runId)
+        with self._lock:
+            self._lags[run] = lag
+            due = monotonic_ms() - self._logged_at_ms.get(run, -PROGRESS_LOGGED_MS) >= PROGRESS_LOGGED_MS
+            if due:
+                self._logged_at_ms[run] = monotonic_ms()
+        if due:
+            log.info("%s", line_of(lag))
+
+    def onQueryIdle(self, event: QueryIdleEvent) -> None:
+        """Nothing new."""
+
+    def onQueryTerminated(self, event: QueryTerminatedEvent) -> None:
+        """Its gauges go with it."""
+        with self._lock:
+            self._lags.pop(str(event.runId), None)
+            self._logged_at_ms.pop(str(event.runId), None)
+
+
+def line_of(lag: QueryLag) -> str:
+    """One line for a log."""
+    by_seat = sorted(lag.by_seat.items(), key=lambda item: (-item[1], item[0]))
+    told = []
+    for seat, count in by_seat[:_SEATS_LOGGED_MAX]:
+        served = lag.seats.get(seat)
+        where = f" (executor {served['executor']} on {served['host']}{', warm' * served['warm']})" if served else ""
+        told.append(f"{seat}{where}: {count}")
+    rest = f" and {len(by_seat) - len(told)} more seats" if len(by_seat) > len(told) else ""
+    total = sum(each.lag for each in lag.partitions)
+    seats = ", ".join(told) + rest
+    return f"query {lag.query}, batch {lag.batch}: lag {total} in {len(lag.partitions)} partitions. {seats}"
+
+
+class _Gauges:
+    """A collector (prometheus_client.registry.Collector): what is gone from a query's progress is gone at once."""
+
+    def __init__(self, listener: KgroupListener) -> None:
+        self._listener = listener
+
+    def collect(self) -> Iterator[GaugeMetricFamily]:
+        """All gauges of all queries, as they are now."""
+        from prometheus_client.core import GaugeMetricFamily
+
+        partition = ["query", "seat", "topic", "partition"]
+        seat = ["query", "seat", "executor", "host"]
+        families = {
+            name: GaugeMetricFamily(name, told, labels=labels)
+            for name, told, labels in (
+                ("kgroup_partition_position_offset", "Up to where a partition is read.", partition),
+                ("kgroup_partition_lag_offsets", "Offsets of a partition that are still to be read.", partition),
+                ("kgroup_seat_lag_offsets", "Offsets of a seat's partitions that are still to be read.", seat),
+                ("kgroup_seat_warm", "1 if the seat's own server reads on its executor.", seat),
+                ("kgroup_seat_since_timestamp_seconds", "Since when that executor serves the seat.", seat),
+            )
+        }
+        for (name, labels), value in _samples(self._listener.lags).items():
+            families[name].add_metric(list(labels), value)
+        yield from families.values()
+
+
+def _samples(lags: list[QueryLag]) -> dict[tuple[str, tuple[str, ...]], float]:
+    """(metric, label values) -> value: no two samples may have the same labels."""
+    found: dict[tuple[str, tuple[str, ...]], float] = {}
+    for lag in lags:
+        for each in lag.partitions:
+            labels = (lag.query, each.seat, each.partition.topic, str(each.partition.partition))
+            found["kgroup_partition_position_offset", labels] = each.position
+            found["kgroup_partition_lag_offsets", labels] = each.lag
+        for seat, count in lag.by_seat.items():
+            served = lag.seats.get(seat, {})
+            labels = (lag.query, seat, str(served.get("executor", "")), str(served.get("host", "")))
+            found["kgroup_seat_lag_offsets", labels] = count
+            if served:
+                found["kgroup_seat_warm", labels] = float(served["warm"])
+                found["kgroup_seat_since_timestamp_seconds", labels] = served["since"] / 1000
+    return found

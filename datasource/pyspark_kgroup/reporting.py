@@ -1,0 +1,70 @@
+"""What a query tells of itself: who serves its seats, beside its commits, and how far its topics go, in its progress.
+
+Runs on: driver.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+from pyspark_kgroup.checkpoint import Checkpoint
+from pyspark_kgroup.seats import Lease
+from spark_kgroup.model import TopicPartition
+from spark_kgroup.runtime.session import monotonic_ms
+from spark_kgroup.wire.commit_metadata import SeatNote
+
+
+def commit_metadata(seat: str, lease: Lease | None) -> str:
+    """What is written beside the offsets that a seat commits (`kgroup describe` shows it).
+
+    Args:
+        seat: its instance id.
+        lease: who serves it now, None if nobody has since the query was started.
+    """
+    at_ms = time.time_ns() // 1_000_000
+    if lease is None:
+        return SeatNote(seat=seat, at_ms=at_ms).encode()
+    return SeatNote(
+        seat=seat,
+        at_ms=at_ms,
+        executor=lease.executor.executor_id,
+        host=lease.executor.host,
+        warm=lease.warm,
+        since_ms=_wall_ms(lease.since_ms),
+    ).encode()
+
+
+def latest_offset(
+    end: Checkpoint, log_ends: Mapping[TopicPartition, int], leases: Mapping[str, Lease]
+) -> dict[str, Any]:
+    """What Spark shows as `latestOffset` in a query's progress: `end` with the ends of the logs for positions.
+
+    `seats` says in addition which executor serves each seat: {seat: {executor, host, warm, since (wall clock, ms)}}.
+
+    Args:
+        end: the offset that the boundary came to.
+        log_ends: one past the last offset of each partition, as last listed; where there is none, the position stands.
+        leases: instance id -> who serves it.
+    """
+    owned = {
+        tp: replace(held, position=max(held.position, log_ends.get(tp, held.position)))
+        for tp, held in end.owned.items()
+    }
+    seats = {
+        seat: {
+            "executor": lease.executor.executor_id,
+            "host": lease.executor.host,
+            "warm": lease.warm,
+            "since": _wall_ms(lease.since_ms),
+        }
+        for seat, lease in sorted(leases.items())
+    }
+    return {**replace(end, owned=owned).to_json(), "seats": seats}
+
+
+def _wall_ms(at_ms: int) -> int:
+    """A monotonic instant on the wall clock, to the second: the two do not go quite alike."""
+    return (time.time_ns() // 1_000_000 - (monotonic_ms() - at_ms)) // 1_000 * 1_000

@@ -1,0 +1,266 @@
+"""`kgroup describe`: a group as Kafka knows it, with the executors that serve its seats. Needs nothing but Kafka."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.measure import Measurement
+from rich.table import Table
+
+from spark_kgroup.admin.command_config import security_from
+from spark_kgroup.errors import GroupError
+from spark_kgroup.limits import STARTUP_TIMEOUT_MS
+from spark_kgroup.model import DescribedGroup, DescribedMember, TopicPartition
+from spark_kgroup.wire import messages
+from spark_kgroup.wire.cluster import Cluster, CommittedOffset, parse_bootstrap
+from spark_kgroup.wire.commit_metadata import SeatNote
+
+EXAMPLES = (
+    "Examples:\n\n"
+    "kgroup describe --bootstrap-server localhost:9092 --group orders\n\n"
+    "kgroup describe --bootstrap-server localhost:9092 --group orders --json\n\n"
+    "kgroup describe --bootstrap-server localhost:9093 --group orders --command-config client.properties"
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PartitionLine:
+    """One partition: the group's committed offset, one past the last offset, and what lies between; None: unknown."""
+
+    partition: TopicPartition
+    position: int | None
+    end: int | None
+
+    @property
+    def lag(self) -> int | None:
+        """Offsets that the group has not committed yet; None if it has committed nothing, or the end is not known."""
+        if self.end is None or self.position is None:
+            return None
+        return max(0, self.end - self.position)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MemberLines:
+    """One member, who serves it as of its last commit if it is a seat of ours, and its partitions."""
+
+    member: DescribedMember
+    note: SeatNote | None
+    partitions: tuple[PartitionLine, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GroupLines:
+    """A group; `unowned` are partitions with a committed offset that no member holds."""
+
+    group: DescribedGroup
+    members: tuple[MemberLines, ...]
+    unowned: tuple[PartitionLine, ...]
+
+
+def describe(
+    bootstrap_server: Annotated[str, typer.Option(help="HOST:PORT[,HOST:PORT] of any brokers of the cluster.")],
+    group: Annotated[str, typer.Option(help="The group to describe.")],
+    command_config: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="How to connect and who to be: librdkafka's properties, NAME=VALUE a line."),
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+) -> None:
+    """Show a group's members, what serves Spark's seats, and each partition's position, end and lag.
+
+    Executor, host, warm and since are as of the seat's last commit. "-" is what nobody has said, as for members of
+    other applications.
+    """
+    cluster = Cluster(
+        parse_bootstrap(bootstrap_server),
+        client_id="kgroup-describe",
+        security=security_from(command_config) if command_config else None,
+        api_timeout_ms=STARTUP_TIMEOUT_MS,
+    )
+    found = asyncio.run(_asked(cluster, group))
+    if as_json:
+        typer.echo(json.dumps(as_object(found)))
+    else:
+        write_tables(found)
+
+
+# ---------------------------------------------------------------------------------------------------- asking
+
+
+async def _asked(cluster: Cluster, group: str) -> GroupLines:
+    try:
+        return await look(cluster, group)
+    finally:
+        await cluster.close()
+
+
+async def look(cluster: Cluster, group: str) -> GroupLines:
+    """What the cluster knows of `group`.
+
+    Raises:
+        GroupError: there is no such group.
+        WireError: the cluster cannot be reached, or refuses us.
+    """
+    described, committed = await asyncio.gather(cluster.describe_group(group), cluster.all_committed(group))
+    if described.state == "Dead" and not committed:
+        raise GroupError(f"There is no group {group!r} on this cluster: check --group and --bootstrap-server.")
+    held = {tp for member in described.members for tp in member.assignment}
+    ends = await _ends(cluster, held | committed.keys())
+    return lines_of(described, committed, ends)
+
+
+async def _ends(cluster: Cluster, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
+    """The end of each log that there is and that this user may see; nobody waits for one without a leader."""
+    wanted = set(partitions)
+    if not wanted:
+        return {}
+    metadata = await cluster.metadata({tp.topic for tp in wanted})
+    listed = await cluster.list_offsets({tp: messages.LATEST for tp in wanted if tp in metadata.leaders})
+    return {tp: found.offset for tp, found in listed.items()}
+
+
+def lines_of(
+    group: DescribedGroup, committed: Mapping[TopicPartition, CommittedOffset], ends: Mapping[TopicPartition, int]
+) -> GroupLines:
+    """Put together what was asked apart."""
+
+    def lines(partitions: Iterable[TopicPartition]) -> tuple[PartitionLine, ...]:
+        return tuple(
+            PartitionLine(partition=tp, position=committed[tp].offset if tp in committed else None, end=ends.get(tp))
+            for tp in sorted(partitions)
+        )
+
+    held = {tp for member in group.members for tp in member.assignment}
+    return GroupLines(
+        group=group,
+        members=tuple(
+            MemberLines(member=member, note=_note_of(member, committed), partitions=lines(member.assignment))
+            for member in sorted(group.members, key=_natural_order)
+        ),
+        unowned=lines(committed.keys() - held),
+    )
+
+
+def _note_of(member: DescribedMember, committed: Mapping[TopicPartition, CommittedOffset]) -> SeatNote | None:
+    """The last that the member itself wrote; what an earlier owner wrote says nothing of it."""
+    notes = (SeatNote.decode(committed[tp].metadata) for tp in member.assignment if tp in committed)
+    own = [note for note in notes if note is not None and note.seat == member.instance_id]
+    return max(own, key=lambda note: note.at_ms, default=None)
+
+
+def _natural_order(member: DescribedMember) -> tuple[str, int, str]:
+    """Seat 10 comes after seat 9."""
+    prefix, _, number = (member.instance_id or "").rpartition("-")
+    return (prefix, int(number), "") if number.isdecimal() else (member.instance_id or "", -1, member.member_id)
+
+
+# --------------------------------------------------------------------------------------------------- showing
+
+
+def as_object(found: GroupLines) -> dict[str, Any]:
+    """As JSON; null is what nobody has said."""
+    return {
+        "group": found.group.group,
+        "state": found.group.state,
+        "assignor": found.group.protocol or None,
+        "lag": _sum(line for member in found.members for line in member.partitions) + _sum(found.unowned),
+        "members": [
+            {
+                "instance_id": each.member.instance_id,
+                "member_id": each.member.member_id,
+                "client_id": each.member.client_id,
+                "client_host": each.member.client_host,
+                "executor": each.note.executor if each.note else None,
+                "host": each.note.host if each.note else None,
+                "warm": each.note.warm if each.note else None,
+                "since": _instant(each.note.since_ms) if each.note else None,
+                "as_of": _instant(each.note.at_ms) if each.note else None,
+                "lag": _sum(each.partitions),
+                "partitions": [_line_object(line) for line in each.partitions],
+            }
+            for each in found.members
+        ],
+        "unowned": [_line_object(line) for line in found.unowned],
+    }
+
+
+def _line_object(line: PartitionLine) -> dict[str, Any]:
+    topic, partition = line.partition
+    return {"topic": topic, "partition": partition, "position": line.position, "end": line.end, "lag": line.lag}
+
+
+def _sum(lines: Iterable[PartitionLine]) -> int:
+    return sum(line.lag or 0 for line in lines)
+
+
+def _instant(wall_ms: int | None) -> str | None:
+    """An instant as ISO 8601; None for none, and for a number that is no instant."""
+    try:
+        return datetime.fromtimestamp(wall_ms / 1000, UTC).isoformat(timespec="seconds") if wall_ms else None
+    except (OverflowError, ValueError, OSError):
+        return None
+
+
+def write_tables(found: GroupLines) -> None:
+    """For people: the members, then their partitions."""
+    group = found.group
+    say = Console(soft_wrap=True, highlight=False, markup=False).print
+    assignor = f", assignor {group.protocol}" if group.protocol else ""
+    say(_shown(f"Group {group.group} is {group.state}: {len(group.members)} members{assignor}"))
+    members = _table("instance id", "member id", "client id", "executor", "host", "warm", "since", "lag")
+    partitions = _table("topic", "partition", "instance id", "position", "end", "lag")
+    for each in found.members:
+        _add_member(members, each)
+        name = each.member.instance_id or each.member.member_id
+        for line in each.partitions:
+            _add(partitions, *line.partition, name, line.position, line.end, line.lag)
+    for line in found.unowned:
+        _add(partitions, *line.partition, None, line.position, line.end, line.lag)
+    for table in (members, partitions):
+        if table.row_count:
+            say()
+            _write(table)
+
+
+def _add_member(table: Table, each: MemberLines) -> None:
+    member, note = each.member, each.note
+    client = f"{member.client_id}@{member.client_host.lstrip('/')}"
+    if note is None:
+        served: tuple[object, ...] = (None, None, None, None)
+    else:
+        warm = {True: "yes", False: "no", None: None}[note.warm]
+        served = (note.executor, note.host, warm, _instant(note.since_ms))
+    _add(table, member.instance_id, member.member_id, client, *served, _sum(each.partitions))
+
+
+def _table(*columns: str) -> Table:
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for column in columns:
+        numeric = column in ("partition", "position", "end", "lag")
+        table.add_column(column.upper(), no_wrap=True, justify="right" if numeric else "left")
+    return table
+
+
+def _add(table: Table, *cells: object) -> None:
+    table.add_row(*("-" if cell is None else _shown(str(cell)) for cell in cells))
+
+
+def _shown(text: str) -> str:
+    """Without what would steer a terminal: names are other people's."""
+    return "".join(letter if letter.isprintable() else "?" for letter in text)
+
+
+def _write(table: Table) -> None:
+    """As wide as it is: a terminal wraps lines better than cells are cut, and a pipe needs neither."""
+    console = Console(highlight=False, markup=False)
+    needed = Measurement.get(console, console.options.update(width=10_000), table).maximum
+    console.width = max(console.width, needed)
+    console.print(table, crop=False)

@@ -1,0 +1,154 @@
+"""`kgroup describe` against a real Kafka: seats, who serves them, members of other applications, lag."""
+
+import json
+import subprocess
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from dataclasses import replace
+from uuid import uuid4
+
+import pytest
+from confluent_kafka import Consumer
+from confluent_kafka import TopicPartition as Place
+from harness.kafka import produce
+from harness.members import KGROUP
+from harness.runtime import options_of, owned, settings_of
+from harness.waiting import wait_for
+
+from spark_kgroup.model import TopicPartition
+from spark_kgroup.runtime.group import GroupView
+from spark_kgroup.runtime.thread import GroupRuntime
+from spark_kgroup.testing import ApacheKafka
+from spark_kgroup.wire.commit_metadata import SeatNote
+
+PARTITIONS = 4
+
+
+@pytest.fixture
+def topic(apache_kafka: ApacheKafka) -> str:
+    name = f"topic-{uuid4().hex[:8]}"
+    apache_kafka.create_topic(name, partitions=PARTITIONS)
+    produce(apache_kafka.bootstrap_servers, name, 40, partitions=PARTITIONS)
+    return name
+
+
+Seats = Callable[..., GroupRuntime]
+
+
+@pytest.fixture
+def seats(apache_kafka: ApacheKafka, topic: str) -> Iterator[Seats]:
+    with ExitStack() as started:
+
+        def start(metadata: Callable[[str], str], members: int = 2) -> GroupRuntime:
+            options = options_of(apache_kafka.bootstrap_servers, topic, "job", members)
+            settings = replace(settings_of(options), commit_metadata=metadata)
+            runtime = started.enter_context(GroupRuntime(settings))
+            runtime.wait_until(lambda view: view.settled and len(owned(view)) == PARTITIONS, 20_000)
+            return runtime
+
+        yield start
+
+
+def note(seat: str) -> str:
+    served = SeatNote(
+        seat=seat, at_ms=1_700_000_060_000, executor="7", host="h1", warm=True, since_ms=1_700_000_000_000
+    )
+    return served.encode()
+
+
+def commit(runtime: GroupRuntime, view: GroupView, position: int) -> None:
+    """Each seat commits one position for all it has."""
+    wanted = {seat.instance_id: (seat, dict.fromkeys(seat.tenures, position)) for seat in view.seats}
+    assert runtime.commit(wanted) == owned(view)
+
+
+def described(bootstrap: str, group: str, *more: str) -> subprocess.CompletedProcess[str]:
+    command = [KGROUP, "describe", "--bootstrap-server", bootstrap, "--group", group, *more]
+    return subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+
+
+def test_seats_with_what_serves_them_and_their_lag(seats: Seats, apache_kafka: ApacheKafka, topic: str) -> None:
+    server, group = apache_kafka.bootstrap_servers, f"of-{topic}"
+    runtime = seats(note)
+    commit(runtime, runtime.view(), 7)
+    found = json.loads(described(server, group, "--json").stdout)
+    assert (found["state"], found["assignor"], found["lag"]) == ("Stable", "cooperative-sticky", 12)
+    assert [member["instance_id"] for member in found["members"]] == ["job-0", "job-1"]
+    for member in found["members"]:
+        served = {name: member[name] for name in ("executor", "host", "warm", "since", "as_of", "client_id")}
+        assert served == {
+            "executor": "7",
+            "host": "h1",
+            "warm": True,
+            "since": "2023-11-14T22:13:20+00:00",
+            "as_of": "2023-11-14T22:14:20+00:00",
+            "client_id": "spark-kgroup",
+        }
+        assert member["member_id"].startswith(f"{member['instance_id']}-")
+        assert [(p["position"], p["end"], p["lag"]) for p in member["partitions"]] == [(7, 10, 3)] * 2
+    told = described(server, group).stdout
+    print(told)
+    lines = [line.split() for line in told.splitlines()]
+    assert ["INSTANCE", "ID", "MEMBER", "ID", "CLIENT", "ID", "EXECUTOR", "HOST", "WARM", "SINCE", "LAG"] in lines
+    (first,) = (line for line in lines if line[:1] == ["job-0"])
+    assert first[3:] == ["7", "h1", "yes", "2023-11-14T22:13:20+00:00", "6"]
+    assert [topic, "0", "job-0", "7", "10", "3"] in lines
+
+
+def test_what_other_applications_hold_and_write_is_shown_and_never_an_error(
+    seats: Seats, apache_kafka: ApacheKafka, topic: str
+) -> None:
+    server, group = apache_kafka.bootstrap_servers, f"of-{topic}"
+    runtime = seats(lambda seat: '{"v":1,"seat":"job-9"' if seat == "job-0" else note("job-0"))
+    commit(runtime, runtime.view(), 10)
+    runtime.remove_members([m for m in runtime.describe().members if m.instance_id == "job-1"], "a test")
+    runtime.close()
+    stranger = Consumer({"bootstrap.servers": server, "group.id": group, "client.id": "\x1b[31mjava"})
+    try:
+        stranger.subscribe([topic])
+        assert stranger.poll(0.1) is None
+        stranger_is_there = wait_for(
+            lambda: [m for m in _members(server, group) if m["instance_id"] is None], "the stranger to join", 60
+        )
+        assert stranger_is_there[0]["client_id"] == "\x1b[31mjava"
+        told = described(server, group).stdout
+    finally:
+        stranger.close()
+    assert "?[31mjava@127.0.0.1" in told
+    assert "\x1b[31m" not in told
+    for member in _members(server, group):
+        assert (member["executor"], member["host"], member["warm"], member["since"]) == (None, None, None, None)
+
+
+def _members(server: str, group: str) -> list[dict[str, object]]:
+    members: list[dict[str, object]] = json.loads(described(server, group, "--json").stdout)["members"]
+    return members
+
+
+def test_a_group_without_members_and_a_topic_that_is_gone(apache_kafka: ApacheKafka, topic: str) -> None:
+    server, group = apache_kafka.bootstrap_servers, f"group-{uuid4().hex[:8]}"
+    consumer = Consumer({"bootstrap.servers": server, "group.id": group, "enable.auto.commit": False})
+    try:
+        consumer.commit(offsets=[Place(topic, 0, 4, metadata="by hand")], asynchronous=False)
+    finally:
+        consumer.close()
+    found = json.loads(described(server, group, "--json").stdout)
+    line = {"topic": topic, "partition": 0, "position": 4, "end": 10, "lag": 6}
+    assert (found["state"], found["members"], found["unowned"], found["lag"]) == ("Empty", [], [line], 6)
+    assert [topic, "0", "-", "4", "10", "6"] in [row.split() for row in described(server, group).stdout.splitlines()]
+
+
+@pytest.mark.parametrize(
+    ("server", "told"), [("", "There is no group 'nobody' on this cluster"), ("127.0.0.1:1", "No broker could be")]
+)
+def test_errors_are_told_in_their_own_words(apache_kafka: ApacheKafka, server: str, told: str) -> None:
+    ended = described(server or apache_kafka.bootstrap_servers, "nobody")
+    assert (ended.returncode, ended.stdout) == (1, "")
+    assert ended.stderr.startswith(f"kgroup: {told}")
+
+
+def test_a_text_that_the_broker_does_not_take_costs_no_commit(seats: Seats, topic: str) -> None:
+    runtime = seats(lambda _: "x" * 5_000, 1)  # offset.metadata.max.bytes: 4096
+    commit(runtime, runtime.view(), 3)
+    tps = [TopicPartition(topic, index) for index in range(PARTITIONS)]
+    assert runtime.committed(tps) == dict.fromkeys(tps, 3)

@@ -1,0 +1,119 @@
+"""Six seats, then three, then five, on a real Kafka with data in flight: nothing waits for a session timeout."""
+
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from uuid import uuid4
+
+import pytest
+from harness.kafka import produce
+from harness.offsets import lag
+from harness.runtime import options_of, owned, settings_of
+from harness.waiting import wait_for
+
+from pyspark_kgroup.boundary import Boundary
+from pyspark_kgroup.checkpoint import EMPTY, Checkpoint
+from pyspark_kgroup.plan import ranges_by_seat
+from pyspark_kgroup.stream import inheritances
+from spark_kgroup.model import TopicPartition
+from spark_kgroup.runtime.thread import GroupRuntime
+from spark_kgroup.testing import ApacheKafka
+
+PARTITIONS = 12
+SESSION_TIMEOUT_MS = 300_000
+
+
+class Query:
+    """One query over its restarts: each batch is done as soon as it is planned."""
+
+    def __init__(self, kafka: ApacheKafka) -> None:
+        self.server = kafka.bootstrap_servers
+        self.topic = f"topic-{uuid4().hex[:8]}"
+        kafka.create_topic(self.topic, partitions=PARTITIONS)
+        self.sent = 0
+        self.done: Checkpoint = EMPTY
+        self.read: dict[TopicPartition, list[tuple[int, int]]] = {}
+
+    @contextmanager
+    def run(self, members: int) -> Iterator[None]:
+        options = options_of(self.server, self.topic, "job", members)
+        settings = replace(
+            settings_of(options),
+            session_timeout_ms=SESSION_TIMEOUT_MS,
+            inheritances=inheritances(self.done, options.topics),
+        )
+        with GroupRuntime(settings) as self.runtime:
+            self.boundary = Boundary(self.runtime, options)
+            yield
+
+    def produce(self, each: int) -> None:
+        produce(self.server, self.topic, each * PARTITIONS, partitions=PARTITIONS, first=self.sent)
+        self.sent += each * PARTITIONS
+
+    def trigger(self) -> None:
+        before, self.done = self.done, self.boundary.advance(self.done, None)
+        for ranges in ranges_by_seat(before, self.done).values():
+            for tp, span in ranges.items():
+                self.read.setdefault(tp, []).append(span)
+
+    def drain(self) -> None:
+        def known() -> bool:
+            self.trigger()
+            return lag(self.server, f"of-{self.topic}", self.topic) == 0
+
+        wait_for(known, "the group to know all", 60)
+
+    @property
+    def shares(self) -> dict[str, set[TopicPartition]]:
+        return {seat.instance_id: set(seat.tenures) for seat in self.runtime.view().seats}
+
+    def assert_read_once(self) -> None:
+        for tp, spans in self.read.items():
+            assert [a for a, _ in spans] == [0, *(b for _, b in spans[:-1])], f"{tp}: {spans}"
+        assert sum(spans[-1][1] for spans in self.read.values()) == self.sent
+
+
+def test_six_seats_then_three_then_five(apache_kafka: ApacheKafka) -> None:
+    query = Query(apache_kafka)
+    with query.run(6):
+        query.produce(10)
+        query.drain()
+        query.produce(10)
+        query.trigger()
+    query.assert_read_once()  # and of the second half the group does not know yet
+    assert lag(query.server, f"of-{query.topic}", query.topic) == 10 * PARTITIONS
+    query.produce(10)
+    began = time.monotonic()
+    with query.run(3):
+        query.boundary.freeze()  # AvailableNow: one boundary, and all there is
+        query.trigger()
+        took_s = time.monotonic() - began
+        print(f"three seats own all after {took_s:.1f} s")
+        query.assert_read_once()
+        assert {name: len(share) for name, share in query.shares.items()} == {"job-0": 4, "job-1": 4, "job-2": 4}
+        assert {m.instance_id for m in query.runtime.describe().members} == {"job-0", "job-1", "job-2"}
+        assert took_s < SESSION_TIMEOUT_MS / 1000 / 5
+        query.drain()
+        before = query.shares
+    query.produce(10)
+    with query.run(5):
+        wait_for(lambda: query.trigger() or (all(query.shares.values()) and query.runtime.view().settled), "five", 60)
+        query.produce(10)
+        query.drain()
+        assert sorted(len(share) for share in query.shares.values()) == [2, 2, 2, 3, 3]
+        stayed = sum(len(before[name] & query.shares[name]) for name in before)
+        assert stayed == PARTITIONS - 4, "two new seats need two partitions each"
+    query.assert_read_once()
+
+
+@pytest.mark.parametrize(("spare_seats", "expected"), [(False, 4), (True, 6)])
+def test_seats_without_a_partition_only_where_they_were_asked_for(
+    apache_kafka: ApacheKafka, spare_seats: bool, expected: int
+) -> None:
+    topic = f"topic-{uuid4().hex[:8]}"
+    apache_kafka.create_topic(topic, partitions=4)
+    settings = settings_of(options_of(apache_kafka.bootstrap_servers, topic, "job", 6))
+    with GroupRuntime(replace(settings, spare_seats=spare_seats)) as runtime:
+        view = runtime.wait_until(lambda v: v.settled and len(owned(v)) == 4, 20_000)
+        assert [seat.instance_id for seat in view.seats] == [f"job-{index}" for index in range(expected)]

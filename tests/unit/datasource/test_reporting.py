@@ -1,0 +1,195 @@
+"""What a query tells of itself (`reporting`), and what a listener makes of it (`listener`)."""
+
+import builtins
+import json
+import logging
+import time
+from typing import Any
+from unittest.mock import patch
+
+import pytest
+from prometheus_client import CollectorRegistry, generate_latest
+from pyspark.sql.streaming.listener import (
+    QueryProgressEvent,
+    QueryTerminatedEvent,
+    StreamingQueryProgress,
+)
+
+from pyspark_kgroup.checkpoint import Checkpoint, Owned, Period, Topic
+from pyspark_kgroup.listener import KgroupListener, lag_of, line_of
+from pyspark_kgroup.reporting import commit_metadata, latest_offset
+from pyspark_kgroup.seats import Executor, Lease
+from spark_kgroup.model import TopicPartition
+from spark_kgroup.runtime.session import monotonic_ms
+from spark_kgroup.wire.commit_metadata import SeatNote
+
+P0, P1, P2 = (TopicPartition("t", index) for index in range(3))
+RUN = "4f624205-1dad-4d49-9be3-c798bd1eaab1"
+
+
+def lease(executor_id: str = "1", warm: bool = True, age_ms: int = 60_000) -> Lease:
+    executor = Executor(key="k", executor_id=executor_id, host="h1", pid=7)
+    return Lease(executor=executor, since_ms=monotonic_ms() - age_ms, move=0, warm=warm)
+
+
+def checkpoint(**positions: int) -> Checkpoint:
+    """Partition i of topic t is seat-(i % 2)'s."""
+    owned = {
+        TopicPartition("t", index): Owned(
+            period=Period(topic_id="id", start=0, seat=f"seat-{index % 2}", generation=3), position=position
+        )
+        for index, position in enumerate(positions.values())
+    }
+    return Checkpoint(topics={"t": Topic(topic_id="id", first_sight=3)}, owned=owned)
+
+
+def progress(latest: Any, end: Any = None, **more: Any) -> dict[str, Any]:
+    """As Spark 4.3 reports it."""
+    source = {
+        "description": "PythonMicroBatchStreamWithAdmissionControl@1",
+        "startOffset": None,
+        "endOffset": end if end is not None else checkpoint(a=5, b=5, c=5).to_json(),
+        "latestOffset": latest,
+        "numInputRows": 1,
+        "inputRowsPerSecond": 0.0,
+        "processedRowsPerSecond": 0.2,
+    }
+    return {
+        "id": "f862bb95-8851-4085-9b76-a19dca7cb132",
+        "runId": RUN,
+        "name": "hello",
+        "timestamp": "2026-11-21T18:28:21.951Z",
+        "batchId": 2,
+        "batchDuration": 335,
+        "numInputRows": 1,
+        "inputRowsPerSecond": 2.1,
+        "processedRowsPerSecond": 3.0,
+        "durationMs": {"addBatch": 143},
+        "stateOperators": [],
+        "sources": [source],
+        "sink": {"description": "NoopTable", "numOutputRows": 1},
+        **more,
+    }
+
+
+def event(reported: dict[str, Any]) -> QueryProgressEvent:
+    return QueryProgressEvent(StreamingQueryProgress.fromJson(reported))
+
+
+def reported() -> dict[str, Any]:
+    latest = latest_offset(checkpoint(a=5, b=5, c=5), {P0: 9, P1: 5, P2: 3}, {"seat-0": lease(), "seat-1": lease("2")})
+    return json.loads(json.dumps(latest))
+
+
+# ---------------------------------------------------------------------------------------------- what is told
+
+
+def test_the_latest_offset_is_the_offset_with_the_ends_of_the_logs_and_who_serves_the_seats() -> None:
+    found = reported()
+    assert Checkpoint.from_json(found) == checkpoint(a=9, b=5, c=5)  # a frozen or listed end never lies before
+    assert found["seats"]["seat-1"] == {"executor": "2", "host": "h1", "warm": True, "since": _since(found, "seat-1")}
+    assert abs(_since(found, "seat-0") / 1000 - (time.time() - 60)) < 5
+
+
+def _since(found: dict[str, Any], seat: str) -> int:
+    since: int = found["seats"][seat]["since"]
+    return since
+
+
+def test_a_partition_whose_log_was_not_listed_stands_where_it_is_read() -> None:
+    assert Checkpoint.from_json(latest_offset(checkpoint(a=5), {}, {})) == checkpoint(a=5)
+
+
+def test_the_metadata_of_a_commit_says_who_serves_the_seat() -> None:
+    note = SeatNote.decode(commit_metadata("job-1", lease(warm=False)))
+    assert note is not None
+    assert (note.seat, note.executor, note.host, note.warm) == ("job-1", "1", "h1", False)
+    assert note.since_ms is not None
+    assert 55_000 < note.at_ms - note.since_ms < 65_000
+    note = SeatNote.decode(commit_metadata("job-1", None))
+    assert note is not None
+    assert (note.seat, note.executor, note.host, note.warm, note.since_ms) == ("job-1", None, None, None, None)
+
+
+# -------------------------------------------------------------------------------------------- the listener
+
+
+def test_lag_by_partition_and_by_seat() -> None:
+    lag = lag_of(progress(reported()))
+    assert lag is not None
+    assert (lag.query, lag.batch) == ("hello", 2)
+    assert {each.partition: (each.seat, each.position, each.lag) for each in lag.partitions} == {
+        P0: ("seat-0", 5, 4),
+        P1: ("seat-1", 5, 0),
+        P2: ("seat-0", 5, 0),
+    }
+    assert lag.by_seat == {"seat-0": 4, "seat-1": 0}
+    assert line_of(lag) == (
+        "query hello, batch 2: lag 4 in 3 partitions. "
+        "seat-0 (executor 1 on h1, warm): 4, seat-1 (executor 2 on h1, warm): 0"
+    )
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        progress({"t": {"0": 5}}, {"t": {"0": 4}}),  # format("kafka")
+        progress(None),  # PySpark 4.0 and 4.1
+        progress("7", "6"),  # rate
+        {**progress(None), "sources": []},
+    ],
+)
+def test_other_sources_are_passed_over(other: dict[str, Any]) -> None:
+    assert lag_of(other) is None
+
+
+def test_gauges_follow_the_progress_and_go_with_the_query() -> None:
+    registry = CollectorRegistry()
+    listener = KgroupListener(registry)
+    listener.onQueryProgress(event(progress(reported())))
+    labels = {"query": "hello", "seat": "seat-0", "topic": "t", "partition": "0"}
+    served = {"query": "hello", "seat": "seat-0", "executor": "1", "host": "h1"}
+    assert registry.get_sample_value("kgroup_partition_lag_offsets", labels) == 4
+    assert registry.get_sample_value("kgroup_partition_position_offset", labels) == 5
+    assert registry.get_sample_value("kgroup_seat_lag_offsets", served) == 4
+    assert registry.get_sample_value("kgroup_seat_warm", served) == 1
+    since_s = registry.get_sample_value("kgroup_seat_since_timestamp_seconds", served)
+    assert since_s is not None
+    assert abs(since_s - (time.time() - 60)) < 5
+    moved = {**reported(), "seats": {}}
+    listener.onQueryProgress(event(progress(moved)))
+    assert registry.get_sample_value("kgroup_seat_warm", served) is None
+    assert registry.get_sample_value("kgroup_seat_lag_offsets", {**served, "executor": "", "host": ""}) == 4
+    listener.onQueryTerminated(QueryTerminatedEvent(progress(None)["id"], RUN, None, None))
+    assert b'query="hello"' not in generate_latest(registry)
+
+
+def test_one_line_for_a_while(caplog: pytest.LogCaptureFixture) -> None:
+    listener = KgroupListener(CollectorRegistry())
+    with caplog.at_level(logging.INFO, "pyspark_kgroup.listener"):
+        for _ in range(5):
+            listener.onQueryProgress(event(progress(reported())))
+        listener.onQueryProgress(event(progress(reported(), runId="00000000-0000-0000-0000-000000000001")))
+    assert [record.getMessage()[:12] for record in caplog.records] == ["query hello,"] * 2
+
+
+def test_without_prometheus_client_it_logs_only(caplog: pytest.LogCaptureFixture) -> None:
+    real = builtins.__import__
+
+    def without(name: str, *rest: Any) -> Any:
+        if name.startswith("prometheus_client"):
+            raise ImportError(name)
+        return real(name, *rest)
+
+    with patch.object(builtins, "__import__", without), caplog.at_level(logging.INFO, "pyspark_kgroup.listener"):
+        listener = KgroupListener()
+        listener.onQueryProgress(event(progress(reported())))
+    assert "not installed" in caplog.text
+    assert "lag 4" in caplog.text
+
+
+def test_many_seats_make_no_long_line() -> None:
+    seats = {f"seat-{index}": {"executor": "1", "host": "h", "warm": False, "since": 0} for index in range(100)}
+    lag = lag_of(progress({**reported(), "seats": seats}))
+    assert lag is not None
+    assert line_of(lag).endswith("and 95 more seats")
