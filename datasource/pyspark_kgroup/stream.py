@@ -26,7 +26,8 @@ from pyspark_kgroup.executor import TicketReads, read_ticket
 from pyspark_kgroup.options import PassedOn, SourceOptions, parse
 from pyspark_kgroup.plan import positions_by_seat, ranges_by_seat
 from pyspark_kgroup.registry import Registry
-from pyspark_kgroup.seats import Mode, Scan
+from pyspark_kgroup.reporting import commit_metadata, latest_offset
+from pyspark_kgroup.seats import Lease, Mode, Scan
 from pyspark_kgroup.security_options import driver_settings
 from pyspark_kgroup.sizing import sized
 from pyspark_kgroup.worker import Range, SeatRanges
@@ -68,6 +69,7 @@ class KgroupStreamReader(AdmissionControl, DataSourceStreamReader):
         self._registry: Registry | None = None
         self._planned_end: Mapping[str, Any] = EMPTY.to_json()
         self._freezing = False
+        self._latest: Checkpoint | None = None
 
     @cached_property
     def _options(self) -> SourceOptions:
@@ -108,8 +110,18 @@ class KgroupStreamReader(AdmissionControl, DataSourceStreamReader):
         start = self._planned_end if start is None else start
         before = Checkpoint.from_json(start)
         after = self._joined(before).advance(before, offsets_max(limit, self._options.max_offsets_per_trigger))
+        self._latest = after
         # Unchanged means unchanged to the byte: any difference makes Spark run a batch.
         return dict(start) if after == before else after.to_json()
+
+    def reportLatestOffset(self) -> dict[str, Any] | None:
+        """How far the logs go and who serves the seats, for the query's progress (`reporting`); asks nobody."""
+        if self._boundary is None or self._latest is None:
+            return None
+        return latest_offset(self._latest, self._boundary.logs.listed_ends, self._leases())
+
+    def _leases(self) -> Mapping[str, Lease]:
+        return self._registry.leases() if self._registry is not None else {}
 
     def commit(self, end: dict[str, Any]) -> None:
         """Nothing to do: the next boundary commits what `start` proves durable."""
@@ -212,6 +224,7 @@ class KgroupStreamReader(AdmissionControl, DataSourceStreamReader):
             topics_must_exist=False,  # the boundary knows which may be gone
             inheritances=inheritances(planned, options.topics),
             spare_seats=self._options.members is not None,
+            commit_metadata=lambda seat: commit_metadata(seat, self._leases().get(seat)),
         )
 
     def stop(self) -> None:
