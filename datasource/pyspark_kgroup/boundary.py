@@ -256,8 +256,8 @@ class Boundary:
 
         Nobody serves them (KIP-345, scale down): their partitions would wait for the session timeout, and so would
         every rebalance. What is durable of their partitions is committed BEFORE they leave, by a seat that we serve. A
-        group that rebalances waits for them, and so do ours, who cannot commit: then they leave without, as if their
-        session were over.
+        group that rebalances waits for them, and so do our seats, who cannot commit: then they leave at once, and what
+        they had is claimed by ours (`runtime.group.inherited`), so that it is committed before it gets another owner.
         """
         if self._settled_once:
             return self._rests(view)

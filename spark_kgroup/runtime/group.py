@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from random import Random
 
@@ -170,17 +170,10 @@ class Group:
         return self.settings.instance_ids[: max(1, partitions)]
 
     async def _inheritances(self) -> dict[str | None, Inheritance]:
-        """What the seats inherit: only what the group still keeps for them.
-
-        A seat that was away for longer than its session has lost all. To claim it all the same could take it from its
-        new owner at once: not every client says in which generation it was assigned what it claims, and in a group that
-        was deleted and made again generations begin anew.
-        """
         if not self.settings.inheritances:
             return {}
         group = await self._cluster.describe_group(self.settings.group, timeout_ms=STARTUP_TIMEOUT_MS)
-        members = {member.instance_id for member in group.members}
-        return {name: found for name, found in self.settings.inheritances.items() if name in members}
+        return inherited(self.settings.inheritances, group, self._seats())
 
     def _member_config(self, instance_id: str | None, inheritance: Inheritance) -> MemberConfig:
         return MemberConfig(
@@ -457,6 +450,33 @@ _COMMIT_ENDS_MEMBERSHIP = frozenset(
     {ErrorCode.UNKNOWN_MEMBER_ID, ErrorCode.ILLEGAL_GENERATION, ErrorCode.FENCED_INSTANCE_ID}
 )
 _COMMIT_FORBIDDEN = frozenset({ErrorCode.GROUP_AUTHORIZATION_FAILED, ErrorCode.TOPIC_AUTHORIZATION_FAILED})
+
+
+def inherited(
+    inheritances: Mapping[str, Inheritance], group: DescribedGroup, seats: Sequence[str | None]
+) -> dict[str | None, Inheritance]:
+    """What each of `seats` inherits: only what the group still keeps for it.
+
+    A seat that was away for longer than its session has lost all. To claim it all the same could take it from its new
+    owner at once: not every client says in which generation it was assigned what it claims, and in a group that was
+    deleted and made again generations begin anew.
+
+    What belongs to seats that are not in `seats` any more is shared out among `seats` if the group rebalances: it waits
+    for all of them, so nobody can commit for those that are made to leave (`Boundary`), and what nobody claims would go
+    to its next owner at once.
+    """
+    members = {member.instance_id for member in group.members}
+    found: dict[str | None, Inheritance] = {name: kept for name, kept in inheritances.items() if name in members}
+    mine = {name: found.pop(name) for name in seats if name in found}
+    if group.state == "Stable":
+        return mine
+    for index, (_, left) in enumerate(sorted(found.items(), key=lambda item: str(item[0]))):
+        heir = seats[index % len(seats)]
+        own = mine.get(heir, left)
+        mine[heir] = Inheritance(
+            partitions=own.partitions | left.partitions, generation=max(own.generation, left.generation)
+        )
+    return mine
 
 
 def _counts(names: Iterable[str], topics: Mapping[str, TopicDescription]) -> dict[str, int]:

@@ -78,8 +78,7 @@ class Driver:
     def restart(self, seats: int | None = None) -> None:
         """The driver comes back (with so many seats): an unfinished batch is read again, with the same plan."""
         last = loads(self.planned[-1]) if self.planned else EMPTY
-        found = inheritances(last, self.group.subscribed)
-        self.group.restart({seat: inheritance.partitions for seat, inheritance in found.items()}, seats)
+        self.group.restart(inheritances(last, self.group.subscribed), seats)
         self.start()
         if len(self.planned) > self.batches_done:
             self.run_batch()

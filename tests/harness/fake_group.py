@@ -15,8 +15,9 @@ from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from uuid import UUID
 
+from spark_kgroup.member.classic import Inheritance
 from spark_kgroup.model import DescribedGroup, DescribedMember, MemberIdentity, TopicDescription, TopicPartition
-from spark_kgroup.runtime.group import GroupView, SeatView
+from spark_kgroup.runtime.group import GroupView, SeatView, inherited
 
 OTHER = "other"
 WAIT_STEP_MS = 10
@@ -216,7 +217,7 @@ class FakeGroup:
         for seat in self.seats.values():
             seat.tenures, seat.to_give_up, seat.inherited = {}, frozenset(), frozenset()
 
-    def restart(self, inheritances: Mapping[str, frozenset[TopicPartition]], seats: int | None = None) -> None:
+    def restart(self, inheritances: Mapping[str, Inheritance], seats: int | None = None) -> None:
         """Our driver is new: every seat rejoins without a member id (KIP-345), claiming what it inherits.
 
         It is told what it holds, or, if the group has waited for it, takes part in the next generation.
@@ -228,13 +229,14 @@ class FakeGroup:
         if seats is not None:
             self._resize([f"seat-{k}" for k in range(seats)])
         joins_anew = [seat for seat in self.seats.values() if seat.expelled]
+        found = inherited(inheritances, self._described(), list(self.seats))
         for seat in self.seats.values():
             seat.identity = self._new_identity(seat.instance_id)
             self.claims = {tp: member for tp, member in self.claims.items() if member != seat.instance_id}
             if seat in joins_anew:
                 seat.expelled = False  # and what it was reading is no longer kept for it
                 continue
-            seat.inherited = inheritances.get(seat.instance_id, frozenset())
+            seat.inherited = found[seat.instance_id].partitions if seat.instance_id in found else frozenset()
             self.claims |= dict.fromkeys(seat.inherited - self.claims.keys(), seat.instance_id)
         if joins_anew or self._pending:
             self._pending = False
@@ -362,6 +364,9 @@ class FakeGroup:
 
     def describe(self) -> DescribedGroup:
         self.meanwhile()
+        return self._described()
+
+    def _described(self) -> DescribedGroup:
         members = [*(seat.instance_id for seat in self.seats.values() if not seat.expelled), *sorted(self.old)]
         if OTHER in self.target.values() or self.other:
             members.append(OTHER)

@@ -124,8 +124,7 @@ class World:
         self.group.die()
         for _ in range(self.rng.randint(0, 3)):
             self.event()
-        # Seats that leave a group in the middle of a rebalance cannot have their positions committed before.
-        seats = None if self.group.rebalancing and not self.losses else self.rng.choice([None, self.rng.randint(1, 4)])
+        seats = self.rng.choice([None, self.rng.randint(1, 4)])
         self.history.append(f"back with {seats}")
         self.driver.restart(seats)
 
