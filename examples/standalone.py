@@ -104,7 +104,8 @@ def _seats_table(seats: Mapping[str, Any]) -> Table:
     for heading in ("seat", "executor", "host", "since", "warm"):
         table.add_column(heading, no_wrap=True)
     for seat, lease in sorted(seats.items()):
-        table.add_row(seat, *(str(lease[name]) for name in ("executor", "host", "since", "warm")))
+        since = time.strftime("%H:%M:%S", time.localtime(lease["since"] / 1000))
+        table.add_row(seat, lease["executor"], lease["host"], since, "yes" if lease["warm"] else "no")
     return table
 
 

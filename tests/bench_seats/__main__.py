@@ -194,9 +194,8 @@ def _show(bench: Bench, seconds: float) -> None:
     if bench.undisturbed:
         console.print(undisturbed_table(bench.undisturbed))
     console.print(f"{seconds / 60:.0f} min in all.")
-    failed = missed(bench.kills, bench.undisturbed)
-    console.print("\n".join(f"MISSED {each}" for each in failed) or "What we promise was kept.")
-    if failed:
+    if failed := missed(bench.kills, bench.undisturbed):
+        console.print("\n".join(f"MISSED {each}" for each in failed))
         raise typer.Exit(1)
 
 
