@@ -192,8 +192,6 @@ class Seats:
 
     def executor_joined(self, executor: Executor, now_ms: int) -> None:
         """A sidecar says hello. If its executor was home to seats before, it is again, unless they were taken since."""
-        if not executor.warm:
-            return
         self._sidecars[executor.key] += 1
         for seat in self._held.setdefault(executor.key, {}):
             self._free.pop(seat, None)
@@ -206,8 +204,9 @@ class Seats:
         if self._sidecars[key] > 0:
             return
         del self._sidecars[key]
-        self._free |= self._held.get(key, {})
-        if not self._held.get(key):
+        if held := self._held.get(key):
+            self._free |= held
+        else:
             self._held.pop(key, None)
         self._due = None
 
@@ -266,10 +265,16 @@ class Seats:
         return seat
 
     def _furthest_from_read(self, unread: Mapping[str, None]) -> str:
-        """The seat that its home would read last, of the executor that has most left to read."""
-        busiest = max(self._sidecars, key=lambda key: len(unread.keys() & self._held[key].keys()), default=None)
-        seat = _first(reversed(self._held[busiest]), unread) if busiest is not None else None
-        return seat or next(iter(unread))  # a seat that is not this query's has no home
+        """The seat that its home would read last, of the executor that has most left to read.
+
+        Rather not one that is due to move: whom it is due to could not take it in this scan.
+        """
+        some = next(iter(unread))
+        if not self._sidecars:
+            return some  # the seat of an earlier query, since one of this query would be free
+        busiest = max(self._sidecars, key=lambda key: len(unread.keys() & self._held[key].keys()))
+        last_first = [seat for seat in reversed(self._held[busiest]) if seat in unread]
+        return min(last_first, key=self._moves_due().__contains__, default=some)
 
     def _share(self) -> int:
         """Seats that each live executor has if they are spread evenly; some have one more."""
@@ -286,10 +291,9 @@ class Seats:
         With the share itself, it is so only where seats do not divide evenly: another executor has two more than it,
         and those below the share cannot take them all.
         """
-        if self._due is None:
-            self._due = self._moves_due()
+        due = self._moves_due()
         more = len(self._held[executor.key]) - self._share()
-        return self._due if more < 0 or (more == 0 and len(self._due) > self._lacking()) else ()
+        return due if more < 0 or (more == 0 and len(due) > self._lacking()) else ()
 
     def _moves_due(self) -> dict[str, None]:
         """The fewest seats that must move until the spread is even (no executor has two more than another).
@@ -297,6 +301,8 @@ class Seats:
         Each is taken from the executor that then has the most, the one that moved last first: seats that came from a
         lost executor go before those that were here all the time. Who takes them is decided by who asks.
         """
+        if self._due is not None:
+            return self._due
         share = self._share()
         held = [list(self._held[key]) for key in self._sidecars]
         too_many = sum(max(0, len(seats) - share - 1) for seats in held)
@@ -308,6 +314,7 @@ class Seats:
             due[seats.pop()] = None
             if seats:
                 heapq.heappush(donors, (-len(seats), -self._homes[seats[-1]].move, seats))
+        self._due = due
         return due
 
 

@@ -1,6 +1,7 @@
 """Homes and tickets, sentence by sentence (design section 6)."""
 
-from collections.abc import Iterable, Mapping
+import pickle
+from collections.abc import Iterable
 from itertools import cycle
 
 import pytest
@@ -188,6 +189,15 @@ class TestLate:
         scan = seats.plan("2", names(7))
         first = [seats.bind(scan.scan_id, ticket, B, 0).seat for ticket in range(3)]
         assert first == ["s-1", "s-4", "s-6"]
+
+    def test_a_guest_leaves_alone_what_is_due_to_a_newcomer(self) -> None:
+        """Else a guest in each batch could keep the newcomer from it for ever."""
+        seats = settled(4, A, B)
+        seats.executor_joined(D, 0)
+        scan = seats.plan("2", names(4))
+        guests = [seats.bind(scan.scan_id, ticket, COLD, 0).seat for ticket in range(3)]
+        assert guests == ["s-2", "s-1", "s-0"]
+        assert seats.bind(scan.scan_id, 3, D, 0) == Binding(seat="s-3", at_home=True)
 
     def test_more_tickets_than_seats_with_data(self) -> None:
         """An executor whose seats have no data is told "nothing"; the last tickets take what is left."""
@@ -399,6 +409,17 @@ class TestSpread:
         assert counts(seats) == {"A": 3, "B": 3, "C": 3}
         assert max(lease.move for lease in seats.leases().values()) == 9 + 2
 
+    def test_a_newcomer_that_is_gone_again_leaves_nothing_due(self) -> None:
+        """1. A seat is due to it; 2. that is being read, so it reads another one as a guest; 3. it dies."""
+        seats = settled(4, A, B)
+        before = homes(seats)
+        seats.executor_joined(D, 0)
+        scan = seats.plan("2", names(4))
+        assert not any(b.at_home for b in ask(seats, scan, [B, B, D, D])[2:])
+        seats.executor_gone(D.key)
+        assert read(ask(seats, seats.plan("3", names(4)), [A])) == names(4)
+        assert homes(seats) == before
+
 
 class TestWithoutSidecar:
     """Its workers read by themselves: same rows; it is never a home."""
@@ -412,9 +433,8 @@ class TestWithoutSidecar:
         assert not any(b.at_home for b in asked)
         assert homes(seats) == of(seats, A)
 
-    def test_it_counts_for_no_even_share(self) -> None:
+    def test_beside_executors_that_have_one_it_takes_no_home(self) -> None:
         seats = settled(4, A, B)
-        seats.executor_joined(COLD, 0)
         before = homes(seats)
         assert read(ask(seats, seats.plan("2", names(4)), [COLD, A, B, B])) == names(4)
         assert homes(seats) == before
@@ -497,10 +517,13 @@ class TestRefused:
         assert seats.bind(scans[1].scan_id, 0, A, 0).seat == "s-0"
 
 
-def test_a_stranger_that_goes_changes_nothing() -> None:
+def test_executors_that_come_and_go_without_a_seat_leave_nothing_behind() -> None:
     seats = settled(2, A, B)
-    before: Mapping[str, str] = homes(seats)
+    size = len(pickle.dumps(seats))
+    for number in range(100):
+        guest = executor(f"{number}")
+        seats.executor_joined(guest, 0)
+        seats.executor_gone(guest.key)
     seats.executor_gone("nobody@nowhere")
-    seats.executor_joined(D, 0)
-    seats.executor_gone(D.key)
-    assert homes(seats) == before
+    assert homes(seats) == {"s-0": "A", "s-1": "B"}
+    assert len(pickle.dumps(seats)) == size
