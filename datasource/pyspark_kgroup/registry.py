@@ -43,8 +43,8 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-Position = tuple[str, int, int]
-"""(topic, partition, offset)."""
+Position = tuple[str, int, int, str]
+"""(topic, partition, offset, topic id)."""
 
 _LOOK_S: Final = 0.5
 """How often deadlines are looked at."""
@@ -260,7 +260,7 @@ class Registry:
         """
         match request:
             case {"op": "heartbeat"}:
-                return {}
+                return {"homes": self._homes(peer)}
             case {"op": "bind", "scan": int(scan_id), "ticket": int(ticket), "executor": dict(executor)}:
                 return self._bind(scan_id, ticket, _executor(executor))
             case {"op": "served", "seat": str(seat), "by": str(by), "rows": int(rows), "ready": int(ready)}:
@@ -277,6 +277,12 @@ class Registry:
         log.info("The sidecar of executor %s has come.", executor.key)
         with self._lock:
             self._seats.executor_joined(executor, monotonic_ms())
+
+    def _homes(self, peer: _Peer) -> list[str]:
+        """The seats whose servers are to run beside this peer's executor."""
+        with self._lock:
+            leases = self._seats.leases()
+        return [seat for seat, lease in leases.items() if peer.sidecar_of and lease.executor.key == peer.sidecar_of.key]
 
     def _bind(self, scan_id: int, ticket: int, executor: Executor) -> Message:
         try:

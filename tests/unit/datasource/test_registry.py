@@ -40,12 +40,19 @@ def ask(channel: Channel, op: str, **fields: Any) -> Message:
     return answer
 
 
+def beat(channel: Channel) -> list[str]:
+    """The seats that the registry names in its answer to a heartbeat."""
+    answer = ask(channel, "heartbeat")
+    assert set(answer) == {"homes"}
+    return list(answer["homes"])
+
+
 def reads_of(batch: int, seats: Sequence[str] = SEATS) -> dict[str, list[Range]]:
     return {seat: [Range("t", SEATS.index(seat), 10 * batch, 10 * batch + 10)] for seat in seats}
 
 
 def plan(registry: Registry, batch: int, seats: Sequence[str] = SEATS) -> Scan:
-    owned = {seat: [("t", SEATS.index(seat), 10 * batch + 10)] for seat in SEATS}
+    owned = {seat: [("t", SEATS.index(seat), 10 * batch + 10, "id of t")] for seat in SEATS}
     return registry.plan(str(batch), reads_of(batch, seats), owned)
 
 
@@ -99,7 +106,7 @@ def test_a_ticket_is_bound_to_a_seat_with_its_ranges_and_all_that_it_owns(regist
             "seat": seat,
             "at_home": True,
             "ranges": [["t", ticket, 0, 10]],
-            "owned": [["t", ticket, 10]],
+            "owned": [["t", ticket, 10, "id of t"]],
         }
     assert homes(registry) == {"g-0": "1", "g-1": "1"}
     assert plan(registry, 1).mode is Mode.LATE
@@ -114,7 +121,7 @@ def test_a_late_ticket_for_which_nothing_is_left_is_told_so(registry: Registry, 
     answers = [ask(channel, "bind", scan=late.scan_id, ticket=n, executor=executor("1")) for n in range(2)]
     assert sorted(answers, key=lambda answer: str(answer["seat"])) == [
         {"seat": None, "at_home": False, "ranges": [], "owned": []},
-        {"seat": "g-0", "at_home": True, "ranges": [["t", 0, 10, 20]], "owned": [["t", 0, 20]]},
+        {"seat": "g-0", "at_home": True, "ranges": [["t", 0, 10, 20]], "owned": [["t", 0, 20, "id of t"]]},
     ]
 
 
@@ -124,7 +131,7 @@ def test_an_unknown_scan_is_refused_in_words_and_the_connection_goes_on(registry
     for unknown in ({"scan": scan.scan_id + 1, "ticket": 0}, {"scan": scan.scan_id, "ticket": 2}):
         answer = ask(channel, "bind", **unknown, executor=executor("1"))
         assert set(answer) == {"refused"}
-    assert ask(channel, "heartbeat") == {}
+    assert beat(channel) == []
 
 
 def test_a_worker_without_a_sidecar_reads_but_is_no_home(registry: Registry, dial: Dial) -> None:
@@ -156,11 +163,24 @@ def test_what_was_read_is_counted_and_makes_a_seat_warm(registry: Registry, side
     assert not registry.leases()["g-0"].warm
     channel.send({"op": "served", "seat": "g-0", "by": "server", "rows": 10, "ready": 7})
     channel.send({"op": "served", "seat": "g-1", "by": "worker", "rows": 5, "ready": 0})
-    assert ask(channel, "heartbeat") == {}
+    assert beat(channel) == ["g-0", "g-1"]
     assert {seat: lease.warm for seat, lease in registry.leases().items()} == {"g-0": True, "g-1": False}
     assert registry.counts() == Counts(
         home_bindings=2, guest_bindings=1, warm_reads=1, cold_reads=1, rows=15, rows_ready=7, accepted=1
     )
+
+
+def test_a_sidecar_is_told_with_each_heartbeat_which_seats_it_is_home_to(registry: Registry, sidecar: Sidecar) -> None:
+    """So that it ends the servers of seats that have moved away."""
+    one, two = sidecar("1"), sidecar("2")
+    scan = plan(registry, 0)
+    for ticket in range(2):
+        ask(one, "bind", scan=scan.scan_id, ticket=ticket, executor=executor("1"))
+    assert (sorted(beat(one)), beat(two)) == (["g-0", "g-1"], [])
+    one.close()
+    wait_for(lambda: not homes(registry), "the executor to be gone")
+    ask(two, "bind", scan=scan.scan_id, ticket=1, executor=executor("2"))
+    assert beat(two) == ["g-1"]
 
 
 @pytest.mark.parametrize(
@@ -183,7 +203,7 @@ def test_a_request_that_is_none_of_ours_ends_the_connection(
     with pytest.raises(ChannelEnded, match=r"hung up|reset"):
         channel.receive(30)
     assert "same version" in caplog.text
-    assert ask(other, "heartbeat") == {}
+    assert beat(other) == []
     assert registry.leases() == {}
 
 
@@ -207,7 +227,7 @@ def test_a_sidecar_that_came_back_outlives_its_former_connection(registry: Regis
     bound = [ask(now, "bind", scan=scan.scan_id, ticket=t, executor=executor("1"))["at_home"] for t in (0, 1)]
     assert bound == [True, True]
     now.close()
-    wait_for(lambda: homes(registry) == {}, "the executor to be gone")
+    wait_for(lambda: not homes(registry), "the executor to be gone")
 
 
 def test_a_host_that_vanished_is_noticed_by_its_silence(
@@ -221,14 +241,14 @@ def test_a_host_that_vanished_is_noticed_by_its_silence(
     ask(silent, "bind", scan=scan.scan_id, ticket=0, executor=executor("1"))
     ask(alive, "bind", scan=scan.scan_id, ticket=1, executor=executor("2"))
 
-    def beat() -> bool:
-        assert ask(alive, "heartbeat") == {}
+    def only_one_beats() -> bool:
+        assert beat(alive) == ["g-1"]
         return homes(registry) == {"g-1": "2"}
 
-    wait_for(beat, "the silent one to be gone")
+    wait_for(only_one_beats, "the silent one to be gone")
     with pytest.raises(ChannelEnded):
         silent.receive(0)
-    assert ask(worker, "heartbeat") == {}
+    assert beat(worker) == []
 
 
 # ------------------------------------------------------------------------------------------------- threads and memory
