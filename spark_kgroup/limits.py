@@ -150,7 +150,7 @@ CHANNEL_HANDSHAKE_BYTES_MAX: Final = 512
 """Largest message accepted from a peer that has not shown the key yet; ours take 150 B."""
 
 CHANNEL_HANDSHAKE_MS: Final = 5_000
-"""How long a peer may take to show the key. Measured on one machine: 1 ms."""
+"""How long a peer may take to show the key: one round trip and two digests."""
 
 CHANNEL_SEND_MS: Final = 10_000
 """How long a peer may leave a message unread before it counts as gone: as long as `SIDECAR_SILENCE_MS`."""
@@ -166,8 +166,8 @@ REGISTRY_CONNECTIONS_MAX: Final = 4_096
 """Executors connected to one registry (ours); one connection each."""
 
 REGISTRY_STRANGERS_MAX: Final = 256
-"""Connections that have not shown the key yet; the oldest is dropped for a new one. Measured: a flood on one machine
-brings 5,000 a second, so an honest peer has 50 ms for its answer."""
+"""Connections that have not shown the key yet; the oldest is dropped for a new one. Measured on two busy cores: a flood
+brings about 1,000 a second, so an honest peer has 250 ms for its answer."""
 
 REGISTRY_PORT_WAIT_MS: Final = 5_000
 """How long a given registry port may be taken before that is an error: the last stream reader of the same query may be

@@ -33,11 +33,12 @@ def ranges_by_seat(start: Checkpoint, end: Checkpoint) -> dict[str, Ranges]:
     return plan
 
 
-def positions_by_seat(end: Checkpoint) -> dict[str, list[tuple[str, int, int]]]:
-    """All that each seat owns at `end`: (topic, partition, where the next batch will begin)."""
-    owned: dict[str, list[tuple[str, int, int]]] = {}
-    for partition, held in sorted(end.owned.items(), key=lambda item: item[0]):
-        owned.setdefault(held.period.seat, []).append((*partition, held.position))
+def positions_by_seat(end: Checkpoint) -> dict[str, list[tuple[str, int, int, str]]]:
+    """All that each seat owns at `end`: (topic, partition, where the next batch will begin, the topic's id)."""
+    owned: dict[str, list[tuple[str, int, int, str]]] = {}
+    for (topic, partition), held in sorted(end.owned.items(), key=lambda item: item[0]):
+        one = (topic, partition, held.position, end.topics[topic].topic_id)
+        owned.setdefault(held.period.seat, []).append(one)
     return owned
 
 

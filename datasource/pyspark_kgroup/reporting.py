@@ -11,6 +11,7 @@ from dataclasses import replace
 from typing import Any
 
 from pyspark_kgroup.checkpoint import Checkpoint
+from pyspark_kgroup.registry import Counts
 from pyspark_kgroup.seats import Lease
 from spark_kgroup.model import TopicPartition
 from spark_kgroup.runtime.session import monotonic_ms
@@ -38,16 +39,19 @@ def commit_metadata(seat: str, lease: Lease | None) -> str:
 
 
 def latest_offset(
-    end: Checkpoint, log_ends: Mapping[TopicPartition, int], leases: Mapping[str, Lease]
+    end: Checkpoint, log_ends: Mapping[TopicPartition, int], leases: Mapping[str, Lease], counts: Counts
 ) -> dict[str, Any]:
     """What Spark shows as `latestOffset` in a query's progress: `end` with the ends of the logs for positions.
 
     `seats` says in addition which executor serves each seat: {seat: {executor, host, warm, since (wall clock, ms)}}.
+    `reads` are totals since the query was started: reads by the seat's own server (`at_home`), by a worker on another
+    executor (`guest`), by a worker for want of a server (`alone`); rows, and how many were there when asked (`ready`).
 
     Args:
         end: the offset that the boundary came to.
         log_ends: one past the last offset of each partition, as last listed; where there is none, the position stands.
         leases: instance id -> who serves it.
+        counts: what the registry has seen.
     """
     owned = {
         tp: replace(held, position=max(held.position, log_ends.get(tp, held.position)))
@@ -62,7 +66,14 @@ def latest_offset(
         }
         for seat, lease in sorted(leases.items())
     }
-    return {**replace(end, owned=owned).to_json(), "seats": seats}
+    reads = {
+        "at_home": counts.warm_reads,
+        "guest": counts.guest_bindings,
+        "alone": max(0, counts.cold_reads - counts.guest_bindings),
+        "rows": counts.rows,
+        "ready": counts.rows_ready,
+    }
+    return {**replace(end, owned=owned).to_json(), "seats": seats, "reads": reads}
 
 
 def _wall_ms(at_ms: int) -> int:

@@ -25,7 +25,7 @@ from pyspark_kgroup.checkpoint import EMPTY, Checkpoint, Period
 from pyspark_kgroup.executor import TicketReads, read_ticket
 from pyspark_kgroup.options import PassedOn, SourceOptions, parse
 from pyspark_kgroup.plan import positions_by_seat, ranges_by_seat
-from pyspark_kgroup.registry import Registry
+from pyspark_kgroup.registry import Counts, Registry
 from pyspark_kgroup.reporting import commit_metadata, latest_offset
 from pyspark_kgroup.seats import Lease, Mode, Scan
 from pyspark_kgroup.security_options import driver_settings
@@ -118,10 +118,13 @@ class KgroupStreamReader(AdmissionControl, DataSourceStreamReader):
         """How far the logs go and who serves the seats, for the query's progress (`reporting`); asks nobody."""
         if self._boundary is None or self._latest is None:
             return None
-        return latest_offset(self._latest, self._boundary.logs.listed_ends, self._leases())
+        return latest_offset(self._latest, self._boundary.logs.listed_ends, self._leases(), self._counts())
 
     def _leases(self) -> Mapping[str, Lease]:
         return self._registry.leases() if self._registry is not None else {}
+
+    def _counts(self) -> Counts:
+        return self._registry.counts() if self._registry is not None else Counts()
 
     def commit(self, end: dict[str, Any]) -> None:
         """Nothing to do: the next boundary commits what `start` proves durable."""

@@ -79,7 +79,7 @@ def test_a_python_stage_behind_the_source(
 ) -> None:
     topic, server = new_topic(4), apache_kafka.bootstrap_servers
     frame = spark.readStream.format("kgroup").options(**options(server, topic, group)).load()
-    passed = frame.mapInArrow(iter, frame.schema)
+    passed = frame.mapInArrow(lambda batches: batches, frame.schema)
     collected = Collected()
     writer = passed.writeStream.option("checkpointLocation", str(tmp_path / "cp")).foreachBatch(collected)
     query = writer.trigger(processingTime="100 milliseconds").start()

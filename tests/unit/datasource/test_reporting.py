@@ -17,6 +17,7 @@ from pyspark.sql.streaming.listener import (
 
 from pyspark_kgroup.checkpoint import Checkpoint, Owned, Period, Topic
 from pyspark_kgroup.listener import KgroupListener, lag_of, line_of
+from pyspark_kgroup.registry import Counts
 from pyspark_kgroup.reporting import commit_metadata, latest_offset
 from pyspark_kgroup.seats import Executor, Lease
 from spark_kgroup.model import TopicPartition
@@ -24,6 +25,7 @@ from spark_kgroup.runtime.session import monotonic_ms
 from spark_kgroup.wire.commit_metadata import SeatNote
 
 P0, P1, P2 = (TopicPartition("t", index) for index in range(3))
+COUNTS = Counts(guest_bindings=2, warm_reads=7, cold_reads=3, rows=100, rows_ready=80)
 RUN = "4f624205-1dad-4d49-9be3-c798bd1eaab1"
 
 
@@ -77,7 +79,8 @@ def event(reported: dict[str, Any]) -> QueryProgressEvent:
 
 
 def reported() -> dict[str, Any]:
-    latest = latest_offset(checkpoint(a=5, b=5, c=5), {P0: 9, P1: 5, P2: 3}, {"seat-0": lease(), "seat-1": lease("2")})
+    ends, leases = {P0: 9, P1: 5, P2: 3}, {"seat-0": lease(), "seat-1": lease("2")}
+    latest = latest_offset(checkpoint(a=5, b=5, c=5), ends, leases, COUNTS)
     return json.loads(json.dumps(latest))
 
 
@@ -91,13 +94,17 @@ def test_the_latest_offset_is_the_offset_with_the_ends_of_the_logs_and_who_serve
     assert abs(_since(found, "seat-0") / 1000 - (time.time() - 60)) < 5
 
 
+def test_reads_are_told_apart_by_who_did_them() -> None:
+    assert reported()["reads"] == {"at_home": 7, "guest": 2, "alone": 1, "rows": 100, "ready": 80}
+
+
 def _since(found: dict[str, Any], seat: str) -> int:
     since: int = found["seats"][seat]["since"]
     return since
 
 
 def test_a_partition_whose_log_was_not_listed_stands_where_it_is_read() -> None:
-    assert Checkpoint.from_json(latest_offset(checkpoint(a=5), {}, {})) == checkpoint(a=5)
+    assert Checkpoint.from_json(latest_offset(checkpoint(a=5), {}, {}, COUNTS)) == checkpoint(a=5)
 
 
 def test_the_metadata_of_a_commit_says_who_serves_the_seat() -> None:
