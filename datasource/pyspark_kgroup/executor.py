@@ -67,6 +67,7 @@ class TicketReads:
         template: how to read, whatever the seat: without ranges.
         stall_timeout_ms: see `read_range`.
         registry_host: None: the driver's host as Spark knows it.
+        registry_port: 0: there is no registry, and nothing is fetched ahead.
         key: the query's secret.
         prefetch_bytes: what this executor's seats may hold ahead of the next batch, in all.
         query: names the query in the list of processes.
@@ -164,6 +165,8 @@ def _asked(executor: Executor, ticket: TicketReads) -> tuple[Message, Channel | 
     Raises:
         RegistryUnreachable: the ticket does not say what to read, and nobody can be asked.
     """
+    if not ticket.registry_port:
+        return {}, None  # nothing is to be fetched ahead (`prefetchBytes` 0)
     for _ in range(_TRIES):
         try:
             channel = _sidecar(executor, ticket)

@@ -17,7 +17,7 @@ import select
 import socket
 import struct
 import time
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence, Set
 from typing import Final, cast
 
 import pyarrow as pa
@@ -28,7 +28,7 @@ from pyspark_kgroup.ahead import Ahead
 from pyspark_kgroup.arrow import arrow_schema, bounded, record_batch
 from pyspark_kgroup.channel import Frames, frame
 from pyspark_kgroup.channel import Message as Json
-from pyspark_kgroup.consumer_security import REFUSALS, usable_here
+from pyspark_kgroup.consumer_security import usable_here
 from pyspark_kgroup.worker import RECORDS_AT_ONCE, RECORDS_FIRST, Range, no_collection
 from spark_kgroup.limits import (
     ARROW_BATCH_BYTES_MAX,
@@ -37,7 +37,7 @@ from spark_kgroup.limits import (
     SEAT_SERVER_QUEUE_BYTES_MAX,
     SEAT_SERVER_STALL_MS,
 )
-from spark_kgroup.model import ErrorCode, TopicPartition
+from spark_kgroup.model import TopicPartition
 
 log = logging.getLogger(__name__)
 
@@ -52,9 +52,6 @@ _WAIT_S: Final = 0.1
 
 _BREATH_S: Final = 1.0
 """How often librdkafka's callbacks are served while nothing is fetched: a token must be refreshed in time."""
-
-_ALONE: Final = REFUSALS | {ErrorCode.TOPIC_AUTHORIZATION_FAILED.value}
-"""Errors of the whole consumer that are the worker's to judge; of others librdkafka recovers, or the read stalls."""
 
 
 class Abnormal(Exception):
@@ -86,10 +83,10 @@ class SeatServer:
         self._ahead = Ahead()
         self._paused: set[TopicPartition] = set()
         self._full_since_s: float | None = None
-        self._refused = ""
+        self._topics: Set[tuple[str, ...]] = frozenset()
         self._record_bytes = ARROW_BATCH_BYTES_MAX // RECORDS_FIRST
         self._queue_bytes = min(SEAT_SERVER_QUEUE_BYTES_MAX, share() // 2)
-        own = {"queued.max.messages.kbytes": str(max(1, self._queue_bytes // 1024)), "error_cb": self._note}
+        own = {"queued.max.messages.kbytes": str(max(1, self._queue_bytes // 1024)), "error_cb": _note}
         self._consumer = Consumer({**own, **usable_here(consumer_config)}, logger=log)
 
     def run(self) -> None:
@@ -128,10 +125,11 @@ class SeatServer:
             Abnormal: the consumer cannot go on.
         """
         ranges = [Range(*one) for one in request["ranges"]]
-        owned = {TopicPartition(topic, partition): position for topic, partition, position in request["owned"]}
+        owned = {TopicPartition(topic, partition): position for topic, partition, position, *_ in request["owned"]}
         rows = ready = 0
         try:
             ends = {TopicPartition(r.topic, r.partition): r.end_offset for r in ranges}
+            self._forget_recreated({(topic, *topic_id) for topic, _, _, *topic_id in request["owned"]})
             self._take_on(owned | {TopicPartition(r.topic, r.partition): r.start_offset for r in ranges})
             there = self._ahead.take(ends)
             ready = sum(batch.num_rows for batch in there)
@@ -146,6 +144,16 @@ class SeatServer:
             worker.close()
         self._give_up([partition for partition in self._ahead.partitions if partition not in owned])
         self._control.sendall(frame({"rows": rows, "ready": ready}))
+
+    def _forget_recreated(self, topics: Set[tuple[str, ...]]) -> None:
+        """Drop what was fetched of a topic that has another id by now: other records, at the same offsets.
+
+        Args:
+            topics: (name, id) of each topic that the seat owns something of; (name,) if ids are not known.
+        """
+        names = {name for name, *_ in topics - self._topics}
+        self._give_up([partition for partition in self._ahead.partitions if partition.topic in names])
+        self._topics = topics
 
     def _take_on(self, starts: Mapping[TopicPartition, int]) -> None:
         """Fetch these partitions, and no others; what was fetched of them ahead is kept where it goes on from there."""
@@ -206,8 +214,6 @@ class SeatServer:
 
     def _look(self, unread: Sequence[TopicPartition]) -> None:
         """Take what has come of these partitions; wait for a moment if that is nothing."""
-        if self._refused:
-            raise Abnormal(self._refused)
         self._let_flow(unread)
         if self._fetch(0, ARROW_BATCH_BYTES_MAX):
             return
@@ -259,17 +265,13 @@ class SeatServer:
                 self._heed(message, error)
 
     def _heed(self, message: Message, error: KafkaError) -> None:
+        partition = TopicPartition(message.topic() or "", cast("int", message.partition()))
         if error.code() == KafkaError._PARTITION_EOF:
-            partition = TopicPartition(cast("str", message.topic()), cast("int", message.partition()))
             self._ahead.reached(partition, cast("int", message.offset()))
-        else:
+        elif partition in self._ahead.partitions:
             raise Abnormal(error.str())
-
-    def _note(self, error: KafkaError) -> None:
-        """Called by librdkafka in the midst of `poll`: raises nothing."""
-        log.debug("%s", error.str())
-        if error.code() in _ALONE:
-            self._refused = error.str()
+        else:  # of the group, for instance, which we do not need
+            _note(error)
 
     def _room(self) -> int:
         """Bytes that may still be fetched ahead; what librdkafka holds is counted as if it were full."""
@@ -330,6 +332,11 @@ class _Gathered:
         if self._pieces:
             yield from bounded(self._pieces)
         self.since_s, self._pieces, self._rows, self._bytes = None, [], 0, 0
+
+
+def _note(error: KafkaError) -> None:
+    """An error of the consumer or of a broker: librdkafka recovers, or the read stalls and its worker is the judge."""
+    log.debug("%s", error.str())
 
 
 def _assigned(partitions: Collection[TopicPartition]) -> list[AssignedPartition]:

@@ -214,8 +214,12 @@ class Sidecar:
             self._end(f"the query has ended: {problem}")
 
     async def _beat(self) -> None:
+        """Tell the registry that we live; it tells which seats have their home here still."""
         while True:
-            await self._registry.ask({"op": "heartbeat"})
+            homes = (await self._registry.ask({"op": "heartbeat"}))["homes"]
+            for name, seat in list(self._seats.items()):
+                if name not in homes and not seat.busy:
+                    seat.end()
             await asyncio.sleep(SIDECAR_HEARTBEAT_MS / 1000)
 
     async def _look_for_idle(self) -> None:
@@ -341,7 +345,9 @@ def _become_seat_server(
         control.setblocking(True)
         SeatServer(control, lambda: struct.unpack_from("Q", share)[0], config, include_headers).run()
     except BaseException as problem:  # whatever it is, this process must not become a second sidecar
-        log.info("The server of seat %s ends: %r", name, problem)
+        log.warning(
+            "The server of seat %s ends: %r. Its worker goes on, and the next read starts another.", name, problem
+        )
         log.debug("it ends", exc_info=True)
     finally:
         os._exit(0)

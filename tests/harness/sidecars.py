@@ -67,7 +67,7 @@ class Query:
         self.topic = topic
         self.owned = dict(owned)
         self.registry = Registry(sorted(owned), bind_host="127.0.0.1")
-        self._template = SeatRanges(
+        self.template = SeatRanges(
             seat="", ranges=(), consumer_config=checked.consumer_config(), include_headers=checked.include_headers
         )
         self._prefetch_bytes = prefetch_bytes
@@ -97,13 +97,13 @@ class Query:
 
     def _ticket(self, scan: Scan, number: int, reads: Mapping[str, Sequence[Range]]) -> TicketReads:
         seat = scan.tickets[number]
-        fixed = None if seat is None else replace(self._template, seat=seat, ranges=tuple(reads[seat]))
+        fixed = None if seat is None else replace(self.template, seat=seat, ranges=tuple(reads[seat]))
         return TicketReads(
             scan_id=scan.scan_id,
             ticket=number,
             mode=scan.mode,
             reads=fixed if scan.mode is Mode.FIXED else None,
-            template=self._template,
+            template=self.template,
             stall_timeout_ms=30_000,
             registry_host="127.0.0.1",
             registry_port=self.registry.port,

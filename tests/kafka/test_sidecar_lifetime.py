@@ -1,0 +1,213 @@
+"""A sidecar is there as long as its executor and its query, for nobody but this user, and leaves nothing behind."""
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from uuid import uuid4
+
+import pytest
+from harness.kafka import produce
+from harness.sidecars import Query, await_gone, kill, seat_servers_of, sidecars_of, sleeping_executor
+from harness.waiting import wait_for
+
+from pyspark_kgroup import executor as executor_module
+from pyspark_kgroup.channel import connect, new_key
+from pyspark_kgroup.executor import place_of
+from pyspark_kgroup.seats import Executor
+from spark_kgroup.errors import KeyRefused
+from spark_kgroup.testing import ApacheKafka
+
+RECORDS = 1_000
+GONE_S = 1.0
+"""How soon everything is gone. What is awaited is given longer, as this machine may be busy; the clock is looked at."""
+
+
+@pytest.fixture(scope="module")
+def topic(apache_kafka: ApacheKafka) -> str:
+    name = f"sidecar-{uuid4().hex[:8]}"
+    apache_kafka.create_topic(name, partitions=1)
+    produce(apache_kafka.bootstrap_servers, name, RECORDS, partitions=1)
+    return name
+
+
+@pytest.fixture
+def executor() -> Iterator[Executor]:
+    with sleeping_executor() as executor:
+        yield executor
+
+
+@pytest.fixture
+def query(apache_kafka: ApacheKafka, topic: str) -> Iterator[Query]:
+    with Query(apache_kafka.bootstrap_servers, topic, {"seat-0": [0]}) as query:
+        yield query
+
+
+def begun(query: Query, executor: Executor) -> list[int]:
+    """The sidecar and its seat server, after a first read."""
+    assert len(query.run(executor, {0: (0, 10)})) == 10
+    (sidecar,) = sidecars_of(query, executor)
+    (server,) = seat_servers_of(sidecar)
+    return [sidecar, server]
+
+
+def assert_gone(pids: list[int], folder: Path, since_s: float) -> None:
+    await_gone(pids)
+    took_s = time.monotonic() - since_s
+    wait_for(lambda: not folder.exists(), "the folder to be removed", 10)
+    assert took_s < GONE_S * max(1.0, os.getloadavg()[0])  # of one core for each process that wants one
+
+
+# ------------------------------------------------------------------------------------------------------ its end
+
+
+@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGTERM])
+def test_gone_with_its_executor(query: Query, executor: Executor, how: signal.Signals) -> None:
+    pids, folder = begun(query, executor), query.place(executor).folder
+    since_s = time.monotonic()
+    os.kill(executor.pid, how)
+    assert_gone(pids, folder, since_s)
+
+
+def test_gone_with_its_query(query: Query, executor: Executor) -> None:
+    pids, folder = begun(query, executor), query.place(executor).folder
+    since_s = time.monotonic()
+    query.registry.close()
+    assert_gone(pids, folder, since_s)
+
+
+def test_gone_when_told_to_end(query: Query, executor: Executor) -> None:
+    pids, folder = begun(query, executor), query.place(executor).folder
+    since_s = time.monotonic()
+    os.kill(pids[0], signal.SIGTERM)
+    assert_gone(pids, folder, since_s)
+    assert len(query.run(executor, {0: (10, 20)})) == 10  # and back when it is needed
+    assert len(sidecars_of(query, executor)) == 1
+
+
+def test_seat_servers_end_with_a_sidecar_that_was_killed(query: Query, executor: Executor) -> None:
+    sidecar, server = begun(query, executor)
+    kill(sidecar)
+    await_gone([server], 10)
+
+
+def test_gone_when_nobody_asks(apache_kafka: ApacheKafka, topic: str, executor: Executor) -> None:
+    with Query(apache_kafka.bootstrap_servers, topic, {"seat-0": [0]}, idle_ms=1_000) as query:
+        pids, folder = begun(query, executor), query.place(executor).folder
+        await_gone(pids)
+        assert not folder.exists()
+        assert len(query.run(executor, {0: (10, 20)})) == 10
+
+
+def test_nothing_is_a_child_of_the_worker(query: Query, executor: Executor) -> None:
+    sidecar, server = begun(query, executor)
+    children = Path(f"/proc/self/task/{os.getpid()}/children").read_text().split()
+    assert str(sidecar) not in children
+    assert os.getsid(sidecar) not in (0, os.getsid(0))
+    assert os.getpgid(server) != os.getpgid(0)
+
+
+def test_the_key_is_in_no_argument_and_no_environment(query: Query, executor: Executor) -> None:
+    for pid in begun(query, executor):
+        told = Path(f"/proc/{pid}/cmdline").read_bytes() + Path(f"/proc/{pid}/environ").read_bytes()
+        assert query.registry.key.hex().encode() not in told
+        assert query.registry.key not in told
+
+
+def test_no_descriptor_of_the_worker_is_inherited(query: Query, executor: Executor) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        os.set_inheritable(listener.fileno(), True)
+        ours = os.readlink(f"/proc/self/fd/{listener.fileno()}")
+        for pid in begun(query, executor):
+            assert ours not in {os.readlink(entry) for entry in Path(f"/proc/{pid}/fd").iterdir()}
+
+
+def test_leftovers_of_dead_executors_are_swept(query: Query, executor: Executor) -> None:
+    with sleeping_executor("2") as other:
+        left = place_of(other, new_key()).folder
+        left.mkdir(mode=0o700)
+        (left / "socket").touch()
+        living = place_of(executor, new_key()).folder
+        living.mkdir(mode=0o700)
+    begun(query, executor)
+    assert not left.exists()
+    assert living.exists()
+    living.rmdir()
+
+
+# ------------------------------------------------------------------------------------------------------- strangers
+
+
+def test_strangers_learn_nothing_and_disturb_nobody(query: Query, executor: Executor) -> None:
+    begun(query, executor)
+    place = query.place(executor)
+    half_open = [unix(place.socket) for _ in range(40)]
+    garbage = unix(place.socket)
+    garbage.recv(4096)
+    garbage.sendall(os.urandom(4096))
+    with pytest.raises(KeyRefused):
+        connect(place.socket, new_key())
+    huge = unix(place.socket)
+    huge.recv(4096)
+    huge.sendall(b"\xff\xff\xff\xff{")
+    for stranger in (garbage, huge):
+        stranger.settimeout(10)
+        assert hung_up(stranger)
+    assert len(query.run(executor, {0: (10, 30)})) == 20
+    wait_for(lambda: query.registry.counts().warm_reads == 2, "both reads to be served by the seat's server", 10)
+    for stranger in half_open:
+        stranger.close()
+
+
+def test_the_folder_opens_for_this_user_alone(query: Query, executor: Executor) -> None:
+    begun(query, executor)
+    folder = query.place(executor).folder
+    assert folder.stat().st_mode & 0o777 == 0o700
+    assert folder.stat().st_uid == os.geteuid()
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can be somebody else")
+def test_another_user_cannot_connect_even_with_an_open_door(query: Query, executor: Executor) -> None:
+    begun(query, executor)
+    place = query.place(executor)
+    place.folder.chmod(0o755)
+    place.socket.chmod(0o777)
+    program = (
+        "import os, socket, sys\n"
+        "os.setgid(65534); os.setuid(65534)\n"
+        "door = socket.socket(socket.AF_UNIX); door.settimeout(10); door.connect(sys.argv[1])\n"
+        "sys.exit(0 if door.recv(1) == b'' else 1)\n"
+    )
+    assert subprocess.run([sys.executable, "-c", program, str(place.socket)], cwd="/").returncode == 0
+
+
+def test_a_folder_of_somebody_else_is_not_used(
+    query: Query, executor: Executor, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(executor_module, "_retry_at_s", {})
+    monkeypatch.setattr(executor_module, "_told", set())
+    folder = query.place(executor).folder
+    folder.mkdir()
+    folder.chmod(0o777)
+    assert len(query.run(executor, {0: (0, 10)})) == 10
+    assert "not a folder of this user alone" in caplog.text
+    assert sidecars_of(query, executor) == []
+    folder.rmdir()
+
+
+def unix(path: Path) -> socket.socket:
+    sock = socket.socket(socket.AF_UNIX)
+    sock.connect(str(path))
+    return sock
+
+
+def hung_up(sock: socket.socket) -> bool:
+    with sock:
+        try:
+            return sock.recv(4096) == b""
+        except ConnectionResetError:
+            return True

@@ -1,0 +1,370 @@
+"""Tickets read through an executor's sidecar: the rows of `read_range`, mostly there before they are asked for."""
+
+import os
+import pickle
+import threading
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from uuid import uuid4
+
+import pytest
+from confluent_kafka import Producer
+from harness.kafka import produce
+from harness.sidecars import (
+    Query,
+    Rows,
+    await_gone,
+    kill,
+    rows_of,
+    seat_servers_of,
+    sidecars_of,
+    sleeping_executor,
+)
+from harness.waiting import wait_for
+
+from pyspark_kgroup import executor as executor_module
+from pyspark_kgroup.executor import TicketReads, read_on
+from pyspark_kgroup.seats import Executor, Mode
+from pyspark_kgroup.worker import Range, read_range
+from spark_kgroup.errors import RegistryUnreachable, SeatRefused
+from spark_kgroup.testing import ApacheKafka
+
+PARTITIONS = 4
+RECORDS = 40_000
+"""In each partition; 15 MB in all, far more than a socket holds."""
+
+ALL = dict.fromkeys(range(PARTITIONS), (0, RECORDS))
+
+
+@pytest.fixture(scope="module")
+def topic(apache_kafka: ApacheKafka) -> str:
+    name = f"sidecar-{uuid4().hex[:8]}"
+    apache_kafka.create_topic(name, partitions=PARTITIONS)
+    for first in range(0, RECORDS * PARTITIONS, RECORDS):
+        produce(apache_kafka.bootstrap_servers, name, RECORDS, partitions=PARTITIONS, first=first, size=90)
+    return name
+
+
+@pytest.fixture
+def executor() -> Iterator[Executor]:
+    with sleeping_executor() as executor:
+        yield executor
+
+
+@pytest.fixture
+def query(apache_kafka: ApacheKafka, topic: str) -> Iterator[Query]:
+    """Two seats with two partitions each."""
+    with Query(apache_kafka.bootstrap_servers, topic, {"seat-0": [0, 1], "seat-1": [2, 3]}) as query:
+        yield query
+
+
+@pytest.fixture
+def one_seat(apache_kafka: ApacheKafka, topic: str) -> Iterator[Query]:
+    with Query(apache_kafka.bootstrap_servers, topic, {"seat-0": range(PARTITIONS)}) as query:
+        yield query
+
+
+@pytest.fixture(autouse=True)
+def _nothing_known(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each test is a new worker process to itself."""
+    monkeypatch.setattr(executor_module, "_retry_at_s", {})
+    monkeypatch.setattr(executor_module, "_told", set())
+
+
+def directly(query: Query, first: int, end: int, *partitions: int) -> Rows:
+    ranges = tuple(Range(query.topic, p, first, end) for p in partitions or range(PARTITIONS))
+    return sorted(rows_of(read_range(replace(query.template, seat="s", ranges=ranges))))
+
+
+def in_order(rows: Rows) -> bool:
+    """Whether the offsets of each partition rise."""
+    return all(
+        offsets == sorted(offsets)
+        for p in range(PARTITIONS)
+        if (offsets := [offset for partition, offset, _ in rows if partition == p])
+    )
+
+
+def spans(first: int, end: int, *partitions: int) -> dict[int, tuple[int, int]]:
+    return dict.fromkeys(partitions or range(PARTITIONS), (first, end))
+
+
+def ready(query: Query) -> int:
+    return query.registry.counts().rows_ready
+
+
+# --------------------------------------------------------------------------------------------------- the same rows
+
+
+def test_batches_have_the_rows_of_read_range_and_later_ones_are_there_already(query: Query, executor: Executor) -> None:
+    for number in range(5):
+        before = ready(query)
+        rows = query.run(executor, spans(number * 500, number * 500 + 500))
+        assert sorted(rows) == directly(query, number * 500, number * 500 + 500)
+        assert in_order(rows)
+        if number > 0:
+            wait_for(lambda before=before: ready(query) >= before + 1_000, "one seat's rows at least to be ready", 5)
+    (sidecar,) = sidecars_of(query, executor)
+    assert len(seat_servers_of(sidecar)) == 2
+    assert query.registry.counts().home_bindings == 10
+    wait_for(lambda: query.registry.counts().warm_reads == 10, "all reads to be counted", 10)
+    assert all(lease.warm for lease in query.registry.leases().values())
+
+
+def test_a_large_batch_comes_in_many_and_in_order(query: Query, executor: Executor) -> None:
+    rows = query.run(executor, ALL)
+    assert in_order(rows)
+    assert sorted(rows) == directly(query, 0, RECORDS)
+
+
+def test_a_ticket_travels_and_is_read_again_with_the_same_rows(one_seat: Query, executor: Executor) -> None:
+    (ticket,) = one_seat.plan(spans(100, 2_000))
+    travelled: TicketReads = pickle.loads(pickle.dumps(ticket))
+    assert repr(ticket.key) not in repr(ticket)
+    first = rows_of(read_on(executor, travelled))
+    again = rows_of(read_on(executor, travelled))
+    assert sorted(first) == sorted(again) == directly(one_seat, 100, 2_000)
+    assert sorted(one_seat.run(executor, spans(2_000, 3_000))) == directly(one_seat, 2_000, 3_000)
+
+
+def test_offsets_that_nobody_reads_are_skipped(one_seat: Query, executor: Executor) -> None:
+    for first, end in ((0, 100), (150, 300), (20_000, 20_100), (5, 50)):  # a little ahead, far ahead, back
+        assert sorted(one_seat.run(executor, spans(first, end))) == directly(one_seat, first, end)
+
+
+def test_a_worker_that_stops_early_costs_nobody_a_row(one_seat: Query, executor: Executor) -> None:
+    (ticket,) = one_seat.plan(ALL)
+    reading = read_on(executor, ticket)
+    next(reading)
+    reading.close()
+    assert sorted(rows_of(read_on(executor, ticket))) == directly(one_seat, 0, RECORDS)
+    (sidecar,) = sidecars_of(one_seat, executor)
+    assert len(seat_servers_of(sidecar)) == 1
+
+
+def test_a_second_reader_of_a_busy_seat_reads_by_itself(one_seat: Query, executor: Executor) -> None:
+    (ticket,) = one_seat.plan(ALL)
+    reading = read_on(executor, ticket)
+    first = next(reading)
+    assert sorted(rows_of(read_on(executor, ticket))) == directly(one_seat, 0, RECORDS)
+    assert sorted(rows_of([first]) + rows_of(reading)) == directly(one_seat, 0, RECORDS)
+    wait_for(lambda: one_seat.registry.counts().cold_reads == 1, "the second reader to be counted", 10)
+
+
+def test_partitions_that_stay_keep_what_was_fetched(query: Query, executor: Executor) -> None:
+    query.run(executor, spans(0, 100))
+    query.run(executor, spans(100, 200))
+    query.owned |= {"seat-0": [0], "seat-1": [1, 2, 3]}
+    before = ready(query)
+    assert sorted(query.run(executor, spans(200, 300))) == directly(query, 200, 300)
+    wait_for(lambda: ready(query) >= before + 300, "the rows of the three that stayed to be ready", 5)
+    assert sorted(query.run(executor, spans(300, 400))) == directly(query, 300, 400)
+
+
+def test_a_range_may_end_with_the_marker_of_a_transaction(apache_kafka: ApacheKafka, executor: Executor) -> None:
+    name = f"sidecar-{uuid4().hex[:8]}"
+    apache_kafka.create_topic(name, partitions=1)
+    producer = Producer({"bootstrap.servers": apache_kafka.bootstrap_servers, "transactional.id": uuid4().hex})
+    producer.init_transactions(30)
+    for committed in (True, False, True):  # 0-9, marker 10; aborted 11-20, marker 21; 22-31, marker 32
+        producer.begin_transaction()
+        for number in range(10):
+            producer.produce(name, b"%d" % number, partition=0)
+        assert producer.flush(30) == 0
+        producer.commit_transaction(30) if committed else producer.abort_transaction(30)
+    isolation = {"kafka.isolation.level": "read_committed"}
+    with Query(apache_kafka.bootstrap_servers, name, {"seat-0": [0]}, **isolation) as query:
+        for first, end, offsets in (
+            (0, 11, range(10)),
+            (11, 15, ()),
+            (15, 22, ()),
+            (22, 23, (22,)),
+            (23, 33, range(23, 32)),
+        ):
+            assert [offset for _, offset, _ in query.run(executor, {0: (first, end)})] == list(offsets)
+        wait_for(lambda: query.registry.counts().warm_reads == 5, "all five to be served by the seat's server", 10)
+
+
+def test_a_record_larger_than_the_budget_passes(apache_kafka: ApacheKafka, executor: Executor) -> None:
+    name, size = f"sidecar-{uuid4().hex[:8]}", 10 * 1024 * 1024
+    apache_kafka.create_topic(name, partitions=1, configs={"max.message.bytes": str(16 * 1024 * 1024)})
+    large = Producer({"bootstrap.servers": apache_kafka.bootstrap_servers, "message.max.bytes": 16 * 1024 * 1024})
+    for value in (b"a", bytes(size), b"b", bytes(size), b"c"):
+        large.produce(name, value, partition=0)
+    assert large.flush(60) == 0
+    with Query(apache_kafka.bootstrap_servers, name, {"seat-0": [0]}, prefetch_bytes=1024 * 1024) as query:
+        for first, end in ((0, 1), (1, 2), (2, 5)):
+            rows = query.run(executor, {0: (first, end)})
+            assert [len(value) for _, _, value in rows] == [1, size, 1, size, 1][first:end]
+        wait_for(lambda: query.registry.counts().warm_reads == 3, "all three to be served by the seat's server", 10)
+
+
+def test_what_is_held_ahead_is_bounded(apache_kafka: ApacheKafka, topic: str, executor: Executor) -> None:
+    budget = 4 * 1024 * 1024
+    seats = {"seat-0": range(PARTITIONS)}
+    with Query(apache_kafka.bootstrap_servers, topic, seats, prefetch_bytes=budget) as query:
+        query.run(executor, spans(0, 10))
+        (server,) = seat_servers_of(sidecars_of(query, executor)[0])
+        small = anonymous_bytes(server)
+        for end in range(100, 3_000, 100):
+            query.run(executor, spans(end - 100 if end > 100 else 10, end))
+        assert ready(query) > 0
+        # librdkafka takes 0.4 KB for each record of 100 B that waits in its queue, half of the budget
+        assert anonymous_bytes(server) < small + 8 * budget
+        assert sorted(query.run(executor, spans(2_900, RECORDS))) == directly(query, 2_900, RECORDS)
+
+
+def anonymous_bytes(pid: int) -> int:
+    rollup = Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()
+    return next(int(line.split()[1]) * 1024 for line in rollup if line.startswith("Anonymous:"))
+
+
+def test_a_seat_that_has_moved_has_no_server_any_more(query: Query, executor: Executor) -> None:
+    for number in range(2):
+        query.run(executor, spans(number * 100, number * 100 + 100))
+    (sidecar,) = sidecars_of(query, executor)
+    assert len(seat_servers_of(sidecar)) == 2
+    with sleeping_executor("2") as other:
+        list(read_on(other, query.plan(spans(200, 300))[0]))  # a newcomer, which is due one of two seats
+        wait_for(lambda: len(seat_servers_of(sidecar)) == 1, "the server of the seat that moved to end", 10)
+
+
+# ------------------------------------------------------------------------------------------- two executors, or none
+
+
+def test_a_ticket_read_on_another_executor_is_a_guest(query: Query, executor: Executor) -> None:
+    with sleeping_executor("2") as other:
+        for number in range(2):
+            one, two = query.plan(spans(number * 100, number * 100 + 100))
+            rows = rows_of(read_on(executor, one)) + rows_of(read_on(other, two))
+            assert sorted(rows) == directly(query, number * 100, number * 100 + 100)
+        one, two = query.plan(spans(200, 300))
+        assert one.mode is Mode.LATE
+        rows = rows_of(read_on(executor, one)) + rows_of(read_on(executor, two))
+        third = query.plan(spans(300, 400))[0]
+        rows += rows_of(read_on(other, third)) + rows_of(read_on(executor, replace(third, ticket=1)))
+        assert sorted(rows) == directly(query, 200, 400)
+        assert {lease.executor.executor_id for lease in query.registry.leases().values()} == {"1", "2"}
+
+
+def test_without_a_sidecar_the_worker_asks_and_reads_by_itself(
+    query: Query, executor: Executor, caplog: pytest.LogCaptureFixture
+) -> None:
+    cold = replace(executor, warm=False)
+    for first in (0, 100, 200):
+        assert sorted(query.run(cold, spans(first, first + 100))) == directly(query, first, first + 100)
+    assert query.plan(spans(300, 400))[0].mode is Mode.LATE
+    assert caplog.text.count("read by themselves, which is slower") == 1
+    assert sidecars_of(query, executor) == []
+
+
+def test_a_fixed_ticket_needs_no_registry_and_a_late_one_says_what_is_wrong(query: Query, executor: Executor) -> None:
+    fixed = query.plan(spans(0, 100))
+    for ticket in fixed:
+        list(read_on(executor, ticket))
+    late = query.plan(spans(100, 200))
+    unknown = replace(late[0], scan_id=77)
+    with pytest.raises(SeatRefused, match="ticket 0 of scan 77"):
+        list(read_on(executor, unknown))
+    sidecars = sidecars_of(query, executor)
+    query.registry.close()
+    await_gone(sidecars)
+    rows = [row for ticket in fixed for row in rows_of(read_on(executor, ticket))]
+    assert sorted(rows) == directly(query, 0, 100)
+    with pytest.raises(RegistryUnreachable, match="registryPort"):
+        list(read_on(executor, late[0]))
+
+
+def test_a_path_too_long_for_a_socket_means_no_sidecar(
+    query: Query, executor: Executor, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    long = tmp_path / ("x" * 100)
+    long.mkdir()
+    monkeypatch.setattr("tempfile.tempdir", str(long))
+    assert sorted(query.run(executor, spans(0, 100))) == directly(query, 0, 100)
+    assert "too long for a socket" in caplog.text
+    assert list(long.iterdir()) == []
+
+
+# --------------------------------------------------------------------------------------------------- killed mid-read
+
+
+def test_a_seats_server_killed_in_the_midst_of_a_read_loses_nothing(one_seat: Query, executor: Executor) -> None:
+    list(read_on(executor, one_seat.plan(spans(0, 10))[0]))
+    (sidecar,) = sidecars_of(one_seat, executor)
+    (server,) = seat_servers_of(sidecar)
+    (ticket,) = one_seat.plan(spans(10, RECORDS))
+    reading = read_on(executor, ticket)
+    batches = [next(reading)]
+    kill(server)
+    batches += reading
+    assert sorted(rows_of(batches)) == directly(one_seat, 10, RECORDS)
+    assert in_order(rows_of(batches))
+    await_gone([server])
+    one_seat.run(executor, spans(0, 100))
+    (replacement,) = seat_servers_of(sidecar)
+    assert replacement != server
+    before = ready(one_seat)
+    assert sorted(one_seat.run(executor, spans(100, 200))) == directly(one_seat, 100, 200)
+    wait_for(lambda: ready(one_seat) > before, "rows that the new server had ready", 10)
+
+
+def test_a_sidecar_killed_in_the_midst_of_a_read_loses_nothing_and_is_replaced(
+    one_seat: Query, executor: Executor
+) -> None:
+    list(read_on(executor, one_seat.plan(spans(0, 10))[0]))
+    (sidecar,) = sidecars_of(one_seat, executor)
+    servers = seat_servers_of(sidecar)
+    (ticket,) = one_seat.plan(spans(10, RECORDS))
+    reading = read_on(executor, ticket)
+    batches = [next(reading)]
+    kill(sidecar)
+    await_gone([sidecar, *servers])
+    batches += reading
+    assert sorted(rows_of(batches)) == directly(one_seat, 10, RECORDS)
+    assert one_seat.place(executor).socket.exists()  # what a killed sidecar leaves
+    assert sorted(one_seat.run(executor, spans(0, 100))) == directly(one_seat, 0, 100)
+    assert len(sidecars_of(one_seat, executor)) == 1
+
+
+def test_workers_that_start_at_once_share_one_sidecar(query: Query, executor: Executor) -> None:
+    tickets = query.plan(spans(0, 1_000))
+    found: list[Rows] = []
+    workers = [
+        threading.Thread(target=lambda t=ticket: found.append(rows_of(read_on(executor, t)))) for ticket in tickets * 3
+    ]
+    for worker in workers:
+        worker.start()
+    for worker in workers:
+        worker.join(60)
+    assert sorted(row for rows in found for row in rows) == sorted(3 * directly(query, 0, 1_000))
+    assert len(sidecars_of(query, executor)) == 1
+
+
+def test_two_queries_have_a_sidecar_each(query: Query, one_seat: Query, executor: Executor) -> None:
+    assert sorted(query.run(executor, spans(0, 50))) == sorted(one_seat.run(executor, spans(0, 50)))
+    assert len({*sidecars_of(query, executor), *sidecars_of(one_seat, executor)}) == 2
+
+
+def test_a_thousand_batches_leak_nothing(query: Query, executor: Executor) -> None:
+    def used() -> list[tuple[int, int]]:
+        """Descriptors and KB of this process, the sidecar and its seat servers."""
+        (sidecar,) = sidecars_of(query, executor)
+        return [use(pid) for pid in (os.getpid(), sidecar, *seat_servers_of(sidecar))]
+
+    for number in range(200):
+        query.run(executor, spans(number * 20, number * 20 + 20))
+    before = used()
+    for number in range(200, 1_000):
+        assert len(query.run(executor, spans(number * 20, number * 20 + 20))) == 20 * PARTITIONS
+    after = used()
+    assert [files for files, _ in after] == [files for files, _ in before]
+    grown = [now - then for (_, now), (_, then) in zip(after, before, strict=True)]
+    assert max(grown) < 15_000, f"KB by which processes grew: {grown}"
+
+
+def use(pid: int) -> tuple[int, int]:
+    status = Path(f"/proc/{pid}/status").read_text().splitlines()
+    rss = next(int(line.split()[1]) for line in status if line.startswith("VmRSS:"))
+    return len(os.listdir(f"/proc/{pid}/fd")), rss

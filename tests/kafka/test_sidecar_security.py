@@ -1,0 +1,63 @@
+"""A seat's server logs in as a worker does, and stays logged in."""
+
+import os
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+from uuid import uuid4
+
+import pytest
+from confluent_kafka.admin import AclOperation
+from harness.kafka import produce
+from harness.secured import ALICE
+from harness.sidecars import Query, seat_servers_of, sidecars_of, sleeping_executor
+from harness.waiting import wait_for
+
+if TYPE_CHECKING:
+    from harness.secured import SecuredKafka
+
+RECORDS = 50_000
+
+CALLBACK = """
+import os, time
+from spark_kgroup.testing import unsecured_token
+
+def token(told):
+    with open(told, "a") as file:
+        file.write(f"{os.getpid()}\\n")
+    return unsecured_token("alice", 6), time.time() + 6
+"""
+
+
+def test_tokens_are_renewed_while_there_is_no_room_for_more(
+    secured_kafka: "SecuredKafka", tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The module is where Spark puts what users ship: on the worker's path, and not installed."""
+    topic, told = f"topic-{uuid4().hex[:8]}", tmp_path / "told"
+    secured_kafka.kafka.create_topic(topic, partitions=1)
+    produce(secured_kafka.kafka.bootstrap_servers, topic, RECORDS, partitions=1, size=100)
+    secured_kafka.allow(ALICE, AclOperation.READ, topic=topic)
+    (tmp_path / "tokens_of_mine.py").write_text(CALLBACK)
+    monkeypatch.setattr(sys, "path", [*sys.path, str(tmp_path)])
+    options = {
+        "kafka.security.protocol": "SASL_SSL",
+        "kafka.ssl.ca.pem": secured_kafka.ca_pem,
+        "kafka.sasl.mechanism": "OAUTHBEARER",
+        "kafka.sasl.oauthbearer.config": str(told),
+        "tokenCallback": "tokens_of_mine:token",
+    }
+    with (
+        sleeping_executor() as executor,
+        Query(
+            secured_kafka.bootstrap("SASL_SSL"), topic, {"seat-0": [0]}, prefetch_bytes=1024 * 1024, **options
+        ) as query,
+    ):
+        assert len(query.run(executor, {0: (0, 10)})) == 10
+        (server,) = seat_servers_of(sidecars_of(query, executor)[0])
+
+        wait_for(
+            lambda: told.read_text().split().count(str(server)) >= 3, "the seat's server to ask for its third token", 60
+        )
+        assert os.getpid() not in map(int, told.read_text().split())  # it was not this process that read
+        assert len(query.run(executor, {0: (10, RECORDS)})) == RECORDS - 10
+        wait_for(lambda: query.registry.counts().warm_reads == 2, "both reads to be served by the seat's server", 10)
