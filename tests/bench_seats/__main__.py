@@ -65,7 +65,7 @@ class Bench:
 
     def kill(self, where: Killed, count: int) -> None:
         """Kill so many executors of one source."""
-        folder = self._folder / f"kills-{where.replaced}-{where.source}".replace(" ", "-")
+        folder = self._new_folder()
         done = self.kills[where] = []
         title = f"{where.source}, replaced on {where.replaced}"
         with console.status(f"{title}: starting Spark") as status, CLUSTERS[where.replaced](folder) as cluster:
@@ -82,14 +82,21 @@ class Bench:
 
     def follow(self, setup: Setup, batches: int) -> None:
         """Let so many batches of ours run."""
-        folder = self._folder / f"undisturbed-{setup.cores}-{setup.maps}"
+        folder = self._new_folder()
         master = f"local-cluster[{EXECUTORS},{setup.cores},1024]"
         settings = self._settings(OURS, master, What.undisturbed, cores=setup.cores, maps=setup.maps)
-        with console.status(f"Undisturbed, {setup}: starting Spark") as status, Session(settings, folder) as session:
+        title = f"Undisturbed, {setup}"
+        with console.status(f"{title}: starting Spark") as status, Session(settings, folder / "driver") as session:
             served = self.undisturbed[setup] = follow(
-                session, batches, lambda ran: status.update(f"Undisturbed, {setup}: {ran} batches of {batches} ran")
+                session, batches, lambda ran: status.update(f"{title}: {ran} of {batches} batches")
             )
-        console.print(f"Undisturbed, {setup}: {served.home_share:.1%} at home, {served.ready_share:.1%} ready")
+        console.print(f"{title}: {served.home_share:.1%} at home, {served.ready_share:.1%} ready")
+
+    def _new_folder(self) -> Path:
+        """A short name: it is TMPDIR, and the address of a Unix socket in it has at most 107 bytes."""
+        folder = self._folder / str(len(list(self._folder.iterdir())))
+        folder.mkdir()
+        return folder
 
     def _settings(self, source: str, master: str, what: What, *, cores: int = 1, **more: bool) -> Settings:
         name = f"seats-{uuid4().hex[:8]}"

@@ -32,8 +32,7 @@ REPLACED = {
 class NewIds:
     """Spark's local-cluster: an executor that is killed comes back on the same host, with a new id."""
 
-    def __init__(self, folder: Path) -> None:
-        folder.mkdir()
+    def __init__(self, _: Path) -> None:
         self.master = f"local-cluster[{EXECUTORS},1,1024]"
 
     def __enter__(self) -> Self:
@@ -51,7 +50,6 @@ class NewHosts:
     """A standalone cluster, a worker on each address: what is killed is replaced on an address that never was."""
 
     def __init__(self, folder: Path) -> None:
-        folder.mkdir()
         self._cluster = SparkCluster(folder, CONF, environment={"PYTHONPATH": WORKERS_PATH})
         self._addresses = (f"127.0.{third}.{fourth}" for third in range(1, 255) for fourth in range(1, 255))
         self._stack = ExitStack()
