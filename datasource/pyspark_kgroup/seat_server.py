@@ -17,7 +17,7 @@ import select
 import socket
 import struct
 import time
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence, Set
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Final, cast
 
 import pyarrow as pa
@@ -83,7 +83,7 @@ class SeatServer:
         self._ahead = Ahead()
         self._paused: set[TopicPartition] = set()
         self._full_since_s: float | None = None
-        self._topics: Set[tuple[str, ...]] = frozenset()
+        self._topic_ids: Mapping[str, str] = {}
         self._record_bytes = ARROW_BATCH_BYTES_MAX // RECORDS_FIRST
         self._queue_bytes = min(SEAT_SERVER_QUEUE_BYTES_MAX, share() // 2)
         own = {"queued.max.messages.kbytes": str(max(1, self._queue_bytes // 1024)), "error_cb": _note}
@@ -125,11 +125,11 @@ class SeatServer:
             Abnormal: the consumer cannot go on.
         """
         ranges = [Range(*one) for one in request["ranges"]]
-        owned = {TopicPartition(topic, partition): position for topic, partition, position, *_ in request["owned"]}
+        owned = {TopicPartition(topic, partition): position for topic, partition, position, _ in request["owned"]}
         rows = ready = 0
         try:
             ends = {TopicPartition(r.topic, r.partition): r.end_offset for r in ranges}
-            self._forget_recreated({(topic, *topic_id) for topic, _, _, *topic_id in request["owned"]})
+            self._forget_recreated({topic: topic_id for topic, _, _, topic_id in request["owned"]})
             self._take_on(owned | {TopicPartition(r.topic, r.partition): r.start_offset for r in ranges})
             there = self._ahead.take(ends)
             ready = sum(batch.num_rows for batch in there)
@@ -145,15 +145,11 @@ class SeatServer:
         self._give_up([partition for partition in self._ahead.partitions if partition not in owned])
         self._control.sendall(frame({"rows": rows, "ready": ready}))
 
-    def _forget_recreated(self, topics: Set[tuple[str, ...]]) -> None:
-        """Drop what was fetched of a topic that has another id by now: other records, at the same offsets.
-
-        Args:
-            topics: (name, id) of each topic that the seat owns something of; (name,) if ids are not known.
-        """
-        names = {name for name, *_ in topics - self._topics}
-        self._give_up([partition for partition in self._ahead.partitions if partition.topic in names])
-        self._topics = topics
+    def _forget_recreated(self, topic_ids: Mapping[str, str]) -> None:
+        """Drop what was fetched of a topic that has another id by now: other records, at the same offsets."""
+        gone = {topic for topic, topic_id in self._topic_ids.items() if topic_ids.get(topic) != topic_id}
+        self._give_up([partition for partition in self._ahead.partitions if partition.topic in gone])
+        self._topic_ids = topic_ids
 
     def _take_on(self, starts: Mapping[TopicPartition, int]) -> None:
         """Fetch these partitions, and no others; what was fetched of them ahead is kept where it goes on from there."""

@@ -65,6 +65,7 @@ class Query:
             {"kafka.bootstrap.servers": bootstrap, "kafka.group.id": "sidecars", "subscribe": topic, **options}
         )
         self.topic = topic
+        self.topic_id = "first"
         self.owned = dict(owned)
         self.registry = Registry(sorted(owned), bind_host="127.0.0.1")
         self.template = SeatRanges(
@@ -89,7 +90,7 @@ class Query:
         }
         reads = {seat: some for seat, some in reads.items() if some}
         owned = {
-            seat: [(self.topic, p, ranges[p][1]) for p in partitions if p in ranges]
+            seat: [(self.topic, p, ranges[p][1], self.topic_id) for p in partitions if p in ranges]
             for seat, partitions in self.owned.items()
         }
         scan = self.registry.plan(batch or f"batch {next(self._batches)}", reads, owned)

@@ -162,6 +162,18 @@ def test_partitions_that_stay_keep_what_was_fetched(query: Query, executor: Exec
     assert sorted(query.run(executor, spans(300, 400))) == directly(query, 300, 400)
 
 
+def test_what_was_fetched_of_an_earlier_topic_of_the_name_is_forgotten(one_seat: Query, executor: Executor) -> None:
+    for number in range(3):
+        one_seat.run(executor, spans(number * 100, number * 100 + 100))
+    wait_for(lambda: one_seat.registry.counts().warm_reads == 3, "three reads to be counted", 10)
+    before = ready(one_seat)
+    assert before > 0
+    one_seat.topic_id = "second"
+    assert sorted(one_seat.run(executor, spans(300, 400))) == directly(one_seat, 300, 400)
+    wait_for(lambda: one_seat.registry.counts().warm_reads == 4, "the fourth to be counted", 10)
+    assert ready(one_seat) == before
+
+
 def test_a_range_may_end_with_the_marker_of_a_transaction(apache_kafka: ApacheKafka, executor: Executor) -> None:
     name = f"sidecar-{uuid4().hex[:8]}"
     apache_kafka.create_topic(name, partitions=1)

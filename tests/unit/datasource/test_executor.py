@@ -1,0 +1,53 @@
+"""Which executor a worker belongs to, as the process table says."""
+
+import platform
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from pyspark_kgroup.executor import started, this_executor
+
+AS_JVM = "import subprocess, sys; print(subprocess.run(sys.argv[1:3], capture_output=True, text=True).stdout)"
+AS_WORKER = """
+import os, subprocess, sys
+if sys.argv[1:] == ["worker"]:
+    from pyspark_kgroup.executor import this_executor
+    found = this_executor()
+    print(found.key, found.executor_id, found.host, found.pid, found.warm)
+else:  # pyspark.daemon stands between the two
+    print(subprocess.run([sys.executable, __file__, "worker"], capture_output=True, text=True).stdout)
+"""
+
+
+def found_by_a_worker_of(tmp_path: Path, *arguments: str) -> list[str]:
+    """Key, Spark's id, host, JVM pid and whether it may have a sidecar, with Python as a `java` above the daemon."""
+    java, worker = tmp_path / "java", tmp_path / "worker.py"
+    java.symlink_to(Path(sys.executable).resolve())
+    worker.write_text(AS_WORKER)
+    command = [str(java), "-c", AS_JVM, sys.executable, str(worker), *arguments]
+    return subprocess.run(command, capture_output=True, text=True, check=True).stdout.split()
+
+
+def test_a_worker_finds_its_jvm_behind_the_daemon(tmp_path: Path) -> None:
+    key, executor_id, host, pid, warm = found_by_a_worker_of(tmp_path, "--executor-id", "7", "--hostname", "node-3")
+    assert (executor_id, host, warm) == ("7", "node-3", "True")
+    name, jvm, began = key.split(":")
+    assert (name, jvm) == (platform.node(), pid)
+    assert int(began) >= started(1)
+
+
+def test_a_jvm_that_is_no_executor_is_the_driver_of_local_mode(tmp_path: Path) -> None:
+    _, executor_id, host, _, warm = found_by_a_worker_of(tmp_path)
+    assert (executor_id, host, warm) == ("driver", platform.node(), "True")
+
+
+def test_without_a_jvm_among_its_ancestors_a_worker_has_no_sidecar() -> None:
+    this_executor.cache_clear()
+    assert not this_executor().warm
+
+
+def test_a_process_that_is_gone_has_not_started() -> None:
+    with pytest.raises(OSError, match="No such file"):
+        started(2**22 + 1)
