@@ -66,14 +66,13 @@ class Bench:
     def kill(self, where: Killed, count: int) -> None:
         """Kill so many executors of one source."""
         folder = self._new_folder()
-        done = self.kills[where] = []
         title = f"{where.source}, replaced on {where.replaced}"
         with console.status(f"{title}: starting Spark") as status, CLUSTERS[where.replaced](folder) as cluster:
             settings = self._settings(where.source, cluster.master, What.kills, observes=True)
             with Session(settings, folder / "driver") as session:
                 killing = Killing(session, cluster, self._kafka, random.Random(self._seed), self._connections)
                 for number, kill in enumerate(killing.kills(count), start=1):
-                    done.append(kill)
+                    self.kills.setdefault(where, []).append(kill)
                     status.update(f"{title}: {number} of {count} kills")
                     console.print(
                         f"{title}, kill {number}: {kill.lost} partitions lost, {kill.moved} moved, "
@@ -143,17 +142,18 @@ def main(
             console.print(
                 f"{PARTITIONS} partitions, {EXECUTORS} executors, {RECORDS_A_SECOND:,} records/s; --seed {seed}"
             )
-            _measure(bench, [source.value] if source else SOURCES, only, kills, batches)
+            try:
+                _measure(bench, [source.value] if source else SOURCES, only, kills, batches)
+            finally:  # what is there is told, whatever ends it
+                _report(bench, time.monotonic() - began, json_file, seed)
     except KeyboardInterrupt:
         console.print("Stopped.")
         raise typer.Exit(130) from None
     except (Problem, KgroupError) as problem:
         console.print(str(problem), markup=False)
         raise typer.Exit(1) from None
-    if json_file is not None:
-        figures = {"machine": machine(), "seed": seed, **as_json(bench.kills, bench.undisturbed)}
-        json_file.write_text(json.dumps(figures, indent=1))
-    _show(bench, time.monotonic() - began)
+    if missed(bench.kills, bench.undisturbed):
+        raise typer.Exit(1)
 
 
 def _stop_once(*_: object) -> None:
@@ -194,16 +194,18 @@ def _measure(bench: Bench, sources: Sequence[str], only: What | None, kills: int
                 bench.follow(Setup(cores, maps), batches)
 
 
-def _show(bench: Bench, seconds: float) -> None:
+def _report(bench: Bench, seconds: float, json_file: Path | None, seed: int) -> None:
+    if json_file is not None:
+        figures = {"machine": machine(), "seed": seed, **as_json(bench.kills, bench.undisturbed)}
+        json_file.write_text(json.dumps(figures, indent=1))
     if bench.kills:
         console.print(kills_table(bench.kills))
         console.print("  ".join(f"{short}: {words}." for short, words in REPLACED.items()))
     if bench.undisturbed:
         console.print(undisturbed_table(bench.undisturbed))
     console.print(f"{seconds / 60:.0f} min in all.")
-    if failed := missed(bench.kills, bench.undisturbed):
-        console.print("\n".join(f"MISSED {each}" for each in failed))
-        raise typer.Exit(1)
+    for each in missed(bench.kills, bench.undisturbed):
+        console.print(f"MISSED {each}")
 
 
 if __name__ == "__main__":
