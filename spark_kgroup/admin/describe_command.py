@@ -109,7 +109,8 @@ async def look(cluster: Cluster, group: str) -> GroupLines:
         GroupError: there is no such group.
         WireError: the cluster cannot be reached, or refuses us.
     """
-    described, committed = await asyncio.gather(cluster.describe_group(group), cluster.all_committed(group))
+    described = await cluster.describe_group(group)
+    committed = await cluster.all_committed(group)
     if described.state == "Dead" and not committed:
         raise GroupError(f"There is no group {group!r} on this cluster: check --group and --bootstrap-server.")
     held = {tp for member in described.members for tp in member.assignment}

@@ -99,24 +99,21 @@ def test_what_other_applications_hold_and_write_is_shown_and_never_an_error(
     seats: Seats, apache_kafka: ApacheKafka, topic: str
 ) -> None:
     server, group = apache_kafka.bootstrap_servers, f"of-{topic}"
-    runtime = seats(lambda seat: '{"v":1,"seat":"job-9"' if seat == "job-0" else note("job-0"))
+    runtime = seats(lambda seat: "job-0 was here" if seat == "job-0" else note("job-9"))
     commit(runtime, runtime.view(), 10)
-    runtime.remove_members([m for m in runtime.describe().members if m.instance_id == "job-1"], "a test")
-    runtime.close()
     stranger = Consumer({"bootstrap.servers": server, "group.id": group, "client.id": "\x1b[31mjava"})
     try:
         stranger.subscribe([topic])
-        assert stranger.poll(0.1) is None
-        stranger_is_there = wait_for(
-            lambda: [m for m in _members(server, group) if m["instance_id"] is None], "the stranger to join", 60
-        )
-        assert stranger_is_there[0]["client_id"] == "\x1b[31mjava"
+        wait_for(lambda: stranger.poll(0.1) or len(runtime.describe().members) == 3, "the stranger to join", 60)
+        clients = {str(member["instance_id"]): member["client_id"] for member in _members(server, group)}
+        assert clients == {"job-0": "spark-kgroup", "job-1": "spark-kgroup", "None": "\x1b[31mjava"}
         told = described(server, group).stdout
     finally:
         stranger.close()
     assert "?[31mjava@127.0.0.1" in told
     assert "\x1b[31m" not in told
     for member in _members(server, group):
+        print(member)
         assert (member["executor"], member["host"], member["warm"], member["since"]) == (None, None, None, None)
 
 
@@ -138,13 +135,10 @@ def test_a_group_without_members_and_a_topic_that_is_gone(apache_kafka: ApacheKa
     assert [topic, "0", "-", "4", "10", "6"] in [row.split() for row in described(server, group).stdout.splitlines()]
 
 
-@pytest.mark.parametrize(
-    ("server", "told"), [("", "There is no group 'nobody' on this cluster"), ("127.0.0.1:1", "No broker could be")]
-)
-def test_errors_are_told_in_their_own_words(apache_kafka: ApacheKafka, server: str, told: str) -> None:
-    ended = described(server or apache_kafka.bootstrap_servers, "nobody")
+def test_a_group_that_is_not_there_is_told(apache_kafka: ApacheKafka) -> None:
+    ended = described(apache_kafka.bootstrap_servers, "nobody")
     assert (ended.returncode, ended.stdout) == (1, "")
-    assert ended.stderr.startswith(f"kgroup: {told}")
+    assert ended.stderr.startswith("kgroup: There is no group 'nobody' on this cluster")
 
 
 def test_a_text_that_the_broker_does_not_take_costs_no_commit(seats: Seats, topic: str) -> None:
