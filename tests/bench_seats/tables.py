@@ -147,7 +147,7 @@ def missed(kills: Kills, undisturbed: Undisturbed) -> list[str]:
 
 
 def as_json(kills: Kills, undisturbed: Undisturbed) -> dict[str, Any]:
-    """All figures, and for every kill who read what before and after."""
+    """All figures, and for every kill who read what in each batch."""
     return {
         "kills": [
             {**where._asdict(), **summary(each), "each": [_one(kill) for kill in each]} for where, each in kills.items()
@@ -160,7 +160,10 @@ def as_json(kills: Kills, undisturbed: Undisturbed) -> dict[str, Any]:
 def _one(kill: Kill) -> dict[str, Any]:
     names = ("victim", "killed_ms", "lost", "moved", "unneeded", "batch_to_batch", "gap_s", "even", "connections")
     figures = {name: getattr(kill, name) for name in names}
-    return figures | {"generations": kill.generations, "before": dict(kill.before), "after": dict(kill.after)}
+    batches = [
+        {"at_ms": each.at_ms, "live": sorted(each.live), "placement": dict(each.placement)} for each in kill.batches
+    ]
+    return figures | {"generations": kill.generations, "batches": batches}
 
 
 def _table(*headings: str) -> Table:
