@@ -1,5 +1,6 @@
 """What `make bench-seats` makes of what it saw; its figures are compared with ones that are easy to see."""
 
+import json
 import os
 import random
 import subprocess
@@ -125,6 +126,17 @@ def test_only_what_we_promise_can_be_missed() -> None:
         "new hosts: the group rebalanced 1 times",
         "1 core: 97.0% of reads at home",
     ]
+
+
+def test_the_json_holds_who_read_what_in_each_batch() -> None:
+    written = json.loads(json.dumps(as_json({Killed("new ids", "kgroup"): [CLEAN]}, {})))
+    (where,) = written["kills"]
+    assert (where["source"], where["moved"]) == ("kgroup", 2)
+    assert where["each"][0]["batches"][1] == {
+        "at_ms": 5_000,
+        "live": ["b", "c"],
+        "placement": {str(partition): executor for partition, executor in enumerate("bcbbcc")},
+    }
 
 
 def test_undisturbed_reads_are_the_difference_of_running_totals() -> None:
