@@ -59,8 +59,9 @@ def test_a_kill_that_moves_partitions_of_survivors() -> None:
     assert not kill(batch(1_000, "aabbcc"), batch(2_000, "ddbbbc")).even
 
 
-def test_a_partition_that_was_not_read_meanwhile_has_not_moved() -> None:
+def test_a_partition_that_was_not_read_in_a_batch_is_where_it_was() -> None:
     assert batch_to_batch_moves([{0: "a", 1: "b"}, {1: "b"}, {0: "a", 1: "a"}]) == 1
+    assert batch_to_batch_moves([{0: "a", 1: "b"}, {1: "b"}, {0: "c", 1: "b"}]) == 1
 
 
 @pytest.mark.parametrize(
@@ -170,6 +171,7 @@ def test_a_worker_finds_its_executor_among_its_ancestors_and_the_driver_finds_th
         assert process.stdout.readline() == b"127.0.1.9/7\n"
         found = wait_for(lambda: executors_of(port), "the executor")
         assert {executor.key: pid for executor, pid in found.items()} == {"127.0.1.9/7": process.pid}
+        assert executors_of(port + 1) == {}
         process.kill()
     assert executors_of(port) == {}
     with pytest.raises(LookupError):
