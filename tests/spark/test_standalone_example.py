@@ -24,7 +24,7 @@ def test_every_seat_is_served_by_an_executor_of_the_cluster(
     example: Example, apache_kafka: ApacheKafka, group: str
 ) -> None:
     arguments = ["--bootstrap-server", apache_kafka.bootstrap_servers, "--topic", group, "--group", group]
-    code, said = example.run("standalone.py", *arguments, "--rows", "3000", "--rows-per-batch", "300")
+    code, said = example.run("standalone.py", *arguments, "--rows", "3000", "--rows-per-batch", "600")
     assert code == 0, said
     assert "equal to the last digit, over 3,000 rows" in said
     served = re.findall(rf"{group}-(\d) +(\d+) +(127\.0\.0\.[23]) .* yes", said)
