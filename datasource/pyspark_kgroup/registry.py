@@ -115,7 +115,6 @@ class Registry:
         self._counts = Counts()
         self._peers: set[_Peer] = set()
         self._strangers: dict[_Peer, None] = {}  # the oldest first
-        self._sidecars: dict[str, _Peer] = {}
         self._told = 0
         self._tell_at_ms = 0
         self._stopped = asyncio.Event()
@@ -288,7 +287,9 @@ class Registry:
         try:
             with self._lock:
                 binding = self._seats.bind(scan_id, ticket, executor, monotonic_ms())
-                planned = self._planned[scan_id]
+                planned = self._planned.get(scan_id)
+                if planned is None:
+                    raise SeatRefused(scan_id, ticket)
         except SeatRefused as refused:
             return {"refused": str(refused)}
         answer = {"seat": binding.seat, "at_home": binding.at_home}
