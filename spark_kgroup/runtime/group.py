@@ -59,7 +59,8 @@ class GroupSettings:
         instance_ids: one static member each; None makes a dynamic member.
         assignors: Kafka's names, in order of preference.
         inheritances: instance id -> what an earlier process of that seat may have been reading; of `topics` only.
-        spare_seats: False for no more seats than the topics have partitions when the group is started.
+        spare_seats: False for no more seats than the topics have partitions when the group is started; no limit if one
+            of them is missing then.
         commit_metadata: instance id -> what is written beside its offsets; asked at each commit, on the event loop.
     """
 
@@ -164,7 +165,9 @@ class Group:
         self._tasks.append(asyncio.create_task(self._watch_metadata(), name="metadata watch"))
 
     def _seats(self) -> tuple[str | None, ...]:
-        if self.settings.spare_seats:
+        # A broker that has just started may not know a topic yet, and seats beyond the number are made to leave.
+        missing = set(self.settings.topics) - self._topics.keys()
+        if self.settings.spare_seats or missing:
             return self.settings.instance_ids
         partitions = sum(topic.partition_count for topic in self._topics.values())
         return self.settings.instance_ids[: max(1, partitions)]

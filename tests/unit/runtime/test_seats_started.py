@@ -1,0 +1,49 @@
+"""How many seats are started, by what brokers tell of the topics at that moment."""
+
+from collections.abc import Mapping
+
+import pytest
+from harness.fake_broker import on_a_loop
+from harness.fake_cluster import A0, A1, B0, World
+
+from spark_kgroup.model import TopicPartition
+from spark_kgroup.runtime.group import Group, GroupSettings
+
+pytestmark = pytest.mark.filterwarnings("error::ResourceWarning")
+
+SIX = tuple(f"seat-{index}" for index in range(6))
+
+
+@pytest.mark.parametrize(
+    ("leaders", "spare_seats", "expected"),
+    [
+        pytest.param({A0: 0, A1: 0, B0: 0}, False, 3, id="a seat for each partition"),
+        pytest.param({A0: 0, A1: 0, B0: 0}, True, 6, id="as many as were asked for"),
+        pytest.param({A0: 0, A1: 0}, False, 6, id="nobody knows how many partitions the missing topic has"),
+        pytest.param({}, False, 6, id="no topic is there yet"),
+    ],
+)
+def test_seats_are_limited_by_partitions_once_all_topics_are_seen(
+    leaders: Mapping[TopicPartition, int], spare_seats: bool, expected: int
+) -> None:
+    @on_a_loop
+    async def scenario() -> None:
+        world = World(leaders=dict(leaders), first={"JoinGroup": [None] * len(SIX)})
+        await world.start()
+        settings = GroupSettings(
+            bootstrap=(world.brokers[0].address,),
+            group="g",
+            topics=("a", "b"),
+            instance_ids=SIX,
+            topics_must_exist=False,
+            spare_seats=spare_seats,
+        )
+        group = Group(settings)
+        try:
+            await group.start()
+            assert [seat.instance_id for seat in group.view().seats] == list(SIX[:expected])
+        finally:
+            await group.close()
+            await world.stop()
+
+    scenario()
