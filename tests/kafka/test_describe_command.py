@@ -15,6 +15,8 @@ from harness.members import KGROUP
 from harness.runtime import options_of, owned, settings_of
 from harness.waiting import wait_for
 
+from pyspark_kgroup.boundary import Boundary
+from pyspark_kgroup.checkpoint import EMPTY
 from spark_kgroup.model import TopicPartition
 from spark_kgroup.runtime.group import GroupView
 from spark_kgroup.runtime.thread import GroupRuntime
@@ -43,7 +45,8 @@ def seats(apache_kafka: ApacheKafka, topic: str) -> Iterator[Seats]:
             options = options_of(apache_kafka.bootstrap_servers, topic, "job", members)
             settings = replace(settings_of(options), commit_metadata=metadata)
             runtime = started.enter_context(GroupRuntime(settings))
-            runtime.wait_until(lambda view: view.settled and len(owned(view)) == PARTITIONS, 20_000)
+            settled = Boundary(runtime, options).advance(EMPTY, None)  # which seat comes first must share with the next
+            assert len(settled.owned) == PARTITIONS
             return runtime
 
         yield start

@@ -9,7 +9,7 @@ from uuid import uuid4
 import pytest
 from harness.kafka import produce
 from harness.offsets import lag
-from harness.runtime import options_of, owned, settings_of
+from harness.runtime import options_of, settings_of
 from harness.waiting import wait_for
 
 from pyspark_kgroup.boundary import Boundary
@@ -123,7 +123,8 @@ def test_seats_without_a_partition_only_where_they_were_asked_for(
 ) -> None:
     topic = f"topic-{uuid4().hex[:8]}"
     apache_kafka.create_topic(topic, partitions=4)
-    settings = settings_of(options_of(apache_kafka.bootstrap_servers, topic, "job", 6))
-    with GroupRuntime(replace(settings, spare_seats=spare_seats)) as runtime:
-        view = runtime.wait_until(lambda v: v.settled and len(owned(v)) == 4, 20_000)
-        assert [seat.instance_id for seat in view.seats] == [f"job-{index}" for index in range(expected)]
+    options = options_of(apache_kafka.bootstrap_servers, topic, "job", 6)
+    with GroupRuntime(replace(settings_of(options), spare_seats=spare_seats)) as runtime:
+        assert len(Boundary(runtime, options).advance(EMPTY, None).owned) == 4
+        seats = [seat.instance_id for seat in runtime.view().seats]
+        assert seats == [f"job-{index}" for index in range(expected)]
