@@ -19,7 +19,7 @@ from pyspark_kgroup.plan import Ranges, limited
 from pyspark_kgroup.starting_offsets import EARLIEST, LATEST
 from spark_kgroup.errors import GroupUnsettled, KgroupError, OptionError
 from spark_kgroup.limits import HANDOVER_WAIT_MS, ORPHAN_CHECK_INTERVAL_MS, SETTLE_TIMEOUT_MS
-from spark_kgroup.model import DescribedGroup, DescribedMember, ErrorCode, MemberIdentity, TopicPartition
+from spark_kgroup.model import NO_GENERATION, DescribedGroup, DescribedMember, ErrorCode, MemberIdentity, TopicPartition
 from spark_kgroup.runtime.group import GroupView, SeatView
 from spark_kgroup.runtime.session import monotonic_ms
 from spark_kgroup.runtime.thread import GroupRuntime
@@ -255,9 +255,14 @@ class Boundary:
         """Whether the group is at rest without seats of an earlier run with more `members`, which are made to leave.
 
         Nobody serves them (KIP-345, scale down): their partitions would wait for the session timeout, and so would
-        every rebalance. What is durable of their partitions is committed BEFORE they leave, by a seat that we serve. A
-        group that rebalances waits for them, and so do our seats, who cannot commit: then they leave at once, and what
-        they had is claimed by ours (`runtime.group.inherited`), so that it is committed before it gets another owner.
+        every rebalance. What is durable of their partitions is committed BEFORE they leave, by a seat that we serve.
+
+        A group that rebalances waits for them, and so do our seats: then they leave as soon as this was tried once. The
+        coordinator still takes commits in PreparingRebalance (ClassicGroup.validateOffsetCommit), so: 1. the group is
+        stable when we start, and nobody claims what old seats had; 2. our seats rejoin into the generation there is;
+        3. another member makes the group rebalance; 4. we commit in the old generation. Seats that came back when the
+        rebalance had begun have no generation to commit in: they claim what old seats had (`runtime.group.inherited`),
+        so that it is committed before it gets another owner.
         """
         if self._settled_once:
             return self._rests(view)
@@ -269,6 +274,8 @@ class Boundary:
             held = {tp for member in old for tp in member.assignment | member.claimed}
             if not view.settled or self._commit_remembered(start, view.seats[0], held):
                 return False  # soon we can
+        else:
+            self._commit_for(start, view, {member.instance_id for member in old})
         log.info("seats of an earlier run leave: %s", ", ".join(str(member.instance_id) for member in old))
         refused = self._runtime.remove_members(old, "the query was started again with fewer members")
         if view.settled and len(refused) < len(old):
@@ -281,6 +288,12 @@ class Boundary:
                 "partitions until their session times out (kafka.session.timeout.ms)."
             )
         return False
+
+    def _commit_for(self, start: Checkpoint, view: GroupView, old: Collection[str | None]) -> None:
+        """Tell a group that rebalances how far we had read for seats that leave; it describes nobody's partitions."""
+        seat = next((seat for seat in view.seats if seat.identity.generation != NO_GENERATION), None)
+        if seat is not None:
+            self._commit_remembered(start, seat, {tp for tp, owned in start.owned.items() if owned.period.seat in old})
 
     def _put_off(self, told: str) -> None:
         """No next offset at this trigger; AvailableNow has no other one, and would end as if all was read."""

@@ -16,7 +16,14 @@ from types import MappingProxyType
 from uuid import UUID
 
 from spark_kgroup.member.classic import Inheritance
-from spark_kgroup.model import DescribedGroup, DescribedMember, MemberIdentity, TopicDescription, TopicPartition
+from spark_kgroup.model import (
+    NO_GENERATION,
+    DescribedGroup,
+    DescribedMember,
+    MemberIdentity,
+    TopicDescription,
+    TopicPartition,
+)
 from spark_kgroup.runtime.group import GroupView, SeatView, inherited
 
 OTHER = "other"
@@ -198,6 +205,8 @@ class FakeGroup:
 
     def expel(self, name: str) -> None:
         """The coordinator's patience with a seat is over; the seat does not know yet, its partitions have no owner."""
+        if self.seats[name].identity.generation == NO_GENERATION:
+            return  # who waits for a rebalance to end is not expelled meanwhile
         self.seats[name].expelled = True
         self.assigned = {tp: member for tp, member in self.assigned.items() if member != name}
 
@@ -205,7 +214,7 @@ class FakeGroup:
         """An expelled seat hears of it, drops all, and joins anew."""
         seat = self.seats[name]
         seat.expelled, seat.tenures, seat.to_give_up, seat.inherited = False, {}, frozenset(), frozenset()
-        seat.identity = self._new_identity(name)
+        seat.identity = replace(self._new_identity(name), generation=NO_GENERATION)
         self._mailbox = [(s, tps) for s, tps in self._mailbox if s is not seat]
         self.rejoins += 1
         self.rebalance()
@@ -240,6 +249,8 @@ class FakeGroup:
             self.claims |= dict.fromkeys(seat.inherited - self.claims.keys(), seat.instance_id)
         if joins_anew or self._pending:
             self._pending = False
+            for seat in self.seats.values():  # who comes back into a rebalance waits for its end
+                seat.identity = replace(seat.identity, generation=NO_GENERATION)
             self.rebalance()
         else:
             self._tell_again()
@@ -249,6 +260,7 @@ class FakeGroup:
         self.old |= {name for name, seat in self.seats.items() if name not in names and not seat.expelled}
         self.seats = {name: self.seats.get(name) or self._newcomer(name) for name in names}
         self.old -= self.seats.keys()
+        self._deal_out(set(self.target.values()) - self.seats.keys() - self.old - {OTHER})
 
     def _newcomer(self, name: str) -> Seat:
         """A seat that the group does not have, or has kept."""
@@ -263,6 +275,12 @@ class FakeGroup:
 
     def expire(self, names: set[str]) -> None:
         """The group has no member of these names any more."""
+        self._deal_out(names)
+        if names:
+            self.rebalance()
+
+    def _deal_out(self, names: set[str]) -> None:
+        """What members of these names had is for our seats, from the next generation on."""
         self.old -= names
         for table in (self.assigned, self.claims):
             for tp in [tp for tp, member in table.items() if member in names]:
@@ -270,8 +288,6 @@ class FakeGroup:
         left = list(self.seats)
         for index, tp in enumerate(sorted(tp for tp, member in self.target.items() if member in names)):
             self.target[tp] = left[index % len(left)]
-        if names:
-            self.rebalance()
 
     def _tell_again(self) -> None:
         """A static rejoin of a stable group is answered with the assignment there is."""
@@ -398,6 +414,8 @@ class FakeGroup:
         acknowledged: set[TopicPartition] = set()
         for name, (seen, offsets) in positions.items():
             seat, fate = self.seats[name], self.commit_fate()
+            if seen.identity.generation == NO_GENERATION:
+                raise Violation(f"{name} commits without a generation")
             if seat.expelled and seat.identity == seen.identity:
                 self.notice(name)  # UNKNOWN_MEMBER_ID
                 continue

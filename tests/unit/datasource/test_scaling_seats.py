@@ -68,6 +68,31 @@ def test_what_old_seats_had_read_is_committed_before_they_leave(world: World) ->
     assert [group.other[tp] for tp in PARTITIONS[3:]] == [30] * 3
 
 
+def test_a_rebalance_that_begins_after_the_start_takes_nothing_from_what_old_seats_had_read(world: World) -> None:
+    """1. A batch is done and not committed; 2. the driver is back with fewer seats, into a stable group; 3. another
+    application makes it rebalance before the first boundary, and is given what the old seats had."""
+    group, driver = world(partitions=6, seats=6, records=30)
+    driver.trigger()
+    driver.restart(3)
+    group.target |= dict.fromkeys(PARTITIONS[3:], OTHER)
+    group.rebalance()
+    assert (group.describe().state, group.committed_now) == ("PreparingRebalance", {})
+    driver.drain()
+    assert [group.other[tp] for tp in PARTITIONS[3:]] == [30] * 3
+
+
+def test_seats_that_come_back_into_a_rebalance_commit_nothing_before_its_end(world: World) -> None:
+    group, driver = world(partitions=6, seats=6, records=30)
+    driver.trigger()
+    group.die()
+    group.rebalance()
+    driver.restart(3)
+    assert group.describe().state == "PreparingRebalance"
+    driver.drain()
+    assert seats_of(driver) == {"seat-0", "seat-1", "seat-2"}
+    assert group.committed_now == dict.fromkeys(PARTITIONS, 30)
+
+
 def test_seats_that_are_back_before_they_were_made_to_leave_stay(world: World) -> None:
     group, driver = world(partitions=6, seats=6, records=30)
     driver.drain()
