@@ -19,6 +19,10 @@ import pyarrow as pa
 from pyspark_kgroup.arrow import last_rows
 from spark_kgroup.model import TopicPartition
 
+_SMALL_ROWS: Final = 1_024
+_SMALL_BYTES: Final = 256 * 1024
+"""Successive pieces below both are joined: a piece takes 5 KB whatever is in it (measured), and time in every read."""
+
 _EVERYTHING: Final = 2**63 - 1
 """Above any offset."""
 
@@ -105,6 +109,10 @@ class Ahead:
             if run.first_offset < span.next:
                 raise ValueError(f"offset {run.first_offset} of {run.partition} came after {span.next - 1}")
             span.next = run.last_offset + 1
+        if self._pieces and _is_small(self._pieces[-1]) and _is_small(piece):
+            last = self._pieces.pop()
+            self.bytes -= last.bytes
+            piece = _piece(_joined([last.batch, piece.batch]))
         self._append(piece)
 
     def reached(self, partition: TopicPartition, offset: int) -> None:
@@ -138,6 +146,10 @@ class Ahead:
         if piece.runs:
             self._pieces.append(piece)
             self.bytes += piece.bytes
+
+
+def _is_small(piece: _Piece) -> bool:
+    return bool(piece.batch.num_rows < _SMALL_ROWS and piece.bytes < _SMALL_BYTES)
 
 
 def _piece(batch: pa.RecordBatch) -> _Piece:

@@ -9,7 +9,6 @@ registry on the driver by itself, and reads by itself: slower, the same rows.
 from __future__ import annotations
 
 import errno
-import fcntl
 import hashlib
 import json
 import logging
@@ -28,7 +27,7 @@ from dataclasses import asdict, dataclass, field, replace
 from functools import cache
 from itertools import pairwise
 from pathlib import Path
-from typing import Final, cast
+from typing import IO, Final, cast
 
 import pyarrow as pa
 
@@ -51,6 +50,9 @@ log = logging.getLogger(__name__)
 
 _SOCKET_PATH_MAX: Final = 107
 """sun_path of unix(7), without the NUL at its end."""
+
+_INSIST_S: Final = 3.0
+"""How long a worker insists that the registry tells what to read (a busy driver may miss one handshake)."""
 
 _TRIES: Final = 2
 """How often a sidecar is asked: the first one may end at that very moment."""
@@ -112,7 +114,7 @@ def read_on(executor: Executor, ticket: TicketReads) -> Iterator[pa.RecordBatch]
     try:
         match answer:
             case {"serving": {"seat": str(seat), "ranges": list(ranges)}} if channel is not None:
-                yield from _served(channel, _reads(ticket, seat, ranges), ticket.stall_timeout_ms)
+                yield from _served(executor, ticket, channel, _reads(ticket, seat, ranges))
             case {"alone": {"seat": str(seat), "ranges": list(ranges)}}:
                 reads = _reads(ticket, seat, ranges)
                 yield from _counted(read_range(reads, stall_timeout_ms=ticket.stall_timeout_ms), seat, channel)
@@ -133,7 +135,7 @@ def _reads(ticket: TicketReads, seat: str, ranges: Iterable[Iterable[object]]) -
     )
 
 
-def _served(channel: Channel, reads: SeatRanges, stall_timeout_ms: int) -> Iterator[pa.RecordBatch]:
+def _served(executor: Executor, ticket: TicketReads, channel: Channel, reads: SeatRanges) -> Iterator[pa.RecordBatch]:
     """What the seat's server sends; if it breaks off, the rest is read here."""
     unread = {TopicPartition(r.topic, r.partition): r for r in reads.ranges}
     try:
@@ -144,8 +146,19 @@ def _served(channel: Channel, reads: SeatRanges, stall_timeout_ms: int) -> Itera
     except OSError as problem:
         log.info("The server of seat %s broke off (%s): its worker goes on.", reads.seat, problem)
         channel.close()
+        if isinstance(problem, TimeoutError):
+            _tell_hung(executor, ticket, reads.seat)
         left = replace(reads, ranges=tuple(unread.values()))
-        yield from read_range(left, stall_timeout_ms=stall_timeout_ms)
+        yield from read_range(left, stall_timeout_ms=ticket.stall_timeout_ms)
+
+
+def _tell_hung(executor: Executor, ticket: TicketReads, seat: str) -> None:
+    """Let the sidecar replace a server that lives and does nothing."""
+    channel = _connected(place_of(executor, ticket.key), ticket.key)
+    if channel is not None:
+        with suppress(ChannelEnded):
+            channel.send({"op": "hung", "seat": seat})
+        channel.close()
 
 
 def _counted(batches: Iterator[pa.RecordBatch], seat: str, channel: Channel | None) -> Iterator[pa.RecordBatch]:
@@ -176,13 +189,17 @@ def _asked(executor: Executor, ticket: TicketReads) -> tuple[Message, Channel | 
             break
         except ChannelEnded as ended:
             log.debug("the sidecar has gone: %s", ended)
-    try:
-        return _asked_directly(replace(executor, warm=False), ticket)
-    except RegistryUnreachable as problem:
-        if ticket.reads is None:
-            raise
-        _tell_once("%s This executor reads what its tickets say.", problem)
-        return {}, None
+    deadline_s = time.monotonic() + _INSIST_S
+    while True:
+        try:
+            return _asked_directly(replace(executor, warm=False), ticket)
+        except RegistryUnreachable as problem:
+            if ticket.reads is not None:
+                _tell_once("%s This executor reads what its tickets say.", problem)
+                return {}, None
+            if time.monotonic() > deadline_s:  # in local mode a task has one attempt
+                raise
+            time.sleep(_INSIST_S / 20)
 
 
 def _answer(channel: Channel, request: Message) -> Message:
@@ -316,6 +333,22 @@ class Place:
         """Where it listens."""
         return self.folder / "socket"
 
+    @contextmanager
+    def reached(self) -> Iterator[Path]:
+        """The socket by a name that is short enough for one, however deep the folder lies.
+
+        Raises:
+            OSError: there is no such folder.
+        """
+        if len(os.fsencode(self.socket)) <= _SOCKET_PATH_MAX:
+            yield self.socket  # as people find it in the list of sockets
+            return
+        folder = os.open(self.folder, os.O_RDONLY | os.O_DIRECTORY)
+        try:
+            yield Path(f"/proc/self/fd/{folder}") / self.socket.name
+        finally:
+            os.close(folder)
+
     @property
     def lock(self) -> Path:
         """Held by whoever starts a sidecar, or removes what it leaves."""
@@ -332,10 +365,11 @@ class Place:
         deadline_s = time.monotonic() + timeout_s
         while True:
             self._make()
-            with suppress(FileNotFoundError), self.lock.open("a") as held:  # a sidecar may remove both as it ends
-                if _locked(held.fileno()) and os.fstat(held.fileno()).st_nlink > 0:
-                    yield
-                    return
+            if (held := self._opened()) is not None:
+                with held:
+                    if _locked(held.fileno()) and os.fstat(held.fileno()).st_nlink > 0:
+                        yield
+                        return
             if time.monotonic() > deadline_s:
                 raise TimeoutError(f"{self.lock} is held by somebody else")
             time.sleep(0.01)
@@ -346,16 +380,31 @@ class Place:
         if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.geteuid() or stat.S_IMODE(found.st_mode) & 0o077:
             raise PermissionError(errno.EPERM, "not a folder of this user alone", str(self.folder))
 
-    def vacate(self) -> None:
-        """Remove everything, unless somebody is about to start another sidecar here."""
+    def _opened(self) -> IO[str] | None:
+        try:
+            return self.lock.open("a")
+        except FileNotFoundError:  # a sidecar may remove it, and the folder, as it ends
+            return None
+
+    def is_of(self, socket_inode: int) -> bool:
+        """Whether the socket is still the one that a sidecar has made."""
+        try:
+            return self.socket.stat().st_ino == socket_inode
+        except FileNotFoundError:
+            return False
+
+    def vacate(self, socket_inode: int) -> None:
+        """Remove everything, unless it is another sidecar's by now, or about to be."""
         with suppress(OSError), self.lock.open("a") as held:
-            if _locked(held.fileno()):
+            if _locked(held.fileno()) and self.is_of(socket_inode):
                 self.socket.unlink(missing_ok=True)
                 self.lock.unlink()
                 self.folder.rmdir()
 
 
 def _locked(descriptor: int) -> bool:
+    import fcntl  # here: there is none on Windows, where this module must import all the same
+
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
@@ -371,15 +420,13 @@ def place_of(executor: Executor, key: bytes) -> Place:
     """
     digest = hashlib.sha256(key).hexdigest()[:16]
     name = f"{place_prefix()}{executor.pid}-{executor.key.rpartition(':')[2]}-{digest}"
-    place = Place(Path(tempfile.gettempdir()) / name)
-    if len(os.fsencode(place.socket)) > _SOCKET_PATH_MAX:
-        raise OSError(errno.ENAMETOOLONG, "too long for a socket, set TMPDIR", str(place.socket))
-    return place
+    return Place(Path(tempfile.gettempdir()) / name)
 
 
 def place_prefix() -> str:
     """What the names of all folders of this user begin with, among processes that see the same process ids."""
-    return f"kgroup-{os.geteuid()}-{os.stat('/proc/self/ns/pid').st_ino}-"
+    host = hashlib.sha256(platform.node().encode()).hexdigest()[:8]  # the folder may be one of several hosts
+    return f"kgroup-{os.geteuid()}-{host}-{os.stat('/proc/self/ns/pid').st_ino}-"
 
 
 def peer_is_us(sock: socket.socket) -> bool:
@@ -418,8 +465,9 @@ def _sidecar(executor: Executor, ticket: TicketReads) -> Channel:
 
 def _connected(place: Place, key: bytes) -> Channel | None:
     try:
-        channel = connect(place.socket, key)
-    except (ChannelEnded, KeyRefused):
+        with place.reached() as path:
+            channel = connect(path, key)
+    except (FileNotFoundError, ChannelEnded, KeyRefused):
         return None
     if peer_is_us(channel.socket):
         return channel

@@ -50,8 +50,8 @@ of it may still be in librdkafka's queue when the batch is asked for; 50 times a
 _WAIT_S: Final = 0.1
 """How long a read waits for more before it looks at positions, and hands over what it has."""
 
-_BREATH_S: Final = 1.0
-"""How often librdkafka's callbacks are served while nothing is fetched: a token must be refreshed in time."""
+_SLOW_S: Final = 1.0
+"""How long rows may be kept back until a batch is full: the worker must not take us for dead."""
 
 
 class Abnormal(Exception):
@@ -81,8 +81,7 @@ class SeatServer:
         self._share = share
         self._include_headers = include_headers
         self._ahead = Ahead()
-        self._paused: set[TopicPartition] = set()
-        self._full_since_s: float | None = None
+        self._parked: set[TopicPartition] = set()  # those that have a span and are not fetched
         self._topic_ids: Mapping[str, str] = {}
         self._record_bytes = ARROW_BATCH_BYTES_MAX // RECORDS_FIRST
         self._queue_bytes = min(SEAT_SERVER_QUEUE_BYTES_MAX, share() // 2)
@@ -109,6 +108,8 @@ class SeatServer:
         """The next read, None if there will be no more."""
         data, fds, _, _ = socket.recv_fds(self._control, 65_536, 1)
         worker = socket.socket(fileno=fds[0]) if fds else None
+        if worker is not None:
+            worker.setblocking(True)  # the sidecar's event loop has made it otherwise, for all who share it
         while data:
             self._frames.feed(data)
             if worker is not None and (message := self._frames.next()) is not None:
@@ -121,29 +122,33 @@ class SeatServer:
     def _serve(self, worker: socket.socket, request: Json) -> None:
         """Serve one read, and tell the sidecar how many rows it had, and how many of them were here already.
 
+        If the worker has gone, say nothing of rows: whoever reads the rest counts.
+
         Raises:
             Abnormal: the consumer cannot go on.
         """
         ranges = [Range(*one) for one in request["ranges"]]
         owned = {TopicPartition(topic, partition): position for topic, partition, position, _ in request["owned"]}
         rows = ready = 0
+        told: Json = {}
         try:
             ends = {TopicPartition(r.topic, r.partition): r.end_offset for r in ranges}
             self._forget_recreated({topic: topic_id for topic, _, _, topic_id in request["owned"]})
             self._take_on(owned | {TopicPartition(r.topic, r.partition): r.start_offset for r in ranges})
             there = self._ahead.take(ends)
             ready = sum(batch.num_rows for batch in there)
-            outlet = Outlet(worker, self._breathe)
+            outlet = Outlet(worker)
             for batch in self._batches(there, ends):
                 outlet.send(batch)
                 rows += batch.num_rows
             outlet.end()
+            told = {"rows": rows, "ready": ready}
         except OSError as problem:  # a consumer above the worker has enough, or the worker died
             log.debug("a worker has gone: %s", problem)
         finally:
             worker.close()
         self._give_up([partition for partition in self._ahead.partitions if partition not in owned])
-        self._control.sendall(frame({"rows": rows, "ready": ready}))
+        self._control.sendall(frame(told))
 
     def _forget_recreated(self, topic_ids: Mapping[str, str]) -> None:
         """Drop what was fetched of a topic that has another id by now: other records, at the same offsets."""
@@ -158,18 +163,25 @@ class SeatServer:
         self._unassign([partition for partition in astray if partition in self._ahead.partitions])
         for partition, offset in astray.items():
             self._ahead.begin(partition, offset)
-        if astray:
-            self._consumer.incremental_assign([AssignedPartition(*tp, offset) for tp, offset in astray.items()])
+        self._assign(astray)
 
     def _give_up(self, partitions: Sequence[TopicPartition]) -> None:
         self._unassign(partitions)
         for partition in partitions:
             self._ahead.drop(partition)
 
-    def _unassign(self, partitions: Sequence[TopicPartition]) -> None:
+    def _assign(self, partitions: Collection[TopicPartition]) -> None:
+        """Fetch these from where what came of them ends."""
         if partitions:
-            self._consumer.incremental_unassign(_assigned(partitions))
-            self._paused.difference_update(partitions)
+            self._consumer.incremental_assign(
+                [AssignedPartition(*tp, self._ahead.next_offset(tp)) for tp in partitions]
+            )
+
+    def _unassign(self, partitions: Sequence[TopicPartition]) -> None:
+        flowing = [partition for partition in partitions if partition not in self._parked]
+        self._parked.difference_update(partitions)
+        if flowing:
+            self._consumer.incremental_unassign(_assigned(flowing))
 
     def _batches(self, there: list[pa.RecordBatch], ends: Mapping[TopicPartition, int]) -> Iterator[pa.RecordBatch]:
         """All rows below `ends`, in batches of bounded size; waits for what has not come yet.
@@ -200,8 +212,8 @@ class SeatServer:
                 raise Abnormal(f"nothing came for {SEAT_SERVER_STALL_MS / 1000:.0f} s from {unread[0]}")
             elif gathered.since_s is not None:
                 yield from gathered.flush()
-            if gathered.since_s is not None and now_s > gathered.since_s + _BREATH_S:
-                yield from gathered.flush()  # it comes slowly: the worker must not take us for dead
+            if gathered.since_s is not None and now_s > gathered.since_s + _SLOW_S:
+                yield from gathered.flush()
         yield from gathered.flush()
 
     def _reached(self, partitions: Collection[TopicPartition]) -> int:
@@ -223,16 +235,9 @@ class SeatServer:
 
     def _fetch_ahead(self) -> bool:
         """Take some of what has come, if there is room; whether there may be more."""
+        self._let_flow(())
         room = self._room()
-        if room > 0:
-            self._full_since_s = None
-            self._let_flow(())
-            return self._fetch(0, room)
-        now_s = time.monotonic()
-        self._full_since_s = self._full_since_s or now_s
-        if now_s > self._full_since_s + _BREATH_S:
-            self._breathe()
-        return False
+        return room > 0 and self._fetch(0, room)
 
     def _fetch(self, wait_s: float, bytes_max: int) -> bool:
         """Take what has come by now, about `bytes_max` at most, after waiting for the first; whether anything has.
@@ -270,33 +275,29 @@ class SeatServer:
             _note(error)
 
     def _room(self) -> int:
-        """Bytes that may still be fetched ahead; what librdkafka holds is counted as if it were full."""
-        return self._share() - self._queue_bytes - self._ahead.bytes
+        """Bytes that may still be fetched ahead; what librdkafka holds is counted as if it were full.
 
-    def _breathe(self) -> None:
-        """Let librdkafka's callbacks run without taking more records than one."""
-        self._pause(self._ahead.partitions)
-        message = self._consumer.poll(0)
-        if message is not None:
-            self._accept([message])
-
-    def _pause(self, partitions: Collection[TopicPartition]) -> None:
-        """Fetch no more of these. librdkafka forgets what it has of them in its queue, and fetches it again later."""
-        more = [partition for partition in partitions if partition not in self._paused]
-        if more:
-            self._consumer.pause(_assigned(more))
-            self._paused.update(more)
+        Its queue was cut when this server started: if others have come since, half of the share is for what is here.
+        """
+        share = self._share()
+        return max(share - self._queue_bytes, share // 2) - self._ahead.bytes
 
     def _let_flow(self, unread: Collection[TopicPartition]) -> None:
-        """Fetch these partitions in any case, the others while there is room."""
-        if self._room() > 0:
-            flowing: Collection[TopicPartition] = self._paused
+        """Fetch these partitions in any case, the others while there is room.
+
+        While nobody reads, librdkafka's queue fills up, and it stops by itself; in the midst of a read it must go on
+        with some. Not by its pause and resume: after those it was seen to fetch nothing for seconds.
+        """
+        if self._room() <= 0:
+            flowing = self._parked.intersection(unread)
+            if unread:
+                self._unassign([partition for partition in self._ahead.partitions if partition not in unread])
+                self._parked.update(partition for partition in self._ahead.partitions if partition not in unread)
         else:
-            self._pause([partition for partition in self._ahead.partitions if partition not in unread])
-            flowing = self._paused.intersection(unread)
+            flowing = set(self._parked)
         if flowing:
-            self._consumer.resume(_assigned(flowing))
-            self._paused.difference_update(tuple(flowing))
+            self._parked -= flowing
+            self._assign(flowing)
 
 
 class _Gathered:
@@ -343,17 +344,10 @@ def _assigned(partitions: Collection[TopicPartition]) -> list[AssignedPartition]
 
 
 class Outlet:
-    """The sending end of a worker's socket.
+    """The sending end of a worker's socket."""
 
-    Args:
-        worker: the socket.
-        breathe: called every `_BREATH_S` while the worker takes nothing.
-    """
-
-    def __init__(self, worker: socket.socket, breathe: Callable[[], None]) -> None:
+    def __init__(self, worker: socket.socket) -> None:
         self._worker = worker
-        self._breathe = breathe
-        worker.settimeout(_BREATH_S)
 
     def send(self, batch: pa.RecordBatch) -> None:
         """Send one batch.
@@ -362,20 +356,12 @@ class Outlet:
             OSError: the worker has gone.
         """
         data = batch.serialize()
-        self._send(_LENGTH.pack(data.size))
-        self._send(data)
+        self._worker.sendall(_LENGTH.pack(data.size))
+        self._worker.sendall(data)
 
     def end(self) -> None:
         """Say that it was all; raises as `send`."""
-        self._send(_LENGTH.pack(0))
-
-    def _send(self, data: bytes | pa.Buffer) -> None:
-        left = memoryview(data)
-        while left:
-            try:
-                left = left[self._worker.send(left) :]
-            except TimeoutError:
-                self._breathe()
+        self._worker.sendall(_LENGTH.pack(0))
 
 
 def received(sock: socket.socket, include_headers: bool, timeout_s: float) -> Iterator[pa.RecordBatch]:

@@ -21,7 +21,6 @@ import signal
 import socket
 import struct
 import sys
-import tempfile
 import time
 from collections.abc import Coroutine, Mapping
 from contextlib import suppress
@@ -54,6 +53,9 @@ _PR_SET_NAME: Final = 15
 _RECEIVE_BYTES: Final = 65_536
 _LOOK_S: Final = 1.0
 """How often what is idle is looked for."""
+
+_ACCEPT_AGAIN_S: Final = 0.1
+"""Pause after a connection that could not be accepted."""
 
 
 class _Link:
@@ -157,13 +159,18 @@ class _Seat:
     link: _Link
     busy: bool = False
     asked_at_s: float = field(default_factory=time.monotonic)
+    ended: bool = False
 
     def end(self) -> None:
-        """Kill it. Safe to call twice."""
+        """Kill it; whoever follows it hears of that. Safe to call twice: its process id may be another's by then."""
+        if self.ended:
+            return
+        self.ended = True
         with suppress(ProcessLookupError, ChildProcessError):
             os.kill(self.pid, signal.SIGKILL)
             os.waitpid(self.pid, 0)
-        self.link.socket.close()
+        with suppress(OSError):
+            self.link.socket.shutdown(socket.SHUT_RDWR)  # not closed: the event loop waits for it
 
 
 class Sidecar:
@@ -176,10 +183,12 @@ class Sidecar:
         self._idle_s: float = parameters["idle_ms"] / 1000
         self._registry = _Registry(_Link(registry, trusted=True))
         self._listener = listener
+        self._place = Place(Path(parameters["folder"]))
+        self._socket_inode = self._place.socket.stat().st_ino
         self._executor_fd = executor_fd
         self._share = mmap.mmap(-1, struct.calcsize("Q"))  # shared with the seat servers
         self._seats: dict[str, _Seat] = {}
-        self._strangers = 0
+        self._strangers: dict[socket.socket, None] = {}  # the oldest first
         self._asked_at_s = time.monotonic()
         self._tasks: set[asyncio.Task[None]] = set()
 
@@ -196,6 +205,7 @@ class Sidecar:
         finally:
             for seat in self._seats.values():
                 seat.end()
+            self._place.vacate(self._socket_inode)
 
     def _end(self, why: str) -> None:
         if not self._over.done():
@@ -233,29 +243,39 @@ class Sidecar:
                     seat.end()
             if self._asked_at_s < long_ago_s:
                 self._end("nobody has asked for long")
+            if not self._place.is_of(self._socket_inode):
+                self._end("another one has taken its place")  # a worker found this one silent
 
     # ------------------------------------------------------------------------------------------------------ workers
 
     async def _accept(self) -> None:
         loop = asyncio.get_running_loop()
         while True:
-            client, _ = await loop.sock_accept(self._listener)
-            if peer_is_us(client) and self._strangers < SIDECAR_STRANGERS_MAX:
-                self._begin(self._hear(client))
-            else:
+            try:
+                client, _ = await loop.sock_accept(self._listener)
+            except OSError as problem:  # mostly, no file descriptor is left
+                log.debug("a connection could not be accepted: %s", problem)
+                await asyncio.sleep(_ACCEPT_AGAIN_S)
+                continue
+            if not peer_is_us(client):
                 client.close()
+                continue
+            if len(self._strangers) >= SIDECAR_STRANGERS_MAX:
+                with suppress(OSError):
+                    next(iter(self._strangers)).shutdown(socket.SHUT_RDWR)
+            self._strangers[client] = None
+            self._begin(self._hear(client))
 
     async def _hear(self, client: socket.socket) -> None:
         """One worker, from its greeting to the answer."""
         link = _Link(client, trusted=False)
-        self._strangers += 1
         try:
             try:
                 async with asyncio.timeout(CHANNEL_HANDSHAKE_MS / 1000):
                     await link.authenticate(self._key)
                     request = await link.receive()
             finally:
-                self._strangers -= 1
+                del self._strangers[client]
             await self._answer(link, request)
         except (ChannelEnded, KeyRefused, TimeoutError) as problem:
             log.debug("a worker has gone: %s", problem)
@@ -263,6 +283,10 @@ class Sidecar:
             client.close()
 
     async def _answer(self, link: _Link, request: Message) -> None:
+        if request["op"] == "hung":
+            if (hung := self._seats.get(request["seat"])) is not None:
+                hung.end()
+            return
         self._asked_at_s = time.monotonic()
         ticket = {"scan": request["scan"], "ticket": request["ticket"]}
         bound = await self._registry.ask({"op": "bind", **ticket, "executor": self._executor})
@@ -270,7 +294,7 @@ class Sidecar:
             await link.send({"refused": bound["refused"]})
         elif bound["seat"] is None:
             await link.send({"nothing": True})
-        elif bound["at_home"] and not (seat := self._seat(bound["seat"], request)).busy:
+        elif bound["at_home"] and (seat := self._idle_seat(bound["seat"], request)) is not None:
             seat.busy = True
             await self._let_serve(seat, link, bound)
         else:
@@ -292,17 +316,22 @@ class Sidecar:
 
     # ------------------------------------------------------------------------------------------------- seat servers
 
-    def _seat(self, name: str, request: Message) -> _Seat:
-        """The seat's server, started if there is none."""
+    def _idle_seat(self, name: str, request: Message) -> _Seat | None:
+        """The seat's server, started if there is none; None if it is busy, about to end, or cannot be had."""
         if name not in self._seats:
-            self._seats[name] = self._forked(name, request["config"], request["headers"])
-            self._divide()
+            self._divide(len(self._seats) + 1)  # BEFORE it starts, which looks at its share
+            try:
+                self._seats[name] = self._forked(name, request["config"], request["headers"])
+            except OSError as problem:
+                log.warning("There is no server for seat %s: its workers read by themselves. %s", name, problem)
+                return None
             self._begin(self._follow(name, self._seats[name]))
-        return self._seats[name]
+        seat = self._seats[name]
+        return None if seat.busy or seat.ended else seat
 
-    def _divide(self) -> None:
-        """Let each seat hold its share."""
-        struct.pack_into("Q", self._share, 0, self._prefetch_bytes // max(1, len(self._seats)))
+    def _divide(self, seats: int) -> None:
+        """Let each of so many seats hold its share."""
+        struct.pack_into("Q", self._share, 0, self._prefetch_bytes // max(1, seats))
 
     async def _follow(self, name: str, seat: _Seat) -> None:
         """Take what a seat's server tells until it ends."""
@@ -310,17 +339,24 @@ class Sidecar:
             while True:
                 told = await seat.link.receive()
                 seat.busy = False
-                await self._registry.tell({"op": "served", "seat": name, "by": "server", **told})
+                if told:
+                    await self._registry.tell({"op": "served", "seat": name, "by": "server", **told})
         except ChannelEnded:
             log.debug("the server of seat %s has ended", name)
         finally:
             seat.end()
+            seat.link.socket.close()
             del self._seats[name]
-            self._divide()
+            self._divide(len(self._seats))
 
     def _forked(self, name: str, config: Mapping[str, str], include_headers: bool) -> _Seat:
         ours, theirs = socket.socketpair()
-        pid = os.fork()
+        try:
+            pid = os.fork()
+        except OSError:
+            ours.close()
+            theirs.close()
+            raise
         if pid == 0:
             _become_seat_server(name, theirs, self._share, config, include_headers)
         theirs.close()
@@ -376,7 +412,6 @@ def main() -> None:
     parent.close()
     why = asyncio.run(sidecar.run())
     log.info("The sidecar ends: %s.", why)
-    Place(Path(parameters["folder"])).vacate()
 
 
 class _NoPandas:
@@ -414,26 +449,28 @@ def _started(parameters: Message) -> Sidecar:
     registry = connect((host, port), bytes.fromhex(parameters["key"]))
     registry.send({"op": "hello", "id": -1, "executor": executor, "sidecar": True})
     registry.receive(CHANNEL_HANDSHAKE_MS / 1000)
-    _sweep()
+    _sweep(place.folder.parent)
     place.socket.unlink(missing_ok=True)  # of one that was killed
     listener = socket.socket(socket.AF_UNIX)
-    listener.bind(str(place.socket))
+    with place.reached() as path:
+        listener.bind(str(path))
     listener.listen(SIDECAR_STRANGERS_MAX)
     listener.setblocking(False)
     return Sidecar(parameters, registry.socket, listener, executor_fd)
 
 
-def _sweep() -> None:
+def _sweep(folders: Path) -> None:
     """Remove what sidecars left behind that were killed together with their executors."""
     prefix = place_prefix()
-    for folder in Path(tempfile.gettempdir()).glob(f"{prefix}*"):
+    for folder in folders.glob(f"{prefix}*"):
         pid, _, rest = folder.name.removeprefix(prefix).partition("-")
         try:
             alive = str(started(int(pid))) == rest.partition("-")[0]
         except (OSError, ValueError):
             alive = False
-        if not alive and folder.lstat().st_uid == os.geteuid():
-            shutil.rmtree(folder, ignore_errors=True)
+        with suppress(FileNotFoundError):  # somebody else sweeps as well
+            if not alive and folder.lstat().st_uid == os.geteuid():
+                shutil.rmtree(folder, ignore_errors=True)
 
 
 if __name__ == "__main__":

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import json
 import logging
+import os
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
@@ -202,7 +203,7 @@ class KgroupStreamReader(AdmissionControl, DataSourceStreamReader):
 
     def _started_registry(self, seats: Sequence[str]) -> Registry | None:
         """What executors ask which seat to read; None if they are to fetch nothing ahead."""
-        if not self._options.prefetch_bytes:
+        if not self._options.prefetch_bytes or os.name == "nt":  # Windows has nothing that a sidecar needs
             return None
         registry = Registry(seats, port=self._options.registry_port)
         registry.start()

@@ -224,7 +224,11 @@ def test_what_is_held_ahead_is_bounded(apache_kafka: ApacheKafka, topic: str, ex
         assert ready(query) > 0
         # librdkafka takes 0.4 KB for each record of 100 B that waits in its queue, half of the budget
         assert anonymous_bytes(server) < small + 8 * budget
-        assert sorted(query.run(executor, spans(2_900, RECORDS))) == directly(query, 2_900, RECORDS)
+        # what the first partition has further on must not take the room of the others
+        rows = query.run(executor, {**spans(2_900, RECORDS), 0: (2_900, 3_000)})
+        rows += query.run(executor, {0: (3_000, RECORDS)})
+        assert sorted(rows) == directly(query, 2_900, RECORDS)
+        wait_for(lambda: query.registry.counts().warm_reads == 32, "all to be served by the seat's server", 10)
 
 
 def anonymous_bytes(pid: int) -> int:
@@ -240,6 +244,13 @@ def test_a_seat_that_has_moved_has_no_server_any_more(query: Query, executor: Ex
     with sleeping_executor("2") as other:
         list(read_on(other, query.plan(spans(200, 300))[0]))  # a newcomer, which is due one of two seats
         wait_for(lambda: len(seat_servers_of(sidecar)) == 1, "the server of the seat that moved to end", 10)
+    wait_for(lambda: len(query.registry.leases()) == 1, "the newcomer to go again", 10)
+    reads = query.registry.counts().warm_reads
+    for number in range(3, 5):  # both seats are at home here again, the one that comes back in a server of its own
+        rows = query.run(executor, spans(number * 100, number * 100 + 100))
+        assert sorted(rows) == directly(query, number * 100, number * 100 + 100)
+    wait_for(lambda: query.registry.counts().warm_reads == reads + 4, "all to be served by the seats' servers", 10)
+    assert len(seat_servers_of(sidecar)) == 2
 
 
 # ------------------------------------------------------------------------------------------- two executors, or none
@@ -288,15 +299,18 @@ def test_a_fixed_ticket_needs_no_registry_and_a_late_one_says_what_is_wrong(quer
         list(read_on(executor, late[0]))
 
 
-def test_a_path_too_long_for_a_socket_means_no_sidecar(
-    query: Query, executor: Executor, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+def test_a_folder_may_lie_deeper_than_a_sockets_name_is_long(
+    query: Query, executor: Executor, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    long = tmp_path / ("x" * 100)
-    long.mkdir()
-    monkeypatch.setattr("tempfile.tempdir", str(long))
-    assert sorted(query.run(executor, spans(0, 100))) == directly(query, 0, 100)
-    assert "too long for a socket" in caplog.text
-    assert list(long.iterdir()) == []
+    deep = tmp_path / ("x" * 100)
+    deep.mkdir()
+    monkeypatch.setenv("TMPDIR", str(deep))
+    monkeypatch.setattr("tempfile.tempdir", str(deep))
+    for first in (0, 100):
+        assert sorted(query.run(executor, spans(first, first + 100))) == directly(query, first, first + 100)
+    wait_for(lambda: query.registry.counts().warm_reads == 4, "all to be served by the seats' servers", 10)
+    query.registry.close()
+    wait_for(lambda: list(deep.iterdir()) == [], "nothing to be left", 10)
 
 
 # --------------------------------------------------------------------------------------------------- killed mid-read
