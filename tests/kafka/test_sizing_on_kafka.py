@@ -10,6 +10,7 @@ import pytest
 from harness.kafka import produce
 from harness.offsets import lag
 from harness.runtime import options_of, settings_of
+from harness.sharing import Sharing
 from harness.waiting import wait_for
 
 from pyspark_kgroup.boundary import Boundary
@@ -115,6 +116,25 @@ def test_six_seats_then_three_then_five(apache_kafka: ApacheKafka) -> None:
         stayed = sum(len(before[name] & query.shares[name]) for name in before)
         assert stayed == PARTITIONS - 4, "two new seats need two partitions each"
     query.assert_read_once()
+
+
+def test_a_member_that_joins_before_old_seats_leave_reads_nothing_of_their_batch(apache_kafka: ApacheKafka) -> None:
+    """1. A batch is done and not committed; 2. three of six seats are back, into a stable group; 3. a member joins."""
+    query = Query(apache_kafka)
+    group = f"of-{query.topic}"
+    with query.run(6):
+        query.produce(10)
+        query.trigger()
+    assert lag(query.server, group, query.topic) == 10 * PARTITIONS
+    with query.run(3):
+        assert query.runtime.wait_until(lambda view: view.settled, 60_000).settled
+        with Sharing(query.server, group, query.topic) as peer:
+            wait_for(lambda: query.runtime.describe().state == "PreparingRebalance", "the member to join", 60)
+            query.trigger()
+            wait_for(lambda: bool(peer.owned), "the member to have a share", 60)
+            query.produce(10)
+            wait_for(lambda: {p for p, _ in peer.rows} >= peer.owned, "the member to read", 60)
+    assert {offset for _, offset in peer.rows} <= set(range(10, 20))
 
 
 @pytest.mark.parametrize(("spare_seats", "expected"), [(False, 4), (True, 6)])
