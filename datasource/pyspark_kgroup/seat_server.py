@@ -141,14 +141,16 @@ class SeatServer:
             for batch in self._batches(there, ends):
                 outlet.send(batch)
                 rows += batch.num_rows
-            outlet.end()
             told = {"rows": rows, "ready": ready}
+            self._control.sendall(frame(told))  # BEFORE the worker can ask for more: it would find this seat busy
+            outlet.end()
         except OSError as problem:  # a consumer above the worker has enough, or the worker died
             log.debug("a worker has gone: %s", problem)
+            if not told:
+                self._control.sendall(frame(told))
         finally:
             worker.close()
         self._give_up([partition for partition in self._ahead.partitions if partition not in owned])
-        self._control.sendall(frame(told))
 
     def _forget_recreated(self, topic_ids: Mapping[str, str]) -> None:
         """Drop what was fetched of a topic that has another id by now: other records, at the same offsets."""
