@@ -115,10 +115,7 @@ class Application:
             **os.environ,
             "PYSPARK_PYTHON": sys.executable,
             "PYSPARK_DRIVER_PYTHON": sys.executable,
-            "PYTHONPATH": str(_HERE / "stop_points"),
-            "TMPDIR": str(self.folder / "temporary"),
-            "KGROUP_STOP_AT": self.stop_at or "",
-            "KGROUP_STOP_FOLDER": str(self.folder / "stop"),
+            **stop_environment(self.folder, self.stop_at),
         }
 
     def __enter__(self) -> Self:
@@ -315,6 +312,16 @@ class Application:
         if (failure := self.failure()) is not None:
             return failure[:4000]
         return (self.folder / "driver.log").read_text(errors="replace")[-4000:]
+
+
+def stop_environment(folder: Path, stop_at: str | None) -> dict[str, str]:
+    """What arms a named point, for an application in `folder` and for all the processes that work for it."""
+    return {
+        "PYTHONPATH": str(_HERE / "stop_points"),
+        "TMPDIR": str(folder / "temporary"),
+        "KGROUP_STOP_AT": stop_at or "",
+        "KGROUP_STOP_FOLDER": str(folder / "stop"),
+    }
 
 
 def record_class_archive(folder: Path, read: dict[str, str]) -> None:

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from harness.application import Application, rows
+from harness.application import Application, rows, stop_environment
 from harness.groups import stable_generation
 from harness.kafka import contents, produce
 from harness.offsets import committed
@@ -17,6 +17,7 @@ from harness.stream import options
 from harness.waiting import wait_for
 
 from spark_kgroup.testing import ApacheKafka
+from spark_kgroup.testing.spark_cluster import SparkCluster
 
 pytestmark = pytest.mark.usefixtures("class_archive")
 
@@ -24,6 +25,7 @@ NewTopic = Callable[[int], str]
 
 EXECUTORS = 3
 PARTITIONS = 6
+CONF = Path(__file__).parents[2] / "conf"
 CLUSTER = f"local-cluster[{EXECUTORS},1,1024]"
 
 
@@ -38,6 +40,12 @@ def executor_of(worker: int) -> int:
 
 def kill(pid: int) -> None:
     os.kill(pid, signal.SIGKILL)
+
+
+def warm(found: Callable[[int], list[int]], worker: int) -> int:
+    """What serves the worker's executor."""
+    executor = executor_of(worker)
+    return wait_for(lambda: found(executor), f"executor {executor} to have what is to be killed", 30)[0]
 
 
 class Filling:
@@ -77,8 +85,8 @@ def test_whatever_dies_in_the_midst_of_a_read_every_record_comes_once(
             filling.more()
             application.await_rows(filling.sent)
         meanwhile(lambda worker: worker)
-        meanwhile(lambda worker: application.seat_servers(executor_of(worker))[0])
-        meanwhile(lambda worker: application.sidecars(executor_of(worker))[0])
+        meanwhile(lambda worker: warm(application.seat_servers, worker))
+        meanwhile(lambda worker: warm(application.sidecars, worker))
         meanwhile(executor_of)
         filling.more()
         application.await_rows(filling.sent)
@@ -104,15 +112,20 @@ def test_a_speculative_copy_of_a_slow_task_reads_the_same(
         "spark.speculation.minTaskRuntime": "100ms",
     }
     filling.more()
-    with Application(tmp_path, read, master=CLUSTER, stop_at="while reading", conf=conf) as application:
-        application.await_stop_point()  # and nobody lets this one go on: only a copy of its task can finish the batch
-        application.await_rows(filling.sent)
-        for _ in range(2):
+    stop_at = "while reading"
+    (tmp_path / "temporary").mkdir()
+    armed = stop_environment(tmp_path, stop_at)
+    # Spark never runs a copy on the same host: each worker has an address of its own.
+    with SparkCluster(tmp_path / "temporary", CONF, cores=1, memory="1g", environment=armed) as cluster:
+        cluster.start_workers(*(f"127.0.0.{number + 2}" for number in range(EXECUTORS)))
+        with Application(tmp_path, read, master=cluster.master_url, stop_at=stop_at, conf=conf) as application:
+            application.await_stop_point()  # and nobody lets it go on: only a copy of its task can finish the batch
+            application.await_rows(filling.sent, 120)
             application.arm()
             filling.more()
             application.await_stop_point()
-            application.await_rows(filling.sent)
-        application.stop()
+            application.await_rows(filling.sent, 120)
+            application.stop()
     assert sorted((r.partition, r.offset) for r in rows(tmp_path)) == sorted(contents(server, topic))
 
 
