@@ -1,0 +1,77 @@
+"""A query as others see it: in its progress, in a listener's gauges, and with `kgroup describe`."""
+
+import json
+import subprocess
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from harness.kafka import produce
+from harness.members import KGROUP
+from harness.offsets import lag
+from harness.stream import Collected, await_rows, options, start
+from harness.waiting import wait_for
+from prometheus_client import CollectorRegistry
+from pyspark.sql import SparkSession
+
+from pyspark_kgroup.admission import HAS_ADMISSION_CONTROL
+from pyspark_kgroup.listener import KgroupListener
+from spark_kgroup.testing import ApacheKafka
+
+PARTITIONS = 4
+GAUGES = ["kgroup_partition_position_offset", "kgroup_partition_lag_offsets"]
+
+
+def described(bootstrap: str, group: str) -> dict[str, Any]:
+    command = [KGROUP, "describe", "--bootstrap-server", bootstrap, "--group", group, "--json"]
+    found: dict[str, Any] = json.loads(subprocess.run(command, capture_output=True, timeout=60, check=True).stdout)
+    return found
+
+
+def by_partition(registry: CollectorRegistry) -> list[dict[str, float]]:
+    """For each of GAUGES, partition -> value."""
+    samples = [sample for family in registry.collect() for sample in family.samples]
+    return [{s.labels["partition"]: s.value for s in samples if s.name == name} for name in GAUGES]
+
+
+@pytest.fixture
+def gauges(spark: SparkSession) -> Iterator[CollectorRegistry]:
+    registry = CollectorRegistry()
+    listener = KgroupListener(registry)
+    spark.streams.addListener(listener)
+    yield registry
+    spark.streams.removeListener(listener)
+
+
+def test_progress_gauges_and_describe_tell_who_serves_and_what_is_left(
+    spark: SparkSession,
+    apache_kafka: ApacheKafka,
+    new_topic: Callable[[int], str],
+    group: str,
+    tmp_path: Path,
+    gauges: CollectorRegistry,
+) -> None:
+    server, topic, collected = apache_kafka.bootstrap_servers, new_topic(PARTITIONS), Collected()
+    read = options(server, topic, group)
+    del read["members"]  # as many seats as local[2] has cores
+    query = start(spark, read, tmp_path, collected)
+    for sent in (0, 400):
+        produce(server, topic, 400, partitions=PARTITIONS, first=sent)
+        await_rows(query, collected, sent + 400)
+    wait_for(lambda: lag(server, group, topic) == 0, "lag 0", 60)
+    found = described(server, group)
+    served = {member["instance_id"]: (member["executor"], member["warm"]) for member in found["members"]}
+    assert (found["lag"], list(served.values())) == (0, [("driver", True)] * 2)
+    produce(server, topic, PARTITIONS, partitions=PARTITIONS, first=800)
+    await_rows(query, collected, 800 + PARTITIONS)
+    if HAS_ADMISSION_CONTROL:  # PySpark 4.0 and 4.1 do not ask how far the topic goes
+        at_end = [dict.fromkeys(map(str, range(PARTITIONS)), number) for number in (201, 0)]
+        wait_for(lambda: by_partition(gauges) == at_end, "gauges of the end", 60)
+        assert query.lastProgress is not None
+        told = json.loads(query.lastProgress.json)["sources"][0]["latestOffset"]
+        assert {seat: (at["executor"], at["warm"]) for seat, at in told["seats"].items()} == served
+        assert 800 <= told["reads"]["rows"] < 804, "what was read before this batch"
+        assert (told["reads"]["at_home"] >= 4, told["reads"]["guest"]) == (True, 0)
+    query.stop()
+    wait_for(lambda: by_partition(gauges) == [{}, {}], "the gauges to go with the query", 60)
