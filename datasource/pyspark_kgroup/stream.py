@@ -69,7 +69,7 @@ class KgroupStreamReader(AdmissionControl, DataSourceStreamReader):
         self._boundary: Boundary | None = None
         self._registry: Registry | None = None
         self._planned_end: Mapping[str, Any] = EMPTY.to_json()
-        self._freezing = False
+        self._freezing = self._bounded = False
         self._latest: Checkpoint | None = None
 
     @cached_property
@@ -95,6 +95,7 @@ class KgroupStreamReader(AdmissionControl, DataSourceStreamReader):
     def prepareForTriggerAvailableNow(self) -> None:
         """Spark's AvailableNow: read no further than the end offsets of the first boundary."""
         self._freezing = True  # the first boundary is not here yet: the seats join when it is known what they had
+        self._bounded = True
 
     def latestOffset(self, start: Mapping[str, Any] | None = None, limit: Any = None) -> dict[str, Any]:
         """The boundary between two batches: `start` is durable; what comes back is the next batch's end.
@@ -202,8 +203,12 @@ class KgroupStreamReader(AdmissionControl, DataSourceStreamReader):
         return self._boundary
 
     def _started_registry(self, seats: Sequence[str]) -> Registry | None:
-        """What executors ask which seat to read; None if they are to fetch nothing ahead."""
-        if not self._options.prefetch_bytes or os.name == "nt":  # Windows has nothing that a sidecar needs
+        """What executors ask which seat to read; None if they are to fetch nothing ahead.
+
+        Under AvailableNow mostly one batch is read: a sidecar would take longer to start than it saves. Windows has
+        nothing that a sidecar needs.
+        """
+        if not self._options.prefetch_bytes or self._bounded or os.name == "nt":
             return None
         registry = Registry(seats, port=self._options.registry_port)
         registry.start()
