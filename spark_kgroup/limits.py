@@ -192,7 +192,7 @@ SIDECAR_RETRY_MS: Final = 60_000
 so long does Spark keep a worker that has nothing to do)."""
 
 SIDECAR_STRANGERS_MAX: Final = 64
-"""Connections of processes of the same user that have not shown the key yet; more are closed at once (ours)."""
+"""Connections of processes of the same user that have not shown the key yet; the oldest is dropped for a new one."""
 
 SEAT_SERVER_STALL_MS: Final = 3_000
 """How long a seat's server waits for the next record of a read before the worker goes on by itself, with the patience

@@ -54,6 +54,9 @@ _RECEIVE_BYTES: Final = 65_536
 _LOOK_S: Final = 1.0
 """How often what is idle is looked for."""
 
+_BACKLOG: Final = 1_024
+"""Connections that wait in the kernel to be accepted; it refuses what comes on top."""
+
 _ACCEPT_AGAIN_S: Final = 0.1
 """Pause after a connection that could not be accepted."""
 
@@ -454,7 +457,7 @@ def _started(parameters: Message) -> Sidecar:
     listener = socket.socket(socket.AF_UNIX)
     with place.reached() as path:
         listener.bind(str(path))
-    listener.listen(SIDECAR_STRANGERS_MAX)
+    listener.listen(_BACKLOG)
     listener.setblocking(False)
     return Sidecar(parameters, registry.socket, listener, executor_fd)
 

@@ -5,6 +5,7 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -20,6 +21,7 @@ from pyspark_kgroup.channel import connect, new_key
 from pyspark_kgroup.executor import place_of
 from pyspark_kgroup.seats import Executor
 from spark_kgroup.errors import KeyRefused
+from spark_kgroup.limits import SIDECAR_STRANGERS_MAX
 from spark_kgroup.testing import ApacheKafka
 
 RECORDS = 1_000
@@ -145,7 +147,7 @@ def test_leftovers_of_dead_executors_are_swept(query: Query, executor: Executor)
 def test_strangers_learn_nothing_and_disturb_nobody(query: Query, executor: Executor) -> None:
     begun(query, executor)
     place = query.place(executor)
-    half_open = [unix(place.socket) for _ in range(40)]
+    half_open = [unix(place.socket) for _ in range(2 * SIDECAR_STRANGERS_MAX)]
     garbage = unix(place.socket)
     garbage.recv(4096)
     garbage.sendall(os.urandom(4096))
@@ -161,6 +163,26 @@ def test_strangers_learn_nothing_and_disturb_nobody(query: Query, executor: Exec
     wait_for(lambda: query.registry.counts().warm_reads == 2, "both reads to be served by the seat's server", 10)
     for stranger in half_open:
         stranger.close()
+
+
+def test_ten_thousand_rapid_connections_do_not_disturb_a_read(query: Query, executor: Executor) -> None:
+    begun(query, executor)
+    place = query.place(executor)
+    before = query.registry.counts().warm_reads
+
+    def flood() -> None:
+        for _ in range(10_000):
+            unix(place.socket).close()
+
+    flooding = threading.Thread(target=flood)
+    flooding.start()
+    reads = 0
+    while flooding.is_alive() or reads < 2:
+        first = 10 + 10 * (reads % 2)
+        assert len(query.run(executor, {0: (first, first + 10)})) == 10
+        reads += 1
+    flooding.join()
+    wait_for(lambda: query.registry.counts().warm_reads == before + reads, "all to be served by the seat's server", 10)
 
 
 def test_the_folder_opens_for_this_user_alone(query: Query, executor: Executor) -> None:

@@ -2,6 +2,7 @@
 
 import os
 import pickle
+import signal
 import threading
 from collections.abc import Iterator
 from dataclasses import replace
@@ -334,6 +335,18 @@ def test_a_seats_server_killed_in_the_midst_of_a_read_loses_nothing(one_seat: Qu
     before = ready(one_seat)
     assert sorted(one_seat.run(executor, spans(100, 200))) == directly(one_seat, 100, 200)
     wait_for(lambda: ready(one_seat) > before, "rows that the new server had ready", 10)
+
+
+def test_a_seats_server_that_hangs_loses_nothing_and_is_replaced(one_seat: Query, executor: Executor) -> None:
+    list(read_on(executor, one_seat.plan(spans(0, 10))[0]))
+    (sidecar,) = sidecars_of(one_seat, executor)
+    (server,) = seat_servers_of(sidecar)
+    os.kill(server, signal.SIGSTOP)
+    assert sorted(one_seat.run(executor, spans(10, 100))) == directly(one_seat, 10, 100)
+    await_gone([server])
+    reads = one_seat.registry.counts().warm_reads
+    assert sorted(one_seat.run(executor, spans(100, 200))) == directly(one_seat, 100, 200)
+    wait_for(lambda: one_seat.registry.counts().warm_reads == reads + 1, "the new server to have served it", 10)
 
 
 def test_a_sidecar_killed_in_the_midst_of_a_read_loses_nothing_and_is_replaced(
