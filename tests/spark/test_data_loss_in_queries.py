@@ -32,7 +32,10 @@ def end_offset(kafka: ApacheKafka, topic: str) -> int:
 def test_records_that_are_gone_when_executors_come_for_them(
     spark: SparkSession, apache_kafka: ApacheKafka, new_topic: NewTopic, group: str, tmp_path: Path
 ) -> None:
-    """1. a batch 20..60 is planned; 2. offsets below 40 are deleted; 3. its tasks read. A restart replays it."""
+    """1. a batch 20..60 is planned; 2. offsets below 40 are deleted; 3. its tasks read. A restart replays it.
+
+    Nothing is fetched ahead here: what a seat's server has by then is not lost.
+    """
     topic, server = new_topic(1), apache_kafka.bootstrap_servers
     produce(server, topic, 20, partitions=1)
     collected = Collected()
@@ -44,7 +47,7 @@ def test_records_that_are_gone_when_executors_come_for_them(
             apache_kafka.admin.delete_records([where])[where].result(30)
         collected(frame, batch_id)
 
-    read = options(server, topic, group)
+    read = options(server, topic, group, prefetchBytes=0)
     query = start(spark, read, tmp_path / "cp", sink)
     await_rows(query, collected, 20)
     produce(server, topic, 40, partitions=1, first=20)
