@@ -25,7 +25,7 @@ def observed(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     births_ns = pc.cast(pc.cast(table["value"], pa.string()), pa.int64())
     births_ms = pc.cast(pc.divide(births_ns, 1_000_000), pa.int64())
     rows = pa.table({"partition": table["partition"], "births_ms": births_ms})
-    grouped = rows.group_by("partition").aggregate([("births_ms", "list")])
+    grouped = rows.group_by("partition", use_threads=False).aggregate([("births_ms", "list")])
     executors = pa.array([own_executor()] * grouped.num_rows, pa.string())
     columns = [grouped["partition"], grouped["births_ms_list"], executors]
     yield from pa.table(columns, names=["partition", "births_ms", "executor"]).combine_chunks().to_batches()

@@ -7,6 +7,8 @@ from harness.waiting import wait_for
 from pyspark_kgroup.arrow import spark_schema
 from pyspark_kgroup.checkpoint import EMPTY
 from pyspark_kgroup.stream import KgroupStreamReader
+from spark_kgroup.limits import END_OFFSETS_MAX_AGE_MS
+from spark_kgroup.runtime.session import monotonic_ms
 
 
 class Query:
@@ -66,11 +68,14 @@ class Query:
         return True
 
     def settle(self) -> None:
-        """Trigger until there is nothing left to do."""
-        for _ in range(500):
-            if not self.trigger():
-                return
-        raise AssertionError("there is always another batch")
+        """Trigger until there is nothing left to do, as logs are listed after this call."""
+        began_ms = monotonic_ms()
+
+        def idle() -> bool:
+            relisted = monotonic_ms() - began_ms > END_OFFSETS_MAX_AGE_MS
+            return not self.trigger() and relisted
+
+        wait_for(idle, "nothing more to read", 120)
 
     def read(self, topic: str, count: int, partition: int = 0) -> list[int]:
         """Trigger until `count` records of a partition have been read; returns the numbers that they hold."""

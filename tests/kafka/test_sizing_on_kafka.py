@@ -83,7 +83,7 @@ def test_six_seats_then_three_then_five(apache_kafka: ApacheKafka) -> None:
         query.produce(10)
         query.drain()
         query.produce(10)
-        query.trigger()
+        wait_for(query.trigger, "a batch of the second half", 60)
     query.assert_read_once()  # and of the second half the group does not know yet
     assert lag(query.server, f"of-{query.topic}", query.topic) == 10 * PARTITIONS
     query.produce(10)

@@ -89,8 +89,11 @@ def test_a_query_through_connect_has_the_same_rows(
         wait_for(lambda: len(rows(tmp_path)) == 100 or application.process.poll(), "100 rows", 300, every_s=0.5)
         produce(server, topic, 100, partitions=4, first=100)
         wait_for(lambda: len(rows(tmp_path)) == 200 or application.process.poll(), "200 rows", 180, every_s=0.5)
-        sources = [one["sources"] for one in application.progress()]
-        assert sum(source["numInputRows"] for (source,) in sources) == 200
+
+        def reported() -> int:  # after the sink has the rows
+            return sum(source["numInputRows"] for one in application.progress() for source in one["sources"])
+
+        wait_for(lambda: reported() == 200, "progress of 200 rows", 60, every_s=0.5)
         wait_for(lambda: {row.lag for row in apache_kafka.describe_group(group)} == {0}, "lag 0", 60, every_s=1)
         assert application.stop() == 0
         wait_for(lambda: not application.processes(), "client, server, reader and workers to end", 60)
