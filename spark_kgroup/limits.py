@@ -102,6 +102,10 @@ END_OFFSETS_MAX_AGE_MS: Final = 50
 """How long listed end offsets serve further idle triggers, which may come every 10 ms (Spark:
 spark.sql.streaming.pollingDelay)."""
 
+PLANNED_TOPICS_MAX_AGE_MS: Final = 1_000
+"""How old the list of topics may be when a batch is planned: the boundary that fixed its end has just asked for it
+(Spark writes its offset log in between, 50 ms measured); only a replay finds none."""
+
 TOPIC_GONE_AFTER_MS: Final = 5_000
 """How long brokers are asked for a topic that was there before it counts as deleted: right after a change not all of
 them know the same. Measured on one broker: under 50 ms."""
@@ -152,6 +156,10 @@ CHANNEL_HANDSHAKE_BYTES_MAX: Final = 512
 CHANNEL_HANDSHAKE_MS: Final = 5_000
 """How long a peer may take to show the key: one round trip and two digests."""
 
+CHANNEL_CONNECT_MS: Final = 2_000
+"""How long a TCP connection may take to come about. A packet that is lost is sent again after 1 s (RFC 6298, section
+2.1); a firewall that drops them all costs an executor this long once in `SIDECAR_RETRY_MS`."""
+
 CHANNEL_SEND_MS: Final = 10_000
 """How long a peer may leave a message unread before it counts as gone: as long as `SIDECAR_SILENCE_MS`."""
 
@@ -188,8 +196,9 @@ SIDECAR_START_MS: Final = 20_000
 """How long a worker waits for its executor's sidecar to start. Measured: 1.5 s, most of it imports."""
 
 SIDECAR_RETRY_MS: Final = 60_000
-"""How long a worker process reads by itself before it tries again to start a sidecar that could not be started (ours;
-so long does Spark keep a worker that has nothing to do)."""
+"""How long the workers of an executor read by themselves before one tries again to start a sidecar that could not be
+started, or to reach a registry that could not be reached (ours; so long does Spark keep a worker that has nothing to
+do)."""
 
 SIDECAR_STRANGERS_MAX: Final = 64
 """Connections of processes of the same user that have not shown the key yet; the oldest is dropped for a new one."""

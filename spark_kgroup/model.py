@@ -144,11 +144,14 @@ class TopicDescription:
     Attributes:
         topic_id: None from a broker without topic ids.
         partition_count: partitions are 0..partition_count-1.
+        leader_epochs: partition index -> its leader's epoch (KIP-320), absent while it is unknown. Two descriptions
+            that differ in nothing else are equal: a new leader is no reason to rebalance.
     """
 
     name: str
     topic_id: UUID | None
     partition_count: int
+    leader_epochs: Mapping[int, int] = field(default_factory=dict, compare=False)
 
     @property
     def partitions(self) -> tuple[TopicPartition, ...]:

@@ -11,6 +11,7 @@ from __future__ import annotations
 from array import array
 from bisect import bisect_right
 from collections.abc import Iterator, Sequence
+from functools import lru_cache
 from itertools import chain
 from typing import TYPE_CHECKING, Final, cast
 
@@ -41,8 +42,9 @@ _ARROW_SCHEMA: Final = pa.schema(
 
 _ARROW_SCHEMA_WITH_HEADERS: Final = _ARROW_SCHEMA.append(pa.field("headers", _HEADERS))
 
-_MICROSECONDS_A_MILLISECOND: Final = 1_000
-"""Not an Arrow scalar: to make one, PyArrow imports pandas, half a second of CPU wherever this module is imported."""
+_ONE: Final = array("q", [1])
+"""Not Python's 1: to make an Arrow scalar of it, or an array of a list, PyArrow imports pandas (half a second of CPU).
+Usual records need neither: a query waits for a worker's first read after an executor has died."""
 
 
 def arrow_schema(include_headers: bool) -> pa.Schema:
@@ -86,12 +88,12 @@ def record_batch(records: Sequence[Message], include_headers: bool, topic: str |
     columns = [
         _keys(records),
         _binaries(list(map(Message.value, records))),
-        pa.repeat(topic, len(records)) if topic else pa.array(list(map(Message.topic, records)), pa.string()),
+        _repeated(topic, len(records)) if topic else pa.array(list(map(Message.topic, records)), pa.string()),
         _integers(array("i", cast("list[int]", list(map(Message.partition, records)))), pa.int32()),
         _integers(array("q", cast("list[int]", list(map(Message.offset, records)))), pa.int64()),
         _timestamps(records, times[1::2]),
         # librdkafka: 0 not available, 1 create time, 2 log append time; Java's TimestampType ids are one less.
-        pc.subtract(_integers(times[::2], pa.int64()), 1).cast(pa.int32()),
+        pc.subtract(_integers(times[::2], pa.int64()), _integers(_ONE * len(records), pa.int64())).cast(pa.int32()),
     ]
     if include_headers:
         # Null, not empty, for a record without headers: so does Spark.
@@ -180,6 +182,18 @@ def _binaries(values: list[bytes | None]) -> pa.Array:
     return pa.Array.from_buffers(pa.binary(), len(values), [None, ends.buffers()[1], pa.py_buffer(joined)])
 
 
+def _repeated(text: str, rows: int) -> pa.Array:
+    """`text` in each row."""
+    return _repeated_at_least(text, 1 << (rows - 1).bit_length()).slice(0, rows)
+
+
+@lru_cache(maxsize=32)
+def _repeated_at_least(text: str, rows: int) -> pa.Array:
+    one = text.encode()
+    ends = array("i", range(0, len(one) * (rows + 1), len(one)))
+    return pa.Array.from_buffers(pa.string(), rows, [None, pa.py_buffer(ends), pa.py_buffer(one * rows)])
+
+
 def _integers(numbers: array[int], kind: pa.DataType) -> pa.Array:
     """`numbers` without a copy (half the time of `pa.array` over Python's integers)."""
     return pa.Array.from_buffers(kind, len(numbers), [None, pa.py_buffer(numbers)])
@@ -188,7 +202,7 @@ def _integers(numbers: array[int], kind: pa.DataType) -> pa.Array:
 def _timestamps(records: Sequence[Message], milliseconds: array[int]) -> pa.Array:
     """Microseconds since the epoch. A record without a timestamp has -1 ms, in Kafka's log as in Spark's column."""
     try:
-        microseconds = pc.multiply_checked(_integers(milliseconds, pa.int64()), _MICROSECONDS_A_MILLISECOND)
+        return _integers(milliseconds, pa.timestamp("ms", tz="UTC")).cast(pa.timestamp("us", tz="UTC"))
     except pa.ArrowInvalid:
         far = max(range(len(records)), key=lambda row: abs(milliseconds[row]))
         record = records[far]
@@ -197,4 +211,3 @@ def _timestamps(records: Sequence[Message], milliseconds: array[int]) -> pa.Arra
             f"{milliseconds[far]} ms, beyond what Spark can hold: its producer may have sent nanoseconds. "
             'Start after it with a fresh checkpoint and startingOffsets; format("kafka") cannot read it either.'
         ) from None
-    return microseconds.cast(pa.timestamp("us", tz="UTC"))

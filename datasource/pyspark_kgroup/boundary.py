@@ -38,6 +38,7 @@ class Boundary:
 
     Attributes:
         logs: what brokers have of the subscribed topics, with the count of what was lost and skipped.
+        members: instance id of each seat -> its member id, as of the last boundary.
     """
 
     def __init__(self, runtime: GroupRuntime, options: SourceOptions) -> None:
@@ -45,6 +46,7 @@ class Boundary:
         self._options = options
         self._ledger = Ledger()
         self.logs = Logs(runtime, options)
+        self.members: Mapping[str, str] = {}
         self._settled_once = False
         self._outlived: int | None = None
         self._not_let_go: set[str] = set()
@@ -73,6 +75,7 @@ class Boundary:
         if not self._adopt(start, view):
             return start
         view = self._commit_durable(start, view)
+        self.members = {seat.instance_id: seat.identity.member_id for seat in view.seats}
         self._ledger.drop_lost(view)
         self._await_acknowledgement(start, view)
         return self._ledger.checkpoint(start, self.logs.topics, self._positions(start, limit))

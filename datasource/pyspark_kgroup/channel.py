@@ -33,6 +33,7 @@ from typing import Any, Final
 from spark_kgroup.errors import ChannelEnded, KeyRefused, KgroupError
 from spark_kgroup.limits import (
     CHANNEL_BYTES_MAX,
+    CHANNEL_CONNECT_MS,
     CHANNEL_HANDSHAKE_BYTES_MAX,
     CHANNEL_HANDSHAKE_MS,
     CHANNEL_SEND_MS,
@@ -269,7 +270,9 @@ def accept(sock: socket.socket, key: bytes, timeout_s: float = CHANNEL_HANDSHAKE
 
 def _connected(address: tuple[str, int] | Path, timeout_s: float) -> socket.socket:
     if not isinstance(address, Path):
-        sock = socket.create_connection(address, timeout_s)
+        host, port = address
+        bare = host.removeprefix("[").removesuffix("]")  # Spark writes IPv6 addresses in brackets
+        sock = socket.create_connection((bare, port), min(timeout_s, CHANNEL_CONNECT_MS / 1000))
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)  # a question waits for its answer
         return sock
     sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)

@@ -9,6 +9,7 @@ registry on the driver by itself, and reads by itself: slower, the same rows.
 from __future__ import annotations
 
 import errno
+import gc
 import hashlib
 import json
 import logging
@@ -25,7 +26,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, field, replace
 from functools import cache
-from itertools import pairwise
+from itertools import count, pairwise
 from pathlib import Path
 from typing import IO, Final, cast
 
@@ -105,7 +106,24 @@ def read_ticket(ticket: TicketReads) -> Iterator[pa.RecordBatch]:
         RegistryUnreachable: only the registry knows what to read, and it cannot be reached from here.
         KgroupError: as `read_range`.
     """
+    _spare_collections()
     return read_on(this_executor(), ticket)
+
+
+_reads_here = count(1)
+"""Numbers the reads of this process."""
+
+
+def _spare_collections() -> None:
+    """Take what is alive now out of the garbage collector's sight, once in a worker's life.
+
+    Spark's worker collects all garbage after each task (pyspark/daemon.py), which walks every object of every imported
+    module: 40 ms of CPU in each worker (measured), just when Spark writes its commit log. By the second read all that
+    the query needs is imported, and the garbage of the first has just been collected. What is frozen is freed as ever
+    when nothing refers to it; only cycles of it would stay.
+    """
+    if next(_reads_here) == 2:
+        gc.freeze()
 
 
 def read_on(executor: Executor, ticket: TicketReads) -> Iterator[pa.RecordBatch]:
@@ -222,35 +240,53 @@ def _request(ticket: TicketReads) -> Message:
 
 
 def _asked_directly(executor: Executor, ticket: TicketReads) -> tuple[Message, Channel | None]:
-    host = ticket.registry_host or driver_host()
-    unreachable = ("registry", ticket.key)
-    try:
-        if ticket.reads is not None and not _worth_trying(unreachable):
-            return {}, None
-        channel = connect((host, ticket.registry_port), ticket.key)
+    if ticket.reads is not None and _failed_lately(_REGISTRY, executor, ticket.key):
+        return {}, None
+    with _registry_reached(executor, ticket) as channel:
         _answer(channel, {"op": "hello", "id": 0, "executor": asdict(executor), "sidecar": False})
         request = {"op": "bind", "id": 1, "scan": ticket.scan_id, "ticket": ticket.ticket}
         bound = _answer(channel, {**request, "executor": asdict(executor)})
-    except (ChannelEnded, KeyRefused) as problem:
-        _try_later(unreachable)
-        raise RegistryUnreachable(host, ticket.registry_port, problem) from None
     if bound.get("seat") is None:
         return ({"refused": bound["refused"]} if "refused" in bound else {"nothing": True}), channel
     return {"alone": bound}, channel
 
 
+@contextmanager
+def _registry_reached(executor: Executor, ticket: TicketReads) -> Iterator[Channel]:
+    """A channel to the registry, which stays open.
+
+    Raises:
+        RegistryUnreachable: it cannot be reached from here, or has gone meanwhile.
+    """
+    host = ticket.registry_host or driver_host()
+    try:
+        yield connect((host, ticket.registry_port), ticket.key)
+    except (ChannelEnded, KeyRefused) as problem:
+        _try_later(_REGISTRY, executor, ticket.key)
+        raise RegistryUnreachable(host, ticket.registry_port, problem) from None
+
+
 # --------------------------------------------------------------------------------------- what cannot be had for now
 
-_retry_at_s: dict[tuple[str, bytes], float] = {}
+_REGISTRY: Final = "no-registry"
+_SIDECAR: Final = "no-sidecar"
+"""Marks in an executor's place: what one of its workers could not have, the others do not wait for."""
+
 _told: set[str] = set()
 
 
-def _worth_trying(what: tuple[str, bytes]) -> bool:
-    return time.monotonic() >= _retry_at_s.get(what, 0)
+def _failed_lately(mark: str, executor: Executor, key: bytes) -> bool:
+    try:
+        age_s = time.time() - place_of(executor, key).marked_wall_s(mark)
+    except OSError:  # nobody has left one, or nobody can
+        return False
+    return abs(age_s) < SIDECAR_RETRY_MS / 1000  # below 0: the clock was set back
 
 
-def _try_later(what: tuple[str, bytes]) -> None:
-    _retry_at_s[what] = time.monotonic() + SIDECAR_RETRY_MS / 1000
+def _try_later(mark: str, executor: Executor, key: bytes) -> None:
+    if not _failed_lately(mark, executor, key):  # or nobody would ever try again
+        with suppress(OSError):  # each worker finds out by itself then
+            place_of(executor, key).mark(mark)
 
 
 def _tell_once(text: str, problem: Exception) -> None:
@@ -374,8 +410,25 @@ class Place:
                 raise TimeoutError(f"{self.lock} is held by somebody else")
             time.sleep(0.01)
 
+    def mark(self, name: str) -> None:
+        """Leave a mark for the other workers of this executor; raises OSError as `locked`."""
+        self._make()
+        (self.folder / name).touch()
+
+    def marked_wall_s(self, name: str) -> float:
+        """When the mark was left last, in seconds since the epoch.
+
+        Raises:
+            OSError: it never was, or the folder is not ours alone.
+        """
+        self._check()
+        return (self.folder / name).stat().st_mtime
+
     def _make(self) -> None:
         self.folder.mkdir(mode=0o700, exist_ok=True)
+        self._check()
+
+    def _check(self) -> None:
         found = self.folder.lstat()
         if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.geteuid() or stat.S_IMODE(found.st_mode) & 0o077:
             raise PermissionError(errno.EPERM, "not a folder of this user alone", str(self.folder))
@@ -397,8 +450,8 @@ class Place:
         """Remove everything, unless it is another sidecar's by now, or about to be."""
         with suppress(OSError), self.lock.open("a") as held:
             if _locked(held.fileno()) and self.is_of(socket_inode):
-                self.socket.unlink(missing_ok=True)
-                self.lock.unlink()
+                for left in self.folder.iterdir():
+                    left.unlink()
                 self.folder.rmdir()
 
 
@@ -425,8 +478,9 @@ def place_of(executor: Executor, key: bytes) -> Place:
 
 def place_prefix() -> str:
     """What the names of all folders of this user begin with, among processes that see the same process ids."""
+    processes = os.stat("/proc/self/ns/pid").st_ino
     host = hashlib.sha256(platform.node().encode()).hexdigest()[:8]  # the folder may be one of several hosts
-    return f"kgroup-{os.geteuid()}-{host}-{os.stat('/proc/self/ns/pid').st_ino}-"
+    return f"kgroup-{os.geteuid()}-{host}-{processes}-"
 
 
 def peer_is_us(sock: socket.socket) -> bool:
@@ -441,26 +495,37 @@ def _sidecar(executor: Executor, ticket: TicketReads) -> Channel:
     Raises:
         SidecarUnavailable: it cannot be started here.
     """
-    what = ("sidecar", ticket.key)
     if not executor.warm or not hasattr(os, "pidfd_open"):
         raise SidecarUnavailable("This platform does not tell which executor a process belongs to, and when it ends.")
-    if not _worth_trying(what):
-        raise SidecarUnavailable("It could not be started a while ago.")
     try:
         place = place_of(executor, ticket.key)
-        if (channel := _connected(place, ticket.key)) is not None:
+        if (channel := _found(place, executor, ticket.key)) is not None:
             return channel
         with place.locked(SIDECAR_START_MS / 1000):
-            if (channel := _connected(place, ticket.key)) is not None:
+            if (channel := _found(place, executor, ticket.key)) is not None:
                 return channel
+            with _registry_reached(executor, ticket) as registry:
+                registry.close()  # a sidecar, which starts slowly, could do nothing without it
             _start(place, executor, ticket)
         if (channel := _connected(place, ticket.key)) is not None:
             return channel
         problem: Exception = SidecarUnavailable("It ended as soon as it had started.")
-    except (OSError, SidecarUnavailable, subprocess.SubprocessError) as failed:
+    except (OSError, RegistryUnreachable, SidecarUnavailable, subprocess.SubprocessError) as failed:
         problem = failed
-    _try_later(what)
+    _try_later(_SIDECAR, executor, ticket.key)
     raise SidecarUnavailable(str(problem)) from None
+
+
+def _found(place: Place, executor: Executor, key: bytes) -> Channel | None:
+    """A channel to the sidecar if there is one.
+
+    Raises:
+        SidecarUnavailable: there is none, and none could be started a while ago.
+    """
+    channel = _connected(place, key)
+    if channel is None and _failed_lately(_SIDECAR, executor, key):
+        raise SidecarUnavailable("It could not be started a while ago.")
+    return channel
 
 
 def _connected(place: Place, key: bytes) -> Channel | None:

@@ -14,6 +14,7 @@ import logging
 import threading
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Final
 
 from pyspark.sql.streaming.listener import StreamingQueryListener
@@ -100,7 +101,9 @@ def lag_of(progress: Mapping[str, Any]) -> QueryLag | None:
 
 
 class KgroupListener(StreamingQueryListener):
-    """Logs one line for a query's progress, not more often than every 10 s, and exports Prometheus gauges.
+    """Logs one line for a query's progress at INFO, not more often than every 10 s, and exports Prometheus gauges.
+
+    At DEBUG there are lines of each seat and partition as well.
 
     Gauges need `prometheus-client` (`pip install spark-kgroup[metrics]`) and an exporter of yours, such as
     `prometheus_client.start_http_server(8000)`. Without it, progress is logged only.
@@ -142,6 +145,8 @@ class KgroupListener(StreamingQueryListener):
                 self._logged_at_ms[run] = monotonic_ms()
         if due:
             log.info("%s", line_of(lag))
+            for line in details_of(lag) if log.isEnabledFor(logging.DEBUG) else ():
+                log.debug("%s", line)
 
     def onQueryIdle(self, event: QueryIdleEvent) -> None:
         """Nothing new."""
@@ -167,6 +172,21 @@ def line_of(lag: QueryLag) -> str:
     return f"query {lag.query}, batch {lag.batch}: lag {total} in {len(lag.partitions)} partitions. {seats}"
 
 
+def details_of(lag: QueryLag) -> Iterator[str]:
+    """What `kgroup describe` shows, a line for each seat that is served and for each partition."""
+    for seat, served in sorted(lag.seats.items()):
+        since = datetime.fromtimestamp(served["since"] / 1000, UTC).isoformat(timespec="seconds")
+        yield (
+            f"query {lag.query}: seat {seat} is member {served['member']}, served by executor {served['executor']} on "
+            f"{served['host']} since {since}, {'warm' if served['warm'] else 'not warm'}"
+        )
+    for each in lag.partitions:
+        yield (
+            f"query {lag.query}: {each.partition} of seat {each.seat} is read up to {each.position} of {each.end}, "
+            f"lag {each.lag}"
+        )
+
+
 class _Gauges:
     """A collector (prometheus_client.registry.Collector): what is gone from a query's progress is gone at once."""
 
@@ -183,7 +203,9 @@ class _Gauges:
             name: GaugeMetricFamily(name, told, labels=labels)
             for name, told, labels in (
                 ("kgroup_partition_position_offset", "Up to where a partition is read.", partition),
+                ("kgroup_partition_end_offset", "One past the last offset of a partition.", partition),
                 ("kgroup_partition_lag_offsets", "Offsets of a partition that are still to be read.", partition),
+                ("kgroup_seat_info", "1; which member of the group the seat is.", [*seat, "member_id"]),
                 ("kgroup_seat_lag_offsets", "Offsets of a seat's partitions that are still to be read.", seat),
                 ("kgroup_seat_warm", "1 if the seat's own server reads on its executor.", seat),
                 ("kgroup_seat_since_timestamp_seconds", "Since when that executor serves the seat.", seat),
@@ -201,12 +223,14 @@ def _samples(lags: list[QueryLag]) -> dict[tuple[str, tuple[str, ...]], float]:
         for each in lag.partitions:
             labels = (lag.query, each.seat, each.partition.topic, str(each.partition.partition))
             found["kgroup_partition_position_offset", labels] = each.position
+            found["kgroup_partition_end_offset", labels] = each.end
             found["kgroup_partition_lag_offsets", labels] = each.lag
         for seat, count in lag.by_seat.items():
             served = lag.seats.get(seat, {})
             labels = (lag.query, seat, str(served.get("executor", "")), str(served.get("host", "")))
             found["kgroup_seat_lag_offsets", labels] = count
             if served:
+                found["kgroup_seat_info", (*labels, str(served["member"]))] = 1
                 found["kgroup_seat_warm", labels] = float(served["warm"])
                 found["kgroup_seat_since_timestamp_seconds", labels] = served["since"] / 1000
     return found

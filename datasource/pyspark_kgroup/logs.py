@@ -3,7 +3,7 @@
 Runs on: driver. Between two batches only (`boundary`).
 
 What decides whether a topic is still the same is its id, never an offset. Topics are looked at anew at every boundary
-and before every plan; what is created anew after that, while executors read, is noticed at the next boundary.
+and, if that is a while ago, before a plan; what is created anew after that is noticed at the next boundary.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from pyspark_kgroup.data_loss import WAYS_OUT, LogRange, Loss, deleted, recreate
 from pyspark_kgroup.options import SourceOptions
 from pyspark_kgroup.plan import Ranges
 from spark_kgroup.errors import DataLoss, UnknownTopic
-from spark_kgroup.limits import END_OFFSETS_MAX_AGE_MS
+from spark_kgroup.limits import END_OFFSETS_MAX_AGE_MS, PLANNED_TOPICS_MAX_AGE_MS
 from spark_kgroup.model import TopicDescription, TopicPartition
 from spark_kgroup.runtime.session import monotonic_ms
 from spark_kgroup.runtime.thread import GroupRuntime
@@ -102,7 +102,7 @@ class Logs:
         Raises:
             DataLoss: the plan has ranges of such topics, and that is an error.
         """
-        self.topics = self._runtime.topics(END_OFFSETS_MAX_AGE_MS)
+        self.topics = self._runtime.topics(PLANNED_TOPICS_MAX_AGE_MS)
         every = {tp: span for ranges in plan.values() for tp, span in ranges.items()}
         # A topic that is no longer subscribed was planned all the same, and nothing is known of it here.
         gone = {tp for tp in every if tp.topic in self._options.topics and not self._same(tp, end)}

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from pyspark_kgroup.checkpoint import Checkpoint
-from spark_kgroup.model import TopicPartition
+from spark_kgroup.model import TopicDescription, TopicPartition
 
 Ranges = dict[TopicPartition, tuple[int, int]]
 """Partition -> (first offset, one past the last)."""
@@ -33,12 +33,20 @@ def ranges_by_seat(start: Checkpoint, end: Checkpoint) -> dict[str, Ranges]:
     return plan
 
 
-def positions_by_seat(end: Checkpoint) -> dict[str, list[tuple[str, int, int, str]]]:
-    """All that each seat owns at `end`: (topic, partition, where the next batch will begin, the topic's id)."""
+def positions_by_seat(
+    end: Checkpoint, topics: Mapping[str, TopicDescription]
+) -> dict[str, list[tuple[str, int, int, str]]]:
+    """All that each seat owns at `end`: (topic, partition, where the next batch will begin, the log's tag).
+
+    What was fetched under another tag may not be what the log has now: the topic was created anew, or the partition has
+    another leader (KIP-320), which after an unclean election may have other records at the same offsets. `topics` are
+    those that brokers show now; an epoch that they do not tell is not in the tag.
+    """
     owned: dict[str, list[tuple[str, int, int, str]]] = {}
     for (topic, partition), held in sorted(end.owned.items(), key=lambda item: item[0]):
-        one = (topic, partition, held.position, end.topics[topic].topic_id)
-        owned.setdefault(held.period.seat, []).append(one)
+        epoch = topics[topic].leader_epochs.get(partition) if topic in topics else None
+        tag = end.topics[topic].topic_id + ("" if epoch is None else f"/{epoch}")
+        owned.setdefault(held.period.seat, []).append((topic, partition, held.position, tag))
     return owned
 
 

@@ -44,7 +44,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 Position = tuple[str, int, int, str]
-"""(topic, partition, offset, topic id)."""
+"""(topic, partition, offset, the log's tag): see `plan.positions_by_seat`."""
 
 _LOOK_S: Final = 0.5
 """How often deadlines are looked at."""
@@ -97,7 +97,7 @@ class Registry:
 
     Args:
         all_seats: instance ids.
-        bind_host: an address of this host to listen on; "" is all IPv4 addresses.
+        bind_host: an address of this host to listen on; "" is all, of IPv4 and of IPv6.
         port: where to listen; 0 takes any free port.
 
     Attributes:
@@ -393,11 +393,10 @@ def _executor(fields: Message) -> Executor:
 
 
 def _listener(host: str, port: int) -> socket.socket:
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
     deadline_ms = monotonic_ms() + REGISTRY_PORT_WAIT_MS
     while True:
         try:
-            listener = socket.create_server((host, port), family=family, backlog=_BACKLOG)
+            listener = _bound(host, port)
         except OSError as problem:
             if problem.errno != errno.EADDRINUSE or port == 0 or monotonic_ms() > deadline_ms:
                 raise OptionError(
@@ -408,3 +407,12 @@ def _listener(host: str, port: int) -> socket.socket:
         else:
             listener.setblocking(False)
             return listener
+
+
+def _bound(host: str, port: int) -> socket.socket:
+    """A socket that listens; one of IPv6 takes IPv4 as well (RFC 3493, section 5.3)."""
+    if not host and socket.has_dualstack_ipv6():
+        with suppress(OSError):  # this host has IPv6 switched off; or else IPv4 says what is wrong
+            return socket.create_server(("", port), family=socket.AF_INET6, backlog=_BACKLOG, dualstack_ipv6=True)
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    return socket.create_server((host, port), family=family, backlog=_BACKLOG)

@@ -18,18 +18,18 @@ from spark_kgroup.runtime.session import monotonic_ms
 from spark_kgroup.wire.commit_metadata import SeatNote
 
 
-def commit_metadata(seat: str, lease: Lease | None) -> str:
+def commit_metadata(member: str, lease: Lease | None) -> str:
     """What is written beside the offsets that a seat commits (`kgroup describe` shows it).
 
     Args:
-        seat: its instance id.
+        member: its member id.
         lease: who serves it now, None if nobody has since the query was started.
     """
     at_ms = time.time_ns() // 1_000_000
     if lease is None:
-        return SeatNote(seat=seat, at_ms=at_ms).encode()
+        return SeatNote(member=member, at_ms=at_ms).encode()
     return SeatNote(
-        seat=seat,
+        member=member,
         at_ms=at_ms,
         executor=lease.executor.executor_id,
         host=lease.executor.host,
@@ -39,17 +39,22 @@ def commit_metadata(seat: str, lease: Lease | None) -> str:
 
 
 def latest_offset(
-    end: Checkpoint, log_ends: Mapping[TopicPartition, int], leases: Mapping[str, Lease], counts: Counts
+    end: Checkpoint,
+    log_ends: Mapping[TopicPartition, int],
+    members: Mapping[str, str],
+    leases: Mapping[str, Lease],
+    counts: Counts,
 ) -> dict[str, Any]:
     """What Spark shows as `latestOffset` in a query's progress: `end` with the ends of the logs for positions.
 
-    `seats` says in addition which executor serves each seat: {seat: {executor, host, warm, since (wall clock, ms)}}.
+    `seats` says in addition who serves each seat: {seat: {member, executor, host, warm, since (wall clock, ms)}}.
     `reads` are totals since the query was started: reads by the seat's own server (`at_home`), by a worker on another
     executor (`guest`), by a worker for want of a server (`alone`); rows, and how many were there when asked (`ready`).
 
     Args:
         end: the offset that the boundary came to.
         log_ends: one past the last offset of each partition, as last listed; where there is none, the position stands.
+        members: instance id -> member id.
         leases: instance id -> who serves it.
         counts: what the registry has seen.
     """
@@ -59,6 +64,7 @@ def latest_offset(
     }
     seats = {
         seat: {
+            "member": members.get(seat),
             "executor": lease.executor.executor_id,
             "host": lease.executor.host,
             "warm": lease.warm,

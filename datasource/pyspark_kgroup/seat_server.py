@@ -51,6 +51,11 @@ _FETCH_BYTES_MIN: Final = "65536"
 """What a fetch waits for, up to fetch.wait.max.ms. Measured at 1,000 records/s: with librdkafka's 1 byte a broker
 answers each time something is produced, which takes both a third of a core more, and reads are done no sooner."""
 
+_FRESH_MAX: Final = 1_024
+_FRESH_BYTES_MAX: Final = 256 * 1024
+"""Records wait for each other, up to either, until they are converted: a batch costs as much as 500 records (measured),
+and at 1,000 records/s a few come at a time."""
+
 _WAIT_S: Final = 0.1
 """How long a read waits for more before it looks at positions, and hands over what it has."""
 
@@ -89,8 +94,10 @@ class SeatServer:
         self._share = share
         self._include_headers = include_headers
         self._ahead = Ahead()
+        self._fresh: list[Message] = []  # have come, and are not yet in `_ahead`: never so during a read
+        self._fresh_bytes = 0
         self._parked: set[TopicPartition] = set()  # those that have a span and are not fetched
-        self._topic_ids: Mapping[str, str] = {}
+        self._tags: Mapping[TopicPartition, str] = {}  # of the logs that what is here came from
         self._record_bytes = ARROW_BATCH_BYTES_MAX // RECORDS_FIRST
         self._queue_bytes = min(SEAT_SERVER_QUEUE_BYTES_MAX, share() // 2)
         own = {"queued.max.messages.kbytes": str(max(1, self._queue_bytes // 1024)), "error_cb": _note}
@@ -139,9 +146,12 @@ class SeatServer:
         owned = {TopicPartition(topic, partition): position for topic, partition, position, _ in request["owned"]}
         rows = ready = 0
         told: Json = {}
+        self._convert_fresh()
         try:
             ends = {TopicPartition(r.topic, r.partition): r.end_offset for r in ranges}
-            self._forget_recreated({topic: topic_id for topic, _, _, topic_id in request["owned"]})
+            self._forget_changed(
+                {TopicPartition(topic, partition): tag for topic, partition, _, tag in request["owned"]}
+            )
             self._take_on(owned | {TopicPartition(r.topic, r.partition): r.start_offset for r in ranges})
             there = self._ahead.take(ends)
             ready = sum(batch.num_rows for batch in there)
@@ -160,11 +170,10 @@ class SeatServer:
             worker.close()
         self._give_up([partition for partition in self._ahead.partitions if partition not in owned])
 
-    def _forget_recreated(self, topic_ids: Mapping[str, str]) -> None:
-        """Drop what was fetched of a topic that has another id by now: other records, at the same offsets."""
-        gone = {topic for topic, topic_id in self._topic_ids.items() if topic_ids.get(topic) != topic_id}
-        self._give_up([partition for partition in self._ahead.partitions if partition.topic in gone])
-        self._topic_ids = topic_ids
+    def _forget_changed(self, tags: Mapping[TopicPartition, str]) -> None:
+        """Drop what was fetched of logs that have another tag by now: maybe other records, at the same offsets."""
+        self._give_up([tp for tp in self._ahead.partitions if tags.get(tp) != self._tags.get(tp)])
+        self._tags = tags
 
     def _take_on(self, starts: Mapping[TopicPartition, int]) -> None:
         """Fetch these partitions, and no others; what was fetched of them ahead is kept where it goes on from there."""
@@ -233,13 +242,13 @@ class SeatServer:
     def _look(self, unread: Sequence[TopicPartition]) -> None:
         """Take what has come of these partitions; wait for a moment if that is nothing."""
         self._let_flow(unread)
-        if self._fetch(0, ARROW_BATCH_BYTES_MAX):
+        if self._fetch(0, ARROW_BATCH_BYTES_MAX, at_once=True):
             return
         before = self._reached(unread)
         for at in self._consumer.position(_assigned(unread)):  # negative where it is not known
             self._ahead.reached(TopicPartition(at.topic, at.partition), at.offset)
         if self._reached(unread) == before:
-            self._fetch(_WAIT_S, ARROW_BATCH_BYTES_MAX)
+            self._fetch(_WAIT_S, ARROW_BATCH_BYTES_MAX, at_once=True)
 
     # -------------------------------------------------------------------------------------------------- the consumer
 
@@ -247,10 +256,15 @@ class SeatServer:
         """Take some of what has come, if there is room; whether there may be more."""
         self._let_flow(())
         room = self._room()
-        return room > 0 and self._fetch(0, room)
+        return room > 0 and self._fetch(0, room, at_once=False)
 
-    def _fetch(self, wait_s: float, bytes_max: int) -> bool:
-        """Take what has come by now, about `bytes_max` at most, after waiting for the first; whether anything has.
+    def _fetch(self, wait_s: float, bytes_max: int, *, at_once: bool) -> bool:
+        """Take what has come by now; whether anything has.
+
+        Args:
+            wait_s: for the first.
+            bytes_max: a bound by what records took so far.
+            at_once: convert what came, however little it is.
 
         Raises:
             Abnormal: a partition cannot be read.
@@ -260,13 +274,27 @@ class SeatServer:
             first = self._consumer.poll(wait_s)
             if first is None:
                 return False
-            self._accept([first, *(self._consumer.consume(records_max - 1, 0) if records_max > 1 else ())])
+            came = [first, *(self._consumer.consume(records_max - 1, 0) if records_max > 1 else ())]
+            self._fresh += came
+            self._fresh_bytes += sum(map(len, came))
+            if at_once or len(self._fresh) >= _FRESH_MAX or self._fresh_bytes >= _FRESH_BYTES_MAX:
+                del first, came
+                self._convert_fresh()
         return True
 
-    def _accept(self, messages: Sequence[Message]) -> None:
+    def _convert_fresh(self) -> None:
+        """Put what has come where reads find it, as one batch in which each partition's records are together.
+
+        Raises:
+            Abnormal: a partition cannot be read.
+        """
+        messages, self._fresh, self._fresh_bytes = self._fresh, [], 0
         records = [message for message in messages if message.error() is None]
         if records:
             topics = set(map(Message.topic, records))
+            records.sort(key=cast("Callable[[Message], int]", Message.partition))
+            if len(topics) > 1:
+                records.sort(key=cast("Callable[[Message], str]", Message.topic))
             batch = record_batch(records, self._include_headers, topics.pop() if len(topics) == 1 else None)
             self._record_bytes = 1 + batch.nbytes // batch.num_rows
             self._ahead.add(batch)
@@ -290,7 +318,7 @@ class SeatServer:
         Its queue was cut when this server started: if others have come since, half of the share is for what is here.
         """
         share = self._share()
-        return max(share - self._queue_bytes, share // 2) - self._ahead.bytes
+        return max(share - self._queue_bytes, share // 2) - self._ahead.bytes - self._fresh_bytes
 
     def _let_flow(self, unread: Collection[TopicPartition]) -> None:
         """Fetch these partitions in any case, the others while there is room.

@@ -26,7 +26,7 @@ from pyspark_kgroup.checkpoint import EMPTY, Checkpoint, Period
 from pyspark_kgroup.executor import TicketReads, read_ticket
 from pyspark_kgroup.options import PassedOn, SourceOptions, parse
 from pyspark_kgroup.plan import positions_by_seat, ranges_by_seat
-from pyspark_kgroup.registry import Counts, Registry
+from pyspark_kgroup.registry import Counts, Position, Registry
 from pyspark_kgroup.reporting import commit_metadata, latest_offset
 from pyspark_kgroup.seats import Lease, Mode, Scan
 from pyspark_kgroup.security_options import driver_settings
@@ -120,7 +120,8 @@ class KgroupStreamReader(AdmissionControl, DataSourceStreamReader):
         """How far the logs go and who serves the seats, for the query's progress (`reporting`); asks nobody."""
         if self._boundary is None or self._latest is None:
             return None
-        return latest_offset(self._latest, self._boundary.logs.listed_ends, self._leases(), self._counts())
+        boundary = self._boundary
+        return latest_offset(self._latest, boundary.logs.listed_ends, boundary.members, self._leases(), self._counts())
 
     def _leases(self) -> Mapping[str, Lease]:
         return self._registry.leases() if self._registry is not None else {}
@@ -143,9 +144,12 @@ class KgroupStreamReader(AdmissionControl, DataSourceStreamReader):
             seat: [Range(tp.topic, tp.partition, first, last) for tp, (first, last) in sorted(ranges.items())]
             for seat, ranges in plan.items()
         }
-        return self._tickets(json.dumps([start, end], sort_keys=True), reads, until)
+        owned = positions_by_seat(until, boundary.logs.topics)
+        return self._tickets(json.dumps([start, end], sort_keys=True), reads, owned)
 
-    def _tickets(self, batch: str, reads: Mapping[str, Sequence[Range]], until: Checkpoint) -> list[Ticket]:
+    def _tickets(
+        self, batch: str, reads: Mapping[str, Sequence[Range]], owned: Mapping[str, Sequence[Position]]
+    ) -> list[Ticket]:
         """The tickets of a new scan of a batch: bound to a seat now, or when a task asks the registry."""
         options, registry = self._options, self._registry
         template = SeatRanges(
@@ -158,7 +162,7 @@ class KgroupStreamReader(AdmissionControl, DataSourceStreamReader):
         if registry is None:
             scan = Scan(scan_id=0, mode=Mode.FIXED, tickets=tuple(sorted(reads)))
         else:
-            scan = registry.plan(batch, reads, positions_by_seat(until))
+            scan = registry.plan(batch, reads, owned)
         return [
             Ticket(
                 TicketReads(
@@ -233,7 +237,7 @@ class KgroupStreamReader(AdmissionControl, DataSourceStreamReader):
             topics_must_exist=False,  # the boundary knows which may be gone
             inheritances=inheritances(planned, options.topics),
             spare_seats=self._options.members is not None,
-            commit_metadata=lambda seat: commit_metadata(seat, self._leases().get(seat)),
+            commit_metadata=lambda who: commit_metadata(who.member_id, self._leases().get(who.instance_id or "")),
         )
 
     def stop(self) -> None:

@@ -151,9 +151,9 @@ def lines_of(
 
 
 def _note_of(member: DescribedMember, committed: Mapping[TopicPartition, CommittedOffset]) -> SeatNote | None:
-    """The last that the member itself wrote; what an earlier owner wrote says nothing of it."""
+    """The last that the member itself wrote; an earlier owner, or process of this seat, says nothing of it."""
     notes = (SeatNote.decode(committed[tp].metadata) for tp in member.assignment if tp in committed)
-    own = [note for note in notes if note is not None and note.seat == member.instance_id]
+    own = [note for note in notes if note is not None and note.member == member.member_id]
     return max(own, key=lambda note: note.at_ms, default=None)
 
 
@@ -172,7 +172,7 @@ def as_object(found: GroupLines) -> dict[str, Any]:
         "group": found.group.group,
         "state": found.group.state,
         "assignor": found.group.protocol or None,
-        "lag": _sum(line for member in found.members for line in member.partitions) + _sum(found.unowned),
+        "lag": _sum([*found.unowned, *(line for member in found.members for line in member.partitions)]),
         "members": [
             {
                 "instance_id": each.member.instance_id,
@@ -198,8 +198,11 @@ def _line_object(line: PartitionLine) -> dict[str, Any]:
     return {"topic": topic, "partition": partition, "position": line.position, "end": line.end, "lag": line.lag}
 
 
-def _sum(lines: Iterable[PartitionLine]) -> int:
-    return sum(line.lag or 0 for line in lines)
+def _sum(lines: Iterable[PartitionLine]) -> int | None:
+    """None if it is not known of all: what the group has never committed may be anything."""
+    lags = [line.lag for line in lines]
+    known = [lag for lag in lags if lag is not None]
+    return sum(known) if len(known) == len(lags) else None
 
 
 def _instant(wall_ms: int | None) -> str | None:
@@ -215,8 +218,9 @@ def write_tables(found: GroupLines) -> None:
     group = found.group
     say = Console(soft_wrap=True, highlight=False, markup=False).print
     assignor = f", assignor {group.protocol}" if group.protocol else ""
-    say(_shown(f"Group {group.group} is {group.state}: {len(group.members)} members{assignor}"))
-    members = _table("instance id", "member id", "client id", "executor", "host", "warm", "since", "lag")
+    members_told = "1 member" if len(group.members) == 1 else f"{len(group.members)} members"
+    say(_shown(f"Group {group.group} is {group.state}: {members_told}{assignor}"))
+    members = _table("instance id", "member id", "client id", "executor", "host", "warm", "since", "as of", "lag")
     partitions = _table("topic", "partition", "instance id", "position", "end", "lag")
     for each in found.members:
         _add_member(members, each)
@@ -235,10 +239,10 @@ def _add_member(table: Table, each: MemberLines) -> None:
     member, note = each.member, each.note
     client = f"{member.client_id}@{member.client_host.lstrip('/')}"
     if note is None:
-        served: tuple[object, ...] = (None, None, None, None)
+        served: tuple[object, ...] = (None, None, None, None, None)
     else:
         warm = {True: "yes", False: "no", None: None}[note.warm]
-        served = (note.executor, note.host, warm, _instant(note.since_ms))
+        served = (note.executor, note.host, warm, _instant(note.since_ms), _instant(note.at_ms))
     _add(table, member.instance_id, member.member_id, client, *served, _sum(each.partitions))
 
 

@@ -46,7 +46,7 @@ from spark_kgroup.wire.security import Plaintext, Security
 log = logging.getLogger(__name__)
 
 
-def _nothing(_: str) -> str:
+def _nothing(_: MemberIdentity) -> str:
     return ""
 
 
@@ -61,7 +61,7 @@ class GroupSettings:
         inheritances: instance id -> what an earlier process of that seat may have been reading; of `topics` only.
         spare_seats: False for no more seats than the topics have partitions when the group is started; no limit if one
             of them is missing then.
-        commit_metadata: instance id -> what is written beside its offsets; asked at each commit, on the event loop.
+        commit_metadata: who commits -> what is written beside its offsets; asked at each commit, on the event loop.
     """
 
     bootstrap: tuple[Address, ...]
@@ -80,7 +80,7 @@ class GroupSettings:
     topics_must_exist: bool = True
     inheritances: Mapping[str, Inheritance] = field(default_factory=dict)
     spare_seats: bool = True
-    commit_metadata: Callable[[str], str] = _nothing
+    commit_metadata: Callable[[MemberIdentity], str] = _nothing
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -411,7 +411,7 @@ class Group:
         backoff = Backoff(self._rng)
         acknowledged: set[TopicPartition] = set()
         left = dict(positions)
-        metadata = self.settings.commit_metadata(seat.instance_id)
+        metadata = self.settings.commit_metadata(seat.identity)
         while left:
             errors = await self._commit_once(seat, left, metadata, timeout_ms=max(1, deadline_ms - monotonic_ms()))
             acknowledged |= {tp for tp, error in errors.items() if error == ErrorCode.NONE}

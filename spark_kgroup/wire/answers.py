@@ -56,7 +56,14 @@ def metadata_of(response: messages.MetadataResponse) -> ClusterMetadata:
     return ClusterMetadata(
         brokers=brokers,
         topics={
-            str(t.name): TopicDescription(name=str(t.name), topic_id=t.topic_id, partition_count=len(t.partitions))
+            str(t.name): TopicDescription(
+                name=str(t.name),
+                topic_id=t.topic_id,
+                partition_count=len(t.partitions),
+                leader_epochs={
+                    int(p.partition_index): int(p.leader_epoch) for p in t.partitions if p.leader_epoch >= 0
+                },
+            )
             for t in good
         },
         errors={str(t.name): int(t.error_code) for t in response.topics if int(t.error_code) != ErrorCode.NONE},

@@ -56,6 +56,8 @@ log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
+_CHECK_BOOTSTRAP: Final = "Check the bootstrap servers (kafka.bootstrap.servers, --bootstrap-server)."
+
 _BOOTSTRAP: Final = re.compile(r"(?:\[([0-9a-fA-F:.%]+)\]|([\w.-]+)):([0-9]{1,5})", re.ASCII)
 """HOST:PORT, or [IPv6]:PORT."""
 
@@ -352,7 +354,7 @@ class Cluster:
         if not any(e.retriable for e in errors) or all(isinstance(e, AuthenticationFailed) for e in errors):
             raise errors[0]
         told = "; ".join(str(e) if str(a) in str(e) else f"{a}: {e}" for a, e in refused.items())
-        raise ConnectionFailed(f"No broker could be reached. Check kafka.bootstrap.servers. Tried: {told}")
+        raise ConnectionFailed(f"No broker could be reached. {_CHECK_BOOTSTRAP} Tried: {told}")
 
     async def _first_answer(
         self, addresses: Iterable[Address], request: Request, refused: dict[Address, WireError]
@@ -416,7 +418,7 @@ class Cluster:
         except ProtocolViolation as error:
             if not self._brokers:
                 told = str(error) if str(address) in str(error) else f"{address}: {error}"
-                raise ProtocolViolation(f"{told} Check kafka.bootstrap.servers.") from error
+                raise ProtocolViolation(f"{told} {_CHECK_BOOTSTRAP}") from error
             # This cluster has answered before: whoever has a broker's address just now will give it back.
             raise ConnectionFailed(str(error)) from error
 

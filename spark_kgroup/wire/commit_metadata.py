@@ -13,7 +13,7 @@ from typing import Any, Final
 _VERSION: Final = 1
 
 _TEXT_CHARACTERS_MAX: Final = 255
-"""Longest name of a host; with each character escaped, two of them and an instance id stay below 4096 bytes."""
+"""Longest name of a host; with each character escaped, two of them and a member id stay below 4096 bytes."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -21,7 +21,7 @@ class SeatNote:
     """Who served a seat when it committed.
 
     Attributes:
-        seat: its instance id; the partition may have another owner by now.
+        member: the id of the member that it was then; the partition, or the seat, may have another by now.
         executor: Spark's id of the executor, "driver" in local mode; None if no executor is known.
         host: the executor's.
         warm: whether the seat's own server reads there; else each task reads by itself.
@@ -29,7 +29,7 @@ class SeatNote:
         at_ms: when this was written (wall clock).
     """
 
-    seat: str
+    member: str
     at_ms: int
     executor: str | None = None
     host: str | None = None
@@ -38,7 +38,7 @@ class SeatNote:
 
     def encode(self) -> str:
         """As text for Kafka."""
-        note: dict[str, Any] = {"v": _VERSION, "seat": self.seat, "at": self.at_ms}
+        note: dict[str, Any] = {"v": _VERSION, "member": self.member, "at": self.at_ms}
         if self.executor is not None:
             note |= {"executor": self.executor[:_TEXT_CHARACTERS_MAX], "warm": self.warm, "since": self.since_ms}
         if self.host is not None:
@@ -54,12 +54,12 @@ class SeatNote:
             return None
         if not isinstance(note, dict) or note.get("v") != _VERSION:
             return None
-        fields = {"seat": str, "at": int, "executor": str, "host": str, "warm": bool, "since": int}
+        fields = {"member": str, "at": int, "executor": str, "host": str, "warm": bool, "since": int}
         known = {name: note[name] for name, kind in fields.items() if type(note.get(name)) is kind}
-        if not known.keys() >= {"seat", "at"}:
+        if not known.keys() >= {"member", "at"}:
             return None
         return SeatNote(
-            seat=known["seat"],
+            member=known["member"],
             at_ms=known["at"],
             executor=known.get("executor"),
             host=known.get("host"),

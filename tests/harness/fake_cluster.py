@@ -42,6 +42,7 @@ class World:
 
     Attributes:
         leaders: partition -> node id.
+        epochs: partition -> its leader's epoch; -1 for a partition with none here.
         ends: partition -> end offset; a partition with none here is answered UNKNOWN_TOPIC_OR_PARTITION.
         first: API name -> answers to give before the true ones: an error code for the whole response, `HUNG_UP`, or
             None for silence on this connection for ever.
@@ -49,6 +50,7 @@ class World:
 
     brokers: list[FakeBroker] = field(default_factory=list)
     leaders: dict[TopicPartition, int] = field(default_factory=lambda: {A0: 0, A1: 0})
+    epochs: dict[TopicPartition, int] = field(default_factory=dict)
     ends: dict[TopicPartition, int] = field(default_factory=lambda: {A0: 10, A1: 11, B0: 12})
     coordinator: int = 0
     committed: dict[TopicPartition, int] = field(default_factory=dict)
@@ -102,6 +104,7 @@ class World:
                 error_code=KioErrorCode.none if leader >= 0 else KioErrorCode.leader_not_available,
                 partition_index=i32(tp.partition),
                 leader_id=BrokerId(leader),
+                leader_epoch=i32(self.epochs.get(tp, -1)),
             )
             for tp, leader in sorted(self.leaders.items())
             if tp.topic == name

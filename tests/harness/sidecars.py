@@ -17,7 +17,7 @@ from pyspark_kgroup.options import parse
 from pyspark_kgroup.registry import Registry
 from pyspark_kgroup.seats import Executor, Mode, Scan
 from pyspark_kgroup.worker import Range, SeatRanges
-from spark_kgroup.limits import SIDECAR_IDLE_MS
+from spark_kgroup.limits import SIDECAR_IDLE_MS, SIDECAR_RETRY_MS
 
 Rows = list[tuple[int, int, bytes]]
 """(partition, offset, value), in the order read."""
@@ -49,6 +49,9 @@ class Query:
 
     Args:
         owned: seat -> partitions of `topic` it owns.
+
+    Attributes:
+        tags: partition -> its log's tag; absent: that of the beginning.
     """
 
     def __init__(
@@ -65,7 +68,7 @@ class Query:
             {"kafka.bootstrap.servers": bootstrap, "kafka.group.id": "sidecars", "subscribe": topic, **options}
         )
         self.topic = topic
-        self.topic_id = "first"
+        self.tags: dict[int, str] = {}
         self.owned = dict(owned)
         self.registry = Registry(sorted(owned), bind_host="127.0.0.1")
         self.template = SeatRanges(
@@ -90,7 +93,7 @@ class Query:
         }
         reads = {seat: some for seat, some in reads.items() if some}
         owned = {
-            seat: [(self.topic, p, ranges[p][1], self.topic_id) for p in partitions if p in ranges]
+            seat: [(self.topic, p, ranges[p][1], self.tags.get(p, "first")) for p in partitions if p in ranges]
             for seat, partitions in self.owned.items()
         }
         scan = self.registry.plan(batch or f"batch {next(self._batches)}", reads, owned)
@@ -120,6 +123,13 @@ class Query:
 
     def place(self, executor: Executor) -> Place:
         return place_of(executor, self.registry.key)
+
+
+def let_retry_time_pass(place: Place) -> None:
+    """Make the marks in it as old as they are when workers try again."""
+    for mark in place.folder.glob("no-*"):
+        then_s = mark.stat().st_mtime - SIDECAR_RETRY_MS / 1000
+        os.utime(mark, (then_s, then_s))
 
 
 def sidecars_of(query: Query, executor: Executor) -> list[int]:

@@ -1,11 +1,11 @@
-"""Listeners that are no Kafka broker, and a proxy that can turn into one of them."""
+"""Listeners that are no Kafka broker, a firewall, and a proxy that can turn into one of them."""
 
 import os
 import socket
 import struct
 import threading
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from itertools import cycle
 
 Stranger = Callable[[socket.socket], None]
@@ -95,6 +95,16 @@ class Listener:
         finally:
             self._open.discard(client)
             client.close()
+
+
+@contextmanager
+def firewalled_port() -> Iterator[int]:
+    """A port that answers nothing, as behind a firewall: Linux drops what comes when a listener's queue is full."""
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        listener.listen(0)
+        with socket.create_connection(listener.getsockname()):  # the one that fits into the queue
+            yield listener.getsockname()[1]
 
 
 def end(one: socket.socket) -> None:

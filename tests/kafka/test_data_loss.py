@@ -1,14 +1,16 @@
 """Logs that no longer have what is asked of them, on a real Kafka: an error that says all, or a skip with a warning."""
 
 import logging
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from uuid import uuid4
 
 import pytest
-from confluent_kafka import ElectionType
+from confluent_kafka import ElectionType, KafkaException
 from confluent_kafka import TopicPartition as AssignedPartition
 from confluent_kafka.admin import (
+    AdminClient,
     AlterConfigOpType,
     ConfigEntry,
     ConfigResource,
@@ -22,6 +24,8 @@ from harness.query import Query
 from harness.waiting import wait_for
 
 from pyspark_kgroup.options import parse
+from pyspark_kgroup.registry import Position, Registry
+from pyspark_kgroup.seats import Scan
 from pyspark_kgroup.worker import Range, SeatRanges, read_range
 from spark_kgroup.errors import DataLoss
 from spark_kgroup.testing import ApacheKafka
@@ -303,7 +307,23 @@ def keep_for(kafka: ApacheKafka, topic: str, milliseconds: str) -> None:
     kafka.admin.incremental_alter_configs([altered])[altered].result(30)
 
 
-def test_an_unclean_leader_election_truncates_the_log(three_nodes: ApacheKafka, group: str) -> None:
+@pytest.fixture
+def tags(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The logs' tags that planned batches had, each that differs from the one before."""
+    told: list[str] = []
+    plan = Registry.plan
+
+    def listening(
+        registry: Registry, batch: str, reads: Mapping[str, Sequence[Range]], owned: Mapping[str, Sequence[Position]]
+    ) -> Scan:
+        told.extend(tag for some in owned.values() for *_, tag in some if told[-1:] != [tag])
+        return plan(registry, batch, reads, owned)
+
+    monkeypatch.setattr(Registry, "plan", listening)
+    return told
+
+
+def test_an_unclean_leader_election_truncates_the_log(three_nodes: ApacheKafka, group: str, tags: list[str]) -> None:
     """1. only the leader has offsets 60..100, and we have read them; 2. it dies; 3. a replica that lacks them leads."""
     kafka, topic, where = three_nodes, f"cut-{group}", AssignedPartition(f"cut-{group}", 0)
     kafka.create_topic(topic, 1, replication_factor=2)
@@ -321,8 +341,11 @@ def test_an_unclean_leader_election_truncates_the_log(three_nodes: ApacheKafka, 
         leader.kill()
         follower.restart()
 
-        def leads() -> bool:  # refused until the old leader counts as dead
-            kafka.admin.elect_leaders(ElectionType.UNCLEAN, [where]).result(30)
+        def leads() -> bool:
+            # A new client each time: one that took the dead node for the controller sticks to it.
+            admin = AdminClient({"bootstrap.servers": kafka.bootstrap_servers, "socket.timeout.ms": 5_000})
+            with suppress(KafkaException):  # refused until the old leader counts as dead
+                admin.elect_leaders(ElectionType.UNCLEAN, [where]).result(30)
             return partition(kafka, topic).leader == follower.node_id
 
         wait_for(leads, "the follower to lead", 60, every_s=0.5)
@@ -334,6 +357,7 @@ def test_an_unclean_leader_election_truncates_the_log(three_nodes: ApacheKafka, 
         assert query.read(topic, 105)[100:] == list(range(1000, 1005))
         query.settle()
         assert committed(kafka, group, topic) == offset_of(kafka, topic, OffsetSpec.latest()) == 65
+    assert tags[0] != tags[-1], "what was fetched ahead under the old leader is not what the new one has"
 
 
 def partition(kafka: ApacheKafka, topic: str) -> PartitionMetadata:

@@ -17,7 +17,7 @@ from harness.waiting import wait_for
 
 from pyspark_kgroup.boundary import Boundary
 from pyspark_kgroup.checkpoint import EMPTY
-from spark_kgroup.model import TopicPartition
+from spark_kgroup.model import MemberIdentity, TopicPartition
 from spark_kgroup.runtime.group import GroupView
 from spark_kgroup.runtime.thread import GroupRuntime
 from spark_kgroup.testing import ApacheKafka
@@ -41,7 +41,7 @@ Seats = Callable[..., GroupRuntime]
 def seats(apache_kafka: ApacheKafka, topic: str) -> Iterator[Seats]:
     with ExitStack() as started:
 
-        def start(metadata: Callable[[str], str], members: int = 2) -> GroupRuntime:
+        def start(metadata: Callable[[MemberIdentity], str], members: int = 2) -> GroupRuntime:
             options = options_of(apache_kafka.bootstrap_servers, topic, "job", members)
             settings = replace(settings_of(options), commit_metadata=metadata)
             runtime = started.enter_context(GroupRuntime(settings))
@@ -52,9 +52,13 @@ def seats(apache_kafka: ApacheKafka, topic: str) -> Iterator[Seats]:
         yield start
 
 
-def note(seat: str) -> str:
+def note(who: MemberIdentity) -> str:
+    return note_of(who.member_id)
+
+
+def note_of(member: str) -> str:
     served = SeatNote(
-        seat=seat, at_ms=1_700_000_060_000, executor="7", host="h1", warm=True, since_ms=1_700_000_000_000
+        member=member, at_ms=1_700_000_060_000, executor="7", host="h1", warm=True, since_ms=1_700_000_000_000
     )
     return served.encode()
 
@@ -92,9 +96,23 @@ def test_seats_with_what_serves_them_and_their_lag(seats: Seats, apache_kafka: A
     told = described(server, group).stdout
     print(told)
     lines = [line.split() for line in told.splitlines()]
-    assert ["INSTANCE", "ID", "MEMBER", "ID", "CLIENT", "ID", "EXECUTOR", "HOST", "WARM", "SINCE", "LAG"] in lines
+    assert [
+        "INSTANCE",
+        "ID",
+        "MEMBER",
+        "ID",
+        "CLIENT",
+        "ID",
+        "EXECUTOR",
+        "HOST",
+        "WARM",
+        "SINCE",
+        "AS",
+        "OF",
+        "LAG",
+    ] in lines
     (first,) = (line for line in lines if line[:1] == ["job-0"])
-    assert first[3:] == ["7", "h1", "yes", "2023-11-14T22:13:20+00:00", "6"]
+    assert first[3:] == ["7", "h1", "yes", "2023-11-14T22:13:20+00:00", "2023-11-14T22:14:20+00:00", "6"]
     assert [topic, "0", "job-0", "7", "10", "3"] in lines
 
 
@@ -102,7 +120,9 @@ def test_what_other_applications_hold_and_write_is_shown_and_never_an_error(
     seats: Seats, apache_kafka: ApacheKafka, topic: str
 ) -> None:
     server, group = apache_kafka.bootstrap_servers, f"of-{topic}"
-    runtime = seats(lambda seat: "job-0 was here" if seat == "job-0" else note("job-9"))
+    runtime = seats(
+        lambda who: "job-0 was here" if who.instance_id == "job-0" else note_of("job-1-of-an-earlier-process")
+    )
     commit(runtime, runtime.view(), 10)
     stranger = Consumer(
         {
@@ -147,6 +167,26 @@ def test_a_group_without_members(apache_kafka: ApacheKafka, topic: str) -> None:
     line = {"topic": topic, "partition": 0, "position": 4, "end": 10, "lag": 6}
     assert (found["state"], found["members"], found["unowned"], found["lag"]) == ("Empty", [], [line], 6)
     assert [topic, "0", "-", "4", "10", "6"] in [row.split() for row in described(server, group).stdout.splitlines()]
+
+
+def test_the_lag_of_what_was_never_committed_is_unknown_and_not_0(apache_kafka: ApacheKafka, topic: str) -> None:
+    server, group = apache_kafka.bootstrap_servers, f"group-{uuid4().hex[:8]}"
+    consumer = Consumer({"bootstrap.servers": server, "group.id": group, "enable.auto.commit": False})
+    try:
+        consumer.subscribe([topic])
+
+        def has_all() -> bool:
+            consumer.poll(0.1)
+            return len(consumer.assignment()) == PARTITIONS
+
+        wait_for(has_all, "the consumer to join", 60)
+        found = json.loads(described(server, group, "--json").stdout)
+        assert (found["lag"], [member["lag"] for member in found["members"]]) == (None, [None])
+        told = described(server, group).stdout
+    finally:
+        consumer.close()
+    assert f"Group {group} is Stable: 1 member," in told
+    assert [topic, "0", found["members"][0]["member_id"], "-", "10", "-"] in [row.split() for row in told.splitlines()]
 
 
 def test_a_group_that_is_not_there_is_told(apache_kafka: ApacheKafka) -> None:

@@ -220,7 +220,6 @@ def test_a_peer_is_known_by_its_user(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_folder_of_somebody_else_is_not_used(
     query: Query, executor: Executor, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(executor_module, "_retry_at_s", {})
     monkeypatch.setattr(executor_module, "_told", set())
     folder = query.place(executor).folder
     folder.mkdir()

@@ -17,11 +17,13 @@ from harness.sidecars import (
     Rows,
     await_gone,
     kill,
+    let_retry_time_pass,
     rows_of,
     seat_servers_of,
     sidecars_of,
     sleeping_executor,
 )
+from harness.strangers import firewalled_port
 from harness.waiting import wait_for
 
 from pyspark_kgroup import executor as executor_module
@@ -69,7 +71,6 @@ def one_seat(apache_kafka: ApacheKafka, topic: str) -> Iterator[Query]:
 @pytest.fixture(autouse=True)
 def _nothing_known(monkeypatch: pytest.MonkeyPatch) -> None:
     """Each test is a new worker process to itself."""
-    monkeypatch.setattr(executor_module, "_retry_at_s", {})
     monkeypatch.setattr(executor_module, "_told", set())
 
 
@@ -163,15 +164,19 @@ def test_partitions_that_stay_keep_what_was_fetched(query: Query, executor: Exec
     assert sorted(query.run(executor, spans(300, 400))) == directly(query, 300, 400)
 
 
-def test_what_was_fetched_of_an_earlier_topic_of_the_name_is_forgotten(one_seat: Query, executor: Executor) -> None:
+def test_what_was_fetched_of_a_log_that_may_be_another_by_now_is_forgotten(one_seat: Query, executor: Executor) -> None:
     for number in range(3):
         one_seat.run(executor, spans(number * 100, number * 100 + 100))
     wait_for(lambda: one_seat.registry.counts().warm_reads == 3, "three reads to be counted", 10)
     before = ready(one_seat)
-    assert before > 0
-    one_seat.topic_id = "second"
+    one_seat.tags[1] = "second"
     assert sorted(one_seat.run(executor, spans(300, 400))) == directly(one_seat, 300, 400)
     wait_for(lambda: one_seat.registry.counts().warm_reads == 4, "the fourth to be counted", 10)
+    assert before < ready(one_seat) <= before + 300, "that of the three other partitions is kept"
+    before = ready(one_seat)
+    one_seat.tags = dict.fromkeys(range(PARTITIONS), "third")
+    assert sorted(one_seat.run(executor, spans(400, 500))) == directly(one_seat, 400, 500)
+    wait_for(lambda: one_seat.registry.counts().warm_reads == 5, "the fifth to be counted", 10)
     assert ready(one_seat) == before
 
 
@@ -298,6 +303,19 @@ def test_a_fixed_ticket_needs_no_registry_and_a_late_one_says_what_is_wrong(quer
     assert sorted(rows) == directly(query, 0, 100)
     with pytest.raises(RegistryUnreachable, match="registryPort"):
         list(read_on(executor, late[0]))
+
+
+def test_a_sidecar_is_started_when_the_registry_can_be_reached_again(query: Query, executor: Executor) -> None:
+    fixed = query.plan(spans(0, 100))
+    with firewalled_port() as port:
+        rows = [row for ticket in fixed for row in rows_of(read_on(executor, replace(ticket, registry_port=port)))]
+    assert sorted(rows) == directly(query, 0, 100)
+    let_retry_time_pass(query.place(executor))
+    assert sorted(row for ticket in fixed for row in rows_of(read_on(executor, ticket))) == sorted(rows)
+    assert len(sidecars_of(query, executor)) == 1
+    wait_for(lambda: query.registry.counts().warm_reads == 2, "both to be served by the seats' servers", 10)
+    query.registry.close()
+    wait_for(lambda: not query.place(executor).folder.exists(), "nothing to be left", 10)
 
 
 def test_a_folder_may_lie_deeper_than_a_sockets_name_is_long(

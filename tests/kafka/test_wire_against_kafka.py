@@ -107,6 +107,7 @@ async def test_metadata_tells_of_topics_and_of_those_that_do_not_exist(apache_ka
     assert found.topics[topic].topic_id is not None
     assert found.errors == {missing: ErrorCode.UNKNOWN_TOPIC_OR_PARTITION}
     assert found.leaders.keys() == set(found.topics[topic].partitions)
+    assert found.topics[topic].leader_epochs == dict.fromkeys(range(3), 0)
     apache_kafka.add_partitions(topic, 5)
     again = await cluster.metadata([topic, missing])
     assert again.topics[topic].partition_count == 5
@@ -275,7 +276,7 @@ def test_a_node_that_dies_hangs_or_comes_back(apache_kafka_factory: Callable[...
         with pytest.raises(Disconnected):
             await parked
         await until(lambda: first.closed)
-        with pytest.raises(ConnectionFailed, match=r"No broker could be reached\. Check kafka\.bootstrap\.servers"):
+        with pytest.raises(ConnectionFailed, match=r"No broker could be reached\. Check the bootstrap servers"):
             await cluster.metadata([topic], timeout_ms=300)
 
         # 2. It comes back: the same client finds it, and what was committed is there.

@@ -1,5 +1,7 @@
 """Record batches have exactly the schema that Spark expects, and stay within their bounds."""
 
+import subprocess
+import sys
 from datetime import UTC, datetime
 from typing import Any
 
@@ -153,3 +155,16 @@ def test_what_lies_behind_a_partition_s_end_is_left_out() -> None:
         ("t", 1, 6),
         ("u", 0, 6),
     ]
+
+
+def test_usual_records_do_not_need_pandas() -> None:
+    program = """
+import sys
+from confluent_kafka import Message
+from pyspark_kgroup.arrow import bounded, last_offsets, record_batch
+records = [Message(topic="t", partition=0, offset=n, key=b"k", value=b"v", timestamp=(1, 5)) for n in range(3)]
+assert last_offsets(next(bounded([record_batch(records, False, "t")] * 2)))
+sys.exit("pandas was imported" if "pandas" in sys.modules else 0)
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr

@@ -51,3 +51,24 @@ def test_without_a_jvm_among_its_ancestors_a_worker_has_no_sidecar() -> None:
 def test_a_process_that_is_gone_has_not_started() -> None:
     with pytest.raises(OSError, match="No such file"):
         started(2**22 + 1)
+
+
+def test_from_its_second_read_on_a_worker_does_not_walk_all_modules_after_each_task() -> None:
+    program = """
+import gc
+from pyspark_kgroup.executor import TicketReads, read_ticket
+from pyspark_kgroup.seats import Mode
+from pyspark_kgroup.worker import SeatRanges
+nothing = SeatRanges(seat="s", ranges=(), consumer_config={}, include_headers=False, fail_on_data_loss=True)
+ticket = TicketReads(
+    scan_id=0, ticket=0, mode=Mode.FIXED, reads=nothing, template=nothing, stall_timeout_ms=1, registry_host=None,
+    registry_port=0, key=b"", prefetch_bytes=0, query="q",
+)
+for _ in range(3):
+    list(read_ticket(ticket))
+    print(gc.get_freeze_count())
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    first, second, third = map(int, done.stdout.split())
+    assert first == 0
+    assert second == third > 10_000

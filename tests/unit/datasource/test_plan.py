@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pyspark_kgroup.checkpoint import EMPTY, Checkpoint, Owned, Period, Topic
-from pyspark_kgroup.plan import limited, ranges_by_seat
-from spark_kgroup.model import TopicPartition
+from pyspark_kgroup.plan import limited, positions_by_seat, ranges_by_seat
+from spark_kgroup.model import TopicDescription, TopicPartition
 
 P0, P1, P2 = (TopicPartition("t", index) for index in range(3))
 
@@ -59,6 +59,26 @@ def test_an_adoption_alone_reads_nothing() -> None:
 def test_running_backwards_within_a_period_is_a_bug() -> None:
     with pytest.raises(AssertionError, match="t-0 would run backwards: 10 to 9"):
         ranges_by_seat(checkpoint({P0: (period(), 10)}), checkpoint({P0: (period(), 9)}))
+
+
+def described(name: str, epochs: dict[int, int]) -> dict[str, TopicDescription]:
+    return {name: TopicDescription(name=name, topic_id=None, partition_count=3, leader_epochs=epochs)}
+
+
+def test_a_seats_positions_have_tags_that_change_with_the_topics_id_and_the_leaders_epoch() -> None:
+    end = checkpoint({P0: (period(), 10), P1: (period(), 11), P2: (period(seat="job-1"), 12)})
+    before = positions_by_seat(end, described("t", {0: 4, 2: 0}))
+    assert before == {"job-0": [("t", 0, 10, "x/4"), ("t", 1, 11, "x")], "job-1": [("t", 2, 12, "x/0")]}
+    assert positions_by_seat(end, described("t", {0: 5, 2: 0})) == {
+        "job-0": [("t", 0, 10, "x/5"), ("t", 1, 11, "x")],
+        "job-1": before["job-1"],
+    }
+    renewed = checkpoint({P2: (period(seat="job-1", topic_id="y"), 12)})
+    assert positions_by_seat(renewed, described("t", {2: 0})) == {"job-1": [("t", 2, 12, "y/0")]}
+
+
+def test_the_tag_of_a_topic_that_is_not_seen_is_its_id() -> None:
+    assert positions_by_seat(checkpoint({P0: (period(), 10)}), {}) == {"job-0": [("t", 0, 10, "x")]}
 
 
 @dataclass

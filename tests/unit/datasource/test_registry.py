@@ -1,5 +1,6 @@
 """The registry as executors see it: over its sockets, with the real bookkeeping behind it."""
 
+import errno
 import gc
 import os
 import signal
@@ -325,6 +326,39 @@ def test_it_listens_where_it_was_told() -> None:
     connect(("127.0.0.9", registry.port), registry.key).close()
     with pytest.raises(ChannelEnded):
         connect(("127.0.0.1", registry.port), registry.key)
+    registry.close()
+
+
+def loopback_addresses() -> Iterator[str]:
+    """Those that this host has; it may do without IPv6."""
+    for family, address in ((socket.AF_INET, "127.0.0.1"), (socket.AF_INET6, "::1")):
+        with suppress(OSError), socket.socket(family) as sock:
+            sock.bind((address, 0))
+            yield address
+
+
+def test_it_listens_on_all_addresses_of_this_host(registry: Registry) -> None:
+    """Also as Spark writes them: those of IPv6 in brackets."""
+    addresses = list(loopback_addresses())
+    for address in [*addresses, *(f"[{address}]" for address in addresses)]:
+        connect((address, registry.port), registry.key).close()
+    wait_for(lambda: registry.counts().accepted == 2 * len(addresses), "all of them")
+    assert addresses
+
+
+def test_without_ipv6_it_listens_on_ipv4(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It may be switched off although the kernel and Python know it."""
+    create_server = socket.create_server
+
+    def without_ipv6(*given: Any, family: int, **more: Any) -> socket.socket:
+        if family == socket.AF_INET6:
+            raise OSError(errno.EADDRNOTAVAIL, "Cannot assign requested address")
+        return create_server(*given, family=family, **more)
+
+    monkeypatch.setattr(socket, "create_server", without_ipv6)
+    registry = Registry(SEATS)
+    registry.start()
+    connect(("127.0.0.1", registry.port), registry.key).close()
     registry.close()
 
 

@@ -4,6 +4,7 @@ import builtins
 import json
 import logging
 import time
+from datetime import UTC, datetime
 from typing import Any
 from unittest.mock import patch
 
@@ -26,6 +27,7 @@ from spark_kgroup.wire.commit_metadata import SeatNote
 
 P0, P1, P2 = (TopicPartition("t", index) for index in range(3))
 COUNTS = Counts(guest_bindings=2, warm_reads=7, cold_reads=3, rows=100, rows_ready=80)
+MEMBERS = {"seat-0": "m0", "seat-1": "m1"}
 RUN = "4f624205-1dad-4d49-9be3-c798bd1eaab1"
 
 
@@ -80,7 +82,7 @@ def event(reported: dict[str, Any]) -> QueryProgressEvent:
 
 def reported() -> dict[str, Any]:
     ends, leases = {P0: 9, P1: 5, P2: 3}, {"seat-0": lease(), "seat-1": lease("2")}
-    latest = latest_offset(checkpoint(a=5, b=5, c=5), ends, leases, COUNTS)
+    latest = latest_offset(checkpoint(a=5, b=5, c=5), ends, MEMBERS, leases, COUNTS)
     return json.loads(json.dumps(latest))
 
 
@@ -90,7 +92,8 @@ def reported() -> dict[str, Any]:
 def test_the_latest_offset_is_the_offset_with_the_ends_of_the_logs_and_who_serves_the_seats() -> None:
     found = reported()
     assert Checkpoint.from_json(found) == checkpoint(a=9, b=5, c=5)  # a frozen or listed end never lies before
-    assert found["seats"]["seat-1"] == {"executor": "2", "host": "h1", "warm": True, "since": _since(found, "seat-1")}
+    since = _since(found, "seat-1")
+    assert found["seats"]["seat-1"] == {"member": "m1", "executor": "2", "host": "h1", "warm": True, "since": since}
     assert abs(_since(found, "seat-0") / 1000 - (time.time() - 60)) < 5
 
 
@@ -104,18 +107,18 @@ def _since(found: dict[str, Any], seat: str) -> int:
 
 
 def test_a_partition_whose_log_was_not_listed_stands_where_it_is_read() -> None:
-    assert Checkpoint.from_json(latest_offset(checkpoint(a=5), {}, {}, COUNTS)) == checkpoint(a=5)
+    assert Checkpoint.from_json(latest_offset(checkpoint(a=5), {}, {}, {}, COUNTS)) == checkpoint(a=5)
 
 
 def test_the_metadata_of_a_commit_says_who_serves_the_seat() -> None:
-    note = SeatNote.decode(commit_metadata("job-1", lease(warm=False)))
+    note = SeatNote.decode(commit_metadata("job-1-id", lease(warm=False)))
     assert note is not None
-    assert (note.seat, note.executor, note.host, note.warm) == ("job-1", "1", "h1", False)
+    assert (note.member, note.executor, note.host, note.warm) == ("job-1-id", "1", "h1", False)
     assert note.since_ms is not None
     assert 55_000 < note.at_ms - note.since_ms < 65_000
-    note = SeatNote.decode(commit_metadata("job-1", None))
+    note = SeatNote.decode(commit_metadata("job-1-id", None))
     assert note is not None
-    assert (note.seat, note.executor, note.host, note.warm, note.since_ms) == ("job-1", None, None, None, None)
+    assert (note.member, note.executor, note.host, note.warm, note.since_ms) == ("job-1-id", None, None, None, None)
 
 
 # -------------------------------------------------------------------------------------------- the listener
@@ -158,6 +161,8 @@ def test_gauges_follow_the_progress_and_go_with_the_query() -> None:
     served = {"query": "hello", "seat": "seat-0", "executor": "1", "host": "h1"}
     assert registry.get_sample_value("kgroup_partition_lag_offsets", labels) == 4
     assert registry.get_sample_value("kgroup_partition_position_offset", labels) == 5
+    assert registry.get_sample_value("kgroup_partition_end_offset", labels) == 9
+    assert registry.get_sample_value("kgroup_seat_info", {**served, "member_id": "m0"}) == 1
     assert registry.get_sample_value("kgroup_seat_lag_offsets", served) == 4
     assert registry.get_sample_value("kgroup_seat_warm", served) == 1
     since_s = registry.get_sample_value("kgroup_seat_since_timestamp_seconds", served)
@@ -180,6 +185,16 @@ def test_one_line_for_a_while(caplog: pytest.LogCaptureFixture) -> None:
     assert [record.getMessage()[:12] for record in caplog.records] == ["query hello,"] * 2
 
 
+def test_at_debug_there_is_all_that_describe_shows(caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.DEBUG, "pyspark_kgroup.listener"):
+        KgroupListener(CollectorRegistry()).onQueryProgress(event(progress(reported())))
+    _, seat, *_, partition = [record.getMessage() for record in caplog.records if record.levelno <= logging.INFO]
+    since = datetime.fromtimestamp(_since(reported(), "seat-0") / 1000, UTC).isoformat(timespec="seconds")[:-8]
+    assert seat.startswith(f"query hello: seat seat-0 is member m0, served by executor 1 on h1 since {since}")
+    assert seat.endswith(", warm")
+    assert partition == "query hello: t-2 of seat seat-0 is read up to 5 of 5, lag 0"
+
+
 def test_without_prometheus_client_it_logs_only(caplog: pytest.LogCaptureFixture) -> None:
     real = builtins.__import__
 
@@ -196,7 +211,10 @@ def test_without_prometheus_client_it_logs_only(caplog: pytest.LogCaptureFixture
 
 
 def test_many_seats_make_no_long_line() -> None:
-    seats = {f"seat-{index}": {"executor": "1", "host": "h", "warm": False, "since": 0} for index in range(100)}
+    seats = {
+        f"seat-{index}": {"member": "m", "executor": "1", "host": "h", "warm": False, "since": 0}
+        for index in range(100)
+    }
     lag = lag_of(progress({**reported(), "seats": seats}))
     assert lag is not None
     assert line_of(lag).endswith("and 95 more seats")

@@ -49,6 +49,19 @@ async def test_metadata_tells_brokers_topics_leaders_and_errors(world: World) ->
 
 
 @in_a_world()
+async def test_metadata_tells_leaders_epochs_and_a_topic_stays_the_same_under_a_new_leader(world: World) -> None:
+    world.epochs = {A0: 3}
+    cluster = world.cluster()
+    before = (await cluster.metadata(["a"])).topics
+    assert before["a"].leader_epochs == {0: 3}, "unknown of the other partition"
+    world.epochs = {A0: 4, A1: 0}
+    after = (await cluster.metadata(["a"])).topics
+    assert after["a"].leader_epochs == {0: 4, 1: 0}
+    assert after == before
+    await cluster.close()
+
+
+@in_a_world()
 async def test_metadata_waits_for_a_topic_that_is_being_created(world: World) -> None:
     world.first["Metadata"] = [ErrorCode.LEADER_NOT_AVAILABLE]
     cluster = world.cluster()

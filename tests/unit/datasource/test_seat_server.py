@@ -1,0 +1,109 @@
+"""A seat's server, and logs that are cut and grow again. All else is tested on a real Kafka (test_sidecar_reads)."""
+
+import socket
+import threading
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import pytest
+from confluent_kafka import Message
+from confluent_kafka import TopicPartition as AssignedPartition
+from harness.waiting import wait_for
+
+from pyspark_kgroup import seat_server as seat_server_module
+from pyspark_kgroup.channel import frame
+from pyspark_kgroup.seat_server import SeatServer, received
+from spark_kgroup.model import TopicPartition
+
+P0, P1 = (TopicPartition("t", partition) for partition in range(2))
+
+Values = dict[TopicPartition, list[bytes]]
+
+
+class Consumer:
+    """A consumer of logs that a test rewrites: librdkafka's would need two brokers for each election.
+
+    Attributes:
+        logs: the values of each partition, from offset 0 on.
+        positions: of what is assigned.
+    """
+
+    def __init__(self, logs: Values) -> None:
+        self.logs = logs
+        self.positions: dict[TopicPartition, int] = {}
+
+    def incremental_assign(self, partitions: Sequence[AssignedPartition]) -> None:
+        self.positions |= {TopicPartition(at.topic, at.partition): at.offset for at in partitions}
+
+    def incremental_unassign(self, partitions: Sequence[AssignedPartition]) -> None:
+        for at in partitions:
+            del self.positions[TopicPartition(at.topic, at.partition)]
+
+    def position(self, partitions: Sequence[AssignedPartition]) -> list[AssignedPartition]:
+        return [
+            AssignedPartition(at.topic, at.partition, self.positions[TopicPartition(at.topic, at.partition)])
+            for at in partitions
+        ]
+
+    def poll(self, _: float) -> Message | None:
+        for tp, offset in self.positions.items():
+            if offset < len(self.logs[tp]):
+                message = Message(*tp, offset, None, self.logs[tp][offset], timestamp=(1, 0))
+                self.positions[tp] = offset + 1  # last: the test looks at it from another thread
+                return message
+        return None
+
+    def consume(self, _: int, __: float) -> list[Message]:
+        return []
+
+    @property
+    def done(self) -> bool:
+        """Whether all that the logs have was fetched."""
+        return all(offset == len(self.logs[tp]) for tp, offset in self.positions.items())
+
+
+@pytest.fixture
+def consumer(monkeypatch: pytest.MonkeyPatch) -> Consumer:
+    consumer = Consumer({tp: [b"old"] * 10 for tp in (P0, P1)})
+    monkeypatch.setattr(seat_server_module, "Consumer", lambda *_, **__: consumer)
+    return consumer
+
+
+@pytest.fixture
+def control(consumer: Consumer) -> Iterator[socket.socket]:
+    """The sidecar's end of a server that runs."""
+    ours, its = socket.socketpair()
+    server = threading.Thread(target=SeatServer(its, lambda: 1024 * 1024, {}, include_headers=False).run)
+    with ours, its:
+        server.start()
+        yield ours
+        ours.shutdown(socket.SHUT_RDWR)
+        server.join(30)
+        assert not server.is_alive()
+
+
+def read(control: socket.socket, first: int, end: int, tags: dict[TopicPartition, str]) -> Values:
+    """What the server sends of these offsets of both partitions."""
+    here, there = socket.socketpair()
+    request: dict[str, Any] = {
+        "ranges": [[*tp, first, end] for tp in tags],
+        "owned": [[*tp, end, tag] for tp, tag in tags.items()],
+    }
+    with here:
+        with there:
+            socket.send_fds(control, [frame(request)], [there.fileno()])
+        rows = [row for batch in received(here, False, 30) for row in batch.to_pylist()]
+    assert control.recv(65_536)
+    assert [row["offset"] for row in rows if row["partition"] == 1] == list(range(first, end))
+    return {tp: [row["value"] for row in rows if row["partition"] == tp.partition] for tp in tags}
+
+
+def test_only_the_partition_whose_tag_has_changed_is_fetched_again(consumer: Consumer, control: socket.socket) -> None:
+    """1. all is fetched ahead; 2. both logs are cut and grow again; 3. one of them is known to have another leader."""
+    assert read(control, 0, 2, {P0: "x/1", P1: "x/1"}) == {P0: [b"old"] * 2, P1: [b"old"] * 2}
+    wait_for(lambda: consumer.done, "all to be fetched")
+    for log in consumer.logs.values():
+        log[1:] = [b"new"] * 12
+    assert read(control, 2, 5, {P0: "x/1", P1: "x/2"}) == {P0: [b"old"] * 3, P1: [b"new"] * 3}
+    wait_for(lambda: consumer.done, "all to be fetched")
+    assert read(control, 5, 13, {P0: "x/1", P1: "x/2"}) == {P0: [b"old"] * 5 + [b"new"] * 3, P1: [b"new"] * 8}
