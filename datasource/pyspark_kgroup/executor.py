@@ -9,7 +9,6 @@ registry on the driver by itself, and reads by itself: slower, the same rows.
 from __future__ import annotations
 
 import errno
-import gc
 import hashlib
 import json
 import logging
@@ -26,7 +25,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, field, replace
 from functools import cache
-from itertools import count, pairwise
+from itertools import pairwise
 from pathlib import Path
 from typing import IO, Final, cast
 
@@ -36,6 +35,7 @@ from pyspark_kgroup.arrow import last_offsets
 from pyspark_kgroup.channel import Channel, Message, connect
 from pyspark_kgroup.seat_server import received
 from pyspark_kgroup.seats import Executor, Mode
+from pyspark_kgroup.spark_worker import spare_delays
 from pyspark_kgroup.worker import Range, SeatRanges, read_range
 from spark_kgroup.errors import ChannelEnded, KeyRefused, RegistryUnreachable, SeatRefused
 from spark_kgroup.limits import (
@@ -106,24 +106,8 @@ def read_ticket(ticket: TicketReads) -> Iterator[pa.RecordBatch]:
         RegistryUnreachable: only the registry knows what to read, and it cannot be reached from here.
         KgroupError: as `read_range`.
     """
-    _spare_collections()
+    spare_delays()
     return read_on(this_executor(), ticket)
-
-
-_reads_here = count(1)
-"""Numbers the reads of this process."""
-
-
-def _spare_collections() -> None:
-    """Take what is alive now out of the garbage collector's sight, once in a worker's life.
-
-    Spark's worker collects all garbage after each task (pyspark/daemon.py), which walks every object of every imported
-    module: 40 ms of CPU in each worker (measured), just when Spark writes its commit log. By the second read all that
-    the query needs is imported, and the garbage of the first has just been collected. What is frozen is freed as ever
-    when nothing refers to it; only cycles of it would stay.
-    """
-    if next(_reads_here) == 2:
-        gc.freeze()
 
 
 def read_on(executor: Executor, ticket: TicketReads) -> Iterator[pa.RecordBatch]:
