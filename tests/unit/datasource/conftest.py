@@ -1,6 +1,6 @@
-"""A model group, Spark's driver in front of it, and one clock for both."""
+"""A model group, Spark's driver in front of it, and one clock for both; a registry that listens."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import pytest
 from harness.fake_driver import Driver, StartingOffsets
@@ -8,6 +8,7 @@ from harness.fake_group import FakeGroup
 
 from pyspark_kgroup import boundary as boundary_module
 from pyspark_kgroup import logs as logs_module
+from pyspark_kgroup.registry import Registry
 
 Clock = Callable[[FakeGroup], None]
 World = Callable[..., tuple[FakeGroup, Driver]]
@@ -39,3 +40,13 @@ def world(clock: Clock) -> World:
         return group, Driver(group, starting or StartingOffsets(), read_committed, fail_on_data_loss)
 
     return build
+
+
+@pytest.fixture
+def registry() -> Iterator[Registry]:
+    """That of a query with one seat, which has nothing to read in batch 0."""
+    registry = Registry(["g-0"])
+    registry.start()
+    registry.plan("0", {"g-0": []}, {})
+    yield registry
+    registry.close()

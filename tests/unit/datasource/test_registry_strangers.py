@@ -31,15 +31,6 @@ KEY = new_key()
 
 
 @pytest.fixture
-def registry() -> Iterator[Registry]:
-    registry = Registry(["g-0"])
-    registry.start()
-    registry.plan("0", {"g-0": []}, {})
-    yield registry
-    registry.close()
-
-
-@pytest.fixture
 def sidecar(registry: Registry) -> Iterator[Channel]:
     channel = connect(("127.0.0.1", registry.port), registry.key)
     channel.send({"op": "hello", "id": 0, "executor": EXECUTOR, "sidecar": True})

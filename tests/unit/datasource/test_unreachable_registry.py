@@ -26,15 +26,6 @@ def _shorter(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
-def registry() -> Iterator[Registry]:
-    registry = Registry(["g-0"])
-    registry.start()
-    registry.plan("0", {"g-0": []}, {})
-    yield registry
-    registry.close()
-
-
-@pytest.fixture
 def executor() -> Iterator[Executor]:
     """One without a sidecar: there is no Kafka here for its seats' servers."""
     with sleeping_executor() as executor:
