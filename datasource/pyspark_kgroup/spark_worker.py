@@ -9,23 +9,28 @@ import gc
 import os
 import socket
 import stat
+from collections import defaultdict
 from collections.abc import Sequence
 from contextlib import suppress
+from ipaddress import ip_address
 from itertools import count
 from typing import Final
 
 _OLDEST_GENERATION: Final = 2
 """What `gc.collect()` collects."""
 
+_SPARKS_DESCRIPTORS: Final = 3
+"""So many Spark's worker has of the connection to its JVM (pyspark/daemon.py): the socket, and a file for each way."""
+
 _reads_here = count(1)
 """Numbers the reads of this process."""
 
 
 def spare_delays() -> None:
-    """To be called at the beginning of each read in a worker, before it opens connections of its own."""
+    """To be called at the beginning of each read in one of Spark's workers."""
     match next(_reads_here):
-        case 1 if hasattr(socket, "TCP_QUICKACK"):
-            acknowledge_at_once(tcp_connections())
+        case 1:
+            acknowledge_at_once(connections_to_jvm())
         case 2:
             _spare_collections()
 
@@ -42,50 +47,59 @@ def _spare_collections() -> None:
 
 
 def acknowledge_at_once(connections: Sequence[socket.socket]) -> None:
-    """Let the kernel acknowledge what comes over `connections` at once, from the end of this task on.
+    """Let the kernel acknowledge what comes over `connections` as soon as it is read, from the end of this task on.
 
     1. Spark's JVM sends a task in several small pieces over TCP, without TCP_NODELAY, so the second piece waits until
     the first is acknowledged; 2. Linux delays an acknowledgement by 40 ms where answers follow requests, as they do
     here, to send it along with the answer; 3. the answer needs the second piece. TCP_QUICKACK (tcp(7)) ends that until
-    the next answer is sent: so it is set after each task, when Spark's worker collects its garbage (pyspark/daemon.py).
-    Measured: a task of 55 ms takes 16 ms.
+    the next answer is sent: so it is set after each task, when all is sent and Spark's worker collects its garbage
+    (pyspark/daemon.py). Measured: a task of 55 ms takes 16 ms.
     """
 
     def set_again(phase: str, collection: dict[str, int]) -> None:
         if phase == "stop" and collection["generation"] == _OLDEST_GENERATION:
             for connection in connections:
-                with suppress(OSError):  # the JVM has closed it: the worker is about to end
+                with suppress(OSError):  # it has ended, and so will the worker
                     connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_QUICKACK, 1)
 
     if connections:
         gc.callbacks.append(set_again)
 
 
-def tcp_connections() -> list[socket.socket]:
-    """The TCP connections that this process has by now: in a new worker, the one to its JVM.
+def connections_to_jvm() -> list[socket.socket]:
+    """The TCP connection between this worker of Spark's and its JVM, and no other: those are their owners' to close.
 
     Returns:
-        A socket of our own for each. None where /proc does not tell.
+        A socket of our own for it. Nothing where it is none, is not held as Spark's worker holds it, or /proc or
+        TCP_QUICKACK are missing.
     """
-    found: dict[int, socket.socket] = {}
+    # With a default timeout Python makes each socket non-blocking, here for Spark too: the two share one description.
+    if not hasattr(socket, "TCP_QUICKACK") or socket.getdefaulttimeout() is not None:
+        return []
+    held: defaultdict[int, list[int]] = defaultdict(list)
     with suppress(OSError):
         for descriptor in map(int, os.listdir("/proc/self/fd")):
             with suppress(OSError):  # the one that listed them
                 status = os.fstat(descriptor)
-                if stat.S_ISSOCK(status.st_mode) and status.st_ino not in found:  # Spark's worker has several of one
-                    found[status.st_ino] = socket.socket(fileno=os.dup(descriptor))
+                if stat.S_ISSOCK(status.st_mode):
+                    held[status.st_ino].append(descriptor)
     connections = []
-    for each in found.values():
-        if each.family in (socket.AF_INET, socket.AF_INET6) and each.type == socket.SOCK_STREAM and _is_connected(each):
-            connections.append(each)
-        else:
-            each.close()
+    for descriptors in held.values():
+        if len(descriptors) >= _SPARKS_DESCRIPTORS:
+            sock = socket.socket(fileno=os.dup(descriptors[0]))
+            if _is_over_loopback(sock):
+                connections.append(sock)
+            else:
+                sock.close()
     return connections
 
 
-def _is_connected(sock: socket.socket) -> bool:
-    try:
-        sock.getpeername()
-    except OSError:
+def _is_over_loopback(sock: socket.socket) -> bool:
+    """Whether this is a TCP connection to this host; Spark's may also be a Unix socket."""
+    if sock.family not in (socket.AF_INET, socket.AF_INET6) or sock.type != socket.SOCK_STREAM:
         return False
-    return True
+    try:
+        peer = ip_address(sock.getpeername()[0])
+    except OSError:  # it listens
+        return False
+    return (getattr(peer, "ipv4_mapped", None) or peer).is_loopback

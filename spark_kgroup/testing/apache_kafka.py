@@ -102,6 +102,7 @@ class ApacheKafka:
         self._ports: PortReservation | None = None
         self._secure_ports: PortReservation | None = None
         self._admin: AdminClient | None = None
+        self._interruptions = 0
 
     def __enter__(self) -> Self:
         self.start()
@@ -129,10 +130,15 @@ class ApacheKafka:
 
     @property
     def admin(self) -> AdminClient:
-        """An admin client of this cluster."""
+        """An admin client of this cluster; after a node was ended or paused, another one.
+
+        librdkafka's may stick to a node that is gone: requests were seen to time out after 30 s with two nodes left.
+        """
         from confluent_kafka.admin import AdminClient
 
-        if self._admin is None:
+        interruptions = sum(node.interruptions for node in self.nodes)
+        if self._admin is None or interruptions != self._interruptions:
+            self._interruptions = interruptions
             self._admin = AdminClient(
                 {"bootstrap.servers": self.bootstrap_servers, "log_level": 0, "reconnect.backoff.max.ms": 500},
                 logger=_QUIET,

@@ -100,6 +100,7 @@ class KafkaNode:
         node_id: Kafka's node.id, from 1.
         port: clients connect here; the same for the node's whole life.
         log_path: Kafka's own log; what the JVM itself says is beside it, in stdout.log.
+        interruptions: how often it was ended or paused.
     """
 
     def __init__(self, node_id: int, directory: Path, port: int) -> None:
@@ -112,6 +113,7 @@ class KafkaNode:
         self._process: subprocess.Popen[bytes] | None = None
         self._jvm: Jvm | None = None
         self._log_start = 0
+        self.interruptions = 0
 
     @property
     def pid(self) -> int:
@@ -192,6 +194,7 @@ class KafkaNode:
     def request_stop(self) -> None:
         """Ask the process to end, and return before it has."""
         if self._process is not None and self.running:
+            self.interruptions += 1
             self.resume()
             self._process.terminate()
 
@@ -215,8 +218,11 @@ class KafkaNode:
         self.await_started()
 
     def pause(self) -> None:
-        """Freeze the process (SIGSTOP): its connections stay open and nothing answers."""
+        """Freeze the process (SIGSTOP): its connections stay open and nothing answers. Returns when it stands still."""
+        self.interruptions += 1
         os.kill(self.pid, signal.SIGSTOP)
+        if hasattr(os, "waitid"):  # Until one thread has taken the signal, the others answer.
+            os.waitid(os.P_PID, self.pid, os.WSTOPPED | os.WEXITED | os.WNOWAIT)
 
     def resume(self) -> None:
         """Let a paused process go on (SIGCONT)."""
@@ -225,6 +231,7 @@ class KafkaNode:
     def _end(self, how: signal.Signals) -> None:
         if self._process is None:
             return
+        self.interruptions += 1
         self._process.send_signal(how)
         self._process.wait()
         self._process = None

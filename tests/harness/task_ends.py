@@ -1,13 +1,14 @@
-"""A task for Spark's Python workers that tells how the connection to their JVM stands between two tasks."""
+"""A task for Spark's Python workers that tells how the connection to their JVM stands at the ends of earlier tasks."""
 
 import gc
 import os
 import socket
 from collections.abc import Iterator
+from functools import cache
 
 import pyarrow as pa
 
-from pyspark_kgroup.spark_worker import spare_delays, tcp_connections
+from pyspark_kgroup.spark_worker import connections_to_jvm, spare_delays
 
 SCHEMA = "pid long, connections long, ends long, quick long"
 
@@ -17,16 +18,22 @@ _ends: list[list[int]] = []
 
 def tell(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     """For `mapInArrow`: one row of process id, connections to the JVM, ends of tasks, those with all of them quick."""
-    connections = tcp_connections() if not _ends else []
     spare_delays()
+    connections = _watched()
+    for _ in batches:
+        quick = sum(1 for each in _ends if each and all(each))
+        row = {"pid": [os.getpid()], "connections": [len(connections)], "ends": [len(_ends)], "quick": [quick]}
+        yield pa.RecordBatch.from_pydict(row)
+
+
+@cache
+def _watched() -> list[socket.socket]:
+    """The connections to the JVM, which are looked at from now on, behind whatever `spare_delays` does."""
+    connections = connections_to_jvm()
 
     def note(phase: str, collection: dict[str, int]) -> None:
         if phase == "stop" and collection["generation"] == 2:
             _ends.append([each.getsockopt(socket.IPPROTO_TCP, socket.TCP_QUICKACK) for each in connections])
 
-    if connections:
-        gc.callbacks.append(note)  # behind what `spare_delays` has added
-    for _ in batches:
-        quick = sum(1 for each in _ends if each and all(each))
-        row = {"pid": [os.getpid()], "connections": [len(connections)], "ends": [len(_ends)], "quick": [quick]}
-        yield pa.RecordBatch.from_pydict(row)
+    gc.callbacks.append(note)
+    return connections

@@ -1,26 +1,35 @@
 """What is done to Spark's worker, in a process like one: TCP to its "JVM", and garbage collected after each task."""
 
 import gc
+import os
 import socket
 from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from itertools import count
 
 import pytest
 
 from pyspark_kgroup import spark_worker
-from pyspark_kgroup.spark_worker import acknowledge_at_once, spare_delays, tcp_connections
+from pyspark_kgroup.spark_worker import acknowledge_at_once, connections_to_jvm, spare_delays
 
 Pair = tuple[socket.socket, socket.socket]
 
 
-@pytest.fixture
-def jvm() -> Iterator[Pair]:
+@contextmanager
+def connected() -> Iterator[Pair]:
     """Both ends of a TCP connection over loopback."""
     with socket.create_server(("127.0.0.1", 0)) as listener:
         ours = socket.create_connection(listener.getsockname())
         theirs, _ = listener.accept()
         with ours, theirs:
             yield ours, theirs
+
+
+@pytest.fixture
+def jvm() -> Iterator[Pair]:
+    """A connection that this process holds as Spark's worker does."""
+    with connected() as pair, pair[0].dup(), pair[0].dup():
+        yield pair
 
 
 @pytest.fixture(autouse=True)
@@ -44,10 +53,6 @@ def slow_down(sock: socket.socket) -> None:
     assert not quick(sock)
 
 
-def names(connections: list[socket.socket]) -> set[object]:
-    return {each.getsockname() for each in connections}
-
-
 def test_after_each_task_the_jvm_is_acknowledged_at_once(jvm: Pair) -> None:
     ours, _ = jvm
     spare_delays()
@@ -66,40 +71,50 @@ def test_the_collections_of_a_running_task_change_nothing(jvm: Pair) -> None:
     assert not quick(ours)
 
 
-def test_what_a_worker_opens_later_is_left_alone(jvm: Pair) -> None:
-    spare_delays()
-    with socket.create_server(("127.0.0.1", 0)) as listener, socket.create_connection(listener.getsockname()) as later:
-        slow_down(later)
+def test_other_connections_are_left_to_their_owners(jvm: Pair) -> None:
+    with connected() as (ours, theirs):
         spare_delays()
+        slow_down(ours)
         gc.collect()
-        assert not quick(later)
+        assert not quick(ours)
+        ours.close()
+        theirs.settimeout(30)
+        assert theirs.recv(1) == b"", "nobody else holds it open"
 
 
 def test_a_connection_that_is_lost_does_not_keep_another_from_its_own(jvm: Pair) -> None:
-    ours, theirs = jvm
-    mine = ours.dup()
-    acknowledge_at_once([mine, ours])
-    mine.close()
-    theirs.close()
+    ours, _ = jvm
+    lost = ours.dup()
+    lost.close()
+    acknowledge_at_once([lost, ours])
     slow_down(ours)
     gc.collect()
     assert quick(ours)
 
 
-def test_each_tcp_connection_is_found_once(jvm: Pair) -> None:
-    ours, theirs = jvm
-    before, beside = socket.socketpair()
-    with before, beside, ours.dup(), socket.create_server(("127.0.0.1", 0)) as listener:
-        found = tcp_connections()
-        try:
-            assert {ours.getsockname(), theirs.getsockname()} <= names(found)
-            assert len(names(found)) == len(found)
-            assert listener.getsockname() not in names(found)
-            assert all(each.family in (socket.AF_INET, socket.AF_INET6) for each in found)
-        finally:
-            for each in found:
-                each.close()
-        assert ours.send(b"still ours") == 10
+def test_the_jvm_is_found_once_and_nothing_else(jvm: Pair) -> None:
+    ours, _ = jvm
+    with ExitStack() as open_ones:
+        one, other = socket.socketpair()
+        listener = socket.create_server(("127.0.0.1", 0))
+        for each in (one, other, listener, one.dup(), one.dup(), listener.dup(), listener.dup()):
+            open_ones.enter_context(each)
+        (found,) = connections_to_jvm()
+        with found:
+            assert found.getsockname() == ours.getsockname()
+            assert found.getpeername() == ours.getpeername()
+    assert os.get_blocking(ours.fileno())
+    assert ours.send(b"still ours") == 10
+
+
+def test_a_default_timeout_does_not_make_sparks_connection_non_blocking(jvm: Pair) -> None:
+    ours, _ = jvm
+    socket.setdefaulttimeout(30)
+    try:
+        assert not connections_to_jvm()
+    finally:
+        socket.setdefaulttimeout(None)
+    assert os.get_blocking(ours.fileno())
 
 
 def test_what_is_imported_is_frozen_at_the_second_read() -> None:
@@ -108,5 +123,6 @@ def test_what_is_imported_is_frozen_at_the_second_read() -> None:
     spare_delays()
     frozen = gc.get_freeze_count()
     assert frozen > 0
+    kept = [[number] for number in range(100)]
     spare_delays()
-    assert gc.get_freeze_count() <= frozen, "once in a worker's life"
+    assert gc.get_freeze_count() < frozen + len(kept), "once in a worker's life"
