@@ -147,6 +147,7 @@ class _Tenure:
 
 def _periods(batches: Sequence[Batch]) -> Iterator[_Tenure]:
     open_tenures: dict[TopicPartition, _Tenure] = {}
+    before: dict[TopicPartition, _Tenure] = {}
     wall_before_s = 0.0
     for batch in batches:
         for tp, tenure in list(open_tenures.items()):
@@ -154,11 +155,22 @@ def _periods(batches: Sequence[Batch]) -> Iterator[_Tenure]:
             if owned is None or owned.period != tenure.period:
                 tenure.wall_over_at_s = batch.wall_planned_at_s
                 tenure.handed_over = owned is None and tp not in batch.end.released
-                yield open_tenures.pop(tp)
+                before[tp] = open_tenures.pop(tp)
+                yield before[tp]
         for tp, owned in batch.end.owned.items():
-            # Adopted after the batch before was planned: an expulsion in between may end it already.
-            open_tenures.setdefault(tp, _Tenure(period=owned.period, wall_began_at_s=wall_before_s))
+            if tp not in open_tenures:
+                # Adopted after the batch before was planned: an expulsion in between may end it already.
+                open_tenures[tp] = _Tenure(
+                    period=owned.period, wall_began_at_s=wall_before_s, last_read=_unheard(before.get(tp), owned.period)
+                )
         for span in batch.spans:
             open_tenures[span.partition].last_read = span
         wall_before_s = batch.wall_planned_at_s
     yield from open_tenures.values()
+
+
+def _unheard(before: _Tenure | None, period: Period) -> Span | None:
+    """What the period before read last, if this one goes on there: it goes on, indeed, when the group knows of that."""
+    if before is None or before.handed_over or before.last_read is None:
+        return None
+    return before.last_read if before.last_read.end == period.start else None

@@ -93,6 +93,26 @@ def test_a_lost_partition_that_came_back_to_its_seat_was_exposed_too() -> None:
     assert broken(run(ours, peers=[PeerEvidence(name="peer", rows=rows(range(8, 12)))])) == []
 
 
+@pytest.mark.parametrize(
+    ("third", "theirs", "kept"),
+    [
+        (owned(12, 12, generation=3), range(8, 20), True),
+        (owned(12, 12, generation=3), range(7, 20), False),
+        (owned(12, 16, generation=3), range(8, 20), False),
+    ],
+    ids=["it waits", "more than that batch", "it has gone on"],
+)
+def test_what_the_group_has_not_heard_of_is_exposed_until_the_next_period_goes_on(
+    third: Checkpoint, theirs: Iterable[int], kept: bool
+) -> None:
+    """1. Main is back with its own position, and waits for the group to acknowledge it; 2. it is expelled then."""
+    expelled = replace(EXPELLED, wall_from_s=3.5, wall_to_s=3.5)
+    read = range(third.owned[TP].position)
+    ours = main(owned(0, 8), owned(0, 12), third, gone(released=len(read)), read=read, expulsions=[expelled])
+    evidence = run(ours, peers=[PeerEvidence(name="peer", rows=rows(theirs))])
+    assert broken(evidence) == ([] if kept else ["duplicates only after a loss"])
+
+
 def test_more_than_the_unfinished_batch_is_not_exposed() -> None:
     evidence = lost_after_12([EXPELLED], gone(released=12), range(7, 20))
     assert broken(evidence) == ["duplicates only after a loss"]
