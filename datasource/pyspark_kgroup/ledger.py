@@ -78,17 +78,18 @@ class Ledger:
         return before.position if before is not None and before.period == period else period.start
 
     def uncommitted(self, seat: SeatView, start: Checkpoint) -> dict[TopicPartition, int]:
-        """Durable positions of this seat's current periods that the group does not know yet.
+        """Durable positions of this seat's partitions that the group does not know yet.
 
-        Never below what is committed: the broker checks the member, not who owns the partition.
+        Of the current period, or where an earlier one ended and this one goes on: 1. a batch is done; 2. the driver
+        dies before it commits; 3. it is back in a later generation: until the group knows, others would read that batch
+        again. Never below what is committed: the broker checks the member, not who owns the partition.
         """
-        found: dict[TopicPartition, int] = {}
-        for tp in self._held_by(seat):
-            before = start.owned.get(tp)
-            durable = before is not None and before.period == self.holdings[tp].period
-            if before is not None and durable and self._ahead(tp, before.position):
-                found[tp] = before.position
-        return found
+        positions = {tp: self.position(tp, start) for tp in self._held_by(seat)}
+        return {
+            tp: position
+            for tp, position in positions.items()
+            if position == start.position(tp) and self._ahead(tp, position)
+        }
 
     def exposed(self, start: Checkpoint) -> frozenset[TopicPartition]:
         """Partitions that stand further than the group knows: were they lost now, their next owner would read again.

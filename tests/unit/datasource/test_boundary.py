@@ -235,6 +235,38 @@ def test_what_was_lost_and_comes_back_is_not_read_twice(world: World) -> None:
     assert group.committed_now == {P0: 15}
 
 
+def lost_before_its_commit(group: FakeGroup, driver: Driver) -> None:
+    """0..10 is done, the group does not know, and the seat is back in a later generation; 10..15 is there to read."""
+    driver.trigger()
+    group.target = {}
+    group.expel("seat-0")
+    group.notice("seat-0")
+    driver.trigger()
+    group.produce(P0, 5)
+    group.now_ms += END_OFFSETS_MAX_AGE_MS + 1
+    group.move(P0, "seat-0")
+
+
+def test_what_an_earlier_period_read_is_told_when_it_is_adopted_and_goes_on_at_once(world: World) -> None:
+    group, driver = world(records=10)
+    lost_before_its_commit(group, driver)
+    driver.trigger()
+    assert group.commits == [("seat-0", {P0: 10})]
+    assert driver.rows == {P0: [(0, 10), (10, 15)]}
+
+
+def test_what_an_earlier_period_read_does_not_go_on_before_the_group_knows_it(world: World) -> None:
+    group, driver = world(records=10)
+    lost_before_its_commit(group, driver)
+    group.commit_fate = lambda: "lost"
+    driver.trigger()
+    assert not driver.trigger()
+    assert driver.rows == {P0: [(0, 10)]}
+    group.commit_fate = lambda: "ok"
+    driver.drain()
+    assert driver.rows == {P0: [(0, 10), (10, 15)]}
+
+
 def test_what_others_read_meanwhile_is_not_read_again(world: World) -> None:
     group, driver = world(records=10)
     driver.trigger()

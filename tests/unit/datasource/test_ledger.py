@@ -120,10 +120,20 @@ def test_only_what_the_group_does_not_know_is_committed(committed: int | None, t
     assert book.uncommitted(seat_view({P0: who()}), durable({P0: 25})) == told
 
 
-def test_a_position_of_another_period_is_not_committed() -> None:
+def test_a_position_that_this_period_does_not_go_on_from_is_not_committed() -> None:
     book = ledger(P0, start=10)
     assert book.uncommitted(seat_view({P0: who()}), durable({P0: 25}, start=9)) == {}
     assert book.uncommitted(seat_view({P0: who()}), EMPTY) == {}
+
+
+@pytest.mark.parametrize("released", [False, True], ids=["owned before", "lost before"])
+def test_a_period_that_goes_on_where_an_earlier_one_ended_is_committed_at_once(released: bool) -> None:
+    book = ledger(P0, start=25, committed=10)
+    before = durable({}, released={P0: 25}) if released else durable({P0: 25}, start=9)
+    assert book.uncommitted(seat_view({P0: who()}), before) == {P0: 25}
+    book.acknowledged([P0], {P0: 25})
+    assert book.uncommitted(seat_view({P0: who()}), before) == {}
+    assert book.exposed(before) == frozenset()
 
 
 def test_nothing_is_committed_or_handed_over_by_a_seat_that_did_not_adopt_it() -> None:
