@@ -100,7 +100,7 @@ def _print_verdict(console: Console, evidence: Evidence, found: Mapping[str, Seq
         + f"; {sum(count > 1 for count in read.values()):,} were read by more than one"
     )
     for application in evidence.applications:
-        exposed = sum(span.end - span.first for span in application.exposed())
+        exposed = sum(span.end - span.first for span in application.exposed(evidence.commits))
         console.print(f"{application.name}: {len(application.batches)} batches, {exposed:,} offsets exposed by losses")
     table = Table("promise", "verdict")
     for name, violations in found.items():

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import pairwise
 from typing import NamedTuple
 
-from chaos.evidence import ApplicationEvidence, Evidence, PeerEvidence, Span
+from chaos.evidence import ApplicationEvidence, Commit, Evidence, PeerEvidence, Span
 from spark_kgroup.model import TopicPartition
 
 Place = tuple[TopicPartition, int]
@@ -125,13 +125,13 @@ def no_gap(evidence: Evidence) -> Iterator[Violation]:
 
 
 def duplicates_only_after_a_loss(evidence: Evidence) -> Iterator[Violation]:
-    """Two applications read one record only if it is in the batch that one had not finished when it was lost.
+    """Two applications read one record only if it is in the last batch of one that lost it before the group knew.
 
     Each reader but one must have lost what it read: of two that both kept it, one was not the owner.
     """
     readings: dict[Place, list[tuple[str, bool]]] = defaultdict(list)
     for reader in evidence.readers:
-        exposed = _exposed(reader)
+        exposed = _exposed(reader, evidence.commits)
         for row in set(reader.rows):
             lost = any(span.first <= row.offset < span.end for span in exposed.get(row.partition, ()))
             readings[row.partition, row.offset].append((reader.name, lost))
@@ -144,8 +144,10 @@ def duplicates_only_after_a_loss(evidence: Evidence) -> Iterator[Violation]:
             yield Violation(f"{names}, {span.partition}", f"both read offsets {_range(span)}, and kept them")
 
 
-def _exposed(reader: ApplicationEvidence | PeerEvidence) -> Mapping[TopicPartition, Sequence[Span]]:
-    spans_exposed = reader.exposed() if isinstance(reader, ApplicationEvidence) else reader.exposed
+def _exposed(
+    reader: ApplicationEvidence | PeerEvidence, commits: Sequence[Commit]
+) -> Mapping[TopicPartition, Sequence[Span]]:
+    spans_exposed = reader.exposed(commits) if isinstance(reader, ApplicationEvidence) else reader.exposed
     by_partition: dict[TopicPartition, list[Span]] = defaultdict(list)
     for span in spans_exposed:
         by_partition[span.partition].append(span)
@@ -155,7 +157,7 @@ def _exposed(reader: ApplicationEvidence | PeerEvidence) -> Mapping[TopicPartiti
 def commits_never_fall(evidence: Evidence) -> Iterator[Violation]:
     """The group's committed offset of a partition only rises."""
     reached: dict[TopicPartition, int] = {}
-    for tp, offset in evidence.commits:
+    for tp, offset, _ in evidence.commits:
         if offset < reached.get(tp, 0):
             yield Violation(str(tp), f"committed {reached[tp]}, then {offset}")
         reached[tp] = max(offset, reached.get(tp, 0))
@@ -163,7 +165,7 @@ def commits_never_fall(evidence: Evidence) -> Iterator[Violation]:
 
 def lag_is_zero(evidence: Evidence) -> Iterator[Violation]:
     """In the end the group's last commit of every partition is its log end."""
-    last = dict(evidence.commits)
+    last = {tp: offset for tp, offset, _ in evidence.commits}
     for tp, end in sorted(evidence.log_ends.items()):
         if last.get(tp) != end:
             yield Violation(str(tp), f"committed {last.get(tp)}, log end {end}")

@@ -13,7 +13,7 @@ from confluent_kafka import TopicPartition as KafkaPartition
 from harness.application import rows
 from harness.kafka import messages
 
-from chaos.evidence import ApplicationEvidence, Batch, Delivered, Expulsion
+from chaos.evidence import ApplicationEvidence, Batch, Commit, Delivered, Expulsion
 from chaos.queries import Query
 from pyspark_kgroup.checkpoint import EMPTY, Checkpoint
 from spark_kgroup.model import TopicPartition
@@ -73,7 +73,7 @@ def log_ends(bootstrap: str, partitions: Sequence[TopicPartition]) -> dict[Topic
         consumer.close()
 
 
-def group_commits(bootstrap: str, group: str) -> list[tuple[TopicPartition, int]]:
+def group_commits(bootstrap: str, group: str) -> list[Commit]:
     """Every offset commit of the group, in order (Kafka: OffsetCommitKey v0 and v1, OffsetCommitValue)."""
     found = []
     for message in messages(bootstrap, "__consumer_offsets"):
@@ -86,7 +86,7 @@ def group_commits(bootstrap: str, group: str) -> list[tuple[TopicPartition, int]
         topic = key[at + 2 : at + 2 + topic_length].decode()
         (partition,) = struct.unpack_from(">i", key, at + 2 + topic_length)
         _, offset = struct.unpack_from(">hq", value)
-        found.append((TopicPartition(topic, partition), offset))
+        found.append(Commit(TopicPartition(topic, partition), offset, message.timestamp()[1] / 1000))
     return found
 
 

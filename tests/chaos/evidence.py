@@ -17,6 +17,14 @@ class Span(NamedTuple):
     end: int
 
 
+class Commit(NamedTuple):
+    """One offset commit of the group, as its coordinator wrote it."""
+
+    partition: TopicPartition
+    offset: int
+    wall_at_s: float
+
+
 class Delivered(NamedTuple):
     """One record as a reader handed it on."""
 
@@ -76,21 +84,31 @@ class ApplicationEvidence:
     expulsions: Sequence[Expulsion] = ()
     failures: Sequence[str] = ()
 
-    def exposed(self) -> list[Span]:
+    def exposed(self, commits: Sequence[Commit]) -> list[Span]:
         """What others may read again: of each period that ended by lost membership, the last range it read.
 
-        A period that was handed over is no such period, even if the same seat was expelled at another time.
+        But for what the group had been told by then. A period that was handed over is no such period, even if the same
+        seat was expelled at another time.
         """
-        return [span for period in _periods(self.batches) if (span := self._exposed_by(period)) is not None]
+        found = []
+        for period in _periods(self.batches):
+            if (lost_at_s := self._wall_lost_at_s(period)) is not None and period.last_read is not None:
+                tp, first, end = period.last_read
+                told = max((c.offset for c in commits if c.partition == tp and c.wall_at_s <= lost_at_s), default=0)
+                if told < end:
+                    found.append(Span(tp, max(first, told), end))
+        return found
 
-    def _exposed_by(self, period: "_Tenure") -> Span | None:
-        lost = any(
-            e.seat == period.period.seat
+    def _wall_lost_at_s(self, period: "_Tenure") -> float | None:
+        """When its seat was expelled, at the earliest; None if it was not."""
+        moments = [
+            e.wall_from_s
+            for e in self.expulsions
+            if e.seat == period.period.seat
             and period.wall_began_at_s <= e.wall_to_s
             and (period.wall_over_at_s is None or e.wall_from_s <= period.wall_over_at_s)
-            for e in self.expulsions
-        )
-        return period.last_read if lost and not period.handed_over else None
+        ]
+        return None if period.handed_over else min(moments, default=None)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -126,7 +144,7 @@ class Evidence:
     forbidden: frozenset[bytes]
     applications: Sequence[ApplicationEvidence]
     peers: Sequence[PeerEvidence] = ()
-    commits: Sequence[tuple[TopicPartition, int]] = ()
+    commits: Sequence[Commit] = ()
     processes_left: Sequence[str] = ()
 
     @property

@@ -16,6 +16,7 @@ from typing import Any, Literal, NamedTuple, Self
 
 import pyarrow.parquet as pq
 
+from harness.processes import WORKERS
 from harness.waiting import wait_for
 
 _HERE = Path(__file__).parent
@@ -185,8 +186,11 @@ class Application:
 
     @property
     def worker_pids(self) -> list[int]:
-        """Python workers of the executors, as many as there are now: children of Spark's Python daemons."""
-        daemons = [p for p in self.processes() if "pyspark.daemon" in p.command]
+        """Python workers of the executors, as many as there are now: what Spark's daemon of their kind has forked.
+
+        What looks data sources up for a driver that starts is forked by a daemon, too. Nobody tries that one again.
+        """
+        daemons = [p for p in self.processes() if p.command.endswith(" ".join(WORKERS))]
         forks = {p.pid for p in daemons}
         return sorted(p.pid for p in daemons if p.parent in forks)
 

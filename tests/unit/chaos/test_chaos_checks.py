@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 from chaos.checks import spans, verdict
-from chaos.evidence import ApplicationEvidence, Batch, Delivered, Evidence, Expulsion, PeerEvidence, Span
+from chaos.evidence import ApplicationEvidence, Batch, Commit, Delivered, Evidence, Expulsion, PeerEvidence, Span
 
 from pyspark_kgroup.checkpoint import EMPTY, Checkpoint, Owned, Period, Topic
 from spark_kgroup.model import TopicPartition
@@ -54,8 +54,13 @@ def run(*applications: ApplicationEvidence, count: int = 20, **more: Any) -> Evi
         promised=frozenset(records.values()),
         forbidden=frozenset({b"aborted"}),
         applications=applications,
-        **{"commits": [(TP, count)], **more},
+        **{"commits": committed(count), **more},
     )
+
+
+def committed(*offsets: int, wall_at_s: float = 100.0) -> list[Commit]:
+    """Commits after all batches."""
+    return [Commit(TP, offset, wall_at_s) for offset in offsets]
 
 
 def broken(evidence: Evidence) -> list[str]:
@@ -111,6 +116,25 @@ def test_what_the_group_has_not_heard_of_is_exposed_until_the_next_period_goes_o
     ours = main(owned(0, 8), owned(0, 12), third, gone(released=len(read)), read=read, expulsions=[expelled])
     evidence = run(ours, peers=[PeerEvidence(name="peer", rows=rows(theirs))])
     assert broken(evidence) == ([] if kept else ["duplicates only after a loss"])
+
+
+@pytest.mark.parametrize(
+    ("told", "wall_at_s", "theirs", "kept"),
+    [
+        (8, 2.4, range(8, 20), True),
+        (12, 2.4, range(8, 20), False),
+        (12, 2.6, range(8, 20), True),
+        (10, 2.4, range(10, 20), True),
+        (10, 2.4, range(8, 20), False),
+    ],
+    ids=["the batch before", "all", "by the next owner", "half of it, as agreed", "half of it, and more was read"],
+)
+def test_what_the_group_was_told_before_the_loss_is_not_exposed(
+    told: int, wall_at_s: float, theirs: Iterable[int], kept: bool
+) -> None:
+    evidence = lost_after_12([EXPELLED], gone(released=12), theirs)
+    commits = [*committed(told, wall_at_s=wall_at_s), *committed(20)]
+    assert broken(replace(evidence, commits=commits)) == ([] if kept else ["duplicates only after a loss"])
 
 
 def test_more_than_the_unfinished_batch_is_not_exposed() -> None:
@@ -184,8 +208,8 @@ def test_a_batch_that_was_not_begun_may_be_missing_but_not_half_of_it() -> None:
             run(replace(SOUND.applications[0], batches=SOUND.applications[0].batches[1:])),
             ["a batch delivers what was planned"],
         ),
-        (replace(SOUND, commits=[(TP, 12), (TP, 8), (TP, 20)]), ["commits never fall"]),
-        (replace(SOUND, commits=[(TP, 12)]), ["lag is zero"]),
+        (replace(SOUND, commits=committed(12, 8, 20)), ["commits never fall"]),
+        (replace(SOUND, commits=committed(12)), ["lag is zero"]),
         (replace(SOUND, commits=[]), ["lag is zero"]),
         (replace(SOUND, processes_left=["java"]), ["no process is left"]),
         (run(replace(SOUND.applications[0], failures=["ended by itself"])), ["queries live"]),
