@@ -5,6 +5,7 @@ from uuid import uuid4
 
 from harness.groups import stable_generation
 from harness.kafka import produce
+from harness.offsets import committed
 from harness.query import Query
 from harness.runtime import options_of, settings_of
 from harness.sharing import Sharing
@@ -64,6 +65,26 @@ def test_a_driver_that_is_back_in_a_group_at_rest_starts_no_rebalance(apache_kaf
         query.run()
         query.settle()
     assert stable_generation(apache_kafka, group) == before
+
+
+def test_a_query_that_was_gone_for_a_session_says_how_far_it_had_read_and_reads_on_at_once(
+    apache_kafka: ApacheKafka,
+) -> None:
+    topic = f"back-{uuid4().hex[:8]}"
+    server, group = apache_kafka.bootstrap_servers, f"group-{topic}"
+    apache_kafka.create_topic(topic, PARTITIONS)
+    produce(server, topic, 20, partitions=PARTITIONS)
+    query = Query(server, group, topic, **{"kafka.session.timeout.ms": "6000"})
+    with query:
+        assert query.trigger()  # done; the boundary that would commit it never comes
+    assert set(committed(server, group, topic, PARTITIONS).values()) == {0}
+    wait_for(lambda: described(apache_kafka, group) == ("EMPTY", 0), "the session to be over", 60)
+    produce(server, topic, 20, partitions=PARTITIONS, first=20)
+    with query:
+        assert query.plan()
+        assert set(committed(server, group, topic, PARTITIONS).values()) == {10}
+        query.run()
+    assert [len(query.rows[topic, partition]) for partition in range(PARTITIONS)] == [20, 20]
 
 
 def test_a_seat_that_the_group_no_longer_keeps_claims_nothing(apache_kafka: ApacheKafka) -> None:
