@@ -152,7 +152,8 @@ class Group:
         """Check that the cluster answers and the topics exist, then send every seat on its way.
 
         Raises:
-            WireError: the cluster cannot be reached, or refuses us, within `STARTUP_TIMEOUT_MS`.
+            WireError: the cluster cannot be reached, or refuses us, within `STARTUP_TIMEOUT_MS`; or seats are to come
+                back, and nobody coordinates their group for `api_timeout_ms`.
             UnknownTopic: a subscribed topic does not exist.
         """
         await self._refresh_topics(timeout_ms=STARTUP_TIMEOUT_MS)
@@ -175,7 +176,8 @@ class Group:
     async def _inheritances(self) -> dict[str | None, Inheritance]:
         if not self.settings.inheritances:
             return {}
-        group = await self._cluster.describe_group(self.settings.group, timeout_ms=STARTUP_TIMEOUT_MS)
+        # The cluster has answered, so its address is right: a coordinator that is away is waited for, as later on.
+        group = await self._cluster.describe_group(self.settings.group)
         return inherited(self.settings.inheritances, group, self._seats())
 
     def _member_config(self, instance_id: str | None, inheritance: Inheritance) -> MemberConfig:

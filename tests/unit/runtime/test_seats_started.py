@@ -1,12 +1,15 @@
-"""How many seats are started, by what brokers tell of the topics at that moment."""
+"""How many seats are started, by what brokers tell of the topics at that moment, and what their start waits for."""
 
+import asyncio
 from collections.abc import Mapping
 
 import pytest
 from harness.fake_broker import on_a_loop
 from harness.fake_cluster import A0, A1, B0, World
 
-from spark_kgroup.model import TopicPartition
+from spark_kgroup.member.classic import Inheritance
+from spark_kgroup.model import ErrorCode, TopicPartition
+from spark_kgroup.runtime import group as group_module
 from spark_kgroup.runtime.group import Group, GroupSettings
 
 pytestmark = pytest.mark.filterwarnings("error::ResourceWarning")
@@ -42,6 +45,36 @@ def test_seats_are_limited_by_partitions_once_all_topics_are_seen(
         try:
             await group.start()
             assert [seat.instance_id for seat in group.view().seats] == list(SIX[:expected])
+        finally:
+            await group.close()
+            await world.stop()
+
+    scenario()
+
+
+def test_seats_that_come_back_wait_for_their_coordinator_longer_than_for_a_first_contact(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(group_module, "STARTUP_TIMEOUT_MS", 300)
+    away = [ErrorCode.COORDINATOR_NOT_AVAILABLE] * 5  # answered with growing pauses: more than 300 ms in all
+
+    @on_a_loop
+    async def scenario() -> None:
+        world = World(first={"FindCoordinator": list(away), "JoinGroup": [None]})
+        await world.start()
+        settings = GroupSettings(
+            bootstrap=(world.brokers[0].address,),
+            group="g",
+            topics=("a",),
+            instance_ids=("seat-0",),
+            inheritances={"seat-0": Inheritance(partitions=frozenset({A0}), generation=1)},
+        )
+        group = Group(settings)
+        began = asyncio.get_running_loop().time()
+        try:
+            await group.start()
+            assert asyncio.get_running_loop().time() - began > 0.3
+            assert len(group.view().seats) == 1
         finally:
             await group.close()
             await world.stop()
