@@ -85,11 +85,7 @@ class Ledger:
         again. Never below what is committed: the broker checks the member, not who owns the partition.
         """
         positions = {tp: self.position(tp, start) for tp in self._held_by(seat)}
-        return {
-            tp: position
-            for tp, position in positions.items()
-            if position == start.position(tp) and self._ahead(tp, position)
-        }
+        return {tp: position for tp, position in positions.items() if self._unheard(tp, position, start)}
 
     def exposed(self, start: Checkpoint) -> frozenset[TopicPartition]:
         """Partitions that stand further than the group knows: were they lost now, their next owner would read again.
@@ -98,9 +94,15 @@ class Ledger:
         acknowledged; 2. a second batch is read; 3. membership is lost: the next owner would read both again, and the
         promise is at most one (design section 7, *what is promised*).
         """
-        return frozenset(
-            tp for tp in self.holdings if start.position(tp) is not None and self._ahead(tp, self.position(tp, start))
-        )
+        return frozenset(tp for tp in self.holdings if self._unheard(tp, self.position(tp, start), start))
+
+    def _unheard(self, partition: TopicPartition, position: int, start: Checkpoint) -> bool:
+        """Whether we have delivered what the group does not know of, and go on behind it.
+
+        What a log has lost meanwhile lies before our position and was delivered by nobody.
+        """
+        delivered = start.position(partition)
+        return delivered is not None and position >= delivered and self._ahead(partition, delivered)
 
     def _held_by(self, seat: SeatView) -> list[TopicPartition]:
         """What we adopted through this very seat, without a break since."""

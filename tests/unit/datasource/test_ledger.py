@@ -136,6 +136,14 @@ def test_a_period_that_goes_on_where_an_earlier_one_ended_is_committed_at_once(r
     assert book.exposed(before) == frozenset()
 
 
+@pytest.mark.parametrize(("committed", "waits"), [(25, False), (24, True)])
+def test_what_the_log_has_lost_makes_nothing_wait_for_the_groups_word(committed: int, waits: bool) -> None:
+    book = ledger(P0, start=40, committed=committed)  # 25..39 are gone, and were delivered by nobody
+    before = durable({P0: 25}, start=9)
+    assert book.exposed(before) == (frozenset({P0}) if waits else frozenset())
+    assert book.uncommitted(seat_view({P0: who()}), before) == ({P0: 40} if waits else {})
+
+
 def test_nothing_is_committed_or_handed_over_by_a_seat_that_did_not_adopt_it() -> None:
     book = ledger(P0)
     stranger = seat_view({P0: who("job-1", 2)}, "job-1", give_up={P0})
