@@ -2,11 +2,14 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from pyspark_kgroup.checkpoint import Checkpoint, Period
 from pyspark_kgroup.plan import ranges_by_seat
 from spark_kgroup.model import TopicPartition
+
+_NOTICE_S: Final = 5.0
+"""How long a seat that was expelled may take to find out, on a busy machine: heartbeats come once a second."""
 
 
 class Span(NamedTuple):
@@ -100,12 +103,15 @@ class ApplicationEvidence:
         return found
 
     def _wall_lost_at_s(self, period: "_Tenure") -> float | None:
-        """When its seat was expelled, at the earliest; None if it was not."""
+        """When its seat was expelled, at the earliest; None if it was not.
+
+        What it planned well after an expulsion it had not lost by that one.
+        """
         moments = [
             e.wall_from_s
             for e in self.expulsions
             if e.seat == period.period.seat
-            and period.wall_began_at_s <= e.wall_to_s
+            and max(period.wall_began_at_s, period.wall_planned_at_s - _NOTICE_S) <= e.wall_to_s
             and (period.wall_over_at_s is None or e.wall_from_s <= period.wall_over_at_s)
         ]
         return None if period.handed_over else min(moments, default=None)
@@ -154,10 +160,15 @@ class Evidence:
 
 @dataclass(slots=True, kw_only=True)
 class _Tenure:
-    """One ownership period as the batches show it."""
+    """One ownership period as the batches show it.
+
+    Attributes:
+        wall_planned_at_s: when the last batch was planned in which it was owned.
+    """
 
     period: Period
     wall_began_at_s: float
+    wall_planned_at_s: float = 0.0
     wall_over_at_s: float | None = None
     last_read: Span | None = None
     handed_over: bool = False
@@ -181,6 +192,7 @@ def _periods(batches: Sequence[Batch]) -> Iterator[_Tenure]:
                 open_tenures[tp] = _Tenure(
                     period=owned.period, wall_began_at_s=wall_before_s, last_read=_unheard(before.get(tp), owned.period)
                 )
+            open_tenures[tp].wall_planned_at_s = batch.wall_planned_at_s
         for span in batch.spans:
             open_tenures[span.partition].last_read = span
         wall_before_s = batch.wall_planned_at_s

@@ -28,6 +28,9 @@ _ENDS_AT_START: Final = (
 _STARTING: Final = "runtime.start()"
 """Stands in the traceback of a reader that was being started, be it by a driver that tries again by itself."""
 
+_HEARD_AGO_MAX_S: Final = 2.0
+"""How long before a silence a seat and its coordinator may have heard of each other: heartbeats are 1 s apart."""
+
 _NOTICE_S: Final = 15.0
 """How long after a silence a seat may take to find out what it has lost, on a busy machine."""
 
@@ -58,6 +61,11 @@ class Query:
         self._application: Application | None = None
         self._done_before = 0
         self._wall_gone_at_s: float | None = None
+
+    @property
+    def silence_s(self) -> float:
+        """How long it takes at least from the beginning of a silence until seats are expelled."""
+        return self.session_s - _HEARD_AGO_MAX_S
 
     @property
     def running(self) -> bool:
@@ -157,9 +165,9 @@ class Query:
     def expulsions(self) -> list[Expulsion]:
         """The seats' silences that were long enough to cost them their membership."""
         return [
-            Expulsion(seat=seat, wall_from_s=begin, wall_to_s=end + _NOTICE_S)
+            Expulsion(seat=seat, wall_from_s=begin + self.silence_s, wall_to_s=end + _NOTICE_S)
             for begin, end in self.silences
-            if end - begin >= self.session_s
+            if end - begin >= self.silence_s
             for seat in self.seats
         ]
 

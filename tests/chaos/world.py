@@ -188,9 +188,9 @@ class World:
     def _cut_off(self, query: Query) -> list[Expulsion]:
         """A coordinator was away for a whole session: seats give up what they cannot be sure of."""
         return [
-            Expulsion(seat=seat, wall_from_s=begin, wall_to_s=end + query.session_s)
+            Expulsion(seat=seat, wall_from_s=begin + query.silence_s, wall_to_s=end + query.session_s)
             for begin, end in self._cluster.outages
-            if end - begin >= query.session_s
+            if end - begin >= query.silence_s
             for seat in query.seats
         ]
 

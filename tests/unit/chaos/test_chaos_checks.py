@@ -137,6 +137,18 @@ def test_what_the_group_was_told_before_the_loss_is_not_exposed(
     assert broken(replace(evidence, commits=commits)) == ([] if kept else ["duplicates only after a loss"])
 
 
+@pytest.mark.parametrize("told", [16, 18])
+def test_an_outage_long_before_the_loss_excuses_nothing(told: int) -> None:
+    """Nine batches of two records, a second apart; the seat was cut off for a moment, and lost nothing by that."""
+    cut_off = replace(EXPELLED, wall_from_s=1.5, wall_to_s=1.9)
+    expelled = replace(EXPELLED, wall_from_s=9.5, wall_to_s=9.5)
+    ends = [owned(0, position) for position in range(2, 20, 2)]
+    ours = main(*ends, gone(released=18), read=range(18), expulsions=[cut_off, expelled])
+    commits = [*committed(told, wall_at_s=9.0), *committed(20)]
+    evidence = run(ours, peers=[PeerEvidence(name="peer", rows=rows(range(16, 20)))], commits=commits)
+    assert broken(evidence) == ([] if told == 16 else ["duplicates only after a loss"])
+
+
 def test_more_than_the_unfinished_batch_is_not_exposed() -> None:
     evidence = lost_after_12([EXPELLED], gone(released=12), range(7, 20))
     assert broken(evidence) == ["duplicates only after a loss"]
