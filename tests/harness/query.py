@@ -6,6 +6,8 @@ from typing import Any, Self
 from harness.waiting import wait_for
 from pyspark_kgroup.arrow import spark_schema
 from pyspark_kgroup.checkpoint import EMPTY
+from pyspark_kgroup.executor import read_on
+from pyspark_kgroup.seats import Executor
 from pyspark_kgroup.stream import KgroupStreamReader
 from spark_kgroup.limits import END_OFFSETS_MAX_AGE_MS
 from spark_kgroup.runtime.session import monotonic_ms
@@ -16,6 +18,9 @@ class Query:
 
     Offsets travel as JSON; a batch is done when it is read.
 
+    Args:
+        executor: who reads, through its sidecar; None for a worker that is on no executor, and reads by itself.
+
     Attributes:
         options: may be changed between two runs.
         rows: (topic, partition) -> the rows read, in order.
@@ -23,7 +28,10 @@ class Query:
         planned: the end of the batch that is not done yet.
     """
 
-    def __init__(self, bootstrap: str, group: str, topics: str, **more: str) -> None:
+    def __init__(
+        self, bootstrap: str, group: str, topics: str, *, executor: Executor | None = None, **more: str
+    ) -> None:
+        self._executor = executor
         self.options = {
             "kafka.bootstrap.servers": bootstrap,
             "kafka.group.id": group,
@@ -55,7 +63,8 @@ class Query:
     def run(self) -> None:
         """Read what is planned, and call it done."""
         for ticket in self._reader.partitions(json.loads(self.durable), json.loads(self.planned)):
-            for batch in self._reader.read(ticket):
+            read = self._reader.read(ticket) if self._executor is None else read_on(self._executor, ticket.reads)
+            for batch in read:
                 for row in batch.to_pylist():
                     self.rows.setdefault((row["topic"], row["partition"]), []).append(row)
         self.durable = self.planned
@@ -66,6 +75,12 @@ class Query:
             return False
         self.run()
         return True
+
+    @property
+    def served_warm(self) -> int:
+        """How many reads of this run the sidecar has served."""
+        told = self._reader.reportLatestOffset()
+        return int(told["reads"]["at_home"]) if told is not None else 0
 
     def settle(self) -> None:
         """Trigger until there is nothing left to do, as logs are listed after this call."""

@@ -14,7 +14,7 @@ import pyarrow as pa
 from harness.waiting import wait_for
 from pyspark_kgroup.executor import Place, TicketReads, place_of, read_on, started
 from pyspark_kgroup.options import parse
-from pyspark_kgroup.registry import Registry
+from pyspark_kgroup.registry import Position, Registry
 from pyspark_kgroup.seats import Executor, Mode, Scan
 from pyspark_kgroup.worker import Range, SeatRanges
 from spark_kgroup.limits import SIDECAR_IDLE_MS, SIDECAR_RETRY_MS
@@ -96,6 +96,16 @@ class Query:
             seat: [(self.topic, p, ranges[p][1], self.tags.get(p, "first")) for p in partitions if p in ranges]
             for seat, partitions in self.owned.items()
         }
+        return self.plan_reads(reads, owned, batch=batch)
+
+    def plan_reads(
+        self,
+        reads: Mapping[str, Sequence[Range]],
+        owned: Mapping[str, Sequence[Position]],
+        *,
+        batch: str | None = None,
+    ) -> list[TicketReads]:
+        """The tickets of the next batch, by seat, of whatever topics."""
         scan = self.registry.plan(batch or f"batch {next(self._batches)}", reads, owned)
         return [self._ticket(scan, number, reads) for number in range(len(scan.tickets))]
 

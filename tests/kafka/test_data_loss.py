@@ -1,11 +1,12 @@
 """Logs that no longer have what is asked of them, on a real Kafka: an error that says all, or a skip with a warning."""
 
 import logging
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from uuid import uuid4
 
+import pyarrow as pa
 import pytest
 from confluent_kafka import ElectionType, KafkaException
 from confluent_kafka import TopicPartition as AssignedPartition
@@ -18,11 +19,13 @@ from confluent_kafka.admin import (
     PartitionMetadata,
     ResourceType,
 )
-from harness import offsets
+from harness import offsets, sidecars
 from harness.kafka import produce
 from harness.query import Query
+from harness.sidecars import sidecars_of, sleeping_executor
 from harness.waiting import wait_for
 
+from pyspark_kgroup.executor import read_on
 from pyspark_kgroup.options import parse
 from pyspark_kgroup.registry import Position, Registry
 from pyspark_kgroup.seats import Scan
@@ -61,29 +64,54 @@ def seat(kafka: ApacheKafka, ranges: Sequence[Range], *, fail: bool) -> SeatRang
     return SeatRanges(seat="g-0", ranges=tuple(ranges), consumer_config=config, fail_on_data_loss=fail)
 
 
-def read(reads: SeatRanges) -> dict[tuple[str, int], list[int]]:
-    """(topic, partition) -> the offsets read, in order; an answer within 60 s."""
+Read = Callable[[SeatRanges], Iterable[pa.RecordBatch]]
+
+
+@pytest.fixture(params=["a worker", "a sidecar"])
+def batches_of(request: pytest.FixtureRequest, apache_kafka: ApacheKafka) -> Iterator[Read]:
+    """How executors read: each loss is met in both ways; an answer within 60 s."""
+    if request.param == "a worker":
+        yield lambda reads: read_range(reads, stall_timeout_ms=60_000)
+        return
+    with sleeping_executor() as executor, sidecars.Query(apache_kafka.bootstrap_servers, "t", {"g-0": []}) as query:
+
+        def read_served(reads: SeatRanges) -> Iterator[pa.RecordBatch]:
+            query.template = replace(reads, seat="", ranges=())
+            owned = [(r.topic, r.partition, r.end_offset, "first") for r in reads.ranges]
+            for ticket in query.plan_reads({"g-0": reads.ranges}, {"g-0": owned}):
+                yield from read_on(executor, ticket)
+
+        yield read_served
+        assert sidecars_of(query, executor), "no worker asked one"
+
+
+def read(batches: Iterable[pa.RecordBatch]) -> dict[tuple[str, int], list[int]]:
+    """(topic, partition) -> the offsets read, in order."""
     found: dict[tuple[str, int], list[int]] = {}
-    for batch in read_range(reads, stall_timeout_ms=60_000):
+    for batch in batches:
         for row in batch.select(["topic", "partition", "offset"]).to_pylist():
             found.setdefault((row["topic"], row["partition"]), []).append(row["offset"])
     return found
 
 
 def assert_loss(
-    reads: SeatRanges, told: str, left: dict[tuple[str, int], list[int]], log: pytest.LogCaptureFixture
+    batches_of: Read,
+    reads: SeatRanges,
+    told: str,
+    left: dict[tuple[str, int], list[int]],
+    log: pytest.LogCaptureFixture,
 ) -> None:
     """One error that says all, or the rows that are `left` and a warning that says the same."""
     with pytest.raises(DataLoss, match=told + r".+failOnDataLoss=false.+fresh checkpoint"):
-        read(replace(reads, fail_on_data_loss=True))
+        read(batches_of(replace(reads, fail_on_data_loss=True)))
     with log.at_level(logging.WARNING, "pyspark_kgroup.worker"):
-        assert read(replace(reads, fail_on_data_loss=False)) == left
+        assert read(batches_of(replace(reads, fail_on_data_loss=False))) == left
     (warning,) = [record.getMessage() for record in log.records if "Data loss" in record.getMessage()]
     assert told.replace("\\", "") in warning
 
 
 def test_records_that_are_deleted_before_they_are_read(
-    apache_kafka: ApacheKafka, new_topic: MakeTopic, caplog: pytest.LogCaptureFixture
+    apache_kafka: ApacheKafka, new_topic: MakeTopic, batches_of: Read, caplog: pytest.LogCaptureFixture
 ) -> None:
     topic = new_topic(2)
     produce(apache_kafka.bootstrap_servers, topic, 200, partitions=2)
@@ -91,35 +119,34 @@ def test_records_that_are_deleted_before_they_are_read(
     reads = seat(apache_kafka, [Range(topic, 0, 10, 90), Range(topic, 1, 0, 100)], fail=True)
     told = f"Offsets 10 to 89 of {topic}-0 were still to be read, but the log has 40 to 99"
     left = {(topic, 0): list(range(40, 90)), (topic, 1): list(range(100))}
-    assert_loss(reads, told, left, caplog)
+    assert_loss(batches_of, reads, told, left, caplog)
 
 
 def test_all_records_of_a_range_are_deleted(
-    apache_kafka: ApacheKafka, new_topic: MakeTopic, caplog: pytest.LogCaptureFixture
+    apache_kafka: ApacheKafka, new_topic: MakeTopic, batches_of: Read, caplog: pytest.LogCaptureFixture
 ) -> None:
     topic = new_topic(1)
     produce(apache_kafka.bootstrap_servers, topic, 100, partitions=1)
     delete_records(apache_kafka, topic, 0, 100)
     reads = seat(apache_kafka, [Range(topic, 0, 10, 90)], fail=True)
-    assert_loss(
-        reads, f"Offsets 10 to 89 of {topic}-0 were still to be read, but the log is empty and ends at 100", {}, caplog
-    )
+    told = f"Offsets 10 to 89 of {topic}-0 were still to be read, but the log is empty and ends at 100"
+    assert_loss(batches_of, reads, told, {}, caplog)
 
 
 @pytest.mark.parametrize("first", [3, 5, 10])
 def test_a_log_that_ends_before_the_range_does(
-    apache_kafka: ApacheKafka, new_topic: MakeTopic, caplog: pytest.LogCaptureFixture, first: int
+    apache_kafka: ApacheKafka, new_topic: MakeTopic, batches_of: Read, caplog: pytest.LogCaptureFixture, first: int
 ) -> None:
     topic = new_topic(1)
     produce(apache_kafka.bootstrap_servers, topic, 5, partitions=1)
     reads = seat(apache_kafka, [Range(topic, 0, first, 20)], fail=True)
     told = f"Offsets {max(first, 5)} to 19 of {topic}-0 were still to be read, but the log has 0 to 4"
     left = {(topic, 0): list(range(first, 5))} if first < 5 else {}
-    assert_loss(reads, told, left, caplog)
+    assert_loss(batches_of, reads, told, left, caplog)
 
 
 def test_a_topic_that_is_deleted_does_not_hold_up_the_others(
-    apache_kafka: ApacheKafka, new_topic: MakeTopic, caplog: pytest.LogCaptureFixture
+    apache_kafka: ApacheKafka, new_topic: MakeTopic, batches_of: Read, caplog: pytest.LogCaptureFixture
 ) -> None:
     gone, there = new_topic(1), new_topic(1)
     for topic in (gone, there):
@@ -127,17 +154,17 @@ def test_a_topic_that_is_deleted_does_not_hold_up_the_others(
     delete_topic(apache_kafka, gone)
     reads = seat(apache_kafka, [Range(gone, 0, 10, 50), Range(there, 0, 10, 50)], fail=True)
     told = f"Offsets 10 to 49 of {gone}-0 were still to be read, but the partition does not exist any more"
-    assert_loss(reads, told, {(there, 0): list(range(10, 50))}, caplog)
+    assert_loss(batches_of, reads, told, {(there, 0): list(range(10, 50))}, caplog)
 
 
 def test_a_partition_that_its_new_topic_does_not_have(
-    apache_kafka: ApacheKafka, new_topic: MakeTopic, caplog: pytest.LogCaptureFixture
+    apache_kafka: ApacheKafka, new_topic: MakeTopic, batches_of: Read, caplog: pytest.LogCaptureFixture
 ) -> None:
     topic = new_topic(1)
     produce(apache_kafka.bootstrap_servers, topic, 50, partitions=1)
     reads = seat(apache_kafka, [Range(topic, 0, 10, 50), Range(topic, 1, 10, 50)], fail=True)
     told = f"Offsets 10 to 49 of {topic}-1 were still to be read, but the partition does not exist any more"
-    assert_loss(reads, told, {(topic, 0): list(range(10, 50))}, caplog)
+    assert_loss(batches_of, reads, told, {(topic, 0): list(range(10, 50))}, caplog)
 
 
 # ------------------------------------------------------------------------------------- driver and executors

@@ -12,8 +12,10 @@ from confluent_kafka.admin import AlterConfigOpType, ConfigEntry, ConfigResource
 from harness.offsets import committed
 from harness.query import Query
 from harness.reference import Row, Rows, reference
+from harness.sidecars import sleeping_executor
 from harness.waiting import wait_for
 
+from pyspark_kgroup.seats import Executor
 from spark_kgroup.testing import ApacheKafka
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
@@ -21,6 +23,16 @@ TEN_MEGABYTES = 10 * 1024 * 1024
 
 MakeTopic = Callable[..., str]
 both_levels = pytest.mark.parametrize("isolation", ["read_committed", "read_uncommitted"])
+
+
+@pytest.fixture(params=["a worker", "a sidecar"])
+def executor(request: pytest.FixtureRequest) -> Iterator[Executor | None]:
+    """Who reads: each log is read in both ways."""
+    if request.param == "a worker":
+        yield None
+    else:
+        with sleeping_executor() as executor:
+            yield executor
 
 
 @pytest.fixture
@@ -69,10 +81,12 @@ def await_end(kafka: ApacheKafka, topic: str, partition: int, end: int) -> None:
     )
 
 
-def read(server: str, topic: str, **options: str) -> tuple[Rows, Query]:
+def read(server: str, topic: str, executor: Executor | None, **options: str) -> tuple[Rows, Query]:
     """What a query delivers, and the query when it has come to rest."""
-    with Query(server, f"group-{topic}-{uuid4().hex[:4]}", topic, includeHeaders="true", **options) as query:
+    group = f"group-{topic}-{uuid4().hex[:4]}"
+    with Query(server, group, topic, executor=executor, includeHeaders="true", **options) as query:
         query.settle()
+        assert (query.served_warm > 0) == (executor is not None)
     return rows_of(query), query
 
 
@@ -102,7 +116,9 @@ def lag(kafka: ApacheKafka, query: Query, topic: str, partitions: int) -> list[i
 # ---------------------------------------------------------------------------------------- what records hold
 
 
-def test_nulls_empties_and_headers(apache_kafka: ApacheKafka, new_topic: MakeTopic, producer: Producer) -> None:
+def test_nulls_empties_and_headers(
+    apache_kafka: ApacheKafka, new_topic: MakeTopic, executor: Executor | None, producer: Producer
+) -> None:
     topic = new_topic(3)  # partition 2 stays empty
     headers = [("h", b"1"), ("h", None), ("h", b"1"), ("", b""), ("ü", b"\x00\xff")]
     for partition in range(2):
@@ -110,7 +126,7 @@ def test_nulls_empties_and_headers(apache_kafka: ApacheKafka, new_topic: MakeTop
             producer.produce(topic, value, key, partition)
             producer.produce(topic, value, key, partition, headers=headers)
     assert producer.flush(30) == 0
-    rows, query = read(apache_kafka.bootstrap_servers, topic)
+    rows, query = read(apache_kafka.bootstrap_servers, topic, executor)
     assert rows == reference(apache_kafka.bootstrap_servers, topic, "read_uncommitted")
     assert rows[0][1].headers == tuple(headers)
     assert len(rows[0]) == len(rows[1]) == 10
@@ -118,18 +134,20 @@ def test_nulls_empties_and_headers(apache_kafka: ApacheKafka, new_topic: MakeTop
 
 
 @pytest.mark.parametrize("kind", ["CreateTime", "LogAppendTime"])
-def test_timestamps(apache_kafka: ApacheKafka, new_topic: MakeTopic, producer: Producer, kind: str) -> None:
+def test_timestamps(
+    apache_kafka: ApacheKafka, new_topic: MakeTopic, executor: Executor | None, producer: Producer, kind: str
+) -> None:
     topic = new_topic(message_timestamp_type=kind)
     for timestamp in (1, 1_700_000_000_123, -1, 1_000):
         producer.produce(topic, b"v", timestamp=timestamp)
     assert producer.flush(30) == 0
-    rows, _ = read(apache_kafka.bootstrap_servers, topic)
+    rows, _ = read(apache_kafka.bootstrap_servers, topic, executor)
     assert rows == reference(apache_kafka.bootstrap_servers, topic, "read_uncommitted")
     if kind == "CreateTime":
         assert [row.timestamp for row in rows[0]] == [1, 1_700_000_000_123, -1, 1_000]
 
 
-def test_every_codec_in_one_log(apache_kafka: ApacheKafka, new_topic: MakeTopic) -> None:
+def test_every_codec_in_one_log(apache_kafka: ApacheKafka, new_topic: MakeTopic, executor: Executor | None) -> None:
     topic = new_topic()
     sent = []
     for codec in ("none", "gzip", "snappy", "lz4", "zstd"):
@@ -139,17 +157,19 @@ def test_every_codec_in_one_log(apache_kafka: ApacheKafka, new_topic: MakeTopic)
         values = [f"{codec} {number} ".encode() * 50 for number in range(200)]
         fill(producer, topic, values)
         sent += values
-    rows, _ = read(apache_kafka.bootstrap_servers, topic, maxOffsetsPerTrigger="333")
+    rows, _ = read(apache_kafka.bootstrap_servers, topic, executor, maxOffsetsPerTrigger="333")
     assert [(row.offset, row.value) for row in rows[0]] == list(enumerate(sent))
 
 
-def test_records_of_ten_megabytes_need_no_option(apache_kafka: ApacheKafka, new_topic: MakeTopic) -> None:
+def test_records_of_ten_megabytes_need_no_option(
+    apache_kafka: ApacheKafka, new_topic: MakeTopic, executor: Executor | None
+) -> None:
     topic = new_topic(2, max_message_bytes=str(2 * TEN_MEGABYTES))
     producer = Producer({"bootstrap.servers": apache_kafka.bootstrap_servers, "message.max.bytes": 2 * TEN_MEGABYTES})
     values = [b"small", b"x" * TEN_MEGABYTES, b"small", b"y" * TEN_MEGABYTES]
     for partition in range(2):
         fill(producer, topic, values, partition)
-    rows, _ = read(apache_kafka.bootstrap_servers, topic)
+    rows, _ = read(apache_kafka.bootstrap_servers, topic, executor)
     for partition in range(2):
         assert [(row.offset, row.value) for row in rows[partition]] == list(enumerate(values))
 
@@ -159,7 +179,12 @@ def test_records_of_ten_megabytes_need_no_option(apache_kafka: ApacheKafka, new_
 
 @both_levels
 def test_committed_aborted_and_open_transactions(
-    apache_kafka: ApacheKafka, new_topic: MakeTopic, producer: Producer, transactions: Producer, isolation: str
+    apache_kafka: ApacheKafka,
+    new_topic: MakeTopic,
+    executor: Executor | None,
+    producer: Producer,
+    transactions: Producer,
+    isolation: str,
 ) -> None:
     """Plain records, committed and aborted ones in turn; in partition 1 a transaction stays open for a while."""
     topic, server = new_topic(3), apache_kafka.bootstrap_servers
@@ -172,7 +197,7 @@ def test_committed_aborted_and_open_transactions(
     fill(producer, topic, [b"after"] * 2, 1)
     await_end(apache_kafka, topic, 0, 36)
     options = {"kafka.isolation.level": isolation, "maxOffsetsPerTrigger": "7"}
-    with Query(server, f"group-{topic}", topic, includeHeaders="true", **options) as query:
+    with Query(server, f"group-{topic}", topic, executor=executor, includeHeaders="true", **options) as query:
         query.settle()
         assert rows_of(query) == reference(server, topic, isolation)
         assert (1 in rows_of(query)) == (isolation == "read_uncommitted"), "an open transaction hides what follows it"
@@ -187,14 +212,14 @@ def test_committed_aborted_and_open_transactions(
 
 @both_levels
 def test_a_log_of_nothing_but_a_control_record(
-    apache_kafka: ApacheKafka, new_topic: MakeTopic, transactions: Producer, isolation: str
+    apache_kafka: ApacheKafka, new_topic: MakeTopic, executor: Executor | None, transactions: Producer, isolation: str
 ) -> None:
     topic = new_topic()
     run_transaction(transactions, topic, [b"gone"] * 3, 0, commit=True)
     await_end(apache_kafka, topic, 0, 4)
     where = AssignedPartition(topic, 0, 3)
     apache_kafka.admin.delete_records([where])[where].result(30)
-    rows, query = read(apache_kafka.bootstrap_servers, topic, **{"kafka.isolation.level": isolation})
+    rows, query = read(apache_kafka.bootstrap_servers, topic, executor, **{"kafka.isolation.level": isolation})
     assert rows == {}
     assert lag(apache_kafka, query, topic, 1) == [0]
 
@@ -218,7 +243,11 @@ def quick_cleaner(apache_kafka: ApacheKafka) -> Iterator[None]:
 
 @pytest.mark.usefixtures("quick_cleaner")
 def test_a_compacted_log_with_gaps_also_at_the_end_of_a_range(
-    apache_kafka: ApacheKafka, new_topic: MakeTopic, producer: Producer, transactions: Producer
+    apache_kafka: ApacheKafka,
+    new_topic: MakeTopic,
+    executor: Executor | None,
+    producer: Producer,
+    transactions: Producer,
 ) -> None:
     """Most offsets are gone, but not lost: `failOnDataLoss` has nothing to say, wherever a batch ends."""
     topic = new_topic(
@@ -239,7 +268,9 @@ def test_a_compacted_log_with_gaps_also_at_the_end_of_a_range(
         return found if len(found[0]) < 1_300 else None
 
     expected = wait_for(compacted, "a compacted log", 60, every_s=0.2)
-    rows, query = read(server, topic, maxOffsetsPerTrigger="97", **{"kafka.isolation.level": "read_committed"})
+    rows, query = read(
+        server, topic, executor, maxOffsetsPerTrigger="97", **{"kafka.isolation.level": "read_committed"}
+    )
     assert rows == expected or rows == reference(server, topic, "read_committed"), "the cleaner went on meanwhile"
     offsets = [row.offset for row in rows[0]]
     assert max(b - a for a, b in pairwise(offsets)) > 97, "a batch without any record"
