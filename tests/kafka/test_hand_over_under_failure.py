@@ -1,5 +1,6 @@
 """Two queries share a group, and the commit that a hand-over begins with fails: it waits, and nothing is lost."""
 
+import logging
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
@@ -161,12 +162,14 @@ def test_a_commit_while_the_group_rebalances_delays_the_hand_over(world: World) 
     world.assert_handed_over(world.two, three)
 
 
-def test_a_coordinator_that_dies_at_the_hand_over_delays_it(world: World) -> None:
+def test_a_coordinator_that_dies_at_the_hand_over_delays_it(world: World, caplog: pytest.LogCaptureFixture) -> None:
     node = world.kafka.nodes[0]
     node.kill()
-    with ThreadPoolExecutor(1) as pool:
+    with ThreadPoolExecutor(1) as pool, caplog.at_level(logging.WARNING, "spark_kgroup.wire.cluster"):
         boundary = pool.submit(world.one.trigger)
         try:
+            wait_for(lambda: "Trying again" in caplog.text, "the boundary to meet nobody", 60)
+            assert not boundary.done()
             world.assert_not_handed_over()
         finally:
             node.restart()

@@ -8,7 +8,7 @@ from uuid import uuid4
 import pytest
 from confluent_kafka.admin import AclOperation
 from harness.kafka import produce
-from harness.secured import ALICE, BOB, KEY_PASSWORD, PASSWORDS
+from harness.secured import ALICE, BOB, KEY_PASSWORD, PASSWORDS, TLS_CLIENT
 
 from pyspark_kgroup import worker
 from pyspark_kgroup.arrow import spark_schema
@@ -41,7 +41,8 @@ def short_bound(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def options(secured: "SecuredKafka", listener: str, topic: str, group: str, **properties: str) -> dict[str, str]:
     protocol = listener if "SASL" in listener else "SSL"
-    given = {"security.protocol": protocol, "ssl.ca.pem": secured.ca_pem, **properties}
+    tls = {} if protocol == "SASL_PLAINTEXT" else {"ssl.ca.pem": secured.ca_pem}
+    given = {"security.protocol": protocol, **tls, **properties}
     return {
         "kafka.bootstrap.servers": secured.bootstrap(listener),
         "kafka.group.id": group,
@@ -83,6 +84,35 @@ def test_driver_and_executor_log_in_and_their_fullest_log_holds_no_secret(
     assert "[thrd:" in caplog.text, "librdkafka's log is not in ours: this test would see nothing"
     for secret in (PASSWORDS[ALICE], KEY_PASSWORD, *ours.encrypted_key_pem.splitlines()[1:-1]):
         assert secret not in caplog.text
+
+
+JAAS = "org.apache.kafka.common.security.plain.PlainLoginModule required"
+
+
+@pytest.mark.parametrize(
+    ("listener", "properties"),
+    [
+        ("SSL", {}),
+        ("MTLS", None),
+        ("SASL_SSL", SCRAM),
+        ("SASL_SSL", {**SCRAM, "sasl.mechanism": "PLAIN"}),
+        ("SASL_SSL", {"sasl.mechanism": "PLAIN", "sasl.jaas.config": f'{JAAS} username="{ALICE}" password="%s";'}),
+        ("SASL_PLAINTEXT", {**SCRAM, "sasl.mechanism": "SCRAM-SHA-256"}),
+    ],
+    ids=["TLS", "mutual TLS", "SCRAM-SHA-512", "PLAIN", "PLAIN, JAAS", "SCRAM-SHA-256 without TLS"],
+)
+def test_an_executor_comes_in(
+    secured_kafka: "SecuredKafka", topic: str, listener: str, properties: dict[str, str] | None
+) -> None:
+    """Tokens, of a callback and of a provider, are in the Spark tests."""
+    if properties is None:
+        ours = secured_kafka.client
+        secured_kafka.allow(TLS_CLIENT, AclOperation.READ, topic=topic)
+        properties = {"ssl.certificate.location": ours.certificate_location, "ssl.key.location": ours.key_location}
+    if "sasl.jaas.config" in properties:
+        quoted = PASSWORDS[ALICE].replace("\\", "\\\\").replace('"', '\\"')
+        properties = {**properties, "sasl.jaas.config": properties["sasl.jaas.config"] % quoted}
+    assert read(secured_kafka, listener, topic, **properties) == RECORDS
 
 
 @pytest.mark.usefixtures("short_bound")
