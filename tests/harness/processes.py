@@ -1,7 +1,7 @@
 """What Spark's Python processes take: memory, open files, threads. Linux: it reads /proc."""
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -16,6 +16,10 @@ Kind = tuple[str, ...]
 STREAM_READER: Kind = ("-m", "pyspark.sql.streaming.python_streaming_source_runner")
 WORKERS: Kind = ("-m", "pyspark.daemon", "pyspark.worker")
 """They run tasks. What plans a query is a `pyspark.daemon` too, but of another module."""
+
+
+SIDECAR: Kind = ("-P", "-m", "pyspark_kgroup.sidecar")
+"""Followed by the query's group; seat servers, which a sidecar forks, have the same arguments."""
 
 
 @dataclass(frozen=True)
@@ -73,18 +77,31 @@ def joined_reader(before: set[int], members: int) -> int:
     return reader
 
 
+Kinds = Mapping[str, Callable[[], set[int]]]
+"""What a kind of process is called -> pids of those that live."""
+
+
+def kinds_of(reader: int, group: str) -> Kinds:
+    """All Python processes of a query: its stream reader, the workers, and its sidecar with the seats' servers."""
+    return {
+        "reader": lambda: {reader},
+        "worker": lambda: spark_processes(WORKERS),
+        "sidecar": lambda: sidecar_processes(group),
+    }
+
+
 def uses_until(
-    query: StreamingQuery, condition: Callable[[], bool], what: str, timeout_s: float, *, reader: int
+    query: StreamingQuery, condition: Callable[[], bool], what: str, timeout_s: float, kinds: Kinds
 ) -> dict[str, Use]:
-    """What this stream reader and the workers use until then, sampled as `wait_for` asks.
+    """What these processes use until then, sampled as `wait_for` asks.
 
     The most of everything but memory, as a worker has a consumer open only while it reads; of memory the least.
     """
-    samples: dict[str, list[Use]] = {"reader": [], "worker": []}
+    samples: dict[str, list[Use]] = {kind: [] for kind in kinds}
 
     def sampled() -> bool:
-        for kind, pids in (("reader", {reader}), ("worker", spark_processes(WORKERS))):
-            if uses := [use for pid in pids if (use := use_of(pid)) is not None]:
+        for kind, pids in kinds.items():
+            if uses := [use for pid in pids() if (use := use_of(pid)) is not None]:
                 samples[kind].append(largest(uses))  # workers come and go: what leaks shows in the oldest
         return condition()
 
@@ -97,21 +114,31 @@ def largest(uses: list[Use]) -> Use:
     return Use(*(max(getattr(use, name) for use in uses) for name in Use.__dataclass_fields__))
 
 
+def sidecar_processes(group: str) -> set[int]:
+    """Pids of the sidecars of a group's queries, and of their seat servers, whoever is their parent by now."""
+    return {pid for pid, (command, _) in _all_processes().items() if tuple(command[1:-1]) == (*SIDECAR, group)}
+
+
 def spark_processes(kind: Kind) -> set[int]:
     """Pids of our descendants of this kind: `STREAM_READER` or `WORKERS` (without the daemon that forks them)."""
-    parents: dict[int, int] = {}
-    named: set[int] = set()
+    all_of_them = _all_processes()
+    parents = {pid: parent for pid, (_, parent) in all_of_them.items()}
+    named = {pid for pid, (command, _) in all_of_them.items() if tuple(command[1:-1]) == kind}  # a NUL ends each
+    ours = {pid for pid in named if _descends_from(os.getpid(), pid, parents)}
+    return ours if kind != WORKERS else {pid for pid in ours if parents[pid] in ours}
+
+
+def _all_processes() -> dict[int, tuple[list[str], int]]:
+    """Pid -> (arguments, an empty one last; the parent's pid)."""
+    found: dict[int, tuple[list[str], int]] = {}
     for folder in Path("/proc").glob("[0-9]*"):
         try:
-            pid, stat = int(folder.name), (folder / "stat").read_text()
+            stat = (folder / "stat").read_text()
             command = (folder / "cmdline").read_bytes().decode(errors="replace").split("\0")
         except (FileNotFoundError, ProcessLookupError):
             continue
-        parents[pid] = int(stat.rpartition(")")[2].split()[1])
-        if tuple(command[1:-1]) == kind:  # a NUL ends each
-            named.add(pid)
-    ours = {pid for pid in named if _descends_from(os.getpid(), pid, parents)}
-    return ours if kind != WORKERS else {pid for pid in ours if parents[pid] in ours}
+        found[int(folder.name)] = command, int(stat.rpartition(")")[2].split()[1])
+    return found
 
 
 def _descends_from(ancestor: int, pid: int, parents: dict[int, int]) -> bool:

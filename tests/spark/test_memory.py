@@ -6,16 +6,19 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from uuid import uuid4
 
+import pytest
 from confluent_kafka import Producer
 from harness.kafka import produce
 from harness.processes import (
     STREAM_READER,
     WORKERS,
-    Kind,
     Use,
     forget_peak,
     joined_reader,
+    kinds_of,
+    sidecar_processes,
     spark_processes,
     use_of,
     uses_until,
@@ -52,23 +55,72 @@ def read_all(spark: SparkSession, server: str, topic: str, checkpoint: Path) -> 
     return [batch for batch in counted.batches if batch[0]]
 
 
+BOUND_KIB = 300_000_000 // 1024
+GIGABYTE = (1_000_000, 1_000_000_000)
+"""Records and bytes."""
+
+
+@pytest.fixture(scope="module")
+def gigabyte(apache_kafka: ApacheKafka) -> Iterator[str]:
+    topic = f"gigabyte-{uuid4().hex[:8]}"
+    apache_kafka.create_topic(topic, partitions=8)
+    produce_kilobytes(apache_kafka.bootstrap_servers, topic, GIGABYTE[0], partitions=8)
+    yield topic
+    apache_kafka.admin.delete_topics([topic])[topic].result(30)
+
+
 def test_a_gigabyte_in_one_batch_keeps_workers_small(
-    spark: SparkSession, apache_kafka: ApacheKafka, new_topic: NewTopic, tmp_path: Path
+    spark: SparkSession, apache_kafka: ApacheKafka, new_topic: NewTopic, gigabyte: str, tmp_path: Path
 ) -> None:
-    small, large = new_topic(4), new_topic(8)
-    server = apache_kafka.bootstrap_servers
-    produce_kilobytes(server, large, 1_000_000, partitions=8)
+    """Under availableNow workers read by themselves."""
+    small, server = new_topic(4), apache_kafka.bootstrap_servers
     produce(server, small, 100, partitions=4)
     read_all(spark, server, small, tmp_path / "small")
     idle = {pid: use.rss for pid in spark_processes(WORKERS) if (use := use_of(pid))}
     for pid in idle:
         forget_peak(pid)
-    with watched(WORKERS) as peaks:
-        assert read_all(spark, server, large, tmp_path / "large") == [(1_000_000, 1_000_000_000)]
-    apache_kafka.admin.delete_topics([large])[large].result(30)
+    with watched(lambda: spark_processes(WORKERS)) as peaks:
+        assert read_all(spark, server, gigabyte, tmp_path / "large") == [GIGABYTE]
+    assert_small("worker", idle, peaks)
+
+
+def test_a_gigabyte_in_one_batch_keeps_sidecars_and_their_workers_small(
+    spark: SparkSession, apache_kafka: ApacheKafka, new_topic: NewTopic, gigabyte: str, group: str, tmp_path: Path
+) -> None:
+    small, server = new_topic(4), apache_kafka.bootstrap_servers
+    produce(server, small, 100, partitions=4)
+
+    def read_first_batch(topic: str, group: str) -> tuple[tuple[int, int], set[int]]:
+        """What it holds, and who has served it."""
+        counted = Counted()
+        query = start(spark, options(server, topic, group), tmp_path / topic, counted)
+        wait_running(query, lambda: any(rows for rows, _ in counted.batches), "a batch with rows", 300)
+        served = sidecar_processes(group)
+        query.stop()
+        return next(batch for batch in counted.batches if batch[0]), served
+
+    with watched(lambda: sidecar_processes(f"{group}-small")) as idle_servers:
+        (rows, _), served = read_first_batch(small, f"{group}-small")
+    assert (rows, len(served)) == (100, 3), "a sidecar, and a server for each seat"
+    idle = {pid: use.rss for pid in spark_processes(WORKERS) if (use := use_of(pid))}
+    for pid in idle:
+        forget_peak(pid)
+    with (
+        watched(lambda: spark_processes(WORKERS)) as workers,
+        watched(lambda: sidecar_processes(group)) as servers,
+    ):
+        batch, served = read_first_batch(gigabyte, group)
+    assert (batch, len(served)) == (GIGABYTE, 3)
+    assert served <= servers.keys()
+    assert_small("worker", idle, workers)
+    assert_small("sidecar or server", idle_servers, servers)
+
+
+def assert_small(kind: str, idle: dict[int, int], peaks: dict[int, int]) -> None:
+    """No peak is far above what an idle process takes, in KiB."""
     above = max(peaks.values()) - min(idle.values())
-    print(f"idle {min(idle.values()) // MIB} MiB, at most {above // MIB} MiB above in {len(peaks)} workers")
-    assert above < 300_000_000 / 1024
+    print(f"idle {kind} {min(idle.values()) // MIB} MiB, at most {above // MIB} MiB above in {len(peaks)} of them")
+    assert above < BOUND_KIB
 
 
 def produce_kilobytes(server: str, topic: str, count: int, *, partitions: int) -> None:
@@ -87,14 +139,14 @@ def produce_kilobytes(server: str, topic: str, count: int, *, partitions: int) -
 
 
 @contextmanager
-def watched(kind: Kind) -> Iterator[dict[int, int]]:
-    """The largest peak of each process of this kind that lived meanwhile, in KiB."""
+def watched(processes: Callable[[], set[int]]) -> Iterator[dict[int, int]]:
+    """The largest peak of each of these processes that lived meanwhile, in KiB."""
     peaks: dict[int, int] = {}
     done = threading.Event()
 
     def watch() -> None:
         while not done.wait(0.1):
-            for pid in spark_processes(kind):
+            for pid in processes():
                 if (use := use_of(pid)) is not None:
                     peaks[pid] = max(peaks.get(pid, 0), use.peak)
 
@@ -126,15 +178,14 @@ def test_tiny_batches_leave_nothing_behind(
         )
         wait_running(query, lambda: len(collected.batches) >= 1, "the first batch", 120)
         reader = joined_reader(before, members=2)
+        kinds = kinds_of(reader, group)
         uses: list[dict[str, Use]] = []
         for batches in (WARM, BATCHES):
             wait_running(
                 query, lambda n=batches: len(collected.batches) >= n - WINDOW, f"{batches} - {WINDOW} batches", 240
             )
             uses.append(
-                uses_until(
-                    query, lambda n=batches: len(collected.batches) >= n, f"{batches} batches", 240, reader=reader
-                )
+                uses_until(query, lambda n=batches: len(collected.batches) >= n, f"{batches} batches", 240, kinds)
             )
         assert spark_processes(STREAM_READER) - before == {reader}
         query.stop()
