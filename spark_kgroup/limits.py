@@ -76,8 +76,8 @@ LEAVE_TIMEOUT_MS: Final = 5_000
 """How long a leaving member waits for the coordinator's word (Kafka: consumer close, 30 s; a person waits here)."""
 
 COMMIT_TIMEOUT_MS: Final = 5_000
-"""How long one commit at a boundary is retried before the batch goes on without it (Kafka: default.api.timeout.ms,
-60 s; here nothing is lost by trying again at the next boundary)."""
+"""How long one commit at a boundary is retried before the next batch comes without its partitions (Kafka:
+default.api.timeout.ms, 60 s; here nothing is lost by trying again at the next boundary)."""
 
 STARTUP_TIMEOUT_MS: Final = 15_000
 """How long a first contact with the cluster may take before the query fails with a clear error (Kafka's
