@@ -19,6 +19,14 @@ from spark_kgroup.testing import ApacheKafka
 PARTITIONS = 2
 
 
+def filled_topic(kafka: ApacheKafka) -> tuple[str, str, str]:
+    """(bootstrap servers, topic, group): ten records in each partition, and nobody has read them."""
+    topic = f"back-{uuid4().hex[:8]}"
+    kafka.create_topic(topic, PARTITIONS)
+    produce(kafka.bootstrap_servers, topic, 20, partitions=PARTITIONS)
+    return kafka.bootstrap_servers, topic, f"group-{topic}"
+
+
 def described(kafka: ApacheKafka, group: str) -> tuple[str, int]:
     """State, and how many members there are."""
     found = kafka.admin.describe_consumer_groups([group], request_timeout=30)[group].result(30)
@@ -26,10 +34,7 @@ def described(kafka: ApacheKafka, group: str) -> tuple[str, int]:
 
 
 def test_a_member_that_joins_while_the_driver_is_dead_reads_nothing_of_its_batch(apache_kafka: ApacheKafka) -> None:
-    topic = f"back-{uuid4().hex[:8]}"
-    server, group = apache_kafka.bootstrap_servers, f"group-{topic}"
-    apache_kafka.create_topic(topic, PARTITIONS)
-    produce(server, topic, 20, partitions=PARTITIONS)
+    server, topic, group = filled_topic(apache_kafka)
     query = Query(server, group, topic, **{"kafka.session.timeout.ms": "60000"})
     with query:
         assert query.plan()
@@ -53,10 +58,7 @@ def test_a_member_that_joins_while_the_driver_is_dead_reads_nothing_of_its_batch
 
 
 def test_a_driver_that_is_back_in_a_group_at_rest_starts_no_rebalance(apache_kafka: ApacheKafka) -> None:
-    topic = f"back-{uuid4().hex[:8]}"
-    server, group = apache_kafka.bootstrap_servers, f"group-{topic}"
-    apache_kafka.create_topic(topic, PARTITIONS)
-    produce(server, topic, 20, partitions=PARTITIONS)
+    server, topic, group = filled_topic(apache_kafka)
     query = Query(server, group, topic)
     with query:
         assert query.plan()
@@ -70,10 +72,7 @@ def test_a_driver_that_is_back_in_a_group_at_rest_starts_no_rebalance(apache_kaf
 def test_a_query_that_was_gone_for_a_session_says_how_far_it_had_read_and_reads_on_at_once(
     apache_kafka: ApacheKafka,
 ) -> None:
-    topic = f"back-{uuid4().hex[:8]}"
-    server, group = apache_kafka.bootstrap_servers, f"group-{topic}"
-    apache_kafka.create_topic(topic, PARTITIONS)
-    produce(server, topic, 20, partitions=PARTITIONS)
+    server, topic, group = filled_topic(apache_kafka)
     query = Query(server, group, topic, **{"kafka.session.timeout.ms": "6000"})
     with query:
         assert query.trigger()  # done; the boundary that would commit it never comes
