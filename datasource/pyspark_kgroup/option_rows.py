@@ -177,7 +177,8 @@ REQUEST_TIMEOUT = duration(
 API_TIMEOUT = duration(
     "kafka.default.api.timeout.ms",
     API_TIMEOUT_MS,
-    "How long a running query waits for brokers that are gone, before it fails. A query that finds no broker when it starts fails after 15 s.",
+    "How long a running query waits for brokers that are gone, before it fails. "
+    "A query that finds no broker when it starts fails after 15 s.",
     origin="Kafka's default.api.timeout.ms, 60000 ms; bounds what kafkaConsumer.pollTimeoutMs does for Spark",
     acts="both",
     low_ms=1000,
