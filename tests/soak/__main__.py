@@ -141,6 +141,7 @@ def main() -> int:
             .config("spark.ui.enabled", "false")
             .config("spark.driver.host", "127.0.0.1")
             .config("spark.driver.bindAddress", "127.0.0.1")
+            .config("spark.sql.adaptive.enabled", "false")  # its pools have a thread for each query of a minute
             .getOrCreate()
         )
         spark.sparkContext.setLogLevel("ERROR")
