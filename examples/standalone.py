@@ -11,16 +11,18 @@ from __future__ import annotations
 
 import json
 import os
+import subprocess
+import sys
 import tempfile
 import time
 from collections.abc import Mapping
 from contextlib import ExitStack
+from datetime import datetime
 from pathlib import Path
 from typing import Annotated, Any
 
 import flights
 import typer
-from pyspark.sql.streaming import StreamingQuery
 from rich import box
 from rich.table import Table
 from terminal import as_program, console, step
@@ -89,23 +91,24 @@ def _run(things: ExitStack, folder: Path, cluster: SparkCluster, options: Mappin
     lag = things.enter_context(flights.Lag(client, topic, options["kafka.group.id"]))
     flights.await_drained(query, len(table), lag)
     flights.show_comparison(flights.delays_in(spark.table(flights.DELAYS)), flights.delays_by_pandas(table))
-    console.print(_seats_table(_seats(query)))
+    console.print(_seats_table(_seats(options["kafka.bootstrap.servers"], options["kafka.group.id"])))
 
 
-def _seats(query: StreamingQuery) -> Mapping[str, Any]:
-    """Seat -> its executor, as the stream reports it in Spark's own progress."""
-    progress = query.lastProgress
-    assert progress is not None
-    return json.loads(progress.sources[0].latestOffset)["seats"]
+def _seats(server: str, group: str) -> Mapping[str, Any]:
+    """Seat -> who serves it, as `kgroup describe` finds it in Kafka."""
+    kgroup = Path(sys.executable).with_name("kgroup")
+    command = [str(kgroup), "describe", "--bootstrap-server", server, "--group", group, "--json"]
+    said = subprocess.run(command, check=True, capture_output=True, text=True).stdout
+    return {member["instance_id"]: member for member in json.loads(said)["members"]}
 
 
 def _seats_table(seats: Mapping[str, Any]) -> Table:
     table = Table(box=box.SIMPLE_HEAD, title="Which executor serves which seat", title_justify="left")
     for heading in ("seat", "executor", "host", "since", "warm"):
         table.add_column(heading, no_wrap=True)
-    for seat, lease in sorted(seats.items()):
-        since = time.strftime("%H:%M:%S", time.localtime(lease["since"] / 1000))
-        table.add_row(seat, lease["executor"], lease["host"], since, "yes" if lease["warm"] else "no")
+    for seat, found in sorted(seats.items()):
+        since = f"{datetime.fromisoformat(found['since']).astimezone():%H:%M:%S}" if found["since"] else "-"
+        table.add_row(seat, found["executor"] or "-", found["host"] or "-", since, "yes" if found["warm"] else "no")
     return table
 
 
