@@ -16,7 +16,6 @@ from typing import Final, NoReturn
 
 from confluent_kafka import Consumer, KafkaException
 
-from pyspark_kgroup import java_security
 from pyspark_kgroup import option_rows as rows
 from pyspark_kgroup.option_refusals import REFUSED, refuse
 from pyspark_kgroup.option_rows import OPTIONS
@@ -25,6 +24,7 @@ from pyspark_kgroup.security_options import parse_security
 from pyspark_kgroup.starting_offsets import EARLIEST, LATEST, StartingOffsets
 from spark_kgroup.errors import OptionError
 from spark_kgroup.limits import HEARTBEAT_INTERVAL_MS
+from spark_kgroup.wire import java_security
 
 # ------------------------------------------------------------------------------------------------- values
 

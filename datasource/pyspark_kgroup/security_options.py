@@ -12,10 +12,10 @@ from collections.abc import Mapping
 from typing import Final
 
 from pyspark_kgroup import security_rows as rows
-from pyspark_kgroup.java_security import translated
 from pyspark_kgroup.option_values import Option
 from pyspark_kgroup.token_callback import CALLBACK, token_provider
 from spark_kgroup.errors import OptionError
+from spark_kgroup.wire.java_security import translated
 from spark_kgroup.wire.properties import security_settings
 from spark_kgroup.wire.security import SecuritySettings
 

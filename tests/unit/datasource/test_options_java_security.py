@@ -2,9 +2,9 @@
 
 import pytest
 
-from pyspark_kgroup.java_security import NAMES, translated
 from pyspark_kgroup.options import parse
 from spark_kgroup.errors import OptionError
+from spark_kgroup.wire.java_security import NAMES, translated
 
 HUSH = "hu$h"
 PLAIN = "org.apache.kafka.common.security.plain.PlainLoginModule"

@@ -1,6 +1,6 @@
 """How Kafka's Java clients spell TLS and SASL, which is what Spark users have at hand, in librdkafka's names.
 
-Runs on: driver. Pure.
+Pure.
 
 `sasl.jaas.config` is translated for PLAIN, SCRAM and OAUTHBEARER, and so are key and trust stores in PEM (KIP-651).
 What has no counterpart is refused with the name of what to use.
