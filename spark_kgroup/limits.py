@@ -70,7 +70,8 @@ FRAME_BYTES_MAX: Final = 100 * 1024 * 1024
 """Largest response frame accepted on the control plane. Kafka: socket.request.max.bytes, 100 MiB."""
 
 IN_FLIGHT_MAX: Final = 100
-"""Requests awaiting an answer on one connection before the next one is refused. Measured need: under 5."""
+"""Requests awaiting an answer on one connection before the next one waits for its turn. A boundary of 1,000 seats sends
+1,000 commits at once; a broker takes one request of a connection at a time (Kafka: SocketServer mutes the channel)."""
 
 LEAVE_TIMEOUT_MS: Final = 5_000
 """How long a leaving member waits for the coordinator's word (Kafka: consumer close, 30 s; a person waits here)."""

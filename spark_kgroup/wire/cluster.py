@@ -12,10 +12,10 @@ import asyncio
 import logging
 import re
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from random import Random
-from typing import Final, TypeVar
+from typing import Any, Final, TypeVar
 from uuid import UUID
 
 from spark_kgroup.errors import (
@@ -54,7 +54,10 @@ __all__ = ["Cluster", "ClusterMetadata", "CommittedOffset", "ListedOffset", "par
 
 log = logging.getLogger(__name__)
 
+K = TypeVar("K")
 T = TypeVar("T")
+
+_CLOSED: Final = "The cluster's connections were closed here."
 
 _CHECK_BOOTSTRAP: Final = "Check the bootstrap servers (kafka.bootstrap.servers, --bootstrap-server)."
 
@@ -108,14 +111,16 @@ class Cluster:
         self._coordinators: dict[str, Address] = {}
         self._pool: dict[Address, Connection] = {}
         self._opening: dict[Address, asyncio.Task[Connection]] = {}
+        self._looking_up: dict[str, asyncio.Task[Address]] = {}
         self._closed = False
 
     async def close(self) -> None:
         """Close every pooled connection; whoever still waits gets `Disconnected`. Safe to call twice."""
         self._closed = True
-        for opening in self._opening.values():
-            opening.cancel()
-        await asyncio.gather(*self._opening.values(), return_exceptions=True)
+        shared = [*self._looking_up.values(), *self._opening.values()]
+        for task in shared:
+            task.cancel()
+        await asyncio.gather(*shared, return_exceptions=True)
         pool, self._pool = self._pool, {}
         for connection in pool.values():
             await connection.close()
@@ -268,6 +273,10 @@ class Cluster:
         return response
 
     async def _coordinator(self, group: str) -> Address:
+        """Look the coordinator up; all who ask meanwhile share it: the seats of a query lose it at the same moment."""
+        return await self._shared(self._looking_up, group, lambda: self._look_up(group))
+
+    async def _look_up(self, group: str) -> Address:
         response = await self._any_broker(messages.find_coordinator(group))
         assert isinstance(response, messages.FindCoordinatorResponse)
         found = the_only(response.coordinators, "coordinator")
@@ -389,23 +398,27 @@ class Cluster:
 
     async def _pooled(self, address: Address) -> Connection:
         """A new connection for the pool; all who ask while it is being opened share it, or its failure."""
-        if self._closed:
-            raise Disconnected("The cluster's connections were closed here.")
-        opening = self._opening.get(address)
-        if opening is None:
-            opening = self._opening[address] = asyncio.create_task(self._open(address), name=f"connect to {address}")
-            opening.add_done_callback(lambda done: self._opened(address, done))
-        try:
-            return await asyncio.shield(opening)
-        except asyncio.CancelledError:
-            if not opening.cancelled():
-                raise  # it is our caller who was cancelled
-            raise Disconnected("The cluster's connections were closed here.") from None
 
-    def _opened(self, address: Address, opening: asyncio.Task[Connection]) -> None:
-        del self._opening[address]
-        if not opening.cancelled() and opening.exception() is None:
-            self._pool[address] = opening.result()
+        async def opened() -> Connection:
+            self._pool[address] = await self._open(address)
+            return self._pool[address]
+
+        return await self._shared(self._opening, address, opened)
+
+    async def _shared(self, running: dict[K, asyncio.Task[T]], key: K, work: Callable[[], Coroutine[Any, Any, T]]) -> T:
+        """The result of the `work` that is running for `key`, which goes on for the others if one caller gives up."""
+        if self._closed:
+            raise Disconnected(_CLOSED)
+        if key not in running:
+            running[key] = asyncio.create_task(work(), name=f"for all who ask for {key}")
+            running[key].add_done_callback(lambda done: _forget(running, key, done))
+        task = running[key]
+        try:
+            return await asyncio.shield(task)
+        except asyncio.CancelledError:
+            if not task.cancelled():
+                raise  # it is our caller who was cancelled
+            raise Disconnected(_CLOSED) from None
 
     async def _open(self, address: Address) -> Connection:
         try:
@@ -438,6 +451,12 @@ class Cluster:
                 log.log(logging.WARNING if failed is None else logging.DEBUG, "%s Trying again.", error)
                 failed = error
             await asyncio.sleep(wait_s)
+
+
+def _forget(running: dict[K, asyncio.Task[T]], key: K, done: asyncio.Task[T]) -> None:
+    del running[key]
+    if not done.cancelled():
+        done.exception()  # seen, though all who waited for it may have given up
 
 
 def _unknown(error: BrokerError) -> UnknownTopic:

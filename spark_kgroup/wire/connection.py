@@ -105,6 +105,7 @@ class Connection:
         self._request_timeout_ms = request_timeout_ms
         self._ids = count(1)
         self._waiting: dict[int, _Waiting] = {}
+        self._places = asyncio.Semaphore(IN_FLIGHT_MAX)
         self._ended: WireError | None = None
         self._versions: dict[int, tuple[int, int]] | None = None
         self._answers = 0
@@ -169,7 +170,7 @@ class Connection:
     # ------------------------------------------------------------------------------------------------- calls
 
     async def call(self, request: Request, *, timeout_ms: int | None = None) -> Response:
-        """Send `request`, wait for its answer.
+        """Send `request`, wait for its answer. Beyond `IN_FLIGHT_MAX` it waits for its turn before it is sent.
 
         Raises:
             UnsupportedApi: the broker does not speak this version of the API.
@@ -180,15 +181,16 @@ class Connection:
         """
         self._check_version(request)
         timeout_ms = timeout_ms or self._request_timeout_ms
-        if self._renewing is not None or asyncio.get_running_loop().time() >= self._renew_at_s:
-            await self._renewed(request, timeout_ms)
-        return await self._exchange(request, timeout_ms)
+        # No bound of its own: whoever has a place is answered in time, or the connection ends. The place comes before
+        # the renewal, or a request could be sent in the midst of it.
+        async with self._places:
+            if self._renewing is not None or asyncio.get_running_loop().time() >= self._renew_at_s:
+                await self._renewed(request, timeout_ms)
+            return await self._exchange(request, timeout_ms)
 
     async def _exchange(self, request: Request, timeout_ms: int) -> Response:
         if self._ended is not None:
             raise _again(self._ended)
-        if len(self._waiting) >= IN_FLIGHT_MAX:
-            raise RequestTimedOut(f"{IN_FLIGHT_MAX} requests to {self.address} await their answers already.")
         correlation_id = next(self._ids)
         frame = encode_request(request, correlation_id, self._client_id)
         loop = asyncio.get_running_loop()

@@ -237,6 +237,39 @@ async def test_a_coordinator_that_died_is_looked_up_again(world: World) -> None:
 
 
 @in_a_world()
+async def test_a_thousand_commits_at_once_are_a_thousand_requests_and_one_look_up(world: World) -> None:
+    cluster = world.cluster()
+    commit = messages.offset_commit("g", WHO, {A0: 5})
+    for look_ups in (1, 1):  # the second time the coordinator is known
+        await asyncio.gather(*(cluster.coordinator_call("g", commit) for _ in range(1_000)))
+        assert world.asked(messages.FindCoordinatorRequest) == look_ups
+    assert world.asked(messages.OffsetCommitRequest) == 2_000
+    await cluster.close()
+
+
+@in_a_world()
+async def test_a_caller_that_gives_up_does_not_end_the_look_up_that_others_wait_for(world: World) -> None:
+    found = asyncio.Event()
+    answer = world.brokers[0].answer
+
+    async def held_up(request: Any) -> Any:
+        await found.wait()
+        return answer(request)
+
+    world.brokers[0].answer = held_up
+    cluster = world.cluster()
+    commit = messages.offset_commit("g", WHO, {A0: 5})
+    first, second = (asyncio.create_task(cluster.coordinator_call("g", commit)) for _ in range(2))
+    await until(lambda: world.asked(messages.FindCoordinatorRequest))
+    first.cancel()
+    await asyncio.wait([first])
+    found.set()
+    await second
+    assert world.asked(messages.FindCoordinatorRequest) == 1
+    await cluster.close()
+
+
+@in_a_world()
 async def test_a_coordinator_call_has_a_bound(world: World) -> None:
     world.first["OffsetCommit"] = [None]
     cluster = world.cluster()

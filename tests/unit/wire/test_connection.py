@@ -108,17 +108,33 @@ async def test_a_cancelled_caller_does_not_disturb_the_others() -> None:
 
 
 @on_a_loop
-async def test_requests_beyond_the_bound_are_refused_at_once() -> None:
+async def test_requests_beyond_the_bound_wait_for_a_place_and_are_answered() -> None:
+    at_once: list[int] = []
+    go_on = asyncio.Event()
+
+    async def answer(request: Any) -> Any:
+        await go_on.wait()
+        return ok(request.generation_id % 90)
+
+    async with FakeBroker(answer) as broker, await connect(broker) as connection:
+        calls = [asyncio.create_task(connection.call(beat(n))) for n in range(3 * IN_FLIGHT_MAX)]
+        await until(lambda: broker.requests)
+        at_once.append(len(connection._waiting))
+        go_on.set()
+        codes = [response.error_code for response in await asyncio.gather(*calls)]
+        assert codes == [n % 90 for n in range(3 * IN_FLIGHT_MAX)]
+    assert at_once == [IN_FLIGHT_MAX]
+
+
+@on_a_loop
+async def test_a_connection_that_ends_ends_the_calls_that_wait_for_a_place() -> None:
     async with FakeBroker() as broker, await connect(broker) as connection:
-        calls = [asyncio.create_task(connection.call(beat())) for _ in range(IN_FLIGHT_MAX)]
+        calls = [asyncio.create_task(connection.call(beat())) for _ in range(IN_FLIGHT_MAX + 1)]
         await asyncio.sleep(0)
-        with pytest.raises(RequestTimedOut, match=f"{IN_FLIGHT_MAX} requests"):
-            await connection.call(beat())
-        assert not connection.closed
         await connection.close()
         results = await asyncio.gather(*calls, return_exceptions=True)
         assert {type(result) for result in results} == {Disconnected}
-        assert len({id(result) for result in results}) == IN_FLIGHT_MAX, "each caller raises an error of its own"
+        assert len({id(result) for result in results}) == IN_FLIGHT_MAX + 1, "each caller raises an error of its own"
 
 
 # --------------------------------------------------------------------------------------------------- how it ends
