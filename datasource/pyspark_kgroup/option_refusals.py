@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
+from pyspark_kgroup.option_values import without_shading
 from spark_kgroup.errors import OptionError
 
 _REFUSALS: Final = (
@@ -15,11 +16,20 @@ _REFUSALS: Final = (
     ("assign", "the group decides who reads which partition; set `subscribe`."),
     ("subscribePattern", "not in this version; list the topics in `subscribe`."),
     ("topic", "it belongs to writing; set `subscribe`."),
+    ("topics streamName", "the topics to read are named in `subscribe`."),
+    ("checkpointLocation", "it belongs to writeStream, which keeps the checkpoint; set it there."),
+    (
+        "databricks.serviceCredential",
+        "log in with OAUTHBEARER and a function that returns tokens: set `tokenCallback`.",
+    ),
     (
         "startingTimestamp startingOffsetsByTimestamp startingOffsetsByTimestampStrategy",
         "not in this version; use startingOffsets, or set the group's offsets with kafka-consumer-groups.",
     ),
-    ("endingOffsets endingTimestamp endingOffsetsByTimestamp", "it belongs to batch queries; a stream has no end."),
+    (
+        "endingOffsets endingTimestamp endingOffsetsByTimestamp",
+        "it belongs to batch queries; a stream has no end. For a bounded run: writeStream.trigger(availableNow=True).",
+    ),
     ("minPartitions maxRecordsPerPartition", "each seat is read by one task; set `members`."),
     ("minOffsetsPerTrigger maxTriggerDelay", "not in this version; use a longer processing-time trigger."),
     ("groupIdPrefix", "this source is one group, and keeps its name; set `kafka.group.id`."),
@@ -31,6 +41,19 @@ _REFUSALS: Final = (
         "kafka.enable.auto.commit kafka.auto.commit.interval.ms kafka.enable.auto.offset.store",
         "offsets are committed to the group when a batch is durable; leave it out.",
     ),
+    (
+        "kafka.error_cb kafka.stats_cb kafka.throttle_cb kafka.log_cb kafka.rebalance_cb kafka.offset_commit_cb "
+        "kafka.consume_cb kafka.on_commit kafka.on_delivery kafka.logger kafka.opaque kafka.interceptors",
+        "it takes an object of a program, which no option can be; leave it out.",
+    ),
+    (
+        "kafka.oauth_cb kafka.oauthbearer_token_refresh_cb",
+        "it takes a function, which no option can be; name yours in `tokenCallback`.",
+    ),
+    (
+        "kafka.default.topic.config kafka.default_topic_conf",
+        "it takes an object of a program; give each property in it as an option of its own.",
+    ),
     ("kafka.enable.partition.eof", "this source needs it for itself; leave it out."),
     ("kafka.group.instance.id", "every seat has its own; set `instanceIdPrefix`."),
     ("kafka.group.protocol kafka.group.remote.assignor", "not in this version; only `classic` can be used."),
@@ -40,6 +63,12 @@ _REFUSALS: Final = (
     ),
     ("kafka.interceptor.classes kafka.plugin.library.paths", "they could change what is read; leave it out."),
     ("kafka.metadata.broker.list", "set `kafka.bootstrap.servers`."),
+    (
+        "kafka.metric.reporters kafka.metrics.num.samples kafka.metrics.recording.level kafka.metrics.sample.window.ms "
+        "kafka.auto.include.jmx.reporter kafka.config.providers kafka.exclude.internal.topics "
+        "kafka.internal.leave.group.on.close kafka.auto.register.schemas",
+        "it belongs to Java's clients; leave it out.",
+    ),
     ("kafka.max.poll.records", "a batch is bounded by `maxOffsetsPerTrigger`."),
     (
         "kafka.sasl.login.callback.handler.class kafka.sasl.client.callback.handler.class kafka.sasl.login.class "
@@ -75,15 +104,16 @@ _REFUSALS: Final = (
 
 REFUSED: Final = {name: reason for names, reason in _REFUSALS for name in names.split()}
 
-_TRUE_ANYWAY: Final[Mapping[str, str]] = {
-    "kafka.enable.auto.commit": "false",
-    "kafka.enable.auto.offset.store": "false",
-    "kafka.group.protocol": "classic",
+_TRUE_ANYWAY: Final[Mapping[str, tuple[str, ...]]] = {
+    "kafka.enable.auto.commit": ("false",),
+    "kafka.enable.auto.offset.store": ("false",),
+    "kafka.group.protocol": ("classic",),
     "kafka.sasl.login.callback.handler.class": (
-        "org.apache.kafka.common.security.oauthbearer.oauthbearerlogincallbackhandler"
+        "org.apache.kafka.common.security.oauthbearer.oauthbearerlogincallbackhandler",
+        "org.apache.kafka.common.security.oauthbearer.secured.oauthbearerlogincallbackhandler",  # until Kafka 3.9
     ),
 }
-"""Refused options that may be given with the one value that says what is so anyway."""
+"""Refused options that may be given with a value that says what is so anyway."""
 
 
 def refuse(given: Mapping[str, str]) -> None:
@@ -94,5 +124,5 @@ def refuse(given: Mapping[str, str]) -> None:
     """
     for name, reason in REFUSED.items():
         value = given.get(name.lower())
-        if value is not None and value.strip().lower() != _TRUE_ANYWAY.get(name):
+        if value is not None and without_shading(value.strip().lower()) not in _TRUE_ANYWAY.get(name, ()):
             raise OptionError(f"Option {name} cannot be used with this source: {reason}")

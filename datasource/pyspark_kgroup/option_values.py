@@ -6,7 +6,7 @@ Runs on: driver. Pure.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
 from typing import Final, Generic, TypeVar, cast
@@ -22,6 +22,19 @@ PREFIX_CHARACTERS_MAX: Final = 240
 
 INT_MAX: Final = 2**31 - 1
 LONG_MAX: Final = 2**63 - 1
+
+_TOLD_CHARACTERS_MAX: Final = 300
+"""How much of a user's text an error repeats: a longest name of Kafka's (249), not a PEM file or JSON for 10,000
+partitions."""
+
+_NAMES_TOLD_MAX: Final = 20
+"""How many names an error lists: two lines or three."""
+
+_JAVA_ASSIGNORS: Final = "org.apache.kafka.clients.consumer."
+_JAVA_ASSIGNOR_NAMES: Final[Mapping[str, str]] = {
+    "RangeAssignor": "range",
+    "CooperativeStickyAssignor": "cooperative-sticky",
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,8 +76,8 @@ class Option(Generic[T]):
         try:
             return self.read(text if self.secret else text.strip())
         except ValueError as problem:
-            shown = "not valid" if self.secret else repr(text)
-            why = f" ({problem})" if str(problem) else ""
+            shown = "not valid" if self.secret else shortened(repr(text))
+            why = f" ({shortened(str(problem))})" if str(problem) else ""
             raise OptionError(f"Option {self.name} is {shown}: it needs {self.range}{why}.") from None
 
 
@@ -158,11 +171,37 @@ def _is_kafka_name(text: str) -> bool:
 
 
 def assignor_names(text: str) -> tuple[str, ...]:
-    """Names of assignors that we have, between commas, the preferred one first."""
-    for name in names_in(text):
+    """Names of assignors that we have, or of Java's classes of them, between commas, the preferred one first."""
+    return tuple(dict.fromkeys(map(_assignor_name, names_in(text))))
+
+
+def _assignor_name(name: str) -> str:
+    of_java = without_shading(name).removeprefix(_JAVA_ASSIGNORS)
+    if of_java == without_shading(name):
         if name not in ASSIGNORS:
             raise ValueError(nearest(name, ASSIGNORS) or f"{name!r} is unknown")
-    return names_in(text)
+        return name
+    if of_java not in _JAVA_ASSIGNOR_NAMES:
+        raise ValueError(f"{of_java} is not among them")
+    return _JAVA_ASSIGNOR_NAMES[of_java]
+
+
+def without_shading(class_name: str) -> str:
+    """A class of Kafka's under its own name: distributions of Spark move Kafka's client into a package of theirs."""
+    return class_name.removeprefix("kafkashaded.")
+
+
+def shortened(text: str) -> str:
+    """As much of `text` as an error should repeat."""
+    if len(text) <= _TOLD_CHARACTERS_MAX:
+        return text
+    return f"{text[:_TOLD_CHARACTERS_MAX]}... ({len(text)} characters)"
+
+
+def listed(names: Sequence[object]) -> str:
+    """`names` between commas, as many as an error should repeat."""
+    told = ", ".join(shortened(str(name)) for name in names[:_NAMES_TOLD_MAX])
+    return told if len(names) <= _NAMES_TOLD_MAX else f"{told} and {len(names) - _NAMES_TOLD_MAX} more"
 
 
 def nearest(name: str, known: Iterable[str]) -> str:

@@ -19,8 +19,8 @@ from confluent_kafka import Consumer, KafkaException
 from pyspark_kgroup import option_rows as rows
 from pyspark_kgroup.option_refusals import REFUSED, refuse
 from pyspark_kgroup.option_rows import OPTIONS
-from pyspark_kgroup.option_values import PREFIX_CHARACTERS_MAX
-from pyspark_kgroup.security_options import parse_security
+from pyspark_kgroup.option_values import PREFIX_CHARACTERS_MAX, listed, shortened
+from pyspark_kgroup.security_options import check_mechanism, parse_security
 from pyspark_kgroup.starting_offsets import EARLIEST, LATEST, StartingOffsets
 from spark_kgroup.errors import OptionError
 from spark_kgroup.limits import HEARTBEAT_INTERVAL_MS
@@ -37,8 +37,12 @@ _SENSITIVE: Final = (
 class PassedOn(dict[str, str]):
     """librdkafka's properties by name; its text shows no secrets."""
 
+    def shown(self) -> dict[str, str]:
+        """What may be shown."""
+        return {name: "***" if is_secret(name) else value for name, value in self.items()}
+
     def __repr__(self) -> str:
-        return repr({name: "***" if is_secret(name) else value for name, value in self.items()})
+        return repr(self.shown())
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -115,6 +119,19 @@ _LIBRDKAFKA_NAMES: Final = (
 )
 """What is passed on most often, to suggest a name. Which names there are, librdkafka itself knows."""
 
+_OURS: Final = tuple(option.name for option in OPTIONS)
+
+_PROPERTY: Final = re.compile(r"([`\"])([a-z_]+\.[a-z_.]+)\1")
+"""How librdkafka's errors write the name of a property."""
+
+_RELATION: Final = re.compile(
+    r"`kafka\.(?P<greater>[a-z.]+)` must be >= `kafka\.(?P<less>[a-z.]+)`(?: \+ (?P<more>\d+))?"
+)
+"""rd_kafka_conf_finalize (rdkafka_conf.c)."""
+
+_RELATED_DEFAULTS: Final = {"message.max.bytes": "1000000", "fetch.max.bytes": "52428800"}
+"""librdkafka's CONFIGURATION.md."""
+
 # ---------------------------------------------------------------------------------------------- parsing
 
 
@@ -128,6 +145,7 @@ def parse(options: Mapping[str, str]) -> SourceOptions:
         OptionError: an option is missing, unknown, out of range, refused, or contradicts another.
     """
     given = _in_lower_case(options)
+    check_mechanism(given)
     refuse(given)
     passed_on = _passed_on(given)
     session_timeout_ms = rows.SESSION_TIMEOUT.value(given)
@@ -166,9 +184,25 @@ def parse(options: Mapping[str, str]) -> SourceOptions:
 def _in_lower_case(options: Mapping[str, str]) -> dict[str, str]:
     given: dict[str, str] = {}
     for name, value in options.items():
+        _check_characters(name, value)
         if given.setdefault(name.lower(), value) != value:
-            raise OptionError(f"Option {name} is given twice with different values: names match in any case.")
+            raise OptionError(f"Option {_spelled(name)} is given twice with different values: names match in any case.")
     return given
+
+
+def _check_characters(name: str, value: str) -> None:
+    """Refuse what no C string can hold: librdkafka's binding crashes on the one and cuts the other short."""
+    for text in (name, value):
+        if "\0" in text or any("\ud800" <= letter <= "\udfff" for letter in text):
+            told = _spelled(name) if text is value else ascii(name)
+            raise OptionError(
+                f"Option {told} holds a character that is no text (U+0000, or half of a pair): remove it."
+            )
+
+
+def _spelled(name: str) -> str:
+    """A known name as it is written, whatever the case in which Spark hands it over."""
+    return next((known for known in (*_OURS, *REFUSED) if known.lower() == name.lower()), name)
 
 
 def _passed_on(given: Mapping[str, str]) -> PassedOn:
@@ -177,7 +211,7 @@ def _passed_on(given: Mapping[str, str]) -> PassedOn:
     Raises:
         OptionError: a name is neither ours nor begins with `kafka.`, or would secure the executors only.
     """
-    ours = {name.lower() for name in (*(option.name for option in OPTIONS), *REFUSED, *java_security.NAMES)}
+    ours = {name.lower() for name in (*_OURS, *REFUSED, *java_security.NAMES)}
     rest = {name: value.strip() for name, value in given.items() if name not in ours}
     for name in rest:
         if not name.startswith("kafka.") or name.startswith(("kafka.ssl.", "kafka.sasl.", "kafka.https.")):
@@ -186,12 +220,17 @@ def _passed_on(given: Mapping[str, str]) -> PassedOn:
 
 
 def _refuse_unknown(name: str) -> NoReturn:
-    spelled = [option.name for option in OPTIONS] + [f"kafka.{known}" for known in _LIBRDKAFKA_NAMES.split()]
+    spelled = [*_OURS, *(f"kafka.{known}" for known in _LIBRDKAFKA_NAMES.split())]
     # Compared without the prefix: people forget it, and it would make every name look alike.
     bare = {known.removeprefix("kafka.").lower(): known for known in spelled}
-    near = get_close_matches(name.removeprefix("kafka."), bare, n=1)
-    hint = f"did you mean {bare[near[0]]}?" if near else f"there are {', '.join(option.name for option in OPTIONS)}."
-    raise OptionError(f"Option {name} is unknown: {hint}")
+    near = get_close_matches(shortened(name.removeprefix("kafka.")), bare, n=1)
+    if near:
+        hint = f"did you mean {bare[near[0]]}?"
+    elif name.startswith("kafka."):
+        hint = "librdkafka, which reads here, has no property of that name (they are listed in its CONFIGURATION.md)."
+    else:
+        hint = f"there are {', '.join(n for n in _OURS if not n.startswith('kafka.'))}, and Kafka's, as kafka.NAME."
+    raise OptionError(f"Option {shortened(name)} is unknown: {hint}")
 
 
 def _prefix_of(group_id: str) -> str:
@@ -204,7 +243,7 @@ def _starting_offsets_for(topics: tuple[str, ...], given: Mapping[str, str]) -> 
     strangers = sorted({tp.topic for tp in offsets.by_partition} - set(topics))
     if strangers:
         raise OptionError(
-            f"Option startingOffsets names topics that `subscribe` does not: {', '.join(strangers)}. Add them there, "
+            f"Option startingOffsets names topics that `subscribe` does not: {listed(strangers)}. Add them there, "
             "or leave them out here."
         )
     if not offsets.committed:
@@ -238,12 +277,26 @@ def _check_with_librdkafka(options: SourceOptions) -> None:
         return
     except KafkaException as problem:
         told = str(problem.args[0].str()).strip()
+    except (TypeError, ValueError, AttributeError) as problem:  # its binding wanted an object of a program
+        told = str(problem)
     for name, value in options.passed_on.items():
         if value and is_secret(name):
             told = told.replace(value, "***")
-        if f'"{name}"' in told and told.startswith("No such"):
+        if f'"{name[:100]}' in told and told.startswith("No such"):  # it cuts its text at 512 characters
             _refuse_unknown(f"kafka.{name}")
-    raise OptionError(f"librdkafka does not accept the options that are passed on to it ({options.passed_on}): {told}.")
+    given = shortened(", ".join(f"kafka.{name}={value}" for name, value in options.passed_on.shown().items()))
+    told = shortened(_PROPERTY.sub(r"\1kafka.\2\1", told))
+    raise OptionError(f"librdkafka does not accept what is passed on to it ({given}): {told}.{_remedy(told, config)}")
+
+
+def _remedy(told: str, config: Mapping[str, str]) -> str:
+    """The value to set, where librdkafka says only how two properties are related."""
+    relation = _RELATION.search(told)
+    if relation is None:
+        return ""
+    greater, less, more = relation["greater"], relation["less"], int(relation["more"] or 0)
+    bound = config.get(less, _RELATED_DEFAULTS.get(less, ""))
+    return f" Set kafka.{greater} to at least {int(bound) + more}, or lower kafka.{less}." if bound.isdecimal() else ""
 
 
 # ------------------------------------------------------------------------------------------ documentation

@@ -56,6 +56,19 @@ _EITHER: Final = ((rows.CA_LOCATION, rows.CA_PEM), _CERTIFICATE, _KEY, (rows.HTT
 """A file, or its text: with both, librdkafka and the driver would each choose for itself."""
 
 
+def check_mechanism(given: Mapping[str, str]) -> None:
+    """Check that `given` (names in lower case) asks for no mechanism that is not spoken here.
+
+    To be called first: the options that belong to such a mechanism would each be refused for another reason.
+
+    Raises:
+        OptionError: it does.
+    """
+    for spelling in (rows.MECHANISM.name, "kafka.sasl.mechanisms"):
+        if spelling in given:
+            rows.MECHANISM.value({rows.MECHANISM.name: given[spelling]})
+
+
 def parse_security(given: Mapping[str, str]) -> dict[str, str]:
     """How to connect, as librdkafka's properties and `CALLBACK`; empty for PLAINTEXT.
 

@@ -14,8 +14,9 @@ from spark_kgroup.wire.security import PROTOCOLS
 
 _PATH: Final = "a path that exists on the driver and on every executor"
 _FOREIGN_MECHANISMS: Final = {
-    "GSSAPI": "Kerberos is not spoken here",
-    "AWS_MSK_IAM": "it exists in Java only; OAUTHBEARER with a tokenCallback does the same",
+    "GSSAPI": "Kerberos is not spoken here; use SCRAM, OAUTHBEARER or mTLS",
+    "AWS_MSK_IAM": "it exists in Java only; use OAUTHBEARER with a `tokenCallback` that calls AWS's "
+    "aws-msk-iam-sasl-signer-python, or SCRAM",
 }
 
 

@@ -76,9 +76,11 @@ def parse_starting_offsets(text: str) -> StartingOffsets:
 
 def _offsets_by_partition(text: str) -> dict[TopicPartition, int]:
     try:
-        topics: Any = json.loads(text, object_pairs_hook=_without_twins)
+        topics: Any = json.loads(text, object_pairs_hook=_without_twins, parse_int=_integer)
     except json.JSONDecodeError as problem:
         raise ValueError(f"not JSON: {problem}") from None
+    except RecursionError:
+        raise ValueError("objects within objects: it needs partitions within topics") from None
     offsets: dict[TopicPartition, int] = {}
     for topic, partitions in topics.items():
         if not isinstance(partitions, dict):
@@ -90,6 +92,12 @@ def _offsets_by_partition(text: str) -> dict[TopicPartition, int]:
                 raise ValueError(f"{topic}-{index} has the offset {json.dumps(offset)}")
             offsets[TopicPartition(topic, int(index))] = offset
     return offsets
+
+
+def _integer(digits: str) -> int:
+    if len(digits) > len(str(-OFFSET_MAX)):
+        raise ValueError(f"an offset of {len(digits)} digits")
+    return int(digits)
 
 
 def _without_twins(pairs: list[tuple[str, Any]]) -> dict[str, Any]:

@@ -1,0 +1,183 @@
+"""Whatever the text of an option, the answer is one bounded OptionError that names it: never another exception."""
+
+import random
+from contextlib import suppress
+
+import pytest
+
+from pyspark_kgroup.option_refusals import REFUSED
+from pyspark_kgroup.option_rows import OPTIONS
+from pyspark_kgroup.options import SourceOptions, parse
+from spark_kgroup.errors import OptionError
+
+REQUIRED = {"kafka.bootstrap.servers": "a:9092", "kafka.group.id": "g", "subscribe": "t"}
+TOLD_CHARACTERS_MAX = 1500
+"""An error is read by a person: a screen's worth."""
+
+
+def refusal(**options: str) -> str:
+    with pytest.raises(OptionError) as problem:
+        parse(REQUIRED | options)
+    assert len(str(problem.value)) < TOLD_CHARACTERS_MAX
+    return str(problem.value)
+
+
+def parsed(**options: str) -> SourceOptions:
+    return parse(REQUIRED | options)
+
+
+# ------------------------------------------------------------------------------ what librdkafka's binding chokes on
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "kafka.error_cb",
+        "kafka.stats_cb",
+        "kafka.oauth_cb",
+        "kafka.throttle_cb",
+        "kafka.rebalance_cb",
+        "kafka.log_cb",
+        "kafka.on_commit",
+        "kafka.logger",
+        "kafka.default.topic.config",
+        "kafka.opaque",
+        "kafka.interceptors",
+    ],
+)
+@pytest.mark.parametrize("text", ["", "1", "{}", "module:function"])
+def test_a_property_that_needs_an_object_of_a_program_is_refused_by_name(name: str, text: str) -> None:
+    assert name in refusal(**{name: text})
+
+
+@pytest.mark.parametrize("odd", ["\ud800", "a\0b", "\udfff1"])
+def test_text_that_cannot_be_handed_to_c_is_refused_before_it_is(odd: str) -> None:
+    for option in OPTIONS:
+        assert f"Option {option.name} " in refusal(**{option.name: odd})
+    assert "Option kafka.client.rack " in refusal(**{"kafka.client.rack": odd})
+    assert "'kafka." in refusal(**{f"kafka.{odd}": "1"})
+
+
+@pytest.mark.parametrize(
+    "text", ['{"t":' * 2000, "[" * 3000, '{"t":{"0":%s}}' % ("9" * 5000), '{"t":{"%s":5}}' % ("9" * 5000), "x" * 10**6]
+)
+def test_starting_offsets_that_are_deep_or_huge_are_refused_in_few_words(text: str) -> None:
+    assert "Option startingOffsets " in refusal(startingOffsets=text)
+
+
+def test_an_option_without_end_is_refused_in_few_words() -> None:
+    assert "unknown" in refusal(**{"x" * 10_000: "1"})
+    assert "unknown" in refusal(**{"kafka." + "x" * 10_000: "1"})
+    assert "kafka.fetch.min.bytes" in refusal(**{"kafka.fetch.min.bytes": "9" * 10_000})
+
+
+def test_any_text_in_any_options_ends_in_options_or_an_option_error() -> None:
+    choose = random.Random(11)
+    names = [row.name for row in OPTIONS] + sorted(REFUSED)
+    names += [
+        "kafka." + other for other in ("debug", "x", "client.rack", "builtin.features", "log.queue", "ssl.engine.id")
+    ]
+    texts = ["", " ", "0", "-1", "9" * 30, "9" * 5000, "1e3", "١٢", "true", "earliest", "latest", "{}", "[]", "null"]
+    texts += ['{"t":1}', '{"t":{"0":1e400}}', '{"t":{"0":NaN}}', '{"t":{"-1":5}}', '{"t":' * 2000, "t,t", ",", "a/b"]
+    texts += ["\0", "\ud800", "é", "h:1", "h", "[::1]:1", "range", "sticky", "%s", "${x}", "\n", "https://[::1", "m:f"]
+    for _ in range(4_000):
+        given = {choose.choice(names): choose.choice(texts) for _ in range(choose.randrange(1, 4))}
+        with suppress(OptionError):
+            parse(REQUIRED | given)
+
+
+# ----------------------------------------------------------------------------------------------- names and hints
+
+
+@pytest.mark.parametrize(
+    ("name", "told"),
+    [
+        ("topics", "`subscribe`"),
+        ("streamName", "`subscribe`"),
+        ("databricks.serviceCredential", "`tokenCallback`"),
+        ("endingOffsets", "availableNow"),
+        ("kafka.metric.reporters", "Java"),
+        ("kafka.exclude.internal.topics", "leave it out"),
+        ("kafka.sasl.kerberos.principal", "SCRAM"),
+    ],
+)
+def test_what_users_bring_from_elsewhere_is_answered_with_what_to_do(name: str, told: str) -> None:
+    refused = refusal(**{name.lower(): "x"})
+    assert f"Option {name} cannot be used with this source" in refused
+    assert told in refused
+
+
+def test_a_kafka_name_like_no_other_is_told_as_no_property_of_librdkafka() -> None:
+    told = refusal(**{"kafka.zzz": "1"})
+    assert told.startswith("Option kafka.zzz is unknown: ")
+    assert "librdkafka" in told
+    assert "CONFIGURATION.md" in told
+
+
+def test_another_name_like_no_other_is_refused_with_the_names_that_do_not_begin_with_kafka() -> None:
+    told = refusal(zzz="1")
+    assert all(option.name in told for option in OPTIONS if not option.name.startswith("kafka."))
+    assert len(told) < 400
+
+
+def test_a_bound_between_two_properties_is_told_with_their_options_and_a_value() -> None:
+    told = refusal(**{"kafka.fetch.max.bytes": "500000"})
+    assert "kafka.fetch.max.bytes" in told
+    assert "`kafka.message.max.bytes`" in told
+    assert "1000000" in told
+    assert parsed(**{"kafka.fetch.max.bytes": "1000000"})
+    told = refusal(**{"kafka.receive.message.max.bytes": "50000"})
+    assert "52429312" in told
+    assert parsed(**{"kafka.receive.message.max.bytes": "52429312"})
+
+
+# ---------------------------------------------------------------------------------------------- Java's class names
+
+
+@pytest.mark.parametrize(
+    "package", ["org.apache.kafka.clients.consumer.", "kafkashaded.org.apache.kafka.clients.consumer."]
+)
+def test_the_class_names_of_javas_assignors_are_understood(package: str) -> None:
+    text = f"{package}CooperativeStickyAssignor,{package}RangeAssignor"
+    assert parsed(**{"kafka.partition.assignment.strategy": text}).assignors == ("cooperative-sticky", "range")
+
+
+@pytest.mark.parametrize("name", ["Sticky", "RoundRobin"])
+def test_an_assignor_of_javas_that_we_lack_is_refused_by_name(name: str) -> None:
+    told = refusal(**{"kafka.partition.assignment.strategy": f"org.apache.kafka.clients.consumer.{name}Assignor"})
+    assert f"{name}Assignor is not among them" in told
+    assert "cooperative-sticky" in told
+
+
+def test_an_assignor_of_somebody_elses_package_is_refused() -> None:
+    assert "unknown" in refusal(**{"kafka.partition.assignment.strategy": "com.example.RangeAssignor"})
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "org.apache.kafka.common.security.oauthbearer.OAuthBearerLoginCallbackHandler",
+        "org.apache.kafka.common.security.oauthbearer.secured.OAuthBearerLoginCallbackHandler",
+        "kafkashaded.org.apache.kafka.common.security.oauthbearer.secured.OAuthBearerLoginCallbackHandler",
+    ],
+)
+def test_the_handler_that_says_what_is_so_anyway_may_be_named_as_any_kafka_spells_it(name: str) -> None:
+    assert parsed(**{"kafka.sasl.login.callback.handler.class": name}).passed_on == {}
+
+
+def test_msk_iam_as_aws_prints_it_is_answered_with_the_way_out_first() -> None:
+    told = refusal(
+        **{
+            "kafka.security.protocol": "SASL_SSL",
+            "kafka.sasl.mechanism": "AWS_MSK_IAM",
+            "kafka.sasl.jaas.config": "software.amazon.msk.auth.iam.IAMLoginModule required;",
+            "kafka.sasl.client.callback.handler.class": "software.amazon.msk.auth.iam.IAMClientCallbackHandler",
+        }
+    )
+    assert "aws-msk-iam-sasl-signer-python" in told
+    assert "tokenCallback" in told
+
+
+def test_kerberos_is_refused_with_what_to_use_instead() -> None:
+    told = refusal(**{"kafka.security.protocol": "SASL_SSL", "kafka.sasl.mechanism": "GSSAPI"})
+    assert "SCRAM, OAUTHBEARER or mTLS" in told
