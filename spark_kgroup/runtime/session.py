@@ -10,9 +10,10 @@ import asyncio
 import logging
 import time
 from collections.abc import Callable, Coroutine, Mapping
+from functools import partial
 from random import Random
 from types import MappingProxyType
-from typing import Any
+from typing import Any, TypeVar
 
 from spark_kgroup.assignors import assignor
 from spark_kgroup.errors import GroupRejected, WireError
@@ -26,6 +27,8 @@ from spark_kgroup.wire.cluster import Cluster
 from spark_kgroup.wire.connection import Connection
 
 log = logging.getLogger(__name__)
+
+_T = TypeVar("_T")
 
 _FIRST = "start"
 """The reason of a session's first connection, which waits for nothing."""
@@ -171,8 +174,9 @@ class Session:
         if connection is None:
             return
         try:
-            response = await connection.call(to_message(request, self.config), timeout_ms=self._timeout_ms(request))
-            event = to_event(request, response)
+            message = await _translated(request, partial(to_message, request, self.config))
+            response = await connection.call(message, timeout_ms=self._timeout_ms(request))
+            event = await _translated(request, partial(to_event, request, response))
         except WireError as error:
             if not error.retriable and connection is self._connection:
                 self._fail(error)
@@ -199,7 +203,7 @@ class Session:
         """Run the assignor on fresh metadata. Gives up silently when the generation is over."""
         wanted = sorted({topic for member in work.members for topic in member.subscription.topics})
         backoff = Backoff(self._rng)
-        while self.machine.state is State.ASSIGNING and self.machine.identity.generation == work.generation:
+        while self._assigns(work):
             try:
                 metadata = await self._cluster.metadata(wanted)
             except WireError as error:
@@ -208,13 +212,15 @@ class Session:
                 log.warning("%s: cannot assign without metadata, trying again: %s", self._name, error)
                 await asyncio.sleep(backoff.next_ms() / 1000)
                 continue
-            self._assign(work, metadata.topics)
-            self.snapshot = {t: metadata.topics[t].partition_count if t in metadata.topics else 0 for t in wanted}
+            # For a large group this takes seconds, in which the other seats of this loop must not fall silent.
+            assignments = await asyncio.to_thread(_assignments, work, metadata.topics)
+            if self._assigns(work):
+                self.snapshot = {t: metadata.topics[t].partition_count if t in metadata.topics else 0 for t in wanted}
+                self.post(fx.AssignmentComputed(generation=work.generation, assignments=assignments))
             return
 
-    def _assign(self, work: fx.ComputeAssignment, topics: Mapping[str, TopicDescription]) -> None:
-        assignment = assignor(work.assignor).assign(work.members, topics)
-        self.post(fx.AssignmentComputed(generation=work.generation, assignments=tuple(sorted(assignment.items()))))
+    def _assigns(self, work: fx.ComputeAssignment) -> bool:
+        return self.machine.state is State.ASSIGNING and self.machine.identity.generation == work.generation
 
     def _fail(self, error: BaseException) -> None:
         if self.failure is not None or self.machine.state is State.CLOSED:
@@ -243,3 +249,17 @@ class Session:
             connection, self._connection = self._connection, None
             if connection is not None:
                 await connection.close()
+
+
+def _assignments(
+    work: fx.ComputeAssignment, topics: Mapping[str, TopicDescription]
+) -> tuple[tuple[str, frozenset[TopicPartition]], ...]:
+    """What every member shall own. Runs in a thread: it takes values and gives values."""
+    return tuple(sorted(assignor(work.assignor).assign(work.members, topics).items()))
+
+
+async def _translated(request: fx.Request, translate: Callable[[], _T]) -> _T:
+    """What `translate` returns. Everybody's subscriptions and assignments may take as long as the assignor."""
+    if isinstance(request, fx.JoinRequest | fx.SyncRequest):
+        return await asyncio.to_thread(translate)
+    return translate()

@@ -1,0 +1,191 @@
+"""A leader assigns beside the event loop: what else runs on the loop goes on, and an outdated result is dropped."""
+
+import asyncio
+import threading
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from random import Random
+from typing import Any
+
+import pytest
+from harness.fake_broker import NO_THROTTLE, FakeBroker, on_a_loop, until
+from kio.schema.errors import ErrorCode as KioErrorCode
+from kio.schema.join_group.v9.response import JoinGroupResponseMember
+from kio.static.primitive import i32
+
+from spark_kgroup.assignors import assignor
+from spark_kgroup.assignors.cooperative_sticky import CooperativeStickyAssignor
+from spark_kgroup.member import effects as fx
+from spark_kgroup.member.classic import MemberConfig, State
+from spark_kgroup.model import Assignment, GroupMember, Subscription, TopicDescription, TopicPartition
+from spark_kgroup.runtime import session as session_module
+from spark_kgroup.runtime.session import Session
+from spark_kgroup.wire import messages
+from spark_kgroup.wire.answers import ClusterMetadata
+from spark_kgroup.wire.connection import Connection
+from spark_kgroup.wire.consumer_protocol import decode_assignment, encode_assignment, encode_subscription
+
+T0 = TopicPartition("t", 0)
+TOPIC = TopicDescription(name="t", topic_id=None, partition_count=1)
+
+
+@dataclass
+class BusyAssignor(CooperativeStickyAssignor):
+    """Takes as long as a test wants."""
+
+    begun: threading.Event = field(default_factory=threading.Event)
+    may_end: threading.Event = field(default_factory=threading.Event)
+    calls: int = 0
+
+    def assign(self, members: Sequence[GroupMember], topics: Mapping[str, TopicDescription]) -> Assignment:
+        self.calls += 1
+        self.begun.set()
+        assert self.may_end.wait(timeout=20)
+        return super().assign(members, topics)
+
+
+@pytest.fixture
+def busy(monkeypatch: pytest.MonkeyPatch) -> BusyAssignor:
+    slow = BusyAssignor()
+    monkeypatch.setattr(session_module, "assignor", lambda _: slow)
+    return slow
+
+
+@dataclass
+class Coordinator:
+    """The coordinator of two groups: the seat of "led" leads it, the one of "quiet" does not."""
+
+    broker: FakeBroker = field(default_factory=FakeBroker)
+    generation: int = 1
+
+    def __post_init__(self) -> None:
+        self.broker.answer = self.answer
+
+    async def open_coordinator(self, _group: str) -> Connection:
+        return await Connection.open(self.broker.address, client_id="test")
+
+    async def metadata(self, _topics: Sequence[str]) -> ClusterMetadata:
+        return ClusterMetadata(brokers={}, topics={"t": TOPIC}, leaders={}, errors={})
+
+    def count(self, kind: type, group: str) -> int:
+        return sum(isinstance(request, kind) and request.group_id == group for request in self.broker.requests)
+
+    def answer(self, request: Any) -> Any:
+        match request:
+            case messages.JoinGroupRequest():
+                led = request.group_id == "led"
+                member = JoinGroupResponseMember(
+                    member_id="m", group_instance_id="s", metadata=encode_subscription(Subscription(topics=("t",)))
+                )
+                return messages.JoinGroupResponse(
+                    throttle_time=NO_THROTTLE,
+                    error_code=KioErrorCode.none,
+                    generation_id=i32(self.generation),
+                    protocol_type="consumer",
+                    protocol_name="cooperative-sticky",
+                    leader="m" if led else "other",
+                    skip_assignment=False,
+                    member_id="m",
+                    members=(member,) if led else (),
+                )
+            case messages.SyncGroupRequest():
+                given = request.assignments[0].assignment if request.assignments else encode_assignment([])
+                return messages.SyncGroupResponse(
+                    throttle_time=NO_THROTTLE,
+                    error_code=KioErrorCode.none,
+                    protocol_type="consumer",
+                    protocol_name="cooperative-sticky",
+                    assignment=given,
+                )
+            case messages.HeartbeatRequest():
+                return messages.HeartbeatResponse(throttle_time=NO_THROTTLE, error_code=KioErrorCode.none)
+        raise AssertionError(f"not expected: {request}")
+
+
+def seat(group: str, coordinator: Coordinator) -> Session:
+    config = MemberConfig(
+        group=group,
+        instance_id="s",
+        topics=("t",),
+        assignors=(assignor("cooperative-sticky"),),
+        heartbeat_interval_ms=10,
+    )
+    return Session(config, coordinator, lambda *_: None, Random(1))  # type: ignore[arg-type]
+
+
+async def ended(*running: asyncio.Task[None]) -> None:
+    for task in running:
+        task.cancel()
+    await asyncio.wait(running)
+
+
+def test_heartbeats_of_other_seats_go_out_while_an_assignor_is_busy(busy: BusyAssignor) -> None:
+    @on_a_loop
+    async def scenario() -> None:
+        coordinator = Coordinator()
+        async with coordinator.broker:
+            leader, quiet = seat("led", coordinator), seat("quiet", coordinator)
+            running = [asyncio.create_task(session.run()) for session in (leader, quiet)]
+            try:
+                await until(busy.begun.is_set)
+                before = coordinator.count(messages.HeartbeatRequest, "quiet")
+                await until(lambda: coordinator.count(messages.HeartbeatRequest, "quiet") >= before + 3)
+                assert leader.machine.state is State.ASSIGNING
+                busy.may_end.set()
+                await until(lambda: leader.machine.held == {T0})
+                assert leader.snapshot == {"t": 1}
+            finally:
+                busy.may_end.set()
+                await ended(*running)
+
+    scenario()
+
+
+def test_what_was_computed_for_an_earlier_generation_is_dropped(busy: BusyAssignor) -> None:
+    """1. The assignor works on generation 1. 2. The seat loses its connection and joins again: generation 2. 3. Both
+    results arrive, that of generation 1 first."""
+
+    @on_a_loop
+    async def scenario() -> None:
+        coordinator = Coordinator()
+        async with coordinator.broker:
+            leader = seat("led", coordinator)
+            running = asyncio.create_task(leader.run())
+            try:
+                await until(busy.begun.is_set)
+                coordinator.generation = 2
+                leader.post(fx.Disconnected(reason="a test"))
+                await until(lambda: busy.calls == 2)
+                busy.may_end.set()
+                await until(lambda: leader.machine.held == {T0})
+                syncs = [r for r in coordinator.broker.requests if isinstance(r, messages.SyncGroupRequest)]
+                assert [sync.generation_id for sync in syncs] == [2]
+                assert decode_assignment(syncs[0].assignments[0].assignment) == {T0}
+            finally:
+                busy.may_end.set()
+                await ended(running)
+
+    scenario()
+
+
+def test_an_assignor_that_fails_ends_its_own_seat_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(_: str) -> None:
+        raise ArithmeticError("a bug")
+
+    monkeypatch.setattr(session_module, "assignor", broken)
+
+    @on_a_loop
+    async def scenario() -> None:
+        coordinator = Coordinator()
+        async with coordinator.broker:
+            leader, quiet = seat("led", coordinator), seat("quiet", coordinator)
+            running = [asyncio.create_task(session.run()) for session in (leader, quiet)]
+            try:
+                await until(lambda: leader.failure is not None)
+                before = coordinator.count(messages.HeartbeatRequest, "quiet")
+                await until(lambda: coordinator.count(messages.HeartbeatRequest, "quiet") > before)
+                assert quiet.failure is None
+            finally:
+                await ended(*running)
+
+    scenario()
