@@ -80,6 +80,14 @@ COMMIT_TIMEOUT_MS: Final = 5_000
 """How long one commit at a boundary is retried before the next batch comes without its partitions (Kafka:
 default.api.timeout.ms, 60 s; here nothing is lost by trying again at the next boundary)."""
 
+COMMIT_PARTITIONS_MAX: Final = 1_000
+"""Partitions in one OffsetCommit. The coordinator appends it as one batch of at most max.message.bytes of
+__consumer_offsets (1 MiB): with the longest names Kafka allows (249 characters each) a partition takes about 700 B."""
+
+REASON_CHARACTERS_MAX: Final = 255
+"""Longest reason in JoinGroup and LeaveGroup. Kafka: JoinGroupRequest.maybeTruncateReason, 255; a broker hangs up on
+one of more than 32,767."""
+
 STARTUP_TIMEOUT_MS: Final = 15_000
 """How long a first contact with the cluster may take before the query fails with a clear error (Kafka's
 default.api.timeout.ms is 60 s; a person waits here)."""

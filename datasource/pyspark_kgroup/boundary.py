@@ -126,8 +126,7 @@ class Boundary:
         deadline_ms = monotonic_ms() + SETTLE_TIMEOUT_MS
         while (self.logs.to_be_frozen or self.logs.frozen) and (unheard := self._unheard(start, view)):
             if monotonic_ms() > deadline_ms:
-                names = ", ".join(sorted(map(str, unheard)))
-                self._put_off(f"Group {self._options.group_id!r} did not acknowledge what was read of {names}.")
+                self._put_off(self._not_acknowledged(unheard))
             view = self._commit_durable(start, self._runtime.wait_until(_changed_from(view), HANDOVER_WAIT_MS))
             self._ledger.drop_lost(view)
 
@@ -138,8 +137,7 @@ class Boundary:
         if not unheard:
             self._unheard_since_ms = None
             return
-        names = ", ".join(sorted(map(str, unheard)))
-        told = f"Group {self._options.group_id!r} did not acknowledge what was read of {names}, which waits for it."
+        told = f"{self._not_acknowledged(unheard)} These partitions wait for it."
         if self._unheard_since_ms is None:
             self._unheard_since_ms = monotonic_ms()
             log.warning("%s Trying again at each trigger.", told)
@@ -148,6 +146,12 @@ class Boundary:
                 f"{told} Tried for {self._options.api_timeout_ms // 1000} s (kafka.default.api.timeout.ms): see the "
                 "log of the group's coordinator."
             )
+
+    def _not_acknowledged(self, unheard: Collection[TopicPartition]) -> str:
+        names = ", ".join(sorted(map(str, unheard)))
+        refusal = self._runtime.commit_refusal()
+        why = f" ({refusal})" if refusal else ""
+        return f"Group {self._options.group_id!r} did not acknowledge what was read of {names}{why}."
 
     def _unheard(self, start: Checkpoint, view: GroupView) -> set[TopicPartition]:
         return {tp for seat in view.seats for tp in self._ledger.uncommitted(seat, start)}

@@ -137,7 +137,11 @@ _MEMBERSHIP_OVER: Final = frozenset({ErrorCode.UNKNOWN_MEMBER_ID, ErrorCode.ILLE
 _REJECTIONS: Final[Mapping[int, str]] = MappingProxyType(
     {
         ErrorCode.INCONSISTENT_GROUP_PROTOCOL: "its members share no assignor with us: set "
-        "`kafka.partition.assignment.strategy` to one that all of them support, or use another group id",
+        "`kafka.partition.assignment.strategy` to one that all of them support. Or it is a group of "
+        "another type (share, streams, connect; `kgroup describe` says which): use another group id",
+        ErrorCode.UNKNOWN_SERVER_ERROR: "its coordinator could not carry this out (UNKNOWN_SERVER_ERROR): in a large "
+        "group its own record exceeds max.message.bytes of the topic __consumer_offsets: raise that, or use fewer "
+        "`members`; else see the broker's log",
         ErrorCode.INVALID_SESSION_TIMEOUT: "the broker does not allow this session timeout: set "
         "`kafka.session.timeout.ms` within the broker's group.min/max.session.timeout.ms",
         ErrorCode.INVALID_GROUP_ID: "the group id is not valid: set `kafka.group.id`",

@@ -15,6 +15,7 @@ from spark_kgroup.assignors import assignor
 from spark_kgroup.errors import BrokerError, GroupUnsettled, UnknownTopic, WireError
 from spark_kgroup.limits import (
     API_TIMEOUT_MS,
+    COMMIT_PARTITIONS_MAX,
     COMMIT_TIMEOUT_MS,
     HEARTBEAT_INTERVAL_MS,
     LEAVE_TIMEOUT_MS,
@@ -61,7 +62,9 @@ class GroupSettings:
         inheritances: instance id -> what an earlier process of that seat may have been reading; of `topics` only.
         spare_seats: False for no more seats than the topics have partitions when the group is started; no limit if one
             of them is missing then.
-        commit_metadata: who commits -> what is written beside its offsets; asked at each commit, on the event loop.
+        commit_metadata: who commits -> what is written beside one partition of each topic; asked at each commit, on the
+            event loop.
+        commit_mark: what is written beside all others.
     """
 
     bootstrap: tuple[Address, ...]
@@ -81,6 +84,7 @@ class GroupSettings:
     inheritances: Mapping[str, Inheritance] = field(default_factory=dict)
     spare_seats: bool = True
     commit_metadata: Callable[[MemberIdentity], str] = _nothing
+    commit_mark: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -145,6 +149,7 @@ class Group:
         self._topics_at_ms = 0
         self._rejoins = 0
         self._leave_error = 0
+        self._refusals: dict[str, str] = {}
 
     # -------------------------------------------------------------------------------------------- lifetime
 
@@ -404,7 +409,8 @@ class Group:
         """Commit `positions` under the identity in `seat`.
 
         Returns:
-            The partitions whose commit the coordinator acknowledged. The others were not, or we cannot know.
+            The partitions whose commit the coordinator acknowledged. The others were not, or we cannot know:
+            `commit_refusal` says why.
 
         Raises:
             BrokerError: this user may not commit for the group or a topic.
@@ -413,28 +419,56 @@ class Group:
         backoff = Backoff(self._rng)
         acknowledged: set[TopicPartition] = set()
         left = dict(positions)
-        metadata = self.settings.commit_metadata(seat.identity)
+        # A broker's offset.metadata.max.bytes may be below the default, and offsets matter more than what is beside.
+        mark = self.settings.commit_mark
+        texts = [(self.settings.commit_metadata(seat.identity), mark), (mark, mark), ("", "")]
         while left:
-            errors = await self._commit_once(seat, left, metadata, timeout_ms=max(1, deadline_ms - monotonic_ms()))
+            errors: dict[TopicPartition, int] = {}
+            tps = sorted(left)
+            for at in range(0, len(tps), COMMIT_PARTITIONS_MAX):
+                part = {tp: left[tp] for tp in tps[at : at + COMMIT_PARTITIONS_MAX]}
+                errors |= await self._commit_part(seat, part, texts[0], deadline_ms)
             acknowledged |= {tp for tp, error in errors.items() if error == ErrorCode.NONE}
-            if ErrorCode.OFFSET_METADATA_TOO_LARGE in errors.values():
-                metadata = ""  # this broker's offset.metadata.max.bytes is below the default, and offsets matter more
+            if ErrorCode.OFFSET_METADATA_TOO_LARGE in errors.values() and len(texts) > 1:
+                texts.pop(0)
             left = {tp: left[tp] for tp, error in errors.items() if error in _COMMIT_AGAIN}
             wait_ms = backoff.next_ms()
             if monotonic_ms() + wait_ms > deadline_ms:
                 break
             if left:
                 await asyncio.sleep(wait_ms / 1000)
+        if acknowledged == positions.keys():
+            self._refusals.pop(seat.instance_id, None)
         return frozenset(acknowledged)
 
-    async def _commit_once(
-        self, seat: SeatView, positions: Mapping[TopicPartition, int], metadata: str, *, timeout_ms: int
+    @property
+    def commit_refusal(self) -> str:
+        """Why the last commit of each seat was not acknowledged; empty if all were."""
+        return ", ".join(sorted(set(self._refusals.values())))
+
+    async def _commit_part(
+        self, seat: SeatView, positions: Mapping[TopicPartition, int], texts: tuple[str, str], deadline_ms: int
     ) -> dict[TopicPartition, int]:
-        request = messages.offset_commit(self.settings.group, seat.identity, positions, metadata)
+        """One commit; in halves if it is refused as a whole in a way that says it may be too large."""
+        errors = await self._commit_once(seat, positions, texts, timeout_ms=max(1, deadline_ms - monotonic_ms()))
+        if len(positions) == 1 or not set(errors.values()) <= _COMMIT_TOO_LARGE:
+            return errors
+        every, middle = list(positions.items()), len(positions) // 2
+        first = await self._commit_part(seat, dict(every[:middle]), texts, deadline_ms)
+        if ErrorCode.NONE not in first.values():
+            return errors  # it was not the size
+        return first | await self._commit_part(seat, dict(every[middle:]), texts, deadline_ms)
+
+    async def _commit_once(
+        self, seat: SeatView, positions: Mapping[TopicPartition, int], texts: tuple[str, str], *, timeout_ms: int
+    ) -> dict[TopicPartition, int]:
+        note, mark = texts
+        request = messages.offset_commit(self.settings.group, seat.identity, positions, note=note, mark=mark)
         try:
             response = await self._cluster.coordinator_call(self.settings.group, request, timeout_ms=timeout_ms)
         except WireError as error:
             log.info("seat %s: commit not acknowledged: %s", seat.instance_id, error)
+            self._refusals[seat.instance_id] = str(error)
             return dict.fromkeys(
                 positions, ErrorCode.NETWORK_EXCEPTION if error.retriable else ErrorCode.INVALID_REQUEST
             )
@@ -447,6 +481,7 @@ class Group:
                 raise BrokerError("OffsetCommit", code)
             if code != ErrorCode.NONE:
                 log.info("seat %s: commit refused with %s", seat.instance_id, ErrorCode.name_of(code))
+                self._refusals[seat.instance_id] = ErrorCode.name_of(code)
         return errors
 
 
@@ -454,6 +489,8 @@ _COMMIT_AGAIN = ErrorCode.retriable_codes() | {ErrorCode.OFFSET_METADATA_TOO_LAR
 _COMMIT_ENDS_MEMBERSHIP = frozenset(
     {ErrorCode.UNKNOWN_MEMBER_ID, ErrorCode.ILLEGAL_GENERATION, ErrorCode.FENCED_INSTANCE_ID}
 )
+_COMMIT_TOO_LARGE = frozenset({ErrorCode.UNKNOWN_SERVER_ERROR, ErrorCode.INVALID_COMMIT_OFFSET_SIZE})
+"""What a coordinator makes of MESSAGE_TOO_LARGE and RECORD_LIST_TOO_LARGE: 4.x the first, older ones the second."""
 _COMMIT_FORBIDDEN = frozenset({ErrorCode.GROUP_AUTHORIZATION_FAILED, ErrorCode.TOPIC_AUTHORIZATION_FAILED})
 
 

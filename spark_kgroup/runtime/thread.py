@@ -146,6 +146,10 @@ class GroupRuntime:
 
         return self._run(all_seats)
 
+    def commit_refusal(self) -> str:
+        """Why the last commit of each seat was not acknowledged; empty if all were."""
+        return self._run(lambda group: _immediate(lambda: group.commit_refusal))
+
     # ---------------------------------------------------------------------------------------------- inside
 
     def _run(self, work: Callable[[Group], Coroutine[Any, Any, T]], timeout_ms: int | None = None) -> T:

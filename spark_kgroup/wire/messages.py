@@ -52,6 +52,7 @@ from kio.schema.sync_group.v5.request import SyncGroupRequestAssignment
 from kio.schema.types import BrokerId, GroupId, TopicName
 from kio.static.primitive import i8, i32, i32Timedelta, i64
 
+from spark_kgroup.limits import REASON_CHARACTERS_MAX
 from spark_kgroup.model import MemberIdentity as Member
 from spark_kgroup.model import TopicPartition
 
@@ -151,7 +152,7 @@ def join_group(
         group_instance_id=who.instance_id,
         protocol_type=CONSUMER,
         protocols=tuple(JoinGroupRequestProtocol(name=name, metadata=raw) for name, raw in protocols),
-        reason=reason,
+        reason=reason[:REASON_CHARACTERS_MAX],
     )
 
 
@@ -181,15 +182,21 @@ def heartbeat(group: str, who: Member) -> HeartbeatRequest:
 def leave_group(group: str, members: Iterable[Member], reason: str) -> LeaveGroupRequest:
     """Give seats back. The broker finds a static member by its instance id; a member id guards it, if there is one."""
     leaving = tuple(
-        MemberIdentity(member_id=who.member_id, group_instance_id=who.instance_id, reason=reason) for who in members
+        MemberIdentity(
+            member_id=who.member_id, group_instance_id=who.instance_id, reason=reason[:REASON_CHARACTERS_MAX]
+        )
+        for who in members
     )
     return LeaveGroupRequest(group_id=GroupId(group), members=leaving)
 
 
 def offset_commit(
-    group: str, who: Member, positions: Mapping[TopicPartition, int], metadata: str = ""
+    group: str, who: Member, positions: Mapping[TopicPartition, int], *, note: str = "", mark: str = ""
 ) -> OffsetCommitRequest:
-    """Commit `positions` as the member `who`, with `metadata` beside each (offset.metadata.max.bytes: 4096)."""
+    """Commit `positions` as the member `who`, `note` beside one partition of each topic and `mark` beside the others.
+
+    The coordinator keeps each text beside its offset (offset.metadata.max.bytes: 4096), all of them in one batch.
+    """
     return OffsetCommitRequest(
         group_id=GroupId(group),
         generation_id_or_member_epoch=i32(who.generation),
@@ -202,7 +209,7 @@ def offset_commit(
                     OffsetCommitRequestPartition(
                         partition_index=i32(tp.partition),
                         committed_offset=i64(positions[tp]),
-                        committed_metadata=metadata,
+                        committed_metadata=note if tp == partitions[0] else mark,
                     )
                     for tp in partitions
                 ),

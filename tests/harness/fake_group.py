@@ -428,6 +428,9 @@ class FakeGroup:
                 acknowledged |= offsets.keys()
         return frozenset(acknowledged)
 
+    def commit_refusal(self) -> str:
+        return "COORDINATOR_NOT_AVAILABLE"
+
     def _check_commit(self, seat: Seat, offsets: Mapping[TopicPartition, int]) -> None:
         for tp, position in offsets.items():
             owner = self.assigned.get(tp)

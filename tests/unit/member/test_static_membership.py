@@ -137,22 +137,24 @@ def test_a_seat_that_was_given_away_is_taken_anew_only_when_the_coordinator_says
 
 
 @pytest.mark.parametrize(
-    "error",
+    ("error", "told"),
     [
-        ErrorCode.INCONSISTENT_GROUP_PROTOCOL,
-        ErrorCode.INVALID_SESSION_TIMEOUT,
-        ErrorCode.INVALID_GROUP_ID,
-        ErrorCode.GROUP_AUTHORIZATION_FAILED,
-        ErrorCode.GROUP_MAX_SIZE_REACHED,
-        ErrorCode.UNSUPPORTED_VERSION,
-        12_345,
+        (ErrorCode.INCONSISTENT_GROUP_PROTOCOL, "share, streams, connect"),
+        (ErrorCode.INVALID_SESSION_TIMEOUT, "kafka.session.timeout.ms"),
+        (ErrorCode.INVALID_GROUP_ID, "kafka.group.id"),
+        (ErrorCode.GROUP_AUTHORIZATION_FAILED, "grant READ"),
+        (ErrorCode.GROUP_MAX_SIZE_REACHED, "members"),
+        (ErrorCode.UNKNOWN_SERVER_ERROR, "max.message.bytes of the topic __consumer_offsets"),
+        (ErrorCode.UNSUPPORTED_VERSION, "UNSUPPORTED_VERSION"),
+        (12_345, "ERROR_12345"),
     ],
 )
-def test_a_refusal_that_retrying_cannot_mend_ends_the_member_and_says_why(error: int):
+def test_a_refusal_that_retrying_cannot_mend_ends_the_member_and_says_why(error: int, told: str):
     driver = Driver().into(State.JOINING)
     failed = only(driver.answer_join(error=error), fx.Failed)
     assert isinstance(failed.error, GroupRejected)
     assert "'g'" in str(failed.error)
+    assert told in str(failed.error)
     assert driver.state is State.CLOSED
 
 

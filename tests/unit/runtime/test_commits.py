@@ -1,0 +1,133 @@
+"""What a seat's commit looks like on the wire: how large, what stands beside its offsets, what is done on a refusal."""
+
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import pytest
+from harness.fake_cluster import WHO, World, in_a_world
+from kio.schema.errors import ErrorCode as KioErrorCode
+
+from spark_kgroup.errors import BrokerError
+from spark_kgroup.limits import COMMIT_PARTITIONS_MAX
+from spark_kgroup.model import ErrorCode, TopicPartition
+from spark_kgroup.runtime.group import Group, GroupSettings, SeatView
+from spark_kgroup.wire import messages
+
+pytestmark = pytest.mark.filterwarnings("error::ResourceWarning")
+
+SEAT = SeatView(instance_id="seat-0", identity=WHO, tenures={}, to_give_up=frozenset(), settled=True, leader=False)
+LARGE = [TopicPartition("a", index) for index in range(COMMIT_PARTITIONS_MAX)]
+
+Scenario = Callable[[World, Group], Awaitable[None]]
+
+
+def with_a_group(scenario: Scenario) -> Callable[[], None]:
+    """A group whose seats write a long note and a short mark."""
+
+    @in_a_world()
+    async def run(world: World) -> None:
+        settings = GroupSettings(
+            bootstrap=(world.brokers[0].address,),
+            group="g",
+            topics=("a",),
+            instance_ids=("seat-0",),
+            commit_metadata=lambda who: f"{who.instance_id} serves this",
+            commit_mark="mark",
+        )
+        group = Group(settings)
+        try:
+            await scenario(world, group)
+        finally:
+            await group.close()
+
+    run.__name__, run.__doc__ = scenario.__name__, scenario.__doc__
+    return run
+
+
+def commits(world: World) -> list[dict[TopicPartition, str]]:
+    """What was written beside each partition, for each request."""
+    return [
+        {TopicPartition(t.name, p.partition_index): p.committed_metadata for t in r.topics for p in t.partitions}
+        for r in world.brokers[0].requests
+        if isinstance(r, messages.OffsetCommitRequest)
+    ]
+
+
+def refuse(world: World, code: int, when: Callable[[dict[TopicPartition, str]], bool]) -> None:
+    """Answer `code` to each commit that `when` picks, by what it has beside its partitions."""
+    answer = world.on_OffsetCommit
+
+    def refusing(node: int, request: Any, error: KioErrorCode) -> Any:
+        beside = {
+            TopicPartition(t.name, p.partition_index): p.committed_metadata
+            for t in request.topics
+            for p in t.partitions
+        }
+        return answer(node, request, KioErrorCode(code) if when(beside) else error)
+
+    world.on_OffsetCommit = refusing
+
+
+@with_a_group
+async def test_the_note_stands_beside_one_partition_of_each_topic_and_the_mark_beside_the_others(
+    world: World, group: Group
+) -> None:
+    partitions = [TopicPartition(topic, index) for topic in ("a", "b") for index in (3, 5, 8)]
+    assert await group.commit(SEAT, dict.fromkeys(partitions, 7)) == set(partitions)
+    (beside,) = commits(world)
+    noted = {tp for tp, text in beside.items() if text == "seat-0 serves this"}
+    assert noted == {TopicPartition("a", 3), TopicPartition("b", 3)}
+    assert {text for tp, text in beside.items() if tp not in noted} == {"mark"}
+
+
+@with_a_group
+async def test_a_large_commit_is_cut_to_what_a_broker_takes(world: World, group: Group) -> None:
+    positions = {TopicPartition("a", index): index for index in range(4 * COMMIT_PARTITIONS_MAX + 1)}
+    assert await group.commit(SEAT, positions) == positions.keys()
+    assert [len(beside) for beside in commits(world)] == [COMMIT_PARTITIONS_MAX] * 4 + [1]
+    assert world.committed == positions
+
+
+@pytest.mark.parametrize("code", [ErrorCode.UNKNOWN_SERVER_ERROR, ErrorCode.INVALID_COMMIT_OFFSET_SIZE])
+def test_a_commit_that_is_too_large_for_the_coordinator_is_halved_until_it_fits(code: ErrorCode) -> None:
+    @with_a_group
+    async def scenario(world: World, group: Group) -> None:
+        refuse(world, code, lambda beside: len(beside) > 130)
+        assert await group.commit(SEAT, dict.fromkeys(LARGE, 7)) == set(LARGE)
+        assert sorted(map(len, commits(world))) == [125] * 8 + [250] * 4 + [500] * 2 + [1000]
+        assert world.committed == dict.fromkeys(LARGE, 7)
+        assert group.commit_refusal == ""
+
+    scenario()
+
+
+@with_a_group
+async def test_a_coordinator_that_takes_nothing_is_not_asked_for_each_partition(world: World, group: Group) -> None:
+    refuse(world, ErrorCode.UNKNOWN_SERVER_ERROR, lambda _: True)
+    assert await group.commit(SEAT, dict.fromkeys(LARGE, 7)) == frozenset()
+    assert [len(beside) for beside in commits(world)] == [1000, 500, 250, 125, 62, 31, 15, 7, 3, 1]
+    assert group.commit_refusal == "UNKNOWN_SERVER_ERROR"
+
+
+@with_a_group
+async def test_a_note_that_is_too_long_gives_way_to_the_mark_and_then_to_nothing(world: World, group: Group) -> None:
+    positions = {TopicPartition("a", 0): 7, TopicPartition("a", 1): 8}
+    for most, written in [(4, "mark"), (3, "")]:
+        refuse(
+            world,
+            ErrorCode.OFFSET_METADATA_TOO_LARGE,
+            lambda beside, most=most: max(map(len, beside.values())) > most,
+        )
+        assert await group.commit(SEAT, positions) == positions.keys()
+        assert set(commits(world)[-1].values()) == {written}
+
+
+@with_a_group
+async def test_why_the_last_commit_was_refused_is_known_until_one_is_taken(world: World, group: Group) -> None:
+    world.first["OffsetCommit"] = [ErrorCode.INVALID_GROUP_ID, ErrorCode.GROUP_AUTHORIZATION_FAILED]
+    assert await group.commit(SEAT, {LARGE[0]: 7}) == frozenset()
+    assert group.commit_refusal == "INVALID_GROUP_ID"
+    with pytest.raises(BrokerError, match="GROUP_AUTHORIZATION_FAILED"):
+        await group.commit(SEAT, {LARGE[0]: 7})
+    assert await group.commit(SEAT, {LARGE[0]: 7}) == {LARGE[0]}
+    assert group.commit_refusal == ""
