@@ -34,6 +34,13 @@ JOIN_TIMEOUT_SLACK_MS: Final = 5_000
 CONNECT_TIMEOUT_MS: Final = 10_000
 """Kafka: socket.connection.setup.timeout.ms, 10 s."""
 
+NEXT_ADDRESS_AFTER_MS: Final = 250
+"""How long one address of a name may keep silent before the next one is tried as well (RFC 8305, section 8)."""
+
+LOOK_UPS_MAX: Final = 256
+"""Names that one process asks the system's resolver for at one time, a thread each (ours): a thread that a silent DNS
+server holds up ends when the resolver gives up (glibc: 5 s for each server and try)."""
+
 TOKEN_TIMEOUT_MS: Final = 10_000
 """How long one call for an OAUTHBEARER token may take (librdkafka: 20 s; here a seat's heartbeats wait behind it)."""
 

@@ -38,6 +38,7 @@ from spark_kgroup.limits import (
     CHANNEL_HANDSHAKE_MS,
     CHANNEL_SEND_MS,
 )
+from spark_kgroup.wire import names
 
 Message = dict[str, Any]
 """One JSON object."""
@@ -272,7 +273,7 @@ def _connected(address: tuple[str, int] | Path, timeout_s: float) -> socket.sock
     if not isinstance(address, Path):
         host, port = address
         bare = host.removeprefix("[").removesuffix("]")  # Spark writes IPv6 addresses in brackets
-        sock = socket.create_connection((bare, port), min(timeout_s, CHANNEL_CONNECT_MS / 1000))
+        sock = names.connect(bare, port, min(timeout_s, CHANNEL_CONNECT_MS / 1000))
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)  # a question waits for its answer
         return sock
     sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)

@@ -14,6 +14,8 @@ import re
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
+from functools import partial
+from ipaddress import ip_address
 from random import Random
 from typing import Any, Final, TypeVar
 from uuid import UUID
@@ -48,6 +50,7 @@ from spark_kgroup.wire.answers import (
 from spark_kgroup.wire.backoff import Backoff
 from spark_kgroup.wire.connection import Address, Connection
 from spark_kgroup.wire.messages import Request, Response
+from spark_kgroup.wire.race import first_success
 from spark_kgroup.wire.security import Plaintext, Security
 
 __all__ = ["Cluster", "ClusterMetadata", "CommittedOffset", "ListedOffset", "parse_bootstrap"]
@@ -74,7 +77,7 @@ def parse_bootstrap(text: str) -> tuple[Address, ...]:
     addresses = []
     for entry in filter(None, (part.strip() for part in text.split(","))):
         match = _BOOTSTRAP.fullmatch(entry)
-        if match is None or not 0 < int(match[3]) < 65536:
+        if match is None or not 0 < int(match[3]) < 65536 or not _is_a_host(match):
             raise OptionError(
                 f"kafka.bootstrap.servers: {entry!r} is not HOST:PORT. Give one or more brokers, "
                 "like 'broker-1:9092,broker-2:9092' (IPv6: '[::1]:9092')."
@@ -83,6 +86,18 @@ def parse_bootstrap(text: str) -> tuple[Address, ...]:
     if not addresses:
         raise OptionError("kafka.bootstrap.servers is empty. Give one or more brokers, like 'broker-1:9092'.")
     return tuple(addresses)
+
+
+def _is_a_host(entry: re.Match[str]) -> bool:
+    """Whether it can be resolved at all: no empty label, none beyond 63 characters (RFC 1035); a whole IPv6 address."""
+    try:
+        if entry[1]:
+            ip_address(entry[1])
+        else:
+            entry[2].encode("idna")
+    except ValueError:
+        return False
+    return True
 
 
 class Cluster:
@@ -357,38 +372,15 @@ class Cluster:
         connected = (address for address, connection in self._pool.items() if not connection.closed)
         refused: dict[Address, WireError] = {}
         addresses = dict.fromkeys([*connected, *self._brokers.values(), *self._bootstrap])
-        if (answer := await self._first_answer(addresses, request, refused)) is not None:
+        attempts = [(address, partial(self._at, address, request)) for address in addresses]
+        answer = await first_success(attempts, patience_ms=NEXT_BROKER_AFTER_MS, failure=WireError, failures=refused)
+        if answer is not None:
             return answer
         errors = list(refused.values())
         if not any(e.retriable for e in errors) or all(isinstance(e, AuthenticationFailed) for e in errors):
             raise errors[0]
         told = "; ".join(str(e) if str(a) in str(e) else f"{a}: {e}" for a, e in refused.items())
         raise ConnectionFailed(f"No broker could be reached. {_CHECK_BOOTSTRAP} Tried: {told}")
-
-    async def _first_answer(
-        self, addresses: Iterable[Address], request: Request, refused: dict[Address, WireError]
-    ) -> Response | None:
-        """The first answer, None if all are in `refused`. Silent hosts hold up the next one for a moment only."""
-        left = list(addresses)
-        asked: dict[asyncio.Task[Response], Address] = {}
-        try:
-            while left or asked:
-                if left:
-                    address = left.pop(0)
-                    asked[asyncio.create_task(self._at(address, request), name=f"ask {address}")] = address
-                patience_s = NEXT_BROKER_AFTER_MS / 1000 if left else None
-                done, _ = await asyncio.wait(asked, timeout=patience_s, return_when=asyncio.FIRST_COMPLETED)
-                for task in done:
-                    answered = asked.pop(task)
-                    try:
-                        return task.result()
-                    except WireError as error:
-                        refused[answered] = error
-            return None
-        finally:
-            for task in asked:
-                task.cancel()
-            await asyncio.gather(*asked, return_exceptions=True)
 
     async def _at(self, address: Address, request: Request) -> Response:
         connection = self._pool.get(address)

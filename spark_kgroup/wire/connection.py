@@ -45,7 +45,7 @@ from spark_kgroup.limits import (
     REQUEST_TIMEOUT_MS,
 )
 from spark_kgroup.model import ErrorCode
-from spark_kgroup.wire import messages
+from spark_kgroup.wire import messages, names
 from spark_kgroup.wire.codec import correlation_id_of, decode_response, encode_request
 from spark_kgroup.wire.messages import Request, Response
 from spark_kgroup.wire.security import Plaintext, Security
@@ -65,6 +65,10 @@ _HINTS: Final = {
 """Why a broker may have closed a connection after so many answers; the first one is to ApiVersions."""
 
 
+_HOST_CHARS_MAX: Final = 253
+"""RFC 1035 allows no longer name."""
+
+
 @dataclass(frozen=True, slots=True, order=True)
 class Address:
     """Where a broker listens."""
@@ -73,8 +77,9 @@ class Address:
     port: int
 
     def __str__(self) -> str:
-        host = f"[{self.host}]" if ":" in self.host else self.host
-        return f"{host}:{self.port}"
+        # Brokers say where others are: what they say reaches logs and terminals.
+        host = self.host if self.host.isprintable() and len(self.host) <= _HOST_CHARS_MAX else ascii(self.host[:80])
+        return f"[{host}]:{self.port}" if ":" in self.host else f"{host}:{self.port}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -324,15 +329,17 @@ class Connection:
 async def _connected(
     address: Address, context: ssl.SSLContext | None, timeout_ms: int
 ) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
-    """A TCP connection, with TLS if there is a `context`."""
-    what = "accept a connection" if context is None else "finish a TLS handshake"
+    """A TCP connection to one of the host's addresses, with TLS if there is a `context`."""
+    late = "could not be resolved by this machine's DNS"
     try:
         async with asyncio.timeout(timeout_ms / 1000):
-            streams = await asyncio.open_connection(address.host, address.port, ssl=context)
-            _keep_alive(streams[1].get_extra_info("socket"))
-            return streams
+            addresses = await names.addresses_of(address.host, address.port)
+            late = "did not accept a connection"
+            tcp = await names.connected(addresses)
+            late = "did not finish a TLS handshake"
+            return await _streams(tcp, context, address.host)
     except TimeoutError:
-        raise ConnectionFailed(f"{address} did not {what} within {timeout_ms} ms.") from None
+        raise ConnectionFailed(f"{address} {late} within {timeout_ms} ms.") from None
     except ssl.SSLError as error:
         raise tls_failure(address, error) from None
     except OSError as error:
@@ -340,6 +347,17 @@ async def _connected(
             hint = "does this listener speak TLS (kafka.security.protocol)?"
             raise ConnectionFailed(f"{address} closed the connection in the TLS handshake: {hint}") from error
         raise ConnectionFailed(f"{address}: {error.strerror or error}.") from error
+
+
+async def _streams(
+    tcp: socket.socket, context: ssl.SSLContext | None, host: str
+) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+    try:
+        _keep_alive(tcp)
+        return await asyncio.open_connection(sock=tcp, ssl=context, server_hostname=host if context else None)
+    except BaseException:
+        tcp.close()
+        raise
 
 
 @cache

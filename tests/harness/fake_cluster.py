@@ -46,6 +46,7 @@ class World:
         ends: partition -> end offset; a partition with none here is answered UNKNOWN_TOPIC_OR_PARTITION.
         first: API name -> answers to give before the true ones: an error code for the whole response, `HUNG_UP`, or
             None for silence on this connection for ever.
+        hosts: node id -> its host, as the cluster says it; the true one if it is not here.
     """
 
     brokers: list[FakeBroker] = field(default_factory=list)
@@ -56,6 +57,7 @@ class World:
     committed: dict[TopicPartition, int] = field(default_factory=dict)
     first: dict[str, list[Any]] = field(default_factory=dict)
     topic_id: UUID = TOPIC_ID
+    hosts: dict[int, str] = field(default_factory=dict)
 
     async def start(self, nodes: int = 1, ranges: Ranges = RANGES) -> None:
         for node in range(nodes):
@@ -89,7 +91,9 @@ class World:
 
     def on_Metadata(self, _: int, request: Any, error: KioErrorCode) -> Any:
         brokers = tuple(
-            MetadataResponseBroker(node_id=BrokerId(n), host=b.address.host, port=i32(b.address.port))
+            MetadataResponseBroker(
+                node_id=BrokerId(n), host=self.hosts.get(n, b.address.host), port=i32(b.address.port)
+            )
             for n, b in enumerate(self.brokers)
         )
         names = (
@@ -141,7 +145,7 @@ class World:
         found = Coordinator(
             key=request.coordinator_keys[0],
             node_id=BrokerId(-1 if error else self.coordinator),
-            host="" if error else address.host,
+            host="" if error else self.hosts.get(self.coordinator, address.host),
             port=i32(-1 if error else address.port),
             error_code=error,
             error_message="why" if error else None,

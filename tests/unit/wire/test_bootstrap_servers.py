@@ -13,6 +13,7 @@ from spark_kgroup.wire.connection import Address
         ("localhost:9092", [Address("localhost", 9092)]),
         ("a-1.example.com:1,b_2:65535", [Address("a-1.example.com", 1), Address("b_2", 65535)]),
         (" a:1 , b:2 ,", [Address("a", 1), Address("b", 2)]),
+        ("fully.qualified.:9092", [Address("fully.qualified.", 9092)]),
         ("10.0.0.1:9092", [Address("10.0.0.1", 9092)]),
         ("[::1]:9092", [Address("::1", 9092)]),
         ("[fe80::1%eth0]:9092".replace("eth0", "2"), [Address("fe80::1%2", 9092)]),
@@ -41,6 +42,11 @@ def test_addresses_are_read(text: str, addresses: list[Address]) -> None:
         "[localhost:9092",
         "two words:9092",
         "a:1;b:2",
+        "a..b:9092",
+        ".:9092",
+        "x" * 64 + ".example.com:9092",
+        "[:::]:9092",
+        "[::1%]:9092",
     ],
 )
 def test_a_malformed_entry_is_named_with_the_option_and_the_fix(entry: str) -> None:

@@ -137,6 +137,32 @@ async def test_silent_bootstrap_hosts_do_not_use_up_the_time_for_the_start(world
         await cluster.close()
 
 
+@pytest.mark.parametrize("host", ["a..b", "x" * 64 + ".example", "nul\0byte", "", "\x1b[2J"], ids=ascii)
+def test_a_broker_whose_host_cannot_be_one_is_out_of_reach_and_the_others_go_on(host: str) -> None:
+    @in_a_world(nodes=2)
+    async def scenario(world: World) -> None:
+        world.hosts[1] = host
+        world.leaders = {A0: 0, A1: 1}
+        cluster = world.cluster()
+        assert "a" in (await cluster.metadata(["a"])).topics
+        assert (await cluster.list_offsets({A0: messages.LATEST}))[A0].offset == 10
+        out_of_reach = (ConnectionFailed, RequestTimedOut)
+        with pytest.raises(out_of_reach) as told:
+            await cluster.list_offsets({A1: messages.LATEST}, timeout_ms=300)
+        assert str(told.value).isprintable()
+        world.coordinator = 1
+        with pytest.raises(out_of_reach):
+            await cluster.open_coordinator("g")
+        with pytest.raises(out_of_reach):
+            await cluster.committed_offsets("g", [A0], timeout_ms=300)
+        world.hosts.clear()
+        assert await cluster.committed_offsets("g", [A0]) == {A0: None}
+        assert (await cluster.list_offsets({A1: messages.LATEST}))[A1].offset == 11
+        await cluster.close()
+
+    scenario()
+
+
 @in_a_world(nodes=2)
 async def test_a_known_broker_that_falls_silent_holds_up_no_look_up(world: World) -> None:
     cluster = world.cluster()

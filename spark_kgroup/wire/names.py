@@ -1,0 +1,145 @@
+"""From a host's name to a TCP connection: every address of the name, side by side, and no wait without a bound.
+
+`getaddrinfo` blocks for as long as the system's resolver likes (glibc: 5 s for each server and try), and a pool of
+threads would let names that hang hold up names that resolve. So each name is looked up in a thread of its own, which
+all who ask for that name meanwhile share.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import socket
+import threading
+from collections.abc import Callable
+from concurrent.futures import Future
+from functools import partial
+from typing import Any, Final, TypeVar
+
+from spark_kgroup.limits import LOOK_UPS_MAX, NEXT_ADDRESS_AFTER_MS
+from spark_kgroup.wire.race import first_success
+
+T = TypeVar("T")
+
+log = logging.getLogger(__name__)
+
+Found = tuple[socket.AddressFamily, tuple[Any, ...]]
+"""One address of a host, as `socket.connect` takes it."""
+
+_lock: Final = threading.Lock()
+_looking_up: Final[dict[tuple[str, int], Future[list[Found]]]] = {}
+
+
+def in_a_thread(work: Callable[[], T], name: str) -> Future[T]:
+    """Run `work` in a daemon thread: one that never returns delays neither its caller nor the process's end.
+
+    Raises:
+        OSError: this machine has no thread left for it.
+    """
+    future: Future[T] = Future()
+    future.set_running_or_notify_cancel()  # a wait that was given up cannot cancel it any more
+
+    def run() -> None:
+        try:
+            future.set_result(work())
+        except Exception as error:  # whatever it is, the one who waits raises it
+            log.debug("%s failed", name, exc_info=True)
+            future.set_exception(error)
+
+    try:
+        threading.Thread(target=run, name=name, daemon=True).start()
+    except RuntimeError as error:
+        raise OSError(str(error)) from None
+    return future
+
+
+async def addresses_of(host: str, port: int) -> list[Found]:
+    """All addresses of a host, the best first (RFC 6724); waits as long as the system's resolver does.
+
+    Raises:
+        OSError: it has none, or what is asked for cannot be a host and port.
+    """
+    try:
+        return _asked(host, port, socket.AI_NUMERICHOST)  # asks nobody
+    except socket.gaierror:
+        return await asyncio.wrap_future(_shared_look_up(host, port))
+
+
+def _shared_look_up(host: str, port: int) -> Future[list[Found]]:
+    key = (host, port)
+    with _lock:
+        if key not in _looking_up:
+            if len(_looking_up) >= LOOK_UPS_MAX:
+                raise OSError(f"{LOOK_UPS_MAX} names are being looked up already: check this machine's DNS")
+            _looking_up[key] = in_a_thread(partial(_forgotten, key), f"look up {host}")
+        return _looking_up[key]
+
+
+def _forgotten(key: tuple[str, int]) -> list[Found]:
+    """The addresses; whoever asks from now on causes a new look-up."""
+    try:
+        return _asked(*key)
+    finally:
+        with _lock:
+            del _looking_up[key]
+
+
+def _asked(host: str, port: int, flags: int = 0) -> list[Found]:
+    try:
+        found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=flags)
+    except (ValueError, OverflowError):  # a name that IDNA cannot encode, one with a NUL; a port out of range
+        raise OSError("this cannot be a host's name and port") from None
+    return [(family, address) for family, _, _, _, address in found]
+
+
+async def connected(addresses: list[Found]) -> socket.socket:
+    """A TCP connection, non-blocking, to the first address that accepts one (RFC 8305).
+
+    Raises:
+        OSError: none does; what the first one said.
+    """
+    failures: dict[int, OSError] = {}
+    attempts = enumerate(partial(_connected_to, *found) for found in addresses)
+    accepted = await first_success(
+        attempts, patience_ms=NEXT_ADDRESS_AFTER_MS, failure=OSError, failures=failures, discard=socket.socket.close
+    )
+    if accepted is None:
+        raise next(iter(failures.values()))
+    return accepted
+
+
+async def _connected_to(family: socket.AddressFamily, address: tuple[Any, ...]) -> socket.socket:
+    sock = socket.socket(family, socket.SOCK_STREAM)
+    try:
+        sock.setblocking(False)
+        await asyncio.get_running_loop().sock_connect(sock, address)
+    except BaseException:
+        sock.close()
+        raise
+    return sock
+
+
+def connect(host: str, port: int, timeout_s: float) -> socket.socket:
+    """A TCP connection for callers without an event loop, found as above; `timeout_s` bounds the look-up too.
+
+    Raises:
+        OSError: there is none; TimeoutError says which step took too long.
+    """
+    loop = asyncio.new_event_loop()
+    try:
+        sock = loop.run_until_complete(_connected_within(host, port, timeout_s))
+    finally:
+        loop.close()
+    sock.settimeout(timeout_s)
+    return sock
+
+
+async def _connected_within(host: str, port: int, timeout_s: float) -> socket.socket:
+    step = f"the name {host!r} was not resolved"
+    try:
+        async with asyncio.timeout(timeout_s):
+            addresses = await addresses_of(host, port)
+            step = "no connection was accepted"
+            return await connected(addresses)
+    except TimeoutError:
+        raise TimeoutError(f"{step} within {timeout_s:g} s") from None
