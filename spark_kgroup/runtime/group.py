@@ -228,6 +228,8 @@ class Group:
                 self._rejoins += 1
             case fx.Left(error=code):
                 self._leave_error = self._leave_error or code
+            case fx.Rejoining(reason=reason):
+                log.info("seat %s joins the next generation: %s", session.config.instance_id, reason)
             case fx.Lost(partitions=partitions, reason=reason):
                 log.warning("seat %s lost %d partitions: %s", session.config.instance_id, len(partitions), reason)
             case _:

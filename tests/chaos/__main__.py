@@ -14,7 +14,7 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
-from chaos.checks import Violation, verdict
+from chaos.checks import Violation, busiest_minute, verdict
 from chaos.evidence import Evidence
 from chaos.schedule import LANES, schedule
 from chaos.world import World
@@ -101,7 +101,11 @@ def _print_verdict(console: Console, evidence: Evidence, found: Mapping[str, Seq
     )
     for application in evidence.applications:
         exposed = sum(span.end - span.first for span in application.exposed(evidence.commits))
-        console.print(f"{application.name}: {len(application.batches)} batches, {exposed:,} offsets exposed by losses")
+        busiest = max((busiest_minute(joins)[1] for joins in application.joins_by_seat().values()), default=0)
+        console.print(
+            f"{application.name}: {len(application.batches)} batches, {exposed:,} offsets exposed by losses; "
+            f"{len(application.joins)} joins, at most {busiest} of a seat in one minute"
+        )
     table = Table("promise", "verdict")
     for name, violations in found.items():
         table.add_row(name, f"[red]{len(violations)} violations" if violations else "[green]kept")

@@ -3,16 +3,22 @@
 Each check stands for one sentence of *What is promised*; `CHECKS` is the list of all.
 """
 
+from bisect import bisect_left
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import pairwise
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from chaos.evidence import ApplicationEvidence, Commit, Evidence, PeerEvidence, Span
 from spark_kgroup.model import TopicPartition
 
 Place = tuple[TopicPartition, int]
 """One record's (partition, offset)."""
+
+
+JOINS_A_MINUTE_MAX: Final = 60
+"""Joins of one seat within a minute: one a second, which is how often heartbeats come in a run (so often a group of
+type consumer asks a member to join that still has something to give up). A storm had 650 a second."""
 
 
 class Violation(NamedTuple):
@@ -171,6 +177,15 @@ def lag_is_zero(evidence: Evidence) -> Iterator[Violation]:
             yield Violation(str(tp), f"committed {last.get(tp)}, log end {end}")
 
 
+def joins_are_bounded(evidence: Evidence) -> Iterator[Violation]:
+    """A seat joins when the group asks it to, and backs off when a join changed nothing."""
+    for application in evidence.applications:
+        for seat, joins in sorted(application.joins_by_seat().items()):
+            begin_s, most = busiest_minute(joins)
+            if most > JOINS_A_MINUTE_MAX:
+                yield Violation(f"{application.name}, {seat}", f"{most} joins in the minute from {begin_s:.0f} on")
+
+
 def queries_live(evidence: Evidence) -> Iterator[Violation]:
     """No query or consumer ends but by a fault that was aimed at it."""
     for reader in evidence.readers:
@@ -195,6 +210,7 @@ CHECKS: Sequence[Callable[[Evidence], Iterator[Violation]]] = (
     duplicates_only_after_a_loss,
     commits_never_fall,
     lag_is_zero,
+    joins_are_bounded,
     queries_live,
     no_process_is_left,
 )
@@ -203,6 +219,14 @@ CHECKS: Sequence[Callable[[Evidence], Iterator[Violation]]] = (
 def verdict(evidence: Evidence) -> dict[str, list[Violation]]:
     """Each promise, by the name of its check, with what broke it."""
     return {check.__name__.replace("_", " "): list(check(evidence)) for check in CHECKS}
+
+
+def busiest_minute(wall_at_s: Sequence[float]) -> tuple[float, int]:
+    """(when the minute with the most of these moments begins, how many there are in it); (0, 0) without any."""
+    moments = sorted(wall_at_s)
+    counted = [(bisect_left(moments, begin_s + 60) - index, begin_s) for index, begin_s in enumerate(moments)]
+    most, begin_s = max(counted, key=lambda found: found[0], default=(0, 0.0))
+    return begin_s, most
 
 
 def spans(places: Iterable[Place]) -> list[Span]:

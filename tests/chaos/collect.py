@@ -13,15 +13,24 @@ from confluent_kafka import TopicPartition as KafkaPartition
 from harness.application import rows
 from harness.kafka import messages
 
-from chaos.evidence import ApplicationEvidence, Batch, Commit, Delivered, Expulsion
+from chaos.evidence import ApplicationEvidence, Batch, Commit, Delivered, Expulsion, Join
 from chaos.queries import Query
 from pyspark_kgroup.checkpoint import EMPTY, Checkpoint
 from spark_kgroup.model import TopicPartition
 
 _OFFSET_COMMIT_KEYS: Final = (0, 1)
 
-_REMOVED: Final = re.compile(r"^(\S+ \S+),(\d+) .*Member (\S+)-[0-9a-f-]{36} in group (\S+) has failed, removing it")
-"""Kafka: GroupMetadataManager, a member's session is over. A member id is its instance id and a UUID."""
+_REMOVED: Final = re.compile(
+    r"^(?P<at>\S+ \S+),(?P<ms>\d+) .*(?:"
+    r"Member (?P<seat>\S+)-[0-9a-f-]{36} in group (?P<group>\S+) has failed, removing it"
+    r"|\[GroupId (?P<group_848>\S+)\] Member (?P<seat_848>\S+)-[0-9a-f-]{36} fenced from the group because)"
+)
+"""Kafka: GroupMetadataManager, a member's session is over, in a group of type classic or consumer. A member id is its
+instance id and a UUID."""
+
+
+_JOINED: Final = re.compile(r"(?P<at>[0-9.]+) seat (?P<seat>\S+) joins the next generation: ")
+"""`spark_kgroup.runtime.group`, behind the time that `harness.stop_points` puts before a line."""
 
 
 def application_evidence(query: Query, expulsions: Sequence[Expulsion]) -> ApplicationEvidence:
@@ -32,7 +41,15 @@ def application_evidence(query: Query, expulsions: Sequence[Expulsion]) -> Appli
         rows=[Delivered(TopicPartition(row.topic, row.partition), row.offset, row.value) for row in rows(query.folder)],
         expulsions=[*expulsions, *query.expulsions()],
         failures=query.failures,
+        joins=list(joins(query.folder / "members.log")),
     )
+
+
+def joins(log: Path) -> Iterator[Join]:
+    """Every time that a seat joined anew while it ran, as its member logged it."""
+    for line in log.read_text(errors="replace").splitlines() if log.exists() else []:
+        if (match := _JOINED.match(line)) is not None:
+            yield Join(match["seat"], float(match["at"]))
 
 
 def planned_batches(checkpoint: Path) -> Iterator[Batch]:
@@ -95,9 +112,10 @@ def expulsions_by_brokers(logs: Sequence[Path], group: str) -> list[Expulsion]:
     found = []
     for log in logs:
         for line in log.read_text(errors="replace").splitlines():
-            if (match := _REMOVED.match(line)) is not None and match[4] == group:
-                wall_at_s = time.mktime(time.strptime(match[1], "%Y-%m-%d %H:%M:%S")) + int(match[2]) / 1000
-                found.append(Expulsion(seat=match[3], wall_from_s=wall_at_s, wall_to_s=wall_at_s))
+            if (match := _REMOVED.match(line)) is not None and group in match.group("group", "group_848"):
+                wall_at_s = time.mktime(time.strptime(match["at"], "%Y-%m-%d %H:%M:%S")) + int(match["ms"]) / 1000
+                seat = match["seat"] or match["seat_848"]
+                found.append(Expulsion(seat=seat, wall_from_s=wall_at_s, wall_to_s=wall_at_s))
     return found
 
 

@@ -1,5 +1,6 @@
 """What a run leaves behind, as plain values. The checks read nothing else."""
 
+from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, NamedTuple
@@ -34,6 +35,13 @@ class Delivered(NamedTuple):
     partition: TopicPartition
     offset: int
     value: bytes
+
+
+class Join(NamedTuple):
+    """A seat joined anew while its process ran."""
+
+    seat: str
+    wall_at_s: float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -86,6 +94,14 @@ class ApplicationEvidence:
     rows: Sequence[Delivered]
     expulsions: Sequence[Expulsion] = ()
     failures: Sequence[str] = ()
+    joins: Sequence[Join] = ()
+
+    def joins_by_seat(self) -> Mapping[str, Sequence[float]]:
+        """Seat -> when it joined (wall clock, in seconds)."""
+        found: dict[str, list[float]] = defaultdict(list)
+        for join in self.joins:
+            found[join.seat].append(join.wall_at_s)
+        return found
 
     def exposed(self, commits: Sequence[Commit]) -> list[Span]:
         """What others may read again: of each period that ended by lost membership, the last range it read.

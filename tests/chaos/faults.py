@@ -1,4 +1,4 @@
-"""Carries the schedule out: four lanes in four threads, each one event after the other."""
+"""Carries the schedule out: six lanes in six threads, each one event after the other."""
 
 import threading
 import time
@@ -6,9 +6,10 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 
+from chaos.java_peer import JavaPeer
 from chaos.peers import Peer
 from chaos.queries import Query
-from chaos.schedule import Event, Fault
+from chaos.schedule import PEER_FAULTS, Event, Fault
 from chaos.strands import Strand
 from spark_kgroup.errors import EnvironmentProblem
 from spark_kgroup.testing import ApacheKafka
@@ -16,6 +17,8 @@ from spark_kgroup.testing.kafka_node import KafkaNode
 
 Say = Callable[[str, str], None]
 """Takes a lane's name and one line."""
+
+AnyPeer = Peer | JavaPeer
 
 _LOOK_EVERY_S = 1.0
 _TURN_TIMEOUT_S = 60.0
@@ -152,21 +155,20 @@ class SecondLane(Lane):
 
 
 class PeerLane(Lane):
-    """A plain consumer comes and goes."""
-
-    name = "peers"
+    """Plain consumers of one kind come and go, one at a time."""
 
     def __init__(
-        self, events: Sequence[Event], say: Say, over: threading.Event, new_peer: Callable[[str], Peer]
+        self, name: str, events: Sequence[Event], say: Say, over: threading.Event, new_peer: Callable[[str], AnyPeer]
     ) -> None:
+        self.name = name
         super().__init__(events, say, over)
-        self.peers: list[Peer] = []
+        self.peers: list[AnyPeer] = []
         self._new_peer = new_peer
-        self._deeds = {Fault.PEER_JOINS: self._join}
+        self._deeds = dict.fromkeys(PEER_FAULTS, self._join)
 
     def _join(self, event: Event) -> None:
         self._say(f"{event.fault.value} for {event.lasts_s} s")
-        peer = self._new_peer(f"peer {len(self.peers) + 1}")
+        peer = self._new_peer(f"{self.name} {len(self.peers) + 1}")
         self.peers.append(peer)
         peer.start()
         if not event.early:

@@ -20,20 +20,26 @@ _COMMIT_EVERY_S: Final = 1.0
 _LAST_COMMIT_S: Final = 20.0
 _SESSION_TIMEOUT_MS: Final = 10_000
 _SETTINGS: Final = {
-    "partition.assignment.strategy": "cooperative-sticky",
     "isolation.level": "read_committed",
     "auto.offset.reset": "earliest",
     "enable.auto.commit": False,
-    "session.timeout.ms": _SESSION_TIMEOUT_MS,
-    "heartbeat.interval.ms": 1000,
     "topic.metadata.refresh.interval.ms": 2000,
 }
+_CLASSIC: Final = {
+    "partition.assignment.strategy": "cooperative-sticky",
+    "session.timeout.ms": _SESSION_TIMEOUT_MS,
+    "heartbeat.interval.ms": 1000,
+}
+_CONSUMER_PROTOCOL: Final = {"group.protocol": "consumer"}
+"""KIP-848: the coordinator converts the group when such a member joins, and back when the last one has left."""
 
 
 class Peer:
     """One consumer in a thread of its own, from `start` to `leave`."""
 
-    def __init__(self, name: str, bootstrap: str, group: str, topics: Sequence[str]) -> None:
+    def __init__(
+        self, name: str, bootstrap: str, group: str, topics: Sequence[str], *, consumer_protocol: bool = False
+    ) -> None:
         self.name = name
         self.rows: list[Delivered] = []
         self._exposed: list[Span] = []
@@ -44,7 +50,8 @@ class Peer:
         """The same partitions: where this ownership is known to the group, or began."""
         self._committed_at = 0.0
         self._leaving = threading.Event()
-        self._consumer = Consumer({**_SETTINGS, "bootstrap.servers": bootstrap, "group.id": group}, logger=QUIET)
+        settings = _SETTINGS | (_CONSUMER_PROTOCOL if consumer_protocol else _CLASSIC)
+        self._consumer = Consumer({**settings, "bootstrap.servers": bootstrap, "group.id": group}, logger=QUIET)
         self._consumer.subscribe(
             list(topics), on_assign=self._assigned, on_revoke=self._revoked, on_lost=self._lost_them
         )
@@ -58,6 +65,10 @@ class Peer:
         self._leaving.set()
         if (failure := self._strand.failure(120)) is not None:
             self._failures.append(failure)
+
+    def abandon(self) -> None:
+        """Nothing is left to end: the thread ends with this process at the latest."""
+        self._leaving.set()
 
     @property
     def evidence(self) -> PeerEvidence:

@@ -1,6 +1,6 @@
 """Which faults come, in which order: decided by the seed alone, before anything runs.
 
-Four lanes run side by side, each one event after the other, so that faults of different kinds meet. Whatever must not
+Six lanes run side by side, each one event after the other, so that faults of different kinds meet. Whatever must not
 happen twice at once (two brokers down, say) is in one lane.
 """
 
@@ -27,11 +27,17 @@ class Fault(Enum):
     KILL_READER = "SIGKILL the stream reader"
     SECOND_JOINS = "the second query joins"
     PEER_JOINS = "a librdkafka consumer joins"
+    CONSUMER_PROTOCOL_PEER_JOINS = "a librdkafka consumer with group.protocol=consumer joins"
+    JAVA_PEER_JOINS = "a Java consumer joins"
     KILL_BROKER = "SIGKILL a broker"
     PAUSE_BROKER = "SIGSTOP a broker"
     ROLL_BROKERS = "restart the brokers one after the other"
     KILL_ALL_BROKERS = "SIGKILL all brokers"
     ADD_PARTITIONS = "add a partition"
+
+
+PEER_FAULTS: Final = frozenset({Fault.PEER_JOINS, Fault.CONSUMER_PROTOCOL_PEER_JOINS, Fault.JAVA_PEER_JOINS})
+"""Somebody else's consumer joins."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -86,6 +92,8 @@ LANES: Final[Mapping[str, tuple[Duration, Odds]]] = {
     ),
     "second": (_between(5, 25), {Fault.SECOND_JOINS: (1, _between(25, 70))}),
     "peers": (_between(2, 20), {Fault.PEER_JOINS: (1, _between(5, 25))}),
+    "848": (_between(5, 25), {Fault.CONSUMER_PROTOCOL_PEER_JOINS: (1, _between(15, 45))}),
+    "java": (_between(5, 25), {Fault.JAVA_PEER_JOINS: (1, _between(15, 45))}),
     "cluster": (
         _between(6, 20),
         {

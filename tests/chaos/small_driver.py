@@ -8,6 +8,7 @@ import json
 import os
 import select
 import sys
+import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -20,6 +21,11 @@ from pyspark_kgroup.stream import KgroupStreamReader
 
 _COLUMNS = ["topic", "partition", "offset", "value"]
 _SCHEMA = pa.schema([("topic", pa.string()), ("partition", pa.int32()), ("offset", pa.int64()), ("value", pa.binary())])
+
+_SLOW_EVERY = 5
+"""One batch in so many takes long, so that the group asks for something in its midst."""
+
+_SLOW_S = 5.0
 
 Offset = Mapping[str, Any]
 
@@ -59,6 +65,8 @@ class MicroBatches:
 
     def _read(self, start: dict[str, Any], end: dict[str, Any]) -> None:
         tickets = self._reader.partitions(start, end)
+        if self._done % _SLOW_EVERY == 0:
+            time.sleep(_SLOW_S)
         batches = [batch.select(_COLUMNS) for ticket in tickets for batch in self._reader.read(ticket)]
         number = self._done + 1
         pq.write_table(pa.Table.from_batches(batches, schema=_SCHEMA), self._sink / f".{number}")

@@ -15,7 +15,8 @@ from harness.waiting import wait_for
 
 from chaos import collect
 from chaos.evidence import ApplicationEvidence, Evidence, Expulsion
-from chaos.faults import ClusterLane, Lane, MainLane, PeerLane, Say, SecondLane
+from chaos.faults import AnyPeer, ClusterLane, Lane, MainLane, PeerLane, Say, SecondLane
+from chaos.java_peer import JavaPeer
 from chaos.peers import Peer
 from chaos.producers import Producing
 from chaos.queries import Query
@@ -79,16 +80,22 @@ class World:
             Producing(name, server, self.partitions, self._seed, transactional=name != "plain")
             for name in ("ada", "bob", "plain")
         ]
-        self._peers = PeerLane(
-            self._events("peers"), self._say, self._over, lambda name: Peer(name, server, GROUP, list(_TOPICS))
-        )
+        topics = list(_TOPICS)
+        self._peers = [
+            self._peer_lane("peers", lambda name: Peer(name, server, GROUP, topics)),
+            self._peer_lane("848", lambda name: Peer(name, server, GROUP, topics, consumer_protocol=True)),
+            self._peer_lane("java", lambda name: JavaPeer(name, server, GROUP, topics, self.folder / name)),
+        ]
         self._cluster = ClusterLane(self._events("cluster"), self._say, self._over, self.kafka, self.partitions)
         self._lanes: list[Lane] = [
             MainLane(self._events("main"), self._say, self._over, self.main),
             SecondLane(self._events("second"), self._say, self._over, self.second),
-            self._peers,
+            *self._peers,
             self._cluster,
         ]
+
+    def _peer_lane(self, name: str, new_peer: Callable[[str], AnyPeer]) -> PeerLane:
+        return PeerLane(name, self._events(name), self._say, self._over, new_peer)
 
     def _query(self, name: str, members: int, session_s: float) -> Query:
         read = _read(self.kafka.bootstrap_servers, members, session_s, name)
@@ -104,6 +111,8 @@ class World:
             producer.stop()
         for lane in self._lanes:
             lane.failure(_LANE_END_TIMEOUT_S)
+        for peer in (peer for lane in self._peers for peer in lane.peers):
+            peer.abandon()
         for query in (self.main, self.second):
             query.abandon()
         self.kafka.stop()
@@ -173,7 +182,7 @@ class World:
             promised=frozenset().union(*(producer.promised for producer in self.producers)),
             forbidden=frozenset().union(*(producer.forbidden for producer in self.producers)),
             applications=self._applications(),
-            peers=[peer.evidence for peer in self._peers.peers],
+            peers=[peer.evidence for lane in self._peers for peer in lane.peers],
             commits=commits,
             processes_left=self._processes_left(),
         )

@@ -1,7 +1,7 @@
 """A Spark application in processes of its own, to be killed, stopped and started again.
 
 Its folder holds all that outlives it: `checkpoint`, `sink`, and beside them `progress.jsonl` (Spark's progress, one
-object per line), `failure.txt` (the query's error) and `driver.log`.
+object per line), `failure.txt` (the query's error), `driver.log` and `members.log` (joins and losses of its seats).
 """
 
 import json
@@ -325,6 +325,7 @@ def stop_environment(folder: Path, stop_at: str | None) -> dict[str, str]:
         "TMPDIR": str(folder / "temporary"),
         "KGROUP_STOP_AT": stop_at or "",
         "KGROUP_STOP_FOLDER": str(folder / "stop"),
+        "KGROUP_MEMBERS_LOG": str(folder / "members.log"),
     }
 
 

@@ -7,6 +7,7 @@ they are imported.
 """
 
 import importlib.machinery
+import logging
 import os
 import sys
 import time
@@ -129,3 +130,16 @@ class _Arming(MetaPathFinder):
 
 if ARMED in POINTS:
     sys.meta_path.insert(0, _Arming())
+
+
+def _keep_log(path: str) -> None:
+    """What this process's members log goes to the file `path` as well: seconds since the epoch, then the line."""
+    handler = logging.FileHandler(path, delay=True)  # most processes have no member, and make no file
+    handler.setFormatter(logging.Formatter("%(created).3f %(message)s"))
+    members = logging.getLogger("spark_kgroup.runtime.group")
+    members.setLevel(logging.INFO)
+    members.addHandler(handler)
+
+
+if (log_file := os.environ.get("KGROUP_MEMBERS_LOG")) is not None:
+    _keep_log(log_file)

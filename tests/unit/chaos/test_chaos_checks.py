@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 from chaos.checks import spans, verdict
-from chaos.evidence import ApplicationEvidence, Batch, Commit, Delivered, Evidence, Expulsion, PeerEvidence, Span
+from chaos.evidence import ApplicationEvidence, Batch, Commit, Delivered, Evidence, Expulsion, Join, PeerEvidence, Span
 
 from pyspark_kgroup.checkpoint import EMPTY, Checkpoint, Owned, Period, Topic
 from spark_kgroup.model import TopicPartition
@@ -270,3 +270,17 @@ def test_a_batch_that_does_not_start_where_the_last_ended_is_caught() -> None:
 
 def test_spans_bridge_a_transactions_marker() -> None:
     assert spans([(TP, 3), (TP, 4), (TP, 6), (TP, 9)]) == [Span(TP, 3, 7), Span(TP, 9, 10)]
+
+
+@pytest.mark.parametrize(
+    ("joins", "kept"),
+    [
+        ([Join("main-0", second) for second in range(300)], True),
+        ([Join(f"main-{seat}", 0.5 * seat) for seat in range(200)], True),
+        ([Join("main-0", 100 + 0.5 * number) for number in range(100)], False),
+    ],
+    ids=["one a second", "each of many seats once", "two a second"],
+)
+def test_a_seat_that_joins_more_than_once_a_second_for_a_minute_is_caught(joins: list[Join], kept: bool) -> None:
+    evidence = run(replace(SOUND.applications[0], joins=joins))
+    assert broken(evidence) == ([] if kept else ["joins are bounded"])

@@ -4,8 +4,9 @@ import json
 import time
 from pathlib import Path
 
-from chaos.collect import expulsions_by_brokers, planned_batches
-from chaos.evidence import Span
+import pytest
+from chaos.collect import expulsions_by_brokers, joins, planned_batches
+from chaos.evidence import Join, Span
 
 from pyspark_kgroup.checkpoint import EMPTY, Checkpoint, Owned, Period, Topic
 from spark_kgroup.model import TopicPartition
@@ -16,6 +17,14 @@ SERVER_LOG = """\
 has failed, removing it from the group. (org.apache.kafka.coordinator.group.GroupMetadataManager)
 2026-11-21 15:35:28,412 INFO [GroupCoordinator id=2] Member main-1-5fa0c6d2-9b41-4f06-8d5c-31f9a7e4b6c1 in group other \
 has failed, removing it from the group. (org.apache.kafka.coordinator.group.GroupMetadataManager)
+"""
+CONSUMER_GROUP_LOG = """\
+2026-11-21 15:35:27,412 INFO [GroupCoordinator id=2 topic=__consumer_offsets partition=3] [GroupId chaos] Member \
+main-0-5fa0c6d2-9b41-4f06-8d5c-31f9a7e4b6c1 fenced from the group because its session expired. \
+(org.apache.kafka.coordinator.group.GroupMetadataManager)
+2026-11-21 15:35:28,412 INFO [GroupCoordinator id=2 topic=__consumer_offsets partition=3] [GroupId chaos] Member \
+8bZKDLbTQoKHsXjFl2pF1g fenced from the group because its session expired. \
+(org.apache.kafka.coordinator.group.GroupMetadataManager)
 """
 
 
@@ -38,10 +47,22 @@ def test_a_checkpoint_tells_what_each_batch_reads(tmp_path: Path) -> None:
     assert (second.start, second.done, second.spans) == (first.end, False, [Span(TP, 8, 20)])
 
 
-def test_a_broker_tells_whom_it_removed_and_when(tmp_path: Path) -> None:
+@pytest.mark.parametrize("told", [SERVER_LOG, CONSUMER_GROUP_LOG], ids=["classic group", "consumer group"])
+def test_a_broker_tells_whom_it_removed_and_when(tmp_path: Path, told: str) -> None:
     log = tmp_path / "server.log"
-    log.write_text(SERVER_LOG)
+    log.write_text(told)
     (expulsion,) = expulsions_by_brokers([log], "chaos")
     assert expulsion.seat == "main-0"
     wall_at_s = time.mktime((2026, 11, 21, 15, 35, 27, 0, 0, -1)) + 0.412
     assert expulsion.wall_from_s == expulsion.wall_to_s == wall_at_s
+
+
+def test_a_members_log_tells_when_each_seat_joined_anew(tmp_path: Path) -> None:
+    log = tmp_path / "members.log"
+    log.write_text(
+        "12.500 seat main-0 joins the next generation: the group rebalances\n"
+        "13.000 seat main-0 lost 2 partitions: Heartbeat: UNKNOWN_MEMBER_ID\n"
+        "14.250 seat main-1 joins the next generation: revoked partitions given up\n"
+    )
+    assert list(joins(log)) == [Join("main-0", 12.5), Join("main-1", 14.25)]
+    assert list(joins(tmp_path / "of a query that never ran")) == []
