@@ -162,9 +162,14 @@ queued.max.messages.kbytes, 64 MiB for one consumer."""
 PREFETCH_BYTES_MIN: Final = 1024 * 1024
 """Less than this would not hold a fetch's answer (Kafka: max.partition.fetch.bytes, 1 MiB)."""
 
-CHANNEL_BYTES_MAX: Final = 4 * 1024 * 1024
-"""Largest message between driver and executors (ours). A seat's share of a batch takes about 100 B for each partition:
-40,000 partitions of one seat; Kafka advises at most 4,000 for each broker."""
+CHANNEL_BYTES_MAX: Final = 32 * 1024 * 1024
+"""Largest message accepted from the registry or a sidecar (ours). A seat's share of a batch takes 100 B to 650 B for
+each partition, by the length of the topic's name (Kafka: at most 249): 40,000 partitions of one seat at the worst;
+Kafka advises at most 4,000 for each broker. Of a larger share nothing is fetched ahead."""
+
+CHANNEL_REQUEST_BYTES_MAX: Final = 4 * 1024 * 1024
+"""Largest message that registry and sidecars accept from their clients (ours): all options of a query, certificates
+included, take some KiB."""
 
 CHANNEL_HANDSHAKE_BYTES_MAX: Final = 512
 """Largest message accepted from a peer that has not shown the key yet; ours take 150 B."""

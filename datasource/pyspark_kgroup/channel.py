@@ -5,13 +5,14 @@ Runs on: both.
 A frame is a 4-byte big-endian length and that many bytes of UTF-8: one JSON object. The server speaks first:
 
     server -> {"nonce": N}
-    client -> {"nonce": M, "mac": HMAC-SHA256(key, "client" | N | M)}
-    server -> {"mac": HMAC-SHA256(key, "server" | N | M)}
+    client -> {"nonce": M, "mac": HMAC-SHA256(key, "spark-kgroup channel 2: client of SERVER" | N | M)}
+    server -> {"mac": HMAC-SHA256(key, "spark-kgroup channel 2: server of SERVER" | N | M)}
 
-Nonces are 32 random bytes, in hexadecimal like the codes. To a peer without the key a server says nothing: it closes.
-What was recorded is worth nothing, since each side chose one of the nonces; the roles keep an answer of one side from
-serving as the other's. Later frames are neither encrypted nor signed: whoever can change packets between two hosts is
-not kept out.
+SERVER is whom the client means: "registry", of which each key has one, or "sidecar FOLDER", where it listens. Nonces
+are 32 random bytes, in hexadecimal like the codes. To a peer without the key a server says nothing: it closes.
+What was recorded is worth nothing, since each side chose one of the nonces; what one client proved to one server is of
+no use to another client or with another server, so nobody can pass it on. Version 1 did not name the server. Later
+frames are neither encrypted nor signed: whoever can change packets between two hosts is not kept out.
 
 `Frames` and `Challenge` know no socket, so that an event loop can use them; `connect`, `accept` and `Channel` block.
 """
@@ -20,6 +21,7 @@ from __future__ import annotations
 
 import hmac
 import json
+import os
 import secrets
 import select
 import socket
@@ -36,6 +38,7 @@ from spark_kgroup.limits import (
     CHANNEL_CONNECT_MS,
     CHANNEL_HANDSHAKE_BYTES_MAX,
     CHANNEL_HANDSHAKE_MS,
+    CHANNEL_REQUEST_BYTES_MAX,
     CHANNEL_SEND_MS,
 )
 from spark_kgroup.wire import names
@@ -46,9 +49,16 @@ Message = dict[str, Any]
 KEY_BYTES: Final = 32
 """As long as HMAC-SHA256's output (RFC 2104, section 3)."""
 
+REGISTRY: Final = "registry"
+"""The registry's name in a handshake; a sidecar's is `Place.server`."""
+
 _LENGTH: Final = struct.Struct(">I")
 _NONCE_BYTES: Final = 32
 _RECEIVE_BYTES: Final = 65_536
+_CREDENTIALS: Final = struct.Struct("3i")
+"""struct ucred of unix(7): pid, uid, gid."""
+
+_REFUSED: Final = "The peer does not hold this query's key, or has another version of spark-kgroup."
 
 
 def new_key() -> bytes:
@@ -60,9 +70,14 @@ def new_key() -> bytes:
 
 
 def frame(message: Message) -> bytes:
-    """`message` as it goes over the wire."""
+    """`message` as it goes over the wire.
+
+    Raises:
+        ChannelEnded: no peer would take one so large.
+    """
     body = json.dumps(message, separators=(",", ":")).encode()
-    assert len(body) <= CHANNEL_BYTES_MAX, f"a message of {len(body)} bytes"
+    if len(body) > CHANNEL_BYTES_MAX:
+        raise ChannelEnded(f"A message of {len(body)} bytes is larger than any peer takes.")
     return _LENGTH.pack(len(body)) + body
 
 
@@ -121,12 +136,17 @@ class Frames:
 class Challenge:
     """The server's half of the handshake: send `message`, then what `answer` returns.
 
+    Args:
+        key: the query's secret.
+        server: who we are.
+
     Attributes:
         message: the server's nonce, used for one handshake and never again.
     """
 
-    def __init__(self, key: bytes) -> None:
+    def __init__(self, key: bytes, server: str) -> None:
         self._key = key
+        self._server = server
         self._nonce = secrets.token_bytes(_NONCE_BYTES)
         self.message: Message = {"nonce": self._nonce.hex()}
 
@@ -137,13 +157,15 @@ class Challenge:
             KeyRefused: `response` does not prove that the client holds it: say nothing, and close.
         """
         nonce = _hex(response, "nonce")
-        if not hmac.compare_digest(_hex(response, "mac"), _mac(self._key, b"client", self._nonce, nonce)):
-            raise KeyRefused("The peer does not hold this query's key.")
-        return {"mac": _mac(self._key, b"server", self._nonce, nonce).hex()}
+        if not hmac.compare_digest(_hex(response, "mac"), _mac(self._key, "client", self._server, self._nonce, nonce)):
+            raise KeyRefused(_REFUSED)
+        return {"mac": _mac(self._key, "server", self._server, self._nonce, nonce).hex()}
 
 
-def _mac(key: bytes, role: bytes, server_nonce: bytes, client_nonce: bytes) -> bytes:
-    return hmac.digest(key, role + server_nonce + client_nonce, "sha256")
+def _mac(key: bytes, role: str, server: str, server_nonce: bytes, client_nonce: bytes) -> bytes:
+    """The nonces have one length each, so no two handshakes have the same text."""
+    text = f"spark-kgroup channel 2: {role} of {server}".encode(errors="surrogateescape")  # a path may hold any bytes
+    return hmac.digest(key, text + server_nonce + client_nonce, "sha256")
 
 
 def _hex(message: Message, name: str) -> bytes:
@@ -227,12 +249,20 @@ class Channel:
         self.socket.close()
 
 
-def connect(address: tuple[str, int] | Path, key: bytes, timeout_s: float = CHANNEL_HANDSHAKE_MS / 1000) -> Channel:
-    """Connect to (host, port), or to a Unix socket, and shake hands.
+def connect(
+    address: tuple[str, int] | Path, key: bytes, server: str = REGISTRY, timeout_s: float = CHANNEL_HANDSHAKE_MS / 1000
+) -> Channel:
+    """Connect to (host, port), or to a Unix socket of this user's, and shake hands.
+
+    Args:
+        address: where to find the server.
+        key: the query's secret.
+        server: who must be there: a proof for it is worth nothing to anybody else.
+        timeout_s: for all of it.
 
     Raises:
         ChannelEnded: nobody listens there, or nobody of ours, or not in time.
-        KeyRefused: whoever listens there does not hold `key`.
+        KeyRefused: whoever listens there does not hold `key`, or is another user and was told nothing.
     """
     deadline_s = time.monotonic() + timeout_s
     try:
@@ -240,21 +270,31 @@ def connect(address: tuple[str, int] | Path, key: bytes, timeout_s: float = CHAN
     except OSError as problem:
         raise ChannelEnded(f"Nobody can be reached there ({problem}).") from None
     with _closed_on_error(channel):
+        if isinstance(address, Path) and not peer_is_us(channel.socket):  # BEFORE anything is proved
+            raise KeyRefused("The peer is another user's process.")
         theirs = _hex(channel._receive(deadline_s), "nonce")
         ours = secrets.token_bytes(_NONCE_BYTES)
         try:
-            channel.send({"nonce": ours.hex(), "mac": _mac(key, b"client", theirs, ours).hex()})
+            channel.send({"nonce": ours.hex(), "mac": _mac(key, "client", server, theirs, ours).hex()})
             answer = channel._receive(deadline_s)
         except ChannelEnded as ended:  # that is how a server refuses
             raise KeyRefused(f"The peer does not answer to this query's key: {ended}") from None
-        if not hmac.compare_digest(_hex(answer, "mac"), _mac(key, b"server", theirs, ours)):
-            raise KeyRefused("The peer does not hold this query's key.")
+        if not hmac.compare_digest(_hex(answer, "mac"), _mac(key, "server", server, theirs, ours)):
+            raise KeyRefused(_REFUSED)
         channel._frames.bytes_max = CHANNEL_BYTES_MAX
     return channel
 
 
-def accept(sock: socket.socket, key: bytes, timeout_s: float = CHANNEL_HANDSHAKE_MS / 1000) -> Channel:
-    """Shake hands with whoever has connected; `sock` is closed if that fails.
+def peer_is_us(sock: socket.socket) -> bool:
+    """Whether the process at the other end of a Unix socket is of this user."""
+    _, uid, _ = _CREDENTIALS.unpack(sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size))
+    return bool(uid == os.geteuid())
+
+
+def accept(
+    sock: socket.socket, key: bytes, server: str = REGISTRY, timeout_s: float = CHANNEL_HANDSHAKE_MS / 1000
+) -> Channel:
+    """Shake hands, as `server`, with whoever has connected; `sock` is closed if that fails.
 
     Raises:
         ChannelEnded: the peer hung up, took too long, or does not speak like one of ours.
@@ -262,10 +302,10 @@ def accept(sock: socket.socket, key: bytes, timeout_s: float = CHANNEL_HANDSHAKE
     """
     channel = Channel(sock)
     with _closed_on_error(channel):
-        challenge = Challenge(key)
+        challenge = Challenge(key, server)
         channel.send(challenge.message, timeout_s)
         channel.send(challenge.answer(channel.receive(timeout_s)), timeout_s)
-        channel._frames.bytes_max = CHANNEL_BYTES_MAX
+        channel._frames.bytes_max = CHANNEL_REQUEST_BYTES_MAX
     return channel
 
 

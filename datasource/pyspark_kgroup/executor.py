@@ -10,33 +10,34 @@ from __future__ import annotations
 
 import errno
 import hashlib
+import hmac
 import json
 import logging
+import math
 import os
 import platform
 import socket
 import stat
-import struct
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, field, replace
 from functools import cache
 from itertools import pairwise
 from pathlib import Path
-from typing import IO, Final, cast
+from typing import IO, Final
 
 import pyarrow as pa
 
 from pyspark_kgroup.arrow import last_offsets
 from pyspark_kgroup.channel import Channel, Message, connect
-from pyspark_kgroup.seat_server import received
+from pyspark_kgroup.seat_server import ranges_in, received
 from pyspark_kgroup.seats import Executor, Mode
 from pyspark_kgroup.spark_worker import spare_delays
-from pyspark_kgroup.worker import Range, SeatRanges, read_range
+from pyspark_kgroup.worker import SeatRanges, read_range
 from spark_kgroup.errors import ChannelEnded, KeyRefused, RegistryUnreachable, SeatRefused
 from spark_kgroup.limits import (
     SEAT_SERVER_SILENCE_MS,
@@ -131,10 +132,8 @@ def read_on(executor: Executor, ticket: TicketReads) -> Iterator[pa.RecordBatch]
             channel.close()
 
 
-def _reads(ticket: TicketReads, seat: str, ranges: Iterable[Iterable[object]]) -> SeatRanges:
-    return replace(
-        ticket.template, seat=seat, ranges=tuple(Range(*cast("tuple[str, int, int, int]", one)) for one in ranges)
-    )
+def _reads(ticket: TicketReads, seat: str, ranges: list[object]) -> SeatRanges:
+    return replace(ticket.template, seat=seat, ranges=ranges_in(ranges))
 
 
 def _served(executor: Executor, ticket: TicketReads, channel: Channel, reads: SeatRanges) -> Iterator[pa.RecordBatch]:
@@ -156,11 +155,11 @@ def _served(executor: Executor, ticket: TicketReads, channel: Channel, reads: Se
 
 def _tell_hung(executor: Executor, ticket: TicketReads, seat: str) -> None:
     """Let the sidecar replace a server that lives and does nothing."""
-    channel = _connected(place_of(executor, ticket.key), ticket.key)
-    if channel is not None:
-        with suppress(ChannelEnded):
+    with suppress(OSError, ChannelEnded):  # whoever finds it hung next says so
+        channel = _connected(place_of(executor, ticket.key), ticket.key)
+        if channel is not None:
             channel.send({"op": "hung", "seat": seat})
-        channel.close()
+            channel.close()
 
 
 def _counted(batches: Iterator[pa.RecordBatch], seat: str, channel: Channel | None) -> Iterator[pa.RecordBatch]:
@@ -256,10 +255,15 @@ _REGISTRY: Final = "no-registry"
 _SIDECAR: Final = "no-sidecar"
 """Marks in an executor's place: what one of its workers could not have, the others do not wait for."""
 
+_failed_at_s: dict[tuple[str, str, bytes], float] = {}
+"""The same in this process, for where no mark can be left: (mark, executor's key, query's key) -> when."""
+
 _told: set[str] = set()
 
 
 def _failed_lately(mark: str, executor: Executor, key: bytes) -> bool:
+    if time.monotonic() - _failed_at_s.get((mark, executor.key, key), -math.inf) < SIDECAR_RETRY_MS / 1000:
+        return True
     try:
         age_s = time.time() - place_of(executor, key).marked_wall_s(mark)
     except OSError:  # nobody has left one, or nobody can
@@ -269,7 +273,11 @@ def _failed_lately(mark: str, executor: Executor, key: bytes) -> bool:
 
 def _try_later(mark: str, executor: Executor, key: bytes) -> None:
     if not _failed_lately(mark, executor, key):  # or nobody would ever try again
-        with suppress(OSError):  # each worker finds out by itself then
+        long_ago_s = time.monotonic() - SIDECAR_RETRY_MS / 1000
+        for of_old in [which for which, at_s in list(_failed_at_s.items()) if at_s < long_ago_s]:
+            _failed_at_s.pop(of_old, None)
+        _failed_at_s[mark, executor.key, key] = time.monotonic()
+        with suppress(OSError):  # each process finds out by itself then
             place_of(executor, key).mark(mark)
 
 
@@ -353,13 +361,19 @@ class Place:
         """Where it listens."""
         return self.folder / "socket"
 
+    @property
+    def server(self) -> str:
+        """The sidecar's name in a handshake: what a worker proves to it is of no use with any other server."""
+        return f"sidecar {self.folder}"
+
     @contextmanager
     def reached(self) -> Iterator[Path]:
         """The socket by a name that is short enough for one, however deep the folder lies.
 
         Raises:
-            OSError: there is no such folder.
+            OSError: there is no such folder, or it is not ours alone.
         """
+        self._check()  # BEFORE anybody connects: whoever made the folder could answer
         if len(os.fsencode(self.socket)) <= _SOCKET_PATH_MAX:
             yield self.socket  # as people find it in the list of sockets
             return
@@ -455,7 +469,8 @@ def place_of(executor: Executor, key: bytes) -> Place:
     Raises:
         OSError: it can be nowhere.
     """
-    digest = hashlib.sha256(key).hexdigest()[:16]
+    # With the key, of the executor: from the folders that are there, nobody can tell how the next one will be called.
+    digest = hmac.digest(key, f"place of {executor.key}".encode(), "sha256").hex()[:16]
     name = f"{place_prefix()}{executor.pid}-{executor.key.rpartition(':')[2]}-{digest}"
     return Place(Path(tempfile.gettempdir()) / name)
 
@@ -465,12 +480,6 @@ def place_prefix() -> str:
     processes = os.stat("/proc/self/ns/pid").st_ino
     host = hashlib.sha256(platform.node().encode()).hexdigest()[:8]  # the folder may be one of several hosts
     return f"kgroup-{os.geteuid()}-{host}-{processes}-"
-
-
-def peer_is_us(sock: socket.socket) -> bool:
-    """Whether the process at the other end of a Unix socket is of this user."""
-    _, uid, _ = struct.unpack("3i", sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i")))
-    return bool(uid == os.geteuid())
 
 
 def _sidecar(executor: Executor, ticket: TicketReads) -> Channel:
@@ -513,15 +522,16 @@ def _found(place: Place, executor: Executor, key: bytes) -> Channel | None:
 
 
 def _connected(place: Place, key: bytes) -> Channel | None:
+    """A channel to the sidecar, None if nobody of ours answers there.
+
+    Raises:
+        OSError: the place is not ours alone; nobody was asked.
+    """
     try:
         with place.reached() as path:
-            channel = connect(path, key)
+            return connect(path, key, place.server)
     except (FileNotFoundError, ChannelEnded, KeyRefused):
         return None
-    if peer_is_us(channel.socket):
-        return channel
-    channel.close()
-    return None
 
 
 def _start(place: Place, executor: Executor, ticket: TicketReads) -> None:

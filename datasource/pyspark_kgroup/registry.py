@@ -20,13 +20,14 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final, cast
 
-from pyspark_kgroup.channel import Challenge, Frames, Message, frame, new_key
+from pyspark_kgroup.channel import REGISTRY, Challenge, Frames, Message, frame, new_key
 from pyspark_kgroup.seats import Executor, Lease, Scan, Seats
 from spark_kgroup.errors import ChannelEnded, KeyRefused, OptionError, SeatRefused
 from spark_kgroup.limits import (
     API_TIMEOUT_MS,
     CHANNEL_BYTES_MAX,
     CHANNEL_HANDSHAKE_MS,
+    CHANNEL_REQUEST_BYTES_MAX,
     CHANNEL_SEND_MS,
     CLOSE_TIMEOUT_MS,
     REGISTRY_CONNECTIONS_MAX,
@@ -51,6 +52,12 @@ _LOOK_S: Final = 0.5
 
 _BACKLOG: Final = 1_024
 """Connections that wait in the kernel to be accepted; what is more tries again after 1 s."""
+
+_ROWS_MAX: Final = 2**63 - 1
+"""Rows of one read: offsets are of 64 bits."""
+
+_NUMBERS_BYTES: Final = 64
+"""What the numbers of one range or position take in JSON at most, with quotes and commas: 10, 19 and 19 digits."""
 
 _VERSIONS: Final = "Is the same version of spark-kgroup installed on the driver and on every executor?"
 
@@ -153,9 +160,18 @@ class Registry:
             reads: what each seat with data reads.
             owned: all that each seat owns at the end of the batch, and where the next batch will begin.
         """
+        too_large = next((seat for seat in reads if not _fits(reads[seat], owned.get(seat, ()))), None)
+        if too_large is not None:
+            log.warning(
+                "The %d partitions of seat %s do not fit into one message to its executor: the executors read this "
+                "batch by themselves, which is slower. More `members` make the shares smaller.",
+                len(owned.get(too_large, ())),
+                too_large,
+            )
         with self._lock:
-            scan = self._seats.plan(batch, sorted(reads))
-            self._planned[scan.scan_id] = _Planned(batch=batch, reads=reads, owned=owned)
+            scan = self._seats.plan(batch, sorted(reads), late=too_large is None)
+            if too_large is None:
+                self._planned[scan.scan_id] = _Planned(batch=batch, reads=reads, owned=owned)
             kept = list(dict.fromkeys(planned.batch for planned in self._planned.values()))[-2:]
             newest = list(self._planned.items())[-SCANS_MAX:]
             self._planned = {n: planned for n, planned in newest if planned.batch in kept}  # as `seats` keeps them
@@ -262,7 +278,9 @@ class Registry:
                 return {"homes": self._homes(peer)}
             case {"op": "bind", "scan": int(scan_id), "ticket": int(ticket), "executor": dict(executor)}:
                 return self._bind(scan_id, ticket, _executor(executor))
-            case {"op": "served", "seat": str(seat), "by": str(by), "rows": int(rows), "ready": int(ready)}:
+            case {"op": "served", "seat": str(seat), "by": str(by), "rows": int(rows), "ready": int(ready)} if (
+                0 <= ready <= rows <= _ROWS_MAX
+            ):
                 self._served(peer, seat, by == "server", rows, ready)
                 return None
             case {"op": "hello", "executor": dict(executor), "sidecar": bool(is_sidecar)}:
@@ -286,10 +304,10 @@ class Registry:
     def _bind(self, scan_id: int, ticket: int, executor: Executor) -> Message:
         try:
             with self._lock:
-                binding = self._seats.bind(scan_id, ticket, executor, monotonic_ms())
                 planned = self._planned.get(scan_id)
-                if planned is None:
+                if planned is None:  # BEFORE it counts as a report, which it is only when it can be answered
                     raise SeatRefused(scan_id, ticket)
+                binding = self._seats.bind(scan_id, ticket, executor, monotonic_ms())
         except SeatRefused as refused:
             return {"refused": str(refused)}
         answer = {"seat": binding.seat, "at_home": binding.at_home}
@@ -308,6 +326,12 @@ class Registry:
         self._counts = replace(self._counts, **{name: getattr(self._counts, name) + n for name, n in more.items()})
 
 
+def _fits(reads: Sequence[Range], owned: Sequence[Position]) -> bool:
+    """Whether a seat's share fits into a message; exactly so would cost as much as sending it."""
+    names = sum(len(one.topic) for one in reads) + sum(len(topic) + len(tag) for topic, _, _, tag in owned)
+    return names + (len(reads) + len(owned) + 1) * _NUMBERS_BYTES <= CHANNEL_BYTES_MAX
+
+
 class _Peer(asyncio.Protocol):
     """One connection. Its peer is a stranger until it has shown the key.
 
@@ -321,7 +345,7 @@ class _Peer(asyncio.Protocol):
         self.deadline_ms = monotonic_ms() + CHANNEL_HANDSHAKE_MS
         self.sidecar_of: Executor | None = None
         self._registry = registry
-        self._challenge = Challenge(registry.key)
+        self._challenge = Challenge(registry.key, REGISTRY)
         self._trusted = False
         self._frames = Frames()
         self._reads_answers = True
@@ -374,15 +398,22 @@ class _Peer(asyncio.Protocol):
             answer: Message | None = self._challenge.answer(message)
             self._registry.admit(self)
             self._trusted = True
-            self._frames.bytes_max = CHANNEL_BYTES_MAX
+            self._frames.bytes_max = CHANNEL_REQUEST_BYTES_MAX
         elif (answer := self._registry.answer(self, message)) is not None:
-            answer["id"] = message.get("id")
+            answer["id"] = _id_of(message)
         self._alive()
         if answer is not None:
             self._transport.write(frame(answer))  # may pause us
 
     def _alive(self) -> None:
         self.deadline_ms = monotonic_ms() + (API_TIMEOUT_MS if self.sidecar_of is None else SIDECAR_SILENCE_MS)
+
+
+def _id_of(request: Message) -> int | str | None:
+    number = request.get("id")
+    if number is None or isinstance(number, int | str):
+        return number
+    raise ChannelEnded("no such id")  # it is sent back: not however deep it is
 
 
 def _executor(fields: Message) -> Executor:

@@ -30,6 +30,7 @@ from pyspark_kgroup.channel import Frames, frame
 from pyspark_kgroup.channel import Message as Json
 from pyspark_kgroup.consumer_security import usable_here
 from pyspark_kgroup.worker import RECORDS_AT_ONCE, RECORDS_FIRST, Range, no_collection
+from spark_kgroup.errors import ChannelEnded
 from spark_kgroup.limits import (
     ARROW_BATCH_BYTES_MAX,
     ARROW_BATCH_ROWS_MAX,
@@ -141,17 +142,16 @@ class SeatServer:
 
         Raises:
             Abnormal: the consumer cannot go on.
+            ChannelEnded: the sidecar does not speak like one of ours.
         """
-        ranges = [Range(*one) for one in request["ranges"]]
-        owned = {TopicPartition(topic, partition): position for topic, partition, position, _ in request["owned"]}
+        ranges, positions = ranges_in(request.get("ranges")), _positions_in(request.get("owned"))
+        owned = {TopicPartition(topic, partition): position for topic, partition, position, _ in positions}
         rows = ready = 0
         told: Json = {}
         self._convert_fresh()
         try:
             ends = {TopicPartition(r.topic, r.partition): r.end_offset for r in ranges}
-            self._forget_changed(
-                {TopicPartition(topic, partition): tag for topic, partition, _, tag in request["owned"]}
-            )
+            self._forget_changed({TopicPartition(topic, partition): tag for topic, partition, _, tag in positions})
             self._take_on(owned | {TopicPartition(r.topic, r.partition): r.start_offset for r in ranges})
             there = self._ahead.take(ends)
             ready = sum(batch.num_rows for batch in there)
@@ -376,6 +376,42 @@ def _note(error: KafkaError) -> None:
 
 def _assigned(partitions: Collection[TopicPartition]) -> list[AssignedPartition]:
     return [AssignedPartition(*partition) for partition in partitions]
+
+
+# ------------------------------------------------------------------------------------- a seat's share, out of a message
+
+
+def ranges_in(share: object) -> tuple[Range, ...]:
+    """What is to be read.
+
+    Raises:
+        ChannelEnded: that is no list of ranges.
+    """
+    return tuple(map(_range_in, _list_in(share)))
+
+
+def _range_in(one: object) -> Range:
+    match one:
+        case [str(topic), int(partition), int(first), int(end)]:
+            return Range(topic, partition, first, end)
+    raise ChannelEnded("A range is none of ours.")
+
+
+def _positions_in(share: object) -> list[tuple[str, int, int, str]]:
+    positions = []
+    for one in _list_in(share):
+        match one:
+            case [str(topic), int(partition), int(position), str(tag)]:
+                positions.append((topic, partition, position, tag))
+            case _:
+                raise ChannelEnded("A position is none of ours.")
+    return positions
+
+
+def _list_in(share: object) -> list[object]:
+    if not isinstance(share, list):
+        raise ChannelEnded("A seat's share is none of ours.")
+    return share
 
 
 # ------------------------------------------------------------------------------------------- on the worker's socket

@@ -135,26 +135,27 @@ class Seats:
 
     # ------------------------------------------------------------------------------------------------------ scans
 
-    def plan(self, batch: str, seats: Sequence[str]) -> Scan:
+    def plan(self, batch: str, seats: Sequence[str], *, late: bool = True) -> Scan:
         """Begin a scan.
 
-        LATE if every ticket of the previous batch has reported here: then all executors reach us. A LATE scan has a
-        ticket for each seat of the query, so that an executor whose seats have no data can be told "nothing" instead of
-        taking another's.
+        LATE if it may be, and every ticket of the previous batch has reported here: then all executors reach us. A LATE
+        scan has a ticket for each seat of the query, so that an executor whose seats have no data can be told "nothing"
+        instead of taking another's.
 
         Args:
             batch: names the batch by its two offsets. That of two scans in succession means one batch; scans of
                 batches before the previous one are forgotten.
             seats: those with data.
+            late: whether an executor could be told what a seat reads.
         """
         if batch != self._batch:
             self._begin(batch)
-        late = self._mode is Mode.LATE and len(seats) > 0
+        mode = self._mode if late else Mode.FIXED
         self._last_scan += 1
         scan = Scan(
             scan_id=self._last_scan,
-            mode=self._mode,
-            tickets=(None,) * max(len(seats), len(self._all)) if late else tuple(seats),
+            mode=mode,
+            tickets=(None,) * max(len(seats), len(self._all)) if mode is Mode.LATE and seats else tuple(seats),
         )
         self._scans[scan.scan_id] = _Progress(scan, batch, dict.fromkeys(seats))
         if len(self._scans) > SCANS_MAX:

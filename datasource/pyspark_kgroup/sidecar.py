@@ -32,13 +32,14 @@ from typing import Any, Final, NoReturn, cast
 
 import pyarrow as pa
 
-from pyspark_kgroup.channel import Challenge, Frames, Message, connect, frame
-from pyspark_kgroup.executor import Place, peer_is_us, place_prefix, started
+from pyspark_kgroup.channel import Challenge, Frames, Message, connect, frame, peer_is_us
+from pyspark_kgroup.executor import Place, place_prefix, started
 from pyspark_kgroup.seat_server import SeatServer
 from spark_kgroup.errors import ChannelEnded, KeyRefused, KgroupError
 from spark_kgroup.limits import (
     CHANNEL_BYTES_MAX,
     CHANNEL_HANDSHAKE_MS,
+    CHANNEL_REQUEST_BYTES_MAX,
     SIDECAR_HEARTBEAT_MS,
     SIDECAR_SILENCE_MS,
     SIDECAR_STRANGERS_MAX,
@@ -72,17 +73,17 @@ class _Link:
         if trusted:
             self._frames.bytes_max = CHANNEL_BYTES_MAX
 
-    async def authenticate(self, key: bytes) -> None:
-        """Let the peer show that it holds the key.
+    async def authenticate(self, key: bytes, server: str) -> None:
+        """Let the peer show that it holds the key, and means `server`.
 
         Raises:
             KeyRefused: it does not, and was told nothing.
             ChannelEnded: it hung up.
         """
-        challenge = Challenge(key)
+        challenge = Challenge(key, server)
         await self.send(challenge.message)
         await self.send(challenge.answer(await self.receive()))
-        self._frames.bytes_max = CHANNEL_BYTES_MAX
+        self._frames.bytes_max = CHANNEL_REQUEST_BYTES_MAX
 
     async def send(self, message: Message) -> None:
         """Raises ChannelEnded."""
@@ -127,10 +128,11 @@ class _Registry:
     async def hear(self) -> NoReturn:
         """Take answers until the registry hangs up, which raises ChannelEnded."""
         while True:
-            answer = await self._link.receive()
-            waiting = self._waiting.pop(answer.get("id", -1), None)
-            if waiting is not None and not waiting.done():
-                waiting.set_result(answer)
+            match await self._link.receive():
+                case {"id": int(number)} as answer:
+                    waiting = self._waiting.pop(number, None)
+                    if waiting is not None and not waiting.done():
+                        waiting.set_result(answer)
 
     async def ask(self, request: Message) -> Message:
         """Ask, and wait for the answer.
@@ -174,6 +176,50 @@ class _Seat:
             os.waitpid(self.pid, 0)
         with suppress(OSError):
             self.link.socket.shutdown(socket.SHUT_RDWR)  # not closed: the event loop waits for it
+
+
+@dataclass(frozen=True, slots=True)
+class _Read:
+    """A worker asks what its ticket is to read, and from whom."""
+
+    scan: int
+    ticket: int
+    config: Mapping[str, str]
+    headers: bool
+
+
+@dataclass(frozen=True, slots=True)
+class _Hung:
+    """A worker has found a seat's server that lives and does nothing."""
+
+    seat: str
+
+
+def parsed(request: Message) -> _Read | _Hung:
+    """What a worker asks for.
+
+    Raises:
+        ChannelEnded: nothing that a worker of ours would ask.
+    """
+    match request:
+        case {"op": "hung", "seat": str(seat)}:
+            return _Hung(seat)
+        case {"op": "read", "scan": int(scan), "ticket": int(ticket), "config": dict(config), "headers": bool(headers)}:
+            if all(isinstance(value, str) for value in config.values()):
+                return _Read(scan, ticket, config, headers)
+    raise ChannelEnded("A worker's request is none of ours.")
+
+
+def read_alone(told: Message) -> Message:
+    """What a worker that has read by itself tells of it, and nothing else: it goes to the registry in our name.
+
+    Raises:
+        ChannelEnded: something else.
+    """
+    match told:
+        case {"op": "served", "seat": str(), "by": "worker", "rows": int(), "ready": int()}:
+            return told
+    raise ChannelEnded("A worker's account is none of ours.")
 
 
 class Sidecar:
@@ -229,7 +275,9 @@ class Sidecar:
     async def _beat(self) -> None:
         """Tell the registry that we live; it tells which seats have their home here still."""
         while True:
-            homes = (await self._registry.ask({"op": "heartbeat"}))["homes"]
+            homes = (await self._registry.ask({"op": "heartbeat"})).get("homes")
+            if not isinstance(homes, list):
+                raise ChannelEnded("The registry's answer is none of ours.")
             for name, seat in list(self._seats.items()):
                 if name not in homes and not seat.busy:
                     seat.end()
@@ -275,8 +323,8 @@ class Sidecar:
         try:
             try:
                 async with asyncio.timeout(CHANNEL_HANDSHAKE_MS / 1000):
-                    await link.authenticate(self._key)
-                    request = await link.receive()
+                    await link.authenticate(self._key, self._place.server)
+                    request = parsed(await link.receive())
             finally:
                 del self._strangers[client]
             await self._answer(link, request)
@@ -285,46 +333,49 @@ class Sidecar:
         finally:
             client.close()
 
-    async def _answer(self, link: _Link, request: Message) -> None:
-        if request["op"] == "hung":
-            if (hung := self._seats.get(request["seat"])) is not None:
+    async def _answer(self, link: _Link, request: _Read | _Hung) -> None:
+        if isinstance(request, _Hung):
+            if (hung := self._seats.get(request.seat)) is not None:
                 hung.end()
             return
         self._asked_at_s = time.monotonic()
-        ticket = {"scan": request["scan"], "ticket": request["ticket"]}
-        bound = await self._registry.ask({"op": "bind", **ticket, "executor": self._executor})
-        if "refused" in bound:
-            await link.send({"refused": bound["refused"]})
-        elif bound["seat"] is None:
-            await link.send({"nothing": True})
-        elif bound["at_home"] and (seat := self._idle_seat(bound["seat"], request)) is not None:
-            seat.busy = True
-            await self._let_serve(seat, link, bound)
-        else:
-            await link.send({"alone": {"seat": bound["seat"], "ranges": bound["ranges"]}})
-            await self._registry.tell(await link.receive())
+        ticket = {"scan": request.scan, "ticket": request.ticket}
+        match await self._registry.ask({"op": "bind", **ticket, "executor": self._executor}):
+            case {"refused": str(why)}:
+                await link.send({"refused": why})
+            case {"seat": None}:
+                await link.send({"nothing": True})
+            case {"seat": str(name), "at_home": bool(at_home), "ranges": list(ranges), "owned": list(owned)}:
+                if at_home and (seat := self._idle_seat(name, request)) is not None:
+                    seat.busy = True
+                    await self._let_serve(seat, link, {"ranges": ranges, "owned": owned}, name)
+                else:
+                    await link.send({"alone": {"seat": name, "ranges": ranges}})
+                    await self._registry.tell(read_alone(await link.receive()))
+            case _:
+                raise ChannelEnded("The registry's answer is none of ours.")
 
-    async def _let_serve(self, seat: _Seat, link: _Link, bound: Message) -> None:
+    async def _let_serve(self, seat: _Seat, link: _Link, share: Message, name: str) -> None:
         seat.asked_at_s = time.monotonic()
         try:
-            await link.send({"serving": {"seat": bound["seat"], "ranges": bound["ranges"]}})
+            await link.send({"serving": {"seat": name, "ranges": share["ranges"]}})
         except ChannelEnded:
             seat.busy = False
             raise
         try:
             async with asyncio.timeout(CHANNEL_HANDSHAKE_MS / 1000):
-                await seat.link.hand_over({"ranges": bound["ranges"], "owned": bound["owned"]}, link.socket)
+                await seat.link.hand_over(share, link.socket)
         except (ChannelEnded, TimeoutError):  # it ends just now, or hangs: its worker hears that
             seat.end()
 
     # ------------------------------------------------------------------------------------------------- seat servers
 
-    def _idle_seat(self, name: str, request: Message) -> _Seat | None:
+    def _idle_seat(self, name: str, request: _Read) -> _Seat | None:
         """The seat's server, started if there is none; None if it is busy, about to end, or cannot be had."""
         if name not in self._seats:
             self._divide(len(self._seats) + 1)  # BEFORE it starts, which looks at its share
             try:
-                self._seats[name] = self._forked(name, request["config"], request["headers"])
+                self._seats[name] = self._forked(name, request.config, request.headers)
             except OSError as problem:
                 log.warning("There is no server for seat %s: its workers read by themselves. %s", name, problem)
                 return None
@@ -342,8 +393,10 @@ class Sidecar:
             while True:
                 told = await seat.link.receive()
                 seat.busy = False
-                if told:
-                    await self._registry.tell({"op": "served", "seat": name, "by": "server", **told})
+                match told:
+                    case {"rows": int(rows), "ready": int(ready)}:
+                        served = {"op": "served", "seat": name, "by": "server", "rows": rows, "ready": ready}
+                        await self._registry.tell(served)
         except ChannelEnded:
             log.debug("the server of seat %s has ended", name)
         finally:

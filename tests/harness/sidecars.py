@@ -12,6 +12,7 @@ from pathlib import Path
 import pyarrow as pa
 
 from harness.waiting import wait_for
+from pyspark_kgroup import executor as executor_module
 from pyspark_kgroup.executor import Place, TicketReads, place_of, read_on, started
 from pyspark_kgroup.options import parse
 from pyspark_kgroup.registry import Position, Registry
@@ -136,7 +137,9 @@ class Query:
 
 
 def let_retry_time_pass(place: Place) -> None:
-    """Make the marks in it as old as they are when workers try again."""
+    """Make the marks in it, and what this process remembers, as old as they are when workers try again."""
+    for which in executor_module._failed_at_s:
+        executor_module._failed_at_s[which] -= SIDECAR_RETRY_MS / 1000
     for mark in place.folder.glob("no-*"):
         then_s = mark.stat().st_mtime - SIDECAR_RETRY_MS / 1000
         os.utime(mark, (then_s, then_s))

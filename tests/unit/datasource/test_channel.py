@@ -3,10 +3,11 @@
 import hashlib
 import hmac
 import json
+import os
 import socket
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
@@ -14,9 +15,9 @@ from pathlib import Path
 import pytest
 from harness.strangers import Listener
 
-from pyspark_kgroup.channel import Challenge, Channel, Frames, Message, accept, connect, frame, new_key
+from pyspark_kgroup.channel import REGISTRY, Challenge, Channel, Frames, Message, accept, connect, frame, new_key
 from spark_kgroup.errors import ChannelEnded, KeyRefused
-from spark_kgroup.limits import CHANNEL_BYTES_MAX, CHANNEL_HANDSHAKE_BYTES_MAX
+from spark_kgroup.limits import CHANNEL_BYTES_MAX, CHANNEL_HANDSHAKE_BYTES_MAX, CHANNEL_REQUEST_BYTES_MAX
 
 Pair = tuple[socket.socket, socket.socket]
 KEY = new_key()
@@ -97,6 +98,28 @@ def test_what_is_no_json_object_ends_the_channel(body: bytes) -> None:
         frames.next()
 
 
+def test_a_message_that_no_peer_would_take_is_not_sent() -> None:
+    with pytest.raises(ChannelEnded, match="larger than any peer takes"):
+        frame({"big": "x" * CHANNEL_BYTES_MAX})
+
+
+def test_a_client_takes_larger_messages_than_it_may_send(beside: ThreadPoolExecutor) -> None:
+    def answers_hugely(client: socket.socket) -> None:
+        channel = accept(client, KEY)
+        channel.send({"big": "x" * (CHANNEL_BYTES_MAX - 10)})
+        with pytest.raises(ChannelEnded, match="announced"):
+            channel.receive(30)
+        channel.close()
+
+    with Listener(answers_hugely) as listener:
+        channel = connect(("127.0.0.1", listener.port), KEY)
+        assert len(channel.receive(30)["big"]) == CHANNEL_BYTES_MAX - 10
+        with suppress(ChannelEnded):  # it hangs up in the midst
+            channel.send({"big": "x" * CHANNEL_REQUEST_BYTES_MAX})
+        with pytest.raises(ChannelEnded):
+            channel.receive(30)
+
+
 def test_an_empty_frame_ends_the_channel() -> None:
     frames = Frames()
     frames.feed(length(0))
@@ -107,22 +130,24 @@ def test_an_empty_frame_ends_the_channel() -> None:
 # --------------------------------------------------------------------------------------------------------- handshake
 
 
-def shake(nonce: str, key: bytes) -> Message:
+def shake(nonce: str, key: bytes, server: str = "registry") -> Message:
     """The client's answer, as the module's text describes it, written a second time."""
     ours = "ab" * 32
-    proof = hmac.new(key, b"client" + bytes.fromhex(nonce) + bytes.fromhex(ours), hashlib.sha256)
+    text = f"spark-kgroup channel 2: client of {server}".encode()
+    proof = hmac.new(key, text + bytes.fromhex(nonce) + bytes.fromhex(ours), hashlib.sha256)
     return {"nonce": ours, "mac": proof.hexdigest()}
 
 
 def test_who_holds_the_key_is_let_in_and_gets_a_proof() -> None:
-    challenge = Challenge(KEY)
+    challenge = Challenge(KEY, REGISTRY)
     response = shake(challenge.message["nonce"], KEY)
+    text = b"spark-kgroup channel 2: server of registry"
     both = bytes.fromhex(challenge.message["nonce"] + response["nonce"])
-    assert challenge.answer(response) == {"mac": hmac.new(KEY, b"server" + both, hashlib.sha256).hexdigest()}
+    assert challenge.answer(response) == {"mac": hmac.new(KEY, text + both, hashlib.sha256).hexdigest()}
 
 
 def test_each_challenge_is_new_so_a_recorded_answer_is_worth_nothing() -> None:
-    first, second = Challenge(KEY), Challenge(KEY)
+    first, second = Challenge(KEY, REGISTRY), Challenge(KEY, REGISTRY)
     recorded = shake(first.message["nonce"], KEY)
     first.answer(recorded)
     with pytest.raises(KeyRefused):
@@ -130,9 +155,16 @@ def test_each_challenge_is_new_so_a_recorded_answer_is_worth_nothing() -> None:
 
 
 def test_another_key_is_refused() -> None:
-    challenge = Challenge(KEY)
+    challenge = Challenge(KEY, REGISTRY)
     with pytest.raises(KeyRefused):
         challenge.answer(shake(challenge.message["nonce"], new_key()))
+
+
+@pytest.mark.parametrize("meant", ["sidecar /tmp/a", "", "registry "])
+def test_a_proof_that_was_meant_for_another_server_is_refused(meant: str) -> None:
+    challenge = Challenge(KEY, "registry")
+    with pytest.raises(KeyRefused):
+        challenge.answer(shake(challenge.message["nonce"], KEY, meant))
 
 
 @pytest.mark.parametrize(
@@ -141,7 +173,7 @@ def test_another_key_is_refused() -> None:
     ids=str,
 )
 def test_a_handshake_of_another_shape_is_refused(wrong: Message) -> None:
-    challenge = Challenge(KEY)
+    challenge = Challenge(KEY, REGISTRY)
     right = shake(challenge.message["nonce"], KEY)
     with pytest.raises(KeyRefused):
         challenge.answer({**right, **wrong} if wrong else {})
@@ -150,7 +182,7 @@ def test_a_handshake_of_another_shape_is_refused(wrong: Message) -> None:
 def test_two_that_hold_the_key_exchange_messages_up_to_the_bound(beside: ThreadPoolExecutor) -> None:
     with Listener(echo) as listener:
         channel = connect(("127.0.0.1", listener.port), KEY)
-        for message in [*MESSAGES, {"big": "x" * (CHANNEL_BYTES_MAX - 10)}]:
+        for message in [*MESSAGES, {"big": "x" * (CHANNEL_REQUEST_BYTES_MAX - 10)}]:
             sending = beside.submit(channel.send, message)
             assert channel.receive(30) == message
             sending.result()
@@ -202,6 +234,62 @@ def test_a_server_without_the_key_is_not_believed(reply: str) -> None:
 
     with Listener(impostor) as listener, pytest.raises(KeyRefused):
         connect(("127.0.0.1", listener.port), KEY)
+
+
+def test_who_passes_messages_on_is_trusted_by_neither_side(pair: Pair, beside: ThreadPoolExecutor) -> None:
+    """A client of the sidecar in folder /a, and the registry; between them somebody without the key."""
+    server, to_server = pair
+    told: list[Message] = []
+
+    def relay(client: socket.socket) -> None:
+        client.sendall(frame(received(to_server)))
+        told.append(received(client))
+        to_server.sendall(frame(told[0]))
+        client.recv(100)
+
+    accepting = beside.submit(accept, server, KEY, REGISTRY)
+    with Listener(relay) as listener:
+        connecting = beside.submit(connect, ("127.0.0.1", listener.port), KEY, "sidecar /a")
+        with pytest.raises(KeyRefused):
+            accepting.result(30)
+        listener.cut()
+        with pytest.raises(KeyRefused):
+            connecting.result(30)
+    assert to_server.recv(100) == b""
+    assert set(told[0]) == {"nonce", "mac"}
+
+
+def test_another_users_socket_is_told_nothing(
+    tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Root can be somebody else; anybody else can only take himself for another user."""
+    listener = socket.socket(socket.AF_UNIX)
+    folder = tmp_path_factory.mktemp("of-another")
+    with listener:
+        listener.bind(str(folder / "socket"))
+        if os.geteuid() == 0:
+            as_nobody(listener.listen)
+        else:
+            listener.listen()
+            monkeypatch.setattr(os, "geteuid", lambda: os.getuid() + 1)
+        with pytest.raises(KeyRefused, match="another user"):
+            connect(folder / "socket", KEY)
+        client, _ = listener.accept()
+        with client:
+            assert client.recv(100) == b""
+
+
+def as_nobody(act: Callable[[], None]) -> None:
+    """Do it in a process of another user: whoever calls listen(2) is the peer (unix(7), SO_PEERCRED)."""
+    pid = os.fork()
+    if pid == 0:
+        try:
+            os.setresuid(65534, 65534, 65534)
+            act()
+            os._exit(0)
+        finally:
+            os._exit(1)
+    assert os.waitpid(pid, 0)[1] == 0
 
 
 def received(sock: socket.socket) -> Message:
@@ -274,9 +362,9 @@ def test_a_handshake_takes_no_longer_than_its_bound(drips: bool) -> None:
     begun_s = time.monotonic()
     with Listener(slow) as listener:
         with pytest.raises(ChannelEnded, match="silent"):
-            connect(("127.0.0.1", listener.port), KEY, 0.3)
+            connect(("127.0.0.1", listener.port), KEY, timeout_s=0.3)
         with pytest.raises(ChannelEnded, match="silent"):
-            accept(socket.create_connection(("127.0.0.1", listener.port)), KEY, 0.3)
+            accept(socket.create_connection(("127.0.0.1", listener.port)), KEY, timeout_s=0.3)
         stop.set()
     assert 0.6 <= time.monotonic() - begun_s < 5
 

@@ -13,6 +13,7 @@ import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from dataclasses import replace
 from queue import Queue
 from typing import Any
 
@@ -21,7 +22,7 @@ from harness.waiting import wait_for
 
 from pyspark_kgroup import registry as registry_module
 from pyspark_kgroup.channel import Channel, Message, connect, frame
-from pyspark_kgroup.registry import Counts, Registry
+from pyspark_kgroup.registry import Counts, Position, Registry
 from pyspark_kgroup.seats import Mode, Scan
 from pyspark_kgroup.worker import Range
 from spark_kgroup.errors import ChannelEnded, OptionError
@@ -142,6 +143,77 @@ def test_a_worker_without_a_sidecar_reads_but_is_no_home(registry: Registry, dia
     answer = ask(channel, "bind", scan=scan.scan_id, ticket=0, executor=executor("2", warm=False))
     assert (answer["seat"], answer["at_home"]) == ("g-0", False)
     assert homes(registry) == {}
+
+
+BAD: list[Message] = [
+    {},
+    {"op": None},
+    {"op": "nonsense"},
+    {"op": "bind", "scan": 1, "ticket": 0},
+    {"op": "bind", "scan": 1, "ticket": 0, "executor": {"key": 1}},
+    {"op": "bind", "scan": "1", "ticket": 0, "executor": executor("1")},
+    {"op": "served", "seat": "g-0", "by": "worker", "rows": -1, "ready": -1},
+    {"op": "served", "seat": "g-0", "by": "worker", "rows": 10**4000, "ready": 0},
+    {"op": "hello", "executor": {}, "sidecar": True},
+    {"op": "hello", "executor": executor("1"), "sidecar": "yes"},
+    {"op": "heartbeat", "id": {"deep": [[[]]]}},
+]
+
+
+def test_a_bad_message_of_a_peer_with_the_key_ends_its_connection_alone(
+    registry: Registry, sidecar: Sidecar, dial: Dial, caplog: pytest.LogCaptureFixture
+) -> None:
+    other = sidecar("1")
+    plan(registry, 0)
+    before = registry.counts()
+    for message in BAD:
+        channel = dial()
+        channel.send(message)
+        with pytest.raises(ChannelEnded):
+            channel.receive(30)
+    assert beat(other) == []
+    assert registry.counts() == replace(before, accepted=before.accepted + len(BAD))
+    assert {record.levelname for record in caplog.records} == {"WARNING"}  # and no traceback of asyncio's
+    assert "Is the same version of spark-kgroup installed" in caplog.text
+
+
+# ------------------------------------------------------------------------------------------------------ large shares
+
+
+def shares(partitions: int) -> tuple[dict[str, list[Range]], dict[str, list[Position]]]:
+    """One seat reads topics with names as long as Kafka has them, from offsets as large."""
+    names = [f"{n:0249}" for n in range(partitions)]
+    far = 2**63 - 1
+    reads = {"g-0": [Range(name, 0, far - 1, far) for name in names], "g-1": [Range("t", 0, 0, 1)]}
+    return reads, {"g-0": [(name, 0, far, "y" * 22 + "/12345") for name in names], "g-1": [("t", 0, 1, "")]}
+
+
+def test_a_seat_with_forty_thousand_partitions_gets_its_share(registry: Registry, sidecar: Sidecar) -> None:
+    reads, owned = shares(40_000)
+    channel = sidecar("1")
+    scan = registry.plan("large", reads, owned)
+    answer = ask(channel, "bind", scan=scan.scan_id, ticket=0, executor=executor("1"))
+    assert answer["ranges"] == [list(one) for one in reads["g-0"]]
+    assert answer["owned"] == [list(one) for one in owned["g-0"]]
+    assert beat(channel) == ["g-0"]
+
+
+def test_a_share_that_is_larger_than_a_message_is_read_by_its_ticket_and_proves_nothing(
+    registry: Registry, sidecar: Sidecar, caplog: pytest.LogCaptureFixture
+) -> None:
+    channel = sidecar("1")
+    modes = []
+    for batch, partitions in enumerate((1, 1, 80_000, 1, 1)):
+        reads, owned = shares(partitions)
+        scan = registry.plan(str(batch), reads, owned)
+        modes.append(scan.mode)
+        for ticket in range(len(scan.tickets)):
+            answer = ask(channel, "bind", scan=scan.scan_id, ticket=ticket, executor=executor("1"))
+            assert ("refused" in answer) == (partitions > 1)
+    assert modes == [Mode.FIXED, Mode.LATE, Mode.FIXED, Mode.FIXED, Mode.LATE]
+    (told,) = caplog.messages
+    assert "80000 partitions of seat g-0" in told
+    assert "`members`" in told
 
 
 def test_requests_that_are_under_way_together_are_answered_in_order(registry: Registry, dial: Dial) -> None:

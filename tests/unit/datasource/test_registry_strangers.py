@@ -69,7 +69,8 @@ def greeting(sock: socket.socket) -> bytes:
 def proof(key: bytes, nonce: bytes) -> bytes:
     """A client's answer to the registry's nonce, by hand."""
     ours = bytes(32)
-    return frame({"nonce": ours.hex(), "mac": hmac.new(key, b"client" + nonce + ours, hashlib.sha256).hexdigest()})
+    text = b"spark-kgroup channel 2: client of registry"
+    return frame({"nonce": ours.hex(), "mac": hmac.new(key, text + nonce + ours, hashlib.sha256).hexdigest()})
 
 
 STRANGERS: dict[str, Callable[[bytes], bytes]] = {

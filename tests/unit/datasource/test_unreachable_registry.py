@@ -11,6 +11,7 @@ from harness.sidecars import let_retry_time_pass, sleeping_executor
 from harness.strangers import Listener, firewalled_port
 
 from pyspark_kgroup import channel as channel_module
+from pyspark_kgroup import executor as executor_module
 from pyspark_kgroup.executor import Place, TicketReads, place_of, read_on
 from pyspark_kgroup.registry import Registry
 from pyspark_kgroup.seats import Executor, Mode
@@ -112,5 +113,19 @@ def test_marks_in_a_folder_that_others_can_open_are_not_believed(
 ) -> None:
     took_s(executor, firewalled)
     place.folder.chmod(0o755)
+    executor_module._failed_at_s.clear()  # as in another worker
+    took_s(executor, replace(firewalled, registry_port=registry.port))
+    assert registry.counts().accepted == 1
+
+
+def test_a_worker_that_can_leave_no_mark_remembers_by_itself_for_as_long(
+    registry: Registry, executor: Executor, firewalled: TicketReads, place: Place
+) -> None:
+    place.folder.mkdir(mode=0o755)
+    place.folder.chmod(0o755)
+    took_s(executor, firewalled)
+    took_s(executor, replace(firewalled, registry_port=registry.port))  # it would be reached
+    assert registry.counts().accepted == 0
+    let_retry_time_pass(place)
     took_s(executor, replace(firewalled, registry_port=registry.port))
     assert registry.counts().accepted == 1

@@ -1,0 +1,127 @@
+"""Whatever a peer that holds the key sends: it is understood, or its connection ends. 200,000 messages, seeded."""
+
+from collections import Counter
+from collections.abc import Callable, Iterator
+from random import Random
+from typing import Any, cast
+
+import pytest
+
+from pyspark_kgroup.channel import Message
+from pyspark_kgroup.registry import Registry, _Peer
+from pyspark_kgroup.seat_server import _positions_in, ranges_in
+from pyspark_kgroup.sidecar import parsed, read_alone
+from pyspark_kgroup.worker import Range
+from spark_kgroup.errors import ChannelEnded
+
+MESSAGES = 50_000
+"""For each of four readers."""
+
+EXECUTORS: list[Any] = [
+    {"key": f"{name}:1:1", "executor_id": name, "host": "h", "pid": 1, "warm": warm}
+    for name, warm in (("1", True), ("2", True), ("3", False))
+]
+VALUES: list[Any] = [
+    *(
+        None,
+        True,
+        False,
+        0,
+        1,
+        2,
+        -1,
+        2**70,
+        10**4000,
+        1.5,
+        float("inf"),
+        "",
+        "g-0",
+        "g-1",
+        "worker",
+        "server",
+        "\ud800",
+    ),
+    *([], {}, [[]], [["t", 0, 0, 1]], [["t", 0, 1, "tag"]], {"a": "b"}, {"a": {}}, {"key": 1}),
+    *EXECUTORS,
+]
+OPS = ("bind", "served", "hello", "heartbeat", "read", "hung", None)
+FIELDS = ("op", "scan", "ticket", "executor", "seat", "by", "rows", "ready", "sidecar", "config", "headers", "id")
+MEANT: dict[str, tuple[Any, ...]] = {
+    "op": OPS,
+    "scan": (1, 2, 3),
+    "ticket": (0, 1),
+    "executor": tuple(EXECUTORS),
+    "seat": ("g-0", "g-1"),
+    "by": ("worker", "server"),
+    "rows": (1,),
+    "ready": (0,),
+    "sidecar": (True, False),
+    "config": ({}, {"a": "b"}),
+    "headers": (True, False),
+    "id": (1,),
+}
+"""What a field holds that is right."""
+
+
+def messages(seed: int) -> Iterator[Message]:
+    """Half of the fields right, some missing, the rest anything."""
+    random = Random(seed)
+    for _ in range(MESSAGES):
+        yield {
+            name: random.choice(MEANT[name]) if random.random() < 0.8 else random.choice(VALUES)
+            for name in FIELDS
+            if random.random() < 0.95
+        }
+
+
+def understood(read: Callable[[Message], object], seed: int) -> Counter[bool]:
+    """How many messages were understood; any other exception than the channel's passes through."""
+    outcomes: Counter[bool] = Counter()
+    for message in messages(seed):
+        try:
+            read(message)
+        except ChannelEnded:
+            outcomes[False] += 1
+        else:
+            outcomes[True] += 1
+    print(dict(outcomes))
+    return outcomes
+
+
+class Unconnected:
+    """As much of a connection as requests look at."""
+
+    sidecar_of = None
+
+
+def test_the_registry_understands_a_request_or_ends_its_connection() -> None:
+    registry = Registry(["g-0", "g-1"])
+    peers = [cast("_Peer", Unconnected()) for _ in range(5)]
+    random = Random(1)
+
+    def read(message: Message) -> None:
+        if random.random() < 0.001:
+            registry.plan(str(random.random()), {"g-0": [Range("t", 0, 0, 1)], "g-1": [Range("t", 1, 0, 1)]}, {})
+        registry.answer(random.choice(peers), message)
+
+    outcomes = understood(read, 1)
+    assert min(outcomes.values()) > MESSAGES / 20
+    assert registry.counts().rows < 2**63 * MESSAGES
+    assert set(registry.leases()) <= {"g-0", "g-1"}
+
+
+@pytest.mark.parametrize("read", [parsed, read_alone])
+def test_a_sidecar_understands_a_worker_or_ends_its_connection(read: Callable[[Message], object]) -> None:
+    assert min(understood(read, 2).values()) > MESSAGES / 100
+
+
+def test_a_seats_server_understands_its_share_or_ends() -> None:
+    random = Random(3)
+
+    def read(message: Message) -> None:
+        one = [random.choice(VALUES) for _ in range(4)]
+        share = random.choice([message.get("seat"), [*message.values()], [one], []])
+        ranges_in(share)
+        _positions_in(share)
+
+    assert min(understood(read, 3).values()) > MESSAGES / 100

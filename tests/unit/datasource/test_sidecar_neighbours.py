@@ -1,0 +1,196 @@
+"""A sidecar and its workers beside processes that mean no good. What is read has no records, so no Kafka is needed."""
+
+import os
+import socket
+import stat
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from harness.sidecars import Query, await_gone, sidecars_of, sleeping_executor
+from harness.waiting import wait_for
+
+from pyspark_kgroup import executor as executor_module
+from pyspark_kgroup.channel import Channel, Message, connect, new_key
+from pyspark_kgroup.executor import place_of, read_on
+from pyspark_kgroup.seats import Executor, Mode
+from pyspark_kgroup.worker import Range
+from spark_kgroup.errors import ChannelEnded
+
+NOBODY = 65534
+NO_BROKER = "127.0.0.1:1"
+NO_RECORDS = {0: (41, 41)}
+
+
+@pytest.fixture
+def executor() -> Iterator[Executor]:
+    with sleeping_executor() as executor:
+        yield executor
+
+
+@pytest.fixture
+def query() -> Iterator[Query]:
+    with Query(NO_BROKER, "t", {"seat-0": [0]}) as query:
+        yield query
+
+
+@pytest.fixture
+def sidecar(query: Query, executor: Executor) -> Iterator[int]:
+    """Its process, after a first read; gone with the query."""
+    assert query.run(executor, NO_RECORDS) == []
+    (pid,) = sidecars_of(query, executor)
+    yield pid
+    query.registry.close()
+    await_gone([pid])
+
+
+# --------------------------------------------------------------------------------------- a place of another user's
+
+
+class Squatter:
+    """Listens where a sidecar should, in a folder that is not this user's alone, and says nothing."""
+
+    def __init__(self, folder: Path) -> None:
+        folder.mkdir(mode=0o755)
+        folder.chmod(0o755)
+        self._folder = folder
+        self._socket = socket.socket(socket.AF_UNIX)
+        self._socket.bind(str(folder / "socket"))
+        self._socket.listen(16)
+        self._socket.setblocking(False)
+        if os.geteuid() == 0:
+            os.chown(folder, NOBODY, NOBODY)
+
+    def visited(self) -> bool:
+        try:
+            self._socket.accept()[0].close()
+        except BlockingIOError:
+            return False
+        return True
+
+    def __enter__(self) -> "Squatter":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._socket.close()
+        (self._folder / "socket").unlink(missing_ok=True)
+        self._folder.rmdir()
+
+
+def test_whoever_has_made_a_sidecars_folder_before_is_never_asked(
+    query: Query, executor: Executor, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Neither for the key nor for time: a peer that is silent would cost each task the patience of a handshake."""
+    monkeypatch.setattr(executor_module, "_told", set())
+    with Squatter(query.place(executor).folder) as squatter:
+        for _ in range(3):
+            assert query.run(executor, NO_RECORDS) == []
+        assert not squatter.visited()
+    assert "not a folder of this user alone" in caplog.text
+    assert query.registry.counts().cold_reads + query.registry.counts().guest_bindings == 3 + 3
+    assert query.registry.leases() == {}
+
+
+def test_a_symbolic_link_to_a_folder_is_no_place(query: Query, executor: Executor, tmp_path: Path) -> None:
+    with Squatter(tmp_path / "elsewhere") as squatter:
+        if os.geteuid() == 0:
+            os.chown(tmp_path / "elsewhere", 0, 0)
+        (tmp_path / "elsewhere").chmod(0o700)
+        place = query.place(executor)
+        place.folder.symlink_to(tmp_path / "elsewhere")
+        assert query.run(executor, NO_RECORDS) == []
+        assert not squatter.visited()
+        place.folder.unlink()
+
+
+def test_the_folder_of_a_second_executor_cannot_be_told_from_that_of_the_first() -> None:
+    key = new_key()
+    digests = set()
+    with sleeping_executor("1") as first, sleeping_executor("2") as second:
+        for executor in (first, second):
+            prefix, _, digest = place_of(executor, key).folder.name.rpartition("-")
+            assert prefix.endswith(f"-{executor.pid}-{executor.key.rpartition(':')[2]}")  # for those who sweep
+            assert len(digest) == 16
+            digests.add(digest)
+            assert place_of(executor, key) == place_of(executor, key)
+    assert len(digests) == 2
+
+
+def test_a_sidecar_is_where_only_this_user_can_look(query: Query, executor: Executor, sidecar: int) -> None:
+    place = query.place(executor)
+    assert stat.S_IMODE(place.folder.lstat().st_mode) == 0o700
+    assert place.folder.lstat().st_uid == os.geteuid()
+    assert os.stat(f"/proc/{sidecar}").st_uid == os.geteuid()
+
+
+# --------------------------------------------------------------------------------- peers with the key that err
+
+
+BAD: list[Message] = [
+    {},
+    {"op": None},
+    {"op": "read"},
+    {"op": "read", "scan": "1", "ticket": 0, "config": {}, "headers": False},
+    {"op": "read", "scan": 1, "ticket": 0, "config": {"group.id": {}}, "headers": False},
+    {"op": "read", "scan": 1, "ticket": 0, "config": [], "headers": False},
+    {"op": "hung"},
+    {"op": "hung", "seat": []},
+    {"op": "heartbeat"},
+    {"op": "served", "seat": "seat-0", "by": "worker", "rows": 1, "ready": 0},
+]
+
+
+def test_a_bad_message_to_the_sidecar_ends_its_connection_alone(query: Query, executor: Executor, sidecar: int) -> None:
+    for message in BAD:
+        worker = of_a_worker(query, executor)
+        worker.send(message)
+        with pytest.raises(ChannelEnded, match="hung up"):
+            worker.receive(30)
+    assert query.run(executor, NO_RECORDS) == []
+    assert sidecars_of(query, executor) == [sidecar]
+    wait_for(lambda: query.registry.counts().warm_reads == 2, "both reads to be served by the seat's server", 30)
+
+
+def of_a_worker(query: Query, executor: Executor) -> Channel:
+    place = query.place(executor)
+    with place.reached() as path:
+        return connect(path, query.registry.key, place.server)
+
+
+def test_what_a_worker_tells_of_a_read_reaches_the_registry_only_if_it_is_that(
+    query: Query, executor: Executor, sidecar: int
+) -> None:
+    """The sidecar tells it in its own name: a message that the registry refuses would end the sidecar."""
+    (ticket,) = query.plan(NO_RECORDS)
+    with sleeping_executor("2") as other:
+        list(read_on(other, ticket))  # the seat is at home with the first executor: the second is a guest
+        (pid,) = sidecars_of(query, other)
+        for told in ({}, {"op": "nonsense"}, {"op": "served", "seat": 5}, {"op": "served", "rows": 2**70}):
+            (ticket,) = query.plan(NO_RECORDS)
+            worker = of_a_worker(query, other)
+            worker.send({"op": "read", "scan": ticket.scan_id, "ticket": 0, "config": {}, "headers": False})
+            assert set(worker.receive(30)) == {"alone"}
+            worker.send(told)
+            with pytest.raises(ChannelEnded, match="hung up"):
+                worker.receive(30)
+        list(read_on(other, query.plan(NO_RECORDS)[0]))
+        assert sidecars_of(query, other) == [pid]
+
+
+# ------------------------------------------------------------------------------------------- a seat with a huge share
+
+
+def test_a_share_of_many_long_names_reaches_the_seats_server(executor: Executor) -> None:
+    """5 MB of JSON: more than clients may send."""
+    names = [f"{'n' * 200}{n}" for n in range(12_000)]
+    reads = {"seat-0": [Range(name, 0, 7, 7) for name in names]}
+    owned = {"seat-0": [(name, 0, 7, "tag") for name in names]}
+    with Query(NO_BROKER, "t", {"seat-0": [0]}) as query:
+        for batch in range(2):
+            for ticket in query.plan_reads(reads, owned):
+                assert ticket.mode is (Mode.LATE if batch else Mode.FIXED)
+                assert list(read_on(executor, ticket)) == []
+            served = batch + 1
+            wait_for(lambda n=served: query.registry.counts().warm_reads == n, "the seat's server to have served", 60)
+        (pid,) = sidecars_of(query, executor)
+    await_gone([pid])
