@@ -15,18 +15,21 @@ Owners may name partitions that do not exist and topics a member no longer wants
 
 from __future__ import annotations
 
-from collections import defaultdict, deque
+from collections import Counter, defaultdict, deque
 from collections.abc import Collection, Mapping, Sequence
-from heapq import heapify, heappop, heappush
+from heapq import heapify, heappop, heappush, heapreplace
+from itertools import islice
+from operator import itemgetter
 
 from spark_kgroup.limits import ASSIGNOR_STEPS_MAX
 from spark_kgroup.model import TopicPartition
 
 _Shares = dict[str, list[TopicPartition]]
+_Offers = list[tuple[int, list[tuple[bool, int, int]], int]]
 
 
 def equal_shares(
-    members: Sequence[str], partitions: Sequence[TopicPartition], owners: Mapping[TopicPartition, str]
+    members: Sequence[str], partitions: Sequence[TopicPartition], owners: Mapping[TopicPartition, str | None]
 ) -> _Shares:
     """Spread `partitions` over `members`, who all want all of them.
 
@@ -41,35 +44,37 @@ def equal_shares(
     """
     if not members:
         return {}
-    owned: _Shares = {member: [] for member in members}
+    shares: _Shares = {member: [] for member in members}
+    free: list[TopicPartition] = []
     for partition in partitions:
         owner = owners.get(partition)
-        if owner is not None:
-            owned[owner].append(partition)
+        (free if owner is None else shares[owner]).append(partition)
     base, extra = divmod(len(partitions), len(members))
-    shares: _Shares = {}
-    short, level = deque[str](), deque[str]()
-    for member in members:
-        claimed = sorted(owned[member], key=lambda tp: (tp.partition, tp.topic))
-        above = extra > 0 and len(claimed) > base
+    short, level, loose = deque[str](), deque[str](), set[TopicPartition]()
+    for member, kept in shares.items():
+        above = extra > 0 and len(kept) > base
         extra -= above
-        shares[member] = claimed[: base + above]
+        if len(kept) > base + above:
+            kept.sort(key=itemgetter(1, 0))  # index, topic
+            loose.update(kept[base + above :])
+            del kept[base + above :]
         if not above:
-            (short if len(claimed) < base else level).append(member)
-    kept = {partition for share in shares.values() for partition in share}
-    for partition in partitions:
-        if partition not in kept:
-            member = short.popleft() if short else level.popleft()
-            shares[member].append(partition)
-            if len(shares[member]) <= base:
-                (short if len(shares[member]) < base else level).append(member)
+            (short if len(kept) < base else level).append(member)
+    if loose:
+        loose.update(free)
+        free = [partition for partition in partitions if partition in loose]
+    for partition in free:
+        member = short.popleft() if short else level.popleft()
+        shares[member].append(partition)
+        if len(shares[member]) <= base:
+            (short if len(shares[member]) < base else level).append(member)
     return shares
 
 
 def fair_shares(
     subscribed: Mapping[str, Collection[str]],
     partitions: Mapping[str, Sequence[TopicPartition]],
-    owners: Mapping[TopicPartition, str],
+    owners: Mapping[TopicPartition, str | None],
 ) -> _Shares:
     """Spread `partitions` over members that want different topics.
 
@@ -82,57 +87,96 @@ def fair_shares(
         The best target. For groups beyond any seen (ASSIGNOR_STEPS_MAX) the search may stop early: the target is then
         complete and valid, but perhaps not the best.
     """
-    members, names = list(subscribed), list(partitions)
-    owned: dict[tuple[str, str], list[TopicPartition]] = defaultdict(list)
-    for partition in (tp for name in names for tp in partitions[name]):
-        owner = owners.get(partition)
-        if owner is not None and partition.topic in subscribed[owner]:
-            owned[owner, partition.topic].append(partition)
-    spread = _Spread(
-        members=len(members),
-        counts=[len(partitions[name]) for name in names],
-        claimed=[
-            {m: len(owned[who, name]) for m, who in enumerate(members) if name in subscribed[who]} for name in names
-        ],
-    )
+    numbers = {member: m for m, member in enumerate(subscribed)}
+    kinds, subscribers = _kinds_of_topics(list(subscribed.values()), list(partitions))
+    claimed: list[dict[int, int]] = [{} for _ in numbers]
+    for t, (name, of_topic) in enumerate(partitions.items()):
+        for owner, count in Counter(map(owners.get, of_topic)).items():
+            if owner is not None and name in subscribed[owner]:
+                claimed[numbers[owner]][t] = count
+    spread = _Spread([len(of_topic) for of_topic in partitions.values()], kinds, subscribers, claimed)
     spread.hand_out()
     spread.level()
     spread.settle()
-    shares: _Shares = {member: [] for member in members}
-    for name, given in zip(names, spread.given, strict=True):
-        kept = {m: owned[members[m], name][:count] for m, count in given.items()}
-        stay = {partition for share in kept.values() for partition in share}
-        free = iter([partition for partition in partitions[name] if partition not in stay])
-        for m, count in given.items():
-            shares[members[m]] += kept[m] + [next(free) for _ in range(count - len(kept[m]))]
+    return _shares_of(spread.given, numbers, partitions, owners)
+
+
+def _kinds_of_topics(wants: Sequence[Collection[str]], names: Sequence[str]) -> tuple[list[int], list[list[int]]]:
+    """The kind of each topic, and the members that want topics of each kind: topics of a kind have the same ones."""
+    alike: dict[frozenset[str], list[int]] = defaultdict(list)
+    for m, topics in enumerate(wants):
+        alike[frozenset(topics)].append(m)
+    wanted_by: dict[str, list[int]] = defaultdict(list)
+    for c, topics in enumerate(alike):
+        for name in topics:
+            wanted_by[name].append(c)
+    numbers: dict[tuple[int, ...], int] = {}
+    kinds = [numbers.setdefault(tuple(wanted_by[name]), len(numbers)) for name in names]
+    members = list(alike.values())
+    return kinds, [sorted(m for c in classes for m in members[c]) for classes in numbers]
+
+
+def _shares_of(
+    given: Sequence[dict[int, int]],
+    numbers: Mapping[str, int],
+    partitions: Mapping[str, Sequence[TopicPartition]],
+    owners: Mapping[TopicPartition, str | None],
+) -> _Shares:
+    """Who gets which: an owner keeps its own, the lowest indexes first, and the rest goes round. Uses `given` up."""
+    shares: _Shares = {member: [] for member in numbers}
+    free = []
+    for t, of_topic in enumerate(partitions.values()):
+        moving = []
+        for partition in of_topic:
+            owner = owners.get(partition)
+            left = 0 if owner is None else given[numbers[owner]].get(t, 0)
+            if owner is not None and left:
+                given[numbers[owner]][t] = left - 1
+                shares[owner].append(partition)
+            else:
+                moving.append(partition)
+        free.append(iter(moving))
+    for share, counts in zip(shares.values(), given, strict=True):
+        for t, count in counts.items():
+            share.extend(islice(free[t], count))
     return shares
 
 
 class _Spread:
     """How many partitions of each topic each member gets: partitions of a topic differ only in who owns them.
 
-    Topics and members are numbers here, in the order that breaks ties.
+    Topics, members and kinds of topics are numbers here. What is kept grows with the partitions, the members and the
+    subscribers of each kind, never with members times topics: of two members that want nearly the same 1,000 topics,
+    nobody looks at each topic's subscribers by themselves.
 
     Attributes:
-        claimed: for each topic, subscriber -> how many of its partitions that member owns.
-        given: for each topic, subscriber -> how many it gets. Up to `claimed` these stay, beyond they move.
+        kinds: for each topic, its kind.
+        subscribers: for each kind, the members that want its topics.
+        claimed: for each member, topic -> how many of its partitions that member owns.
+        given: for each member, topic -> how many it gets. Up to `claimed` these stay, beyond they move.
         load: for each member, how many partitions it gets of all topics.
+        steps: how many heap entries and arcs were looked at.
     """
 
-    def __init__(self, members: int, counts: Sequence[int], claimed: Sequence[Mapping[int, int]]) -> None:
+    def __init__(
+        self,
+        counts: Sequence[int],
+        kinds: Sequence[int],
+        subscribers: Sequence[Sequence[int]],
+        claimed: Sequence[Mapping[int, int]],
+    ) -> None:
+        self.kinds = kinds
+        self.subscribers = subscribers
         self.claimed = claimed
-        self.given = [dict(of_topic) for of_topic in claimed]
-        self.load = [0] * members
-        for of_topic in claimed:
-            for m, count in of_topic.items():
-                self.load[m] += count
-        self._left = [count - sum(of_topic.values()) for count, of_topic in zip(counts, claimed, strict=True)]
-        self._topics_of: list[list[int]] = [[] for _ in self.load]
-        for t, of_topic in enumerate(claimed):
-            for m in of_topic:
-                self._topics_of[m].append(t)
-        # For each topic, (load, subscriber) with the least loaded first; entries of an earlier load are stale.
-        self._least = [[(self.load[m], m) for m in of_topic] for of_topic in claimed]
+        self.given = [dict(of_member) for of_member in claimed]
+        self.load = [sum(of_member.values()) for of_member in claimed]
+        self.steps = 0
+        self._left = list(counts)
+        for of_member in claimed:
+            for t, count in of_member.items():
+                self._left[t] -= count
+        # For each kind, (load, subscriber), the least loaded first. Loads may have grown since: see `_least_loaded`.
+        self._least = [[(self.load[m], m) for m in members] for members in subscribers]
         for heap in self._least:
             heapify(heap)
         # Balance outweighs all moves together.
@@ -140,110 +184,175 @@ class _Spread:
 
     def hand_out(self) -> None:
         """Give what nobody owns to the least loaded subscriber, topics with the fewest subscribers first."""
-        for t in sorted(range(len(self.given)), key=lambda t: (len(self.given[t]), t)):
+        for t in sorted(range(len(self.kinds)), key=lambda t: (len(self.subscribers[self.kinds[t]]), t)):
             for _ in range(self._left[t]):
-                self._add(t, self._least_loaded(t), 1)
+                self._add(t, self._least_loaded(self.kinds[t]), 1)
 
     def level(self) -> None:
         """Move single partitions from the most loaded members to subscribers that have at least two less.
 
-        This finds most of the balance, quickly; `settle` finds the rest.
+        This finds most of the balance, quickly; `settle` finds the rest. The load of those that still give falls from
+        step to step, so who gave never takes: it has at most one less than the next that gives.
         """
+        offers: dict[int, _Offers] = {}
+        lowest = min(self.load)
         donors = [(-load, m) for m, load in enumerate(self.load)]
         heapify(donors)
-        while donors:
+        while donors and self.steps < ASSIGNOR_STEPS_MAX:
             load, m = heappop(donors)
+            if -load <= lowest + 1:
+                return
             if -load != self.load[m]:
                 continue
-            choices = [(self._least_loaded(t), t) for t in self._topics_of[m] if self.given[t][m]]
-            choices = [(to, t) for to, t in choices if self.load[to] <= self.load[m] - 2]
-            if choices:
-                to, t = min(
-                    choices, key=lambda c: (self.load[c[0]], self._moves(c[1], m, c[0]), -self.given[c[1]][m], c)
-                )
-                self._add(t, m, -1)
-                self._add(t, to, 1)
+            if m not in offers:
+                offers[m] = self._offers(m)
+            taker = self._hand_on(m, offers[m])
+            if taker is not None:
                 heappush(donors, (-self.load[m], m))
-                heappush(donors, (-self.load[to], to))
+                heappush(donors, (-self.load[taker], taker))
 
     def settle(self) -> None:
         """Cancel cycles of negative cost until there is none: then no spread is better (Klein's algorithm).
 
         Each cycle improves a whole number that cannot fall below zero, so this ends; ASSIGNOR_STEPS_MAX bounds it.
+
+        The nodes of the residual graph are the members, the topics, the kinds and one sink. An arc from a topic to a
+        member stands for giving it one more of what it owns, which costs nothing; one more of what it does not own
+        costs a move and goes by the topic's kind, so that not every topic needs an arc to every subscriber. An arc from
+        a member to a topic stands for taking one back, one to the sink for a load that grows, one from it for one
+        that shrinks.
         """
-        size = len(self.load) + len(self.given) + 1
-        arcs = 2 * (len(self.load) + sum(len(of_topic) for of_topic in self.given))
+        size = len(self.load) + len(self.kinds) + len(self.subscribers) + 1
         dist, came = [0] * size, [-1] * size
-        for _ in range(ASSIGNOR_STEPS_MAX // arcs):
-            if not self._relax(dist, came):
+        while self.steps < ASSIGNOR_STEPS_MAX:
+            changed = [self._relax_loads(dist, came), self._relax_topics(dist, came), self._relax_kinds(dist, came)]
+            if not any(changed):
                 return
             cycle = _cycle_in(came)
             if cycle:
                 self._shift(cycle)
                 dist, came = [0] * size, [-1] * size
 
-    def _least_loaded(self, t: int) -> int:
-        heap = self._least[t]
-        while heap[0][0] != self.load[heap[0][1]]:
-            heappop(heap)
-        return heap[0][1]
+    def _least_loaded(self, kind: int) -> int:
+        """The subscriber with the least load.
+
+        An entry that is out of date is put right when it comes to the top. That is early enough where loads only grew:
+        then no other entry is too high. The only ones whose load fell are members that give in `level`, and those have
+        too much to be asked for there.
+        """
+        heap, load = self._least[kind], self.load
+        known, m = heap[0]
+        while known != load[m]:
+            heapreplace(heap, (load[m], m))
+            self.steps += 1
+            known, m = heap[0]
+        self.steps += 1
+        return m
 
     def _add(self, t: int, m: int, count: int) -> None:
-        self.given[t][m] += count
         self.load[m] += count
-        for other in self._topics_of[m]:
-            heappush(self._least[other], (self.load[m], m))
+        self.given[m][t] = self.given[m].get(t, 0) + count
+        if not self.given[m][t]:
+            del self.given[m][t]
 
-    def _moves(self, t: int, giver: int, taker: int) -> int:
-        """How many more partitions move if `giver` hands one of topic `t` to `taker`: -1, 0 or 1."""
-        return self._take(t, taker) + self._give(t, giver)
+    def _offers(self, m: int) -> _Offers:
+        """What `m` may hand on, a heap: (load of the least loaded subscriber, topics of a kind, kind).
 
-    def _take(self, t: int, m: int) -> int:
-        """Moves that one more of topic `t` costs at `m`: none while it gets back its own."""
-        return 0 if self.given[t][m] < self.claimed[t][m] else 1
-
-    def _give(self, t: int, m: int) -> int:
-        """Moves that one less of topic `t` costs at `m`: one is saved while it has more than its own."""
-        return -1 if self.given[t][m] > self.claimed[t][m] else 0
-
-    def _relax(self, dist: list[int], came: list[int]) -> bool:
-        """One pass of Bellman and Ford over the residual graph; whether anything became cheaper.
-
-        Nodes are the members, then the topics, then one sink. An arc from a topic to a member stands for giving it one
-        more, the reverse for taking one back; an arc to the sink for a load that grows, from it for one that shrinks.
+        The topics are a heap too, with those first that save a move, then those of which `m` has most: (whether it
+        owns all it is given, minus how many, topic). Two such lists are compared by their first entries.
         """
-        changed = False
-        first_topic, sink = len(self.load), len(dist) - 1
+        topics: dict[int, list[tuple[bool, int, int]]] = defaultdict(list)
+        for t, count in self.given[m].items():
+            topics[self.kinds[t]].append((count <= self.claimed[m].get(t, 0), -count, t))
+            self.steps += 1
+        for heap in topics.values():
+            heapify(heap)
+        offers = [(self.load[self._least_loaded(kind)], heap, kind) for kind, heap in topics.items()]
+        heapify(offers)
+        return offers
 
-        def arc(source: int, target: int, cost: int) -> None:
-            nonlocal changed
-            if dist[source] + cost < dist[target]:
-                dist[target] = dist[source] + cost
-                came[target] = source
-                changed = True
+    def _hand_on(self, m: int, offers: _Offers) -> int | None:
+        """Give the best of `offers` to whom it suits best; None if nobody has at least two less than `m`."""
+        while offers:
+            known, topics, kind = offers[0]
+            taker = self._least_loaded(kind)
+            if known != self.load[taker]:
+                heapreplace(offers, (self.load[taker], topics, kind))
+                continue
+            if known > self.load[m] - 2:
+                return None
+            t = topics[0][-1]
+            self._add(t, m, -1)
+            self._add(t, taker, 1)
+            if count := self.given[m].get(t, 0):
+                heapreplace(topics, (count <= self.claimed[m].get(t, 0), -count, t))
+            else:
+                heappop(topics)
+            if topics:
+                heapreplace(offers, (known, topics, kind))
+            else:
+                heappop(offers)
+            return taker
+        return None
 
+    # A pass of Bellman and Ford over the residual graph has three parts. Each says whether anything became cheaper.
+
+    def _relax_loads(self, dist: list[int], came: list[int]) -> bool:
+        changed, sink = False, len(dist) - 1
+        self.steps += 2 * len(self.load)
         for m, load in enumerate(self.load):
-            arc(m, sink, self._weight * (2 * load + 1))
-            if load:
-                arc(sink, m, -self._weight * (2 * load - 1))
-        for t, given in enumerate(self.given):
-            for m, count in given.items():
-                if count:
-                    arc(m, first_topic + t, self._give(t, m))
-            for m in given:
-                arc(first_topic + t, m, self._take(t, m))
+            if (cost := dist[m] + self._weight * (2 * load + 1)) < dist[sink]:
+                dist[sink], came[sink], changed = cost, m, True
+        for m, load in enumerate(self.load):
+            if load and (cost := dist[sink] - self._weight * (2 * load - 1)) < dist[m]:
+                dist[m], came[m], changed = cost, sink, True
+        return changed
+
+    def _relax_topics(self, dist: list[int], came: list[int]) -> bool:
+        changed, first_topic = False, len(self.load)
+        for m, (given, claimed) in enumerate(zip(self.given, self.claimed, strict=True)):
+            own = dist[m]
+            self.steps += len(given) + len(claimed)
+            for t, count in given.items():
+                cost = own - 1 if count > claimed.get(t, 0) else own
+                if cost < dist[first_topic + t]:
+                    dist[first_topic + t], came[first_topic + t], changed = cost, m, True
+        for m, (given, claimed) in enumerate(zip(self.given, self.claimed, strict=True)):
+            for t, count in claimed.items():
+                if dist[first_topic + t] < dist[m] and given.get(t, 0) < count:
+                    dist[m], came[m], changed = dist[first_topic + t], first_topic + t, True
+        return changed
+
+    def _relax_kinds(self, dist: list[int], came: list[int]) -> bool:
+        changed, first_topic = False, len(self.load)
+        first_kind = first_topic + len(self.kinds)
+        self.steps += len(self.kinds)
+        for node, kind in enumerate(self.kinds, first_topic):
+            if dist[node] + 1 < dist[first_kind + kind]:
+                dist[first_kind + kind], came[first_kind + kind], changed = dist[node] + 1, node, True
+        for node, members in enumerate(self.subscribers, first_kind):
+            least = dist[node]
+            self.steps += len(members)
+            for m in members:
+                if least < dist[m]:
+                    dist[m], came[m], changed = least, node, True
         return changed
 
     def _shift(self, cycle: Sequence[int]) -> None:
         """Send one partition along every arc of `cycle` (nodes in the order of the arcs)."""
-        first_topic, sink = len(self.load), len(self.load) + len(self.given)
-        for source, target in zip(cycle, [*cycle[1:], cycle[0]], strict=True):
-            if sink in (source, target):
+        first_topic = len(self.load)
+        first_kind = first_topic + len(self.kinds)
+        sink = first_kind + len(self.subscribers)
+        for at, m in enumerate(cycle):
+            if m >= first_topic:
                 continue
-            if source >= first_topic:
-                self._add(source - first_topic, target, 1)
-            else:
-                self._add(target - first_topic, source, -1)
+            before, after = cycle[at - 1], cycle[(at + 1) % len(cycle)]
+            if first_kind <= before < sink:
+                before = cycle[at - 2]
+            if before != sink:
+                self._add(before - first_topic, m, 1)
+            if after != sink:
+                self._add(after - first_topic, m, -1)
 
 
 def _cycle_in(came: Sequence[int]) -> list[int]:

@@ -18,6 +18,7 @@ from __future__ import annotations
 import struct
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
+from itertools import chain
 from typing import Final
 
 from spark_kgroup.assignors._balance import equal_shares, fair_shares
@@ -26,8 +27,6 @@ from spark_kgroup.model import NO_GENERATION, Assignment, GroupMember, Subscript
 
 _USER_DATA: Final = struct.Struct(">i")
 """The generation as int32 (Java: COOPERATIVE_STICKY_ASSIGNOR_USER_DATA_V0)."""
-
-_Claims = Mapping[TopicPartition, Sequence[GroupMember]]
 
 
 class CooperativeStickyAssignor:
@@ -44,16 +43,11 @@ class CooperativeStickyAssignor:
     def assign(self, members: Sequence[GroupMember], topics: Mapping[str, TopicDescription]) -> Assignment:
         """One round: what every member keeps, and what it gets that nobody else still holds."""
         order = ranked(members)
-        claims = _claims(order)
-        owners = _owners(claims)
-        target = _target(order, topics, owners)
+        holders = _holders(order)
+        # A partition with a holder, or with claims that cancel each other, can be given to nobody else in this round.
         return {
-            member_id: frozenset(
-                partition
-                for partition in share
-                if _may_have(member_id, owners.get(partition), claims.get(partition, ()))
-            )
-            for member_id, share in target.items()
+            member_id: frozenset([partition for partition in share if holders.get(partition, member_id) == member_id])
+            for member_id, share in _target(order, topics, holders).items()
         }
 
 
@@ -72,43 +66,39 @@ def claimed_generation(subscription: Subscription) -> int:
     return int(generation)
 
 
-def _claims(members: Sequence[GroupMember]) -> _Claims:
-    claims: dict[TopicPartition, list[GroupMember]] = defaultdict(list)
-    for member in members:
-        for partition in member.subscription.owned:
-            claims[partition].append(member)
-    return claims
-
-
-def _owners(claims: _Claims) -> dict[TopicPartition, str]:
-    """The member id whose claim counts, for each partition that has one.
+def _holders(members: Sequence[GroupMember]) -> dict[TopicPartition, str | None]:
+    """The member id whose claim counts, for each partition that is claimed; None where no claim does.
 
     A lone claim counts in any generation: a member that missed a round still holds what it held. Two claims in the
     highest generation cannot both be true, so neither counts (Java: allSubscriptionsEqual).
     """
-    owners = {}
-    for partition, claimants in claims.items():
-        if len(claimants) == 1:
-            owners[partition] = claimants[0].member_id
-            continue
-        generations = [claimed_generation(member.subscription) for member in claimants]
-        newest = max(generations)
-        if generations.count(newest) == 1:
-            owners[partition] = claimants[generations.index(newest)].member_id
-    return owners
+    holders: dict[TopicPartition, str | None] = {}
+    for member in members:
+        holders.update(dict.fromkeys(member.subscription.owned, member.member_id))
+    if len(holders) < sum(len(member.subscription.owned) for member in members):
+        claimants: dict[TopicPartition, list[GroupMember]] = defaultdict(list)
+        for member in members:
+            for partition in member.subscription.owned:
+                claimants[partition].append(member)
+        holders |= {partition: _holder(those) for partition, those in claimants.items() if len(those) > 1}
+    return holders
+
+
+def _holder(claimants: Sequence[GroupMember]) -> str | None:
+    """Whose claim counts among several to one partition."""
+    generations = [claimed_generation(member.subscription) for member in claimants]
+    newest = max(generations)
+    return claimants[generations.index(newest)].member_id if generations.count(newest) == 1 else None
 
 
 def _target(
-    order: Sequence[GroupMember], topics: Mapping[str, TopicDescription], owners: Mapping[TopicPartition, str]
+    order: Sequence[GroupMember], topics: Mapping[str, TopicDescription], owners: Mapping[TopicPartition, str | None]
 ) -> Mapping[str, Sequence[TopicPartition]]:
     """Where every partition shall be in the end, whoever holds it now."""
-    subscribed = {member.member_id: topics.keys() & set(member.subscription.topics) for member in order}
-    wanted = sorted(set().union(*subscribed.values()))
-    if all(len(names) == len(wanted) for names in subscribed.values()):
-        return equal_shares(list(subscribed), [tp for name in wanted for tp in topics[name].partitions], owners)
-    return fair_shares(subscribed, {name: topics[name].partitions for name in wanted}, owners)
-
-
-def _may_have(member_id: str, owner: str | None, claimants: Sequence[GroupMember]) -> bool:
-    """Whether a partition can be given to `member_id` in this round: it owns it, or no other member claims it."""
-    return member_id == owner or all(claimant.member_id == member_id for claimant in claimants)
+    lists = {member.subscription.topics for member in order}  # most members send the same
+    wants = {names: frozenset(topics.keys() & set(names)) for names in lists}
+    subscribed = {member.member_id: wants[member.subscription.topics] for member in order}
+    partitions = {name: topics[name].partitions for name in sorted(frozenset().union(*wants.values()))}
+    if len(set(wants.values())) <= 1:
+        return equal_shares(list(subscribed), list(chain.from_iterable(partitions.values())), owners)
+    return fair_shares(subscribed, partitions, owners)

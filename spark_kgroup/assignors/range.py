@@ -7,6 +7,7 @@ Java's.
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 
 from spark_kgroup.assignors.contract import RebalanceProtocol, ranked
@@ -25,9 +26,11 @@ class RangeAssignor:
     def assign(self, members: Sequence[GroupMember], topics: Mapping[str, TopicDescription]) -> Assignment:
         """With n partitions and m members, each gets n // m of a topic, and the first n % m members one more."""
         shares: dict[str, set[TopicPartition]] = {member.member_id: set() for member in members}
-        order = ranked(members)
-        for name in {name for member in members for name in member.subscription.topics} & topics.keys():
-            subscribers = [member.member_id for member in order if name in member.subscription.topics]
+        wanted_by: dict[str, list[str]] = defaultdict(list)
+        for member in ranked(members):
+            for name in topics.keys() & set(member.subscription.topics):
+                wanted_by[name].append(member.member_id)
+        for name, subscribers in wanted_by.items():
             partitions = topics[name].partitions
             base, extra = divmod(len(partitions), len(subscribers))
             for rank, member_id in enumerate(subscribers):
