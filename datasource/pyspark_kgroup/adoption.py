@@ -7,9 +7,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from enum import Enum
+from typing import NamedTuple
 
 from pyspark_kgroup.checkpoint import Checkpoint, Period
 from spark_kgroup.model import MemberIdentity, TopicDescription, TopicPartition
+from spark_kgroup.wire.commit_metadata import Author
 
 
 class Place(Enum):
@@ -22,17 +24,53 @@ class Place(Enum):
     """Where the option `startingOffsets` says; for `committed`, where `kafka.auto.offset.reset` says."""
 
 
+class Writer(Enum):
+    """Who committed an offset, by what is written beside it."""
+
+    US = "us"
+    """This application: a seat with our prefix, in whatever run."""
+
+    SUCCESSOR = "successor"
+    """This application, in a run that was started after this one: this process is a leftover, and overrules nothing."""
+
+    NEIGHBOUR = "neighbour"
+    """Another application that reads with kgroup."""
+
+    UNKNOWN = "unknown"
+    """An administrator, or another client."""
+
+    @staticmethod
+    def of(text: str, us: Author) -> Writer:
+        """Who wrote `text` beside an offset, for the run `us`."""
+        author = Author.of(text)
+        if author is None:
+            return Writer.UNKNOWN
+        if author.app != us.app:
+            return Writer.NEIGHBOUR
+        outrun = author.run_ms is not None and us.run_ms is not None and author.run_ms > us.run_ms
+        return Writer.SUCCESSOR if outrun else Writer.US
+
+
+class Committed(NamedTuple):
+    """What the group has committed for a partition."""
+
+    offset: int
+    writer: Writer
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Start:
     """Where an adopted partition starts, and by which rule.
 
     Attributes:
         offset: the offset itself, or the `Place` it is to be looked up at.
-        rewinds: the group's committed offset plays no part, and adoption overrules it.
+        commit_first: the group has no such offset, or another one: it is told BEFORE anything relies on this start.
+        set_back: this application had committed further: the checkpoint was set back since.
     """
 
     offset: int | Place
-    rewinds: bool = False
+    commit_first: bool = False
+    set_back: bool = False
 
 
 def topic_key(topic: TopicDescription) -> str:
@@ -45,7 +83,7 @@ def adopted_start(
     *,
     checkpoint: Checkpoint,
     topic: TopicDescription,
-    committed: int | None,
+    committed: Committed | None,
     explicit: bool,
 ) -> Start:
     """Where a partition starts that was not held without a break since `checkpoint`.
@@ -54,26 +92,52 @@ def adopted_start(
         partition: what is adopted.
         checkpoint: the durable offset (Spark's `start`).
         topic: the partition's topic as cluster metadata shows it now.
-        committed: the group's committed offset, None if there is none.
+        committed: what the group has, None if nothing.
         explicit: `startingOffsets` was given and no other application is in the group: on a fresh checkpoint it wins
             over committed offsets.
     """
     if checkpoint.fresh:
-        if explicit:
-            return Start(offset=Place.STARTING, rewinds=True)
-        return Start(offset=committed if committed is not None else Place.STARTING)
+        if explicit and (committed is None or committed.writer is not Writer.SUCCESSOR):
+            return Start(offset=Place.STARTING, commit_first=True)
+        return _committed_or(Place.STARTING, committed)
     known = checkpoint.topics.get(partition.topic)
     if known is not None and known.topic_id != topic_key(topic):
-        return Start(offset=Place.EARLIEST, rewinds=True)  # deleted and created again: nothing old applies
+        return Start(offset=Place.EARLIEST, commit_first=True)  # deleted and created again: nothing old applies
     remembered = checkpoint.position(partition)
     if remembered is not None:
-        # Another member may have gone on; after a loss nobody knows who owned it meanwhile.
-        return Start(offset=max(remembered, committed if committed is not None else 0))
-    if committed is not None:
-        return Start(offset=committed)
+        return _remembered(remembered, committed)
+    given_up = checkpoint.given_up.get(partition)
+    if given_up is not None:
+        further = committed is not None and committed.offset > given_up
+        return _remembered(given_up, committed) if further else _committed_or(given_up, committed)
     if known is not None and partition.partition < known.first_sight:
-        return Start(offset=Place.STARTING)
-    return Start(offset=Place.EARLIEST)
+        return _committed_or(Place.STARTING, committed)
+    return _committed_or(Place.EARLIEST, committed)
+
+
+def _committed_or(place: int | Place, committed: Committed | None) -> Start:
+    """What the group remembers; else `place`, which it is told.
+
+    Else 1. a query starts at the end, 50; 2. it dies before it commits; 3. another member starts at the end, now 90,
+    and commits; 4. the query comes back and takes the further of both: nobody reads 50..90.
+    """
+    if committed is None:
+        return Start(offset=place, commit_first=True)
+    return Start(offset=committed.offset)
+
+
+def _remembered(position: int, committed: Committed | None) -> Start:
+    """Where this query stood, or where somebody else has gone on from there.
+
+    What we commit, a checkpoint holds already. So if we committed further ourselves, the checkpoint was set back since
+    (restored, its newest batches deleted, its last files lost in a crash): it decides what a batch is, so what it does
+    not know of is read again.
+    """
+    if committed is None or committed.offset <= position:
+        return Start(offset=position)
+    if committed.writer in (Writer.US, Writer.SUCCESSOR):
+        return Start(offset=position, commit_first=committed.writer is Writer.US, set_back=True)
+    return Start(offset=committed.offset)
 
 
 def period_of(

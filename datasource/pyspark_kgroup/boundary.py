@@ -7,9 +7,9 @@ arrived, list end offsets, apply limits. Rules and bookkeeping are pure (`adopti
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 
-from pyspark_kgroup.adoption import Place, Start, adopted_start, period_of, topic_key
+from pyspark_kgroup.adoption import Committed, Place, Start, Writer, adopted_start, period_of, topic_key
 from pyspark_kgroup.checkpoint import Checkpoint
 from pyspark_kgroup.data_loss import out_of_log
 from pyspark_kgroup.ledger import Holding, Ledger, holders_of
@@ -23,6 +23,7 @@ from spark_kgroup.model import NO_GENERATION, DescribedGroup, DescribedMember, E
 from spark_kgroup.runtime.group import GroupView, SeatView
 from spark_kgroup.runtime.session import monotonic_ms
 from spark_kgroup.runtime.thread import GroupRuntime
+from spark_kgroup.wire.commit_metadata import Author
 
 log = logging.getLogger(__name__)
 
@@ -36,14 +37,18 @@ _HANDOVER_ROUNDS = 4
 class Boundary:
     """Carries one query from boundary to boundary. Not thread-safe: Spark asks one thing at a time.
 
+    Args:
+        run_ms: when this run of the query was started (wall clock), as its commits say; None if they do not.
+
     Attributes:
         logs: what brokers have of the subscribed topics, with the count of what was lost and skipped.
         members: instance id of each seat -> its member id, as of the last boundary.
     """
 
-    def __init__(self, runtime: GroupRuntime, options: SourceOptions) -> None:
+    def __init__(self, runtime: GroupRuntime, options: SourceOptions, run_ms: int | None = None) -> None:
         self._runtime = runtime
         self._options = options
+        self._us = Author(app=options.instance_id_prefix, run_ms=run_ms)
         self._ledger = Ledger()
         self.logs = Logs(runtime, options)
         self.members: Mapping[str, str] = {}
@@ -72,9 +77,10 @@ class Boundary:
                 return start
         view = self._look_for_orphans(start, view)
         self._look(start, {tp for seat in view.seats for tp in seat.tenures})
-        if not self._adopt(start, view):
+        adopted_in = self._adopt_what_arrived(start, view)
+        if adopted_in is None:
             return start
-        view = self._commit_durable(start, view)
+        view = self._commit_durable(start, adopted_in)
         self.members = {seat.instance_id: seat.identity.member_id for seat in view.seats}
         self._ledger.drop_lost(view)
         self._await_acknowledgement(start, view)
@@ -124,7 +130,7 @@ class Boundary:
     def _await_acknowledgement(self, start: Checkpoint, view: GroupView) -> None:
         """Under AvailableNow, what must wait for the group's word would end as if it was read: ask again, then fail."""
         deadline_ms = monotonic_ms() + SETTLE_TIMEOUT_MS
-        while (self.logs.to_be_frozen or self.logs.frozen) and (unheard := self._unheard(start, view)):
+        while self.logs.bounded and (unheard := self._unheard(start, view)):
             if monotonic_ms() > deadline_ms:
                 self._put_off(self._not_acknowledged(unheard))
             view = self._commit_durable(start, self._runtime.wait_until(_changed_from(view), HANDOVER_WAIT_MS))
@@ -221,8 +227,14 @@ class Boundary:
             and tp.topic in topics
             and start.topics[tp.topic].topic_id == topic_key(topics[tp.topic])
         }
-        committed = self._runtime.committed(remembered)
-        behind = {tp: position for tp, position in remembered.items() if position > (committed.get(tp) or 0)}
+        committed = self._committed(remembered)
+        # What we committed further ourselves, a checkpoint that was set back since does not know (`adoption`).
+        known = {
+            tp
+            for tp, there in committed.items()
+            if there.offset == remembered[tp] or (there.offset > remembered[tp] and there.writer is not Writer.US)
+        }
+        behind = {tp: position for tp, position in remembered.items() if tp not in known}
         acknowledged = self._runtime.commit({seat.instance_id: (seat, behind)}) if behind else frozenset()
         return frozenset(behind) - acknowledged
 
@@ -304,18 +316,32 @@ class Boundary:
 
     def _put_off(self, told: str) -> None:
         """No next offset at this trigger; AvailableNow has no other one, and would end as if all was read."""
-        if self.logs.to_be_frozen or self.logs.frozen:
+        if self.logs.bounded:
             raise GroupUnsettled(told)
         log.warning("%s Trying again at the next trigger.", told)
 
     # ------------------------------------------------------------------------------------------ 3. adopt
 
-    def _adopt(self, start: Checkpoint, view: GroupView) -> bool:
-        """Adopt what arrived; whether the group knows each start that overrules its committed offset.
+    def _adopt_what_arrived(self, start: Checkpoint, view: GroupView) -> GroupView | None:
+        """Adopt what arrived; the view in which it is ours, None if the group does not acknowledge where it starts.
 
-        If it does not, nothing may rely on such a start yet: 1. `startingOffsets` says 0, the group stands at 80;
-        2. a first batch 0..30 is planned; 3. the driver dies; 4. on return the further of 30 and 80 counts (it could
-        be another member's): 30..80 would be skipped.
+        Then there is no batch at all: another start of what was not adopted could count at the next trigger.
+        """
+        deadline_ms = monotonic_ms() + SETTLE_TIMEOUT_MS
+        while unheard := self._adopt(start, view):
+            if not self.logs.bounded or monotonic_ms() > deadline_ms:
+                names = ", ".join(sorted(map(str, unheard)))
+                self._put_off(f"Group {self._options.group_id!r} did not acknowledge where to start with {names}.")
+                return None
+            view = self._hand_over(start, self._runtime.wait_until(_changed_from(view), HANDOVER_WAIT_MS))
+        return view
+
+    def _adopt(self, start: Checkpoint, view: GroupView) -> frozenset[TopicPartition]:
+        """Adopt what arrived, but for what it returns: the group did not acknowledge where that is to start.
+
+        Nothing may rely on such a start yet: 1. `startingOffsets` says 0, the group stands at 80, where another member
+        left it; 2. a first batch 0..30 is planned; 3. the driver dies; 4. on return the further of 30 and 80 counts:
+        30..80 would be skipped.
         """
         positions = {tp: self._ledger.position(tp, start) for tp in self._ledger.holdings}
         self._ledger.forget(self.logs.lacking(positions))  # to be adopted anew, where the log goes on
@@ -329,8 +355,8 @@ class Boundary:
             and tp.partition < topics[tp.topic].partition_count
         }
         if not arrived:
-            return True
-        committed = self._runtime.committed(arrived)
+            return frozenset()
+        committed = self._committed(arrived)
         explicit = start.fresh and self._starts_where_told(view)
         starts = {
             tp: adopted_start(
@@ -344,9 +370,10 @@ class Boundary:
         }
         wanted = self._resolve({tp: s.offset for tp, s in starts.items()})
         offsets = self._within_logs(starts, wanted)
+        self._warn_of_odd_commits(start, starts, offsets, committed)
         # After a truncation the group's offset goes back, too. Else 1. the log is cut from 100 to 60 and grows to 120;
         # 2. we are at 80, the group at 100; 3. an owner that starts at the further of both skips 80..100.
-        rewinds = {tp for tp, s in starts.items() if s.rewinds or offsets[tp] < wanted[tp]}
+        to_tell = {tp for tp, s in starts.items() if s.commit_first or offsets[tp] < wanted[tp]}
         for tp, seat in arrived.items():
             tenure = seat.tenures[tp]
             period = period_of(
@@ -357,10 +384,60 @@ class Boundary:
                 seat=seat.instance_id,
                 tenure=tenure,
             )
-            known = None if tp in rewinds else committed.get(tp)
+            known = committed[tp].offset if tp in committed and tp not in to_tell else None
             self._ledger.adopt(tp, Holding(period=period, tenure=tenure, committed=known))
         log.info("adopted %s", {str(tp): offsets[tp] for tp in sorted(arrived)})
-        return self._rewind({tp: arrived[tp] for tp in rewinds}, offsets)
+        return self._tell({tp: arrived[tp] for tp in to_tell}, offsets)
+
+    def _committed(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, Committed]:
+        found = self._runtime.committed(partitions)
+        return {
+            tp: Committed(there.offset, Writer.of(there.metadata, self._us))
+            for tp, there in found.items()
+            if there is not None
+        }
+
+    def _warn_of_odd_commits(
+        self,
+        start: Checkpoint,
+        starts: Mapping[TopicPartition, Start],
+        offsets: Mapping[TopicPartition, int],
+        committed: Mapping[TopicPartition, Committed],
+    ) -> None:
+        """Say where the group's offset plays no part, though somebody may have meant it to."""
+        apart = [tp for tp in sorted(committed) if offsets[tp] != committed[tp].offset]
+        back = [tp for tp in apart if starts[tp].set_back and offsets[tp] < committed[tp].offset]
+        if back:
+            log.warning(
+                "The checkpoint of this query was set back: under instanceIdPrefix=%s, group %r has committed further "
+                "(%s). What lies between is read again, since the checkpoint decides what a batch is. To skip it, move "
+                "the group's offsets (kafka-consumer-groups --reset-offsets) while the query is stopped.",
+                self._us.app,
+                self._options.group_id,
+                _apart(back, offsets, committed),
+            )
+        behind = [
+            tp
+            for tp in apart
+            if tp in start.owned and committed[tp].writer is Writer.UNKNOWN and committed[tp].offset < offsets[tp]
+        ]
+        if behind:
+            log.warning(
+                "Group %r has offsets behind the checkpoint of this query, which it did not commit (%s): they are "
+                "ignored, since the checkpoint decides what a batch is. If they were moved back to read again, start "
+                "the query with a new checkpointLocation and startingOffsets=committed.",
+                self._options.group_id,
+                _apart(behind, offsets, committed),
+            )
+        outrun = [tp for tp in sorted(committed) if start.fresh and committed[tp].writer is Writer.SUCCESSOR]
+        if outrun and not self._options.starting_offsets.committed:
+            log.warning(
+                "startingOffsets=%s is ignored for %s: this very query (instanceIdPrefix=%s) was started again "
+                "meanwhile, and has committed since.",
+                self._options.starting_offsets,
+                ", ".join(map(str, outrun)),
+                self._us.app,
+            )
 
     def _within_logs(
         self, starts: Mapping[TopicPartition, Start], offsets: Mapping[TopicPartition, int]
@@ -374,23 +451,16 @@ class Boundary:
         )
         return {**offsets, **nearest}
 
-    def _rewind(self, seats: Mapping[TopicPartition, SeatView], offsets: Mapping[TopicPartition, int]) -> bool:
-        """Commit the starts that overrule what the group has; what it does not acknowledge is not adopted yet."""
-        if not seats:
-            return True
-        by_name = {seat.instance_id: seat for seat in seats.values()}
-        acknowledged = self._commit(
-            {
-                name: (seat, {tp: offsets[tp] for tp in seats if seats[tp].instance_id == name})
-                for name, seat in by_name.items()
-            }
-        )
-        unheard = seats.keys() - acknowledged
+    def _tell(
+        self, seats: Mapping[TopicPartition, SeatView], offsets: Mapping[TopicPartition, int]
+    ) -> frozenset[TopicPartition]:
+        """Commit starts that the group does not have; what it does not acknowledge is not adopted yet, and returned."""
+        by_seat: dict[str, tuple[SeatView, dict[TopicPartition, int]]] = {}
+        for tp, seat in seats.items():
+            by_seat.setdefault(seat.instance_id, (seat, {}))[1][tp] = offsets[tp]
+        unheard = frozenset(seats.keys() - self._commit(by_seat))
         self._ledger.forget(unheard)
-        if unheard:
-            names = ", ".join(sorted(map(str, unheard)))
-            self._put_off(f"Group {self._options.group_id!r} did not acknowledge where to start with {names}.")
-        return not unheard
+        return unheard
 
     def _starts_where_told(self, view: GroupView) -> bool:
         """Whether an explicit `startingOffsets` wins over committed offsets: not if others work in the group."""
@@ -504,6 +574,15 @@ def _after(given_up: Tenures) -> Callable[[GroupView], bool]:
         return left and (view.settled or _asks(view))
 
     return taken
+
+
+def _apart(
+    partitions: Sequence[TopicPartition],
+    offsets: Mapping[TopicPartition, int],
+    committed: Mapping[TopicPartition, Committed],
+) -> str:
+    """Of each partition, what the group has and where this query goes on."""
+    return ", ".join(f"{tp}: group {committed[tp].offset}, checkpoint {offsets[tp]}" for tp in partitions)
 
 
 def _changed_from(seen: GroupView) -> Callable[[GroupView], bool]:

@@ -7,11 +7,13 @@ One offset, as JSON (`version` guards the shape)::
     {"version": 1,
      "topics":   {"flights": {"id": "<topic id>", "first_sight": 8}},
      "owned":    {"flights": {"0": {"from": 0, "pos": 120, "seat": "job-0", "generation": 3}}},
-     "released": {"flights": {"5": 77}}}
+     "released": {"flights": {"5": 77}},
+     "given_up": {"flights": {"6": 90}}}
 
 `owned` has an entry for every partition that this query owned at the boundary. `released` remembers how far this query
 had read a partition whose ownership ended without an acknowledged commit, so that its return reads no record twice.
-A partition that was given up in good order is in neither: the group's committed offset is its memory.
+`given_up` says where a partition was left in good order: the group's committed offset is its memory, unless this query
+itself went on from there later: then this checkpoint was set back. Releases up to 0.1.0 did not write it.
 """
 
 from __future__ import annotations
@@ -79,6 +81,7 @@ class Checkpoint:
     topics: Mapping[str, Topic] = field(default_factory=dict)
     owned: Mapping[TopicPartition, Owned] = field(default_factory=dict)
     released: Mapping[TopicPartition, int] = field(default_factory=dict)
+    given_up: Mapping[TopicPartition, int] = field(default_factory=dict)
 
     @property
     def fresh(self) -> bool:
@@ -86,7 +89,7 @@ class Checkpoint:
         return not self.topics
 
     def position(self, partition: TopicPartition) -> int | None:
-        """How far this query has read `partition`, as far as it remembers."""
+        """How far this query has read `partition`, unless it gave it up, or never had it."""
         owned = self.owned.get(partition)
         return owned.position if owned is not None else self.released.get(partition)
 
@@ -111,6 +114,7 @@ class Checkpoint:
                 }
             ),
             "released": _by_topic(self.released),
+            **({"given_up": _by_topic(self.given_up)} if self.given_up else {}),
         }
 
     @staticmethod
@@ -135,6 +139,7 @@ class Checkpoint:
                 topics=topics,
                 owned={tp: _owned(topics[tp.topic], entry) for tp, entry in _flat(raw["owned"])},
                 released={tp: int(entry) for tp, entry in _flat(raw["released"])},
+                given_up={tp: int(entry) for tp, entry in _flat(raw.get("given_up", {}))},
             )
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise CheckpointError(

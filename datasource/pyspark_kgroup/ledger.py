@@ -128,21 +128,24 @@ class Ledger:
     def checkpoint(
         self, start: Checkpoint, topics: Mapping[str, TopicDescription], positions: Mapping[TopicPartition, int]
     ) -> Checkpoint:
-        """The next offset of the stream: `positions` for all that is held; what was lost is remembered as released."""
+        """The next offset of the stream: `positions` for all that is held; what was lost or given up is remembered."""
         remembered = {**start.released, **{tp: owned.position for tp, owned in start.owned.items()}}
         renewed = {
             name
             for name, topic in topics.items()
             if name in start.topics and start.topics[name].topic_id != topic_key(topic)
         }
+        left = {
+            tp: position
+            for tp, position in {**start.given_up, **remembered}.items()
+            if tp not in self.holdings and tp.topic not in renewed
+        }
+        released = {tp for tp in left if tp in remembered and tp not in self._handed_over}
         return Checkpoint(
             topics=_topics(start, topics),
             owned={tp: Owned(period=holding.period, position=positions[tp]) for tp, holding in self.holdings.items()},
-            released={
-                tp: position
-                for tp, position in remembered.items()
-                if tp not in self.holdings and tp not in self._handed_over and tp.topic not in renewed
-            },
+            released={tp: position for tp, position in left.items() if tp in released},
+            given_up={tp: position for tp, position in left.items() if tp not in released},
         )
 
 

@@ -118,9 +118,9 @@ class Logs:
         self._freezing = True
 
     @property
-    def to_be_frozen(self) -> bool:
-        """The next end offsets are those of the whole run."""
-        return self._freezing
+    def bounded(self) -> bool:
+        """This is a run that ends by itself (AvailableNow)."""
+        return self._freezing or self.frozen
 
     @property
     def listed_ends(self) -> dict[TopicPartition, int]:
@@ -138,7 +138,8 @@ class Logs:
             every = [tp for topic in self.topics.values() for tp in topic.partitions]
             self._frozen = {tp: log_range.end_offset for tp, log_range in self._list(every).items()}
             self._freezing = False
-        ends = {tp: self._ranges(held)[tp].end_offset for tp in held}
+        listed = self._ranges(held)
+        ends = {tp: listed[tp].end_offset for tp in held}
         if self._frozen is not None:
             return {tp: min(end, self._frozen[tp]) for tp, end in ends.items() if tp in self._frozen}
         return ends

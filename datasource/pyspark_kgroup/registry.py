@@ -182,6 +182,11 @@ class Registry:
         with self._lock:
             return self._seats.leases()
 
+    def lease(self, seat: str) -> Lease | None:
+        """Which executor one seat has as its home; None if none."""
+        with self._lock:
+            return self._seats.lease(seat)
+
     def counts(self) -> Counts:
         """What happened so far."""
         return self._counts

@@ -15,21 +15,23 @@ from pyspark_kgroup.registry import Counts
 from pyspark_kgroup.seats import Lease
 from spark_kgroup.model import TopicPartition
 from spark_kgroup.runtime.session import monotonic_ms
-from spark_kgroup.wire.commit_metadata import SeatNote
+from spark_kgroup.wire.commit_metadata import Author, SeatNote
 
 
-def commit_metadata(member: str, lease: Lease | None) -> str:
+def commit_metadata(author: Author, member: str, lease: Lease | None) -> str:
     """What is written beside the offsets that a seat commits (`kgroup describe` shows it).
 
     Args:
+        author: this run of this application.
         member: its member id.
         lease: who serves it now, None if nobody has since the query was started.
     """
     at_ms = time.time_ns() // 1_000_000
     if lease is None:
-        return SeatNote(member=member, at_ms=at_ms).encode()
+        return SeatNote(member=member, author=author, at_ms=at_ms).encode()
     return SeatNote(
         member=member,
+        author=author,
         at_ms=at_ms,
         executor=lease.executor.executor_id,
         host=lease.executor.host,

@@ -221,6 +221,10 @@ class Seats:
         """Seat -> its home, for seats that have a living one."""
         return {seat: lease for seat, lease in self._homes.items() if seat not in self._free}
 
+    def lease(self, seat: str) -> Lease | None:
+        """The seat's living home."""
+        return self._homes.get(seat) if seat not in self._free else None
+
     def _may_be_home(self, executor: Executor) -> bool:
         return executor.warm and executor.key in self._sidecars
 

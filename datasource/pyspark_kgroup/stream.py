@@ -12,6 +12,7 @@ from __future__ import annotations
 import json
 import logging
 import os
+import time
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
@@ -38,6 +39,7 @@ from spark_kgroup.model import TopicPartition
 from spark_kgroup.runtime.group import GroupSettings
 from spark_kgroup.runtime.thread import GroupRuntime
 from spark_kgroup.wire.cluster import parse_bootstrap
+from spark_kgroup.wire.commit_metadata import Author
 from spark_kgroup.wire.security import secured
 
 if TYPE_CHECKING:
@@ -71,6 +73,7 @@ class KgroupStreamReader(AdmissionControl, DataSourceStreamReader):
         self._planned_end: Mapping[str, Any] = EMPTY.to_json()
         self._freezing = self._bounded = False
         self._latest: Checkpoint | None = None
+        self._run_ms = time.time_ns() // 1_000_000
 
     @cached_property
     def _options(self) -> SourceOptions:
@@ -125,6 +128,9 @@ class KgroupStreamReader(AdmissionControl, DataSourceStreamReader):
 
     def _leases(self) -> Mapping[str, Lease]:
         return self._registry.leases() if self._registry is not None else {}
+
+    def _lease(self, seat: str | None) -> Lease | None:
+        return self._registry.lease(seat) if self._registry is not None and seat is not None else None
 
     def _counts(self) -> Counts:
         return self._registry.counts() if self._registry is not None else Counts()
@@ -200,7 +206,7 @@ class KgroupStreamReader(AdmissionControl, DataSourceStreamReader):
             runtime.start()
             self._runtime = runtime
             self._registry = self._started_registry([seat.instance_id for seat in runtime.view().seats])
-            self._boundary = Boundary(runtime, self._options)
+            self._boundary = Boundary(runtime, self._options, self._run_ms)
         if self._freezing:
             self._boundary.freeze()
             self._freezing = False
@@ -220,6 +226,7 @@ class KgroupStreamReader(AdmissionControl, DataSourceStreamReader):
 
     def _settings(self, planned: Checkpoint) -> GroupSettings:
         options = sized(self._options)
+        author = Author(app=options.instance_id_prefix, run_ms=self._run_ms)
         return GroupSettings(
             bootstrap=parse_bootstrap(options.bootstrap_servers),
             group=options.group_id,
@@ -237,7 +244,7 @@ class KgroupStreamReader(AdmissionControl, DataSourceStreamReader):
             topics_must_exist=False,  # the boundary knows which may be gone
             inheritances=inheritances(planned, options.topics),
             spare_seats=self._options.members is not None,
-            commit_metadata=lambda who: commit_metadata(who.member_id, self._leases().get(who.instance_id or "")),
+            commit_metadata=lambda who: commit_metadata(author, who.member_id, self._lease(who.instance_id)),
         )
 
     def stop(self) -> None:

@@ -39,6 +39,7 @@ from spark_kgroup.model import (
 )
 from spark_kgroup.runtime.session import Observer, Session, monotonic_ms
 from spark_kgroup.wire import messages
+from spark_kgroup.wire.answers import CommittedOffset
 from spark_kgroup.wire.backoff import Backoff
 from spark_kgroup.wire.cluster import Cluster, ListedOffset
 from spark_kgroup.wire.connection import Address
@@ -398,8 +399,8 @@ class Group:
         )
         return {tp: found.offset for tp, found in listed.items()}
 
-    async def committed(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int | None]:
-        """The group's committed offset of each partition, None where there is none."""
+    async def committed(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, CommittedOffset | None]:
+        """What the group has committed for each partition, with what was written beside it; None where nothing is."""
         wanted = sorted(partitions)
         return await self._cluster.committed_offsets(self.settings.group, wanted) if wanted else {}
 

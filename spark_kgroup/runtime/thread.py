@@ -18,6 +18,7 @@ from spark_kgroup.errors import GroupUnsettled
 from spark_kgroup.limits import CALL_SLACK_MS, CLOSE_TIMEOUT_MS
 from spark_kgroup.model import DescribedGroup, DescribedMember, TopicDescription, TopicPartition
 from spark_kgroup.runtime.group import Group, GroupSettings, GroupView, SeatView
+from spark_kgroup.wire.answers import CommittedOffset
 
 T = TypeVar("T")
 
@@ -123,8 +124,8 @@ class GroupRuntime:
         """The first offset of each partition, and one past the last readable one."""
         return self._run(lambda group: group.log_ranges(partitions, read_committed=read_committed))
 
-    def committed(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int | None]:
-        """The group's committed offset of each partition, None where there is none."""
+    def committed(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, CommittedOffset | None]:
+        """What the group has committed for each partition, with what was written beside it; None where nothing is."""
         return self._run(lambda group: group.committed(partitions))
 
     def describe(self) -> DescribedGroup:

@@ -302,14 +302,13 @@ class Cluster:
 
     async def committed_offsets(
         self, group: str, partitions: Iterable[TopicPartition], *, timeout_ms: int | None = None
-    ) -> dict[TopicPartition, int | None]:
-        """The group's committed offset of each partition, None where there is none.
+    ) -> dict[TopicPartition, CommittedOffset | None]:
+        """What the group has committed for each partition, with what was written beside it; None where nothing is.
 
         Raises:
             WireError: the coordinator could not be found, or gave no whole answer, in time.
         """
-        found = await self._committed(group, sorted(set(partitions)), timeout_ms)
-        return {tp: there.offset if there is not None else None for tp, there in found.items()}
+        return await self._committed(group, sorted(set(partitions)), timeout_ms)
 
     async def all_committed(
         self, group: str, *, timeout_ms: int | None = None

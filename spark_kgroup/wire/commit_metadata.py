@@ -1,19 +1,52 @@
 """What a seat writes beside its committed offsets: who serves it. Kafka keeps it, so whoever asks Kafka can know.
 
 Kafka's OffsetCommit has room for a text of up to offset.metadata.max.bytes (4096) with each offset. Other clients write
-what they like there, or nothing.
+what they like there, or nothing. We write a note beside one partition of each topic, and a mark beside all others.
 """
 
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
 _VERSION: Final = 1
 
 _TEXT_CHARACTERS_MAX: Final = 255
-"""Longest name of a host; with each character escaped, two of them and a member id stay below 4096 bytes."""
+"""Longest name of a host; with each character escaped, two of them, a member id and a prefix stay below 4096 bytes."""
+
+_UUID_CHARACTERS: Final = 36
+"""The coordinator names a static member `<instance id>-<uuid>` (ClassicGroup.generateMemberId)."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Author:
+    """Which application wrote a commit, and which of its runs.
+
+    Attributes:
+        app: the prefix of its instance ids: two applications of one group cannot have the same.
+        run_ms: when that run was started (wall clock); None from a release that did not write it.
+    """
+
+    app: str
+    run_ms: int | None = None
+
+    def encode(self) -> str:
+        """As text for Kafka: the mark."""
+        return _encoded(_author_fields(self))
+
+    @staticmethod
+    def of(text: str) -> Author | None:
+        """Who wrote a mark or a note; None for any other text, which is another client's."""
+        note = _decoded(text)
+        if type(app := note.get("app")) is str:
+            return Author(app=app, run_ms=run if type(run := note.get("run")) is int else None)
+        member = note.get("member")
+        if type(member) is not str:
+            return None
+        prefix, _, number = member[: -_UUID_CHARACTERS - 1].rpartition("-")
+        return Author(app=prefix) if number.isdecimal() else None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -22,6 +55,7 @@ class SeatNote:
 
     Attributes:
         member: the id of the member that it was then; the partition, or the seat, may have another by now.
+        author: its application; None from a release that did not write it.
         executor: Spark's id of the executor, "driver" in local mode; None if no executor is known.
         host: the executor's.
         warm: whether the seat's own server reads there; else each task reads by itself.
@@ -31,6 +65,7 @@ class SeatNote:
 
     member: str
     at_ms: int
+    author: Author | None = None
     executor: str | None = None
     host: str | None = None
     warm: bool | None = None
@@ -38,22 +73,19 @@ class SeatNote:
 
     def encode(self) -> str:
         """As text for Kafka."""
-        note: dict[str, Any] = {"v": _VERSION, "member": self.member, "at": self.at_ms}
+        note: dict[str, Any] = {"member": self.member, "at": self.at_ms}
+        if self.author is not None:
+            note |= _author_fields(self.author)
         if self.executor is not None:
             note |= {"executor": self.executor[:_TEXT_CHARACTERS_MAX], "warm": self.warm, "since": self.since_ms}
         if self.host is not None:
             note |= {"host": self.host[:_TEXT_CHARACTERS_MAX]}
-        return json.dumps(note, separators=(",", ":"))
+        return _encoded(note)
 
     @staticmethod
     def decode(text: str) -> SeatNote | None:
-        """What `encode` wrote; None for any other text, which is another client's."""
-        try:
-            note = json.loads(text)
-        except (ValueError, RecursionError):
-            return None
-        if not isinstance(note, dict) or note.get("v") != _VERSION:
-            return None
+        """What `encode` wrote; None for any other text, which is a mark, or another client's."""
+        note = _decoded(text)
         fields = {"member": str, "at": int, "executor": str, "host": str, "warm": bool, "since": int}
         known = {name: note[name] for name, kind in fields.items() if type(note.get(name)) is kind}
         if not known.keys() >= {"member", "at"}:
@@ -61,8 +93,26 @@ class SeatNote:
         return SeatNote(
             member=known["member"],
             at_ms=known["at"],
+            author=Author.of(text) if "app" in note else None,
             executor=known.get("executor"),
             host=known.get("host"),
             warm=known.get("warm"),
             since_ms=known.get("since"),
         )
+
+
+def _author_fields(author: Author) -> dict[str, Any]:
+    return {"app": author.app} | ({"run": author.run_ms} if author.run_ms is not None else {})
+
+
+def _encoded(fields: Mapping[str, Any]) -> str:
+    return json.dumps({"v": _VERSION, **fields}, separators=(",", ":"))
+
+
+def _decoded(text: str) -> Mapping[str, Any]:
+    """The fields of a text of ours; none for any other."""
+    try:
+        note = json.loads(text)
+    except (ValueError, RecursionError):
+        return {}
+    return note if isinstance(note, dict) and note.get("v") == _VERSION else {}

@@ -67,13 +67,13 @@ class Driver:
         self.start()
 
     def start(self) -> None:
-        options = Options(
+        self.options = Options(
             topics=self.group.subscribed,
             starting_offsets=self.starting,
             read_committed=self.read_committed,
             fail_on_data_loss=self.fail_on_data_loss,
         )
-        self.boundary = Boundary(self.group, options)  # not a GroupRuntime by type, but by its calls
+        self.boundary = Boundary(self.group, self.options)  # not a GroupRuntime by type, but by its calls
 
     def restart(self, seats: int | None = None) -> None:
         """The driver comes back (with so many seats): an unfinished batch is read again, with the same plan."""
@@ -87,6 +87,12 @@ class Driver:
     def durable(self) -> Checkpoint:
         """The end of the last completed batch, as it comes back from Spark's log."""
         return loads(self.planned[self.batches_done - 1]) if self.batches_done else EMPTY
+
+    def set_back(self, batches: int) -> None:
+        """Checkpoint and sink are restored to the end of an earlier batch, while the driver is down."""
+        self.batches_done = batches
+        self.planned = self.planned[:batches]
+        self.sink = {batch: read for batch, read in self.sink.items() if batch < batches}
 
     def ask(self, limit: int | None = None) -> Checkpoint:
         self.group.step()  # messages do not stay under way for longer than a batch

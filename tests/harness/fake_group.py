@@ -25,6 +25,8 @@ from spark_kgroup.model import (
     TopicPartition,
 )
 from spark_kgroup.runtime.group import GroupView, SeatView, inherited
+from spark_kgroup.wire.answers import CommittedOffset
+from spark_kgroup.wire.commit_metadata import Author
 
 OTHER = "other"
 WAIT_STEP_MS = 10
@@ -73,6 +75,8 @@ class FakeGroup:
             the answer is lost) or "refused".
         stable: last stable offset of partitions with an open transaction.
         rewinds: partitions whose committed offset may go back, because an explicit `startingOffsets` says so.
+        checkpoint_set_back: what we committed ourselves may go back.
+        author: who our seats say they are; what else is committed has no author.
         away: our driver is dead. The group waits for its seats, until their session is over (`expel`): a rebalance
             begins, and ends when they are back.
         old: seats that our driver came back without. Whatever they hold stays theirs, and a rebalance waits for them,
@@ -92,6 +96,9 @@ class FakeGroup:
         self.other_read: list[tuple[TopicPartition, int, int]] = []
         self.stable: dict[TopicPartition, int] = {}
         self.rewinds: set[TopicPartition] = set()
+        self.checkpoint_set_back = False
+        self.author = Author(app="seat")
+        self._notes: dict[TopicPartition, CommittedOffset] = {}
         self.meanwhile: Callable[[], None] = _idle
         self.commit_fate: Callable[[], str] = lambda: "ok"
         self.generation = 0
@@ -373,10 +380,20 @@ class FakeGroup:
         ends = self.end_offsets(partitions, read_committed=read_committed)
         return {tp: (self.log[tp][0], end) for tp, end in ends.items()}
 
-    def committed(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int | None]:
-        found = {tp: self.committed_now.get(tp) for tp in partitions}
+    def committed(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, CommittedOffset | None]:
+        found = {
+            tp: CommittedOffset(offset=self.committed_now[tp], metadata=self.note_beside(tp))
+            if tp in self.committed_now
+            else None
+            for tp in partitions
+        }
         self.meanwhile()
         return found
+
+    def note_beside(self, tp: TopicPartition) -> str:
+        """What is written beside the committed offset: nothing, unless one of our seats put it where it is."""
+        note = self._notes.get(tp)
+        return note.metadata if note is not None and note.offset == self.committed_now.get(tp) else ""
 
     def describe(self) -> DescribedGroup:
         self.meanwhile()
@@ -423,6 +440,8 @@ class FakeGroup:
                 continue  # ILLEGAL_GENERATION, REBALANCE_IN_PROGRESS, or the request never came
             self._check_commit(seat, offsets)
             self.committed_now |= offsets
+            note = self.author.encode()
+            self._notes |= {tp: CommittedOffset(offset=offset, metadata=note) for tp, offset in offsets.items()}
             self.commits.append((name, dict(offsets)))
             if fate == "ok":
                 acknowledged |= offsets.keys()
@@ -437,5 +456,6 @@ class FakeGroup:
             if tp not in seat.tenures and owner is not None and owner not in self.old:
                 raise Violation(f"{seat.instance_id} commits {tp}, which belongs to {owner}")
             before = self.committed_now.get(tp, 0)
-            if position < before and tp not in self.rewinds:
+            ours = self.checkpoint_set_back and self.note_beside(tp) != ""
+            if position < before and tp not in self.rewinds and not ours:
                 raise Violation(f"{tp}: committed offset would go back from {before} to {position}")

@@ -1,6 +1,18 @@
 """A group's committed offsets, read and set from outside of the group."""
 
+from collections.abc import Mapping
+
 from confluent_kafka import Consumer, TopicPartition
+
+from spark_kgroup import model
+from spark_kgroup.wire.answers import CommittedOffset
+
+
+def offsets_alone(
+    found: Mapping[model.TopicPartition, CommittedOffset | None],
+) -> dict[model.TopicPartition, int | None]:
+    """What a look-up found, without what was written beside it."""
+    return {tp: there.offset if there is not None else None for tp, there in found.items()}
 
 
 def set_committed(bootstrap: str, group: str, topic: str, offsets: dict[int, int]) -> None:

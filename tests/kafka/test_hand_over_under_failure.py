@@ -9,6 +9,7 @@ from uuid import uuid4
 import pytest
 from harness.group_history import assert_never_rewound, group_history
 from harness.kafka import produce
+from harness.offsets import offsets_alone
 from harness.proxy import OFFSET_COMMIT, SYNC_GROUP, Proxy, Verdict
 from harness.runtime import options_of, owned, settings_of
 from harness.waiting import wait_for
@@ -92,7 +93,7 @@ class World:
 
     def committed(self) -> list[int | None]:
         tps = [TopicPartition(self.topic, p) for p in range(PARTITIONS)]
-        found = self.one.runtime.committed(tps)
+        found = offsets_alone(self.one.runtime.committed(tps))
         return [found[tp] for tp in tps]
 
     def assert_not_handed_over(self) -> None:

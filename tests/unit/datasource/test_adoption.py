@@ -5,9 +5,10 @@ from uuid import UUID
 
 import pytest
 
-from pyspark_kgroup.adoption import Place, Start, adopted_start, period_of, topic_key
+from pyspark_kgroup.adoption import Committed, Place, Start, Writer, adopted_start, period_of, topic_key
 from pyspark_kgroup.checkpoint import EMPTY, Checkpoint, Owned, Period, Topic
 from spark_kgroup.model import MemberIdentity, TopicDescription, TopicPartition
+from spark_kgroup.wire.commit_metadata import Author, SeatNote
 
 OLD, NEW = UUID(int=1), UUID(int=2)
 P1 = TopicPartition("t", 1)
@@ -23,54 +24,94 @@ RELEASED = seen(released={P1: 100})
 OTHER_TOPIC = Checkpoint(topics={"u": Topic(topic_id=str(OLD), first_sight=1)})
 
 
+US, SUCCESSOR, NEIGHBOUR, UNKNOWN = Writer.US, Writer.SUCCESSOR, Writer.NEIGHBOUR, Writer.UNKNOWN
+GIVEN_UP = seen(given_up={P1: 100})
+
+
 @dataclass(frozen=True)
 class Row:
     rule: str
     checkpoint: Checkpoint
     committed: int | None
     start: Start
+    writer: Writer = UNKNOWN
     explicit: bool = False
     topic_id: UUID | None = OLD
 
 
+def first(place: int | Place) -> Start:
+    return Start(offset=place, commit_first=True)
+
+
+def again(offset: int) -> Start:
+    return Start(offset=offset, commit_first=True, set_back=True)
+
+
 TABLE = [
     Row("fresh, committed: committed", EMPTY, 70, Start(offset=70)),
+    Row("fresh, committed by us: committed", EMPTY, 70, Start(offset=70), US),
     Row("fresh, committed at 0: 0 is an offset, not its absence", EMPTY, 0, Start(offset=0)),
-    Row("fresh, nothing committed: startingOffsets", EMPTY, None, Start(offset=Place.STARTING)),
-    Row("fresh, explicit: wins over committed", EMPTY, 70, Start(offset=Place.STARTING, rewinds=True), explicit=True),
-    Row(
-        "fresh, explicit, nothing committed",
-        EMPTY,
-        None,
-        Start(offset=Place.STARTING, rewinds=True),
-        explicit=True,
-    ),
-    Row("2: in the checkpoint, nobody went on", OWNED, 100, Start(offset=100)),
-    Row("2: in the checkpoint, our last commit is missing", OWNED, 60, Start(offset=100)),
+    Row("fresh, nothing committed: startingOffsets", EMPTY, None, first(Place.STARTING)),
+    Row("fresh, explicit: wins over committed", EMPTY, 70, first(Place.STARTING), explicit=True),
+    Row("fresh, explicit: wins over what we committed", EMPTY, 70, first(Place.STARTING), US, explicit=True),
+    Row("fresh, explicit: not over a later start of us", EMPTY, 70, Start(offset=70), SUCCESSOR, explicit=True),
+    Row("fresh, explicit, nothing committed", EMPTY, None, first(Place.STARTING), explicit=True),
+    Row("2: in the checkpoint, nobody went on", OWNED, 100, Start(offset=100), US),
+    Row("2: in the checkpoint, our last commit is missing", OWNED, 60, Start(offset=100), US),
     Row("2: in the checkpoint, nothing committed", OWNED, None, Start(offset=100)),
-    Row("2: in the checkpoint, another member went on", OWNED, 130, Start(offset=130)),
+    Row("2: in the checkpoint, another application went on", OWNED, 130, Start(offset=130), NEIGHBOUR),
+    Row("2: in the checkpoint, another client or an administrator went on", OWNED, 130, Start(offset=130)),
+    Row("2: in the checkpoint, we went on: it was set back", OWNED, 130, again(100), US),
+    Row("2: set back, of a leftover", OWNED, 130, Start(offset=100, set_back=True), SUCCESSOR),
     Row("2: an administrator reset backwards", OWNED, 0, Start(offset=100)),
     Row("2: explicit counts on a fresh checkpoint only", OWNED, 130, Start(offset=130), explicit=True),
-    Row("2: lost and back, nobody went on", RELEASED, 60, Start(offset=100)),
+    Row("2: lost and back, nobody went on", RELEASED, 60, Start(offset=100), US),
     Row("2: lost and back, another member went on", RELEASED, 130, Start(offset=130)),
+    Row("2: lost and back, we went on: it was set back", RELEASED, 130, again(100), US),
+    Row("3: given up, nobody went on", GIVEN_UP, 100, Start(offset=100), US),
+    Row("3: given up, another application went on", GIVEN_UP, 130, Start(offset=130), NEIGHBOUR),
+    Row("3: given up, an administrator reset backwards", GIVEN_UP, 0, Start(offset=0)),
+    Row("3: given up, we went on: it was set back", GIVEN_UP, 130, again(100), US),
+    Row("3: given up, and forgotten by the group", GIVEN_UP, None, first(100)),
     Row("3: not in the checkpoint, committed", seen(), 70, Start(offset=70)),
+    Row("3: not in the checkpoint, committed by us", seen(), 70, Start(offset=70), US),
     Row("3: added later, committed by another member", seen(first_sight=1), 70, Start(offset=70)),
     Row("3: a later topic, committed by another member", OTHER_TOPIC, 70, Start(offset=70)),
-    Row("4: below the count at first sight", seen(first_sight=2), None, Start(offset=Place.STARTING)),
-    Row("4: at the count at first sight: added later", seen(first_sight=1), None, Start(offset=Place.EARLIEST)),
-    Row("4: a topic that appeared later", OTHER_TOPIC, None, Start(offset=Place.EARLIEST)),
-    Row("recreated: owned", OWNED, 100, Start(offset=Place.EARLIEST, rewinds=True), topic_id=NEW),
-    Row("recreated: lost", RELEASED, None, Start(offset=Place.EARLIEST, rewinds=True), topic_id=NEW),
-    Row("recreated: never owned", seen(), 70, Start(offset=Place.EARLIEST, rewinds=True), topic_id=NEW),
-    Row("a broker that lost its topic ids", OWNED, 100, Start(offset=Place.EARLIEST, rewinds=True), topic_id=None),
+    Row("4: below the count at first sight", seen(first_sight=2), None, first(Place.STARTING)),
+    Row("4: at the count at first sight: added later", seen(first_sight=1), None, first(Place.EARLIEST)),
+    Row("4: a topic that appeared later", OTHER_TOPIC, None, first(Place.EARLIEST)),
+    Row("recreated: owned", OWNED, 100, first(Place.EARLIEST), topic_id=NEW),
+    Row("recreated: lost", RELEASED, None, first(Place.EARLIEST), topic_id=NEW),
+    Row("recreated: given up", GIVEN_UP, 100, first(Place.EARLIEST), topic_id=NEW),
+    Row("recreated: never owned", seen(), 70, first(Place.EARLIEST), topic_id=NEW),
+    Row("a broker that lost its topic ids", OWNED, 100, first(Place.EARLIEST), topic_id=None),
 ]
 
 
 @pytest.mark.parametrize("row", TABLE, ids=lambda row: row.rule)
 def test_where_an_adopted_partition_starts(row: Row) -> None:
     topic = TopicDescription(name="t", topic_id=row.topic_id, partition_count=4)
-    found = adopted_start(P1, checkpoint=row.checkpoint, topic=topic, committed=row.committed, explicit=row.explicit)
+    committed = Committed(row.committed, row.writer) if row.committed is not None else None
+    found = adopted_start(P1, checkpoint=row.checkpoint, topic=topic, committed=committed, explicit=row.explicit)
     assert found == row.start
+
+
+@pytest.mark.parametrize(
+    ("text", "writer"),
+    [
+        ("", UNKNOWN),
+        ("by hand", UNKNOWN),
+        (Author(app="job").encode(), US),
+        (Author(app="job", run_ms=6_999).encode(), US),
+        (Author(app="job", run_ms=7_000).encode(), US),
+        (Author(app="job", run_ms=7_001).encode(), SUCCESSOR),
+        (Author(app="job-2", run_ms=7_001).encode(), NEIGHBOUR),
+        (SeatNote(member=f"job-3-{UUID(int=5)}", at_ms=1).encode(), US),
+        (SeatNote(member=f"job-2-3-{UUID(int=5)}", at_ms=1).encode(), NEIGHBOUR),
+    ],
+)
+def test_who_committed_is_told_by_what_is_written_beside_it(text: str, writer: Writer) -> None:
+    assert Writer.of(text, Author(app="job", run_ms=7_000)) is writer
 
 
 def test_topics_without_ids_are_compared_by_name() -> None:
@@ -78,7 +119,7 @@ def test_topics_without_ids_are_compared_by_name() -> None:
     known = Checkpoint(topics={"t": Topic(topic_id="", first_sight=4)}, released={P1: 100})
     topic = TopicDescription(name="t", topic_id=None, partition_count=4)
     assert topic_key(topic) == ""
-    found = adopted_start(P1, checkpoint=known, topic=topic, committed=60, explicit=False)
+    found = adopted_start(P1, checkpoint=known, topic=topic, committed=Committed(60, US), explicit=False)
     assert found == Start(offset=100)
 
 

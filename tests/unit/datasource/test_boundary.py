@@ -8,9 +8,11 @@ import pytest
 from harness.fake_driver import Crash, Driver, StartingOffsets, dumps
 from harness.fake_group import OTHER, FakeGroup
 
+from pyspark_kgroup.boundary import Boundary
 from spark_kgroup.errors import Disconnected, GroupUnsettled
 from spark_kgroup.limits import END_OFFSETS_MAX_AGE_MS, METADATA_MAX_AGE_MS, SETTLE_TIMEOUT_MS
 from spark_kgroup.model import TopicPartition
+from spark_kgroup.wire.commit_metadata import Author
 
 P0, P1 = (TopicPartition("t", index) for index in range(2))
 LATEST = -1
@@ -24,11 +26,12 @@ World = Callable[..., tuple[FakeGroup, Driver]]
 def test_commits_only_what_is_durable_and_reaches_lag_zero(world: World) -> None:
     group, driver = world(records=100)
     driver.ask(limit=60)  # Spark never uses this one
-    assert group.commits == []
+    begun = ("seat-0", {P0: 0})
+    assert group.commits == [begun]
     driver.trigger(limit=60)
-    assert group.commits == []
+    assert group.commits == [begun]
     driver.trigger(limit=60)
-    assert group.commits == [("seat-0", {P0: 60})]
+    assert group.commits == [begun, ("seat-0", {P0: 60})]
     driver.drain()
     assert group.committed_now == {P0: 100}
     assert driver.rows == {P0: [(0, 60), (60, 100)]}
@@ -44,13 +47,13 @@ def test_nothing_new_is_the_same_bytes_and_commits_nothing(world: World) -> None
     assert len(group.commits) == commits
 
 
-def test_an_adoption_is_made_durable_by_an_empty_batch_and_then_committed(world: World) -> None:
+def test_an_adoption_is_committed_and_made_durable_by_an_empty_batch(world: World) -> None:
     group, driver = world()
     assert driver.trigger()
+    assert group.committed_now == {P0: 0}
     assert driver.rows == {}
     assert driver.durable.owned[P0].position == 0
     assert not driver.trigger()
-    assert group.committed_now == {P0: 0}
 
 
 def test_end_offsets_serve_idle_triggers_for_a_short_time_only(world: World) -> None:
@@ -198,7 +201,7 @@ def test_a_commit_that_fails_before_giving_up_keeps_what_was_never_adopted(world
     driver.trigger()
     assert not group.other
     assert group.now_ms - before <= SETTLE_TIMEOUT_MS + 5_000
-    assert len(group.commits) == 0
+    assert group.committed_now == {P0: 0}
     assert driver.durable.released == {P0: 10}
     group.commit_fate = lambda: "ok"
     driver.drain()
@@ -251,7 +254,7 @@ def test_what_an_earlier_period_read_is_told_when_it_is_adopted_and_goes_on_at_o
     group, driver = world(records=10)
     lost_before_its_commit(group, driver)
     driver.trigger()
-    assert group.commits == [("seat-0", {P0: 10})]
+    assert group.commits[1:] == [("seat-0", {P0: 10})]
     assert driver.rows == {P0: [(0, 10), (10, 15)]}
 
 
@@ -420,12 +423,157 @@ def test_committed_offsets_win_over_an_explicit_start_if_others_work_in_the_grou
     assert OTHER in caplog.text
 
 
-def test_latest_starts_at_the_end(world: World) -> None:
-    group, driver = world(records=100, starting=StartingOffsets(committed=False, place=LATEST))
-    driver.trigger()
+@pytest.mark.parametrize("explicit", [False, True])
+def test_a_start_at_the_end_is_committed_before_a_batch_relies_on_it(world: World, explicit: bool) -> None:
+    """Else its owner may die before it commits, and another application that starts at the end goes on behind."""
+    group, driver = world(records=100, starting=StartingOffsets(committed=not explicit, place=LATEST))
+    group.commit_fate = lambda: "lost"
+    assert not driver.trigger()
+    group.commit_fate = lambda: "ok"
+    assert driver.trigger()
+    assert group.committed_now == {P0: 100}
     group.produce(P0, 5)
     driver.drain()
     assert driver.rows == {P0: [(100, 105)]}
+
+
+def test_available_now_waits_for_the_group_to_know_where_it_starts(world: World) -> None:
+    group, driver = world(records=10)
+    driver.boundary.freeze()
+    until = group.now_ms + 20_000
+    group.commit_fate = lambda: "ok" if group.now_ms > until else "lost"
+    assert driver.trigger()
+    assert driver.rows == {P0: [(0, 10)]}
+
+
+def test_available_now_fails_rather_than_start_without_the_groups_word(world: World) -> None:
+    group, driver = world(records=10)
+    driver.boundary.freeze()
+    group.commit_fate = lambda: "lost"
+    began = group.now_ms
+    with pytest.raises(GroupUnsettled, match="did not acknowledge where to start with t-0"):
+        driver.trigger()
+    assert group.now_ms - began <= SETTLE_TIMEOUT_MS + 10_000
+
+
+def set_back(group: FakeGroup, driver: Driver, batches: int) -> None:
+    """The query is down; checkpoint and sink are restored to an earlier batch."""
+    group.die()
+    group.checkpoint_set_back = True
+    driver.set_back(batches)
+
+
+@pytest.mark.parametrize("batches", [1, 2, 3])
+def test_a_checkpoint_that_was_set_back_goes_on_from_where_it_stands(
+    world: World, batches: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    group, driver = world(partitions=2, records=150)
+    for _ in range(3):
+        driver.trigger(limit=100)
+    driver.drain()
+    set_back(group, driver, batches)
+    driver.restart()
+    driver.ask()
+    assert group.committed_now == dict.fromkeys((P0, P1), batches * 50)
+    driver.drain()
+    assert {tp: (spans[0][0], spans[-1][1], len(spans)) for tp, spans in driver.rows.items()} == dict.fromkeys(
+        (P0, P1), (0, 150, min(batches + 1, 3))
+    )
+    assert group.committed_now == {P0: 150, P1: 150}
+    told = f"t-0: group 150, checkpoint {batches * 50}"
+    assert [told in record.message for record in caplog.records if "set back" in record.message] == (
+        [True] if batches < 3 else []
+    )
+
+
+def test_what_another_application_went_on_with_is_not_read_again_by_a_checkpoint_that_was_set_back(
+    world: World,
+) -> None:
+    group, driver = world(records=100)
+    driver.trigger(limit=40)
+    driver.trigger(limit=40)
+    driver.trigger(limit=0)
+    set_back(group, driver, 1)
+    group.committed_now[P0] = 90
+    driver.restart()
+    driver.drain()
+    assert driver.rows == {P0: [(0, 40), (90, 100)]}
+
+
+def test_what_a_checkpoint_that_was_set_back_does_not_know_goes_to_the_next_owner(world: World) -> None:
+    """Its seat is asked for the partition before it is adopted again."""
+    group, driver = world(records=100)
+    driver.trigger(limit=40)
+    driver.drain()
+    set_back(group, driver, 1)
+    driver.restart()
+    group.move(P0, OTHER)
+    driver.drain()
+    assert group.other == {P0: 40}
+
+
+def test_what_was_given_up_before_a_checkpoint_was_set_back_is_read_again_from_there(world: World) -> None:
+    group, driver = world(partitions=2, records=10)
+    driver.trigger()
+    group.move(P1, OTHER)
+    driver.drain()
+    assert driver.durable.given_up == {P1: 10}
+    before = driver.batches_done
+    group.move(P1, "seat-0")
+    group.other_gives_up()
+    group.produce(P1, 5)
+    driver.drain()
+    assert driver.durable.given_up == {}
+    set_back(group, driver, before)
+    driver.restart()
+    driver.drain()
+    assert driver.rows == {P0: [(0, 10)], P1: [(0, 10), (10, 15)]}
+
+
+def test_a_leftover_of_an_earlier_run_overrules_nothing(world: World, caplog: pytest.LogCaptureFixture) -> None:
+    """1. a run is held up in its first boundary; 2. the query is started again, and reads on; 3. the first run goes on,
+    takes the seat, and would start where it was told: at the end."""
+    group, driver = world(records=100)
+    group.author = Author(app="seat", run_ms=2)
+    driver.drain()
+    group.produce(P0, 1_000)
+    leftover = Driver(group, StartingOffsets(committed=False, place=LATEST))
+    leftover.boundary = Boundary(group, leftover.options, run_ms=1)
+    assert leftover.ask().owned[P0].period.start == 100
+    assert group.committed_now == {P0: 100}
+    assert "was started again meanwhile" in caplog.text
+    driver.restart()
+    driver.drain()
+    assert driver.rows == {P0: [(0, 100), (100, 1_100)]}
+
+
+def test_a_second_checkpoint_of_the_same_application_makes_the_first_one_skip_nothing(world: World) -> None:
+    group, driver = world(records=30)
+    driver.drain()
+    group.produce(P0, 80)
+    second = Driver(group, StartingOffsets(committed=False, place=LATEST))
+    second.drain()
+    assert group.committed_now == {P0: 110}
+    group.checkpoint_set_back = True
+    driver.restart()
+    driver.drain()
+    assert driver.rows == {P0: [(0, 30), (30, 110)]}
+
+
+def test_a_committed_offset_that_was_moved_back_is_ignored_with_a_warning(
+    world: World, caplog: pytest.LogCaptureFixture
+) -> None:
+    group, driver = world(records=10)
+    driver.drain()
+    group.committed_now[P0] = 0
+    driver.restart()
+    driver.drain()
+    assert driver.rows == {P0: [(0, 10)]}
+    assert group.committed_now == {P0: 10}
+    told = [record.message for record in caplog.records if "behind the checkpoint" in record.message]
+    assert len(told) == 1
+    assert "t-0: group 0, checkpoint 10" in told[0]
+    assert "startingOffsets=committed" in told[0]
 
 
 def test_an_added_partition_is_read_from_earliest_and_moves_nothing(world: World) -> None:
@@ -650,7 +798,7 @@ def test_what_is_inherited_waits_until_the_group_knows_its_owners(world: World) 
     group.state = "PreparingRebalance"
     driver.trigger()
     assert not group.other
-    assert not group.commits
+    assert group.committed_now == {P0: 0}
     group.state = "Stable"
     driver.drain()
     assert group.other == {P0: 10}

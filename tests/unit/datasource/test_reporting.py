@@ -23,9 +23,10 @@ from pyspark_kgroup.reporting import commit_metadata, latest_offset
 from pyspark_kgroup.seats import Executor, Lease
 from spark_kgroup.model import TopicPartition
 from spark_kgroup.runtime.session import monotonic_ms
-from spark_kgroup.wire.commit_metadata import SeatNote
+from spark_kgroup.wire.commit_metadata import Author, SeatNote
 
 P0, P1, P2 = (TopicPartition("t", index) for index in range(3))
+BY = Author(app="job", run_ms=1_700_000_000_000)
 COUNTS = Counts(guest_bindings=2, warm_reads=7, cold_reads=3, rows=100, rows_ready=80)
 MEMBERS = {"seat-0": "m0", "seat-1": "m1"}
 RUN = "4f624205-1dad-4d49-9be3-c798bd1eaab1"
@@ -111,13 +112,15 @@ def test_a_partition_whose_log_was_not_listed_stands_where_it_is_read() -> None:
 
 
 def test_the_metadata_of_a_commit_says_who_serves_the_seat() -> None:
-    note = SeatNote.decode(commit_metadata("job-1-id", lease(warm=False)))
+    note = SeatNote.decode(commit_metadata(BY, "job-1-id", lease(warm=False)))
     assert note is not None
     assert (note.member, note.executor, note.host, note.warm) == ("job-1-id", "1", "h1", False)
     assert note.since_ms is not None
     assert 55_000 < note.at_ms - note.since_ms < 65_000
-    note = SeatNote.decode(commit_metadata("job-1-id", None))
+    assert note.author == BY
+    note = SeatNote.decode(commit_metadata(BY, "job-1-id", None))
     assert note is not None
+    assert note.author == BY
     assert (note.member, note.executor, note.host, note.warm, note.since_ms) == ("job-1-id", None, None, None, None)
 
 

@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 from harness.fake_broker import HUNG_UP, NO_THROTTLE, until
 from harness.fake_cluster import A0, A1, B0, WHO, World, in_a_world
+from harness.offsets import offsets_alone
 from kio.schema.errors import ErrorCode as KioErrorCode
 from kio.schema.offset_fetch.v8.response import (
     OffsetFetchResponseGroup,
@@ -294,7 +295,7 @@ def test_committed_offsets_are_asked_for_until_they_are_known(trouble: list[Any]
         world.committed = {A0: 5}
         world.first["OffsetFetch"] = list(trouble)
         cluster = world.cluster()
-        assert await cluster.committed_offsets("g", [A0, A1, A0]) == {A0: 5, A1: None}
+        assert offsets_alone(await cluster.committed_offsets("g", [A0, A1, A0])) == {A0: 5, A1: None}
         assert world.asked(messages.OffsetFetchRequest) == len(trouble) + 1
         await cluster.close()
 

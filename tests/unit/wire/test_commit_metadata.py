@@ -4,13 +4,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from spark_kgroup.wire.commit_metadata import SeatNote
+from spark_kgroup.wire.commit_metadata import Author, SeatNote
 
 WALL_MS = st.integers(0, 2**45)
+PREFIXES = st.text(min_size=1, max_size=249, alphabet="abc-_.0")
+AUTHORS = st.builds(Author, app=PREFIXES, run_ms=st.none() | WALL_MS)
+UUID = "6f1c2f0e-6a3b-4c59-8f5e-3a1f6f4f2b10"
 NOTES = st.builds(
     SeatNote,
     member=st.text(min_size=1, max_size=249 + 37, alphabet="abc-0"),
     at_ms=WALL_MS,
+    author=AUTHORS,
     executor=st.text(max_size=300),
     host=st.text(max_size=300),
     warm=st.booleans(),
@@ -24,12 +28,14 @@ def test_what_is_written_is_read_and_fits(note: SeatNote) -> None:
     assert len(text) < 4096
     found = SeatNote.decode(text)
     assert found is not None
-    assert (found.member, found.at_ms, found.since_ms, found.warm) == (
+    assert (found.member, found.at_ms, found.author, found.since_ms, found.warm) == (
         note.member,
         note.at_ms,
+        note.author,
         note.since_ms,
         note.warm,
     )
+    assert Author.of(text) == note.author
     assert (found.executor, found.host) == ((note.executor or "")[:255], (note.host or "")[:255])
 
 
@@ -44,11 +50,33 @@ def test_what_is_written_is_read_and_fits(note: SeatNote) -> None:
         '{"v":2,"member":"s","at":1}',
         '{"v":1,"at":1}',
         '{"v":1,"member":7,"at":1}',
+        '{"v":1,"app":7,"at":1}',
+        '{"v":2,"app":"orders"}',
         "[" * 4096,
     ],
 )
 def test_the_words_of_others_are_nobodys_note(text: str) -> None:
     assert SeatNote.decode(text) is None
+    assert Author.of(text) is None
+
+
+@given(AUTHORS)
+def test_a_mark_says_who_wrote_it_and_nothing_of_a_seat(author: Author) -> None:
+    mark = author.encode()
+    assert len(mark) < 512
+    assert Author.of(mark) == author
+    assert SeatNote.decode(mark) is None
+
+
+@given(PREFIXES)
+def test_a_note_of_an_older_release_names_its_application_by_the_member_id(prefix: str) -> None:
+    note = SeatNote(member=f"{prefix}-12-{UUID}", at_ms=1).encode()
+    assert Author.of(note) == Author(app=prefix)
+
+
+@pytest.mark.parametrize("member", [f"consumer-one-{UUID}", UUID, "", "orders-0"])
+def test_a_member_that_is_no_seat_belongs_to_no_application_of_ours(member: str) -> None:
+    assert Author.of(SeatNote(member=member, at_ms=1).encode()) is None
 
 
 def test_a_field_of_another_kind_is_unknown() -> None:
