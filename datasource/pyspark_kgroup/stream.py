@@ -245,6 +245,7 @@ class KgroupStreamReader(AdmissionControl, DataSourceStreamReader):
             inheritances=inheritances(planned, options.topics),
             spare_seats=self._options.members is not None,
             commit_metadata=lambda who: commit_metadata(author, who.member_id, self._lease(who.instance_id)),
+            commit_mark=author.encode(),
         )
 
     def stop(self) -> None:
