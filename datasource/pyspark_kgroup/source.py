@@ -6,18 +6,33 @@ keep what they are given: no socket, no thread, no file.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from pyspark.errors import AnalysisException
-from pyspark.sql.datasource import DataSource, DataSourceStreamReader
+from pyspark.sql.datasource import (
+    DataSource,
+    DataSourceReader,
+    DataSourceStreamReader,
+    DataSourceStreamWriter,
+    DataSourceWriter,
+)
 from pyspark.sql.types import StructType
 
 from pyspark_kgroup.arrow import spark_schema
+from pyspark_kgroup.brief_errors import brief_errors
 from pyspark_kgroup.options import parse
 from pyspark_kgroup.stream import KgroupStreamReader
+from spark_kgroup.errors import OptionError
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+
+
+_ONLY_STREAMS: Final = (
+    'format("kgroup") streams, it does not read in batch: use spark.readStream.format("kgroup"), with '
+    'writeStream.trigger(availableNow=True) for a bounded run; or read a range once with format("kafka").'
+)
+_ONLY_READS: Final = 'format("kgroup") reads from Kafka, it does not write: write with format("kafka").'
 
 
 class DefaultSource(DataSource):
@@ -32,6 +47,7 @@ class DefaultSource(DataSource):
         """What users write in `format(...)`."""
         return "kgroup"
 
+    @brief_errors()
     def schema(self) -> StructType:
         """The fixed schema.
 
@@ -43,6 +59,33 @@ class DefaultSource(DataSource):
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
         """The reader of one query. Options are read by its first call: an error here would reach users garbled."""
         return KgroupStreamReader(dict(self.options), schema)
+
+    @brief_errors()
+    def reader(self, schema: StructType) -> DataSourceReader:
+        """Refused: `spark.read` has no place in a group.
+
+        Raises:
+            OptionError: always; says what to use.
+        """
+        raise OptionError(_ONLY_STREAMS)
+
+    @brief_errors()
+    def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
+        """Refused: this is a source.
+
+        Raises:
+            OptionError: always; says what to use.
+        """
+        raise OptionError(_ONLY_READS)
+
+    @brief_errors()
+    def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:
+        """Refused: this is a source.
+
+        Raises:
+            OptionError: always; says what to use.
+        """
+        raise OptionError(_ONLY_READS)
 
 
 def register(spark: SparkSession) -> None:

@@ -1,0 +1,34 @@
+"""How an error of ours leaves this package for Spark: in its own words, without the frames it came through.
+
+Runs on: both. Spark shows users the traceback of whatever its Python process raises (`handle_worker_exception` in
+pyspark/util.py), 30 lines for an error of ours. The frames of an error that is raised on purpose tell a user nothing;
+those of a bug tell us everything, and stay.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from spark_kgroup.errors import IllegalTransition, KgroupError
+
+log = logging.getLogger(__name__)
+
+
+@contextmanager
+def brief_errors() -> Iterator[None]:
+    """Around what Spark calls: an error of ours is one line for the user, and whole in the log at DEBUG.
+
+    Spark's process ends with the error, and Spark's own switch is read from its environment just before: set here, it
+    concerns this error alone.
+    """
+    try:
+        yield
+    except IllegalTransition:  # a bug of ours
+        raise
+    except KgroupError as error:
+        log.debug("%s", error, exc_info=error)
+        os.environ["SPARK_HIDE_TRACEBACK"] = "1"
+        raise error.with_traceback(None) from None
