@@ -14,6 +14,7 @@ from pyspark_kgroup.checkpoint import Checkpoint
 from pyspark_kgroup.data_loss import out_of_log
 from pyspark_kgroup.ledger import Holding, Ledger, holders_of
 from pyspark_kgroup.logs import Logs
+from pyspark_kgroup.option_values import listed
 from pyspark_kgroup.options import SourceOptions
 from pyspark_kgroup.plan import Ranges, limited
 from pyspark_kgroup.starting_offsets import EARLIEST, LATEST
@@ -358,6 +359,8 @@ class Boundary:
             return frozenset()
         committed = self._committed(arrived)
         explicit = start.fresh and self._starts_where_told(view)
+        if explicit:
+            self._options.starting_offsets.check(tp for topic in topics.values() for tp in topic.partitions)
         starts = {
             tp: adopted_start(
                 tp,
@@ -368,6 +371,7 @@ class Boundary:
             )
             for tp in arrived
         }
+        self._tell_of_the_end([tp for tp, s in starts.items() if s.offset is Place.STARTING])
         wanted = self._resolve({tp: s.offset for tp, s in starts.items()})
         offsets = self._within_logs(starts, wanted)
         self._warn_of_odd_commits(start, starts, offsets, committed)
@@ -462,6 +466,17 @@ class Boundary:
         self._ledger.forget(unheard)
         return unheard
 
+    def _tell_of_the_end(self, partitions: Sequence[TopicPartition]) -> None:
+        """Say that a group without offsets starts at the end: a new user sees no rows, and wonders."""
+        starting = self._options.starting_offsets
+        if partitions and starting.committed and starting.everywhere == LATEST:
+            log.warning(
+                "Group %r has no committed offsets for %s: reading starts at the end, without what is in there. "
+                "To read that too, set startingOffsets=earliest and start with a new checkpointLocation.",
+                self._options.group_id,
+                listed(sorted(partitions)),
+            )
+
     def _starts_where_told(self, view: GroupView) -> bool:
         """Whether an explicit `startingOffsets` wins over committed offsets: not if others work in the group."""
         if self._options.starting_offsets.committed:
@@ -504,10 +519,10 @@ class Boundary:
 
     def _check_told(self, told: Mapping[TopicPartition, int]) -> None:
         ends = self._runtime.end_offsets(told, read_committed=False)
-        beyond = [f"{tp}: {offset} (ends at {ends[tp]})" for tp, offset in sorted(told.items()) if offset > ends[tp]]
+        beyond = [f"{tp}: {told[tp]} (ends at {ends[tp]})" for tp in sorted(told) if told[tp] > ends[tp]]
         if beyond:
             raise OptionError(
-                f"Option startingOffsets lies beyond the end of {', '.join(beyond)}: give an offset that exists, or "
+                f"Option startingOffsets lies beyond the end of {listed(beyond)}: give an offset that exists, or "
                 f"{LATEST} for latest."
             )
 

@@ -8,12 +8,14 @@ One offset, as JSON (`version` guards the shape)::
      "topics":   {"flights": {"id": "<topic id>", "first_sight": 8}},
      "owned":    {"flights": {"0": {"from": 0, "pos": 120, "seat": "job-0", "generation": 3}}},
      "released": {"flights": {"5": 77}},
-     "given_up": {"flights": {"6": 90}}}
+     "given_up": {"flights": {"6": 90}},
+     "group":    "flights"}
 
 `owned` has an entry for every partition that this query owned at the boundary. `released` remembers how far this query
 had read a partition whose ownership ended without an acknowledged commit, so that its return reads no record twice.
 `given_up` says where a partition was left in good order: the group's committed offset is its memory, unless this query
-itself went on from there later: then this checkpoint was set back. Releases up to 0.1.0 did not write it.
+itself went on from there later: then this checkpoint was set back. Releases up to 0.1.0 did not write it. `group` says
+who wrote the offset, is absent from older ones, and is no part of what makes two offsets differ.
 """
 
 from __future__ import annotations
@@ -82,6 +84,7 @@ class Checkpoint:
     owned: Mapping[TopicPartition, Owned] = field(default_factory=dict)
     released: Mapping[TopicPartition, int] = field(default_factory=dict)
     given_up: Mapping[TopicPartition, int] = field(default_factory=dict)
+    group: str = field(default="", compare=False)
 
     @property
     def fresh(self) -> bool:
@@ -115,6 +118,7 @@ class Checkpoint:
             ),
             "released": _by_topic(self.released),
             **({"given_up": _by_topic(self.given_up)} if self.given_up else {}),
+            **({"group": self.group} if self.group else {}),
         }
 
     @staticmethod
@@ -124,6 +128,8 @@ class Checkpoint:
         Raises:
             CheckpointError: another version's offset, or one that is not ours.
         """
+        if _is_of_kafka_source(raw):
+            raise CheckpointError(_OF_KAFKA_SOURCE)
         version = raw.get("version") if isinstance(raw, Mapping) else None
         if version != VERSION:
             raise CheckpointError(
@@ -140,6 +146,7 @@ class Checkpoint:
                 owned={tp: _owned(topics[tp.topic], entry) for tp, entry in _flat(raw["owned"])},
                 released={tp: int(entry) for tp, entry in _flat(raw["released"])},
                 given_up={tp: int(entry) for tp, entry in _flat(raw.get("given_up", {}))},
+                group=str(raw.get("group", "")),
             )
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise CheckpointError(
@@ -147,6 +154,24 @@ class Checkpoint:
                 "Start with a new checkpointLocation."
             ) from error
 
+
+def _is_of_kafka_source(raw: object) -> bool:
+    """Whether this is an offset of `format("kafka")`: {"topic": {"0": N}} (KafkaSourceOffset)."""
+    if not isinstance(raw, Mapping) or not raw:
+        return False
+    return all(
+        isinstance(offsets, Mapping) and all(str(key).isdecimal() and type(n) is int for key, n in offsets.items())
+        for offsets in raw.values()
+    )
+
+
+_OF_KAFKA_SOURCE: Final = (
+    'This is a checkpoint of format("kafka"), from which format("kgroup") cannot go on. Give the query a new '
+    "checkpointLocation, and as startingOffsets the JSON in the last line of the old one's file offsets/N, N being the "
+    "highest number in its folder commits. Batches count from 0 again: a file sink needs a new output directory too, "
+    "since it skips the numbers that it has, with all their rows; Delta and a foreachBatch that remembers numbers need "
+    "a new application id (txnAppId)."
+)
 
 EMPTY: Final = Checkpoint()
 """What `initialOffset` returns: constant, without I/O (Spark does not persist it and asks again on a replay)."""

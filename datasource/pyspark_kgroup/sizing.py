@@ -43,15 +43,39 @@ def sized(options: SourceOptions) -> SourceOptions:
     return options if options.members is not None else replace(options, members=_default_members())
 
 
+def seats_warning(options: SourceOptions, seats: int, partitions: int) -> str | None:
+    """What to say of a number of seats that is a guess, or leaves seats without work; None if there is nothing to say.
+
+    Args:
+        options: as given, before `sized`.
+        seats: how many there are.
+        partitions: of all subscribed topics.
+    """
+    if options.members is None and seats < partitions and _known_slots() is None:
+        return (
+            f"{seats} seats for {partitions} partitions, which is a guess: Spark's start does not tell how many tasks "
+            "run at once. Set the option `members`: each seat is read by one task."
+        )
+    if options.members is not None and seats > partitions:
+        return (
+            f"{seats} seats for {partitions} partitions: {seats - partitions} of them have nothing to read. Lower the "
+            "option `members`, unless partitions are to be added."
+        )
+    return None
+
+
 def _default_members() -> int:
     """As many seats as this process's parent tells of task slots."""
+    return min(_known_slots() or MEMBERS_DEFAULT, MEMBERS_MAX)
+
+
+def _known_slots() -> int | None:
     try:
         command = _command_of(os.getppid())
-        members = task_slots(command, _properties_of(command), os.cpu_count() or 1)
+        return task_slots(command, _properties_of(command), os.cpu_count() or 1)
     except (OSError, subprocess.SubprocessError, UnicodeDecodeError) as error:
         log.info("cannot see how Spark was started: %s", error)
-        members = None
-    return min(members or MEMBERS_DEFAULT, MEMBERS_MAX)
+        return None
 
 
 def task_slots(command: Sequence[str], properties: Mapping[str, str], cpus: int) -> int | None:

@@ -7,10 +7,12 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
+from pyspark_kgroup.option_values import listed
 from spark_kgroup.errors import OptionError
 from spark_kgroup.model import TopicPartition
 
@@ -43,6 +45,27 @@ class StartingOffsets:
     def __str__(self) -> str:
         return self.text
 
+    def check(self, partitions: Iterable[TopicPartition]) -> None:
+        """Check that the option's JSON names the partitions that there are, all of them and no others.
+
+        Args:
+            partitions: all partitions of the subscribed topics.
+
+        Raises:
+            OptionError: it does not (`format("kafka")` refuses both, too); names all of them.
+        """
+        if self.everywhere is not None:
+            return
+        there = set(partitions)
+        if missing := sorted(there - self.by_partition.keys()):
+            raise _says_nothing_of(missing)
+        if unknown := sorted(self.by_partition.keys() - there):
+            counts = Counter(tp.topic for tp in there)
+            have = ", ".join(f"{topic} has 0 to {counts[topic] - 1}" for topic in sorted({tp.topic for tp in unknown}))
+            raise OptionError(
+                f"Option startingOffsets names partitions that do not exist: {listed(unknown)}. Leave them out: {have}."
+            )
+
     def offset_of(self, partition: TopicPartition) -> int:
         """An offset, `EARLIEST` or `LATEST`.
 
@@ -54,10 +77,14 @@ class StartingOffsets:
         try:
             return self.by_partition[partition]
         except KeyError:
-            raise OptionError(
-                f"Option startingOffsets says nothing of {partition}: name every partition of a subscribed topic, "
-                f"with {EARLIEST} for earliest and {LATEST} for latest."
-            ) from None
+            raise _says_nothing_of([partition]) from None
+
+
+def _says_nothing_of(partitions: Sequence[TopicPartition]) -> OptionError:
+    return OptionError(
+        f"Option startingOffsets says nothing of {listed(partitions)}: name every partition of a subscribed topic, "
+        f"with {EARLIEST} for earliest and {LATEST} for latest."
+    )
 
 
 def parse_starting_offsets(text: str) -> StartingOffsets:

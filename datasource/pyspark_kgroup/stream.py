@@ -23,7 +23,9 @@ from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 from pyspark_kgroup.admission import AdmissionControl, default_read_limit, offsets_max
 from pyspark_kgroup.arrow import spark_schema
 from pyspark_kgroup.boundary import Boundary
+from pyspark_kgroup.brief_errors import brief_errors
 from pyspark_kgroup.checkpoint import EMPTY, Checkpoint, Period
+from pyspark_kgroup.checkpoint_origin import origin_warnings
 from pyspark_kgroup.executor import TicketReads, read_ticket
 from pyspark_kgroup.options import PassedOn, SourceOptions, parse
 from pyspark_kgroup.plan import positions_by_seat, ranges_by_seat
@@ -31,7 +33,7 @@ from pyspark_kgroup.registry import Counts, Position, Registry
 from pyspark_kgroup.reporting import commit_metadata, latest_offset
 from pyspark_kgroup.seats import Lease, Mode, Scan
 from pyspark_kgroup.security_options import driver_settings
-from pyspark_kgroup.sizing import sized
+from pyspark_kgroup.sizing import seats_warning, sized
 from pyspark_kgroup.worker import Range, SeatRanges
 from spark_kgroup.errors import OptionError
 from spark_kgroup.member.classic import Inheritance
@@ -91,6 +93,7 @@ class KgroupStreamReader(AdmissionControl, DataSourceStreamReader):
         """The empty offset: a constant, since Spark does not persist it and asks again on a replay."""
         return EMPTY.to_json()
 
+    @brief_errors()
     def getDefaultReadLimit(self) -> Any:
         """`maxOffsetsPerTrigger` as Spark's read limit."""
         return default_read_limit(self._options.max_offsets_per_trigger)
@@ -100,6 +103,7 @@ class KgroupStreamReader(AdmissionControl, DataSourceStreamReader):
         self._freezing = True  # the first boundary is not here yet: the seats join when it is known what they had
         self._bounded = True
 
+    @brief_errors()
     def latestOffset(self, start: Mapping[str, Any] | None = None, limit: Any = None) -> dict[str, Any]:
         """The boundary between two batches: `start` is durable; what comes back is the next batch's end.
 
@@ -117,8 +121,9 @@ class KgroupStreamReader(AdmissionControl, DataSourceStreamReader):
         after = self._joined(before).advance(before, offsets_max(limit, self._options.max_offsets_per_trigger))
         self._latest = after
         # Unchanged means unchanged to the byte: any difference makes Spark run a batch.
-        return dict(start) if after == before else after.to_json()
+        return dict(start) if after == before else replace(after, group=self._options.group_id).to_json()
 
+    @brief_errors()
     def reportLatestOffset(self) -> dict[str, Any] | None:
         """How far the logs go and who serves the seats, for the query's progress (`reporting`); asks nobody."""
         if self._boundary is None or self._latest is None:
@@ -140,6 +145,7 @@ class KgroupStreamReader(AdmissionControl, DataSourceStreamReader):
 
     # ------------------------------------------------------------------------------------------------ reading
 
+    @brief_errors()
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
         """One ticket for each seat that may have data between `start` and `end`."""
         until = Checkpoint.from_json(end)
@@ -202,15 +208,24 @@ class KgroupStreamReader(AdmissionControl, DataSourceStreamReader):
             planned: what an earlier process of this query planned to read at last.
         """
         if self._boundary is None:
+            for warning in origin_warnings(planned, self._options):
+                log.warning("%s", warning)
             runtime = GroupRuntime(self._settings(planned))
             runtime.start()
             self._runtime = runtime
+            self._tell_of_seats(runtime)
             self._registry = self._started_registry([seat.instance_id for seat in runtime.view().seats])
             self._boundary = Boundary(runtime, self._options, self._run_ms)
         if self._freezing:
             self._boundary.freeze()
             self._freezing = False
         return self._boundary
+
+    def _tell_of_seats(self, runtime: GroupRuntime) -> None:
+        topics = runtime.topics(self._options.metadata_max_age_ms)
+        partitions = sum(topic.partition_count for topic in topics.values())
+        if warning := seats_warning(self._options, len(runtime.view().seats), partitions):
+            log.warning("%s", warning)
 
     def _started_registry(self, seats: Sequence[str]) -> Registry | None:
         """What executors ask which seat to read; None if they are to fetch nothing ahead.

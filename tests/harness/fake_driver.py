@@ -5,25 +5,21 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 
 from harness.fake_group import FakeGroup
+from pyspark_kgroup import starting_offsets as product
 from pyspark_kgroup.boundary import Boundary
 from pyspark_kgroup.checkpoint import EMPTY, Checkpoint
 from pyspark_kgroup.plan import Ranges, ranges_by_seat
+from pyspark_kgroup.starting_offsets import EARLIEST
 from pyspark_kgroup.stream import inheritances
 from spark_kgroup.limits import END_OFFSETS_MAX_AGE_MS
 from spark_kgroup.model import TopicPartition
 
-EARLIEST = -2
 
+class StartingOffsets(product.StartingOffsets):
+    """The option's value where it is the same for every partition."""
 
-@dataclass
-class StartingOffsets:
-    """As `options.SourceOptions.starting_offsets`."""
-
-    committed: bool = True
-    place: int = EARLIEST
-
-    def offset_of(self, _: TopicPartition) -> int:
-        return self.place
+    def __init__(self, *, committed: bool = True, place: int = EARLIEST) -> None:
+        super().__init__(text="committed" if committed else str(place), committed=committed, everywhere=place)
 
 
 @dataclass
@@ -38,7 +34,7 @@ class Options:
     api_timeout_ms: int = 300_000
     read_committed: bool = False
     fail_on_data_loss: bool = True
-    starting_offsets: StartingOffsets = field(default_factory=StartingOffsets)
+    starting_offsets: product.StartingOffsets = field(default_factory=StartingOffsets)
 
 
 class Crash(Exception):
@@ -56,7 +52,7 @@ class Driver:
     """
 
     group: FakeGroup
-    starting: StartingOffsets = field(default_factory=StartingOffsets)
+    starting: product.StartingOffsets = field(default_factory=StartingOffsets)
     read_committed: bool = False
     fail_on_data_loss: bool = True
     planned: list[str] = field(default_factory=list)

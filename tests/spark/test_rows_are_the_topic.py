@@ -169,4 +169,4 @@ def test_idle_triggers_make_no_batches(
     after = sorted(p.name for p in offsets.glob("[0-9]*"))
     assert len(after) == len(before) + 1, "idle triggers ran batches"
     entry = json.loads((offsets / after[-1]).read_text().splitlines()[2])
-    assert set(entry) == {"version", "topics", "owned", "released"}
+    assert set(entry) == {"version", "topics", "owned", "released", "group"}

@@ -24,6 +24,7 @@ PURE_ROOMS = {"model", "limits", "errors", "assignors", "member"}
 WORLDLY = {"asyncio", "socket", "threading", "time", "random", "logging", "datetime", "os", "subprocess"}
 SPARK_SIDE_PURE = {
     "checkpoint",
+    "checkpoint_origin",
     "plan",
     "seats",
     "adoption",

@@ -125,7 +125,6 @@ def test_another_version_is_refused_by_name(version: object) -> None:
 @pytest.mark.parametrize(
     "foreign",
     [
-        {"flights": {"0": 120}},  # format("kafka")
         5,  # rate
         [],
         "5",
@@ -137,6 +136,16 @@ def test_another_version_is_refused_by_name(version: object) -> None:
 def test_an_offset_of_another_source_is_refused(foreign: Any) -> None:
     with pytest.raises(CheckpointError, match="checkpointLocation"):
         Checkpoint.from_json(foreign)
+
+
+@pytest.mark.parametrize("offset", [{"flights": {"0": 120, "1": 7}}, {"a": {"10": 1}, "version": {"0": 1}}, {"a": {}}])
+def test_an_offset_of_the_built_in_kafka_source_is_named_with_the_way_out_and_the_danger(offset: Any) -> None:
+    with pytest.raises(CheckpointError) as problem:
+        Checkpoint.from_json(offset)
+    told = str(problem.value)
+    assert 'checkpoint of format("kafka")' in told
+    assert "startingOffsets" in told
+    assert "new output directory" in told
 
 
 @pytest.mark.parametrize(

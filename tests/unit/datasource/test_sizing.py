@@ -9,7 +9,7 @@ import pytest
 from pyspark_kgroup import sizing
 from pyspark_kgroup.option_rows import MEMBERS_MAX
 from pyspark_kgroup.options import parse
-from pyspark_kgroup.sizing import MEMBERS_DEFAULT, sized, task_slots
+from pyspark_kgroup.sizing import MEMBERS_DEFAULT, seats_warning, sized, task_slots
 
 REQUIRED = {"kafka.bootstrap.servers": "a:9092", "kafka.group.id": "g", "subscribe": "t"}
 JAVA = ["/usr/bin/java", "-cp", "/spark/jars/*", "-Xmx1g", "org.apache.spark.deploy.SparkSubmit"]
@@ -91,3 +91,30 @@ def test_a_machine_without_proc_asks_ps(tmp_path: Path, monkeypatch: pytest.Monk
     assert sized(parse(REQUIRED)).members == 5
     ps.write_text("#!/bin/sh\nexit 1\n")
     assert sized(parse(REQUIRED)).members == MEMBERS_DEFAULT
+
+
+@pytest.mark.parametrize(
+    ("slots", "members", "seats", "partitions", "told"),
+    [
+        (None, None, 4, 64, "4 seats for 64 partitions, which is a guess"),
+        (None, None, 4, 4, None),
+        (8, None, 8, 64, None),
+        (None, "4", 4, 64, None),
+        (None, "100", 100, 4, "100 seats for 4 partitions: 96 of them have nothing to read"),
+        (None, "4", 4, 4, None),
+    ],
+)
+def test_a_number_of_seats_that_is_a_guess_or_leaves_some_idle_is_told(
+    monkeypatch: pytest.MonkeyPatch,
+    slots: int | None,
+    members: str | None,
+    seats: int,
+    partitions: int,
+    told: str | None,
+) -> None:
+    command = [*JAVA, "--master", f"local[{slots}]" if slots else "yarn"]
+    monkeypatch.setattr(sizing, "_command_of", lambda _: command)
+    options = parse({**REQUIRED, **({"members": members} if members else {})})
+    warning = seats_warning(options, seats, partitions)
+    assert (warning is None) == (told is None)
+    assert warning is None or (warning.startswith(str(told)) and "`members`" in warning)

@@ -1,0 +1,46 @@
+"""Whose checkpoint this is: what a query should be told that goes on from one of another group, or of other topics.
+
+Runs on: driver. Pure.
+
+Both are allowed, since renaming a group or replacing a topic under a checkpoint is somebody's plan. It is also what
+happens to a path that was copied from another query, and then nobody would learn of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from pyspark_kgroup.checkpoint import Checkpoint
+from pyspark_kgroup.option_values import listed
+from pyspark_kgroup.options import SourceOptions
+
+_FRESH_START = "If that is not what you want, give this query a checkpointLocation of its own."
+
+
+def origin_warnings(checkpoint: Checkpoint, options: SourceOptions) -> Iterator[str]:
+    """What is foreign about `checkpoint`, and what happens therefore; nothing for a fresh one."""
+    if checkpoint.fresh:
+        return
+    seats = sorted({owned.period.seat for owned in checkpoint.owned.values()})
+    goes_on = "This query goes on where the checkpoint stands, or where its own group has committed further offsets."
+    if checkpoint.group and checkpoint.group != options.group_id:
+        yield (
+            f"The checkpoint was written by group {checkpoint.group!r}, and kafka.group.id is {options.group_id!r}. "
+            f"{goes_on} {_FRESH_START}"
+        )
+    elif not checkpoint.group and seats and not any(_is_ours(seat, options) for seat in seats):
+        yield (
+            f"The checkpoint was written by the seats {listed(seats)}, and those of this query are called "
+            f"{options.instance_id_prefix}-0, ...: it is another group's, or `instanceIdPrefix` was changed. {goes_on} "
+            f"{_FRESH_START}"
+        )
+    if not checkpoint.topics.keys() & set(options.topics):
+        yield (
+            f"The checkpoint is of the topics {listed(sorted(checkpoint.topics))}, of which `subscribe` names none. "
+            f"{listed(options.topics)} will be read from the group's committed offsets, else from the beginning: "
+            f"startingOffsets holds for a query without a checkpoint. {_FRESH_START}"
+        )
+
+
+def _is_ours(seat: str, options: SourceOptions) -> bool:
+    return seat.rpartition("-")[0] == options.instance_id_prefix

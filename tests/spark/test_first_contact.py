@@ -1,0 +1,161 @@
+"""What a new user does first, and what Spark then shows: our own words, and none of our frames."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from harness.application import Application
+from harness.kafka import produce
+from harness.stream import Collected, await_rows, options, start
+from pyspark.sql import DataFrame, SparkSession
+
+from spark_kgroup.testing import ApacheKafka
+
+NewTopic = Callable[[int], str]
+
+PYTHON_LINES_MAX = 3
+"""Beside the sentence itself, Spark has one before it and its SQLSTATE."""
+
+
+def told_in_brief(action: Callable[[], object]) -> str:
+    """What Python said in the error of `action`, without Spark's description of the query below it."""
+    with pytest.raises(Exception, match="kgroup") as problem:
+        action()
+    told = str(problem.value).partition("=== Streaming Query ===")[0].partition("JVM stacktrace")[0].strip()
+    assert "Traceback" not in told
+    assert 'File "' not in told
+    assert len(told.splitlines()) <= PYTHON_LINES_MAX, told
+    return told
+
+
+def stream(spark: SparkSession, read: dict[str, str]) -> DataFrame:
+    return spark.readStream.format("kgroup").options(**read).load()
+
+
+def run(spark: SparkSession, read: dict[str, str], checkpoint: Path) -> None:
+    start(spark, read, checkpoint, Collected()).awaitTermination(120)
+
+
+# ------------------------------------------------------------------------------------------- what it is not
+
+
+def test_a_batch_read_is_refused_with_the_way_out_and_joins_nothing(
+    spark: SparkSession, apache_kafka: ApacheKafka, new_topic: NewTopic, group: str
+) -> None:
+    read = options(apache_kafka.bootstrap_servers, new_topic(1), group)
+    told = told_in_brief(lambda: spark.read.format("kgroup").options(**read).load().collect())
+    assert "spark.readStream" in told
+    assert "availableNow" in told
+    assert apache_kafka.describe_members(group) == []
+
+
+@pytest.mark.parametrize("mode", ["append", "overwrite"])
+def test_a_batch_write_is_refused_with_the_way_out(spark: SparkSession, mode: str) -> None:
+    told = told_in_brief(lambda: spark.range(3).write.format("kgroup").mode(mode).save())
+    assert 'write with format("kafka")' in told
+
+
+def test_a_stream_of_another_source_into_kgroup_is_refused_with_the_way_out(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    rows = spark.readStream.format("rate").load()
+    writer = rows.writeStream.format("kgroup").option("checkpointLocation", str(tmp_path))
+    told = told_in_brief(lambda: writer.start().awaitTermination(120))
+    assert 'write with format("kafka")' in told
+
+
+# --------------------------------------------------------------------------------------- errors at a start
+
+
+@pytest.mark.parametrize(
+    ("changes", "told"),
+    [
+        ({"subscribe": "no-such-topic"}, "'no-such-topic' does not exist"),
+        ({"members": "none"}, "Option members is 'none'"),
+        ({"kafka.error_cb": "1"}, "Option kafka.error_cb cannot be used"),
+        ({"kafka.bootstrap.servers": "127.0.0.1:1"}, "No broker could be reached"),
+        ({"startingOffsets": '{"TOPIC": {"0": 1}}'}, "says nothing of TOPIC-1, TOPIC-2: "),
+        ({"startingOffsets": '{"TOPIC": {"0": 0, "1": 0, "2": 0, "9": 0}}'}, "do not exist: TOPIC-9."),
+        (
+            {"startingOffsets": '{"TOPIC": {"0": 7, "1": 8, "2": 0}}'},
+            "beyond the end of TOPIC-0: 7 (ends at 0), TOPIC-1",
+        ),
+        ({"kafka.session.timeout.ms": "1000"}, "Option kafka.heartbeat.interval.ms is 500 ms"),
+    ],
+)
+def test_an_error_at_a_start_is_our_sentence_and_no_frame(
+    spark: SparkSession,
+    apache_kafka: ApacheKafka,
+    new_topic: NewTopic,
+    group: str,
+    tmp_path: Path,
+    changes: dict[str, str],
+    told: str,
+) -> None:
+    topic = new_topic(3)
+    read = options(apache_kafka.bootstrap_servers, topic, group) | changes
+    read["startingOffsets"] = read["startingOffsets"].replace("TOPIC", topic)
+    assert told.replace("TOPIC", topic) in told_in_brief(lambda: run(spark, read, tmp_path / "cp"))
+
+
+def test_a_schema_of_the_users_own_is_refused_in_brief(
+    spark: SparkSession, apache_kafka: ApacheKafka, new_topic: NewTopic, group: str, tmp_path: Path
+) -> None:
+    read = options(apache_kafka.bootstrap_servers, new_topic(1), group)
+    frame = spark.readStream.format("kgroup").schema("value string").options(**read).load()
+    writer = frame.writeStream.format("noop").option("checkpointLocation", str(tmp_path / "cp"))
+    assert "remove .schema" in told_in_brief(lambda: writer.start().awaitTermination(120))
+
+
+@pytest.mark.parametrize("unfinished", [False, True], ids=["all batches done", "one batch unfinished"])
+def test_a_checkpoint_of_the_built_in_source_is_named_as_what_it_is(
+    spark: SparkSession,
+    apache_kafka: ApacheKafka,
+    new_topic: NewTopic,
+    group: str,
+    tmp_path: Path,
+    unfinished: bool,
+) -> None:
+    topic, checkpoint = new_topic(1), tmp_path / "cp"
+    read, collected = options(apache_kafka.bootstrap_servers, topic, group), Collected()
+    produce(apache_kafka.bootstrap_servers, topic, 10, partitions=1)
+    query = start(spark, read, checkpoint, collected)
+    await_rows(query, collected, 10)
+    query.stop()
+    written = [path for path in (checkpoint / "offsets").iterdir() if path.name.isdecimal()]
+    for path in written:  # as KafkaSourceOffset writes it
+        *head, _ = path.read_text().splitlines()
+        path.write_text("\n".join([*head, json.dumps({topic: {"0": 10}})]))
+        path.with_name(f".{path.name}.crc").unlink()
+    if unfinished:
+        newest = max(written, key=lambda path: int(path.name)).name
+        (checkpoint / "commits" / newest).unlink(missing_ok=True)
+    told = told_in_brief(lambda: run(spark, read, checkpoint))
+    assert 'checkpoint of format("kafka")' in told
+    assert "new output directory" in told
+
+
+# -------------------------------------------------------------------------------------- warnings at a start
+
+
+def test_a_start_says_what_it_makes_of_an_odd_beginning(
+    apache_kafka: ApacheKafka, new_topic: NewTopic, group: str, tmp_path: Path
+) -> None:
+    """More seats than partitions; a group without offsets, by the default; then another group and topic."""
+    server, first, second = apache_kafka.bootstrap_servers, new_topic(2), new_topic(2)
+    read = options(server, first, group, members=5)
+    del read["startingOffsets"]
+    log = tmp_path / "driver.log"
+    with Application(tmp_path, read, trigger="availableNow") as application:
+        assert application.await_end() == 0
+    told = log.read_text()
+    assert "5 seats for 2 partitions: 3 of them have nothing to read" in told
+    assert f"no committed offsets for {first}-0, {first}-1: reading starts at the end" in told
+    assert "The checkpoint" not in told
+    with Application(tmp_path, options(server, second, f"{group}-2"), trigger="availableNow") as application:
+        assert application.await_end() == 0
+    told = log.read_text().removeprefix(told)
+    assert f"written by group '{group}', and kafka.group.id is '{group}-2'" in told
+    assert f"topics {first}, of which `subscribe` names none" in told
+    assert "seats for 2 partitions" not in told

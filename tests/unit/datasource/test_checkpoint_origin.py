@@ -1,0 +1,61 @@
+"""A query that goes on from another group's or another topic's checkpoint is told so, and what happens."""
+
+import json
+
+import pytest
+
+from pyspark_kgroup.checkpoint import EMPTY, Checkpoint, Owned, Period, Topic
+from pyspark_kgroup.checkpoint_origin import origin_warnings
+from pyspark_kgroup.options import parse
+from spark_kgroup.model import TopicPartition
+
+
+def told(checkpoint: Checkpoint, **more: str) -> list[str]:
+    options = {"kafka.bootstrap.servers": "a:1", "kafka.group.id": "orders", "subscribe": "t,u"}
+    return list(origin_warnings(checkpoint, parse(options | more)))
+
+
+def written(topic: str = "t", seat: str = "orders-0", group: str = "") -> Checkpoint:
+    period = Period(topic_id="id", start=0, seat=seat, generation=3)
+    return Checkpoint(
+        topics={topic: Topic(topic_id="id", first_sight=2)},
+        owned={TopicPartition(topic, 0): Owned(period=period, position=5)},
+        group=group,
+    )
+
+
+@pytest.mark.parametrize("checkpoint", [EMPTY, written(), written(group="orders"), written(seat="x-0", group="orders")])
+def test_a_checkpoint_of_our_own_is_nothing_to_tell_of(checkpoint: Checkpoint) -> None:
+    assert told(checkpoint) == []
+
+
+def test_a_checkpoint_of_another_group_is_told_with_both_names() -> None:
+    (warning,) = told(written(group="payments"))
+    assert "written by group 'payments', and kafka.group.id is 'orders'" in warning
+    assert "goes on where the checkpoint stands" in warning
+    assert "checkpointLocation of its own" in warning
+
+
+def test_a_checkpoint_that_does_not_say_its_group_is_known_by_its_seats() -> None:
+    (warning,) = told(written(seat="payments-1"))
+    assert "seats payments-1" in warning
+    assert "orders-0" in warning
+    assert told(written(seat="payments-1"), instanceIdPrefix="payments") == []
+
+
+def test_a_checkpoint_without_any_subscribed_topic_is_told_with_what_happens() -> None:
+    (warning,) = told(written(topic="other"))
+    assert "topics other, of which `subscribe` names none" in warning
+    assert "from the beginning" in warning
+
+
+def test_a_topic_that_is_added_or_left_out_is_nothing_to_tell_of() -> None:
+    assert told(written(topic="u")) == []
+
+
+def test_the_group_is_written_and_read_and_does_not_make_two_offsets_differ() -> None:
+    named = written(group="payments")
+    assert Checkpoint.from_json(json.loads(json.dumps(named.to_json()))).group == "payments"
+    assert named.to_json()["group"] == "payments"
+    assert "group" not in written().to_json()
+    assert named == written()

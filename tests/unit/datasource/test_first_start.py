@@ -1,0 +1,60 @@
+"""Where a query without a checkpoint starts, and what it is told of that."""
+
+from collections.abc import Callable
+
+import pytest
+from harness.fake_driver import Driver, StartingOffsets
+from harness.fake_group import FakeGroup
+
+from pyspark_kgroup.starting_offsets import EARLIEST, LATEST, parse_starting_offsets
+from spark_kgroup.errors import OptionError
+from spark_kgroup.model import TopicPartition
+
+P0 = TopicPartition("t", 0)
+
+World = Callable[..., tuple[FakeGroup, Driver]]
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ('{"t": {"0": 5}}', "says nothing of t-1, t-2, t-3: name every"),
+        (
+            '{"t": {"0": 5, "1": -1, "2": -1, "3": -2, "7": 5, "9": 1}}',
+            "t-7, t-9. Leave them out: t has 0 to 3",
+        ),
+    ],
+)
+def test_an_explicit_start_is_told_of_all_partitions_that_it_leaves_out_or_that_there_are_not(
+    world: World, text: str, told: str
+) -> None:
+    group, driver = world(partitions=4, records=100, starting=parse_starting_offsets(text))
+    with pytest.raises(OptionError) as problem:
+        driver.trigger()
+    assert told in str(problem.value)
+    assert group.commits == []
+
+
+def test_an_explicit_start_of_each_partition_holds(world: World) -> None:
+    _, driver = world(partitions=2, records=100, starting=parse_starting_offsets('{"t": {"0": 5, "1": -1}}'))
+    driver.drain()
+    assert driver.rows == {P0: [(5, 100)]}
+
+
+def test_a_group_without_offsets_that_starts_at_the_end_says_so_once(
+    world: World, caplog: pytest.LogCaptureFixture
+) -> None:
+    group, driver = world(partitions=2, records=100, starting=StartingOffsets(place=LATEST))
+    group.committed_now = {P0: 80}
+    driver.drain()
+    assert driver.rows == {P0: [(80, 100)]}
+    assert caplog.text.count("no committed offsets for t-1: reading starts at the end") == 1
+    assert "startingOffsets=earliest" in caplog.text
+
+
+@pytest.mark.parametrize("committed", [True, False])
+def test_a_start_that_was_chosen_is_not_told(world: World, caplog: pytest.LogCaptureFixture, committed: bool) -> None:
+    place = EARLIEST if committed else LATEST
+    _, driver = world(records=10, starting=StartingOffsets(committed=committed, place=place))
+    driver.drain()
+    assert "starts at the end" not in caplog.text
