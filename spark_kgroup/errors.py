@@ -71,7 +71,14 @@ class RequestTimedOut(WireError):
 
 
 class ProtocolViolation(WireError):
-    """The peer sent bytes that are not Kafka's protocol, or that this version cannot decode."""
+    """The peer sent bytes that are not Kafka's protocol, or that this version cannot decode.
+
+    Retriable if the peer speaks Kafka and one answer of it makes no sense.
+    """
+
+    def __init__(self, message: str, *, retriable: bool = False) -> None:
+        self.retriable = retriable
+        super().__init__(message)
 
 
 class UnsupportedApi(WireError):

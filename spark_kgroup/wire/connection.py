@@ -38,6 +38,7 @@ from spark_kgroup.errors import (
 from spark_kgroup.limits import (
     CONNECT_TIMEOUT_MS,
     FRAME_BYTES_MAX,
+    HANDSHAKE_FRAME_BYTES_MAX,
     IN_FLIGHT_MAX,
     KEEPALIVE_IDLE_S,
     REAUTHENTICATION_FACTORS,
@@ -114,6 +115,7 @@ class Connection:
         self._ended: WireError | None = None
         self._versions: dict[int, tuple[int, int]] | None = None
         self._answers = 0
+        self._frame_bytes_max = HANDSHAKE_FRAME_BYTES_MAX
         self._drained = asyncio.Event()
         self._drained.set()
         self._renew_at_s = math.inf
@@ -146,6 +148,7 @@ class Connection:
         try:
             await connection._negotiate(min(request_timeout_ms, connect_timeout_ms))
             await connection._authenticate()
+            connection._frame_bytes_max = FRAME_BYTES_MAX
         except BaseException:
             await connection.close()
             raise
@@ -180,9 +183,8 @@ class Connection:
         Raises:
             UnsupportedApi: the broker does not speak this version of the API.
             RequestTimedOut: no answer in time; the connection is closed.
-            Disconnected: the connection ended.
+            Disconnected: the connection ended, or was ended here because an answer on it cannot be decoded.
             AuthenticationFailed: our SASL session was over and could not be renewed; the connection is closed.
-            ProtocolViolation: the answer cannot be decoded.
         """
         self._check_version(request)
         timeout_ms = timeout_ms or self._request_timeout_ms
@@ -217,7 +219,7 @@ class Connection:
         try:
             while True:
                 (length,) = _LENGTH.unpack(await self._reader.readexactly(_LENGTH.size))
-                if not _LENGTH.size <= length <= FRAME_BYTES_MAX:
+                if not _LENGTH.size <= length <= self._frame_bytes_max:
                     raise ProtocolViolation(
                         f"{self.address} sent a frame of {length} bytes: this is not a Kafka broker's plain listener "
                         "(is it a TLS or HTTP port? See kafka.security.protocol)."
@@ -242,10 +244,7 @@ class Connection:
             raise ProtocolViolation(f"{self.address} answered request {correlation_id}, which was never sent.")
         waiting = self._waiting[correlation_id]
         if not waiting.answer.done():  # else its caller was cancelled; the answer is nobody's
-            try:
-                waiting.answer.set_result(decode_response(waiting.request_type, frame))
-            except ProtocolViolation as error:
-                waiting.answer.set_exception(error)
+            waiting.answer.set_result(decode_response(waiting.request_type, frame))
         waiting.timer.cancel()
         del self._waiting[correlation_id]
         self._answers += 1

@@ -5,9 +5,13 @@ A mechanism is a generator: it yields what the client says and is sent what the 
 
 from __future__ import annotations
 
+import asyncio
+import base64
 import logging
+import re
 import time
 from collections.abc import Awaitable, Callable, Generator
+from contextlib import suppress
 from datetime import timedelta
 from functools import partial
 from typing import TYPE_CHECKING, Final, Literal, Self
@@ -15,7 +19,12 @@ from typing import TYPE_CHECKING, Final, Literal, Self
 from scramp import ScramClient, ScramException
 
 from spark_kgroup.errors import AuthenticationFailed, OptionError
-from spark_kgroup.limits import AUTHENTICATION_GRACE_MS
+from spark_kgroup.limits import (
+    AUTHENTICATION_GRACE_MS,
+    SCRAM_ITERATIONS_MAX,
+    SCRAM_ITERATIONS_MIN,
+    SCRAM_SALT_BYTES_MIN,
+)
 from spark_kgroup.model import ErrorCode
 from spark_kgroup.wire import messages
 from spark_kgroup.wire.oauth import Token, TokenCache, TokenProvider
@@ -103,11 +112,13 @@ class Login:
                     f"{address} refused {self._mechanism} for {self._who}: {told.rstrip('.')}. {self._check}"
                 )
             try:
-                said = exchange.send(answer.auth_bytes)
-            except StopIteration:
-                return answer.session_lifetime // timedelta(milliseconds=1)
+                # How much there is to compute the broker decides; heartbeats do not wait for it.
+                reply = await asyncio.to_thread(_reply, exchange, answer.auth_bytes)
             except AuthenticationFailed as error:
                 raise AuthenticationFailed(f"{address}, {self._mechanism} for {self._who}: {error}") from None
+            if reply is None:
+                return answer.session_lifetime // timedelta(milliseconds=1)
+            said = reply
 
     def _check_handshake(self, address: object, answer: messages.Response) -> None:
         assert isinstance(answer, messages.SaslHandshakeResponse)
@@ -123,6 +134,14 @@ class Login:
             )
         if code != ErrorCode.NONE:
             raise AuthenticationFailed(f"{address} refused SaslHandshake with {ErrorCode.name_of(code)}.")
+
+
+def _reply(exchange: Exchange, told: bytes) -> bytes | None:
+    """What the client says to what the broker told; None if the exchange is complete."""
+    try:
+        return exchange.send(told)
+    except StopIteration:
+        return None
 
 
 def plain(username: str, password: str) -> Exchange:
@@ -144,8 +163,9 @@ def scram(mechanism: str, username: str, password: str) -> Exchange:
             f"kafka.sasl.username or kafka.sasl.password holds characters that {mechanism} does not allow (RFC 4013)."
         ) from None
     try:
-        server_first = yield client_first.encode()
-        client.set_server_first(server_first.decode())
+        server_first = (yield client_first.encode()).decode()
+        _check_challenge(mechanism, server_first)
+        client.set_server_first(server_first)
         server_final = yield client.get_client_final().encode()
         client.set_server_final(server_final.decode())
     except (ScramException, UnicodeDecodeError):
@@ -153,6 +173,31 @@ def scram(mechanism: str, username: str, password: str) -> Exchange:
             "the broker did not prove that it knows the password (its SCRAM message or signature is wrong): is this "
             "the broker you mean?"
         ) from None
+
+
+def _check_challenge(mechanism: str, server_first: str) -> None:
+    """Refuse what is well-formed but not ours to compute; what is malformed scramp refuses.
+
+    Few iterations would let whoever plays the broker guess the password, and many keep us busy.
+    """
+    said = dict(part.partition("=")[::2] for part in server_first.split(","))
+    fix = f"create the user's {mechanism} credential anew (kafka-configs.sh), or is this not the broker you mean?"
+    iterations = said.get("i", "")
+    if re.fullmatch("[0-9]+", iterations):
+        # Nobody reads thousands of digits, and int() refuses them.
+        count = int(iterations[:20])
+        if not SCRAM_ITERATIONS_MIN <= count <= SCRAM_ITERATIONS_MAX:
+            raise AuthenticationFailed(
+                f"the broker asks for {count} SCRAM iterations, and {SCRAM_ITERATIONS_MIN} to {SCRAM_ITERATIONS_MAX} "
+                f"are accepted: {fix}"
+            )
+    with suppress(ValueError):
+        salt_bytes = len(base64.b64decode(said["s"], validate=True)) if said.get("s") else SCRAM_SALT_BYTES_MIN
+        if salt_bytes < SCRAM_SALT_BYTES_MIN:
+            raise AuthenticationFailed(
+                f"the broker's SCRAM salt for this user has {salt_bytes} bytes, and {SCRAM_SALT_BYTES_MIN} are the "
+                f"least that is accepted: {fix}"
+            )
 
 
 def oauthbearer(token: Token) -> Exchange:

@@ -1,10 +1,11 @@
 """The cluster client against brokers that speak real bytes: offsets, coordinators and groups."""
 
 import asyncio
+import struct
 from typing import Any
 
 import pytest
-from harness.fake_broker import HUNG_UP, NO_THROTTLE, until
+from harness.fake_broker import HUNG_UP, NO_THROTTLE, Raw, until
 from harness.fake_cluster import A0, A1, B0, WHO, World, in_a_world
 from harness.offsets import offsets_alone
 from kio.schema.errors import ErrorCode as KioErrorCode
@@ -17,9 +18,9 @@ from spark_kgroup.errors import (
     BrokerError,
     ConnectionFailed,
     Disconnected,
-    ProtocolViolation,
     RequestTimedOut,
     UnknownTopic,
+    WireError,
 )
 from spark_kgroup.model import ErrorCode, TopicPartition
 from spark_kgroup.wire import messages
@@ -155,11 +156,41 @@ async def test_an_error_that_no_retry_mends_counts_more_than_one_that_might_pass
 
 
 @in_a_world()
-async def test_an_offset_that_the_leader_forgot_to_tell_is_an_error(world: World) -> None:
+async def test_an_offset_that_the_leader_forgot_to_tell_is_asked_for_again_and_in_the_end_an_error(
+    world: World,
+) -> None:
+    whole = world.on_ListOffsets
     world.on_ListOffsets = lambda *_: messages.ListOffsetsResponse(throttle_time=NO_THROTTLE, topics=())
     cluster = world.cluster()
-    with pytest.raises(ProtocolViolation, match="says nothing of a-0"):
-        await cluster.list_offsets({A0: messages.LATEST})
+    with pytest.raises(WireError, match="says nothing of a-0"):
+        await cluster.list_offsets({A0: messages.LATEST}, timeout_ms=300)
+    before = world.asked(messages.ListOffsetsRequest)
+    asking = asyncio.create_task(cluster.list_offsets({A0: messages.LATEST}))
+    await until(lambda: world.asked(messages.ListOffsetsRequest) > before)
+    world.on_ListOffsets = whole
+    assert (await asking)[A0].offset == 10
+    await cluster.close()
+
+
+@in_a_world()
+async def test_an_answer_that_cannot_be_decoded_is_asked_for_again_on_another_connection(world: World) -> None:
+    cluster = world.cluster()
+    await cluster.metadata(["a"])
+    bad = iter([Raw(struct.pack(">iib", 5, 3, 0))])
+    whole = world.brokers[0].answer
+    world.brokers[0].answer = lambda request: next(bad, None) or whole(request)
+    assert await cluster.committed_offsets("g", [A0]) == {A0: None}
+    assert world.brokers[0].connections == 2
+    await cluster.close()
+
+
+@in_a_world()
+async def test_answers_that_never_can_be_decoded_are_the_error_when_the_time_is_up(world: World) -> None:
+    cluster = world.cluster()
+    await cluster.metadata(["a"])
+    world.brokers[0].answer = lambda _: Raw(struct.pack(">i", 100) + b"\xff" * 100)
+    with pytest.raises(WireError, match="answered request -1, which was never sent"):
+        await cluster.committed_offsets("g", [A0], timeout_ms=300)
     await cluster.close()
 
 
@@ -308,11 +339,11 @@ async def test_a_committed_offset_that_the_coordinator_forgot_to_tell_is_not_non
     group = OffsetFetchResponseGroup(group_id=GroupId("g"), topics=())
     world.on_OffsetFetch = lambda *_: messages.OffsetFetchResponse(throttle_time=NO_THROTTLE, groups=(group,))
     cluster = world.cluster()
-    with pytest.raises(ProtocolViolation, match="says nothing of a-0"):
-        await cluster.committed_offsets("g", [A0])
+    with pytest.raises(WireError, match="says nothing of a-0"):
+        await cluster.committed_offsets("g", [A0], timeout_ms=300)
     world.on_OffsetFetch = lambda *_: messages.OffsetFetchResponse(throttle_time=NO_THROTTLE, groups=())
-    with pytest.raises(ProtocolViolation, match="about one group and answered about 0"):
-        await cluster.committed_offsets("g", [A0])
+    with pytest.raises(WireError, match="about one group and answered about 0"):
+        await cluster.committed_offsets("g", [A0], timeout_ms=300)
     await cluster.close()
 
 

@@ -11,6 +11,8 @@ from typing import Any
 import pytest
 from harness.fake_broker import HUNG_UP, NO_THROTTLE, RANGES, FakeBroker, Raw, api_versions_response, on_a_loop, until
 from kio.schema.errors import ErrorCode as KioErrorCode
+from kio.schema.metadata.v12.response import MetadataResponseTopic
+from kio.schema.types import TopicName
 
 from spark_kgroup.errors import ConnectionFailed, Disconnected, ProtocolViolation, RequestTimedOut, UnsupportedApi
 from spark_kgroup.limits import IN_FLIGHT_MAX
@@ -262,17 +264,13 @@ def test_bytes_out_of_step_end_the_connection_for_all(answer: Raw, told: str) ->
 
 
 @on_a_loop
-async def test_an_answer_that_cannot_be_decoded_concerns_its_caller_only() -> None:
-    answers = iter([struct.pack(">ib", 2, 0) + b"\xff", None, None])
-
-    def answer(request: Any) -> Any:
-        return next(answers) or ok(request.generation_id)
-
-    async with FakeBroker(answer) as broker, await connect(broker) as connection:
+async def test_an_answer_that_cannot_be_decoded_ends_its_connection_and_may_be_asked_for_again() -> None:
+    """One bad message says nothing of the next connection, and what follows it on this one cannot be trusted."""
+    async with FakeBroker(lambda _: struct.pack(">ib", 2, 0) + b"\xff") as broker, await connect(broker) as connection:
         results = await asyncio.gather(*(connection.call(beat(n)) for n in (1, 2)), return_exceptions=True)
-        assert isinstance(results[0], ProtocolViolation)
-        assert results[1].error_code == 2
-        assert (await connection.call(beat(3))).error_code == 3
+        assert {type(result) for result in results} == {Disconnected}
+        assert "ends after 6 bytes, in the middle of a field" in str(results[0])
+        assert connection.closed
 
 
 @on_a_loop
@@ -347,6 +345,36 @@ async def test_a_listener_that_says_nothing_is_not_waited_for_long() -> None:
     async with stranger(silent) as address:
         with pytest.raises(RequestTimedOut, match="did not answer ApiVersions within 50 ms"):
             await Connection.open(address, client_id="c", connect_timeout_ms=50)
+
+
+@on_a_loop
+async def test_a_stranger_s_large_frame_is_refused_before_it_is_read() -> None:
+    """Decoding takes a second for each MiB, and whoever listens there has not shown who it is."""
+    broker = FakeBroker()
+    broker.api_versions = lambda version: api_versions_response(dict.fromkeys(range(20_000), (0, 1)), version)
+    async with broker:
+        with pytest.raises(ProtocolViolation, match=r"sent a frame of 140\d{3} bytes"):
+            await connect(broker)
+
+
+@on_a_loop
+async def test_a_large_frame_is_taken_from_a_broker_that_we_have_authenticated_with() -> None:
+    many = messages.metadata([f"topic-{n:010}" for n in range(10)])
+
+    def answer(request: Any) -> Any:
+        topics = tuple(
+            MetadataResponseTopic(
+                error_code=KioErrorCode.unknown_topic_or_partition,
+                name=TopicName("t" * 30_000),
+                topic_id=None,
+                partitions=(),
+            )
+            for _ in request.topics
+        )
+        return messages.MetadataResponse(throttle_time=NO_THROTTLE, brokers=(), topics=topics)
+
+    async with FakeBroker(answer) as broker, await connect(broker) as connection:
+        assert len((await connection.call(many)).topics) == 10
 
 
 @on_a_loop

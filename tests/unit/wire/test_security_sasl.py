@@ -4,12 +4,14 @@ import asyncio
 import base64
 import hashlib
 import logging
+import threading
 from collections.abc import Callable
 from datetime import timedelta
 from itertools import count
 from typing import Any
 
 import pytest
+import scramp.core
 from harness.fake_broker import HUNG_UP, NO_THROTTLE, FakeBroker, on_a_loop, until
 from kio.schema.errors import ErrorCode as KioErrorCode
 from kio.static.primitive import i64Timedelta
@@ -145,7 +147,7 @@ async def test_a_broker_that_does_not_know_the_password_is_not_believed() -> Non
         await until(lambda: not broker.open_connections)
 
 
-@pytest.mark.parametrize("said", [b"", b"\xff\xfe", b"r=nonce,s=c2FsdA==,i=4096", b"x" * 10_000])
+@pytest.mark.parametrize("said", [b"", b"\xff\xfe", b"r=nonce,s=c2l4dGVlbiBieXRlcy4uLg==,i=4096", b"x" * 10_000])
 def test_scram_from_a_broker_that_talks_nonsense(said: bytes) -> None:
     @on_a_loop
     async def scenario() -> None:
@@ -154,6 +156,63 @@ def test_scram_from_a_broker_that_talks_nonsense(said: bytes) -> None:
                 await connect(broker, login("SCRAM-SHA-512"))
 
     scenario()
+
+
+@pytest.mark.parametrize(
+    ("salt_bytes", "iterations", "told"),
+    [
+        (16, "1", "asks for 1 SCRAM iterations, and 4096 to 1000000 are accepted: create the user's SCRAM-SHA-256"),
+        (16, "4095", "asks for 4095 SCRAM iterations"),
+        (16, "1000001", "asks for 1000001 SCRAM iterations"),
+        (16, "9" * 5000, "asks for 9{20} SCRAM iterations"),
+        (11, "4096", "salt for this user has 11 bytes, and 12 are the least that is accepted"),
+        (16, "-5", "message or signature is wrong"),
+        (16, "", "message or signature is wrong"),
+        (0, "4096", "message or signature is wrong"),
+    ],
+    ids=lambda value: str(value)[:8],
+)
+def test_a_scram_challenge_that_is_too_weak_or_too_costly_is_refused_and_named(
+    salt_bytes: int, iterations: str, told: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(scramp.core, "hi", lambda *_: pytest.fail("nothing is computed for it"))
+    salt = base64.b64encode(b"s" * salt_bytes).decode()
+
+    def challenge(client_first: bytes) -> Any:
+        nonce = client_first.decode().rpartition("r=")[2]
+        return authenticated(f"r={nonce}more,s={salt},i={iterations}".encode())
+
+    @on_a_loop
+    async def scenario() -> None:
+        async with FakeBroker(Kafka(challenge)) as broker:
+            with pytest.raises(AuthenticationFailed, match=told):
+                await connect(broker, login("SCRAM-SHA-256"))
+
+    scenario()
+
+
+@on_a_loop
+async def test_while_scram_computes_other_connections_go_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The broker says how much there is to compute; a seat's heartbeat must not wait for it."""
+    computing, go_on = threading.Event(), threading.Event()
+    compute = scramp.core.hi
+
+    def slow(*args: Any) -> bytes:
+        computing.set()
+        assert go_on.wait(30), "the event loop stood still"
+        return compute(*args)
+
+    async with (
+        FakeBroker(Kafka(ScramServer("SCRAM-SHA-256"))) as costly,
+        FakeBroker(alive) as other,
+        await Connection.open(other.address, client_id="test") as seat,
+    ):
+        monkeypatch.setattr(scramp.core, "hi", slow)
+        connecting = asyncio.create_task(connect(costly, login("SCRAM-SHA-256")))
+        await until(computing.is_set)
+        assert (await seat.call(beat(5))).error_code == 5
+        go_on.set()
+        await (await connecting).close()
 
 
 def test_a_token_travels_as_rfc_7628_says() -> None:
