@@ -171,12 +171,14 @@ class MemberIdentity:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DescribedMember:
-    """One member as DescribeGroups shows it to anyone who asks.
+    """One member as a group's coordinator shows it to anyone who asks.
 
     Attributes:
-        assignment: empty while the group rebalances.
+        assignment: empty while a classic group rebalances.
         claimed: what it said to own when it last joined (KIP-429): it may still be reading what the group has withheld
-            from everybody since. Empty while the group rebalances.
+            from everybody since. Empty while the group rebalances, and in a group of type consumer: nobody is told.
+        epoch: the member's, in a group of type consumer.
+        protocol: "classic" or "consumer", in a group of type consumer whose broker says so.
     """
 
     member_id: str
@@ -185,18 +187,34 @@ class DescribedMember:
     client_host: str
     assignment: frozenset[TopicPartition] = frozenset()
     claimed: frozenset[TopicPartition] = frozenset()
+    epoch: int | None = None
+    protocol: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DescribedGroup:
-    """A group as DescribeGroups shows it.
+    """A group as its coordinator shows it.
 
     Attributes:
-        state: Kafka's word: Empty, PreparingRebalance, CompletingRebalance, Stable, Dead.
+        state: Kafka's word: Empty, PreparingRebalance, CompletingRebalance, Stable, Dead; in a group of type consumer
+            Empty, Assigning, Reconciling, Stable.
         protocol: the selected assignor's name, "" while there is none.
+        group_type: "classic" or "consumer" (Kafka: GroupType); of a classic group that is not one of consumers, its
+            protocol type, as "connect".
     """
 
     group: str
     state: str
     protocol: str
     members: tuple[DescribedMember, ...] = field(default=())
+    group_type: str = "classic"
+
+    @property
+    def is_consumer_type(self) -> bool:
+        """Whether brokers assign the partitions (KIP-848): then no partition is ever left to nobody."""
+        return self.group_type == "consumer"
+
+    @property
+    def tells_owners(self) -> bool:
+        """Whether the members' assignments are told: a classic group has none while it rebalances."""
+        return self.state == "Stable" or self.is_consumer_type

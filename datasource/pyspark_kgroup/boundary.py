@@ -203,7 +203,7 @@ class Boundary:
         taken: frozenset[TopicPartition] = frozenset()
         if inherited:
             group = self._runtime.describe()
-            if group.state != "Stable":
+            if not group.tells_owners:
                 partitions -= inherited  # nobody knows whose they are: at the next boundary
             others = [member for member in group.members if member.instance_id != seat.instance_id]
             taken = inherited & {tp for member in others for tp in member.assignment | member.claimed}
@@ -290,12 +290,11 @@ class Boundary:
         old = [member for member in self._strangers(group, view) if self._is_old_seat(member)]
         if not old:
             return self._rests(view)
-        if group.state == "Stable":
-            held = {tp for member in old for tp in member.assignment | member.claimed}
-            if not view.settled or self._commit_remembered(start, view.seats[0], held):
+        if group.tells_owners:
+            if not view.settled or self._commit_remembered(start, view.seats[0], _held_by(old, group, start)):
                 return False  # soon we can
         else:
-            self._commit_for(start, view, {member.instance_id for member in old})
+            self._commit_for(start, view, old)
         log.info("seats of an earlier run leave: %s", ", ".join(str(member.instance_id) for member in old))
         refused = self._runtime.remove_members(old, "the query was started again with fewer members")
         if view.settled and len(refused) < len(old):
@@ -309,11 +308,11 @@ class Boundary:
             )
         return False
 
-    def _commit_for(self, start: Checkpoint, view: GroupView, old: Collection[str | None]) -> None:
+    def _commit_for(self, start: Checkpoint, view: GroupView, old: Collection[DescribedMember]) -> None:
         """Tell a group that rebalances how far we had read for seats that leave; it describes nobody's partitions."""
         seat = next((seat for seat in view.seats if seat.identity.generation != NO_GENERATION), None)
         if seat is not None:
-            self._commit_remembered(start, seat, {tp for tp, owned in start.owned.items() if owned.period.seat in old})
+            self._commit_remembered(start, seat, _remembered_of(old, start))
 
     def _put_off(self, told: str) -> None:
         """No next offset at this trigger; AvailableNow has no other one, and would end as if all was read."""
@@ -541,6 +540,9 @@ class Boundary:
             return view
         self._orphans_checked_at_ms = monotonic_ms()
         group = self._runtime.describe()
+        if group.is_consumer_type:  # its coordinator itself sees to new partitions, and leaves none to nobody
+            self._checked_rejoins = view.rejoins
+            return view
         if group.state != "Stable":
             return view  # still due at the next boundary
         owned = {tp for member in group.members for tp in member.assignment | member.claimed}
@@ -572,6 +574,20 @@ class Boundary:
             position = self._ledger.position(tp, start)
             available[tp] = (position, position if tp in exposed else max(position, ends.get(tp, position)))
         return limited(available, limit)
+
+
+def _remembered_of(members: Collection[DescribedMember], start: Checkpoint) -> set[TopicPartition]:
+    """What the checkpoint says that these seats owned."""
+    names = {member.instance_id for member in members}
+    return {tp for tp, owned in start.owned.items() if owned.period.seat in names}
+
+
+def _held_by(members: Collection[DescribedMember], group: DescribedGroup, start: Checkpoint) -> set[TopicPartition]:
+    """What these seats may be holding. A group of type consumer does not tell what it has asked back from a member."""
+    held = {tp for member in members for tp in member.assignment | member.claimed}
+    if group.is_consumer_type:
+        held |= _remembered_of(members, start) - {tp for member in group.members for tp in member.assignment}
+    return held
 
 
 def _after(given_up: Tenures) -> Callable[[GroupView], bool]:

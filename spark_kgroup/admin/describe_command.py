@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Final
 
 import typer
 from rich.console import Console
@@ -106,16 +106,29 @@ async def look(cluster: Cluster, group: str) -> GroupLines:
     """What the cluster knows of `group`.
 
     Raises:
-        GroupError: there is no such group.
+        GroupError: there is no such group, or it is none of consumers.
         WireError: the cluster cannot be reached, or refuses us.
     """
     described = await cluster.describe_group(group)
+    group_type = await cluster.group_type(group) if described.state == "Dead" else described.group_type
+    if group_type not in (None, "classic", "consumer"):
+        raise GroupError(
+            f"{group!r} is a {group_type} group: its members are not consumers that own partitions"
+            f"{_SHOWN_BY.get(group_type, '')}. A query needs another group id."
+        )
     committed = await cluster.all_committed(group)
     if described.state == "Dead" and not committed:
         raise GroupError(f"There is no group {group!r} on this cluster: check --group and --bootstrap-server.")
     held = {tp for member in described.members for tp in member.assignment}
     ends = await _ends(cluster, held | committed.keys())
     return lines_of(described, committed, ends)
+
+
+_SHOWN_BY: Final[Mapping[str, str]] = {
+    "share": "; kafka-share-groups.sh shows it",
+    "streams": "; kafka-streams-groups.sh shows it",
+}
+"""Kafka's own tools for the groups that have one."""
 
 
 async def _ends(cluster: Cluster, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
@@ -170,6 +183,7 @@ def as_object(found: GroupLines) -> dict[str, Any]:
     """As JSON; null is what nobody has said."""
     return {
         "group": found.group.group,
+        "type": found.group.group_type,
         "state": found.group.state,
         "assignor": found.group.protocol or None,
         "lag": _sum([*found.unowned, *(line for member in found.members for line in member.partitions)]),
@@ -177,6 +191,8 @@ def as_object(found: GroupLines) -> dict[str, Any]:
             {
                 "instance_id": each.member.instance_id,
                 "member_id": each.member.member_id,
+                "protocol": each.member.protocol,
+                "epoch": each.member.epoch,
                 "client_id": each.member.client_id,
                 "client_host": each.member.client_host,
                 "executor": each.note.executor if each.note else None,
@@ -218,12 +234,16 @@ def write_tables(found: GroupLines) -> None:
     group = found.group
     say = Console(soft_wrap=True, highlight=False, markup=False).print
     assignor = f", assignor {group.protocol}" if group.protocol else ""
+    of_type = ", type consumer" if group.is_consumer_type else ""
     members_told = "1 member" if len(group.members) == 1 else f"{len(group.members)} members"
-    say(_shown(f"Group {group.group} is {group.state}: {members_told}{assignor}"))
-    members = _table("instance id", "member id", "client id", "executor", "host", "warm", "since", "as of", "lag")
+    say(_shown(f"Group {group.group} is {group.state}: {members_told}{assignor}{of_type}"))
+    epochs = ("protocol", "epoch") if group.is_consumer_type else ()
+    served = ("executor", "host", "warm", "since", "as of", "lag")
+    members = _table("instance id", "member id", "client id", *epochs, *served)
     partitions = _table("topic", "partition", "instance id", "position", "end", "lag")
     for each in found.members:
-        _add_member(members, each)
+        epoch = (each.member.protocol, each.member.epoch) if epochs else ()
+        _add_member(members, each, epoch)
         name = each.member.instance_id or each.member.member_id
         for line in each.partitions:
             _add(partitions, *line.partition, name, line.position, line.end, line.lag)
@@ -235,7 +255,7 @@ def write_tables(found: GroupLines) -> None:
             _write(table)
 
 
-def _add_member(table: Table, each: MemberLines) -> None:
+def _add_member(table: Table, each: MemberLines, epoch: Sequence[object]) -> None:
     member, note = each.member, each.note
     client = f"{member.client_id}@{member.client_host.lstrip('/')}"
     if note is None:
@@ -243,13 +263,13 @@ def _add_member(table: Table, each: MemberLines) -> None:
     else:
         warm = {True: "yes", False: "no", None: None}[note.warm]
         served = (note.executor, note.host, warm, _instant(note.since_ms), _instant(note.at_ms))
-    _add(table, member.instance_id, member.member_id, client, *served, _sum(each.partitions))
+    _add(table, member.instance_id, member.member_id, client, *epoch, *served, _sum(each.partitions))
 
 
 def _table(*columns: str) -> Table:
     table = Table(box=None, pad_edge=False, header_style="bold")
     for column in columns:
-        numeric = column in ("partition", "position", "end", "lag")
+        numeric = column in ("partition", "position", "end", "lag", "epoch")
         table.add_column(column.upper(), no_wrap=True, justify="right" if numeric else "left")
     return table
 

@@ -506,14 +506,14 @@ def inherited(
     owner at once: not every client says in which generation it was assigned what it claims, and in a group that was
     deleted and made again generations begin anew.
 
-    What belongs to seats that are not in `seats` any more is shared out among `seats` if the group rebalances: it waits
-    for all of them, so nobody can commit for those that are made to leave (`Boundary`), and what nobody claims would go
-    to its next owner at once.
+    What belongs to seats that are not in `seats` any more is shared out among `seats` if a classic group rebalances: it
+    waits for all of them, so nobody can commit for those that are made to leave (`Boundary`), and what nobody claims
+    would go to its next owner at once.
     """
     members = {member.instance_id for member in group.members}
     found: dict[str | None, Inheritance] = {name: kept for name, kept in inheritances.items() if name in members}
     mine = {name: found.pop(name) for name in seats if name in found}
-    if group.state == "Stable":
+    if group.tells_owners:
         return mine
     for index, (_, left) in enumerate(sorted(found.items(), key=lambda item: str(item[0]))):
         heir = seats[index % len(seats)]

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TypeVar
+from types import MappingProxyType
+from typing import Any, Final, TypeVar
 
 from spark_kgroup.errors import BrokerError, ProtocolViolation
 from spark_kgroup.model import DescribedGroup, DescribedMember, ErrorCode, TopicDescription, TopicPartition
@@ -146,7 +147,7 @@ def the_only(answers: Sequence[T], what: str) -> T:
 
 
 def description_of(response: messages.DescribeGroupsResponse) -> DescribedGroup:
-    """The one group in `response`; members' assignments are empty while it rebalances.
+    """The one group in `response`, "Dead" if it is no classic one; assignments are empty while it rebalances.
 
     Raises:
         BrokerError: the group has an error, other than that there is none.
@@ -154,22 +155,71 @@ def description_of(response: messages.DescribeGroupsResponse) -> DescribedGroup:
     group = the_only(response.groups, "group")
     if int(group.error_code) not in (ErrorCode.NONE, ErrorCode.GROUP_ID_NOT_FOUND):
         raise BrokerError("DescribeGroups", int(group.error_code))
+    of_consumers = group.protocol_type in ("", messages.CONSUMER)
     return DescribedGroup(
         group=group.group_id,
         state=group.group_state or "Dead",
         protocol=group.protocol_data,
+        group_type="classic" if of_consumers else group.protocol_type,
         members=tuple(
             DescribedMember(
                 member_id=m.member_id,
                 instance_id=m.group_instance_id,
                 client_id=m.client_id,
                 client_host=m.client_host,
-                assignment=decode_assignment(m.member_assignment),
-                claimed=decode_subscription(m.member_metadata).owned if m.member_metadata else frozenset(),
+                assignment=decode_assignment(m.member_assignment) if of_consumers else frozenset(),
+                claimed=decode_subscription(m.member_metadata).owned
+                if m.member_metadata and of_consumers
+                else frozenset(),
             )
             for m in group.members
         ),
     )
+
+
+def consumer_description_of(
+    response: messages.ConsumerGroupDescribeResponse | messages.ConsumerGroupDescribeResponseV0,
+) -> DescribedGroup | None:
+    """The one group in `response`, None if it is not of type consumer.
+
+    A member's assignment is what it has, not its target. What it was told to give up, and may still be reading, is in
+    neither (ConsumerGroupMember.asConsumerGroupDescribeMember).
+
+    Raises:
+        BrokerError: the group has another error.
+    """
+    group: Any = the_only(response.groups, "group")  # the versions differ in one field of a member
+    if int(group.error_code) in _NOT_OF_TYPE_CONSUMER:
+        return None
+    if int(group.error_code) != ErrorCode.NONE:
+        raise BrokerError("ConsumerGroupDescribe", int(group.error_code), group.error_message)
+    return DescribedGroup(
+        group=group.group_id,
+        state=group.group_state,
+        protocol=group.assignor_name,
+        group_type="consumer",
+        members=tuple(
+            DescribedMember(
+                member_id=m.member_id,
+                instance_id=m.instance_id,
+                client_id=m.client_id,
+                client_host=m.client_host,
+                assignment=frozenset(
+                    TopicPartition(t.topic_name, p) for t in m.assignment.topic_partitions for p in t.partitions
+                ),
+                epoch=int(m.member_epoch),
+                protocol=_MEMBER_TYPES.get(getattr(m, "member_type", -1)),
+            )
+            for m in group.members
+        ),
+    )
+
+
+_NOT_OF_TYPE_CONSUMER: Final = frozenset({ErrorCode.GROUP_ID_NOT_FOUND, ErrorCode.UNSUPPORTED_VERSION})
+"""The second: this broker has no groups of that type (group.coordinator.rebalance.protocols)."""
+
+_MEMBER_TYPES: Final = MappingProxyType({0: "classic", 1: "consumer"})
+"""ConsumerGroupDescribeResponse.Member.MemberType; -1 is unknown."""
 
 
 def still_members(response: messages.LeaveGroupResponse) -> dict[str, int]:
@@ -189,9 +239,14 @@ def group_error_codes(response: Response) -> set[int]:
     match response:
         case messages.OffsetCommitResponse():
             return set(messages.offset_commit_errors(response).values())
-        case messages.OffsetFetchResponse() | messages.DescribeGroupsResponse():
+        case (
+            messages.OffsetFetchResponse()
+            | messages.DescribeGroupsResponse()
+            | messages.ConsumerGroupDescribeResponse()
+            | messages.ConsumerGroupDescribeResponseV0()
+        ):
             return {int(group.error_code) for group in response.groups}
-        case messages.LeaveGroupResponse():
+        case messages.LeaveGroupResponse() | messages.ListGroupsResponse():
             return {int(response.error_code)}
         case _:
             return set()

@@ -29,6 +29,7 @@ from spark_kgroup.errors import (
     ProtocolViolation,
     RequestTimedOut,
     UnknownTopic,
+    UnsupportedApi,
     WireError,
 )
 from spark_kgroup.limits import API_TIMEOUT_MS, NEXT_BROKER_AFTER_MS, REQUEST_TIMEOUT_MS, TOPIC_GONE_AFTER_MS
@@ -39,6 +40,7 @@ from spark_kgroup.wire.answers import (
     CommittedOffset,
     ListedOffset,
     committed_of,
+    consumer_description_of,
     description_of,
     group_error_codes,
     has_fewer_partitions,
@@ -332,16 +334,55 @@ class Cluster:
         return await self._retried(attempt, timeout_ms)
 
     async def describe_group(self, group: str, *, timeout_ms: int | None = None) -> DescribedGroup:
-        """The group with all its members; state "Dead" if there is none of that name.
+        """The group with all its members, classic or of type consumer; state "Dead" if there is none of that name.
 
         Raises:
             WireError: the coordinator could not be found, or gave no whole answer, in time.
         """
 
-        async def attempt() -> DescribedGroup:
+        async def classic() -> DescribedGroup:
             response = await self.coordinator_call(group, messages.describe_groups(group))
             assert isinstance(response, messages.DescribeGroupsResponse)
             return description_of(response)
+
+        async def attempt() -> DescribedGroup:
+            found = await classic()
+            if found.state != "Dead":
+                return found
+            # Once more, for brokers convert a group whenever a member of the other protocol comes or goes.
+            return await self._describe_consumer_group(group) or await classic()
+
+        return await self._retried(attempt, timeout_ms)
+
+    async def _describe_consumer_group(self, group: str) -> DescribedGroup | None:
+        """A group of type consumer (KIP-848), None if it is not one, or this broker does not know of such groups."""
+        for request in messages.consumer_group_describe(group):
+            try:
+                response = await self.coordinator_call(group, request)
+            except UnsupportedApi:
+                continue
+            assert isinstance(
+                response, messages.ConsumerGroupDescribeResponse | messages.ConsumerGroupDescribeResponseV0
+            )
+            return consumer_description_of(response)
+        return None
+
+    async def group_type(self, group: str, *, timeout_ms: int | None = None) -> str | None:
+        """Of what type a group is (Kafka: GroupType), in small letters; None if there is none, or nobody says.
+
+        Raises:
+            WireError: the coordinator could not be found, or gave no whole answer, in time.
+        """
+
+        async def attempt() -> str | None:
+            try:
+                response = await self.coordinator_call(group, messages.list_groups())
+            except UnsupportedApi:  # before Kafka 3.8 there were no others
+                return None
+            assert isinstance(response, messages.ListGroupsResponse)
+            if int(response.error_code) != ErrorCode.NONE:
+                raise BrokerError("ListGroups", int(response.error_code))
+            return next((listed.group_type.lower() for listed in response.groups if listed.group_id == group), None)
 
         return await self._retried(attempt, timeout_ms)
 

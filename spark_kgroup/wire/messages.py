@@ -12,12 +12,14 @@
 | OffsetCommit | 8 | 2.4 | 9 is the same but for members of the consumer protocol, 10 has topic ids |
 | OffsetFetch | 8 | 3.0 | 9 adds the member under the consumer protocol, 10 has topic ids |
 | ListOffsets | 7 | 3.0 | |
-| DescribeGroups | 5 | 2.4 | instance ids |
+| DescribeGroups | 5 | 2.4 | instance ids; classic groups only: any other is "Dead" |
+| ConsumerGroupDescribe | 1, or 0 | 4.0, or 3.7 | groups of type consumer (KIP-848); 1 has each member's protocol |
+| ListGroups | 5 | 3.8 | says of what type a group is |
 | SaslHandshake | 1 | 1.0 | tokens travel in SaslAuthenticate (KIP-152) |
 | SaslAuthenticate | 2 | 2.5 | session lifetime (KIP-368) |
 
-All of them are served by Apache Kafka `OLDEST_KAFKA` and every later release up to 4.3. (Version 9 of the two would
-need 3.7: 3.6 has it as unstable.)
+All but ConsumerGroupDescribe and ListGroups, which older brokers do without, are served by Apache Kafka `OLDEST_KAFKA`
+and every later release up to 4.3. (Version 9 of OffsetCommit and OffsetFetch would need 3.7: 3.6 has it as unstable.)
 """
 
 from __future__ import annotations
@@ -29,6 +31,9 @@ from typing import Final
 
 import kio.schema.api_versions.v0 as api_versions_v0
 from kio.schema.api_versions.v3 import ApiVersionsRequest, ApiVersionsResponse
+from kio.schema.consumer_group_describe.v0 import ConsumerGroupDescribeRequest as ConsumerGroupDescribeRequestV0
+from kio.schema.consumer_group_describe.v0 import ConsumerGroupDescribeResponse as ConsumerGroupDescribeResponseV0
+from kio.schema.consumer_group_describe.v1 import ConsumerGroupDescribeRequest, ConsumerGroupDescribeResponse
 from kio.schema.describe_groups.v5 import DescribeGroupsRequest, DescribeGroupsResponse
 from kio.schema.find_coordinator.v4 import FindCoordinatorRequest, FindCoordinatorResponse
 from kio.schema.heartbeat.v4 import HeartbeatRequest, HeartbeatResponse
@@ -37,6 +42,7 @@ from kio.schema.join_group.v9.request import JoinGroupRequestProtocol
 from kio.schema.join_group.v9.response import JoinGroupResponseMember
 from kio.schema.leave_group.v5 import LeaveGroupRequest, LeaveGroupResponse
 from kio.schema.leave_group.v5.request import MemberIdentity
+from kio.schema.list_groups.v5 import ListGroupsRequest, ListGroupsResponse
 from kio.schema.list_offsets.v7 import ListOffsetsRequest, ListOffsetsResponse
 from kio.schema.list_offsets.v7.request import ListOffsetsPartition, ListOffsetsTopic
 from kio.schema.metadata.v12 import MetadataRequest, MetadataResponse
@@ -69,6 +75,9 @@ Request = (
     | OffsetFetchRequest
     | ListOffsetsRequest
     | DescribeGroupsRequest
+    | ConsumerGroupDescribeRequest
+    | ConsumerGroupDescribeRequestV0
+    | ListGroupsRequest
     | SaslHandshakeRequest
     | SaslAuthenticateRequest
 )
@@ -85,6 +94,9 @@ Response = (
     | OffsetFetchResponse
     | ListOffsetsResponse
     | DescribeGroupsResponse
+    | ConsumerGroupDescribeResponse
+    | ConsumerGroupDescribeResponseV0
+    | ListGroupsResponse
     | SaslHandshakeResponse
     | SaslAuthenticateResponse
 )
@@ -105,6 +117,9 @@ RESPONSE_OF: Final[Mapping[type[Request], type[Response]]] = {
     OffsetFetchRequest: OffsetFetchResponse,
     ListOffsetsRequest: ListOffsetsResponse,
     DescribeGroupsRequest: DescribeGroupsResponse,
+    ConsumerGroupDescribeRequest: ConsumerGroupDescribeResponse,
+    ConsumerGroupDescribeRequestV0: ConsumerGroupDescribeResponseV0,
+    ListGroupsRequest: ListGroupsResponse,
     SaslHandshakeRequest: SaslHandshakeResponse,
     SaslAuthenticateRequest: SaslAuthenticateResponse,
 }
@@ -268,6 +283,18 @@ def describe_groups(group: str) -> DescribeGroupsRequest:
     return DescribeGroupsRequest(groups=(GroupId(group),), include_authorized_operations=False)
 
 
+def consumer_group_describe(group: str) -> tuple[Request, ...]:
+    """One group of type consumer with its members, in the versions to try, newest first."""
+    newest = ConsumerGroupDescribeRequest(group_ids=(GroupId(group),), include_authorized_operations=False)
+    oldest = ConsumerGroupDescribeRequestV0(group_ids=(GroupId(group),), include_authorized_operations=False)
+    return newest, oldest
+
+
+def list_groups() -> ListGroupsRequest:
+    """All groups that a broker coordinates, with their types."""
+    return ListGroupsRequest(states_filter=(), types_filter=())
+
+
 def sasl_handshake(mechanism: str) -> SaslHandshakeRequest:
     """Begin to authenticate, or to do it again (KIP-368)."""
     return SaslHandshakeRequest(mechanism=mechanism)
@@ -296,12 +323,15 @@ __all__ = [
     "ApiVersionsRequestV0",
     "ApiVersionsResponse",
     "ApiVersionsResponseV0",
+    "ConsumerGroupDescribeResponse",
+    "ConsumerGroupDescribeResponseV0",
     "DescribeGroupsResponse",
     "FindCoordinatorResponse",
     "HeartbeatResponse",
     "JoinGroupResponse",
     "JoinGroupResponseMember",
     "LeaveGroupResponse",
+    "ListGroupsResponse",
     "ListOffsetsResponse",
     "MetadataResponse",
     "OffsetCommitResponse",
@@ -311,11 +341,13 @@ __all__ = [
     "SaslAuthenticateResponse",
     "SaslHandshakeResponse",
     "SyncGroupResponse",
+    "consumer_group_describe",
     "describe_groups",
     "find_coordinator",
     "heartbeat",
     "join_group",
     "leave_group",
+    "list_groups",
     "list_offsets",
     "metadata",
     "offset_commit",

@@ -4,15 +4,18 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from random import Random
 from typing import Any
 from uuid import UUID
 
+import kio.schema.consumer_group_describe.v0.response as consumer_group_v0
+import kio.schema.consumer_group_describe.v1.response as consumer_group_v1
 from kio.schema.describe_groups.v5.response import DescribedGroup as KioDescribedGroup
 from kio.schema.describe_groups.v5.response import DescribedGroupMember
 from kio.schema.errors import ErrorCode as KioErrorCode
 from kio.schema.find_coordinator.v4.response import Coordinator
+from kio.schema.list_groups.v5.response import ListedGroup
 from kio.schema.list_offsets.v7.response import ListOffsetsPartitionResponse, ListOffsetsTopicResponse
 from kio.schema.metadata.v12.response import MetadataResponseBroker, MetadataResponsePartition, MetadataResponseTopic
 from kio.schema.offset_commit.v8.response import OffsetCommitResponsePartition, OffsetCommitResponseTopic
@@ -22,7 +25,7 @@ from kio.schema.offset_fetch.v8.response import (
     OffsetFetchResponseTopics,
 )
 from kio.schema.types import BrokerId, GroupId, TopicName
-from kio.static.primitive import i32, i64
+from kio.static.primitive import i8, i32, i64
 
 from harness.fake_broker import HUNG_UP, NO_THROTTLE, RANGES, FakeBroker, on_a_loop
 from spark_kgroup.model import ErrorCode, MemberIdentity, TopicPartition
@@ -44,6 +47,7 @@ class World:
         leaders: partition -> node id.
         epochs: partition -> its leader's epoch; -1 for a partition with none here.
         ends: partition -> end offset; a partition with none here is answered UNKNOWN_TOPIC_OR_PARTITION.
+        group_type: of the one group there is; DescribeGroups calls it "Dead" unless it is classic.
         first: API name -> answers to give before the true ones: an error code for the whole response, `HUNG_UP`, or
             None for silence on this connection for ever.
         hosts: node id -> its host, as the cluster says it; the true one if it is not here.
@@ -58,6 +62,7 @@ class World:
     first: dict[str, list[Any]] = field(default_factory=dict)
     topic_id: UUID = TOPIC_ID
     hosts: dict[int, str] = field(default_factory=dict)
+    group_type: str = "classic"
 
     async def start(self, nodes: int = 1, ranges: Ranges = RANGES) -> None:
         for node in range(nodes):
@@ -206,15 +211,66 @@ class World:
             member_metadata=b"",
             member_assignment=encode_assignment([A0, B0]),
         )
+        there = not error and self.group_type == "classic"
         group = KioDescribedGroup(
             error_code=error,
             group_id=GroupId(request.groups[0]),
-            group_state="" if error else "Stable",
-            protocol_type="" if error else "consumer",
-            protocol_data="" if error else "range",
-            members=() if error else (member,),
+            group_state="Stable" if there else "" if error else "Dead",
+            protocol_type="consumer" if there else "",
+            protocol_data="range" if there else "",
+            members=(member,) if there else (),
         )
         return messages.DescribeGroupsResponse(throttle_time=NO_THROTTLE, groups=(group,))
+
+    def on_ConsumerGroupDescribe(self, node: int, request: Any, error: KioErrorCode) -> Any:
+        """A classic seat that has `A0` and must leave `A1` to a member of the consumer protocol."""
+        v1 = isinstance(request, messages.ConsumerGroupDescribeRequest)
+        kinds: Any = consumer_group_v1 if v1 else consumer_group_v0
+
+        def assigned(*partitions: int) -> Any:
+            tps = kinds.TopicPartitions(topic_id=TOPIC_ID, topic_name=TopicName("a"), partitions=tuple(partitions))
+            return kinds.Assignment(topic_partitions=(tps,) if partitions else ())
+
+        def member(name: str, instance: str | None, has: Any, shall_have: Any, kind: int) -> Any:
+            return kinds.Member(
+                member_id=name,
+                instance_id=instance,
+                member_epoch=i32(4 + kind),
+                client_id="client",
+                client_host="/127.0.0.1",
+                subscribed_topic_names=(TopicName("a"),),
+                assignment=has,
+                target_assignment=shall_have,
+                **({"member_type": i8(kind)} if v1 else {}),
+            )
+
+        error = self.group_error(node, error)
+        if not error and self.group_type != "consumer":
+            error = KioErrorCode.group_id_not_found
+        group = kinds.DescribedGroup(
+            error_code=error,
+            error_message=None,
+            group_id=request.group_ids[0],
+            group_state="" if error else "Reconciling",
+            group_epoch=i32(5),
+            assignment_epoch=i32(5),
+            assignor_name="" if error else "uniform",
+            members=()
+            if error
+            else (
+                member("m", "seat-0", assigned(0), assigned(0), 0),
+                member("n", None, assigned(), assigned(1), 1),
+            ),
+        )
+        response = kinds.ConsumerGroupDescribeResponse
+        return response(throttle_time=NO_THROTTLE, groups=(group,))
+
+    def on_ListGroups(self, _: int, __: Any, error: KioErrorCode) -> Any:
+        listed = ListedGroup(
+            group_id=GroupId("g"), protocol_type="", group_state="Stable", group_type=self.group_type.capitalize()
+        )
+        other = replace(listed, group_id=GroupId("other"), group_type="Classic")
+        return messages.ListGroupsResponse(throttle_time=NO_THROTTLE, error_code=error, groups=(other, listed))
 
 
 @contextmanager

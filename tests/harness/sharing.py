@@ -108,16 +108,24 @@ class _Peer(ABC):
         assert self.failure is None, repr(self.failure)
 
 
+_SPEAKING = {
+    "classic": {"partition.assignment.strategy": "cooperative-sticky"},
+    "consumer": {"group.protocol": "consumer"},  # the brokers assign (KIP-848)
+}
+
+
 class Sharing(_Peer):
     """A librdkafka consumer."""
 
-    def __init__(self, bootstrap: str, group: str, topic: str, *, commit_each: bool = False) -> None:
+    def __init__(
+        self, bootstrap: str, group: str, topic: str, *, commit_each: bool = False, protocol: str = "classic"
+    ) -> None:
         super().__init__(topic, commit_each=commit_each)
         self._consumer = Consumer(
             {
                 "bootstrap.servers": bootstrap,
                 "group.id": group,
-                "partition.assignment.strategy": "cooperative-sticky",
+                **_SPEAKING[protocol],
                 "auto.offset.reset": "earliest",
                 "enable.auto.commit": False,
             }

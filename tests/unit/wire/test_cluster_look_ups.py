@@ -5,7 +5,7 @@ import struct
 from typing import Any
 
 import pytest
-from harness.fake_broker import HUNG_UP, NO_THROTTLE, Raw, until
+from harness.fake_broker import HUNG_UP, NO_THROTTLE, RANGES, Raw, until
 from harness.fake_cluster import A0, A1, B0, WHO, World, in_a_world
 from harness.offsets import offsets_alone
 from kio.schema.errors import ErrorCode as KioErrorCode
@@ -361,10 +361,105 @@ async def test_a_group_is_described_with_its_members_shares(world: World) -> Non
 
 @in_a_world()
 async def test_a_group_that_does_not_exist_is_dead(world: World) -> None:
-    world.first["DescribeGroups"] = [ErrorCode.GROUP_ID_NOT_FOUND]
+    world.first["DescribeGroups"] = [ErrorCode.GROUP_ID_NOT_FOUND] * 2
     cluster = world.cluster()
     group = await cluster.describe_group("g")
     assert (group.state, group.members) == ("Dead", ())
+    await cluster.close()
+
+
+NEWEST = messages.ConsumerGroupDescribeRequest
+OLDEST = messages.ConsumerGroupDescribeRequestV0
+KEY = int(NEWEST.__api_key__)
+
+
+@pytest.mark.parametrize(
+    ("spoken", "asked", "protocols"),
+    [((0, 1), NEWEST, ["classic", "consumer"]), ((0, 0), OLDEST, [None, None])],
+    ids=["Kafka 4.0", "Kafka 3.7"],
+)
+def test_a_group_of_type_consumer_is_described_with_what_its_members_have(
+    spoken: tuple[int, int], asked: type, protocols: list[str | None]
+) -> None:
+    """DescribeGroups calls it "Dead" (KIP-848), though classic seats of ours may live in it."""
+
+    @in_a_world(ranges={**RANGES, KEY: spoken})
+    async def scenario(world: World) -> None:
+        world.group_type = "consumer"
+        cluster = world.cluster()
+        group = await cluster.describe_group("g")
+        assert (group.state, group.protocol, group.group_type) == ("Reconciling", "uniform", "consumer")
+        assert group.tells_owners
+        assert [(m.member_id, m.instance_id, m.epoch) for m in group.members] == [("m", "seat-0", 4), ("n", None, 5)]
+        assert [m.protocol for m in group.members] == protocols
+        assert [m.assignment for m in group.members] == [{A0}, frozenset()], "a target is not owned yet"
+        assert world.asked(asked) == 1
+        await cluster.close()
+
+    scenario()
+
+
+@pytest.mark.parametrize(
+    "trouble",
+    [[ErrorCode.GROUP_ID_NOT_FOUND], [ErrorCode.UNSUPPORTED_VERSION]],
+    ids=["no such group", "the broker has no groups of that type"],
+)
+def test_a_group_of_neither_type_is_dead(trouble: list[ErrorCode]) -> None:
+    @in_a_world()
+    async def scenario(world: World) -> None:
+        world.group_type = "share"
+        world.first["ConsumerGroupDescribe"] = list(trouble)
+        cluster = world.cluster()
+        assert (await cluster.describe_group("g")).state == "Dead"
+        await cluster.close()
+
+    scenario()
+
+
+@in_a_world(ranges={key: spoken for key, spoken in RANGES.items() if key != KEY})
+async def test_a_broker_that_knows_classic_groups_only_is_asked_for_those(world: World) -> None:
+    cluster = world.cluster()
+    assert (await cluster.describe_group("g")).state == "Stable"
+    world.first["DescribeGroups"] = [ErrorCode.GROUP_ID_NOT_FOUND] * 2
+    assert (await cluster.describe_group("g")).state == "Dead"
+    await cluster.close()
+
+
+@in_a_world()
+async def test_a_group_that_is_converted_while_it_is_asked_for_is_found(world: World) -> None:
+    """1. it is of type consumer; 2. DescribeGroups says Dead; 3. its last such member leaves; 4. it is classic."""
+    world.first["DescribeGroups"] = [ErrorCode.GROUP_ID_NOT_FOUND]
+    cluster = world.cluster()
+    assert (await cluster.describe_group("g")).state == "Stable"
+    assert world.asked(NEWEST) == 1
+    await cluster.close()
+
+
+@in_a_world()
+async def test_a_consumer_group_whose_coordinator_moves_is_asked_for_again(world: World) -> None:
+    world.group_type = "consumer"
+    world.first["ConsumerGroupDescribe"] = [ErrorCode.NOT_COORDINATOR]
+    cluster = world.cluster()
+    assert (await cluster.describe_group("g")).state == "Reconciling"
+    assert world.asked(messages.FindCoordinatorRequest) == 2
+    await cluster.close()
+
+
+@in_a_world()
+async def test_what_a_group_is_can_be_asked(world: World) -> None:
+    world.first["ListGroups"] = [ErrorCode.COORDINATOR_LOAD_IN_PROGRESS]
+    cluster = world.cluster()
+    for group_type in ("share", "streams", "classic"):
+        world.group_type = group_type
+        assert await cluster.group_type("g") == group_type
+    assert await cluster.group_type("nobody's") is None
+    await cluster.close()
+
+
+@in_a_world(ranges={**RANGES, int(messages.ListGroupsRequest.__api_key__): (0, 4)})
+async def test_a_broker_that_knows_no_types_says_none(world: World) -> None:
+    cluster = world.cluster()
+    assert await cluster.group_type("g") is None
     await cluster.close()
 
 

@@ -1,0 +1,236 @@
+"""Our classic seats in a group that brokers have made one of type consumer (KIP-848), and groups that are not for us.
+
+A broker converts a group when the first member with `group.protocol=consumer` joins it, and back when the last leaves.
+"""
+
+import json
+import subprocess
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from dataclasses import replace
+from uuid import uuid4
+
+import pytest
+from harness.fake_broker import on_a_loop
+from harness.kafka import produce
+from harness.members import KGROUP
+from harness.runtime import options_of, owned, settings_of
+from harness.sharing import Sharing
+from harness.waiting import wait_for
+
+from pyspark_kgroup.boundary import Boundary
+from pyspark_kgroup.checkpoint import EMPTY, Checkpoint
+from pyspark_kgroup.stream import inheritances
+from spark_kgroup.errors import GroupRejected
+from spark_kgroup.model import MemberIdentity, Subscription
+from spark_kgroup.runtime.thread import GroupRuntime
+from spark_kgroup.testing import ApacheKafka
+from spark_kgroup.wire import messages
+from spark_kgroup.wire.cluster import Cluster, parse_bootstrap
+from spark_kgroup.wire.consumer_protocol import encode_subscription
+
+PARTITIONS = 4
+RECORDS = 40
+
+
+@pytest.fixture
+def topic(apache_kafka: ApacheKafka) -> str:
+    name = f"topic-{uuid4().hex[:8]}"
+    apache_kafka.create_topic(name, partitions=PARTITIONS)
+    produce(apache_kafka.bootstrap_servers, name, RECORDS, partitions=PARTITIONS)
+    return name
+
+
+Run = Callable[..., tuple[GroupRuntime, Boundary]]
+
+
+@pytest.fixture
+def run(apache_kafka: ApacheKafka, topic: str) -> Iterator[Run]:
+    """Start the seats of one query, from a checkpoint if there is one; closed at the end without leaving."""
+    with ExitStack() as started:
+
+        def start(members: int, checkpoint: Checkpoint = EMPTY, **more: str) -> tuple[GroupRuntime, Boundary]:
+            options = options_of(apache_kafka.bootstrap_servers, topic, "job", members, **more)
+            settings = replace(settings_of(options), inheritances=inheritances(checkpoint, options.topics))
+            runtime = started.enter_context(GroupRuntime(settings))
+            return runtime, Boundary(runtime, options)
+
+        yield start
+
+
+@pytest.fixture
+def neighbour(apache_kafka: ApacheKafka, topic: str) -> Iterator[Callable[[], Sharing]]:
+    """A librdkafka consumer of another application, which speaks the consumer protocol; it commits what it reads."""
+    with ExitStack() as joined:
+        yield lambda: joined.enter_context(
+            Sharing(apache_kafka.bootstrap_servers, f"of-{topic}", topic, commit_each=True, protocol="consumer")
+        )
+
+
+def all_owned(runtime: GroupRuntime, boundary: Boundary, checkpoint: Checkpoint, others: int = 0) -> Checkpoint:
+    """Boundary after boundary, until our seats own all but what others own; all that there is counts as read."""
+    now = [checkpoint]
+
+    def holds() -> bool:
+        now.append(boundary.advance(now[-1], None))
+        return len(owned(runtime.view())) == len(now[-1].owned) == PARTITIONS - others
+
+    wait_for(holds, f"our seats to own all but {others}", 40)
+    return now[-1]
+
+
+def shared(runtime: GroupRuntime, boundary: Boundary, checkpoint: Checkpoint, other: Sharing) -> Checkpoint:
+    """Boundary after boundary, until each partition has an owner, the neighbour too has some, and the group rests."""
+    now = [checkpoint]
+
+    def holds() -> bool:
+        now.append(boundary.advance(now[-1], None))
+        ours = len(owned(runtime.view()))
+        all_have_owners = 0 < len(other.owned) == PARTITIONS - ours and len(now[-1].owned) == ours
+        return all_have_owners and runtime.describe().state == "Stable"
+
+    wait_for(holds, "the partitions to be shared", 60)
+    return now[-1]
+
+
+def instance_ids(runtime: GroupRuntime) -> set[str]:
+    return {member.instance_id for member in runtime.describe().members if member.instance_id}
+
+
+def test_a_group_of_type_consumer_is_described_with_our_seats_in_it(run: Run, neighbour: Callable[[], Sharing]) -> None:
+    runtime, boundary = run(2)
+    begun = all_owned(runtime, boundary, EMPTY)
+    assert runtime.describe().group_type == "classic"
+    shared(runtime, boundary, begun, neighbour())
+    found = runtime.describe()
+    assert found.is_consumer_type
+    assert {member.instance_id: member.protocol for member in found.members} == {
+        "job-0": "classic",
+        "job-1": "classic",
+        None: "consumer",
+    }
+    seats = [member for member in found.members if member.instance_id]
+    assert {tp for member in seats for tp in member.assignment} == owned(runtime.view())
+
+
+def test_a_driver_that_comes_back_owing_a_partition_gives_it_up_only_with_its_position(
+    run: Run, neighbour: Callable[[], Sharing]
+) -> None:
+    """1. a batch is done and not told to the group; 2. the driver dies; 3. a consumer-protocol neighbour joins; 4. the
+    driver is back within its session: unless its seats claim what they have, the neighbour reads the batch again."""
+    first, boundary = run(2)
+    done = all_owned(first, boundary, EMPTY)
+    assert {place.position for place in done.owned.values()} == {RECORDS // PARTITIONS}
+    first.close()
+    other = neighbour()
+    again, boundary = run(2, done)
+    shared(again, boundary, done, other)
+    assert other.rows == [], "read again by the neighbour"
+
+
+def test_a_driver_that_comes_back_finds_no_orphans_and_makes_nobody_rebalance(
+    run: Run, neighbour: Callable[[], Sharing]
+) -> None:
+    first, boundary = run(2)
+    other = neighbour()
+    done = shared(first, boundary, EMPTY, other)
+    first.close()
+    again, boundary = run(2, done)
+    done = all_owned(again, boundary, done, len(other.owned))
+    epochs = {member.epoch for member in again.describe().members}
+    moves = other.moves
+    assert boundary.advance(done, None).owned == done.owned
+    assert boundary._checked_rejoins == again.view().rejoins, "it would ask at each boundary"
+    assert ({member.epoch for member in again.describe().members}, other.moves) == (epochs, moves)
+
+
+def test_seats_of_an_earlier_run_leave_a_group_of_type_consumer_with_their_positions(
+    run: Run, neighbour: Callable[[], Sharing]
+) -> None:
+    first, boundary = run(4)
+    done = all_owned(first, boundary, EMPTY)
+    other = neighbour()
+    wait_for(lambda: first.describe().is_consumer_type, "the group to be converted")
+    first.close()
+    again, boundary = run(2, done)
+    began_s = time.monotonic()
+    shared(again, boundary, done, other)
+    assert time.monotonic() - began_s < 25, "nothing waits for their sessions, which last 30 s"
+    assert instance_ids(again) == {"job-0", "job-1"}
+    assert other.rows == [], "read again by the neighbour"
+
+
+def test_an_explicit_start_does_not_overrule_a_neighbour_of_the_consumer_protocol(
+    run: Run, neighbour: Callable[[], Sharing]
+) -> None:
+    other = neighbour()
+    wait_for(lambda: len(other.rows) == RECORDS and not other._positions, "the neighbour to read and commit all", 60)
+    runtime, boundary = run(2)  # startingOffsets=earliest
+    begun = shared(runtime, boundary, EMPTY, other)
+    assert {place.period.start for place in begun.owned.values()} == {RECORDS // PARTITIONS}
+
+
+# --------------------------------------------------------------------------------------------------- for people
+
+
+def described(kafka: ApacheKafka, group: str, *more: str) -> subprocess.CompletedProcess[str]:
+    command = [KGROUP, "describe", "--bootstrap-server", kafka.bootstrap_servers, "--group", group, *more]
+    return subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+
+
+def test_describe_shows_type_protocols_and_epochs(
+    run: Run, neighbour: Callable[[], Sharing], apache_kafka: ApacheKafka, topic: str
+) -> None:
+    runtime, boundary = run(2)
+    shared(runtime, boundary, EMPTY, neighbour())
+    found = json.loads(described(apache_kafka, f"of-{topic}", "--json").stdout)
+    assert (found["type"], found["state"], found["assignor"]) == ("consumer", "Stable", "uniform")
+    assert sorted(str(member["protocol"]) for member in found["members"]) == ["classic", "classic", "consumer"]
+    assert len({member["epoch"] for member in found["members"]}) == 1
+    assert sum(len(member["partitions"]) for member in found["members"]) == PARTITIONS
+    told = described(apache_kafka, f"of-{topic}").stdout
+    print(told)
+    assert f"Group of-{topic} is Stable: 3 members, assignor uniform, type consumer" in told
+    assert "PROTOCOL" in told
+
+
+def test_a_share_group_is_named_as_one_and_takes_no_seats(run: Run, apache_kafka: ApacheKafka, topic: str) -> None:
+    consumer = "org.apache.kafka.tools.consumer.ConsoleShareConsumer"
+    server, group = apache_kafka.bootstrap_servers, f"of-{topic}"
+    apache_kafka.tool(
+        consumer, "--bootstrap-server", server, "--topic", topic, "--group", group, "--timeout-ms", "3000"
+    )
+    ended = described(apache_kafka, group)
+    assert (ended.returncode, ended.stdout) == (1, "")
+    assert f"kgroup: '{group}' is a share group" in ended.stderr
+    assert "kafka-share-groups.sh" in ended.stderr
+    runtime, _ = run(1)
+    with pytest.raises(GroupRejected, match="share, streams, connect"):
+        runtime.wait_until(lambda view: view.settled, 20_000)
+
+
+@on_a_loop
+async def connect_worker(kafka: ApacheKafka, group: str, then: Callable[[], None]) -> None:
+    """A group whose protocol type is not that of consumers, as Kafka Connect's workers form it."""
+    cluster = Cluster(parse_bootstrap(kafka.bootstrap_servers), client_id="a worker")
+    await cluster.describe_group(group)  # which waits for a coordinator
+    connection = await cluster.open_coordinator(group)
+    who = MemberIdentity(instance_id="worker-1")
+    offered = [("sessioned", encode_subscription(Subscription(topics=("not-a-subscription",)))[5:])]
+    join = messages.join_group(group, who, offered, session_timeout_ms=30_000, rebalance_timeout_ms=30_000, reason="")
+    answer = await connection.call(replace(join, protocol_type="connect"))
+    assert isinstance(answer, messages.JoinGroupResponse)
+    assert answer.error_code == 0
+    then()
+    await connection.close()
+    await cluster.close()
+
+
+def test_a_connect_group_is_named_as_one(apache_kafka: ApacheKafka) -> None:
+    group = f"connect-{uuid4().hex[:8]}"
+    found: list[subprocess.CompletedProcess[str]] = []
+    connect_worker(apache_kafka, group, lambda: found.append(described(apache_kafka, group)))
+    (ended,) = found
+    assert ended.returncode == 1
+    assert f"kgroup: '{group}' is a connect group" in ended.stderr
