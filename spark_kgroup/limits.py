@@ -97,6 +97,10 @@ IN_FLIGHT_MAX: Final = 100
 LEAVE_TIMEOUT_MS: Final = 5_000
 """How long a leaving member waits for the coordinator's word (Kafka: consumer close, 30 s; a person waits here)."""
 
+REJOIN_BACKOFF_MAX_MS: Final = 30_000
+"""Longest wait before another join when joins change nothing: a long batch in a group of type consumer, where each
+heartbeat asks for one (ours; Java joins at each, 3 s). What the application gives up is joined for at once."""
+
 COMMIT_TIMEOUT_MS: Final = 5_000
 """How long one commit at a boundary is retried before the next batch comes without its partitions (Kafka:
 default.api.timeout.ms, 60 s; here nothing is lost by trying again at the next boundary)."""

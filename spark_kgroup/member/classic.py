@@ -8,6 +8,10 @@ Sources: KIP-345 (static membership), KIP-394 (MEMBER_ID_REQUIRED), KIP-429 (coo
 (generation in the subscription), KIP-800 (reasons), KIP-814 (SkipAssignment); Kafka's AbstractCoordinator and
 ConsumerCoordinator for what the KIPs leave open.
 
+One deadline watches over what is held: a session after the last word of the group (`_heard`). Only a word moves it,
+and it counts from when the question was sent, as the coordinator heard from us no earlier. A broken connection, a
+refused or a parked request neither stop nor restart it; while a request is parked, `Look` asks over another connection.
+
 What a member holds and what it is assigned are two things. `assigned` is the group's word in the last SyncGroup.
 `held` is what the application may be reading: it grows with each assignment and shrinks only when the application
 gave a partition up (`GaveUp`) or lost it. Each join claims `held`, so the leader never hands a partition on while it is
@@ -17,23 +21,22 @@ read here.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from enum import Enum
 from types import MappingProxyType
 from typing import Any, Final
 
-from spark_kgroup.assignors.contract import Assignor, RebalanceProtocol
 from spark_kgroup.errors import FencedInstanceId, GroupError, GroupRejected, IllegalTransition
 from spark_kgroup.limits import (
-    HEARTBEAT_INTERVAL_MS,
     HEARTBEAT_JITTER,
-    REBALANCE_TIMEOUT_MS,
+    REJOIN_BACKOFF_MAX_MS,
+    REQUEST_TIMEOUT_MS,
     RETRY_BACKOFF_JITTER,
     RETRY_BACKOFF_MAX_MS,
     RETRY_BACKOFF_MS,
-    SESSION_TIMEOUT_MS,
 )
 from spark_kgroup.member import effects as fx
+from spark_kgroup.member.config import Inheritance, MemberConfig
 from spark_kgroup.model import (
     NO_GENERATION,
     UNKNOWN_MEMBER_ID,
@@ -44,18 +47,7 @@ from spark_kgroup.model import (
     TopicPartition,
 )
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Inheritance:
-    """What an earlier process of the same seat may have been reading when it ended.
-
-    Attributes:
-        generation: in which it was known to own `partitions`. Whoever was given one of them since claims it in a later
-            generation, and that claim wins (KIP-792).
-    """
-
-    partitions: frozenset[TopicPartition] = frozenset()
-    generation: int = NO_GENERATION
+__all__ = ["TRANSITIONS", "ClassicMember", "Inheritance", "MemberConfig", "State"]
 
 
 class State(Enum):
@@ -88,40 +80,13 @@ class State(Enum):
     is given up; a cooperative member also when the group rebalances, claiming what it still holds."""
 
     LEAVING = "leaving"
-    """LeaveGroup is on its way. Leaves to CLOSED on any answer, or when the connection ends."""
+    """LeaveGroup is on its way, past whatever is parked on our connection. Leaves to CLOSED on any answer."""
 
     CLOSED = "closed"
     """Ended, by Close, Leave or a fatal error. Answers nothing."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MemberConfig:
-    """How one member presents itself.
-
-    Attributes:
-        instance_id: None makes a dynamic member (KIP-394), anything else a static one (KIP-345).
-        topics: subscribed names.
-        assignors: in order of preference, at least one. The member is cooperative if all of them are (KIP-429).
-        inheritance: claimed by the first join, like what is held, and given up at a boundary if it is not assigned.
-            1. a process dies in the midst of a batch; 2. the group rebalances; 3. the process comes back within its
-            session, to finish the batch: without a claim the leader would give what it reads to others at once.
-
-    """
-
-    group: str
-    instance_id: str | None
-    topics: tuple[str, ...]
-    assignors: tuple[Assignor, ...]
-    session_timeout_ms: int = SESSION_TIMEOUT_MS
-    rebalance_timeout_ms: int = REBALANCE_TIMEOUT_MS
-    heartbeat_interval_ms: int = HEARTBEAT_INTERVAL_MS
-    rack: str | None = None
-    inheritance: Inheritance = Inheritance()
-
-    @property
-    def cooperative(self) -> bool:
-        """Whether partitions are kept through a rebalance (KIP-429: the lowest common protocol counts)."""
-        return all(a.protocol is RebalanceProtocol.COOPERATIVE for a in self.assignors)
+_IN_A_GENERATION: Final = (State.STABLE, State.REVOKING)
 
 
 class _Timer(Enum):
@@ -172,7 +137,12 @@ class ClassicMember:
         self._jitter = jitter
         self._connected = False
         self._awaited: fx.Request | None = None
+        self._asked_at_ms = 0
+        """When the awaited request was sent."""
         self._beat: fx.HeartbeatRequest | None = None
+        """The heartbeat under way, on our connection or, while a request is parked there, on another one."""
+        self._beat_at_ms = 0
+        self._beaten_in = NO_GENERATION
         self._claimed: frozenset[TopicPartition] = frozenset()
         """What the last answered join claimed: what the leader goes by while we do not join again."""
         inheritance = config.inheritance if config.cooperative else Inheritance()
@@ -180,10 +150,15 @@ class ClassicMember:
         """Claimed, and the group has not answered yet."""
         self._left_over: frozenset[TopicPartition] = frozenset()
         """Inherited, not assigned to us, and claimed until the application has given it up."""
+        self._unwanted: frozenset[TopicPartition] = frozenset()
+        """Assigned to us, of topics that we do not subscribe; claimed until the application has given it up."""
         self._assigned_in = inheritance.generation
         self._protocol = ""
         self._reason = "start"
         self._retries = 0
+        self._vain_joins = 0
+        """How many joins in a row changed neither generation nor assignment."""
+        self._patient_until_ms = 0
         self._timers: dict[_Timer, int] = {}
 
     # -------------------------------------------------------------------------------------------- the outside
@@ -192,8 +167,8 @@ class ClassicMember:
     def to_give_up(self) -> frozenset[TopicPartition]:
         """Held or inherited, but to be given up at the next boundary."""
         if self.state is State.REVOKING and not self.config.cooperative:
-            return self.held
-        return (self.held - self.assigned) | self._left_over
+            return self.held | self._unwanted
+        return (self.held - self.assigned) | self._left_over | self._unwanted
 
     @property
     def settled(self) -> bool:
@@ -225,63 +200,70 @@ class ClassicMember:
     def _ignore(self, _: fx.Event, __: int) -> list[fx.Effect]:
         return []
 
-    def _connected_join(self, _: fx.Connected, _now_ms: int) -> list[fx.Effect]:
+    def _connected_join(self, _: fx.Connected, now_ms: int) -> list[fx.Effect]:
         self._connected = True
-        return self._send_join()
+        return self._send_join(now_ms)
 
     def _connected_stable(self, _: fx.Connected, now_ms: int) -> list[fx.Effect]:
         self._connected = True
         return self._send_heartbeat(now_ms)
 
-    def _connected_assigning(self, _: fx.Connected, _now_ms: int) -> list[fx.Effect]:
+    def _connected_assigning(self, _: fx.Connected, now_ms: int) -> list[fx.Effect]:
         # 1. the connection breaks while the assignor runs; 2. the group may have moved on meanwhile; so ask again:
         # a join with unchanged metadata is answered with the current generation.
         self._connected = True
-        return self._join("connection lost while assigning")
+        return self._join("connection lost while assigning", now_ms)
 
-    def _disconnected(self, event: fx.Disconnected, now_ms: int) -> list[fx.Effect]:
-        self._cut_off(now_ms)
+    def _disconnected(self, event: fx.Disconnected, _now_ms: int) -> list[fx.Effect]:
+        self._cut_off()
         if self.state is State.SYNCING:
             # The answer is lost, not the generation: a join with unchanged metadata is answered from it.
             self.state = State.JOINING
             self._reason = "connection lost while syncing"
         return [fx.Connect(reason=event.reason)]
 
-    def _cut_off(self, now_ms: int) -> None:
+    def _cut_off(self) -> None:
         """Nothing asked so far will be answered on a connection that leads to the coordinator."""
         self._connected = False
         self._awaited = self._beat = None
         self._timers.pop(_Timer.HEARTBEAT, None)
         self._timers.pop(_Timer.RETRY, None)
-        if _Timer.SESSION not in self._timers and self.identity.generation != NO_GENERATION:
-            self._restart_session(now_ms)  # a parked request no longer holds the seat
-
-    def _disconnected_leaving(self, _: fx.Disconnected, _now_ms: int) -> list[fx.Effect]:
-        return self._end([fx.Left(error=ErrorCode.NETWORK_EXCEPTION)])
 
     # ------------------------------------------------------------------------------------------------- joining
 
-    def _join(self, reason: str) -> list[fx.Effect]:
-        """Enter JOINING; a cooperative member keeps what it holds, an eager one holds nothing by now."""
+    def _join(self, reason: str, now_ms: int, *, afresh: bool = False) -> list[fx.Effect]:
+        """Enter JOINING; a cooperative member keeps what it holds, an eager one holds nothing by now.
+
+        Args:
+            reason: for the broker's log.
+            now_ms: the instant.
+            afresh: over another connection, for what was asked on this one may never be answered.
+        """
         self.state = State.JOINING
         self._reason = reason
+        if afresh and self._connected:
+            self._cut_off()
+            return [fx.Rejoining(reason=reason), fx.Connect(reason=reason)]
         self._timers.pop(_Timer.HEARTBEAT, None)
-        self._timers.pop(_Timer.RETRY, None)
         self._beat = None
-        return [fx.Rejoining(reason=reason), *self._send_join()]
+        return [fx.Rejoining(reason=reason), *self._send_join(now_ms)]
 
-    def _send_join(self) -> list[fx.Effect]:
+    def _send_join(self, now_ms: int) -> list[fx.Effect]:
         if not self._connected:
             return []
         self._timers.pop(_Timer.RETRY, None)
-        # The coordinator holds a parked join alive; our own watch over the session starts again with its answer.
-        self._timers.pop(_Timer.SESSION, None)
         request = fx.JoinRequest(identity=self.identity, protocols=self._protocols(), reason=self._reason)
-        self._awaited = request
+        return self._ask(request, now_ms)
+
+    def _ask(self, request: fx.JoinRequest | fx.SyncRequest, now_ms: int) -> list[fx.Effect]:
+        """Send what the coordinator may park for longer than a session."""
+        self._awaited, self._asked_at_ms = request, now_ms
+        self._beat = None
+        self._look_later(now_ms)
         return [fx.Send(request=request)]
 
     def _protocols(self) -> tuple[tuple[str, Subscription], ...]:
-        claims = self.held | self._inherited | self._left_over
+        claims = self.held | self._inherited | self._left_over | self._unwanted
         # What is left over may have another owner, whose claim must win; a subscription has one generation for all.
         generation = self.config.inheritance.generation if self._left_over else self._assigned_in
         base = Subscription(
@@ -300,18 +282,18 @@ class ClassicMember:
             return self._joined(event, now_ms)
         if event.error == ErrorCode.MEMBER_ID_REQUIRED:
             self.identity = replace(self.identity, member_id=event.member_id)
-            return self._send_join()
+            return self._send_join(now_ms)
         return self._refused("JoinGroup", event.error, now_ms)
 
     def _joined(self, event: fx.JoinResponse, now_ms: int) -> list[fx.Effect]:
         rejoined = self.config.instance_id is not None and event.request.identity.member_id == UNKNOWN_MEMBER_ID
-        lost = self._lose_unclaimed(event.generation)
+        lost = self._lose_unclaimed(event)
         self._claimed = event.request.protocols[0][1].owned
         self.identity = replace(self.identity, member_id=event.member_id, generation=event.generation)
         self._protocol = event.protocol
         self.leader = event.leader == event.member_id
         self.watched_topics = self._topics_of(event.members) if self.leader else frozenset()
-        self._restart_session(now_ms)
+        self._heard(self._asked_at_ms, now_ms)
         told = fx.Joined(
             identity=self.identity,
             leader=self.leader,
@@ -323,36 +305,37 @@ class ClassicMember:
             self.state = State.ASSIGNING
             compute = fx.ComputeAssignment(generation=event.generation, assignor=event.protocol, members=event.members)
             return [*lost, told, compute]
-        return [*lost, told, *self._send_sync(())]
+        return [*lost, told, *self._send_sync((), now_ms)]
 
-    def _lose_unclaimed(self, generation: int) -> list[fx.Effect]:
+    def _lose_unclaimed(self, event: fx.JoinResponse) -> list[fx.Effect]:
         """Lose what others may have been given in a generation that went by without us.
 
         1. A static member that cannot rejoin within the rebalance timeout stays in the group, with the claim of its
         last join (KIP-345); 2. what it was assigned since is claimed by nobody, so the leader may give it away; 3. its
         own next join succeeds all the same, for a join is not checked for its generation.
+
+        A group without a leader is of type consumer (KIP-848): the coordinator itself knows what we have not given up,
+        and its epochs pass by members whose assignment they leave alone.
         """
-        if generation <= self.identity.generation + 1 or not (lost := self.held - self._claimed):
+        missed = bool(event.leader) and event.generation > self.identity.generation + 1
+        if not missed or not (lost := self.held - self._claimed):
             return []
         self.held -= lost
-        return [fx.Lost(partitions=lost, reason=f"the group rebalanced without us before generation {generation}")]
+        told = f"the group rebalanced without us before generation {event.generation}"
+        return [fx.Lost(partitions=lost, reason=told)]
 
     @staticmethod
     def _topics_of(members: Sequence[GroupMember]) -> frozenset[str]:
         return frozenset(topic for member in members for topic in member.subscription.topics)
 
-    def _assignment_computed(self, event: fx.AssignmentComputed, _now_ms: int) -> list[fx.Effect]:
+    def _assignment_computed(self, event: fx.AssignmentComputed, now_ms: int) -> list[fx.Effect]:
         if event.generation != self.identity.generation or not self._connected:
             return []
-        return self._send_sync(event.assignments)
+        return self._send_sync(event.assignments, now_ms)
 
-    def _send_sync(self, assignments: tuple[tuple[str, frozenset[TopicPartition]], ...]) -> list[fx.Effect]:
+    def _send_sync(self, shares: tuple[tuple[str, frozenset[TopicPartition]], ...], now_ms: int) -> list[fx.Effect]:
         self.state = State.SYNCING
-        # As with a join: parked until the leader's answer, which may take longer than our session.
-        self._timers.pop(_Timer.SESSION, None)
-        request = fx.SyncRequest(identity=self.identity, protocol=self._protocol, assignments=assignments)
-        self._awaited = request
-        return [fx.Send(request=request)]
+        return self._ask(fx.SyncRequest(identity=self.identity, protocol=self._protocol, assignments=shares), now_ms)
 
     def _sync_response(self, event: fx.SyncResponse, now_ms: int) -> list[fx.Effect]:
         if event.request != self._awaited:
@@ -361,7 +344,7 @@ class ClassicMember:
         if event.error == ErrorCode.NONE:
             return self._synced(event.assignment, now_ms)
         if event.error == ErrorCode.REBALANCE_IN_PROGRESS:
-            return self._join("the group rebalanced while syncing")
+            return self._join("the group rebalanced while syncing", now_ms)
         if event.error in _COORDINATOR_GONE or event.error in _TRY_AGAIN:
             self.state = State.JOINING
             self._reason = f"SyncGroup failed with {ErrorCode.name_of(event.error)}"
@@ -369,52 +352,110 @@ class ClassicMember:
 
     def _synced(self, assignment: frozenset[TopicPartition], now_ms: int) -> list[fx.Effect]:
         self._retries = 0
+        self._note_vain_join(assignment, now_ms)
+        # 1. a static seat comes back with another subscription; 2. the group stays as it is, and so does its assignment
+        # (KIP-345); 3. only the join that follows when the unwanted is given up tells the leader of it.
+        self._unwanted |= frozenset(tp for tp in assignment if tp.topic not in self.config.topics)
+        self._left_over = (self._inherited | self._left_over) - assignment
+        assignment -= self._unwanted
         added = assignment - self.held
         self.assigned, self._assigned_in = assignment, self.identity.generation
         self.held |= added
-        self._left_over = (self._inherited | self._left_over) - assignment
         self._inherited = frozenset()
-        revoked = (self.held - assignment) | self._left_over
-        self._restart_session(now_ms)
+        revoked = (self.held - assignment) | self._left_over | self._unwanted
+        self._heard(self._asked_at_ms, now_ms)
         told: list[fx.Effect] = [fx.Assigned(identity=self.identity, owned=assignment, added=added, revoked=revoked)]
         if revoked:
             self.state = State.REVOKING
         elif self._claimed - assignment:
             # 1. we joined claiming P; 2. while the join was parked, a boundary gave P up; 3. the leader kept P from
             # its new owner because of our claim. Nobody else will rejoin for it, so we do.
-            return [*told, *self._join("given up what the join still claimed")]
+            return [*told, *self._join("given up what the join still claimed", now_ms)]
         else:
             self.state = State.STABLE
-        return [*told, *self._send_heartbeat(now_ms)]
+        if self._beaten_in != self.identity.generation:
+            # Once in each generation at once: who gives something up at once wants everyone in the next one.
+            return [*told, *self._send_heartbeat(now_ms)]
+        self._beat = None
+        self._beat_later(now_ms, self.config.heartbeat_interval_ms)
+        return told
+
+    def _note_vain_join(self, assignment: frozenset[TopicPartition], now_ms: int) -> None:
+        """Be patient with a coordinator that asks for joins which change nothing.
+
+        Kafka answers each heartbeat of a classic member in a group of type consumer with REBALANCE_IN_PROGRESS as long
+        as the member has not given up what it must (GroupMetadataManager.classicGroupHeartbeatToConsumerGroup), which
+        we do between two batches.
+        """
+        vain = self._beaten_in == self.identity.generation and assignment == self.assigned | self._unwanted
+        self._vain_joins = self._vain_joins + 1 if vain else 0
+        wait_ms = min(self.config.heartbeat_interval_ms << min(self._vain_joins, 16), REJOIN_BACKOFF_MAX_MS)
+        self._patient_until_ms = now_ms + wait_ms if self._vain_joins else 0
 
     # --------------------------------------------------------------------------------------- in a generation
 
     def _send_heartbeat(self, now_ms: int) -> list[fx.Effect]:
         if not self._connected:
             return []
-        early = HEARTBEAT_JITTER * self._jitter()
-        self._timers[_Timer.HEARTBEAT] = now_ms + int(self.config.heartbeat_interval_ms * (1 - early))
+        self._beat_later(now_ms, self.config.heartbeat_interval_ms)
         if self._beat is not None:
             return []  # the last one is still unanswered; the session timer watches that
-        self._beat = fx.HeartbeatRequest(identity=self.identity)
+        self._beat, self._beat_at_ms = fx.HeartbeatRequest(identity=self.identity), now_ms
+        self._beaten_in = self.identity.generation
         return [fx.Send(request=self._beat)]
+
+    def _beat_later(self, now_ms: int, interval_ms: int) -> None:
+        self._timers[_Timer.HEARTBEAT] = now_ms + int(interval_ms * (1 - HEARTBEAT_JITTER * self._jitter()))
+
+    def _look_later(self, now_ms: int) -> None:
+        # Three questions in a session, as heartbeats are advised to be; and a silent broker costs one request timeout.
+        self._beat_later(now_ms, min(REQUEST_TIMEOUT_MS, self.config.session_timeout_ms // 3))
+
+    def _look(self, now_ms: int) -> list[fx.Effect]:
+        """While the answer to a request is due: does the group still know us, and where is its coordinator?
+
+        The coordinator checks and renews a membership at a heartbeat in every phase of a rebalance
+        (GroupMetadataManager.classicGroupHeartbeatToClassicGroup).
+        """
+        self._look_later(now_ms)
+        known = self.identity.generation != NO_GENERATION
+        self._beat, self._beat_at_ms = fx.HeartbeatRequest(identity=self.identity) if known else None, now_ms
+        return [fx.Look(heartbeat=self._beat)]
+
+    def _look_response(self, event: fx.HeartbeatResponse, now_ms: int) -> list[fx.Effect]:
+        if event.request is not self._beat:
+            return []
+        self._beat = None
+        if event.error in (ErrorCode.NONE, ErrorCode.REBALANCE_IN_PROGRESS):
+            self._heard(self._beat_at_ms, now_ms)
+            return []
+        return self._told_elsewhere("Heartbeat", event.error, now_ms)
+
+    def _told_elsewhere(self, api: str, error: int, now_ms: int) -> list[fx.Effect]:
+        """Hear over another connection, while a request may be parked on ours, that something is wrong."""
+        if error == ErrorCode.ILLEGAL_GENERATION:
+            # The next generation is there: our answer is on its way, or its connection leads nowhere.
+            return self._look(now_ms) if api == "OffsetCommit" and self._awaited is not None else []
+        if error in _COORDINATOR_GONE:
+            return self._disconnected(fx.Disconnected(reason=f"{api}: {ErrorCode.name_of(error)}"), now_ms)
+        return [] if error in _TRY_AGAIN else self._refused(api, error, now_ms)
 
     def _heartbeat_response(self, event: fx.HeartbeatResponse, now_ms: int) -> list[fx.Effect]:
         if event.request is not self._beat:
             return []
         self._beat = None
         if event.error in (ErrorCode.NONE, ErrorCode.REBALANCE_IN_PROGRESS):
-            self._restart_session(now_ms)
+            self._heard(self._beat_at_ms, now_ms)
         if event.error == ErrorCode.REBALANCE_IN_PROGRESS:
-            return self._rebalance("the group rebalances")
+            return self._rebalance("the group rebalances", now_ms) if now_ms >= self._patient_until_ms else []
         if event.error == ErrorCode.NONE or event.error in _TRY_AGAIN:
             return []  # the next beat is due anyway
         return self._refused("Heartbeat", event.error, now_ms)
 
-    def _rebalance(self, reason: str) -> list[fx.Effect]:
+    def _rebalance(self, reason: str, now_ms: int) -> list[fx.Effect]:
         """Take part in the next generation as soon as the rebalance protocol allows."""
-        if self.config.cooperative or not self.held:
-            return self._join(reason)
+        if self.config.cooperative or not (self.held or self._unwanted):
+            return self._join(reason, now_ms)
         if self.state is State.REVOKING:
             return []
         # An eager member's join says that it owns nothing (KIP-429, "Consumer Protocol"): all must be given up first.
@@ -422,38 +463,41 @@ class ClassicMember:
         self._reason = reason
         return [fx.Assigned(identity=self.identity, owned=frozenset(), added=frozenset(), revoked=self.held)]
 
-    def _rejoin_wanted(self, event: fx.RejoinWanted, _now_ms: int) -> list[fx.Effect]:
-        return self._rebalance(event.reason)
+    def _rejoin_wanted(self, event: fx.RejoinWanted, now_ms: int) -> list[fx.Effect]:
+        return self._rebalance(event.reason, now_ms)
 
-    def _gave_up(self, event: fx.GaveUp, _now_ms: int) -> list[fx.Effect]:
+    def _gave_up(self, event: fx.GaveUp, now_ms: int) -> list[fx.Effect]:
         self.held -= event.partitions
         self._left_over -= event.partitions
+        self._unwanted -= event.partitions
         if self.state is State.REVOKING and not self.to_give_up:
             reason = "revoked partitions given up" if self.config.cooperative else self._reason
-            return self._join(reason)
+            return self._join(reason, now_ms)
         if self.state is State.STABLE and self.assigned - self.held:
             # 1. a boundary decides to give P up; 2. before its word is here, a new generation assigns P to us again;
             # 3. now P is ours, and nobody reads it. Only another assignment can have it adopted.
-            return self._rebalance("given up what is assigned again")
+            return self._rebalance("given up what is assigned again", now_ms)
         return []
 
     def _membership_refused(self, event: fx.MembershipRefused, now_ms: int) -> list[fx.Effect]:
-        if event.identity != self.identity:
+        if event.identity != self.identity or self.identity.generation == NO_GENERATION:
             return []  # that membership is over already
-        return self._refused("OffsetCommit", event.error, now_ms)
+        if self.state in _IN_A_GENERATION:
+            return self._refused("OffsetCommit", event.error, now_ms)
+        return self._told_elsewhere("OffsetCommit", event.error, now_ms)
 
     # --------------------------------------------------------------------------------------------- refusals
 
     def _refused(self, api: str, error: int, now_ms: int) -> list[fx.Effect]:
         """Any error of any request of the group, in the order of Kafka's AbstractCoordinator."""
         if error in _COORDINATOR_GONE:
-            self._cut_off(now_ms)
+            self._cut_off()
             return [fx.Connect(reason=f"{api}: {ErrorCode.name_of(error)}")]
         if error in _TRY_AGAIN:
             self._timers[_Timer.RETRY] = now_ms + self._next_backoff_ms()
             return []
         if error in _MEMBERSHIP_OVER:
-            return self._membership_over(f"{api}: {ErrorCode.name_of(error)}", error)
+            return self._membership_over(f"{api}: {ErrorCode.name_of(error)}", error, now_ms)
         if error == ErrorCode.FENCED_INSTANCE_ID:
             return self._fail(FencedInstanceId(self.config.group, self.config.instance_id or ""))
         told = _REJECTIONS.get(error) or f"{api} failed with {ErrorCode.name_of(error)}, which retrying cannot mend"
@@ -465,15 +509,16 @@ class ClassicMember:
         self._retries += 1
         return int(wait_ms * (1 + RETRY_BACKOFF_JITTER * (2 * self._jitter() - 1)))
 
-    def _membership_over(self, reason: str, error: int) -> list[fx.Effect]:
+    def _membership_over(self, reason: str, error: int, now_ms: int) -> list[fx.Effect]:
         # ILLEGAL_GENERATION: the coordinator still knows the member id (AbstractCoordinator.resetStateOnResponseError)
         keep_id = error == ErrorCode.ILLEGAL_GENERATION
-        return [*self._lose(reason, keep_id=keep_id), *self._join(reason)]
+        return [*self._lose(reason, keep_id=keep_id), *self._join(reason, now_ms, afresh=self._awaited is not None)]
 
     def _lose(self, reason: str, *, keep_id: bool) -> list[fx.Effect]:
         lost, self.held, self.assigned = self.held, frozenset(), frozenset()
-        self._inherited = self._left_over = frozenset()
+        self._inherited = self._left_over = self._unwanted = frozenset()
         self._assigned_in = NO_GENERATION
+        self._vain_joins = self._patient_until_ms = 0
         member_id = self.identity.member_id if keep_id else UNKNOWN_MEMBER_ID
         self.identity = replace(self.identity, member_id=member_id, generation=NO_GENERATION)
         self.leader = False
@@ -493,8 +538,14 @@ class ClassicMember:
 
     # ------------------------------------------------------------------------------------------------ timers
 
-    def _restart_session(self, now_ms: int) -> None:
-        self._timers[_Timer.SESSION] = now_ms + self.config.session_timeout_ms
+    def _heard(self, asked_at_ms: int, now_ms: int) -> None:
+        """Take the group's word that we are a member, given some time after `asked_at_ms`.
+
+        A newcomer's join may have been parked for longer than a session; it holds nothing yet.
+        """
+        session_ms = self.config.session_timeout_ms
+        until_ms = self._timers.get(_Timer.SESSION, now_ms + session_ms)
+        self._timers[_Timer.SESSION] = max(until_ms, asked_at_ms + session_ms)
 
     def _tick(self, _: fx.Tick, now_ms: int) -> list[fx.Effect]:
         due = {timer for timer, at_ms in self._timers.items() if at_ms <= now_ms}
@@ -503,19 +554,19 @@ class ClassicMember:
         if _Timer.SESSION in due:
             # Silent for a whole session (a SIGSTOP, a long outage): the seat must be assumed given away.
             reason = f"no answer from the coordinator for {self.config.session_timeout_ms} ms"
+            afresh = self._awaited is not None or self._beat is not None
             # The member id stays: if another process has the seat by now, it is for us to be fenced, not for it.
-            return [*self._lose(reason, keep_id=True), *self._join(reason)]
-        if _Timer.RETRY in due:
-            return self._send_join()
+            return [*self._lose(reason, keep_id=True), *self._join(reason, now_ms, afresh=afresh)]
+        told = self._send_join(now_ms) if _Timer.RETRY in due else []
         if _Timer.HEARTBEAT in due:
-            return self._send_heartbeat(now_ms)
-        return []
+            told += self._send_heartbeat(now_ms) if self.state in _IN_A_GENERATION else self._look(now_ms)
+        return told
 
     # ------------------------------------------------------------------------------------------------ ending
 
     def _leave(self, event: fx.Leave, _now_ms: int) -> list[fx.Effect]:
         knows_us = self.identity.member_id != UNKNOWN_MEMBER_ID or self.config.instance_id is not None
-        if not (self._connected and knows_us):
+        if self.state is State.IDLE or not knows_us:
             return self._end([fx.Left(error=ErrorCode.NETWORK_EXCEPTION)])
         self.state = State.LEAVING
         self._timers.clear()
@@ -560,11 +611,11 @@ TRANSITIONS: Final[dict[State, dict[type[fx.Event], Handler]]] = {
         fx.Disconnected: _M._disconnected,
         fx.JoinResponse: _M._join_response,
         fx.SyncResponse: _M._ignore,
-        fx.HeartbeatResponse: _M._ignore,
+        fx.HeartbeatResponse: _M._look_response,
         fx.AssignmentComputed: _M._ignore,
         fx.GaveUp: _M._gave_up,
         fx.RejoinWanted: _M._ignore,
-        fx.MembershipRefused: _M._ignore,
+        fx.MembershipRefused: _M._membership_refused,
         fx.Tick: _M._tick,
         fx.Leave: _M._leave,
         fx.Close: _M._close,
@@ -574,11 +625,11 @@ TRANSITIONS: Final[dict[State, dict[type[fx.Event], Handler]]] = {
         fx.Disconnected: _M._disconnected,
         fx.JoinResponse: _M._ignore,
         fx.SyncResponse: _M._ignore,
-        fx.HeartbeatResponse: _M._ignore,
+        fx.HeartbeatResponse: _M._look_response,
         fx.AssignmentComputed: _M._assignment_computed,
         fx.GaveUp: _M._gave_up,
         fx.RejoinWanted: _M._ignore,
-        fx.MembershipRefused: _M._ignore,
+        fx.MembershipRefused: _M._membership_refused,
         fx.Tick: _M._tick,
         fx.Leave: _M._leave,
         fx.Close: _M._close,
@@ -587,11 +638,11 @@ TRANSITIONS: Final[dict[State, dict[type[fx.Event], Handler]]] = {
         fx.Disconnected: _M._disconnected,
         fx.JoinResponse: _M._ignore,
         fx.SyncResponse: _M._sync_response,
-        fx.HeartbeatResponse: _M._ignore,
+        fx.HeartbeatResponse: _M._look_response,
         fx.AssignmentComputed: _M._ignore,
         fx.GaveUp: _M._gave_up,
         fx.RejoinWanted: _M._ignore,
-        fx.MembershipRefused: _M._ignore,
+        fx.MembershipRefused: _M._membership_refused,
         fx.Tick: _M._tick,
         fx.Leave: _M._leave,
         fx.Close: _M._close,
@@ -600,7 +651,7 @@ TRANSITIONS: Final[dict[State, dict[type[fx.Event], Handler]]] = {
     State.REVOKING: _IN_GENERATION,
     State.LEAVING: {
         fx.Connected: _M._ignore,
-        fx.Disconnected: _M._disconnected_leaving,
+        fx.Disconnected: _M._ignore,
         fx.JoinResponse: _M._ignore,
         fx.SyncResponse: _M._ignore,
         fx.HeartbeatResponse: _M._ignore,

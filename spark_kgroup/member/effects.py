@@ -184,9 +184,23 @@ Event = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Send:
-    """Send `request` on the current connection; its answer, or `Disconnected`, comes back as an event."""
+    """Send `request` on the current connection; its answer, or `Disconnected`, comes back as an event.
+
+    A LeaveRequest goes another way, for all that is parked there, and is always answered.
+    """
 
     request: Request
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Look:
+    """While a request is parked: ask over other connections who coordinates the group, and whether it still knows us.
+
+    If it is another broker than our connection leads to, that is a `Disconnected`. Else send `heartbeat`, if there is
+    one; its answer comes back as an event. Silence says nothing.
+    """
+
+    heartbeat: HeartbeatRequest | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -229,9 +243,10 @@ class Assigned:
     """A generation's assignment arrived.
 
     Attributes:
-        owned: all that the group assigned to this member.
+        owned: all that the group assigned to this member of what it subscribes.
         added: what was not held before; adopted at the next boundary.
-        revoked: what is held still and must be given up at the next boundary, BEFORE the next join is sent.
+        revoked: what is held still, was inherited or is not subscribed, and must be given up at the next boundary,
+            BEFORE the next join is sent.
 
     """
 
@@ -270,4 +285,4 @@ class Failed:
     error: GroupError
 
 
-Effect = Send | Connect | ComputeAssignment | Joined | Assigned | Lost | Rejoining | Left | Failed
+Effect = Send | Look | Connect | ComputeAssignment | Joined | Assigned | Lost | Rejoining | Left | Failed

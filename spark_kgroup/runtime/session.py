@@ -20,7 +20,7 @@ from spark_kgroup.errors import GroupRejected, WireError
 from spark_kgroup.limits import JOIN_TIMEOUT_SLACK_MS, LEAVE_TIMEOUT_MS, REQUEST_TIMEOUT_MS
 from spark_kgroup.member import effects as fx
 from spark_kgroup.member.classic import ClassicMember, MemberConfig, State
-from spark_kgroup.model import MemberIdentity, TopicDescription, TopicPartition
+from spark_kgroup.model import ErrorCode, MemberIdentity, TopicDescription, TopicPartition
 from spark_kgroup.runtime.translate import to_event, to_message
 from spark_kgroup.wire.backoff import Backoff
 from spark_kgroup.wire.cluster import Cluster
@@ -104,8 +104,14 @@ class Session:
 
     def _carry_out(self, effect: fx.Effect) -> None:
         match effect:
+            case fx.Send(request=fx.LeaveRequest() as request):
+                self._spawn(self._leave(request))
+                return
             case fx.Send(request=request):
                 self._spawn(self._send(request))
+                return
+            case fx.Look(heartbeat=heartbeat):
+                self._spawn(self._look(heartbeat))
                 return
             case fx.Connect(reason=reason):
                 self._reconnect(reason)
@@ -181,23 +187,47 @@ class Session:
             if not error.retriable and connection is self._connection:
                 self._fail(error)
             elif connection is self._connection:
-                # Whatever else waits on this connection will never hear: one event for all of them.
-                self._connection = None
-                await connection.close()
-                self.post(fx.Disconnected(reason=str(error)))
+                await self._broken(connection, str(error))
             return
         if connection is self._connection:
             self.post(event)
 
+    async def _broken(self, connection: Connection, reason: str) -> None:
+        """One event for all that waits on this connection: none of it will ever be heard of."""
+        self._connection = None
+        self.post(fx.Disconnected(reason=reason))
+        await connection.close()
+
+    async def _look(self, heartbeat: fx.HeartbeatRequest | None) -> None:
+        """Ask past a parked request: over the pool, since nothing is read behind it on its own connection."""
+        connection, timeout_ms = self._connection, min(REQUEST_TIMEOUT_MS, self.config.session_timeout_ms)
+        try:
+            address = await self._cluster.coordinator(self.config.group, timeout_ms=timeout_ms)
+            if connection is None or connection is not self._connection:
+                return
+            if address != connection.address:
+                await self._broken(connection, f"{address} coordinates the group now, not {connection.address}")
+            elif heartbeat is not None:
+                message = to_message(heartbeat, self.config)
+                answer = await self._cluster.coordinator_call(self.config.group, message, timeout_ms=timeout_ms)
+                self.post(to_event(heartbeat, answer))
+        except WireError as error:
+            log.info("%s: no word past the parked request: %s", self._name, error)
+
+    async def _leave(self, request: fx.LeaveRequest) -> None:
+        message = to_message(request, self.config)
+        try:
+            answer = await self._cluster.coordinator_call(self.config.group, message, timeout_ms=LEAVE_TIMEOUT_MS)
+            self.post(to_event(request, answer))
+        except WireError as error:
+            log.info("%s: not confirmed that the seat was given back: %s", self._name, error)
+            self.post(fx.LeaveResponse(request=request, error=ErrorCode.NETWORK_EXCEPTION))
+
     def _timeout_ms(self, request: fx.Request) -> int:
-        match request:
-            case fx.JoinRequest() | fx.SyncRequest():
-                return self.config.rebalance_timeout_ms + JOIN_TIMEOUT_SLACK_MS
-            case fx.HeartbeatRequest():
-                # A beat that is not answered within the session is worth no more than a new connection.
-                return min(REQUEST_TIMEOUT_MS, self.config.session_timeout_ms)
-            case fx.LeaveRequest():
-                return LEAVE_TIMEOUT_MS
+        if isinstance(request, fx.JoinRequest | fx.SyncRequest):
+            return self.config.rebalance_timeout_ms + JOIN_TIMEOUT_SLACK_MS
+        # A beat that is not answered within the session is worth no more than a new connection.
+        return min(REQUEST_TIMEOUT_MS, self.config.session_timeout_ms)
 
     async def _compute(self, work: fx.ComputeAssignment) -> None:
         """Run the assignor on fresh metadata. Gives up silently when the generation is over."""

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 from spark_kgroup.member import effects as fx
 from spark_kgroup.member.classic import MemberConfig
-from spark_kgroup.model import GroupMember
+from spark_kgroup.model import ErrorCode, GroupMember
 from spark_kgroup.wire import messages
 from spark_kgroup.wire.consumer_protocol import (
     decode_assignment,
@@ -45,8 +47,9 @@ def to_event(request: fx.Request, response: messages.Response) -> fx.Event:
         case fx.JoinRequest(), messages.JoinGroupResponse():
             return _joined(request, response)
         case fx.SyncRequest(), messages.SyncGroupResponse():
-            owned = decode_assignment(response.assignment)
-            return fx.SyncResponse(request=request, error=int(response.error_code), assignment=owned)
+            error = _error(response, {request.protocol})
+            owned = frozenset() if error else decode_assignment(response.assignment)
+            return fx.SyncResponse(request=request, error=error, assignment=owned)
         case fx.HeartbeatRequest(), messages.HeartbeatResponse():
             return fx.HeartbeatResponse(request=request, error=int(response.error_code))
         case fx.LeaveRequest(), messages.LeaveGroupResponse():
@@ -55,10 +58,17 @@ def to_event(request: fx.Request, response: messages.Response) -> fx.Event:
     raise AssertionError(f"{type(response).__name__} does not answer {type(request).__name__}")
 
 
+def _error(response: messages.JoinGroupResponse | messages.SyncGroupResponse, protocols: Collection[str]) -> int:
+    """The error of an answer; an answer in a protocol that we did not ask for is one (Java: AbstractCoordinator)."""
+    error = int(response.error_code)
+    of_ours = response.protocol_type in (None, "consumer") and response.protocol_name in (None, *protocols)
+    return error if error or of_ours else ErrorCode.INCONSISTENT_GROUP_PROTOCOL
+
+
 def _joined(request: fx.JoinRequest, response: messages.JoinGroupResponse) -> fx.JoinResponse:
     return fx.JoinResponse(
         request=request,
-        error=int(response.error_code),
+        error=_error(response, [name for name, _ in request.protocols]),
         generation=response.generation_id,
         protocol=response.protocol_name or "",
         leader=response.leader,

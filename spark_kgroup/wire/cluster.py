@@ -269,6 +269,15 @@ class Cluster:
         async with _bounded(timeout_ms or self._api_timeout_ms):
             return await self._open(await self._coordinator(group))
 
+    async def coordinator(self, group: str, *, timeout_ms: int | None = None) -> Address:
+        """Who coordinates the group now, as brokers say that can be reached; one attempt.
+
+        Raises:
+            WireError: nobody said so.
+        """
+        async with _bounded(timeout_ms or self._api_timeout_ms):
+            return await self._coordinator(group)
+
     async def coordinator_call(self, group: str, request: Request, *, timeout_ms: int | None = None) -> Response:
         """One request to the group's coordinator on a pooled connection.
 

@@ -129,6 +129,42 @@ def end_load(world: World) -> None:
             process.troubled()
 
 
+def load_for_long(world: World) -> None:
+    """As `load`, for up to three sessions."""
+    if world.loading:
+        return
+    world.fail_over()
+    world.loading = True
+    session_ms = max(config.session_timeout_ms for config in world.seats.values())
+    world.after(world.rng.randint(session_ms // 2, 3 * session_ms), lambda: end_load(world))
+
+
+def freeze(world: World) -> None:
+    """The coordinator's broker stops; it goes on later, or another broker takes over while it is still stopped."""
+    if world.frozen:
+        return
+    world.freeze()
+    session_ms = max(config.session_timeout_ms for config in world.seats.values())
+    goes_on = world.rng.choice((world.thaw, world.take_over))
+    world.after(world.rng.randint(100, 2 * session_ms), goes_on)
+
+
+def flap(world: World) -> None:
+    """Each connection of somebody breaks at each JoinGroup, for up to three sessions."""
+    process = _someone(world)
+    if process and not process.flapping:
+        world.log(f"FAULT flap {process.name}")
+        process.flapping = True
+        process.troubled()
+        world.after(world.rng.randint(100, 3 * process.config.session_timeout_ms), lambda: end_flapping(process))
+
+
+def end_flapping(process: Process) -> None:
+    """Its connections last."""
+    process.flapping = False
+    process.troubled()
+
+
 def add_partitions(world: World) -> None:
     """Some topic grows."""
     if world.partition_count < 40:
@@ -149,7 +185,9 @@ def make_peace(world: World) -> None:
     world.at_peace = True
     end_outage(world)
     end_load(world)
+    world.thaw()
     for process in list(world.processes):
+        process.flapping = False
         if process.paused:
             process.resume()
         if process.connection and process.connection.black_hole:

@@ -10,6 +10,7 @@ from spark_kgroup.member.classic import State
 from spark_kgroup.model import ErrorCode, MemberIdentity, TopicPartition
 
 if TYPE_CHECKING:
+    from .model_coordinator import Response
     from .simulated_world import Process, World
 
 SLACK_MS = 2_000
@@ -42,6 +43,25 @@ class Invariants:
         last = self._last_to_take_seat.get(process.config.instance_id)
         assert last is not process, f"{process.name} is fenced though nobody took its seat"
 
+    def word(self, process: Process, response: Response, given_at_ms: int) -> None:
+        """A member was told that it is one; the coordinator gave its word at `given_at_ms`."""
+        gave_it = response.error == ErrorCode.NONE
+        if isinstance(response, fx.HeartbeatResponse):
+            gave_it |= response.error == ErrorCode.REBALANCE_IN_PROGRESS
+        if gave_it:
+            process.word_given_at_ms = max(process.word_given_at_ms, given_at_ms)
+            until_ms = process.word_given_at_ms + process.config.session_timeout_ms
+            self._world.at(until_ms + 1, lambda: self._nothing_held_without_a_word(process))
+
+    def _nothing_held_without_a_word(self, process: Process) -> None:
+        """Nothing is held for longer than a session after the group's last word, whatever connections and timers do."""
+        reads = process.running and process.machine.state is not State.LEAVING
+        if reads and not process.paused and process.machine.held:
+            silent_ms = self._world.now_ms - process.word_given_at_ms
+            assert silent_ms <= process.config.session_timeout_ms, (
+                f"{process.name} holds after {silent_ms} ms of silence"
+            )
+
     def after(
         self,
         process: Process,
@@ -56,7 +76,8 @@ class Invariants:
         self._seat_kept_until_told(process, event, identity_before)
         self._held_changes_with_a_reason(process, event, effects, before)
         self._lost_with_a_cause(process, effects)
-        self._watched_by_a_timer(process)
+        self._heartbeats_go_on(process)
+        self._nothing_held_without_a_word(process)
         if process.machine.held != before or effects:
             self.one_owner()
             if self.all_return_in_time:
@@ -97,7 +118,7 @@ class Invariants:
             told = getattr(event, "error", None)
             assert told == ErrorCode.UNKNOWN_MEMBER_ID, f"{process.name} forgot its member id at {event}"
 
-    def _watched_by_a_timer(self, process: Process) -> None:
+    def _heartbeats_go_on(self, process: Process) -> None:
         machine, now_ms = process.machine, self._world.now_ms
         wakeup_at_ms = machine.next_wakeup_at_ms()
         in_generation = machine.state in (State.STABLE, State.REVOKING)
@@ -106,9 +127,6 @@ class Invariants:
             latest_ms = now_ms + process.config.heartbeat_interval_ms
             assert wakeup_at_ms is not None, f"{process.name} stopped its heartbeats"
             assert wakeup_at_ms <= latest_ms, f"{process.name} stopped its heartbeats"
-        if machine.held and process.connection is None and machine.state not in (State.CLOSED, State.LEAVING):
-            # Nothing is held for longer than a session without a word from the coordinator.
-            assert wakeup_at_ms is not None, f"{process.name} holds without a session"
 
     def one_owner(self) -> None:
         """KIP-429: nobody adopts a partition while a member of the same generation still holds it.

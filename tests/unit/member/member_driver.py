@@ -54,13 +54,14 @@ class Driver:
         assignors: tuple[Assignor, ...] = (COOPERATIVE,),
         jitter: float = 0.0,
         rack: str | None = None,
+        session_ms: int = SESSION_MS,
     ) -> None:
         config = MemberConfig(
             group="g",
             instance_id=instance_id,
             topics=(TOPIC,),
             assignors=assignors,
-            session_timeout_ms=SESSION_MS,
+            session_timeout_ms=session_ms,
             rebalance_timeout_ms=6 * SESSION_MS,
             heartbeat_interval_ms=HEARTBEAT_MS,
             rack=rack,
@@ -68,6 +69,7 @@ class Driver:
         self.machine = ClassicMember(config, jitter=lambda: jitter)
         self.now_ms = 1_000_000
         self.sent: list[fx.Request] = []
+        self.looks: list[fx.HeartbeatRequest | None] = []
 
     @property
     def state(self) -> State:
@@ -76,6 +78,7 @@ class Driver:
     def take(self, event: fx.Event) -> list[fx.Effect]:
         effects = self.machine.handle(event, self.now_ms)
         self.sent += [effect.request for effect in effects if isinstance(effect, fx.Send)]
+        self.looks += [effect.heartbeat for effect in effects if isinstance(effect, fx.Look)]
         return effects
 
     def after(self, wait_ms: int) -> list[fx.Effect]:
@@ -117,6 +120,11 @@ class Driver:
 
     def answer_beat(self, error: int = ErrorCode.NONE) -> list[fx.Effect]:
         request = next(r for r in reversed(self.sent) if isinstance(r, fx.HeartbeatRequest))
+        return self.take(fx.HeartbeatResponse(request=request, error=error))
+
+    def answer_look(self, error: int = ErrorCode.NONE) -> list[fx.Effect]:
+        request = self.looks[-1]
+        assert request is not None
         return self.take(fx.HeartbeatResponse(request=request, error=error))
 
     def give_up(self, *indexes: int) -> list[fx.Effect]:

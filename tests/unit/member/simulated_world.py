@@ -24,6 +24,7 @@ from .model_coordinator import ModelCoordinator, Phase, Response
 TOPIC = "orders"
 METADATA_MAX_AGE_MS = 2_000
 REQUEST_TIMEOUT_MS = 5_000
+LEAVE_TIMEOUT_MS = 4_000
 _MEMBERSHIP_OVER = (ErrorCode.UNKNOWN_MEMBER_ID, ErrorCode.ILLEGAL_GENERATION, ErrorCode.FENCED_INSTANCE_ID)
 
 
@@ -69,6 +70,8 @@ class Process:
         self.snapshot: int | None = None
         self.look_for_orphans = False
         self.failure: Exception | None = None
+        self.flapping = False
+        self.word_given_at_ms = world.now_ms
         self.healthy_since_ms = world.now_ms
         self._inbox: deque[fx.Event] = deque()
         self._connecting = False
@@ -146,9 +149,14 @@ class Process:
 
     def _carry_out(self, effect: fx.Effect) -> None:
         match effect:
+            case fx.Send(request=fx.LeaveRequest() as request):
+                self._leave(request)
             case fx.Send(request=request):
                 assert self.connection is not None, f"{self.name} sends without a connection"
                 self._send(self.connection, request)
+            case fx.Look(heartbeat=heartbeat):
+                connection = self.connection
+                self.world.after(self.world.delay_ms(), lambda: self._look(connection, heartbeat))
             case fx.Connect():
                 self.disconnect()
                 if not self._connecting:
@@ -174,6 +182,22 @@ class Process:
         self.world.transmit(connection, call)
         self.world.after(timeout_ms, lambda: None if call.answered else self.lose_connection(connection, "timeout"))
 
+    def _look(self, connection: Connection | None, heartbeat: fx.HeartbeatRequest | None) -> None:
+        """Brokers say who coordinates; if our connection leads there, the heartbeat goes over another one."""
+        if not self.world.reachable or connection is None or connection is not self.connection:
+            return
+        if connection.outdated:
+            self.lose_connection(connection, "the coordinator moved")
+        elif heartbeat is not None:
+            self.world.transmit(Connection(self), Call(heartbeat))
+
+    def _leave(self, request: fx.LeaveRequest) -> None:
+        """Not behind what is parked on our connection."""
+        call = Call(request)
+        self.world.transmit(Connection(self), call)
+        unheard = fx.LeaveResponse(request=request, error=ErrorCode.NETWORK_EXCEPTION)
+        self.world.after(LEAVE_TIMEOUT_MS, lambda: None if call.answered else self.post(unheard))
+
     def lose_connection(self, connection: Connection, reason: str) -> None:
         """The connection ends, and the process notices."""
         if connection.open and connection is self.connection and self.alive:
@@ -190,7 +214,7 @@ class Process:
     def _connect(self) -> None:
         if not self.running:
             return
-        if not self.world.reachable or self.paused:
+        if not self.world.reachable or self.world.frozen or self.paused:
             self.world.after(200, self._connect)
             return
         self._connecting = False
@@ -219,7 +243,7 @@ class Process:
         if not self.running:
             return
         self.world.after(self.world.next_boundary_in_ms(), self._boundary)
-        if self.paused or not self.world.reachable:
+        if self.paused or not self.world.reachable or self.world.frozen or self.world.loading:
             return
         self._find_orphans()
         going = self.machine.to_give_up
@@ -279,6 +303,7 @@ class World:
         self.coordinator = ModelCoordinator()
         self.reachable = True
         self.loading = False
+        self.frozen = False
         self.at_peace = False
         self.partition_count = partitions
         self.words_under_way = 0
@@ -291,6 +316,7 @@ class World:
         self._agenda: list[tuple[int, int, Callable[[], None]]] = []
         self._order = 0
         self._tick_at_ms: int | None = None
+        self._held_up: list[Connection] = []
         self.trace: deque[str] = deque(maxlen=150)
         for name in seats:
             self.launch(name)
@@ -316,14 +342,15 @@ class World:
         self.now_ms = end_ms
 
     def _schedule_coordinator(self) -> None:
-        due_at_ms = self.coordinator.next_wakeup_at_ms()
+        due_at_ms = None if self.frozen else self.coordinator.next_wakeup_at_ms()
         if due_at_ms is not None and (self._tick_at_ms is None or due_at_ms < self._tick_at_ms):
             self._tick_at_ms = due_at_ms
             self.at(due_at_ms, self._tick_coordinator)
 
     def _tick_coordinator(self) -> None:
         self._tick_at_ms = None
-        self.coordinator.tick(self.now_ms)
+        if not self.frozen:
+            self.coordinator.tick(self.now_ms)
 
     def log(self, line: str) -> None:
         """Remember for the message of a failure."""
@@ -344,12 +371,16 @@ class World:
         self.after(self.delay_ms(), arrive)
 
     def _serve(self, connection: Connection) -> None:
+        if self.frozen:
+            self._held_up.append(connection)
+            return
         if connection.current is not None or not connection.waiting:
             return
         call = connection.current = connection.waiting.popleft()
 
         def reply(response: Response) -> None:
-            self.after(self.delay_ms(), lambda: self._deliver(connection, call, response))
+            given_at_ms = self.now_ms
+            self.after(self.delay_ms(), lambda: self._deliver(connection, call, response, given_at_ms))
             if connection.current is call:
                 connection.current = None
                 self.after(0, lambda: self._serve(connection))
@@ -364,10 +395,13 @@ class World:
             return
         self.invariants.received(connection.owner, call.request)
         self.coordinator.receive(call.request, connection.owner.config, reply, self.now_ms)
+        if connection.owner.flapping and isinstance(call.request, fx.JoinRequest):
+            self.after(self.rng.randint(1, 500), lambda: connection.owner.lose_connection(connection, "flapping"))
 
-    def _deliver(self, connection: Connection, call: Call, response: Response) -> None:
+    def _deliver(self, connection: Connection, call: Call, response: Response, given_at_ms: int) -> None:
         if connection.open and self.reachable and not connection.black_hole:
             call.answered = True
+            self.invariants.word(connection.owner, response, given_at_ms)
             connection.owner.post(response)
 
     def fail_over(self) -> None:
@@ -386,8 +420,42 @@ class World:
             connection.outdated = True
             if call := connection.current:
                 connection.current = None
-                self._deliver(connection, call, refusal(call.request, ErrorCode.NOT_COORDINATOR))
+                self._deliver(connection, call, refusal(call.request, ErrorCode.NOT_COORDINATOR), self.now_ms)
                 self._serve(connection)
+
+    def freeze(self) -> None:
+        """The coordinator's broker stops (SIGSTOP): its kernel still accepts what is sent, and nothing is answered."""
+        self.log("FAULT freeze")
+        self.frozen = True
+        for process in self.processes:
+            process.troubled()
+
+    def thaw(self) -> None:
+        """It goes on where it stopped: what was due comes first, then what was sent meanwhile."""
+        if not self.frozen:
+            return
+        self.log("FAULT thaw")
+        self.frozen = False
+        for process in self.processes:
+            process.troubled()
+        self.coordinator.tick(self.now_ms)
+        held_up, self._held_up = self._held_up, []
+        for connection in held_up:
+            self._serve(connection)
+
+    def take_over(self) -> None:
+        """Another broker coordinates, and the old one stays as it is: what leads to it is never answered."""
+        if not self.frozen:
+            return
+        self.log("FAULT take-over")
+        self.frozen = False
+        for connection in (*self._held_up, *(p.connection for p in self.processes if p.connection)):
+            connection.black_hole = connection.outdated = True
+        self._held_up.clear()
+        self.coordinator.fail_over(self.now_ms)
+        self.invariants.forgotten()
+        for process in self.processes:
+            process.troubled()
 
     def delay_ms(self) -> int:
         """One way through the network, or a short piece of work."""

@@ -22,9 +22,9 @@ UNREST_MS = 120_000
 REST_WITHIN_MS = 400_000
 QUIET_MS = 60_000
 
-NETWORK = (faults.break_connection, faults.black_hole, faults.outage)
+NETWORK = (faults.break_connection, faults.black_hole, faults.flap, faults.outage)
 PROCESSES = (faults.pause, faults.restart, faults.duplicate, faults.leave)
-COORDINATOR = (faults.fail_over, faults.load)
+COORDINATOR = (faults.fail_over, faults.load, faults.load_for_long, faults.freeze)
 WISHES = (faults.add_partitions, faults.rejoin)
 
 

@@ -95,9 +95,13 @@ def test_a_leaving_member_names_member_id_and_instance_id():
     assert driver.state is State.CLOSED
 
 
-def test_leaving_ends_with_the_connection_too():
+def test_leaving_ends_without_an_answer_too_but_not_with_our_own_connection():
     driver = Driver().into(State.LEAVING)
-    assert driver.lose_connection() == [fx.Left(error=ErrorCode.NETWORK_EXCEPTION)]
+    leave = driver.last_sent()
+    assert isinstance(leave, fx.LeaveRequest)
+    assert driver.lose_connection() == []
+    unheard = fx.LeaveResponse(request=leave, error=ErrorCode.NETWORK_EXCEPTION)
+    assert driver.take(unheard) == [fx.Left(error=ErrorCode.NETWORK_EXCEPTION)]
     assert driver.state is State.CLOSED
 
 
@@ -106,10 +110,11 @@ def test_a_dynamic_member_that_nobody_knows_has_nothing_to_leave():
     assert driver.take(fx.Leave(reason="done")) == [fx.Left(error=ErrorCode.NETWORK_EXCEPTION)]
 
 
-def test_without_a_connection_leaving_does_not_wait():
+def test_leaving_needs_no_connection_of_its_own():
     driver = Driver().into(State.STABLE)
     driver.lose_connection()
-    assert driver.take(fx.Leave(reason="done")) == [fx.Left(error=ErrorCode.NETWORK_EXCEPTION)]
+    assert isinstance(request_in(driver.take(fx.Leave(reason="done"))), fx.LeaveRequest)
+    assert driver.take(fx.Connected()) == []
 
 
 @pytest.mark.parametrize("state", [State.JOINING, State.ASSIGNING, State.SYNCING, State.STABLE, State.REVOKING])

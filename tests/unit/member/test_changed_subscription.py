@@ -1,0 +1,76 @@
+"""A static seat that comes back within its session with another subscription is assigned what it had (KIP-345).
+
+Kafka's own member rejoins at once (ConsumerCoordinator.checkAssignmentMatchedSubscription); here a batch that an
+earlier process planned may still read what is no longer subscribed, so that goes at the next boundary.
+"""
+
+from __future__ import annotations
+
+import pytest
+
+from spark_kgroup.assignors.contract import Assignor
+from spark_kgroup.member import effects as fx
+from spark_kgroup.member.classic import State
+from spark_kgroup.model import ErrorCode, TopicPartition
+
+from .member_driver import COOPERATIVE, EAGER, HEARTBEAT_MS, Driver, claim, none_of, only, parts, request_in
+
+OLD = parts(0, topic="dropped")
+
+
+def back(assignor: Assignor = COOPERATIVE) -> tuple[Driver, list[fx.Effect]]:
+    """Comes back to generation 4, in which its seat was assigned a topic that it does not subscribe any more."""
+    driver = Driver(assignors=(assignor,)).into(State.JOINING)
+    driver.answer_join(generation=4)
+    return driver, synced(driver, parts(0) | OLD)
+
+
+def synced(driver: Driver, assignment: frozenset[TopicPartition]) -> list[fx.Effect]:
+    request = next(r for r in reversed(driver.sent) if isinstance(r, fx.SyncRequest))
+    return driver.take(fx.SyncResponse(request=request, error=ErrorCode.NONE, assignment=assignment))
+
+
+@pytest.mark.parametrize("assignor", [COOPERATIVE, EAGER])
+def test_what_is_assigned_but_not_subscribed_is_never_adopted_and_must_be_given_up(assignor: Assignor):
+    driver, effects = back(assignor)
+    assigned = only(effects, fx.Assigned)
+    assert (assigned.owned, assigned.added, assigned.revoked) == (parts(0), parts(0), OLD)
+    assert driver.machine.held == parts(0)
+    assert driver.machine.to_give_up >= OLD
+    assert not driver.machine.settled
+
+
+def test_once_it_is_given_up_the_join_says_what_is_subscribed_and_claims_it_no_more():
+    driver, _ = back()
+    effects = driver.take(fx.GaveUp(partitions=OLD))
+    subscription = claim(request_in(effects))
+    assert (subscription.topics, subscription.owned, subscription.generation) == (("orders",), parts(0), 4)
+    driver.answer_join(generation=5)
+    driver.answer_sync(0, 1)
+    assert driver.machine.settled
+
+
+def test_until_it_is_given_up_it_is_claimed_through_rebalances():
+    """So its next owner begins where the last batch that reads it ends."""
+    driver, _ = back()
+    subscription = claim(request_in(driver.answer_beat(ErrorCode.REBALANCE_IN_PROGRESS)))
+    assert (subscription.owned, subscription.generation) == (parts(0) | OLD, 4)
+    driver.answer_join(generation=5)
+    assert only(synced(driver, parts(0)), fx.Assigned).revoked == OLD
+    assert claim(request_in(driver.take(fx.GaveUp(partitions=OLD)))).owned == parts(0)
+
+
+def test_an_eager_member_gives_all_up_before_it_joins_for_the_sake_of_a_topic_it_dropped():
+    driver, _ = back(EAGER)
+    driver.after(HEARTBEAT_MS)
+    assert none_of(driver.answer_beat(ErrorCode.REBALANCE_IN_PROGRESS), fx.Send)
+    assert driver.machine.to_give_up == parts(0) | OLD
+    assert none_of(driver.take(fx.GaveUp(partitions=parts(0))), fx.Send)
+    assert claim(request_in(driver.take(fx.GaveUp(partitions=OLD)))).owned == frozenset()
+
+
+def test_a_membership_that_is_lost_ends_it():
+    driver, _ = back()
+    effects = driver.answer_beat(ErrorCode.UNKNOWN_MEMBER_ID)
+    assert claim(request_in(effects)).owned == frozenset()
+    assert driver.machine.to_give_up == frozenset()

@@ -1,0 +1,309 @@
+"""Nothing is held for longer than a session after the group's last word, and a parked request is looked after.
+
+Kafka's own member trusts a parked JoinGroup for the rebalance timeout (AbstractCoordinator); here that may be 30 min.
+"""
+
+from __future__ import annotations
+
+import pytest
+
+from spark_kgroup.errors import FencedInstanceId
+from spark_kgroup.limits import HEARTBEAT_JITTER, REQUEST_TIMEOUT_MS
+from spark_kgroup.member import effects as fx
+from spark_kgroup.member.classic import State
+from spark_kgroup.model import ErrorCode
+
+from .member_driver import HEARTBEAT_MS, ME, SESSION_MS, Driver, claim, member, none_of, only, parts, request_in
+
+LOOK_MS = SESSION_MS // 3
+GOOD = [ErrorCode.NONE, ErrorCode.REBALANCE_IN_PROGRESS]
+PARKED = ["join", "sync", "assignor"]
+
+
+def parked(where: str) -> Driver:
+    """Holds 0 and 1 since now, and waits for the answer to a JoinGroup or SyncGroup, or for the assignor."""
+    driver = Driver().into(State.STABLE)
+    driver.take(fx.RejoinWanted(reason="test"))
+    if where == "sync":
+        driver.answer_join(generation=2)
+    elif where == "assignor":
+        driver.answer_join(generation=2, leader=ME, members=(member(ME),))
+    return driver
+
+
+def held_for_ms(driver: Driver) -> int:
+    """Let timers fire, with nobody answering anything, until nothing is held; how long that took."""
+    began_at_ms = driver.now_ms
+    while driver.machine.held:
+        due_at_ms = driver.machine.next_wakeup_at_ms()
+        assert due_at_ms is not None, "holds for ever"
+        driver.after(due_at_ms - driver.now_ms)
+        assert driver.now_ms - began_at_ms <= 100 * SESSION_MS, "holds for ever"
+    return driver.now_ms - began_at_ms
+
+
+# ------------------------------------------------------------------------------------------- the deadline
+
+
+@pytest.mark.parametrize("where", PARKED)
+def test_an_unanswered_request_holds_nothing_for_longer_than_a_session(where: str):
+    assert held_for_ms(parked(where)) == SESSION_MS
+
+
+@pytest.mark.parametrize("where", PARKED)
+def test_a_connection_that_breaks_again_and_again_does_not_move_the_deadline(where: str):
+    driver = parked(where)
+    for _ in range(SESSION_MS // 1_000 - 1):
+        driver.lose_connection()
+        driver.after(500)
+        driver.take(fx.Connected())
+        driver.after(500)
+        assert driver.machine.held
+    assert held_for_ms(driver) == 1_000
+
+
+@pytest.mark.parametrize(
+    "error", [ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, ErrorCode.NOT_COORDINATOR, ErrorCode.REBALANCE_IN_PROGRESS]
+)
+def test_a_join_that_is_refused_again_and_again_does_not_move_the_deadline(error: int):
+    driver = parked("join")
+    began_at_ms = driver.now_ms
+    while driver.machine.held and driver.now_ms < began_at_ms + 10 * SESSION_MS:
+        effects = driver.answer_join(error=error)
+        if not none_of(effects, fx.Connect):
+            driver.after(100)
+            driver.take(fx.Connected())
+            continue
+        due_at_ms = driver.machine.next_wakeup_at_ms()
+        assert due_at_ms is not None
+        driver.after(due_at_ms - driver.now_ms)
+    assert SESSION_MS <= driver.now_ms - began_at_ms <= SESSION_MS + 100
+
+
+def test_a_word_counts_from_when_it_was_asked_for():
+    """The coordinator renews a session when a heartbeat arrives, and we do not know when that was."""
+    driver = Driver().into(State.STABLE)
+    driver.after(HEARTBEAT_MS)
+    driver.now_ms += 2_000
+    driver.answer_beat()
+    assert held_for_ms(driver) == SESSION_MS - 2_000
+
+
+@pytest.mark.parametrize("where", ["join", "sync"])
+def test_an_answer_that_was_parked_beyond_the_deadline_is_no_word_of_now(where: str):
+    """1. a request is parked, and looks are answered; 2. the process stops; 3. the answer is in the socket's buffer."""
+    driver = parked(where)
+    driver.after(LOOK_MS)
+    driver.answer_look()
+    driver.now_ms += SESSION_MS
+    assert only(driver.take(fx.Tick()), fx.Lost).partitions == parts(0, 1)
+    assert (driver.answer_join(generation=2) if where == "join" else driver.answer_sync(0, 1)) == []
+    assert driver.machine.held == frozenset()
+
+
+def test_a_newcomers_join_may_be_parked_for_longer_than_a_session():
+    driver = Driver().into(State.JOINING)
+    for _ in range(60):
+        assert none_of(driver.after(LOOK_MS), fx.Lost, fx.Send, fx.Connect)
+    driver.answer_join()
+    driver.answer_sync(0)
+    assert driver.machine.held == parts(0)
+    assert held_for_ms(driver) == SESSION_MS
+
+
+# ---------------------------------------------------------------------------------------------- the looks
+
+
+@pytest.mark.parametrize("where", PARKED)
+@pytest.mark.parametrize("error", GOOD)
+def test_a_request_parked_by_a_coordinator_that_knows_us_costs_nothing(where: str, error: int):
+    """A parked member does not expire (ClassicGroupMember.hasSatisfiedHeartbeat), and a heartbeat past it says so."""
+    driver = parked(where)
+    for _ in range(600):
+        assert [type(effect) for effect in driver.after(LOOK_MS)] == [fx.Look]
+        assert driver.looks[-1] == fx.HeartbeatRequest(identity=driver.machine.identity)
+        assert driver.answer_look(error) == []
+    assert driver.machine.held == parts(0, 1)
+    if where == "join":
+        driver.answer_join(generation=2)
+    elif where == "assignor":
+        driver.take(fx.AssignmentComputed(generation=2, assignments=((ME, parts(0, 1)),)))
+    driver.answer_sync(0, 1)
+    assert driver.machine.settled
+
+
+@pytest.mark.parametrize("jitter", [0.0, 0.999999])
+@pytest.mark.parametrize(("session_ms", "expected_ms"), [(9_000, 3_000), (300_000, REQUEST_TIMEOUT_MS)])
+def test_looks_come_three_in_a_session_and_at_least_one_in_a_request_timeout(
+    session_ms: int, expected_ms: int, jitter: float
+):
+    driver = Driver(jitter=jitter, session_ms=session_ms).into(State.JOINING)
+    due_at_ms = driver.machine.next_wakeup_at_ms()
+    assert due_at_ms is not None
+    assert due_at_ms - driver.now_ms == int(expected_ms * (1 - HEARTBEAT_JITTER * jitter))
+
+
+def test_a_look_of_a_newcomer_asks_only_who_coordinates():
+    driver = Driver().into(State.JOINING)
+    assert driver.after(LOOK_MS) == [fx.Look(heartbeat=None)]
+
+
+@pytest.mark.parametrize("where", PARKED)
+def test_silence_to_a_look_says_nothing_and_the_next_one_is_due(where: str):
+    driver = parked(where)
+    driver.after(LOOK_MS)
+    assert none_of(driver.after(LOOK_MS), fx.Lost)
+    assert len(driver.looks) == 2
+    driver.answer_look()
+    assert held_for_ms(driver) == SESSION_MS
+
+
+@pytest.mark.parametrize("where", PARKED)
+def test_the_answer_to_an_older_look_is_no_word(where: str):
+    driver = parked(where)
+    driver.after(LOOK_MS)
+    stale = driver.looks[-1]
+    assert stale is not None
+    driver.after(LOOK_MS)
+    assert driver.take(fx.HeartbeatResponse(request=stale, error=ErrorCode.UNKNOWN_MEMBER_ID)) == []
+    assert held_for_ms(driver) == SESSION_MS - 2 * LOOK_MS
+
+
+@pytest.mark.parametrize("where", PARKED)
+def test_a_look_that_finds_us_gone_ends_the_wait(where: str):
+    driver = parked(where)
+    driver.after(LOOK_MS)
+    effects = driver.answer_look(ErrorCode.UNKNOWN_MEMBER_ID)
+    assert only(effects, fx.Lost).partitions == parts(0, 1)
+    if where != "assignor":
+        assert only(effects, fx.Connect), "what is parked may never be answered"
+        effects = driver.take(fx.Connected())
+    assert claim(request_in(effects)).owned == frozenset()
+    assert request_in(effects).identity.member_id == ""
+
+
+@pytest.mark.parametrize("where", PARKED)
+@pytest.mark.parametrize("error", [ErrorCode.NOT_COORDINATOR, ErrorCode.COORDINATOR_NOT_AVAILABLE])
+def test_a_look_that_finds_the_coordinator_gone_asks_the_new_one_and_loses_nothing(where: str, error: int):
+    driver = parked(where)
+    driver.after(LOOK_MS)
+    effects = driver.answer_look(error)
+    assert [type(effect) for effect in effects] == [fx.Connect]
+    assert claim(request_in(driver.take(fx.Connected()))).owned == parts(0, 1)
+
+
+@pytest.mark.parametrize("where", PARKED)
+def test_a_look_that_meets_the_next_generation_waits_for_our_answer(where: str):
+    """Both answers were given at the same moment, on two connections."""
+    driver = parked(where)
+    driver.after(LOOK_MS)
+    assert driver.answer_look(ErrorCode.ILLEGAL_GENERATION) == []
+    assert held_for_ms(driver) == SESSION_MS - LOOK_MS
+
+
+def test_a_retry_that_is_due_with_a_look_drops_neither():
+    driver = parked("join")
+    driver.after(LOOK_MS - 10)
+    driver.answer_join(error=ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)
+    effects = driver.after(1_000)
+    assert {type(effect) for effect in effects} == {fx.Send, fx.Look}
+
+
+# --------------------------------------------------------------------------------- what a refused commit says
+
+
+def refused_commit(driver: Driver, error: int) -> list[fx.Effect]:
+    return driver.take(fx.MembershipRefused(identity=driver.machine.identity, error=error))
+
+
+@pytest.mark.parametrize("where", PARKED)
+def test_a_refused_commit_ends_a_parked_wait(where: str):
+    driver = parked(where)
+    effects = refused_commit(driver, ErrorCode.UNKNOWN_MEMBER_ID)
+    assert only(effects, fx.Lost).partitions == parts(0, 1)
+    effects = effects if where == "assignor" else driver.take(fx.Connected())
+    assert request_in(effects).identity.member_id == ""
+
+
+@pytest.mark.parametrize("where", PARKED)
+def test_a_commit_that_is_fenced_while_a_request_is_parked_ends_the_member(where: str):
+    driver = parked(where)
+    failed = only(refused_commit(driver, ErrorCode.FENCED_INSTANCE_ID), fx.Failed)
+    assert isinstance(failed.error, FencedInstanceId)
+    assert driver.state is State.CLOSED
+
+
+@pytest.mark.parametrize("where", ["join", "sync"])
+def test_a_commit_of_the_last_generation_has_the_coordinator_looked_at_at_once(where: str):
+    driver = parked(where)
+    assert [type(effect) for effect in refused_commit(driver, ErrorCode.ILLEGAL_GENERATION)] == [fx.Look]
+    assert driver.machine.held == parts(0, 1)
+
+
+# ------------------------------------------------------------------------- joins that change nothing (KIP-848)
+
+
+def joins_in_a_batch(driver: Driver, batch_ms: int) -> int:
+    """Each heartbeat is answered REBALANCE_IN_PROGRESS, and each join at once, with what we have already.
+
+    So does a group of type consumer while a classic member has something to give up
+    (GroupMetadataManager.classicGroupHeartbeatToConsumerGroup).
+    """
+    end_at_ms, sent_before = driver.now_ms + batch_ms, len(driver.sent)
+    seen = sent_before - 1
+    while True:
+        while seen < len(driver.sent):
+            request, seen = driver.sent[seen], seen + 1
+            match request:
+                case fx.JoinRequest():
+                    driver.answer_join(generation=2, leader="")
+                case fx.SyncRequest():
+                    driver.answer_sync(0)
+                case _:
+                    driver.answer_beat(ErrorCode.REBALANCE_IN_PROGRESS)
+            assert seen - sent_before < 2_000, "a storm"
+        if driver.now_ms >= end_at_ms:
+            break
+        due_at_ms = driver.machine.next_wakeup_at_ms()
+        assert due_at_ms is not None
+        driver.after(due_at_ms - driver.now_ms)
+    return sum(isinstance(request, fx.JoinRequest) for request in driver.sent[sent_before:])
+
+
+def test_a_long_batch_in_a_consumer_group_costs_few_joins_and_no_partition():
+    driver = Driver().into(State.STABLE)
+    driver.rebalance_to(0, generation=2)
+    assert driver.machine.to_give_up == parts(1)
+    assert joins_in_a_batch(driver, 20_000) <= 4
+    assert joins_in_a_batch(driver, 1_800_000) <= 1_800_000 // 30_000 + 1
+    assert driver.machine.held == parts(0, 1)
+    assert claim(request_in(driver.give_up(1))).owned == parts(0), "what was given up is joined for at once"
+
+
+def test_a_generation_that_is_new_ends_the_patience():
+    driver = Driver().into(State.STABLE)
+    driver.rebalance_to(0, generation=2)
+    joins_in_a_batch(driver, 60_000)
+    driver.give_up(1)
+    driver.answer_join(generation=3)
+    driver.answer_sync(0)
+    assert isinstance(request_in(driver.answer_beat(ErrorCode.REBALANCE_IN_PROGRESS)), fx.JoinRequest)
+
+
+def test_the_first_heartbeat_of_a_generation_goes_out_at_once_and_the_next_after_an_interval():
+    driver = Driver().into(State.STABLE)
+    assert isinstance(request_in(driver.rebalance_to(0, 1, generation=2)), fx.HeartbeatRequest)
+    driver.answer_beat(ErrorCode.REBALANCE_IN_PROGRESS)
+    driver.answer_join(generation=2)
+    assert none_of(driver.answer_sync(0, 1), fx.Send)
+    assert isinstance(request_in(driver.after(HEARTBEAT_MS)), fx.HeartbeatRequest)
+
+
+def test_a_generation_that_jumps_in_a_group_without_a_leader_is_not_a_missed_one():
+    """A consumer group's epochs pass by members whose assignment they leave alone; its JoinGroup names no leader."""
+    driver = Driver().into(State.STABLE)
+    driver.rebalance_to(0, 1, 2, generation=2)
+    driver.take(fx.RejoinWanted(reason="test"))
+    assert none_of(driver.answer_join(generation=9, leader=""), fx.Lost)
+    assert none_of(driver.answer_sync(0, 1, 2), fx.Lost)
+    assert driver.machine.held == parts(0, 1, 2)

@@ -1,0 +1,231 @@
+"""A session asks past what is parked on its own connection: who coordinates, whether it is still a member; and it
+leaves without waiting behind it."""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from random import Random
+from typing import Any
+
+import pytest
+from harness.fake_broker import NO_THROTTLE, on_a_loop, until
+from harness.fake_cluster import A0, World
+from kio.schema.errors import ErrorCode as KioErrorCode
+from kio.schema.leave_group.v5.response import MemberResponse
+from kio.static.primitive import i32
+
+from spark_kgroup.assignors import assignor
+from spark_kgroup.member import effects as fx
+from spark_kgroup.member.classic import MemberConfig, State
+from spark_kgroup.model import ErrorCode, GroupMember, Subscription
+from spark_kgroup.runtime.session import Session
+from spark_kgroup.wire import messages
+from spark_kgroup.wire.consumer_protocol import encode_assignment
+
+pytestmark = pytest.mark.filterwarnings("error::ResourceWarning")
+
+SESSION_MS = 1_500
+
+
+class Coordinated(World):
+    """A cluster that also joins a follower, unless told to keep its JoinGroups in `parked`."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.parked = False
+        self.protocol_name = "cooperative-sticky"
+        self.synced_type = "consumer"
+        self.beats_past = 0
+
+    def answer(self, node: int, request: Any) -> Any:
+        if self.parked and type(request).__name__ == "JoinGroupRequest":
+            return asyncio.Event().wait()
+        return super().answer(node, request)
+
+    def on_JoinGroup(self, node: int, _: Any, error: KioErrorCode) -> Any:
+        return messages.JoinGroupResponse(
+            throttle_time=NO_THROTTLE,
+            error_code=self.group_error(node, error),
+            generation_id=i32(3),
+            protocol_type="consumer",
+            protocol_name=self.protocol_name,
+            leader="another",
+            skip_assignment=False,
+            member_id="m",
+            members=(),
+        )
+
+    def on_SyncGroup(self, node: int, _: Any, error: KioErrorCode) -> Any:
+        return messages.SyncGroupResponse(
+            throttle_time=NO_THROTTLE,
+            error_code=self.group_error(node, error),
+            protocol_type=self.synced_type,
+            protocol_name=self.protocol_name,
+            assignment=encode_assignment([A0]),
+        )
+
+    def on_Heartbeat(self, node: int, _: Any, error: KioErrorCode) -> Any:
+        self.beats_past += self.parked
+        return messages.HeartbeatResponse(throttle_time=NO_THROTTLE, error_code=self.group_error(node, error))
+
+    def on_LeaveGroup(self, node: int, request: Any, error: KioErrorCode) -> Any:
+        members = tuple(
+            MemberResponse(
+                member_id=m.member_id, group_instance_id=m.group_instance_id, error_code=self.group_error(node, error)
+            )
+            for m in request.members
+        )
+        return messages.LeaveGroupResponse(
+            throttle_time=NO_THROTTLE, error_code=self.group_error(node, error), members=members
+        )
+
+
+Run = Callable[[Coordinated, Session], Awaitable[None]]
+
+
+def with_a_session(run: Run) -> Callable[[], None]:
+    """Run a scenario with two brokers, the first of them the coordinator, and a session of a static member."""
+
+    async def scenario() -> None:
+        world = Coordinated()
+        await world.start(nodes=2)
+        cluster = world.cluster()
+        config = MemberConfig(
+            group="g",
+            instance_id="seat-0",
+            topics=("a",),
+            assignors=(assignor("cooperative-sticky"),),
+            session_timeout_ms=SESSION_MS,
+        )
+        session = Session(config, cluster, lambda *_: None, Random(1))
+        running = asyncio.create_task(session.run())
+        try:
+            await run(world, session)
+        finally:
+            running.cancel()
+            await asyncio.wait([running])
+            await cluster.close()
+            await world.stop()
+
+    scenario.__name__, scenario.__doc__ = run.__name__, run.__doc__
+    return on_a_loop(scenario)
+
+
+async def park_a_join(world: Coordinated, session: Session) -> None:
+    await until(lambda: session.machine.state is State.STABLE)
+    world.parked = True
+    joins = world.asked(messages.JoinGroupRequest)
+    session.post(fx.RejoinWanted(reason="test"))
+    await until(lambda: world.asked(messages.JoinGroupRequest) > joins)
+
+
+@with_a_session
+async def test_a_parked_join_holds_as_long_as_heartbeats_past_it_are_answered(
+    world: Coordinated, session: Session
+) -> None:
+    await park_a_join(world, session)
+    await until(lambda: world.beats_past >= 7)  # three in a session
+    assert session.machine.held == {A0}
+    assert world.asked(messages.FindCoordinatorRequest) >= 7
+
+
+@with_a_session
+async def test_a_join_parked_where_the_coordinator_was_is_sent_to_where_it_is(
+    world: Coordinated, session: Session
+) -> None:
+    await park_a_join(world, session)
+    world.coordinator, world.parked = 1, False
+    await until(lambda: session.machine.state is State.STABLE)
+    assert world.asked(messages.SyncGroupRequest, node=1) == 1
+    assert session.machine.held == {A0}
+
+
+@with_a_session
+async def test_a_member_that_is_gone_hears_of_it_past_its_parked_join(world: Coordinated, session: Session) -> None:
+    await park_a_join(world, session)
+    world.first["Heartbeat"] = [ErrorCode.UNKNOWN_MEMBER_ID]
+    await until(lambda: not session.machine.held)
+    assert session.tenures == {}
+
+
+@with_a_session
+async def test_leaving_passes_a_parked_join(world: Coordinated, session: Session) -> None:
+    await park_a_join(world, session)
+    session.post(fx.Leave(reason="test"))
+    await until(lambda: session.machine.state is State.CLOSED)
+    assert world.asked(messages.LeaveGroupRequest) == 1
+
+
+@with_a_session
+async def test_leaving_is_not_confirmed_by_a_coordinator_that_hangs_up(world: Coordinated, session: Session) -> None:
+    left: list[fx.Left] = []
+    session._observer = lambda _, effect: left.append(effect) if isinstance(effect, fx.Left) else None
+    await until(lambda: session.machine.state is State.STABLE)
+    world.first["LeaveGroup"] = [ErrorCode.NOT_COORDINATOR]
+    session.post(fx.Leave(reason="test"))
+    await until(lambda: session.machine.state is State.CLOSED)
+    assert left == [fx.Left(error=ErrorCode.NOT_COORDINATOR)]
+
+
+@with_a_session
+async def test_a_join_answered_with_a_protocol_that_is_not_ours_ends_the_member(
+    world: Coordinated, session: Session
+) -> None:
+    """As in Java (AbstractCoordinator.JoinGroupResponseHandler, SyncGroupResponseHandler)."""
+    world.protocol_name = "connect"
+    await until(lambda: session.failure)
+    assert "another type" in str(session.failure)
+
+
+@with_a_session
+async def test_a_sync_answered_with_a_protocol_type_that_is_not_ours_ends_the_member(
+    world: Coordinated, session: Session
+) -> None:
+    world.synced_type = "connect"
+    await until(lambda: session.failure)
+    assert session.machine.held == frozenset()
+
+
+@with_a_session
+async def test_a_broken_connection_is_told_before_it_is_closed(world: Coordinated, session: Session) -> None:
+    """1. requests sent while it closes would go nowhere, and nobody would say so."""
+    await until(lambda: session.machine.state is State.STABLE)
+    connection = session._connection
+    assert connection is not None
+    told: list[int] = []
+    close = connection.close
+
+    async def slow_close() -> None:
+        told.append(session._events.qsize())
+        await close()
+
+    connection.close = slow_close  # type: ignore[method-assign]
+    await session._broken(connection, "test")
+    assert told == [1]
+
+
+@on_a_loop
+async def test_metadata_that_comes_after_its_generation_is_over_is_nobodys_snapshot() -> None:
+    """1. the leader asks for metadata; 2. a later generation begins; 3. the answer is about the topics of the first."""
+    world = Coordinated()
+    await world.start()
+    cluster = world.cluster()
+    config = MemberConfig(group="g", instance_id="seat-0", topics=("a",), assignors=(assignor("cooperative-sticky"),))
+    session = Session(config, cluster, lambda *_: None, Random(1))
+    machine = session.machine
+    machine.state, machine.identity = State.ASSIGNING, machine.identity.__class__(instance_id="s", generation=1)
+    asked = cluster.metadata
+
+    async def meanwhile(topics: Any) -> Any:
+        found = await asked(topics)
+        machine.identity = machine.identity.__class__(instance_id="s", generation=2)
+        return found
+
+    cluster.metadata = meanwhile  # type: ignore[method-assign, assignment]
+    member = GroupMember(member_id="m", instance_id="s", subscription=Subscription(topics=("a",)))
+    try:
+        await session._compute(fx.ComputeAssignment(generation=1, assignor="cooperative-sticky", members=(member,)))
+        assert session.snapshot is None
+        assert session._events.empty()
+    finally:
+        await cluster.close()
+        await world.stop()
