@@ -22,10 +22,8 @@ from spark_kgroup.limits import (
     METADATA_MAX_AGE_MS,
     REBALANCE_TIMEOUT_MS,
     REQUEST_TIMEOUT_MS,
-    RETRY_BACKOFF_MS,
     SESSION_TIMEOUT_MS,
     STARTUP_TIMEOUT_MS,
-    TOPIC_GONE_AFTER_MS,
 )
 from spark_kgroup.member import effects as fx
 from spark_kgroup.member.classic import Inheritance, MemberConfig, State
@@ -315,10 +313,6 @@ class Group:
 
     async def _refresh_topics(self, timeout_ms: int) -> None:
         metadata = await self._cluster.metadata(sorted(self.settings.topics), timeout_ms=timeout_ms)
-        gone_at_ms = monotonic_ms() + TOPIC_GONE_AFTER_MS
-        while self._topics.keys() - metadata.topics.keys() and monotonic_ms() < gone_at_ms:
-            await asyncio.sleep(RETRY_BACKOFF_MS / 1000)
-            metadata = await self._cluster.metadata(sorted(self.settings.topics), timeout_ms=timeout_ms)
         missing = sorted(set(self.settings.topics) - set(metadata.topics))
         hidden = [t for t in missing if metadata.errors.get(t) == ErrorCode.TOPIC_AUTHORIZATION_FAILED]
         if hidden:
@@ -351,19 +345,20 @@ class Group:
                 session.snapshot = _counts(self.settings.topics, topics)
 
     async def _compare_metadata(self, leader: Session) -> None:
+        asked, generation = sorted(leader.machine.watched_topics), leader.machine.identity.generation
         try:
-            metadata = await self._cluster.metadata(sorted(leader.machine.watched_topics))
+            metadata = await self._cluster.metadata(asked)
         except WireError as error:
             log.info("no metadata this time: %s", error)
             return
-        counts = _counts(leader.machine.watched_topics, metadata.topics)
-        if leader.machine.state not in (State.STABLE, State.REVOKING):
-            return  # a new generation is on its way, with metadata of its own
-        before = leader.snapshot or {}
+        moved_on = leader.machine.identity.generation != generation
+        if moved_on or leader.machine.state not in (State.STABLE, State.REVOKING):
+            return  # a new generation has, or will have, metadata of its own, and maybe of other topics
+        before, counts = leader.snapshot or {}, _counts(asked, metadata.topics)
         leader.snapshot = {**before, **counts}
-        changed = sorted(t for t, count in before.items() if counts.get(t, 0) != count)
+        changed = [topic for topic in asked if before.get(topic, counts[topic]) != counts[topic]]
         if changed:
-            told = ", ".join(f"{t}: {before[t]} -> {counts.get(t, 0)}" for t in changed)
+            told = ", ".join(f"{t}: {before[t]} -> {counts[t]}" for t in changed)
             leader.post(fx.RejoinWanted(reason=f"partition count changed ({told})"))
 
     # --------------------------------------------------------------------------------------------- offsets

@@ -64,6 +64,7 @@ class Session:
         self._connection: Connection | None = None
         self._connecting: asyncio.Task[None] | None = None
         self._tasks: set[asyncio.Task[None]] = set()
+        self._hidden: set[str] = set()
 
     @property
     def config(self) -> MemberConfig:
@@ -242,12 +243,25 @@ class Session:
                 log.warning("%s: cannot assign without metadata, trying again: %s", self._name, error)
                 await asyncio.sleep(backoff.next_ms() / 1000)
                 continue
+            self._tell_hidden(metadata.errors)
             # For a large group this takes seconds, in which the other seats of this loop must not fall silent.
             assignments = await asyncio.to_thread(_assignments, work, metadata.topics)
             if self._assigns(work):
                 self.snapshot = {t: metadata.topics[t].partition_count if t in metadata.topics else 0 for t in wanted}
                 self.post(fx.AssignmentComputed(generation=work.generation, assignments=assignments))
             return
+
+    def _tell_hidden(self, errors: Mapping[str, int]) -> None:
+        """Java's leader ends with this (TopicAuthorizationException); here the members of all other topics go on."""
+        hidden = {topic for topic, code in errors.items() if code == ErrorCode.TOPIC_AUTHORIZATION_FAILED}
+        for topic in sorted(hidden - self._hidden):
+            log.warning(
+                "%s leads the group, and this user may not see topic %r, to which another member subscribes: nobody "
+                "is assigned its partitions while this seat leads. Grant DESCRIBE on it to this user.",
+                self._name,
+                topic,
+            )
+        self._hidden |= hidden
 
     def _assigns(self, work: fx.ComputeAssignment) -> bool:
         return self.machine.state is State.ASSIGNING and self.machine.identity.generation == work.generation

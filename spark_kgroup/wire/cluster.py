@@ -32,7 +32,13 @@ from spark_kgroup.errors import (
     UnsupportedApi,
     WireError,
 )
-from spark_kgroup.limits import API_TIMEOUT_MS, NEXT_BROKER_AFTER_MS, REQUEST_TIMEOUT_MS, TOPIC_GONE_AFTER_MS
+from spark_kgroup.limits import (
+    API_TIMEOUT_MS,
+    NEXT_BROKER_AFTER_MS,
+    REQUEST_TIMEOUT_MS,
+    RETRY_BACKOFF_MAX_MS,
+    TOPIC_GONE_AFTER_MS,
+)
 from spark_kgroup.model import DescribedGroup, ErrorCode, MemberIdentity, TopicDescription, TopicPartition
 from spark_kgroup.wire import messages
 from spark_kgroup.wire.answers import (
@@ -124,6 +130,7 @@ class Cluster:
         self._brokers: Mapping[int, Address] = {}
         self._topics: dict[str, TopicDescription] = {}
         self._replaced: set[UUID | None] = set()
+        self._vanished: set[str] = set()
         self._leaders: dict[TopicPartition, int] = {}
         self._coordinators: dict[str, Address] = {}
         self._pool: dict[Address, Connection] = {}
@@ -147,12 +154,26 @@ class Cluster:
     async def metadata(self, topics: Iterable[str] | None, *, timeout_ms: int | None = None) -> ClusterMetadata:
         """Fresh metadata of `topics` (None: all), from any broker. Unknown topics are in `errors`.
 
+        One that was there before is asked for again, for `TOPIC_GONE_AFTER_MS`, before it counts as unknown: else a
+        single broker that lags behind would make the leader of a group revoke it from everybody.
+
         Raises:
             ConnectionFailed: no broker can be reached.
             WireError: no broker gave a whole answer in time.
         """
         wanted = None if topics is None else sorted(set(topics))
-        return await self._retried(lambda: self._metadata_once(wanted), timeout_ms)
+        gone_at_s = time.monotonic() + min(TOPIC_GONE_AFTER_MS, timeout_ms or self._api_timeout_ms) / 1000
+
+        async def attempt() -> ClusterMetadata:
+            found = await self._metadata_once(wanted)
+            self._vanished -= found.topics.keys()
+            vanished = (found.errors.keys() & self._topics.keys()) - self._vanished
+            if vanished and time.monotonic() + RETRY_BACKOFF_MAX_MS / 1000 < gone_at_s:
+                raise BrokerError("Metadata", ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ", ".join(sorted(vanished)))
+            self._vanished |= vanished
+            return found
+
+        return await self._retried(attempt, timeout_ms)
 
     async def _metadata_once(self, topics: Sequence[str] | None) -> ClusterMetadata:
         response = await self._any_broker(messages.metadata(topics))

@@ -99,6 +99,39 @@ async def test_a_topic_id_that_was_replaced_is_not_believed(world: World) -> Non
     await cluster.close()
 
 
+@in_a_world()
+async def test_a_known_topic_that_a_broker_denies_for_a_moment_is_asked_for_again(world: World) -> None:
+    cluster = world.cluster()
+    await cluster.metadata(["a"])
+    world.first["Metadata"] = [ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.TOPIC_AUTHORIZATION_FAILED]
+    assert "a" in (await cluster.metadata(["a"])).topics
+    await cluster.close()
+
+
+def test_a_topic_that_is_denied_for_long_is_unknown_from_then_on_until_it_is_back(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(cluster_module, "TOPIC_GONE_AFTER_MS", 1_200)
+
+    @in_a_world()
+    async def scenario(world: World) -> None:
+        cluster = world.cluster()
+        await cluster.metadata(["a"])
+        leaders, world.leaders = world.leaders, {}
+        assert "a" in (await cluster.metadata(["a"])).errors
+        asked = world.asked(messages.MetadataRequest)
+        assert asked > 2, "it was asked for again"
+        assert "a" in (await cluster.metadata(["a"])).errors
+        assert world.asked(messages.MetadataRequest) == asked + 1, "no longer"
+        world.leaders = leaders
+        assert "a" in (await cluster.metadata(["a"])).topics
+        world.first["Metadata"] = [ErrorCode.UNKNOWN_TOPIC_OR_PARTITION]
+        assert "a" in (await cluster.metadata(["a"])).topics
+        await cluster.close()
+
+    scenario()
+
+
 def test_a_partition_that_is_denied_for_long_is_unknown_before_the_time_is_up(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cluster_module, "TOPIC_GONE_AFTER_MS", 100)
 

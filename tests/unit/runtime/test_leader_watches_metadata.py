@@ -1,0 +1,180 @@
+"""What a leader makes of metadata: late answers, topics it may not see, brokers that lag behind."""
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import pytest
+from harness.fake_broker import NO_THROTTLE, until
+from harness.fake_cluster import A0, B0, World, in_a_world
+from kio.schema.errors import ErrorCode as KioErrorCode
+from kio.static.primitive import i32
+
+from spark_kgroup.member import effects as fx
+from spark_kgroup.model import ErrorCode, Subscription, TopicPartition
+from spark_kgroup.runtime.group import Group, GroupSettings
+from spark_kgroup.runtime.session import Session
+from spark_kgroup.wire import messages
+from spark_kgroup.wire.answers import ClusterMetadata
+from spark_kgroup.wire.consumer_protocol import encode_subscription
+
+pytestmark = pytest.mark.filterwarnings("error::ResourceWarning")
+
+Scenario = Callable[["Coordinator", Group], Awaitable[None]]
+
+
+class Coordinator:
+    """Our one seat leads; there may be another member that subscribes to what a test says.
+
+    Attributes:
+        others: the topics of another member, none for no such member.
+        reasons: of each JoinGroup.
+        rebalances: whether heartbeats are answered so, until the next join.
+    """
+
+    def __init__(self, world: World) -> None:
+        self.world = world
+        self.others: tuple[str, ...] = ()
+        self.reasons: list[str] = []
+        self.rebalances = False
+        world.on_JoinGroup = self.on_join
+        world.on_SyncGroup = self.on_sync
+        world.on_Heartbeat = self.on_heartbeat
+
+    def on_join(self, _: int, request: Any, error: KioErrorCode) -> Any:
+        self.reasons.append(request.reason)
+        self.rebalances = False
+        members = [("m", request.protocols[0].metadata)]
+        if self.others:
+            members.append(("other", encode_subscription(Subscription(topics=self.others))))
+        return messages.JoinGroupResponse(
+            throttle_time=NO_THROTTLE,
+            error_code=error,
+            generation_id=i32(len(self.reasons)),
+            protocol_type="consumer",
+            protocol_name="cooperative-sticky",
+            leader="m",
+            skip_assignment=False,
+            member_id="m",
+            members=tuple(
+                messages.JoinGroupResponseMember(member_id=who, group_instance_id=None, metadata=raw)
+                for who, raw in members
+            ),
+        )
+
+    def on_sync(self, _: int, request: Any, error: KioErrorCode) -> Any:
+        own = next(given.assignment for given in request.assignments if given.member_id == "m")
+        return messages.SyncGroupResponse(
+            throttle_time=NO_THROTTLE, error_code=error, protocol_type=None, protocol_name=None, assignment=own
+        )
+
+    def on_heartbeat(self, *_: Any) -> Any:
+        code = ErrorCode.REBALANCE_IN_PROGRESS if self.rebalances else ErrorCode.NONE
+        return messages.HeartbeatResponse(throttle_time=NO_THROTTLE, error_code=KioErrorCode(code))
+
+
+def led(**settings: Any) -> Callable[[Scenario], Callable[[], None]]:
+    """Run a scenario with a group that is settled, and whose one seat leads it."""
+
+    def wrap(scenario: Scenario) -> Callable[[], None]:
+        @in_a_world()
+        async def run(world: World) -> None:
+            world.leaders = {A0: 0, B0: 0}
+            coordinator = Coordinator(world)
+            of_all = {"instance_ids": ("seat-0",), "heartbeat_interval_ms": 20, "metadata_max_age_ms": 20}
+            group = Group(
+                GroupSettings(bootstrap=(world.brokers[0].address,), group="g", topics=("a",), **{**of_all, **settings})
+            )
+            await group.start()
+            try:
+                await group.wait_until(lambda view: view.settled, 10_000)
+                await scenario(coordinator, group)
+            finally:
+                await group.close()
+
+        run.__name__, run.__doc__ = scenario.__name__, scenario.__doc__
+        return run
+
+    return wrap
+
+
+def seat_of(group: Group) -> Session:
+    return group._sessions["seat-0"]
+
+
+@led(metadata_max_age_ms=60_000)
+async def test_an_answer_about_fewer_topics_than_are_watched_by_now_is_no_change(
+    coordinator: Coordinator, group: Group
+) -> None:
+    """1. The watch asks for a; 2. a member that wants b too joins, and the leader assigns with both; 3. the answer
+    about a alone arrives: b has not lost its partitions."""
+    asked, go_on = asyncio.Event(), asyncio.Event()
+    metadata = group._cluster.metadata
+
+    async def held_up(topics: Any, **more: Any) -> ClusterMetadata:
+        answer = await metadata(topics, **more)
+        if list(topics) == ["a"]:
+            asked.set()
+            await go_on.wait()
+        return answer
+
+    group._cluster.metadata = held_up
+    watching = asyncio.create_task(group._compare_metadata(seat_of(group)))
+    await asked.wait()
+    coordinator.others, coordinator.rebalances = ("b",), True
+    await until(lambda: seat_of(group).snapshot == {"a": 1, "b": 1})
+    await group.wait_until(lambda view: view.settled, 10_000)
+    go_on.set()
+    await watching
+    assert seat_of(group).snapshot == {"a": 1, "b": 1}
+    beats = coordinator.world.asked(messages.HeartbeatRequest)
+    await until(lambda: coordinator.world.asked(messages.HeartbeatRequest) > beats + 2)
+    assert len(coordinator.reasons) == 2, coordinator.reasons[2:]
+
+
+@led()
+async def test_a_change_is_a_reason_to_rebalance_once(coordinator: Coordinator, group: Group) -> None:
+    coordinator.world.leaders[TopicPartition("a", 1)] = 0
+    await group.wait_until(lambda view: len(view.seats[0].tenures) == 2, 10_000)
+    assert coordinator.reasons[1:] == ["partition count changed (a: 1 -> 2)"]
+
+
+@led()
+async def test_a_topic_that_one_broker_denies_for_a_moment_is_not_revoked(
+    coordinator: Coordinator, group: Group
+) -> None:
+    world = coordinator.world
+    world.first["Metadata"] = [ErrorCode.UNKNOWN_TOPIC_OR_PARTITION] * 3
+    lost: list[fx.Effect] = []
+    group._observer = lambda _, effect: lost.append(effect) if isinstance(effect, fx.Lost | fx.Assigned) else None
+    coordinator.rebalances = True  # the watch may meet such a broker, and the leader that assigns
+    await until(lambda: len(coordinator.reasons) == 2 and not world.first["Metadata"])
+    await group.wait_until(lambda view: view.settled, 10_000)
+    assert [effect.owned for effect in lost if isinstance(effect, fx.Assigned)] == [{A0}]
+    asked = world.asked(messages.MetadataRequest)
+    await until(lambda: world.asked(messages.MetadataRequest) > asked + 2)
+    assert len(coordinator.reasons) == 2, coordinator.reasons[2:]
+
+
+@led()
+async def test_a_topic_of_another_member_that_the_leader_may_not_see_is_said_once(
+    coordinator: Coordinator, group: Group
+) -> None:
+    told: list[str] = []
+    handler = logging.Handler(logging.WARNING)
+    handler.emit = lambda record: told.append(record.getMessage())
+    logging.getLogger("spark_kgroup.runtime.session").addHandler(handler)
+    try:
+        topic = coordinator.world.topic
+        hidden = KioErrorCode.topic_authorization_failed
+        coordinator.world.topic = lambda name, error: topic(name, hidden if name == "secret" else error)
+        for generation in (2, 3):
+            coordinator.others, coordinator.rebalances = ("secret",), True
+            await until(lambda generation=generation: len(coordinator.reasons) == generation)
+            await group.wait_until(lambda view: view.settled, 10_000)
+    finally:
+        logging.getLogger("spark_kgroup.runtime.session").removeHandler(handler)
+    (line,) = told
+    assert "may not see topic 'secret'" in line
+    assert "nobody" in line
