@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Collection
 
+from spark_kgroup.errors import ProtocolViolation
 from spark_kgroup.member import effects as fx
 from spark_kgroup.member.classic import MemberConfig
-from spark_kgroup.model import ErrorCode, GroupMember
+from spark_kgroup.model import ErrorCode, GroupMember, Subscription
 from spark_kgroup.wire import messages
 from spark_kgroup.wire.consumer_protocol import (
     decode_assignment,
@@ -14,6 +16,8 @@ from spark_kgroup.wire.consumer_protocol import (
     encode_assignment,
     encode_subscription,
 )
+
+log = logging.getLogger(__name__)
 
 
 def to_message(request: fx.Request, config: MemberConfig) -> messages.Request:
@@ -41,7 +45,7 @@ def to_event(request: fx.Request, response: messages.Response) -> fx.Event:
     """The event that a broker's response to `request` makes.
 
     Raises:
-        ProtocolViolation: a member's subscription or assignment is not in the consumer protocol.
+        ProtocolViolation: our assignment is not in the consumer protocol.
     """
     match request, response:
         case fx.JoinRequest(), messages.JoinGroupResponse():
@@ -77,9 +81,23 @@ def _joined(request: fx.JoinRequest, response: messages.JoinGroupResponse) -> fx
             GroupMember(
                 member_id=member.member_id,
                 instance_id=member.group_instance_id,
-                subscription=decode_subscription(member.metadata),
+                subscription=_subscription_of(member),
             )
             for member in response.members
         ),
         skip_assignment=response.skip_assignment,
     )
+
+
+def _subscription_of(member: messages.JoinGroupResponseMember) -> Subscription:
+    """A member that nobody can read subscribes to nothing: it gets nothing, and all others get their share.
+
+    Java's leader and franz-go's end with such a member, and so would ours: the broker would elect the next one, which
+    ends, too. One broken member of another application would be the end of the whole group.
+    """
+    try:
+        return decode_subscription(member.metadata)
+    except ProtocolViolation as error:
+        who = member.group_instance_id or member.member_id
+        log.warning("member %r of the group gets no partitions: its subscription cannot be read: %s", who, error)
+        return Subscription(topics=())

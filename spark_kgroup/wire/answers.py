@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any, Final, TypeVar
@@ -167,14 +167,24 @@ def description_of(response: messages.DescribeGroupsResponse) -> DescribedGroup:
                 instance_id=m.group_instance_id,
                 client_id=m.client_id,
                 client_host=m.client_host,
-                assignment=decode_assignment(m.member_assignment) if of_consumers else frozenset(),
-                claimed=decode_subscription(m.member_metadata).owned
-                if m.member_metadata and of_consumers
-                else frozenset(),
+                assignment=_readable(decode_assignment, m.member_assignment) if of_consumers else frozenset(),
+                claimed=_readable(_claims, m.member_metadata) if of_consumers else frozenset(),
             )
             for m in group.members
         ),
     )
+
+
+def _claims(subscription: bytes) -> frozenset[TopicPartition]:
+    return decode_subscription(subscription).owned
+
+
+def _readable(read: Callable[[bytes], frozenset[TopicPartition]], raw: bytes) -> frozenset[TopicPartition]:
+    """What `read` finds; nothing in bytes that other people's clients wrote and that nobody can read."""
+    try:
+        return read(raw) if raw else frozenset()
+    except ProtocolViolation:
+        return frozenset()
 
 
 def consumer_description_of(

@@ -58,7 +58,14 @@ def decode_subscription(raw: bytes) -> Subscription:
         ProtocolViolation: `raw` is no subscription.
     """
     version = _version(raw, "ConsumerProtocolSubscription")
-    entity: Any = decode_entity(_SUBSCRIPTIONS[min(version, VERSION)], raw[2:])
+    try:
+        entity: Any = decode_entity(_SUBSCRIPTIONS[min(version, VERSION)], raw[2:])
+    except ProtocolViolation:
+        if version != 1:
+            raise
+        # Old clients (sarama, kafka-go) say version 1 and write version 0, without owned partitions; franz-go reads
+        # them so, too (its issue 493).
+        entity = decode_entity(_SUBSCRIPTIONS[0], raw[2:])
     owned = getattr(entity, "owned_partitions", ())
     return Subscription(
         topics=tuple(sorted(entity.topics)),

@@ -29,6 +29,7 @@ class Coordinator:
 
     Attributes:
         others: the topics of another member, none for no such member.
+        odd: another member's subscription that nobody can read.
         reasons: of each JoinGroup.
         rebalances: whether heartbeats are answered so, until the next join.
     """
@@ -36,6 +37,7 @@ class Coordinator:
     def __init__(self, world: World) -> None:
         self.world = world
         self.others: tuple[str, ...] = ()
+        self.odd: bytes | None = None
         self.reasons: list[str] = []
         self.rebalances = False
         world.on_JoinGroup = self.on_join
@@ -48,6 +50,8 @@ class Coordinator:
         members = [("m", request.protocols[0].metadata)]
         if self.others:
             members.append(("other", encode_subscription(Subscription(topics=self.others))))
+        if self.odd is not None:
+            members.append(("odd", self.odd))
         return messages.JoinGroupResponse(
             throttle_time=NO_THROTTLE,
             error_code=error,
@@ -178,3 +182,14 @@ async def test_a_topic_of_another_member_that_the_leader_may_not_see_is_said_onc
     (line,) = told
     assert "may not see topic 'secret'" in line
     assert "nobody" in line
+
+
+@led()
+async def test_a_member_whose_subscription_nobody_can_read_gets_nothing_and_the_others_all(
+    coordinator: Coordinator, group: Group
+) -> None:
+    for generation, odd in enumerate([b"", b"\0\1\xff\xff\xff\x7fjunk", b"\xff\xff"], start=2):
+        coordinator.odd, coordinator.rebalances = odd, True
+        await until(lambda generation=generation: len(coordinator.reasons) == generation)
+        view = await group.wait_until(lambda view: view.settled, 10_000)
+        assert view.seats[0].tenures.keys() == {A0}

@@ -2,6 +2,7 @@
 
 import asyncio
 import struct
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -366,6 +367,30 @@ async def test_a_group_that_does_not_exist_is_dead(world: World) -> None:
     group = await cluster.describe_group("g")
     assert (group.state, group.members) == ("Dead", ())
     await cluster.close()
+
+
+@pytest.mark.parametrize("field", ["member_metadata", "member_assignment"])
+def test_a_member_that_nobody_can_read_claims_nothing(field: str) -> None:
+    """What it wrote is opaque to the broker, so that anybody who may join a group can write anything."""
+
+    @in_a_world()
+    async def scenario(world: World) -> None:
+        describe = world.on_DescribeGroups
+
+        def garbled(*args: Any) -> Any:
+            (group,) = describe(*args).groups
+            odd = replace(group.members[0], **{field: b"\0\1\xff\xff\xff\x7fjunk"})
+            groups = (replace(group, members=(odd,)),)
+            return messages.DescribeGroupsResponse(throttle_time=NO_THROTTLE, groups=groups)
+
+        world.on_DescribeGroups = garbled
+        cluster = world.cluster()
+        (member,) = (await cluster.describe_group("g")).members
+        assert (member.member_id, member.claimed) == ("m", frozenset())
+        assert member.assignment == (frozenset() if field == "member_assignment" else {A0, B0})
+        await cluster.close()
+
+    scenario()
 
 
 NEWEST = messages.ConsumerGroupDescribeRequest

@@ -77,6 +77,12 @@ def test_subscriptions_of_every_version_are_read(raw: bytes, expected: Subscript
     assert decode_subscription(raw) == expected
 
 
+@pytest.mark.parametrize("user_data", [USER_DATA, b"\xff\xff\xff\xff"], ids=["user data", "none"])
+def test_a_version_1_without_owned_partitions_is_read_as_version_0(user_data: bytes) -> None:
+    """As old sarama and kafka-go write it; franz-go does the same (its issue 493)."""
+    assert decode_subscription(b"\0\1" + TOPICS + user_data) == decode_subscription(b"\0\0" + TOPICS + user_data)
+
+
 def test_what_an_old_version_lacks_is_unknown() -> None:
     found = decode_subscription(b"\0\0" + TOPICS + b"\xff\xff\xff\xff")
     assert (found.owned, found.generation, found.rack, found.user_data) == (frozenset(), NO_GENERATION, None, None)
