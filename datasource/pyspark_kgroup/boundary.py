@@ -20,7 +20,15 @@ from pyspark_kgroup.plan import Ranges, limited
 from pyspark_kgroup.starting_offsets import EARLIEST, LATEST
 from spark_kgroup.errors import GroupUnsettled, KgroupError, OptionError
 from spark_kgroup.limits import HANDOVER_WAIT_MS, ORPHAN_CHECK_INTERVAL_MS, SETTLE_TIMEOUT_MS
-from spark_kgroup.model import NO_GENERATION, DescribedGroup, DescribedMember, ErrorCode, MemberIdentity, TopicPartition
+from spark_kgroup.model import (
+    NO_GENERATION,
+    DescribedGroup,
+    DescribedMember,
+    ErrorCode,
+    MemberIdentity,
+    TopicDescription,
+    TopicPartition,
+)
 from spark_kgroup.runtime.group import GroupView, SeatView
 from spark_kgroup.runtime.session import monotonic_ms
 from spark_kgroup.runtime.thread import GroupRuntime
@@ -50,7 +58,7 @@ class Boundary:
         self._runtime = runtime
         self._options = options
         self._us = Author(app=options.instance_id_prefix, run_ms=run_ms)
-        self._ledger = Ledger()
+        self._ledger = Ledger(options.topics)
         self.logs = Logs(runtime, options)
         self.members: Mapping[str, str] = {}
         self._settled_once = False
@@ -220,13 +228,10 @@ class Boundary:
         Returns:
             The partitions whose durable position the group does not have.
         """
-        topics = self._runtime.topics(self._options.metadata_max_age_ms) if partitions else {}
+        topics = self._topics_of(partitions)
+        same = {name for name in start.topics.keys() & topics if start.topics[name].topic_id == topic_key(topics[name])}
         remembered = {
-            tp: position
-            for tp in partitions
-            if (position := start.position(tp)) is not None
-            and tp.topic in topics
-            and start.topics[tp.topic].topic_id == topic_key(topics[tp.topic])
+            tp: position for tp in partitions if tp.topic in same and (position := start.position(tp)) is not None
         }
         committed = self._committed(remembered)
         # What we committed further ourselves, a checkpoint that was set back since does not know (`adoption`).
@@ -238,6 +243,13 @@ class Boundary:
         behind = {tp: position for tp, position in remembered.items() if tp not in known}
         acknowledged = self._runtime.commit({seat.instance_id: (seat, behind)}) if behind else frozenset()
         return frozenset(behind) - acknowledged
+
+    def _topics_of(self, partitions: Collection[TopicPartition]) -> Mapping[str, TopicDescription]:
+        """The topics of `partitions` that exist; some may have left `subscribe` since an earlier process read them."""
+        names = {tp.topic for tp in partitions}
+        topics = self._runtime.topics(self._options.metadata_max_age_ms) if names else {}
+        left = names.difference(self._options.topics)
+        return {**topics, **self._runtime.topics_named(left)} if left else topics
 
     def _settle(self, start: Checkpoint, view: GroupView) -> GroupView:
         """Wait until every seat is in the group and at rest, and no seat of an earlier run is left.
@@ -412,9 +424,10 @@ class Boundary:
         back = [tp for tp in apart if starts[tp].set_back and offsets[tp] < committed[tp].offset]
         if back:
             log.warning(
-                "The checkpoint of this query was set back: under instanceIdPrefix=%s, group %r has committed further "
-                "(%s). What lies between is read again, since the checkpoint decides what a batch is. To skip it, move "
-                "the group's offsets (kafka-consumer-groups --reset-offsets) while the query is stopped.",
+                "This query (instanceIdPrefix=%s) has itself committed further to group %r than its checkpoint stands "
+                "(%s): the checkpoint was set back, or another one was in use. What lies between is read again, since "
+                "the checkpoint decides what a batch is. To skip it, move the group's offsets (kafka-consumer-groups "
+                "--reset-offsets) while the query is stopped.",
                 self._us.app,
                 self._options.group_id,
                 _apart(back, offsets, committed),
@@ -528,12 +541,15 @@ class Boundary:
     # ---------------------------------------------------------------------------------------- orphans
 
     def _look_for_orphans(self, start: Checkpoint, view: GroupView) -> GroupView:
-        """After a static rejoin: has a subscribed partition lost its owner while the seat was away?
+        """After a static rejoin: does the group's assignment still fit what the seats subscribe to?
 
         1. a sync revokes P from a seat; 2. the seat dies before it rejoins; 3. its static rejoin is answered with the
         group's old assignment, without P; 4. nobody knows. The same look finds partitions that were added while the
         leader was away, which KIP-814 leaves open. What a member claims is no orphan, even if the group withholds it
         from everybody: in a cooperative rebalance it is being read until that member comes to its boundary.
+
+        Nor does a static rejoin with another subscription make the group rebalance: a seat may still have partitions of
+        a topic that left `subscribe`, which nobody reads, and no share of one that came.
         """
         due = view.rejoins != self._checked_rejoins and view.settled
         if not due or monotonic_ms() - self._orphans_checked_at_ms < ORPHAN_CHECK_INTERVAL_MS:
@@ -545,19 +561,25 @@ class Boundary:
             return view
         if group.state != "Stable":
             return view  # still due at the next boundary
-        owned = {tp for member in group.members for tp in member.assignment | member.claimed}
         topics = self._runtime.topics(0)
-        wanted = {tp for topic in topics.values() for tp in topic.partitions}
-        orphans = wanted - owned
-        if not orphans:
+        orphans = {tp for topic in topics.values() for tp in topic.partitions}
+        orphans -= {tp for member in group.members for tp in member.assignment | member.claimed}
+        seats = {seat.instance_id for seat in view.seats}
+        ours = {tp for member in group.members if member.instance_id in seats for tp in member.assignment}
+        unread = {tp for tp in ours if tp.topic not in self._options.topics}
+        unshared = start.subscribed_anew(topics) - {tp.topic for tp in ours}
+        reasons = {"without an owner": orphans, "of topics that left `subscribe`": unread}
+        reason = "; ".join(f"{len(tps)} partitions {what}" for what, tps in reasons.items() if tps)
+        reason = reason or (f"subscribed anew: {', '.join(sorted(unshared))}" if unshared else "")
+        if not reason:
             self._runtime.all_owned(topics)
             self._checked_rejoins = view.rejoins
             return view
-        log.warning("partitions without an owner after a rejoin: %s", ", ".join(map(str, sorted(orphans))))
+        log.warning("the group rebalances after a rejoin: %s", reason)
         if self._commit_remembered(start, view.seats[0], orphans):
             return view  # still due
         self._checked_rejoins = view.rejoins
-        self._runtime.force_rebalance(f"{len(orphans)} partitions have no owner")
+        self._runtime.force_rebalance(reason)
         generation = view.seats[0].identity.generation
         moved = self._runtime.wait_until(
             lambda v: v.settled and v.seats[0].identity.generation != generation, HANDOVER_WAIT_MS

@@ -20,7 +20,7 @@ who wrote the offset, is absent from older ones, and is no part of what makes tw
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -41,10 +41,12 @@ class Topic:
     Attributes:
         topic_id: as text, "" from a broker without topic ids; another id means a new topic.
         first_sight: how many partitions it had when this checkpoint first saw it; 0 for one that appeared later.
+        left: it was no longer subscribed (in the JSON only if so).
     """
 
     topic_id: str
     first_sight: int
+    left: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -96,12 +98,16 @@ class Checkpoint:
         owned = self.owned.get(partition)
         return owned.position if owned is not None else self.released.get(partition)
 
+    def subscribed_anew(self, topics: Iterable[str]) -> set[str]:
+        """Those of `topics` that this query, which is no new one, did not subscribe to."""
+        return set() if self.fresh else {t for t in topics if t not in self.topics or self.topics[t].left}
+
     def to_json(self) -> dict[str, Any]:
         """Canonical JSON object: equal checkpoints give equal bytes (keys are sorted)."""
         return {
             "version": VERSION,
             "topics": {
-                name: {"id": topic.topic_id, "first_sight": topic.first_sight}
+                name: {"id": topic.topic_id, "first_sight": topic.first_sight, **({"left": True} if topic.left else {})}
                 for name, topic in sorted(self.topics.items())
             },
             "owned": _by_topic(
@@ -138,7 +144,7 @@ class Checkpoint:
             )
         try:
             topics = {
-                name: Topic(topic_id=str(t["id"]), first_sight=int(t["first_sight"]))
+                name: Topic(topic_id=str(t["id"]), first_sight=int(t["first_sight"]), left=bool(t.get("left", False)))
                 for name, t in raw["topics"].items()
             }
             return Checkpoint(

@@ -5,7 +5,7 @@ Runs on: driver. Pure bookkeeping: views and offsets go in, commits and checkpoi
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
 
 from pyspark_kgroup.adoption import topic_key
@@ -29,9 +29,14 @@ class Holding:
 
 
 class Ledger:
-    """The adopted partitions of one query, from adoption to giving up or losing them."""
+    """The adopted partitions of one query, from adoption to giving up or losing them.
 
-    def __init__(self) -> None:
+    Args:
+        subscribed: names of the topics that the query reads, whether they exist or not.
+    """
+
+    def __init__(self, subscribed: Collection[str]) -> None:
+        self._subscribed = frozenset(subscribed)
         self.holdings: dict[TopicPartition, Holding] = {}
         self._handed_over: set[TopicPartition] = set()
 
@@ -142,11 +147,21 @@ class Ledger:
         }
         released = {tp for tp in left if tp in remembered and tp not in self._handed_over}
         return Checkpoint(
-            topics=_topics(start, topics),
+            topics=self._topics(start, topics),
             owned={tp: Owned(period=holding.period, position=positions[tp]) for tp, holding in self.holdings.items()},
             released={tp: position for tp, position in left.items() if tp in released},
             given_up={tp: position for tp, position in left.items() if tp not in released},
         )
+
+    def _topics(self, start: Checkpoint, topics: Mapping[str, TopicDescription]) -> dict[str, Topic]:
+        """All topics ever seen: at first sight with their partition count, later ones with 0 (all of it is new)."""
+        result = {name: replace(known, left=name not in self._subscribed) for name, known in start.topics.items()}
+        for name, topic in topics.items():
+            known = start.topics.get(name)
+            if known is None or known.topic_id != topic_key(topic):
+                first_sight = topic.partition_count if start.fresh else 0
+                result[name] = Topic(topic_id=topic_key(topic), first_sight=first_sight)
+        return result
 
 
 def holders_of(view: GroupView) -> dict[TopicPartition, SeatView]:
@@ -156,14 +171,3 @@ def holders_of(view: GroupView) -> dict[TopicPartition, SeatView]:
         key=lambda held: held[0],
     )
     return {tp: seat for _, tp, seat in by_age}
-
-
-def _topics(start: Checkpoint, topics: Mapping[str, TopicDescription]) -> dict[str, Topic]:
-    """All topics ever seen: at first sight with their partition count, later ones with 0 (all of it is new)."""
-    result = dict(start.topics)
-    for name, topic in topics.items():
-        known = start.topics.get(name)
-        if known is None or known.topic_id != topic_key(topic):
-            first_sight = topic.partition_count if start.fresh else 0
-            result[name] = Topic(topic_id=topic_key(topic), first_sight=first_sight)
-    return result

@@ -13,7 +13,7 @@ import json
 import logging
 import os
 import time
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
@@ -257,7 +257,7 @@ class KgroupStreamReader(AdmissionControl, DataSourceStreamReader):
             client_id=options.client_id,
             security=secured(driver_settings(options.security)),
             topics_must_exist=False,  # the boundary knows which may be gone
-            inheritances=inheritances(planned, options.topics),
+            inheritances=inheritances(planned),
             spare_seats=self._options.members is not None,
             commit_metadata=lambda who: commit_metadata(author, who.member_id, self._lease(who.instance_id)),
             commit_mark=author.encode(),
@@ -277,12 +277,14 @@ class KgroupStreamReader(AdmissionControl, DataSourceStreamReader):
             self._runtime = self._boundary = None
 
 
-def inheritances(planned: Checkpoint, topics: Collection[str]) -> dict[str, Inheritance]:
-    """Instance id -> what that seat was reading, or had read and not committed, when its last process ended."""
+def inheritances(planned: Checkpoint) -> dict[str, Inheritance]:
+    """Instance id -> what that seat was reading, or had read and not committed, when its last process ended.
+
+    Of topics that have left `subscribe`, too: nobody else shall have them before that is done and committed.
+    """
     by_seat: dict[str, dict[TopicPartition, Period]] = {}
     for tp, held in planned.owned.items():
-        if tp.topic in topics:
-            by_seat.setdefault(held.period.seat, {})[tp] = held.period
+        by_seat.setdefault(held.period.seat, {})[tp] = held.period
     return {
         seat: Inheritance(partitions=frozenset(periods), generation=max(p.generation for p in periods.values()))
         for seat, periods in by_seat.items()

@@ -58,7 +58,7 @@ class GroupSettings:
         topics_must_exist: whether a subscribed topic that does not exist is an error, or just not there.
         instance_ids: one static member each; None makes a dynamic member.
         assignors: Kafka's names, in order of preference.
-        inheritances: instance id -> what an earlier process of that seat may have been reading; of `topics` only.
+        inheritances: instance id -> what an earlier process of that seat may have been reading.
         spare_seats: False for no more seats than the topics have partitions when the group is started; no limit if one
             of them is missing then.
         commit_metadata: who commits -> what is written beside one partition of each topic; asked at each commit, on the
@@ -310,6 +310,14 @@ class Group:
         if monotonic_ms() - self._topics_at_ms > max_age_ms:
             await self._refresh_topics(timeout_ms=self.settings.api_timeout_ms)
         return self._topics
+
+    async def topics_named(self, names: Iterable[str]) -> Mapping[str, TopicDescription]:
+        """Those of `names` that exist, subscribed or not, as brokers show them now.
+
+        Raises:
+            WireError: no broker answered in time.
+        """
+        return (await self._cluster.metadata(sorted(names))).topics
 
     async def _refresh_topics(self, timeout_ms: int) -> None:
         metadata = await self._cluster.metadata(sorted(self.settings.topics), timeout_ms=timeout_ms)

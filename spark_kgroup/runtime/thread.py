@@ -110,6 +110,10 @@ class GroupRuntime:
         """The subscribed topics, no older than `max_age_ms`."""
         return self._run(lambda group: group.topics(max_age_ms))
 
+    def topics_named(self, names: Iterable[str]) -> Mapping[str, TopicDescription]:
+        """Those of `names` that exist, subscribed or not."""
+        return self._run(lambda group: group.topics_named(names))
+
     def end_offsets(self, partitions: Iterable[TopicPartition], *, read_committed: bool) -> dict[TopicPartition, int]:
         """One past the last readable offset of each partition."""
         return self._run(lambda group: group.end_offsets(partitions, read_committed=read_committed))

@@ -74,7 +74,7 @@ class Driver:
     def restart(self, seats: int | None = None) -> None:
         """The driver comes back (with so many seats): an unfinished batch is read again, with the same plan."""
         last = loads(self.planned[-1]) if self.planned else EMPTY
-        self.group.restart(inheritances(last, self.group.subscribed), seats)
+        self.group.restart(inheritances(last), seats)
         self.start()
         if len(self.planned) > self.batches_done:
             self.run_batch()

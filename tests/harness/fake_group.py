@@ -70,6 +70,7 @@ class FakeGroup:
 
     Attributes:
         target: partition -> who shall own it after the next rebalances; absent means nobody.
+        subscribed: the topics that our seats subscribe to; the other application takes what they do not.
         meanwhile: called inside every call of the runtime: the world does not stand still while we ask.
         commit_fate: what becomes of the next commit of a seat: "ok", "lost" (not carried out), "unheard" (carried out,
             the answer is lost) or "refused".
@@ -179,8 +180,9 @@ class FakeGroup:
         claims |= {tp: seat.instance_id for seat in live for tp in seat.tenures}
         claims |= dict.fromkeys(self.other, OTHER)  # it was given them later than who inherits them
         self.claims = claims
+        wanted = {tp: who if tp.topic in self.subscribed else OTHER for tp, who in self.target.items()}
         self.assigned = {
-            tp: member for tp, member in self.target.items() if tp in self.log and claims.get(tp, member) == member
+            tp: member for tp, member in wanted.items() if tp in self.log and claims.get(tp, member) == member
         }
         for seat in live:
             seat.identity = MemberIdentity(
@@ -363,8 +365,11 @@ class FakeGroup:
     def topics(self, max_age_ms: int) -> Mapping[str, TopicDescription]:
         self.meanwhile()
         if self.now_ms - self._seen_topics[1] > max_age_ms:
-            self._seen_topics = (dict(self.topics_now), self.now_ms)
+            self._seen_topics = ({t: self.topics_now[t] for t in self.subscribed if t in self.topics_now}, self.now_ms)
         return self._seen_topics[0]
+
+    def topics_named(self, names: Iterable[str]) -> Mapping[str, TopicDescription]:
+        return {name: self.topics_now[name] for name in names if name in self.topics_now}
 
     def end_offsets(self, partitions: Iterable[TopicPartition], *, read_committed: bool) -> dict[TopicPartition, int]:
         self.meanwhile()

@@ -481,7 +481,7 @@ def test_a_checkpoint_that_was_set_back_goes_on_from_where_it_stands(
     )
     assert group.committed_now == {P0: 150, P1: 150}
     told = f"t-0: group 150, checkpoint {batches * 50}"
-    assert [told in record.message for record in caplog.records if "set back" in record.message] == (
+    assert [told in record.message for record in caplog.records if "was set back" in record.message] == (
         [True] if batches < 3 else []
     )
 

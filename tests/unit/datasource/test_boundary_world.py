@@ -131,7 +131,9 @@ class World:
         if self.rng.random() < 0.2:
             self.set_back()
         seats = self.rng.choice([None, self.rng.randint(1, 4)])
-        self.history.append(f"back with {seats}")
+        if self.rng.random() < 0.3:
+            self.group.subscribed = self.rng.choice([("t",), ("u",), ("t", "u")])
+        self.history.append(f"back with {seats}, {self.group.subscribed}")
         self.driver.restart(seats)
 
     def set_back(self) -> None:
@@ -196,6 +198,9 @@ class World:
         self.group.commit_fate = lambda: "ok"
         self.history.append("settle")
         self.notice()
+        self.group.die()
+        self.group.subscribed = ("t", "u")
+        self.driver.restart()
         self.group.spread(list(self.group.instance_ids))
         for _ in range(3):
             self.group.other_gives_up()  # again, as a rebalance may have waited for old seats

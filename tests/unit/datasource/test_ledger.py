@@ -52,7 +52,7 @@ def durable(
 
 
 def ledger(*partitions: TopicPartition, start: int = 0, committed: int | None = None) -> Ledger:
-    book = Ledger()
+    book = Ledger(TOPICS)
     for tp in partitions:
         book.adopt(tp, Holding(period=period(start), tenure=who(), committed=committed))
     return book
@@ -204,24 +204,26 @@ def test_what_comes_back_is_owned_and_no_longer_remembered() -> None:
 
 def test_nothing_is_remembered_of_a_recreated_topic() -> None:
     renewed = {"t": TopicDescription(name="t", topic_id=NEW, partition_count=3)}
-    after = Ledger().checkpoint(durable({P0: 25}, released={P1: 7}), renewed, {})
+    after = Ledger(TOPICS).checkpoint(durable({P0: 25}, released={P1: 7}), renewed, {})
     assert after.released == {}
     assert after.topics == {"t": Topic(topic_id=str(NEW), first_sight=0)}
 
 
 def test_topics_are_seen_once_with_their_partition_count_and_later_ones_are_all_new() -> None:
-    first = Ledger().checkpoint(EMPTY, TOPICS, {})
+    first = Ledger(TOPICS).checkpoint(EMPTY, TOPICS, {})
     assert first.topics == {"t": Topic(topic_id=str(OLD), first_sight=3)}
     grown = {
         "t": TopicDescription(name="t", topic_id=OLD, partition_count=9),
         "u": TopicDescription(name="u", topic_id=NEW, partition_count=2),
     }
-    later = Ledger().checkpoint(first, grown, {})
+    later = Ledger(TOPICS).checkpoint(first, grown, {})
     assert later.topics == {**first.topics, "u": Topic(topic_id=str(NEW), first_sight=0)}
 
 
 def test_a_topic_that_is_no_longer_subscribed_stays_known() -> None:
     start = durable({P0: 25})
-    after = Ledger().checkpoint(start, {}, {})
-    assert after.topics == start.topics
+    after = Ledger(["u"]).checkpoint(start, {}, {})
+    assert after.topics == {"t": Topic(topic_id=str(OLD), first_sight=3, left=True)}
     assert after.released == {P0: 25}
+    assert after.subscribed_anew(["t", "u"]) == {"t", "u"}
+    assert Ledger(["t"]).checkpoint(after, TOPICS, {}).topics == start.topics

@@ -1,0 +1,101 @@
+"""A query that comes back with another `subscribe`: what it no longer reads goes, what is new comes, nothing twice."""
+
+from collections.abc import Callable
+
+import pytest
+from harness.fake_driver import Crash, Driver
+from harness.fake_group import OTHER, FakeGroup
+
+from spark_kgroup.model import TopicPartition
+
+T0, U0 = TopicPartition("t", 0), TopicPartition("u", 0)
+
+Clock = Callable[[FakeGroup], None]
+
+
+@pytest.fixture
+def two_topics(clock: Clock) -> tuple[FakeGroup, Driver]:
+    """One partition and ten records in each."""
+    group = FakeGroup({"t": 1, "u": 1}, seats=2)
+    clock(group)
+    for tp in (T0, U0):
+        group.produce(tp, 10)
+    return group, Driver(group)
+
+
+def comes_back(group: FakeGroup, driver: Driver, *subscribed: str, seats: int | None = None) -> None:
+    group.die()
+    group.subscribed = subscribed
+    driver.restart(seats)
+
+
+@pytest.mark.parametrize("seats", [None, 1, 3])
+def test_a_topic_that_left_goes_to_its_next_owner_where_it_was_read_to(
+    two_topics: tuple[FakeGroup, Driver], seats: int | None
+) -> None:
+    """Its last batch was durable, and the group did not know of it yet."""
+    group, driver = two_topics
+    driver.trigger()
+    assert group.committed_now == {T0: 0, U0: 0}
+    comes_back(group, driver, "t", seats=seats)
+    driver.drain()
+    assert group.other == {U0: 10}
+    assert driver.rows == {T0: [(0, 10)], U0: [(0, 10)]}
+
+
+def test_a_topic_that_left_while_a_batch_of_it_was_unfinished_goes_when_that_is_done(
+    two_topics: tuple[FakeGroup, Driver],
+) -> None:
+    group, driver = two_topics
+    with pytest.raises(Crash):
+        driver.trigger(crash="unread")
+    group.die()
+    group.rebalance()
+    comes_back(group, driver, "t")
+    assert driver.rows == {T0: [(0, 10)], U0: [(0, 10)]}
+    assert not group.other
+    driver.drain()
+    assert group.other == {U0: 10}
+
+
+def test_a_topic_that_left_and_was_created_anew_is_nobodys_to_commit(two_topics: tuple[FakeGroup, Driver]) -> None:
+    group, driver = two_topics
+    driver.trigger()
+    group.create_topic("u", 1)
+    comes_back(group, driver, "t")
+    driver.drain()
+    assert group.other == {U0: 0}
+
+
+@pytest.mark.parametrize("seats", [None, 1, 3])
+def test_a_topic_that_came_is_shared_with_those_who_had_all_of_it(
+    two_topics: tuple[FakeGroup, Driver], seats: int | None
+) -> None:
+    group, driver = two_topics
+    comes_back(group, driver, "t")
+    driver.drain()
+    assert group.other == {U0: 0}
+    group.other_reads(U0, 4)
+    forced = len(group.forced)
+    comes_back(group, driver, "t", "u", seats=seats)
+    group.target[U0] = "seat-0"
+    driver.ask()
+    assert len(group.forced) > forced
+    group.other_gives_up()
+    driver.drain()
+    assert driver.rows == {T0: [(0, 10)], U0: [(4, 10)]}
+
+
+def test_a_share_that_stays_empty_costs_one_rebalance_and_not_one_for_each_start(
+    two_topics: tuple[FakeGroup, Driver],
+) -> None:
+    group, driver = two_topics
+    comes_back(group, driver, "t")
+    driver.drain()
+    comes_back(group, driver, "t", "u")
+    group.target[U0] = OTHER
+    driver.drain()
+    forced = len(group.forced)
+    comes_back(group, driver, "t", "u")
+    driver.drain()
+    assert len(group.forced) == forced
