@@ -16,7 +16,7 @@ from pyspark_kgroup.ledger import Holding, Ledger, holders_of
 from pyspark_kgroup.logs import Logs
 from pyspark_kgroup.option_values import listed
 from pyspark_kgroup.options import SourceOptions
-from pyspark_kgroup.plan import Ranges, limited
+from pyspark_kgroup.plan import Ranges, in_turn, limited
 from pyspark_kgroup.starting_offsets import EARLIEST, LATEST
 from spark_kgroup.errors import GroupUnsettled, KgroupError, OptionError
 from spark_kgroup.limits import HANDOVER_WAIT_MS, ORPHAN_CHECK_INTERVAL_MS, SETTLE_TIMEOUT_MS
@@ -67,6 +67,7 @@ class Boundary:
         self._unheard_since_ms: int | None = None
         self._checked_rejoins = 0
         self._orphans_checked_at_ms = 0
+        self._last_in_turn: TopicPartition | None = None
 
     def advance(self, start: Checkpoint, limit: int | None) -> Checkpoint:
         """The next offset after `start`, which is durable: Spark has it in its commit log.
@@ -595,7 +596,11 @@ class Boundary:
         for tp in self._ledger.holdings:
             position = self._ledger.position(tp, start)
             available[tp] = (position, position if tp in exposed else max(position, ends.get(tp, position)))
-        return limited(available, limit)
+        positions = limited(available, limit, self._last_in_turn)
+        moved = [tp for tp, position in positions.items() if position > available[tp][0]]
+        if limit is not None and moved:
+            self._last_in_turn = in_turn(moved, self._last_in_turn)[-1]
+        return positions
 
 
 def _remembered_of(members: Collection[DescribedMember], start: Checkpoint) -> set[TopicPartition]:

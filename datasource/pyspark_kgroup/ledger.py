@@ -53,11 +53,8 @@ class Ledger:
 
     def drop_gone(self, topics: Mapping[str, TopicDescription]) -> None:
         """Forget partitions of topics that are not in `topics`, or are others there: created again under their name."""
-        self.forget(
-            tp
-            for tp, holding in list(self.holdings.items())
-            if tp.topic not in topics or topic_key(topics[tp.topic]) != holding.period.topic_id
-        )
+        ids = {name: topic_key(topic) for name, topic in topics.items()}
+        self.forget([tp for tp, holding in self.holdings.items() if ids.get(tp.topic) != holding.period.topic_id])
 
     def forget(self, partitions: Iterable[TopicPartition]) -> None:
         """No longer own `partitions`, without a word to the group."""
@@ -89,8 +86,7 @@ class Ledger:
         dies before it commits; 3. it is back in a later generation: until the group knows, others would read that batch
         again. Never below what is committed: the broker checks the member, not who owns the partition.
         """
-        positions = {tp: self.position(tp, start) for tp in self._held_by(seat)}
-        return {tp: position for tp, position in positions.items() if self._unheard(tp, position, start)}
+        return {tp: self.position(tp, start) for tp in self._held_by(seat) if self._unheard(tp, start)}
 
     def exposed(self, start: Checkpoint) -> frozenset[TopicPartition]:
         """Partitions that stand further than the group knows: were they lost now, their next owner would read again.
@@ -99,15 +95,17 @@ class Ledger:
         acknowledged; 2. a second batch is read; 3. membership is lost: the next owner would read both again, and the
         promise is at most one (design section 7, *what is promised*).
         """
-        return frozenset(tp for tp in self.holdings if self._unheard(tp, self.position(tp, start), start))
+        return frozenset(tp for tp in self.holdings if self._unheard(tp, start))
 
-    def _unheard(self, partition: TopicPartition, position: int, start: Checkpoint) -> bool:
+    def _unheard(self, partition: TopicPartition, start: Checkpoint) -> bool:
         """Whether we have delivered what the group does not know of, and go on behind it.
 
         What a log has lost meanwhile lies before our position and was delivered by nobody.
         """
         delivered = start.position(partition)
-        return delivered is not None and position >= delivered and self._ahead(partition, delivered)
+        if delivered is None or not self._ahead(partition, delivered):
+            return False  # mostly; and this is asked of each partition at each boundary
+        return self.position(partition, start) >= delivered
 
     def _held_by(self, seat: SeatView) -> list[TopicPartition]:
         """What we adopted through this very seat, without a break since."""
@@ -166,8 +164,9 @@ class Ledger:
 
 def holders_of(view: GroupView) -> dict[TopicPartition, SeatView]:
     """Which seat holds each partition. If two believe to, the newer tenure counts: the other seat was expelled."""
-    by_age = sorted(
-        ((seat.tenures[tp].generation, tp, seat) for seat in view.seats for tp in seat.tenures),
-        key=lambda held: held[0],
-    )
-    return {tp: seat for _, tp, seat in by_age}
+    holders: dict[TopicPartition, SeatView] = {}
+    for seat in view.seats:
+        for tp, tenure in seat.tenures.items():
+            if tp not in holders or tenure.generation >= holders[tp].tenures[tp].generation:
+                holders[tp] = seat
+    return holders

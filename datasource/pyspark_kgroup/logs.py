@@ -71,8 +71,8 @@ class Logs:
         if any(tp.topic in topics and tp.partition >= topics[tp.topic].partition_count for tp in held):
             topics = self._runtime.topics(0)  # the leader saw the new partition before us
         self.topics = topics
-        remembered = start.released.keys() | start.owned.keys()
-        gone = [tp for tp in sorted(remembered) if tp.topic in self._options.topics and not self._same(tp, start)]
+        others = self._others(start)
+        gone = sorted({tp for held in (start.released, start.owned) for tp in held if tp.topic in others})
         self.lose([self._loss(tp, start, start.position(tp) or 0, None) for tp in gone])
         if self._frozen is not None:  # a topic that was created anew waits for the next run
             self._frozen = {tp: end for tp, end in self._frozen.items() if tp not in gone}
@@ -83,10 +83,17 @@ class Logs:
                 "create it, or correct the option `subscribe`."
             )
 
-    def _same(self, partition: TopicPartition, checkpoint: Checkpoint) -> bool:
-        """Whether the partition still belongs to the topic that `checkpoint` knows, by the topic's id."""
-        topic = self.topics.get(partition.topic)
-        return topic is not None and topic_key(topic) == checkpoint.topics[partition.topic].topic_id
+    def _others(self, checkpoint: Checkpoint) -> set[str]:
+        """Subscribed topics that are gone, or are not those any more that `checkpoint` knows, by the topic's id.
+
+        Nothing is known here of a topic that is no longer subscribed.
+        """
+        known = checkpoint.topics.keys() & self._options.topics
+        return {
+            name
+            for name in known
+            if name not in self.topics or topic_key(self.topics[name]) != checkpoint.topics[name].topic_id
+        }
 
     def _loss(self, tp: TopicPartition, checkpoint: Checkpoint, position: int, end_offset: int | None) -> Loss:
         topic = self.topics.get(tp.topic)
@@ -104,8 +111,8 @@ class Logs:
         """
         self.topics = self._runtime.topics(PLANNED_TOPICS_MAX_AGE_MS)
         every = {tp: span for ranges in plan.values() for tp, span in ranges.items()}
-        # A topic that is no longer subscribed was planned all the same, and nothing is known of it here.
-        gone = {tp for tp in every if tp.topic in self._options.topics and not self._same(tp, end)}
+        others = self._others(end)
+        gone = {tp for tp in every if tp.topic in others}
         self.lose([self._loss(tp, end, *every[tp]) for tp in sorted(gone)])
         left = {seat: {tp: s for tp, s in ranges.items() if tp not in gone} for seat, ranges in plan.items()}
         return {seat: ranges for seat, ranges in left.items() if ranges}

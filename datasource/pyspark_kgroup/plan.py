@@ -5,7 +5,7 @@ Runs on: driver. Pure.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 from pyspark_kgroup.checkpoint import Checkpoint
 from spark_kgroup.model import TopicDescription, TopicPartition
@@ -50,15 +50,19 @@ def positions_by_seat(
     return owned
 
 
-def limited(available: Mapping[TopicPartition, tuple[int, int]], limit: int | None) -> dict[TopicPartition, int]:
+def limited(
+    available: Mapping[TopicPartition, tuple[int, int]], limit: int | None, after: TopicPartition | None = None
+) -> dict[TopicPartition, int]:
     """End offsets that take at most `limit` offsets in all, shared in proportion to what each partition has.
 
-    If there is room for it, each partition that has anything takes at least one: a long backlog in one partition must
-    not hold up a single record in another (Spark's KafkaMicroBatchStream.rateLimit rounds small shares up likewise).
+    Each partition that has anything takes at least one: a long backlog in one partition must not hold up a single
+    record in another (Spark's KafkaMicroBatchStream.rateLimit rounds small shares up likewise). If there is no room for
+    that, `limit` partitions take one each, in turn.
 
     Args:
         available: partition -> (position, end offset), position <= end offset.
         limit: offsets for the whole batch (Spark's maxOffsetsPerTrigger), at least 1; None takes everything.
+        after: who had its turn last, None for nobody.
 
     Returns:
         Partition -> new position. If `limit` cuts, exactly `limit` offsets are taken.
@@ -66,13 +70,20 @@ def limited(available: Mapping[TopicPartition, tuple[int, int]], limit: int | No
     sizes = {tp: end - position for tp, (position, end) in available.items() if end > position}
     if limit is None or sum(sizes.values()) <= limit:
         return {tp: end for tp, (_, end) in available.items()}
-    least = 1 if len(sizes) <= limit else 0
-    spare = limit - least * len(sizes)
-    rest = {tp: size - least for tp, size in sizes.items()}
+    if len(sizes) > limit:
+        turn = set(in_turn(sizes, after)[:limit])
+        return {tp: position + (tp in turn) for tp, (position, _) in available.items()}
+    spare = limit - len(sizes)
+    rest = {tp: size - 1 for tp, size in sizes.items()}
     total = sum(rest.values())
-    shares = {tp: least + size * spare // total for tp, size in rest.items()}
+    shares = {tp: 1 + size * spare // total for tp, size in rest.items()}
     # What rounding left over goes to the largest remainders.
     by_remainder = sorted(rest, key=lambda tp: (-(rest[tp] * spare % total), tp))
     for tp in by_remainder[: limit - sum(shares.values())]:
         shares[tp] += 1
     return {tp: position + shares.get(tp, 0) for tp, (position, _) in available.items()}
+
+
+def in_turn(partitions: Iterable[TopicPartition], after: TopicPartition | None) -> list[TopicPartition]:
+    """`partitions` in order, from the first behind `after` on, and round."""
+    return sorted(partitions, key=lambda tp: (after is not None and tp <= after, tp))

@@ -1,5 +1,6 @@
 """The boundary against a model of the group: the sequences that matter, each by name (design section 7)."""
 
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
 from itertools import pairwise
@@ -8,7 +9,10 @@ import pytest
 from harness.fake_driver import Crash, Driver, StartingOffsets, dumps
 from harness.fake_group import OTHER, FakeGroup
 
+from pyspark_kgroup import ledger as ledger_module
 from pyspark_kgroup.boundary import Boundary
+from pyspark_kgroup.ledger import Ledger
+from pyspark_kgroup.logs import Logs
 from spark_kgroup.errors import Disconnected, GroupUnsettled
 from spark_kgroup.limits import END_OFFSETS_MAX_AGE_MS, METADATA_MAX_AGE_MS, SETTLE_TIMEOUT_MS
 from spark_kgroup.model import TopicPartition
@@ -611,6 +615,42 @@ def test_a_topic_recreated_while_we_did_not_look_is_read_from_its_beginning(worl
     driver.drain()
     assert driver.rows == {P0: [(0, 100), (0, 10)]}
     assert group.committed_now == {P0: 10}
+
+
+def test_a_limit_below_the_number_of_partitions_starves_nobody(world: World) -> None:
+    group, driver = world(partitions=6, records=1)
+    group.produce(P0, 1_000)
+    group.produce(P1, 1_000)
+    for _ in range(3):
+        group.now_ms += END_OFFSETS_MAX_AGE_MS + 1
+        assert driver.trigger(limit=2)
+    assert len(driver.rows) == 6
+
+
+def test_an_idle_boundary_looks_at_each_partition_a_few_times_only(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Linear, and with small factors: 10,000 partitions are looked at between two batches of 100 ms."""
+    group, driver = world(partitions=500, seats=5, records=1)
+    driver.drain()
+    asked = Counter[str]()
+    for owner, name in ((Ledger, "position"), (Logs, "_ranges"), (ledger_module, "topic_key")):
+        monkeypatch.setattr(owner, name, counted(getattr(owner, name), name, asked))
+    listed: list[int] = []
+    log_ranges = group.log_ranges
+    monkeypatch.setattr(group, "log_ranges", lambda tps, **more: listed.append(len(tps)) or log_ranges(tps, **more))
+    group.now_ms += END_OFFSETS_MAX_AGE_MS + 1
+    assert driver.ask() == driver.durable
+    assert listed == [500]
+    assert asked == {"position": 2 * 500, "_ranges": 2, "topic_key": 4}
+
+
+def counted(function: Callable[..., object], name: str, calls: Counter[str]) -> Callable[..., object]:
+    def call(*args: object) -> object:
+        calls[name] += 1
+        return function(*args)
+
+    return call
 
 
 # ---------------------------------------------------------------------------------------- AvailableNow

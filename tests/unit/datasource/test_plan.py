@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pyspark_kgroup.checkpoint import EMPTY, Checkpoint, Owned, Period, Topic
-from pyspark_kgroup.plan import limited, positions_by_seat, ranges_by_seat
+from pyspark_kgroup.plan import in_turn, limited, positions_by_seat, ranges_by_seat
 from spark_kgroup.model import TopicDescription, TopicPartition
 
 P0, P1, P2 = (TopicPartition("t", index) for index in range(3))
@@ -202,3 +202,22 @@ def test_a_long_backlog_does_not_hold_up_a_single_record() -> None:
 
 def test_a_small_limit_still_makes_progress() -> None:
     assert sum(taken({P0: (0, 7), P1: (0, 7), P2: (0, 9)}, 1).values()) == 1
+
+
+@given(st.integers(2, 40), st.data())
+def test_nobody_waits_longer_than_one_round_under_a_limit_below_the_number_of_partitions(
+    count: int, data: st.DataObject
+) -> None:
+    """However much comes in elsewhere meanwhile."""
+    limit = data.draw(st.integers(1, count - 1))
+    tps = [TopicPartition("t", index) for index in range(count)]
+    positions, ends, last = dict.fromkeys(tps, 0), dict.fromkeys(tps, 1), None
+    waiting = set(tps)
+    for _ in range(-(-count // limit)):
+        before, positions = positions, limited({tp: (positions[tp], ends[tp]) for tp in tps}, limit, last)
+        moved = [tp for tp in tps if positions[tp] > before[tp]]
+        last = in_turn(moved, last)[-1]
+        waiting -= set(moved)
+        for tp in data.draw(st.sets(st.sampled_from(tps))):
+            ends[tp] += data.draw(st.integers(0, 50))
+    assert not waiting
