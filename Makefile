@@ -13,19 +13,22 @@ VENV       := .venv
 BIN        := $(VENV)/bin
 SPARK_VENV := .venv-spark-$(SPARK)
 WHEEL_DIR  := .build/wheel
+# What is tested is what is locked: pip takes these versions of everything, also of what builds the packages.
+VERSIONS   := conf/versions.txt
+PIP_ARGS   := --quiet --constraint $(VERSIONS) --build-constraint $(VERSIONS)
 SOURCES    := $(shell find spark_kgroup datasource -name '*.py' -o -name 'py.typed')
 
-.PHONY: help setup lint format test test-unit test-kafka test-spark chaos soak bench bench-seats wheel demo clean
+.PHONY: help setup lint format test test-unit test-kafka test-spark chaos soak bench bench-seats wheel lock demo clean
 
 help:  ## show the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
 
 setup: $(VENV)/.ready  ## build .venv in place
 
-$(VENV)/.ready: pyproject.toml
+$(VENV)/.ready: pyproject.toml $(VERSIONS)
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/pip install --quiet --upgrade 'pip>=25.1'
-	$(BIN)/pip install --quiet --editable . --group dev
+	$(BIN)/python -m pip install --quiet --constraint $(VERSIONS) --upgrade pip
+	$(BIN)/pip install $(PIP_ARGS) --editable . --group dev
 	@touch $@
 
 lint: setup  ## ruff and mypy --strict
@@ -73,16 +76,28 @@ $(WHEEL_DIR)/.built: $(VENV)/.ready $(SOURCES) pyproject.toml README.md
 	$(BIN)/python -m build --wheel --no-isolation --outdir $(WHEEL_DIR) . >/dev/null
 	@touch $@
 
-$(SPARK_VENV)/.ready: pyproject.toml
+$(SPARK_VENV)/.ready: pyproject.toml $(VERSIONS)
 	$(PYTHON) -m venv $(SPARK_VENV)
-	$(SPARK_VENV)/bin/pip install --quiet --upgrade 'pip>=25.1'
-	$(SPARK_VENV)/bin/pip install --quiet 'pyspark[connect]==$(SPARK)' --group spark-tests
+	$(SPARK_VENV)/bin/python -m pip install --quiet --constraint $(VERSIONS) --upgrade pip
+	$(SPARK_VENV)/bin/pip install $(PIP_ARGS) 'pyspark[connect]==$(SPARK)' --group spark-tests
 	@touch $@
 
 $(SPARK_VENV)/.installed: $(SPARK_VENV)/.ready $(WHEEL_DIR)/.built
 	$(SPARK_VENV)/bin/pip uninstall --quiet --yes spark-kgroup 2>/dev/null
-	$(SPARK_VENV)/bin/pip install --quiet $(WHEEL_DIR)/*.whl
+	$(SPARK_VENV)/bin/pip install $(PIP_ARGS) $(WHEEL_DIR)/*.whl
 	@touch $@
+
+# One resolution of everything that any environment here needs, on the oldest Python that is supported: what runs on it
+# runs on newer ones. PySpark is left out, since each Spark environment names its own, and py4j comes with it.
+LOCK_VENV  := .build/lock
+lock:  ## lock the newest versions that pyproject.toml allows (needs Python 3.11), and the hashes of Kafka's jars
+	$(PYTHON) -c 'import sys; assert sys.version_info[:2] == (3, 11), "lock with the oldest Python: make lock PYTHON=python3.11"'
+	$(PYTHON) -m venv --clear $(LOCK_VENV)
+	$(LOCK_VENV)/bin/python -m pip install --quiet --upgrade pip setuptools  # setuptools builds PySpark
+	$(LOCK_VENV)/bin/pip install --quiet . 'pyspark[connect]==$(SPARK)' --group dev --group spark-tests
+	{ echo '# What CI tests with; `make lock` writes this file. PySpark has its version in the Makefile and pyproject.toml.'; \
+	  $(LOCK_VENV)/bin/pip freeze --all | grep -vE '^(spark-kgroup|pyspark|py4j)\b'; } >$(VERSIONS)
+	$(LOCK_VENV)/bin/python -c 'from spark_kgroup.testing.kafka_jars import write_pins; write_pins()'
 
 demo: setup  ## flights through a real consumer group, then the group as Kafka itself sees it
 	$(BIN)/python examples/demo.py

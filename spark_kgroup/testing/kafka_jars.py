@@ -6,6 +6,9 @@
 
 <cache> is $KGROUP_CACHE, else $XDG_CACHE_HOME/spark-kgroup, else ~/.cache/spark-kgroup.
 
+A set that is pinned (`kafka-<version>.sha256`, beside this module) is taken only if it has these very jars, from the
+cache as from a repository: nothing is trusted on first use.
+
 PySpark is looked for, not imported. How Java reaches the repository (proxy, trusted certificates) is Java's affair:
 its defaults hold, and JAVA_TOOL_OPTIONS is inherited.
 """
@@ -19,10 +22,11 @@ import os
 import shutil
 import subprocess
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from importlib.util import find_spec
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from threading import Timer
 from typing import Final, NamedTuple
 from xml.sax.saxutils import quoteattr
@@ -47,6 +51,9 @@ _FETCH_TIMEOUT_S: Final = 900
 _LAST_LINES_MAX: Final = 15
 """How many of Ivy's lines an error repeats."""
 
+_JARS_NAMED_MAX: Final = 5
+"""How many wrong jars an error names; a mirror of another Kafka gives 40."""
+
 _REPOSITORY: Final = "KGROUP_MAVEN_REPOSITORY"
 _MANIFEST: Final = "manifest.json"
 
@@ -63,19 +70,47 @@ class Coordinate(NamedTuple):
 def kafka_jars(version: str = KAFKA_VERSION) -> list[Path]:
     """Every jar of an Apache Kafka broker and of Kafka's command-line tools (4.0 or later).
 
+    Those of `KAFKA_VERSION` are pinned; those of another version are what the repository gives.
+
     Raises:
         EnvironmentProblem: see `fetch_jars`.
     """
-    coordinates = (
+    return fetch_jars(_kafka(version), f"kafka-{version}", sha256=_pinned(version))
+
+
+def write_pins() -> None:
+    """Fetch the jars of `KAFKA_VERSION` anew, whatever is pinned, and pin what comes (`make lock`)."""
+    with TemporaryDirectory() as cache:
+        jars = fetch_jars(_kafka(KAFKA_VERSION), f"kafka-{KAFKA_VERSION}", cache=Path(cache))
+        _pins_of(KAFKA_VERSION).write_text("".join(f"{_sha256(jar)}  {jar.name}\n" for jar in jars))
+
+
+def _pins_of(version: str) -> Path:
+    return Path(__file__).with_name(f"kafka-{version}.sha256")
+
+
+def _pinned(version: str) -> dict[str, str] | None:
+    """Jar -> SHA-256 of the set of this Kafka, None if it is not pinned. The file is one that `sha256sum -c` reads."""
+    if version != KAFKA_VERSION:
+        return None
+    return {jar: digest for digest, jar in map(str.split, _pins_of(version).read_text().splitlines())}
+
+
+def _kafka(version: str) -> tuple[Coordinate, ...]:
+    return (
         Coordinate("org.apache.kafka", "kafka_2.13", version),
         Coordinate("org.apache.kafka", "kafka-tools", version, transitive=False),
         Coordinate("org.apache.logging.log4j", "log4j-slf4j-impl", _LOG4J_VERSION, transitive=False),
     )
-    return fetch_jars(coordinates, f"kafka-{version}")
 
 
 def fetch_jars(
-    coordinates: Sequence[Coordinate], name: str, *, repository: str | None = None, cache: Path | None = None
+    coordinates: Sequence[Coordinate],
+    name: str,
+    *,
+    repository: str | None = None,
+    cache: Path | None = None,
+    sha256: Mapping[str, str] | None = None,
 ) -> list[Path]:
     """The jars of `coordinates`, from the cache if they are there and whole, else fetched into it.
 
@@ -84,17 +119,21 @@ def fetch_jars(
         name: of the set, and of its directory in the cache.
         repository: URL of a Maven repository; None for $KGROUP_MAVEN_REPOSITORY, else Maven Central.
         cache: None for `cache_directory()`.
+        sha256: jar -> its hash, for exactly the jars that the set has; None to take what the repository gives.
 
     Raises:
-        EnvironmentProblem: no Java, no PySpark, or the repository cannot be reached or lacks an artifact.
+        EnvironmentProblem: no Java, no PySpark, or the repository cannot be reached, lacks an artifact, or gives other
+            jars than `sha256` says.
     """
     root = (cache or cache_directory()) / "jars"
+    source = repository or os.environ.get(_REPOSITORY)
     try:
         root.mkdir(parents=True, exist_ok=True)
         with _locked(root / f".{name}.lock"):
-            jars = _whole(root / name, coordinates)
+            jars = _whole(root / name, coordinates, sha256)
             if jars is None:
-                _fetch(coordinates, root / f".{name}.partial", name, repository or os.environ.get(_REPOSITORY))
+                _fetch(coordinates, root / f".{name}.partial", name, source)
+                _refuse_others(root / f".{name}.partial", name, source, sha256)
                 jars = _take_over(root / f".{name}.partial", root / name, coordinates)
     except OSError as problem:
         raise EnvironmentProblem(
@@ -131,8 +170,28 @@ def _locked(path: Path) -> Iterator[None]:
         yield
 
 
-def _whole(directory: Path, coordinates: Sequence[Coordinate]) -> list[Path] | None:
-    """The jars in `directory` if they are exactly what its manifest says, byte for byte, else None."""
+def _refuse_others(partial: Path, name: str, repository: str | None, sha256: Mapping[str, str] | None) -> None:
+    """Nothing of a fetched set is kept if one of its jars is not the pinned one, is missing, or is one too many."""
+    if sha256 is None:
+        return
+    found = {jar.name: _sha256(jar) for jar in (partial / "jars").glob("*.jar")}
+    wrong = [
+        f"{jar}: SHA-256 {found.get(jar, 'of no jar')}, expected {sha256.get(jar, 'no such jar')}"
+        for jar in sorted(found.keys() | sha256.keys())
+        if found.get(jar) != sha256.get(jar)
+    ]
+    if wrong:
+        shutil.rmtree(partial)
+        more = [f"and {len(wrong) - _JARS_NAMED_MAX} more"] if len(wrong) > _JARS_NAMED_MAX else []
+        told = "\n  ".join(wrong[:_JARS_NAMED_MAX] + more)
+        raise EnvironmentProblem(
+            f"{repository or 'Maven Central'} gives other jars of {name} than this version was tested with; none was "
+            f"kept. Ask whoever runs that repository, or name another in {_REPOSITORY}.\n  {told}"
+        )
+
+
+def _whole(directory: Path, coordinates: Sequence[Coordinate], sha256: Mapping[str, str] | None) -> list[Path] | None:
+    """The jars in `directory` if they are exactly what its manifest and the pins say, byte for byte, else None."""
     try:
         manifest = json.loads((directory / _MANIFEST).read_text())
         if manifest["coordinates"] != _as_json(coordinates):
@@ -142,7 +201,8 @@ def _whole(directory: Path, coordinates: Sequence[Coordinate]) -> list[Path] | N
         return None
     jars = sorted(directory.glob("*.jar"))
     found = {jar.name: (jar.stat().st_size, _sha256(jar)) for jar in jars}
-    return jars if found == expected else None
+    pinned = sha256 is None or sha256 == {jar: digest for jar, (_, digest) in found.items()}
+    return jars if found == expected and pinned else None
 
 
 def _write_manifest(directory: Path, coordinates: Sequence[Coordinate]) -> None:

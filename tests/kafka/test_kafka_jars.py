@@ -1,7 +1,9 @@
 """Fetching jars with the real Ivy, from a small Maven repository on disk: no network, no Kafka."""
 
+import hashlib
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -111,6 +113,57 @@ def test_a_spoiled_set_is_repaired(repository: str, cache: Path, spoil: object) 
     assert callable(spoil)
     spoil(cache / "jars" / "fruit")
     assert contents(fetch_jars([APPLE], "fruit", repository=repository, cache=cache)) == BOTH
+
+
+def sha256(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+PINNED = {jar: sha256(text) for jar, text in BOTH.items()}
+
+
+def test_pinned_jars_are_taken_from_a_repository_and_from_the_cache(repository: str, cache: Path) -> None:
+    for source in (repository, "file:///nowhere"):
+        assert contents(fetch_jars([APPLE], "fruit", repository=source, cache=cache, sha256=PINNED)) == BOTH
+
+
+@pytest.mark.parametrize(
+    ("pins", "told"),
+    [
+        pytest.param(
+            PINNED | {"pear-1.0.jar": sha256("another pear")},
+            rf"pear-1.0.jar: SHA-256 {sha256('pear')}, expected {sha256('another pear')}",
+            id="another jar",
+        ),
+        pytest.param({"apple-1.0.jar": sha256("apple")}, r"pear-1.0.jar: .*expected no such jar", id="one too many"),
+        pytest.param(PINNED | {"fig-1.0.jar": sha256("fig")}, r"fig-1.0.jar: SHA-256 of no jar", id="one too few"),
+    ],
+)
+def test_a_repository_that_gives_other_jars_than_those_pinned_is_refused_and_nothing_is_kept(
+    repository: str, cache: Path, pins: dict[str, str], told: str
+) -> None:
+    with pytest.raises(EnvironmentProblem, match=rf"(?s)gives other jars of fruit.*KGROUP_MAVEN_REPOSITORY.*{told}"):
+        fetch_jars([APPLE], "fruit", repository=repository, cache=cache, sha256=pins)
+    assert [path for path in (cache / "jars").iterdir() if path.is_dir()] == []
+
+
+def test_a_cached_set_that_is_not_the_pinned_one_is_fetched_anew(repository: str, cache: Path, tmp_path: Path) -> None:
+    """1. A mirror once gave another pear, and its manifest says so. 2. The pins are of the true one."""
+    (tmp_path / "elsewhere").mkdir()
+    publish(tmp_path / "elsewhere", "apple", needs="pear")
+    publish(tmp_path / "elsewhere", "pear")
+    (tmp_path / "elsewhere" / "org" / "example" / "pear" / "1.0" / "pear-1.0.jar").write_text("a worm in a pear")
+    fetch_jars([APPLE], "fruit", repository=(tmp_path / "elsewhere").as_uri(), cache=cache)
+    assert contents(fetch_jars([APPLE], "fruit", repository=repository, cache=cache, sha256=PINNED)) == BOTH
+
+
+def test_every_jar_of_the_kafka_that_is_run_is_pinned() -> None:
+    pins = kafka_jars._pinned(kafka_jars.KAFKA_VERSION)
+    assert pins is not None
+    assert {jar.name for jar in kafka_jars.kafka_jars()} == pins.keys()
+    assert f"kafka-clients-{kafka_jars.KAFKA_VERSION}.jar" in pins
+    assert all(re.fullmatch("[0-9a-f]{64}", digest) for digest in pins.values())
+    assert kafka_jars._pinned("3.9.9") is None
 
 
 def test_what_an_interrupted_fetch_left_does_no_harm(repository: str, cache: Path) -> None:
