@@ -37,6 +37,7 @@ from spark_kgroup.errors import (
 )
 from spark_kgroup.limits import (
     CONNECT_TIMEOUT_MS,
+    DECODED_AT_ONCE_BYTES_MAX,
     FRAME_BYTES_MAX,
     HANDSHAKE_FRAME_BYTES_MAX,
     IN_FLIGHT_MAX,
@@ -224,7 +225,7 @@ class Connection:
                         f"{self.address} sent a frame of {length} bytes: this is not a Kafka broker's plain listener "
                         "(is it a TLS or HTTP port? See kafka.security.protocol)."
                     )
-                self._answer(await self._reader.readexactly(length))
+                await self._answer(await self._reader.readexactly(length))
         except asyncio.IncompleteReadError:
             self._end(Disconnected(f"{self.address} closed the connection{_HINTS.get(self._answers, '.')}"))
         except ssl.SSLError as error:  # with TLS 1.3, that a broker refuses our certificate comes after the handshake
@@ -238,15 +239,17 @@ class Connection:
             log.exception("%s: cannot go on reading", self.address)
             self._end(Disconnected(f"{self.address}: reading failed: {bug!r}."))
 
-    def _answer(self, frame: bytes) -> None:
+    async def _answer(self, frame: bytes) -> None:
         correlation_id = correlation_id_of(frame)
         if correlation_id not in self._waiting:
             raise ProtocolViolation(f"{self.address} answered request {correlation_id}, which was never sent.")
         waiting = self._waiting[correlation_id]
-        if not waiting.answer.done():  # else its caller was cancelled; the answer is nobody's
-            waiting.answer.set_result(decode_response(waiting.request_type, frame))
         waiting.timer.cancel()
-        del self._waiting[correlation_id]
+        if not waiting.answer.done():  # else its caller was cancelled; the answer is nobody's
+            response = await _decoded(waiting.request_type, frame)
+            if not waiting.answer.done():
+                waiting.answer.set_result(response)
+        self._waiting.pop(correlation_id, None)  # the connection may have ended while a large frame was decoded
         self._answers += 1
         if not self._waiting:
             self._drained.set()
@@ -357,6 +360,13 @@ async def _streams(
     except BaseException:
         tcp.close()
         raise
+
+
+async def _decoded(request_type: type[Request], frame: bytes) -> Response:
+    """The response in `frame`; a large one is decoded beside the event loop, on which all seats send heartbeats."""
+    if len(frame) <= DECODED_AT_ONCE_BYTES_MAX:
+        return decode_response(request_type, frame)
+    return await asyncio.to_thread(decode_response, request_type, frame)
 
 
 @cache

@@ -4,6 +4,7 @@ import asyncio
 import logging
 import ssl
 import struct
+import threading
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from typing import Any
@@ -11,11 +12,13 @@ from typing import Any
 import pytest
 from harness.fake_broker import HUNG_UP, NO_THROTTLE, RANGES, FakeBroker, Raw, api_versions_response, on_a_loop, until
 from kio.schema.errors import ErrorCode as KioErrorCode
+from kio.schema.find_coordinator.v4.response import Coordinator
 from kio.schema.metadata.v12.response import MetadataResponseTopic
-from kio.schema.types import TopicName
+from kio.schema.types import BrokerId, TopicName
+from kio.static.primitive import i32
 
 from spark_kgroup.errors import ConnectionFailed, Disconnected, ProtocolViolation, RequestTimedOut, UnsupportedApi
-from spark_kgroup.limits import IN_FLIGHT_MAX
+from spark_kgroup.limits import DECODED_AT_ONCE_BYTES_MAX, IN_FLIGHT_MAX
 from spark_kgroup.model import MemberIdentity
 from spark_kgroup.wire import connection as connection_module
 from spark_kgroup.wire import messages
@@ -137,6 +140,64 @@ async def test_a_connection_that_ends_ends_the_calls_that_wait_for_a_place() -> 
         results = await asyncio.gather(*calls, return_exceptions=True)
         assert {type(result) for result in results} == {Disconnected}
         assert len({id(result) for result in results}) == IN_FLIGHT_MAX + 1, "each caller raises an error of its own"
+
+
+def test_a_large_answer_is_decoded_beside_the_loop_and_small_ones_on_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """While it is decoded, other connections' answers arrive: a large answer silences no seat."""
+    begun, may_end = threading.Event(), threading.Event()
+    on_the_loop: list[bool] = []
+    decode = connection_module.decode_response
+
+    def slow(request_type: type[messages.Request], raw: bytes) -> messages.Response:
+        on_the_loop.append(threading.current_thread() is threading.main_thread())
+        if len(raw) > DECODED_AT_ONCE_BYTES_MAX:
+            begun.set()
+            assert may_end.wait(timeout=20)
+        return decode(request_type, raw)
+
+    @on_a_loop
+    async def scenario() -> None:
+        described = messages.FindCoordinatorResponse(throttle_time=NO_THROTTLE, coordinators=(large_coordinator(),))
+
+        def answer(request: Any) -> Any:
+            return ok(27) if isinstance(request, messages.HeartbeatRequest) else described
+
+        async with FakeBroker(answer) as broker, await connect(broker) as one, await connect(broker) as other:
+            monkeypatch.setattr(connection_module, "decode_response", slow)
+            asking = asyncio.create_task(one.call(messages.find_coordinator("g")))
+            await until(begun.is_set)
+            assert (await other.call(beat())).error_code == 27
+            assert not asking.done()
+            may_end.set()
+            assert await asking == described
+        assert on_the_loop == [False, True]
+
+    scenario()
+
+
+@on_a_loop
+async def test_a_connection_that_ends_while_a_large_answer_is_decoded_tells_its_caller() -> None:
+    described = messages.FindCoordinatorResponse(throttle_time=NO_THROTTLE, coordinators=(large_coordinator(),))
+    async with FakeBroker(lambda _: described) as broker, await connect(broker) as connection:
+        decoding = asyncio.Event()
+        loop, submit = asyncio.get_running_loop(), asyncio.get_running_loop().run_in_executor
+        loop.run_in_executor = lambda *args: (decoding.set(), submit(*args))[1]  # type: ignore[method-assign]
+        asking = asyncio.create_task(connection.call(messages.find_coordinator("g")))
+        await decoding.wait()
+        await connection.close()
+        with pytest.raises(Disconnected):
+            await asking
+
+
+def large_coordinator() -> Coordinator:
+    return Coordinator(
+        key="g",
+        node_id=BrokerId(0),
+        host="h" * (DECODED_AT_ONCE_BYTES_MAX + 1),
+        port=i32(1),
+        error_code=KioErrorCode.none,
+        error_message=None,
+    )
 
 
 # --------------------------------------------------------------------------------------------------- how it ends
