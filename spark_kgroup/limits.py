@@ -44,6 +44,12 @@ server holds up ends when the resolver gives up (glibc: 5 s for each server and 
 TOKEN_TIMEOUT_MS: Final = 10_000
 """How long one call for an OAUTHBEARER token may take (librdkafka: 20 s; here a seat's heartbeats wait behind it)."""
 
+TOKEN_POST_TIMEOUT_MS: Final = 9_000
+"""How long asking a token endpoint may take in all: a little less, so that its error says what was slow."""
+
+TOKEN_CALLS_MAX: Final = 4
+"""Calls of a token function that may hang at one time, a thread each (ours); another one is made when one returns."""
+
 TOKEN_BYTES_MAX: Final = 1024 * 1024
 """Largest answer accepted from a token endpoint (ours; tokens have a few KiB)."""
 

@@ -40,7 +40,7 @@ from spark_kgroup.limits import (
     TOPIC_GONE_AFTER_MS,
 )
 from spark_kgroup.model import DescribedGroup, ErrorCode, MemberIdentity, TopicDescription, TopicPartition
-from spark_kgroup.wire import messages
+from spark_kgroup.wire import messages, names
 from spark_kgroup.wire.answers import (
     ClusterMetadata,
     CommittedOffset,
@@ -97,15 +97,13 @@ def parse_bootstrap(text: str) -> tuple[Address, ...]:
 
 
 def _is_a_host(entry: re.Match[str]) -> bool:
-    """Whether it can be resolved at all: no empty label, none beyond 63 characters (RFC 1035); a whole IPv6 address."""
+    """Whether it is a whole IPv6 address, or a name that can be looked up."""
+    if not entry[1]:
+        return names.can_be_looked_up(entry[2])
     try:
-        if entry[1]:
-            ip_address(entry[1])
-        else:
-            entry[2].encode("idna")
+        return bool(ip_address(entry[1]))
     except ValueError:
         return False
-    return True
 
 
 class Cluster:

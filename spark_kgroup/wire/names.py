@@ -8,20 +8,16 @@ all who ask for that name meanwhile share.
 from __future__ import annotations
 
 import asyncio
-import logging
+import os
 import socket
 import threading
-from collections.abc import Callable
 from concurrent.futures import Future
 from functools import partial
-from typing import Any, Final, TypeVar
+from typing import Any, Final
 
 from spark_kgroup.limits import LOOK_UPS_MAX, NEXT_ADDRESS_AFTER_MS
 from spark_kgroup.wire.race import first_success
-
-T = TypeVar("T")
-
-log = logging.getLogger(__name__)
+from spark_kgroup.wire.threads import in_a_thread
 
 Found = tuple[socket.AddressFamily, tuple[Any, ...]]
 """One address of a host, as `socket.connect` takes it."""
@@ -30,27 +26,12 @@ _lock: Final = threading.Lock()
 _looking_up: Final[dict[tuple[str, int], Future[list[Found]]]] = {}
 
 
-def in_a_thread(work: Callable[[], T], name: str) -> Future[T]:
-    """Run `work` in a daemon thread: one that never returns delays neither its caller nor the process's end.
-
-    Raises:
-        OSError: this machine has no thread left for it.
-    """
-    future: Future[T] = Future()
-    future.set_running_or_notify_cancel()  # a wait that was given up cannot cancel it any more
-
-    def run() -> None:
-        try:
-            future.set_result(work())
-        except Exception as error:  # whatever it is, the one who waits raises it
-            log.debug("%s failed", name, exc_info=True)
-            future.set_exception(error)
-
+def can_be_looked_up(host: str) -> bool:
+    """Whether it is a name at all: no empty label, none beyond 63 characters (RFC 1035)."""
     try:
-        threading.Thread(target=run, name=name, daemon=True).start()
-    except RuntimeError as error:
-        raise OSError(str(error)) from None
-    return future
+        return bool(host.encode("idna"))
+    except UnicodeError:
+        return False
 
 
 async def addresses_of(host: str, port: int) -> list[Found]:
@@ -113,6 +94,9 @@ async def _connected_to(family: socket.AddressFamily, address: tuple[Any, ...]) 
     try:
         sock.setblocking(False)
         await asyncio.get_running_loop().sock_connect(sock, address)
+    except OSError as error:
+        sock.close()
+        raise OSError(error.errno, f"{os.strerror(error.errno or 0)} at {address[0]}") from None
     except BaseException:
         sock.close()
         raise

@@ -9,7 +9,6 @@ import json
 import logging
 import re
 import ssl
-import threading
 import time
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future
@@ -18,7 +17,17 @@ from typing import Any, Final, TypeVar
 from urllib.parse import SplitResult, urlencode, urlsplit
 
 from spark_kgroup.errors import AuthenticationFailed, OptionError
-from spark_kgroup.limits import TOKEN_BYTES_MAX, TOKEN_REFRESH_FACTOR, TOKEN_RETRY_MS, TOKEN_TIMEOUT_MS
+from spark_kgroup.limits import (
+    TOKEN_BYTES_MAX,
+    TOKEN_CALLS_MAX,
+    TOKEN_POST_TIMEOUT_MS,
+    TOKEN_REFRESH_FACTOR,
+    TOKEN_RETRY_MS,
+    TOKEN_TIMEOUT_MS,
+)
+from spark_kgroup.wire import threads
+from spark_kgroup.wire.names import can_be_looked_up
+from spark_kgroup.wire.post import post
 from spark_kgroup.wire.tls import trust
 
 T = TypeVar("T")
@@ -81,6 +90,7 @@ class TokenCache:
         self._token: Token | None = None
         self._wall_refresh_at_s = 0.0
         self._fetching: Future[Token] | None = None
+        self._stuck: list[Future[Token]] = []
 
     async def token(self, *, fresh: bool = False) -> Token:
         """A token that lives; all who ask while one is fetched share it, or its failure.
@@ -104,12 +114,18 @@ class TokenCache:
 
     async def _fetched(self) -> Token:
         if self._fetching is None or self._fetching.done():
+            self._stuck = [call for call in self._stuck if not call.done()]
+            if len(self._stuck) >= TOKEN_CALLS_MAX:
+                told = f"OAUTHBEARER: {TOKEN_CALLS_MAX} calls of the token function have not returned."
+                raise AuthenticationFailed(told, retriable=True)
             self._fetching = in_a_thread(self._provider)
         try:
             async with asyncio.timeout(TOKEN_TIMEOUT_MS / 1000):
                 return await asyncio.wrap_future(self._fetching)
         except TimeoutError:
-            self._fetching = None  # it may never return: the next caller tries anew
+            if self._fetching is not None:  # it may never return: the next caller tries anew
+                self._stuck.append(self._fetching)
+                self._fetching = None
             raise AuthenticationFailed(f"OAUTHBEARER: no token within {TOKEN_TIMEOUT_MS} ms.", retriable=True) from None
         except AuthenticationFailed as error:  # shared, so each caller raises an error of its own
             raise AuthenticationFailed(str(error), retriable=error.retriable) from None
@@ -128,22 +144,26 @@ class TokenCache:
 
 
 def in_a_thread(provider: Callable[[], T]) -> Future[T]:
-    """Run `provider` in a daemon thread: one that never returns delays neither its caller nor the process's end."""
-    future: Future[T] = Future()
-    future.set_running_or_notify_cancel()  # a wait that was given up cannot cancel it any more
+    """Ask `provider` in a thread of its own; whatever it raises becomes an AuthenticationFailed.
 
-    def run() -> None:
+    Raises:
+        AuthenticationFailed: there is no thread left for it.
+    """
+
+    def asked() -> T:
         try:
-            future.set_result(provider())
-        except AuthenticationFailed as error:
-            future.set_exception(error)
+            return provider()
+        except AuthenticationFailed:
+            raise
         except Exception as error:  # a user's function may raise anything
             log.debug("the token function failed", exc_info=True)
             told = f"OAUTHBEARER: the token function failed with {type(error).__name__}: {error}"
-            future.set_exception(AuthenticationFailed(told, retriable=True))
+            raise AuthenticationFailed(told, retriable=True) from error
 
-    threading.Thread(target=run, name="kgroup token", daemon=True).start()
-    return future
+    try:
+        return threads.in_a_thread(asked, "kgroup token")
+    except OSError as error:
+        raise AuthenticationFailed(f"OAUTHBEARER: no token could be asked for: {error}.", retriable=True) from None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -174,7 +194,7 @@ class ClientCredentials:
 
     def __post_init__(self) -> None:
         url = urlsplit(self.endpoint)
-        if url.scheme not in ("http", "https") or not url.hostname or not _has_a_port(url):
+        if url.scheme not in ("http", "https") or not can_be_looked_up(url.hostname or "") or not _has_a_port(url):
             raise OptionError(
                 "kafka.sasl.oauthbearer.token.endpoint.url is not http(s)://HOST[:PORT]/PATH: give the URL at which "
                 "the identity provider hands out tokens."
@@ -210,8 +230,6 @@ class ClientCredentials:
 
     def _post(self) -> tuple[int, bytes]:
         """HTTP status and body. Redirects are not followed: the secret is for this host only."""
-        url = urlsplit(self.endpoint)
-        assert url.hostname, "checked when it was made"
         form = {"grant_type": "client_credentials", **({"scope": self.scope} if self.scope else {})}
         basic = base64.b64encode(f"{self.client_id}:{self.client_secret}".encode()).decode()
         headers = {
@@ -219,17 +237,15 @@ class ClientCredentials:
             "Content-Type": "application/x-www-form-urlencoded",
             "Accept": "application/json",
         }
-        timeout_s = TOKEN_TIMEOUT_MS / 1000
-        connection = (
-            http.client.HTTPSConnection(url.hostname, url.port, timeout=timeout_s, context=self._context)
-            if self._context
-            else http.client.HTTPConnection(url.hostname, url.port, timeout=timeout_s)
-        )
         try:
-            path = (url.path or "/") + (f"?{url.query}" if url.query else "")
-            connection.request("POST", path, urlencode(form), headers)
-            response = connection.getresponse()
-            return response.status, response.read(TOKEN_BYTES_MAX)
+            return post(
+                urlsplit(self.endpoint),
+                urlencode(form),
+                headers,
+                context=self._context,
+                timeout_ms=TOKEN_POST_TIMEOUT_MS,
+                bytes_max=TOKEN_BYTES_MAX,
+            )
         except ssl.SSLCertVerificationError as error:
             raise AuthenticationFailed(
                 f"{self._name} shows a certificate that is not trusted here ({error.verify_message}). Set "
@@ -239,8 +255,6 @@ class ClientCredentials:
             raise AuthenticationFailed(
                 f"{self._name} cannot be asked: {error or type(error).__name__}.", retriable=True
             ) from None
-        finally:
-            connection.close()
 
     def _refusal(self, status: int, said: Any) -> str:
         """What the endpoint said, in RFC 6749's words if it used them (`error`, `error_description`)."""

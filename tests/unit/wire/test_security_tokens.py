@@ -256,7 +256,8 @@ def test_an_endpoint_s_certificate_is_checked(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "url", ["", "idp.example/token", "ftp://idp/token", "https:///token", "http://idp:99999/token"]
+    "url",
+    ["", "idp.example/token", "ftp://idp/token", "https:///token", "http://idp:99999/token", "https://a..b/token"],
 )
 def test_an_endpoint_that_is_no_url(url: str) -> None:
     with pytest.raises(OptionError, match=r"kafka\.sasl\.oauthbearer\.token\.endpoint\.url is not http"):
