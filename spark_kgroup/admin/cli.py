@@ -3,19 +3,38 @@
 from __future__ import annotations
 
 import sys
+from typing import Annotated
 
 import typer
 
+import spark_kgroup
 from spark_kgroup.admin import describe_command, kafka_command, member_command
+from spark_kgroup.admin.command_terms import in_command_terms
 from spark_kgroup.errors import KgroupError
 
 app = typer.Typer(
     name="kgroup",
-    help="A Spark source that is a real Kafka consumer group: its tools.",
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
 )
+
+
+def _show_version(asked: bool) -> None:
+    if asked:
+        typer.echo(f"kgroup {spark_kgroup.__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def kgroup(
+    _version: Annotated[
+        bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Print the version.")
+    ] = False,
+) -> None:
+    """A Spark source that is a real Kafka consumer group: its tools."""
+
+
 app.add_typer(kafka_command.app, name="kafka")
 app.command(epilog=describe_command.EXAMPLES)(describe_command.describe)
 app.command(epilog=member_command.EXAMPLES)(member_command.member)
@@ -26,5 +45,5 @@ def main() -> None:
     try:
         app()
     except KgroupError as problem:
-        sys.stderr.write(f"kgroup: {problem}\n")
+        sys.stderr.write(f"kgroup: {in_command_terms(str(problem))}\n")
         raise SystemExit(1) from None

@@ -1,34 +1,113 @@
-"""`--command-config FILE`: how to connect and who to be, one librdkafka property a line (Kafka's tools call it so)."""
+"""`--command-config FILE`: how to connect and who to be, as Kafka's own tools and librdkafka's clients write it."""
 
 from __future__ import annotations
 
+import logging
+import re
+from collections.abc import Mapping
+from difflib import get_close_matches
 from pathlib import Path
+from typing import Final
 
 from spark_kgroup.errors import OptionError
+from spark_kgroup.wire import java_security
 from spark_kgroup.wire.properties import SECURITY_PROPERTIES, security_settings
 from spark_kgroup.wire.security import Security, secured
 
+log = logging.getLogger(__name__)
+
+HELP: Final = (
+    "How to connect and who to be: a .properties file as Kafka's tools and librdkafka's clients have it. What is not "
+    "about security is ignored."
+)
+
+_PREFIX: Final = "kafka."
+"""What these names begin with as options of the source; allowed in the file, too."""
+
+_UNDERSTOOD: Final = (*SECURITY_PROPERTIES, *(name.removeprefix(_PREFIX) for name in sorted(java_security.NAMES)))
+
+_ABOUT_SECURITY: Final = ("security.", "sasl.", "ssl.", "https.", "enable.ssl.")
+
+_WITHOUT_EFFECT: Final = (
+    "sasl.client.callback.handler.class",
+    "sasl.kerberos.",
+    "sasl.login.",
+    "sasl.oauthbearer.clock.skew",
+    "sasl.oauthbearer.jwks.",
+    "security.providers",
+    "ssl.cipher.suites",
+    "ssl.enabled.protocols",
+    "ssl.engine.factory.class",
+    "ssl.keymanager.algorithm",
+    "ssl.protocol",
+    "ssl.provider",
+    "ssl.secure.random.implementation",
+    "ssl.trustmanager.algorithm",
+)
+"""Of Java's TLS and SASL, what says neither how to connect nor who to be, or is about mechanisms not spoken here."""
+
+_LIKE: Final = 0.85
+"""How much a name must look like one of security to be taken for a misspelt one (difflib's ratio): `secuirty.protocol`
+has 0.94; none of the 120 other names of librdkafka's and Java's has more than 0.73 (measured)."""
+
+_SECRET: Final = re.compile(r"password|secret|pem|jaas|keystore\.key")
+"""Values of which blanks are a part."""
+
 
 def security_from(path: Path) -> Security:
-    """What the file says; `NAME=VALUE` a line, `#` begins a comment.
+    """What the file says, in Java's .properties format: escapes, continuation lines, `=` or `:` or a blank between.
 
     Raises:
-        OptionError: it cannot be read, or holds something else; a line's value is never told.
+        OptionError: it cannot be read, or is contradictory, incomplete or misspelt; a value is never told.
     """
     try:
-        lines = path.read_text().splitlines()
+        return secured(security_settings(_properties(_parsed(path))))
+    except OptionError as problem:
+        raise OptionError(f"--command-config {str(path)!r}: {str(problem).removeprefix('Option ')}") from None
+
+
+def _parsed(path: Path) -> dict[str, str]:
+    from javaproperties import InvalidUEscapeError, loads  # nothing else needs it
+
+    try:
+        return dict(loads(path.read_text()))
     except (OSError, UnicodeDecodeError) as error:
-        raise OptionError(f"--command-config: cannot read {str(path)!r}: {error}.") from None
-    properties: dict[str, str] = {}
-    for number, line in enumerate(map(str.strip, lines), start=1):
-        if not line or line.startswith("#"):
-            continue
-        name, equals, value = line.partition("=")
-        name = name.strip().removeprefix("kafka.")
-        if not equals or name not in SECURITY_PROPERTIES:
-            raise OptionError(
-                f"--command-config: line {number} of {str(path)!r} is not NAME=VALUE with one of these names "
-                f"(librdkafka's): {', '.join(SECURITY_PROPERTIES)}."
-            )
-        properties[name] = value.strip()
-    return secured(security_settings(properties))
+        raise OptionError(f"it cannot be read: {error}.") from None
+    except InvalidUEscapeError:
+        raise OptionError(r"it has a \u without four hexadecimal digits: a backslash is written \\ here.") from None
+
+
+def _properties(given: Mapping[str, str]) -> dict[str, str]:
+    """What the file has, as librdkafka's properties.
+
+    Raises:
+        OptionError: a name of security is unknown, or has no counterpart here.
+    """
+    named = {
+        name.removeprefix(_PREFIX): value if _SECRET.search(name) else value.strip() for name, value in given.items()
+    }
+    for name in named:
+        _check_name(name)
+    spelled = java_security.translated({f"{_PREFIX}{name}": value for name, value in named.items()})
+    found = {name.removeprefix(_PREFIX): value for name, value in spelled.items()}
+    found = {name: value for name, value in found.items() if name in SECURITY_PROPERTIES}
+    if "sasl.oauthbearer.token.endpoint.url" in found:
+        found.setdefault("sasl.oauthbearer.method", "oidc")
+    if (algorithm := "ssl.endpoint.identification.algorithm") in found:
+        found[algorithm] = found[algorithm].lower()
+    return found
+
+
+def _check_name(name: str) -> None:
+    if name in _UNDERSTOOD:
+        return
+    if name.startswith(_WITHOUT_EFFECT):
+        log.debug("--command-config: %s has no effect here", name)
+        return
+    secure = name.startswith(_ABOUT_SECURITY)
+    near = get_close_matches(name, _UNDERSTOOD, n=1, cutoff=0.6 if secure else _LIKE)
+    if near:
+        raise OptionError(f"{name} is unknown: did you mean {near[0]}?")
+    if secure:
+        raise OptionError(f"{name} is not understood here: leave it out if the cluster can be reached without it.")
+    log.debug("--command-config: %s is not about security, and ignored", name)

@@ -15,6 +15,7 @@ from rich.console import Console
 from rich.measure import Measurement
 from rich.table import Table
 
+from spark_kgroup.admin.command_config import HELP as COMMAND_CONFIG_HELP
 from spark_kgroup.admin.command_config import security_from
 from spark_kgroup.errors import GroupError
 from spark_kgroup.limits import STARTUP_TIMEOUT_MS
@@ -70,7 +71,7 @@ def describe(
     group: Annotated[str, typer.Option(help="The group to describe.")],
     command_config: Annotated[
         Path | None,
-        typer.Option(metavar="FILE", help="How to connect and who to be: librdkafka's properties, NAME=VALUE a line."),
+        typer.Option(metavar="FILE", help=COMMAND_CONFIG_HELP),
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
@@ -97,6 +98,7 @@ def describe(
 
 async def _asked(cluster: Cluster, group: str) -> GroupLines:
     try:
+        await cluster.reach()
         return await look(cluster, group)
     finally:
         await cluster.close()

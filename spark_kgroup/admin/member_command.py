@@ -15,6 +15,7 @@ import typer
 from rich.console import Console
 from rich.markup import escape
 
+from spark_kgroup.admin.command_config import HELP as COMMAND_CONFIG_HELP
 from spark_kgroup.admin.command_config import security_from
 from spark_kgroup.assignors import NAMES
 from spark_kgroup.assignors import assignor as known
@@ -137,7 +138,7 @@ def member(
     ] = SESSION_TIMEOUT_MS,
     command_config: Annotated[
         Path | None,
-        typer.Option(metavar="FILE", help="How to connect and who to be: librdkafka's properties, NAME=VALUE a line."),
+        typer.Option(metavar="FILE", help=COMMAND_CONFIG_HELP),
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print each event as one JSON object.")] = False,
     leave: Annotated[bool, typer.Option("--leave", help="On Ctrl-C, give the seat back for good.")] = False,

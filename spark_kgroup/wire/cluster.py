@@ -70,7 +70,7 @@ T = TypeVar("T")
 
 _CLOSED: Final = "The cluster's connections were closed here."
 
-_CHECK_BOOTSTRAP: Final = "Check the bootstrap servers (kafka.bootstrap.servers, --bootstrap-server)."
+_CHECK_BOOTSTRAP: Final = "Check the bootstrap servers (kafka.bootstrap.servers)."
 
 _BOOTSTRAP: Final = re.compile(r"(?:\[([0-9a-fA-F:.%]+)\]|([\w.-]+)):([0-9]{1,5})", re.ASCII)
 """HOST:PORT, or [IPv6]:PORT."""
@@ -172,6 +172,16 @@ class Cluster:
             return found
 
         return await self._retried(attempt, timeout_ms)
+
+    async def reach(self) -> None:
+        """Ask every broker that is known once, until one answers: for a person who waits, and can try again.
+
+        Raises:
+            ConnectionFailed: no broker can be reached.
+            WireError: what answered is no broker, or refuses us.
+        """
+        async with _bounded(self._api_timeout_ms):
+            await self._any_broker(messages.metadata(()))
 
     async def _metadata_once(self, topics: Sequence[str] | None) -> ClusterMetadata:
         response = await self._any_broker(messages.metadata(topics))
@@ -508,7 +518,8 @@ class Cluster:
                 wait_s = backoff.next_ms() / 1000
                 if not error.retriable or time.monotonic() + wait_s > deadline_s:
                     raise
-                log.log(logging.WARNING if failed is None else logging.DEBUG, "%s Trying again.", error)
+                told = str(error).rstrip(".")  # a broker's error has none at its end
+                log.log(logging.WARNING if failed is None else logging.DEBUG, "%s. Trying again.", told)
                 failed = error
             await asyncio.sleep(wait_s)
 

@@ -1,7 +1,9 @@
 """`kgroup describe` against a real Kafka: seats, who serves them, members of other applications, lag."""
 
 import json
+import socket
 import subprocess
+import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from dataclasses import replace
@@ -18,6 +20,7 @@ from harness.waiting import wait_for
 
 from pyspark_kgroup.boundary import Boundary
 from pyspark_kgroup.checkpoint import EMPTY
+from spark_kgroup.limits import STARTUP_TIMEOUT_MS
 from spark_kgroup.model import MemberIdentity, TopicPartition
 from spark_kgroup.runtime.group import GroupView
 from spark_kgroup.runtime.thread import GroupRuntime
@@ -73,6 +76,20 @@ def commit(runtime: GroupRuntime, view: GroupView, position: int) -> None:
 def described(bootstrap: str, group: str, *more: str) -> subprocess.CompletedProcess[str]:
     command = [KGROUP, "describe", "--bootstrap-server", bootstrap, "--group", group, *more]
     return subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+
+
+def test_brokers_that_refuse_are_told_at_once_in_the_commands_words() -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))  # bound and not listening: refuses every connection
+        refusing = f"127.0.0.1:{taken.getsockname()[1]}"
+        began = time.monotonic()
+        found = described(refusing, "any")
+        assert time.monotonic() - began < STARTUP_TIMEOUT_MS / 1000
+    assert found.returncode == 1
+    assert found.stderr.startswith(
+        "kgroup: No broker could be reached. Check the bootstrap servers (--bootstrap-server)."
+    )
+    assert len(found.stderr.splitlines()) == 1
 
 
 def test_seats_with_what_serves_them_and_their_lag(seats: Seats, apache_kafka: ApacheKafka, topic: str) -> None:

@@ -256,7 +256,7 @@ def shares(kafka: ApacheKafka, group: str, members: int) -> list[set[Pair]] | No
         (["--topics", "no-such-topic"], "'no-such-topic' does not exist"),
         (["--assignor", "fair"], "cooperative-sticky"),
         (["--bootstrap-server", "localhost"], "not HOST:PORT"),
-        (["--session-timeout-ms", "10"], "kafka.session.timeout.ms"),
+        (["--session-timeout-ms", "10"], "--session-timeout-ms"),
     ],
 )
 def test_a_wrong_word_is_one_clear_error(

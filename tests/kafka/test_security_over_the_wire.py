@@ -154,23 +154,48 @@ def test_every_way_in_joins_the_group_commits_and_is_seen_by_kafkas_tool(
         scenario(endpoint)
 
 
+PROPERTIES = {
+    "librdkafka": """
+        # librdkafka's names
+        bootstrap.servers=elsewhere:9092
+        security.protocol=SASL_SSL
+        ssl.ca.location = {ca}
+        sasl.mechanisms=SCRAM-SHA-256
+        sasl.username={user}
+        sasl.password={password}
+    """,
+    "Java": """
+        ! as Kafka's own tools read it
+        bootstrap.servers=elsewhere:9092
+        key.deserializer: org.apache.kafka.common.serialization.StringDeserializer
+        security.protocol SASL_SSL
+        ssl.truststore.type=PEM
+        ssl.truststore.location={ca}
+        sasl.mechanism=SCRAM-SHA-256
+        sasl.jaas.config=org.apache.kafka.common.security.scram.ScramLoginModule required \\
+            username="{user}" \\
+            password="{password}";
+    """,
+}
+
+
+@pytest.mark.parametrize("kind", PROPERTIES)
 def test_a_member_process_joins_by_a_properties_file(
-    secured_kafka: SecuredKafka, topic: str, group: str, tmp_path: Path
+    secured_kafka: SecuredKafka, topic: str, group: str, tmp_path: Path, kind: str
 ) -> None:
     allowed(secured_kafka, topic, group, ALICE)
     config = tmp_path / "client.properties"
-    lines = [
-        "# librdkafka's names",
-        "security.protocol=SASL_SSL",
-        f"ssl.ca.location = {secured_kafka.ca_location}",
-        "sasl.mechanism=SCRAM-SHA-256",
-        f"sasl.username={ALICE}",
-    ]
-    config.write_text("\n".join([*lines, f"sasl.password={PASSWORDS[ALICE]}"]))
+
+    def write(password: str) -> None:
+        in_jaas = password.replace("\\", "\\\\").replace('"', '\\"') if kind == "Java" else password
+        escaped = in_jaas.replace("\\", "\\\\")  # in a .properties file a backslash is two
+        config.write_text(PROPERTIES[kind].format(ca=secured_kafka.ca_location, user=ALICE, password=escaped))
+
+    write(PASSWORDS[ALICE])
     bootstrap = secured_kafka.bootstrap("SASL_SSL")
     with MemberProcess(bootstrap, group, topic, "seat-0", "--command-config", str(config)) as member:
         member.wait_for_owned(8)
-    config.write_text("\n".join([*lines, "sasl.password=wrong one"]))
+    write("wrong one")
     with MemberProcess(bootstrap, group, topic, "seat-0", "--command-config", str(config)) as member:
         assert member.end() == 1
     assert f"refused SCRAM-SHA-256 for user {ALICE!r}" in member.stderr

@@ -12,14 +12,13 @@ from harness.fake_broker import NO_THROTTLE, FakeBroker, on_a_loop, until
 from harness.secured import KEY_PASSWORD, Identity, identity
 from kio.schema.errors import ErrorCode as KioErrorCode
 
-from spark_kgroup.admin.command_config import security_from
 from spark_kgroup.errors import AuthenticationFailed, BrokerError, ConnectionFailed, Disconnected, OptionError
 from spark_kgroup.model import MemberIdentity
 from spark_kgroup.wire import messages, properties
 from spark_kgroup.wire.connection import Address, Connection, _again
 from spark_kgroup.wire.oauth import ClientCredentials, Token
 from spark_kgroup.wire.properties import security_settings
-from spark_kgroup.wire.security import Plaintext, Secured, SecuritySettings, secured
+from spark_kgroup.wire.security import Plaintext, SecuritySettings, secured
 from spark_kgroup.wire.tls import tls_failure
 
 pytestmark = pytest.mark.filterwarnings("error::ResourceWarning")
@@ -167,20 +166,6 @@ def test_oidc_makes_a_token_provider() -> None:
             security_settings({key: value for key, value in given.items() if key != name})
     with pytest.raises(OptionError, match="'a' is not NAME=VALUE"):
         security_settings({**given, f"{oauth}.extensions": "a"})
-
-
-def test_a_command_config_file_holds_properties(tmp_path: Path) -> None:
-    path = tmp_path / "client.properties"
-    lines = ["# mine", "", " kafka.security.protocol = SASL_PLAINTEXT", "sasl.mechanism=PLAIN", "sasl.username=u"]
-    path.write_text("\n".join([*lines, f"sasl.password={SECRET}="]))
-    assert isinstance(security_from(path), Secured)
-    for line in (f"sasl.pasword={SECRET}", SECRET):
-        path.write_text(f"security.protocol=SSL\n{line}\n")
-        with pytest.raises(OptionError, match=r"line 2 of .* is not NAME=VALUE with one of .* sasl\.password") as told:
-            security_from(path)
-        assert SECRET not in str(told.value)
-    with pytest.raises(OptionError, match="--command-config: cannot read"):
-        security_from(tmp_path / "absent")
 
 
 # ------------------------------------------------------------------------------------------------- errors of TLS
