@@ -7,6 +7,7 @@
     │   ├── ConnectionFailed        retriable: could not connect, or connect in time
     │   ├── Disconnected            retriable: the connection ended while we waited
     │   ├── RequestTimedOut         retriable: no answer in time
+    │   ├── Orphaned                whoever we speak for has gone: nothing more is sent
     │   ├── ProtocolViolation       the peer's: bytes that are not Kafka, or not what we can decode
     │   ├── UnsupportedApi          the broker is too old (or too new) for an API we need
     │   ├── AuthenticationFailed    TLS or SASL: the broker refused us, we refused it, or there was no token
@@ -68,6 +69,10 @@ class RequestTimedOut(WireError):
     """No response in time: the request may or may not have been carried out."""
 
     retriable = True
+
+
+class Orphaned(WireError):
+    """The process that we speak for has gone, so nothing more is sent in its name: another may have taken its place."""
 
 
 class ProtocolViolation(WireError):
@@ -142,8 +147,9 @@ class FencedInstanceId(GroupError):
             f"Another process took the seat {instance_id!r} in group {group!r} (FENCED_INSTANCE_ID). "
             "Either a second query or reader runs with the same group and instance id prefix: give each query its own "
             "`instanceIdPrefix`; a self-join, or two load()s in one query, are two readers that want every record "
-            "each: give each load() its own `kafka.group.id`. Or an old driver is still alive: stop it; the newest one "
-            "keeps the seat."
+            "each: give each load() its own `kafka.group.id`. Or an old driver is still alive, or only its stream "
+            "reader (a process `python_streaming_source_runner` whose JVM is gone): stop it; the newest one keeps the "
+            "seat."
         )
 
 

@@ -27,6 +27,7 @@ from pyspark_kgroup.brief_errors import brief_errors
 from pyspark_kgroup.checkpoint import EMPTY, Checkpoint, Period
 from pyspark_kgroup.checkpoint_origin import origin_warnings
 from pyspark_kgroup.executor import TicketReads, read_ticket
+from pyspark_kgroup.jvm import Jvm
 from pyspark_kgroup.options import PassedOn, SourceOptions, parse
 from pyspark_kgroup.plan import positions_by_seat, ranges_by_seat
 from pyspark_kgroup.registry import Counts, Position, Registry
@@ -210,7 +211,10 @@ class KgroupStreamReader(AdmissionControl, DataSourceStreamReader):
         if self._boundary is None:
             for warning in origin_warnings(planned, self._options):
                 log.warning("%s", warning)
-            runtime = GroupRuntime(self._settings(planned))
+            jvm = Jvm.of_this_process()
+            if jvm is not None:
+                jvm.end_process_with_it()
+            runtime = GroupRuntime(self._settings(planned, jvm))
             runtime.start()
             self._runtime = runtime
             self._tell_of_seats(runtime)
@@ -239,7 +243,7 @@ class KgroupStreamReader(AdmissionControl, DataSourceStreamReader):
         registry.start()
         return registry
 
-    def _settings(self, planned: Checkpoint) -> GroupSettings:
+    def _settings(self, planned: Checkpoint, jvm: Jvm | None) -> GroupSettings:
         options = sized(self._options)
         author = Author(app=options.instance_id_prefix, run_ms=self._run_ms)
         return GroupSettings(
@@ -261,6 +265,7 @@ class KgroupStreamReader(AdmissionControl, DataSourceStreamReader):
             spare_seats=self._options.members is not None,
             commit_metadata=lambda who: commit_metadata(author, who.member_id, self._lease(who.instance_id)),
             commit_mark=author.encode(),
+            alive=jvm.alive if jvm is not None else lambda: True,
         )
 
     def stop(self) -> None:

@@ -64,6 +64,8 @@ class GroupSettings:
         commit_metadata: who commits -> what is written beside one partition of each topic; asked at each commit, on the
             event loop.
         commit_mark: what is written beside all others.
+        alive: whether the process that the seats work for is still there; asked as each request is sent. If not,
+            nothing is sent, and the seats fail: another process may have their place by now.
     """
 
     bootstrap: tuple[Address, ...]
@@ -84,6 +86,7 @@ class GroupSettings:
     spare_seats: bool = True
     commit_metadata: Callable[[MemberIdentity], str] = _nothing
     commit_mark: str = ""
+    alive: Callable[[], bool] = lambda: True
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -140,6 +143,7 @@ class Group:
             request_timeout_ms=settings.request_timeout_ms,
             api_timeout_ms=settings.api_timeout_ms,
             rng=self._rng,
+            alive=settings.alive,
         )
         self._sessions: dict[str | None, Session] = {}
         self._tasks: list[asyncio.Task[None]] = []

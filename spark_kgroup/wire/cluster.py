@@ -118,6 +118,7 @@ class Cluster:
         request_timeout_ms: int = REQUEST_TIMEOUT_MS,
         api_timeout_ms: int = API_TIMEOUT_MS,
         rng: Random | None = None,
+        alive: Callable[[], bool] = lambda: True,
     ) -> None:
         self._bootstrap = tuple(bootstrap)
         self._client_id = client_id
@@ -125,6 +126,7 @@ class Cluster:
         self._request_timeout_ms = request_timeout_ms
         self._api_timeout_ms = api_timeout_ms
         self._rng = rng or Random()
+        self._alive = alive
         self._brokers: Mapping[int, Address] = {}
         self._topics: dict[str, TopicDescription] = {}
         self._replaced: set[UUID | None] = set()
@@ -497,6 +499,7 @@ class Cluster:
                 client_id=self._client_id,
                 security=self._security,
                 request_timeout_ms=self._request_timeout_ms,
+                alive=self._alive,
             )
         except ProtocolViolation as error:
             if not self._brokers:

@@ -19,6 +19,7 @@ import math
 import socket
 import ssl
 import struct
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache
@@ -30,6 +31,7 @@ from typing import Final, Self
 from spark_kgroup.errors import (
     ConnectionFailed,
     Disconnected,
+    Orphaned,
     ProtocolViolation,
     RequestTimedOut,
     UnsupportedApi,
@@ -104,12 +106,14 @@ class Connection:
         client_id: str,
         security: Security,
         request_timeout_ms: int,
+        alive: Callable[[], bool],
     ) -> None:
         self.address = address
         self._reader, self._writer = streams
         self._client_id = client_id
         self._security = security
         self._request_timeout_ms = request_timeout_ms
+        self._alive = alive
         self._ids = count(1)
         self._waiting: dict[int, _Waiting] = {}
         self._places = asyncio.Semaphore(IN_FLIGHT_MAX)
@@ -132,6 +136,7 @@ class Connection:
         security: Security | None = None,
         connect_timeout_ms: int = CONNECT_TIMEOUT_MS,
         request_timeout_ms: int = REQUEST_TIMEOUT_MS,
+        alive: Callable[[], bool] = lambda: True,
     ) -> Self:
         """Connect, negotiate versions, authenticate.
 
@@ -144,7 +149,12 @@ class Connection:
         security = security or Plaintext()
         streams = await _connected(address, security.ssl_context(), connect_timeout_ms)
         connection = cls(
-            address, streams, client_id=client_id, security=security, request_timeout_ms=request_timeout_ms
+            address,
+            streams,
+            client_id=client_id,
+            security=security,
+            request_timeout_ms=request_timeout_ms,
+            alive=alive,
         )
         try:
             await connection._negotiate(min(request_timeout_ms, connect_timeout_ms))
@@ -183,6 +193,7 @@ class Connection:
 
         Raises:
             UnsupportedApi: the broker does not speak this version of the API.
+            Orphaned: whoever we speak for has gone; the connection is closed.
             RequestTimedOut: no answer in time; the connection is closed.
             Disconnected: the connection ended, or was ended here because an answer on it cannot be decoded.
             AuthenticationFailed: our SASL session was over and could not be renewed; the connection is closed.
@@ -207,7 +218,11 @@ class Connection:
         timer = loop.call_later(timeout_ms / 1000, self._overdue, correlation_id, told)
         self._waiting[correlation_id] = _Waiting(type(request), answer, timer)
         self._drained.clear()
-        self._writer.write(frame)
+        # Nothing between the question and the write: a process may be stopped for an hour before any earlier await.
+        if self._alive():
+            self._writer.write(frame)
+        else:
+            self._end(Orphaned(f"Nothing is sent to {self.address} any more: whoever this process works for has gone."))
         return await answer
 
     def _overdue(self, correlation_id: int, told: str) -> None:
@@ -356,6 +371,7 @@ async def _streams(
 ) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
     try:
         _keep_alive(tcp)
+        _forget_unsent(tcp)
         return await asyncio.open_connection(sock=tcp, ssl=context, server_hostname=host if context else None)
     except BaseException:
         tcp.close()
@@ -383,6 +399,15 @@ def _keep_alive(tcp: socket.socket) -> None:
     for name, value in (("TCP_KEEPIDLE", KEEPALIVE_IDLE_S), ("TCP_KEEPINTVL", KEEPALIVE_IDLE_S), ("TCP_KEEPCNT", 3)):
         if (option := getattr(socket, name, None)) is not None:  # macOS lacks the first
             tcp.setsockopt(socket.IPPROTO_TCP, option, value)
+
+
+def _forget_unsent(tcp: socket.socket) -> None:
+    """Let what the kernel has not sent yet end with the connection, however that ends (socket(7), SO_LINGER with 0 s).
+
+    1. The network swallows our JoinGroup; 2. this process is killed, and the kernel would go on sending for minutes;
+    3. the restarted one has joined when the JoinGroup arrives, and is fenced by it.
+    """
+    tcp.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
 
 
 def _name(request: Request) -> str:

@@ -21,6 +21,8 @@ from typing import Any
 
 ARMED = os.environ.get("KGROUP_STOP_AT", "")
 FOLDER = Path(os.environ.get("KGROUP_STOP_FOLDER", "."))
+OUTLIVES_ITS_JVM = "KGROUP_OUTLIVES_ITS_JVM" in os.environ
+"""Whether a reader is not ended from outside its main thread, as if the thread that does that had never its turn."""
 
 
 def reach(point: str) -> None:
@@ -95,6 +97,45 @@ def _during_adoption(ledger: ModuleType) -> None:
     _stop(ledger.Ledger, "adopt", after=lambda _: True)
 
 
+def _before_connecting(group: ModuleType) -> None:
+    """The reader has been asked, and has not spoken to any broker yet."""
+    _stop(group.Group, "start", before=lambda _: True)
+
+
+def _before_look_at_group(cluster: ModuleType) -> None:
+    """Topics are known; what the group keeps for the seats is not asked yet."""
+    _stop(cluster.Cluster, "describe_group", before=lambda *_: True)
+
+
+def _before_sending(request: str) -> Callable[[ModuleType], None]:
+    """The next request of this kind is about to be written."""
+
+    def wrap(connection: ModuleType) -> None:
+        kind = getattr(connection.messages, request)
+        _stop(connection.Connection, "_exchange", before=lambda _, sent, __: isinstance(sent, kind))
+
+    return wrap
+
+
+def _parked(request: str) -> Callable[[ModuleType], None]:
+    """A request of this kind is sent, and its answer is on its way: nobody here has seen it."""
+
+    def wrap(connection: ModuleType) -> None:
+        kind = getattr(connection.messages, request)
+
+        def answered(here: Any, frame: bytes) -> bool:
+            return here._waiting[connection.correlation_id_of(frame)].request_type is kind
+
+        _stop(connection.Connection, "_answer", before=answered)
+
+    return wrap
+
+
+def _after_start_committed(boundary: ModuleType) -> None:
+    """The starts that overrule the group's committed offsets are acknowledged; Spark has no offset yet."""
+    _stop(boundary.Boundary, "_rewind", after=lambda _: True)
+
+
 POINTS: dict[str, tuple[str, Callable[[ModuleType], None]]] = {
     "before read": ("pyspark_kgroup.stream", _before_read),
     "while reading": ("pyspark_kgroup.stream", _while_reading),
@@ -102,6 +143,14 @@ POINTS: dict[str, tuple[str, Callable[[ModuleType], None]]] = {
     "during rebalance": ("spark_kgroup.runtime.session", _during_rebalance),
     "between revoking sync and rejoin": ("spark_kgroup.runtime.session", _after_revoking_sync),
     "during adoption": ("pyspark_kgroup.ledger", _during_adoption),
+    "before connecting": ("spark_kgroup.runtime.group", _before_connecting),
+    "before the look at the group": ("spark_kgroup.wire.cluster", _before_look_at_group),
+    "before join": ("spark_kgroup.wire.connection", _before_sending("JoinGroupRequest")),
+    "join parked": ("spark_kgroup.wire.connection", _parked("JoinGroupRequest")),
+    "before sync": ("spark_kgroup.wire.connection", _before_sending("SyncGroupRequest")),
+    "sync parked": ("spark_kgroup.wire.connection", _parked("SyncGroupRequest")),
+    "before start is committed": ("spark_kgroup.wire.connection", _before_sending("OffsetCommitRequest")),
+    "after start is committed": ("pyspark_kgroup.boundary", _after_start_committed),
 }
 """Point -> (the module to wrap, how). "after sink, before commit log" and "after shuffle" are those of
 `harness.driver_program`."""
@@ -127,6 +176,9 @@ class _Arming(MetaPathFinder):
         loader.exec_module = execute_and_wrap
         return spec
 
+
+if OUTLIVES_ITS_JVM:
+    os._exit = lambda _: time.sleep(600)
 
 if ARMED in POINTS:
     sys.meta_path.insert(0, _Arming())

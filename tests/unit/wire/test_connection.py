@@ -2,11 +2,12 @@
 
 import asyncio
 import logging
+import socket
 import ssl
 import struct
 import threading
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from typing import Any
 
 import pytest
@@ -17,7 +18,14 @@ from kio.schema.metadata.v12.response import MetadataResponseTopic
 from kio.schema.types import BrokerId, TopicName
 from kio.static.primitive import i32
 
-from spark_kgroup.errors import ConnectionFailed, Disconnected, ProtocolViolation, RequestTimedOut, UnsupportedApi
+from spark_kgroup.errors import (
+    ConnectionFailed,
+    Disconnected,
+    Orphaned,
+    ProtocolViolation,
+    RequestTimedOut,
+    UnsupportedApi,
+)
 from spark_kgroup.limits import DECODED_AT_ONCE_BYTES_MAX, IN_FLIGHT_MAX
 from spark_kgroup.model import MemberIdentity
 from spark_kgroup.wire import connection as connection_module
@@ -296,6 +304,52 @@ async def test_closing_does_not_wait_for_a_peer_that_reads_no_more() -> None:
             await connection.close()
         with pytest.raises(Disconnected):
             await call
+
+
+@on_a_loop
+async def test_nothing_is_sent_in_the_name_of_a_process_that_has_gone() -> None:
+    gone: list[bool] = []
+    async with FakeBroker(lambda _: ok()) as broker, await connect(broker, alive=lambda: not gone) as connection:
+        await connection.call(beat(1))
+        gone.append(True)
+        with pytest.raises(Orphaned) as failure:
+            await connection.call(beat(2))
+        assert not failure.value.retriable
+        assert connection.closed
+        with pytest.raises(Orphaned):
+            await connect(broker, alive=lambda: not gone)
+    assert [request.generation_id for request in broker.requests] == [1]
+
+
+@on_a_loop
+async def test_what_is_not_sent_yet_when_a_connection_ends_is_never_sent() -> None:
+    # The kernel ends the connections of a process that is killed, and would go on sending: a join of its, for example,
+    # when its successor has joined already.
+    closed, received = asyncio.Event(), bytearray()
+
+    async def slow(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        await greet(reader, writer)
+        writer.transport.pause_reading()
+        await closed.wait()
+        writer.transport.resume_reading()
+        with suppress(ConnectionResetError):
+            while data := await reader.read(2**16):
+                received.extend(data)
+        received.extend(b"end")
+
+    large = messages.metadata(["t" * 10_000] * 40)  # fits our side's buffer, and not the peer's
+    async with stranger(slow) as address:
+        connection = await Connection.open(address, client_id="c")
+        call = asyncio.create_task(connection.call(large))
+        await asyncio.sleep(0)
+        assert connection._writer.transport.get_write_buffer_size() == 0, "all of it is the kernel's"
+        await connection.close()
+        with pytest.raises(Disconnected):
+            await call
+        closed.set()
+        await until(lambda: received.endswith(b"end"))
+    assert len(received) < 400_000
 
 
 # ------------------------------------------------------------------------------------------------ strange answers

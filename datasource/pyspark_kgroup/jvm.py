@@ -1,0 +1,91 @@
+"""The JVM that a stream reader answers to, and whether it is still there.
+
+Runs on: driver.
+
+1. a JVM is killed while its reader waits for the group's coordinator; 2. the query is started again, its reader takes
+the seats and reads on; 3. the first reader wakes, joins, takes the seats back, and sets the group's offsets to where a
+fresh query starts. Spark's reader learns that its JVM is gone only when it answers, and that is too late.
+
+How Spark starts it (PythonStreamingSourceRunner, PythonWorkerFactory.createSimpleWorker; 4.0 to 4.3, and under Spark
+Connect): the JVM's child, without Spark's daemon, connected to the JVM by one socket. The kernel closes that socket
+when the JVM ends, however it ends, and Spark does when the query stops.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import select
+import socket
+import stat
+import threading
+from contextlib import suppress
+from typing import Final, Self
+
+log = logging.getLogger(__name__)
+
+_HUNG_UP: Final = getattr(select, "POLLRDHUP", 0)
+"""What poll(2) is to tell beside errors and a full hang-up: that the other end sends nothing more. Linux has it."""
+
+
+class Jvm:
+    """The process at the other end of a reader's connection to Spark.
+
+    Args:
+        connection: a descriptor of that connection; it is kept for as long as this process lives.
+    """
+
+    def __init__(self, connection: int) -> None:
+        self._connection = connection
+        self._parent = os.getppid()
+
+    @classmethod
+    def of_this_process(cls) -> Self | None:
+        """None where Spark did not start this process for itself alone, or the platform does not show its sockets."""
+        address = _address_of_jvm()
+        if address is None or not hasattr(select, "poll"):
+            return None
+        for descriptor in map(int, os.listdir("/proc/self/fd" if os.path.isdir("/proc/self/fd") else "/dev/fd")):
+            if _peer_of(descriptor) == address:
+                return cls(os.dup(descriptor))
+        return None
+
+    def alive(self) -> bool:
+        """Whether anybody waits for our answers: two system calls, to be made right before each word to the group."""
+        return os.getppid() == self._parent and not self._hung_up(0)
+
+    def _hung_up(self, timeout_ms: int | None) -> bool:
+        poll = select.poll()
+        poll.register(self._connection, _HUNG_UP)
+        return bool(poll.poll(timeout_ms))
+
+    def end_process_with_it(self) -> None:
+        """From now on, end this process as soon as the JVM is gone.
+
+        At once, without a word to anybody: what would be told, flushed or joined has nobody left to care, and the
+        seats wait for the next start (KIP-345).
+        """
+        threading.Thread(target=self._end_with_it, name="kgroup jvm", daemon=True).start()
+
+    def _end_with_it(self) -> None:
+        self._hung_up(None)
+        log.info("Spark's JVM has gone or has hung up: its stream reader ends.")
+        os._exit(1)
+
+
+def _address_of_jvm() -> object:
+    """Where Spark told this process to connect to, as `getpeername` would say it."""
+    path, port = os.environ.get("PYTHON_WORKER_FACTORY_SOCK_PATH"), os.environ.get("PYTHON_WORKER_FACTORY_PORT", "")
+    return path or (int(port) if port.isdecimal() else None)
+
+
+def _peer_of(descriptor: int) -> object:
+    """The port (TCP) or the path (Unix) that a socket is connected to, None for anything else."""
+    with suppress(OSError):  # the one that listed them has gone; or it is not connected
+        if stat.S_ISSOCK(os.fstat(descriptor).st_mode):
+            blocking = os.get_blocking(descriptor)
+            with socket.socket(fileno=os.dup(descriptor)) as sock:
+                os.set_blocking(descriptor, blocking)  # Python's default timeout would change it, for Spark as well
+                peer = sock.getpeername()
+            return peer[1] if isinstance(peer, tuple) else peer
+    return None
