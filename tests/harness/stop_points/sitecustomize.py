@@ -132,8 +132,8 @@ def _parked(request: str) -> Callable[[ModuleType], None]:
 
 
 def _after_start_committed(boundary: ModuleType) -> None:
-    """The starts that overrule the group's committed offsets are acknowledged; Spark has no offset yet."""
-    _stop(boundary.Boundary, "_rewind", after=lambda _: True)
+    """The starts that the group did not have are acknowledged; Spark has no offset yet."""
+    _stop(boundary.Boundary, "_tell", after=lambda _: True)
 
 
 POINTS: dict[str, tuple[str, Callable[[ModuleType], None]]] = {
