@@ -286,7 +286,7 @@ def test_a_node_that_dies_hangs_or_comes_back(apache_kafka_factory: Callable[...
         # 2. It comes back: the same client finds it, and what was committed is there.
         waiting = asyncio.create_task(cluster.committed_offsets(group, [tp]))
         await asyncio.to_thread(kafka.nodes[0].restart)
-        assert await waiting == {tp: 17}
+        assert {tp: found.offset for tp, found in (await waiting).items() if found} == {tp: 17}
 
         # 3. It hangs: no call waits for longer than it was given.
         kafka.nodes[0].pause()
