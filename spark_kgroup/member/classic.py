@@ -20,13 +20,12 @@ read here.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from enum import Enum
-from types import MappingProxyType
 from typing import Any, Final
 
-from spark_kgroup.errors import FencedInstanceId, GroupError, GroupRejected, IllegalTransition
+from spark_kgroup.errors import FencedInstanceId, GroupError, IllegalTransition
 from spark_kgroup.limits import (
     HEARTBEAT_JITTER,
     REJOIN_BACKOFF_MAX_MS,
@@ -37,6 +36,7 @@ from spark_kgroup.limits import (
 )
 from spark_kgroup.member import effects as fx
 from spark_kgroup.member.config import Inheritance, MemberConfig
+from spark_kgroup.member.rejections import rejection
 from spark_kgroup.model import (
     NO_GENERATION,
     UNKNOWN_MEMBER_ID,
@@ -99,22 +99,6 @@ _COORDINATOR_GONE: Final = frozenset({ErrorCode.NOT_COORDINATOR, ErrorCode.COORD
 _TRY_AGAIN: Final = (ErrorCode.retriable_codes() | {ErrorCode.REBALANCE_IN_PROGRESS}) - _COORDINATOR_GONE
 _MEMBERSHIP_OVER: Final = frozenset({ErrorCode.UNKNOWN_MEMBER_ID, ErrorCode.ILLEGAL_GENERATION})
 
-_REJECTIONS: Final[Mapping[int, str]] = MappingProxyType(
-    {
-        ErrorCode.INCONSISTENT_GROUP_PROTOCOL: "its members share no assignor with us: set "
-        "`kafka.partition.assignment.strategy` to one that all of them support. Or it is a group of "
-        "another type (share, streams, connect; `kgroup describe` says which): use another group id",
-        ErrorCode.UNKNOWN_SERVER_ERROR: "its coordinator could not carry this out (UNKNOWN_SERVER_ERROR): in a large "
-        "group its own record exceeds max.message.bytes of the topic __consumer_offsets: raise that, or use fewer "
-        "`members`; else see the broker's log",
-        ErrorCode.INVALID_SESSION_TIMEOUT: "the broker does not allow this session timeout: set "
-        "`kafka.session.timeout.ms` within the broker's group.min/max.session.timeout.ms",
-        ErrorCode.INVALID_GROUP_ID: "the group id is not valid: set `kafka.group.id`",
-        ErrorCode.GROUP_AUTHORIZATION_FAILED: "no permission: grant READ on the group to this user",
-        ErrorCode.GROUP_MAX_SIZE_REACHED: "the group is full: use fewer `members`, or raise group.max.size",
-    }
-)
-
 
 class ClassicMember:
     """One member's state machine.
@@ -156,6 +140,9 @@ class ClassicMember:
         self._protocol = ""
         self._reason = "start"
         self._retries = 0
+        self._confirmed_id = UNKNOWN_MEMBER_ID
+        """The member id of the last sync: a coordinator that takes over knows it."""
+        self._doubts_seat = False
         self._vain_joins = 0
         """How many joins in a row changed neither generation nor assignment."""
         self._patient_until_ms = 0
@@ -352,6 +339,7 @@ class ClassicMember:
 
     def _synced(self, assignment: frozenset[TopicPartition], now_ms: int) -> list[fx.Effect]:
         self._retries = 0
+        self._confirmed_id = self.identity.member_id
         self._note_vain_join(assignment, now_ms)
         # 1. a static seat comes back with another subscription; 2. the group stays as it is, and so does its assignment
         # (KIP-345); 3. only the join that follows when the unwanted is given up tells the leader of it.
@@ -499,9 +487,33 @@ class ClassicMember:
         if error in _MEMBERSHIP_OVER:
             return self._membership_over(f"{api}: {ErrorCode.name_of(error)}", error, now_ms)
         if error == ErrorCode.FENCED_INSTANCE_ID:
+            return self._fenced(now_ms)
+        return self._fail(rejection(self.config.group, api, error))
+
+    def _fenced(self, now_ms: int) -> list[fx.Effect]:
+        """End: another process took the seat. Unless the coordinator has forgotten that we took it.
+
+        1. we replace X while the group rebalances: our id is written down when the generation is complete
+        (GroupMetadataManager.updateStaticMemberThenRebalanceOrComplete); 2. the coordinator dies; 3. the next one
+        knows X and fences us.
+        """
+        if self._confirmed_id == self.identity.member_id or not self.config.replaces:
             return self._fail(FencedInstanceId(self.config.group, self.config.instance_id or ""))
-        told = _REJECTIONS.get(error) or f"{api} failed with {ErrorCode.name_of(error)}, which retrying cannot mend"
-        return self._fail(GroupRejected(f"Group {self.config.group!r} will not have us: {told}."))
+        self.state = State.JOINING
+        self._awaited, self._doubts_seat = None, True
+        self._timers[_Timer.RETRY] = now_ms + self._next_backoff_ms()
+        return [fx.LookAtSeat()]
+
+    def _seat_seen(self, event: fx.SeatSeen, now_ms: int) -> list[fx.Effect]:
+        if not self._doubts_seat:
+            return []
+        self._doubts_seat = False
+        if event.member_id == self.config.replaces:
+            self.identity = replace(self.identity, member_id=UNKNOWN_MEMBER_ID, generation=NO_GENERATION)
+            return self._join("the coordinator forgot that we took the seat", now_ms)
+        if event.member_id in (self.identity.member_id, UNKNOWN_MEMBER_ID):
+            return []  # the join that is due will tell
+        return self._fail(FencedInstanceId(self.config.group, self.config.instance_id or ""))
 
     def _next_backoff_ms(self) -> int:
         """Twice as long with each retry in a row, within `RETRY_BACKOFF_JITTER` (Kafka: ExponentialBackoff)."""
@@ -594,6 +606,7 @@ _IN_GENERATION: Final[dict[type[fx.Event], Handler]] = {
     fx.GaveUp: _M._gave_up,
     fx.RejoinWanted: _M._rejoin_wanted,
     fx.MembershipRefused: _M._membership_refused,
+    fx.SeatSeen: _M._ignore,
     fx.Tick: _M._tick,
     fx.Leave: _M._leave,
     fx.Close: _M._close,
@@ -616,6 +629,7 @@ TRANSITIONS: Final[dict[State, dict[type[fx.Event], Handler]]] = {
         fx.GaveUp: _M._gave_up,
         fx.RejoinWanted: _M._ignore,
         fx.MembershipRefused: _M._membership_refused,
+        fx.SeatSeen: _M._seat_seen,
         fx.Tick: _M._tick,
         fx.Leave: _M._leave,
         fx.Close: _M._close,
@@ -630,6 +644,7 @@ TRANSITIONS: Final[dict[State, dict[type[fx.Event], Handler]]] = {
         fx.GaveUp: _M._gave_up,
         fx.RejoinWanted: _M._ignore,
         fx.MembershipRefused: _M._membership_refused,
+        fx.SeatSeen: _M._ignore,
         fx.Tick: _M._tick,
         fx.Leave: _M._leave,
         fx.Close: _M._close,
@@ -643,6 +658,7 @@ TRANSITIONS: Final[dict[State, dict[type[fx.Event], Handler]]] = {
         fx.GaveUp: _M._gave_up,
         fx.RejoinWanted: _M._ignore,
         fx.MembershipRefused: _M._membership_refused,
+        fx.SeatSeen: _M._ignore,
         fx.Tick: _M._tick,
         fx.Leave: _M._leave,
         fx.Close: _M._close,
@@ -660,6 +676,7 @@ TRANSITIONS: Final[dict[State, dict[type[fx.Event], Handler]]] = {
         fx.GaveUp: _M._ignore,
         fx.RejoinWanted: _M._ignore,
         fx.MembershipRefused: _M._ignore,
+        fx.SeatSeen: _M._ignore,
         fx.Tick: _M._ignore,
         fx.Leave: _M._ignore,
         fx.Close: _M._close,

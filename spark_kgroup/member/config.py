@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from spark_kgroup.assignors.contract import Assignor, RebalanceProtocol
 from spark_kgroup.limits import HEARTBEAT_INTERVAL_MS, REBALANCE_TIMEOUT_MS, SESSION_TIMEOUT_MS
-from spark_kgroup.model import NO_GENERATION, TopicPartition
+from spark_kgroup.model import NO_GENERATION, UNKNOWN_MEMBER_ID, TopicPartition
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,6 +33,7 @@ class MemberConfig:
         inheritance: claimed by the first join, like what is held, and given up at a boundary if it is not assigned.
             1. a process dies in the midst of a batch; 2. the group rebalances; 3. the process comes back within its
             session, to finish the batch: without a claim the leader would give what it reads to others at once.
+        replaces: the member id that the group kept for this seat when the process started, if that is known.
 
     """
 
@@ -45,6 +46,7 @@ class MemberConfig:
     heartbeat_interval_ms: int = HEARTBEAT_INTERVAL_MS
     rack: str | None = None
     inheritance: Inheritance = Inheritance()
+    replaces: str = UNKNOWN_MEMBER_ID
 
     @property
     def cooperative(self) -> bool:

@@ -146,6 +146,13 @@ class MembershipRefused:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class SeatSeen:
+    """The group says under which member id it keeps our seat, empty if it does not (the answer to `LookAtSeat`)."""
+
+    member_id: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Tick:
     """Time has passed; due timers fire."""
 
@@ -174,6 +181,7 @@ Event = (
     | GaveUp
     | RejoinWanted
     | MembershipRefused
+    | SeatSeen
     | Tick
     | Leave
     | Close
@@ -201,6 +209,11 @@ class Look:
     """
 
     heartbeat: HeartbeatRequest | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LookAtSeat:
+    """Ask the group who has our seat; answer with `SeatSeen`, or not at all."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -285,4 +298,4 @@ class Failed:
     error: GroupError
 
 
-Effect = Send | Look | Connect | ComputeAssignment | Joined | Assigned | Lost | Rejoining | Left | Failed
+Effect = Send | Look | LookAtSeat | Connect | ComputeAssignment | Joined | Assigned | Lost | Rejoining | Left | Failed

@@ -28,6 +28,7 @@ from spark_kgroup.limits import (
 from spark_kgroup.member import effects as fx
 from spark_kgroup.member.classic import Inheritance, MemberConfig, State
 from spark_kgroup.model import (
+    UNKNOWN_MEMBER_ID,
     DescribedGroup,
     DescribedMember,
     ErrorCode,
@@ -165,9 +166,12 @@ class Group:
             UnknownTopic: a subscribed topic does not exist.
         """
         await self._refresh_topics(timeout_ms=STARTUP_TIMEOUT_MS)
-        inheritances = await self._inheritances()
+        kept = await self._kept()
+        inheritances = inherited(self.settings.inheritances, kept, self._seats()) if kept else {}
+        replaced: dict[str | None, str] = {m.instance_id: m.member_id for m in kept.members} if kept else {}
         for instance_id in self._seats():
-            config = self._member_config(instance_id, inheritances.get(instance_id, Inheritance()))
+            inheritance = inheritances.get(instance_id, Inheritance())
+            config = self._member_config(instance_id, inheritance, replaced.get(instance_id, UNKNOWN_MEMBER_ID))
             session = Session(config, self._cluster, self._observe, self._rng)
             self._sessions[instance_id] = session
             self._tasks.append(asyncio.create_task(session.run(), name=f"seat {instance_id}"))
@@ -181,14 +185,14 @@ class Group:
         partitions = sum(topic.partition_count for topic in self._topics.values())
         return self.settings.instance_ids[: max(1, partitions)]
 
-    async def _inheritances(self) -> dict[str | None, Inheritance]:
+    async def _kept(self) -> DescribedGroup | None:
+        """The group as it was kept for seats that come back."""
         if not self.settings.inheritances:
-            return {}
+            return None
         # The cluster has answered, so its address is right: a coordinator that is away is waited for, as later on.
-        group = await self._cluster.describe_group(self.settings.group)
-        return inherited(self.settings.inheritances, group, self._seats())
+        return await self._cluster.describe_group(self.settings.group)
 
-    def _member_config(self, instance_id: str | None, inheritance: Inheritance) -> MemberConfig:
+    def _member_config(self, instance_id: str | None, inheritance: Inheritance, replaces: str) -> MemberConfig:
         return MemberConfig(
             group=self.settings.group,
             instance_id=instance_id,
@@ -198,6 +202,7 @@ class Group:
             rebalance_timeout_ms=self.settings.rebalance_timeout_ms,
             heartbeat_interval_ms=self.settings.heartbeat_interval_ms,
             inheritance=inheritance,
+            replaces=replaces,
         )
 
     async def close(self) -> None:

@@ -20,7 +20,7 @@ from spark_kgroup.errors import GroupRejected, WireError
 from spark_kgroup.limits import JOIN_TIMEOUT_SLACK_MS, LEAVE_TIMEOUT_MS, REQUEST_TIMEOUT_MS
 from spark_kgroup.member import effects as fx
 from spark_kgroup.member.classic import ClassicMember, MemberConfig, State
-from spark_kgroup.model import ErrorCode, MemberIdentity, TopicDescription, TopicPartition
+from spark_kgroup.model import UNKNOWN_MEMBER_ID, ErrorCode, MemberIdentity, TopicDescription, TopicPartition
 from spark_kgroup.runtime.translate import to_event, to_message
 from spark_kgroup.wire.backoff import Backoff
 from spark_kgroup.wire.cluster import Cluster
@@ -104,21 +104,12 @@ class Session:
             self._forget(event.partitions)
 
     def _carry_out(self, effect: fx.Effect) -> None:
+        if (work := self._work_for(effect)) is not None:
+            self._spawn(work)
+            return
         match effect:
-            case fx.Send(request=fx.LeaveRequest() as request):
-                self._spawn(self._leave(request))
-                return
-            case fx.Send(request=request):
-                self._spawn(self._send(request))
-                return
-            case fx.Look(heartbeat=heartbeat):
-                self._spawn(self._look(heartbeat))
-                return
             case fx.Connect(reason=reason):
                 self._reconnect(reason)
-                return
-            case fx.ComputeAssignment():
-                self._spawn(self._compute(effect))
                 return
             case fx.Joined():
                 self.snapshot = None
@@ -131,6 +122,22 @@ class Session:
             case _:
                 pass
         self._observer(self, effect)
+
+    def _work_for(self, effect: fx.Effect) -> Coroutine[Any, Any, None] | None:
+        """What is done beside the machine, and ends in an event."""
+        match effect:
+            case fx.Send(request=fx.LeaveRequest() as request):
+                return self._leave(request)
+            case fx.Send(request=request):
+                return self._send(request)
+            case fx.Look(heartbeat=heartbeat):
+                return self._look(heartbeat)
+            case fx.LookAtSeat():
+                return self._look_at_seat()
+            case fx.ComputeAssignment():
+                return self._compute(effect)
+            case _:
+                return None
 
     def _forget(self, partitions: frozenset[TopicPartition]) -> None:
         self.tenures = MappingProxyType({tp: who for tp, who in self.tenures.items() if tp not in partitions})
@@ -214,6 +221,15 @@ class Session:
                 self.post(to_event(heartbeat, answer))
         except WireError as error:
             log.info("%s: no word past the parked request: %s", self._name, error)
+
+    async def _look_at_seat(self) -> None:
+        try:
+            group = await self._cluster.describe_group(self.config.group, timeout_ms=REQUEST_TIMEOUT_MS)
+        except WireError as error:
+            log.info("%s: nobody says who has the seat: %s", self._name, error)
+            return
+        ours = (member.member_id for member in group.members if member.instance_id == self.config.instance_id)
+        self.post(fx.SeatSeen(member_id=next(ours, UNKNOWN_MEMBER_ID)))
 
     async def _leave(self, request: fx.LeaveRequest) -> None:
         message = to_message(request, self.config)

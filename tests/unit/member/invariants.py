@@ -42,6 +42,8 @@ class Invariants:
         assert process.config.instance_id is not None
         last = self._last_to_take_seat.get(process.config.instance_id)
         assert last is not process, f"{process.name} is fenced though nobody took its seat"
+        now = self._world.coordinator.member_id_of(process.config.instance_id)
+        assert not now or now != process.replaces, f"{process.name} is fenced by whom it replaced"
 
     def word(self, process: Process, response: Response, given_at_ms: int) -> None:
         """A member was told that it is one; the coordinator gave its word at `given_at_ms`."""
@@ -113,10 +115,12 @@ class Invariants:
 
     def _seat_kept_until_told(self, process: Process, event: fx.Event, before: MemberIdentity) -> None:
         # KIP-345: a join without a member id takes the seat from whoever has it. So a member that once had an id sends
-        # such a join only when the coordinator does not know it any more: else a zombie would fence its successor.
+        # such a join only when the coordinator does not know it any more, or has forgotten that it took the seat: else
+        # a zombie would fence its successor.
         if before.member_id and not process.machine.identity.member_id:
-            told = getattr(event, "error", None)
-            assert told == ErrorCode.UNKNOWN_MEMBER_ID, f"{process.name} forgot its member id at {event}"
+            told = getattr(event, "error", None) == ErrorCode.UNKNOWN_MEMBER_ID
+            told |= isinstance(event, fx.SeatSeen) and event.member_id == process.replaces
+            assert told, f"{process.name} forgot its member id at {event}"
 
     def _heartbeats_go_on(self, process: Process) -> None:
         machine, now_ms = process.machine, self._world.now_ms

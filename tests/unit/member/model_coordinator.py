@@ -128,6 +128,11 @@ class ModelCoordinator:
             return error
         return ErrorCode.REBALANCE_IN_PROGRESS if self.phase is Phase.COMPLETING else ErrorCode.NONE
 
+    def member_id_of(self, instance_id: str | None) -> str:
+        """Who has a static seat, as DescribeGroups shows it; empty if nobody has."""
+        member = self._static(instance_id) if instance_id is not None else None
+        return member.member_id if member is not None else ""
+
     def next_wakeup_at_ms(self) -> int | None:
         """When `tick` has something to do."""
         deadlines = [member.expires_at_ms for member in self.members.values()]

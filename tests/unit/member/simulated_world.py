@@ -62,7 +62,9 @@ class Process:
         self.world = world
         self.name = name
         self.config = config
-        self.machine = ClassicMember(replace(config, inheritance=claimed), jitter=world.rng.random)
+        self.replaces = world.coordinator.member_id_of(config.instance_id)
+        own = replace(config, inheritance=claimed, replaces=self.replaces)
+        self.machine = ClassicMember(own, jitter=world.rng.random)
         self.inherited = inheritance.partitions
         self.alive = True
         self.paused = False
@@ -151,12 +153,12 @@ class Process:
         match effect:
             case fx.Send(request=fx.LeaveRequest() as request):
                 self._leave(request)
+            case fx.Look() | fx.LookAtSeat():
+                connection = self.connection
+                self.world.after(self.world.delay_ms(), lambda: self._look(effect, connection))
             case fx.Send(request=request):
                 assert self.connection is not None, f"{self.name} sends without a connection"
                 self._send(self.connection, request)
-            case fx.Look(heartbeat=heartbeat):
-                connection = self.connection
-                self.world.after(self.world.delay_ms(), lambda: self._look(connection, heartbeat))
             case fx.Connect():
                 self.disconnect()
                 if not self._connecting:
@@ -182,14 +184,17 @@ class Process:
         self.world.transmit(connection, call)
         self.world.after(timeout_ms, lambda: None if call.answered else self.lose_connection(connection, "timeout"))
 
-    def _look(self, connection: Connection | None, heartbeat: fx.HeartbeatRequest | None) -> None:
-        """Brokers say who coordinates; if our connection leads there, the heartbeat goes over another one."""
-        if not self.world.reachable or connection is None or connection is not self.connection:
+    def _look(self, look: fx.Look | fx.LookAtSeat, connection: Connection | None) -> None:
+        """Brokers say who coordinates; if our connection leads there, a heartbeat goes over another one."""
+        if isinstance(look, fx.LookAtSeat):
+            if self.world.answers:
+                self.post(fx.SeatSeen(member_id=self.world.coordinator.member_id_of(self.config.instance_id)))
+        elif not self.world.reachable or connection is None or connection is not self.connection:
             return
-        if connection.outdated:
+        elif connection.outdated:
             self.lose_connection(connection, "the coordinator moved")
-        elif heartbeat is not None:
-            self.world.transmit(Connection(self), Call(heartbeat))
+        elif look.heartbeat is not None:
+            self.world.transmit(Connection(self), Call(look.heartbeat))
 
     def _leave(self, request: fx.LeaveRequest) -> None:
         """Not behind what is parked on our connection."""
@@ -243,7 +248,7 @@ class Process:
         if not self.running:
             return
         self.world.after(self.world.next_boundary_in_ms(), self._boundary)
-        if self.paused or not self.world.reachable or self.world.frozen or self.world.loading:
+        if self.paused or not self.world.answers:
             return
         self._find_orphans()
         going = self.machine.to_give_up
@@ -422,6 +427,11 @@ class World:
                 connection.current = None
                 self._deliver(connection, call, refusal(call.request, ErrorCode.NOT_COORDINATOR), self.now_ms)
                 self._serve(connection)
+
+    @property
+    def answers(self) -> bool:
+        """Whether the coordinator answers whoever asks it now."""
+        return self.reachable and not self.frozen and not self.loading
 
     def freeze(self) -> None:
         """The coordinator's broker stops (SIGSTOP): its kernel still accepts what is sent, and nothing is answered."""

@@ -37,6 +37,7 @@ SAMPLE: dict[type[fx.Event], fx.Event] = {
     fx.GaveUp: fx.GaveUp(partitions=frozenset()),
     fx.RejoinWanted: fx.RejoinWanted(reason="test"),
     fx.MembershipRefused: fx.MembershipRefused(identity=BEAT.identity, error=ErrorCode.UNKNOWN_MEMBER_ID),
+    fx.SeatSeen: fx.SeatSeen(member_id="another"),
     fx.Tick: fx.Tick(),
     fx.Leave: fx.Leave(reason="test"),
     fx.Close: fx.Close(),
@@ -81,6 +82,7 @@ STALE = (
     SAMPLE[fx.HeartbeatResponse],
     SAMPLE[fx.AssignmentComputed],
     SAMPLE[fx.MembershipRefused],
+    SAMPLE[fx.SeatSeen],
 )
 
 

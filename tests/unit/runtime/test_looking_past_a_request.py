@@ -35,6 +35,7 @@ class Coordinated(World):
         self.protocol_name = "cooperative-sticky"
         self.synced_type = "consumer"
         self.beats_past = 0
+        self.member_id = "m"
 
     def answer(self, node: int, request: Any) -> Any:
         if self.parked and type(request).__name__ == "JoinGroupRequest":
@@ -50,7 +51,7 @@ class Coordinated(World):
             protocol_name=self.protocol_name,
             leader="another",
             skip_assignment=False,
-            member_id="m",
+            member_id=self.member_id,
             members=(),
         )
 
@@ -95,6 +96,7 @@ def with_a_session(run: Run) -> Callable[[], None]:
             topics=("a",),
             assignors=(assignor("cooperative-sticky"),),
             session_timeout_ms=SESSION_MS,
+            replaces="m",  # as the group describes it
         )
         session = Session(config, cluster, lambda *_: None, Random(1))
         running = asyncio.create_task(session.run())
@@ -145,6 +147,18 @@ async def test_a_member_that_is_gone_hears_of_it_past_its_parked_join(world: Coo
     world.first["Heartbeat"] = [ErrorCode.UNKNOWN_MEMBER_ID]
     await until(lambda: not session.machine.held)
     assert session.tenures == {}
+
+
+@with_a_session
+async def test_a_seat_that_the_next_coordinator_knows_under_the_id_before_is_taken_again(
+    world: Coordinated, session: Session
+) -> None:
+    world.member_id = "n"
+    world.first["SyncGroup"] = [ErrorCode.FENCED_INSTANCE_ID]
+    await until(lambda: session.machine.state is State.STABLE)
+    joins = [r for r in world.brokers[0].requests if isinstance(r, messages.JoinGroupRequest)]
+    assert [join.member_id for join in joins] == ["", ""]
+    assert world.asked(messages.DescribeGroupsRequest) == 1
 
 
 @with_a_session

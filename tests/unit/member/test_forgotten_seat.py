@@ -1,0 +1,85 @@
+"""A coordinator that dies in a rebalance may forget that a static seat came back: it fences who has the seat.
+
+Kafka writes a replaced member's new id down when the generation is complete, or at once in a group at rest
+(GroupMetadataManager.updateStaticMemberThenRebalanceOrComplete). Kafka's own member ends with an error then.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from spark_kgroup.errors import FencedInstanceId
+from spark_kgroup.limits import RETRY_BACKOFF_MS
+from spark_kgroup.member import effects as fx
+from spark_kgroup.member.classic import ClassicMember, State
+from spark_kgroup.model import ErrorCode, MemberIdentity
+
+from .member_driver import ME, Driver, only, request_in
+
+BEFORE = "seat-0-of-the-process-before"
+
+
+def back() -> Driver:
+    """Has taken its seat over from `BEFORE`; the generation is not complete."""
+    driver = Driver()
+    driver.machine = ClassicMember(replace(driver.machine.config, replaces=BEFORE), jitter=lambda: 0.5)
+    driver.take(fx.Start())
+    driver.take(fx.Connected())
+    driver.answer_join()
+    return driver
+
+
+def fenced(driver: Driver) -> list[fx.Effect]:
+    """The next coordinator refuses its SyncGroup, or the JoinGroup after a lost connection."""
+    return driver.answer_sync(error=ErrorCode.FENCED_INSTANCE_ID)
+
+
+def test_the_group_is_looked_at_before_a_seat_that_no_generation_confirmed_counts_as_taken():
+    driver = back()
+    assert fenced(driver) == [fx.LookAtSeat()]
+    assert driver.state is State.JOINING
+
+
+def test_a_seat_that_is_still_whose_it_was_before_is_taken_again():
+    driver = back()
+    fenced(driver)
+    join = request_in(driver.take(fx.SeatSeen(member_id=BEFORE)))
+    assert join.identity == MemberIdentity(instance_id="seat-0")
+    driver.answer_join(member_id="seat-0-bbb")
+    driver.answer_sync(0)
+    assert driver.machine.settled
+
+
+def test_a_seat_that_a_third_process_has_is_left_to_it():
+    driver = back()
+    fenced(driver)
+    failed = only(driver.take(fx.SeatSeen(member_id="seat-0-of-another")), fx.Failed)
+    assert isinstance(failed.error, FencedInstanceId)
+
+
+@pytest.mark.parametrize("seen", [ME, ""])
+def test_a_seat_that_is_ours_again_or_nobodys_is_joined_with_the_id_we_have(seen: str):
+    driver = back()
+    fenced(driver)
+    assert driver.take(fx.SeatSeen(member_id=seen)) == []
+    assert request_in(driver.after(RETRY_BACKOFF_MS)).identity.member_id == ME
+
+
+def test_without_an_answer_the_coordinator_is_asked_again():
+    driver = back()
+    fenced(driver)
+    assert request_in(driver.after(RETRY_BACKOFF_MS)).identity.member_id == ME
+    assert driver.answer_join(error=ErrorCode.FENCED_INSTANCE_ID) == [fx.LookAtSeat()]
+
+
+def test_a_seat_that_a_generation_confirmed_was_taken():
+    driver = back()
+    driver.answer_sync(0)
+    assert isinstance(only(driver.answer_beat(ErrorCode.FENCED_INSTANCE_ID), fx.Failed).error, FencedInstanceId)
+
+
+def test_a_seat_of_which_nothing_was_known_before_was_taken():
+    driver = Driver().into(State.SYNCING)
+    assert isinstance(only(fenced(driver), fx.Failed).error, FencedInstanceId)
