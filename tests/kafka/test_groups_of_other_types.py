@@ -52,7 +52,7 @@ def run(apache_kafka: ApacheKafka, topic: str) -> Iterator[Run]:
 
         def start(members: int, checkpoint: Checkpoint = EMPTY, **more: str) -> tuple[GroupRuntime, Boundary]:
             options = options_of(apache_kafka.bootstrap_servers, topic, "job", members, **more)
-            settings = replace(settings_of(options), inheritances=inheritances(checkpoint, options.topics))
+            settings = replace(settings_of(options), inheritances=inheritances(checkpoint))
             runtime = started.enter_context(GroupRuntime(settings))
             return runtime, Boundary(runtime, options)
 

@@ -42,7 +42,7 @@ class Query:
         settings = replace(
             settings_of(options),
             session_timeout_ms=SESSION_TIMEOUT_MS,
-            inheritances=inheritances(self.done, options.topics),
+            inheritances=inheritances(self.done),
         )
         with GroupRuntime(settings) as self.runtime:
             self.boundary = Boundary(self.runtime, options)

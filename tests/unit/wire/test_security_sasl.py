@@ -406,6 +406,25 @@ async def test_a_parked_request_is_awaited_and_nothing_is_sent_behind_it(at_once
         assert broker.connections == 1
 
 
+def test_requests_that_waited_for_their_turn_are_held_back_too(at_once: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing is sent between a SaslHandshake and what follows it: a broker would end the connection."""
+    monkeypatch.setattr(connection_module, "IN_FLIGHT_MAX", 2)
+
+    @on_a_loop
+    async def scenario() -> None:
+        kafka = sessions(50, 3_600_000)
+        async with FakeBroker(kafka) as broker, await connect(broker, login()) as connection:
+            kafka.parked.clear()
+            calls = [asyncio.create_task(connection.call(beat(n))) for n in (1, 2, 3, 4)]
+            await until(lambda: 1 in kafka.seen)
+            await overdue(connection)
+            kafka.parked.set()
+            assert [answer.error_code for answer in await asyncio.gather(*calls)] == [1, 2, 3, 4]
+            assert kafka.seen == [*LOGGED_IN, 1, 2, *LOGGED_IN, 3, 4]
+
+    scenario()
+
+
 @on_a_loop
 async def test_a_renewal_that_is_refused_ends_the_connection(at_once: None) -> None:
     answers = iter([authenticated(lifetime_ms=1), refused(), refused()])

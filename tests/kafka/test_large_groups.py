@@ -1,0 +1,123 @@
+"""Commits and groups that come near to what a coordinator writes at once (max.message.bytes of __consumer_offsets)."""
+
+import logging
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from uuid import uuid4
+
+import pytest
+from confluent_kafka.admin import AlterConfigOpType, ConfigEntry, ConfigResource, ResourceType
+from harness.kafka import produce
+from harness.offsets import offsets_alone
+from harness.runtime import options_of, owned, settings_of
+from harness.waiting import wait_for
+
+from pyspark_kgroup.boundary import Boundary
+from pyspark_kgroup.checkpoint import EMPTY, Checkpoint
+from pyspark_kgroup.stream import inheritances
+from spark_kgroup.errors import GroupRejected
+from spark_kgroup.runtime.thread import GroupRuntime
+from spark_kgroup.testing import ApacheKafka
+from spark_kgroup.wire.commit_metadata import Author, SeatNote
+
+DEFAULT_BYTES_MAX = 1_048_588
+AUTHOR = Author(app="job", run_ms=1)
+
+
+def runtime_of(kafka: ApacheKafka, topic: str, members: int = 1, checkpoint: Checkpoint = EMPTY) -> GroupRuntime:
+    """Seats that write notes and marks as a query's do."""
+    options = options_of(kafka.bootstrap_servers, topic, "job", members)
+    settings = replace(
+        settings_of(options),
+        inheritances=inheritances(checkpoint),
+        commit_mark=AUTHOR.encode(),
+        commit_metadata=lambda who: SeatNote(
+            author=AUTHOR, member=who.member_id, at_ms=1_700_000_000_000, host="ip-10-12-13-14.compute.internal"
+        ).encode(),
+    )
+    return GroupRuntime(settings)
+
+
+def topic_of(kafka: ApacheKafka, partitions: int) -> str:
+    name = f"topic-{uuid4().hex[:8]}"
+    kafka.create_topic(name, partitions=partitions)
+    return name
+
+
+@contextmanager
+def batches_of_at_most(kafka: ApacheKafka, size_bytes: int) -> Iterator[None]:
+    """Let the coordinator write no more than this at once, as an operator may."""
+
+    def limit(value: int) -> None:
+        entry = ConfigEntry("max.message.bytes", str(value), incremental_operation=AlterConfigOpType.SET)
+        topic = ConfigResource(ResourceType.TOPIC, "__consumer_offsets", incremental_configs=[entry])
+        kafka.admin.incremental_alter_configs([topic])[topic].result(30)
+
+    limit(size_bytes)
+    try:
+        yield
+    finally:
+        limit(DEFAULT_BYTES_MAX)
+
+
+def test_a_commit_that_is_larger_than_the_coordinator_writes_at_once_goes_in_parts(
+    apache_kafka: ApacheKafka, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, "spark_kgroup.runtime.group")
+    topic = topic_of(apache_kafka, 100)
+    with runtime_of(apache_kafka, topic) as runtime:
+        view = runtime.wait_until(lambda view: view.settled and len(owned(view)) == 100, 30_000)
+        (seat,) = view.seats
+        with batches_of_at_most(apache_kafka, 3_000):
+
+            def refused_as_a_whole() -> bool:
+                everything = dict.fromkeys(seat.tenures, round(time.monotonic() * 1000))
+                assert runtime.commit({"job-0": (seat, everything)}) == seat.tenures.keys()
+                assert offsets_alone(runtime.committed(seat.tenures)) == everything
+                return "commit refused with UNKNOWN_SERVER_ERROR" in caplog.text
+
+            wait_for(refused_as_a_whole, "the limit to be in force")
+        assert runtime.commit_refusal() == ""
+
+
+def test_a_group_that_is_larger_than_the_coordinator_writes_at_once_is_told_what_to_raise(
+    apache_kafka: ApacheKafka,
+) -> None:
+    topic = topic_of(apache_kafka, 100)
+    with batches_of_at_most(apache_kafka, 1_000):
+
+        def refusal() -> str | None:
+            with runtime_of(apache_kafka, topic, members=20) as runtime:
+                try:
+                    runtime.wait_until(lambda view: view.settled, 10_000)
+                except GroupRejected as error:
+                    return str(error)
+            return None
+
+        told = wait_for(refusal, "the limit to be in force", 60)
+    assert "max.message.bytes of the topic __consumer_offsets" in told
+
+
+def test_a_seat_with_4000_partitions_reads_commits_and_comes_back(apache_kafka: ApacheKafka) -> None:
+    """Kafka advises at most so many partitions for a whole broker."""
+    count = 4_000
+    topic = topic_of(apache_kafka, count)
+    try:
+        with runtime_of(apache_kafka, topic) as runtime:
+            boundary = Boundary(runtime, options_of(apache_kafka.bootstrap_servers, topic, "job", 1))
+            begun = boundary.advance(EMPTY, None)
+            assert len(begun.owned) == count
+            produce(apache_kafka.bootstrap_servers, topic, count, partitions=count)
+            read = boundary.advance(begun, None)
+            assert {place.position for place in read.owned.values()} == {1}
+            assert boundary.advance(read, None) == read
+            assert set(offsets_alone(runtime.committed(read.owned)).values()) == {1}
+            (generation,) = {seat.identity.generation for seat in runtime.view().seats}
+        with runtime_of(apache_kafka, topic, checkpoint=read) as runtime:
+            boundary = Boundary(runtime, options_of(apache_kafka.bootstrap_servers, topic, "job", 1))
+            assert boundary.advance(read, None) == read
+            assert {seat.identity.generation for seat in runtime.view().seats} == {generation}, "nothing moved"
+    finally:
+        apache_kafka.admin.delete_topics([topic])[topic].result(30)
