@@ -106,6 +106,7 @@ class FakeGroup:
         self.rejoins = 0
         self.forced: list[str] = []
         self.state = "Stable"
+        self.group_type = "classic"
         self.away = False
         self.old: set[str] = set()
         self._pending = False
@@ -409,10 +410,13 @@ class FakeGroup:
         if OTHER in self.target.values() or self.other:
             members.append(OTHER)
         assigned, claims = ({}, {}) if self._waits else (self.assigned, self.claims)
+        if self.group_type == "consumer":  # which does not tell what it has asked back
+            assigned, claims = {tp: m for tp, m in assigned.items() if self.target.get(tp) == m}, {}
         return DescribedGroup(
             group="g",
             state="PreparingRebalance" if self._waits else self.state,
             protocol="cooperative-sticky",
+            group_type=self.group_type,
             members=tuple(
                 DescribedMember(
                     member_id=name,

@@ -385,6 +385,18 @@ def test_the_look_for_orphans_waits_until_the_group_is_stable(world: World) -> N
     assert set(driver.durable.owned) == {P0, P1}
 
 
+def test_nobody_looks_for_orphans_in_a_group_of_type_consumer(world: World) -> None:
+    """Its coordinator itself sees to new partitions, and a member that leads is none of its notions."""
+    group, driver = world(records=10)
+    group.target[group.add_partition("t")] = "seat-0"
+    group.state, group.group_type = "Reconciling", "consumer"
+    driver.trigger()
+    group.state = "Stable"
+    group.now_ms += 2_000
+    driver.drain()
+    assert not group.forced
+
+
 # ------------------------------------------------------------------------------ where adoption starts
 
 
@@ -840,6 +852,17 @@ def test_what_is_inherited_waits_until_the_group_knows_its_owners(world: World) 
     assert not group.other
     assert group.committed_now == {P0: 0}
     group.state = "Stable"
+    driver.drain()
+    assert group.other == {P0: 10}
+
+
+def test_what_is_inherited_is_given_up_while_a_group_of_type_consumer_waits_for_just_that(world: World) -> None:
+    group, driver = world(records=10)
+    driver.trigger()
+    group.die()
+    group.move(P0, OTHER)
+    driver.restart()
+    group.state, group.group_type = "Reconciling", "consumer"
     driver.drain()
     assert group.other == {P0: 10}
 

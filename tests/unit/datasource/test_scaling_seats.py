@@ -81,6 +81,21 @@ def test_a_rebalance_that_begins_after_the_start_takes_nothing_from_what_old_sea
     assert [group.other[tp] for tp in PARTITIONS[3:]] == [30] * 3
 
 
+def test_what_was_asked_back_from_old_seats_is_committed_though_a_group_of_type_consumer_does_not_tell(
+    world: World,
+) -> None:
+    """1. A batch is done and not committed; 2. the coordinator gives what some seats have to another application, which
+    waits until they have given it up; 3. the driver is back without these seats: nobody else ever will."""
+    group, driver = world(partitions=6, seats=6, records=30)
+    driver.trigger()
+    group.state, group.group_type = "Reconciling", "consumer"
+    group.target |= dict.fromkeys(PARTITIONS[3:], OTHER)
+    assert not any(tp in member.assignment for member in group.describe().members for tp in PARTITIONS[3:])
+    driver.restart(3)
+    driver.drain()
+    assert [group.other[tp] for tp in PARTITIONS[3:]] == [30] * 3
+
+
 def test_seats_that_come_back_into_a_rebalance_commit_nothing_before_its_end(world: World) -> None:
     group, driver = world(partitions=6, seats=6, records=30)
     driver.trigger()
