@@ -2,6 +2,7 @@
 
 import asyncio
 import struct
+import threading
 from dataclasses import replace
 from typing import Any
 
@@ -24,6 +25,7 @@ from spark_kgroup.errors import (
     WireError,
 )
 from spark_kgroup.model import ErrorCode, TopicPartition
+from spark_kgroup.wire import cluster as cluster_module
 from spark_kgroup.wire import messages
 from spark_kgroup.wire.cluster import ListedOffset
 
@@ -358,6 +360,31 @@ async def test_a_group_is_described_with_its_members_shares(world: World) -> Non
     assert (member.member_id, member.instance_id, member.client_host) == ("m", "seat-0", "/127.0.0.1")
     assert member.assignment == {A0, B0}
     await cluster.close()
+
+
+@pytest.mark.parametrize(
+    ("group_type", "reader"), [("classic", "description_of"), ("consumer", "consumer_description_of")]
+)
+def test_a_group_is_read_beside_the_loop(monkeypatch: pytest.MonkeyPatch, group_type: str, reader: str) -> None:
+    """One of 1,000 members takes a second, in which the seats of this process must not be silent."""
+    on_the_loop: list[bool] = []
+    read = getattr(cluster_module, reader)
+
+    def noting(response: Any) -> Any:
+        on_the_loop.append(threading.current_thread() is threading.main_thread())
+        return read(response)
+
+    monkeypatch.setattr(cluster_module, reader, noting)
+
+    @in_a_world()
+    async def scenario(world: World) -> None:
+        world.group_type = group_type
+        cluster = world.cluster()
+        assert (await cluster.describe_group("g")).group_type == group_type
+        await cluster.close()
+
+    scenario()
+    assert on_the_loop == [False]
 
 
 @in_a_world()
