@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import sys
 from typing import Annotated
 
@@ -9,7 +10,7 @@ import typer
 
 import spark_kgroup
 from spark_kgroup.admin import describe_command, kafka_command, member_command
-from spark_kgroup.admin.command_terms import in_command_terms
+from spark_kgroup.admin.telling import complain
 from spark_kgroup.errors import KgroupError
 
 app = typer.Typer(
@@ -41,9 +42,12 @@ app.command(epilog=member_command.EXAMPLES)(member_command.member)
 
 
 def main() -> None:
-    """Run the command line; an error of ours is told in its own words, without a traceback."""
+    """Run the command line; an error of ours is told in the command's words, without a traceback."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")  # a topic's name may have letters that a terminal has not
     try:
         app()
     except KgroupError as problem:
-        sys.stderr.write(f"kgroup: {in_command_terms(str(problem))}\n")
+        complain(problem)
         raise SystemExit(1) from None

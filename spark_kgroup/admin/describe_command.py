@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -17,6 +18,7 @@ from rich.table import Table
 
 from spark_kgroup.admin.command_config import HELP as COMMAND_CONFIG_HELP
 from spark_kgroup.admin.command_config import security_from
+from spark_kgroup.admin.telling import shown
 from spark_kgroup.errors import GroupError
 from spark_kgroup.limits import STARTUP_TIMEOUT_MS
 from spark_kgroup.model import DescribedGroup, DescribedMember, TopicPartition
@@ -172,10 +174,14 @@ def _note_of(member: DescribedMember, committed: Mapping[TopicPartition, Committ
     return max(own, key=lambda note: note.at_ms, default=None)
 
 
-def _natural_order(member: DescribedMember) -> tuple[str, int, str]:
+def _natural_order(member: DescribedMember) -> tuple[str, int, str, str]:
     """Seat 10 comes after seat 9."""
-    prefix, _, number = (member.instance_id or "").rpartition("-")
-    return (prefix, int(number), "") if number.isdecimal() else (member.instance_id or "", -1, member.member_id)
+    name = member.instance_id or ""
+    number = re.search(r"-([0-9]+)\Z", name)
+    if number is None:
+        return (name, -1, "", member.member_id)
+    digits = number[1].lstrip("0")  # compared as text, by length first: Python reads no number of 4,301 digits
+    return (name[: number.start()], len(digits), digits, "")
 
 
 # --------------------------------------------------------------------------------------------------- showing
@@ -238,7 +244,7 @@ def write_tables(found: GroupLines) -> None:
     assignor = f", assignor {group.protocol}" if group.protocol else ""
     of_type = ", type consumer" if group.is_consumer_type else ""
     members_told = "1 member" if len(group.members) == 1 else f"{len(group.members)} members"
-    say(_shown(f"Group {group.group} is {group.state}: {members_told}{assignor}{of_type}"))
+    say(shown(f"Group {group.group} is {group.state}: {members_told}{assignor}{of_type}"))
     epochs = ("protocol", "epoch") if group.is_consumer_type else ()
     served = ("executor", "host", "warm", "since", "as of", "lag")
     members = _table("instance id", "member id", "client id", *epochs, *served)
@@ -277,12 +283,7 @@ def _table(*columns: str) -> Table:
 
 
 def _add(table: Table, *cells: object) -> None:
-    table.add_row(*("-" if cell is None else _shown(str(cell)) for cell in cells))
-
-
-def _shown(text: str) -> str:
-    """Without what would steer a terminal: names are other people's."""
-    return "".join(letter if letter.isprintable() else "?" for letter in text)
+    table.add_row(*("-" if cell is None else shown(str(cell)) for cell in cells))
 
 
 def _write(table: Table) -> None:

@@ -4,22 +4,22 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import signal
 import sys
 import time
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Final
 
 import typer
-from rich.console import Console
-from rich.markup import escape
 
 from spark_kgroup.admin.command_config import HELP as COMMAND_CONFIG_HELP
 from spark_kgroup.admin.command_config import security_from
+from spark_kgroup.admin.telling import say, shown, told
 from spark_kgroup.assignors import NAMES
 from spark_kgroup.assignors import assignor as known
-from spark_kgroup.errors import FencedInstanceId
+from spark_kgroup.errors import FencedInstanceId, OptionError
 from spark_kgroup.limits import METADATA_MAX_AGE_MS, SESSION_TIMEOUT_MS
 from spark_kgroup.member import effects as fx
 from spark_kgroup.model import ErrorCode, TopicPartition
@@ -35,6 +35,13 @@ EXAMPLES = (
     "kgroup member --bootstrap-server localhost:9092 --group orders --instance-id orders-0 --topics orders --leave\n\n"
     "kgroup member --bootstrap-server localhost:9093 --group orders --topics orders --command-config client.properties"
 )
+
+
+_FATAL: Final = ("fenced", "error")
+"""Events that end the member: the command ends with their error."""
+
+_PIPE_CLOSED: Final = 128 + signal.SIGPIPE
+"""The exit code of a command whose reader has enough, as shells give it: `kgroup member | head -1`."""
 
 
 class EventPrinter:
@@ -68,7 +75,7 @@ class EventPrinter:
                 self._left(session, code)
             case fx.Failed(error=error):
                 name = "fenced" if isinstance(error, FencedInstanceId) else "error"
-                self._event(session, name, partitions=[], reason=str(error))
+                self._event(session, name, partitions=[], reason=told(error))
             case _:
                 pass
 
@@ -106,14 +113,15 @@ def write_json(event: Mapping[str, Any]) -> None:
 
 
 def write_text(event: Mapping[str, Any]) -> None:
-    """One readable line."""
+    """One readable line. What ends the member is told at the end of the command, and only there."""
     at = time.strftime("%H:%M:%S", time.localtime(event["at_ms"] / 1000))
     role = " leader" if event["leader"] else ""
-    told = [f"{at}  [bold]{event['event']:<15}[/]  generation {event['generation']}{role}"]
-    told += [f"{key} {_short(event[key])}" for key in ("partitions", "added", "revoked") if key in event]
-    if "reason" in event:
-        told.append(escape(f"({event['reason']})"))
-    Console(soft_wrap=True, highlight=False).print("  ".join(told))
+    name = typer.style(f"{event['event']:<15}", bold=True)
+    words = [f"generation {event['generation']}{role}"]
+    words += [f"{key} {_short(event[key])}" for key in ("partitions", "added", "revoked") if key in event]
+    if "reason" in event and event["event"] not in _FATAL:
+        words.append(f"({event['reason']})")
+    typer.echo(f"{at}  {name}  {'  '.join(map(shown, words))}")
 
 
 def _short(partitions: Iterable[tuple[str, int]]) -> str:
@@ -147,7 +155,7 @@ def member(
     settings = GroupSettings(
         bootstrap=parse_bootstrap(bootstrap_server),
         group=group,
-        topics=tuple(sorted({name.strip() for name in topics.split(",") if name.strip()})),
+        topics=_topics(topics),
         instance_ids=(instance_id,),
         assignors=(known(assignor).name,),
         session_timeout_ms=session_timeout_ms,
@@ -155,27 +163,59 @@ def member(
         client_id="kgroup-member",
         security=security_from(command_config) if command_config else Plaintext(),
     )
+    if instance_id == "":
+        raise OptionError("--instance-id is empty: name the seat, or leave the option out for a dynamic member.")
     printer = EventPrinter(write_json if as_json else write_text)
-    asyncio.run(_run(settings, printer, leave=leave or instance_id is None))
+    try:
+        asyncio.run(_run(settings, printer, leave=leave or instance_id is None))
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # Python flushes it once more
+        raise typer.Exit(_PIPE_CLOSED) from None
+    if not leave and instance_id is not None:
+        say(
+            f"The seat {shown(repr(instance_id))} stays in the group: nobody else gets its partitions for "
+            f"{session_timeout_ms / 1000:g} s. With --leave it is given back at once."
+        )
+
+
+def _topics(listed: str) -> tuple[str, ...]:
+    topics = tuple(sorted({name.strip() for name in listed.split(",") if name.strip()}))
+    if not topics:
+        raise OptionError("--topics names no topic: give at least one, several with commas in between.")
+    return topics
 
 
 async def _run(settings: GroupSettings, printer: EventPrinter, *, leave: bool) -> None:
-    stop = asyncio.Event()
     loop = asyncio.get_running_loop()
+    over: asyncio.Future[None] = loop.create_future()
+
+    def end(problem: BaseException | None = None) -> None:
+        if over.done():
+            return
+        if problem is None:
+            over.set_result(None)
+        else:
+            over.set_exception(problem)
+
     for signum in (signal.SIGINT, signal.SIGTERM):
-        loop.add_signal_handler(signum, stop.set)
+        loop.add_signal_handler(signum, end)
 
     def observe(session: Session, effect: fx.Effect) -> None:
-        printer(session, effect)
+        try:
+            printer(session, effect)
+        except Exception as problem:  # noqa: BLE001 - raised by `over`; here it would end the heartbeats and nothing else
+            end(problem)
         if isinstance(effect, fx.Failed):
-            stop.set()
+            end()
 
     group = Group(settings, observer=observe)
     try:
         await group.start()
-        await stop.wait()
-        group.view()  # raises what the member failed of
-        if leave:
-            await group.leave()
+        try:
+            await over
+        finally:
+            group.view()  # raises what the member failed of
+            if leave:
+                await group.leave()
     finally:
         await group.close()

@@ -1,6 +1,7 @@
 """`kgroup member` against a real Kafka: what people and tests see of static membership and cooperative rebalance."""
 
 import signal
+import subprocess
 import threading
 from collections.abc import Callable, Iterator
 from uuid import uuid4
@@ -8,7 +9,7 @@ from uuid import uuid4
 import pytest
 from confluent_kafka import Consumer
 from harness.groups import assignment_by_instance, stable_generation
-from harness.members import MemberProcess, Pair, all_pairs
+from harness.members import KGROUP, MemberProcess, Pair, all_pairs
 from harness.waiting import wait_for
 from kafka import KafkaConsumer
 from kafka.coordinator.assignors.cooperative_sticky import CooperativeStickyAssignor
@@ -98,6 +99,60 @@ def test_ctrl_c_keeps_the_seat_and_a_restart_gets_it_back(
         assert {n: len(m.events) for n, m in members.items() if n != name} == others
         members[name] = again
     assert stable_generation(apache_kafka, group) == generation
+
+
+def test_ctrl_c_says_that_the_seat_stays_and_for_how_long(join: Join) -> None:
+    static, leaving, dynamic = join("a", "--session-timeout-ms", "20000"), join("b", "--leave"), join(None)
+    for member in (static, leaving, dynamic):
+        member.wait_for_owned(2, 60)
+    for member in (leaving, dynamic, static):
+        assert member.interrupt() == 0
+    assert static.stderr == (
+        "The seat 'a' stays in the group: nobody else gets its partitions for 20 s. With --leave it is given back at "
+        "once.\n"
+    )
+    assert leaving.stderr == dynamic.stderr == ""
+
+
+@pytest.mark.parametrize("instance_id", ["a", None], ids=["static", "dynamic"])
+def test_a_reader_that_has_enough_ends_the_member_as_it_ends_other_commands(
+    join: Join, apache_kafka: ApacheKafka, group: str, topic: str, instance_id: str | None
+) -> None:
+    """`kgroup member | head -1` in a shell: no heartbeats go on unseen; a static seat stays, a dynamic one goes."""
+    static = [] if instance_id is None else ["--instance-id", instance_id]
+    command = [KGROUP, "member", "--bootstrap-server", apache_kafka.bootstrap_servers, "--group", group]
+    command += ["--topics", topic, *static]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as member:
+        assert member.stdout is not None
+        assert member.stderr is not None
+        assert "joined" in member.stdout.readline()
+        member.stdout.close()
+        join("b")  # a rebalance, and so one more line
+        assert member.wait(60) == 128 + signal.SIGPIPE
+        assert member.stderr.read() == ""
+    if instance_id is None:
+        wait_for(lambda: {m.instance_id for m in apache_kafka.describe_members(group)} == {"b"}, "the other alone", 30)
+    else:
+        assert instance_id in {m.instance_id for m in apache_kafka.describe_members(group)}
+
+
+def test_an_error_that_ends_a_member_is_told_once(
+    join: Join, apache_kafka: ApacheKafka, group: str, topic: str
+) -> None:
+    command = [KGROUP, "member", "--bootstrap-server", apache_kafka.bootstrap_servers, "--group", group]
+    done = subprocess.run(
+        [*command, "--topics", topic, "--instance-id", "a", "--session-timeout-ms", "10"],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert done.returncode == 1
+    (event,) = done.stdout.splitlines()
+    assert event.split()[1:3] == ["error", "generation"]
+    (line,) = done.stderr.splitlines()
+    assert "--session-timeout-ms" in line
+    assert "session" not in event
 
 
 def test_leave_gives_the_seat_back_for_good(join: Join, apache_kafka: ApacheKafka, group: str) -> None:
@@ -257,6 +312,8 @@ def shares(kafka: ApacheKafka, group: str, members: int) -> list[set[Pair]] | No
         (["--assignor", "fair"], "cooperative-sticky"),
         (["--bootstrap-server", "localhost"], "not HOST:PORT"),
         (["--session-timeout-ms", "10"], "--session-timeout-ms"),
+        (["--topics", " , "], "--topics names no topic"),
+        (["--instance-id", ""], "--instance-id is empty"),
     ],
 )
 def test_a_wrong_word_is_one_clear_error(

@@ -1,0 +1,33 @@
+"""What the commands say to a person: errors in the commands' own words, and names that steer no terminal."""
+
+from __future__ import annotations
+
+import sys
+
+from spark_kgroup.admin.command_terms import in_command_terms
+from spark_kgroup.errors import FencedInstanceId, KgroupError
+
+
+def told(problem: KgroupError) -> str:
+    """What went wrong, in the words of the commands."""
+    if isinstance(problem, FencedInstanceId):
+        return (
+            f"Another process took the seat {problem.instance_id!r} in group {problem.group!r} (FENCED_INSTANCE_ID): a "
+            "query, or another member with the same --instance-id. The newest one keeps the seat."
+        )
+    return in_command_terms(str(problem))
+
+
+def shown(text: str) -> str:
+    """Without what would steer a terminal, and on one line: names are other people's."""
+    return "".join(letter if letter.isprintable() else "?" for letter in text)
+
+
+def complain(problem: KgroupError) -> None:
+    """Tell a person of an error that ends the command."""
+    say("\n".join(map(shown, f"kgroup: {told(problem)}".splitlines())))
+
+
+def say(line: str) -> None:
+    """Tell a person something that is no result: on standard error."""
+    sys.stderr.write(line + "\n")

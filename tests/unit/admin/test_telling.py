@@ -1,0 +1,77 @@
+"""What the commands say: errors in their own words, and other people's names without effect on a terminal."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+
+from spark_kgroup.admin.describe_command import lines_of
+from spark_kgroup.admin.member_command import write_json, write_text
+from spark_kgroup.admin.telling import complain, shown, told
+from spark_kgroup.errors import FencedInstanceId, GroupRejected
+from spark_kgroup.model import DescribedGroup, DescribedMember
+
+HOSTILE = {
+    "a closing tag": "[/red]",
+    "a style": "[bold]x[/bold]",
+    "a link": "[link=http://evil]click[/link]",
+    "an emoji's name": ":smile:",
+    "a backslash before a tag": "\\[red]",
+}
+STEERING = {
+    "escape sequences": "\x1b]0;owned\x07\x1b[2J",
+    "a line of its own": "a\n10:00:00  fenced",
+    "a carriage return": "a\rfenced",
+    "8-bit controls": "\x9b31m",
+    "writing that turns round": "a\u202eb",
+    "a lone surrogate": "\ud800",
+}
+
+
+def event(**more: Any) -> Mapping[str, Any]:
+    return {"event": "assigned", "at_ms": 0, "leader": False, "generation": 1, **more}
+
+
+@pytest.mark.parametrize("name", HOSTILE.values(), ids=HOSTILE)
+def test_a_topic_that_looks_like_markup_is_written_as_it_is(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    write_text(event(partitions=[[name, 0]], reason=name))
+    assert f"partitions {name}-0  ({name})" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("name", STEERING.values(), ids=STEERING)
+def test_what_would_steer_a_terminal_is_written_as_question_marks(
+    name: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write_text(event(partitions=[[name, 0]], reason=name))
+    complain(GroupRejected(f"the broker says {name}"))
+    for line in (*capsys.readouterr().out.splitlines(), shown(name)):
+        assert line.isprintable()
+        assert "?" in line
+
+
+def test_json_has_names_in_ascii_whatever_they_are(capsys: pytest.CaptureFixture[str]) -> None:
+    for name in (*HOSTILE.values(), *STEERING.values()):
+        write_json(event(partitions=[[name, 0]]))
+        (line,) = capsys.readouterr().out.splitlines()
+        assert line.isascii()
+        assert line.isprintable()
+
+
+def test_a_fenced_member_is_told_of_its_own_option_and_not_of_queries() -> None:
+    words = told(FencedInstanceId("g", "a"))
+    assert "'a'" in words
+    assert "--instance-id" in words
+    assert "load()" not in words
+
+
+def test_seats_are_listed_by_number_however_long_it_is() -> None:
+    """A hostile broker may name any: Python reads no number of more than 4,300 digits."""
+    names = ["s-9", "s-10", "s-" + "1" * 5_000, "s-" + "2" * 4_999, "s", "s-x", "s-\u0663", None, "s-007"]
+    members = [
+        DescribedMember(member_id=f"m{n}", instance_id=name, client_id="c", client_host="/h", assignment=frozenset())
+        for n, name in enumerate(names)
+    ]
+    group = DescribedGroup(group="g", state="Stable", protocol="range", members=tuple(members))
+    ordered = [each.member.instance_id for each in lines_of(group, {}, {}).members]
+    numbered = [name for name in ordered if name is not None and name[2:].isascii() and name[2:].isdigit()]
+    assert numbered == ["s-007", "s-9", "s-10", "s-" + "2" * 4_999, "s-" + "1" * 5_000]
