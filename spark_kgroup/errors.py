@@ -174,7 +174,8 @@ class RegistryUnreachable(KgroupError):
 
     def __init__(self, host: str, port: int, reason: object) -> None:
         super().__init__(
-            f"This executor cannot reach the stream reader on the driver at {host}:{port} ({reason}). If the query "
+            f"This executor cannot reach the stream reader on the driver at {host}:{port} ({reason}). A query that has "
+            "just been stopped, or has ended, leaves tasks behind that say this: then there is nothing to do. If it "
             "still runs, open that port from executors to the driver, or say with the options `registryHost` and "
             "`registryPort` under which address and port executors reach the driver."
         )

@@ -108,6 +108,7 @@ class Registry:
         port: where to listen; 0 takes any free port.
 
     Attributes:
+        bind_host: as given.
         key: the query's secret, for its tickets.
         port: where it listens, once it was started.
     """
@@ -115,7 +116,7 @@ class Registry:
     def __init__(self, all_seats: Sequence[str], *, bind_host: str = "", port: int = 0) -> None:
         self.key = new_key()
         self.port = port
-        self._bind_host = bind_host
+        self.bind_host = bind_host
         self._lock = threading.Lock()
         self._seats = Seats(all_seats)
         self._planned: dict[int, _Planned] = {}
@@ -124,6 +125,7 @@ class Registry:
         self._strangers: dict[_Peer, None] = {}  # the oldest first
         self._told = 0
         self._tell_at_ms = 0
+        self._tell_of_problem_at_ms = 0
         self._stopped = asyncio.Event()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._thread: threading.Thread | None = None
@@ -134,7 +136,7 @@ class Registry:
         Raises:
             OptionError: the port is taken, or the address is not of this host.
         """
-        listener = _listener(self._bind_host, self.port)
+        listener = _listener(self.bind_host, self.port)
         self.port = listener.getsockname()[1]
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(
@@ -221,8 +223,17 @@ class Registry:
                 client, _ = await loop.sock_accept(listener)
                 await loop.connect_accepted_socket(lambda: _Peer(self), client)
             except OSError as problem:
-                log.debug("a connection could not be accepted: %s", problem)
+                self._tell_of_problem(problem)
                 await asyncio.sleep(_ACCEPT_AGAIN_S)
+
+    def _tell_of_problem(self, problem: OSError) -> None:
+        if monotonic_ms() >= self._tell_of_problem_at_ms:
+            log.warning(
+                "The stream reader cannot accept connections of executors for now, which read by themselves meanwhile: "
+                "%s. If descriptors are missing, raise the limit (ulimit -n) where the driver starts.",
+                problem.strerror,
+            )
+            self._tell_of_problem_at_ms = monotonic_ms() + REGISTRY_REFUSALS_LOGGED_MS
 
     def _end_overdue(self) -> None:
         now_ms = monotonic_ms()

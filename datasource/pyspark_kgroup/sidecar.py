@@ -51,15 +51,15 @@ _PR_SET_PDEATHSIG: Final = 1
 _PR_SET_NAME: Final = 15
 """prctl(2)."""
 
+_ACCEPT_AGAIN_S: Final = 0.1
+"""Pause after a connection that could not be accepted."""
+
 _RECEIVE_BYTES: Final = 65_536
 _LOOK_S: Final = 1.0
 """How often what is idle is looked for."""
 
 _BACKLOG: Final = 1_024
 """Connections that wait in the kernel to be accepted; it refuses what comes on top."""
-
-_ACCEPT_AGAIN_S: Final = 0.1
-"""Pause after a connection that could not be accepted."""
 
 
 class _Link:
@@ -300,12 +300,18 @@ class Sidecar:
     # ------------------------------------------------------------------------------------------------------ workers
 
     async def _accept(self) -> None:
-        loop = asyncio.get_running_loop()
+        loop, told = asyncio.get_running_loop(), False
         while True:
             try:
                 client, _ = await loop.sock_accept(self._listener)
-            except OSError as problem:  # mostly, no file descriptor is left
-                log.debug("a connection could not be accepted: %s", problem)
+            except OSError as problem:  # mostly, no file descriptor is left; who waits for too long starts another one
+                if not told:
+                    log.warning(
+                        "The sidecar cannot accept connections of workers for now: %s. If descriptors are missing, "
+                        "raise the limit (ulimit -n) where executors start.",
+                        problem.strerror,
+                    )
+                told = True
                 await asyncio.sleep(_ACCEPT_AGAIN_S)
                 continue
             if not peer_is_us(client):

@@ -1,4 +1,4 @@
-"""How many seats a query has that does not say it: as many as tasks of it can run at once, as far as one can know.
+"""What Spark's start tells: how many tasks can run at once, and so how many seats, and whether all is on this host.
 
 Runs on: driver. All that this process is told of the application is how its parent, Spark's JVM, was started
 (measured, PySpark 4.3: SparkSubmit's arguments hold what the session's builder was given; the environment holds
@@ -31,6 +31,8 @@ _ARGUMENTS: Final[Mapping[str, str]] = {
     "--total-executor-cores": "spark.cores.max",
 }
 """spark-submit's own words for properties (SparkSubmitArguments.mergeDefaultSparkProperties)."""
+
+_LOOPBACK: Final = re.compile(r"localhost|127(\.\d{1,3}){3}|\[?::1\]?")
 
 _CMDLINE: Final = "/proc/{pid}/cmdline"
 
@@ -70,12 +72,32 @@ def _default_members() -> int:
 
 
 def _known_slots() -> int | None:
+    started = _start()
+    return task_slots(*started, os.cpu_count() or 1) if started is not None else None
+
+
+def stays_on_this_host() -> bool:
+    """Whether nobody on another host has to reach the driver, as far as Spark's start tells."""
+    started = _start()
+    return started is not None and is_local(*started)
+
+
+def _start() -> tuple[Sequence[str], Mapping[str, str]] | None:
+    """This process's parent: its arguments, and the properties that it reads."""
     try:
         command = _command_of(os.getppid())
-        return task_slots(command, _properties_of(command), os.cpu_count() or 1)
+        return command, _properties_of(command)
     except (OSError, subprocess.SubprocessError, UnicodeDecodeError) as error:
         log.info("cannot see how Spark was started: %s", error)
         return None
+
+
+def is_local(command: Sequence[str], properties: Mapping[str, str]) -> bool:
+    """Whether Spark runs in one process, or lets its driver be reached over loopback alone; as `task_slots`."""
+    conf = {**properties, **_given(command)}
+    if re.fullmatch(r"local(\[[^\]]*\])?", conf.get("spark.master", "")):
+        return True
+    return any(_LOOPBACK.fullmatch(conf.get(name, "")) for name in ("spark.driver.bindAddress", "spark.driver.host"))
 
 
 def task_slots(command: Sequence[str], properties: Mapping[str, str], cpus: int) -> int | None:

@@ -16,7 +16,7 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 
@@ -34,7 +34,7 @@ from pyspark_kgroup.registry import Counts, Position, Registry
 from pyspark_kgroup.reporting import commit_metadata, latest_offset
 from pyspark_kgroup.seats import Lease, Mode, Scan
 from pyspark_kgroup.security_options import driver_settings
-from pyspark_kgroup.sizing import seats_warning, sized
+from pyspark_kgroup.sizing import seats_warning, sized, stays_on_this_host
 from pyspark_kgroup.worker import Range, SeatRanges
 from spark_kgroup.errors import OptionError
 from spark_kgroup.member.classic import Inheritance
@@ -50,6 +50,10 @@ if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
 log = logging.getLogger(__name__)
+
+
+_LOOPBACK: Final = "127.0.0.1"
+"""Where the registry of a query listens that stays on this host: no other one has to know that it is there."""
 
 
 class Ticket(InputPartition):
@@ -176,6 +180,7 @@ class KgroupStreamReader(AdmissionControl, DataSourceStreamReader):
             scan = Scan(scan_id=0, mode=Mode.FIXED, tickets=tuple(sorted(reads)))
         else:
             scan = registry.plan(batch, reads, owned)
+        bind_host = registry.bind_host if registry is not None else ""
         return [
             Ticket(
                 TicketReads(
@@ -185,7 +190,7 @@ class KgroupStreamReader(AdmissionControl, DataSourceStreamReader):
                     reads=replace(template, seat=seat, ranges=tuple(reads[seat])) if seat is not None else None,
                     template=template,
                     stall_timeout_ms=options.api_timeout_ms,
-                    registry_host=options.registry_host,
+                    registry_host=options.registry_host or bind_host or None,
                     registry_port=registry.port if registry is not None else 0,
                     key=registry.key if registry is not None else b"",
                     prefetch_bytes=options.prefetch_bytes,
@@ -239,7 +244,8 @@ class KgroupStreamReader(AdmissionControl, DataSourceStreamReader):
         """
         if not self._options.prefetch_bytes or self._bounded or os.name == "nt":
             return None
-        registry = Registry(seats, port=self._options.registry_port)
+        here = self._options.registry_host is None and stays_on_this_host()
+        registry = Registry(seats, bind_host=_LOOPBACK if here else "", port=self._options.registry_port)
         registry.start()
         return registry
 

@@ -3,6 +3,7 @@
 import errno
 import gc
 import os
+import resource
 import signal
 import socket
 import subprocess
@@ -175,6 +176,31 @@ def test_a_bad_message_of_a_peer_with_the_key_ends_its_connection_alone(
     assert registry.counts() == replace(before, accepted=before.accepted + len(BAD))
     assert {record.levelname for record in caplog.records} == {"WARNING"}  # and no traceback of asyncio's
     assert "Is the same version of spark-kgroup installed" in caplog.text
+
+
+def test_a_registry_without_descriptors_says_so_once_and_serves_those_it_has(
+    registry: Registry, sidecar: Sidecar, caplog: pytest.LogCaptureFixture
+) -> None:
+    channel = sidecar("1")
+    strangers = [socket.socket() for _ in range(2)]
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    highest = max(int(name) for name in os.listdir("/proc/self/fd"))
+    fillers = [os.dup(0) for _ in range(highest)]
+    resource.setrlimit(resource.RLIMIT_NOFILE, (max(fillers) + 1, hard))
+    try:
+        for stranger in strangers:
+            stranger.connect(("127.0.0.1", registry.port))
+        wait_for(lambda: "ulimit -n" in caplog.text, "the warning")
+        assert beat(channel) == []
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+        for filler in fillers:
+            os.close(filler)
+    for stranger in strangers:
+        stranger.settimeout(30)
+        assert stranger.recv(1) != b""  # their turn has come
+        stranger.close()
+    assert len(caplog.records) == 1
 
 
 # ------------------------------------------------------------------------------------------------------ large shares

@@ -9,7 +9,7 @@ import pytest
 from pyspark_kgroup import sizing
 from pyspark_kgroup.option_rows import MEMBERS_MAX
 from pyspark_kgroup.options import parse
-from pyspark_kgroup.sizing import MEMBERS_DEFAULT, seats_warning, sized, task_slots
+from pyspark_kgroup.sizing import MEMBERS_DEFAULT, is_local, seats_warning, sized, task_slots
 
 REQUIRED = {"kafka.bootstrap.servers": "a:9092", "kafka.group.id": "g", "subscribe": "t"}
 JAVA = ["/usr/bin/java", "-cp", "/spark/jars/*", "-Xmx1g", "org.apache.spark.deploy.SparkSubmit"]
@@ -51,6 +51,34 @@ def test_an_argument_overrules_the_properties_file() -> None:
 
 def test_a_number_that_was_given_stands() -> None:
     assert sized(parse({**REQUIRED, "members": "7"})).instance_ids == tuple(f"g-{k}" for k in range(7))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "expected"),
+    [
+        (["--master", "local"], True),
+        (["--master", "local[*]"], True),
+        (["--master=local[2, 4]"], True),
+        (["--conf", "spark.master=local[8]"], True),
+        (["--master", "local-cluster[2, 1, 1024]"], False),
+        (["--master", "spark://localhost:7077"], False),
+        (["--master", "spark://host:7077", "--conf", "spark.driver.host=127.0.0.1"], True),
+        (["--master", "spark://host:7077", "--conf", "spark.driver.host=localhost"], True),
+        (["--master", "yarn", "--conf", "spark.driver.bindAddress=127.0.1.1"], True),
+        (["--master", "yarn", "--conf", "spark.driver.bindAddress=[::1]"], True),
+        (["--master", "yarn", "--conf", "spark.driver.bindAddress=0.0.0.0"], False),
+        (["--master", "yarn", "--conf", "spark.driver.host=127.example.org"], False),
+        (["--master", "k8s://https://host"], False),
+        ([], False),
+    ],
+)
+def test_how_spark_was_started_tells_whether_it_stays_on_this_host(arguments: list[str], expected: bool) -> None:
+    assert is_local([*JAVA, *arguments, "pyspark-shell"], {}) is expected
+
+
+def test_whether_it_stays_is_told_by_the_properties_file_too() -> None:
+    assert is_local(JAVA, {"spark.master": "local[2]"})
+    assert not is_local([*JAVA, "--master", "yarn"], {"spark.master": "local[2]"})
 
 
 def started_by(tmp_path: Path, *arguments: str, conf: str = "") -> int:

@@ -1,0 +1,42 @@
+"""Of a query that stays on this host nobody else learns that it has a registry."""
+
+import socket
+
+import pytest
+
+from pyspark_kgroup import stream as stream_module
+from pyspark_kgroup.arrow import spark_schema
+from pyspark_kgroup.channel import connect
+from pyspark_kgroup.stream import KgroupStreamReader
+
+OPTIONS = {"kafka.bootstrap.servers": "a:9092", "kafka.group.id": "g", "subscribe": "t"}
+
+
+@pytest.mark.parametrize(
+    ("stays", "options", "told", "reached"),
+    [
+        (True, {}, "127.0.0.1", False),
+        (False, {}, None, True),
+        (True, {"registryHost": "driver-1"}, "driver-1", True),  # who names an address wants to be reached there
+    ],
+)
+def test_a_registry_listens_where_its_executors_are(
+    monkeypatch: pytest.MonkeyPatch, stays: bool, options: dict[str, str], told: str | None, reached: bool
+) -> None:
+    monkeypatch.setattr(stream_module, "stays_on_this_host", lambda: stays)
+    reader = KgroupStreamReader({**OPTIONS, **options}, spark_schema(False))
+    registry = reader._started_registry(["g-0"])
+    assert registry is not None
+    reader._registry = registry
+    try:
+        connect(("127.0.0.1", registry.port), registry.key).close()
+        try:
+            socket.create_connection(("127.0.0.9", registry.port), 30).close()  # another address of this host
+        except ConnectionRefusedError:
+            assert not reached
+        else:
+            assert reached
+        (ticket,) = reader._tickets("b", {"g-0": []}, {})
+        assert ticket.reads.registry_host == told
+    finally:
+        registry.close()
