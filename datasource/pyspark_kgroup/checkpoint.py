@@ -138,21 +138,24 @@ class Checkpoint:
             raise CheckpointError(_OF_KAFKA_SOURCE)
         version = raw.get("version") if isinstance(raw, Mapping) else None
         if version != VERSION:
+            told = version if isinstance(version, int | str) else type(version).__name__
             raise CheckpointError(
-                f"The checkpoint holds an offset of version {version!r}; this spark-kgroup reads version {VERSION}. "
+                f"The checkpoint holds an offset of version {told!r}; this spark-kgroup reads version {VERSION}. "
                 "Use the release that wrote it, or start with a new checkpointLocation."
             )
         try:
             topics = {
-                name: Topic(topic_id=str(t["id"]), first_sight=int(t["first_sight"]), left=bool(t.get("left", False)))
+                _text(name): Topic(
+                    topic_id=_text(t["id"]), first_sight=_number(t["first_sight"]), left=t.get("left", False) is True
+                )
                 for name, t in raw["topics"].items()
             }
             return Checkpoint(
                 topics=topics,
                 owned={tp: _owned(topics[tp.topic], entry) for tp, entry in _flat(raw["owned"])},
-                released={tp: int(entry) for tp, entry in _flat(raw["released"])},
-                given_up={tp: int(entry) for tp, entry in _flat(raw.get("given_up", {}))},
-                group=str(raw.get("group", "")),
+                released={tp: _number(entry) for tp, entry in _flat(raw["released"])},
+                given_up={tp: _number(entry) for tp, entry in _flat(raw.get("given_up", {}))},
+                group=_text(raw.get("group", "")),
             )
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise CheckpointError(
@@ -186,12 +189,34 @@ EMPTY: Final = Checkpoint()
 def _owned(topic: Topic, entry: Mapping[str, Any]) -> Owned:
     period = Period(
         topic_id=topic.topic_id,
-        start=int(entry["from"]),
-        seat=str(entry["seat"]),
-        generation=int(entry["generation"]),
-        cut=int(entry.get("cut", 0)),
+        start=_number(entry["from"]),
+        seat=_text(entry["seat"]),
+        generation=_number(entry["generation"]),
+        cut=_number(entry.get("cut", 0)),
     )
-    return Owned(period=period, position=int(entry["pos"]))
+    return Owned(period=period, position=_number(entry["pos"]))
+
+
+def _number(value: object) -> int:
+    """JSON's numbers may be infinite, and longer than Kafka's 64 bits."""
+    if type(value) is not int or not -(2**63) <= value < 2**63:
+        raise ValueError("a number is none of 64 bits")
+    return value
+
+
+def _index(key: str) -> int:
+    """A partition; other digits than these are no other way to write it."""
+    if not (key.isascii() and key.isdigit() and len(key) <= len(str(2**31))):
+        raise ValueError("a partition is no number")
+    return int(key)
+
+
+def _text(value: object) -> str:
+    """JSON's texts may hold half a letter (a lone surrogate), which no name can."""
+    if not isinstance(value, str):
+        raise TypeError("a text is none")
+    value.encode()
+    return value
 
 
 def _by_topic(values: Mapping[TopicPartition, Any]) -> dict[str, dict[str, Any]]:
@@ -203,7 +228,7 @@ def _by_topic(values: Mapping[TopicPartition, Any]) -> dict[str, dict[str, Any]]
 
 def _flat(grouped: Mapping[str, Mapping[str, Any]]) -> list[tuple[TopicPartition, Any]]:
     return [
-        (TopicPartition(topic, int(partition)), value)
+        (TopicPartition(_text(topic), _index(partition)), value)
         for topic, entries in grouped.items()
         for partition, value in entries.items()
     ]

@@ -1,6 +1,7 @@
 """The offset in Spark's checkpoint: the same bytes for the same state, and a refusal of what is not ours."""
 
 import json
+from random import Random
 from typing import Any
 
 import pytest
@@ -148,6 +149,11 @@ def test_an_offset_of_the_built_in_kafka_source_is_named_with_the_way_out_and_th
     assert "new output directory" in told
 
 
+DEEP: Any = []
+for _ in range(100_000):
+    DEEP = [DEEP]
+
+
 @pytest.mark.parametrize(
     "broken",
     [
@@ -157,12 +163,70 @@ def test_an_offset_of_the_built_in_kafka_source_is_named_with_the_way_out_and_th
         {"owned": {"t": {"zero": {}}}},
         {"owned": {"unknown": {"0": {"from": 0, "pos": 0, "seat": "s", "generation": 1}}}},
         {"released": {"t": {"0": "many"}}},
+        {"released": {"t": {"0": float("inf")}}},
+        {"released": {"t": {"0": float("nan")}}},
+        {"released": {"t": {"0": 1.5}}},
+        {"released": {"t": {"0": True}}},
+        {"released": {"t": {"0": 2**63}}},
+        {"released": {"t": {"0": DEEP}}},
+        {"released": {"t": {"-1": 0}}},
+        {"released": {"t": {"\u0663": 0}}},
+        {"released": {"t": {"9" * 5_000: 0}}},
+        {"released": {"\ud800": {"0": 0}}},
+        {"topics": {"t": {"id": DEEP, "first_sight": 1}}},
+        {"topics": {"t": {"id": "\ud800", "first_sight": 1}}},
+        {"topics": {"t": {"id": "x", "first_sight": float("inf")}}},
+        {"topics": {"\ud800": {"id": "x", "first_sight": 1}}},
+        {"topics": DEEP},
+        {"owned": DEEP},
+        {"version": DEEP},
     ],
-    ids=repr,
+    ids=lambda broken: json.dumps(list(broken)),
 )
 def test_a_damaged_offset_is_refused(broken: dict[str, Any]) -> None:
-    with pytest.raises(CheckpointError, match="not kgroup's"):
+    with pytest.raises(CheckpointError, match=r"not kgroup's|of version 'list'") as problem:
         Checkpoint.from_json({**EMPTY.to_json(), **broken})
+    assert len(str(problem.value)) < 1_000
+
+
+VALUES: list[Any] = [
+    *(None, [], {}, "", "x", 1, -1, 1.5, float("inf"), float("nan"), True, 2**70, {"a": 1}, [1], "9" * 5_000, "\u0663"),
+    *("\ud800", "\0"),
+]
+KEYS = ("t", "0", "-1", "x", "", "\u0663", "9" * 5_000, "\ud800")
+
+
+def test_whatever_an_offset_holds_it_is_read_as_it_was_written_or_refused() -> None:
+    """10,000 damaged ones, seeded."""
+    random = Random(11)
+    whole = {
+        "version": 1,
+        "topics": {"t": {"id": "x", "first_sight": 8}},
+        "owned": {"t": {"0": {"from": 0, "pos": 120, "seat": "s-0", "generation": 3}}},
+        "released": {"t": {"5": 77}},
+    }
+
+    def damaged(part: Any) -> Any:
+        if random.random() < 0.08:
+            return random.choice(VALUES)
+        if isinstance(part, dict):
+            return {
+                (random.choice(KEYS) if random.random() < 0.05 else key): damaged(value)
+                for key, value in part.items()
+                if random.random() > 0.03
+            }
+        return part
+
+    read = 0
+    for _ in range(10_000):
+        try:
+            again = Checkpoint.from_json(damaged(whole)).to_json()
+        except CheckpointError:
+            continue
+        json.dumps(again, ensure_ascii=False).encode()
+        assert Checkpoint.from_json(again).to_json() == again
+        read += 1
+    assert 500 < read < 9_500
 
 
 @pytest.mark.parametrize("missing", ["topics", "owned", "released"])
