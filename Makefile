@@ -8,6 +8,7 @@ SPARK  ?= 4.3.0
 MINUTES ?= 10
 BATCHES ?= 10000
 KILLS ?= 10
+FRAMES ?= 1000000
 
 VENV       := .venv
 BIN        := $(VENV)/bin
@@ -18,7 +19,7 @@ VERSIONS   := conf/versions.txt
 PIP_ARGS   := --quiet --constraint $(VERSIONS) --build-constraint $(VERSIONS)
 SOURCES    := $(shell find spark_kgroup datasource -name '*.py' -o -name 'py.typed')
 
-.PHONY: help setup lint format test test-unit test-kafka test-spark chaos soak bench bench-seats wheel lock demo clean
+.PHONY: help setup lint format test test-unit fuzz test-kafka test-spark chaos soak bench bench-seats wheel lock demo clean
 
 help:  ## show the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -45,6 +46,9 @@ test: lint test-unit  ## lint, types and every test
 
 test-unit: setup  ## pure machines: seconds
 	$(BIN)/pytest tests/unit
+
+fuzz: setup  ## FRAMES=1000000 hostile messages through codec, members and channel; SEED=7 for the same again
+	cd tests && PYTHONPATH=. ../$(BIN)/python -P -m fuzz --frames $(FRAMES) $(if $(SEED),--seed $(SEED))
 
 test-kafka: setup  ## over the wire, against a real Apache Kafka
 	$(BIN)/pytest tests/kafka

@@ -45,7 +45,7 @@ def to_event(request: fx.Request, response: messages.Response) -> fx.Event:
     """The event that a broker's response to `request` makes.
 
     Raises:
-        ProtocolViolation: our assignment is not in the consumer protocol.
+        ProtocolViolation: our assignment is not in the consumer protocol, or the group's members cannot be told.
     """
     match request, response:
         case fx.JoinRequest(), messages.JoinGroupResponse():
@@ -70,9 +70,14 @@ def _error(response: messages.JoinGroupResponse | messages.SyncGroupResponse, pr
 
 
 def _joined(request: fx.JoinRequest, response: messages.JoinGroupResponse) -> fx.JoinResponse:
+    error = _error(response, [name for name, _ in request.protocols])
+    if not error and response.protocol_name is None:
+        raise ProtocolViolation("A JoinGroup answer names no assignor.", retriable=True)
+    if len({member.member_id for member in response.members}) < len(response.members):
+        raise ProtocolViolation("A JoinGroup answer names a member twice.", retriable=True)
     return fx.JoinResponse(
         request=request,
-        error=_error(response, [name for name, _ in request.protocols]),
+        error=error,
         generation=response.generation_id,
         protocol=response.protocol_name or "",
         leader=response.leader,

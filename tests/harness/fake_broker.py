@@ -7,6 +7,7 @@ import gc
 import struct
 import time
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from functools import wraps
 from ssl import SSLContext
 from typing import Any, ParamSpec
@@ -135,6 +136,8 @@ class FakeBroker:
         finally:
             writer.transport.abort()
             self._serving.discard(task)
+            with suppress(OSError):  # a client that resets is none of a test's unseen errors
+                await writer.wait_closed()
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         while True:

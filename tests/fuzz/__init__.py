@@ -1,0 +1,7 @@
+"""Hostile messages, a million of them: through the codec, what interprets answers, the member machine, and the channel.
+
+    make fuzz FRAMES=1000000 SEED=7
+
+A message may be refused with an error of the tree in `spark_kgroup.errors`, in bounded time and memory, and ends its
+own connection at most. Everything else is a finding. The same seed makes the same messages.
+"""

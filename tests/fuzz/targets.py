@@ -1,0 +1,310 @@
+"""What the messages go through. Each target takes one message at a time and says what became of it.
+
+`take` returns a word for the statistics. It raises what no message may cause: an error outside the tree, or `Wrong`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping
+from random import Random
+from typing import Any, cast
+
+from fuzz.frames import Maker
+from pyspark_kgroup import sidecar
+from pyspark_kgroup.channel import REGISTRY, Challenge, Frames, Message, _mac, frame
+from pyspark_kgroup.registry import Registry, _Peer
+from spark_kgroup.admin.describe_command import as_object, lines_of
+from spark_kgroup.assignors import assignor
+from spark_kgroup.errors import ChannelEnded, KeyRefused, KgroupError, WireError
+from spark_kgroup.member import effects as fx
+from spark_kgroup.member.classic import ClassicMember, MemberConfig, State
+from spark_kgroup.model import ErrorCode, TopicDescription, TopicPartition
+from spark_kgroup.runtime.translate import to_event, to_message
+from spark_kgroup.wire import answers, messages
+from spark_kgroup.wire.codec import correlation_id_of, decode_response, encode_request
+from spark_kgroup.wire.commit_metadata import Author, SeatNote
+
+T0 = TopicPartition("t", 0)
+EFFECTS_MAX = 20
+"""More effects of one event than this would be a storm: the most that the table of transitions gives is five."""
+
+
+class Wrong(Exception):
+    """Something that must hold did not."""
+
+
+class Answers:
+    """The codec, and all that interprets a broker's answers for look-ups and `kgroup describe`."""
+
+    def __init__(self, rng: Random) -> None:
+        self._rng = rng
+        self._maker = Maker(rng)
+        self._types = list(messages.RESPONSE_OF)
+        self._readers: dict[type, Callable[[Any], object]] = {
+            messages.MetadataResponse: self._metadata,
+            messages.ListOffsetsResponse: lambda response: answers.take_listed(response, [T0], {}),
+            messages.OffsetFetchResponse: self._commits,
+            messages.DescribeGroupsResponse: lambda response: self._describe(answers.description_of(response)),
+            messages.ConsumerGroupDescribeResponse: self._consumers,
+            messages.ConsumerGroupDescribeResponseV0: self._consumers,
+            messages.LeaveGroupResponse: answers.still_members,
+            messages.OffsetCommitResponse: messages.offset_commit_errors,
+            messages.FindCoordinatorResponse: lambda response: answers.the_only(response.coordinators, "coordinator"),
+        }
+
+    def take(self) -> str:
+        kind = self._rng.choice(self._types)
+        raw = self._maker.response(kind, {})
+        try:
+            correlation_id_of(raw)
+            self._interpret(decode_response(kind, raw))
+        except KgroupError as error:
+            return type(error).__name__
+        return "interpreted"
+
+    def _interpret(self, response: Any) -> None:
+        answers.group_error_codes(response)
+        for kind, reader in self._readers.items():
+            if isinstance(response, kind):
+                reader(response)
+
+    def _commits(self, response: Any) -> None:
+        for offset in answers.committed_of(response, ()).values():
+            if offset is not None:
+                SeatNote.decode(offset.metadata)
+                Author.of(offset.metadata)
+
+    def _metadata(self, response: Any) -> None:
+        for topic in answers.metadata_of(response).topics.values():
+            answers.has_fewer_partitions(topic, topic)
+
+    def _consumers(self, response: Any) -> None:
+        if (group := answers.consumer_description_of(response)) is not None:
+            self._describe(group)
+
+    def _describe(self, group: Any) -> None:
+        notes = {tp: self._maker._note() for member in group.members for tp in member.assignment}
+        committed = {tp: answers.CommittedOffset(offset=5, metadata=note) for tp, note in notes.items()}
+        as_object(lines_of(group, committed, {}))
+
+
+class Members:
+    """A member machine behind the codec, as a session runs it: what it sends is answered with these messages.
+
+    Most answers are plausible, so that it gets into every state; a member that ended is followed by another.
+    """
+
+    def __init__(self, rng: Random) -> None:
+        self._rng = rng
+        self._maker = Maker(rng)
+        self._topics = {name: TopicDescription(name=name, topic_id=None, partition_count=3) for name in ("t", "t0")}
+        self.members = 0
+        self.states: set[State] = set()
+        self._start()
+
+    def take(self) -> str:
+        while not self._asked:
+            self._let_happen()
+        request = self._asked.pop(self._rng.randrange(len(self._asked)))
+        message = to_message(request, self._machine.config)
+        encode_request(message, 7, "fuzz")
+        raw = self._maker.response(type(message), self._plausible(), whole=0.85)
+        try:
+            event = to_event(request, decode_response(type(message), raw))
+        except WireError as error:
+            # As in Session._send: the connection ends, or the member if asking again is no use.
+            self._asked.clear()
+            self._handle(fx.Disconnected(reason=str(error)) if error.retriable else fx.Close())
+            return type(error).__name__
+        self._handle(event)
+        return self._machine.state.name.lower()
+
+    def _start(self) -> None:
+        self.members += 1
+        static, name = self._rng.random() < 0.7, self._rng.choice(("cooperative-sticky", "range"))
+        config = MemberConfig(
+            group="g", instance_id="s-0" if static else None, topics=("t",), assignors=(assignor(name),)
+        )
+        self._machine = ClassicMember(config, jitter=self._rng.random)
+        self._now_ms = 0
+        self._asked: list[fx.Request] = []
+        self._handle(fx.Start())
+
+    def _plausible(self) -> Mapping[str, Any]:
+        own_id = self._machine.identity.member_id or "m"
+        return {
+            "error_code": 0,
+            "member_id": own_id,
+            "leader": self._rng.choice((own_id, own_id, "other")),
+            "generation_id": self._machine.identity.generation + 1,
+            "protocol_type": "consumer",
+            "protocol_name": self._machine.config.assignors[0].name,
+            "skip_assignment": 0,
+        }
+
+    def _let_happen(self) -> None:
+        """What comes to a member without an answer: time, boundaries, refused commits, the end."""
+        machine, chance = self._machine, self._rng.random()
+        if machine.state is State.CLOSED:
+            self._start()
+        elif chance < 0.1 and machine.to_give_up:
+            self._handle(fx.GaveUp(partitions=machine.to_give_up))
+        elif chance < 0.15:
+            self._handle(fx.RejoinWanted(reason="fuzz"))
+        elif chance < 0.2:
+            self._handle(fx.MembershipRefused(identity=machine.identity, error=ErrorCode.ILLEGAL_GENERATION))
+        elif chance < 0.21:
+            self._handle(fx.Leave(reason="fuzz"))
+        elif (wakeup_at_ms := machine.next_wakeup_at_ms()) is not None:
+            self._now_ms = max(self._now_ms, wakeup_at_ms)
+            self._handle(fx.Tick())
+        elif machine.state is not State.REVOKING and machine.state is not State.CLOSED:
+            raise Wrong(f"a member in {machine.state} waits for nothing")
+
+    def _handle(self, event: fx.Event) -> None:
+        """Hand the machine an event, and carry out what it wants done, as a session does."""
+        events = [event]
+        while events:
+            effects = self._machine.handle(events.pop(0), self._now_ms)
+            self.states.add(self._machine.state)
+            if len(effects) > EFFECTS_MAX:
+                raise Wrong(f"{len(effects)} effects of one event")
+            for effect in effects:
+                events += self._carried_out(effect)
+
+    def _carried_out(self, effect: fx.Effect) -> list[fx.Event]:
+        match effect:
+            case fx.Send(request=request):
+                self._asked.append(request)
+            case fx.Look(heartbeat=fx.HeartbeatRequest() as heartbeat):
+                self._asked.append(heartbeat)
+            case fx.Connect():
+                self._asked.clear()
+                return [fx.Connected()]
+            case fx.ComputeAssignment(generation=generation, assignor=name, members=members):
+                assigned = assignor(name).assign(members, self._topics)
+                computed = tuple(sorted(assigned.items()))
+                return [fx.AssignmentComputed(generation=generation, assignments=computed)]
+        return []
+
+
+class _Transport:
+    """Stands for a connection's transport: remembers what was written, and whether it was ended."""
+
+    def __init__(self) -> None:
+        self.sent: list[bytes] = []
+        self.ended = False
+
+    def write(self, data: bytes) -> None:
+        self.sent.append(data)
+
+    def abort(self) -> None:
+        self.ended = True
+
+
+class Channels:
+    """The registry behind its frames: strangers, and peers that hold the key but talk nonsense.
+
+    Beside them an honest sidecar stays connected: nobody's message may end its connection, or its answers.
+    """
+
+    def __init__(self, rng: Random) -> None:
+        self._rng = rng
+        self._maker = Maker(rng)
+        self._registry = Registry(["s-0", "s-1"])
+        self._honest, self._honest_transport = self._admitted()
+        self._say(self._honest, {"op": "hello", "executor": self._executor("honest"), "sidecar": True})
+        self._honest_transport.sent.clear()
+        self._peer: _Peer | None = None
+
+    def take(self) -> str:
+        if self._peer is None or self._transport.ended:
+            self._meet()
+        assert self._peer is not None
+        values = self._rng.choice(self._requests())
+        raw = self._maker.message(values)
+        if self._rng.random() < 0.2:
+            return self._to_the_sidecar(raw)
+        for part in self._cut(raw):
+            if not self._transport.ended:
+                self._peer.data_received(part)
+        if self._rng.random() < 0.05:
+            self._transport.ended = True
+        if self._transport.ended:
+            self._peer.connection_lost(None)
+        self._ask_the_honest()
+        return "connection ended" if self._transport.ended else "heard"
+
+    def _requests(self) -> list[Message]:
+        return [
+            {"op": "heartbeat", "id": 1},
+            {"op": "bind", "scan": 1, "ticket": 0, "executor": self._executor("e"), "id": 2},
+            {"op": "served", "seat": "s-0", "by": "server", "rows": 5, "ready": 1},
+            {"op": "hello", "executor": self._executor("e"), "sidecar": True},
+            {"op": "hung", "seat": "s-0"},
+            {"op": "read", "scan": 1, "ticket": 0, "config": {"a": "b"}, "headers": False},
+            {"nonce": "00" * 32, "mac": "00" * 32},
+        ]
+
+    def _executor(self, key: str) -> Message:
+        fields = {"key": key, "executor_id": "1", "host": "h", "pid": 1, "warm": True}
+        return {name: self._maker._odd_json(value) for name, value in fields.items()} if key != "honest" else fields
+
+    def _meet(self) -> None:
+        if self._rng.random() < 0.7:
+            self._peer, self._transport = self._admitted()
+        else:
+            self._peer, self._transport = self._connected()
+
+    def _connected(self) -> tuple[_Peer, _Transport]:
+        peer, transport = _Peer(self._registry), _Transport()
+        peer.connection_made(cast("asyncio.BaseTransport", transport))
+        return peer, transport
+
+    def _admitted(self) -> tuple[_Peer, _Transport]:
+        peer, transport = self._connected()
+        nonce = bytes.fromhex(self._only(transport)["nonce"])
+        proof = _mac(self._registry.key, "client", REGISTRY, nonce, bytes(32)).hex()
+        self._say(peer, {"nonce": bytes(32).hex(), "mac": proof})
+        if transport.ended:
+            raise Wrong("a peer with the key was turned away")
+        transport.sent.clear()
+        return peer, transport
+
+    def _ask_the_honest(self) -> None:
+        self._say(self._honest, {"op": "heartbeat", "id": 9})
+        if self._honest_transport.ended or self._only(self._honest_transport).get("id") != 9:
+            raise Wrong("another peer's message ended the connection of an honest one")
+
+    @staticmethod
+    def _only(transport: _Transport) -> Message:
+        frames = Frames()
+        frames.bytes_max = 1 << 20
+        frames.feed(b"".join(transport.sent))
+        transport.sent.clear()
+        message = frames.next()
+        assert message is not None
+        return message
+
+    @staticmethod
+    def _say(peer: _Peer, message: Message) -> None:
+        peer.data_received(frame(message))
+
+    def _cut(self, raw: bytes) -> list[bytes]:
+        at = self._rng.randrange(len(raw) + 1)
+        return [part for part in (raw[:at], raw[at:]) if part]
+
+    def _to_the_sidecar(self, raw: bytes) -> str:
+        """What a sidecar makes of a worker's message, and of its proof of the key."""
+        frames = Frames()
+        try:
+            frames.feed(raw)
+            message = frames.next()
+            if message is None:
+                return "waits for more"
+            what = self._rng.choice((sidecar.parsed, sidecar.read_alone, Challenge(b"k" * 32, "sidecar").answer))
+            what(message)
+        except (ChannelEnded, KeyRefused):
+            return "connection ended"
+        return "heard"
