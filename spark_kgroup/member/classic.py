@@ -242,8 +242,7 @@ class ClassicMember:
         request = fx.JoinRequest(identity=self.identity, protocols=self._protocols(), reason=self._reason)
         return self._ask(request, now_ms)
 
-    def _ask(self, request: fx.JoinRequest | fx.SyncRequest, now_ms: int) -> list[fx.Effect]:
-        """Send what the coordinator may park for longer than a session."""
+    def _ask(self, request: fx.Parkable, now_ms: int) -> list[fx.Effect]:
         self._awaited, self._asked_at_ms = request, now_ms
         self._beat = None
         self._look_later(now_ms)

@@ -54,7 +54,10 @@ class LeaveRequest:
     reason: str
 
 
-Request = JoinRequest | SyncRequest | HeartbeatRequest | LeaveRequest
+Parkable = JoinRequest | SyncRequest
+"""What the coordinator may park for longer than a session."""
+
+Request = Parkable | HeartbeatRequest | LeaveRequest
 
 # ------------------------------------------------------------------------------------------------ events
 

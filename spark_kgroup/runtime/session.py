@@ -128,7 +128,7 @@ class Session:
         match effect:
             case fx.Send(request=fx.LeaveRequest() as request):
                 return self._leave(request)
-            case fx.Send(request=request):
+            case fx.Send(request=fx.JoinRequest() | fx.SyncRequest() | fx.HeartbeatRequest() as request):
                 return self._send(request)
             case fx.Look(heartbeat=heartbeat):
                 return self._look(heartbeat)
@@ -183,7 +183,7 @@ class Session:
                 self.post(fx.Connected())
                 return
 
-    async def _send(self, request: fx.Request) -> None:
+    async def _send(self, request: fx.Parkable | fx.HeartbeatRequest) -> None:
         connection = self._connection
         if connection is None:
             return
@@ -232,16 +232,19 @@ class Session:
         self.post(fx.SeatSeen(member_id=next(ours, UNKNOWN_MEMBER_ID)))
 
     async def _leave(self, request: fx.LeaveRequest) -> None:
-        message = to_message(request, self.config)
+        """Over the pool, and again while the coordinator is moving: a person waits, but not for long."""
         try:
-            answer = await self._cluster.coordinator_call(self.config.group, message, timeout_ms=LEAVE_TIMEOUT_MS)
-            self.post(to_event(request, answer))
-        except WireError as error:
-            log.info("%s: not confirmed that the seat was given back: %s", self._name, error)
-            self.post(fx.LeaveResponse(request=request, error=ErrorCode.NETWORK_EXCEPTION))
+            still_there = await self._cluster.remove_members(
+                self.config.group, [request.identity], request.reason, timeout_ms=LEAVE_TIMEOUT_MS
+            )
+            error = next(iter(still_there.values()), int(ErrorCode.NONE))
+        except WireError as refused:
+            log.info("%s: not confirmed that the seat was given back: %s", self._name, refused)
+            error = ErrorCode.NETWORK_EXCEPTION
+        self.post(fx.LeaveResponse(request=request, error=error))
 
-    def _timeout_ms(self, request: fx.Request) -> int:
-        if isinstance(request, fx.JoinRequest | fx.SyncRequest):
+    def _timeout_ms(self, request: fx.Parkable | fx.HeartbeatRequest) -> int:
+        if isinstance(request, fx.Parkable):
             return self.config.rebalance_timeout_ms + JOIN_TIMEOUT_SLACK_MS
         # A beat that is not answered within the session is worth no more than a new connection.
         return min(REQUEST_TIMEOUT_MS, self.config.session_timeout_ms)
@@ -318,8 +321,8 @@ def _assignments(
     return tuple(sorted(assignor(work.assignor).assign(work.members, topics).items()))
 
 
-async def _translated(request: fx.Request, translate: Callable[[], _T]) -> _T:
+async def _translated(request: fx.Parkable | fx.HeartbeatRequest, translate: Callable[[], _T]) -> _T:
     """What `translate` returns. Everybody's subscriptions and assignments may take as long as the assignor."""
-    if isinstance(request, fx.JoinRequest | fx.SyncRequest):
+    if isinstance(request, fx.Parkable):
         return await asyncio.to_thread(translate)
     return translate()

@@ -20,7 +20,7 @@ from spark_kgroup.wire.consumer_protocol import (
 log = logging.getLogger(__name__)
 
 
-def to_message(request: fx.Request, config: MemberConfig) -> messages.Request:
+def to_message(request: fx.Parkable | fx.HeartbeatRequest, config: MemberConfig) -> messages.Request:
     """The Kafka message for what a machine wants sent."""
     match request:
         case fx.JoinRequest(identity=who, protocols=protocols, reason=reason):
@@ -37,11 +37,9 @@ def to_message(request: fx.Request, config: MemberConfig) -> messages.Request:
             return messages.sync_group(config.group, who, protocol, encoded)
         case fx.HeartbeatRequest(identity=who):
             return messages.heartbeat(config.group, who)
-        case fx.LeaveRequest(identity=who, reason=reason):
-            return messages.leave_group(config.group, [who], reason)
 
 
-def to_event(request: fx.Request, response: messages.Response) -> fx.Event:
+def to_event(request: fx.Parkable | fx.HeartbeatRequest, response: messages.Response) -> fx.Event:
     """The event that a broker's response to `request` makes.
 
     Raises:
@@ -56,9 +54,6 @@ def to_event(request: fx.Request, response: messages.Response) -> fx.Event:
             return fx.SyncResponse(request=request, error=error, assignment=owned)
         case fx.HeartbeatRequest(), messages.HeartbeatResponse():
             return fx.HeartbeatResponse(request=request, error=int(response.error_code))
-        case fx.LeaveRequest(), messages.LeaveGroupResponse():
-            own = (int(member.error_code) for member in response.members)
-            return fx.LeaveResponse(request=request, error=int(response.error_code) or next(own, 0))
     raise AssertionError(f"{type(response).__name__} does not answer {type(request).__name__}")
 
 

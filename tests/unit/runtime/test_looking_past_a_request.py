@@ -7,7 +7,7 @@ from random import Random
 from typing import Any
 
 import pytest
-from harness.fake_broker import NO_THROTTLE, on_a_loop, until
+from harness.fake_broker import HUNG_UP, NO_THROTTLE, on_a_loop, until
 from harness.fake_cluster import A0, World
 from kio.schema.errors import ErrorCode as KioErrorCode
 from kio.schema.leave_group.v5.response import MemberResponse
@@ -170,14 +170,25 @@ async def test_leaving_passes_a_parked_join(world: Coordinated, session: Session
 
 
 @with_a_session
-async def test_leaving_is_not_confirmed_by_a_coordinator_that_hangs_up(world: Coordinated, session: Session) -> None:
+async def test_leaving_goes_on_while_the_coordinator_moves(world: Coordinated, session: Session) -> None:
     left: list[fx.Left] = []
     session._observer = lambda _, effect: left.append(effect) if isinstance(effect, fx.Left) else None
     await until(lambda: session.machine.state is State.STABLE)
-    world.first["LeaveGroup"] = [ErrorCode.NOT_COORDINATOR]
+    world.first["LeaveGroup"] = [ErrorCode.NOT_COORDINATOR, HUNG_UP, ErrorCode.COORDINATOR_LOAD_IN_PROGRESS]
     session.post(fx.Leave(reason="test"))
     await until(lambda: session.machine.state is State.CLOSED)
-    assert left == [fx.Left(error=ErrorCode.NOT_COORDINATOR)]
+    assert left == [fx.Left(error=ErrorCode.NONE)]
+
+
+@with_a_session
+async def test_leaving_that_is_refused_is_not_confirmed(world: Coordinated, session: Session) -> None:
+    left: list[fx.Left] = []
+    session._observer = lambda _, effect: left.append(effect) if isinstance(effect, fx.Left) else None
+    await until(lambda: session.machine.state is State.STABLE)
+    world.first["LeaveGroup"] = [ErrorCode.GROUP_AUTHORIZATION_FAILED]
+    session.post(fx.Leave(reason="test"))
+    await until(lambda: session.machine.state is State.CLOSED)
+    assert left == [fx.Left(error=ErrorCode.NETWORK_EXCEPTION)]
 
 
 @with_a_session
