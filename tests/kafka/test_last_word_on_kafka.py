@@ -1,0 +1,237 @@
+"""What a member holds while its requests are parked, on a real Kafka: at a coordinator that is well, at one that stands
+still while another takes its place, and in a group that others speak the consumer protocol in (KIP-848)."""
+
+import asyncio
+import os
+import signal
+import threading
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+from uuid import uuid4
+
+import pytest
+from confluent_kafka import Consumer
+from harness.fake_broker import on_a_loop, until
+from harness.members import MemberProcess
+from harness.waiting import wait_for
+
+from spark_kgroup.member import effects as fx
+from spark_kgroup.runtime.group import Group, GroupSettings
+from spark_kgroup.runtime.session import Session, monotonic_ms
+from spark_kgroup.testing import ApacheKafka
+from spark_kgroup.wire.cluster import Cluster, parse_bootstrap
+
+SESSION_MS = 6_000
+
+
+class Seats:
+    """The seats of one application, and what happened to them."""
+
+    def __init__(self, kafka: ApacheKafka, *names: str, group: str = "", topic: str = "", **more: Any) -> None:
+        self.name = group or f"group-{uuid4().hex[:8]}"
+        self.topic = topic or f"topic-{uuid4().hex[:8]}"
+        if not topic:
+            kafka.create_topic(self.topic, partitions=6)
+        settings = {"session_timeout_ms": SESSION_MS, "heartbeat_interval_ms": 1_000, **more}
+        self.counts: Counter[type[fx.Effect]] = Counter()
+        self.lost: list[str] = []
+        self.group = Group(
+            GroupSettings(
+                bootstrap=parse_bootstrap(kafka.bootstrap_servers),
+                group=self.name,
+                topics=(self.topic,),
+                instance_ids=names,
+                **settings,
+            ),
+            observer=self._observe,
+        )
+
+    def _observe(self, _: Session, effect: fx.Effect) -> None:
+        self.counts[type(effect)] += 1
+        if isinstance(effect, fx.Lost):
+            self.lost.append(effect.reason)
+
+    async def boundary(self) -> None:
+        """Between two batches: what must go is given up."""
+        for seat in self.group.view().seats:
+            if seat.to_give_up:
+                self.group.give_up(seat.instance_id, seat.to_give_up)
+
+    @property
+    def held(self) -> int:
+        return sum(len(seat.tenures) for seat in self.group.view().seats)
+
+    def settled_with(self, partitions: int) -> bool:
+        return self.group.view().settled and self.held == partitions
+
+
+@contextmanager
+def slow_member(kafka: ApacheKafka, seats: Seats) -> Iterator[MemberProcess]:
+    """Another application's member in the same group, which a rebalance will wait for: it stands still."""
+    with MemberProcess(
+        kafka.bootstrap_servers, seats.name, seats.topic, "slow", "--session-timeout-ms", "120000"
+    ) as slow:
+        slow.wait_for_event("joined")
+        yield slow
+
+
+async def half_each(seats: Seats, slow: MemberProcess) -> None:
+    async with asyncio.timeout(60):
+        while len(slow.owned) != 3 or not seats.settled_with(3):
+            await seats.boundary()
+            await asyncio.sleep(0.05)
+
+
+def test_a_join_parked_for_longer_than_a_session_costs_nothing_while_the_coordinator_is_well(
+    apache_kafka: ApacheKafka, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    looks = 0
+    call = Cluster.coordinator_call
+
+    async def counted(cluster: Cluster, group: str, request: Any, **more: Any) -> Any:
+        nonlocal looks
+        looks += type(request).__name__ == "HeartbeatRequest"
+        return await call(cluster, group, request, **more)
+
+    monkeypatch.setattr(Cluster, "coordinator_call", counted)
+
+    @on_a_loop
+    async def scenario() -> None:
+        seats = Seats(apache_kafka, "seat-0")
+        await seats.group.start()
+        try:
+            with slow_member(apache_kafka, seats) as slow:
+                await half_each(seats, slow)
+                os.kill(slow.process.pid, signal.SIGSTOP)
+                seats.group.force_rebalance("the test says so")
+                began_at_ms = monotonic_ms()
+                await until(lambda: looks >= 7)  # three in a session
+                assert monotonic_ms() - began_at_ms > 2 * SESSION_MS
+                assert seats.held == 3
+                assert not seats.group.view().settled
+                os.kill(slow.process.pid, signal.SIGCONT)
+                await until(lambda: seats.settled_with(3))
+                assert not seats.lost
+        finally:
+            await seats.group.close()
+
+    scenario()
+
+
+def test_leaving_does_not_wait_behind_a_parked_join(apache_kafka: ApacheKafka) -> None:
+    seats = Seats(apache_kafka, "unused")
+    with slow_member(apache_kafka, seats) as slow:
+        slow.wait_for_owned(6)
+        os.kill(slow.process.pid, signal.SIGSTOP)
+        with MemberProcess(apache_kafka.bootstrap_servers, seats.name, seats.topic, None) as leaving:
+            wait_for(lambda: len(apache_kafka.describe_members(seats.name)) == 2, "its join to be parked")
+            began_at_ms = monotonic_ms()
+            assert leaving.interrupt() == 0
+            assert monotonic_ms() - began_at_ms < 3_000
+            assert leaving.events[-1]["event"] == "left"
+        assert {m.instance_id for m in apache_kafka.describe_members(seats.name)} == {"slow"}
+
+
+def test_a_join_parked_at_a_broker_that_stands_still_goes_to_the_next_coordinator() -> None:
+    """1. our join is parked; 2. the broker stops, and its kernel keeps the connection; 3. another one coordinates."""
+    with ApacheKafka(nodes=3, jvm_options=("-Xmx300m", "-XX:TieredStopAtLevel=1")) as kafka:
+
+        @on_a_loop
+        async def scenario() -> None:
+            seats = Seats(kafka, "seat-0", session_timeout_ms=30_000, request_timeout_ms=5_000)
+            await seats.group.start()
+            try:
+                with slow_member(kafka, seats) as slow:
+                    await half_each(seats, slow)
+                    os.kill(slow.process.pid, signal.SIGSTOP)
+                    address = await seats.group._cluster.coordinator(seats.name)
+                    frozen = next(node for node in kafka.nodes if node.port == address.port)
+                    seats.group.force_rebalance("the test says so")
+                    await until(lambda: seats.counts[fx.Rejoining] and not seats.group.view().settled)
+                    await in_phase(seats.group, "PreparingRebalance")
+                    frozen.pause()
+                    try:
+                        async with asyncio.timeout(60):
+                            # It is the new coordinator's word: the frozen one says nothing.
+                            await in_phase(seats.group, "PreparingRebalance")
+                        os.kill(slow.process.pid, signal.SIGCONT)
+                        async with asyncio.timeout(60):
+                            while not seats.settled_with(3):
+                                await seats.boundary()
+                                await asyncio.sleep(0.05)
+                    finally:
+                        frozen.resume()
+            finally:
+                await seats.group.close()
+
+        scenario()
+
+
+async def in_phase(group: Group, phase: str) -> None:
+    while True:
+        if (await group.describe()).state == phase:
+            return
+        await asyncio.sleep(0.1)
+
+
+@contextmanager
+def consumer_protocol_member(kafka: ApacheKafka, seats: Seats) -> Iterator[set[int]]:
+    """A librdkafka consumer that speaks KIP-848 in the same group; yields the partitions that it has."""
+    ended = threading.Event()
+    owned: set[int] = set()
+
+    def poll() -> None:
+        consumer = Consumer(
+            {"bootstrap.servers": kafka.bootstrap_servers, "group.id": seats.name, "group.protocol": "consumer"}
+        )
+        consumer.subscribe(
+            [seats.topic],
+            on_assign=lambda _, added: owned.update(tp.partition for tp in added),
+            on_revoke=lambda _, gone: owned.difference_update(tp.partition for tp in gone),
+        )
+        while not ended.is_set():
+            consumer.poll(0.1)
+        consumer.close()
+
+    thread = threading.Thread(target=poll, name="consumer protocol")
+    thread.start()
+    try:
+        yield owned
+    finally:
+        ended.set()
+        thread.join(30)
+
+
+def test_long_batches_beside_a_member_of_the_consumer_protocol_cost_few_joins_and_no_partition(
+    apache_kafka: ApacheKafka,
+) -> None:
+    """The broker turns the group into one of type consumer and serves classic members in it (KIP-848, migration); a
+    heartbeat of one that must give something up is answered REBALANCE_IN_PROGRESS, its join at once."""
+
+    @on_a_loop
+    async def scenario() -> None:
+        seats = Seats(apache_kafka, "a", "b", session_timeout_ms=30_000)
+        await seats.group.start()
+        try:
+            await until(lambda: seats.settled_with(6))
+            with consumer_protocol_member(apache_kafka, seats) as theirs:
+                await until(lambda: any(seat.to_give_up for seat in seats.group.view().seats))
+                before = seats.counts[fx.Rejoining]
+                batch_ends_at_ms = monotonic_ms() + 8_000
+                await until(lambda: monotonic_ms() >= batch_ends_at_ms)
+                assert seats.counts[fx.Rejoining] - before <= 2 * 4, "joins of two seats in 8 s"
+                async with asyncio.timeout(60):
+                    while not (len(theirs) == 2 and seats.held == 4):
+                        await seats.boundary()
+                        await asyncio.sleep(0.1)
+            async with asyncio.timeout(60):
+                while not seats.settled_with(6):
+                    await seats.boundary()
+                    await asyncio.sleep(0.1)
+            assert not seats.lost
+        finally:
+            await seats.group.close()
+
+    scenario()
