@@ -181,7 +181,7 @@ class Seats:
             raise SeatRefused(scan_id, ticket)
         if ticket not in progress.bound:
             late = progress.scan.mode is Mode.LATE
-            seat = self._choose(progress, executor, now_ms) if late else progress.scan.tickets[ticket]
+            seat = self._choose(progress, ticket, executor, now_ms) if late else progress.scan.tickets[ticket]
             progress.bound[ticket] = seat
         seat = progress.bound[ticket]
         may_be_home = self._may_be_home(executor)
@@ -246,16 +246,21 @@ class Seats:
 
     # ------------------------------------------------------------------------------------------- late binding
 
-    def _choose(self, progress: _Progress, executor: Executor, now_ms: int) -> str | None:
+    def _choose(self, progress: _Progress, ticket: int, executor: Executor, now_ms: int) -> str | None:
         """The seat for an unbound ticket of a LATE scan; the first that is still unread of these.
+
+        0. Nothing, if it is the last one, and ticket 0 has none yet: of an empty partition Spark's file writer makes a
+           file if it is the first (FileFormatWriter.executeTask).
 
         1. A seat whose home is this executor, longest held first: those held last may have to go.
         2. A seat without a home, or whose home is gone.
         3. If this executor is below its even share: a seat that is due to move, which moves here.
-        4. Nothing, while there are more tickets than seats to read.
+        4. Nothing, while there are more tickets than seats to read; but not for ticket 0.
         5. As a guest: from the executor that has most left to read, what it would read last.
         """
         unread = progress.unread
+        if ticket != 0 and 0 not in progress.bound and len(unread) == 1:
+            return None
         may_be_home = self._may_be_home(executor)
         seat = _first(self._held[executor.key], unread) if may_be_home else None
         seat = seat or _first(self._free, unread)
@@ -263,7 +268,7 @@ class Seats:
             seat = _first(self._due_to(executor), unread)
             if seat is not None:
                 self._move(seat, executor, now_ms)
-        if seat is None and len(progress.scan.tickets) - len(progress.bound) <= len(unread):
+        if seat is None and (ticket == 0 or len(progress.scan.tickets) - len(progress.bound) <= len(unread)):
             seat = self._furthest_from_read(unread)
         if seat is not None:
             del unread[seat]

@@ -8,6 +8,7 @@ import pytest
 from harness.kafka import Producing, contents, produce
 from harness.stream import Collected, assert_exactly, await_rows, options, start
 from harness.waiting import wait_for
+from pyarrow.parquet import read_metadata
 from pyspark.sql import SparkSession
 
 from pyspark_kgroup.admission import HAS_ADMISSION_CONTROL
@@ -36,6 +37,29 @@ def test_many_batches_while_a_producer_runs(
     assert_exactly(collected, contents(server, topic))
     if limit is not None:
         assert max(map(len, collected.batches.values())) <= limit
+
+
+def test_no_file_is_empty_beside_others_of_its_batch(
+    spark: SparkSession, apache_kafka: ApacheKafka, new_topic: NewTopic, group: str, tmp_path: Path
+) -> None:
+    """Late tickets may have nothing to read; of an empty first one Spark's file writer would make a file."""
+    topic, server, sink = new_topic(4), apache_kafka.bootstrap_servers, tmp_path / "sink"
+    frame = spark.readStream.format("kgroup").options(**options(server, topic, group, members=4)).load()
+    writer = frame.select("partition", "offset").writeStream.format("parquet").option("path", str(sink))
+    query = writer.option("checkpointLocation", str(tmp_path / "cp")).trigger(processingTime="100 milliseconds").start()
+
+    def batches() -> list[list[int]]:
+        """Rows in each file of each batch that has any."""
+        logs = [file for file in (sink / "_spark_metadata").glob("[0-9]*") if file.name.isdecimal()]
+        paths = [[json.loads(line)["path"] for line in log.read_text().splitlines()[1:]] for log in logs]
+        rows = [[read_metadata(path.removeprefix("file://")).num_rows for path in batch] for batch in paths]
+        return [batch for batch in rows if sum(batch)]
+
+    for number in range(6):
+        produce(server, topic, 1, partitions=1, first=number)
+        wait_for(lambda n=number: query.exception() or sum(map(sum, batches())) == n + 1, f"record {number}", 90)
+    query.stop()
+    assert batches() == [[1]] * 6
 
 
 def test_drained_means_lag_zero_and_one_member_per_seat(

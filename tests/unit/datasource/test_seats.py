@@ -2,7 +2,7 @@
 
 import pickle
 from collections.abc import Iterable
-from itertools import cycle
+from itertools import cycle, permutations
 
 import pytest
 
@@ -203,10 +203,24 @@ class TestLate:
         """An executor whose seats have no data is told "nothing"; the last tickets take what is left."""
         seats = settled(4, A, B)
         scan = seats.plan("2", ["s-0", "s-2"])  # both of A
-        b_asks = [seats.bind(scan.scan_id, ticket, B, 0) for ticket in range(3)]
+        assert seats.bind(scan.scan_id, 0, A, 0) == Binding(seat="s-0", at_home=True)
+        b_asks = [seats.bind(scan.scan_id, ticket, B, 0) for ticket in (1, 2, 3)]
         assert b_asks == [Binding(seat=None, at_home=False)] * 2 + [Binding(seat="s-2", at_home=False)]
-        assert seats.bind(scan.scan_id, 3, A, 0) == Binding(seat="s-0", at_home=True)
-        assert seats.bind(scan.scan_id, 0, A, 0) == Binding(seat=None, at_home=False), "nothing stays nothing"
+        assert seats.bind(scan.scan_id, 1, A, 0) == Binding(seat=None, at_home=False), "nothing stays nothing"
+
+    @pytest.mark.parametrize("order", list(permutations(range(4))))
+    @pytest.mark.parametrize("busy", [["s-0"], ["s-1"], ["s-0", "s-2"], ["s-0", "s-1", "s-3"]])
+    def test_the_first_ticket_reads_a_seat_whoever_asks_and_in_whatever_order(
+        self, order: tuple[int, ...], busy: list[str]
+    ) -> None:
+        """Spark's file writer makes a file of the first partition, though it is empty, and of no other."""
+        seats = settled(4, A, B)
+        scan = seats.plan("2", busy)
+        bindings = {
+            ticket: seats.bind(scan.scan_id, ticket, (A, B)[place % 2], 0) for place, ticket in enumerate(order)
+        }
+        assert bindings[0].seat is not None
+        assert sorted(b.seat for b in bindings.values() if b.seat is not None) == busy
 
     def test_fewer_seats_than_executors(self) -> None:
         seats = settled(2, A, B, C)
