@@ -18,6 +18,7 @@ from pyspark_kgroup.boundary import Boundary
 from pyspark_kgroup.checkpoint import EMPTY, Checkpoint
 from pyspark_kgroup.stream import inheritances
 from spark_kgroup.errors import GroupRejected
+from spark_kgroup.limits import COMMIT_PARTITIONS_MAX
 from spark_kgroup.runtime.thread import GroupRuntime
 from spark_kgroup.testing import ApacheKafka
 from spark_kgroup.wire.commit_metadata import Author, SeatNote
@@ -100,24 +101,20 @@ def test_a_group_that_is_larger_than_the_coordinator_writes_at_once_is_told_what
     assert "max.message.bytes of the topic __consumer_offsets" in told
 
 
-def test_a_seat_with_4000_partitions_reads_commits_and_comes_back(apache_kafka: ApacheKafka) -> None:
-    """Kafka advises at most so many partitions for a whole broker."""
-    count = 4_000
+def test_a_seat_whose_commit_takes_several_requests_reads_commits_and_comes_back(apache_kafka: ApacheKafka) -> None:
+    count = COMMIT_PARTITIONS_MAX + 100
     topic = topic_of(apache_kafka, count)
-    try:
-        with runtime_of(apache_kafka, topic) as runtime:
-            boundary = Boundary(runtime, options_of(apache_kafka.bootstrap_servers, topic, "job", 1))
-            begun = boundary.advance(EMPTY, None)
-            assert len(begun.owned) == count
-            produce(apache_kafka.bootstrap_servers, topic, count, partitions=count)
-            read = boundary.advance(begun, None)
-            assert {place.position for place in read.owned.values()} == {1}
-            assert boundary.advance(read, None) == read
-            assert set(offsets_alone(runtime.committed(read.owned)).values()) == {1}
-            (generation,) = {seat.identity.generation for seat in runtime.view().seats}
-        with runtime_of(apache_kafka, topic, checkpoint=read) as runtime:
-            boundary = Boundary(runtime, options_of(apache_kafka.bootstrap_servers, topic, "job", 1))
-            assert boundary.advance(read, None) == read
-            assert {seat.identity.generation for seat in runtime.view().seats} == {generation}, "nothing moved"
-    finally:
-        apache_kafka.admin.delete_topics([topic])[topic].result(30)
+    options = options_of(apache_kafka.bootstrap_servers, topic, "job", 1)
+    with runtime_of(apache_kafka, topic) as runtime:
+        boundary = Boundary(runtime, options)
+        begun = boundary.advance(EMPTY, None)
+        assert len(begun.owned) == count
+        produce(apache_kafka.bootstrap_servers, topic, count, partitions=count)
+        read = boundary.advance(begun, None)
+        assert {place.position for place in read.owned.values()} == {1}
+        assert boundary.advance(read, None) == read
+        assert set(offsets_alone(runtime.committed(read.owned)).values()) == {1}
+        generations = {seat.identity.generation for seat in runtime.view().seats}
+    with runtime_of(apache_kafka, topic, checkpoint=read) as runtime:
+        assert Boundary(runtime, options).advance(read, None) == read
+        assert {seat.identity.generation for seat in runtime.view().seats} == generations, "nothing moved"
