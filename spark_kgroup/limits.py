@@ -112,8 +112,8 @@ REJOIN_BACKOFF_MAX_MS: Final = 30_000
 heartbeat asks for one (ours; Java joins at each, 3 s). What the application gives up is joined for at once."""
 
 COMMIT_TIMEOUT_MS: Final = 5_000
-"""How long one commit at a boundary is retried before the next batch comes without its partitions (Kafka:
-default.api.timeout.ms, 60 s; here nothing is lost by trying again at the next boundary)."""
+"""How long one commit at a boundary is retried after its last acknowledged part, before the next batch comes without
+the others (Kafka: default.api.timeout.ms, 60 s; here nothing is lost by trying again at the next boundary)."""
 
 COMMIT_PARTITIONS_MAX: Final = 1_000
 """Partitions in one OffsetCommit. The coordinator appends it as one batch of at most max.message.bytes of

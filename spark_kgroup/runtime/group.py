@@ -438,11 +438,7 @@ class Group:
         mark = self.settings.commit_mark
         texts = [(self.settings.commit_metadata(seat.identity), mark), (mark, mark), ("", "")]
         while left:
-            errors: dict[TopicPartition, int] = {}
-            tps = sorted(left)
-            for at in range(0, len(tps), COMMIT_PARTITIONS_MAX):
-                part = {tp: left[tp] for tp in tps[at : at + COMMIT_PARTITIONS_MAX]}
-                errors |= await self._commit_part(seat, part, texts[0], deadline_ms)
+            errors, deadline_ms = await self._commit_parts(seat, left, texts[0], deadline_ms)
             acknowledged |= {tp for tp, error in errors.items() if error == ErrorCode.NONE}
             if ErrorCode.OFFSET_METADATA_TOO_LARGE in errors.values() and len(texts) > 1:
                 texts.pop(0)
@@ -460,6 +456,22 @@ class Group:
     def commit_refusal(self) -> str:
         """Why the last commit of each seat was not acknowledged; empty if all were."""
         return ", ".join(sorted(set(self._refusals.values())))
+
+    async def _commit_parts(
+        self, seat: SeatView, positions: Mapping[TopicPartition, int], texts: tuple[str, str], deadline_ms: int
+    ) -> tuple[dict[TopicPartition, int], int]:
+        """Each part of `positions` once, and the new deadline: a large commit goes on while parts are acknowledged."""
+        errors: dict[TopicPartition, int] = {}
+        tps = sorted(positions)
+        for at in range(0, len(tps), COMMIT_PARTITIONS_MAX):
+            if monotonic_ms() >= deadline_ms:
+                break
+            part = {tp: positions[tp] for tp in tps[at : at + COMMIT_PARTITIONS_MAX]}
+            answered = await self._commit_part(seat, part, texts, deadline_ms)
+            if ErrorCode.NONE in answered.values():
+                deadline_ms = monotonic_ms() + COMMIT_TIMEOUT_MS
+            errors |= answered
+        return errors, deadline_ms
 
     async def _commit_part(
         self, seat: SeatView, positions: Mapping[TopicPartition, int], texts: tuple[str, str], deadline_ms: int

@@ -1,5 +1,6 @@
 """What a seat's commit looks like on the wire: how large, what stands beside its offsets, what is done on a refusal."""
 
+import asyncio
 from collections.abc import Awaitable, Callable
 from typing import Any
 
@@ -10,6 +11,7 @@ from kio.schema.errors import ErrorCode as KioErrorCode
 from spark_kgroup.errors import BrokerError
 from spark_kgroup.limits import COMMIT_PARTITIONS_MAX
 from spark_kgroup.model import ErrorCode, TopicPartition
+from spark_kgroup.runtime import group as group_module
 from spark_kgroup.runtime.group import Group, GroupSettings, SeatView
 from spark_kgroup.wire import messages
 
@@ -97,6 +99,41 @@ def test_a_commit_that_is_too_large_for_the_coordinator_is_halved_until_it_fits(
         assert sorted(map(len, commits(world))) == [125] * 8 + [250] * 4 + [500] * 2 + [1000]
         assert world.committed == dict.fromkeys(LARGE, 7)
         assert group.commit_refusal == ""
+
+    scenario()
+
+
+def test_a_commit_goes_on_for_as_long_as_the_coordinator_takes_its_parts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else the last partitions of a very large seat would come too late at each boundary, and never go on."""
+    monkeypatch.setattr(group_module, "COMMIT_PARTITIONS_MAX", 10)
+    monkeypatch.setattr(group_module, "COMMIT_TIMEOUT_MS", 400)
+
+    @with_a_group
+    async def scenario(world: World, group: Group) -> None:
+        answer = world.brokers[0].answer
+
+        async def slow(request: Any) -> Any:
+            if isinstance(request, messages.OffsetCommitRequest):
+                await asyncio.sleep(0.1)
+            return answer(request)
+
+        world.brokers[0].answer = slow
+        assert await group.commit(SEAT, dict.fromkeys(LARGE[:100], 7)) == set(LARGE[:100])
+        assert world.asked(messages.OffsetCommitRequest) == 10
+
+    scenario()
+
+
+def test_a_commit_to_a_coordinator_that_is_silent_ends_in_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(group_module, "COMMIT_PARTITIONS_MAX", 10)
+    monkeypatch.setattr(group_module, "COMMIT_TIMEOUT_MS", 200)
+
+    @with_a_group
+    async def scenario(world: World, group: Group) -> None:
+        world.first["OffsetCommit"] = [None] * 10
+        assert await group.commit(SEAT, dict.fromkeys(LARGE[:100], 7)) == frozenset()
+        assert world.asked(messages.OffsetCommitRequest) == 1
+        assert "200 ms" in group.commit_refusal
 
     scenario()
 
