@@ -86,6 +86,9 @@ RETRY_BACKOFF_MS: Final = 100
 RETRY_BACKOFF_MAX_MS: Final = 1_000
 """Longest wait before a retry. Kafka: retry.backoff.max.ms, 1 s."""
 
+PACED_ADDRESSES_MAX: Final = 10_000
+"""Addresses of which is remembered how connections to them ended (ours; far more than a cluster has brokers)."""
+
 RETRY_BACKOFF_JITTER: Final = 0.2
 """A wait is drawn from 80 % to 120 % of its value (Kafka: ExponentialBackoff, 0.2)."""
 

@@ -58,6 +58,7 @@ from spark_kgroup.wire.answers import (
 from spark_kgroup.wire.backoff import Backoff
 from spark_kgroup.wire.connection import Address, Connection
 from spark_kgroup.wire.messages import Request, Response
+from spark_kgroup.wire.pace import Pace
 from spark_kgroup.wire.race import first_success
 from spark_kgroup.wire.security import Plaintext, Security
 
@@ -136,6 +137,7 @@ class Cluster:
         self._pool: dict[Address, Connection] = {}
         self._opening: dict[Address, asyncio.Task[Connection]] = {}
         self._looking_up: dict[str, asyncio.Task[Address]] = {}
+        self._pace = Pace(self._rng)
         self._closed = False
 
     async def close(self) -> None:
@@ -494,20 +496,28 @@ class Cluster:
             raise Disconnected(_CLOSED) from None
 
     async def _open(self, address: Address) -> Connection:
+        turn = await self._pace.turn(address)
         try:
-            return await Connection.open(
+            connection = await Connection.open(
                 address,
+                turn=turn,
                 client_id=self._client_id,
                 security=self._security,
                 request_timeout_ms=self._request_timeout_ms,
                 alive=self._alive,
             )
         except ProtocolViolation as error:
+            self._pace.failed(address)
             if not self._brokers:
                 told = str(error) if str(address) in str(error) else f"{address}: {error}"
                 raise ProtocolViolation(f"{told} {_CHECK_BOOTSTRAP}") from error
             # This cluster has answered before: whoever has a broker's address just now will give it back.
             raise ConnectionFailed(str(error)) from error
+        except WireError:
+            self._pace.failed(address)
+            raise
+        self._pace.opened(address, connection)
+        return connection
 
     async def _retried(self, attempt: Callable[[], Awaitable[T]], timeout_ms: int | None) -> T:
         timeout_ms = timeout_ms or self._api_timeout_ms

@@ -119,7 +119,7 @@ class Connection:
         self._places = asyncio.Semaphore(IN_FLIGHT_MAX)
         self._ended: WireError | None = None
         self._versions: dict[int, tuple[int, int]] | None = None
-        self._answers = 0
+        self._answers = self._answers_to_open = 0
         self._frame_bytes_max = HANDSHAKE_FRAME_BYTES_MAX
         self._drained = asyncio.Event()
         self._drained.set()
@@ -133,12 +133,22 @@ class Connection:
         address: Address,
         *,
         client_id: str,
+        turn: int = 0,
         security: Security | None = None,
         connect_timeout_ms: int = CONNECT_TIMEOUT_MS,
         request_timeout_ms: int = REQUEST_TIMEOUT_MS,
         alive: Callable[[], bool] = lambda: True,
     ) -> Self:
         """Connect, negotiate versions, authenticate.
+
+        Args:
+            address: of its host's addresses, the first to accept a connection is taken.
+            client_id: for the broker's logs, quotas and metrics.
+            turn: which of the host's addresses is tried first. One that accepts and then says nothing would otherwise
+                be taken each time.
+            security: TLS and SASL.
+            connect_timeout_ms: bound on the look-up, TCP and TLS together, and on each request until it is open.
+            request_timeout_ms: bound on each request.
 
         Raises:
             ConnectionFailed: nobody listens there, or not in time.
@@ -147,7 +157,7 @@ class Connection:
             WireError: it ended, timed out or refused us while being set up.
         """
         security = security or Plaintext()
-        streams = await _connected(address, security.ssl_context(), connect_timeout_ms)
+        streams = await _connected(address, turn, security.ssl_context(), connect_timeout_ms)
         connection = cls(
             address,
             streams,
@@ -159,7 +169,7 @@ class Connection:
         try:
             await connection._negotiate(min(request_timeout_ms, connect_timeout_ms))
             await connection._authenticate()
-            connection._frame_bytes_max = FRAME_BYTES_MAX
+            connection._frame_bytes_max, connection._answers_to_open = FRAME_BYTES_MAX, connection._answers
         except BaseException:
             await connection.close()
             raise
@@ -169,6 +179,11 @@ class Connection:
     def closed(self) -> bool:
         """Whether nothing can be sent any more."""
         return self._ended is not None
+
+    @property
+    def has_answered(self) -> bool:
+        """Whether it has answered any request since it was opened."""
+        return self._answers > self._answers_to_open
 
     async def __aenter__(self) -> Self:
         return self
@@ -344,7 +359,7 @@ class Connection:
 
 
 async def _connected(
-    address: Address, context: ssl.SSLContext | None, timeout_ms: int
+    address: Address, turn: int, context: ssl.SSLContext | None, timeout_ms: int
 ) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
     """A TCP connection to one of the host's addresses, with TLS if there is a `context`."""
     late = "could not be resolved by this machine's DNS"
@@ -352,7 +367,8 @@ async def _connected(
         async with asyncio.timeout(timeout_ms / 1000):
             addresses = await names.addresses_of(address.host, address.port)
             late = "did not accept a connection"
-            tcp = await names.connected(addresses)
+            first = turn % len(addresses)
+            tcp = await names.connected(addresses[first:] + addresses[:first])
             late = "did not finish a TLS handshake"
             return await _streams(tcp, context, address.host)
     except TimeoutError:

@@ -1,0 +1,114 @@
+"""Connections that come to nothing are made ever more seldom, and by the host's addresses in turn."""
+
+import asyncio
+import time
+from random import Random
+
+import pytest
+from harness.fake_broker import HUNG_UP, FakeBroker, on_a_loop
+from harness.fake_cluster import World, in_a_world
+from harness.names import resolving
+
+from spark_kgroup.errors import ConnectionFailed, Disconnected
+from spark_kgroup.limits import RETRY_BACKOFF_JITTER, RETRY_BACKOFF_MS
+from spark_kgroup.wire import messages, pace
+from spark_kgroup.wire.cluster import Cluster
+from spark_kgroup.wire.connection import Address
+from spark_kgroup.wire.pace import Pace
+
+pytestmark = pytest.mark.filterwarnings("error::ResourceWarning")
+
+FOUR_WAITS_S = RETRY_BACKOFF_MS / 1000 * (1 + 2 + 4 + 8) * (1 - RETRY_BACKOFF_JITTER)
+
+
+@in_a_world(nodes=2)
+async def test_connections_that_break_at_their_first_request_come_ever_more_seldom(world: World) -> None:
+    """A load balancer without a broker behind it accepts, and lets us authenticate, many times a second."""
+    world.coordinator = 1
+    world.first["DescribeGroups"] = [HUNG_UP] * 5
+    cluster = world.cluster()
+    began = time.monotonic()
+    for connects in range(1, 6):
+        with pytest.raises(Disconnected):
+            await cluster.coordinator_call("g", messages.describe_groups("g"))
+        assert world.brokers[1].connections == connects
+    assert time.monotonic() - began >= FOUR_WAITS_S
+    await cluster.describe_group("g")
+    await cluster._pool[world.brokers[1].address].close()
+    before_s = time.monotonic()
+    assert await cluster._pace.turn(world.brokers[1].address) == 0, "who has answered is connected to at once"
+    assert time.monotonic() - before_s < FOUR_WAITS_S
+    await cluster.close()
+
+
+@in_a_world(nodes=2)
+async def test_sessions_whose_connections_break_wait_for_each_other_s(world: World) -> None:
+    world.coordinator = 1
+    cluster = world.cluster()
+    began = time.monotonic()
+    for _ in range(5):
+        connection = await cluster.open_coordinator("g")
+        await connection.close()
+    assert time.monotonic() - began >= FOUR_WAITS_S
+    await cluster.close()
+
+
+@on_a_loop
+async def test_a_host_that_refuses_is_asked_ever_more_seldom_by_whoever_asks() -> None:
+    async with FakeBroker() as broker:
+        address = broker.address
+    cluster = Cluster([address], client_id="c", rng=Random(1))
+    began = time.monotonic()
+    for _ in range(5):
+        with pytest.raises(ConnectionFailed):
+            await cluster.coordinator("g")
+    assert time.monotonic() - began >= FOUR_WAITS_S
+    await cluster.close()
+
+
+@in_a_world()
+async def test_a_connection_in_use_says_nothing_of_the_next_one(world: World) -> None:
+    cluster = world.cluster()
+    sessions = [await cluster.open_coordinator("g") for _ in range(5)]
+    assert await cluster._pace.turn(world.brokers[0].address) == 0
+    for connection in sessions:
+        await connection.close()
+    await cluster.close()
+
+
+def test_an_address_that_accepts_and_says_nothing_makes_way_for_the_next_of_its_name(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Java's client moves on to the next address with each attempt (ClusterConnectionStates.moveToNextAddress)."""
+
+    @in_a_world()
+    async def scenario(world: World) -> None:
+        port = world.brokers[0].address.port
+        done = asyncio.Event()
+        accepted = []
+
+        async def say_nothing(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            accepted.append(writer)
+            await done.wait()
+            writer.transport.abort()
+
+        silent = await asyncio.start_server(say_nothing, "127.0.0.2", port)
+        with resolving(monkeypatch, {"kafka.test": ["127.0.0.2", "127.0.0.1"]}):
+            cluster = world.cluster(bootstrap=[Address("kafka.test", port)], request_timeout_ms=200)
+            assert "a" in (await cluster.metadata(["a"])).topics
+            assert len(accepted) == 1
+            await cluster.close()
+        done.set()
+        silent.close()
+        await silent.wait_closed()
+
+    scenario()
+
+
+@on_a_loop
+async def test_what_is_remembered_of_addresses_has_a_bound(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pace, "PACED_ADDRESSES_MAX", 3)
+    paced = Pace(Random(1))
+    for port in range(10):
+        paced.failed(Address("h", port))
+    assert [await paced.turn(Address("h", port)) for port in (0, 6, 7, 9)] == [0, 0, 1, 1]
