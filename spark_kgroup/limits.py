@@ -103,6 +103,10 @@ DECODED_AT_ONCE_BYTES_MAX: Final = 256 * 1024
 """Largest response frame that is decoded on the event loop. Measured: 2 MiB/s, so 0.13 s; a larger one goes to a
 thread. Then the loop was late by 8 ms mostly and 245 ms at most (16 MiB in 15 s, two busy cores)."""
 
+DESCRIPTORS_SPARE: Final = 256
+"""File descriptors that are made room for beyond one for each seat: connections of the pool, of executors, of look-ups
+(ours; 60 executors and 60 brokers are far below it)."""
+
 IN_FLIGHT_MAX: Final = 100
 """Requests awaiting an answer on one connection before the next one waits for its turn. A boundary of 1,000 seats sends
 1,000 commits at once; a broker takes one request of a connection at a time (Kafka: SocketServer mutes the channel)."""

@@ -265,10 +265,17 @@ class Boundary:
         self._settled_once = self._settled_once or done
         if not done:
             waiting = ", ".join(seat.instance_id for seat in view.seats if not self._is_at_rest(seat))
+            troubles = [
+                f"Seat {seat.instance_id} is not connected: {seat.trouble}" for seat in view.seats if seat.trouble
+            ]
+            why = (
+                troubles[0]
+                if troubles
+                else "Another member may be holding the rebalance up (a Java consumer rejoins only when it polls)."
+            )
             told = (
                 f"Group {self._options.group_id!r} did not come to rest within {SETTLE_TIMEOUT_MS // 1000} s; still "
-                f"waiting for: {waiting}. Another member may be holding the rebalance up (a Java consumer rejoins only "
-                "when it polls)."
+                f"waiting for: {waiting}. {why}"
             )
             self._put_off(told)
         return view

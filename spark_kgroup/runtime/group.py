@@ -36,6 +36,7 @@ from spark_kgroup.model import (
     TopicDescription,
     TopicPartition,
 )
+from spark_kgroup.runtime.descriptors import make_room_for
 from spark_kgroup.runtime.session import Observer, Session, monotonic_ms
 from spark_kgroup.wire import messages
 from spark_kgroup.wire.answers import CommittedOffset
@@ -98,6 +99,7 @@ class SeatView:
         tenures: what is held, with the identity under which each partition's ownership began.
         to_give_up: held, but to be given up at the next boundary; what is not in `tenures` was an earlier process's.
         settled: in a generation with nothing to give up and no rejoin on its way.
+        trouble: why the seat has no connection to its coordinator, None if it has one.
     """
 
     instance_id: str
@@ -106,6 +108,7 @@ class SeatView:
     to_give_up: frozenset[TopicPartition]
     settled: bool
     leader: bool
+    trouble: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -164,11 +167,13 @@ class Group:
             WireError: the cluster cannot be reached, or refuses us, within `STARTUP_TIMEOUT_MS`; or seats are to come
                 back, and nobody coordinates their group for `api_timeout_ms`.
             UnknownTopic: a subscribed topic does not exist.
+            EnvironmentProblem: this process may not have as many file descriptors as seats.
         """
         await self._refresh_topics(timeout_ms=STARTUP_TIMEOUT_MS)
         kept = await self._kept()
         inheritances = inherited(self.settings.inheritances, kept, self._seats()) if kept else {}
         replaced: dict[str | None, str] = {m.instance_id: m.member_id for m in kept.members} if kept else {}
+        make_room_for(len(self._seats()))
         for instance_id in self._seats():
             inheritance = inheritances.get(instance_id, Inheritance())
             config = self._member_config(instance_id, inheritance, replaced.get(instance_id, UNKNOWN_MEMBER_ID))
@@ -562,4 +567,5 @@ def _seat_view(session: Session) -> SeatView:
         to_give_up=machine.to_give_up,
         settled=machine.settled,
         leader=machine.leader,
+        trouble=session.trouble,
     )

@@ -50,6 +50,7 @@ class Session:
             means that ownership was interrupted, even within one generation.
         snapshot: topic -> partition count for which the group has owners, as this leader knows; None if it
             did not assign.
+        trouble: why there is no connection to the coordinator, None if there is one.
     """
 
     def __init__(self, config: MemberConfig, cluster: Cluster, observer: Observer, rng: Random) -> None:
@@ -57,6 +58,7 @@ class Session:
         self.tenures: Mapping[TopicPartition, MemberIdentity] = MappingProxyType({})
         self.snapshot: Mapping[str, int] | None = None
         self.failure: BaseException | None = None
+        self.trouble: str | None = None
         self._cluster = cluster
         self._observer = observer
         self._rng = rng
@@ -178,8 +180,10 @@ class Session:
                     self._fail(error)
                     return
                 log.info("%s: no coordinator yet: %s", self._name, error)
+                self.trouble = str(error)
                 await asyncio.sleep(backoff.next_ms() / 1000)
             else:
+                self.trouble = None
                 self.post(fx.Connected())
                 return
 

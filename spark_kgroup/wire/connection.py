@@ -14,6 +14,7 @@ SocketServer.processCompletedReceives). Java's client also waits for its next se
 from __future__ import annotations
 
 import asyncio
+import errno
 import logging
 import math
 import socket
@@ -68,6 +69,8 @@ _HINTS: Final = {
 }
 """Why a broker may have closed a connection after so many answers; the first one is to ApiVersions."""
 
+
+_NO_DESCRIPTOR: Final = (errno.EMFILE, errno.ENFILE)
 
 _HOST_CHARS_MAX: Final = 253
 """RFC 1035 allows no longer name."""
@@ -147,6 +150,7 @@ class Connection:
             turn: which of the host's addresses is tried first. One that accepts and then says nothing would otherwise
                 be taken each time.
             security: TLS and SASL.
+            alive: asked before each request; nothing is sent any more when it says no.
             connect_timeout_ms: bound on the look-up, TCP and TLS together, and on each request until it is open.
             request_timeout_ms: bound on each request.
 
@@ -379,7 +383,8 @@ async def _connected(
         if context is not None and isinstance(error, ConnectionResetError | ConnectionAbortedError):
             hint = "does this listener speak TLS (kafka.security.protocol)?"
             raise ConnectionFailed(f"{address} closed the connection in the TLS handshake: {hint}") from error
-        raise ConnectionFailed(f"{address}: {error.strerror or error}.") from error
+        told = "no file descriptor is left for it (ulimit -n)" if error.errno in _NO_DESCRIPTOR else error.strerror
+        raise ConnectionFailed(f"{address}: {told or error}.") from error
 
 
 async def _streams(

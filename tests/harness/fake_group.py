@@ -49,6 +49,7 @@ class Seat:
     """The coordinator has given the seat away, and the seat does not know."""
     inherited: frozenset[TopicPartition] = frozenset()
     """An earlier process's, claimed until it is given up or assigned again."""
+    trouble: str | None = None
 
     def view(self) -> SeatView:
         return SeatView(
@@ -58,6 +59,7 @@ class Seat:
             to_give_up=self.to_give_up,
             settled=not self.to_give_up,
             leader=False,
+            trouble=self.trouble,
         )
 
 

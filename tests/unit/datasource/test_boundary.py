@@ -122,6 +122,11 @@ def test_the_first_batch_waits_for_all_seats(world: World, caplog: pytest.LogCap
     late.identity, late.tenures = replace(late.identity, generation=-1), {}
     assert not driver.trigger()
     assert "did not come to rest" in caplog.text
+    assert "Another member may be holding the rebalance up" in caplog.text
+    late.trouble = "broker-1:9092: no file descriptor is left for it (ulimit -n)."
+    assert not driver.trigger()
+    assert "Seat seat-1 is not connected: broker-1:9092: no file descriptor is left" in caplog.messages[-1]
+    late.trouble = None
     group.rebalance()
     driver.trigger()
     assert set(driver.durable.owned) == {P0, P1}

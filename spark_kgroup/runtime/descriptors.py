@@ -1,0 +1,38 @@
+"""File descriptors: each seat has a connection of its own, and many systems give a process 1,024."""
+
+from __future__ import annotations
+
+import logging
+import os
+import resource
+
+from spark_kgroup.errors import EnvironmentProblem
+from spark_kgroup.limits import DESCRIPTORS_SPARE
+
+log = logging.getLogger(__name__)
+
+
+def make_room_for(seats: int) -> None:
+    """Raise this process's soft limit as far as `seats` need it, and the hard one allows.
+
+    The process is ours alone, and no `select()` in it minds numbers above 1,024; the JVM does the same for itself.
+
+    Raises:
+        EnvironmentProblem: the hard limit has no room for them.
+    """
+    soft, hard = (_number(limit) for limit in resource.getrlimit(resource.RLIMIT_NOFILE))
+    least = len(os.listdir("/dev/fd")) + seats
+    if hard < least:
+        raise EnvironmentProblem(
+            f"{seats} seats need {least} file descriptors in this process, and it may have {hard:.0f}. Raise the limit "
+            "where Spark's driver is started (ulimit -n, LimitNOFILE= of a systemd unit, nofile in limits.conf), or "
+            "set fewer `members`."
+        )
+    wanted = min(hard, least + DESCRIPTORS_SPARE)
+    if soft < wanted:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (int(wanted), resource.getrlimit(resource.RLIMIT_NOFILE)[1]))
+        log.info("file descriptors of this process: %d instead of %d, for %d seats", wanted, soft, seats)
+
+
+def _number(limit: int) -> float:
+    return float("inf") if limit == resource.RLIM_INFINITY else limit
