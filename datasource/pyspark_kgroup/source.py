@@ -6,6 +6,9 @@ keep what they are given: no socket, no thread, no file.
 
 from __future__ import annotations
 
+import logging
+import os
+import sys
 from typing import TYPE_CHECKING, Final
 
 from pyspark.errors import AnalysisException
@@ -21,12 +24,15 @@ from pyspark.sql.types import StructType
 from pyspark_kgroup.arrow import spark_schema
 from pyspark_kgroup.brief_errors import brief_errors
 from pyspark_kgroup.options import parse
+from pyspark_kgroup.spark_python import other_python
 from pyspark_kgroup.stream import KgroupStreamReader
 from spark_kgroup.errors import OptionError
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+
+log = logging.getLogger(__name__)
 
 _ONLY_STREAMS: Final = (
     'format("kgroup") streams, it does not read in batch: use spark.readStream.format("kgroup"), with '
@@ -92,8 +98,17 @@ def register(spark: SparkSession) -> None:
     """Make `format("kgroup")` known where Spark does not find `pyspark_*` packages by itself.
 
     Harmless where Spark knows it already. Needed when the package is not importable by Spark's planner process, for
-    example when it came with `addArtifacts`.
+    example when it came with `addArtifacts`. Warns if Spark starts another Python than the one that runs this.
     """
+    other = other_python(os.environ, sys.executable)
+    if other is not None and not spark.conf.get("spark.pyspark.python", None):
+        log.warning(
+            "Spark starts %s, and this program runs under %s. If spark-kgroup is not installed there, activate the "
+            "environment, or set PYSPARK_PYTHON=%s before the session starts.",
+            other,
+            sys.executable,
+            sys.executable,
+        )
     try:
         spark.dataSource.register(DefaultSource)
     except AnalysisException as error:

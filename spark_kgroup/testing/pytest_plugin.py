@@ -5,6 +5,8 @@ pytest imports this in each of its runs, so it imports nothing but pytest until 
 
 from __future__ import annotations
 
+import os
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from typing import TYPE_CHECKING
@@ -19,7 +21,13 @@ _QUICK_START = ("-XX:TieredStopAtLevel=1",)
 
 
 @pytest.fixture(scope="session")
-def apache_kafka() -> Iterator[ApacheKafka]:
+def _spark_of_this_python() -> None:
+    """A Spark that tests start runs their own Python, in an environment that nobody activated too."""
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+
+
+@pytest.fixture(scope="session")
+def apache_kafka(_spark_of_this_python: None) -> Iterator[ApacheKafka]:
     """One Kafka node that all tests of the session share: give topics and groups names of their own.
 
     Sessions may be as short as 1 s (Kafka's group.min.session.timeout.ms is 6 s), so that a test can wait for one to
@@ -33,7 +41,7 @@ def apache_kafka() -> Iterator[ApacheKafka]:
 
 
 @pytest.fixture
-def apache_kafka_factory() -> Iterator[Callable[..., ApacheKafka]]:
+def apache_kafka_factory(_spark_of_this_python: None) -> Iterator[Callable[..., ApacheKafka]]:
     """Called with the arguments of `ApacheKafka`: starts a cluster of the test's own, and stops it at its end."""
     from spark_kgroup.testing.apache_kafka import ApacheKafka
 

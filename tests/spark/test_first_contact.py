@@ -1,6 +1,7 @@
 """What a new user does first, and what Spark then shows: our own words, and none of our frames."""
 
 import json
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -10,6 +11,7 @@ from harness.kafka import produce
 from harness.stream import Collected, await_rows, options, start
 from pyspark.sql import DataFrame, SparkSession
 
+from pyspark_kgroup import register
 from spark_kgroup.testing import ApacheKafka
 
 NewTopic = Callable[[int], str]
@@ -159,3 +161,17 @@ def test_a_start_says_what_it_makes_of_an_odd_beginning(
     assert f"written by group '{group}', and kafka.group.id is '{group}-2'" in told
     assert f"topics {first}, of which `subscribe` names none" in told
     assert "seats for 2 partitions" not in told
+
+
+def test_register_warns_of_an_environment_that_was_not_activated(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    register(spark)
+    assert caplog.text == ""
+    (tmp_path / "python3").symlink_to(sys.executable)
+    for name in ("PYSPARK_PYTHON", "PYSPARK_DRIVER_PYTHON", "PYSPARK_GATEWAY_PORT"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    register(spark)
+    assert f"Spark starts {tmp_path / 'python3'}" in caplog.text
+    assert f"PYSPARK_PYTHON={sys.executable}" in caplog.text
