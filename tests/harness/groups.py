@@ -5,6 +5,7 @@ from confluent_kafka.admin import AdminClient, ConsumerGroupDescription
 
 from harness.waiting import wait_for
 from spark_kgroup.testing import ApacheKafka
+from spark_kgroup.testing.kafka_node import KafkaNode
 
 _COORDINATOR_ON_ITS_WAY = (
     KafkaError.NOT_COORDINATOR,
@@ -27,6 +28,12 @@ def assignment_by_instance(kafka: ApacheKafka, group: str) -> dict[str, set[tupl
         m.group_instance_id or m.member_id: {(tp.topic, tp.partition) for tp in m.assignment.topic_partitions}
         for m in _described(kafka, group).members
     }
+
+
+def coordinator_node(kafka: ApacheKafka, group: str) -> KafkaNode:
+    """The node that coordinates `group`, whether there is such a group yet or not."""
+    coordinator = _described(kafka, group).coordinator.id
+    return next(node for node in kafka.nodes if node.node_id == coordinator)
 
 
 def _described(kafka: ApacheKafka, group: str) -> ConsumerGroupDescription:

@@ -65,6 +65,13 @@ def _target(entry: Path) -> str:
         return ""
 
 
+def connected_to(pid: int) -> set[int]:
+    """Ports of other processes that a process has TCP connections to (proc(5), /proc/net/tcp)."""
+    sockets = {_target(entry) for entry in Path(f"/proc/{pid}/fd").iterdir()}
+    rows = [line.split() for line in Path("/proc/net/tcp").read_text().splitlines()[1:]]
+    return {int(row[2].rpartition(":")[2], 16) for row in rows if f"socket:[{row[9]}]" in sockets}
+
+
 def forget_peak(pid: int) -> None:
     """Let `Use.peak` begin anew (proc(5), clear_refs)."""
     Path(f"/proc/{pid}/clear_refs").write_text("5")
