@@ -35,6 +35,11 @@ def test_what_is_declared_is_locked_within_its_bounds(wanted: Requirement) -> No
         assert wanted.specifier.contains(locked()[canonicalize_name(wanted.name)])
 
 
+def test_development_has_the_pyspark_that_the_spark_tests_have_unless_told_otherwise() -> None:
+    (default,) = re.findall(r"(?m)^SPARK +\?= (\S+)$", (ROOT / "Makefile").read_text())
+    assert f"pyspark=={default}" in PYPROJECT["dependency-groups"]["dev"]
+
+
 def test_this_environment_has_the_locked_versions() -> None:
     installed = {canonicalize_name(d.metadata["Name"]): d.version for d in distributions()}
     installed.pop("setuptools", None)  # venv brings one; the locked one builds PySpark, elsewhere
