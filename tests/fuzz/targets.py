@@ -106,19 +106,44 @@ class Members:
     def take(self) -> str:
         while not self._asked:
             self._let_happen()
-        request = self._asked.pop(self._rng.randrange(len(self._asked)))
-        message = to_message(request, self._machine.config)
+        asked = self._asked.pop(self._rng.randrange(len(self._asked)))
+        message = self._message_for(asked)
         encode_request(message, 7, "fuzz")
         raw = self._maker.response(type(message), self._plausible(), whole=0.85)
         try:
-            event = to_event(request, decode_response(type(message), raw))
+            event = self._event_of(asked, decode_response(type(message), raw))
         except WireError as error:
-            # As in Session._send: the connection ends, or the member if asking again is no use.
-            self._asked.clear()
-            self._handle(fx.Disconnected(reason=str(error)) if error.retriable else fx.Close())
+            self._refuse(asked, error)
             return type(error).__name__
         self._handle(event)
         return self._machine.state.name.lower()
+
+    def _message_for(self, asked: fx.Request | fx.LookAtSeat) -> messages.Request:
+        match asked:
+            case fx.LookAtSeat():
+                return messages.describe_groups("g")
+            case fx.LeaveRequest(identity=who, reason=reason):
+                return messages.leave_group("g", [who], reason)
+            case _:
+                return to_message(asked, self._machine.config)
+
+    def _event_of(self, asked: fx.Request | fx.LookAtSeat, response: Any) -> fx.Event:
+        match asked:
+            case fx.LookAtSeat():
+                ids = ["", *(member.member_id for member in answers.description_of(response).members)]
+                return fx.SeatSeen(member_id=self._rng.choice(ids))
+            case fx.LeaveRequest():
+                return fx.LeaveResponse(request=asked, error=next(iter(answers.still_members(response).values()), 0))
+            case _:
+                return to_event(asked, response)
+
+    def _refuse(self, asked: fx.Request | fx.LookAtSeat, error: WireError) -> None:
+        """As a session does: what is asked over the pool tells no more, the rest ends a connection, or the member."""
+        if isinstance(asked, fx.LeaveRequest):
+            self._handle(fx.LeaveResponse(request=asked, error=ErrorCode.NETWORK_EXCEPTION))
+        elif not isinstance(asked, fx.LookAtSeat):
+            self._asked.clear()
+            self._handle(fx.Disconnected(reason=str(error)) if error.retriable else fx.Close())
 
     def _start(self) -> None:
         self.members += 1
@@ -128,7 +153,7 @@ class Members:
         )
         self._machine = ClassicMember(config, jitter=self._rng.random)
         self._now_ms = 0
-        self._asked: list[fx.Request] = []
+        self._asked: list[fx.Request | fx.LookAtSeat] = []
         self._handle(fx.Start())
 
     def _plausible(self) -> Mapping[str, Any]:
@@ -179,6 +204,8 @@ class Members:
                 self._asked.append(request)
             case fx.Look(heartbeat=fx.HeartbeatRequest() as heartbeat):
                 self._asked.append(heartbeat)
+            case fx.LookAtSeat():
+                self._asked.append(effect)
             case fx.Connect():
                 self._asked.clear()
                 return [fx.Connected()]

@@ -61,8 +61,7 @@ def test_an_error_outside_the_tree_is_found(monkeypatch: pytest.MonkeyPatch) -> 
         raise IndexError("no such member")
 
     monkeypatch.setattr(answers, "still_members", careless)
-    (found,) = run(SHORT, 7).verdict()
-    assert "answers: IndexError" in found
+    assert any("answers: IndexError" in found for found in run(SHORT, 7).verdict())
 
 
 def test_a_hang_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
