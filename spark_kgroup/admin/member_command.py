@@ -160,6 +160,7 @@ def member(
         assignors=(known(assignor).name,),
         session_timeout_ms=session_timeout_ms,
         metadata_max_age_ms=metadata_max_age_ms,
+        finds_orphans=True,
         client_id="kgroup-member",
         security=security_from(command_config) if command_config else Plaintext(),
     )

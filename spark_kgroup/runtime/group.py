@@ -61,6 +61,8 @@ class GroupSettings:
         instance_ids: one static member each; None makes a dynamic member.
         assignors: Kafka's names, in order of preference.
         inheritances: instance id -> what an earlier process of that seat may have been reading.
+        finds_orphans: whether a seat that came back without a rebalance rejoins for subscribed partitions that nobody
+            owns. False for who must commit before that, and therefore looks at a moment of its own (`Boundary`).
         spare_seats: False for no more seats than the topics have partitions when the group is started; no limit if one
             of them is missing then.
         commit_metadata: who commits -> what is written beside one partition of each topic; asked at each commit, on the
@@ -85,6 +87,7 @@ class GroupSettings:
     security: Security = field(default_factory=Plaintext)
     topics_must_exist: bool = True
     inheritances: Mapping[str, Inheritance] = field(default_factory=dict)
+    finds_orphans: bool = False
     spare_seats: bool = True
     commit_metadata: Callable[[MemberIdentity], str] = _nothing
     commit_mark: str = ""
@@ -154,7 +157,7 @@ class Group:
         self._changed = asyncio.Event()
         self._topics: Mapping[str, TopicDescription] = {}
         self._topics_at_ms = 0
-        self._rejoins = 0
+        self._rejoins = self._rejoins_looked_after = 0
         self._leave_error = 0
         self._refusals: dict[str, str] = {}
 
@@ -356,6 +359,29 @@ class Group:
             for session in self._sessions.values():
                 if session.machine.watched_topics:
                     await self._compare_metadata(session)
+            if self.settings.finds_orphans and self._rejoins != self._rejoins_looked_after:
+                await self._look_for_orphans()
+
+    async def _look_for_orphans(self) -> None:
+        """After a seat came back to a group at rest: is there a subscribed partition that nobody owns?
+
+        It was given its old assignment, whatever it subscribes now; and what was added while the leader was away has no
+        owner either (KIP-814). Nobody else notices.
+        """
+        rejoins = self._rejoins
+        try:
+            found = (await self._cluster.metadata(sorted(self.settings.topics))).topics
+            group = await self.describe()
+        except WireError as error:
+            log.info("no look for partitions without an owner this time: %s", error)
+            return
+        if group.state != "Stable":
+            return
+        self._rejoins_looked_after = rejoins
+        owned = {tp for member in group.members for tp in member.assignment | member.claimed}
+        orphans = {tp for topic in found.values() for tp in topic.partitions} - owned
+        if orphans and not group.is_consumer_type:  # its coordinator sees to that itself
+            self.force_rebalance(f"{len(orphans)} subscribed partitions have no owner")
 
     def all_owned(self, topics: Mapping[str, TopicDescription]) -> None:
         """Tell a leader that came back and did not assign: the partitions in `topics` all have owners.

@@ -6,7 +6,7 @@ import os
 import signal
 import threading
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 from uuid import uuid4
@@ -29,7 +29,15 @@ SESSION_MS = 6_000
 class Seats:
     """The seats of one application, and what happened to them."""
 
-    def __init__(self, kafka: ApacheKafka, *names: str, group: str = "", topic: str = "", **more: Any) -> None:
+    def __init__(
+        self,
+        kafka: ApacheKafka,
+        *names: str,
+        group: str = "",
+        topic: str = "",
+        topics: tuple[str, ...] = (),
+        **more: Any,
+    ) -> None:
         self.name = group or f"group-{uuid4().hex[:8]}"
         self.topic = topic or f"topic-{uuid4().hex[:8]}"
         if not topic:
@@ -41,7 +49,7 @@ class Seats:
             GroupSettings(
                 bootstrap=parse_bootstrap(kafka.bootstrap_servers),
                 group=self.name,
-                topics=(self.topic,),
+                topics=topics or (self.topic,),
                 instance_ids=names,
                 **settings,
             ),
@@ -118,6 +126,62 @@ def test_a_join_parked_for_longer_than_a_session_costs_nothing_while_the_coordin
             await seats.group.close()
 
     scenario()
+
+
+@pytest.mark.parametrize("who", ["leader", "follower"])
+@pytest.mark.parametrize(
+    ("now", "theirs"),
+    [
+        pytest.param("12", {"1": 2, "2": 2}, id="as before"),
+        pytest.param("1", {"1": 2, "2": 4}, id="narrowed"),
+        pytest.param("13", {"1": 2, "2": 4}, id="replaced"),
+        pytest.param("123", {"1": 2, "2": 2}, id="widened"),
+    ],
+)
+def test_a_seat_that_comes_back_with_another_subscription(
+    apache_kafka: ApacheKafka, who: str, now: str, theirs: dict[str, int]
+) -> None:
+    """Two seats share topics 1 and 2, of 4 partitions each; one comes back within its session. A broker does not
+    rebalance for it (KIP-345), yet what it dropped goes to the other one, and what is new to it arrives."""
+    name = f"changed-{uuid4().hex[:8]}-"
+    for digit in "123":
+        apache_kafka.create_topic(name + digit, partitions=4)
+
+    def seat(instance_id: str, digits: str) -> Seats:
+        topics = tuple(name + digit for digit in digits)
+        more = {"metadata_max_age_ms": 500, "session_timeout_ms": 30_000, "finds_orphans": True}
+        return Seats(apache_kafka, instance_id, group=name, topic=name + "1", topics=topics, **more)
+
+    def share(seats: Seats) -> dict[str, int]:
+        return dict(Counter(tp.topic[-1] for seat in seats.group.view().seats for tp in seat.tenures))
+
+    @on_a_loop
+    async def scenario() -> None:
+        leads, follows = seat("leads", "12"), seat("follows", "12")
+        back, other = (leads, follows) if who == "leader" else (follows, leads)
+        again = seat("leads" if who == "leader" else "follows", now)
+        try:
+            await leads.group.start()
+            await until(lambda: leads.settled_with(8))
+            await follows.group.start()
+            await at_rest(leads, follows, lambda: share(leads) == share(follows) == {"1": 2, "2": 2})
+            await back.group.close()
+            await again.group.start()
+            ours = {digit: 4 - theirs.get(digit, 0) for digit in now}
+            await at_rest(again, other, lambda: (share(again), share(other)) == (ours, theirs))
+        finally:
+            for seats in (leads, follows, again):
+                await seats.group.close()
+
+    scenario()
+
+
+async def at_rest(one: Seats, other: Seats, condition: Callable[[], bool]) -> None:
+    async with asyncio.timeout(60):
+        while not (condition() and one.group.view().settled and other.group.view().settled):
+            await one.boundary()
+            await other.boundary()
+            await asyncio.sleep(0.05)
 
 
 def test_leaving_does_not_wait_behind_a_parked_join(apache_kafka: ApacheKafka) -> None:
