@@ -494,9 +494,10 @@ class ClassicMember:
 
         1. we replace X while the group rebalances: our id is written down when the generation is complete
         (GroupMetadataManager.updateStaticMemberThenRebalanceOrComplete); 2. the coordinator dies; 3. the next one
-        knows X and fences us.
+        knows X and fences us. A join that came without an id and is fenced was parked when a later one took the seat.
         """
-        if self._confirmed_id == self.identity.member_id or not self.config.replaces:
+        unconfirmed = self.identity.member_id not in (UNKNOWN_MEMBER_ID, self._confirmed_id)
+        if not (unconfirmed and self.config.replaces):
             return self._fail(FencedInstanceId(self.config.group, self.config.instance_id or ""))
         self.state = State.JOINING
         self._awaited, self._doubts_seat = None, True

@@ -74,6 +74,15 @@ def test_without_an_answer_the_coordinator_is_asked_again():
     assert driver.answer_join(error=ErrorCode.FENCED_INSTANCE_ID) == [fx.LookAtSeat()]
 
 
+def test_a_join_without_an_id_that_is_fenced_was_parked_while_another_process_took_the_seat():
+    """To join again would take the seat from that one (ClassicGroup.replaceStaticMember answers the parked join)."""
+    driver = back()
+    driver.answer_sync(0)
+    driver.answer_beat(ErrorCode.UNKNOWN_MEMBER_ID)
+    failed = only(driver.answer_join(error=ErrorCode.FENCED_INSTANCE_ID), fx.Failed)
+    assert isinstance(failed.error, FencedInstanceId)
+
+
 def test_a_seat_that_a_generation_confirmed_was_taken():
     driver = back()
     driver.answer_sync(0)
