@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import ssl
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Final
@@ -111,14 +114,29 @@ def _identify(context: ssl.SSLContext, settings: SecuritySettings) -> None:
         asked.append(True)
         return settings.key_password or ""
 
-    # The ssl module loads from files only; the folder is for this user alone and gone at once.
-    with TemporaryDirectory(prefix="kgroup-tls-") as folder:
-        path = Path(folder, "client.pem")
-        path.write_text(f"{key or ''}\n{certificate}")
+    with _as_file(f"{key or ''}\n{certificate}") as path:
         try:
             context.load_cert_chain(path, password=password)
         except (ssl.SSLError, ValueError) as error:
             raise OptionError(_key_problem(error, asked=bool(asked), given=bool(settings.key_password))) from None
+
+
+@contextmanager
+def _as_file(text: str) -> Iterator[str]:
+    """A path to `text`, since the ssl module loads from files only: in memory where there is such a thing (Linux)."""
+    try:
+        descriptor = os.memfd_create("kgroup-tls")
+    except (AttributeError, OSError):
+        # For this user alone and gone at once, unless this process is killed in between.
+        with TemporaryDirectory(prefix="kgroup-tls-") as folder:
+            path = Path(folder, "client.pem")
+            path.write_text(text)
+            yield str(path)
+        return
+    with open(descriptor, "w") as file:
+        file.write(text)
+        file.flush()
+        yield f"/proc/self/fd/{descriptor}"
 
 
 def _key_problem(error: Exception, *, asked: bool, given: bool) -> str:

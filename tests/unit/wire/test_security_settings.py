@@ -1,7 +1,9 @@
 """What a user may choose, what is refused and how; TLS contexts; errors that keep what they carry."""
 
 import asyncio
+import os
 import ssl
+import tempfile
 from dataclasses import fields
 from pathlib import Path
 from typing import Any
@@ -112,6 +114,19 @@ def test_certificate_and_key_may_stand_in_one_file(client: Identity, tmp_path: P
     """As in Java's PEM key stores; and nothing of it stays in the folder for temporary files."""
     (tmp_path / "both.pem").write_text(client.key_pem + client.certificate_pem)
     tls(certificate_location=str(tmp_path / "both.pem"))
+
+
+def test_a_private_key_is_in_no_file_of_ours(client: Identity, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A process that is killed would leave it behind. On Linux there is no folder needed at all."""
+    pair = {"certificate_pem": client.certificate_pem, "key_pem": client.key_pem}
+    descriptors = sorted(os.listdir("/proc/self/fd"))
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "absent"))
+    tls(**pair)
+    assert sorted(os.listdir("/proc/self/fd")) == descriptors
+    (tmp_path / "absent").mkdir()
+    monkeypatch.delattr(os, "memfd_create")  # as elsewhere
+    tls(**pair)
+    assert list((tmp_path / "absent").iterdir()) == []
 
 
 def test_what_is_checked(ca: trustme.CA, tmp_path: Path) -> None:
