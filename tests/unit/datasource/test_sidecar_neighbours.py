@@ -1,6 +1,7 @@
 """A sidecar and its workers beside processes that mean no good. What is read has no records, so no Kafka is needed."""
 
 import os
+import resource
 import socket
 import stat
 from collections.abc import Iterator
@@ -175,6 +176,35 @@ def test_what_a_worker_tells_of_a_read_reaches_the_registry_only_if_it_is_that(
                 worker.receive(30)
         list(read_on(other, query.plan(NO_RECORDS)[0]))
         assert sidecars_of(query, other) == [pid]
+
+
+# --------------------------------------------------------------------------------------------- missing descriptors
+
+
+@pytest.fixture
+def said(tmp_path: Path) -> Iterator[Path]:
+    """What is standard error while the fixtures after this one are made: a sidecar inherits it."""
+    ours, path = os.dup(2), tmp_path / "said"
+    with path.open("w") as file:
+        os.dup2(file.fileno(), 2)
+    yield path
+    os.dup2(ours, 2)
+    os.close(ours)
+
+
+def test_a_sidecar_that_runs_out_of_descriptors_says_so_and_is_replaced_by_who_waits(
+    said: Path, query: Query, executor: Executor, sidecar: int
+) -> None:
+    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.prlimit(sidecar, resource.RLIMIT_NOFILE, (3, most))  # it keeps what it has
+    for _ in range(2):
+        assert query.run(executor, NO_RECORDS) == []
+    await_gone([sidecar])
+    (other,) = sidecars_of(query, executor)
+    wait_for(lambda: query.registry.counts().warm_reads == 3, "all reads to be served by the seat's server", 30)
+    query.registry.close()
+    await_gone([other])
+    assert said.read_text().count("ulimit -n") == 1
 
 
 # ------------------------------------------------------------------------------------------- a seat with a huge share
