@@ -231,7 +231,7 @@ class _Spread:
             cycle = _cycle_in(came)
             if cycle:
                 self._shift(cycle)
-                dist, came = [0] * size, [-1] * size
+                came = [-1] * size  # the distances stay: any are a start, and these are near the next cycle
 
     def _least_loaded(self, kind: int) -> int:
         """The subscriber with the least load.
