@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from pyspark_kgroup.option_values import listed
+from pyspark_kgroup.option_values import listed, shortened
 from spark_kgroup.errors import OptionError
 from spark_kgroup.model import TopicPartition
 
@@ -31,7 +31,7 @@ class StartingOffsets:
     """Where a partition starts that has neither a place in the checkpoint nor, for `committed`, in the group.
 
     Attributes:
-        text: the option as given, for messages.
+        text: the option as given; messages have the beginning of it.
         committed: the group's committed offsets come first; `offset_of` says what holds where there is none.
         everywhere: `EARLIEST` or `LATEST`; None if `by_partition` says it.
         by_partition: an offset, `EARLIEST` or `LATEST` for each partition.
@@ -43,7 +43,7 @@ class StartingOffsets:
     by_partition: Mapping[TopicPartition, int] = field(default_factory=dict)
 
     def __str__(self) -> str:
-        return self.text
+        return shortened(self.text)
 
     def check(self, partitions: Iterable[TopicPartition]) -> None:
         """Check that the option's JSON names the partitions that there are, all of them and no others.

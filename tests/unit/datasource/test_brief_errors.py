@@ -1,0 +1,61 @@
+"""What Spark's Python process shows of an error: a sentence of ours, or all of a bug."""
+
+import io
+import logging
+import os
+from collections.abc import Callable
+
+import pytest
+from pyspark.util import handle_worker_exception
+
+from pyspark_kgroup.brief_errors import brief_errors
+from pyspark_kgroup.source import DefaultSource
+from spark_kgroup.errors import IllegalTransition, KgroupError, OptionError, WireError
+
+
+@pytest.fixture(autouse=True)
+def spark_shows_tracebacks(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SPARK_HIDE_TRACEBACK", "")  # as Spark starts its processes; put back after the test
+
+
+def shown(call: Callable[[], object]) -> str:
+    """What Spark's own code sends to the JVM of the error of `call`."""
+    sent = io.BytesIO()
+    try:
+        call()
+    except (KgroupError, ValueError) as error:
+        handle_worker_exception(error, sent)
+    return sent.getvalue()[8:].decode()  # after its code and its length
+
+
+@brief_errors()
+def failing(error: Exception) -> None:
+    try:
+        raise WireError("below")
+    except WireError as cause:
+        raise error from cause
+
+
+def test_an_error_of_ours_is_one_line_and_whole_in_the_log_at_debug(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.DEBUG, "pyspark_kgroup.brief_errors")
+    assert shown(lambda: failing(OptionError("Option a is b."))) == "spark_kgroup.errors.OptionError: Option a is b.\n"
+    assert "in failing" in caplog.text
+    assert "WireError: below" in caplog.text
+
+
+@pytest.mark.parametrize("bug", [ValueError("a bug"), IllegalTransition("member", "stable", "Joined")])
+def test_a_bug_keeps_its_traceback(bug: Exception) -> None:
+    told = shown(lambda: failing(bug))
+    assert "Traceback" in told
+    assert "in failing" in told
+    assert not os.environ["SPARK_HIDE_TRACEBACK"]
+
+
+def test_every_call_of_the_source_is_brief() -> None:
+    source = DefaultSource({"subscribe": "t"})
+    calls: list[Callable[[], object]] = [source.schema]
+    calls += [lambda: source.reader(None), lambda: source.writer(None, False), lambda: source.streamWriter(None, False)]
+    reader = source.streamReader(None)
+    calls += [reader.getDefaultReadLimit, reader.latestOffset, lambda: reader.partitions({}, {})]
+    for call in calls:
+        assert len(shown(call).splitlines()) == 1
