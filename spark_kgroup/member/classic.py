@@ -395,8 +395,11 @@ class ClassicMember:
         self._timers[_Timer.HEARTBEAT] = now_ms + int(interval_ms * (1 - HEARTBEAT_JITTER * self._jitter()))
 
     def _look_later(self, now_ms: int) -> None:
-        # Three questions in a session, as heartbeats are advised to be; and a silent broker costs one request timeout.
-        self._beat_later(now_ms, min(REQUEST_TIMEOUT_MS, self.config.session_timeout_ms // 3))
+        # Three questions in a session, as heartbeats are advised to be; sooner on a connection that is new while the
+        # deadline is near; and a coordinator that moved costs one request timeout at most.
+        session_ms = self.config.session_timeout_ms
+        left_ms = self._timers.get(_Timer.SESSION, now_ms + session_ms) - now_ms
+        self._beat_later(now_ms, min(REQUEST_TIMEOUT_MS, session_ms // 3, max(left_ms // 2, RETRY_BACKOFF_MS)))
 
     def _look(self, now_ms: int) -> list[fx.Effect]:
         """While the answer to a request is due: does the group still know us, and where is its coordinator?

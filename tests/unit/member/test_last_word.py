@@ -143,6 +143,18 @@ def test_looks_come_three_in_a_session_and_at_least_one_in_a_request_timeout(
     assert due_at_ms - driver.now_ms == int(expected_ms * (1 - HEARTBEAT_JITTER * jitter))
 
 
+def test_a_join_that_found_the_coordinator_late_is_looked_after_in_time():
+    """1. the coordinator stands still; 2. another one takes over, and our join is parked there; 3. it knows us."""
+    driver = parked("join")
+    driver.after(SESSION_MS - 2_000)
+    driver.lose_connection()
+    driver.take(fx.Connected())
+    assert none_of(driver.after(1_000), fx.Lost)
+    driver.answer_look()
+    assert none_of(driver.after(2_000), fx.Lost)
+    assert driver.machine.held == parts(0, 1)
+
+
 def test_a_look_of_a_newcomer_asks_only_who_coordinates():
     driver = Driver().into(State.JOINING)
     assert driver.after(LOOK_MS) == [fx.Look(heartbeat=None)]
