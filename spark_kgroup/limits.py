@@ -217,6 +217,9 @@ CHANNEL_CONNECT_MS: Final = 2_000
 """How long a TCP connection may take to come about. A packet that is lost is sent again after 1 s (RFC 6298, section
 2.1); a firewall that drops them all costs an executor this long once in `SIDECAR_RETRY_MS`."""
 
+CHANNEL_LOOK_UP_MS: Final = 10_000
+"""How long finding the driver's address may take before that: a resolver asks its second server after 5 s (glibc)."""
+
 CHANNEL_SEND_MS: Final = 10_000
 """How long a peer may leave a message unread before it counts as gone: as long as `SIDECAR_SILENCE_MS`."""
 

@@ -38,6 +38,7 @@ from spark_kgroup.limits import (
     CHANNEL_CONNECT_MS,
     CHANNEL_HANDSHAKE_BYTES_MAX,
     CHANNEL_HANDSHAKE_MS,
+    CHANNEL_LOOK_UP_MS,
     CHANNEL_REQUEST_BYTES_MAX,
     CHANNEL_SEND_MS,
 )
@@ -258,7 +259,7 @@ def connect(
         address: where to find the server.
         key: the query's secret.
         server: who must be there: a proof for it is worth nothing to anybody else.
-        timeout_s: for all of it.
+        timeout_s: for all of it, but for finding out where a name is.
 
     Raises:
         ChannelEnded: nobody listens there, or nobody of ours, or not in time.
@@ -269,6 +270,8 @@ def connect(
         channel = Channel(_connected(address, timeout_s))
     except OSError as problem:
         raise ChannelEnded(f"Nobody can be reached there ({problem}).") from None
+    if not isinstance(address, Path):  # finding out where it is had a bound of its own
+        deadline_s = time.monotonic() + timeout_s
     with _closed_on_error(channel):
         if isinstance(address, Path) and not peer_is_us(channel.socket):  # BEFORE anything is proved
             raise KeyRefused("The peer is another user's process.")
@@ -313,7 +316,8 @@ def _connected(address: tuple[str, int] | Path, timeout_s: float) -> socket.sock
     if not isinstance(address, Path):
         host, port = address
         bare = host.removeprefix("[").removesuffix("]")  # Spark writes IPv6 addresses in brackets
-        sock = names.connect(bare, port, min(timeout_s, CHANNEL_CONNECT_MS / 1000))
+        connect_s = min(timeout_s, CHANNEL_CONNECT_MS / 1000)
+        sock = names.connect(bare, port, connect_s, look_up_timeout_s=CHANNEL_LOOK_UP_MS / 1000)
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)  # a question waits for its answer
         return sock
     sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)

@@ -393,7 +393,9 @@ async def _streams(
     try:
         _keep_alive(tcp)
         _forget_unsent(tcp)
-        return await asyncio.open_connection(sock=tcp, ssl=context, server_hostname=host if context else None)
+        # The dot at the end of a whole name is DNS's; no certificate has it (RFC 6066, section 3).
+        name = host.removesuffix(".") if context else None
+        return await asyncio.open_connection(sock=tcp, ssl=context, server_hostname=name)
     except BaseException:
         tcp.close()
         raise

@@ -103,27 +103,35 @@ async def _connected_to(family: socket.AddressFamily, address: tuple[Any, ...]) 
     return sock
 
 
-def connect(host: str, port: int, timeout_s: float) -> socket.socket:
-    """A TCP connection for callers without an event loop, found as above; `timeout_s` bounds the look-up too.
+def connect(host: str, port: int, timeout_s: float, *, look_up_timeout_s: float | None = None) -> socket.socket:
+    """A TCP connection for callers without an event loop, found as above.
+
+    Args:
+        host: a name or an address.
+        port: where it listens.
+        timeout_s: bound on all of it; and on each later wait, until the caller says otherwise.
+        look_up_timeout_s: bound on finding the addresses, if that may take longer; `timeout_s` is for the rest then.
 
     Raises:
         OSError: there is none; TimeoutError says which step took too long.
     """
     loop = asyncio.new_event_loop()
     try:
-        sock = loop.run_until_complete(_connected_within(host, port, timeout_s))
+        sock = loop.run_until_complete(_connected_within(host, port, timeout_s, look_up_timeout_s))
     finally:
         loop.close()
     sock.settimeout(timeout_s)
     return sock
 
 
-async def _connected_within(host: str, port: int, timeout_s: float) -> socket.socket:
-    step = f"the name {host!r} was not resolved"
+async def _connected_within(host: str, port: int, timeout_s: float, look_up_timeout_s: float | None) -> socket.socket:
+    late = f"the name {host!r} was not resolved within {look_up_timeout_s or timeout_s:g} s"
     try:
-        async with asyncio.timeout(timeout_s):
+        async with asyncio.timeout(look_up_timeout_s or timeout_s) as bound:
             addresses = await addresses_of(host, port)
-            step = "no connection was accepted"
+            late = f"no connection was accepted within {timeout_s:g} s"
+            if look_up_timeout_s is not None:
+                bound.reschedule(asyncio.get_running_loop().time() + timeout_s)
             return await connected(addresses)
     except TimeoutError:
-        raise TimeoutError(f"{step} within {timeout_s:g} s") from None
+        raise TimeoutError(late) from None

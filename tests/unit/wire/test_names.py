@@ -2,11 +2,13 @@
 
 import asyncio
 import socket
+import ssl
 import threading
 import time
 from contextlib import ExitStack
 
 import pytest
+import trustme
 from harness.fake_broker import FakeBroker, on_a_loop, until
 from harness.names import resolving, swallowing
 
@@ -15,6 +17,7 @@ from spark_kgroup.limits import CONNECT_TIMEOUT_MS
 from spark_kgroup.wire import names
 from spark_kgroup.wire.connection import Address, Connection
 from spark_kgroup.wire.race import first_success
+from spark_kgroup.wire.security import SecuritySettings, secured
 
 pytestmark = pytest.mark.filterwarnings("error::ResourceWarning")
 
@@ -58,6 +61,18 @@ async def test_a_name_with_no_address_that_accepts_says_what_the_first_one_did(m
     told = pytest.raises(ConnectionFailed, match=rf"kafka\.test:{port}: Connection refused at 127\.0\.0\.2\.")
     with resolving(monkeypatch, {"kafka.test": ["127.0.0.2", "127.0.0.1"]}), told:
         await Connection.open(Address("kafka.test", port), client_id="c")
+
+
+@on_a_loop
+async def test_a_whole_name_with_its_dot_is_the_one_in_the_certificate(monkeypatch: pytest.MonkeyPatch) -> None:
+    ca, server = trustme.CA(), ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    ca.issue_cert("kafka.test").configure_cert(server)
+    security = secured(SecuritySettings(protocol="SSL", ca_pem=ca.cert_pem.bytes().decode()))
+    with resolving(monkeypatch, {"kafka.test.": ["127.0.0.1"]}):
+        async with FakeBroker(tls=server) as broker:
+            address = Address("kafka.test.", broker.address.port)
+            async with await Connection.open(address, client_id="c", security=security) as connection:
+                assert not connection.closed
 
 
 @on_a_loop
@@ -186,6 +201,16 @@ def test_a_blocking_caller_s_bound_covers_the_look_up(monkeypatch: pytest.Monkey
     told = pytest.raises(TimeoutError, match=r"'driver\.test' was not resolved within 0\.05 s")
     with resolving(monkeypatch, {"driver.test": threading.Event()}), told:
         names.connect("driver.test", 1, 0.05)
+
+
+def test_a_look_up_may_have_a_longer_bound_than_the_connection(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The system's resolver asks its second server after some seconds, a firewall never answers."""
+    told = pytest.raises(TimeoutError, match=r"'driver\.test' was not resolved within 0\.1 s")
+    with resolving(monkeypatch, {"driver.test": threading.Event()}), told:
+        names.connect("driver.test", 1, 60, look_up_timeout_s=0.1)
+    told = pytest.raises(TimeoutError, match=r"no connection was accepted within 0\.05 s")
+    with swallowing("127.0.0.2") as port, resolving(monkeypatch, {"driver.test": ["127.0.0.2"]}), told:
+        names.connect("driver.test", port, 0.05, look_up_timeout_s=60)
 
 
 def test_a_blocking_caller_s_bound_covers_the_connection() -> None:
