@@ -128,33 +128,35 @@ class World:
         self.group.die()
         for _ in range(self.rng.randint(0, 3)):
             self.event()
-        if self.rng.random() < 0.2:
-            self.set_back()
         seats = self.rng.choice([None, self.rng.randint(1, 4)])
-        if self.rng.random() < 0.3:
+        if self.rng.random() < 0.2 and self.set_back():
+            seats = None
+        elif self.rng.random() < 0.3:
             self.group.subscribed = self.rng.choice([("t",), ("u",), ("t", "u")])
         self.history.append(f"back with {seats}, {self.group.subscribed}")
         self.driver.restart(seats)
 
-    def set_back(self) -> None:
+    def set_back(self) -> bool:
         """Checkpoint and sink are restored to an earlier batch, if all that was read since can be known to be ours.
 
         What has another owner by now, or gets one before our first boundary, goes on where we had left it, and what
-        another one read in between is read again.
+        another one read in between is read again: no session ends here, and no seat.
         """
         ends = [loads(text) for text in self.driver.planned[: self.driver.batches_done]]
-        if not ends or self.group.rebalancing:
-            return
+        if not ends or self.group.rebalancing or self.group.old or self.losses:
+            return False
         batches = self.rng.randrange(len(ends)) + 1
         owned = ends[batches - 1].owned
         since = {tp for batch, read in self.driver.sink.items() if batch >= batches for tp in read}
         theirs = self.group.other.keys() | {tp for tp, who in self.group.assigned.items() if who == OTHER}
         theirs |= {tp for tp, _, end in self.group.other_read if tp in owned and end > owned[tp].position}
-        if since <= owned.keys() - theirs:
-            self.history.append(f"set back to {batches}")
-            self.group.checkpoint_set_back = True
-            self.outdated = dict(self.group.committed_now)
-            self.driver.set_back(batches)
+        if not since <= owned.keys() - theirs:
+            return False
+        self.history.append(f"set back to {batches}")
+        self.group.checkpoint_set_back = True
+        self.outdated = dict(self.group.committed_now)
+        self.driver.set_back(batches)
+        return True
 
     # ------------------------------------------------------------------------------------- what must hold
 
