@@ -28,9 +28,9 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class _Listed:
-    """What logs had, and when they were listed."""
+    """Where logs ended, and when they were listed."""
 
-    ranges: Mapping[TopicPartition, LogRange]
+    ends: Mapping[TopicPartition, int]
     at_ms: int
 
 
@@ -132,7 +132,7 @@ class Logs:
     @property
     def listed_ends(self) -> dict[TopicPartition, int]:
         """One past the last offset of each partition, as last listed: no request, and not frozen."""
-        return {tp: listed.end_offset for tp, listed in self._listed.ranges.items()}
+        return dict(self._listed.ends)
 
     @property
     def frozen(self) -> bool:
@@ -143,18 +143,23 @@ class Logs:
         """One past the last offset of each partition that may be read now."""
         if self._freezing:
             every = [tp for topic in self.topics.values() for tp in topic.partitions]
-            self._frozen = {tp: log_range.end_offset for tp, log_range in self._list(every).items()}
+            self._frozen = self._list(every)
             self._freezing = False
-        listed = self._ranges(held)
-        ends = {tp: listed[tp].end_offset for tp in held}
+        listed = self._ends(held)
+        ends = {tp: listed[tp] for tp in held}
         if self._frozen is not None:
             return {tp: min(end, self._frozen[tp]) for tp, end in ends.items() if tp in self._frozen}
         return ends
 
     def lacking(self, positions: Mapping[TopicPartition, int]) -> frozenset[TopicPartition]:
-        """The partitions whose log does not have our position (any more)."""
-        listed = self._ranges(positions)
-        doubtful = {tp for tp, position in positions.items() if listed[tp].nearest(position) != position}
+        """The partitions whose log does not have our position (any more).
+
+        Where a log ends at our position, it cannot begin behind it: mostly nobody is asked where logs begin.
+        """
+        ends = self._ends(positions)
+        starts = self._runtime.start_offsets([tp for tp, position in positions.items() if position < ends[tp]])
+        doubtful = {tp for tp, start in starts.items() if positions[tp] < start}
+        doubtful |= {tp for tp, position in positions.items() if position > ends[tp]}
         # Listed a moment ago; and an open transaction may hold the readable end below where we already are.
         now = self.now(doubtful)
         return frozenset(tp for tp in doubtful if now[tp].nearest(positions[tp]) != positions[tp])
@@ -164,15 +169,14 @@ class Logs:
         listed = self._runtime.log_ranges(partitions, read_committed=False) if partitions else {}
         return {tp: LogRange(*span) for tp, span in listed.items()}
 
-    def _ranges(self, held: Collection[TopicPartition]) -> Mapping[TopicPartition, LogRange]:
+    def _ends(self, held: Collection[TopicPartition]) -> Mapping[TopicPartition, int]:
         stale = monotonic_ms() - self._listed.at_ms > END_OFFSETS_MAX_AGE_MS
-        if stale or not self._listed.ranges.keys() >= set(held):
+        if stale or not self._listed.ends.keys() >= set(held):
             self._listed = _Listed(self._list(held), monotonic_ms())
-        return self._listed.ranges
+        return self._listed.ends
 
-    def _list(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, LogRange]:
-        listed = self._runtime.log_ranges(partitions, read_committed=self._options.read_committed)
-        return {tp: LogRange(*span) for tp, span in listed.items()}
+    def _list(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, int]:
+        return self._runtime.end_offsets(partitions, read_committed=self._options.read_committed)
 
     # ---------------------------------------------------------------------------------------------- losses
 

@@ -651,15 +651,16 @@ def test_an_idle_boundary_looks_at_each_partition_a_few_times_only(
     group, driver = world(partitions=500, seats=5, records=1)
     driver.drain()
     asked = Counter[str]()
-    for owner, name in ((Ledger, "position"), (Logs, "_ranges"), (ledger_module, "topic_key")):
+    for owner, name in ((Ledger, "position"), (Logs, "_ends"), (ledger_module, "topic_key")):
         monkeypatch.setattr(owner, name, counted(getattr(owner, name), name, asked))
     listed: list[int] = []
-    log_ranges = group.log_ranges
-    monkeypatch.setattr(group, "log_ranges", lambda tps, **more: listed.append(len(tps)) or log_ranges(tps, **more))
+    end_offsets, start_offsets = group.end_offsets, group.start_offsets
+    monkeypatch.setattr(group, "end_offsets", lambda tps, **more: listed.append(len(tps)) or end_offsets(tps, **more))
+    monkeypatch.setattr(group, "start_offsets", lambda tps: listed.append(len(tps)) or start_offsets(tps))
     group.now_ms += END_OFFSETS_MAX_AGE_MS + 1
     assert driver.ask() == driver.durable
-    assert listed == [500]
-    assert asked == {"position": 2 * 500, "_ranges": 2, "topic_key": 4}
+    assert listed == [500, 0], "ends, and where logs begin that have more to read"
+    assert asked == {"position": 2 * 500, "_ends": 2, "topic_key": 4}
 
 
 def counted(function: Callable[..., object], name: str, calls: Counter[str]) -> Callable[..., object]:
