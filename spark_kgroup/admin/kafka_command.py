@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
-from spark_kgroup.errors import EnvironmentProblem
+from spark_kgroup.errors import EnvironmentProblem, OptionError
 
 if TYPE_CHECKING:
     from spark_kgroup.testing.apache_kafka import ApacheKafka
@@ -58,7 +58,10 @@ def run(
     """
     from spark_kgroup.testing.apache_kafka import ApacheKafka
 
-    cluster = ApacheKafka(nodes, data_dir=data_dir, port=port)
+    try:
+        cluster = ApacheKafka(nodes, data_dir=data_dir, port=port)
+    except OptionError as problem:  # it begins with the argument, which is called as our option
+        raise OptionError(f"--{problem}") from None
     ready = False
     with _stop_signals():
         try:

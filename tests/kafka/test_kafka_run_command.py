@@ -151,8 +151,8 @@ def run_ends_well(run: Callable[..., Run], tmp_path: Path) -> bool:
 @pytest.mark.parametrize(
     ("arguments", "environment", "said"),
     [
-        (["--nodes", "2"], {}, "nodes is 2"),
-        (["--port", "65535", "--nodes", "3"], {}, "port is 65535"),
+        (["--nodes", "2"], {}, "kgroup: --nodes is 2"),
+        (["--port", "65535", "--nodes", "3"], {}, "kgroup: --port is 65535"),
         ([], {"JAVA_HOME": "", "PATH": "/nowhere"}, "Found no Java"),
     ],
 )
