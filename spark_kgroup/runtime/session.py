@@ -62,6 +62,7 @@ class Session:
         self._cluster = cluster
         self._observer = observer
         self._rng = rng
+        self._backoff = Backoff(rng)
         self._events: asyncio.Queue[fx.Event] = asyncio.Queue()
         self._connection: Connection | None = None
         self._connecting: asyncio.Task[None] | None = None
@@ -168,10 +169,9 @@ class Session:
 
     async def _connect(self, reason: str) -> None:
         log.debug("%s: looking for the coordinator (%s)", self._name, reason)
-        backoff = Backoff(self._rng)
         if reason != _FIRST:
             # A broker that says NOT_COORDINATOR while the role moves would be asked in a tight loop.
-            await asyncio.sleep(backoff.next_ms() / 1000)
+            await asyncio.sleep(self._backoff.next_ms() / 1000)
         while True:
             try:
                 self._connection = await self._cluster.open_coordinator(self.config.group)
@@ -181,7 +181,7 @@ class Session:
                     return
                 log.info("%s: no coordinator yet: %s", self._name, error)
                 self.trouble = str(error)
-                await asyncio.sleep(backoff.next_ms() / 1000)
+                await asyncio.sleep(self._backoff.next_ms() / 1000)
             else:
                 self.trouble = None
                 self.post(fx.Connected())
@@ -202,6 +202,8 @@ class Session:
                 await self._broken(connection, str(error))
             return
         if connection is self._connection:
+            if getattr(event, "error", None) == ErrorCode.NONE:  # this is the coordinator
+                self._backoff = Backoff(self._rng)
             self.post(event)
 
     async def _broken(self, connection: Connection, reason: str) -> None:

@@ -52,7 +52,7 @@ def _shared_look_up(host: str, port: int) -> Future[list[Found]]:
         if key not in _looking_up:
             if len(_looking_up) >= LOOK_UPS_MAX:
                 raise OSError(f"{LOOK_UPS_MAX} names are being looked up already: check this machine's DNS")
-            _looking_up[key] = in_a_thread(partial(_forgotten, key), f"look up {host}")
+            _looking_up[key] = in_a_thread(partial(_forgotten, key), f"look up {host[:40]!a}")
         return _looking_up[key]
 
 
