@@ -81,6 +81,9 @@ class Boundary:
         """
         self._look(start)
         view = self._hand_over(start, self._runtime.view())
+        if not self._settled_once:
+            left = start.topics.keys() - self._options.topics
+            self._ledger.topics_gone = self._runtime.topics_gone(left) if left else frozenset()
         if not self._settled_once or (self.logs.frozen and not self._rests(view)):
             view = self._settle(start, view)
             if start.fresh and not self._rests(view):

@@ -33,11 +33,15 @@ class Ledger:
 
     Args:
         subscribed: names of the topics that the query reads, whether they exist or not.
+
+    Attributes:
+        topics_gone: not subscribed any more, and deleted since: nothing of them is remembered.
     """
 
     def __init__(self, subscribed: Collection[str]) -> None:
         self._subscribed = frozenset(subscribed)
         self.holdings: dict[TopicPartition, Holding] = {}
+        self.topics_gone: frozenset[str] = frozenset()
         self._handed_over: set[TopicPartition] = set()
 
     def drop_lost(self, view: GroupView) -> frozenset[TopicPartition]:
@@ -133,7 +137,7 @@ class Ledger:
     ) -> Checkpoint:
         """The next offset of the stream: `positions` for all that is held; what was lost or given up is remembered."""
         remembered = {**start.released, **{tp: owned.position for tp, owned in start.owned.items()}}
-        renewed = {
+        forgotten = self.topics_gone | {
             name
             for name, topic in topics.items()
             if name in start.topics and start.topics[name].topic_id != topic_key(topic)
@@ -141,7 +145,7 @@ class Ledger:
         left = {
             tp: position
             for tp, position in {**start.given_up, **remembered}.items()
-            if tp not in self.holdings and tp.topic not in renewed
+            if tp not in self.holdings and tp.topic not in forgotten
         }
         released = {tp for tp in left if tp in remembered and tp not in self._handed_over}
         return Checkpoint(
@@ -153,7 +157,11 @@ class Ledger:
 
     def _topics(self, start: Checkpoint, topics: Mapping[str, TopicDescription]) -> dict[str, Topic]:
         """All topics ever seen: at first sight with their partition count, later ones with 0 (all of it is new)."""
-        result = {name: replace(known, left=name not in self._subscribed) for name, known in start.topics.items()}
+        result = {
+            name: replace(known, left=name not in self._subscribed)
+            for name, known in start.topics.items()
+            if name not in self.topics_gone
+        }
         for name, topic in topics.items():
             known = start.topics.get(name)
             if known is None or known.topic_id != topic_key(topic):

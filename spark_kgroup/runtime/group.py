@@ -336,6 +336,15 @@ class Group:
         """
         return (await self._cluster.metadata(sorted(names))).topics
 
+    async def topics_gone(self, names: Iterable[str]) -> frozenset[str]:
+        """Those of `names` that brokers do not know; what this user may not see may be there.
+
+        Raises:
+            WireError: no broker answered in time.
+        """
+        errors = (await self._cluster.metadata(sorted(names))).errors
+        return frozenset(name for name, code in errors.items() if code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+
     async def _refresh_topics(self, timeout_ms: int) -> None:
         metadata = await self._cluster.metadata(sorted(self.settings.topics), timeout_ms=timeout_ms)
         missing = sorted(set(self.settings.topics) - set(metadata.topics))

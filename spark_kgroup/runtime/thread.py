@@ -114,6 +114,10 @@ class GroupRuntime:
         """Those of `names` that exist, subscribed or not."""
         return self._run(lambda group: group.topics_named(names))
 
+    def topics_gone(self, names: Iterable[str]) -> frozenset[str]:
+        """Those of `names` that brokers do not know."""
+        return self._run(lambda group: group.topics_gone(names))
+
     def end_offsets(self, partitions: Iterable[TopicPartition], *, read_committed: bool) -> dict[TopicPartition, int]:
         """One past the last readable offset of each partition."""
         return self._run(lambda group: group.end_offsets(partitions, read_committed=read_committed))

@@ -374,6 +374,9 @@ class FakeGroup:
     def topics_named(self, names: Iterable[str]) -> Mapping[str, TopicDescription]:
         return {name: self.topics_now[name] for name in names if name in self.topics_now}
 
+    def topics_gone(self, names: Iterable[str]) -> frozenset[str]:
+        return frozenset(names) - self.topics_now.keys()
+
     def end_offsets(self, partitions: Iterable[TopicPartition], *, read_committed: bool) -> dict[TopicPartition, int]:
         self.meanwhile()
         ends = {tp: self.log[tp][1] for tp in partitions}

@@ -67,6 +67,20 @@ def test_a_topic_that_left_and_was_created_anew_is_nobodys_to_commit(two_topics:
     assert group.other == {U0: 0}
 
 
+def test_a_topic_that_left_is_remembered_until_it_is_deleted(two_topics: tuple[FakeGroup, Driver]) -> None:
+    group, driver = two_topics
+    driver.drain()
+    comes_back(group, driver, "t")
+    driver.drain()
+    assert driver.durable.topics.keys() == {"t", "u"}
+    assert U0 in {**driver.durable.released, **driver.durable.given_up}
+    group.delete_topic("u")
+    comes_back(group, driver, "t")
+    driver.drain()
+    assert driver.durable.topics.keys() == {"t"}
+    assert not {**driver.durable.released, **driver.durable.given_up}
+
+
 @pytest.mark.parametrize("seats", [None, 1, 3])
 def test_a_topic_that_came_is_shared_with_those_who_had_all_of_it(
     two_topics: tuple[FakeGroup, Driver], seats: int | None
