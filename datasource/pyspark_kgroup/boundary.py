@@ -68,6 +68,7 @@ class Boundary:
         self._checked_rejoins = 0
         self._orphans_checked_at_ms = 0
         self._last_in_turn: TopicPartition | None = None
+        self._odd: dict[TopicPartition, tuple[int, Committed]] = {}
 
     def advance(self, start: Checkpoint, limit: int | None) -> Checkpoint:
         """The next offset after `start`, which is durable: Spark has it in its commit log.
@@ -430,8 +431,10 @@ class Boundary:
         offsets: Mapping[TopicPartition, int],
         committed: Mapping[TopicPartition, Committed],
     ) -> None:
-        """Say where the group's offset plays no part, though somebody may have meant it to."""
-        apart = [tp for tp in sorted(committed) if offsets[tp] != committed[tp].offset]
+        """Say, once, where the group's offset plays no part, though somebody may have meant it to."""
+        now = {tp: (offsets[tp], there) for tp, there in committed.items() if offsets[tp] != there.offset}
+        apart = [tp for tp in sorted(now) if self._odd.get(tp) != now[tp]]
+        self._odd |= now
         back = [tp for tp in apart if starts[tp].set_back and offsets[tp] < committed[tp].offset]
         if back:
             log.warning(
@@ -650,7 +653,7 @@ def _apart(
     committed: Mapping[TopicPartition, Committed],
 ) -> str:
     """Of each partition, what the group has and where this query goes on."""
-    return ", ".join(f"{tp}: group {committed[tp].offset}, checkpoint {offsets[tp]}" for tp in partitions)
+    return listed([f"{tp}: group {committed[tp].offset}, checkpoint {offsets[tp]}" for tp in partitions])
 
 
 def _changed_from(seen: GroupView) -> Callable[[GroupView], bool]:

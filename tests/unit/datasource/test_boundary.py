@@ -494,6 +494,9 @@ def test_a_checkpoint_that_was_set_back_goes_on_from_where_it_stands(
     driver.drain()
     set_back(group, driver, batches)
     driver.restart()
+    group.commit_fate = lambda: "lost"
+    driver.ask()
+    group.commit_fate = lambda: "ok"
     driver.ask()
     assert group.committed_now == dict.fromkeys((P0, P1), batches * 50)
     driver.drain()
