@@ -13,7 +13,6 @@ when the JVM ends, however it ends, and Spark does when the query stops.
 
 from __future__ import annotations
 
-import logging
 import os
 import select
 import socket
@@ -21,8 +20,6 @@ import stat
 import threading
 from contextlib import suppress
 from typing import Final, Self
-
-log = logging.getLogger(__name__)
 
 _HUNG_UP: Final = getattr(select, "POLLRDHUP", 0)
 """What poll(2) is to tell beside errors and a full hang-up: that the other end sends nothing more. Linux has it."""
@@ -62,14 +59,13 @@ class Jvm:
     def end_process_with_it(self) -> None:
         """From now on, end this process as soon as the JVM is gone.
 
-        At once, without a word to anybody: what would be told, flushed or joined has nobody left to care, and the
+        At once, without a word to anybody, and without waiting for a thread or a pipe: nobody is left to care, and the
         seats wait for the next start (KIP-345).
         """
         threading.Thread(target=self._end_with_it, name="kgroup jvm", daemon=True).start()
 
     def _end_with_it(self) -> None:
         self._hung_up(None)
-        log.info("Spark's JVM has gone or has hung up: its stream reader ends.")
         os._exit(1)
 
 

@@ -15,10 +15,12 @@ import pytest
 from harness.group_history import assert_never_rewound, group_history
 from harness.kafka import produce
 from harness.reader_process import ReaderProcess
+from harness.waiting import wait_for
 
 from pyspark_kgroup.arrow import spark_schema
 from pyspark_kgroup.checkpoint import EMPTY
 from pyspark_kgroup.source import DefaultSource
+from spark_kgroup.errors import FencedInstanceId
 from spark_kgroup.limits import STARTUP_TIMEOUT_MS
 from spark_kgroup.testing import ApacheKafka
 
@@ -163,6 +165,31 @@ def test_a_reader_that_is_held_up_while_its_query_is_stopped_and_started_again_l
             successor.run_batch()
             go_on(reader)
             assert_goes_on(successor, options)
+
+
+@pytest.mark.parametrize("starting", ["earliest", "latest"])
+def test_a_reader_that_was_held_up_together_with_its_jvm_takes_the_seats_and_moves_no_offset(
+    options: dict[str, str], tmp_path: Path, starting: str
+) -> None:
+    # Nobody can tell it from a second driver, the newest of which keeps the seats; but it is an older run.
+    options["startingOffsets"] = starting
+    with ReaderProcess(tmp_path, options, "before join") as reader:
+        stand_still(reader, EMPTY.to_json())
+        with Query(options) as second:
+            second.run_batch()
+            produce(options["kafka.bootstrap.servers"], options["subscribe"], RECORDS, partitions=PARTITIONS)
+            second.run_batch()
+            second.run_batch()
+            reader.release()
+            reader.resume()
+            reader.answer()
+            with pytest.raises(FencedInstanceId):
+                wait_for(lambda: not second.run_batch(), "the second driver to be fenced")
+        reader.stop_query()
+        reader.await_end()
+    with Query(options, second.durable) as next_start:
+        assert set(next_start.run_batch().values()) == {max(positions(second.durable).values()) + 10}
+    assert_never_rewound(group_history(options["kafka.bootstrap.servers"], options["kafka.group.id"]))
 
 
 def test_a_reader_ends_with_its_jvm_while_it_waits_for_brokers(options: dict[str, str], tmp_path: Path) -> None:
