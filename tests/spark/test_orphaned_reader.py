@@ -22,6 +22,7 @@ from harness.stream import options
 from harness.waiting import wait_for
 
 from spark_kgroup.testing import ApacheKafka
+from spark_kgroup.testing.kafka_node import KafkaNode
 
 pytestmark = pytest.mark.usefixtures("class_archive")
 
@@ -35,9 +36,8 @@ def three_nodes() -> Iterator[ApacheKafka]:
         yield kafka
 
 
-def orphaned(application: Application, kafka: ApacheKafka, group: str) -> int:
+def orphaned(application: Application, coordinator: KafkaNode) -> int:
     """Start a query, and leave nothing of it but its reader, stopped on its way into the group; the reader's pid."""
-    coordinator = coordinator_node(kafka, group)
     reader = application.start().reader_pid
     coordinator.pause()
     try:
@@ -60,10 +60,13 @@ def test_a_restarted_query_keeps_its_seats_and_its_place_when_the_last_ones_read
     kafka, server, topic = three_nodes, three_nodes.bootstrap_servers, f"topic-{group}"
     kafka.create_topic(topic, partitions=PARTITIONS)
     produce(server, topic, RECORDS, partitions=PARTITIONS)
-    read = options(server, topic, group, startingOffsets=starting, maxOffsetsPerTrigger=40)
+    coordinator = coordinator_node(kafka, group)
+    # A connection to the coordinator is then one that a seat joins by: all else is asked of the others.
+    others = ",".join(f"127.0.0.1:{node.port}" for node in kafka.nodes if node is not coordinator)
+    read = options(others, topic, group, startingOffsets=starting, maxOffsetsPerTrigger=40)
     killed, restarted = (Application(tmp_path, read, sink="batches") for _ in range(2))
     try:
-        reader = orphaned(killed, kafka, group)
+        reader = orphaned(killed, coordinator)
         with restarted:
             wait_for(lambda: min(committed(server, group, topic, PARTITIONS).values()) >= 0, "the group's start", 120)
             if starting == "latest":
