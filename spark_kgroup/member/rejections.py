@@ -16,7 +16,7 @@ _REJECTIONS: Final[Mapping[int, str]] = MappingProxyType(
         "another type (share, streams, connect; `kgroup describe` says which): use another group id",
         ErrorCode.UNKNOWN_SERVER_ERROR: "its coordinator could not carry this out (UNKNOWN_SERVER_ERROR): in a large "
         "group its own record exceeds max.message.bytes of the topic __consumer_offsets: raise that, or use fewer "
-        "`members`; else see the broker's log",
+        "`members`; or it cannot read another member's subscription; the broker's log says which",
         ErrorCode.INVALID_SESSION_TIMEOUT: "the broker does not allow this session timeout: set "
         "`kafka.session.timeout.ms` within the broker's group.min/max.session.timeout.ms",
         ErrorCode.INVALID_GROUP_ID: "the group id is not valid: set `kafka.group.id`",
