@@ -1,6 +1,7 @@
 """What Spark's Python processes take: memory, open files, threads. Linux: it reads /proc."""
 
 import os
+import socket
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -56,6 +57,19 @@ def use_of(pid: int) -> Use | None:
         sockets=sum(target.startswith("socket:") for target in targets),
         threads=int(status["Threads"]),
     )
+
+
+def listens_on(pid: int) -> set[str]:
+    """The addresses of this host on which a process takes TCP connections (proc(5), net/tcp)."""
+    sockets = {_target(entry) for entry in Path(f"/proc/{pid}/fd").iterdir()}
+    found = set()
+    for table, family in (("tcp", socket.AF_INET), ("tcp6", socket.AF_INET6)):
+        for fields in map(str.split, Path(f"/proc/net/{table}").read_text().splitlines()[1:]):
+            if fields[3] == "0A" and f"socket:[{fields[9]}]" in sockets:
+                words = bytes.fromhex(fields[1].partition(":")[0])  # each of 4 bytes, the last one first
+                address = b"".join(words[at : at + 4][::-1] for at in range(0, len(words), 4))
+                found.add(socket.inet_ntop(family, address))
+    return found
 
 
 def _target(entry: Path) -> str:

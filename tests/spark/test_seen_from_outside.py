@@ -10,6 +10,7 @@ import pytest
 from harness.kafka import produce
 from harness.members import KGROUP
 from harness.offsets import lag
+from harness.processes import STREAM_READER, listens_on, spark_processes
 from harness.stream import Collected, await_rows, options, start
 from harness.waiting import wait_for
 from prometheus_client import CollectorRegistry
@@ -55,10 +56,13 @@ def test_progress_gauges_and_describe_tell_who_serves_and_what_is_left(
     server, topic, collected = apache_kafka.bootstrap_servers, new_topic(PARTITIONS), Collected()
     read = options(server, topic, group)
     del read["members"]  # as many seats as local[2] has cores
+    before = spark_processes(STREAM_READER)
     query = start(spark, read, tmp_path, collected)
     for sent in (0, 400):
         produce(server, topic, 400, partitions=PARTITIONS, first=sent)
         await_rows(query, collected, sent + 400)
+    (reader,) = spark_processes(STREAM_READER) - before
+    assert listens_on(reader) == {"127.0.0.1"}, "in local mode nobody else has to reach it"
     wait_for(lambda: lag(server, group, topic) == 0, "lag 0", 60)
     found = described(server, group)
     served = {member["instance_id"]: (member["executor"], member["warm"]) for member in found["members"]}
