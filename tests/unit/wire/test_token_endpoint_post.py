@@ -100,19 +100,19 @@ def answering(serve: Callable[[socket.socket], None]) -> Iterator[tuple[str, lis
 def test_an_endpoint_that_trickles_is_given_up_in_time_and_nothing_is_left(
     how: str, scheme: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(oauth, "TOKEN_POST_TIMEOUT_MS", 200)
+    monkeypatch.setattr(oauth, "TOKEN_POST_TIMEOUT_MS", 500)
 
     @on_a_loop
     async def scenario() -> None:
         with answering(TRICKLES[how]) as (where, connections):
             cache = TokenCache(credentials(f"{scheme}://{where}/token"))
-            for attempt in range(3):
+            for attempt in range(2):
                 with pytest.raises(AuthenticationFailed) as told:
                     await cache.token()
                 assert told.value.retriable
                 if scheme == "http" or how == "nothing":
-                    assert "cannot be asked: no whole answer within 200 ms" in str(told.value)
-                assert len(connections) == attempt + 1
+                    assert "cannot be asked: no whole answer within 500 ms" in str(told.value)
+                await until(lambda attempt=attempt: len(connections) > attempt)
             await until(lambda: not any(thread.is_alive() for thread in connections))
             await until(lambda: not any(thread.name == "kgroup token" for thread in threading.enumerate()))
 
