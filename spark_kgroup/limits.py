@@ -116,7 +116,8 @@ LEAVE_TIMEOUT_MS: Final = 5_000
 
 REJOIN_BACKOFF_MAX_MS: Final = 30_000
 """Longest wait before another join when joins change nothing: a long batch in a group of type consumer, where each
-heartbeat asks for one (ours; Java joins at each, 3 s). What the application gives up is joined for at once."""
+heartbeat asks for one; or a leader that goes on assigning what we do not subscribe to (ours; Java joins at each, 3 s).
+What the application gives up is joined for at once."""
 
 COMMIT_TIMEOUT_MS: Final = 5_000
 """How long one commit at a boundary is retried after its last acknowledged part, before the next batch comes without

@@ -93,6 +93,7 @@ class _Timer(Enum):
     HEARTBEAT = "heartbeat"
     SESSION = "session"
     RETRY = "retry"
+    OBJECT = "object"
 
 
 _COORDINATOR_GONE: Final = frozenset({ErrorCode.NOT_COORDINATOR, ErrorCode.COORDINATOR_NOT_AVAILABLE})
@@ -136,6 +137,8 @@ class ClassicMember:
         """Inherited, not assigned to us, and claimed until the application has given it up."""
         self._unwanted: frozenset[TopicPartition] = frozenset()
         """Assigned to us, of topics that we do not subscribe; claimed until the application has given it up."""
+        self._objections = 0
+        """How many generations in a row assigned us what we neither subscribed nor claimed."""
         self._assigned_in = inheritance.generation
         self._protocol = ""
         self._reason = "start"
@@ -228,6 +231,7 @@ class ClassicMember:
         """
         self.state = State.JOINING
         self._reason = reason
+        self._timers.pop(_Timer.OBJECT, None)
         if afresh and self._connected:
             self._cut_off()
             return [fx.Rejoining(reason=reason), fx.Connect(reason=reason)]
@@ -340,11 +344,8 @@ class ClassicMember:
         self._retries = 0
         self._confirmed_id = self.identity.member_id
         self._note_vain_join(assignment, now_ms)
-        # 1. a static seat comes back with another subscription; 2. the group stays as it is, and so does its assignment
-        # (KIP-345); 3. only the join that follows when the unwanted is given up tells the leader of it.
-        self._unwanted |= frozenset(tp for tp in assignment if tp.topic not in self.config.topics)
         self._left_over = (self._inherited | self._left_over) - assignment
-        assignment -= self._unwanted
+        assignment = self._subscribed_of(assignment, now_ms)
         added = assignment - self.held
         self.assigned, self._assigned_in = assignment, self.identity.generation
         self.held |= added
@@ -366,6 +367,23 @@ class ClassicMember:
         self._beat = None
         self._beat_later(now_ms, self.config.heartbeat_interval_ms)
         return told
+
+    def _subscribed_of(self, assignment: frozenset[TopicPartition], now_ms: int) -> frozenset[TopicPartition]:
+        """What of `assignment` is subscribed. The rest is to be given up, at once where that tells the leader news.
+
+        1. a static seat comes back with another subscription; 2. the group stays as it is, and so does its assignment
+        (KIP-345); 3. only the join that follows when the unwanted is given up tells the leader of it. 4. A leader of
+        another client that assigns such a topic even then would have the group rebalance without end: what it assigns
+        again is left alone, and joins that object to it come ever more seldom.
+        """
+        foreign = frozenset(tp for tp in assignment if tp.topic not in self.config.topics)
+        going = foreign & self._claimed if self._objections else foreign
+        self._unwanted |= going
+        if foreign - going:
+            wait_ms = min(self.config.heartbeat_interval_ms << min(self._objections - 1, 16), REJOIN_BACKOFF_MAX_MS)
+            self._timers[_Timer.OBJECT] = now_ms + wait_ms
+        self._objections = self._objections + bool(foreign - self._claimed) if foreign else 0
+        return assignment - foreign
 
     def _note_vain_join(self, assignment: frozenset[TopicPartition], now_ms: int) -> None:
         """Be patient with a coordinator that asks for joins which change nothing.
@@ -533,7 +551,7 @@ class ClassicMember:
         lost, self.held, self.assigned = self.held, frozenset(), frozenset()
         self._inherited = self._left_over = self._unwanted = frozenset()
         self._assigned_in = NO_GENERATION
-        self._vain_joins = self._patient_until_ms = 0
+        self._vain_joins = self._patient_until_ms = self._objections = 0
         member_id = self.identity.member_id if keep_id else UNKNOWN_MEMBER_ID
         self.identity = replace(self.identity, member_id=member_id, generation=NO_GENERATION)
         self.leader = False
@@ -573,6 +591,8 @@ class ClassicMember:
             # The member id stays: if another process has the seat by now, it is for us to be fenced, not for it.
             return [*self._lose(reason, keep_id=True), *self._join(reason, now_ms, afresh=afresh)]
         told = self._send_join(now_ms) if _Timer.RETRY in due else []
+        if _Timer.OBJECT in due and self.state in _IN_A_GENERATION:
+            return [*told, *self._rebalance("assigned again what is not subscribed", now_ms)]
         if _Timer.HEARTBEAT in due:
             told += self._send_heartbeat(now_ms) if self.state in _IN_A_GENERATION else self._look(now_ms)
         return told

@@ -6,9 +6,12 @@ earlier process planned may still read what is no longer subscribed, so that goe
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import pytest
 
 from spark_kgroup.assignors.contract import Assignor
+from spark_kgroup.limits import REJOIN_BACKOFF_MAX_MS
 from spark_kgroup.member import effects as fx
 from spark_kgroup.member.classic import State
 from spark_kgroup.model import ErrorCode, TopicPartition
@@ -74,3 +77,56 @@ def test_a_membership_that_is_lost_ends_it():
     effects = driver.answer_beat(ErrorCode.UNKNOWN_MEMBER_ID)
     assert claim(request_in(effects)).owned == frozenset()
     assert driver.machine.to_give_up == frozenset()
+
+
+# ------------------------------------------------------------------------- a leader that goes on assigning it
+
+
+def generations_in(driver: Driver, duration_ms: int, *, first: int) -> list[int]:
+    """Instants of our joins while each generation assigns us OLD, whatever we subscribe; boundaries are everywhere."""
+    began_ms, joined_at_ms = driver.now_ms, []
+    while driver.now_ms < began_ms + duration_ms:
+        driver.after(100)
+        if driver.machine.to_give_up:
+            driver.take(fx.GaveUp(partitions=driver.machine.to_give_up))
+        if driver.state is State.JOINING:
+            joined_at_ms.append(driver.now_ms - began_ms)
+            driver.answer_join(generation=first + len(joined_at_ms))
+            synced(driver, parts(0) | OLD)
+        elif isinstance(driver.last_sent(), fx.HeartbeatRequest):
+            driver.answer_beat()
+    return joined_at_ms
+
+
+@pytest.mark.parametrize("assignor", [COOPERATIVE, EAGER])
+def test_joins_that_object_in_vain_come_ever_more_seldom(assignor: Assignor):
+    """A leader that assigns by a rule of its own would else rebalance the group at each of our boundaries."""
+    driver, _ = back(assignor)
+    joined_at_ms = generations_in(driver, 600_000, first=4)
+    assert joined_at_ms[0] <= 100, "the leader hears of a changed subscription at once"
+    waits_ms = [b - a for a, b in pairwise(joined_at_ms)]
+    assert waits_ms[0] >= HEARTBEAT_MS
+    assert waits_ms[:4] == sorted(set(waits_ms[:4])), "each wait is longer than the last"
+    assert REJOIN_BACKOFF_MAX_MS <= waits_ms[-1] <= REJOIN_BACKOFF_MAX_MS + 200
+
+
+def test_between_two_objections_it_goes_on_with_what_it_subscribes():
+    driver, _ = back()
+    driver.take(fx.GaveUp(partitions=OLD))
+    driver.answer_join(generation=5)
+    assigned = only(synced(driver, parts(0, 1) | OLD), fx.Assigned)
+    assert (assigned.owned, assigned.added, assigned.revoked) == (parts(0, 1), parts(1), frozenset())
+    assert driver.machine.settled
+    joining = driver.answer_beat(ErrorCode.REBALANCE_IN_PROGRESS)
+    assert claim(request_in(joining)).owned == parts(0, 1), "a rebalance of others is followed at once"
+
+
+def test_a_leader_that_took_it_back_ends_the_patience():
+    driver, _ = back()
+    for generation, assignment in enumerate((parts(0) | OLD, parts(0), parts(0) | OLD), start=5):
+        driver.take(fx.GaveUp(partitions=OLD))
+        if driver.machine.settled:
+            driver.take(fx.RejoinWanted(reason="test"))
+        driver.answer_join(generation=generation)
+        synced(driver, assignment)
+    assert driver.machine.to_give_up == OLD
