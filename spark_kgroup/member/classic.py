@@ -591,10 +591,10 @@ class ClassicMember:
             # The member id stays: if another process has the seat by now, it is for us to be fenced, not for it.
             return [*self._lose(reason, keep_id=True), *self._join(reason, now_ms, afresh=afresh)]
         told = self._send_join(now_ms) if _Timer.RETRY in due else []
-        if _Timer.OBJECT in due and self.state in _IN_A_GENERATION:
-            return [*told, *self._rebalance("assigned again what is not subscribed", now_ms)]
         if _Timer.HEARTBEAT in due:
             told += self._send_heartbeat(now_ms) if self.state in _IN_A_GENERATION else self._look(now_ms)
+        if _Timer.OBJECT in due and self.state in _IN_A_GENERATION:
+            told += self._rebalance("assigned again what is not subscribed", now_ms)
         return told
 
     # ------------------------------------------------------------------------------------------------ ending

@@ -130,3 +130,16 @@ def test_a_leader_that_took_it_back_ends_the_patience():
         driver.answer_join(generation=generation)
         synced(driver, assignment)
     assert driver.machine.to_give_up == OLD
+
+
+def test_an_eager_member_that_objects_between_two_batches_keeps_its_heartbeats():
+    """Both timers are due at once; it joins only at the boundary, which may be half an hour away."""
+    driver, _ = back(EAGER)
+    driver.take(fx.GaveUp(partitions=driver.machine.to_give_up))
+    driver.answer_join(generation=5)
+    synced(driver, parts(0) | OLD)
+    driver.answer_beat()
+    assert isinstance(request_in(driver.after(HEARTBEAT_MS)), fx.HeartbeatRequest)
+    assert driver.machine.to_give_up == parts(0)
+    driver.answer_beat()
+    assert isinstance(request_in(driver.after(HEARTBEAT_MS)), fx.HeartbeatRequest)
