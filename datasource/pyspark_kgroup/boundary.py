@@ -146,18 +146,17 @@ class Boundary:
         deadline_ms = monotonic_ms() + SETTLE_TIMEOUT_MS
         while self.logs.bounded and (unheard := self._unheard(start, view)):
             if monotonic_ms() > deadline_ms:
-                self._put_off(self._not_acknowledged(unheard))
+                self._put_off(self._not_acknowledged("what was read of", unheard))
             view = self._commit_durable(start, self._runtime.wait_until(_changed_from(view), HANDOVER_WAIT_MS))
             self._ledger.drop_lost(view)
 
-        self._bear(self._unheard(start, view))
-
-    def _bear(self, unheard: Collection[TopicPartition]) -> None:
-        """Nothing goes on that the group has not acknowledged (`Ledger.exposed`): say so, and not for ever."""
-        if not unheard:
+        if unheard := self._unheard(start, view):
+            self._bear(f"{self._not_acknowledged('what was read of', unheard)} These partitions wait for it.")
+        else:
             self._unheard_since_ms = None
-            return
-        told = f"{self._not_acknowledged(unheard)} These partitions wait for it."
+
+    def _bear(self, told: str) -> None:
+        """Nothing goes on that the group has not acknowledged (`Ledger.exposed`): say so, and not for ever."""
         if self._unheard_since_ms is None:
             self._unheard_since_ms = monotonic_ms()
             log.warning("%s Trying again at each trigger.", told)
@@ -167,11 +166,11 @@ class Boundary:
                 "log of the group's coordinator."
             )
 
-    def _not_acknowledged(self, unheard: Collection[TopicPartition]) -> str:
+    def _not_acknowledged(self, what: str, unheard: Collection[TopicPartition]) -> str:
         names = ", ".join(sorted(map(str, unheard)))
         refusal = self._runtime.commit_refusal()
         why = f" ({refusal})" if refusal else ""
-        return f"Group {self._options.group_id!r} did not acknowledge what was read of {names}{why}."
+        return f"Group {self._options.group_id!r} did not acknowledge {what} {names}{why}."
 
     def _unheard(self, start: Checkpoint, view: GroupView) -> set[TopicPartition]:
         return {tp for seat in view.seats for tp in self._ledger.uncommitted(seat, start)}
@@ -353,10 +352,12 @@ class Boundary:
         """
         deadline_ms = monotonic_ms() + SETTLE_TIMEOUT_MS
         while unheard := self._adopt(start, view):
-            if not self.logs.bounded or monotonic_ms() > deadline_ms:
-                names = ", ".join(sorted(map(str, unheard)))
-                self._put_off(f"Group {self._options.group_id!r} did not acknowledge where to start with {names}.")
+            told = self._not_acknowledged("where to start with", unheard)
+            if not self.logs.bounded:
+                self._bear(f"{told} There is no batch before that.")
                 return None
+            if monotonic_ms() > deadline_ms:
+                self._put_off(told)
             view = self._hand_over(start, self._runtime.wait_until(_changed_from(view), HANDOVER_WAIT_MS))
         return view
 

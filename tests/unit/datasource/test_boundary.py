@@ -458,6 +458,23 @@ def test_a_start_at_the_end_is_committed_before_a_batch_relies_on_it(world: Worl
     assert driver.rows == {P0: [(100, 105)]}
 
 
+def test_a_group_that_never_acknowledges_a_start_ends_the_query_within_the_bound(
+    world: World, caplog: pytest.LogCaptureFixture
+) -> None:
+    group, driver = world(records=10)
+    group.commit_fate = lambda: "lost"
+    for _ in range(3):
+        assert not driver.trigger()
+    assert caplog.text.count("did not acknowledge") == 1
+    group.now_ms += 290_000
+    assert not driver.trigger()
+    group.now_ms += 20_000
+    with pytest.raises(
+        GroupUnsettled, match=r"start with t-0 \(COORDINATOR_NOT_AVAILABLE\)\..*kafka\.default\.api\.timeout\.ms"
+    ):
+        driver.trigger()
+
+
 def test_available_now_waits_for_the_group_to_know_where_it_starts(world: World) -> None:
     group, driver = world(records=10)
     driver.boundary.freeze()
