@@ -21,8 +21,12 @@ import threading
 from contextlib import suppress
 from typing import Final, Self
 
-_HUNG_UP: Final = getattr(select, "POLLRDHUP", 0)
-"""What poll(2) is to tell beside errors and a full hang-up: that the other end sends nothing more. Linux has it."""
+_HUNG_UP: Final = getattr(select, "POLLRDHUP", 0) | getattr(select, "POLLHUP", 0)
+"""What poll(2) is to tell: that the other end sends nothing more (Linux has it), and, where that must be asked for, a
+full hang-up (macOS watches nothing of a descriptor that nothing is asked of)."""
+
+_LOOK_INTERVAL_MS: Final = 1_000
+"""How often the parent is looked at, of which nobody tells."""
 
 
 class Jvm:
@@ -51,7 +55,7 @@ class Jvm:
         """Whether anybody waits for our answers: two system calls, to be made right before each word to the group."""
         return os.getppid() == self._parent and not self._hung_up(0)
 
-    def _hung_up(self, timeout_ms: int | None) -> bool:
+    def _hung_up(self, timeout_ms: int) -> bool:
         poll = select.poll()
         poll.register(self._connection, _HUNG_UP)
         return bool(poll.poll(timeout_ms))
@@ -65,7 +69,8 @@ class Jvm:
         threading.Thread(target=self._end_with_it, name="kgroup jvm", daemon=True).start()
 
     def _end_with_it(self) -> None:
-        self._hung_up(None)
+        while self.alive():
+            self._hung_up(_LOOK_INTERVAL_MS)
         os._exit(1)
 
 

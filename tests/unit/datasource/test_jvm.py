@@ -67,6 +67,17 @@ def test_a_jvm_whose_socket_was_inherited_by_another_process_ends_as_our_parent(
 
 
 @pytest.mark.usefixtures("jvm_end")
+def test_a_process_ends_with_a_jvm_whose_socket_was_inherited_by_another_process(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    ended: list[int] = []
+    monkeypatch.setattr(os, "_exit", ended.append)
+    found().end_process_with_it()
+    monkeypatch.setattr(os, "getppid", lambda: 1)
+    wait_for(lambda: ended == [1], "the process to end", 10)
+
+
+@pytest.mark.usefixtures("jvm_end")
 def test_sparks_socket_stays_as_it_is_whatever_pythons_default_timeout() -> None:
     blocking = [fd for fd in map(int, os.listdir("/proc/self/fd")) if _blocks(fd)]
     socket.setdefaulttimeout(5)
