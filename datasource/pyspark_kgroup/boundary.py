@@ -39,6 +39,9 @@ log = logging.getLogger(__name__)
 Tenures = dict[tuple[str, TopicPartition], MemberIdentity | None]
 """(instance id, partition) -> the identity under which the seat's ownership began, None if an earlier process's."""
 
+BySeat = Mapping[str, tuple[SeatView, frozenset[TopicPartition]]]
+"""Instance id -> the seat, and partitions that it is to speak for."""
+
 _HANDOVER_ROUNDS = 4
 """A cooperative rebalance takes two generations; one more pair for a group that moved on meanwhile."""
 
@@ -193,37 +196,40 @@ class Boundary:
                 for name, (seat, offsets) in wanted.items()
             }
         )
+        adopted = self._ledger.holdings.keys()
+        unread = self._going_unread(
+            start, {seat.instance_id: (seat, seat.to_give_up - (adopted & seat.tenures.keys())) for seat in view.seats}
+        )
         went: Tenures = {}
         for name, (seat, offsets) in wanted.items():
             safe = self._ledger.known_to_group(offsets)  # not acknowledged means not given up
-            never_adopted = seat.to_give_up - (self._ledger.holdings.keys() & seat.tenures.keys())
-            going = safe | self._going_unread(start, seat, never_adopted)
-            if going:
+            if going := safe | unread[name]:
                 self._ledger.hand_over(safe)
                 self._runtime.give_up(name, going)
                 went |= {(name, tp): seat.tenures.get(tp) for tp in going}
         return went
 
-    def _going_unread(
-        self, start: Checkpoint, seat: SeatView, partitions: frozenset[TopicPartition]
-    ) -> frozenset[TopicPartition]:
-        """Which of `partitions`, never adopted by this process, can go: the group knows what we remember of them.
+    def _going_unread(self, start: Checkpoint, asked: BySeat) -> dict[str, frozenset[TopicPartition]]:
+        """Instance id -> which of its partitions in `asked`, never adopted by this process, can go.
 
-        What is not ours but an earlier process's may have another owner by now: then our word does not count any more.
+        They can if the group knows what we remember of them. What is not ours but an earlier process's may have another
+        owner by now: then our word does not count any more.
         """
-        inherited = partitions - seat.tenures.keys()
-        taken: frozenset[TopicPartition] = frozenset()
-        if inherited:
+        inherited = {name: partitions - seat.tenures.keys() for name, (seat, partitions) in asked.items()}
+        owners: dict[TopicPartition, set[str | None]] = {}
+        if any(inherited.values()):
             group = self._runtime.describe()
-            if not group.tells_owners:
-                partitions -= inherited  # nobody knows whose they are: at the next boundary
-            others = [member for member in group.members if member.instance_id != seat.instance_id]
-            taken = inherited & {tp for member in others for tp in member.assignment | member.claimed}
-        return partitions - self._commit_remembered(start, seat, partitions - taken)
+            if not group.tells_owners:  # nobody knows whose they are: at the next boundary
+                asked = {name: (seat, partitions - inherited[name]) for name, (seat, partitions) in asked.items()}
+            for member in group.members:
+                for tp in member.assignment | member.claimed:
+                    owners.setdefault(tp, set()).add(member.instance_id)
+        taken = {name: {tp for tp in tps if owners.get(tp, set()) - {name}} for name, tps in inherited.items()}
+        told = {name: (seat, partitions - taken[name]) for name, (seat, partitions) in asked.items()}
+        unknown = self._commit_remembered(start, told)
+        return {name: partitions - unknown for name, (_, partitions) in asked.items()}
 
-    def _commit_remembered(
-        self, start: Checkpoint, seat: SeatView, partitions: Collection[TopicPartition]
-    ) -> frozenset[TopicPartition]:
+    def _commit_remembered(self, start: Checkpoint, by_seat: BySeat) -> frozenset[TopicPartition]:
         """Tell the group how far we had read what we do not own, BEFORE it gets a new owner.
 
         1. a batch is done; 2. the driver dies before the boundary that would commit it; 3. on return the partition is
@@ -232,6 +238,7 @@ class Boundary:
         Returns:
             The partitions whose durable position the group does not have.
         """
+        partitions = {tp for _, tps in by_seat.values() for tp in tps}
         topics = self._topics_of(partitions)
         same = {name for name in start.topics.keys() & topics if start.topics[name].topic_id == topic_key(topics[name])}
         remembered = {
@@ -245,7 +252,9 @@ class Boundary:
             if there.offset == remembered[tp] or (there.offset > remembered[tp] and there.writer is not Writer.US)
         }
         behind = {tp: position for tp, position in remembered.items() if tp not in known}
-        acknowledged = self._runtime.commit({seat.instance_id: (seat, behind)}) if behind else frozenset()
+        told = {name: (seat, {tp: behind[tp] for tp in tps & behind.keys()}) for name, (seat, tps) in by_seat.items()}
+        told = {name: (seat, offsets) for name, (seat, offsets) in told.items() if offsets}
+        acknowledged = self._runtime.commit(told) if told else frozenset()
         return frozenset(behind) - acknowledged
 
     def _topics_of(self, partitions: Collection[TopicPartition]) -> Mapping[str, TopicDescription]:
@@ -314,7 +323,7 @@ class Boundary:
         if not old:
             return self._rests(view)
         if group.tells_owners:
-            if not view.settled or self._commit_remembered(start, view.seats[0], _held_by(old, group, start)):
+            if not view.settled or self._commit_remembered(start, _by(view.seats[0], _held_by(old, group, start))):
                 return False  # soon we can
         else:
             self._commit_for(start, view, old)
@@ -335,7 +344,7 @@ class Boundary:
         """Tell a group that rebalances how far we had read for seats that leave; it describes nobody's partitions."""
         seat = next((seat for seat in view.seats if seat.identity.generation != NO_GENERATION), None)
         if seat is not None:
-            self._commit_remembered(start, seat, _remembered_of(old, start))
+            self._commit_remembered(start, _by(seat, _remembered_of(old, start)))
 
     def _put_off(self, told: str) -> None:
         """No next offset at this trigger; AvailableNow has no other one, and would end as if all was read."""
@@ -591,7 +600,7 @@ class Boundary:
             self._checked_rejoins = view.rejoins
             return view
         log.warning("the group rebalances after a rejoin: %s", reason)
-        if self._commit_remembered(start, view.seats[0], orphans):
+        if self._commit_remembered(start, _by(view.seats[0], orphans)):
             return view  # still due
         self._checked_rejoins = view.rejoins
         self._runtime.force_rebalance(reason)
@@ -615,6 +624,10 @@ class Boundary:
         if limit is not None and moved:
             self._last_in_turn = in_turn(moved, self._last_in_turn)[-1]
         return positions
+
+
+def _by(seat: SeatView, partitions: Collection[TopicPartition]) -> BySeat:
+    return {seat.instance_id: (seat, frozenset(partitions))}
 
 
 def _remembered_of(members: Collection[DescribedMember], start: Checkpoint) -> set[TopicPartition]:

@@ -1,6 +1,8 @@
 """A query that comes back with another `subscribe`: what it no longer reads goes, what is new comes, nothing twice."""
 
+from collections import Counter
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 from harness.fake_driver import Crash, Driver
@@ -41,6 +43,33 @@ def test_a_topic_that_left_goes_to_its_next_owner_where_it_was_read_to(
     driver.drain()
     assert group.other == {U0: 10}
     assert driver.rows == {T0: [(0, 10)], U0: [(0, 10)]}
+
+
+def test_what_many_seats_no_longer_read_is_looked_up_and_committed_at_once(
+    clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """For each seat in turn, 1,000 of them would make 3,000 requests, one after the other."""
+    group = FakeGroup({"t": 1, "u": 30}, seats=30)
+    clock(group)
+    for tp in group.topics_now["u"].partitions:
+        group.produce(tp, 10)
+    driver = Driver(group)
+    driver.trigger()
+    calls: Counter[str] = Counter()
+    for name in ("describe", "topics_named", "committed", "commit"):
+        monkeypatch.setattr(group, name, _counted(calls, name, getattr(group, name)))
+    comes_back(group, driver, "t")
+    driver.drain()
+    assert group.other == dict.fromkeys(group.topics_now["u"].partitions, 10)
+    assert max(calls.values()) < 10
+
+
+def _counted(calls: Counter[str], name: str, call: Callable[..., Any]) -> Callable[..., Any]:
+    def counted(*arguments: Any, **named: Any) -> Any:
+        calls[name] += 1
+        return call(*arguments, **named)
+
+    return counted
 
 
 def test_a_topic_that_left_while_a_batch_of_it_was_unfinished_goes_when_that_is_done(
