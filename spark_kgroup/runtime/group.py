@@ -518,13 +518,15 @@ class Group:
     ) -> dict[TopicPartition, int]:
         """One commit; in halves if it is refused as a whole in a way that says it may be too large."""
         errors = await self._commit_once(seat, positions, texts, timeout_ms=max(1, deadline_ms - monotonic_ms()))
-        if len(positions) == 1 or not set(errors.values()) <= _COMMIT_TOO_LARGE:
+        # A topic that was just deleted has an error of its own, whatever becomes of the others.
+        large = [(tp, positions[tp]) for tp, error in errors.items() if error in _COMMIT_TOO_LARGE]
+        if len(large) < 2 or ErrorCode.NONE in errors.values():
             return errors
-        every, middle = list(positions.items()), len(positions) // 2
-        first = await self._commit_part(seat, dict(every[:middle]), texts, deadline_ms)
+        middle = len(large) // 2
+        first = await self._commit_part(seat, dict(large[:middle]), texts, deadline_ms)
         if ErrorCode.NONE not in first.values():
             return errors  # it was not the size
-        return first | await self._commit_part(seat, dict(every[middle:]), texts, deadline_ms)
+        return errors | first | await self._commit_part(seat, dict(large[middle:]), texts, deadline_ms)
 
     async def _commit_once(
         self, seat: SeatView, positions: Mapping[TopicPartition, int], texts: tuple[str, str], *, timeout_ms: int

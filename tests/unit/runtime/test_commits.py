@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -101,6 +102,29 @@ def test_a_commit_that_is_too_large_for_the_coordinator_is_halved_until_it_fits(
         assert group.commit_refusal == ""
 
     scenario()
+
+
+@with_a_group
+async def test_a_deleted_topic_beside_it_does_not_hide_that_a_commit_is_too_large(world: World, group: Group) -> None:
+    """A broker answers for what it does not know by itself, and hands the rest to the coordinator (KafkaApis)."""
+    gone = TopicPartition("gone", 0)
+    refuse(world, ErrorCode.UNKNOWN_SERVER_ERROR, lambda beside: len(beside) > 130)
+    answer = world.on_OffsetCommit
+
+    def knowing(node: int, request: Any, error: KioErrorCode) -> Any:
+        found = answer(node, request, error)
+        unknown = tuple(
+            replace(p, error_code=KioErrorCode.invalid_topic_exception)
+            for t in found.topics
+            if t.name == gone.topic
+            for p in t.partitions
+        )
+        return replace(
+            found, topics=tuple(replace(t, partitions=unknown) if t.name == gone.topic else t for t in found.topics)
+        )
+
+    world.on_OffsetCommit = knowing
+    assert await group.commit(SEAT, dict.fromkeys([*LARGE[:500], gone], 7)) == set(LARGE[:500])
 
 
 def test_a_commit_goes_on_for_as_long_as_the_coordinator_takes_its_parts(monkeypatch: pytest.MonkeyPatch) -> None:
