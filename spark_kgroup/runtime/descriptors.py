@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import os
-import resource
 
 from spark_kgroup.errors import EnvironmentProblem
 from spark_kgroup.limits import DESCRIPTORS_SPARE
@@ -20,7 +19,12 @@ def make_room_for(seats: int) -> None:
     Raises:
         EnvironmentProblem: the hard limit has no room for them.
     """
-    soft, hard = (_number(limit) for limit in resource.getrlimit(resource.RLIMIT_NOFILE))
+    try:
+        import resource  # here: Windows has neither it nor such a limit, and this module must import all the same
+    except ImportError:
+        return
+    limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+    soft, hard = (float("inf") if limit == resource.RLIM_INFINITY else limit for limit in limits)
     least = len(os.listdir("/dev/fd")) + seats
     if hard < least:
         raise EnvironmentProblem(
@@ -30,9 +34,5 @@ def make_room_for(seats: int) -> None:
         )
     wanted = min(hard, least + DESCRIPTORS_SPARE)
     if soft < wanted:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (int(wanted), resource.getrlimit(resource.RLIMIT_NOFILE)[1]))
+        resource.setrlimit(resource.RLIMIT_NOFILE, (int(wanted), limits[1]))
         log.info("file descriptors of this process: %d instead of %d, for %d seats", wanted, soft, seats)
-
-
-def _number(limit: int) -> float:
-    return float("inf") if limit == resource.RLIM_INFINITY else limit

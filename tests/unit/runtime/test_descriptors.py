@@ -1,7 +1,9 @@
 """One file descriptor for each seat: made room for, or said so at the start; and named where there is none left."""
 
+import importlib
 import os
 import resource
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -46,7 +48,7 @@ def test_the_soft_limit_is_raised_as_far_as_the_seats_need_it() -> None:
 
 
 def test_a_hard_limit_without_room_for_the_seats_is_named_with_what_they_need(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(descriptors.resource, "getrlimit", lambda _: (64, 64))
+    monkeypatch.setattr(resource, "getrlimit", lambda _: (64, 64))
     told = r"60 seats need \d+ file descriptors in this process, and it may have 64\. Raise the limit .*fewer `members`"
     with pytest.raises(EnvironmentProblem, match=told):
         make_room_for(60)
@@ -60,11 +62,16 @@ def test_a_limit_below_the_spare_ones_is_used_to_its_end(monkeypatch: pytest.Mon
         assert soft() == hard
 
 
+def test_a_platform_without_such_a_limit_has_room_for_all(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "resource", None)  # as on Windows
+    importlib.reload(descriptors).make_room_for(10**9)
+
+
 @on_a_loop
 async def test_a_group_with_more_seats_than_descriptors_is_refused_at_its_start(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(descriptors.resource, "getrlimit", lambda _: (256, 256))
+    monkeypatch.setattr(resource, "getrlimit", lambda _: (256, 256))
     world = World()
     await world.start()
     seats = tuple(f"seat-{number}" for number in range(300))
