@@ -12,7 +12,13 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
 
-_SAID_ELSEWHERE: Final = ("PYSPARK_PYTHON", "PYSPARK_DRIVER_PYTHON", "PYSPARK_GATEWAY_PORT", "SPARK_REMOTE")
+_SAID_ELSEWHERE: Final = (
+    "PYSPARK_PYTHON",
+    "PYSPARK_DRIVER_PYTHON",
+    "PYSPARK_GATEWAY_PORT",
+    "SPARK_REMOTE",
+    "SPARK_CONNECT_MODE_ENABLED",  # PySpark sets it where the session's builder names the server
+)
 """Somebody chose a Python; or spark-submit did, or a server that is not this process's."""
 
 

@@ -23,7 +23,16 @@ def test_an_environment_that_was_not_activated_is_told_which_python_spark_starts
     assert other_python({"PATH": f"{ours}:{others}"}, str(ours / "python")) is None
 
 
-@pytest.mark.parametrize("name", ["PYSPARK_PYTHON", "PYSPARK_DRIVER_PYTHON", "PYSPARK_GATEWAY_PORT", "SPARK_REMOTE"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "PYSPARK_PYTHON",
+        "PYSPARK_DRIVER_PYTHON",
+        "PYSPARK_GATEWAY_PORT",
+        "SPARK_REMOTE",
+        "SPARK_CONNECT_MODE_ENABLED",
+    ],
+)
 def test_a_python_that_somebody_chose_is_nothing_to_tell_of(tmp_path: Path, name: str) -> None:
     others = environment(tmp_path, "others")
     assert other_python({"PATH": str(others), name: "x"}, str(tmp_path / "python3")) is None
