@@ -1,6 +1,6 @@
 """How an error of ours leaves this package for Spark: in its own words, without the frames it came through.
 
-Runs on: both. Spark shows users the traceback of whatever its Python process raises (`handle_worker_exception` in
+Runs on: driver. Spark shows users the traceback of whatever its Python process raises (`handle_worker_exception` in
 pyspark/util.py), 30 lines for an error of ours. The frames of an error that is raised on purpose tell a user nothing;
 those of a bug tell us everything, and stay.
 """

@@ -58,7 +58,7 @@ def security_from(path: Path) -> Security:
     """What the file says, in Java's .properties format: escapes, continuation lines, `=` or `:` or a blank between.
 
     Raises:
-        OptionError: it cannot be read, or is contradictory, incomplete or misspelt; a value is never told.
+        OptionError: it cannot be read, or is contradictory, incomplete or misspelt; a secret is never told.
     """
     try:
         return secured(security_settings(_properties(_parsed(path))))
