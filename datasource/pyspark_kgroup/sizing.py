@@ -97,7 +97,8 @@ def is_local(command: Sequence[str], properties: Mapping[str, str]) -> bool:
     conf = {**properties, **_given(command)}
     if re.fullmatch(r"local(\[[^\]]*\])?", conf.get("spark.master", "")):
         return True
-    return any(_LOOPBACK.fullmatch(conf.get(name, "")) for name in ("spark.driver.bindAddress", "spark.driver.host"))
+    told = conf.get("spark.driver.host") or conf.get("spark.driver.bindAddress", "")
+    return _LOOPBACK.fullmatch(told) is not None
 
 
 def task_slots(command: Sequence[str], properties: Mapping[str, str], cpus: int) -> int | None:

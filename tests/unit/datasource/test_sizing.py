@@ -67,6 +67,8 @@ def test_a_number_that_was_given_stands() -> None:
         (["--master", "yarn", "--conf", "spark.driver.bindAddress=127.0.1.1"], True),
         (["--master", "yarn", "--conf", "spark.driver.bindAddress=[::1]"], True),
         (["--master", "yarn", "--conf", "spark.driver.bindAddress=0.0.0.0"], False),
+        # Forwarded from where executors are told to go.
+        (["--master", "yarn", "-c", "spark.driver.bindAddress=127.0.0.1", "-c", "spark.driver.host=d.example"], False),
         (["--master", "yarn", "--conf", "spark.driver.host=127.example.org"], False),
         (["--master", "k8s://https://host"], False),
         ([], False),
