@@ -119,12 +119,13 @@ class TokenCache:
                 told = f"OAUTHBEARER: {TOKEN_CALLS_MAX} calls of the token function have not returned."
                 raise AuthenticationFailed(told, retriable=True)
             self._fetching = in_a_thread(self._provider)
+        ours = self._fetching
         try:
             async with asyncio.timeout(TOKEN_TIMEOUT_MS / 1000):
-                return await asyncio.wrap_future(self._fetching)
+                return await asyncio.wrap_future(ours)
         except TimeoutError:
-            if self._fetching is not None:  # it may never return: the next caller tries anew
-                self._stuck.append(self._fetching)
+            if self._fetching is ours:  # it may never return: the next caller tries anew
+                self._stuck.append(ours)
                 self._fetching = None
             raise AuthenticationFailed(f"OAUTHBEARER: no token within {TOKEN_TIMEOUT_MS} ms.", retriable=True) from None
         except AuthenticationFailed as error:  # shared, so each caller raises an error of its own

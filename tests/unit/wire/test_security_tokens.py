@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from itertools import count
 from pathlib import Path
 from ssl import PROTOCOL_TLS_SERVER, SSLContext
 from typing import Any
@@ -126,6 +127,36 @@ async def test_a_function_that_never_returns_holds_up_nothing(monkeypatch: pytes
     assert all(thread.daemon for thread in threads), "the process may end"
     go_on.set()
     await until(lambda: not any(thread.is_alive() for thread in threads))
+
+
+@on_a_loop
+async def test_who_gives_an_old_call_up_leaves_the_new_one_to_those_who_ask(monkeypatch: pytest.MonkeyPatch) -> None:
+    """1. A and B wait for a call that never returns; 2. A gives up; 3. C has a new one made; 4. B gives up."""
+    go_on, calls = threading.Event(), count(1)
+
+    def stuck() -> Token:
+        next(calls)
+        go_on.wait(10)
+        return living()
+
+    cache = TokenCache(stuck)
+
+    async def ask(timeout_ms: int) -> asyncio.Task[Token]:
+        monkeypatch.setattr(oauth, "TOKEN_TIMEOUT_MS", timeout_ms)
+        asked = asyncio.create_task(cache.token())
+        await asyncio.sleep(0)  # it waits
+        return asked
+
+    a, b = await ask(50), await ask(300)
+    await asyncio.wait([a])
+    c = await ask(10_000)
+    await asyncio.wait([b])
+    d = await ask(10_000)
+    go_on.set()
+    assert await c == await d
+    assert next(calls) == 3, "two calls were made"
+    for given_up in (a, b):
+        assert isinstance(given_up.exception(), AuthenticationFailed)
 
 
 @on_a_loop
