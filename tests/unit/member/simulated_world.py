@@ -16,7 +16,7 @@ from random import Random
 from spark_kgroup.errors import FencedInstanceId
 from spark_kgroup.member import effects as fx
 from spark_kgroup.member.classic import ClassicMember, Inheritance, MemberConfig, State
-from spark_kgroup.model import NO_GENERATION, ErrorCode, MemberIdentity, TopicDescription, TopicPartition
+from spark_kgroup.model import ErrorCode, MemberIdentity, TopicDescription, TopicPartition
 
 from .invariants import Invariants
 from .model_coordinator import ModelCoordinator, Phase, Response
@@ -66,6 +66,9 @@ class Process:
         own = replace(config, inheritance=claimed, replaces=self.replaces)
         self.machine = ClassicMember(own, jitter=world.rng.random)
         self.inherited = inheritance.partitions
+        self.adopted: frozenset[TopicPartition] = frozenset()
+        """What was held at its last boundary: until then nothing of it is in a checkpoint."""
+        self.adopted_in = inheritance.generation
         self.alive = True
         self.paused = False
         self.connection: Connection | None = None
@@ -88,8 +91,8 @@ class Process:
 
     @property
     def unfinished(self) -> frozenset[TopicPartition]:
-        """What it may be reading, or its next process will read again: nobody else may have it."""
-        return self.machine.held | self.inherited
+        """What it is reading, or its next process will read again: nobody else may have it."""
+        return (self.machine.held & self.adopted) | self.inherited
 
     def kill(self) -> None:
         """SIGKILL; the broker sees the connection end."""
@@ -254,6 +257,7 @@ class Process:
         going = self.machine.to_give_up
         if self.machine.state in (State.STABLE, State.REVOKING):
             self.inherited &= going  # the batch is read again and done
+            self.adopted, self.adopted_in = self.machine.held, self.machine.identity.generation
         if not going:
             return
         error = self.world.coordinator.commit(identity := self.machine.identity, self.world.now_ms)
@@ -508,9 +512,7 @@ class World:
         kept = any(m.instance_id == config.instance_id for m in self.coordinator.members.values())
         if last is None or not kept or config.instance_id is None:
             return Inheritance()
-        known = last.machine.identity.generation
-        generation = known if known != NO_GENERATION else last.machine.config.inheritance.generation
-        return Inheritance(partitions=last.unfinished, generation=generation)
+        return Inheritance(partitions=last.unfinished, generation=last.adopted_in)
 
     def relaunch(self, name: str) -> None:
         """Start a process on a seat that has none."""
