@@ -140,7 +140,8 @@ class Seats:
 
         LATE if it may be, and every ticket of the previous batch has reported here: then all executors reach us. A LATE
         scan has a ticket for each seat of the query, so that an executor whose seats have no data can be told "nothing"
-        instead of taking another's.
+        instead of taking another's. If one seat alone has data, it is ticket 0 that reads it (`_choose`), and no other
+        task is needed to be told so.
 
         Args:
             batch: names the batch by its two offsets. That of two scans in succession means one batch; scans of
@@ -151,11 +152,12 @@ class Seats:
         if batch != self._batch:
             self._begin(batch)
         mode = self._mode if late else Mode.FIXED
+        count = max(len(seats), len(self._all)) if len(seats) > 1 else len(seats)
         self._last_scan += 1
         scan = Scan(
             scan_id=self._last_scan,
             mode=mode,
-            tickets=(None,) * max(len(seats), len(self._all)) if mode is Mode.LATE and seats else tuple(seats),
+            tickets=(None,) * count if mode is Mode.LATE else tuple(seats),
         )
         self._scans[scan.scan_id] = _Progress(scan, batch, dict.fromkeys(seats))
         if len(self._scans) > SCANS_MAX:

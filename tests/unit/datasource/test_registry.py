@@ -60,8 +60,8 @@ def plan(registry: Registry, batch: int, seats: Sequence[str] = SEATS) -> Scan:
 
 
 @pytest.fixture
-def registry() -> Iterator[Registry]:
-    registry = Registry(SEATS)
+def registry(request: pytest.FixtureRequest) -> Iterator[Registry]:
+    registry = Registry(getattr(request, "param", SEATS))
     registry.start()
     yield registry
     registry.close()
@@ -115,16 +115,18 @@ def test_a_ticket_is_bound_to_a_seat_with_its_ranges_and_all_that_it_owns(regist
     assert plan(registry, 1).mode is Mode.LATE
 
 
+@pytest.mark.parametrize("registry", [(*SEATS, "g-2")], indirect=True)
 def test_a_late_ticket_for_which_nothing_is_left_is_told_so(registry: Registry, sidecar: Sidecar) -> None:
     channel = sidecar("1")
     first = plan(registry, 0)
     for ticket in range(2):
         ask(channel, "bind", scan=first.scan_id, ticket=ticket, executor=executor("1"))
-    late = plan(registry, 1, seats=SEATS[:1])
-    answers = [ask(channel, "bind", scan=late.scan_id, ticket=n, executor=executor("1")) for n in range(2)]
+    late = plan(registry, 1)
+    answers = [ask(channel, "bind", scan=late.scan_id, ticket=n, executor=executor("1")) for n in range(3)]
     assert sorted(answers, key=lambda answer: str(answer["seat"])) == [
         {"seat": None, "at_home": False, "ranges": [], "owned": []},
         {"seat": "g-0", "at_home": True, "ranges": [["t", 0, 10, 20]], "owned": [["t", 0, 20, "id of t"]]},
+        {"seat": "g-1", "at_home": True, "ranges": [["t", 1, 10, 20]], "owned": [["t", 1, 20, "id of t"]]},
     ]
 
 

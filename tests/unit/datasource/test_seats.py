@@ -73,8 +73,16 @@ class TestMode:
     def test_late_once_every_ticket_of_the_previous_batch_was_reported(self) -> None:
         seats = joined(3, A)
         ask(seats, seats.plan("1", ["s-0", "s-2"]), [A])
-        scan = seats.plan("2", ["s-1"])
+        scan = seats.plan("2", ["s-0", "s-1"])
         assert (scan.mode, scan.tickets) == (Mode.LATE, (None, None, None))
+
+    def test_one_seat_with_data_is_one_task(self) -> None:
+        """Whoever runs ticket 0 must read it, so all others could only be told "nothing"."""
+        seats = settled(64, A, B)
+        scan = seats.plan("2", ["s-0"])
+        assert (scan.mode, scan.tickets) == (Mode.LATE, (None,))
+        assert seats.bind(scan.scan_id, 0, B, 0) == Binding(seat="s-0", at_home=False)
+        assert seats.plan("3", names(2)).mode is Mode.LATE
 
     def test_a_limit_that_stops_early_makes_the_next_batch_fixed(self) -> None:
         seats = settled(3, A)
@@ -209,7 +217,7 @@ class TestLate:
         assert seats.bind(scan.scan_id, 1, A, 0) == Binding(seat=None, at_home=False), "nothing stays nothing"
 
     @pytest.mark.parametrize("order", list(permutations(range(4))))
-    @pytest.mark.parametrize("busy", [["s-0"], ["s-1"], ["s-0", "s-2"], ["s-0", "s-1", "s-3"]])
+    @pytest.mark.parametrize("busy", [["s-0", "s-1"], ["s-0", "s-2"], ["s-0", "s-1", "s-3"]])
     def test_the_first_ticket_reads_a_seat_whoever_asks_and_in_whatever_order(
         self, order: tuple[int, ...], busy: list[str]
     ) -> None:

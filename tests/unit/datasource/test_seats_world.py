@@ -125,8 +125,8 @@ class World:
     def plan(self, with_data: list[str]) -> Scan:
         scan = self.seats.plan(f"batch {self.batch}", with_data)
         assert scan.mode is (Mode.LATE if self.all_reported else Mode.FIXED)
-        late = self.all_reported and with_data
-        assert scan.tickets == ((None,) * len(self.names) if late else tuple(with_data))
+        count = len(self.names) if len(with_data) > 1 else len(with_data)
+        assert scan.tickets == ((None,) * count if self.all_reported else tuple(with_data))
         return scan
 
     def run(self, job: Job, asked: set[Task], tasks_max: int) -> None:
