@@ -122,8 +122,8 @@ class ClassicMember:
         self._jitter = jitter
         self._connected = False
         self._awaited: fx.Request | None = None
-        self._asked_at_ms = 0
-        """When the awaited request was sent."""
+        self._asked_at_ms = -1
+        """When the awaited request was sent, or the last one; -1 before the first."""
         self._beat: fx.HeartbeatRequest | None = None
         """The heartbeat under way, on our connection or, while a request is parked there, on another one."""
         self._beat_at_ms = 0
@@ -600,8 +600,9 @@ class ClassicMember:
     # ------------------------------------------------------------------------------------------------ ending
 
     def _leave(self, event: fx.Leave, _now_ms: int) -> list[fx.Effect]:
-        knows_us = self.identity.member_id != UNKNOWN_MEMBER_ID or self.config.instance_id is not None
-        if self.state is State.IDLE or not knows_us:
+        # A static seat that we have not asked for is another process's.
+        asked = self.config.instance_id is not None and self._asked_at_ms >= 0
+        if self.identity.member_id == UNKNOWN_MEMBER_ID and not asked:
             return self._end([fx.Left(error=ErrorCode.NETWORK_EXCEPTION)])
         self.state = State.LEAVING
         self._timers.clear()

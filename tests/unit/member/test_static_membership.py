@@ -110,6 +110,15 @@ def test_a_dynamic_member_that_nobody_knows_has_nothing_to_leave():
     assert driver.take(fx.Leave(reason="done")) == [fx.Left(error=ErrorCode.NETWORK_EXCEPTION)]
 
 
+def test_a_seat_that_was_never_asked_for_is_not_given_back():
+    """LeaveGroup with the instance id alone would take it from whoever has it."""
+    driver = Driver()
+    driver.take(fx.Start())
+    assert driver.take(fx.Leave(reason="done")) == [fx.Left(error=ErrorCode.NETWORK_EXCEPTION)]
+    asked = Driver().into(State.JOINING)
+    assert isinstance(request_in(asked.take(fx.Leave(reason="done"))), fx.LeaveRequest)
+
+
 def test_leaving_needs_no_connection_of_its_own():
     driver = Driver().into(State.STABLE)
     driver.lose_connection()
