@@ -20,10 +20,10 @@ T = TypeVar("T")
 
 @dataclass(slots=True)
 class _Row:
-    """Connections in a row that came to nothing."""
+    """Since connections to an address come to nothing."""
 
     backoff: Backoff
-    failures: int = 0
+    turns: int = 0
     next_at_s: float = 0.0
 
 
@@ -33,32 +33,37 @@ class Pace:
     def __init__(self, rng: Random) -> None:
         self._rng = rng
         self._rows: dict[Address, _Row] = {}
-        self._latest: dict[Address, Connection] = {}
+        self._opened: dict[Address, list[Connection]] = {}
 
     async def turn(self, address: Address) -> int:
-        """Wait until a connection may begin; returns how many in a row came to nothing."""
-        latest = self._latest.get(address)
-        if latest is not None and latest.has_answered:
-            self._rows.pop(address, None)
-        elif latest is not None and latest.closed:
-            self.failed(address)
+        """Wait until a connection may begin; returns which of the host's addresses has its turn, counted from 0.
+
+        It counts attempts, not failures: seats that fail together would all come back to the same address.
+        """
+        opened = self._opened.pop(address, [])
+        for connection in opened:  # the seats' own, of which any may have broken
+            if connection.has_answered:
+                self._rows.pop(address, None)
+            elif connection.closed:
+                self.failed(address)
+        if still_open := [each for each in opened if not each.has_answered and not each.closed]:
+            self._opened[address] = still_open
         row = self._rows.get(address)
         if row is None:
             return 0
         await asyncio.sleep(row.next_at_s - asyncio.get_running_loop().time())
-        return row.failures
+        row.turns += 1
+        return row.turns
 
     def failed(self, address: Address) -> None:
         """No connection came about, or one that never answered."""
-        self._latest.pop(address, None)
         row = self._rows.pop(address, None) or _Row(Backoff(self._rng))
-        row.failures += 1
         row.next_at_s = asyncio.get_running_loop().time() + row.backoff.next_ms() / 1000
         _put(self._rows, address, row)
 
     def opened(self, address: Address, connection: Connection) -> None:
         """`connection` is open; what becomes of it is looked at when the next one begins."""
-        _put(self._latest, address, connection)
+        _put(self._opened, address, [*self._opened.get(address, []), connection])
 
 
 def _put(rows: dict[Address, T], address: Address, row: T) -> None:

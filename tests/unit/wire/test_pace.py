@@ -3,6 +3,8 @@
 import asyncio
 import time
 from random import Random
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 from harness.fake_broker import HUNG_UP, FakeBroker, on_a_loop
@@ -13,7 +15,7 @@ from spark_kgroup.errors import ConnectionFailed, Disconnected
 from spark_kgroup.limits import RETRY_BACKOFF_JITTER, RETRY_BACKOFF_MS
 from spark_kgroup.wire import messages, pace
 from spark_kgroup.wire.cluster import Cluster
-from spark_kgroup.wire.connection import Address
+from spark_kgroup.wire.connection import Address, Connection
 from spark_kgroup.wire.pace import Pace
 
 pytestmark = pytest.mark.filterwarnings("error::ResourceWarning")
@@ -112,3 +114,29 @@ async def test_what_is_remembered_of_addresses_has_a_bound(monkeypatch: pytest.M
     for port in range(10):
         paced.failed(Address("h", port))
     assert [await paced.turn(Address("h", port)) for port in (0, 6, 7, 9)] == [0, 0, 1, 1]
+
+
+def broken() -> Any:
+    return SimpleNamespace(has_answered=False, closed=True)
+
+
+@on_a_loop
+async def test_a_seat_whose_connection_broke_waits_also_while_that_of_another_one_is_open() -> None:
+    """1. Two seats connect; 2. the first one's connection breaks; 3. it comes back before the other one's does."""
+    paced, address = Pace(Random(1)), Address("h", 1)
+    paced.opened(address, broken())
+    paced.opened(address, cast("Connection", SimpleNamespace(has_answered=False, closed=False)))
+    began = time.monotonic()
+    assert await paced.turn(address) == 1
+    assert time.monotonic() - began >= RETRY_BACKOFF_MS / 1000 * (1 - RETRY_BACKOFF_JITTER)
+
+
+@on_a_loop
+async def test_seats_that_fail_together_do_not_all_come_back_to_the_same_address_of_a_name() -> None:
+    """Four seats, two addresses: with as many failures as seats between two attempts, the second had no turn ever."""
+    paced, address = Pace(Random(1)), Address("h", 1)
+    for _ in range(2):
+        for _ in range(4):
+            paced.failed(address)
+        turns = await asyncio.gather(*(paced.turn(address) for _ in range(4)))
+        assert {turn % 2 for turn in turns} == {0, 1}
