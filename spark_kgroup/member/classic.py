@@ -37,6 +37,7 @@ from spark_kgroup.limits import (
 from spark_kgroup.member import effects as fx
 from spark_kgroup.member.config import Inheritance, MemberConfig
 from spark_kgroup.member.rejections import rejection
+from spark_kgroup.member.state import State
 from spark_kgroup.model import (
     NO_GENERATION,
     UNKNOWN_MEMBER_ID,
@@ -50,43 +51,10 @@ from spark_kgroup.model import (
 __all__ = ["TRANSITIONS", "ClassicMember", "Inheritance", "MemberConfig", "State"]
 
 
-class State(Enum):
-    """Where a member stands. Each state says what it answers to and what it leaves to.
-
-    Besides, Leave and Close lead from every state to LEAVING or CLOSED, and so does a fatal error.
-    """
-
-    IDLE = "idle"
-    """Not started. Leaves to JOINING on Start."""
-
-    JOINING = "joining"
-    """Wants to be in the next generation: waits for a connection, a backoff, or the answer to JoinGroup, which the
-    coordinator parks until all members have joined. Leaves to ASSIGNING (leader) or SYNCING."""
-
-    ASSIGNING = "assigning"
-    """Leads a new generation; the assignor runs outside. Leaves to SYNCING on AssignmentComputed, or back to JOINING
-    if a connection was lost meanwhile or the session ran out."""
-
-    SYNCING = "syncing"
-    """Waits for its share of the assignment, which the coordinator parks until the leader's is there. Leaves to STABLE,
-    or REVOKING if something held is not in it, or back to JOINING if the group has moved on or the answer is lost."""
-
-    STABLE = "stable"
-    """In a generation, holding what it is assigned. Heartbeats. Leaves to JOINING when the group rebalances; an eager
-    member that holds something to REVOKING."""
-
-    REVOKING = "revoking"
-    """In a generation, but something held must be given up at the next boundary. Heartbeats. Leaves to JOINING once it
-    is given up; a cooperative member also when the group rebalances, claiming what it still holds."""
-
-    LEAVING = "leaving"
-    """LeaveGroup is on its way, past whatever is parked on our connection. Leaves to CLOSED on any answer."""
-
-    CLOSED = "closed"
-    """Ended, by Close, Leave or a fatal error. Answers nothing."""
-
-
 _IN_A_GENERATION: Final = (State.STABLE, State.REVOKING)
+
+_EARLIER_LOOKS_MAX: Final = 4
+"""As many as a session has, and one more: what was asked for earlier moves no deadline."""
 
 
 class _Timer(Enum):
@@ -127,6 +95,8 @@ class ClassicMember:
         self._beat: fx.HeartbeatRequest | None = None
         """The heartbeat under way, on our connection or, while a request is parked there, on another one."""
         self._beat_at_ms = 0
+        self._earlier_looks: tuple[tuple[fx.HeartbeatRequest, int], ...] = ()
+        """Heartbeats past a parked request that a newer one has followed, and when each was asked for."""
         self._beaten_in = NO_GENERATION
         self._claimed: frozenset[TopicPartition] = frozenset()
         """What the last answered join claimed: what the leader goes by while we do not join again."""
@@ -427,14 +397,21 @@ class ClassicMember:
         """
         self._look_later(now_ms)
         known = self.identity.generation != NO_GENERATION
+        if self._beat is not None:
+            self._earlier_looks = (*self._earlier_looks, (self._beat, self._beat_at_ms))[-_EARLIER_LOOKS_MAX:]
         self._beat, self._beat_at_ms = fx.HeartbeatRequest(identity=self.identity) if known else None, now_ms
         return [fx.Look(heartbeat=self._beat)]
 
     def _look_response(self, event: fx.HeartbeatResponse, now_ms: int) -> list[fx.Effect]:
+        knows_us = event.error in (ErrorCode.NONE, ErrorCode.REBALANCE_IN_PROGRESS)
         if event.request is not self._beat:
+            # A coordinator that takes longer than from one look to the next still gives its word; a refusal may be old.
+            asked_at_ms = next((at for request, at in self._earlier_looks if request is event.request), None)
+            if knows_us and asked_at_ms is not None and event.request.identity == self.identity:
+                self._heard(asked_at_ms, now_ms)
             return []
         self._beat = None
-        if event.error in (ErrorCode.NONE, ErrorCode.REBALANCE_IN_PROGRESS):
+        if knows_us:
             self._heard(self._beat_at_ms, now_ms)
             return []
         return self._told_elsewhere("Heartbeat", event.error, now_ms)

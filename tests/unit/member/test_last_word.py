@@ -182,6 +182,19 @@ def test_the_answer_to_an_older_look_is_no_word(where: str):
 
 
 @pytest.mark.parametrize("where", PARKED)
+def test_a_coordinator_that_answers_each_look_after_the_next_one_was_sent_keeps_the_seat(where: str):
+    driver = parked(where)
+    driver.after(LOOK_MS)
+    for _ in range(20):
+        late = driver.looks[-1]
+        assert late is not None
+        assert none_of(driver.after(LOOK_MS), fx.Lost)
+        assert driver.take(fx.HeartbeatResponse(request=late, error=ErrorCode.REBALANCE_IN_PROGRESS)) == []
+        assert driver.machine.held == parts(0, 1)
+    assert held_for_ms(driver) == SESSION_MS - LOOK_MS, "a word counts from when it was asked for"
+
+
+@pytest.mark.parametrize("where", PARKED)
 def test_a_look_that_finds_us_gone_ends_the_wait(where: str):
     driver = parked(where)
     driver.after(LOOK_MS)
