@@ -29,6 +29,12 @@ _REMOVED: Final = re.compile(
 instance id and a UUID."""
 
 
+_CONVERTED: Final = re.compile(
+    r"^(?P<at>\S+ \S+),(?P<ms>\d+) .*\[GroupId (?P<group>\S+)\] Converted the classic group to a consumer group"
+)
+"""Kafka: GroupMetadataManager.convertToConsumerGroup. The assignments of the last generation are taken over; what a
+cooperative member had been asked for, and claimed in its last join since it still read it, belongs to nobody then."""
+
 _JOINED: Final = re.compile(r"(?P<at>[0-9.]+) seat (?P<seat>\S+) joins the next generation: ")
 """`spark_kgroup.runtime.group`, behind the time that `harness.stop_points` puts before a line."""
 
@@ -113,10 +119,20 @@ def expulsions_by_brokers(logs: Sequence[Path], group: str) -> list[Expulsion]:
     for log in logs:
         for line in log.read_text(errors="replace").splitlines():
             if (match := _REMOVED.match(line)) is not None and group in match.group("group", "group_848"):
-                wall_at_s = time.mktime(time.strptime(match["at"], "%Y-%m-%d %H:%M:%S")) + int(match["ms"]) / 1000
+                wall_at_s = _wall_at_s(match)
                 seat = match["seat"] or match["seat_848"]
                 found.append(Expulsion(seat=seat, wall_from_s=wall_at_s, wall_to_s=wall_at_s))
     return found
+
+
+def conversions(logs: Sequence[Path], group: str) -> list[float]:
+    """When the coordinators converted the group to type consumer (wall clock, in seconds)."""
+    lines = (line for log in logs for line in log.read_text(errors="replace").splitlines())
+    return [_wall_at_s(match) for line in lines if (match := _CONVERTED.match(line)) and match["group"] == group]
+
+
+def _wall_at_s(match: re.Match[str]) -> float:
+    return time.mktime(time.strptime(match["at"], "%Y-%m-%d %H:%M:%S")) + int(match["ms"]) / 1000
 
 
 def processes_with(marker: str) -> list[tuple[int, str]]:

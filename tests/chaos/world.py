@@ -190,8 +190,12 @@ class World:
     def _applications(self) -> list[ApplicationEvidence]:
         logs = [path for node in (1, 2, 3) if (path := self.folder / f"kafka/node-{node}/server.log").exists()]
         removed = collect.expulsions_by_brokers(logs, GROUP)
+        converted_at_s = collect.conversions(logs, GROUP)
         return [
-            collect.application_evidence(query, [*removed, *self._cut_off(query)]) for query in (self.main, self.second)
+            collect.application_evidence(
+                query, [*removed, *self._cut_off(query), *_claims_forgotten(query, converted_at_s)]
+            )
+            for query in (self.main, self.second)
         ]
 
     def _cut_off(self, query: Query) -> list[Expulsion]:
@@ -214,6 +218,11 @@ class World:
 
     def _started_by_us(self) -> list[tuple[int, str]]:
         return collect.processes_with(self._marker)
+
+
+def _claims_forgotten(query: Query, converted_at_s: Sequence[float]) -> list[Expulsion]:
+    """What a seat still read when it had been asked for, and what it claimed, a converted group gives to others."""
+    return [Expulsion(seat=seat, wall_from_s=at_s, wall_to_s=at_s) for at_s in converted_at_s for seat in query.seats]
 
 
 def _read(server: str, members: int, session_s: float, prefix: str) -> dict[str, str]:

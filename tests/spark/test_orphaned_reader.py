@@ -32,7 +32,9 @@ RECORDS = 800
 
 @pytest.fixture(scope="module")
 def three_nodes() -> Iterator[ApacheKafka]:
-    with ApacheKafka(nodes=3, jvm_options=("-XX:TieredStopAtLevel=1",)) as kafka:
+    # A coordinator that stands still keeps its office (default 9 s): a reader may take longer on a busy machine.
+    office = {"broker.session.timeout.ms": "120000"}
+    with ApacheKafka(nodes=3, jvm_options=("-XX:TieredStopAtLevel=1",), server_properties=office) as kafka:
         yield kafka
 
 

@@ -5,7 +5,7 @@ import time
 from pathlib import Path
 
 import pytest
-from chaos.collect import expulsions_by_brokers, joins, planned_batches
+from chaos.collect import conversions, expulsions_by_brokers, joins, planned_batches
 from chaos.evidence import Join, Span
 
 from pyspark_kgroup.checkpoint import EMPTY, Checkpoint, Owned, Period, Topic
@@ -55,6 +55,17 @@ def test_a_broker_tells_whom_it_removed_and_when(tmp_path: Path, told: str) -> N
     assert expulsion.seat == "main-0"
     wall_at_s = time.mktime((2026, 11, 21, 15, 35, 27, 0, 0, -1)) + 0.412
     assert expulsion.wall_from_s == expulsion.wall_to_s == wall_at_s
+
+
+def test_a_broker_tells_when_it_converted_the_group(tmp_path: Path) -> None:
+    log = tmp_path / "server.log"
+    log.write_text(
+        "2026-11-21 15:35:27,412 INFO [GroupCoordinator id=2 topic=__consumer_offsets partition=0] [GroupId chaos] "
+        "Converted the classic group to a consumer group. (org.apache.kafka.coordinator.group.GroupMetadataManager)\n"
+        "2026-11-21 15:35:28,412 INFO [GroupCoordinator id=2 topic=__consumer_offsets partition=0] [GroupId other] "
+        "Converted the classic group to a consumer group. (org.apache.kafka.coordinator.group.GroupMetadataManager)\n"
+    )
+    assert conversions([log], "chaos") == [time.mktime((2026, 11, 21, 15, 35, 27, 0, 0, -1)) + 0.412]
 
 
 def test_a_members_log_tells_when_each_seat_joined_anew(tmp_path: Path) -> None:
