@@ -21,7 +21,7 @@ from spark_kgroup.assignors import NAMES
 from spark_kgroup.assignors import assignor as known
 from spark_kgroup.errors import FencedInstanceId, OptionError
 from spark_kgroup.limits import METADATA_MAX_AGE_MS, SESSION_TIMEOUT_MS
-from spark_kgroup.member import effects as fx
+from spark_kgroup.member import contract
 from spark_kgroup.model import ErrorCode, TopicPartition
 from spark_kgroup.runtime.group import Group, GroupSettings
 from spark_kgroup.runtime.session import Session
@@ -54,26 +54,26 @@ class EventPrinter:
     def __init__(self, write: Callable[[Mapping[str, Any]], None]) -> None:
         self._write = write
 
-    def __call__(self, session: Session, effect: fx.Effect) -> None:
+    def __call__(self, session: Session, effect: contract.Effect) -> None:
         """The runtime's observer."""
         match effect:
-            case fx.Joined(skip_assignment=skip):
+            case contract.Joined(skip_assignment=skip):
                 self._event(session, "joined")
                 if skip:
                     self._event(session, "skip_assignment", reason="the group is stable: its assignment stands")
-            case fx.Assigned(owned=owned, added=added, revoked=revoked):
+            case contract.Assigned(owned=owned, added=added, revoked=revoked):
                 if revoked:
                     self._event(session, "revoked", partitions=pairs(owned), revoked=pairs(revoked))
                 self._event(session, "assigned", partitions=pairs(owned), added=pairs(added))
                 if revoked:
-                    session.post(fx.GaveUp(partitions=revoked))  # nothing is read here, so nothing is waited for
-            case fx.Lost(partitions=partitions, reason=reason):
+                    session.post(contract.GaveUp(partitions=revoked))  # nothing is read here, so nothing is waited for
+            case contract.Lost(partitions=partitions, reason=reason):
                 self._event(session, "lost", partitions=[], revoked=pairs(partitions), reason=reason)
-            case fx.Rejoining(reason=reason):
+            case contract.Rejoining(reason=reason):
                 self._event(session, "rejoining", reason=reason)
-            case fx.Left(error=code):
+            case contract.Left(error=code):
                 self._left(session, code)
-            case fx.Failed(error=error):
+            case contract.Failed(error=error):
                 name = "fenced" if isinstance(error, FencedInstanceId) else "error"
                 self._event(session, name, partitions=[], reason=told(error))
             case _:
@@ -201,12 +201,12 @@ async def _run(settings: GroupSettings, printer: EventPrinter, *, leave: bool) -
     for signum in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(signum, end)
 
-    def observe(session: Session, effect: fx.Effect) -> None:
+    def observe(session: Session, effect: contract.Effect) -> None:
         try:
             printer(session, effect)
         except Exception as problem:  # noqa: BLE001 - raised by `over`; here it would end the heartbeats and nothing else
             end(problem)
-        if isinstance(effect, fx.Failed):
+        if isinstance(effect, contract.Failed):
             end()
 
     group = Group(settings, observer=observe)

@@ -34,7 +34,7 @@ from spark_kgroup.limits import (
     RETRY_BACKOFF_MAX_MS,
     RETRY_BACKOFF_MS,
 )
-from spark_kgroup.member import effects as fx
+from spark_kgroup.member import contract
 from spark_kgroup.member.config import Inheritance, MemberConfig
 from spark_kgroup.member.rejections import rejection
 from spark_kgroup.member.state import State
@@ -89,13 +89,13 @@ class ClassicMember:
         """Topics whose metadata this member watches for the group: all members' if it leads, else none."""
         self._jitter = jitter
         self._connected = False
-        self._awaited: fx.Request | None = None
+        self._awaited: contract.Request | None = None
         self._asked_at_ms = -1
         """When the awaited request was sent, or the last one; -1 before the first."""
-        self._beat: fx.HeartbeatRequest | None = None
+        self._beat: contract.HeartbeatRequest | None = None
         """The heartbeat under way, on our connection or, while a request is parked there, on another one."""
         self._beat_at_ms = 0
-        self._earlier_looks: tuple[tuple[fx.HeartbeatRequest, int], ...] = ()
+        self._earlier_looks: tuple[tuple[contract.HeartbeatRequest, int], ...] = ()
         """Heartbeats past a parked request that a newer one has followed, and when each was asked for."""
         self._beaten_in = NO_GENERATION
         self._claimed: frozenset[TopicPartition] = frozenset()
@@ -139,7 +139,7 @@ class ClassicMember:
         """When the next `Tick` is due, None if no timer runs."""
         return min(self._timers.values(), default=None)
 
-    def handle(self, event: fx.Event, now_ms: int) -> list[fx.Effect]:
+    def handle(self, event: contract.Event, now_ms: int) -> list[contract.Effect]:
         """Take one event; return what is to be done about it, in order.
 
         Raises:
@@ -153,34 +153,34 @@ class ClassicMember:
 
     # ------------------------------------------------------------------------------------------- beginning
 
-    def _start(self, _: fx.Start, _now_ms: int) -> list[fx.Effect]:
+    def _start(self, _: contract.Start, _now_ms: int) -> list[contract.Effect]:
         self.state = State.JOINING
-        return [fx.Connect(reason="start")]
+        return [contract.Connect(reason="start")]
 
-    def _ignore(self, _: fx.Event, __: int) -> list[fx.Effect]:
+    def _ignore(self, _: contract.Event, __: int) -> list[contract.Effect]:
         return []
 
-    def _connected_join(self, _: fx.Connected, now_ms: int) -> list[fx.Effect]:
+    def _connected_join(self, _: contract.Connected, now_ms: int) -> list[contract.Effect]:
         self._connected = True
         return self._send_join(now_ms)
 
-    def _connected_stable(self, _: fx.Connected, now_ms: int) -> list[fx.Effect]:
+    def _connected_stable(self, _: contract.Connected, now_ms: int) -> list[contract.Effect]:
         self._connected = True
         return self._send_heartbeat(now_ms)
 
-    def _connected_assigning(self, _: fx.Connected, now_ms: int) -> list[fx.Effect]:
+    def _connected_assigning(self, _: contract.Connected, now_ms: int) -> list[contract.Effect]:
         # 1. the connection breaks while the assignor runs; 2. the group may have moved on meanwhile; so ask again:
         # a join with unchanged metadata is answered with the current generation.
         self._connected = True
         return self._join("connection lost while assigning", now_ms)
 
-    def _disconnected(self, event: fx.Disconnected, _now_ms: int) -> list[fx.Effect]:
+    def _disconnected(self, event: contract.Disconnected, _now_ms: int) -> list[contract.Effect]:
         self._cut_off()
         if self.state is State.SYNCING:
             # The answer is lost, not the generation: a join with unchanged metadata is answered from it.
             self.state = State.JOINING
             self._reason = "connection lost while syncing"
-        return [fx.Connect(reason=event.reason)]
+        return [contract.Connect(reason=event.reason)]
 
     def _cut_off(self) -> None:
         """Nothing asked so far will be answered on a connection that leads to the coordinator."""
@@ -191,7 +191,7 @@ class ClassicMember:
 
     # ------------------------------------------------------------------------------------------------- joining
 
-    def _join(self, reason: str, now_ms: int, *, afresh: bool = False) -> list[fx.Effect]:
+    def _join(self, reason: str, now_ms: int, *, afresh: bool = False) -> list[contract.Effect]:
         """Enter JOINING; a cooperative member keeps what it holds, an eager one holds nothing by now.
 
         Args:
@@ -204,23 +204,23 @@ class ClassicMember:
         self._timers.pop(_Timer.OBJECT, None)
         if afresh and self._connected:
             self._cut_off()
-            return [fx.Rejoining(reason=reason), fx.Connect(reason=reason)]
+            return [contract.Rejoining(reason=reason), contract.Connect(reason=reason)]
         self._timers.pop(_Timer.HEARTBEAT, None)
         self._beat = None
-        return [fx.Rejoining(reason=reason), *self._send_join(now_ms)]
+        return [contract.Rejoining(reason=reason), *self._send_join(now_ms)]
 
-    def _send_join(self, now_ms: int) -> list[fx.Effect]:
+    def _send_join(self, now_ms: int) -> list[contract.Effect]:
         if not self._connected:
             return []
         self._timers.pop(_Timer.RETRY, None)
-        request = fx.JoinRequest(identity=self.identity, protocols=self._protocols(), reason=self._reason)
+        request = contract.JoinRequest(identity=self.identity, protocols=self._protocols(), reason=self._reason)
         return self._ask(request, now_ms)
 
-    def _ask(self, request: fx.Parkable, now_ms: int) -> list[fx.Effect]:
+    def _ask(self, request: contract.Parkable, now_ms: int) -> list[contract.Effect]:
         self._awaited, self._asked_at_ms = request, now_ms
         self._beat = None
         self._look_later(now_ms)
-        return [fx.Send(request=request)]
+        return [contract.Send(request=request)]
 
     def _protocols(self) -> tuple[tuple[str, Subscription], ...]:
         claims = self.held | self._inherited | self._left_over | self._unwanted
@@ -234,7 +234,7 @@ class ClassicMember:
         )
         return tuple((a.name, replace(base, user_data=a.user_data(claims, generation))) for a in self.config.assignors)
 
-    def _join_response(self, event: fx.JoinResponse, now_ms: int) -> list[fx.Effect]:
+    def _join_response(self, event: contract.JoinResponse, now_ms: int) -> list[contract.Effect]:
         if event.request != self._awaited:
             return []
         self._awaited = None
@@ -245,7 +245,7 @@ class ClassicMember:
             return self._send_join(now_ms)
         return self._refused("JoinGroup", event.error, now_ms)
 
-    def _joined(self, event: fx.JoinResponse, now_ms: int) -> list[fx.Effect]:
+    def _joined(self, event: contract.JoinResponse, now_ms: int) -> list[contract.Effect]:
         rejoined = self.config.instance_id is not None and event.request.identity.member_id == UNKNOWN_MEMBER_ID
         lost = self._lose_unclaimed(event)
         self._claimed = event.request.protocols[0][1].owned
@@ -254,7 +254,7 @@ class ClassicMember:
         self.leader = event.leader == event.member_id
         self.watched_topics = self._topics_of(event.members) if self.leader else frozenset()
         self._heard(self._asked_at_ms, now_ms)
-        told = fx.Joined(
+        told = contract.Joined(
             identity=self.identity,
             leader=self.leader,
             protocol=event.protocol,
@@ -263,11 +263,13 @@ class ClassicMember:
         )
         if self.leader and not event.skip_assignment:
             self.state = State.ASSIGNING
-            compute = fx.ComputeAssignment(generation=event.generation, assignor=event.protocol, members=event.members)
+            compute = contract.ComputeAssignment(
+                generation=event.generation, assignor=event.protocol, members=event.members
+            )
             return [*lost, told, compute]
         return [*lost, told, *self._send_sync((), now_ms)]
 
-    def _lose_unclaimed(self, event: fx.JoinResponse) -> list[fx.Effect]:
+    def _lose_unclaimed(self, event: contract.JoinResponse) -> list[contract.Effect]:
         """Lose what others may have been given in a generation that went by without us.
 
         1. A static member that cannot rejoin within the rebalance timeout stays in the group, with the claim of its
@@ -282,22 +284,26 @@ class ClassicMember:
             return []
         self.held -= lost
         told = f"the group rebalanced without us before generation {event.generation}"
-        return [fx.Lost(partitions=lost, reason=told)]
+        return [contract.Lost(partitions=lost, reason=told)]
 
     @staticmethod
     def _topics_of(members: Sequence[GroupMember]) -> frozenset[str]:
         return frozenset(topic for member in members for topic in member.subscription.topics)
 
-    def _assignment_computed(self, event: fx.AssignmentComputed, now_ms: int) -> list[fx.Effect]:
+    def _assignment_computed(self, event: contract.AssignmentComputed, now_ms: int) -> list[contract.Effect]:
         if event.generation != self.identity.generation or not self._connected:
             return []
         return self._send_sync(event.assignments, now_ms)
 
-    def _send_sync(self, shares: tuple[tuple[str, frozenset[TopicPartition]], ...], now_ms: int) -> list[fx.Effect]:
+    def _send_sync(
+        self, shares: tuple[tuple[str, frozenset[TopicPartition]], ...], now_ms: int
+    ) -> list[contract.Effect]:
         self.state = State.SYNCING
-        return self._ask(fx.SyncRequest(identity=self.identity, protocol=self._protocol, assignments=shares), now_ms)
+        return self._ask(
+            contract.SyncRequest(identity=self.identity, protocol=self._protocol, assignments=shares), now_ms
+        )
 
-    def _sync_response(self, event: fx.SyncResponse, now_ms: int) -> list[fx.Effect]:
+    def _sync_response(self, event: contract.SyncResponse, now_ms: int) -> list[contract.Effect]:
         if event.request != self._awaited:
             return []
         self._awaited = None
@@ -310,7 +316,7 @@ class ClassicMember:
             self._reason = f"SyncGroup failed with {ErrorCode.name_of(event.error)}"
         return self._refused("SyncGroup", event.error, now_ms)
 
-    def _synced(self, assignment: frozenset[TopicPartition], now_ms: int) -> list[fx.Effect]:
+    def _synced(self, assignment: frozenset[TopicPartition], now_ms: int) -> list[contract.Effect]:
         self._retries = 0
         self._confirmed_id = self.identity.member_id
         self._note_vain_join(assignment, now_ms)
@@ -322,7 +328,9 @@ class ClassicMember:
         self._inherited = frozenset()
         revoked = (self.held - assignment) | self._left_over | self._unwanted
         self._heard(self._asked_at_ms, now_ms)
-        told: list[fx.Effect] = [fx.Assigned(identity=self.identity, owned=assignment, added=added, revoked=revoked)]
+        told: list[contract.Effect] = [
+            contract.Assigned(identity=self.identity, owned=assignment, added=added, revoked=revoked)
+        ]
         if revoked:
             self.state = State.REVOKING
         elif self._claimed - assignment:
@@ -369,15 +377,15 @@ class ClassicMember:
 
     # --------------------------------------------------------------------------------------- in a generation
 
-    def _send_heartbeat(self, now_ms: int) -> list[fx.Effect]:
+    def _send_heartbeat(self, now_ms: int) -> list[contract.Effect]:
         if not self._connected:
             return []
         self._beat_later(now_ms, self.config.heartbeat_interval_ms)
         if self._beat is not None:
             return []  # the last one is still unanswered; the session timer watches that
-        self._beat, self._beat_at_ms = fx.HeartbeatRequest(identity=self.identity), now_ms
+        self._beat, self._beat_at_ms = contract.HeartbeatRequest(identity=self.identity), now_ms
         self._beaten_in = self.identity.generation
-        return [fx.Send(request=self._beat)]
+        return [contract.Send(request=self._beat)]
 
     def _beat_later(self, now_ms: int, interval_ms: int) -> None:
         self._timers[_Timer.HEARTBEAT] = now_ms + int(interval_ms * (1 - HEARTBEAT_JITTER * self._jitter()))
@@ -389,7 +397,7 @@ class ClassicMember:
         left_ms = self._timers.get(_Timer.SESSION, now_ms + session_ms) - now_ms
         self._beat_later(now_ms, min(REQUEST_TIMEOUT_MS, session_ms // 3, max(left_ms // 2, RETRY_BACKOFF_MS)))
 
-    def _look(self, now_ms: int) -> list[fx.Effect]:
+    def _look(self, now_ms: int) -> list[contract.Effect]:
         """While the answer to a request is due: does the group still know us, and where is its coordinator?
 
         The coordinator checks and renews a membership at a heartbeat in every phase of a rebalance
@@ -399,10 +407,10 @@ class ClassicMember:
         known = self.identity.generation != NO_GENERATION
         if self._beat is not None:
             self._earlier_looks = (*self._earlier_looks, (self._beat, self._beat_at_ms))[-_EARLIER_LOOKS_MAX:]
-        self._beat, self._beat_at_ms = fx.HeartbeatRequest(identity=self.identity) if known else None, now_ms
-        return [fx.Look(heartbeat=self._beat)]
+        self._beat, self._beat_at_ms = contract.HeartbeatRequest(identity=self.identity) if known else None, now_ms
+        return [contract.Look(heartbeat=self._beat)]
 
-    def _look_response(self, event: fx.HeartbeatResponse, now_ms: int) -> list[fx.Effect]:
+    def _look_response(self, event: contract.HeartbeatResponse, now_ms: int) -> list[contract.Effect]:
         knows_us = event.error in (ErrorCode.NONE, ErrorCode.REBALANCE_IN_PROGRESS)
         if event.request is not self._beat:
             # A coordinator that takes longer than from one look to the next still gives its word; a refusal may be old.
@@ -416,16 +424,16 @@ class ClassicMember:
             return []
         return self._told_elsewhere("Heartbeat", event.error, now_ms)
 
-    def _told_elsewhere(self, api: str, error: int, now_ms: int) -> list[fx.Effect]:
+    def _told_elsewhere(self, api: str, error: int, now_ms: int) -> list[contract.Effect]:
         """Hear over another connection, while a request may be parked on ours, that something is wrong."""
         if error == ErrorCode.ILLEGAL_GENERATION:
             # The next generation is there: our answer is on its way, or its connection leads nowhere.
             return self._look(now_ms) if api == "OffsetCommit" and self._awaited is not None else []
         if error in _COORDINATOR_GONE:
-            return self._disconnected(fx.Disconnected(reason=f"{api}: {ErrorCode.name_of(error)}"), now_ms)
+            return self._disconnected(contract.Disconnected(reason=f"{api}: {ErrorCode.name_of(error)}"), now_ms)
         return [] if error in _TRY_AGAIN else self._refused(api, error, now_ms)
 
-    def _heartbeat_response(self, event: fx.HeartbeatResponse, now_ms: int) -> list[fx.Effect]:
+    def _heartbeat_response(self, event: contract.HeartbeatResponse, now_ms: int) -> list[contract.Effect]:
         if event.request is not self._beat:
             return []
         self._beat = None
@@ -437,7 +445,7 @@ class ClassicMember:
             return []  # the next beat is due anyway
         return self._refused("Heartbeat", event.error, now_ms)
 
-    def _rebalance(self, reason: str, now_ms: int) -> list[fx.Effect]:
+    def _rebalance(self, reason: str, now_ms: int) -> list[contract.Effect]:
         """Take part in the next generation as soon as the rebalance protocol allows."""
         if self.config.cooperative or not (self.held or self._unwanted):
             return self._join(reason, now_ms)
@@ -446,12 +454,12 @@ class ClassicMember:
         # An eager member's join says that it owns nothing (KIP-429, "Consumer Protocol"): all must be given up first.
         self.state = State.REVOKING
         self._reason = reason
-        return [fx.Assigned(identity=self.identity, owned=frozenset(), added=frozenset(), revoked=self.held)]
+        return [contract.Assigned(identity=self.identity, owned=frozenset(), added=frozenset(), revoked=self.held)]
 
-    def _rejoin_wanted(self, event: fx.RejoinWanted, now_ms: int) -> list[fx.Effect]:
+    def _rejoin_wanted(self, event: contract.RejoinWanted, now_ms: int) -> list[contract.Effect]:
         return self._rebalance(event.reason, now_ms)
 
-    def _gave_up(self, event: fx.GaveUp, now_ms: int) -> list[fx.Effect]:
+    def _gave_up(self, event: contract.GaveUp, now_ms: int) -> list[contract.Effect]:
         self.held -= event.partitions
         self._left_over -= event.partitions
         self._unwanted -= event.partitions
@@ -464,7 +472,7 @@ class ClassicMember:
             return self._rebalance("given up what is assigned again", now_ms)
         return []
 
-    def _membership_refused(self, event: fx.MembershipRefused, now_ms: int) -> list[fx.Effect]:
+    def _membership_refused(self, event: contract.MembershipRefused, now_ms: int) -> list[contract.Effect]:
         if event.identity != self.identity or self.identity.generation == NO_GENERATION:
             return []  # that membership is over already
         if self.state in _IN_A_GENERATION:
@@ -473,11 +481,11 @@ class ClassicMember:
 
     # --------------------------------------------------------------------------------------------- refusals
 
-    def _refused(self, api: str, error: int, now_ms: int) -> list[fx.Effect]:
+    def _refused(self, api: str, error: int, now_ms: int) -> list[contract.Effect]:
         """Any error of any request of the group, in the order of Kafka's AbstractCoordinator."""
         if error in _COORDINATOR_GONE:
             self._cut_off()
-            return [fx.Connect(reason=f"{api}: {ErrorCode.name_of(error)}")]
+            return [contract.Connect(reason=f"{api}: {ErrorCode.name_of(error)}")]
         if error in _TRY_AGAIN:
             self._timers[_Timer.RETRY] = now_ms + self._next_backoff_ms()
             return []
@@ -487,7 +495,7 @@ class ClassicMember:
             return self._fenced(now_ms)
         return self._fail(rejection(self.config.group, api, error))
 
-    def _fenced(self, now_ms: int) -> list[fx.Effect]:
+    def _fenced(self, now_ms: int) -> list[contract.Effect]:
         """End: another process took the seat. Unless the coordinator has forgotten that we took it.
 
         1. we replace X while the group rebalances: our id is written down when the generation is complete
@@ -500,9 +508,9 @@ class ClassicMember:
         self.state = State.JOINING
         self._awaited, self._doubts_seat = None, True
         self._timers[_Timer.RETRY] = now_ms + self._next_backoff_ms()
-        return [fx.LookAtSeat()]
+        return [contract.LookAtSeat()]
 
-    def _seat_seen(self, event: fx.SeatSeen, now_ms: int) -> list[fx.Effect]:
+    def _seat_seen(self, event: contract.SeatSeen, now_ms: int) -> list[contract.Effect]:
         if not self._doubts_seat:
             return []
         self._doubts_seat = False
@@ -519,12 +527,12 @@ class ClassicMember:
         self._retries += 1
         return int(wait_ms * (1 + RETRY_BACKOFF_JITTER * (2 * self._jitter() - 1)))
 
-    def _membership_over(self, reason: str, error: int, now_ms: int) -> list[fx.Effect]:
+    def _membership_over(self, reason: str, error: int, now_ms: int) -> list[contract.Effect]:
         # ILLEGAL_GENERATION: the coordinator still knows the member id (AbstractCoordinator.resetStateOnResponseError)
         keep_id = error == ErrorCode.ILLEGAL_GENERATION
         return [*self._lose(reason, keep_id=keep_id), *self._join(reason, now_ms, afresh=self._awaited is not None)]
 
-    def _lose(self, reason: str, *, keep_id: bool) -> list[fx.Effect]:
+    def _lose(self, reason: str, *, keep_id: bool) -> list[contract.Effect]:
         lost, self.held, self.assigned = self.held, frozenset(), frozenset()
         self._inherited = self._left_over = self._unwanted = frozenset()
         self._assigned_in = NO_GENERATION
@@ -534,13 +542,13 @@ class ClassicMember:
         self.leader = False
         self.watched_topics = frozenset()
         self._timers.clear()
-        return [fx.Lost(partitions=lost, reason=reason)] if lost else []
+        return [contract.Lost(partitions=lost, reason=reason)] if lost else []
 
-    def _fail(self, error: GroupError) -> list[fx.Effect]:
+    def _fail(self, error: GroupError) -> list[contract.Effect]:
         lost = self._lose(str(error), keep_id=False)
-        return self._end([*lost, fx.Failed(error=error)])
+        return self._end([*lost, contract.Failed(error=error)])
 
-    def _end(self, told: list[fx.Effect]) -> list[fx.Effect]:
+    def _end(self, told: list[contract.Effect]) -> list[contract.Effect]:
         self.state = State.CLOSED
         self._awaited = self._beat = None
         self._timers.clear()
@@ -557,7 +565,7 @@ class ClassicMember:
         until_ms = self._timers.get(_Timer.SESSION, now_ms + session_ms)
         self._timers[_Timer.SESSION] = max(until_ms, asked_at_ms + session_ms)
 
-    def _tick(self, _: fx.Tick, now_ms: int) -> list[fx.Effect]:
+    def _tick(self, _: contract.Tick, now_ms: int) -> list[contract.Effect]:
         due = {timer for timer, at_ms in self._timers.items() if at_ms <= now_ms}
         for timer in due:
             del self._timers[timer]
@@ -576,111 +584,111 @@ class ClassicMember:
 
     # ------------------------------------------------------------------------------------------------ ending
 
-    def _leave(self, event: fx.Leave, _now_ms: int) -> list[fx.Effect]:
+    def _leave(self, event: contract.Leave, _now_ms: int) -> list[contract.Effect]:
         # A static seat that we have not asked for is another process's.
         asked = self.config.instance_id is not None and self._asked_at_ms >= 0
         if self.identity.member_id == UNKNOWN_MEMBER_ID and not asked:
-            return self._end([fx.Left(error=ErrorCode.NETWORK_EXCEPTION)])
+            return self._end([contract.Left(error=ErrorCode.NETWORK_EXCEPTION)])
         self.state = State.LEAVING
         self._timers.clear()
-        request = fx.LeaveRequest(identity=self.identity, reason=event.reason)
+        request = contract.LeaveRequest(identity=self.identity, reason=event.reason)
         self._awaited = request
-        return [fx.Send(request=request)]
+        return [contract.Send(request=request)]
 
-    def _leave_response(self, event: fx.LeaveResponse, _now_ms: int) -> list[fx.Effect]:
-        return self._end([fx.Left(error=event.error)])
+    def _leave_response(self, event: contract.LeaveResponse, _now_ms: int) -> list[contract.Effect]:
+        return self._end([contract.Left(error=event.error)])
 
-    def _close(self, _: fx.Close, _now_ms: int) -> list[fx.Effect]:
+    def _close(self, _: contract.Close, _now_ms: int) -> list[contract.Effect]:
         return self._end([])
 
 
-Handler = Callable[[ClassicMember, Any, int], list[fx.Effect]]
+Handler = Callable[[ClassicMember, Any, int], list[contract.Effect]]
 _M: Final = ClassicMember
 
-_IN_GENERATION: Final[dict[type[fx.Event], Handler]] = {
-    fx.Connected: _M._connected_stable,
-    fx.Disconnected: _M._disconnected,
-    fx.JoinResponse: _M._ignore,
-    fx.SyncResponse: _M._ignore,
-    fx.HeartbeatResponse: _M._heartbeat_response,
-    fx.AssignmentComputed: _M._ignore,
-    fx.GaveUp: _M._gave_up,
-    fx.RejoinWanted: _M._rejoin_wanted,
-    fx.MembershipRefused: _M._membership_refused,
-    fx.SeatSeen: _M._ignore,
-    fx.Tick: _M._tick,
-    fx.Leave: _M._leave,
-    fx.Close: _M._close,
+_IN_GENERATION: Final[dict[type[contract.Event], Handler]] = {
+    contract.Connected: _M._connected_stable,
+    contract.Disconnected: _M._disconnected,
+    contract.JoinResponse: _M._ignore,
+    contract.SyncResponse: _M._ignore,
+    contract.HeartbeatResponse: _M._heartbeat_response,
+    contract.AssignmentComputed: _M._ignore,
+    contract.GaveUp: _M._gave_up,
+    contract.RejoinWanted: _M._rejoin_wanted,
+    contract.MembershipRefused: _M._membership_refused,
+    contract.SeatSeen: _M._ignore,
+    contract.Tick: _M._tick,
+    contract.Leave: _M._leave,
+    contract.Close: _M._close,
 }
 
-TRANSITIONS: Final[dict[State, dict[type[fx.Event], Handler]]] = {
+TRANSITIONS: Final[dict[State, dict[type[contract.Event], Handler]]] = {
     State.IDLE: {
-        fx.Start: _M._start,
-        fx.Tick: _M._ignore,
-        fx.Leave: _M._leave,
-        fx.Close: _M._close,
+        contract.Start: _M._start,
+        contract.Tick: _M._ignore,
+        contract.Leave: _M._leave,
+        contract.Close: _M._close,
     },
     State.JOINING: {
-        fx.Connected: _M._connected_join,
-        fx.Disconnected: _M._disconnected,
-        fx.JoinResponse: _M._join_response,
-        fx.SyncResponse: _M._ignore,
-        fx.HeartbeatResponse: _M._look_response,
-        fx.AssignmentComputed: _M._ignore,
-        fx.GaveUp: _M._gave_up,
-        fx.RejoinWanted: _M._ignore,
-        fx.MembershipRefused: _M._membership_refused,
-        fx.SeatSeen: _M._seat_seen,
-        fx.Tick: _M._tick,
-        fx.Leave: _M._leave,
-        fx.Close: _M._close,
+        contract.Connected: _M._connected_join,
+        contract.Disconnected: _M._disconnected,
+        contract.JoinResponse: _M._join_response,
+        contract.SyncResponse: _M._ignore,
+        contract.HeartbeatResponse: _M._look_response,
+        contract.AssignmentComputed: _M._ignore,
+        contract.GaveUp: _M._gave_up,
+        contract.RejoinWanted: _M._ignore,
+        contract.MembershipRefused: _M._membership_refused,
+        contract.SeatSeen: _M._seat_seen,
+        contract.Tick: _M._tick,
+        contract.Leave: _M._leave,
+        contract.Close: _M._close,
     },
     State.ASSIGNING: {
-        fx.Connected: _M._connected_assigning,
-        fx.Disconnected: _M._disconnected,
-        fx.JoinResponse: _M._ignore,
-        fx.SyncResponse: _M._ignore,
-        fx.HeartbeatResponse: _M._look_response,
-        fx.AssignmentComputed: _M._assignment_computed,
-        fx.GaveUp: _M._gave_up,
-        fx.RejoinWanted: _M._ignore,
-        fx.MembershipRefused: _M._membership_refused,
-        fx.SeatSeen: _M._ignore,
-        fx.Tick: _M._tick,
-        fx.Leave: _M._leave,
-        fx.Close: _M._close,
+        contract.Connected: _M._connected_assigning,
+        contract.Disconnected: _M._disconnected,
+        contract.JoinResponse: _M._ignore,
+        contract.SyncResponse: _M._ignore,
+        contract.HeartbeatResponse: _M._look_response,
+        contract.AssignmentComputed: _M._assignment_computed,
+        contract.GaveUp: _M._gave_up,
+        contract.RejoinWanted: _M._ignore,
+        contract.MembershipRefused: _M._membership_refused,
+        contract.SeatSeen: _M._ignore,
+        contract.Tick: _M._tick,
+        contract.Leave: _M._leave,
+        contract.Close: _M._close,
     },
     State.SYNCING: {
-        fx.Disconnected: _M._disconnected,
-        fx.JoinResponse: _M._ignore,
-        fx.SyncResponse: _M._sync_response,
-        fx.HeartbeatResponse: _M._look_response,
-        fx.AssignmentComputed: _M._ignore,
-        fx.GaveUp: _M._gave_up,
-        fx.RejoinWanted: _M._ignore,
-        fx.MembershipRefused: _M._membership_refused,
-        fx.SeatSeen: _M._ignore,
-        fx.Tick: _M._tick,
-        fx.Leave: _M._leave,
-        fx.Close: _M._close,
+        contract.Disconnected: _M._disconnected,
+        contract.JoinResponse: _M._ignore,
+        contract.SyncResponse: _M._sync_response,
+        contract.HeartbeatResponse: _M._look_response,
+        contract.AssignmentComputed: _M._ignore,
+        contract.GaveUp: _M._gave_up,
+        contract.RejoinWanted: _M._ignore,
+        contract.MembershipRefused: _M._membership_refused,
+        contract.SeatSeen: _M._ignore,
+        contract.Tick: _M._tick,
+        contract.Leave: _M._leave,
+        contract.Close: _M._close,
     },
     State.STABLE: _IN_GENERATION,
     State.REVOKING: _IN_GENERATION,
     State.LEAVING: {
-        fx.Connected: _M._ignore,
-        fx.Disconnected: _M._ignore,
-        fx.JoinResponse: _M._ignore,
-        fx.SyncResponse: _M._ignore,
-        fx.HeartbeatResponse: _M._ignore,
-        fx.LeaveResponse: _M._leave_response,
-        fx.AssignmentComputed: _M._ignore,
-        fx.GaveUp: _M._ignore,
-        fx.RejoinWanted: _M._ignore,
-        fx.MembershipRefused: _M._ignore,
-        fx.SeatSeen: _M._ignore,
-        fx.Tick: _M._ignore,
-        fx.Leave: _M._ignore,
-        fx.Close: _M._close,
+        contract.Connected: _M._ignore,
+        contract.Disconnected: _M._ignore,
+        contract.JoinResponse: _M._ignore,
+        contract.SyncResponse: _M._ignore,
+        contract.HeartbeatResponse: _M._ignore,
+        contract.LeaveResponse: _M._leave_response,
+        contract.AssignmentComputed: _M._ignore,
+        contract.GaveUp: _M._ignore,
+        contract.RejoinWanted: _M._ignore,
+        contract.MembershipRefused: _M._ignore,
+        contract.SeatSeen: _M._ignore,
+        contract.Tick: _M._ignore,
+        contract.Leave: _M._ignore,
+        contract.Close: _M._close,
     },
-    State.CLOSED: dict.fromkeys(fx.Event.__args__, _M._ignore),
+    State.CLOSED: dict.fromkeys(contract.Event.__args__, _M._ignore),
 }

@@ -25,7 +25,7 @@ from spark_kgroup.limits import (
     SESSION_TIMEOUT_MS,
     STARTUP_TIMEOUT_MS,
 )
-from spark_kgroup.member import effects as fx
+from spark_kgroup.member import contract
 from spark_kgroup.member.classic import Inheritance, MemberConfig, State
 from spark_kgroup.model import (
     UNKNOWN_MEMBER_ID,
@@ -227,7 +227,7 @@ class Group:
             GroupUnsettled: the coordinator did not confirm it within a bound.
         """
         for session in self._sessions.values():
-            session.post(fx.Leave(reason="the member leaves for good"))
+            session.post(contract.Leave(reason="the member leaves for good"))
         await self.wait_until(lambda _: self._all_closed(), 2 * LEAVE_TIMEOUT_MS)
         if self._leave_error or not self._all_closed():
             raise GroupUnsettled(
@@ -238,15 +238,15 @@ class Group:
     def _all_closed(self) -> bool:
         return all(session.machine.state is State.CLOSED for session in self._sessions.values())
 
-    def _observe(self, session: Session, effect: fx.Effect) -> None:
+    def _observe(self, session: Session, effect: contract.Effect) -> None:
         match effect:
-            case fx.Joined(rejoined=True):
+            case contract.Joined(rejoined=True):
                 self._rejoins += 1
-            case fx.Left(error=code):
+            case contract.Left(error=code):
                 self._leave_error = self._leave_error or code
-            case fx.Rejoining(reason=reason):
+            case contract.Rejoining(reason=reason):
                 log.info("seat %s joins the next generation: %s", session.config.instance_id, reason)
-            case fx.Lost(partitions=partitions, reason=reason):
+            case contract.Lost(partitions=partitions, reason=reason):
                 log.warning("seat %s lost %d partitions: %s", session.config.instance_id, len(partitions), reason)
             case _:
                 log.debug("seat %s: %s", session.config.instance_id, effect)
@@ -291,13 +291,13 @@ class Group:
 
     def give_up(self, instance_id: str, partitions: frozenset[TopicPartition]) -> None:
         """Tell a seat that nobody reads `partitions` any more; AFTER their positions were committed."""
-        self._sessions[instance_id].post(fx.GaveUp(partitions=partitions))
+        self._sessions[instance_id].post(contract.GaveUp(partitions=partitions))
 
     def force_rebalance(self, reason: str) -> None:
         """Make the whole group join anew, once, through one of our seats."""
         session = next((s for s in self._sessions.values() if s.machine.leader), None)
         # A follower's join counts as well: its metadata differs by its generation (ClassicGroupMember.matches).
-        (session or next(iter(self._sessions.values()))).post(fx.RejoinWanted(reason=reason))
+        (session or next(iter(self._sessions.values()))).post(contract.RejoinWanted(reason=reason))
 
     async def remove_members(self, members: Iterable[DescribedMember], reason: str) -> dict[str, int]:
         """Take static members out of the group that no process serves any more (KIP-345); the group rebalances.
@@ -416,7 +416,7 @@ class Group:
         changed = [topic for topic in asked if before.get(topic, counts[topic]) != counts[topic]]
         if changed:
             told = ", ".join(f"{t}: {before[t]} -> {counts[t]}" for t in changed)
-            leader.post(fx.RejoinWanted(reason=f"partition count changed ({told})"))
+            leader.post(contract.RejoinWanted(reason=f"partition count changed ({told})"))
 
     # --------------------------------------------------------------------------------------------- offsets
 
@@ -545,7 +545,7 @@ class Group:
         errors = messages.offset_commit_errors(response)
         for code in sorted(set(errors.values())):
             if code in _COMMIT_ENDS_MEMBERSHIP:
-                self._sessions[seat.instance_id].post(fx.MembershipRefused(identity=seat.identity, error=code))
+                self._sessions[seat.instance_id].post(contract.MembershipRefused(identity=seat.identity, error=code))
             elif code in _COMMIT_FORBIDDEN:
                 raise BrokerError("OffsetCommit", code)
             if code != ErrorCode.NONE:

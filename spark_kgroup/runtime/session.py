@@ -18,7 +18,7 @@ from typing import Any, TypeVar
 from spark_kgroup.assignors import assignor
 from spark_kgroup.errors import GroupRejected, WireError
 from spark_kgroup.limits import JOIN_TIMEOUT_SLACK_MS, LEAVE_TIMEOUT_MS, REQUEST_TIMEOUT_MS
-from spark_kgroup.member import effects as fx
+from spark_kgroup.member import contract
 from spark_kgroup.member.classic import ClassicMember, MemberConfig, State
 from spark_kgroup.model import UNKNOWN_MEMBER_ID, ErrorCode, MemberIdentity, TopicDescription, TopicPartition
 from spark_kgroup.runtime.translate import to_event, to_message
@@ -33,7 +33,7 @@ _T = TypeVar("_T")
 _FIRST = "start"
 """The reason of a session's first connection, which waits for nothing."""
 
-Observer = Callable[["Session", fx.Effect], None]
+Observer = Callable[["Session", contract.Effect], None]
 """Told of every effect that concerns the application, in order, on the event loop; must not block."""
 
 
@@ -63,7 +63,7 @@ class Session:
         self._observer = observer
         self._rng = rng
         self._backoff = Backoff(rng)
-        self._events: asyncio.Queue[fx.Event] = asyncio.Queue()
+        self._events: asyncio.Queue[contract.Event] = asyncio.Queue()
         self._connection: Connection | None = None
         self._connecting: asyncio.Task[None] | None = None
         self._tasks: set[asyncio.Task[None]] = set()
@@ -74,23 +74,23 @@ class Session:
         """How this member presents itself."""
         return self.machine.config
 
-    def post(self, event: fx.Event) -> None:
+    def post(self, event: contract.Event) -> None:
         """Hand the machine an event; it is taken in turn."""
         self._events.put_nowait(event)
 
     async def run(self) -> None:
         """Run until the machine ends (left, closed, failed); then the connection is closed too."""
-        self.post(fx.Start())
+        self.post(contract.Start())
         try:
             while self.machine.state is not State.CLOSED:
                 event = await self._next_event()
                 # Timers first: after a pause longer than the session, no event may act on the old membership.
-                self._take(fx.Tick())
+                self._take(contract.Tick())
                 self._take(event)
         finally:
             await self._stop()
 
-    async def _next_event(self) -> fx.Event:
+    async def _next_event(self) -> contract.Event:
         wakeup_at_ms = self.machine.next_wakeup_at_ms()
         if wakeup_at_ms is None:
             return await self._events.get()
@@ -98,46 +98,48 @@ class Session:
             async with asyncio.timeout(max(0, wakeup_at_ms - monotonic_ms()) / 1000):
                 return await self._events.get()
         except TimeoutError:
-            return fx.Tick()
+            return contract.Tick()
 
-    def _take(self, event: fx.Event) -> None:
+    def _take(self, event: contract.Event) -> None:
         for effect in self.machine.handle(event, monotonic_ms()):
             self._carry_out(effect)
-        if isinstance(event, fx.GaveUp):
+        if isinstance(event, contract.GaveUp):
             self._forget(event.partitions)
 
-    def _carry_out(self, effect: fx.Effect) -> None:
+    def _carry_out(self, effect: contract.Effect) -> None:
         if (work := self._work_for(effect)) is not None:
             self._spawn(work)
             return
         match effect:
-            case fx.Connect(reason=reason):
+            case contract.Connect(reason=reason):
                 self._reconnect(reason)
                 return
-            case fx.Joined():
+            case contract.Joined():
                 self.snapshot = None
-            case fx.Assigned(added=added):
+            case contract.Assigned(added=added):
                 self.tenures = MappingProxyType({**self.tenures, **dict.fromkeys(added, effect.identity)})
-            case fx.Lost(partitions=partitions):
+            case contract.Lost(partitions=partitions):
                 self._forget(partitions)
-            case fx.Failed(error=error):
+            case contract.Failed(error=error):
                 self.failure = error
             case _:
                 pass
         self._observer(self, effect)
 
-    def _work_for(self, effect: fx.Effect) -> Coroutine[Any, Any, None] | None:
+    def _work_for(self, effect: contract.Effect) -> Coroutine[Any, Any, None] | None:
         """What is done beside the machine, and ends in an event."""
         match effect:
-            case fx.Send(request=fx.LeaveRequest() as request):
+            case contract.Send(request=contract.LeaveRequest() as request):
                 return self._leave(request)
-            case fx.Send(request=fx.JoinRequest() | fx.SyncRequest() | fx.HeartbeatRequest() as request):
+            case contract.Send(
+                request=contract.JoinRequest() | contract.SyncRequest() | contract.HeartbeatRequest() as request
+            ):
                 return self._send(request)
-            case fx.Look(heartbeat=heartbeat):
+            case contract.Look(heartbeat=heartbeat):
                 return self._look(heartbeat)
-            case fx.LookAtSeat():
+            case contract.LookAtSeat():
                 return self._look_at_seat()
-            case fx.ComputeAssignment():
+            case contract.ComputeAssignment():
                 return self._compute(effect)
             case _:
                 return None
@@ -184,10 +186,10 @@ class Session:
                 await asyncio.sleep(self._backoff.next_ms() / 1000)
             else:
                 self.trouble = None
-                self.post(fx.Connected())
+                self.post(contract.Connected())
                 return
 
-    async def _send(self, request: fx.Parkable | fx.HeartbeatRequest) -> None:
+    async def _send(self, request: contract.Parkable | contract.HeartbeatRequest) -> None:
         connection = self._connection
         if connection is None:
             return
@@ -209,10 +211,10 @@ class Session:
     async def _broken(self, connection: Connection, reason: str) -> None:
         """One event for all that waits on this connection: none of it will ever be heard of."""
         self._connection = None
-        self.post(fx.Disconnected(reason=reason))
+        self.post(contract.Disconnected(reason=reason))
         await connection.close()
 
-    async def _look(self, heartbeat: fx.HeartbeatRequest | None) -> None:
+    async def _look(self, heartbeat: contract.HeartbeatRequest | None) -> None:
         """Ask past a parked request: over the pool, since nothing is read behind it on its own connection."""
         connection, timeout_ms = self._connection, min(REQUEST_TIMEOUT_MS, self.config.session_timeout_ms)
         try:
@@ -235,9 +237,9 @@ class Session:
             log.info("%s: nobody says who has the seat: %s", self._name, error)
             return
         ours = (member.member_id for member in group.members if member.instance_id == self.config.instance_id)
-        self.post(fx.SeatSeen(member_id=next(ours, UNKNOWN_MEMBER_ID)))
+        self.post(contract.SeatSeen(member_id=next(ours, UNKNOWN_MEMBER_ID)))
 
-    async def _leave(self, request: fx.LeaveRequest) -> None:
+    async def _leave(self, request: contract.LeaveRequest) -> None:
         """Over the pool, and again while the coordinator is moving: a person waits, but not for long."""
         try:
             still_there = await self._cluster.remove_members(
@@ -247,15 +249,15 @@ class Session:
         except WireError as refused:
             log.info("%s: not confirmed that the seat was given back: %s", self._name, refused)
             error = ErrorCode.NETWORK_EXCEPTION
-        self.post(fx.LeaveResponse(request=request, error=error))
+        self.post(contract.LeaveResponse(request=request, error=error))
 
-    def _timeout_ms(self, request: fx.Parkable | fx.HeartbeatRequest) -> int:
-        if isinstance(request, fx.Parkable):
+    def _timeout_ms(self, request: contract.Parkable | contract.HeartbeatRequest) -> int:
+        if isinstance(request, contract.Parkable):
             return self.config.rebalance_timeout_ms + JOIN_TIMEOUT_SLACK_MS
         # A beat that is not answered within the session is worth no more than a new connection.
         return min(REQUEST_TIMEOUT_MS, self.config.session_timeout_ms)
 
-    async def _compute(self, work: fx.ComputeAssignment) -> None:
+    async def _compute(self, work: contract.ComputeAssignment) -> None:
         """Run the assignor on fresh metadata. Gives up silently when the generation is over."""
         wanted = sorted({topic for member in work.members for topic in member.subscription.topics})
         backoff = Backoff(self._rng)
@@ -273,7 +275,7 @@ class Session:
             assignments = await asyncio.to_thread(_assignments, work, metadata.topics)
             if self._assigns(work):
                 self.snapshot = {t: metadata.topics[t].partition_count if t in metadata.topics else 0 for t in wanted}
-                self.post(fx.AssignmentComputed(generation=work.generation, assignments=assignments))
+                self.post(contract.AssignmentComputed(generation=work.generation, assignments=assignments))
             return
 
     def _tell_hidden(self, errors: Mapping[str, int]) -> None:
@@ -288,7 +290,7 @@ class Session:
             )
         self._hidden |= hidden
 
-    def _assigns(self, work: fx.ComputeAssignment) -> bool:
+    def _assigns(self, work: contract.ComputeAssignment) -> bool:
         return self.machine.state is State.ASSIGNING and self.machine.identity.generation == work.generation
 
     def _fail(self, error: BaseException) -> None:
@@ -297,11 +299,11 @@ class Session:
         lost = self.machine.held
         told = GroupRejected(f"{self._name} cannot go on as a member: {error}")
         told.__cause__ = self.failure = error
-        self._take(fx.Close())
+        self._take(contract.Close())
         if lost:
-            self._observer(self, fx.Lost(partitions=lost, reason=str(error)))
-        self._observer(self, fx.Failed(error=told))
-        self.post(fx.Close())  # wakes `run`
+            self._observer(self, contract.Lost(partitions=lost, reason=str(error)))
+        self._observer(self, contract.Failed(error=told))
+        self.post(contract.Close())  # wakes `run`
 
     @property
     def _name(self) -> str:
@@ -321,14 +323,14 @@ class Session:
 
 
 def _assignments(
-    work: fx.ComputeAssignment, topics: Mapping[str, TopicDescription]
+    work: contract.ComputeAssignment, topics: Mapping[str, TopicDescription]
 ) -> tuple[tuple[str, frozenset[TopicPartition]], ...]:
     """What every member shall own. Runs in a thread: it takes values and gives values."""
     return tuple(sorted(assignor(work.assignor).assign(work.members, topics).items()))
 
 
-async def _translated(request: fx.Parkable | fx.HeartbeatRequest, translate: Callable[[], _T]) -> _T:
+async def _translated(request: contract.Parkable | contract.HeartbeatRequest, translate: Callable[[], _T]) -> _T:
     """What `translate` returns. Everybody's subscriptions and assignments may take as long as the assignor."""
-    if isinstance(request, fx.Parkable):
+    if isinstance(request, contract.Parkable):
         return await asyncio.to_thread(translate)
     return translate()

@@ -6,7 +6,7 @@ import logging
 from collections.abc import Collection
 
 from spark_kgroup.errors import ProtocolViolation
-from spark_kgroup.member import effects as fx
+from spark_kgroup.member import contract
 from spark_kgroup.member.classic import MemberConfig
 from spark_kgroup.model import ErrorCode, GroupMember, Subscription
 from spark_kgroup.wire import messages
@@ -20,10 +20,10 @@ from spark_kgroup.wire.consumer_protocol import (
 log = logging.getLogger(__name__)
 
 
-def to_message(request: fx.Parkable | fx.HeartbeatRequest, config: MemberConfig) -> messages.Request:
+def to_message(request: contract.Parkable | contract.HeartbeatRequest, config: MemberConfig) -> messages.Request:
     """The Kafka message for what a machine wants sent."""
     match request:
-        case fx.JoinRequest(identity=who, protocols=protocols, reason=reason):
+        case contract.JoinRequest(identity=who, protocols=protocols, reason=reason):
             return messages.join_group(
                 config.group,
                 who,
@@ -32,28 +32,28 @@ def to_message(request: fx.Parkable | fx.HeartbeatRequest, config: MemberConfig)
                 rebalance_timeout_ms=config.rebalance_timeout_ms,
                 reason=reason,
             )
-        case fx.SyncRequest(identity=who, protocol=protocol, assignments=assignments):
+        case contract.SyncRequest(identity=who, protocol=protocol, assignments=assignments):
             encoded = [(member, encode_assignment(partitions)) for member, partitions in assignments]
             return messages.sync_group(config.group, who, protocol, encoded)
-        case fx.HeartbeatRequest(identity=who):
+        case contract.HeartbeatRequest(identity=who):
             return messages.heartbeat(config.group, who)
 
 
-def to_event(request: fx.Parkable | fx.HeartbeatRequest, response: messages.Response) -> fx.Event:
+def to_event(request: contract.Parkable | contract.HeartbeatRequest, response: messages.Response) -> contract.Event:
     """The event that a broker's response to `request` makes.
 
     Raises:
         ProtocolViolation: our assignment is not in the consumer protocol, or the group's members cannot be told.
     """
     match request, response:
-        case fx.JoinRequest(), messages.JoinGroupResponse():
+        case contract.JoinRequest(), messages.JoinGroupResponse():
             return _joined(request, response)
-        case fx.SyncRequest(), messages.SyncGroupResponse():
+        case contract.SyncRequest(), messages.SyncGroupResponse():
             error = _error(response, {request.protocol})
             owned = frozenset() if error else decode_assignment(response.assignment)
-            return fx.SyncResponse(request=request, error=error, assignment=owned)
-        case fx.HeartbeatRequest(), messages.HeartbeatResponse():
-            return fx.HeartbeatResponse(request=request, error=int(response.error_code))
+            return contract.SyncResponse(request=request, error=error, assignment=owned)
+        case contract.HeartbeatRequest(), messages.HeartbeatResponse():
+            return contract.HeartbeatResponse(request=request, error=int(response.error_code))
     raise AssertionError(f"{type(response).__name__} does not answer {type(request).__name__}")
 
 
@@ -64,13 +64,13 @@ def _error(response: messages.JoinGroupResponse | messages.SyncGroupResponse, pr
     return error if error or of_ours else ErrorCode.INCONSISTENT_GROUP_PROTOCOL
 
 
-def _joined(request: fx.JoinRequest, response: messages.JoinGroupResponse) -> fx.JoinResponse:
+def _joined(request: contract.JoinRequest, response: messages.JoinGroupResponse) -> contract.JoinResponse:
     error = _error(response, [name for name, _ in request.protocols])
     if not error and response.protocol_name is None:
         raise ProtocolViolation("A JoinGroup answer names no assignor.", retriable=True)
     if len({member.member_id for member in response.members}) < len(response.members):
         raise ProtocolViolation("A JoinGroup answer names a member twice.", retriable=True)
-    return fx.JoinResponse(
+    return contract.JoinResponse(
         request=request,
         error=error,
         generation=response.generation_id,

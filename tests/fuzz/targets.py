@@ -17,7 +17,7 @@ from pyspark_kgroup.registry import Registry, _Peer
 from spark_kgroup.admin.describe_command import as_object, lines_of
 from spark_kgroup.assignors import assignor
 from spark_kgroup.errors import ChannelEnded, KeyRefused, KgroupError, WireError
-from spark_kgroup.member import effects as fx
+from spark_kgroup.member import contract
 from spark_kgroup.member.classic import ClassicMember, MemberConfig, State
 from spark_kgroup.model import ErrorCode, TopicDescription, TopicPartition
 from spark_kgroup.runtime.translate import to_event, to_message
@@ -118,32 +118,34 @@ class Members:
         self._handle(event)
         return self._machine.state.name.lower()
 
-    def _message_for(self, asked: fx.Request | fx.LookAtSeat) -> messages.Request:
+    def _message_for(self, asked: contract.Request | contract.LookAtSeat) -> messages.Request:
         match asked:
-            case fx.LookAtSeat():
+            case contract.LookAtSeat():
                 return messages.describe_groups("g")
-            case fx.LeaveRequest(identity=who, reason=reason):
+            case contract.LeaveRequest(identity=who, reason=reason):
                 return messages.leave_group("g", [who], reason)
             case _:
                 return to_message(asked, self._machine.config)
 
-    def _event_of(self, asked: fx.Request | fx.LookAtSeat, response: Any) -> fx.Event:
+    def _event_of(self, asked: contract.Request | contract.LookAtSeat, response: Any) -> contract.Event:
         match asked:
-            case fx.LookAtSeat():
+            case contract.LookAtSeat():
                 ids = ["", *(member.member_id for member in answers.description_of(response).members)]
-                return fx.SeatSeen(member_id=self._rng.choice(ids))
-            case fx.LeaveRequest():
-                return fx.LeaveResponse(request=asked, error=next(iter(answers.still_members(response).values()), 0))
+                return contract.SeatSeen(member_id=self._rng.choice(ids))
+            case contract.LeaveRequest():
+                return contract.LeaveResponse(
+                    request=asked, error=next(iter(answers.still_members(response).values()), 0)
+                )
             case _:
                 return to_event(asked, response)
 
-    def _refuse(self, asked: fx.Request | fx.LookAtSeat, error: WireError) -> None:
+    def _refuse(self, asked: contract.Request | contract.LookAtSeat, error: WireError) -> None:
         """As a session does: what is asked over the pool tells no more, the rest ends a connection, or the member."""
-        if isinstance(asked, fx.LeaveRequest):
-            self._handle(fx.LeaveResponse(request=asked, error=ErrorCode.NETWORK_EXCEPTION))
-        elif not isinstance(asked, fx.LookAtSeat):
+        if isinstance(asked, contract.LeaveRequest):
+            self._handle(contract.LeaveResponse(request=asked, error=ErrorCode.NETWORK_EXCEPTION))
+        elif not isinstance(asked, contract.LookAtSeat):
             self._asked.clear()
-            self._handle(fx.Disconnected(reason=str(error)) if error.retriable else fx.Close())
+            self._handle(contract.Disconnected(reason=str(error)) if error.retriable else contract.Close())
 
     def _start(self) -> None:
         self.members += 1
@@ -153,8 +155,8 @@ class Members:
         )
         self._machine = ClassicMember(config, jitter=self._rng.random)
         self._now_ms = 0
-        self._asked: list[fx.Request | fx.LookAtSeat] = []
-        self._handle(fx.Start())
+        self._asked: list[contract.Request | contract.LookAtSeat] = []
+        self._handle(contract.Start())
 
     def _plausible(self) -> Mapping[str, Any]:
         own_id = self._machine.identity.member_id or "m"
@@ -174,20 +176,20 @@ class Members:
         if machine.state is State.CLOSED:
             self._start()
         elif chance < 0.1 and machine.to_give_up:
-            self._handle(fx.GaveUp(partitions=machine.to_give_up))
+            self._handle(contract.GaveUp(partitions=machine.to_give_up))
         elif chance < 0.15:
-            self._handle(fx.RejoinWanted(reason="fuzz"))
+            self._handle(contract.RejoinWanted(reason="fuzz"))
         elif chance < 0.2:
-            self._handle(fx.MembershipRefused(identity=machine.identity, error=ErrorCode.ILLEGAL_GENERATION))
+            self._handle(contract.MembershipRefused(identity=machine.identity, error=ErrorCode.ILLEGAL_GENERATION))
         elif chance < 0.21:
-            self._handle(fx.Leave(reason="fuzz"))
+            self._handle(contract.Leave(reason="fuzz"))
         elif (wakeup_at_ms := machine.next_wakeup_at_ms()) is not None:
             self._now_ms = max(self._now_ms, wakeup_at_ms)
-            self._handle(fx.Tick())
+            self._handle(contract.Tick())
         elif machine.state is not State.REVOKING and machine.state is not State.CLOSED:
             raise Wrong(f"a member in {machine.state} waits for nothing")
 
-    def _handle(self, event: fx.Event) -> None:
+    def _handle(self, event: contract.Event) -> None:
         """Hand the machine an event, and carry out what it wants done, as a session does."""
         events = [event]
         while events:
@@ -198,21 +200,21 @@ class Members:
             for effect in effects:
                 events += self._carried_out(effect)
 
-    def _carried_out(self, effect: fx.Effect) -> list[fx.Event]:
+    def _carried_out(self, effect: contract.Effect) -> list[contract.Event]:
         match effect:
-            case fx.Send(request=request):
+            case contract.Send(request=request):
                 self._asked.append(request)
-            case fx.Look(heartbeat=fx.HeartbeatRequest() as heartbeat):
+            case contract.Look(heartbeat=contract.HeartbeatRequest() as heartbeat):
                 self._asked.append(heartbeat)
-            case fx.LookAtSeat():
+            case contract.LookAtSeat():
                 self._asked.append(effect)
-            case fx.Connect():
+            case contract.Connect():
                 self._asked.clear()
-                return [fx.Connected()]
-            case fx.ComputeAssignment(generation=generation, assignor=name, members=members):
+                return [contract.Connected()]
+            case contract.ComputeAssignment(generation=generation, assignor=name, members=members):
                 assigned = assignor(name).assign(members, self._topics)
                 computed = tuple(sorted(assigned.items()))
-                return [fx.AssignmentComputed(generation=generation, assignments=computed)]
+                return [contract.AssignmentComputed(generation=generation, assignments=computed)]
         return []
 
 

@@ -17,7 +17,7 @@ from harness.fake_broker import on_a_loop, until
 from harness.members import MemberProcess
 from harness.waiting import wait_for
 
-from spark_kgroup.member import effects as fx
+from spark_kgroup.member import contract
 from spark_kgroup.runtime.group import Group, GroupSettings
 from spark_kgroup.runtime.session import Session, monotonic_ms
 from spark_kgroup.testing import ApacheKafka
@@ -43,7 +43,7 @@ class Seats:
         if not topic:
             kafka.create_topic(self.topic, partitions=6)
         settings = {"session_timeout_ms": SESSION_MS, "heartbeat_interval_ms": 1_000, **more}
-        self.counts: Counter[type[fx.Effect]] = Counter()
+        self.counts: Counter[type[contract.Effect]] = Counter()
         self.lost: list[str] = []
         self.group = Group(
             GroupSettings(
@@ -56,9 +56,9 @@ class Seats:
             observer=self._observe,
         )
 
-    def _observe(self, _: Session, effect: fx.Effect) -> None:
+    def _observe(self, _: Session, effect: contract.Effect) -> None:
         self.counts[type(effect)] += 1
-        if isinstance(effect, fx.Lost):
+        if isinstance(effect, contract.Lost):
             self.lost.append(effect.reason)
 
     async def boundary(self) -> None:
@@ -216,7 +216,7 @@ def test_a_join_parked_at_a_broker_that_stands_still_goes_to_the_next_coordinato
                     address = await seats.group._cluster.coordinator(seats.name)
                     frozen = next(node for node in kafka.nodes if node.port == address.port)
                     seats.group.force_rebalance("the test says so")
-                    await until(lambda: seats.counts[fx.Rejoining] and not seats.group.view().settled)
+                    await until(lambda: seats.counts[contract.Rejoining] and not seats.group.view().settled)
                     await in_phase(seats.group, "PreparingRebalance")
                     frozen.pause()
                     try:
@@ -285,10 +285,10 @@ def test_long_batches_beside_a_member_of_the_consumer_protocol_cost_few_joins_an
             await until(lambda: seats.settled_with(6))
             with consumer_protocol_member(apache_kafka, seats) as theirs:
                 await until(lambda: any(seat.to_give_up for seat in seats.group.view().seats))
-                before = seats.counts[fx.Rejoining]
+                before = seats.counts[contract.Rejoining]
                 batch_ends_at_ms = monotonic_ms() + 8_000
                 await until(lambda: monotonic_ms() >= batch_ends_at_ms)
-                assert seats.counts[fx.Rejoining] - before <= 2 * 4, "joins of two seats in 8 s"
+                assert seats.counts[contract.Rejoining] - before <= 2 * 4, "joins of two seats in 8 s"
                 async with asyncio.timeout(60):
                     while not (len(theirs) == 2 and seats.held == 4):
                         await seats.boundary()

@@ -20,7 +20,7 @@ from harness.secured import ALICE, BOB, KEY_PASSWORD, PASSWORDS, SHORT_SESSION_M
 from harness.token_endpoint import token_endpoint
 
 from spark_kgroup.errors import AuthenticationFailed, BrokerError, GroupRejected, KgroupError, UnknownTopic, WireError
-from spark_kgroup.member import effects as fx
+from spark_kgroup.member import contract
 from spark_kgroup.model import MemberIdentity, Subscription, TopicPartition
 from spark_kgroup.runtime.group import Group, GroupSettings
 from spark_kgroup.runtime.session import Session
@@ -82,9 +82,9 @@ def seat(
         security=security,
     )
 
-    def give_up(session: Session, effect: fx.Effect) -> None:
-        if isinstance(effect, fx.Assigned) and effect.revoked:
-            session.post(fx.GaveUp(partitions=effect.revoked))
+    def give_up(session: Session, effect: contract.Effect) -> None:
+        if isinstance(effect, contract.Assigned) and effect.revoked:
+            session.post(contract.GaveUp(partitions=effect.revoked))
 
     return Group(settings, observer=give_up)
 

@@ -82,13 +82,13 @@ def _before_group_commit(ledger: ModuleType) -> None:
 
 def _during_rebalance(session: ModuleType) -> None:
     """The join is answered with a new generation, our sync is not sent yet, and the seat holds partitions."""
-    sync = session.fx.SyncRequest
+    sync = session.contract.SyncRequest
     _stop(session.Session, "_send", before=lambda seat, request: isinstance(request, sync) and seat.machine.held)
 
 
 def _after_revoking_sync(session: ModuleType) -> None:
     """The sync asks a seat to give something up; it has neither committed it nor rejoined."""
-    assigned = session.fx.Assigned
+    assigned = session.contract.Assigned
     _stop(session.Session, "_carry_out", before=lambda _, effect: isinstance(effect, assigned) and effect.revoked)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from spark_kgroup.member import effects as fx
+from spark_kgroup.member import contract
 from spark_kgroup.member.classic import State
 
 from .simulated_world import Process, World
@@ -79,7 +79,7 @@ def leave(world: World) -> None:
     process = _someone(world)
     if process and process.machine.state is not State.LEAVING and not process.paused:
         world.log(f"FAULT leave {process.name}")
-        process.post(fx.Leave(reason="the test says so"))
+        process.post(contract.Leave(reason="the test says so"))
         world.after(5_000, process.kill)
         world.after(world.rng.randint(5_001, 10_000), lambda: world.relaunch(_seat_of(world, process)))
 
@@ -176,7 +176,7 @@ def rejoin(world: World) -> None:
     """Somebody wants a rebalance."""
     process = _someone(world)
     if process and process.machine.state is not State.IDLE:
-        process.post(fx.RejoinWanted(reason="the test says so"))
+        process.post(contract.RejoinWanted(reason="the test says so"))
 
 
 def make_peace(world: World) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from spark_kgroup.member import effects as fx
+from spark_kgroup.member import contract
 from spark_kgroup.member.classic import State
 from spark_kgroup.model import ErrorCode, MemberIdentity, TopicPartition
 
@@ -26,10 +26,10 @@ class Invariants:
         self._world = world
         self._last_to_take_seat: dict[str, Process] = {}
 
-    def received(self, process: Process, request: fx.Request) -> None:
+    def received(self, process: Process, request: contract.Request) -> None:
         """A request reached the coordinator."""
         who = request.identity
-        if isinstance(request, fx.JoinRequest) and who.instance_id is not None and not who.member_id:
+        if isinstance(request, contract.JoinRequest) and who.instance_id is not None and not who.member_id:
             self._last_to_take_seat[who.instance_id] = process
 
     def forgotten(self) -> None:
@@ -48,7 +48,7 @@ class Invariants:
     def word(self, process: Process, response: Response, given_at_ms: int) -> None:
         """A member was told that it is one; the coordinator gave its word at `given_at_ms`."""
         gave_it = response.error == ErrorCode.NONE
-        if isinstance(response, fx.HeartbeatResponse):
+        if isinstance(response, contract.HeartbeatResponse):
             gave_it |= response.error == ErrorCode.REBALANCE_IN_PROGRESS
         if gave_it:
             process.word_given_at_ms = max(process.word_given_at_ms, given_at_ms)
@@ -67,8 +67,8 @@ class Invariants:
     def after(
         self,
         process: Process,
-        event: fx.Event,
-        effects: Sequence[fx.Effect],
+        event: contract.Event,
+        effects: Sequence[contract.Effect],
         before: frozenset[TopicPartition],
         identity_before: MemberIdentity,
     ) -> None:
@@ -86,16 +86,20 @@ class Invariants:
                 self._nobody_has_the_unfinished()
 
     def _held_changes_with_a_reason(
-        self, process: Process, event: fx.Event, effects: Sequence[fx.Effect], before: frozenset[TopicPartition]
+        self,
+        process: Process,
+        event: contract.Event,
+        effects: Sequence[contract.Effect],
+        before: frozenset[TopicPartition],
     ) -> None:
         # KIP-429: what is kept is never taken away silently, and what is new is always announced.
-        held = before - event.partitions if isinstance(event, fx.GaveUp) else before
+        held = before - event.partitions if isinstance(event, contract.GaveUp) else before
         for effect in effects:
             match effect:
-                case fx.Lost(partitions=partitions):
+                case contract.Lost(partitions=partitions):
                     assert partitions <= held, f"{process.name} lost what it did not hold"
                     held -= partitions
-                case fx.Assigned(added=added, revoked=revoked):
+                case contract.Assigned(added=added, revoked=revoked):
                     assert not added & held, f"{process.name} is told to adopt what it holds"
                     held |= added
                     assert revoked <= held | process.machine.to_give_up
@@ -103,23 +107,23 @@ class Invariants:
                     pass
         assert process.machine.held == held, f"{process.name} holds {process.machine.held}, was told {held}"
 
-    def _lost_with_a_cause(self, process: Process, effects: Sequence[fx.Effect]) -> None:
+    def _lost_with_a_cause(self, process: Process, effects: Sequence[contract.Effect]) -> None:
         for effect in effects:
-            if isinstance(effect, fx.Lost):
+            if isinstance(effect, contract.Lost):
                 self.lost.append((process, effect.partitions, effect.reason))
-            if isinstance(effect, fx.Lost | fx.Rejoining) and effect.reason.startswith("no answer"):
+            if isinstance(effect, contract.Lost | contract.Rejoining) and effect.reason.startswith("no answer"):
                 # A session may only run out if something was wrong outside.
                 healthy_ms = self._world.now_ms - process.healthy_since_ms
                 allowed_ms = process.config.session_timeout_ms + SLACK_MS
                 assert healthy_ms <= allowed_ms, f"{process.name} expired after {healthy_ms} ms of health"
 
-    def _seat_kept_until_told(self, process: Process, event: fx.Event, before: MemberIdentity) -> None:
+    def _seat_kept_until_told(self, process: Process, event: contract.Event, before: MemberIdentity) -> None:
         # KIP-345: a join without a member id takes the seat from whoever has it. So a member that once had an id sends
         # such a join only when the coordinator does not know it any more, or has forgotten that it took the seat: else
         # a zombie would fence its successor.
         if before.member_id and not process.machine.identity.member_id:
             told = getattr(event, "error", None) == ErrorCode.UNKNOWN_MEMBER_ID
-            told |= isinstance(event, fx.SeatSeen) and event.member_id == process.replaces
+            told |= isinstance(event, contract.SeatSeen) and event.member_id == process.replaces
             assert told, f"{process.name} forgot its member id at {event}"
 
     def _heartbeats_go_on(self, process: Process) -> None:

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import TypeVar
 
 from spark_kgroup.assignors.contract import Assignor, RebalanceProtocol
-from spark_kgroup.member import effects as fx
+from spark_kgroup.member import contract
 from spark_kgroup.member.classic import ClassicMember, MemberConfig, State
 from spark_kgroup.model import Assignment, ErrorCode, GroupMember, Subscription, TopicDescription, TopicPartition
 
@@ -15,7 +15,7 @@ SESSION_MS = 10_000
 HEARTBEAT_MS = 3_000
 ME = "seat-0-aaa"
 
-E = TypeVar("E", bound=fx.Effect)
+E = TypeVar("E", bound=contract.Effect)
 
 
 class NamedAssignor:
@@ -68,26 +68,26 @@ class Driver:
         )
         self.machine = ClassicMember(config, jitter=lambda: jitter)
         self.now_ms = 1_000_000
-        self.sent: list[fx.Request] = []
-        self.looks: list[fx.HeartbeatRequest | None] = []
+        self.sent: list[contract.Request] = []
+        self.looks: list[contract.HeartbeatRequest | None] = []
 
     @property
     def state(self) -> State:
         return self.machine.state
 
-    def take(self, event: fx.Event) -> list[fx.Effect]:
+    def take(self, event: contract.Event) -> list[contract.Effect]:
         effects = self.machine.handle(event, self.now_ms)
-        self.sent += [effect.request for effect in effects if isinstance(effect, fx.Send)]
-        self.looks += [effect.heartbeat for effect in effects if isinstance(effect, fx.Look)]
+        self.sent += [effect.request for effect in effects if isinstance(effect, contract.Send)]
+        self.looks += [effect.heartbeat for effect in effects if isinstance(effect, contract.Look)]
         return effects
 
-    def after(self, wait_ms: int) -> list[fx.Effect]:
+    def after(self, wait_ms: int) -> list[contract.Effect]:
         self.now_ms += wait_ms
-        return self.take(fx.Tick())
+        return self.take(contract.Tick())
 
     # ------------------------------------------------------------------------------- the coordinator's answers
 
-    def last_sent(self) -> fx.Request:
+    def last_sent(self) -> contract.Request:
         return self.sent[-1]
 
     def answer_join(
@@ -99,10 +99,10 @@ class Driver:
         leader: str = "somebody",
         members: tuple[GroupMember, ...] = (),
         skip_assignment: bool = False,
-    ) -> list[fx.Effect]:
-        request = next(r for r in reversed(self.sent) if isinstance(r, fx.JoinRequest))
+    ) -> list[contract.Effect]:
+        request = next(r for r in reversed(self.sent) if isinstance(r, contract.JoinRequest))
         return self.take(
-            fx.JoinResponse(
+            contract.JoinResponse(
                 request=request,
                 error=error,
                 generation=generation,
@@ -114,24 +114,24 @@ class Driver:
             )
         )
 
-    def answer_sync(self, *indexes: int, error: int = ErrorCode.NONE) -> list[fx.Effect]:
-        request = next(r for r in reversed(self.sent) if isinstance(r, fx.SyncRequest))
-        return self.take(fx.SyncResponse(request=request, error=error, assignment=parts(*indexes)))
+    def answer_sync(self, *indexes: int, error: int = ErrorCode.NONE) -> list[contract.Effect]:
+        request = next(r for r in reversed(self.sent) if isinstance(r, contract.SyncRequest))
+        return self.take(contract.SyncResponse(request=request, error=error, assignment=parts(*indexes)))
 
-    def answer_beat(self, error: int = ErrorCode.NONE) -> list[fx.Effect]:
-        request = next(r for r in reversed(self.sent) if isinstance(r, fx.HeartbeatRequest))
-        return self.take(fx.HeartbeatResponse(request=request, error=error))
+    def answer_beat(self, error: int = ErrorCode.NONE) -> list[contract.Effect]:
+        request = next(r for r in reversed(self.sent) if isinstance(r, contract.HeartbeatRequest))
+        return self.take(contract.HeartbeatResponse(request=request, error=error))
 
-    def answer_look(self, error: int = ErrorCode.NONE) -> list[fx.Effect]:
+    def answer_look(self, error: int = ErrorCode.NONE) -> list[contract.Effect]:
         request = self.looks[-1]
         assert request is not None
-        return self.take(fx.HeartbeatResponse(request=request, error=error))
+        return self.take(contract.HeartbeatResponse(request=request, error=error))
 
-    def give_up(self, *indexes: int) -> list[fx.Effect]:
-        return self.take(fx.GaveUp(partitions=parts(*indexes)))
+    def give_up(self, *indexes: int) -> list[contract.Effect]:
+        return self.take(contract.GaveUp(partitions=parts(*indexes)))
 
-    def lose_connection(self) -> list[fx.Effect]:
-        return self.take(fx.Disconnected(reason="gone"))
+    def lose_connection(self) -> list[contract.Effect]:
+        return self.take(contract.Disconnected(reason="gone"))
 
     # --------------------------------------------------------------------------------------- into a state
 
@@ -140,12 +140,12 @@ class Driver:
         if state is State.IDLE:
             return self
         if state is State.CLOSED:
-            self.take(fx.Close())
+            self.take(contract.Close())
             return self
-        self.take(fx.Start())
-        self.take(fx.Connected())
+        self.take(contract.Start())
+        self.take(contract.Connected())
         if state is State.LEAVING:
-            self.take(fx.Leave(reason="test"))
+            self.take(contract.Leave(reason="test"))
         elif state is State.ASSIGNING:
             self.answer_join(leader=ME, members=(member(ME),))
         elif state is not State.JOINING:
@@ -158,33 +158,33 @@ class Driver:
         assert self.machine.state is state
         return self
 
-    def rebalance_and_join(self, generation: int = 2) -> list[fx.Effect]:
+    def rebalance_and_join(self, generation: int = 2) -> list[contract.Effect]:
         """From STABLE into SYNCING of the next generation."""
-        self.take(fx.RejoinWanted(reason="test"))
+        self.take(contract.RejoinWanted(reason="test"))
         return self.answer_join(generation=generation)
 
-    def rebalance_to(self, *indexes: int, generation: int = 2) -> list[fx.Effect]:
+    def rebalance_to(self, *indexes: int, generation: int = 2) -> list[contract.Effect]:
         """A whole cooperative rebalance from STABLE; the effects of its last step."""
         self.rebalance_and_join(generation)
         return self.answer_sync(*indexes)
 
 
-def only(effects: Sequence[fx.Effect], kind: type[E]) -> E:
+def only(effects: Sequence[contract.Effect], kind: type[E]) -> E:
     """The one effect of a kind."""
     found = [effect for effect in effects if isinstance(effect, kind)]
     assert len(found) == 1, f"{kind.__name__} in {effects}"
     return found[0]
 
 
-def none_of(effects: Sequence[fx.Effect], *kinds: type[fx.Effect]) -> bool:
+def none_of(effects: Sequence[contract.Effect], *kinds: type[contract.Effect]) -> bool:
     return not any(isinstance(effect, kinds) for effect in effects)
 
 
-def request_in(effects: Sequence[fx.Effect]) -> fx.Request:
-    return only(effects, fx.Send).request
+def request_in(effects: Sequence[contract.Effect]) -> contract.Request:
+    return only(effects, contract.Send).request
 
 
-def claim(request: fx.Request) -> Subscription:
+def claim(request: contract.Request) -> Subscription:
     """What a join claims."""
-    assert isinstance(request, fx.JoinRequest)
+    assert isinstance(request, contract.JoinRequest)
     return request.protocols[0][1]

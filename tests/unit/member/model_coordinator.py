@@ -18,14 +18,14 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from enum import Enum
 
-from spark_kgroup.member import effects as fx
+from spark_kgroup.member import contract
 from spark_kgroup.member.classic import MemberConfig
 from spark_kgroup.model import ErrorCode, GroupMember, MemberIdentity, Subscription, TopicPartition
 
 NEW_MEMBER_JOIN_TIMEOUT_MS = 300_000
 """GroupCoordinatorConfig.CLASSIC_GROUP_NEW_MEMBER_JOIN_TIMEOUT_MS."""
 
-Response = fx.JoinResponse | fx.SyncResponse | fx.HeartbeatResponse | fx.LeaveResponse
+Response = contract.JoinResponse | contract.SyncResponse | contract.HeartbeatResponse | contract.LeaveResponse
 Reply = Callable[[Response], None]
 
 
@@ -53,8 +53,8 @@ class Member:
     assignment: frozenset[TopicPartition] = frozenset()
     took_part_in: int = -1
     missed: int = -1
-    parked_join: tuple[fx.JoinRequest, Reply] | None = None
-    parked_sync: tuple[fx.SyncRequest, Reply] | None = None
+    parked_join: tuple[contract.JoinRequest, Reply] | None = None
+    parked_sync: tuple[contract.SyncRequest, Reply] | None = None
 
     @property
     def instance_id(self) -> str | None:
@@ -108,17 +108,17 @@ class ModelCoordinator:
 
     # ------------------------------------------------------------------------------------------- the outside
 
-    def receive(self, request: fx.Request, config: MemberConfig, reply: Reply, now_ms: int) -> None:
+    def receive(self, request: contract.Request, config: MemberConfig, reply: Reply, now_ms: int) -> None:
         """Take one request."""
         self._now_ms = now_ms
         match request:
-            case fx.JoinRequest():
+            case contract.JoinRequest():
                 self._join(request, config, reply)
-            case fx.SyncRequest():
+            case contract.SyncRequest():
                 self._sync(request, reply)
-            case fx.HeartbeatRequest():
+            case contract.HeartbeatRequest():
                 self._heartbeat(request, reply)
-            case fx.LeaveRequest():
+            case contract.LeaveRequest():
                 self._leave(request, reply)
 
     def commit(self, identity: MemberIdentity, now_ms: int) -> int:
@@ -171,16 +171,16 @@ class ModelCoordinator:
 
     # ----------------------------------------------------------------------------------------------- JoinGroup
 
-    def _join(self, request: fx.JoinRequest, config: MemberConfig, reply: Reply) -> None:
+    def _join(self, request: contract.JoinRequest, config: MemberConfig, reply: Reply) -> None:
         who = request.identity
         if not self._shares_protocol(request.protocols):
-            reply(fx.JoinResponse(request=request, error=ErrorCode.INCONSISTENT_GROUP_PROTOCOL))
+            reply(contract.JoinResponse(request=request, error=ErrorCode.INCONSISTENT_GROUP_PROTOCOL))
         elif not who.member_id:
             self._join_without_id(request, config, reply)
         elif who.member_id in self._pending_joins:
             self._add(who.member_id, request, config, reply)
         elif error := self._refusal(who, check_generation=False):
-            reply(fx.JoinResponse(request=request, error=error, member_id=who.member_id))
+            reply(contract.JoinResponse(request=request, error=error, member_id=who.member_id))
         else:
             self._join_again(self.members[who.member_id], request, reply)
 
@@ -188,18 +188,18 @@ class ModelCoordinator:
         names = {name for name, _ in protocols}
         return all(names & {name for name, _ in member.protocols} for member in self.members.values())
 
-    def _join_without_id(self, request: fx.JoinRequest, config: MemberConfig, reply: Reply) -> None:
+    def _join_without_id(self, request: contract.JoinRequest, config: MemberConfig, reply: Reply) -> None:
         self._ids += 1
         new_id = f"{config.instance_id or 'dynamic'}-{self._ids:03}"
         if config.instance_id is None:
             self._pending_joins[new_id] = self._now_ms + config.session_timeout_ms
-            reply(fx.JoinResponse(request=request, error=ErrorCode.MEMBER_ID_REQUIRED, member_id=new_id))
+            reply(contract.JoinResponse(request=request, error=ErrorCode.MEMBER_ID_REQUIRED, member_id=new_id))
         elif old := self._static(config.instance_id):
             self._replace(old, new_id, request, reply)
         else:
             self._add(new_id, request, config, reply)
 
-    def _add(self, member_id: str, request: fx.JoinRequest, config: MemberConfig, reply: Reply) -> None:
+    def _add(self, member_id: str, request: contract.JoinRequest, config: MemberConfig, reply: Reply) -> None:
         self._pending_joins.pop(member_id, None)
         self.members[member_id] = Member(
             member_id=member_id,
@@ -212,9 +212,9 @@ class ModelCoordinator:
         self.leader = self.leader or member_id
         self._rebalance_or_complete()
 
-    def _replace(self, old: Member, new_id: str, request: fx.JoinRequest, reply: Reply) -> None:
+    def _replace(self, old: Member, new_id: str, request: contract.JoinRequest, reply: Reply) -> None:
         """ClassicGroup.replaceStaticMember, then what the phase asks for."""
-        self._answer_join(old, fx.JoinResponse(request=request, error=ErrorCode.FENCED_INSTANCE_ID))
+        self._answer_join(old, contract.JoinResponse(request=request, error=ErrorCode.FENCED_INSTANCE_ID))
         self._answer_sync(old, ErrorCode.FENCED_INSTANCE_ID)
         new = old.saved()
         new.member_id, new.protocols, new.parked_join = new_id, request.protocols, (request, reply)
@@ -233,7 +233,7 @@ class ModelCoordinator:
         else:
             self._complete_join_when_all_are_there()
 
-    def _join_again(self, member: Member, request: fx.JoinRequest, reply: Reply) -> None:
+    def _join_again(self, member: Member, request: contract.JoinRequest, reply: Reply) -> None:
         same = member.protocols == request.protocols
         leads = self.leader == member.member_id
         forced = self.phase is Phase.STABLE and leads
@@ -246,7 +246,7 @@ class ModelCoordinator:
 
     def _answer_with_current(self, member: Member, *, skip_assignment: bool) -> None:
         assert member.parked_join is not None
-        response = fx.JoinResponse(
+        response = contract.JoinResponse(
             request=member.parked_join[0],
             error=ErrorCode.NONE,
             generation=self.generation,
@@ -331,16 +331,16 @@ class ModelCoordinator:
 
     # ------------------------------------------------------------------------------ SyncGroup, Heartbeat, Leave
 
-    def _sync(self, request: fx.SyncRequest, reply: Reply) -> None:
+    def _sync(self, request: contract.SyncRequest, reply: Reply) -> None:
         if error := self._refusal(request.identity, check_generation=True):
-            reply(fx.SyncResponse(request=request, error=error))
+            reply(contract.SyncResponse(request=request, error=error))
             return
         member = self.members[request.identity.member_id]
         self._pending_syncs.discard(member.member_id)
         if self.phase is Phase.PREPARING:
-            reply(fx.SyncResponse(request=request, error=ErrorCode.REBALANCE_IN_PROGRESS))
+            reply(contract.SyncResponse(request=request, error=ErrorCode.REBALANCE_IN_PROGRESS))
         elif self.phase is Phase.STABLE:
-            reply(fx.SyncResponse(request=request, error=ErrorCode.NONE, assignment=member.assignment))
+            reply(contract.SyncResponse(request=request, error=ErrorCode.NONE, assignment=member.assignment))
         else:
             member.parked_sync = (request, reply)
             if member.member_id == self.leader:
@@ -362,14 +362,14 @@ class ModelCoordinator:
         if silent:
             self._prepare()
 
-    def _heartbeat(self, request: fx.HeartbeatRequest, reply: Reply) -> None:
+    def _heartbeat(self, request: contract.HeartbeatRequest, reply: Reply) -> None:
         error = self._refusal(request.identity, check_generation=True)
         if not error:
             self._renew(self.members[request.identity.member_id])
             error = ErrorCode.REBALANCE_IN_PROGRESS if self.phase is Phase.PREPARING else ErrorCode.NONE
-        reply(fx.HeartbeatResponse(request=request, error=error))
+        reply(contract.HeartbeatResponse(request=request, error=error))
 
-    def _leave(self, request: fx.LeaveRequest, reply: Reply) -> None:
+    def _leave(self, request: contract.LeaveRequest, reply: Reply) -> None:
         who = request.identity
         if not who.member_id and who.instance_id and (member := self._static(who.instance_id)):
             error = 0
@@ -378,7 +378,7 @@ class ModelCoordinator:
         else:
             error = self._refusal(who, check_generation=False)
             member = None if error else self.members[who.member_id]
-        reply(fx.LeaveResponse(request=request, error=error))
+        reply(contract.LeaveResponse(request=request, error=error))
         if member is not None:
             self._expel(member)
         self._complete_join_when_all_are_there()
@@ -411,7 +411,7 @@ class ModelCoordinator:
 
     def _expel(self, member: Member) -> None:
         if member.parked_join:
-            gone = fx.JoinResponse(request=member.parked_join[0], error=ErrorCode.UNKNOWN_MEMBER_ID)
+            gone = contract.JoinResponse(request=member.parked_join[0], error=ErrorCode.UNKNOWN_MEMBER_ID)
             self._answer_join(member, gone)
         self._remove(member)
         if self.phase in (Phase.STABLE, Phase.COMPLETING):
@@ -425,7 +425,7 @@ class ModelCoordinator:
         if self.leader == member.member_id:
             self.leader = next(iter(self.members), "")
 
-    def _answer_join(self, member: Member, response: fx.JoinResponse) -> None:
+    def _answer_join(self, member: Member, response: contract.JoinResponse) -> None:
         if member.parked_join:
             request, reply = member.parked_join
             member.parked_join = None
@@ -437,7 +437,7 @@ class ModelCoordinator:
             member.parked_sync = None
             self._renew(member)
             owned = frozenset() if error else member.assignment
-            reply(fx.SyncResponse(request=request, error=error, assignment=owned))
+            reply(contract.SyncResponse(request=request, error=error, assignment=owned))
 
     def _save(self) -> None:
         self._saved = Saved(

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, replace
 from random import Random
 
 from spark_kgroup.errors import FencedInstanceId
-from spark_kgroup.member import effects as fx
+from spark_kgroup.member import contract
 from spark_kgroup.member.classic import ClassicMember, Inheritance, MemberConfig, State
 from spark_kgroup.model import ErrorCode, MemberIdentity, TopicDescription, TopicPartition
 
@@ -32,7 +32,7 @@ _MEMBERSHIP_OVER = (ErrorCode.UNKNOWN_MEMBER_ID, ErrorCode.ILLEGAL_GENERATION, E
 class Call:
     """One request on its way."""
 
-    request: fx.Request
+    request: contract.Request
     answered: bool = False
 
 
@@ -78,9 +78,9 @@ class Process:
         self.flapping = False
         self.word_given_at_ms = world.now_ms
         self.healthy_since_ms = world.now_ms
-        self._inbox: deque[fx.Event] = deque()
+        self._inbox: deque[contract.Event] = deque()
         self._connecting = False
-        self.post(fx.Start())
+        self.post(contract.Start())
         world.after(world.rng.randrange(METADATA_MAX_AGE_MS), self._watch_metadata)
         world.after(world.next_boundary_in_ms(), self._boundary)
 
@@ -101,7 +101,7 @@ class Process:
 
     # --------------------------------------------------------------------------- as runtime.session does it
 
-    def post(self, event: fx.Event) -> None:
+    def post(self, event: contract.Event) -> None:
         """Take the event, now or when the process goes on."""
         self._inbox.append(event)
         self._drain()
@@ -124,23 +124,23 @@ class Process:
     def _drain(self) -> None:
         while self._inbox and self.alive and not self.paused:
             event = self._inbox.popleft()
-            self._take(fx.Tick())
+            self._take(contract.Tick())
             self._take(event)
 
     def _wake(self) -> None:
         due_at_ms = self.machine.next_wakeup_at_ms()
         if due_at_ms is not None and due_at_ms <= self.world.now_ms and self.alive and not self.paused:
-            self._take(fx.Tick())
+            self._take(contract.Tick())
 
-    def _take(self, event: fx.Event) -> None:
+    def _take(self, event: contract.Event) -> None:
         before, identity_before = self.machine.held, self.machine.identity
-        if isinstance(event, fx.Connected):
+        if isinstance(event, contract.Connected):
             self.connection = Connection(self)
-        elif isinstance(event, fx.Disconnected):
+        elif isinstance(event, contract.Disconnected):
             self.connection = None
         effects = self.machine.handle(event, self.world.now_ms)
         if any(not _is_heartbeat(effect) for effect in effects) or not isinstance(
-            event, fx.Tick | fx.HeartbeatResponse
+            event, contract.Tick | contract.HeartbeatResponse
         ):
             self.world.log(
                 f"{self.name} {self.machine.state.value}: {_short(event)} -> {', '.join(map(_short, effects))}"
@@ -152,46 +152,46 @@ class Process:
         if due_at_ms is not None:
             self.world.at(due_at_ms, self._wake)
 
-    def _carry_out(self, effect: fx.Effect) -> None:
+    def _carry_out(self, effect: contract.Effect) -> None:
         match effect:
-            case fx.Send(request=fx.LeaveRequest() as request):
+            case contract.Send(request=contract.LeaveRequest() as request):
                 self._leave(request)
-            case fx.Look() | fx.LookAtSeat():
+            case contract.Look() | contract.LookAtSeat():
                 connection = self.connection
                 self.world.after(self.world.delay_ms(), lambda: self._look(effect, connection))
-            case fx.Send(request=request):
+            case contract.Send(request=request):
                 assert self.connection is not None, f"{self.name} sends without a connection"
                 self._send(self.connection, request)
-            case fx.Connect():
+            case contract.Connect():
                 self.disconnect()
                 if not self._connecting:
                     self._connecting = True
                     self.world.after(self.world.delay_ms(), self._connect)
-            case fx.ComputeAssignment():
+            case contract.ComputeAssignment():
                 self.world.after(self.world.delay_ms(), lambda: self._compute(effect))
-            case fx.Lost():
+            case contract.Lost():
                 self.inherited = frozenset()
-            case fx.Joined(rejoined=rejoined):
+            case contract.Joined(rejoined=rejoined):
                 self.snapshot = None
                 self.look_for_orphans |= rejoined
-            case fx.Failed(error=error):
+            case contract.Failed(error=error):
                 self.failure = error
                 self.world.failed(self)
             case _:
                 pass
 
-    def _send(self, connection: Connection, request: fx.Request) -> None:
-        parks = isinstance(request, fx.JoinRequest | fx.SyncRequest)
+    def _send(self, connection: Connection, request: contract.Request) -> None:
+        parks = isinstance(request, contract.JoinRequest | contract.SyncRequest)
         timeout_ms = self.config.rebalance_timeout_ms + 5_000 if parks else REQUEST_TIMEOUT_MS
         call = Call(request)
         self.world.transmit(connection, call)
         self.world.after(timeout_ms, lambda: None if call.answered else self.lose_connection(connection, "timeout"))
 
-    def _look(self, look: fx.Look | fx.LookAtSeat, connection: Connection | None) -> None:
+    def _look(self, look: contract.Look | contract.LookAtSeat, connection: Connection | None) -> None:
         """Brokers say who coordinates; if our connection leads there, a heartbeat goes over another one."""
-        if isinstance(look, fx.LookAtSeat):
+        if isinstance(look, contract.LookAtSeat):
             if self.world.answers:
-                self.post(fx.SeatSeen(member_id=self.world.coordinator.member_id_of(self.config.instance_id)))
+                self.post(contract.SeatSeen(member_id=self.world.coordinator.member_id_of(self.config.instance_id)))
         elif not self.world.reachable or connection is None or connection is not self.connection:
             return
         elif connection.outdated:
@@ -199,11 +199,11 @@ class Process:
         elif look.heartbeat is not None:
             self.world.transmit(Connection(self), Call(look.heartbeat))
 
-    def _leave(self, request: fx.LeaveRequest) -> None:
+    def _leave(self, request: contract.LeaveRequest) -> None:
         """Not behind what is parked on our connection."""
         call = Call(request)
         self.world.transmit(Connection(self), call)
-        unheard = fx.LeaveResponse(request=request, error=ErrorCode.NETWORK_EXCEPTION)
+        unheard = contract.LeaveResponse(request=request, error=ErrorCode.NETWORK_EXCEPTION)
         self.world.after(LEAVE_TIMEOUT_MS, lambda: None if call.answered else self.post(unheard))
 
     def lose_connection(self, connection: Connection, reason: str) -> None:
@@ -211,7 +211,7 @@ class Process:
         if connection.open and connection is self.connection and self.alive:
             connection.open = False
             self.troubled()
-            self.post(fx.Disconnected(reason=reason))
+            self.post(contract.Disconnected(reason=reason))
 
     def disconnect(self) -> None:
         """Close our end."""
@@ -226,13 +226,13 @@ class Process:
             self.world.after(200, self._connect)
             return
         self._connecting = False
-        self.post(fx.Connected())
+        self.post(contract.Connected())
 
-    def _compute(self, work: fx.ComputeAssignment) -> None:
+    def _compute(self, work: contract.ComputeAssignment) -> None:
         chosen = next(a for a in self.config.assignors if a.name == work.assignor)
         result = chosen.assign(work.members, self.world.topics())
         self.snapshot = self.world.partition_count
-        self.post(fx.AssignmentComputed(generation=work.generation, assignments=tuple(sorted(result.items()))))
+        self.post(contract.AssignmentComputed(generation=work.generation, assignments=tuple(sorted(result.items()))))
 
     # --------------------------------------------------------------------------------------- the application
 
@@ -244,7 +244,7 @@ class Process:
             return
         if self.snapshot not in (None, self.world.partition_count):
             self.snapshot = self.world.partition_count
-            self.post(fx.RejoinWanted(reason="partitions were added"))
+            self.post(contract.RejoinWanted(reason="partitions were added"))
 
     def _boundary(self) -> None:
         """Between two batches: stop reading what must go, commit it, then say so, some time later."""
@@ -267,13 +267,13 @@ class Process:
             self.world.after(self.world.hand_over_delay_ms(), lambda: self._given_up(some))
         elif error in _MEMBERSHIP_OVER:
             self.world.after(
-                self.world.delay_ms(), lambda: self.post(fx.MembershipRefused(identity=identity, error=error))
+                self.world.delay_ms(), lambda: self.post(contract.MembershipRefused(identity=identity, error=error))
             )
 
     def _given_up(self, partitions: frozenset[TopicPartition]) -> None:
         self.world.words_under_way -= 1
         self.inherited -= partitions
-        self.post(fx.GaveUp(partitions=partitions))
+        self.post(contract.GaveUp(partitions=partitions))
 
     def _find_orphans(self) -> None:
         """After a static rejoin: a subscribed partition that the group assigned to nobody needs one rebalance."""
@@ -283,7 +283,7 @@ class Process:
         self.look_for_orphans, self.snapshot = False, self.world.partition_count
         assigned = frozenset[TopicPartition]().union(*(m.assignment for m in group.members.values()))
         if self.world.partitions() - assigned:
-            self.post(fx.RejoinWanted(reason="a partition has no owner"))
+            self.post(contract.RejoinWanted(reason="a partition has no owner"))
 
 
 class World:
@@ -394,7 +394,7 @@ class World:
                 connection.current = None
                 self.after(0, lambda: self._serve(connection))
 
-        if not isinstance(call.request, fx.HeartbeatRequest):
+        if not isinstance(call.request, contract.HeartbeatRequest):
             self.log(
                 f"coordinator {self.coordinator.phase.value}-{self.coordinator.generation}: {_short(call.request)}"
             )
@@ -404,7 +404,7 @@ class World:
             return
         self.invariants.received(connection.owner, call.request)
         self.coordinator.receive(call.request, connection.owner.config, reply, self.now_ms)
-        if connection.owner.flapping and isinstance(call.request, fx.JoinRequest):
+        if connection.owner.flapping and isinstance(call.request, contract.JoinRequest):
             self.after(self.rng.randint(1, 500), lambda: connection.owner.lose_connection(connection, "flapping"))
 
     def _deliver(self, connection: Connection, call: Call, response: Response, given_at_ms: int) -> None:
@@ -531,40 +531,40 @@ class World:
         self.after(1_000, lambda: self.relaunch(name))
 
 
-def refusal(request: fx.Request, error: int) -> Response:
+def refusal(request: contract.Request, error: int) -> Response:
     """The answer of a broker that will not even look at the request."""
     match request:
-        case fx.JoinRequest():
-            return fx.JoinResponse(request=request, error=error)
-        case fx.SyncRequest():
-            return fx.SyncResponse(request=request, error=error)
-        case fx.HeartbeatRequest():
-            return fx.HeartbeatResponse(request=request, error=error)
-        case fx.LeaveRequest():
-            return fx.LeaveResponse(request=request, error=error)
+        case contract.JoinRequest():
+            return contract.JoinResponse(request=request, error=error)
+        case contract.SyncRequest():
+            return contract.SyncResponse(request=request, error=error)
+        case contract.HeartbeatRequest():
+            return contract.HeartbeatResponse(request=request, error=error)
+        case contract.LeaveRequest():
+            return contract.LeaveResponse(request=request, error=error)
 
 
 def _short(value: object) -> str:
     """One line of the trace: names without their packages, partitions by their numbers."""
     match value:
-        case fx.JoinRequest(identity=who, protocols=protocols, reason=reason):
+        case contract.JoinRequest(identity=who, protocols=protocols, reason=reason):
             return f"Join({_who(who)} claims {_short(protocols[0][1].owned)}@{protocols[0][1].generation}: {reason})"
-        case fx.SyncRequest(identity=who, assignments=shares):
+        case contract.SyncRequest(identity=who, assignments=shares):
             return f"Sync({_who(who)} {({m: _short(s) for m, s in shares}) or ''})"
-        case fx.HeartbeatRequest(identity=who) | fx.LeaveRequest(identity=who):
+        case contract.HeartbeatRequest(identity=who) | contract.LeaveRequest(identity=who):
             return f"{type(value).__name__.removesuffix('Request')}({_who(who)})"
         case MemberIdentity():
             return _who(value)
         case frozenset():
             return str(sorted(tp.partition for tp in value if isinstance(tp, TopicPartition)))
-        case _ if isinstance(value, fx.Event | fx.Effect):
+        case _ if isinstance(value, contract.Event | contract.Effect):
             told = {name: getattr(value, name) for name in value.__dataclass_fields__ if name != "members"}
             return f"{type(value).__name__}({', '.join(f'{n}={_short(v)}' for n, v in told.items() if v)})"
     return str(value)
 
 
-def _is_heartbeat(effect: fx.Effect) -> bool:
-    return isinstance(effect, fx.Send) and isinstance(effect.request, fx.HeartbeatRequest)
+def _is_heartbeat(effect: contract.Effect) -> bool:
+    return isinstance(effect, contract.Send) and isinstance(effect.request, contract.HeartbeatRequest)
 
 
 def _who(identity: MemberIdentity) -> str:

@@ -12,7 +12,7 @@ import pytest
 
 from spark_kgroup.assignors.contract import Assignor
 from spark_kgroup.limits import REJOIN_BACKOFF_MAX_MS
-from spark_kgroup.member import effects as fx
+from spark_kgroup.member import contract
 from spark_kgroup.member.classic import State
 from spark_kgroup.model import ErrorCode, TopicPartition
 
@@ -21,22 +21,22 @@ from .member_driver import COOPERATIVE, EAGER, HEARTBEAT_MS, Driver, claim, none
 OLD = parts(0, topic="dropped")
 
 
-def back(assignor: Assignor = COOPERATIVE) -> tuple[Driver, list[fx.Effect]]:
+def back(assignor: Assignor = COOPERATIVE) -> tuple[Driver, list[contract.Effect]]:
     """Comes back to generation 4, in which its seat was assigned a topic that it does not subscribe any more."""
     driver = Driver(assignors=(assignor,)).into(State.JOINING)
     driver.answer_join(generation=4)
     return driver, synced(driver, parts(0) | OLD)
 
 
-def synced(driver: Driver, assignment: frozenset[TopicPartition]) -> list[fx.Effect]:
-    request = next(r for r in reversed(driver.sent) if isinstance(r, fx.SyncRequest))
-    return driver.take(fx.SyncResponse(request=request, error=ErrorCode.NONE, assignment=assignment))
+def synced(driver: Driver, assignment: frozenset[TopicPartition]) -> list[contract.Effect]:
+    request = next(r for r in reversed(driver.sent) if isinstance(r, contract.SyncRequest))
+    return driver.take(contract.SyncResponse(request=request, error=ErrorCode.NONE, assignment=assignment))
 
 
 @pytest.mark.parametrize("assignor", [COOPERATIVE, EAGER])
 def test_what_is_assigned_but_not_subscribed_is_never_adopted_and_must_be_given_up(assignor: Assignor):
     driver, effects = back(assignor)
-    assigned = only(effects, fx.Assigned)
+    assigned = only(effects, contract.Assigned)
     assert (assigned.owned, assigned.added, assigned.revoked) == (parts(0), parts(0), OLD)
     assert driver.machine.held == parts(0)
     assert driver.machine.to_give_up >= OLD
@@ -45,7 +45,7 @@ def test_what_is_assigned_but_not_subscribed_is_never_adopted_and_must_be_given_
 
 def test_once_it_is_given_up_the_join_says_what_is_subscribed_and_claims_it_no_more():
     driver, _ = back()
-    effects = driver.take(fx.GaveUp(partitions=OLD))
+    effects = driver.take(contract.GaveUp(partitions=OLD))
     subscription = claim(request_in(effects))
     assert (subscription.topics, subscription.owned, subscription.generation) == (("orders",), parts(0), 4)
     driver.answer_join(generation=5)
@@ -59,17 +59,17 @@ def test_until_it_is_given_up_it_is_claimed_through_rebalances():
     subscription = claim(request_in(driver.answer_beat(ErrorCode.REBALANCE_IN_PROGRESS)))
     assert (subscription.owned, subscription.generation) == (parts(0) | OLD, 4)
     driver.answer_join(generation=5)
-    assert only(synced(driver, parts(0)), fx.Assigned).revoked == OLD
-    assert claim(request_in(driver.take(fx.GaveUp(partitions=OLD)))).owned == parts(0)
+    assert only(synced(driver, parts(0)), contract.Assigned).revoked == OLD
+    assert claim(request_in(driver.take(contract.GaveUp(partitions=OLD)))).owned == parts(0)
 
 
 def test_an_eager_member_gives_all_up_before_it_joins_for_the_sake_of_a_topic_it_dropped():
     driver, _ = back(EAGER)
     driver.after(HEARTBEAT_MS)
-    assert none_of(driver.answer_beat(ErrorCode.REBALANCE_IN_PROGRESS), fx.Send)
+    assert none_of(driver.answer_beat(ErrorCode.REBALANCE_IN_PROGRESS), contract.Send)
     assert driver.machine.to_give_up == parts(0) | OLD
-    assert none_of(driver.take(fx.GaveUp(partitions=parts(0))), fx.Send)
-    assert claim(request_in(driver.take(fx.GaveUp(partitions=OLD)))).owned == frozenset()
+    assert none_of(driver.take(contract.GaveUp(partitions=parts(0))), contract.Send)
+    assert claim(request_in(driver.take(contract.GaveUp(partitions=OLD)))).owned == frozenset()
 
 
 def test_a_membership_that_is_lost_ends_it():
@@ -88,12 +88,12 @@ def generations_in(driver: Driver, duration_ms: int, *, first: int) -> list[int]
     while driver.now_ms < began_ms + duration_ms:
         driver.after(100)
         if driver.machine.to_give_up:
-            driver.take(fx.GaveUp(partitions=driver.machine.to_give_up))
+            driver.take(contract.GaveUp(partitions=driver.machine.to_give_up))
         if driver.state is State.JOINING:
             joined_at_ms.append(driver.now_ms - began_ms)
             driver.answer_join(generation=first + len(joined_at_ms))
             synced(driver, parts(0) | OLD)
-        elif isinstance(driver.last_sent(), fx.HeartbeatRequest):
+        elif isinstance(driver.last_sent(), contract.HeartbeatRequest):
             driver.answer_beat()
     return joined_at_ms
 
@@ -112,9 +112,9 @@ def test_joins_that_object_in_vain_come_ever_more_seldom(assignor: Assignor):
 
 def test_between_two_objections_it_goes_on_with_what_it_subscribes():
     driver, _ = back()
-    driver.take(fx.GaveUp(partitions=OLD))
+    driver.take(contract.GaveUp(partitions=OLD))
     driver.answer_join(generation=5)
-    assigned = only(synced(driver, parts(0, 1) | OLD), fx.Assigned)
+    assigned = only(synced(driver, parts(0, 1) | OLD), contract.Assigned)
     assert (assigned.owned, assigned.added, assigned.revoked) == (parts(0, 1), parts(1), frozenset())
     assert driver.machine.settled
     joining = driver.answer_beat(ErrorCode.REBALANCE_IN_PROGRESS)
@@ -124,9 +124,9 @@ def test_between_two_objections_it_goes_on_with_what_it_subscribes():
 def test_a_leader_that_took_it_back_ends_the_patience():
     driver, _ = back()
     for generation, assignment in enumerate((parts(0) | OLD, parts(0), parts(0) | OLD), start=5):
-        driver.take(fx.GaveUp(partitions=OLD))
+        driver.take(contract.GaveUp(partitions=OLD))
         if driver.machine.settled:
-            driver.take(fx.RejoinWanted(reason="test"))
+            driver.take(contract.RejoinWanted(reason="test"))
         driver.answer_join(generation=generation)
         synced(driver, assignment)
     assert driver.machine.to_give_up == OLD
@@ -135,11 +135,11 @@ def test_a_leader_that_took_it_back_ends_the_patience():
 def test_an_eager_member_that_objects_between_two_batches_keeps_its_heartbeats():
     """Both timers are due at once; it joins only at the boundary, which may be half an hour away."""
     driver, _ = back(EAGER)
-    driver.take(fx.GaveUp(partitions=driver.machine.to_give_up))
+    driver.take(contract.GaveUp(partitions=driver.machine.to_give_up))
     driver.answer_join(generation=5)
     synced(driver, parts(0) | OLD)
     driver.answer_beat()
-    assert isinstance(request_in(driver.after(HEARTBEAT_MS)), fx.HeartbeatRequest)
+    assert isinstance(request_in(driver.after(HEARTBEAT_MS)), contract.HeartbeatRequest)
     assert driver.machine.to_give_up == parts(0)
     driver.answer_beat()
-    assert isinstance(request_in(driver.after(HEARTBEAT_MS)), fx.HeartbeatRequest)
+    assert isinstance(request_in(driver.after(HEARTBEAT_MS)), contract.HeartbeatRequest)

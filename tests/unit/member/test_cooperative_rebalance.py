@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from spark_kgroup.member import effects as fx
+from spark_kgroup.member import contract
 from spark_kgroup.member.classic import State
 from spark_kgroup.model import NO_GENERATION, UNKNOWN_MEMBER_ID, ErrorCode, MemberIdentity
 
@@ -15,24 +15,24 @@ from .member_driver import COOPERATIVE, EAGER, ME, Driver, claim, none_of, only,
 
 def test_added_is_new_minus_held_and_revoked_is_held_minus_new():
     driver = Driver().into(State.STABLE)
-    assigned = only(driver.rebalance_to(1, 2, 3), fx.Assigned)
+    assigned = only(driver.rebalance_to(1, 2, 3), contract.Assigned)
     assert (assigned.owned, assigned.added, assigned.revoked) == (parts(1, 2, 3), parts(2, 3), parts(0))
 
 
 def test_what_is_kept_is_in_neither():
     driver = Driver().into(State.STABLE)
     effects = driver.rebalance_to(0, 1)
-    assert only(effects, fx.Assigned) == fx.Assigned(
+    assert only(effects, contract.Assigned) == contract.Assigned(
         identity=driver.machine.identity, owned=parts(0, 1), added=frozenset(), revoked=frozenset()
     )
-    assert none_of(effects, fx.Lost, fx.Rejoining)
+    assert none_of(effects, contract.Lost, contract.Rejoining)
     assert driver.machine.settled
 
 
 def test_a_join_claims_what_is_held_and_the_generation_that_assigned_it():
     driver = Driver(rack="r1").into(State.STABLE)
-    request = request_in(driver.take(fx.RejoinWanted(reason="because")))
-    assert isinstance(request, fx.JoinRequest)
+    request = request_in(driver.take(contract.RejoinWanted(reason="because")))
+    assert isinstance(request, contract.JoinRequest)
     assert request.reason == "because"
     assert request.identity == MemberIdentity(instance_id="seat-0", member_id=ME, generation=1)
     subscription = claim(request)
@@ -43,7 +43,7 @@ def test_a_join_claims_what_is_held_and_the_generation_that_assigned_it():
 
 def test_partitions_stay_held_while_the_group_rebalances():
     driver = Driver().into(State.STABLE)
-    driver.take(fx.RejoinWanted(reason="test"))
+    driver.take(contract.RejoinWanted(reason="test"))
     assert driver.machine.held == parts(0, 1)
     driver.answer_join(generation=2)
     assert driver.machine.held == parts(0, 1)
@@ -57,11 +57,11 @@ def test_revoked_is_held_until_given_up_and_only_then_a_rejoin_frees_it():
     driver = Driver().into(State.STABLE)
     effects = driver.rebalance_to(1)
     assert driver.state is State.REVOKING
-    assert none_of(effects, fx.Rejoining)
+    assert none_of(effects, contract.Rejoining)
     assert driver.machine.held == parts(0, 1)
     assert driver.machine.to_give_up == parts(0)
     effects = driver.give_up(0)
-    assert [type(effect) for effect in effects] == [fx.Rejoining, fx.Send]
+    assert [type(effect) for effect in effects] == [contract.Rejoining, contract.Send]
     assert claim(request_in(effects)).owned == parts(1)
 
 
@@ -90,9 +90,9 @@ def test_given_up_while_the_join_is_parked_leads_to_another_join():
     assert driver.give_up(1) == []
     driver.answer_join(generation=3)
     effects = driver.answer_sync(0)
-    assert only(effects, fx.Assigned).revoked == frozenset()
+    assert only(effects, contract.Assigned).revoked == frozenset()
     assert claim(request_in(effects)).owned == parts(0)
-    assert only(effects, fx.Rejoining)
+    assert only(effects, contract.Rejoining)
     driver.answer_join(generation=4)
     driver.answer_sync(0)
     assert driver.machine.settled, "once is enough"
@@ -103,7 +103,7 @@ def test_given_up_while_the_join_is_parked_but_assigned_again_is_simply_added():
     driver.answer_beat(ErrorCode.REBALANCE_IN_PROGRESS)
     driver.give_up(1)
     driver.answer_join(generation=3)
-    assert only(driver.answer_sync(0, 1), fx.Assigned).added == parts(1)
+    assert only(driver.answer_sync(0, 1), contract.Assigned).added == parts(1)
     assert driver.machine.settled
 
 
@@ -112,34 +112,34 @@ def test_a_boundary_that_speaks_after_the_partition_came_back_has_it_assigned_on
     driver = Driver().into(State.REVOKING)
     driver.answer_beat(ErrorCode.REBALANCE_IN_PROGRESS)
     driver.answer_join(generation=3)
-    assert only(driver.answer_sync(0, 1), fx.Assigned).added == frozenset()
+    assert only(driver.answer_sync(0, 1), contract.Assigned).added == frozenset()
     effects = driver.give_up(1)
     assert claim(request_in(effects)).owned == parts(0)
     driver.answer_join(generation=4)
-    assert only(driver.answer_sync(0, 1), fx.Assigned).added == parts(1)
+    assert only(driver.answer_sync(0, 1), contract.Assigned).added == parts(1)
     assert driver.machine.settled
 
 
 # --------------------------------------------------------------------------------------------------- lost
 
 
-def lost_joining(driver: Driver, error: int) -> list[fx.Effect]:
-    driver.take(fx.RejoinWanted(reason="test"))
+def lost_joining(driver: Driver, error: int) -> list[contract.Effect]:
+    driver.take(contract.RejoinWanted(reason="test"))
     return driver.answer_join(error=error)
 
 
-def lost_syncing(driver: Driver, error: int) -> list[fx.Effect]:
+def lost_syncing(driver: Driver, error: int) -> list[contract.Effect]:
     driver.rebalance_and_join()
     return driver.answer_sync(error=error)
 
 
-def lost_by_heartbeat(driver: Driver, error: int) -> list[fx.Effect]:
+def lost_by_heartbeat(driver: Driver, error: int) -> list[contract.Effect]:
     driver.after(3_000)
     return driver.answer_beat(error)
 
 
-def lost_by_commit(driver: Driver, error: int) -> list[fx.Effect]:
-    return driver.take(fx.MembershipRefused(identity=driver.machine.identity, error=error))
+def lost_by_commit(driver: Driver, error: int) -> list[contract.Effect]:
+    return driver.take(contract.MembershipRefused(identity=driver.machine.identity, error=error))
 
 
 @pytest.mark.parametrize("where", [lost_joining, lost_syncing, lost_by_heartbeat, lost_by_commit])
@@ -150,8 +150,8 @@ def test_membership_over_means_lost_without_waiting_for_a_boundary_then_rejoin(w
     """ILLEGAL_GENERATION leaves the member id (AbstractCoordinator.resetStateOnResponseError)."""
     driver = Driver().into(State.STABLE)
     effects = where(driver, error)
-    assert [type(effect) for effect in effects] == [fx.Lost, fx.Rejoining, fx.Send]
-    assert only(effects, fx.Lost).partitions == parts(0, 1)
+    assert [type(effect) for effect in effects] == [contract.Lost, contract.Rejoining, contract.Send]
+    assert only(effects, contract.Lost).partitions == parts(0, 1)
     assert driver.machine.held == driver.machine.to_give_up == frozenset()
     request = request_in(effects)
     assert request.identity == MemberIdentity(instance_id="seat-0", member_id=member_id)
@@ -162,16 +162,16 @@ def test_a_commit_refused_under_an_older_identity_is_no_news():
     driver = Driver().into(State.STABLE)
     old = driver.machine.identity
     driver.rebalance_to(0, 1)
-    assert driver.take(fx.MembershipRefused(identity=old, error=ErrorCode.ILLEGAL_GENERATION)) == []
+    assert driver.take(contract.MembershipRefused(identity=old, error=ErrorCode.ILLEGAL_GENERATION)) == []
     assert driver.machine.settled
 
 
 def into_joining_with_unclaimed() -> Driver:
     """Holds 0 and 1, which no answered join has claimed, and is cut off while it joins."""
     driver = Driver().into(State.STABLE)
-    driver.take(fx.RejoinWanted(reason="test"))
+    driver.take(contract.RejoinWanted(reason="test"))
     driver.lose_connection()
-    driver.take(fx.Connected())
+    driver.take(contract.Connected())
     return driver
 
 
@@ -180,23 +180,23 @@ def test_what_was_not_claimed_is_lost_with_the_generation_that_went_by():
     3. the leader may give 0 and 1 away; 4. its own join, into the generation after, succeeds."""
     driver = into_joining_with_unclaimed()
     effects = driver.answer_join(generation=3)
-    assert [type(effect) for effect in effects] == [fx.Lost, fx.Joined, fx.Send]
-    assert only(effects, fx.Lost).partitions == parts(0, 1)
-    assert only(driver.answer_sync(1), fx.Assigned).added == parts(1), "what comes back is adopted anew"
+    assert [type(effect) for effect in effects] == [contract.Lost, contract.Joined, contract.Send]
+    assert only(effects, contract.Lost).partitions == parts(0, 1)
+    assert only(driver.answer_sync(1), contract.Assigned).added == parts(1), "what comes back is adopted anew"
 
 
 def test_what_was_claimed_is_safe_in_a_generation_that_went_by():
     driver = Driver().into(State.STABLE)
     driver.rebalance_to(0, 1, 2)  # the join claimed 0 and 1
-    driver.take(fx.RejoinWanted(reason="test"))
+    driver.take(contract.RejoinWanted(reason="test"))
     effects = driver.answer_join(generation=4)
-    assert only(effects, fx.Lost).partitions == parts(2)
+    assert only(effects, contract.Lost).partitions == parts(2)
     assert driver.machine.held == parts(0, 1)
 
 
 def test_nothing_is_lost_when_no_generation_went_by():
     driver = into_joining_with_unclaimed()
-    assert none_of(driver.answer_join(generation=2), fx.Lost)
+    assert none_of(driver.answer_join(generation=2), contract.Lost)
     assert driver.machine.held == parts(0, 1)
 
 
@@ -212,7 +212,7 @@ def test_an_eager_member_gives_everything_up_before_it_joins():
     driver.after(3_000)
     effects = driver.answer_beat(ErrorCode.REBALANCE_IN_PROGRESS)
     assert effects == [
-        fx.Assigned(identity=driver.machine.identity, owned=frozenset(), added=frozenset(), revoked=parts(0, 1))
+        contract.Assigned(identity=driver.machine.identity, owned=frozenset(), added=frozenset(), revoked=parts(0, 1))
     ]
     assert driver.state is State.REVOKING
     assert driver.machine.to_give_up == parts(0, 1)
@@ -223,8 +223,8 @@ def test_an_eager_member_gives_everything_up_before_it_joins():
 
 def test_an_eager_member_asked_twice_gives_up_once():
     driver = eager_holding()
-    driver.take(fx.RejoinWanted(reason="first"))
-    assert driver.take(fx.RejoinWanted(reason="second")) == []
+    driver.take(contract.RejoinWanted(reason="first"))
+    assert driver.take(contract.RejoinWanted(reason="second")) == []
     driver.give_up(0, 1)
     assert driver.state is State.JOINING
 
@@ -232,15 +232,15 @@ def test_an_eager_member_asked_twice_gives_up_once():
 def test_an_eager_member_with_empty_hands_joins_at_once():
     driver = Driver(assignors=(EAGER,)).into(State.SYNCING)
     driver.answer_sync()
-    assert isinstance(request_in(driver.take(fx.RejoinWanted(reason="test"))), fx.JoinRequest)
+    assert isinstance(request_in(driver.take(contract.RejoinWanted(reason="test"))), contract.JoinRequest)
 
 
 def test_one_eager_assignor_makes_the_member_eager():
     """The first bounce of an upgrade offers both (KIP-429): kept is only what all assignors would keep."""
     driver = Driver(assignors=(COOPERATIVE, EAGER)).into(State.STABLE)
-    driver.take(fx.RejoinWanted(reason="test"))
+    driver.take(contract.RejoinWanted(reason="test"))
     assert driver.state is State.REVOKING
     request = request_in(driver.give_up(0, 1))
-    assert isinstance(request, fx.JoinRequest)
+    assert isinstance(request, contract.JoinRequest)
     assert [name for name, _ in request.protocols] == ["sticky", "range"], "in order of preference"
     assert [s.user_data for _, s in request.protocols] == [b"sticky:0@1", b"range:0@1"]

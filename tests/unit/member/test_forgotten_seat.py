@@ -12,7 +12,7 @@ import pytest
 
 from spark_kgroup.errors import FencedInstanceId
 from spark_kgroup.limits import RETRY_BACKOFF_MS
-from spark_kgroup.member import effects as fx
+from spark_kgroup.member import contract
 from spark_kgroup.member.classic import ClassicMember, State
 from spark_kgroup.model import ErrorCode, MemberIdentity
 
@@ -25,27 +25,27 @@ def back() -> Driver:
     """Has taken its seat over from `BEFORE`; the generation is not complete."""
     driver = Driver()
     driver.machine = ClassicMember(replace(driver.machine.config, replaces=BEFORE), jitter=lambda: 0.5)
-    driver.take(fx.Start())
-    driver.take(fx.Connected())
+    driver.take(contract.Start())
+    driver.take(contract.Connected())
     driver.answer_join()
     return driver
 
 
-def fenced(driver: Driver) -> list[fx.Effect]:
+def fenced(driver: Driver) -> list[contract.Effect]:
     """The next coordinator refuses its SyncGroup, or the JoinGroup after a lost connection."""
     return driver.answer_sync(error=ErrorCode.FENCED_INSTANCE_ID)
 
 
 def test_the_group_is_looked_at_before_a_seat_that_no_generation_confirmed_counts_as_taken():
     driver = back()
-    assert fenced(driver) == [fx.LookAtSeat()]
+    assert fenced(driver) == [contract.LookAtSeat()]
     assert driver.state is State.JOINING
 
 
 def test_a_seat_that_is_still_whose_it_was_before_is_taken_again():
     driver = back()
     fenced(driver)
-    join = request_in(driver.take(fx.SeatSeen(member_id=BEFORE)))
+    join = request_in(driver.take(contract.SeatSeen(member_id=BEFORE)))
     assert join.identity == MemberIdentity(instance_id="seat-0")
     driver.answer_join(member_id="seat-0-bbb")
     driver.answer_sync(0)
@@ -55,7 +55,7 @@ def test_a_seat_that_is_still_whose_it_was_before_is_taken_again():
 def test_a_seat_that_a_third_process_has_is_left_to_it():
     driver = back()
     fenced(driver)
-    failed = only(driver.take(fx.SeatSeen(member_id="seat-0-of-another")), fx.Failed)
+    failed = only(driver.take(contract.SeatSeen(member_id="seat-0-of-another")), contract.Failed)
     assert isinstance(failed.error, FencedInstanceId)
 
 
@@ -63,7 +63,7 @@ def test_a_seat_that_a_third_process_has_is_left_to_it():
 def test_a_seat_that_is_ours_again_or_nobodys_is_joined_with_the_id_we_have(seen: str):
     driver = back()
     fenced(driver)
-    assert driver.take(fx.SeatSeen(member_id=seen)) == []
+    assert driver.take(contract.SeatSeen(member_id=seen)) == []
     assert request_in(driver.after(RETRY_BACKOFF_MS)).identity.member_id == ME
 
 
@@ -71,7 +71,7 @@ def test_without_an_answer_the_coordinator_is_asked_again():
     driver = back()
     fenced(driver)
     assert request_in(driver.after(RETRY_BACKOFF_MS)).identity.member_id == ME
-    assert driver.answer_join(error=ErrorCode.FENCED_INSTANCE_ID) == [fx.LookAtSeat()]
+    assert driver.answer_join(error=ErrorCode.FENCED_INSTANCE_ID) == [contract.LookAtSeat()]
 
 
 def test_a_join_without_an_id_that_is_fenced_was_parked_while_another_process_took_the_seat():
@@ -79,16 +79,16 @@ def test_a_join_without_an_id_that_is_fenced_was_parked_while_another_process_to
     driver = back()
     driver.answer_sync(0)
     driver.answer_beat(ErrorCode.UNKNOWN_MEMBER_ID)
-    failed = only(driver.answer_join(error=ErrorCode.FENCED_INSTANCE_ID), fx.Failed)
+    failed = only(driver.answer_join(error=ErrorCode.FENCED_INSTANCE_ID), contract.Failed)
     assert isinstance(failed.error, FencedInstanceId)
 
 
 def test_a_seat_that_a_generation_confirmed_was_taken():
     driver = back()
     driver.answer_sync(0)
-    assert isinstance(only(driver.answer_beat(ErrorCode.FENCED_INSTANCE_ID), fx.Failed).error, FencedInstanceId)
+    assert isinstance(only(driver.answer_beat(ErrorCode.FENCED_INSTANCE_ID), contract.Failed).error, FencedInstanceId)
 
 
 def test_a_seat_of_which_nothing_was_known_before_was_taken():
     driver = Driver().into(State.SYNCING)
-    assert isinstance(only(fenced(driver), fx.Failed).error, FencedInstanceId)
+    assert isinstance(only(fenced(driver), contract.Failed).error, FencedInstanceId)

@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from spark_kgroup.assignors.contract import Assignor
-from spark_kgroup.member import effects as fx
+from spark_kgroup.member import contract
 from spark_kgroup.member.classic import ClassicMember, Inheritance, State
 from spark_kgroup.model import NO_GENERATION, ErrorCode
 
@@ -21,8 +21,8 @@ def heir(*indexes: int, assignor: Assignor = COOPERATIVE) -> Driver:
     driver = Driver(assignors=(assignor,))
     inheritance = Inheritance(partitions=parts(*indexes), generation=4)
     driver.machine = ClassicMember(replace(driver.machine.config, inheritance=inheritance), jitter=lambda: 0.0)
-    driver.take(fx.Start())
-    driver.take(fx.Connected())
+    driver.take(contract.Start())
+    driver.take(contract.Connected())
     return driver
 
 
@@ -34,7 +34,7 @@ def test_the_first_join_claims_what_was_inherited_in_the_generation_it_is_known_
 def test_what_is_assigned_is_added_as_if_it_was_new() -> None:
     driver = heir(0, 1)
     driver.answer_join(generation=7)
-    assert only(driver.answer_sync(0, 1, 2), fx.Assigned).added == parts(0, 1, 2)
+    assert only(driver.answer_sync(0, 1, 2), contract.Assigned).added == parts(0, 1, 2)
     assert (driver.state, driver.machine.to_give_up) == (State.STABLE, frozenset())
 
 
@@ -43,7 +43,7 @@ def test_what_is_not_assigned_is_claimed_until_it_is_given_up() -> None:
     assert driver.machine.to_give_up == frozenset(), "the group has not answered yet"
     driver.answer_join(generation=7)
     effects = driver.answer_sync(1)
-    assert only(effects, fx.Assigned).revoked == driver.machine.to_give_up == parts(0)
+    assert only(effects, contract.Assigned).revoked == driver.machine.to_give_up == parts(0)
     assert driver.state is State.REVOKING
     assert driver.machine.held == parts(1), "never read by this process"
     subscription = claim(request_in(driver.answer_beat(ErrorCode.REBALANCE_IN_PROGRESS)))
@@ -60,7 +60,7 @@ def test_what_is_assigned_later_is_no_longer_to_be_given_up() -> None:
     driver.answer_sync()
     driver.answer_beat(ErrorCode.REBALANCE_IN_PROGRESS)
     driver.answer_join(generation=8)
-    assert only(driver.answer_sync(0), fx.Assigned).added == parts(0)
+    assert only(driver.answer_sync(0), contract.Assigned).added == parts(0)
     assert (driver.state, driver.machine.to_give_up) == (State.STABLE, frozenset())
 
 
@@ -69,7 +69,7 @@ def test_a_lost_membership_ends_the_inheritance() -> None:
     driver.answer_join(generation=7)
     driver.answer_sync()
     effects = driver.answer_beat(ErrorCode.UNKNOWN_MEMBER_ID)
-    assert none_of(effects, fx.Lost), "nothing was held"
+    assert none_of(effects, contract.Lost), "nothing was held"
     subscription = claim(request_in(effects))
     assert (subscription.owned, subscription.generation) == (frozenset(), NO_GENERATION)
 

@@ -9,7 +9,7 @@ import pytest
 
 from spark_kgroup.errors import FencedInstanceId
 from spark_kgroup.limits import HEARTBEAT_JITTER, REQUEST_TIMEOUT_MS
-from spark_kgroup.member import effects as fx
+from spark_kgroup.member import contract
 from spark_kgroup.member.classic import State
 from spark_kgroup.model import ErrorCode
 
@@ -23,7 +23,7 @@ PARKED = ["join", "sync", "assignor"]
 def parked(where: str) -> Driver:
     """Holds 0 and 1 since now, and waits for the answer to a JoinGroup or SyncGroup, or for the assignor."""
     driver = Driver().into(State.STABLE)
-    driver.take(fx.RejoinWanted(reason="test"))
+    driver.take(contract.RejoinWanted(reason="test"))
     if where == "sync":
         driver.answer_join(generation=2)
     elif where == "assignor":
@@ -56,7 +56,7 @@ def test_a_connection_that_breaks_again_and_again_does_not_move_the_deadline(whe
     for _ in range(SESSION_MS // 1_000 - 1):
         driver.lose_connection()
         driver.after(500)
-        driver.take(fx.Connected())
+        driver.take(contract.Connected())
         driver.after(500)
         assert driver.machine.held
     assert held_for_ms(driver) == 1_000
@@ -70,9 +70,9 @@ def test_a_join_that_is_refused_again_and_again_does_not_move_the_deadline(error
     began_at_ms = driver.now_ms
     while driver.machine.held and driver.now_ms < began_at_ms + 10 * SESSION_MS:
         effects = driver.answer_join(error=error)
-        if not none_of(effects, fx.Connect):
+        if not none_of(effects, contract.Connect):
             driver.after(100)
-            driver.take(fx.Connected())
+            driver.take(contract.Connected())
             continue
         due_at_ms = driver.machine.next_wakeup_at_ms()
         assert due_at_ms is not None
@@ -96,7 +96,7 @@ def test_an_answer_that_was_parked_beyond_the_deadline_is_no_word_of_now(where: 
     driver.after(LOOK_MS)
     driver.answer_look()
     driver.now_ms += SESSION_MS
-    assert only(driver.take(fx.Tick()), fx.Lost).partitions == parts(0, 1)
+    assert only(driver.take(contract.Tick()), contract.Lost).partitions == parts(0, 1)
     assert (driver.answer_join(generation=2) if where == "join" else driver.answer_sync(0, 1)) == []
     assert driver.machine.held == frozenset()
 
@@ -104,7 +104,7 @@ def test_an_answer_that_was_parked_beyond_the_deadline_is_no_word_of_now(where: 
 def test_a_newcomers_join_may_be_parked_for_longer_than_a_session():
     driver = Driver().into(State.JOINING)
     for _ in range(60):
-        assert none_of(driver.after(LOOK_MS), fx.Lost, fx.Send, fx.Connect)
+        assert none_of(driver.after(LOOK_MS), contract.Lost, contract.Send, contract.Connect)
     driver.answer_join()
     driver.answer_sync(0)
     assert driver.machine.held == parts(0)
@@ -120,14 +120,14 @@ def test_a_request_parked_by_a_coordinator_that_knows_us_costs_nothing(where: st
     """A parked member does not expire (ClassicGroupMember.hasSatisfiedHeartbeat), and a heartbeat past it says so."""
     driver = parked(where)
     for _ in range(600):
-        assert [type(effect) for effect in driver.after(LOOK_MS)] == [fx.Look]
-        assert driver.looks[-1] == fx.HeartbeatRequest(identity=driver.machine.identity)
+        assert [type(effect) for effect in driver.after(LOOK_MS)] == [contract.Look]
+        assert driver.looks[-1] == contract.HeartbeatRequest(identity=driver.machine.identity)
         assert driver.answer_look(error) == []
     assert driver.machine.held == parts(0, 1)
     if where == "join":
         driver.answer_join(generation=2)
     elif where == "assignor":
-        driver.take(fx.AssignmentComputed(generation=2, assignments=((ME, parts(0, 1)),)))
+        driver.take(contract.AssignmentComputed(generation=2, assignments=((ME, parts(0, 1)),)))
     driver.answer_sync(0, 1)
     assert driver.machine.settled
 
@@ -148,23 +148,23 @@ def test_a_join_that_found_the_coordinator_late_is_looked_after_in_time():
     driver = parked("join")
     driver.after(SESSION_MS - 2_000)
     driver.lose_connection()
-    driver.take(fx.Connected())
-    assert none_of(driver.after(1_000), fx.Lost)
+    driver.take(contract.Connected())
+    assert none_of(driver.after(1_000), contract.Lost)
     driver.answer_look()
-    assert none_of(driver.after(2_000), fx.Lost)
+    assert none_of(driver.after(2_000), contract.Lost)
     assert driver.machine.held == parts(0, 1)
 
 
 def test_a_look_of_a_newcomer_asks_only_who_coordinates():
     driver = Driver().into(State.JOINING)
-    assert driver.after(LOOK_MS) == [fx.Look(heartbeat=None)]
+    assert driver.after(LOOK_MS) == [contract.Look(heartbeat=None)]
 
 
 @pytest.mark.parametrize("where", PARKED)
 def test_silence_to_a_look_says_nothing_and_the_next_one_is_due(where: str):
     driver = parked(where)
     driver.after(LOOK_MS)
-    assert none_of(driver.after(LOOK_MS), fx.Lost)
+    assert none_of(driver.after(LOOK_MS), contract.Lost)
     assert len(driver.looks) == 2
     driver.answer_look()
     assert held_for_ms(driver) == SESSION_MS
@@ -177,7 +177,7 @@ def test_the_answer_to_an_older_look_is_no_word(where: str):
     stale = driver.looks[-1]
     assert stale is not None
     driver.after(LOOK_MS)
-    assert driver.take(fx.HeartbeatResponse(request=stale, error=ErrorCode.UNKNOWN_MEMBER_ID)) == []
+    assert driver.take(contract.HeartbeatResponse(request=stale, error=ErrorCode.UNKNOWN_MEMBER_ID)) == []
     assert held_for_ms(driver) == SESSION_MS - 2 * LOOK_MS
 
 
@@ -188,8 +188,8 @@ def test_a_coordinator_that_answers_each_look_after_the_next_one_was_sent_keeps_
     for _ in range(20):
         late = driver.looks[-1]
         assert late is not None
-        assert none_of(driver.after(LOOK_MS), fx.Lost)
-        assert driver.take(fx.HeartbeatResponse(request=late, error=ErrorCode.REBALANCE_IN_PROGRESS)) == []
+        assert none_of(driver.after(LOOK_MS), contract.Lost)
+        assert driver.take(contract.HeartbeatResponse(request=late, error=ErrorCode.REBALANCE_IN_PROGRESS)) == []
         assert driver.machine.held == parts(0, 1)
     assert held_for_ms(driver) == SESSION_MS - LOOK_MS, "a word counts from when it was asked for"
 
@@ -199,10 +199,10 @@ def test_a_look_that_finds_us_gone_ends_the_wait(where: str):
     driver = parked(where)
     driver.after(LOOK_MS)
     effects = driver.answer_look(ErrorCode.UNKNOWN_MEMBER_ID)
-    assert only(effects, fx.Lost).partitions == parts(0, 1)
+    assert only(effects, contract.Lost).partitions == parts(0, 1)
     if where != "assignor":
-        assert only(effects, fx.Connect), "what is parked may never be answered"
-        effects = driver.take(fx.Connected())
+        assert only(effects, contract.Connect), "what is parked may never be answered"
+        effects = driver.take(contract.Connected())
     assert claim(request_in(effects)).owned == frozenset()
     assert request_in(effects).identity.member_id == ""
 
@@ -213,8 +213,8 @@ def test_a_look_that_finds_the_coordinator_gone_asks_the_new_one_and_loses_nothi
     driver = parked(where)
     driver.after(LOOK_MS)
     effects = driver.answer_look(error)
-    assert [type(effect) for effect in effects] == [fx.Connect]
-    assert claim(request_in(driver.take(fx.Connected()))).owned == parts(0, 1)
+    assert [type(effect) for effect in effects] == [contract.Connect]
+    assert claim(request_in(driver.take(contract.Connected()))).owned == parts(0, 1)
 
 
 @pytest.mark.parametrize("where", PARKED)
@@ -231,29 +231,29 @@ def test_a_retry_that_is_due_with_a_look_drops_neither():
     driver.after(LOOK_MS - 10)
     driver.answer_join(error=ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)
     effects = driver.after(1_000)
-    assert {type(effect) for effect in effects} == {fx.Send, fx.Look}
+    assert {type(effect) for effect in effects} == {contract.Send, contract.Look}
 
 
 # --------------------------------------------------------------------------------- what a refused commit says
 
 
-def refused_commit(driver: Driver, error: int) -> list[fx.Effect]:
-    return driver.take(fx.MembershipRefused(identity=driver.machine.identity, error=error))
+def refused_commit(driver: Driver, error: int) -> list[contract.Effect]:
+    return driver.take(contract.MembershipRefused(identity=driver.machine.identity, error=error))
 
 
 @pytest.mark.parametrize("where", PARKED)
 def test_a_refused_commit_ends_a_parked_wait(where: str):
     driver = parked(where)
     effects = refused_commit(driver, ErrorCode.UNKNOWN_MEMBER_ID)
-    assert only(effects, fx.Lost).partitions == parts(0, 1)
-    effects = effects if where == "assignor" else driver.take(fx.Connected())
+    assert only(effects, contract.Lost).partitions == parts(0, 1)
+    effects = effects if where == "assignor" else driver.take(contract.Connected())
     assert request_in(effects).identity.member_id == ""
 
 
 @pytest.mark.parametrize("where", PARKED)
 def test_a_commit_that_is_fenced_while_a_request_is_parked_ends_the_member(where: str):
     driver = parked(where)
-    failed = only(refused_commit(driver, ErrorCode.FENCED_INSTANCE_ID), fx.Failed)
+    failed = only(refused_commit(driver, ErrorCode.FENCED_INSTANCE_ID), contract.Failed)
     assert isinstance(failed.error, FencedInstanceId)
     assert driver.state is State.CLOSED
 
@@ -261,7 +261,7 @@ def test_a_commit_that_is_fenced_while_a_request_is_parked_ends_the_member(where
 @pytest.mark.parametrize("where", ["join", "sync"])
 def test_a_commit_of_the_last_generation_has_the_coordinator_looked_at_at_once(where: str):
     driver = parked(where)
-    assert [type(effect) for effect in refused_commit(driver, ErrorCode.ILLEGAL_GENERATION)] == [fx.Look]
+    assert [type(effect) for effect in refused_commit(driver, ErrorCode.ILLEGAL_GENERATION)] == [contract.Look]
     assert driver.machine.held == parts(0, 1)
 
 
@@ -280,9 +280,9 @@ def joins_in_a_batch(driver: Driver, batch_ms: int) -> int:
         while seen < len(driver.sent):
             request, seen = driver.sent[seen], seen + 1
             match request:
-                case fx.JoinRequest():
+                case contract.JoinRequest():
                     driver.answer_join(generation=2, leader="")
-                case fx.SyncRequest():
+                case contract.SyncRequest():
                     driver.answer_sync(0)
                 case _:
                     driver.answer_beat(ErrorCode.REBALANCE_IN_PROGRESS)
@@ -292,7 +292,7 @@ def joins_in_a_batch(driver: Driver, batch_ms: int) -> int:
         due_at_ms = driver.machine.next_wakeup_at_ms()
         assert due_at_ms is not None
         driver.after(due_at_ms - driver.now_ms)
-    return sum(isinstance(request, fx.JoinRequest) for request in driver.sent[sent_before:])
+    return sum(isinstance(request, contract.JoinRequest) for request in driver.sent[sent_before:])
 
 
 def test_a_long_batch_in_a_consumer_group_costs_few_joins_and_no_partition():
@@ -312,23 +312,23 @@ def test_a_generation_that_is_new_ends_the_patience():
     driver.give_up(1)
     driver.answer_join(generation=3)
     driver.answer_sync(0)
-    assert isinstance(request_in(driver.answer_beat(ErrorCode.REBALANCE_IN_PROGRESS)), fx.JoinRequest)
+    assert isinstance(request_in(driver.answer_beat(ErrorCode.REBALANCE_IN_PROGRESS)), contract.JoinRequest)
 
 
 def test_the_first_heartbeat_of_a_generation_goes_out_at_once_and_the_next_after_an_interval():
     driver = Driver().into(State.STABLE)
-    assert isinstance(request_in(driver.rebalance_to(0, 1, generation=2)), fx.HeartbeatRequest)
+    assert isinstance(request_in(driver.rebalance_to(0, 1, generation=2)), contract.HeartbeatRequest)
     driver.answer_beat(ErrorCode.REBALANCE_IN_PROGRESS)
     driver.answer_join(generation=2)
-    assert none_of(driver.answer_sync(0, 1), fx.Send)
-    assert isinstance(request_in(driver.after(HEARTBEAT_MS)), fx.HeartbeatRequest)
+    assert none_of(driver.answer_sync(0, 1), contract.Send)
+    assert isinstance(request_in(driver.after(HEARTBEAT_MS)), contract.HeartbeatRequest)
 
 
 def test_a_generation_that_jumps_in_a_group_without_a_leader_is_not_a_missed_one():
     """A consumer group's epochs pass by members whose assignment they leave alone; its JoinGroup names no leader."""
     driver = Driver().into(State.STABLE)
     driver.rebalance_to(0, 1, 2, generation=2)
-    driver.take(fx.RejoinWanted(reason="test"))
-    assert none_of(driver.answer_join(generation=9, leader=""), fx.Lost)
-    assert none_of(driver.answer_sync(0, 1, 2), fx.Lost)
+    driver.take(contract.RejoinWanted(reason="test"))
+    assert none_of(driver.answer_join(generation=9, leader=""), contract.Lost)
+    assert none_of(driver.answer_sync(0, 1, 2), contract.Lost)
     assert driver.machine.held == parts(0, 1, 2)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from spark_kgroup.limits import HEARTBEAT_JITTER, RETRY_BACKOFF_JITTER, RETRY_BACKOFF_MAX_MS, RETRY_BACKOFF_MS
-from spark_kgroup.member import effects as fx
+from spark_kgroup.member import contract
 from spark_kgroup.member.classic import State
 from spark_kgroup.model import ErrorCode
 
@@ -19,7 +19,7 @@ AGAIN = [ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, ErrorCode.REQUEST_TIMED_OUT, Er
 
 def test_the_first_heartbeat_goes_out_with_the_assignment():
     driver = Driver().into(State.SYNCING)
-    assert request_in(driver.answer_sync(0)) == fx.HeartbeatRequest(identity=driver.machine.identity)
+    assert request_in(driver.answer_sync(0)) == contract.HeartbeatRequest(identity=driver.machine.identity)
 
 
 @pytest.mark.parametrize("jitter", [0.0, 0.25, 0.999999])
@@ -31,7 +31,7 @@ def test_heartbeats_come_early_by_a_part_of_the_jitter_never_late(jitter: float)
     assert HEARTBEAT_MS * (1 - HEARTBEAT_JITTER) <= wait_ms <= HEARTBEAT_MS
     assert wait_ms == int(HEARTBEAT_MS * (1 - HEARTBEAT_JITTER * jitter))
     assert driver.after(wait_ms - 1) == []
-    assert isinstance(request_in(driver.after(1)), fx.HeartbeatRequest)
+    assert isinstance(request_in(driver.after(1)), contract.HeartbeatRequest)
 
 
 @pytest.mark.parametrize("state", [State.STABLE, State.REVOKING])
@@ -39,7 +39,7 @@ def test_heartbeats_go_on_in_a_generation(state: State):
     driver = Driver().into(state)
     driver.answer_beat()
     for _ in range(20):
-        assert isinstance(request_in(driver.after(HEARTBEAT_MS)), fx.HeartbeatRequest)
+        assert isinstance(request_in(driver.after(HEARTBEAT_MS)), contract.HeartbeatRequest)
         driver.answer_beat()
     assert driver.state is state
 
@@ -51,14 +51,14 @@ def test_an_unanswered_heartbeat_is_not_sent_twice_and_the_session_goes_on():
     assert driver.after(HEARTBEAT_MS) == []
     assert len(driver.sent) == sent
     driver.answer_beat()
-    assert isinstance(request_in(driver.after(HEARTBEAT_MS)), fx.HeartbeatRequest)
+    assert isinstance(request_in(driver.after(HEARTBEAT_MS)), contract.HeartbeatRequest)
 
 
 def test_the_group_rebalances_says_a_heartbeat():
     driver = Driver().into(State.STABLE)
     driver.after(HEARTBEAT_MS)
     effects = driver.answer_beat(ErrorCode.REBALANCE_IN_PROGRESS)
-    assert [type(effect) for effect in effects] == [fx.Rejoining, fx.Send]
+    assert [type(effect) for effect in effects] == [contract.Rejoining, contract.Send]
     assert driver.state is State.JOINING
 
 
@@ -66,7 +66,7 @@ def test_a_heartbeat_may_be_answered_try_again():
     driver = Driver().into(State.STABLE)
     driver.after(HEARTBEAT_MS)
     assert driver.answer_beat(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS) == []
-    assert isinstance(request_in(driver.after(HEARTBEAT_MS)), fx.HeartbeatRequest)
+    assert isinstance(request_in(driver.after(HEARTBEAT_MS)), contract.HeartbeatRequest)
 
 
 # --------------------------------------------------------------------------------------------- the session
@@ -75,12 +75,12 @@ def test_a_heartbeat_may_be_answered_try_again():
 def test_silence_for_a_session_means_lost():
     driver = Driver().into(State.STABLE)
     driver.after(HEARTBEAT_MS)  # never answered; the session runs from the last answer
-    assert none_of(driver.after(SESSION_MS - HEARTBEAT_MS - 1), fx.Lost)
+    assert none_of(driver.after(SESSION_MS - HEARTBEAT_MS - 1), contract.Lost)
     effects = driver.after(1)
-    assert only(effects, fx.Lost).partitions == parts(0, 1)
+    assert only(effects, contract.Lost).partitions == parts(0, 1)
     assert driver.state is State.JOINING
-    assert only(effects, fx.Connect), "nothing more is asked where a question went unanswered"
-    assert claim(request_in(driver.take(fx.Connected()))).owned == frozenset()
+    assert only(effects, contract.Connect), "nothing more is asked where a question went unanswered"
+    assert claim(request_in(driver.take(contract.Connected()))).owned == frozenset()
 
 
 @pytest.mark.parametrize("error", [ErrorCode.NONE, ErrorCode.REBALANCE_IN_PROGRESS])
@@ -88,7 +88,7 @@ def test_an_answer_renews_the_session(error: int):
     driver = Driver().into(State.STABLE)
     driver.after(SESSION_MS - 1)
     driver.answer_beat(error)
-    assert none_of(driver.after(SESSION_MS - 1), fx.Lost)
+    assert none_of(driver.after(SESSION_MS - 1), contract.Lost)
     assert driver.machine.held == parts(0, 1)
 
 
@@ -96,17 +96,17 @@ def test_an_answer_that_helps_nothing_does_not_renew_it():
     driver = Driver().into(State.STABLE)
     driver.after(SESSION_MS - 1)
     driver.answer_beat(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)
-    assert only(driver.after(1), fx.Lost)
+    assert only(driver.after(1), contract.Lost)
 
 
 @pytest.mark.parametrize("state", [State.STABLE, State.REVOKING])
 def test_the_session_runs_on_without_a_connection(state: State):
     driver = Driver().into(state)
     driver.lose_connection()
-    assert none_of(driver.after(SESSION_MS - 1), fx.Lost)
+    assert none_of(driver.after(SESSION_MS - 1), contract.Lost)
     effects = driver.after(1)
-    assert only(effects, fx.Lost).partitions == parts(0, 1)
-    assert none_of(effects, fx.Send)
+    assert only(effects, contract.Lost).partitions == parts(0, 1)
+    assert none_of(effects, contract.Send)
     assert driver.state is State.JOINING
 
 
@@ -114,7 +114,7 @@ def test_timers_come_before_events_after_a_pause():
     """The runtime ticks first: nothing acts on a membership that ran out while we were stopped."""
     driver = Driver().into(State.STABLE)
     driver.after(HEARTBEAT_MS)
-    assert only(driver.after(10 * SESSION_MS), fx.Lost)
+    assert only(driver.after(10 * SESSION_MS), contract.Lost)
     assert driver.answer_beat(ErrorCode.NONE) == []
     assert driver.state is State.JOINING
 
@@ -133,7 +133,7 @@ def test_a_join_is_tried_again_after_the_backoff(error: int):
     driver = Driver(jitter=0.5).into(State.JOINING)
     assert driver.answer_join(error=error) == []
     assert driver.after(RETRY_BACKOFF_MS - 1) == []
-    assert isinstance(request_in(driver.after(1)), fx.JoinRequest)
+    assert isinstance(request_in(driver.after(1)), contract.JoinRequest)
     assert driver.after(RETRY_BACKOFF_MS) == [], "once"
 
 
@@ -157,14 +157,14 @@ def refused_for_ms(driver: Driver) -> int:
     due_at_ms = driver.machine.next_wakeup_at_ms()
     assert due_at_ms is not None
     wait_ms = due_at_ms - driver.now_ms
-    assert isinstance(request_in(driver.after(wait_ms)), fx.JoinRequest)
+    assert isinstance(request_in(driver.after(wait_ms)), contract.JoinRequest)
     return wait_ms
 
 
 def test_a_sync_that_may_be_tried_again_becomes_a_join_after_the_backoff():
     driver = Driver().into(State.SYNCING)
     assert driver.answer_sync(error=ErrorCode.COORDINATOR_LOAD_IN_PROGRESS) == []
-    assert isinstance(request_in(driver.after(RETRY_BACKOFF_MS)), fx.JoinRequest)
+    assert isinstance(request_in(driver.after(RETRY_BACKOFF_MS)), contract.JoinRequest)
 
 
 def test_a_connection_that_breaks_ends_the_backoff():
@@ -172,19 +172,19 @@ def test_a_connection_that_breaks_ends_the_backoff():
     driver.answer_join(error=ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)
     driver.lose_connection()
     assert driver.after(RETRY_BACKOFF_MS) == []
-    assert isinstance(request_in(driver.take(fx.Connected())), fx.JoinRequest)
+    assert isinstance(request_in(driver.take(contract.Connected())), contract.JoinRequest)
 
 
 def test_a_group_that_rebalanced_while_syncing_is_joined_at_once():
     driver = Driver().into(State.SYNCING)
     effects = driver.answer_sync(error=ErrorCode.REBALANCE_IN_PROGRESS)
-    assert isinstance(request_in(effects), fx.JoinRequest)
+    assert isinstance(request_in(effects), contract.JoinRequest)
 
 
 # ----------------------------------------------------------------------------- a coordinator that moves
 
 
-def refuse(driver: Driver, state: State, error: int) -> list[fx.Effect]:
+def refuse(driver: Driver, state: State, error: int) -> list[contract.Effect]:
     match state:
         case State.JOINING:
             return driver.answer_join(error=error)
@@ -202,11 +202,11 @@ def test_a_coordinator_that_moved_is_looked_up_again_and_nothing_is_lost(state: 
     driver.answer_beat() if state is State.REVOKING else None
     held = driver.machine.held
     effects = refuse(driver, state, error)
-    assert only(effects, fx.Connect)
-    assert none_of(effects, fx.Lost, fx.Send)
+    assert only(effects, contract.Connect)
+    assert none_of(effects, contract.Lost, contract.Send)
     assert driver.after(HEARTBEAT_MS) == [], "nothing is sent until there is a connection"
-    expected = fx.HeartbeatRequest if state in (State.STABLE, State.REVOKING) else fx.JoinRequest
-    assert isinstance(request_in(driver.take(fx.Connected())), expected)
+    expected = contract.HeartbeatRequest if state in (State.STABLE, State.REVOKING) else contract.JoinRequest
+    assert isinstance(request_in(driver.take(contract.Connected())), expected)
     assert driver.machine.held == held
 
 
@@ -215,11 +215,11 @@ def test_a_lost_connection_is_opened_again_and_nothing_is_lost(state: State):
     driver = Driver().into(state)
     held = driver.machine.held
     effects = driver.lose_connection()
-    assert only(effects, fx.Connect)
-    assert none_of(effects, fx.Lost, fx.Send)
+    assert only(effects, contract.Connect)
+    assert none_of(effects, contract.Lost, contract.Send)
     assert driver.after(HEARTBEAT_MS) == []
-    expected = fx.HeartbeatRequest if state in (State.STABLE, State.REVOKING) else fx.JoinRequest
-    assert isinstance(request_in(driver.take(fx.Connected())), expected)
+    expected = contract.HeartbeatRequest if state in (State.STABLE, State.REVOKING) else contract.JoinRequest
+    assert isinstance(request_in(driver.take(contract.Connected())), expected)
     assert driver.machine.held == held
 
 
@@ -227,10 +227,10 @@ def test_an_answer_of_the_old_connection_is_ignored():
     driver = Driver().into(State.STABLE)
     driver.after(HEARTBEAT_MS)
     stale = driver.last_sent()
-    assert isinstance(stale, fx.HeartbeatRequest)
+    assert isinstance(stale, contract.HeartbeatRequest)
     driver.lose_connection()
-    driver.take(fx.Connected())
-    assert driver.take(fx.HeartbeatResponse(request=stale, error=ErrorCode.UNKNOWN_MEMBER_ID)) == []
+    driver.take(contract.Connected())
+    assert driver.take(contract.HeartbeatResponse(request=stale, error=ErrorCode.UNKNOWN_MEMBER_ID)) == []
     assert driver.machine.held == parts(0, 1)
 
 
@@ -238,10 +238,10 @@ def test_a_sync_cut_off_asks_for_the_same_generation_again():
     """A join with unchanged metadata is answered from the current generation, without another rebalance."""
     driver = Driver().into(State.STABLE)
     driver.rebalance_and_join()
-    before = next(r for r in reversed(driver.sent) if isinstance(r, fx.JoinRequest))
+    before = next(r for r in reversed(driver.sent) if isinstance(r, contract.JoinRequest))
     driver.lose_connection()
-    again = request_in(driver.take(fx.Connected()))
-    assert isinstance(again, fx.JoinRequest)
+    again = request_in(driver.take(contract.Connected()))
+    assert isinstance(again, contract.JoinRequest)
     assert again.protocols == before.protocols
     driver.answer_join(generation=2)
     driver.answer_sync(0, 1)
@@ -251,18 +251,18 @@ def test_a_sync_cut_off_asks_for_the_same_generation_again():
 def test_a_leader_cut_off_while_assigning_asks_again_and_a_late_result_is_dropped():
     driver = Driver().into(State.ASSIGNING)
     before = driver.last_sent()
-    assert isinstance(before, fx.JoinRequest)
+    assert isinstance(before, contract.JoinRequest)
     driver.lose_connection()
-    assert driver.take(fx.AssignmentComputed(generation=1, assignments=((ME, parts(0)),))) == []
-    again = request_in(driver.take(fx.Connected()))
-    assert isinstance(again, fx.JoinRequest)
+    assert driver.take(contract.AssignmentComputed(generation=1, assignments=((ME, parts(0)),))) == []
+    again = request_in(driver.take(contract.Connected()))
+    assert isinstance(again, contract.JoinRequest)
     assert again.protocols == before.protocols
-    assert only(driver.answer_join(generation=1, leader=ME, members=(member(ME),)), fx.ComputeAssignment)
+    assert only(driver.answer_join(generation=1, leader=ME, members=(member(ME),)), contract.ComputeAssignment)
     assert driver.state is State.ASSIGNING
 
 
 def test_a_wish_to_rejoin_waits_for_the_connection():
     driver = Driver().into(State.STABLE)
     driver.lose_connection()
-    assert driver.take(fx.RejoinWanted(reason="test")) == [fx.Rejoining(reason="test")]
-    assert claim(request_in(driver.take(fx.Connected()))).owned == parts(0, 1)
+    assert driver.take(contract.RejoinWanted(reason="test")) == [contract.Rejoining(reason="test")]
+    assert claim(request_in(driver.take(contract.Connected()))).owned == parts(0, 1)

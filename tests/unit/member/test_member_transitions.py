@@ -12,52 +12,51 @@ from typing import get_args
 import pytest
 
 from spark_kgroup.errors import IllegalTransition
-from spark_kgroup.member import classic
-from spark_kgroup.member import effects as fx
+from spark_kgroup.member import classic, contract
 from spark_kgroup.member.classic import TRANSITIONS, ClassicMember, State
 from spark_kgroup.model import ErrorCode, MemberIdentity
 
 from .member_driver import COOPERATIVE, EAGER, HEARTBEAT_MS, ME, Driver, member, parts
 
-EVENTS: tuple[type[fx.Event], ...] = get_args(fx.Event)
-JOIN = fx.JoinRequest(identity=MemberIdentity(instance_id="seat-0"), protocols=(), reason="never sent")
-SYNC = fx.SyncRequest(identity=MemberIdentity(instance_id="seat-0"), protocol="")
-BEAT = fx.HeartbeatRequest(identity=MemberIdentity(instance_id="seat-0"))
-LEAVE = fx.LeaveRequest(identity=MemberIdentity(instance_id="seat-0"), reason="never sent")
+EVENTS: tuple[type[contract.Event], ...] = get_args(contract.Event)
+JOIN = contract.JoinRequest(identity=MemberIdentity(instance_id="seat-0"), protocols=(), reason="never sent")
+SYNC = contract.SyncRequest(identity=MemberIdentity(instance_id="seat-0"), protocol="")
+BEAT = contract.HeartbeatRequest(identity=MemberIdentity(instance_id="seat-0"))
+LEAVE = contract.LeaveRequest(identity=MemberIdentity(instance_id="seat-0"), reason="never sent")
 
-SAMPLE: dict[type[fx.Event], fx.Event] = {
-    fx.Start: fx.Start(),
-    fx.Connected: fx.Connected(),
-    fx.Disconnected: fx.Disconnected(reason="gone"),
-    fx.JoinResponse: fx.JoinResponse(request=JOIN, error=0),
-    fx.SyncResponse: fx.SyncResponse(request=SYNC, error=0),
-    fx.HeartbeatResponse: fx.HeartbeatResponse(request=BEAT, error=0),
-    fx.LeaveResponse: fx.LeaveResponse(request=LEAVE, error=0),
-    fx.AssignmentComputed: fx.AssignmentComputed(generation=-7, assignments=()),
-    fx.GaveUp: fx.GaveUp(partitions=frozenset()),
-    fx.RejoinWanted: fx.RejoinWanted(reason="test"),
-    fx.MembershipRefused: fx.MembershipRefused(identity=BEAT.identity, error=ErrorCode.UNKNOWN_MEMBER_ID),
-    fx.SeatSeen: fx.SeatSeen(member_id="another"),
-    fx.Tick: fx.Tick(),
-    fx.Leave: fx.Leave(reason="test"),
-    fx.Close: fx.Close(),
+SAMPLE: dict[type[contract.Event], contract.Event] = {
+    contract.Start: contract.Start(),
+    contract.Connected: contract.Connected(),
+    contract.Disconnected: contract.Disconnected(reason="gone"),
+    contract.JoinResponse: contract.JoinResponse(request=JOIN, error=0),
+    contract.SyncResponse: contract.SyncResponse(request=SYNC, error=0),
+    contract.HeartbeatResponse: contract.HeartbeatResponse(request=BEAT, error=0),
+    contract.LeaveResponse: contract.LeaveResponse(request=LEAVE, error=0),
+    contract.AssignmentComputed: contract.AssignmentComputed(generation=-7, assignments=()),
+    contract.GaveUp: contract.GaveUp(partitions=frozenset()),
+    contract.RejoinWanted: contract.RejoinWanted(reason="test"),
+    contract.MembershipRefused: contract.MembershipRefused(identity=BEAT.identity, error=ErrorCode.UNKNOWN_MEMBER_ID),
+    contract.SeatSeen: contract.SeatSeen(member_id="another"),
+    contract.Tick: contract.Tick(),
+    contract.Leave: contract.Leave(reason="test"),
+    contract.Close: contract.Close(),
 }
 
-NOT_IN_THE_TABLE: dict[State, set[type[fx.Event]]] = {
-    State.IDLE: set(EVENTS) - {fx.Start, fx.Tick, fx.Leave, fx.Close},
-    State.JOINING: {fx.Start, fx.LeaveResponse},
-    State.ASSIGNING: {fx.Start, fx.LeaveResponse},
-    State.SYNCING: {fx.Start, fx.LeaveResponse, fx.Connected},  # it syncs only while connected
-    State.STABLE: {fx.Start, fx.LeaveResponse},
-    State.REVOKING: {fx.Start, fx.LeaveResponse},
-    State.LEAVING: {fx.Start},
+NOT_IN_THE_TABLE: dict[State, set[type[contract.Event]]] = {
+    State.IDLE: set(EVENTS) - {contract.Start, contract.Tick, contract.Leave, contract.Close},
+    State.JOINING: {contract.Start, contract.LeaveResponse},
+    State.ASSIGNING: {contract.Start, contract.LeaveResponse},
+    State.SYNCING: {contract.Start, contract.LeaveResponse, contract.Connected},  # it syncs only while connected
+    State.STABLE: {contract.Start, contract.LeaveResponse},
+    State.REVOKING: {contract.Start, contract.LeaveResponse},
+    State.LEAVING: {contract.Start},
     State.CLOSED: set(),
 }
 
 
 @pytest.mark.parametrize("state", State)
 @pytest.mark.parametrize("event", EVENTS)
-def test_each_pair_of_state_and_event_is_in_the_table_or_refused(state: State, event: type[fx.Event]):
+def test_each_pair_of_state_and_event_is_in_the_table_or_refused(state: State, event: type[contract.Event]):
     driver = Driver().into(state)
     if event in NOT_IN_THE_TABLE[state]:
         with pytest.raises(IllegalTransition, match=f"classic member.*{event.__name__}.*{state.value}"):
@@ -72,23 +71,23 @@ def test_the_table_has_exactly_these_pairs():
 
 
 @pytest.mark.parametrize("event", EVENTS)
-def test_closed_answers_nothing(event: type[fx.Event]):
+def test_closed_answers_nothing(event: type[contract.Event]):
     assert Driver().into(State.CLOSED).take(SAMPLE[event]) == []
 
 
 STALE = (
-    SAMPLE[fx.JoinResponse],
-    SAMPLE[fx.SyncResponse],
-    SAMPLE[fx.HeartbeatResponse],
-    SAMPLE[fx.AssignmentComputed],
-    SAMPLE[fx.MembershipRefused],
-    SAMPLE[fx.SeatSeen],
+    SAMPLE[contract.JoinResponse],
+    SAMPLE[contract.SyncResponse],
+    SAMPLE[contract.HeartbeatResponse],
+    SAMPLE[contract.AssignmentComputed],
+    SAMPLE[contract.MembershipRefused],
+    SAMPLE[contract.SeatSeen],
 )
 
 
 @pytest.mark.parametrize("state", [s for s in State if s is not State.IDLE])
 @pytest.mark.parametrize("stale", STALE, ids=lambda event: type(event).__name__)
-def test_an_answer_that_nobody_waits_for_changes_nothing(state: State, stale: fx.Event):
+def test_an_answer_that_nobody_waits_for_changes_nothing(state: State, stale: contract.Event):
     driver = Driver().into(state)
     before = (driver.state, driver.machine.identity, driver.machine.held, driver.machine.next_wakeup_at_ms())
     assert driver.take(stale) == []
@@ -110,56 +109,56 @@ class Walk:
             instance_id=self.rng.choice(("seat-0", None)), assignors=(EAGER if eager else COOPERATIVE,)
         )
         self.connected = self.connecting = False
-        self.in_flight: list[fx.Request] = []
+        self.in_flight: list[contract.Request] = []
         self.generation = 0
 
-    def step(self) -> tuple[State, fx.Event, State]:
+    def step(self) -> tuple[State, contract.Event, State]:
         machine, before = self.driver.machine, self.driver.state
         self.driver.now_ms += self.rng.choice((0, 1, 100, 1_000, 20_000))
-        event = fx.Start() if before is State.IDLE else self._next()
+        event = contract.Start() if before is State.IDLE else self._next()
         effects = self.driver.take(event)
-        if isinstance(event, fx.Connected):
+        if isinstance(event, contract.Connected):
             self.connected, self.connecting, self.in_flight = True, False, []
-        elif isinstance(event, fx.Disconnected):
+        elif isinstance(event, contract.Disconnected):
             self.connected = False
         for effect in effects:
-            if isinstance(effect, fx.Send):
+            if isinstance(effect, contract.Send):
                 assert self.connected, "sends without a connection"
                 self.in_flight.append(effect.request)
-            if isinstance(effect, fx.Connect):
+            if isinstance(effect, contract.Connect):
                 self.connected, self.connecting = False, True
         self._check(machine)
         return before, event, self.driver.state
 
-    def _next(self) -> fx.Event:
-        choices: list[fx.Event] = [
-            fx.Tick(),
-            fx.Tick(),
-            fx.RejoinWanted(reason="walk"),
-            fx.GaveUp(partitions=frozenset(tp for tp in sorted(parts(0, 1, 2, 3)) if self.rng.random() < 0.5)),
-            fx.GaveUp(partitions=self.driver.machine.to_give_up),
-            fx.AssignmentComputed(generation=self.generation, assignments=((ME, parts(0, 1)),)),
-            fx.MembershipRefused(
+    def _next(self) -> contract.Event:
+        choices: list[contract.Event] = [
+            contract.Tick(),
+            contract.Tick(),
+            contract.RejoinWanted(reason="walk"),
+            contract.GaveUp(partitions=frozenset(tp for tp in sorted(parts(0, 1, 2, 3)) if self.rng.random() < 0.5)),
+            contract.GaveUp(partitions=self.driver.machine.to_give_up),
+            contract.AssignmentComputed(generation=self.generation, assignments=((ME, parts(0, 1)),)),
+            contract.MembershipRefused(
                 identity=self.driver.machine.identity,
                 error=self.rng.choice((ErrorCode.UNKNOWN_MEMBER_ID, ErrorCode.ILLEGAL_GENERATION)),
             ),
         ]
         if self.connecting:
-            choices += [fx.Connected()] * 4
+            choices += [contract.Connected()] * 4
         if self.connected:
-            choices.append(fx.Disconnected(reason="walk"))
+            choices.append(contract.Disconnected(reason="walk"))
         if self.in_flight:
             choices += [self._answer(self.in_flight.pop(0))] * 12
         return self.rng.choice(choices)
 
-    def _answer(self, request: fx.Request) -> fx.Event:
+    def _answer(self, request: contract.Request) -> contract.Event:
         error = self.rng.choice(ERRORS) if self.rng.random() < 0.2 else ErrorCode.NONE
         match request:
-            case fx.JoinRequest():
+            case contract.JoinRequest():
                 self.generation += self.rng.choice((0, 1, 1, 1, 2))
                 leader = self.rng.choice((ME, "other"))
                 skip = leader == ME and self.rng.random() < 0.3
-                return fx.JoinResponse(
+                return contract.JoinResponse(
                     request=request,
                     error=error,
                     generation=self.generation,
@@ -169,15 +168,15 @@ class Walk:
                     members=(member(ME),) if leader == ME else (),
                     skip_assignment=skip,
                 )
-            case fx.SyncRequest():
+            case contract.SyncRequest():
                 share = frozenset(tp for tp in sorted(parts(0, 1, 2, 3)) if self.rng.random() < 0.5)
-                return fx.SyncResponse(request=request, error=error, assignment=share)
-            case fx.HeartbeatRequest():
+                return contract.SyncResponse(request=request, error=error, assignment=share)
+            case contract.HeartbeatRequest():
                 if self.rng.random() < 0.3:
                     error = ErrorCode.REBALANCE_IN_PROGRESS
-                return fx.HeartbeatResponse(request=request, error=error)
-            case fx.LeaveRequest():
-                return fx.LeaveResponse(request=request, error=error)
+                return contract.HeartbeatResponse(request=request, error=error)
+            case contract.LeaveRequest():
+                return contract.LeaveResponse(request=request, error=error)
 
     def _check(self, machine: ClassicMember) -> None:
         wakeup_at_ms = machine.next_wakeup_at_ms()
@@ -234,8 +233,8 @@ def test_each_state_leaves_to_what_its_text_says():
 @pytest.mark.parametrize("state", [s for s in State if s not in (State.LEAVING, State.CLOSED)])
 def test_leave_and_close_end_every_state(state: State):
     left, closed = Driver().into(state), Driver().into(state)
-    left.take(fx.Leave(reason="test"))
+    left.take(contract.Leave(reason="test"))
     assert left.state in (State.LEAVING, State.CLOSED)
-    assert closed.take(fx.Close()) == []
+    assert closed.take(contract.Close()) == []
     assert closed.state is State.CLOSED
     assert closed.machine.next_wakeup_at_ms() is None

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from spark_kgroup.errors import FencedInstanceId, GroupRejected
-from spark_kgroup.member import effects as fx
+from spark_kgroup.member import contract
 from spark_kgroup.member.classic import State
 from spark_kgroup.model import NO_GENERATION, UNKNOWN_MEMBER_ID, ErrorCode, MemberIdentity
 
@@ -16,8 +16,8 @@ from .member_driver import ME, SESSION_MS, Driver, claim, member, none_of, only,
 
 def test_a_static_member_first_joins_with_its_instance_id_and_no_member_id():
     driver = Driver()
-    assert driver.take(fx.Start()) == [fx.Connect(reason="start")]
-    request = request_in(driver.take(fx.Connected()))
+    assert driver.take(contract.Start()) == [contract.Connect(reason="start")]
+    request = request_in(driver.take(contract.Connected()))
     assert request.identity == MemberIdentity(instance_id="seat-0", member_id=UNKNOWN_MEMBER_ID)
     assert claim(request).owned == frozenset()
     assert claim(request).generation == NO_GENERATION
@@ -27,53 +27,55 @@ def test_a_static_member_that_comes_back_gets_the_same_generation_and_assignment
     """A rejoin during Stable is answered from the current generation, the sync with the old assignment."""
     driver = Driver().into(State.JOINING)
     effects = driver.answer_join(generation=41, leader="somebody")
-    joined = only(effects, fx.Joined)
+    joined = only(effects, contract.Joined)
     assert joined.rejoined
     assert joined.identity == MemberIdentity(instance_id="seat-0", member_id=ME, generation=41)
-    assert none_of(effects, fx.ComputeAssignment)
-    assigned = only(driver.answer_sync(3, 5), fx.Assigned)
-    assert assigned == fx.Assigned(identity=joined.identity, owned=parts(3, 5), added=parts(3, 5), revoked=frozenset())
+    assert none_of(effects, contract.ComputeAssignment)
+    assigned = only(driver.answer_sync(3, 5), contract.Assigned)
+    assert assigned == contract.Assigned(
+        identity=joined.identity, owned=parts(3, 5), added=parts(3, 5), revoked=frozenset()
+    )
     assert driver.state is State.STABLE
 
 
 def test_only_a_static_join_without_a_member_id_counts_as_given_back():
-    assert only(Driver().into(State.STABLE).rebalance_and_join(), fx.Joined).rejoined is False
+    assert only(Driver().into(State.STABLE).rebalance_and_join(), contract.Joined).rejoined is False
     dynamic = Driver(instance_id=None).into(State.JOINING)
-    assert only(dynamic.answer_join(), fx.Joined).rejoined is False
+    assert only(dynamic.answer_join(), contract.Joined).rejoined is False
 
 
-def fenced_joining() -> list[fx.Effect]:
+def fenced_joining() -> list[contract.Effect]:
     driver = Driver().into(State.STABLE)
-    driver.take(fx.RejoinWanted(reason="test"))
+    driver.take(contract.RejoinWanted(reason="test"))
     return driver.answer_join(error=ErrorCode.FENCED_INSTANCE_ID)
 
 
-def fenced_syncing() -> list[fx.Effect]:
+def fenced_syncing() -> list[contract.Effect]:
     driver = Driver().into(State.STABLE)
     driver.rebalance_and_join()
     return driver.answer_sync(error=ErrorCode.FENCED_INSTANCE_ID)
 
 
-def fenced_by_heartbeat() -> list[fx.Effect]:
+def fenced_by_heartbeat() -> list[contract.Effect]:
     driver = Driver().into(State.STABLE)
     driver.after(3_000)
     return driver.answer_beat(ErrorCode.FENCED_INSTANCE_ID)
 
 
-def fenced_by_commit() -> list[fx.Effect]:
+def fenced_by_commit() -> list[contract.Effect]:
     driver = Driver().into(State.STABLE)
-    return driver.take(fx.MembershipRefused(identity=driver.machine.identity, error=ErrorCode.FENCED_INSTANCE_ID))
+    return driver.take(contract.MembershipRefused(identity=driver.machine.identity, error=ErrorCode.FENCED_INSTANCE_ID))
 
 
 @pytest.mark.parametrize("fenced", [fenced_joining, fenced_syncing, fenced_by_heartbeat, fenced_by_commit])
 def test_fenced_is_fatal_wherever_it_comes(fenced):
     """The fenced member loses what it holds and ends; it must not join again, which would fence the newer one."""
     effects = fenced()
-    assert only(effects, fx.Lost).partitions == parts(0, 1)
-    error = only(effects, fx.Failed).error
+    assert only(effects, contract.Lost).partitions == parts(0, 1)
+    error = only(effects, contract.Failed).error
     assert isinstance(error, FencedInstanceId)
     assert "seat-0" in str(error)
-    assert none_of(effects, fx.Send, fx.Connect)
+    assert none_of(effects, contract.Send, contract.Connect)
 
 
 def test_nothing_runs_on_after_being_fenced():
@@ -87,59 +89,61 @@ def test_nothing_runs_on_after_being_fenced():
 
 def test_a_leaving_member_names_member_id_and_instance_id():
     driver = Driver().into(State.STABLE)
-    request = request_in(driver.take(fx.Leave(reason="done")))
-    assert request == fx.LeaveRequest(
+    request = request_in(driver.take(contract.Leave(reason="done")))
+    assert request == contract.LeaveRequest(
         identity=MemberIdentity(instance_id="seat-0", member_id=ME, generation=1), reason="done"
     )
-    assert driver.take(fx.LeaveResponse(request=request, error=0)) == [fx.Left(error=0)]
+    assert driver.take(contract.LeaveResponse(request=request, error=0)) == [contract.Left(error=0)]
     assert driver.state is State.CLOSED
 
 
 def test_leaving_ends_without_an_answer_too_but_not_with_our_own_connection():
     driver = Driver().into(State.LEAVING)
     leave = driver.last_sent()
-    assert isinstance(leave, fx.LeaveRequest)
+    assert isinstance(leave, contract.LeaveRequest)
     assert driver.lose_connection() == []
-    unheard = fx.LeaveResponse(request=leave, error=ErrorCode.NETWORK_EXCEPTION)
-    assert driver.take(unheard) == [fx.Left(error=ErrorCode.NETWORK_EXCEPTION)]
+    unheard = contract.LeaveResponse(request=leave, error=ErrorCode.NETWORK_EXCEPTION)
+    assert driver.take(unheard) == [contract.Left(error=ErrorCode.NETWORK_EXCEPTION)]
     assert driver.state is State.CLOSED
 
 
 def test_a_dynamic_member_that_nobody_knows_has_nothing_to_leave():
     driver = Driver(instance_id=None).into(State.JOINING)
-    assert driver.take(fx.Leave(reason="done")) == [fx.Left(error=ErrorCode.NETWORK_EXCEPTION)]
+    assert driver.take(contract.Leave(reason="done")) == [contract.Left(error=ErrorCode.NETWORK_EXCEPTION)]
 
 
 def test_a_seat_that_was_never_asked_for_is_not_given_back():
     """LeaveGroup with the instance id alone would take it from whoever has it."""
     driver = Driver()
-    driver.take(fx.Start())
-    assert driver.take(fx.Leave(reason="done")) == [fx.Left(error=ErrorCode.NETWORK_EXCEPTION)]
+    driver.take(contract.Start())
+    assert driver.take(contract.Leave(reason="done")) == [contract.Left(error=ErrorCode.NETWORK_EXCEPTION)]
     asked = Driver().into(State.JOINING)
-    assert isinstance(request_in(asked.take(fx.Leave(reason="done"))), fx.LeaveRequest)
+    assert isinstance(request_in(asked.take(contract.Leave(reason="done"))), contract.LeaveRequest)
 
 
 def test_leaving_needs_no_connection_of_its_own():
     driver = Driver().into(State.STABLE)
     driver.lose_connection()
-    assert isinstance(request_in(driver.take(fx.Leave(reason="done"))), fx.LeaveRequest)
-    assert driver.take(fx.Connected()) == []
+    assert isinstance(request_in(driver.take(contract.Leave(reason="done"))), contract.LeaveRequest)
+    assert driver.take(contract.Connected()) == []
 
 
 @pytest.mark.parametrize("state", [State.JOINING, State.ASSIGNING, State.SYNCING, State.STABLE, State.REVOKING])
 def test_close_sends_nothing(state: State):
     """ "A static member does not send LeaveGroup on shutdown": its seat waits for it."""
     driver = Driver().into(state)
-    assert driver.take(fx.Close()) == []
+    assert driver.take(contract.Close()) == []
 
 
 def test_a_zombie_is_fenced_and_does_not_fence_its_successor():
     """1. a pause longer than the session; 2. meanwhile another process takes the seat; 3. the first one wakes up."""
     driver = Driver().into(State.STABLE)
     effects = driver.after(SESSION_MS)
-    assert only(effects, fx.Lost).partitions == parts(0, 1)
+    assert only(effects, contract.Lost).partitions == parts(0, 1)
     assert request_in(effects).identity == MemberIdentity(instance_id="seat-0", member_id=ME)
-    assert isinstance(only(driver.answer_join(error=ErrorCode.FENCED_INSTANCE_ID), fx.Failed).error, FencedInstanceId)
+    assert isinstance(
+        only(driver.answer_join(error=ErrorCode.FENCED_INSTANCE_ID), contract.Failed).error, FencedInstanceId
+    )
 
 
 def test_a_seat_that_was_given_away_is_taken_anew_only_when_the_coordinator_says_so():
@@ -147,7 +151,7 @@ def test_a_seat_that_was_given_away_is_taken_anew_only_when_the_coordinator_says
     driver.after(SESSION_MS)
     effects = driver.answer_join(error=ErrorCode.UNKNOWN_MEMBER_ID)
     assert request_in(effects).identity == MemberIdentity(instance_id="seat-0", member_id=UNKNOWN_MEMBER_ID)
-    assert none_of(effects, fx.Lost), "lost already"
+    assert none_of(effects, contract.Lost), "lost already"
 
 
 @pytest.mark.parametrize(
@@ -165,7 +169,7 @@ def test_a_seat_that_was_given_away_is_taken_anew_only_when_the_coordinator_says
 )
 def test_a_refusal_that_retrying_cannot_mend_ends_the_member_and_says_why(error: int, told: str):
     driver = Driver().into(State.JOINING)
-    failed = only(driver.answer_join(error=error), fx.Failed)
+    failed = only(driver.answer_join(error=error), contract.Failed)
     assert isinstance(failed.error, GroupRejected)
     assert "'g'" in str(failed.error)
     assert told in str(failed.error)
@@ -187,7 +191,7 @@ def test_a_dynamic_member_keeps_its_id_over_a_lost_connection():
     driver = Driver(instance_id=None).into(State.JOINING)
     driver.answer_join(error=ErrorCode.MEMBER_ID_REQUIRED, member_id="dynamic-7")
     driver.lose_connection()
-    assert request_in(driver.take(fx.Connected())).identity.member_id == "dynamic-7"
+    assert request_in(driver.take(contract.Connected())).identity.member_id == "dynamic-7"
 
 
 # ------------------------------------------------------------------------------------------------- KIP-814
@@ -196,11 +200,11 @@ def test_a_dynamic_member_keeps_its_id_over_a_lost_connection():
 def test_a_leader_that_comes_back_to_a_stable_group_does_not_assign():
     driver = Driver().into(State.JOINING)
     effects = driver.answer_join(leader=ME, members=(member(ME), member("b")), skip_assignment=True)
-    joined = only(effects, fx.Joined)
+    joined = only(effects, contract.Joined)
     assert (joined.leader, joined.skip_assignment, joined.rejoined) == (True, True, True)
-    assert none_of(effects, fx.ComputeAssignment)
+    assert none_of(effects, contract.ComputeAssignment)
     sync = request_in(effects)
-    assert isinstance(sync, fx.SyncRequest)
+    assert isinstance(sync, contract.SyncRequest)
     assert sync.assignments == ()
     driver.answer_sync(0)
     assert driver.state is State.STABLE
@@ -219,9 +223,9 @@ def test_a_leader_watches_the_topics_of_all_members(skip: bool):
 def test_a_follower_watches_nothing_and_neither_does_a_leader_that_is_replaced():
     driver = Driver().into(State.ASSIGNING)
     assert driver.machine.watched_topics == {"orders"}
-    driver.take(fx.AssignmentComputed(generation=1, assignments=((ME, parts(0)),)))
+    driver.take(contract.AssignmentComputed(generation=1, assignments=((ME, parts(0)),)))
     driver.answer_sync(0)
-    driver.take(fx.RejoinWanted(reason="test"))
+    driver.take(contract.RejoinWanted(reason="test"))
     driver.answer_join(generation=2, leader="somebody")
     assert not driver.machine.leader
     assert driver.machine.watched_topics == frozenset()
@@ -229,8 +233,8 @@ def test_a_follower_watches_nothing_and_neither_does_a_leader_that_is_replaced()
 
 def test_a_leader_sends_what_the_assignor_gave_for_this_generation():
     driver = Driver().into(State.ASSIGNING)
-    assert driver.take(fx.AssignmentComputed(generation=0, assignments=((ME, parts(9)),))) == []
+    assert driver.take(contract.AssignmentComputed(generation=0, assignments=((ME, parts(9)),))) == []
     shares = ((ME, parts(0)), ("b", parts(1)))
-    sync = request_in(driver.take(fx.AssignmentComputed(generation=1, assignments=shares)))
-    assert isinstance(sync, fx.SyncRequest)
+    sync = request_in(driver.take(contract.AssignmentComputed(generation=1, assignments=shares)))
+    assert isinstance(sync, contract.SyncRequest)
     assert sync.assignments == shares

@@ -15,7 +15,7 @@ from kio.static.primitive import i32
 
 from spark_kgroup.assignors import assignor
 from spark_kgroup.assignors.cooperative_sticky import CooperativeStickyAssignor
-from spark_kgroup.member import effects as fx
+from spark_kgroup.member import contract
 from spark_kgroup.member.classic import MemberConfig, State
 from spark_kgroup.model import Assignment, GroupMember, Subscription, TopicDescription, TopicPartition
 from spark_kgroup.runtime import session as session_module
@@ -154,7 +154,7 @@ def test_what_was_computed_for_an_earlier_generation_is_dropped(busy: BusyAssign
             try:
                 await until(busy.begun.is_set)
                 coordinator.generation = 2
-                leader.post(fx.Disconnected(reason="a test"))
+                leader.post(contract.Disconnected(reason="a test"))
                 await until(lambda: busy.calls == 2)
                 busy.may_end.set()
                 await until(lambda: leader.machine.held == {T0})

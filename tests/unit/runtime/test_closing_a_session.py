@@ -10,7 +10,7 @@ from kio.schema.errors import ErrorCode as KioErrorCode
 from kio.static.primitive import i32
 
 from spark_kgroup.assignors import assignor
-from spark_kgroup.member import effects as fx
+from spark_kgroup.member import contract
 from spark_kgroup.member.classic import MemberConfig
 from spark_kgroup.runtime.session import Session
 from spark_kgroup.wire import messages
@@ -56,8 +56,8 @@ def test_a_session_that_is_cancelled_while_it_fails_closes_its_connection(ticks:
             cluster = OneBroker(broker)
             failed = asyncio.Event()
 
-            def observe(_: Session, effect: fx.Effect) -> None:
-                if isinstance(effect, fx.Failed):
+            def observe(_: Session, effect: contract.Effect) -> None:
+                if isinstance(effect, contract.Failed):
                     failed.set()
 
             config = MemberConfig(

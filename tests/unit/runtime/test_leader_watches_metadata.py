@@ -11,7 +11,7 @@ from harness.fake_cluster import A0, B0, World, in_a_world
 from kio.schema.errors import ErrorCode as KioErrorCode
 from kio.static.primitive import i32
 
-from spark_kgroup.member import effects as fx
+from spark_kgroup.member import contract
 from spark_kgroup.model import ErrorCode, Subscription, TopicPartition
 from spark_kgroup.runtime.group import Group, GroupSettings
 from spark_kgroup.runtime.session import Session
@@ -150,12 +150,14 @@ async def test_a_topic_that_one_broker_denies_for_a_moment_is_not_revoked(
 ) -> None:
     world = coordinator.world
     world.first["Metadata"] = [ErrorCode.UNKNOWN_TOPIC_OR_PARTITION] * 3
-    lost: list[fx.Effect] = []
-    group._observer = lambda _, effect: lost.append(effect) if isinstance(effect, fx.Lost | fx.Assigned) else None
+    lost: list[contract.Effect] = []
+    group._observer = lambda _, effect: (
+        lost.append(effect) if isinstance(effect, contract.Lost | contract.Assigned) else None
+    )
     coordinator.rebalances = True  # the watch may meet such a broker, and the leader that assigns
     await until(lambda: len(coordinator.reasons) == 2 and not world.first["Metadata"])
     await group.wait_until(lambda view: view.settled, 10_000)
-    assert [effect.owned for effect in lost if isinstance(effect, fx.Assigned)] == [{A0}]
+    assert [effect.owned for effect in lost if isinstance(effect, contract.Assigned)] == [{A0}]
     asked = world.asked(messages.MetadataRequest)
     await until(lambda: world.asked(messages.MetadataRequest) > asked + 2)
     assert len(coordinator.reasons) == 2, coordinator.reasons[2:]

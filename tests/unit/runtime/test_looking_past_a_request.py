@@ -14,7 +14,7 @@ from kio.schema.leave_group.v5.response import MemberResponse
 from kio.static.primitive import i32
 
 from spark_kgroup.assignors import assignor
-from spark_kgroup.member import effects as fx
+from spark_kgroup.member import contract
 from spark_kgroup.member.classic import MemberConfig, State
 from spark_kgroup.model import ErrorCode, GroupMember, Subscription, TopicPartition
 from spark_kgroup.runtime.group import Group, GroupSettings
@@ -117,7 +117,7 @@ async def park_a_join(world: Coordinated, session: Session) -> None:
     await until(lambda: session.machine.state is State.STABLE)
     world.parked = True
     joins = world.asked(messages.JoinGroupRequest)
-    session.post(fx.RejoinWanted(reason="test"))
+    session.post(contract.RejoinWanted(reason="test"))
     await until(lambda: world.asked(messages.JoinGroupRequest) > joins)
 
 
@@ -165,31 +165,31 @@ async def test_a_seat_that_the_next_coordinator_knows_under_the_id_before_is_tak
 @with_a_session
 async def test_leaving_passes_a_parked_join(world: Coordinated, session: Session) -> None:
     await park_a_join(world, session)
-    session.post(fx.Leave(reason="test"))
+    session.post(contract.Leave(reason="test"))
     await until(lambda: session.machine.state is State.CLOSED)
     assert world.asked(messages.LeaveGroupRequest) == 1
 
 
 @with_a_session
 async def test_leaving_goes_on_while_the_coordinator_moves(world: Coordinated, session: Session) -> None:
-    left: list[fx.Left] = []
-    session._observer = lambda _, effect: left.append(effect) if isinstance(effect, fx.Left) else None
+    left: list[contract.Left] = []
+    session._observer = lambda _, effect: left.append(effect) if isinstance(effect, contract.Left) else None
     await until(lambda: session.machine.state is State.STABLE)
     world.first["LeaveGroup"] = [ErrorCode.NOT_COORDINATOR, HUNG_UP, ErrorCode.COORDINATOR_LOAD_IN_PROGRESS]
-    session.post(fx.Leave(reason="test"))
+    session.post(contract.Leave(reason="test"))
     await until(lambda: session.machine.state is State.CLOSED)
-    assert left == [fx.Left(error=ErrorCode.NONE)]
+    assert left == [contract.Left(error=ErrorCode.NONE)]
 
 
 @with_a_session
 async def test_leaving_that_is_refused_is_not_confirmed(world: Coordinated, session: Session) -> None:
-    left: list[fx.Left] = []
-    session._observer = lambda _, effect: left.append(effect) if isinstance(effect, fx.Left) else None
+    left: list[contract.Left] = []
+    session._observer = lambda _, effect: left.append(effect) if isinstance(effect, contract.Left) else None
     await until(lambda: session.machine.state is State.STABLE)
     world.first["LeaveGroup"] = [ErrorCode.GROUP_AUTHORIZATION_FAILED]
-    session.post(fx.Leave(reason="test"))
+    session.post(contract.Leave(reason="test"))
     await until(lambda: session.machine.state is State.CLOSED)
-    assert left == [fx.Left(error=ErrorCode.NETWORK_EXCEPTION)]
+    assert left == [contract.Left(error=ErrorCode.NETWORK_EXCEPTION)]
 
 
 @with_a_session
@@ -249,7 +249,9 @@ async def test_metadata_that_comes_after_its_generation_is_over_is_nobodys_snaps
     cluster.metadata = meanwhile  # type: ignore[method-assign, assignment]
     member = GroupMember(member_id="m", instance_id="s", subscription=Subscription(topics=("a",)))
     try:
-        await session._compute(fx.ComputeAssignment(generation=1, assignor="cooperative-sticky", members=(member,)))
+        await session._compute(
+            contract.ComputeAssignment(generation=1, assignor="cooperative-sticky", members=(member,))
+        )
         assert session.snapshot is None
         assert session._events.empty()
     finally:

@@ -11,14 +11,14 @@ from kio.schema.join_group.v9.response import JoinGroupResponseMember
 from kio.static.primitive import i32
 
 from spark_kgroup.errors import ProtocolViolation
-from spark_kgroup.member import effects as fx
+from spark_kgroup.member import contract
 from spark_kgroup.model import MemberIdentity, Subscription
 from spark_kgroup.runtime.translate import to_event
 from spark_kgroup.wire import messages
 from spark_kgroup.wire.consumer_protocol import encode_subscription
 
 WANTED = Subscription(topics=("t",))
-ASKED = fx.JoinRequest(
+ASKED = contract.JoinRequest(
     identity=MemberIdentity(instance_id=None, member_id="a", generation=-1),
     protocols=(("range", WANTED),),
     reason="",
@@ -44,7 +44,7 @@ def joined(*members: str, protocol: str | None = "range", error: int = 0) -> Any
 
 def test_a_join_answer_with_different_members_is_taken() -> None:
     event = to_event(ASKED, joined("a", "b"))
-    assert isinstance(event, fx.JoinResponse)
+    assert isinstance(event, contract.JoinResponse)
     assert [member.member_id for member in event.members] == ["a", "b"]
 
 
@@ -63,5 +63,5 @@ def test_a_join_answer_that_makes_no_sense_ends_the_connection_and_the_seat_asks
 
 def test_an_error_needs_no_assignor() -> None:
     event = to_event(ASKED, joined(protocol=None, error=27))
-    assert isinstance(event, fx.JoinResponse)
+    assert isinstance(event, contract.JoinResponse)
     assert event.error == 27
