@@ -1,6 +1,23 @@
-"""Where an adopted partition starts: the rules of design section 7, as one function.
+"""Where an adopted partition starts: four rules, and `adopted_start` that applies them.
 
 Runs on: driver. Pure.
+
+1. Owned without a break since the checkpoint was written: where the checkpoint stands. The committed offset plays no
+   part. Such a partition is not adopted anew, and `adopted_start` is not asked.
+2. Else, if the checkpoint has a position for it: that position, unless *somebody else* (another application, or an
+   administrator; `Writer` says who) has committed a further one: then that one. A further one that this application
+   committed itself means that the checkpoint was set back (restored, its newest batches deleted): the checkpoint
+   decides what a batch is, so reading starts there, with a warning, and the group's offset is put back.
+3. Else, if the group has a committed offset: there. (Of a partition that was given up, a further one that this
+   application committed itself means a checkpoint that was set back, as in 2.)
+4. Else: a partition that existed when this checkpoint first saw its topic starts where `startingOffsets` says
+   (`committed`: where `kafka.auto.offset.reset` says); a later partition, or one of a later topic, at its earliest
+   offset; one that was given up, where that was.
+
+The rules hold within one topic id. A topic with another id was deleted and created again: nothing old applies, and it
+starts at its earliest offset. On a fresh checkpoint an explicit `startingOffsets` wins over 3, unless members of other
+applications are in the group, or a later run of this query has committed. A start that the group does not have is
+committed BEFORE anything relies on it (`Start.commit_first`).
 """
 
 from __future__ import annotations
@@ -153,6 +170,10 @@ def period_of(
 
     It is the checkpoint's own period if the same seat comes back in the same generation to where it stood: then nothing
     has changed, and nothing needs to be written.
+
+    `cut` tells two periods apart that begin at the same offset, seat and generation: 1. a period begins at 60 and is
+    read to 100; 2. the log is truncated to 60, and grows; 3. the partition is adopted anew at 60. With the period of 1,
+    the next batch would go on at 100, and skip the new records from 60 to 100.
     """
     fresh = Period(topic_id=topic_key(topic), start=offset, seat=seat, generation=tenure.generation)
     before = checkpoint.owned.get(partition)

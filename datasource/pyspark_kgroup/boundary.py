@@ -1,6 +1,6 @@
 """The boundary between two micro-batches: the only place where partitions are adopted and given up.
 
-Runs on: driver. The order is the promise (design section 7): commit what is durable, give up what must go, adopt what
+Runs on: driver. The order is the promise (ARCHITECTURE.md): commit what is durable, give up what must go, adopt what
 arrived, list end offsets, apply limits. Rules and bookkeeping are pure (`adoption`, `ledger`); here is the order.
 """
 

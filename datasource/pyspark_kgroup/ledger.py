@@ -97,7 +97,7 @@ class Ledger:
 
         They do not go on until the group has acknowledged where they stand: 1. a batch is done, its commit is not
         acknowledged; 2. a second batch is read; 3. membership is lost: the next owner would read both again, and the
-        promise is at most one (design section 7, *what is promised*).
+        promise is at most one (README, *What is promised*).
         """
         return frozenset(tp for tp in self.holdings if self._unheard(tp, start))
 

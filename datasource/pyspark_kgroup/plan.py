@@ -18,7 +18,7 @@ def ranges_by_seat(start: Checkpoint, end: Checkpoint) -> dict[str, Ranges]:
     """Everything between `start` and `end`, by the instance id of the seat that owned it.
 
     For each partition in `end`: from where `start` stands if both are the same ownership period, else from where the
-    period in `end` began (design section 7). Seats without data are absent.
+    period in `end` began. Seats without data are absent.
 
     Raises:
         AssertionError: `end` lies before `start` within one period: a bug, never a user's fault.

@@ -1,4 +1,4 @@
-"""Which executor is home to which seat, and which seat a ticket reads: the registry's bookkeeping (design section 6).
+"""Which executor is home to which seat, and which seat a ticket reads: the registry's bookkeeping.
 
 Runs on: driver. Pure: executors, tickets and `now_ms` go in, bindings come out.
 

@@ -1,6 +1,6 @@
-"""What design.md section 7 promises, as pure functions: evidence in, violations out.
+"""What is promised, as pure functions: evidence in, violations out.
 
-Each check stands for one sentence of *What is promised*; `CHECKS` is the list of all.
+Each check stands for one sentence of *What is promised* in README.md; `CHECKS` is the list of all.
 """
 
 from bisect import bisect_left

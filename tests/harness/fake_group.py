@@ -34,7 +34,7 @@ COMMITS_PER_INSTANT_MAX = 100
 
 
 class Violation(AssertionError):
-    """Something happened that section 7 of the design forbids."""
+    """Something happened that the promises forbid (README, *What is promised*)."""
 
 
 @dataclass

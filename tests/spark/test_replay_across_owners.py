@@ -1,7 +1,7 @@
 """A batch was planned and not committed, and its partitions belong to somebody else when the driver comes back.
 
-Spark replays the batch as it was planned; afterwards positions and group offsets follow design section 7: the further
-of what the checkpoint says and what is committed, and no committed offset ever falls.
+Spark replays the batch as it was planned; afterwards each partition starts by rule 2 of `adoption`, where the other
+owner got to if that is further, and no committed offset ever falls.
 """
 
 from collections.abc import Callable

@@ -1,4 +1,4 @@
-"""Where an adopted partition starts: one row for each rule of design section 7."""
+"""Where an adopted partition starts: one row for each rule of `adoption`."""
 
 from dataclasses import dataclass
 from uuid import UUID

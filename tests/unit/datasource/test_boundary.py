@@ -1,4 +1,4 @@
-"""The boundary against a model of the group: the sequences that matter, each by name (design section 7)."""
+"""The boundary against a model of the group: the sequences that matter, each by name."""
 
 from collections import Counter
 from collections.abc import Callable

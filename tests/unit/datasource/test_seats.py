@@ -1,4 +1,4 @@
-"""Homes and tickets, sentence by sentence (design section 6)."""
+"""Homes and tickets: the three laws of `seats`, and its order of preference, sentence by sentence."""
 
 import pickle
 from collections.abc import Iterable

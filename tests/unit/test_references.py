@@ -1,0 +1,79 @@
+"""What the code and its documents refer to is in this repository."""
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+FOLDERS = ("spark_kgroup", "datasource", "examples", "tests", "conf")
+DOCUMENTS = sorted(ROOT.glob("*.md"))
+SOURCES = sorted(p for folder in FOLDERS for p in (ROOT / folder).rglob("*.py") if p != Path(__file__))
+TEXTS = [*DOCUMENTS, *SOURCES, ROOT / "Makefile", ROOT / "pyproject.toml"]
+PATHS = {
+    str(path.relative_to(ROOT))
+    for path in (*TEXTS, *(ROOT / folder for folder in FOLDERS), *(p for f in FOLDERS for p in (ROOT / f).rglob("*")))
+}
+DECISIONS = {int(number) for number in re.findall(r"^## (\d+)\. ", (ROOT / "DECISIONS.md").read_text(), re.MULTILINE)}
+
+OF_LIBRDKAFKA = {"CONFIGURATION.md"}
+A_DECISION = re.compile(r"(?:DECISIONS(?:\.md)?,?|[Dd]ecisions?|Amended by|amends) (\d+)((?:(?:, | and |, and )\d+)*)")
+A_SECTION = re.compile(r"\bsections? \d")
+AN_OUTSIDE_SOURCE = re.compile(r"(?:RFC \d+|KIP-\d+)\W+(?:\w+ ){0,3}$")
+A_DOCUMENT = re.compile(r"(?<![\w.])[\w/-]+\.md\b(?!\.)")
+A_PATH = re.compile(r"`([\w./-]+\.py|(?:spark_kgroup|datasource|pyspark_kgroup|tests|examples|conf)/[\w./-]*)`")
+
+
+def where(path: Path, text: str, at: int) -> str:
+    return f"{path.relative_to(ROOT)}:{text.count(chr(10), 0, at) + 1}"
+
+
+def exists(name: str) -> bool:
+    """Whether something in the repository has this path, or one that ends with it."""
+    return any(path == name.rstrip("/") or path.endswith(f"/{name.rstrip('/')}") for path in PATHS)
+
+
+def dangling(path: Path, text: str) -> Iterator[str]:
+    """References in `text` that lead nowhere."""
+    for found in A_SECTION.finditer(text):
+        if not AN_OUTSIDE_SOURCE.search(" ".join(text[max(0, found.start() - 60) : found.start()].split()) + " "):
+            yield f"{where(path, text, found.start())}: a section of what? {found[0]!r}"
+    for found in A_DECISION.finditer(text):
+        for number in re.findall(r"\d+", found[1] + found[2]):
+            if int(number) not in DECISIONS:
+                yield f"{where(path, text, found.start())}: there is no decision {number}"
+    for found in A_DOCUMENT.finditer(text):
+        if found[0] not in OF_LIBRDKAFKA and not exists(found[0]):
+            yield f"{where(path, text, found.start())}: there is no document {found[0]}"
+
+
+@pytest.mark.parametrize("path", TEXTS, ids=lambda p: str(p.relative_to(ROOT)))
+def test_a_reference_leads_to_a_document_section_or_decision_that_exists(path: Path) -> None:
+    assert list(dangling(path, path.read_text())) == []
+
+
+@pytest.mark.parametrize("name", ["README.md", "ARCHITECTURE.md", "CONTRIBUTING.md"])
+def test_a_path_that_a_document_names_exists(name: str) -> None:
+    assert [path for path in A_PATH.findall((ROOT / name).read_text()) if not exists(path)] == []
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "the rules of design section 7",
+        "what sections 6 and 7 say",
+        "as DECISIONS 999 says",
+        "*Accepted; amends 4 and 999.*",
+        "see design.md",
+    ],
+)
+def test_a_reference_that_leads_nowhere_is_found(text: str) -> None:
+    assert len(list(dangling(ROOT / "README.md", text))) == 1
+
+
+@pytest.mark.parametrize(
+    "text", ["RFC 8305, section 8", "(RFC 9110,\n    section 9.3.6)", "DECISIONS 4 and 5", "in README.md"]
+)
+def test_a_reference_to_what_exists_is_allowed(text: str) -> None:
+    assert list(dangling(ROOT / "README.md", text)) == []
