@@ -15,9 +15,8 @@ from confluent_kafka import KafkaException
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn
 
+from spark_kgroup.admin.stop_signals import STOP_SIGNALS, stop_signals_raise
 from spark_kgroup.errors import KgroupError
-
-STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 console = Console(highlight=False)
 
@@ -73,19 +72,10 @@ def step(title: str) -> Iterator[None]:
 
 @contextmanager
 def as_program() -> Iterator[None]:
-    """Run to the end, or until Ctrl-C (exit code 130); an error is told in words (exit code 1).
-
-    Only the first Ctrl-C counts: what has been started is then being stopped, and that must not be interrupted.
-    """
-
-    def stop_once(*_: object) -> None:
-        for each in STOP_SIGNALS:
-            signal.signal(each, signal.SIG_IGN)
-        raise KeyboardInterrupt
-
-    before = {each: signal.signal(each, stop_once) for each in STOP_SIGNALS}
+    """Run to the end, or until Ctrl-C (exit code 130); an error is one sentence (exit code 1)."""
     try:
-        yield
+        with stop_signals_raise(KeyboardInterrupt):
+            yield
     except KeyboardInterrupt:
         console.print("Stopped.")
         raise typer.Exit(130) from None
@@ -94,9 +84,6 @@ def as_program() -> Iterator[None]:
             f"{Path(sys.argv[0]).name}: {problem}", markup=False, soft_wrap=True
         )
         raise typer.Exit(1) from None
-    finally:
-        for each, handler in before.items():
-            signal.signal(each, handler)
 
 
 @contextmanager

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import signal
 import sys
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
+from spark_kgroup.admin.stop_signals import stop_signals_raise
 from spark_kgroup.errors import EnvironmentProblem, OptionError
 
 if TYPE_CHECKING:
@@ -24,8 +22,6 @@ _INTERRUPTED: Final = 130
 
 _CHECK_S: Final = 0.2
 """How soon a node that died is noticed."""
-
-_STOP_SIGNALS: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 class _StopRequested(BaseException):
@@ -63,7 +59,7 @@ def run(
     except OptionError as problem:  # it begins with the argument, which is called as our option
         raise OptionError(f"--{problem}") from None
     ready = False
-    with _stop_signals():
+    with stop_signals_raise(_StopRequested):
         try:
             began = time.monotonic()
             _say(f"Starting Apache Kafka ({nodes} node{'s' if nodes > 1 else ''})")
@@ -87,23 +83,6 @@ def _watch(cluster: ApacheKafka) -> None:
             if not node.running:
                 raise EnvironmentProblem(f"Kafka node {node.node_id} (port {node.port}) died. {node.last_words()}")
         time.sleep(_CHECK_S)
-
-
-@contextmanager
-def _stop_signals() -> Iterator[None]:
-    """Turn the first of the stop signals into `_StopRequested`, and let no second one disturb the stop."""
-
-    def request_stop(*_: object) -> None:
-        for each in _STOP_SIGNALS:
-            signal.signal(each, signal.SIG_IGN)
-        raise _StopRequested
-
-    before = {number: signal.signal(number, request_stop) for number in _STOP_SIGNALS}
-    try:
-        yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
 
 
 def _say(words: str) -> None:

@@ -41,6 +41,20 @@ def flights(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
     return flights
 
 
+def test_quickstart_prints_each_record_once_over_two_runs(
+    example: Example, apache_kafka: ApacheKafka, new_topic: NewTopic, tmp_path: Path
+) -> None:
+    topic = new_topic(2)
+    produced = [f"{number:020d}" for number in range(8)]
+    for first in (0, 4):
+        produce(apache_kafka.bootstrap_servers, topic, 4, partitions=2, first=first)
+        code, said = example.run("quickstart.py", apache_kafka.bootstrap_servers, topic, str(tmp_path / "checkpoint"))
+        assert code == 0, said
+        assert sorted(re.findall(r"\| *\d\| +\d\|(\d{20})\|", said)) == produced[first : first + 4], said
+    assert {row.instance_id for row in apache_kafka.describe_group(topic)} <= {f"{topic}-0", f"{topic}-1"}
+    assert len((EXAMPLES / "quickstart.py").read_text().splitlines()) <= 25
+
+
 def test_flights_counts_what_pandas_counts(example: Example, apache_kafka: ApacheKafka, group: str) -> None:
     arguments = ["--bootstrap-server", apache_kafka.bootstrap_servers, "--topic", group, "--group", group]
     code, said = example.run("flights.py", *arguments, "--rows", "3000", "--rows-per-batch", "1500")

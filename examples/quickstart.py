@@ -1,0 +1,24 @@
+"""Print what is new in a Kafka topic. Run it again: it goes on where it stopped.
+
+python examples/quickstart.py 127.0.0.1:9092 flights checkpoints/flights
+"""
+
+import os
+import sys
+
+from pyspark.sql import SparkSession
+
+broker, topic, checkpoint = sys.argv[1:]
+os.environ.setdefault("PYSPARK_PYTHON", sys.executable)  # where spark-kgroup is installed
+spark = SparkSession.builder.getOrCreate()
+records = (
+    spark.readStream.format("kgroup")
+    .option("kafka.bootstrap.servers", broker)
+    .option("kafka.group.id", topic)
+    .option("subscribe", topic)
+    .option("startingOffsets", "earliest")
+    .load()
+)
+texts = records.selectExpr("partition", "offset", "CAST(value AS STRING)")
+query = texts.writeStream.format("console").option("checkpointLocation", checkpoint)
+query.trigger(availableNow=True).start().awaitTermination()
