@@ -16,7 +16,7 @@ from typing import Final, NamedTuple
 
 import pyarrow as pa
 
-from pyspark_kgroup.arrow import last_rows
+from pyspark_kgroup.shared.arrow import last_rows
 from spark_kgroup.model import TopicPartition
 
 _SMALL_ROWS: Final = 1_024

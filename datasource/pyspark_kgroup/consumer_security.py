@@ -13,7 +13,7 @@ from typing import Any, Final
 
 from confluent_kafka import KafkaError
 
-from pyspark_kgroup.token_callback import CALLBACK, Returned, call_in_time, imported
+from pyspark_kgroup.shared.token_callback import CALLBACK, Returned, call_in_time, imported
 from spark_kgroup.errors import AuthenticationFailed, OptionError
 
 log = logging.getLogger(__name__)

@@ -32,10 +32,10 @@ from typing import IO, Final
 
 import pyarrow as pa
 
-from pyspark_kgroup.arrow import last_offsets
-from pyspark_kgroup.channel import Channel, Message, connect
 from pyspark_kgroup.seat_server import ranges_in, received
 from pyspark_kgroup.seats import Executor, Mode
+from pyspark_kgroup.shared.arrow import last_offsets
+from pyspark_kgroup.shared.channel import Channel, Message, connect
 from pyspark_kgroup.spark_worker import spare_delays
 from pyspark_kgroup.worker import SeatRanges, read_range
 from spark_kgroup.errors import ChannelEnded, KeyRefused, RegistryUnreachable, SeatRefused

@@ -25,10 +25,10 @@ from confluent_kafka import Consumer, KafkaError, Message
 from confluent_kafka import TopicPartition as AssignedPartition
 
 from pyspark_kgroup.ahead import Ahead
-from pyspark_kgroup.arrow import arrow_schema, bounded, record_batch
-from pyspark_kgroup.channel import Frames, frame
-from pyspark_kgroup.channel import Message as Json
 from pyspark_kgroup.consumer_security import usable_here
+from pyspark_kgroup.shared.arrow import arrow_schema, bounded, record_batch
+from pyspark_kgroup.shared.channel import Frames, frame
+from pyspark_kgroup.shared.channel import Message as Json
 from pyspark_kgroup.worker import RECORDS_AT_ONCE, RECORDS_FIRST, Range, no_collection
 from spark_kgroup.errors import ChannelEnded
 from spark_kgroup.limits import (

@@ -13,7 +13,7 @@ from typing import Final
 
 from pyspark_kgroup import security_rows as rows
 from pyspark_kgroup.option_values import Option
-from pyspark_kgroup.token_callback import CALLBACK, token_provider
+from pyspark_kgroup.shared.token_callback import CALLBACK, token_provider
 from spark_kgroup.errors import OptionError
 from spark_kgroup.wire.java_security import translated
 from spark_kgroup.wire.properties import security_settings

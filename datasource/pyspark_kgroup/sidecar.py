@@ -32,9 +32,9 @@ from typing import Any, Final, NoReturn, cast
 
 import pyarrow as pa
 
-from pyspark_kgroup.channel import Challenge, Frames, Message, connect, frame, peer_is_us
 from pyspark_kgroup.executor import Place, place_prefix, started
 from pyspark_kgroup.seat_server import SeatServer
+from pyspark_kgroup.shared.channel import Challenge, Frames, Message, connect, frame, peer_is_us
 from spark_kgroup.errors import ChannelEnded, KeyRefused, KgroupError
 from spark_kgroup.limits import (
     CHANNEL_BYTES_MAX,

@@ -21,7 +21,6 @@ from typing import TYPE_CHECKING, Any, Final
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 
 from pyspark_kgroup.admission import AdmissionControl, default_read_limit, offsets_max
-from pyspark_kgroup.arrow import spark_schema
 from pyspark_kgroup.boundary import Boundary
 from pyspark_kgroup.brief_errors import brief_errors
 from pyspark_kgroup.checkpoint import EMPTY, Checkpoint, Period
@@ -34,6 +33,7 @@ from pyspark_kgroup.registry import Counts, Position, Registry
 from pyspark_kgroup.reporting import commit_metadata, latest_offset
 from pyspark_kgroup.seats import Lease, Mode, Scan
 from pyspark_kgroup.security_options import driver_settings
+from pyspark_kgroup.shared.arrow import spark_schema
 from pyspark_kgroup.sizing import seats_warning, sized, stays_on_this_host
 from pyspark_kgroup.worker import Range, SeatRanges
 from spark_kgroup.errors import OptionError

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pyspark_kgroup.ahead import Ahead
-from pyspark_kgroup.arrow import arrow_schema
+from pyspark_kgroup.shared.arrow import arrow_schema
 from spark_kgroup.model import TopicPartition
 
 P0, P1, P2 = (TopicPartition("t", partition) for partition in range(3))

@@ -9,12 +9,12 @@ from typing import Any
 
 import pytest
 
-from pyspark_kgroup.arrow import spark_schema
 from pyspark_kgroup.checkpoint import EMPTY
 from pyspark_kgroup.consumer_security import usable_here
 from pyspark_kgroup.options import PassedOn, SourceOptions, parse
 from pyspark_kgroup.security_options import driver_settings
 from pyspark_kgroup.security_rows import SECURITY
+from pyspark_kgroup.shared.arrow import spark_schema
 from pyspark_kgroup.stream import KgroupStreamReader
 from pyspark_kgroup.worker import SeatRanges
 from spark_kgroup.errors import AuthenticationFailed, OptionError

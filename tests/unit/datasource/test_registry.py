@@ -22,9 +22,9 @@ import pytest
 from harness.waiting import wait_for
 
 from pyspark_kgroup import registry as registry_module
-from pyspark_kgroup.channel import Channel, Message, connect, frame
 from pyspark_kgroup.registry import Counts, Position, Registry
 from pyspark_kgroup.seats import Mode, Scan
+from pyspark_kgroup.shared.channel import Channel, Message, connect, frame
 from pyspark_kgroup.worker import Range
 from spark_kgroup.errors import ChannelEnded, OptionError
 

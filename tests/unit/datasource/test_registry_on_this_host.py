@@ -5,8 +5,8 @@ import socket
 import pytest
 
 from pyspark_kgroup import stream as stream_module
-from pyspark_kgroup.arrow import spark_schema
-from pyspark_kgroup.channel import connect
+from pyspark_kgroup.shared.arrow import spark_schema
+from pyspark_kgroup.shared.channel import connect
 from pyspark_kgroup.stream import KgroupStreamReader
 
 OPTIONS = {"kafka.bootstrap.servers": "a:9092", "kafka.group.id": "g", "subscribe": "t"}

@@ -19,8 +19,8 @@ import pytest
 from harness.waiting import wait_for
 
 from pyspark_kgroup import registry as registry_module
-from pyspark_kgroup.channel import Channel, Message, connect, frame, new_key
 from pyspark_kgroup.registry import Registry
+from pyspark_kgroup.shared.channel import Channel, Message, connect, frame, new_key
 from spark_kgroup.limits import REGISTRY_STRANGERS_MAX
 
 EXECUTOR: Message = {"key": "here/1/1", "executor_id": "1", "host": "here", "pid": 1, "warm": True}

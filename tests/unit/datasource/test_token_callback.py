@@ -5,7 +5,7 @@ import time
 
 import pytest
 
-from pyspark_kgroup.token_callback import call_in_time
+from pyspark_kgroup.shared.token_callback import call_in_time
 from spark_kgroup.errors import AuthenticationFailed
 
 
