@@ -9,14 +9,14 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Collection, Mapping, Sequence
 
-from pyspark_kgroup.adoption import Committed, Place, Start, Writer, adopted_start, period_of, topic_key
-from pyspark_kgroup.checkpoint import Checkpoint
-from pyspark_kgroup.data_loss import out_of_log
 from pyspark_kgroup.ledger import Holding, Ledger, holders_of
 from pyspark_kgroup.logs import Logs
+from pyspark_kgroup.offsets.adoption import Committed, Place, Start, Writer, adopted_start, period_of, topic_key
+from pyspark_kgroup.offsets.checkpoint import Checkpoint
+from pyspark_kgroup.offsets.data_loss import out_of_log
+from pyspark_kgroup.offsets.plan import Ranges, in_turn, limited
 from pyspark_kgroup.option_values import listed
 from pyspark_kgroup.options import SourceOptions
-from pyspark_kgroup.plan import Ranges, in_turn, limited
 from pyspark_kgroup.starting_offsets import EARLIEST, LATEST
 from spark_kgroup.errors import GroupUnsettled, KgroupError, OptionError
 from spark_kgroup.limits import HANDOVER_WAIT_MS, ORPHAN_CHECK_INTERVAL_MS, SETTLE_TIMEOUT_MS

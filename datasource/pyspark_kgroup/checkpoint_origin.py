@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from pyspark_kgroup.checkpoint import Checkpoint
+from pyspark_kgroup.offsets.checkpoint import Checkpoint
 from pyspark_kgroup.option_values import listed
 from pyspark_kgroup.options import SourceOptions
 

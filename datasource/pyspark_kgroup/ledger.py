@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
 
-from pyspark_kgroup.adoption import topic_key
-from pyspark_kgroup.checkpoint import Checkpoint, Owned, Period, Topic
+from pyspark_kgroup.offsets.adoption import topic_key
+from pyspark_kgroup.offsets.checkpoint import Checkpoint, Owned, Period, Topic
 from spark_kgroup.model import MemberIdentity, TopicDescription, TopicPartition
 from spark_kgroup.runtime.group import GroupView, SeatView
 

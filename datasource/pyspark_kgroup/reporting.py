@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from pyspark_kgroup.checkpoint import Checkpoint
+from pyspark_kgroup.offsets.checkpoint import Checkpoint
 from pyspark_kgroup.registry import Counts
 from pyspark_kgroup.seats import Lease
 from spark_kgroup.model import TopicPartition

@@ -23,12 +23,12 @@ from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 from pyspark_kgroup.admission import AdmissionControl, default_read_limit, offsets_max
 from pyspark_kgroup.boundary import Boundary
 from pyspark_kgroup.brief_errors import brief_errors
-from pyspark_kgroup.checkpoint import EMPTY, Checkpoint, Period
 from pyspark_kgroup.checkpoint_origin import origin_warnings
 from pyspark_kgroup.executor import TicketReads, read_ticket
 from pyspark_kgroup.jvm import Jvm
+from pyspark_kgroup.offsets.checkpoint import EMPTY, Checkpoint, Period
+from pyspark_kgroup.offsets.plan import positions_by_seat, ranges_by_seat
 from pyspark_kgroup.options import PassedOn, SourceOptions, parse
-from pyspark_kgroup.plan import positions_by_seat, ranges_by_seat
 from pyspark_kgroup.registry import Counts, Position, Registry
 from pyspark_kgroup.reporting import commit_metadata, latest_offset
 from pyspark_kgroup.seats import Lease, Mode, Scan

@@ -15,7 +15,7 @@ from harness.kafka import messages
 
 from chaos.evidence import ApplicationEvidence, Batch, Commit, Delivered, Expulsion, Join
 from chaos.queries import Query
-from pyspark_kgroup.checkpoint import EMPTY, Checkpoint
+from pyspark_kgroup.offsets.checkpoint import EMPTY, Checkpoint
 from spark_kgroup.model import TopicPartition
 
 _OFFSET_COMMIT_KEYS: Final = (0, 1)

@@ -5,8 +5,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
-from pyspark_kgroup.checkpoint import Checkpoint, Period
-from pyspark_kgroup.plan import ranges_by_seat
+from pyspark_kgroup.offsets.checkpoint import Checkpoint, Period
+from pyspark_kgroup.offsets.plan import ranges_by_seat
 from spark_kgroup.model import TopicPartition
 
 _NOTICE_S: Final = 5.0

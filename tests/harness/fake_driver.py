@@ -7,8 +7,8 @@ from itertools import pairwise
 from harness.fake_group import FakeGroup
 from pyspark_kgroup import starting_offsets as product
 from pyspark_kgroup.boundary import Boundary
-from pyspark_kgroup.checkpoint import EMPTY, Checkpoint
-from pyspark_kgroup.plan import Ranges, ranges_by_seat
+from pyspark_kgroup.offsets.checkpoint import EMPTY, Checkpoint
+from pyspark_kgroup.offsets.plan import Ranges, ranges_by_seat
 from pyspark_kgroup.starting_offsets import EARLIEST
 from pyspark_kgroup.stream import inheritances
 from spark_kgroup.limits import END_OFFSETS_MAX_AGE_MS

@@ -19,7 +19,7 @@ from harness.runtime import options_of, owned, settings_of
 from harness.waiting import wait_for
 
 from pyspark_kgroup.boundary import Boundary
-from pyspark_kgroup.checkpoint import EMPTY
+from pyspark_kgroup.offsets.checkpoint import EMPTY
 from spark_kgroup.limits import STARTUP_TIMEOUT_MS
 from spark_kgroup.model import MemberIdentity, TopicPartition
 from spark_kgroup.runtime.group import GroupView

@@ -20,7 +20,7 @@ from harness.sharing import Sharing
 from harness.waiting import wait_for
 
 from pyspark_kgroup.boundary import Boundary
-from pyspark_kgroup.checkpoint import EMPTY, Checkpoint
+from pyspark_kgroup.offsets.checkpoint import EMPTY, Checkpoint
 from pyspark_kgroup.stream import inheritances
 from spark_kgroup.errors import GroupRejected
 from spark_kgroup.model import MemberIdentity, Subscription

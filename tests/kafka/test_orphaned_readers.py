@@ -17,7 +17,7 @@ from harness.kafka import produce
 from harness.reader_process import ReaderProcess
 from harness.waiting import wait_for
 
-from pyspark_kgroup.checkpoint import EMPTY
+from pyspark_kgroup.offsets.checkpoint import EMPTY
 from pyspark_kgroup.shared.arrow import spark_schema
 from pyspark_kgroup.source import DefaultSource
 from spark_kgroup.errors import FencedInstanceId

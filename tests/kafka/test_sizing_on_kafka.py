@@ -14,8 +14,8 @@ from harness.sharing import Sharing
 from harness.waiting import wait_for
 
 from pyspark_kgroup.boundary import Boundary
-from pyspark_kgroup.checkpoint import EMPTY, Checkpoint
-from pyspark_kgroup.plan import ranges_by_seat
+from pyspark_kgroup.offsets.checkpoint import EMPTY, Checkpoint
+from pyspark_kgroup.offsets.plan import ranges_by_seat
 from pyspark_kgroup.stream import inheritances
 from spark_kgroup.model import TopicPartition
 from spark_kgroup.runtime.thread import GroupRuntime

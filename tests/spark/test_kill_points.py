@@ -22,8 +22,8 @@ from harness.sharing import Sharing
 from harness.stream import options
 from harness.waiting import wait_for
 
-from pyspark_kgroup.checkpoint import EMPTY, Checkpoint
-from pyspark_kgroup.plan import ranges_by_seat
+from pyspark_kgroup.offsets.checkpoint import EMPTY, Checkpoint
+from pyspark_kgroup.offsets.plan import ranges_by_seat
 from spark_kgroup.testing import ApacheKafka
 
 NewTopic = Callable[[int], str]

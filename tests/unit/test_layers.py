@@ -23,12 +23,12 @@ ROOMS = {
 PURE_ROOMS = {"model", "limits", "errors", "assignors", "member"}
 WORLDLY = {"asyncio", "socket", "threading", "time", "random", "logging", "datetime", "os", "subprocess"}
 SPARK_SIDE_PURE = {
-    "checkpoint",
+    "offsets/checkpoint",
     "checkpoint_origin",
-    "plan",
+    "offsets/plan",
     "seats",
-    "adoption",
-    "data_loss",
+    "offsets/adoption",
+    "offsets/data_loss",
     "ledger",
     "starting_offsets",
     "option_values",

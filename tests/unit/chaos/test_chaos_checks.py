@@ -8,7 +8,7 @@ import pytest
 from chaos.checks import spans, verdict
 from chaos.evidence import ApplicationEvidence, Batch, Commit, Delivered, Evidence, Expulsion, Join, PeerEvidence, Span
 
-from pyspark_kgroup.checkpoint import EMPTY, Checkpoint, Owned, Period, Topic
+from pyspark_kgroup.offsets.checkpoint import EMPTY, Checkpoint, Owned, Period, Topic
 from spark_kgroup.model import TopicPartition
 
 TP = TopicPartition("orders", 0)

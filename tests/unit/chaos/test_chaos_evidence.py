@@ -8,7 +8,7 @@ import pytest
 from chaos.collect import conversions, expulsions_by_brokers, joins, planned_batches
 from chaos.evidence import Join, Span
 
-from pyspark_kgroup.checkpoint import EMPTY, Checkpoint, Owned, Period, Topic
+from pyspark_kgroup.offsets.checkpoint import EMPTY, Checkpoint, Owned, Period, Topic
 from spark_kgroup.model import TopicPartition
 
 TP = TopicPartition("orders", 0)

@@ -5,8 +5,8 @@ from uuid import UUID
 
 import pytest
 
-from pyspark_kgroup.adoption import Committed, Place, Start, Writer, adopted_start, period_of, topic_key
-from pyspark_kgroup.checkpoint import EMPTY, Checkpoint, Owned, Period, Topic
+from pyspark_kgroup.offsets.adoption import Committed, Place, Start, Writer, adopted_start, period_of, topic_key
+from pyspark_kgroup.offsets.checkpoint import EMPTY, Checkpoint, Owned, Period, Topic
 from spark_kgroup.model import MemberIdentity, TopicDescription, TopicPartition
 from spark_kgroup.wire.commit_metadata import Author, SeatNote
 

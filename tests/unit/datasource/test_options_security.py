@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from pyspark_kgroup.checkpoint import EMPTY
 from pyspark_kgroup.consumer_security import usable_here
+from pyspark_kgroup.offsets.checkpoint import EMPTY
 from pyspark_kgroup.options import PassedOn, SourceOptions, parse
 from pyspark_kgroup.security_options import driver_settings
 from pyspark_kgroup.security_rows import SECURITY

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pyspark_kgroup.checkpoint import EMPTY, Checkpoint, Owned, Period, Topic
-from pyspark_kgroup.plan import in_turn, limited, positions_by_seat, ranges_by_seat
+from pyspark_kgroup.offsets.checkpoint import EMPTY, Checkpoint, Owned, Period, Topic
+from pyspark_kgroup.offsets.plan import in_turn, limited, positions_by_seat, ranges_by_seat
 from spark_kgroup.model import TopicDescription, TopicPartition
 
 P0, P1, P2 = (TopicPartition("t", index) for index in range(3))

@@ -16,8 +16,8 @@ from pyspark.sql.streaming.listener import (
     StreamingQueryProgress,
 )
 
-from pyspark_kgroup.checkpoint import Checkpoint, Owned, Period, Topic
 from pyspark_kgroup.listener import KgroupListener, lag_of, line_of
+from pyspark_kgroup.offsets.checkpoint import Checkpoint, Owned, Period, Topic
 from pyspark_kgroup.registry import Counts
 from pyspark_kgroup.reporting import commit_metadata, latest_offset
 from pyspark_kgroup.seats import Executor, Lease

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
-from pyspark_kgroup.checkpoint import Checkpoint
+from pyspark_kgroup.offsets.checkpoint import Checkpoint
 from spark_kgroup.model import TopicDescription, TopicPartition
 
 Ranges = dict[TopicPartition, tuple[int, int]]

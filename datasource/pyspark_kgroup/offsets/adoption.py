@@ -26,7 +26,7 @@ from dataclasses import dataclass, replace
 from enum import Enum
 from typing import NamedTuple
 
-from pyspark_kgroup.checkpoint import Checkpoint, Period
+from pyspark_kgroup.offsets.checkpoint import Checkpoint, Period
 from spark_kgroup.model import MemberIdentity, TopicDescription, TopicPartition
 from spark_kgroup.wire.commit_metadata import Author
 
