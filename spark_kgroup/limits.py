@@ -1,6 +1,6 @@
 """Every bound and default, each with its origin: Kafka's name and default, or a measurement.
 
-Units are last in a name. A value that a user can set has its option in `pyspark_kgroup.options` or a command-line
+Units are last in a name. A value that a user can set has its option in `pyspark_kgroup.options.rows` or a command-line
 flag; the rest are fixed here.
 """
 

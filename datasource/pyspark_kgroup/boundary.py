@@ -15,9 +15,9 @@ from pyspark_kgroup.offsets.adoption import Committed, Place, Start, Writer, ado
 from pyspark_kgroup.offsets.checkpoint import Checkpoint
 from pyspark_kgroup.offsets.data_loss import out_of_log
 from pyspark_kgroup.offsets.plan import Ranges, in_turn, limited
-from pyspark_kgroup.option_values import listed
-from pyspark_kgroup.options import SourceOptions
-from pyspark_kgroup.starting_offsets import EARLIEST, LATEST
+from pyspark_kgroup.options.parser import SourceOptions
+from pyspark_kgroup.options.starting_offsets import EARLIEST, LATEST
+from pyspark_kgroup.options.values import listed
 from spark_kgroup.errors import GroupUnsettled, KgroupError, OptionError
 from spark_kgroup.limits import HANDOVER_WAIT_MS, ORPHAN_CHECK_INTERVAL_MS, SETTLE_TIMEOUT_MS
 from spark_kgroup.model import (

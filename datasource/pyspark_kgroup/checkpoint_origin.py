@@ -11,8 +11,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from pyspark_kgroup.offsets.checkpoint import Checkpoint
-from pyspark_kgroup.option_values import listed
-from pyspark_kgroup.options import SourceOptions
+from pyspark_kgroup.options.parser import SourceOptions
+from pyspark_kgroup.options.values import listed
 
 _FRESH_START = "If that is not what you want, give this query a checkpointLocation of its own."
 

@@ -16,8 +16,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
-from pyspark_kgroup.option_rows import MEMBERS_MAX
-from pyspark_kgroup.options import SourceOptions
+from pyspark_kgroup.options.parser import SourceOptions
+from pyspark_kgroup.options.rows import MEMBERS_MAX
 
 log = logging.getLogger(__name__)
 

@@ -22,7 +22,7 @@ from pyspark.sql.datasource import (
 from pyspark.sql.types import StructType
 
 from pyspark_kgroup.brief_errors import brief_errors
-from pyspark_kgroup.options import parse
+from pyspark_kgroup.options.parser import parse
 from pyspark_kgroup.shared.arrow import spark_schema
 from pyspark_kgroup.spark_python import other_python
 from pyspark_kgroup.stream import KgroupStreamReader
@@ -44,7 +44,7 @@ _ONLY_READS: Final = 'format("kgroup") reads from Kafka, it does not write: writ
 class DefaultSource(DataSource):
     """Streams Kafka topics as a real consumer group (the class name is the one that Spark looks for).
 
-    Options are documented in `pyspark_kgroup.options`. Columns are those of `format("kafka")`: key, value, topic,
+    Options are documented in `pyspark_kgroup.options.rows`. Columns are those of `format("kafka")`: key, value, topic,
     partition, offset, timestamp, timestampType, and headers with `includeHeaders`.
     """
 

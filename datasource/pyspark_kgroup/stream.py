@@ -28,11 +28,11 @@ from pyspark_kgroup.executor import TicketReads, read_ticket
 from pyspark_kgroup.jvm import Jvm
 from pyspark_kgroup.offsets.checkpoint import EMPTY, Checkpoint, Period
 from pyspark_kgroup.offsets.plan import positions_by_seat, ranges_by_seat
-from pyspark_kgroup.options import PassedOn, SourceOptions, parse
+from pyspark_kgroup.options.parser import PassedOn, SourceOptions, parse
+from pyspark_kgroup.options.security import driver_settings
 from pyspark_kgroup.registry import Counts, Position, Registry
 from pyspark_kgroup.reporting import commit_metadata, latest_offset
 from pyspark_kgroup.seats import Lease, Mode, Scan
-from pyspark_kgroup.security_options import driver_settings
 from pyspark_kgroup.shared.arrow import spark_schema
 from pyspark_kgroup.sizing import seats_warning, sized, stays_on_this_host
 from pyspark_kgroup.worker import Range, SeatRanges

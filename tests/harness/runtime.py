@@ -1,6 +1,6 @@
 """The seats of one query without Spark: a runtime, and the boundary that Spark would ask."""
 
-from pyspark_kgroup.options import SourceOptions, parse
+from pyspark_kgroup.options.parser import SourceOptions, parse
 from spark_kgroup.model import TopicPartition
 from spark_kgroup.runtime.group import GroupSettings, GroupView
 from spark_kgroup.wire.cluster import parse_bootstrap

@@ -9,7 +9,7 @@ import pytest
 from harness.kafka import produce
 from harness.waiting import wait_for
 
-from pyspark_kgroup.options import parse
+from pyspark_kgroup.options.parser import parse
 from pyspark_kgroup.source import DefaultSource
 from pyspark_kgroup.worker import Range, SeatRanges, read_range
 from spark_kgroup.errors import WireError

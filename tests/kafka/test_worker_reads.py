@@ -20,7 +20,7 @@ from confluent_kafka.admin import OffsetSpec
 from harness.waiting import wait_for
 
 from pyspark_kgroup import worker
-from pyspark_kgroup.options import parse
+from pyspark_kgroup.options.parser import parse
 from pyspark_kgroup.shared.arrow import arrow_schema
 from pyspark_kgroup.worker import Range, SeatRanges, read_range
 from spark_kgroup.errors import DataLoss, OptionError, WireError

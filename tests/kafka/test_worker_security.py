@@ -12,7 +12,7 @@ from harness.secured import ALICE, BOB, KEY_PASSWORD, PASSWORDS, TLS_CLIENT
 
 from pyspark_kgroup import worker
 from pyspark_kgroup.offsets.checkpoint import EMPTY
-from pyspark_kgroup.options import parse
+from pyspark_kgroup.options.parser import parse
 from pyspark_kgroup.shared.arrow import spark_schema
 from pyspark_kgroup.stream import KgroupStreamReader
 from pyspark_kgroup.worker import Range, SeatRanges, read_range

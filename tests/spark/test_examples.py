@@ -17,7 +17,7 @@ from harness.secured import ALICE, PASSWORDS
 from harness.waiting import wait_for
 from pyspark.sql import SparkSession
 
-from pyspark_kgroup.options import parse
+from pyspark_kgroup.options.parser import parse
 from spark_kgroup.testing import ApacheKafka
 
 if TYPE_CHECKING:

@@ -17,7 +17,7 @@ NewTopic = Callable[[int], str]
 Twice = Callable[[SparkSession, dict[str, str]], DataFrame]
 
 NOTICED_S = 3 * 0.5 + 6.0
-"""Three heartbeats of `options`, and the batch that an idle trigger is; generous with the latter."""
+"""Three heartbeats of the options, and the batch that an idle trigger is; generous with the latter."""
 
 
 def assert_told(error: object, seat_prefix: str) -> None:

@@ -30,10 +30,10 @@ SPARK_SIDE_PURE = {
     "offsets/adoption",
     "offsets/data_loss",
     "ledger",
-    "starting_offsets",
-    "option_values",
-    "option_rows",
-    "option_refusals",
+    "options/starting_offsets",
+    "options/values",
+    "options/rows",
+    "options/refusals",
 }
 
 

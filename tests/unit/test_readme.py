@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from pyspark_kgroup.options import options_table
+from pyspark_kgroup.options.parser import options_table
 
 README = (Path(__file__).parents[2] / "README.md").read_text()
 

@@ -6,7 +6,7 @@ import pytest
 
 from pyspark_kgroup.checkpoint_origin import origin_warnings
 from pyspark_kgroup.offsets.checkpoint import EMPTY, Checkpoint, Owned, Period, Topic
-from pyspark_kgroup.options import parse
+from pyspark_kgroup.options.parser import parse
 from spark_kgroup.model import TopicPartition
 
 

@@ -6,7 +6,7 @@ import pytest
 from harness.fake_driver import Driver, StartingOffsets
 from harness.fake_group import FakeGroup
 
-from pyspark_kgroup.starting_offsets import EARLIEST, LATEST, parse_starting_offsets
+from pyspark_kgroup.options.starting_offsets import EARLIEST, LATEST, parse_starting_offsets
 from spark_kgroup.errors import OptionError
 from spark_kgroup.model import TopicPartition
 

@@ -5,9 +5,9 @@ from contextlib import suppress
 
 import pytest
 
-from pyspark_kgroup.option_refusals import REFUSED
-from pyspark_kgroup.option_rows import OPTIONS
-from pyspark_kgroup.options import SourceOptions, parse
+from pyspark_kgroup.options.parser import SourceOptions, parse
+from pyspark_kgroup.options.refusals import REFUSED
+from pyspark_kgroup.options.rows import OPTIONS
 from spark_kgroup.errors import OptionError
 
 REQUIRED = {"kafka.bootstrap.servers": "a:9092", "kafka.group.id": "g", "subscribe": "t"}

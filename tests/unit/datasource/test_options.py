@@ -6,9 +6,9 @@ import threading
 import pytest
 from pyspark.sql.datasource import CaseInsensitiveDict
 
-from pyspark_kgroup.option_rows import OPTIONS
-from pyspark_kgroup.options import SourceOptions, options_table, parse
-from pyspark_kgroup.starting_offsets import EARLIEST, LATEST
+from pyspark_kgroup.options.parser import SourceOptions, options_table, parse
+from pyspark_kgroup.options.rows import OPTIONS
+from pyspark_kgroup.options.starting_offsets import EARLIEST, LATEST
 from spark_kgroup import limits
 from spark_kgroup.errors import OptionError
 from spark_kgroup.model import TopicPartition

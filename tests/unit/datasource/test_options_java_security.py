@@ -2,7 +2,7 @@
 
 import pytest
 
-from pyspark_kgroup.options import parse
+from pyspark_kgroup.options.parser import parse
 from spark_kgroup.errors import OptionError
 from spark_kgroup.wire.java_security import NAMES, translated
 

@@ -11,9 +11,9 @@ import pytest
 
 from pyspark_kgroup.consumer_security import usable_here
 from pyspark_kgroup.offsets.checkpoint import EMPTY
-from pyspark_kgroup.options import PassedOn, SourceOptions, parse
-from pyspark_kgroup.security_options import driver_settings
-from pyspark_kgroup.security_rows import SECURITY
+from pyspark_kgroup.options.parser import PassedOn, SourceOptions, parse
+from pyspark_kgroup.options.security import driver_settings
+from pyspark_kgroup.options.security_rows import SECURITY
 from pyspark_kgroup.shared.arrow import spark_schema
 from pyspark_kgroup.stream import KgroupStreamReader
 from pyspark_kgroup.worker import SeatRanges

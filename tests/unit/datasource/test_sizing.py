@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from pyspark_kgroup import sizing
-from pyspark_kgroup.option_rows import MEMBERS_MAX
-from pyspark_kgroup.options import parse
+from pyspark_kgroup.options.parser import parse
+from pyspark_kgroup.options.rows import MEMBERS_MAX
 from pyspark_kgroup.sizing import MEMBERS_DEFAULT, is_local, seats_warning, sized, task_slots
 
 REQUIRED = {"kafka.bootstrap.servers": "a:9092", "kafka.group.id": "g", "subscribe": "t"}
@@ -87,7 +87,7 @@ def started_by(tmp_path: Path, *arguments: str, conf: str = "") -> int:
     """The seats that a stream reader sees whose parent has these arguments."""
     (tmp_path / "spark-defaults.conf").write_text(conf)
     child = (
-        "from pyspark_kgroup.options import parse\n"
+        "from pyspark_kgroup.options.parser import parse\n"
         "from pyspark_kgroup.sizing import sized\n"
         f"print(sized(parse({REQUIRED})).members)\n"
     )

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
-from pyspark_kgroup.option_values import without_shading
+from pyspark_kgroup.options.values import without_shading
 from spark_kgroup.errors import OptionError
 
 _REFUSALS: Final = (

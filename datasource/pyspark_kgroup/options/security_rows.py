@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 from typing import Any, Final
 
-from pyspark_kgroup.option_values import Option, non_empty, one_of
+from pyspark_kgroup.options.values import Option, non_empty, one_of
 from spark_kgroup.wire.sasl import MECHANISMS
 from spark_kgroup.wire.security import PROTOCOLS
 

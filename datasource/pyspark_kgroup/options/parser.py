@@ -1,4 +1,4 @@
-"""The options of one query: parsed by the rows in `option_rows`, checked against each other and by librdkafka.
+"""The options of one query: parsed by the rows in `rows`, checked against each other and by librdkafka.
 
 Runs on: driver. No I/O: librdkafka checks the names that are passed on to it without a broker to talk to.
 
@@ -16,12 +16,12 @@ from typing import Final, NoReturn
 
 from confluent_kafka import Consumer, KafkaException
 
-from pyspark_kgroup import option_rows as rows
-from pyspark_kgroup.option_refusals import REFUSED, refuse
-from pyspark_kgroup.option_rows import OPTIONS
-from pyspark_kgroup.option_values import PREFIX_CHARACTERS_MAX, listed, shortened
-from pyspark_kgroup.security_options import check_mechanism, parse_security
-from pyspark_kgroup.starting_offsets import EARLIEST, LATEST, StartingOffsets
+from pyspark_kgroup.options import rows
+from pyspark_kgroup.options.refusals import REFUSED, refuse
+from pyspark_kgroup.options.rows import OPTIONS
+from pyspark_kgroup.options.security import check_mechanism, parse_security
+from pyspark_kgroup.options.starting_offsets import EARLIEST, LATEST, StartingOffsets
+from pyspark_kgroup.options.values import PREFIX_CHARACTERS_MAX, listed, shortened
 from spark_kgroup.errors import OptionError
 from spark_kgroup.limits import HEARTBEAT_INTERVAL_MS
 from spark_kgroup.wire import java_security
@@ -47,7 +47,7 @@ class PassedOn(dict[str, str]):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SourceOptions:
-    """The options of one query, checked. Units are last in a name; the rows below say what each does.
+    """The options of one query, checked. Units are last in a name; `rows` says what each does.
 
     Attributes:
         members: None if the option was not given: what the driver's machine tells is no option (`sizing`).

@@ -11,8 +11,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
-from pyspark_kgroup import security_rows as rows
-from pyspark_kgroup.option_values import Option
+from pyspark_kgroup.options import security_rows as rows
+from pyspark_kgroup.options.values import Option
 from pyspark_kgroup.shared.token_callback import CALLBACK, token_provider
 from spark_kgroup.errors import OptionError
 from spark_kgroup.wire.java_security import translated

@@ -7,7 +7,9 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from pyspark_kgroup.option_values import (
+from pyspark_kgroup.options.security_rows import SECURITY
+from pyspark_kgroup.options.starting_offsets import LATEST, StartingOffsets, parse_starting_offsets
+from pyspark_kgroup.options.values import (
     INT_MAX,
     LONG_MAX,
     PREFIX_CHARACTERS_MAX,
@@ -22,8 +24,6 @@ from pyspark_kgroup.option_values import (
     topics,
     zero_or_number,
 )
-from pyspark_kgroup.security_rows import SECURITY
-from pyspark_kgroup.starting_offsets import LATEST, StartingOffsets, parse_starting_offsets
 from spark_kgroup.assignors import NAMES as ASSIGNOR_NAMES
 from spark_kgroup.limits import (
     API_TIMEOUT_MS,

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from pyspark_kgroup.option_values import listed, shortened
+from pyspark_kgroup.options.values import listed, shortened
 from spark_kgroup.errors import OptionError
 from spark_kgroup.model import TopicPartition
 
