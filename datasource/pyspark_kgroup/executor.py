@@ -32,8 +32,8 @@ from typing import IO, Final
 
 import pyarrow as pa
 
+from pyspark_kgroup.driver.seats import Executor, Mode
 from pyspark_kgroup.seat_server import ranges_in, received
-from pyspark_kgroup.seats import Executor, Mode
 from pyspark_kgroup.shared.arrow import last_offsets
 from pyspark_kgroup.shared.channel import Channel, Message, connect
 from pyspark_kgroup.spark_worker import spare_delays

@@ -22,9 +22,9 @@ from pyspark.sql.datasource import (
 from pyspark.sql.types import StructType
 
 from pyspark_kgroup.brief_errors import brief_errors
+from pyspark_kgroup.driver.spark_python import other_python
 from pyspark_kgroup.options.parser import parse
 from pyspark_kgroup.shared.arrow import spark_schema
-from pyspark_kgroup.spark_python import other_python
 from pyspark_kgroup.stream import KgroupStreamReader
 from spark_kgroup.errors import OptionError
 

@@ -21,20 +21,20 @@ from typing import TYPE_CHECKING, Any, Final
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 
 from pyspark_kgroup.admission import AdmissionControl, default_read_limit, offsets_max
-from pyspark_kgroup.boundary import Boundary
 from pyspark_kgroup.brief_errors import brief_errors
-from pyspark_kgroup.checkpoint_origin import origin_warnings
+from pyspark_kgroup.driver.boundary import Boundary
+from pyspark_kgroup.driver.checkpoint_origin import origin_warnings
+from pyspark_kgroup.driver.jvm import Jvm
+from pyspark_kgroup.driver.registry import Counts, Position, Registry
+from pyspark_kgroup.driver.reporting import commit_metadata, latest_offset
+from pyspark_kgroup.driver.seats import Lease, Mode, Scan
+from pyspark_kgroup.driver.sizing import seats_warning, sized, stays_on_this_host
 from pyspark_kgroup.executor import TicketReads, read_ticket
-from pyspark_kgroup.jvm import Jvm
 from pyspark_kgroup.offsets.checkpoint import EMPTY, Checkpoint, Period
 from pyspark_kgroup.offsets.plan import positions_by_seat, ranges_by_seat
 from pyspark_kgroup.options.parser import PassedOn, SourceOptions, parse
 from pyspark_kgroup.options.security import driver_settings
-from pyspark_kgroup.registry import Counts, Position, Registry
-from pyspark_kgroup.reporting import commit_metadata, latest_offset
-from pyspark_kgroup.seats import Lease, Mode, Scan
 from pyspark_kgroup.shared.arrow import spark_schema
-from pyspark_kgroup.sizing import seats_warning, sized, stays_on_this_host
 from pyspark_kgroup.worker import Range, SeatRanges
 from spark_kgroup.errors import OptionError
 from spark_kgroup.member.classic import Inheritance

@@ -12,7 +12,7 @@ from typing import Any, cast
 
 from fuzz.frames import Maker
 from pyspark_kgroup import sidecar
-from pyspark_kgroup.registry import Registry, _Peer
+from pyspark_kgroup.driver.registry import Registry, _Peer
 from pyspark_kgroup.shared.channel import REGISTRY, Challenge, Frames, Message, _mac, frame
 from spark_kgroup.admin.describe_command import as_object, lines_of
 from spark_kgroup.assignors import assignor

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 
 from harness.fake_group import FakeGroup
-from pyspark_kgroup.boundary import Boundary
+from pyspark_kgroup.driver.boundary import Boundary
 from pyspark_kgroup.offsets.checkpoint import EMPTY, Checkpoint
 from pyspark_kgroup.offsets.plan import Ranges, ranges_by_seat
 from pyspark_kgroup.options import starting_offsets as product

@@ -25,10 +25,10 @@ from harness.query import Query
 from harness.sidecars import sidecars_of, sleeping_executor
 from harness.waiting import wait_for
 
+from pyspark_kgroup.driver.registry import Position, Registry
+from pyspark_kgroup.driver.seats import Scan
 from pyspark_kgroup.executor import read_on
 from pyspark_kgroup.options.parser import parse
-from pyspark_kgroup.registry import Position, Registry
-from pyspark_kgroup.seats import Scan
 from pyspark_kgroup.worker import Range, SeatRanges, read_range
 from spark_kgroup.errors import DataLoss
 from spark_kgroup.testing import ApacheKafka

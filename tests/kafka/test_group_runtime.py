@@ -11,7 +11,7 @@ from harness.kafka import produce
 from harness.runtime import options_of, owned, settings_of
 from harness.waiting import wait_for
 
-from pyspark_kgroup.boundary import Boundary
+from pyspark_kgroup.driver.boundary import Boundary
 from pyspark_kgroup.offsets.checkpoint import EMPTY, Checkpoint
 from spark_kgroup.errors import ConnectionFailed, GroupUnsettled, OptionError, RequestTimedOut, UnknownTopic
 from spark_kgroup.runtime import session

@@ -14,7 +14,7 @@ from harness.offsets import offsets_alone
 from harness.runtime import options_of, owned, settings_of
 from harness.waiting import wait_for
 
-from pyspark_kgroup.boundary import Boundary
+from pyspark_kgroup.driver.boundary import Boundary
 from pyspark_kgroup.offsets.checkpoint import EMPTY, Checkpoint
 from pyspark_kgroup.stream import inheritances
 from spark_kgroup.errors import GroupRejected

@@ -18,8 +18,8 @@ from harness.sidecars import Query, await_gone, kill, seat_servers_of, sidecars_
 from harness.waiting import wait_for
 
 from pyspark_kgroup import executor as executor_module
+from pyspark_kgroup.driver.seats import Executor
 from pyspark_kgroup.executor import place_of
-from pyspark_kgroup.seats import Executor
 from pyspark_kgroup.shared.channel import connect, new_key, peer_is_us
 from spark_kgroup.errors import KeyRefused
 from spark_kgroup.limits import SIDECAR_STRANGERS_MAX

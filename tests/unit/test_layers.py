@@ -24,12 +24,12 @@ PURE_ROOMS = {"model", "limits", "errors", "assignors", "member"}
 WORLDLY = {"asyncio", "socket", "threading", "time", "random", "logging", "datetime", "os", "subprocess"}
 SPARK_SIDE_PURE = {
     "offsets/checkpoint",
-    "checkpoint_origin",
+    "driver/checkpoint_origin",
     "offsets/plan",
-    "seats",
+    "driver/seats",
     "offsets/adoption",
     "offsets/data_loss",
-    "ledger",
+    "driver/ledger",
     "options/starting_offsets",
     "options/values",
     "options/rows",

@@ -139,10 +139,10 @@ def _after_start_committed(boundary: ModuleType) -> None:
 POINTS: dict[str, tuple[str, Callable[[ModuleType], None]]] = {
     "before read": ("pyspark_kgroup.stream", _before_read),
     "while reading": ("pyspark_kgroup.stream", _while_reading),
-    "after commit log, before group commit": ("pyspark_kgroup.ledger", _before_group_commit),
+    "after commit log, before group commit": ("pyspark_kgroup.driver.ledger", _before_group_commit),
     "during rebalance": ("spark_kgroup.runtime.session", _during_rebalance),
     "between revoking sync and rejoin": ("spark_kgroup.runtime.session", _after_revoking_sync),
-    "during adoption": ("pyspark_kgroup.ledger", _during_adoption),
+    "during adoption": ("pyspark_kgroup.driver.ledger", _during_adoption),
     "before connecting": ("spark_kgroup.runtime.group", _before_connecting),
     "before the look at the group": ("spark_kgroup.wire.cluster", _before_look_at_group),
     "before join": ("spark_kgroup.wire.connection", _before_sending("JoinGroupRequest")),
@@ -150,7 +150,7 @@ POINTS: dict[str, tuple[str, Callable[[ModuleType], None]]] = {
     "before sync": ("spark_kgroup.wire.connection", _before_sending("SyncGroupRequest")),
     "sync parked": ("spark_kgroup.wire.connection", _parked("SyncGroupRequest")),
     "before start is committed": ("spark_kgroup.wire.connection", _before_sending("OffsetCommitRequest")),
-    "after start is committed": ("pyspark_kgroup.boundary", _after_start_committed),
+    "after start is committed": ("pyspark_kgroup.driver.boundary", _after_start_committed),
 }
 """Point -> (the module to wrap, how). "after sink, before commit log" and "after shuffle" are those of
 `harness.driver_program`."""

@@ -6,9 +6,9 @@ import pytest
 from harness.fake_driver import Driver, StartingOffsets
 from harness.fake_group import FakeGroup
 
-from pyspark_kgroup import boundary as boundary_module
-from pyspark_kgroup import logs as logs_module
-from pyspark_kgroup.registry import Registry
+from pyspark_kgroup.driver import boundary as boundary_module
+from pyspark_kgroup.driver import topic_logs as logs_module
+from pyspark_kgroup.driver.registry import Registry
 
 Clock = Callable[[FakeGroup], None]
 World = Callable[..., tuple[FakeGroup, Driver]]

@@ -9,10 +9,10 @@ import pytest
 from harness.fake_driver import Crash, Driver, StartingOffsets, dumps
 from harness.fake_group import OTHER, FakeGroup
 
-from pyspark_kgroup import ledger as ledger_module
-from pyspark_kgroup.boundary import Boundary
-from pyspark_kgroup.ledger import Ledger
-from pyspark_kgroup.logs import Logs
+from pyspark_kgroup.driver import ledger as ledger_module
+from pyspark_kgroup.driver.boundary import Boundary
+from pyspark_kgroup.driver.ledger import Ledger
+from pyspark_kgroup.driver.topic_logs import Logs
 from spark_kgroup.errors import Disconnected, GroupUnsettled
 from spark_kgroup.limits import END_OFFSETS_MAX_AGE_MS, METADATA_MAX_AGE_MS, SETTLE_TIMEOUT_MS
 from spark_kgroup.model import TopicPartition

@@ -57,7 +57,7 @@ def test_from_its_second_read_on_a_worker_does_not_walk_all_modules_after_each_t
     program = """
 import gc
 from pyspark_kgroup.executor import TicketReads, read_ticket
-from pyspark_kgroup.seats import Mode
+from pyspark_kgroup.driver.seats import Mode
 from pyspark_kgroup.worker import SeatRanges
 nothing = SeatRanges(seat="s", ranges=(), consumer_config={}, include_headers=False, fail_on_data_loss=True)
 ticket = TicketReads(

@@ -7,7 +7,7 @@ from typing import Any, cast
 
 import pytest
 
-from pyspark_kgroup.registry import Registry, _Peer
+from pyspark_kgroup.driver.registry import Registry, _Peer
 from pyspark_kgroup.seat_server import _positions_in, ranges_in
 from pyspark_kgroup.shared.channel import Message
 from pyspark_kgroup.sidecar import parsed, read_alone

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from harness.waiting import wait_for
 
-from pyspark_kgroup.jvm import Jvm
+from pyspark_kgroup.driver.jvm import Jvm
 
 PORT, PATH = "PYTHON_WORKER_FACTORY_PORT", "PYTHON_WORKER_FACTORY_SOCK_PATH"
 """How Spark tells a Python process where to connect to (PythonWorkerFactory)."""

@@ -21,9 +21,9 @@ from typing import Any
 import pytest
 from harness.waiting import wait_for
 
-from pyspark_kgroup import registry as registry_module
-from pyspark_kgroup.registry import Counts, Position, Registry
-from pyspark_kgroup.seats import Mode, Scan
+from pyspark_kgroup.driver import registry as registry_module
+from pyspark_kgroup.driver.registry import Counts, Position, Registry
+from pyspark_kgroup.driver.seats import Mode, Scan
 from pyspark_kgroup.shared.channel import Channel, Message, connect, frame
 from pyspark_kgroup.worker import Range
 from spark_kgroup.errors import ChannelEnded, OptionError
@@ -516,7 +516,7 @@ def test_a_registry_that_was_not_started_can_be_closed() -> None:
 
 PROGRAM = """
 import sys
-from pyspark_kgroup.registry import Registry
+from pyspark_kgroup.driver.registry import Registry
 registry = Registry(["g-0"])
 registry.start()
 print(registry.port, registry.key.hex(), flush=True)

@@ -18,8 +18,8 @@ from itertools import pairwise
 import pytest
 from harness.waiting import wait_for
 
-from pyspark_kgroup import registry as registry_module
-from pyspark_kgroup.registry import Registry
+from pyspark_kgroup.driver import registry as registry_module
+from pyspark_kgroup.driver.registry import Registry
 from pyspark_kgroup.shared.channel import Channel, Message, connect, frame, new_key
 from spark_kgroup.limits import REGISTRY_STRANGERS_MAX
 

@@ -16,11 +16,11 @@ from pyspark.sql.streaming.listener import (
     StreamingQueryProgress,
 )
 
+from pyspark_kgroup.driver.registry import Counts
+from pyspark_kgroup.driver.reporting import commit_metadata, latest_offset
+from pyspark_kgroup.driver.seats import Executor, Lease
 from pyspark_kgroup.listener import KgroupListener, lag_of, line_of
 from pyspark_kgroup.offsets.checkpoint import Checkpoint, Owned, Period, Topic
-from pyspark_kgroup.registry import Counts
-from pyspark_kgroup.reporting import commit_metadata, latest_offset
-from pyspark_kgroup.seats import Executor, Lease
 from spark_kgroup.model import TopicPartition
 from spark_kgroup.runtime.session import monotonic_ms
 from spark_kgroup.wire.commit_metadata import Author, SeatNote

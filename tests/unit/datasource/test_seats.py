@@ -6,7 +6,7 @@ from itertools import cycle, permutations
 
 import pytest
 
-from pyspark_kgroup.seats import Binding, Executor, Mode, Scan, Seats
+from pyspark_kgroup.driver.seats import Binding, Executor, Mode, Scan, Seats
 from spark_kgroup.errors import SeatRefused
 from spark_kgroup.limits import SCANS_MAX
 

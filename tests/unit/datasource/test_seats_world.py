@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 
 import pytest
 
-from pyspark_kgroup.seats import Binding, Executor, Lease, Mode, Scan, Seats
+from pyspark_kgroup.driver.seats import Binding, Executor, Lease, Mode, Scan, Seats
 
 Task = tuple[int, int]
 """Scan id and ticket."""

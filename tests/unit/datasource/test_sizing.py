@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from pyspark_kgroup import sizing
+from pyspark_kgroup.driver import sizing
+from pyspark_kgroup.driver.sizing import MEMBERS_DEFAULT, is_local, seats_warning, sized, task_slots
 from pyspark_kgroup.options.parser import parse
 from pyspark_kgroup.options.rows import MEMBERS_MAX
-from pyspark_kgroup.sizing import MEMBERS_DEFAULT, is_local, seats_warning, sized, task_slots
 
 REQUIRED = {"kafka.bootstrap.servers": "a:9092", "kafka.group.id": "g", "subscribe": "t"}
 JAVA = ["/usr/bin/java", "-cp", "/spark/jars/*", "-Xmx1g", "org.apache.spark.deploy.SparkSubmit"]
@@ -88,7 +88,7 @@ def started_by(tmp_path: Path, *arguments: str, conf: str = "") -> int:
     (tmp_path / "spark-defaults.conf").write_text(conf)
     child = (
         "from pyspark_kgroup.options.parser import parse\n"
-        "from pyspark_kgroup.sizing import sized\n"
+        "from pyspark_kgroup.driver.sizing import sized\n"
         f"print(sized(parse({REQUIRED})).members)\n"
     )
     # The arguments are the parent's, as Spark's are its JVM's; the interpreter does not look at them.

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from pyspark_kgroup.spark_python import other_python
+from pyspark_kgroup.driver.spark_python import other_python
 
 
 def environment(folder: Path, name: str) -> Path:

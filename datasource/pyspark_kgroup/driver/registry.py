@@ -20,7 +20,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final, cast
 
-from pyspark_kgroup.seats import Executor, Lease, Scan, Seats
+from pyspark_kgroup.driver.seats import Executor, Lease, Scan, Seats
 from pyspark_kgroup.shared.channel import REGISTRY, Challenge, Frames, Message, frame, new_key
 from spark_kgroup.errors import ChannelEnded, KeyRefused, OptionError, SeatRefused
 from spark_kgroup.limits import (

@@ -10,9 +10,9 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
+from pyspark_kgroup.driver.registry import Counts
+from pyspark_kgroup.driver.seats import Lease
 from pyspark_kgroup.offsets.checkpoint import Checkpoint
-from pyspark_kgroup.registry import Counts
-from pyspark_kgroup.seats import Lease
 from spark_kgroup.model import TopicPartition
 from spark_kgroup.runtime.session import monotonic_ms
 from spark_kgroup.wire.commit_metadata import Author, SeatNote

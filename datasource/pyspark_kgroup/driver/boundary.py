@@ -9,8 +9,8 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Collection, Mapping, Sequence
 
-from pyspark_kgroup.ledger import Holding, Ledger, holders_of
-from pyspark_kgroup.logs import Logs
+from pyspark_kgroup.driver.ledger import Holding, Ledger, holders_of
+from pyspark_kgroup.driver.topic_logs import Logs
 from pyspark_kgroup.offsets.adoption import Committed, Place, Start, Writer, adopted_start, period_of, topic_key
 from pyspark_kgroup.offsets.checkpoint import Checkpoint
 from pyspark_kgroup.offsets.data_loss import out_of_log
