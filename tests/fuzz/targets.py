@@ -11,8 +11,8 @@ from random import Random
 from typing import Any, cast
 
 from fuzz.frames import Maker
-from pyspark_kgroup import sidecar
 from pyspark_kgroup.driver.registry import Registry, _Peer
+from pyspark_kgroup.executor import sidecar
 from pyspark_kgroup.shared.channel import REGISTRY, Challenge, Frames, Message, _mac, frame
 from spark_kgroup.admin.describe_command import as_object, lines_of
 from spark_kgroup.assignors import assignor

@@ -215,7 +215,9 @@ class Application:
         """Sidecars and seat servers, which have sessions of their own: they inherit our environment."""
         ours = f"TMPDIR={self.folder / 'temporary'}".encode()
         listing = subprocess.run(["ps", "-ww", "-eo", "pid=,ppid=,state=,args="], capture_output=True, text=True)
-        rows = [line.split(maxsplit=3) for line in listing.stdout.splitlines() if "pyspark_kgroup.sidecar" in line]
+        rows = [
+            line.split(maxsplit=3) for line in listing.stdout.splitlines() if "pyspark_kgroup.executor.sidecar" in line
+        ]
         found = [Process(int(pid), int(parent), state, args) for pid, parent, state, args in rows if state != "Z"]
         return [process for process in found if ours in _environment_of(process.pid)]
 

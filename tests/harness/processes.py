@@ -19,7 +19,7 @@ WORKERS: Kind = ("-m", "pyspark.daemon", "pyspark.worker")
 """They run tasks. What plans a query is a `pyspark.daemon` too, but of another module."""
 
 
-SIDECAR: Kind = ("-P", "-m", "pyspark_kgroup.sidecar")
+SIDECAR: Kind = ("-P", "-m", "pyspark_kgroup.executor.sidecar")
 """Followed by the query's group; seat servers, which a sidecar forks, have the same arguments."""
 
 

@@ -5,7 +5,7 @@ from typing import Any, Self
 
 from harness.waiting import wait_for
 from pyspark_kgroup.driver.seats import Executor
-from pyspark_kgroup.executor import read_on
+from pyspark_kgroup.executor.ticket_reader import read_on
 from pyspark_kgroup.offsets.checkpoint import EMPTY
 from pyspark_kgroup.shared.arrow import spark_schema
 from pyspark_kgroup.stream import KgroupStreamReader

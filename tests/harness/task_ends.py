@@ -8,7 +8,7 @@ from functools import cache
 
 import pyarrow as pa
 
-from pyspark_kgroup.spark_worker import connections_to_jvm, spare_delays
+from pyspark_kgroup.executor.spark_delays import connections_to_jvm, spare_delays
 
 SCHEMA = "pid long, connections long, ends long, quick long"
 

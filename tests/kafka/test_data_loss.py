@@ -27,9 +27,9 @@ from harness.waiting import wait_for
 
 from pyspark_kgroup.driver.registry import Position, Registry
 from pyspark_kgroup.driver.seats import Scan
-from pyspark_kgroup.executor import read_on
+from pyspark_kgroup.executor.range_reader import Range, SeatRanges, read_range
+from pyspark_kgroup.executor.ticket_reader import read_on
 from pyspark_kgroup.options.parser import parse
-from pyspark_kgroup.worker import Range, SeatRanges, read_range
 from spark_kgroup.errors import DataLoss
 from spark_kgroup.testing import ApacheKafka
 
@@ -104,7 +104,7 @@ def assert_loss(
     """One error that says all, or the rows that are `left` and a warning that says the same."""
     with pytest.raises(DataLoss, match=told + r".+failOnDataLoss=false.+fresh checkpoint"):
         read(batches_of(replace(reads, fail_on_data_loss=True)))
-    with log.at_level(logging.WARNING, "pyspark_kgroup.worker"):
+    with log.at_level(logging.WARNING, "pyspark_kgroup.executor.range_reader"):
         assert read(batches_of(replace(reads, fail_on_data_loss=False))) == left
     (warning,) = [record.getMessage() for record in log.records if "Data loss" in record.getMessage()]
     assert told.replace("\\", "") in warning

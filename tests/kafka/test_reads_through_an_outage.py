@@ -9,9 +9,9 @@ import pytest
 from harness.kafka import produce
 from harness.waiting import wait_for
 
+from pyspark_kgroup.executor.range_reader import Range, SeatRanges, read_range
 from pyspark_kgroup.options.parser import parse
 from pyspark_kgroup.source import DefaultSource
-from pyspark_kgroup.worker import Range, SeatRanges, read_range
 from spark_kgroup.errors import WireError
 from spark_kgroup.testing import ApacheKafka
 
@@ -25,7 +25,7 @@ def test_a_read_goes_on_where_it_was(
     kafka.create_topic("large", partitions=1)
     produce(kafka.bootstrap_servers, "large", RECORDS, partitions=1, size=1_000)
     reading = read_range(little_ahead(kafka.bootstrap_servers))
-    with caplog.at_level(logging.WARNING, "pyspark_kgroup.worker"):
+    with caplog.at_level(logging.WARNING, "pyspark_kgroup.executor.range_reader"):
         offsets = next(reading)["offset"].to_pylist()
         kafka.nodes[0].kill()
         assert len(offsets) < RECORDS / 2, "the better part is still to be read"

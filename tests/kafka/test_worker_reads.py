@@ -19,10 +19,10 @@ from confluent_kafka import TopicPartition as AssignedPartition
 from confluent_kafka.admin import OffsetSpec
 from harness.waiting import wait_for
 
-from pyspark_kgroup import worker
+from pyspark_kgroup.executor import range_reader
+from pyspark_kgroup.executor.range_reader import Range, SeatRanges, read_range
 from pyspark_kgroup.options.parser import parse
 from pyspark_kgroup.shared.arrow import arrow_schema
-from pyspark_kgroup.worker import Range, SeatRanges, read_range
 from spark_kgroup.errors import DataLoss, OptionError, WireError
 from spark_kgroup.testing import ApacheKafka
 
@@ -218,7 +218,7 @@ def test_large_records_come_in_bounded_batches(apache_kafka: ApacheKafka, produc
 def test_rows_of_a_batch_are_bounded(
     apache_kafka: ApacheKafka, topic: str, producer: Producer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(worker, "ARROW_BATCH_ROWS_MAX", 100)
+    monkeypatch.setattr(range_reader, "ARROW_BATCH_ROWS_MAX", 100)
     fill(producer, topic, 0, numbers(0, 1_050))
     fill(producer, topic, 1, numbers(0, 1_050))
     batches = list(read_range(seat(apache_kafka, [Range(topic, 0, 0, 1_050), Range(topic, 1, 0, 1_050)])))
@@ -319,7 +319,7 @@ def test_aborted_records_that_keep_coming_do_not_hold_a_range_up(
         working.join()
 
 
-# Three things end a range (see `worker`); each must do so alone, and the first two without waiting for an idle look.
+# Three things end a range (see `range_reader`); each must do so alone, the first two without waiting for an idle look.
 
 
 def timed_read(kafka: ApacheKafka, ranges: Sequence[Range], **librdkafka: str) -> tuple[list[int], float]:
@@ -334,7 +334,7 @@ def timed_read(kafka: ApacheKafka, ranges: Sequence[Range], **librdkafka: str) -
 def test_a_record_ends_a_range(
     apache_kafka: ApacheKafka, topic: str, producer: Producer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(worker, "_POLL_S", 15.0)
+    monkeypatch.setattr(range_reader, "_POLL_S", 15.0)
     fill(producer, topic, 0, numbers(0, 100))
     for end in (50, 100):
         offsets, seconds = timed_read(apache_kafka, [Range(topic, 0, 0, end)], **{"enable.partition.eof": "false"})
@@ -345,7 +345,7 @@ def test_a_record_ends_a_range(
 def test_the_end_of_the_log_ends_a_range(
     apache_kafka: ApacheKafka, topic: str, transactions: Producer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(worker, "_POLL_S", 15.0)
+    monkeypatch.setattr(range_reader, "_POLL_S", 15.0)
     commit(transactions, topic, numbers(0, 3))
     await_end_offset(apache_kafka, topic, 0, 4)
     offsets, seconds = timed_read(apache_kafka, [Range(topic, 0, 0, 4)])
@@ -428,7 +428,7 @@ def test_the_consumer_ends_with_the_read(apache_kafka: ApacheKafka, topic: str, 
 def test_the_consumer_ends_when_spark_stops_early(
     apache_kafka: ApacheKafka, topic: str, producer: Producer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(worker, "ARROW_BATCH_ROWS_MAX", 100)
+    monkeypatch.setattr(range_reader, "ARROW_BATCH_ROWS_MAX", 100)
     fill(producer, topic, 0, numbers(0, 20_000))
     before = librdkafka_threads()
     batches = read_range(seat(apache_kafka, [Range(topic, 0, 0, 20_000)]))
@@ -450,8 +450,8 @@ def test_the_caller_s_own_time_is_not_a_stall(
     apache_kafka: ApacheKafka, topic: str, producer: Producer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     clock = [0.0]
-    monkeypatch.setattr(worker.time, "monotonic", lambda: clock[0])
-    monkeypatch.setattr(worker, "_POLL_S", 0.0)
+    monkeypatch.setattr(range_reader.time, "monotonic", lambda: clock[0])
+    monkeypatch.setattr(range_reader, "_POLL_S", 0.0)
     for first in range(0, 100, 10):
         fill(producer, topic, 0, numbers(first, first + 10))
     # One small log batch a fetch: after most batches the next look finds nothing yet.
@@ -471,7 +471,7 @@ def test_the_caller_s_own_time_is_not_a_stall(
 def test_the_collector_rests_among_records_and_works_for_the_caller(
     apache_kafka: ApacheKafka, topic: str, producer: Producer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(worker, "ARROW_BATCH_ROWS_MAX", 10_000)
+    monkeypatch.setattr(range_reader, "ARROW_BATCH_ROWS_MAX", 10_000)
 
     def collections() -> int:
         return sum(generation["collections"] for generation in gc.get_stats())

@@ -10,12 +10,12 @@ from confluent_kafka.admin import AclOperation
 from harness.kafka import produce
 from harness.secured import ALICE, BOB, KEY_PASSWORD, PASSWORDS, TLS_CLIENT
 
-from pyspark_kgroup import worker
+from pyspark_kgroup.executor import range_reader
+from pyspark_kgroup.executor.range_reader import Range, SeatRanges, read_range
 from pyspark_kgroup.offsets.checkpoint import EMPTY
 from pyspark_kgroup.options.parser import parse
 from pyspark_kgroup.shared.arrow import spark_schema
 from pyspark_kgroup.stream import KgroupStreamReader
-from pyspark_kgroup.worker import Range, SeatRanges, read_range
 from spark_kgroup.errors import AuthenticationFailed, BrokerError
 
 if TYPE_CHECKING:
@@ -36,7 +36,7 @@ def topic(secured_kafka: "SecuredKafka") -> str:
 
 @pytest.fixture
 def short_bound(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(worker, "STARTUP_TIMEOUT_MS", 1_000)
+    monkeypatch.setattr(range_reader, "STARTUP_TIMEOUT_MS", 1_000)
 
 
 def options(secured: "SecuredKafka", listener: str, topic: str, group: str, **properties: str) -> dict[str, str]:

@@ -40,7 +40,7 @@ from spark_kgroup.limits import (
 from spark_kgroup.runtime.session import monotonic_ms
 
 if TYPE_CHECKING:
-    from pyspark_kgroup.worker import Range
+    from pyspark_kgroup.executor.range_reader import Range
 
 log = logging.getLogger(__name__)
 

@@ -1,6 +1,6 @@
 """Records that were still to be read and are gone: where reading goes on, and how it is told.
 
-Runs on: both. Pure. The driver meets a loss between two batches (`boundary`), an executor within one (`worker`).
+Runs on: both. Pure. The driver meets a loss between two batches (`boundary`), an executor within one (`range_reader`).
 """
 
 from __future__ import annotations

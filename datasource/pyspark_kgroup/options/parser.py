@@ -91,7 +91,7 @@ class SourceOptions:
         return {
             "fetch.queue.backoff.ms": "10",  # with 1 s it waits half of the time (measured: 100 B records)
             "fetch.wait.max.ms": "25",  # all that is asked for is in the log: only its end is ever waited for
-            "log_level": "2",  # what befalls a read is told once, by `worker`; librdkafka tells it 20 times a second
+            "log_level": "2",  # `range_reader` tells once what befalls a read; librdkafka, 20 times a second
             "log.connection.close": "false",  # brokers close idle connections all the time
             "topic.metadata.propagation.max.ms": "5000",  # what a ticket names exists: only brokers' metadata may lag
             **self.passed_on,

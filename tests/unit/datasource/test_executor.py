@@ -7,13 +7,13 @@ from pathlib import Path
 
 import pytest
 
-from pyspark_kgroup.executor import started, this_executor
+from pyspark_kgroup.executor.ticket_reader import started, this_executor
 
 AS_JVM = "import subprocess, sys; print(subprocess.run(sys.argv[1:3], capture_output=True, text=True).stdout)"
 AS_WORKER = """
 import os, subprocess, sys
 if sys.argv[1:] == ["worker"]:
-    from pyspark_kgroup.executor import this_executor
+    from pyspark_kgroup.executor.ticket_reader import this_executor
     found = this_executor()
     print(found.key, found.executor_id, found.host, found.pid, found.warm)
 else:  # pyspark.daemon stands between the two
@@ -56,9 +56,9 @@ def test_a_process_that_is_gone_has_not_started() -> None:
 def test_from_its_second_read_on_a_worker_does_not_walk_all_modules_after_each_task() -> None:
     program = """
 import gc
-from pyspark_kgroup.executor import TicketReads, read_ticket
+from pyspark_kgroup.executor.ticket_reader import TicketReads, read_ticket
 from pyspark_kgroup.driver.seats import Mode
-from pyspark_kgroup.worker import SeatRanges
+from pyspark_kgroup.executor.range_reader import SeatRanges
 nothing = SeatRanges(seat="s", ranges=(), consumer_config={}, include_headers=False, fail_on_data_loss=True)
 ticket = TicketReads(
     scan_id=0, ticket=0, mode=Mode.FIXED, reads=nothing, template=nothing, stall_timeout_ms=1, registry_host=None,

@@ -10,8 +10,8 @@ from confluent_kafka import Message
 from confluent_kafka import TopicPartition as AssignedPartition
 from harness.waiting import wait_for
 
-from pyspark_kgroup import seat_server as seat_server_module
-from pyspark_kgroup.seat_server import SeatServer, received
+from pyspark_kgroup.executor import seat_server as seat_server_module
+from pyspark_kgroup.executor.seat_server import SeatServer, received
 from pyspark_kgroup.shared.channel import frame
 from spark_kgroup.model import TopicPartition
 

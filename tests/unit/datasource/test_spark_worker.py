@@ -9,8 +9,8 @@ from itertools import count
 
 import pytest
 
-from pyspark_kgroup import spark_worker
-from pyspark_kgroup.spark_worker import acknowledge_at_once, connections_to_jvm, spare_delays
+from pyspark_kgroup.executor import spark_delays
+from pyspark_kgroup.executor.spark_delays import acknowledge_at_once, connections_to_jvm, spare_delays
 
 Pair = tuple[socket.socket, socket.socket]
 
@@ -34,7 +34,7 @@ def jvm() -> Iterator[Pair]:
 
 @pytest.fixture(autouse=True)
 def as_it_was(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    monkeypatch.setattr(spark_worker, "_reads_here", count(1))
+    monkeypatch.setattr(spark_delays, "_reads_here", count(1))
     callbacks = list(gc.callbacks)
     gc.unfreeze()
     yield

@@ -23,7 +23,7 @@ import pyarrow as pa
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message
 from confluent_kafka import TopicPartition as AssignedPartition
 
-from pyspark_kgroup.consumer_security import REFUSALS, usable_here
+from pyspark_kgroup.executor.consumer_security import REFUSALS, usable_here
 from pyspark_kgroup.offsets.data_loss import WAYS_OUT, LogRange, Loss, deleted, out_of_log
 from pyspark_kgroup.shared.arrow import before, bounded, last_offsets, record_batch
 from spark_kgroup.errors import AuthenticationFailed, BrokerError, DataLoss, KgroupError, OptionError, WireError

@@ -33,11 +33,11 @@ from typing import IO, Final
 import pyarrow as pa
 
 from pyspark_kgroup.driver.seats import Executor, Mode
-from pyspark_kgroup.seat_server import ranges_in, received
+from pyspark_kgroup.executor.range_reader import SeatRanges, read_range
+from pyspark_kgroup.executor.seat_server import ranges_in, received
+from pyspark_kgroup.executor.spark_delays import spare_delays
 from pyspark_kgroup.shared.arrow import last_offsets
 from pyspark_kgroup.shared.channel import Channel, Message, connect
-from pyspark_kgroup.spark_worker import spare_delays
-from pyspark_kgroup.worker import SeatRanges, read_range
 from spark_kgroup.errors import ChannelEnded, KeyRefused, RegistryUnreachable, SeatRefused
 from spark_kgroup.limits import (
     SEAT_SERVER_SILENCE_MS,
@@ -540,7 +540,7 @@ def _start(place: Place, executor: Executor, ticket: TicketReads) -> None:
     with ours:
         with theirs:
             sidecar = subprocess.Popen(
-                [sys.executable, "-P", "-m", "pyspark_kgroup.sidecar", ticket.query],
+                [sys.executable, "-P", "-m", "pyspark_kgroup.executor.sidecar", ticket.query],
                 stdin=theirs.fileno(),
                 stdout=subprocess.DEVNULL,  # a worker's own may be the JVM's
                 env=_environment(),

@@ -1,6 +1,6 @@
 """One process beside an executor, for one query: it knows the registry, and keeps a server for each seat at home here.
 
-Runs on: executor. Linux. Started by `executor` as `python -m pyspark_kgroup.sidecar QUERY`.
+Runs on: executor. Linux. Started by `ticket_reader` as `python -m pyspark_kgroup.executor.sidecar QUERY`.
 
 Seat servers are forks of this process, so that they share what it has imported and start in milliseconds: it has one
 thread, and never a Kafka client of its own. It ends with its executor's JVM, with the query (the registry hangs up or
@@ -32,8 +32,8 @@ from typing import Any, Final, NoReturn, cast
 
 import pyarrow as pa
 
-from pyspark_kgroup.executor import Place, place_prefix, started
-from pyspark_kgroup.seat_server import SeatServer
+from pyspark_kgroup.executor.seat_server import SeatServer
+from pyspark_kgroup.executor.ticket_reader import Place, place_prefix, started
 from pyspark_kgroup.shared.channel import Challenge, Frames, Message, connect, frame, peer_is_us
 from spark_kgroup.errors import ChannelEnded, KeyRefused, KgroupError
 from spark_kgroup.limits import (

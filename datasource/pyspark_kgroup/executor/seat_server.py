@@ -7,7 +7,7 @@ It is asked for ranges of offsets, with the socket of the worker that reads them
     8-byte big-endian length, an Arrow IPC message; ...; length 0
 
 Length 0 says that nothing is missing. Whatever is out of the ordinary is no error here: this process ends, the worker
-reads by itself what it has not got, by the rules of `worker`, and the next read starts another server.
+reads by itself what it has not got, by the rules of `range_reader`, and the next read starts another server.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ import pyarrow as pa
 from confluent_kafka import Consumer, KafkaError, Message
 from confluent_kafka import TopicPartition as AssignedPartition
 
-from pyspark_kgroup.ahead import Ahead
-from pyspark_kgroup.consumer_security import usable_here
+from pyspark_kgroup.executor.ahead import Ahead
+from pyspark_kgroup.executor.consumer_security import usable_here
+from pyspark_kgroup.executor.range_reader import RECORDS_AT_ONCE, RECORDS_FIRST, Range, no_collection
 from pyspark_kgroup.shared.arrow import arrow_schema, bounded, record_batch
 from pyspark_kgroup.shared.channel import Frames, frame
 from pyspark_kgroup.shared.channel import Message as Json
-from pyspark_kgroup.worker import RECORDS_AT_ONCE, RECORDS_FIRST, Range, no_collection
 from spark_kgroup.errors import ChannelEnded
 from spark_kgroup.limits import (
     ARROW_BATCH_BYTES_MAX,
