@@ -27,15 +27,15 @@ from pyspark_kgroup.driver.checkpoint_origin import origin_warnings
 from pyspark_kgroup.driver.jvm import Jvm
 from pyspark_kgroup.driver.registry import Counts, Position, Registry
 from pyspark_kgroup.driver.reporting import commit_metadata, latest_offset
-from pyspark_kgroup.driver.seats import Lease, Mode, Scan
+from pyspark_kgroup.driver.seats import Lease, Scan
 from pyspark_kgroup.driver.sizing import seats_warning, sized, stays_on_this_host
-from pyspark_kgroup.executor.range_reader import Range, SeatRanges
-from pyspark_kgroup.executor.ticket_reader import TicketReads, read_ticket
+from pyspark_kgroup.executor.ticket_reader import read_ticket
 from pyspark_kgroup.offsets.checkpoint import EMPTY, Checkpoint, Period
 from pyspark_kgroup.offsets.plan import positions_by_seat, ranges_by_seat
 from pyspark_kgroup.options.parser import PassedOn, SourceOptions, parse
 from pyspark_kgroup.options.security import driver_settings
 from pyspark_kgroup.shared.arrow import spark_schema
+from pyspark_kgroup.shared.tickets import Mode, Range, SeatRanges, TicketReads
 from spark_kgroup.errors import OptionError
 from spark_kgroup.member.classic import Inheritance
 from spark_kgroup.model import TopicPartition

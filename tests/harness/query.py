@@ -4,10 +4,10 @@ import json
 from typing import Any, Self
 
 from harness.waiting import wait_for
-from pyspark_kgroup.driver.seats import Executor
 from pyspark_kgroup.executor.ticket_reader import read_on
 from pyspark_kgroup.offsets.checkpoint import EMPTY
 from pyspark_kgroup.shared.arrow import spark_schema
+from pyspark_kgroup.shared.tickets import Executor
 from pyspark_kgroup.stream import KgroupStreamReader
 from spark_kgroup.limits import END_OFFSETS_MAX_AGE_MS
 from spark_kgroup.runtime.session import monotonic_ms

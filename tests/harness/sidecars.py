@@ -13,11 +13,11 @@ import pyarrow as pa
 
 from harness.waiting import wait_for
 from pyspark_kgroup.driver.registry import Position, Registry
-from pyspark_kgroup.driver.seats import Executor, Mode, Scan
+from pyspark_kgroup.driver.seats import Scan
 from pyspark_kgroup.executor import ticket_reader as executor_module
-from pyspark_kgroup.executor.range_reader import Range, SeatRanges
-from pyspark_kgroup.executor.ticket_reader import Place, TicketReads, place_of, read_on, started
+from pyspark_kgroup.executor.ticket_reader import Place, place_of, read_on, started
 from pyspark_kgroup.options.parser import parse
+from pyspark_kgroup.shared.tickets import Executor, Mode, Range, SeatRanges, TicketReads
 from spark_kgroup.limits import SIDECAR_IDLE_MS, SIDECAR_RETRY_MS
 
 Rows = list[tuple[int, int, bytes]]

@@ -15,7 +15,7 @@ from harness.reference import Row, Rows, reference
 from harness.sidecars import sleeping_executor
 from harness.waiting import wait_for
 
-from pyspark_kgroup.driver.seats import Executor
+from pyspark_kgroup.shared.tickets import Executor
 from spark_kgroup.testing import ApacheKafka
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)

@@ -9,8 +9,9 @@ import pytest
 from harness.kafka import produce
 from harness.waiting import wait_for
 
-from pyspark_kgroup.executor.range_reader import Range, SeatRanges, read_range
+from pyspark_kgroup.executor.range_reader import read_range
 from pyspark_kgroup.options.parser import parse
+from pyspark_kgroup.shared.tickets import Range, SeatRanges
 from pyspark_kgroup.source import DefaultSource
 from spark_kgroup.errors import WireError
 from spark_kgroup.testing import ApacheKafka

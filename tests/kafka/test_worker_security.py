@@ -11,10 +11,11 @@ from harness.kafka import produce
 from harness.secured import ALICE, BOB, KEY_PASSWORD, PASSWORDS, TLS_CLIENT
 
 from pyspark_kgroup.executor import range_reader
-from pyspark_kgroup.executor.range_reader import Range, SeatRanges, read_range
+from pyspark_kgroup.executor.range_reader import read_range
 from pyspark_kgroup.offsets.checkpoint import EMPTY
 from pyspark_kgroup.options.parser import parse
 from pyspark_kgroup.shared.arrow import spark_schema
+from pyspark_kgroup.shared.tickets import Range, SeatRanges
 from pyspark_kgroup.stream import KgroupStreamReader
 from spark_kgroup.errors import AuthenticationFailed, BrokerError
 

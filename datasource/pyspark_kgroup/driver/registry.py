@@ -20,8 +20,9 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final, cast
 
-from pyspark_kgroup.driver.seats import Executor, Lease, Scan, Seats
+from pyspark_kgroup.driver.seats import Lease, Scan, Seats
 from pyspark_kgroup.shared.channel import REGISTRY, Challenge, Frames, Message, frame, new_key
+from pyspark_kgroup.shared.tickets import Executor
 from spark_kgroup.errors import ChannelEnded, KeyRefused, OptionError, SeatRefused
 from spark_kgroup.limits import (
     API_TIMEOUT_MS,
@@ -40,7 +41,7 @@ from spark_kgroup.limits import (
 from spark_kgroup.runtime.session import monotonic_ms
 
 if TYPE_CHECKING:
-    from pyspark_kgroup.executor.range_reader import Range
+    from pyspark_kgroup.shared.tickets import Range
 
 log = logging.getLogger(__name__)
 

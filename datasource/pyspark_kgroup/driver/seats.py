@@ -18,35 +18,10 @@ import heapq
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from enum import Enum
 
+from pyspark_kgroup.shared.tickets import Executor, Mode
 from spark_kgroup.errors import SeatRefused
 from spark_kgroup.limits import SCANS_MAX
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Executor:
-    """One executor process (JVM).
-
-    Attributes:
-        key: unique among all processes of all hosts: host, JVM pid and its start time.
-        executor_id: Spark's ("driver" in local mode), "" if unknown.
-        pid: of the JVM.
-        warm: whether it has a sidecar; if not, its workers read by themselves and it is never a home.
-    """
-
-    key: str
-    executor_id: str
-    host: str
-    pid: int
-    warm: bool = True
-
-
-class Mode(Enum):
-    """Who decides what a ticket reads: the ticket itself, or the registry when a worker asks."""
-
-    FIXED = "fixed"
-    LATE = "late"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -15,9 +15,8 @@ import logging
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
 from functools import partial
-from typing import Final, NamedTuple, cast
+from typing import Final, cast
 
 import pyarrow as pa
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message
@@ -26,6 +25,7 @@ from confluent_kafka import TopicPartition as AssignedPartition
 from pyspark_kgroup.executor.consumer_security import REFUSALS, usable_here
 from pyspark_kgroup.offsets.data_loss import WAYS_OUT, LogRange, Loss, deleted, out_of_log
 from pyspark_kgroup.shared.arrow import before, bounded, last_offsets, record_batch
+from pyspark_kgroup.shared.tickets import Range, SeatRanges
 from spark_kgroup.errors import AuthenticationFailed, BrokerError, DataLoss, KgroupError, OptionError, WireError
 from spark_kgroup.limits import API_TIMEOUT_MS, ARROW_BATCH_BYTES_MAX, ARROW_BATCH_ROWS_MAX, STARTUP_TIMEOUT_MS
 from spark_kgroup.model import ErrorCode, TopicPartition
@@ -68,34 +68,6 @@ _UNKNOWN: Final = frozenset(
         ErrorCode.UNKNOWN_TOPIC_ID.value,
     }
 )
-
-
-class Range(NamedTuple):
-    """Offsets of one partition: `start_offset` <= offset < `end_offset`."""
-
-    topic: str
-    partition: int
-    start_offset: int
-    end_offset: int
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SeatRanges:
-    """All that one seat reads in one micro-batch. Travels from the driver to an executor.
-
-    Attributes:
-        seat: the seat's instance id.
-        ranges: at most one for each partition.
-        consumer_config: librdkafka's configuration (`SourceOptions.consumer_config`); may hold secrets.
-        include_headers: whether batches have the column `headers`.
-        fail_on_data_loss: whether offsets that are gone are an error, or skipped with a warning.
-    """
-
-    seat: str
-    ranges: tuple[Range, ...]
-    consumer_config: Mapping[str, str] = field(repr=False)
-    include_headers: bool = False
-    fail_on_data_loss: bool = True
 
 
 def read_range(reads: SeatRanges, *, stall_timeout_ms: int = API_TIMEOUT_MS) -> Iterator[pa.RecordBatch]:

@@ -26,10 +26,11 @@ from confluent_kafka import TopicPartition as AssignedPartition
 
 from pyspark_kgroup.executor.ahead import Ahead
 from pyspark_kgroup.executor.consumer_security import usable_here
-from pyspark_kgroup.executor.range_reader import RECORDS_AT_ONCE, RECORDS_FIRST, Range, no_collection
+from pyspark_kgroup.executor.range_reader import RECORDS_AT_ONCE, RECORDS_FIRST, no_collection
 from pyspark_kgroup.shared.arrow import arrow_schema, bounded, record_batch
 from pyspark_kgroup.shared.channel import Frames, frame
 from pyspark_kgroup.shared.channel import Message as Json
+from pyspark_kgroup.shared.tickets import Range
 from spark_kgroup.errors import ChannelEnded
 from spark_kgroup.limits import (
     ARROW_BATCH_BYTES_MAX,

@@ -24,7 +24,7 @@ import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, replace
 from functools import cache
 from itertools import pairwise
 from pathlib import Path
@@ -32,16 +32,15 @@ from typing import IO, Final
 
 import pyarrow as pa
 
-from pyspark_kgroup.driver.seats import Executor, Mode
-from pyspark_kgroup.executor.range_reader import SeatRanges, read_range
+from pyspark_kgroup.executor.range_reader import read_range
 from pyspark_kgroup.executor.seat_server import ranges_in, received
 from pyspark_kgroup.executor.spark_delays import spare_delays
 from pyspark_kgroup.shared.arrow import last_offsets
 from pyspark_kgroup.shared.channel import Channel, Message, connect
+from pyspark_kgroup.shared.tickets import Executor, SeatRanges, TicketReads
 from spark_kgroup.errors import ChannelEnded, KeyRefused, RegistryUnreachable, SeatRefused
 from spark_kgroup.limits import (
     SEAT_SERVER_SILENCE_MS,
-    SIDECAR_IDLE_MS,
     SIDECAR_RETRY_MS,
     SIDECAR_SILENCE_MS,
     SIDECAR_START_MS,
@@ -58,38 +57,6 @@ _INSIST_S: Final = 3.0
 
 _TRIES: Final = 2
 """How often a sidecar is asked: the first one may end at that very moment."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TicketReads:
-    """All that a task needs to read one ticket. Travels from the driver to an executor.
-
-    Attributes:
-        scan_id: of the scan that the ticket belongs to.
-        ticket: its number within the scan.
-        reads: FIXED: what to read, whether the registry can be asked or not. None if LATE.
-        template: how to read, whatever the seat: without ranges.
-        stall_timeout_ms: see `read_range`.
-        registry_host: None: the driver's host as Spark knows it.
-        registry_port: 0: there is no registry, and nothing is fetched ahead.
-        key: the query's secret.
-        prefetch_bytes: what this executor's seats may hold ahead of the next batch, in all.
-        query: names the query in the list of processes.
-        idle_ms: how long a sidecar lives without a read.
-    """
-
-    scan_id: int
-    ticket: int
-    mode: Mode
-    reads: SeatRanges | None
-    template: SeatRanges
-    stall_timeout_ms: int
-    registry_host: str | None
-    registry_port: int
-    key: bytes = field(repr=False)
-    prefetch_bytes: int
-    query: str
-    idle_ms: int = SIDECAR_IDLE_MS
 
 
 class SidecarUnavailable(Exception):

@@ -8,10 +8,10 @@ from typing import Any, cast
 import pytest
 
 from pyspark_kgroup.driver.registry import Registry, _Peer
-from pyspark_kgroup.executor.range_reader import Range
 from pyspark_kgroup.executor.seat_server import _positions_in, ranges_in
 from pyspark_kgroup.executor.sidecar import parsed, read_alone
 from pyspark_kgroup.shared.channel import Message
+from pyspark_kgroup.shared.tickets import Range
 from spark_kgroup.errors import ChannelEnded
 
 MESSAGES = 50_000

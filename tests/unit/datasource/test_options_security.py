@@ -10,12 +10,12 @@ from typing import Any
 import pytest
 
 from pyspark_kgroup.executor.consumer_security import usable_here
-from pyspark_kgroup.executor.range_reader import SeatRanges
 from pyspark_kgroup.offsets.checkpoint import EMPTY
 from pyspark_kgroup.options.parser import PassedOn, SourceOptions, parse
 from pyspark_kgroup.options.security import driver_settings
 from pyspark_kgroup.options.security_rows import SECURITY
 from pyspark_kgroup.shared.arrow import spark_schema
+from pyspark_kgroup.shared.tickets import SeatRanges
 from pyspark_kgroup.stream import KgroupStreamReader
 from spark_kgroup.errors import AuthenticationFailed, OptionError
 from spark_kgroup.wire.oauth import ClientCredentials

@@ -23,9 +23,9 @@ from harness.waiting import wait_for
 
 from pyspark_kgroup.driver import registry as registry_module
 from pyspark_kgroup.driver.registry import Counts, Position, Registry
-from pyspark_kgroup.driver.seats import Mode, Scan
-from pyspark_kgroup.executor.range_reader import Range
+from pyspark_kgroup.driver.seats import Scan
 from pyspark_kgroup.shared.channel import Channel, Message, connect, frame
+from pyspark_kgroup.shared.tickets import Mode, Range
 from spark_kgroup.errors import ChannelEnded, OptionError
 
 SEATS = ("g-0", "g-1")

@@ -18,9 +18,10 @@ from pyspark.sql.streaming.listener import (
 
 from pyspark_kgroup.driver.registry import Counts
 from pyspark_kgroup.driver.reporting import commit_metadata, latest_offset
-from pyspark_kgroup.driver.seats import Executor, Lease
+from pyspark_kgroup.driver.seats import Lease
 from pyspark_kgroup.listener import KgroupListener, lag_of, line_of
 from pyspark_kgroup.offsets.checkpoint import Checkpoint, Owned, Period, Topic
+from pyspark_kgroup.shared.tickets import Executor
 from spark_kgroup.model import TopicPartition
 from spark_kgroup.runtime.session import monotonic_ms
 from spark_kgroup.wire.commit_metadata import Author, SeatNote

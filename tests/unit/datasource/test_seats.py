@@ -6,7 +6,8 @@ from itertools import cycle, permutations
 
 import pytest
 
-from pyspark_kgroup.driver.seats import Binding, Executor, Mode, Scan, Seats
+from pyspark_kgroup.driver.seats import Binding, Scan, Seats
+from pyspark_kgroup.shared.tickets import Executor, Mode
 from spark_kgroup.errors import SeatRefused
 from spark_kgroup.limits import SCANS_MAX
 

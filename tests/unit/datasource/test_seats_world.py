@@ -12,7 +12,8 @@ from dataclasses import dataclass, field, replace
 
 import pytest
 
-from pyspark_kgroup.driver.seats import Binding, Executor, Lease, Mode, Scan, Seats
+from pyspark_kgroup.driver.seats import Binding, Lease, Scan, Seats
+from pyspark_kgroup.shared.tickets import Executor, Mode
 
 Task = tuple[int, int]
 """Scan id and ticket."""

@@ -11,11 +11,10 @@ from harness.sidecars import let_retry_time_pass, sleeping_executor
 from harness.strangers import Listener, firewalled_port
 
 from pyspark_kgroup.driver.registry import Registry
-from pyspark_kgroup.driver.seats import Executor, Mode
 from pyspark_kgroup.executor import ticket_reader as executor_module
-from pyspark_kgroup.executor.range_reader import SeatRanges
-from pyspark_kgroup.executor.ticket_reader import Place, TicketReads, place_of, read_on
+from pyspark_kgroup.executor.ticket_reader import Place, place_of, read_on
 from pyspark_kgroup.shared import channel as channel_module
+from pyspark_kgroup.shared.tickets import Executor, Mode, SeatRanges, TicketReads
 
 CONNECT_MS = 500
 NOTHING = SeatRanges(seat="g-0", ranges=(), consumer_config={}, include_headers=False)

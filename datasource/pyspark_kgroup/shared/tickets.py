@@ -1,0 +1,98 @@
+"""What a ticket says: the offsets that a seat reads in one micro-batch, and who decides which seat that is.
+
+Runs on: both. Pure: made by the driver, pickled by Spark, read by an executor.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import NamedTuple
+
+from spark_kgroup.limits import SIDECAR_IDLE_MS
+
+
+class Range(NamedTuple):
+    """Offsets of one partition: `start_offset` <= offset < `end_offset`."""
+
+    topic: str
+    partition: int
+    start_offset: int
+    end_offset: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SeatRanges:
+    """All that one seat reads in one micro-batch. Travels from the driver to an executor.
+
+    Attributes:
+        seat: the seat's instance id.
+        ranges: at most one for each partition.
+        consumer_config: librdkafka's configuration (`SourceOptions.consumer_config`); may hold secrets.
+        include_headers: whether batches have the column `headers`.
+        fail_on_data_loss: whether offsets that are gone are an error, or skipped with a warning.
+    """
+
+    seat: str
+    ranges: tuple[Range, ...]
+    consumer_config: Mapping[str, str] = field(repr=False)
+    include_headers: bool = False
+    fail_on_data_loss: bool = True
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Executor:
+    """One executor process (JVM).
+
+    Attributes:
+        key: unique among all processes of all hosts: host, JVM pid and its start time.
+        executor_id: Spark's ("driver" in local mode), "" if unknown.
+        pid: of the JVM.
+        warm: whether it has a sidecar; if not, its workers read by themselves and it is never a home.
+    """
+
+    key: str
+    executor_id: str
+    host: str
+    pid: int
+    warm: bool = True
+
+
+class Mode(Enum):
+    """Who decides what a ticket reads: the ticket itself, or the registry when a worker asks."""
+
+    FIXED = "fixed"
+    LATE = "late"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TicketReads:
+    """All that a task needs to read one ticket. Travels from the driver to an executor.
+
+    Attributes:
+        scan_id: of the scan that the ticket belongs to.
+        ticket: its number within the scan.
+        reads: FIXED: what to read, whether the registry can be asked or not. None if LATE.
+        template: how to read, whatever the seat: without ranges.
+        stall_timeout_ms: see `read_range`.
+        registry_host: None: the driver's host as Spark knows it.
+        registry_port: 0: there is no registry, and nothing is fetched ahead.
+        key: the query's secret.
+        prefetch_bytes: what this executor's seats may hold ahead of the next batch, in all.
+        query: names the query in the list of processes.
+        idle_ms: how long a sidecar lives without a read.
+    """
+
+    scan_id: int
+    ticket: int
+    mode: Mode
+    reads: SeatRanges | None
+    template: SeatRanges
+    stall_timeout_ms: int
+    registry_host: str | None
+    registry_port: int
+    key: bytes = field(repr=False)
+    prefetch_bytes: int
+    query: str
+    idle_ms: int = SIDECAR_IDLE_MS
