@@ -37,7 +37,7 @@ from spark_kgroup.limits import (
 from spark_kgroup.member import contract
 from spark_kgroup.member.config import Inheritance, MemberConfig
 from spark_kgroup.member.rejections import rejection
-from spark_kgroup.member.state import State
+from spark_kgroup.member.state import LEAVES_TO, State
 from spark_kgroup.model import (
     NO_GENERATION,
     UNKNOWN_MEMBER_ID,
@@ -48,7 +48,7 @@ from spark_kgroup.model import (
     TopicPartition,
 )
 
-__all__ = ["TRANSITIONS", "ClassicMember", "Inheritance", "MemberConfig", "State"]
+__all__ = ["LEAVES_TO", "TRANSITIONS", "ClassicMember", "Inheritance", "MemberConfig", "State"]
 
 
 _IN_A_GENERATION: Final = (State.STABLE, State.REVOKING)
@@ -151,10 +151,20 @@ class ClassicMember:
             raise IllegalTransition("classic member", self.state.value, type(event).__name__)
         return handler(self, event, now_ms)
 
+    def _become(self, state: State) -> None:
+        """Change the state. Nothing else does.
+
+        Raises:
+            IllegalTransition: `LEAVES_TO` does not have this step: a bug of ours.
+        """
+        if state is not self.state and state not in LEAVES_TO[self.state]:
+            raise IllegalTransition("classic member", self.state.value, f"become {state.value}")
+        self.state = state
+
     # ------------------------------------------------------------------------------------------- beginning
 
     def _start(self, _: contract.Start, _now_ms: int) -> list[contract.Effect]:
-        self.state = State.JOINING
+        self._become(State.JOINING)
         return [contract.Connect(reason="start")]
 
     def _ignore(self, _: contract.Event, __: int) -> list[contract.Effect]:
@@ -178,7 +188,7 @@ class ClassicMember:
         self._cut_off()
         if self.state is State.SYNCING:
             # The answer is lost, not the generation: a join with unchanged metadata is answered from it.
-            self.state = State.JOINING
+            self._become(State.JOINING)
             self._reason = "connection lost while syncing"
         return [contract.Connect(reason=event.reason)]
 
@@ -199,7 +209,7 @@ class ClassicMember:
             now_ms: the instant.
             afresh: over another connection, for what was asked on this one may never be answered.
         """
-        self.state = State.JOINING
+        self._become(State.JOINING)
         self._reason = reason
         self._timers.pop(_Timer.OBJECT, None)
         if afresh and self._connected:
@@ -262,7 +272,7 @@ class ClassicMember:
             rejoined=rejoined,
         )
         if self.leader and not event.skip_assignment:
-            self.state = State.ASSIGNING
+            self._become(State.ASSIGNING)
             compute = contract.ComputeAssignment(
                 generation=event.generation, assignor=event.protocol, members=event.members
             )
@@ -298,7 +308,7 @@ class ClassicMember:
     def _send_sync(
         self, shares: tuple[tuple[str, frozenset[TopicPartition]], ...], now_ms: int
     ) -> list[contract.Effect]:
-        self.state = State.SYNCING
+        self._become(State.SYNCING)
         return self._ask(
             contract.SyncRequest(identity=self.identity, protocol=self._protocol, assignments=shares), now_ms
         )
@@ -312,7 +322,7 @@ class ClassicMember:
         if event.error == ErrorCode.REBALANCE_IN_PROGRESS:
             return self._join("the group rebalanced while syncing", now_ms)
         if event.error in _COORDINATOR_GONE or event.error in _TRY_AGAIN:
-            self.state = State.JOINING
+            self._become(State.JOINING)
             self._reason = f"SyncGroup failed with {ErrorCode.name_of(event.error)}"
         return self._refused("SyncGroup", event.error, now_ms)
 
@@ -332,13 +342,13 @@ class ClassicMember:
             contract.Assigned(identity=self.identity, owned=assignment, added=added, revoked=revoked)
         ]
         if revoked:
-            self.state = State.REVOKING
+            self._become(State.REVOKING)
         elif self._claimed - assignment:
             # 1. we joined claiming P; 2. while the join was parked, a boundary gave P up; 3. the leader kept P from
             # its new owner because of our claim. Nobody else will rejoin for it, so we do.
             return [*told, *self._join("given up what the join still claimed", now_ms)]
         else:
-            self.state = State.STABLE
+            self._become(State.STABLE)
         if self._beaten_in != self.identity.generation:
             # Once in each generation at once: who gives something up at once wants everyone in the next one.
             return [*told, *self._send_heartbeat(now_ms)]
@@ -452,7 +462,7 @@ class ClassicMember:
         if self.state is State.REVOKING:
             return []
         # An eager member's join says that it owns nothing (KIP-429, "Consumer Protocol"): all must be given up first.
-        self.state = State.REVOKING
+        self._become(State.REVOKING)
         self._reason = reason
         return [contract.Assigned(identity=self.identity, owned=frozenset(), added=frozenset(), revoked=self.held)]
 
@@ -505,7 +515,7 @@ class ClassicMember:
         unconfirmed = self.identity.member_id not in (UNKNOWN_MEMBER_ID, self._confirmed_id)
         if not (unconfirmed and self.config.replaces):
             return self._fail(FencedInstanceId(self.config.group, self.config.instance_id or ""))
-        self.state = State.JOINING
+        self._become(State.JOINING)
         self._awaited, self._doubts_seat = None, True
         self._timers[_Timer.RETRY] = now_ms + self._next_backoff_ms()
         return [contract.LookAtSeat()]
@@ -549,7 +559,7 @@ class ClassicMember:
         return self._end([*lost, contract.Failed(error=error)])
 
     def _end(self, told: list[contract.Effect]) -> list[contract.Effect]:
-        self.state = State.CLOSED
+        self._become(State.CLOSED)
         self._awaited = self._beat = None
         self._timers.clear()
         return told
@@ -589,7 +599,7 @@ class ClassicMember:
         asked = self.config.instance_id is not None and self._asked_at_ms >= 0
         if self.identity.member_id == UNKNOWN_MEMBER_ID and not asked:
             return self._end([contract.Left(error=ErrorCode.NETWORK_EXCEPTION)])
-        self.state = State.LEAVING
+        self._become(State.LEAVING)
         self._timers.clear()
         request = contract.LeaveRequest(identity=self.identity, reason=event.reason)
         self._awaited = request

@@ -1,41 +1,85 @@
-"""Where a member stands. `classic` has the table of what leads from where to where."""
+"""Where a member stands, and where each state leaves to. `classic` has the table of what it answers to.
+
+::
+
+              Start
+      IDLE ----------> JOINING <--------------------------------------------+
+                         |  |                                               |
+      leads and assigns  |  |  follows, or leads and must not assign        |
+                         v  |  (SkipAssignment, KIP-814)                    |
+                 ASSIGNING -|---------------------------------------------->+  connection or session lost
+                         |  |                                               |
+      the assignor has   |  |                                               |
+      run                v  v                                               |
+                        SYNCING ------------------------------------------->+  the group moved on, the answer was
+                         |  |                                               |  lost, or our join claimed too much
+      nothing to give up |  |  something to give up                         |
+                         v  |                                               |
+                    STABLE -|---------------------------------------------->+  the group rebalances, or must
+                         |  |                                               |
+      eager, and owns    |  |                                               |
+      something          v  v                                               |
+                       REVOKING ------------------------------------------->+  all is given up; cooperative: the
+                                                                               group rebalances, too
+
+      any state but IDLE --Leave--> LEAVING --answer--> CLOSED
+      any state but CLOSED --Close, or an error that retrying cannot mend--> CLOSED
+
+Kafka's AbstractCoordinator has four of these (MemberState): UNJOINED is IDLE, PREPARING_REBALANCE is JOINING,
+COMPLETING_REBALANCE is ASSIGNING and SYNCING, STABLE is STABLE and REVOKING: it revokes in a callback that blocks
+(ConsumerCoordinator.onJoinPrepare, onJoinComplete), and we wait for the end of a batch.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from enum import Enum
+from types import MappingProxyType
+from typing import Final
 
 
 class State(Enum):
-    """Where a member stands. Each state says what it answers to and what it leaves to.
-
-    Besides, Leave and Close lead from every state to LEAVING or CLOSED, and so does a fatal error.
-    """
+    """Where a member stands; each says what it answers to. `LEAVES_TO` says where to from there."""
 
     IDLE = "idle"
-    """Not started. Leaves to JOINING on Start."""
+    """Not started. Answers Start."""
 
     JOINING = "joining"
     """Wants to be in the next generation: waits for a connection, a backoff, or the answer to JoinGroup, which the
-    coordinator parks until all members have joined. Leaves to ASSIGNING (leader) or SYNCING."""
+    coordinator parks until all members have joined. Answers JoinResponse; while it is parked, HeartbeatResponse."""
 
     ASSIGNING = "assigning"
-    """Leads a new generation; the assignor runs outside. Leaves to SYNCING on AssignmentComputed, or back to JOINING
-    if a connection was lost meanwhile or the session ran out."""
+    """Leads a new generation; the assignor runs outside. Answers AssignmentComputed."""
 
     SYNCING = "syncing"
-    """Waits for its share of the assignment, which the coordinator parks until the leader's is there. Leaves to STABLE,
-    or REVOKING if something held is not in it, or back to JOINING if the group has moved on or the answer is lost."""
+    """Waits for its share of the assignment, which the coordinator parks until the leader's is there. Answers
+    SyncResponse; while it is parked, HeartbeatResponse."""
 
     STABLE = "stable"
-    """In a generation, holding what it is assigned. Heartbeats. Leaves to JOINING when the group rebalances; an eager
-    member that holds something to REVOKING."""
+    """In a generation, owning what it is assigned. Heartbeats. Answers HeartbeatResponse, RejoinWanted, GaveUp."""
 
     REVOKING = "revoking"
-    """In a generation, but something held must be given up at the next boundary. Heartbeats. Leaves to JOINING once it
-    is given up; a cooperative member also when the group rebalances, claiming what it still holds."""
+    """In a generation, but something must be given up at the next boundary. Heartbeats. Answers as STABLE does."""
 
     LEAVING = "leaving"
-    """LeaveGroup is on its way, past whatever is parked on our connection. Leaves to CLOSED on any answer."""
+    """LeaveGroup is on its way, past whatever is parked on our connection. Answers LeaveResponse."""
 
     CLOSED = "closed"
     """Ended, by Close, Leave or a fatal error. Answers nothing."""
+
+
+_ENDS: Final = frozenset({State.LEAVING, State.CLOSED})
+
+LEAVES_TO: Final[Mapping[State, frozenset[State]]] = MappingProxyType(
+    {
+        State.IDLE: frozenset({State.JOINING, State.CLOSED}),
+        State.JOINING: frozenset({State.ASSIGNING, State.SYNCING}) | _ENDS,
+        State.ASSIGNING: frozenset({State.SYNCING, State.JOINING}) | _ENDS,
+        State.SYNCING: frozenset({State.STABLE, State.REVOKING, State.JOINING}) | _ENDS,
+        State.STABLE: frozenset({State.JOINING, State.REVOKING}) | _ENDS,
+        State.REVOKING: frozenset({State.JOINING}) | _ENDS,
+        State.LEAVING: frozenset({State.CLOSED}),
+        State.CLOSED: frozenset(),
+    }
+)
+"""Where each state leaves to; `ClassicMember._become` refuses all else. To stay is not to leave."""
