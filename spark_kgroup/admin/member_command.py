@@ -61,25 +61,35 @@ class EventPrinter:
                 self._event(session, "joined")
                 if skip:
                     self._event(session, "skip_assignment", reason="the group is stable: its assignment stands")
-            case contract.Assigned(owned=owned, added=added, revoked=revoked):
-                if revoked:
-                    self._event(session, "revoked", partitions=pairs(owned), revoked=pairs(revoked))
-                self._event(session, "assigned", partitions=pairs(owned), added=pairs(added))
-                if revoked:
-                    session.post(contract.GaveUp(partitions=revoked))  # nothing is read here, so nothing is waited for
+            case contract.Assigned():
+                self._on_assigned(session, effect)
+            case contract.GiveUpAll(partitions=partitions):
+                self._give_up(session, partitions, kept=frozenset())
             case contract.Lost(partitions=partitions, reason=reason):
                 self._event(session, "lost", partitions=[], revoked=pairs(partitions), reason=reason)
             case contract.Rejoining(reason=reason):
                 self._event(session, "rejoining", reason=reason)
             case contract.Left(error=code):
-                self._left(session, code)
+                self._on_left(session, code)
             case contract.Failed(error=error):
                 name = "fenced" if isinstance(error, FencedInstanceId) else "error"
                 self._event(session, name, partitions=[], reason=told(error))
             case _:
                 pass
 
-    def _left(self, session: Session, code: int) -> None:
+    def _on_assigned(self, session: Session, effect: contract.Assigned) -> None:
+        if effect.revoked:
+            self._give_up(session, effect.revoked, kept=effect.assigned)
+        self._event(session, "assigned", partitions=pairs(effect.assigned), added=pairs(effect.added))
+
+    def _give_up(
+        self, session: Session, partitions: frozenset[TopicPartition], *, kept: frozenset[TopicPartition]
+    ) -> None:
+        """Nothing is read here, so nothing is waited for."""
+        self._event(session, "revoked", partitions=pairs(kept), revoked=pairs(partitions))
+        session.post(contract.GaveUp(partitions=partitions))
+
+    def _on_left(self, session: Session, code: int) -> None:
         if code == ErrorCode.NONE:
             self._event(session, "left", partitions=[])
         else:

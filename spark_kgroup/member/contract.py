@@ -12,6 +12,9 @@ from dataclasses import dataclass
 from spark_kgroup.errors import GroupError
 from spark_kgroup.model import GroupMember, MemberIdentity, Subscription, TopicPartition
 
+Shares = tuple[tuple[str, frozenset[TopicPartition]], ...]
+"""What a leader assigns: (member id, its partitions)."""
+
 # ------------------------------------------------------------------------------------------------ requests
 
 
@@ -36,7 +39,7 @@ class SyncRequest:
 
     identity: MemberIdentity
     protocol: str
-    assignments: tuple[tuple[str, frozenset[TopicPartition]], ...] = ()
+    assignments: Shares = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -123,7 +126,7 @@ class AssignmentComputed:
     """The assignor ran for `generation` (the answer to `ComputeAssignment`)."""
 
     generation: int
-    assignments: tuple[tuple[str, frozenset[TopicPartition]], ...]
+    assignments: Shares
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -259,17 +262,30 @@ class Assigned:
     """A generation's assignment arrived.
 
     Attributes:
-        owned: all that the group assigned to this member of what it subscribes.
-        added: what was not held before; adopted at the next boundary.
-        revoked: what is held still, was inherited or is not subscribed, and must be given up at the next boundary,
-            BEFORE the next join is sent.
+        assigned: all that the group assigned to this member of what it subscribes.
+        added: what was not owned before; adopted at the next boundary.
+        revoked: what is owned still, was owned by an earlier process or is not subscribed, and must be given up at the
+            next boundary, BEFORE the next join is sent.
 
     """
 
     identity: MemberIdentity
-    owned: frozenset[TopicPartition]
+    assigned: frozenset[TopicPartition]
     added: frozenset[TopicPartition]
     revoked: frozenset[TopicPartition]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GiveUpAll:
+    """The group rebalances, and this member is eager: everything must be given up BEFORE the next join is sent.
+
+    Attributes:
+        partitions: all that is owned, to be given up at the next boundary.
+
+    """
+
+    partitions: frozenset[TopicPartition]
+    reason: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -301,4 +317,17 @@ class Failed:
     error: GroupError
 
 
-Effect = Send | Look | LookAtSeat | Connect | ComputeAssignment | Joined | Assigned | Lost | Rejoining | Left | Failed
+Effect = (
+    Send
+    | Look
+    | LookAtSeat
+    | Connect
+    | ComputeAssignment
+    | Joined
+    | Assigned
+    | GiveUpAll
+    | Lost
+    | Rejoining
+    | Left
+    | Failed
+)

@@ -296,7 +296,7 @@ class Session:
     def _fail(self, error: BaseException) -> None:
         if self.failure is not None or self.machine.state is State.CLOSED:
             return
-        lost = self.machine.held
+        lost = self.machine.owned
         told = GroupRejected(f"{self._name} cannot go on as a member: {error}")
         told.__cause__ = self.failure = error
         self._take(contract.Close())

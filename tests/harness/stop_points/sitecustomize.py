@@ -83,7 +83,7 @@ def _before_group_commit(ledger: ModuleType) -> None:
 def _during_rebalance(session: ModuleType) -> None:
     """The join is answered with a new generation, our sync is not sent yet, and the seat holds partitions."""
     sync = session.contract.SyncRequest
-    _stop(session.Session, "_send", before=lambda seat, request: isinstance(request, sync) and seat.machine.held)
+    _stop(session.Session, "_send", before=lambda seat, request: isinstance(request, sync) and seat.machine.owned)
 
 
 def _after_revoking_sync(session: ModuleType) -> None:

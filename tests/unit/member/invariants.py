@@ -6,14 +6,38 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from spark_kgroup.member import contract
-from spark_kgroup.member.classic import State
-from spark_kgroup.model import ErrorCode, MemberIdentity, TopicPartition
+from spark_kgroup.member.classic import ClassicMember, State
+from spark_kgroup.model import NO_GENERATION, ErrorCode, MemberIdentity, TopicPartition
 
 if TYPE_CHECKING:
     from .model_coordinator import Response
     from .simulated_world import Process, World
 
 SLACK_MS = 2_000
+
+
+def check_ownership(machine: ClassicMember) -> None:
+    """The numbered invariants of `member.ownership`, and what each state adds to them."""
+    sets, subscribed = machine.ownership, frozenset(machine.config.topics)
+    given_up_for_a_reason = sets.left_over | sets.unwanted
+    assert not sets.owned & given_up_for_a_reason, "invariant 1"
+    assert not sets.left_over & sets.unwanted, "invariant 1"
+    assert not sets.assigned & given_up_for_a_reason, "invariant 2"
+    if sets.previously_owned:
+        assert not sets.owned | sets.assigned | given_up_for_a_reason, "invariant 3"
+    assert {tp.topic for tp in sets.owned | sets.assigned} <= subscribed, "invariant 4"
+    assert not {tp.topic for tp in sets.unwanted} & subscribed, "invariant 4"
+    assert (sets.owned - sets.assigned) | sets.left_over <= sets.claimed, "invariant 5"
+    assert not sets.owned or sets.assigned_in != NO_GENERATION, "invariant 6"
+    if machine.state in (State.STABLE, State.REVOKING):
+        assert sets.assigned_in == machine.identity.generation
+    if machine.state is State.STABLE:
+        assert sets.owned == sets.assigned, "in a generation, owning what it is assigned"
+        assert not machine.to_give_up
+    if machine.state is State.REVOKING:
+        assert machine.to_give_up
+    if machine.state in (State.JOINING, State.ASSIGNING, State.SYNCING) and not machine.config.cooperative:
+        assert not sets.claims, "an eager member joins with empty hands"
 
 
 class Invariants:
@@ -58,7 +82,7 @@ class Invariants:
     def _nothing_held_without_a_word(self, process: Process) -> None:
         """Nothing is held for longer than a session after the group's last word, whatever connections and timers do."""
         reads = process.running and process.machine.state is not State.LEAVING
-        if reads and not process.paused and process.machine.held:
+        if reads and not process.paused and process.machine.owned:
             silent_ms = self._world.now_ms - process.word_given_at_ms
             assert silent_ms <= process.config.session_timeout_ms, (
                 f"{process.name} holds after {silent_ms} ms of silence"
@@ -76,16 +100,17 @@ class Invariants:
         if not process.running or process.machine.state is State.LEAVING:
             return
         self._seat_kept_until_told(process, event, identity_before)
-        self._held_changes_with_a_reason(process, event, effects, before)
+        check_ownership(process.machine)
+        self._owned_changes_with_a_reason(process, event, effects, before)
         self._lost_with_a_cause(process, effects)
         self._heartbeats_go_on(process)
         self._nothing_held_without_a_word(process)
-        if process.machine.held != before or effects:
+        if process.machine.owned != before or effects:
             self.one_owner()
             if self.all_return_in_time:
                 self._nobody_has_the_unfinished()
 
-    def _held_changes_with_a_reason(
+    def _owned_changes_with_a_reason(
         self,
         process: Process,
         event: contract.Event,
@@ -103,9 +128,12 @@ class Invariants:
                     assert not added & held, f"{process.name} is told to adopt what it holds"
                     held |= added
                     assert revoked <= held | process.machine.to_give_up
+                case contract.GiveUpAll(partitions=partitions):
+                    assert not process.config.cooperative, f"{process.name} is cooperative, and gives everything up"
+                    assert partitions == held
                 case _:
                     pass
-        assert process.machine.held == held, f"{process.name} holds {process.machine.held}, was told {held}"
+        assert process.machine.owned == held, f"{process.name} holds {process.machine.owned}, was told {held}"
 
     def _lost_with_a_cause(self, process: Process, effects: Sequence[contract.Effect]) -> None:
         for effect in effects:
@@ -151,7 +179,7 @@ class Invariants:
             believes = process.machine.identity.generation == group.generation
             took_part = member.took_part_in == group.generation and member.missed != group.generation - 1
             if believes or took_part:
-                for partition in process.machine.held:
+                for partition in process.machine.owned:
                     other = owner.setdefault(partition, process.name)
                     assert other == process.name, f"{partition} is held by {other} and {process.name}"
 
@@ -168,7 +196,7 @@ class Invariants:
         """What is still missing for a group at rest, empty if nothing is."""
         world, group = self._world, self._world.coordinator
         running = [p for p in world.processes if p.running]
-        shares = [p.machine.held for p in running]
+        shares = [p.machine.owned for p in running]
         owned = [tp for share in shares for tp in share]
         missing = {
             "phase": group.phase.value != "Stable",
@@ -177,8 +205,8 @@ class Invariants:
             "one generation": {p.machine.identity.generation for p in running} != {group.generation},
             "the coordinator's word": any(
                 p.machine.identity.member_id not in group.members
-                or group.members[p.machine.identity.member_id].assignment != p.machine.held
-                or p.machine.assigned != p.machine.held
+                or group.members[p.machine.identity.member_id].assignment != p.machine.owned
+                or p.machine.ownership.assigned != p.machine.owned
                 for p in running
             ),
             "each partition once": sorted(owned) != sorted(world.partitions()),

@@ -10,6 +10,8 @@ from spark_kgroup.member import contract
 from spark_kgroup.member.classic import ClassicMember, MemberConfig, State
 from spark_kgroup.model import Assignment, ErrorCode, GroupMember, Subscription, TopicDescription, TopicPartition
 
+from .invariants import check_ownership
+
 TOPIC = "orders"
 SESSION_MS = 10_000
 HEARTBEAT_MS = 3_000
@@ -77,6 +79,7 @@ class Driver:
 
     def take(self, event: contract.Event) -> list[contract.Effect]:
         effects = self.machine.handle(event, self.now_ms)
+        check_ownership(self.machine)
         self.sent += [effect.request for effect in effects if isinstance(effect, contract.Send)]
         self.looks += [effect.heartbeat for effect in effects if isinstance(effect, contract.Look)]
         return effects

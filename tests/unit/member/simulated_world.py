@@ -92,7 +92,7 @@ class Process:
     @property
     def unfinished(self) -> frozenset[TopicPartition]:
         """What it is reading, or its next process will read again: nobody else may have it."""
-        return (self.machine.held & self.adopted) | self.inherited
+        return (self.machine.owned & self.adopted) | self.inherited
 
     def kill(self) -> None:
         """SIGKILL; the broker sees the connection end."""
@@ -133,7 +133,7 @@ class Process:
             self._take(contract.Tick())
 
     def _take(self, event: contract.Event) -> None:
-        before, identity_before = self.machine.held, self.machine.identity
+        before, identity_before = self.machine.owned, self.machine.identity
         if isinstance(event, contract.Connected):
             self.connection = Connection(self)
         elif isinstance(event, contract.Disconnected):
@@ -257,7 +257,7 @@ class Process:
         going = self.machine.to_give_up
         if self.machine.state in (State.STABLE, State.REVOKING):
             self.inherited &= going  # the batch is read again and done
-            self.adopted, self.adopted_in = self.machine.held, self.machine.identity.generation
+            self.adopted, self.adopted_in = self.machine.owned, self.machine.identity.generation
         if not going:
             return
         error = self.world.coordinator.commit(identity := self.machine.identity, self.world.now_ms)

@@ -37,8 +37,8 @@ def synced(driver: Driver, assignment: frozenset[TopicPartition]) -> list[contra
 def test_what_is_assigned_but_not_subscribed_is_never_adopted_and_must_be_given_up(assignor: Assignor):
     driver, effects = back(assignor)
     assigned = only(effects, contract.Assigned)
-    assert (assigned.owned, assigned.added, assigned.revoked) == (parts(0), parts(0), OLD)
-    assert driver.machine.held == parts(0)
+    assert (assigned.assigned, assigned.added, assigned.revoked) == (parts(0), parts(0), OLD)
+    assert driver.machine.owned == parts(0)
     assert driver.machine.to_give_up >= OLD
     assert not driver.machine.settled
 
@@ -115,7 +115,7 @@ def test_between_two_objections_it_goes_on_with_what_it_subscribes():
     driver.take(contract.GaveUp(partitions=OLD))
     driver.answer_join(generation=5)
     assigned = only(synced(driver, parts(0, 1) | OLD), contract.Assigned)
-    assert (assigned.owned, assigned.added, assigned.revoked) == (parts(0, 1), parts(1), frozenset())
+    assert (assigned.assigned, assigned.added, assigned.revoked) == (parts(0, 1), parts(1), frozenset())
     assert driver.machine.settled
     joining = driver.answer_beat(ErrorCode.REBALANCE_IN_PROGRESS)
     assert claim(request_in(joining)).owned == parts(0, 1), "a rebalance of others is followed at once"

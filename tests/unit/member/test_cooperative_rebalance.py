@@ -16,14 +16,14 @@ from .member_driver import COOPERATIVE, EAGER, ME, Driver, claim, none_of, only,
 def test_added_is_new_minus_held_and_revoked_is_held_minus_new():
     driver = Driver().into(State.STABLE)
     assigned = only(driver.rebalance_to(1, 2, 3), contract.Assigned)
-    assert (assigned.owned, assigned.added, assigned.revoked) == (parts(1, 2, 3), parts(2, 3), parts(0))
+    assert (assigned.assigned, assigned.added, assigned.revoked) == (parts(1, 2, 3), parts(2, 3), parts(0))
 
 
 def test_what_is_kept_is_in_neither():
     driver = Driver().into(State.STABLE)
     effects = driver.rebalance_to(0, 1)
     assert only(effects, contract.Assigned) == contract.Assigned(
-        identity=driver.machine.identity, owned=parts(0, 1), added=frozenset(), revoked=frozenset()
+        identity=driver.machine.identity, assigned=parts(0, 1), added=frozenset(), revoked=frozenset()
     )
     assert none_of(effects, contract.Lost, contract.Rejoining)
     assert driver.machine.settled
@@ -44,9 +44,9 @@ def test_a_join_claims_what_is_held_and_the_generation_that_assigned_it():
 def test_partitions_stay_held_while_the_group_rebalances():
     driver = Driver().into(State.STABLE)
     driver.take(contract.RejoinWanted(reason="test"))
-    assert driver.machine.held == parts(0, 1)
+    assert driver.machine.owned == parts(0, 1)
     driver.answer_join(generation=2)
-    assert driver.machine.held == parts(0, 1)
+    assert driver.machine.owned == parts(0, 1)
     assert driver.machine.to_give_up == frozenset()
 
 
@@ -58,7 +58,7 @@ def test_revoked_is_held_until_given_up_and_only_then_a_rejoin_frees_it():
     effects = driver.rebalance_to(1)
     assert driver.state is State.REVOKING
     assert none_of(effects, contract.Rejoining)
-    assert driver.machine.held == parts(0, 1)
+    assert driver.machine.owned == parts(0, 1)
     assert driver.machine.to_give_up == parts(0)
     effects = driver.give_up(0)
     assert [type(effect) for effect in effects] == [contract.Rejoining, contract.Send]
@@ -152,7 +152,7 @@ def test_membership_over_means_lost_without_waiting_for_a_boundary_then_rejoin(w
     effects = where(driver, error)
     assert [type(effect) for effect in effects] == [contract.Lost, contract.Rejoining, contract.Send]
     assert only(effects, contract.Lost).partitions == parts(0, 1)
-    assert driver.machine.held == driver.machine.to_give_up == frozenset()
+    assert driver.machine.owned == driver.machine.to_give_up == frozenset()
     request = request_in(effects)
     assert request.identity == MemberIdentity(instance_id="seat-0", member_id=member_id)
     assert (claim(request).owned, claim(request).generation) == (frozenset(), NO_GENERATION)
@@ -191,13 +191,13 @@ def test_what_was_claimed_is_safe_in_a_generation_that_went_by():
     driver.take(contract.RejoinWanted(reason="test"))
     effects = driver.answer_join(generation=4)
     assert only(effects, contract.Lost).partitions == parts(2)
-    assert driver.machine.held == parts(0, 1)
+    assert driver.machine.owned == parts(0, 1)
 
 
 def test_nothing_is_lost_when_no_generation_went_by():
     driver = into_joining_with_unclaimed()
     assert none_of(driver.answer_join(generation=2), contract.Lost)
-    assert driver.machine.held == parts(0, 1)
+    assert driver.machine.owned == parts(0, 1)
 
 
 # ----------------------------------------------------------------------------------------- eager members
@@ -211,9 +211,7 @@ def test_an_eager_member_gives_everything_up_before_it_joins():
     driver = eager_holding()
     driver.after(3_000)
     effects = driver.answer_beat(ErrorCode.REBALANCE_IN_PROGRESS)
-    assert effects == [
-        contract.Assigned(identity=driver.machine.identity, owned=frozenset(), added=frozenset(), revoked=parts(0, 1))
-    ]
+    assert effects == [contract.GiveUpAll(partitions=parts(0, 1), reason="the group rebalances")]
     assert driver.state is State.REVOKING
     assert driver.machine.to_give_up == parts(0, 1)
     assert driver.give_up(0) == []

@@ -45,7 +45,7 @@ def test_what_is_not_assigned_is_claimed_until_it_is_given_up() -> None:
     effects = driver.answer_sync(1)
     assert only(effects, contract.Assigned).revoked == driver.machine.to_give_up == parts(0)
     assert driver.state is State.REVOKING
-    assert driver.machine.held == parts(1), "never read by this process"
+    assert driver.machine.owned == parts(1), "never read by this process"
     subscription = claim(request_in(driver.answer_beat(ErrorCode.REBALANCE_IN_PROGRESS)))
     assert (subscription.owned, subscription.generation) == (parts(0, 1), 4), "who was given it since claims it in 7"
     driver.answer_join(generation=8)

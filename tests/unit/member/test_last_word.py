@@ -34,7 +34,7 @@ def parked(where: str) -> Driver:
 def held_for_ms(driver: Driver) -> int:
     """Let timers fire, with nobody answering anything, until nothing is held; how long that took."""
     began_at_ms = driver.now_ms
-    while driver.machine.held:
+    while driver.machine.owned:
         due_at_ms = driver.machine.next_wakeup_at_ms()
         assert due_at_ms is not None, "holds for ever"
         driver.after(due_at_ms - driver.now_ms)
@@ -58,7 +58,7 @@ def test_a_connection_that_breaks_again_and_again_does_not_move_the_deadline(whe
         driver.after(500)
         driver.take(contract.Connected())
         driver.after(500)
-        assert driver.machine.held
+        assert driver.machine.owned
     assert held_for_ms(driver) == 1_000
 
 
@@ -68,7 +68,7 @@ def test_a_connection_that_breaks_again_and_again_does_not_move_the_deadline(whe
 def test_a_join_that_is_refused_again_and_again_does_not_move_the_deadline(error: int):
     driver = parked("join")
     began_at_ms = driver.now_ms
-    while driver.machine.held and driver.now_ms < began_at_ms + 10 * SESSION_MS:
+    while driver.machine.owned and driver.now_ms < began_at_ms + 10 * SESSION_MS:
         effects = driver.answer_join(error=error)
         if not none_of(effects, contract.Connect):
             driver.after(100)
@@ -98,7 +98,7 @@ def test_an_answer_that_was_parked_beyond_the_deadline_is_no_word_of_now(where: 
     driver.now_ms += SESSION_MS
     assert only(driver.take(contract.Tick()), contract.Lost).partitions == parts(0, 1)
     assert (driver.answer_join(generation=2) if where == "join" else driver.answer_sync(0, 1)) == []
-    assert driver.machine.held == frozenset()
+    assert driver.machine.owned == frozenset()
 
 
 def test_a_newcomers_join_may_be_parked_for_longer_than_a_session():
@@ -107,7 +107,7 @@ def test_a_newcomers_join_may_be_parked_for_longer_than_a_session():
         assert none_of(driver.after(LOOK_MS), contract.Lost, contract.Send, contract.Connect)
     driver.answer_join()
     driver.answer_sync(0)
-    assert driver.machine.held == parts(0)
+    assert driver.machine.owned == parts(0)
     assert held_for_ms(driver) == SESSION_MS
 
 
@@ -123,7 +123,7 @@ def test_a_request_parked_by_a_coordinator_that_knows_us_costs_nothing(where: st
         assert [type(effect) for effect in driver.after(LOOK_MS)] == [contract.Look]
         assert driver.looks[-1] == contract.HeartbeatRequest(identity=driver.machine.identity)
         assert driver.answer_look(error) == []
-    assert driver.machine.held == parts(0, 1)
+    assert driver.machine.owned == parts(0, 1)
     if where == "join":
         driver.answer_join(generation=2)
     elif where == "assignor":
@@ -152,7 +152,7 @@ def test_a_join_that_found_the_coordinator_late_is_looked_after_in_time():
     assert none_of(driver.after(1_000), contract.Lost)
     driver.answer_look()
     assert none_of(driver.after(2_000), contract.Lost)
-    assert driver.machine.held == parts(0, 1)
+    assert driver.machine.owned == parts(0, 1)
 
 
 def test_a_look_of_a_newcomer_asks_only_who_coordinates():
@@ -190,7 +190,7 @@ def test_a_coordinator_that_answers_each_look_after_the_next_one_was_sent_keeps_
         assert late is not None
         assert none_of(driver.after(LOOK_MS), contract.Lost)
         assert driver.take(contract.HeartbeatResponse(request=late, error=ErrorCode.REBALANCE_IN_PROGRESS)) == []
-        assert driver.machine.held == parts(0, 1)
+        assert driver.machine.owned == parts(0, 1)
     assert held_for_ms(driver) == SESSION_MS - LOOK_MS, "a word counts from when it was asked for"
 
 
@@ -262,7 +262,7 @@ def test_a_commit_that_is_fenced_while_a_request_is_parked_ends_the_member(where
 def test_a_commit_of_the_last_generation_has_the_coordinator_looked_at_at_once(where: str):
     driver = parked(where)
     assert [type(effect) for effect in refused_commit(driver, ErrorCode.ILLEGAL_GENERATION)] == [contract.Look]
-    assert driver.machine.held == parts(0, 1)
+    assert driver.machine.owned == parts(0, 1)
 
 
 # ------------------------------------------------------------------------- joins that change nothing (KIP-848)
@@ -301,7 +301,7 @@ def test_a_long_batch_in_a_consumer_group_costs_few_joins_and_no_partition():
     assert driver.machine.to_give_up == parts(1)
     assert joins_in_a_batch(driver, 20_000) <= 4
     assert joins_in_a_batch(driver, 1_800_000) <= 1_800_000 // 30_000 + 1
-    assert driver.machine.held == parts(0, 1)
+    assert driver.machine.owned == parts(0, 1)
     assert claim(request_in(driver.give_up(1))).owned == parts(0), "what was given up is joined for at once"
 
 
@@ -331,4 +331,4 @@ def test_a_generation_that_jumps_in_a_group_without_a_leader_is_not_a_missed_one
     driver.take(contract.RejoinWanted(reason="test"))
     assert none_of(driver.answer_join(generation=9, leader=""), contract.Lost)
     assert none_of(driver.answer_sync(0, 1, 2), contract.Lost)
-    assert driver.machine.held == parts(0, 1, 2)
+    assert driver.machine.owned == parts(0, 1, 2)

@@ -89,7 +89,7 @@ def test_an_answer_renews_the_session(error: int):
     driver.after(SESSION_MS - 1)
     driver.answer_beat(error)
     assert none_of(driver.after(SESSION_MS - 1), contract.Lost)
-    assert driver.machine.held == parts(0, 1)
+    assert driver.machine.owned == parts(0, 1)
 
 
 def test_an_answer_that_helps_nothing_does_not_renew_it():
@@ -200,27 +200,27 @@ def refuse(driver: Driver, state: State, error: int) -> list[contract.Effect]:
 def test_a_coordinator_that_moved_is_looked_up_again_and_nothing_is_lost(state: State, error: int):
     driver = Driver().into(state)
     driver.answer_beat() if state is State.REVOKING else None
-    held = driver.machine.held
+    held = driver.machine.owned
     effects = refuse(driver, state, error)
     assert only(effects, contract.Connect)
     assert none_of(effects, contract.Lost, contract.Send)
     assert driver.after(HEARTBEAT_MS) == [], "nothing is sent until there is a connection"
     expected = contract.HeartbeatRequest if state in (State.STABLE, State.REVOKING) else contract.JoinRequest
     assert isinstance(request_in(driver.take(contract.Connected())), expected)
-    assert driver.machine.held == held
+    assert driver.machine.owned == held
 
 
 @pytest.mark.parametrize("state", [State.JOINING, State.ASSIGNING, State.SYNCING, State.STABLE, State.REVOKING])
 def test_a_lost_connection_is_opened_again_and_nothing_is_lost(state: State):
     driver = Driver().into(state)
-    held = driver.machine.held
+    held = driver.machine.owned
     effects = driver.lose_connection()
     assert only(effects, contract.Connect)
     assert none_of(effects, contract.Lost, contract.Send)
     assert driver.after(HEARTBEAT_MS) == []
     expected = contract.HeartbeatRequest if state in (State.STABLE, State.REVOKING) else contract.JoinRequest
     assert isinstance(request_in(driver.take(contract.Connected())), expected)
-    assert driver.machine.held == held
+    assert driver.machine.owned == held
 
 
 def test_an_answer_of_the_old_connection_is_ignored():
@@ -231,7 +231,7 @@ def test_an_answer_of_the_old_connection_is_ignored():
     driver.lose_connection()
     driver.take(contract.Connected())
     assert driver.take(contract.HeartbeatResponse(request=stale, error=ErrorCode.UNKNOWN_MEMBER_ID)) == []
-    assert driver.machine.held == parts(0, 1)
+    assert driver.machine.owned == parts(0, 1)
 
 
 def test_a_sync_cut_off_asks_for_the_same_generation_again():

@@ -13,6 +13,7 @@ from spark_kgroup.member import contract
 from spark_kgroup.member.classic import LEAVES_TO, TRANSITIONS, ClassicMember, State
 from spark_kgroup.model import ErrorCode, MemberIdentity
 
+from .invariants import check_ownership
 from .member_driver import COOPERATIVE, EAGER, HEARTBEAT_MS, ME, Driver, member, parts
 
 EVENTS: tuple[type[contract.Event], ...] = get_args(contract.Event)
@@ -86,9 +87,9 @@ STALE = (
 @pytest.mark.parametrize("stale", STALE, ids=lambda event: type(event).__name__)
 def test_an_answer_that_nobody_waits_for_changes_nothing(state: State, stale: contract.Event):
     driver = Driver().into(state)
-    before = (driver.state, driver.machine.identity, driver.machine.held, driver.machine.next_wakeup_at_ms())
+    before = (driver.state, driver.machine.identity, driver.machine.owned, driver.machine.next_wakeup_at_ms())
     assert driver.take(stale) == []
-    assert before == (driver.state, driver.machine.identity, driver.machine.held, driver.machine.next_wakeup_at_ms())
+    assert before == (driver.state, driver.machine.identity, driver.machine.owned, driver.machine.next_wakeup_at_ms())
 
 
 # -------------------------------------------------------------------------------------------- a random walk
@@ -180,15 +181,9 @@ class Walk:
         if self.connected and machine.state in (State.STABLE, State.REVOKING):
             assert wakeup_at_ms is not None, "stopped its heartbeats"
             assert wakeup_at_ms <= self.driver.now_ms + HEARTBEAT_MS, "stopped its heartbeats"
-        if machine.held and not self.connected and machine.state not in (State.CLOSED, State.LEAVING):
+        if machine.owned and not self.connected and machine.state not in (State.CLOSED, State.LEAVING):
             assert wakeup_at_ms is not None, "holds without a session"
-        if machine.state is State.STABLE:
-            assert machine.held == machine.assigned, "in a generation, holding what it is assigned"
-            assert not machine.to_give_up
-        if machine.state is State.REVOKING:
-            assert machine.to_give_up
-        if machine.state is State.JOINING and not machine.config.cooperative:
-            assert not machine.held, "an eager member joins with empty hands"
+        check_ownership(machine)
 
 
 def test_a_random_walk_takes_each_step_of_the_table_and_no_other():

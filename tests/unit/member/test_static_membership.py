@@ -33,7 +33,7 @@ def test_a_static_member_that_comes_back_gets_the_same_generation_and_assignment
     assert none_of(effects, contract.ComputeAssignment)
     assigned = only(driver.answer_sync(3, 5), contract.Assigned)
     assert assigned == contract.Assigned(
-        identity=joined.identity, owned=parts(3, 5), added=parts(3, 5), revoked=frozenset()
+        identity=joined.identity, assigned=parts(3, 5), added=parts(3, 5), revoked=frozenset()
     )
     assert driver.state is State.STABLE
 
@@ -83,7 +83,7 @@ def test_nothing_runs_on_after_being_fenced():
     driver.after(3_000)
     driver.answer_beat(ErrorCode.FENCED_INSTANCE_ID)
     assert driver.state is State.CLOSED
-    assert driver.machine.held == frozenset()
+    assert driver.machine.owned == frozenset()
     assert driver.after(100 * SESSION_MS) == []
 
 

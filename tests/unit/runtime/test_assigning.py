@@ -132,7 +132,7 @@ def test_heartbeats_of_other_seats_go_out_while_an_assignor_is_busy(busy: BusyAs
                 await until(lambda: coordinator.count(messages.HeartbeatRequest, "quiet") >= before + 3)
                 assert leader.machine.state is State.ASSIGNING
                 busy.may_end.set()
-                await until(lambda: leader.machine.held == {T0})
+                await until(lambda: leader.machine.owned == {T0})
                 assert leader.snapshot == {"t": 1}
             finally:
                 busy.may_end.set()
@@ -157,7 +157,7 @@ def test_what_was_computed_for_an_earlier_generation_is_dropped(busy: BusyAssign
                 leader.post(contract.Disconnected(reason="a test"))
                 await until(lambda: busy.calls == 2)
                 busy.may_end.set()
-                await until(lambda: leader.machine.held == {T0})
+                await until(lambda: leader.machine.owned == {T0})
                 syncs = [r for r in coordinator.broker.requests if isinstance(r, messages.SyncGroupRequest)]
                 assert [sync.generation_id for sync in syncs] == [2]
                 assert decode_assignment(syncs[0].assignments[0].assignment) == {T0}

@@ -157,7 +157,7 @@ async def test_a_topic_that_one_broker_denies_for_a_moment_is_not_revoked(
     coordinator.rebalances = True  # the watch may meet such a broker, and the leader that assigns
     await until(lambda: len(coordinator.reasons) == 2 and not world.first["Metadata"])
     await group.wait_until(lambda view: view.settled, 10_000)
-    assert [effect.owned for effect in lost if isinstance(effect, contract.Assigned)] == [{A0}]
+    assert [effect.assigned for effect in lost if isinstance(effect, contract.Assigned)] == [{A0}]
     asked = world.asked(messages.MetadataRequest)
     await until(lambda: world.asked(messages.MetadataRequest) > asked + 2)
     assert len(coordinator.reasons) == 2, coordinator.reasons[2:]

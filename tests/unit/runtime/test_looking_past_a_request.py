@@ -127,7 +127,7 @@ async def test_a_parked_join_holds_as_long_as_heartbeats_past_it_are_answered(
 ) -> None:
     await park_a_join(world, session)
     await until(lambda: world.beats_past >= 7)  # three in a session
-    assert session.machine.held == {A0}
+    assert session.machine.owned == {A0}
     assert world.asked(messages.FindCoordinatorRequest) >= 7
 
 
@@ -139,14 +139,14 @@ async def test_a_join_parked_where_the_coordinator_was_is_sent_to_where_it_is(
     world.coordinator, world.parked = 1, False
     await until(lambda: session.machine.state is State.STABLE)
     assert world.asked(messages.SyncGroupRequest, node=1) == 1
-    assert session.machine.held == {A0}
+    assert session.machine.owned == {A0}
 
 
 @with_a_session
 async def test_a_member_that_is_gone_hears_of_it_past_its_parked_join(world: Coordinated, session: Session) -> None:
     await park_a_join(world, session)
     world.first["Heartbeat"] = [ErrorCode.UNKNOWN_MEMBER_ID]
-    await until(lambda: not session.machine.held)
+    await until(lambda: not session.machine.owned)
     assert session.tenures == {}
 
 
@@ -208,7 +208,7 @@ async def test_a_sync_answered_with_a_protocol_type_that_is_not_ours_ends_the_me
 ) -> None:
     world.synced_type = "connect"
     await until(lambda: session.failure)
-    assert session.machine.held == frozenset()
+    assert session.machine.owned == frozenset()
 
 
 @with_a_session

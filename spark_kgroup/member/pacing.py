@@ -1,0 +1,68 @@
+"""How long a member waits before it sends the next heartbeat, retry or rejoin. Kafka's intervals and backoffs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from spark_kgroup.limits import (
+    HEARTBEAT_JITTER,
+    REJOIN_BACKOFF_MAX_MS,
+    RETRY_BACKOFF_JITTER,
+    RETRY_BACKOFF_MAX_MS,
+    RETRY_BACKOFF_MS,
+)
+
+_DOUBLINGS_MAX = 16
+"""Any wait is at its maximum by then; it keeps the shift below small."""
+
+
+class Pacing:
+    """The waits of one member; each grows while what it waits for goes on failing.
+
+    Args:
+        heartbeat_interval_ms: between two heartbeats, and the first wait before a rejoin.
+        jitter: gives a number in [0, 1), so that the members of a group do not all ask at once.
+
+    """
+
+    def __init__(self, heartbeat_interval_ms: int, jitter: Callable[[], float]) -> None:
+        self._heartbeat_interval_ms = heartbeat_interval_ms
+        self._jitter = jitter
+        self._retries = 0
+        self._vain_joins = 0
+        """How many joins in a row changed neither generation nor assignment."""
+        self._patient_until_ms = 0
+
+    def heartbeat_ms(self, interval_ms: int | None = None) -> int:
+        """Until the next heartbeat, or the next look if `interval_ms` says how long that is at most."""
+        longest_ms = self._heartbeat_interval_ms if interval_ms is None else interval_ms
+        return int(longest_ms * (1 - HEARTBEAT_JITTER * self._jitter()))
+
+    def retry_ms(self) -> int:
+        """Until a refused request is tried again: twice as long with each one in a row (Kafka: ExponentialBackoff)."""
+        wait_ms = min(RETRY_BACKOFF_MS << min(self._retries, _DOUBLINGS_MAX), RETRY_BACKOFF_MAX_MS)
+        self._retries += 1
+        return int(wait_ms * (1 + RETRY_BACKOFF_JITTER * (2 * self._jitter() - 1)))
+
+    def rejoin_ms(self, doublings: int) -> int:
+        """Until the next join that may well change as little as the `doublings` joins before it."""
+        return min(self._heartbeat_interval_ms << min(doublings, _DOUBLINGS_MAX), REJOIN_BACKOFF_MAX_MS)
+
+    def on_synced(self, *, vain: bool, now_ms: int) -> None:
+        """A generation is complete: retries begin anew, and a `vain` join, which changed nothing, costs patience.
+
+        Kafka answers each heartbeat of a classic member in a group of type consumer with REBALANCE_IN_PROGRESS as long
+        as the member has not given up what it must (GroupMetadataManager.classicGroupHeartbeatToConsumerGroup), which
+        we do between two batches.
+        """
+        self._retries = 0
+        self._vain_joins = self._vain_joins + 1 if vain else 0
+        self._patient_until_ms = now_ms + self.rejoin_ms(self._vain_joins) if vain else 0
+
+    def rejoins_at_once(self, now_ms: int) -> bool:
+        """Whether REBALANCE_IN_PROGRESS is a reason to join now, and not at a later heartbeat."""
+        return now_ms >= self._patient_until_ms
+
+    def on_membership_over(self) -> None:
+        """The next membership's joins are not in vain for what the last one's were."""
+        self._vain_joins = self._patient_until_ms = 0
