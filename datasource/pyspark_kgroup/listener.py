@@ -20,9 +20,9 @@ from typing import TYPE_CHECKING, Any, Final
 from pyspark.sql.streaming.listener import StreamingQueryListener
 
 from pyspark_kgroup.offsets.checkpoint import Checkpoint, CheckpointError
+from spark_kgroup.clock import monotonic_ms
 from spark_kgroup.limits import PROGRESS_LOGGED_MS
 from spark_kgroup.model import TopicPartition
-from spark_kgroup.runtime.session import monotonic_ms
 
 if TYPE_CHECKING:
     from prometheus_client import CollectorRegistry

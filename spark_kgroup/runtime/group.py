@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from random import Random
 
 from spark_kgroup.assignors import assignor
+from spark_kgroup.clock import monotonic_ms
 from spark_kgroup.errors import BrokerError, GroupUnsettled, UnknownTopic, WireError
 from spark_kgroup.limits import (
     API_TIMEOUT_MS,
@@ -37,7 +38,7 @@ from spark_kgroup.model import (
     TopicPartition,
 )
 from spark_kgroup.runtime.descriptors import make_room_for
-from spark_kgroup.runtime.session import Observer, Session, monotonic_ms
+from spark_kgroup.runtime.session import Observer, Session
 from spark_kgroup.wire import messages
 from spark_kgroup.wire.answers import CommittedOffset
 from spark_kgroup.wire.backoff import Backoff

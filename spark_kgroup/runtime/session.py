@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import time
 from collections.abc import Callable, Coroutine, Mapping
 from functools import partial
 from random import Random
@@ -16,6 +15,7 @@ from types import MappingProxyType
 from typing import Any, TypeVar
 
 from spark_kgroup.assignors import assignor
+from spark_kgroup.clock import monotonic_ms
 from spark_kgroup.errors import GroupRejected, WireError
 from spark_kgroup.limits import JOIN_TIMEOUT_SLACK_MS, LEAVE_TIMEOUT_MS, REQUEST_TIMEOUT_MS
 from spark_kgroup.member import contract
@@ -35,11 +35,6 @@ _FIRST = "start"
 
 Observer = Callable[["Session", contract.Effect], None]
 """Told of every effect that concerns the application, in order, on the event loop; must not block."""
-
-
-def monotonic_ms() -> int:
-    """The runtime's clock. It goes on while the process is stopped, so a SIGSTOP shows as silence."""
-    return time.monotonic_ns() // 1_000_000
 
 
 class Session:

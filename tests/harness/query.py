@@ -9,8 +9,8 @@ from pyspark_kgroup.offsets.checkpoint import EMPTY
 from pyspark_kgroup.shared.arrow import spark_schema
 from pyspark_kgroup.shared.tickets import Executor
 from pyspark_kgroup.stream import KgroupStreamReader
+from spark_kgroup.clock import monotonic_ms
 from spark_kgroup.limits import END_OFFSETS_MAX_AGE_MS
-from spark_kgroup.runtime.session import monotonic_ms
 
 
 class Query:

@@ -17,9 +17,10 @@ from harness.fake_broker import on_a_loop, until
 from harness.members import MemberProcess
 from harness.waiting import wait_for
 
+from spark_kgroup.clock import monotonic_ms
 from spark_kgroup.member import contract
 from spark_kgroup.runtime.group import Group, GroupSettings
-from spark_kgroup.runtime.session import Session, monotonic_ms
+from spark_kgroup.runtime.session import Session
 from spark_kgroup.testing import ApacheKafka
 from spark_kgroup.wire.cluster import Cluster, parse_bootstrap
 

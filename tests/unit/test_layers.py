@@ -14,11 +14,12 @@ BASE = {"errors", "model", "limits"}
 ROOMS = {
     "model": set(),
     "limits": set(),
+    "clock": set(),
     "errors": {"model"},
     "assignors": BASE,
     "member": BASE | {"assignors"},
     "wire": BASE,
-    "runtime": BASE | {"assignors", "member", "wire"},
+    "runtime": BASE | {"clock", "assignors", "member", "wire"},
     "testing": BASE,
     "admin": BASE | {"assignors", "member", "wire", "runtime", "testing"},
 }

@@ -18,6 +18,7 @@ from pyspark_kgroup.offsets.plan import Ranges, in_turn, limited
 from pyspark_kgroup.options.parser import SourceOptions
 from pyspark_kgroup.options.starting_offsets import EARLIEST, LATEST
 from pyspark_kgroup.options.values import listed
+from spark_kgroup.clock import monotonic_ms
 from spark_kgroup.errors import GroupUnsettled, KgroupError, OptionError
 from spark_kgroup.limits import HANDOVER_WAIT_MS, ORPHAN_CHECK_INTERVAL_MS, SETTLE_TIMEOUT_MS
 from spark_kgroup.model import (
@@ -30,7 +31,6 @@ from spark_kgroup.model import (
     TopicPartition,
 )
 from spark_kgroup.runtime.group import GroupView, SeatView
-from spark_kgroup.runtime.session import monotonic_ms
 from spark_kgroup.runtime.thread import GroupRuntime
 from spark_kgroup.wire.commit_metadata import Author
 

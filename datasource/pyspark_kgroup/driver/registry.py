@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING, Final, cast
 from pyspark_kgroup.driver.seats import Lease, Scan, Seats
 from pyspark_kgroup.shared.channel import REGISTRY, Challenge, Frames, Message, frame, new_key
 from pyspark_kgroup.shared.tickets import Executor
+from spark_kgroup.clock import monotonic_ms
 from spark_kgroup.errors import ChannelEnded, KeyRefused, OptionError, SeatRefused
 from spark_kgroup.limits import (
     API_TIMEOUT_MS,
@@ -38,7 +39,6 @@ from spark_kgroup.limits import (
     SCANS_MAX,
     SIDECAR_SILENCE_MS,
 )
-from spark_kgroup.runtime.session import monotonic_ms
 
 if TYPE_CHECKING:
     from pyspark_kgroup.shared.tickets import Range

@@ -13,8 +13,8 @@ from typing import Any
 from pyspark_kgroup.driver.registry import Counts
 from pyspark_kgroup.driver.seats import Lease
 from pyspark_kgroup.offsets.checkpoint import Checkpoint
+from spark_kgroup.clock import monotonic_ms
 from spark_kgroup.model import TopicPartition
-from spark_kgroup.runtime.session import monotonic_ms
 from spark_kgroup.wire.commit_metadata import Author, SeatNote
 
 

@@ -17,10 +17,10 @@ from pyspark_kgroup.offsets.checkpoint import Checkpoint
 from pyspark_kgroup.offsets.data_loss import WAYS_OUT, LogRange, Loss, deleted, recreated
 from pyspark_kgroup.offsets.plan import Ranges
 from pyspark_kgroup.options.parser import SourceOptions
+from spark_kgroup.clock import monotonic_ms
 from spark_kgroup.errors import DataLoss, UnknownTopic
 from spark_kgroup.limits import END_OFFSETS_MAX_AGE_MS, PLANNED_TOPICS_MAX_AGE_MS
 from spark_kgroup.model import TopicDescription, TopicPartition
-from spark_kgroup.runtime.session import monotonic_ms
 from spark_kgroup.runtime.thread import GroupRuntime
 
 log = logging.getLogger(__name__)

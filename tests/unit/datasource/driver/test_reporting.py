@@ -22,8 +22,8 @@ from pyspark_kgroup.driver.seats import Lease
 from pyspark_kgroup.listener import KgroupListener, lag_of, line_of
 from pyspark_kgroup.offsets.checkpoint import Checkpoint, Owned, Period, Topic
 from pyspark_kgroup.shared.tickets import Executor
+from spark_kgroup.clock import monotonic_ms
 from spark_kgroup.model import TopicPartition
-from spark_kgroup.runtime.session import monotonic_ms
 from spark_kgroup.wire.commit_metadata import Author, SeatNote
 
 P0, P1, P2 = (TopicPartition("t", index) for index in range(3))
