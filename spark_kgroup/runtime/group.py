@@ -39,6 +39,7 @@ from spark_kgroup.model import (
 )
 from spark_kgroup.runtime.descriptors import make_room_for
 from spark_kgroup.runtime.session import Observer, Session
+from spark_kgroup.runtime.views import GroupView, SeatView
 from spark_kgroup.wire import messages
 from spark_kgroup.wire.answers import CommittedOffset
 from spark_kgroup.wire.backoff import Backoff
@@ -93,48 +94,6 @@ class GroupSettings:
     commit_metadata: Callable[[MemberIdentity], str] = _nothing
     commit_mark: str = ""
     alive: Callable[[], bool] = lambda: True
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SeatView:
-    """One seat at one moment.
-
-    Attributes:
-        tenures: what is held, with the identity under which each partition's ownership began.
-        to_give_up: held, but to be given up at the next boundary; what is not in `tenures` was an earlier process's.
-        settled: in a generation with nothing to give up and no rejoin on its way.
-        trouble: why the seat has no connection to its coordinator, None if it has one.
-    """
-
-    instance_id: str
-    identity: MemberIdentity
-    tenures: Mapping[TopicPartition, MemberIdentity]
-    to_give_up: frozenset[TopicPartition]
-    settled: bool
-    leader: bool
-    trouble: str | None = None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class GroupView:
-    """All seats at one moment.
-
-    Attributes:
-        rejoins: how often a static seat was asked back without a member id, since the start; a change
-            means that a partition may have lost its owner meanwhile.
-    """
-
-    seats: tuple[SeatView, ...]
-    rejoins: int
-
-    @property
-    def settled(self) -> bool:
-        """Every seat is settled, all in the same generation."""
-        return all(seat.settled for seat in self.seats) and len({seat.identity.generation for seat in self.seats}) == 1
-
-    def owner(self, partition: TopicPartition) -> SeatView | None:
-        """The seat that holds `partition`, None if none does."""
-        return next((seat for seat in self.seats if partition in seat.tenures), None)
 
 
 class Group:

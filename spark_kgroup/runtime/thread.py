@@ -17,7 +17,8 @@ from typing import Any, TypeVar
 from spark_kgroup.errors import GroupUnsettled
 from spark_kgroup.limits import CALL_SLACK_MS, CLOSE_TIMEOUT_MS
 from spark_kgroup.model import DescribedGroup, DescribedMember, TopicDescription, TopicPartition
-from spark_kgroup.runtime.group import Group, GroupSettings, GroupView, SeatView
+from spark_kgroup.runtime.group import Group, GroupSettings
+from spark_kgroup.runtime.views import GroupView, SeatView
 from spark_kgroup.wire.answers import CommittedOffset
 
 T = TypeVar("T")

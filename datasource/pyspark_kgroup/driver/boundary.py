@@ -30,8 +30,8 @@ from spark_kgroup.model import (
     TopicDescription,
     TopicPartition,
 )
-from spark_kgroup.runtime.group import GroupView, SeatView
 from spark_kgroup.runtime.thread import GroupRuntime
+from spark_kgroup.runtime.views import GroupView, SeatView
 from spark_kgroup.wire.commit_metadata import Author
 
 log = logging.getLogger(__name__)

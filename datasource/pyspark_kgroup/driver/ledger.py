@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from pyspark_kgroup.offsets.adoption import topic_key
 from pyspark_kgroup.offsets.checkpoint import Checkpoint, Owned, Period, Topic
 from spark_kgroup.model import MemberIdentity, TopicDescription, TopicPartition
-from spark_kgroup.runtime.group import GroupView, SeatView
+from spark_kgroup.runtime.views import GroupView, SeatView
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -13,7 +13,8 @@ from spark_kgroup.errors import BrokerError
 from spark_kgroup.limits import COMMIT_PARTITIONS_MAX
 from spark_kgroup.model import ErrorCode, TopicPartition
 from spark_kgroup.runtime import group as group_module
-from spark_kgroup.runtime.group import Group, GroupSettings, SeatView
+from spark_kgroup.runtime.group import Group, GroupSettings
+from spark_kgroup.runtime.views import SeatView
 from spark_kgroup.wire import messages
 
 pytestmark = pytest.mark.filterwarnings("error::ResourceWarning")

@@ -7,7 +7,7 @@ import pytest
 from pyspark_kgroup.driver.ledger import Holding, Ledger, holders_of
 from pyspark_kgroup.offsets.checkpoint import EMPTY, Checkpoint, Owned, Period, Topic
 from spark_kgroup.model import MemberIdentity, TopicDescription, TopicPartition
-from spark_kgroup.runtime.group import GroupView, SeatView
+from spark_kgroup.runtime.views import GroupView, SeatView
 
 P0, P1, P2 = (TopicPartition("t", index) for index in range(3))
 OLD, NEW = UUID(int=1), UUID(int=2)
