@@ -74,7 +74,7 @@ def test_a_batch_whose_reading_stops_early_is_followed_by_whole_ones(
     assert_exactly(collected, contents(server, topic))
 
 
-def test_a_python_stage_behind_the_source(
+def test_a_python_stage_behind_the_source_gets_every_row_once(
     spark: SparkSession, apache_kafka: ApacheKafka, new_topic: NewTopic, group: str, tmp_path: Path
 ) -> None:
     topic, server = new_topic(4), apache_kafka.bootstrap_servers

@@ -60,7 +60,7 @@ def test_a_restored_checkpoint_and_sink_end_with_every_record_once(
         assert sorted(found) == sorted(contents(server, topic))
 
 
-def test_batches_whose_logs_were_deleted_are_done_again(
+def test_a_query_repeats_the_batches_whose_logs_were_deleted(
     spark: SparkSession, apache_kafka: ApacheKafka, new_topic: NewTopic, group: str, tmp_path: Path
 ) -> None:
     topic, server = new_topic(2), apache_kafka.bootstrap_servers
@@ -77,7 +77,7 @@ def test_batches_whose_logs_were_deleted_are_done_again(
 
 
 @pytest.mark.usefixtures("class_archive")
-def test_a_crash_that_takes_the_newest_files_with_it_skips_nothing(
+def test_a_crash_that_loses_the_newest_checkpoint_files_skips_nothing(
     apache_kafka: ApacheKafka, new_topic: NewTopic, group: str, tmp_path: Path
 ) -> None:
     """1. a batch is in Spark's logs, and the group knows; 2. the machine dies before its disk has the newest files."""

@@ -29,7 +29,7 @@ def end_offset(kafka: ApacheKafka, topic: str) -> int:
     return kafka.admin.list_offsets({where: OffsetSpec.latest()})[where].result(30).offset
 
 
-def test_records_that_are_gone_when_executors_come_for_them(
+def test_records_deleted_between_plan_and_read_fail_the_query_or_are_skipped(
     spark: SparkSession, apache_kafka: ApacheKafka, new_topic: NewTopic, group: str, tmp_path: Path
 ) -> None:
     """1. a batch 20..60 is planned; 2. offsets below 40 are deleted; 3. its tasks read. A restart replays it.
@@ -65,7 +65,7 @@ def test_records_that_are_gone_when_executors_come_for_them(
     assert numbers(collected, topic) == [*range(20), *range(40, 65)]
 
 
-def test_a_topic_that_is_deleted_under_a_query(
+def test_a_topic_deleted_during_a_query_fails_it_and_costs_the_others_nothing(
     spark: SparkSession, apache_kafka: ApacheKafka, new_topic: NewTopic, group: str, tmp_path: Path
 ) -> None:
     gone, there, server = new_topic(2), new_topic(2), apache_kafka.bootstrap_servers
@@ -90,7 +90,7 @@ def test_a_topic_that_is_deleted_under_a_query(
     assert numbers(collected, gone) == [*range(20), *range(1000, 1090)]
 
 
-def test_a_log_of_many_kinds_of_records(
+def test_a_log_of_many_kinds_of_records_gives_the_rows_of_a_reference_consumer(
     spark: SparkSession, apache_kafka: ApacheKafka, new_topic: NewTopic, group: str, tmp_path: Path
 ) -> None:
     topic, server = new_topic(3), apache_kafka.bootstrap_servers

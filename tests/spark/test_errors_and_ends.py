@@ -79,7 +79,7 @@ def assert_one_clear_error(spark: SparkSession, read: dict[str, str], tmp_path: 
 
 
 @pytest.mark.parametrize("stranger", [http, garbage_in_a_frame])
-def test_a_wrong_address_loses_nothing(
+def test_a_restart_with_a_wrong_address_fails_and_loses_nothing(
     spark: SparkSession,
     apache_kafka: ApacheKafka,
     new_topic: NewTopic,

@@ -85,7 +85,7 @@ def test_flights_fails_if_the_numbers_differ(
     assert "≠" in said
 
 
-def test_flights_without_a_kafka(example: Example) -> None:
+def test_flights_without_a_kafka_fails_in_one_sentence(example: Example) -> None:
     code, said = example.run("flights.py", "--bootstrap-server", "127.0.0.1:1", "--rows", "10")
     assert code == 1
     assert "flights.py: No Kafka answers at 127.0.0.1:1" in said

@@ -59,7 +59,7 @@ class Filling:
         self.sent += records
 
 
-def test_whatever_dies_in_the_midst_of_a_read_every_record_comes_once(
+def test_a_process_that_dies_during_a_read_costs_no_record_and_repeats_none(
     apache_kafka: ApacheKafka, new_topic: NewTopic, group: str, tmp_path: Path
 ) -> None:
     topic, server = new_topic(PARTITIONS), apache_kafka.bootstrap_servers
@@ -129,7 +129,7 @@ def test_a_speculative_copy_of_a_slow_task_reads_the_same(
     assert sorted((r.partition, r.offset) for r in rows(tmp_path)) == sorted(contents(server, topic))
 
 
-def test_a_stage_that_is_read_again_after_its_shuffle_files_were_lost(
+def test_a_stage_repeated_after_its_shuffle_files_were_lost_reads_the_same(
     apache_kafka: ApacheKafka, new_topic: NewTopic, group: str, tmp_path: Path
 ) -> None:
     topic, server = new_topic(PARTITIONS), apache_kafka.bootstrap_servers

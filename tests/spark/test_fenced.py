@@ -107,7 +107,7 @@ def two_loads(spark: SparkSession, read: dict[str, str]) -> DataFrame:
 
 
 @pytest.mark.parametrize("twice", [self_join, two_loads])
-def test_two_readers_in_one_query_are_told_what_they_are(
+def test_two_readers_of_one_group_in_one_query_get_an_error_that_explains_both_causes(
     spark: SparkSession, apache_kafka: ApacheKafka, new_topic: NewTopic, group: str, tmp_path: Path, twice: Twice
 ) -> None:
     topic = new_topic(2)

@@ -141,7 +141,7 @@ def test_a_checkpoint_of_the_built_in_source_is_named_as_what_it_is(
 # -------------------------------------------------------------------------------------- warnings at a start
 
 
-def test_a_start_says_what_it_makes_of_an_odd_beginning(
+def test_a_start_warns_of_idle_seats_of_a_start_at_the_end_and_of_another_checkpoint(
     apache_kafka: ApacheKafka, new_topic: NewTopic, group: str, tmp_path: Path
 ) -> None:
     """More seats than partitions; a group without offsets, by the default; then another group and topic."""

@@ -38,7 +38,7 @@ def shared_and_known(kafka: ApacheKafka, group: str, topic: str, peer: Sharing, 
     assert at_rest()
 
 
-def test_killed_and_back_within_the_session_nobody_sees_anything(
+def test_a_driver_killed_and_back_within_the_session_moves_nothing(
     apache_kafka: ApacheKafka, new_topic: NewTopic, group: str, tmp_path: Path
 ) -> None:
     topic, server = new_topic(4), apache_kafka.bootstrap_servers
@@ -60,7 +60,7 @@ def test_killed_and_back_within_the_session_nobody_sees_anything(
     assert sorted(ours + peer.rows) == sorted(contents(server, topic))
 
 
-def test_gone_for_longer_while_another_member_reads_on(
+def test_a_driver_gone_for_longer_leaves_its_partitions_to_another_member_and_none_is_skipped(
     spark: SparkSession, apache_kafka: ApacheKafka, new_topic: NewTopic, group: str, tmp_path: Path
 ) -> None:
     topic, server = new_topic(4), apache_kafka.bootstrap_servers
@@ -86,7 +86,7 @@ def test_gone_for_longer_while_another_member_reads_on(
     assert_never_rewound(group_history(server, group))
 
 
-def test_a_commit_of_before_a_long_pause_does_not_get_through(
+def test_a_commit_from_before_a_long_pause_is_refused(
     apache_kafka: ApacheKafka, new_topic: NewTopic, group: str, tmp_path: Path
 ) -> None:
     """1. a batch is durable, its commit about to be sent; 2. SIGSTOP; 3. the seats expire, another member takes their

@@ -56,7 +56,7 @@ def orphaned(application: Application, coordinator: KafkaNode) -> int:
 
 
 @pytest.mark.parametrize(("starting", "first"), [("earliest", 0), ("latest", RECORDS)])
-def test_a_restarted_query_keeps_its_seats_and_its_place_when_the_last_ones_reader_wakes(
+def test_a_restarted_query_keeps_its_seats_when_the_reader_of_the_last_run_wakes(
     three_nodes: ApacheKafka, group: str, tmp_path: Path, starting: str, first: int
 ) -> None:
     kafka, server, topic = three_nodes, three_nodes.bootstrap_servers, f"topic-{group}"

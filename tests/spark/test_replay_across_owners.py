@@ -44,7 +44,7 @@ def from_committed(bootstrap: str, topic: str, group: str, session_timeout_ms: i
     return options(bootstrap, topic, group, **more)
 
 
-def test_the_owner_of_the_day_keeps_on_reading(
+def test_other_owner_keeps_reading_while_the_batch_is_replayed(
     apache_kafka: ApacheKafka, topic: str, group: str, tmp_path: Path
 ) -> None:
     server = apache_kafka.bootstrap_servers
@@ -79,7 +79,7 @@ def test_the_owner_of_the_day_keeps_on_reading(
     assert_never_rewound(group_history(server, group))
 
 
-def test_the_owner_of_the_day_has_left(
+def test_other_owner_left_within_at_or_past_the_batch(
     spark: SparkSession, apache_kafka: ApacheKafka, topic: str, group: str, tmp_path: Path
 ) -> None:
     """It stopped inside of the batch, at its end, beyond it, and before it had read anything."""

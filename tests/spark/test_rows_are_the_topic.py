@@ -62,7 +62,7 @@ def test_no_file_is_empty_beside_others_of_its_batch(
     assert batches() == [[1]] * 6
 
 
-def test_drained_means_lag_zero_and_one_member_per_seat(
+def test_a_drained_stream_has_lag_zero_and_one_member_per_seat(
     spark: SparkSession, apache_kafka: ApacheKafka, new_topic: NewTopic, group: str, tmp_path: Path
 ) -> None:
     topic = new_topic(5)
@@ -80,7 +80,7 @@ def test_drained_means_lag_zero_and_one_member_per_seat(
     query.stop()
 
 
-def test_available_now_takes_what_is_there(
+def test_available_now_reads_all_there_is_and_ends(
     spark: SparkSession, apache_kafka: ApacheKafka, new_topic: NewTopic, group: str, tmp_path: Path
 ) -> None:
     topic = new_topic(3)

@@ -132,7 +132,7 @@ def client_certificate(secured: "SecuredKafka") -> Properties:
 @pytest.mark.parametrize(
     ("listener", "user", "properties"), [("MTLS", TLS_CLIENT, client_certificate), ("SASL_SSL", ALICE, plain)]
 )
-def test_rows_are_the_topic(
+def test_the_rows_are_the_records_of_the_topic(
     spark: SparkSession,
     secured_kafka: "SecuredKafka",
     topic: str,
@@ -148,7 +148,7 @@ def test_rows_are_the_topic(
     assert_all_is_read(spark, secured_kafka, read, tmp_path / "cp")
 
 
-def test_client_credentials(
+def test_a_query_with_oidc_client_credentials_reads(
     spark: SparkSession,
     secured_kafka: "SecuredKafka",
     topic: str,
@@ -169,7 +169,7 @@ def test_client_credentials(
         assert_all_is_read(spark, secured_kafka, read, tmp_path / "cp").stop()
 
 
-def test_a_token_callback(
+def test_a_query_with_a_token_callback_reads(
     spark: SparkSession,
     secured_kafka: "SecuredKafka",
     topic: str,
@@ -216,7 +216,7 @@ def test_a_query_outlives_its_sessions_with_the_broker(
     assert stable_generation(secured_kafka.kafka, group) == generation
 
 
-def test_what_spark_shows_of_a_query_holds_no_secret(
+def test_what_spark_shows_of_a_query_contains_no_secret(
     spark: SparkSession,
     secured_kafka: "SecuredKafka",
     topic: str,

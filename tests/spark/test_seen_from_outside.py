@@ -45,7 +45,7 @@ def gauges(spark: SparkSession) -> Iterator[CollectorRegistry]:
     spark.streams.removeListener(listener)
 
 
-def test_progress_gauges_and_describe_tell_who_serves_and_what_is_left(
+def test_progress_gauges_and_describe_show_who_serves_each_seat_and_its_lag(
     spark: SparkSession,
     apache_kafka: ApacheKafka,
     new_topic: Callable[[int], str],

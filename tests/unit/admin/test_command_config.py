@@ -70,7 +70,7 @@ FILES = {
 
 
 @pytest.mark.parametrize("kind", FILES)
-def test_files_that_people_have_are_understood(tmp_path: Path, kind: str) -> None:
+def test_property_files_of_kafkas_tools_and_of_librdkafka_are_understood(tmp_path: Path, kind: str) -> None:
     assert isinstance(read(tmp_path, FILES[kind]), Secured)
 
 
@@ -104,7 +104,9 @@ def test_a_misspelt_name_of_security_is_refused_with_the_nearest_one(tmp_path: P
         ("ssl.quantum.safe=true\n", "ssl.quantum.safe is not understood"),
     ],
 )
-def test_what_cannot_be_used_is_refused_in_the_names_of_the_file(tmp_path: Path, text: str, told: str) -> None:
+def test_settings_that_cannot_be_used_are_refused_by_the_names_of_the_file(
+    tmp_path: Path, text: str, told: str
+) -> None:
     assert told in refusal(tmp_path, text)
 
 

@@ -39,9 +39,7 @@ def test_a_topic_that_looks_like_markup_is_written_as_it_is(name: str, capsys: p
 
 
 @pytest.mark.parametrize("name", STEERING.values(), ids=STEERING)
-def test_what_would_steer_a_terminal_is_written_as_question_marks(
-    name: str, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_control_characters_are_written_as_question_marks(name: str, capsys: pytest.CaptureFixture[str]) -> None:
     write_text(event(partitions=[[name, 0]], reason=name))
     complain(GroupRejected(f"the broker says {name}"))
     for line in (*capsys.readouterr().out.splitlines(), shown(name)):
@@ -57,14 +55,14 @@ def test_json_has_names_in_ascii_whatever_they_are(capsys: pytest.CaptureFixture
         assert line.isprintable()
 
 
-def test_a_fenced_member_is_told_of_its_own_option_and_not_of_queries() -> None:
+def test_a_fenced_member_gets_an_error_with_its_own_option_and_no_word_of_queries() -> None:
     words = told(FencedInstanceId("g", "a"))
     assert "'a'" in words
     assert "--instance-id" in words
     assert "load()" not in words
 
 
-def test_seats_are_listed_by_number_however_long_it_is() -> None:
+def test_seats_are_listed_by_number_however_many_digits_it_has() -> None:
     """A hostile broker may name any: Python reads no number of more than 4,300 digits."""
     names = ["s-9", "s-10", "s-" + "1" * 5_000, "s-" + "2" * 4_999, "s", "s-x", "s-\u0663", None, "s-007"]
     members = [

@@ -148,7 +148,7 @@ def test_members_of_old_versions_keep_their_partitions():
 # Equal subscriptions
 
 
-def test_a_first_assignment_goes_round():
+def test_a_first_assignment_is_dealt_round_robin():
     # AST.testAddRemoveTwoConsumersTwoTopics
     members = [member("c1", "a b"), member("c2", "a b")]
     first = shares(members, a=3, b=4)
@@ -165,7 +165,7 @@ def test_a_first_assignment_goes_round():
     assert fourth == {"c3": parts("a-2 b-3 a-0 b-1"), "c4": parts("b-2 a-1 b-0")}
 
 
-def test_one_who_owns_its_quota_gets_the_odd_one():
+def test_a_member_that_owns_its_quota_gets_the_odd_partition():
     # AST.testConsumerOwningMinQuotaExpectedMaxQuota
     members = [member("c1", "a b", "a-0 b-1"), member("c2", "a b", "a-1 b-2")]
     assert shares(members, a=2, b=3) == {"c1": parts("a-0 b-1 b-0"), "c2": parts("a-1 b-2")}
@@ -185,7 +185,7 @@ def test_a_partition_that_must_move_waits_for_its_owner():
     assert all(first[who] <= second[who] for who in first)
 
 
-def test_all_below_the_quota_are_filled_up():
+def test_members_below_the_quota_are_filled_up():
     # AST.testAllConsumersAreUnderMinQuota
     members = [member("c1", "a b", "a-0"), member("c2", "a b", "a-1"), member("c3", "a b")]
     assert shares(members, a=2, b=3) == {"c1": parts("a-0 b-1"), "c2": parts("a-1 b-2"), "c3": parts("b-0")}
@@ -256,14 +256,14 @@ def test_a_free_partition_goes_where_nothing_else_must_move():
     assert shares(members, a=1, b=2, c=1) == {"c0": parts("b-0 c-0"), "c1": parts("b-1"), "c2": parts("a-0")}
 
 
-def test_one_move_is_made_where_two_would_do_as_well():
+def test_one_move_is_preferred_to_two():
     members = [member("c0", "b d", "b-0"), member("c1", "b c d", "c-0"), member("c2", "c")]
     first = shares(members, b=1, c=1, d=1)
     assert first == {"c0": parts("b-0"), "c1": parts("d-0"), "c2": parts("")}
     assert shares(next_round(members, first), b=1, c=1, d=1)["c2"] == parts("c-0")
 
 
-def test_one_who_unsubscribes_gives_up_first():
+def test_a_member_that_unsubscribes_gives_up_before_others_get():
     # the partition has a claimant that no longer wants it: it moves in the round after
     members = [member("c1", "a", "a-0 b-0"), member("c2", "a b", "a-1")]
     first = shares(members, a=2, b=1)

@@ -110,7 +110,7 @@ def test_each_partition_goes_to_one_subscriber_at_most(group):
 
 @untimed
 @given(groups())
-def test_what_one_member_holds_is_given_to_no_other(group):
+def test_a_partition_that_one_member_owns_is_given_to_no_other(group):
     # KIP-429; a claim of an older generation is no hold if a newer one names the same partition
     members, topics = group
     assignment = STICKY.assign(members, topics)
@@ -122,7 +122,7 @@ def test_what_one_member_holds_is_given_to_no_other(group):
 
 @untimed
 @given(groups())
-def test_two_rounds_give_everything_and_a_third_moves_nothing(group):
+def test_two_rounds_assign_everything_and_a_third_moves_nothing(group):
     members, topics = group
     second = settled(group)
     assert sorted(tp for share in second.values() for tp in share) == sorted(wanted_partitions(group))
@@ -236,7 +236,7 @@ def kafka_python_target(group: Group) -> dict[str, frozenset[TopicPartition]]:
 
 @untimed
 @given(groups(clean=True, members_max=8))
-def test_kafka_python_is_not_better(group):
+def test_kafka_pythons_spread_is_never_better(group):
     # StickyAssignmentExecutor gives the target before any hand-over
     members, _ = group
     assert score(members, settled(group)) <= score(members, kafka_python_target(group))
@@ -244,7 +244,7 @@ def test_kafka_python_is_not_better(group):
 
 @untimed
 @given(group=groups(equal=False, members_max=8))
-def test_a_search_cut_short_still_gives_everything_once(group):
+def test_a_search_cut_short_still_assigns_everything_once(group):
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(_balance, "ASSIGNOR_STEPS_MAX", 0)
         second = settled(group)

@@ -92,7 +92,7 @@ def test_after_a_loss_the_one_unfinished_batch_may_be_read_again() -> None:
     assert broken(lost_after_12([EXPELLED], gone(released=12), range(8, 20))) == []
 
 
-def test_a_lost_partition_that_came_back_to_its_seat_was_exposed_too() -> None:
+def test_a_lost_partition_that_came_back_to_its_seat_may_be_read_again_too() -> None:
     back = owned(12, 20, generation=3)
     ours = main(owned(0, 8), owned(0, 12), back, read=range(20), expulsions=[EXPELLED])
     assert broken(run(ours, peers=[PeerEvidence(name="peer", rows=rows(range(8, 12)))])) == []
@@ -107,7 +107,7 @@ def test_a_lost_partition_that_came_back_to_its_seat_was_exposed_too() -> None:
     ],
     ids=["it waits", "more than that batch", "it has gone on"],
 )
-def test_what_the_group_has_not_heard_of_is_exposed_until_the_next_period_goes_on(
+def test_unacknowledged_records_may_be_read_again_until_the_next_period_goes_on(
     third: Checkpoint, theirs: Iterable[int], kept: bool
 ) -> None:
     """1. Main is back with its own position, and waits for the group to acknowledge it; 2. it is expelled then."""
@@ -129,7 +129,7 @@ def test_what_the_group_has_not_heard_of_is_exposed_until_the_next_period_goes_o
     ],
     ids=["the batch before", "all", "by the next owner", "half of it, as agreed", "half of it, and more was read"],
 )
-def test_what_the_group_was_told_before_the_loss_is_not_exposed(
+def test_only_records_uncommitted_before_the_loss_may_be_read_again(
     told: int, wall_at_s: float, theirs: Iterable[int], kept: bool
 ) -> None:
     evidence = lost_after_12([EXPELLED], gone(released=12), theirs)
@@ -149,7 +149,7 @@ def test_an_outage_long_before_the_loss_excuses_nothing(told: int) -> None:
     assert broken(evidence) == ([] if told == 16 else ["duplicates only after a loss"])
 
 
-def test_more_than_the_unfinished_batch_is_not_exposed() -> None:
+def test_more_than_the_unfinished_batch_may_not_be_read_again() -> None:
     evidence = lost_after_12([EXPELLED], gone(released=12), range(7, 20))
     assert broken(evidence) == ["duplicates only after a loss"]
     (violation,) = verdict(evidence)["duplicates only after a loss"]
@@ -171,7 +171,7 @@ def test_without_a_loss_nothing_is_read_twice(expulsions: list[Expulsion], third
     assert broken(lost_after_12(expulsions, third, range(8, 20))) == ["duplicates only after a loss"]
 
 
-def test_a_peer_that_lost_its_membership_exposes_what_it_had_not_committed() -> None:
+def test_a_peer_that_lost_its_membership_may_have_its_uncommitted_records_read_again() -> None:
     ours = main(owned(8, 20), read=range(8, 20))
     peer = PeerEvidence(name="peer", rows=rows(range(12)), exposed=[Span(TP, 8, 12)])
     assert broken(run(ours, peers=[peer])) == []

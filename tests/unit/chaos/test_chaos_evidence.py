@@ -34,7 +34,7 @@ def position(offset: int) -> Checkpoint:
     return Checkpoint(topics=topics, owned={TP: Owned(period=period, position=offset)})
 
 
-def test_a_checkpoint_tells_what_each_batch_reads(tmp_path: Path) -> None:
+def test_evidence_of_a_checkpoint_is_what_each_batch_reads(tmp_path: Path) -> None:
     for log in ("offsets", "commits"):
         (tmp_path / log).mkdir()
     for number, offset in enumerate([8, 20]):
@@ -48,7 +48,7 @@ def test_a_checkpoint_tells_what_each_batch_reads(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("told", [SERVER_LOG, CONSUMER_GROUP_LOG], ids=["classic group", "consumer group"])
-def test_a_broker_tells_whom_it_removed_and_when(tmp_path: Path, told: str) -> None:
+def test_evidence_of_a_brokers_log_is_whom_it_removed_and_when(tmp_path: Path, told: str) -> None:
     log = tmp_path / "server.log"
     log.write_text(told)
     (expulsion,) = expulsions_by_brokers([log], "chaos")
@@ -57,7 +57,7 @@ def test_a_broker_tells_whom_it_removed_and_when(tmp_path: Path, told: str) -> N
     assert expulsion.wall_from_s == expulsion.wall_to_s == wall_at_s
 
 
-def test_a_broker_tells_when_it_converted_the_group(tmp_path: Path) -> None:
+def test_evidence_of_a_brokers_log_is_when_it_converted_the_group(tmp_path: Path) -> None:
     log = tmp_path / "server.log"
     log.write_text(
         "2026-11-21 15:35:27,412 INFO [GroupCoordinator id=2 topic=__consumer_offsets partition=0] [GroupId chaos] "
@@ -68,7 +68,7 @@ def test_a_broker_tells_when_it_converted_the_group(tmp_path: Path) -> None:
     assert conversions([log], "chaos") == [time.mktime((2026, 11, 21, 15, 35, 27, 0, 0, -1)) + 0.412]
 
 
-def test_a_members_log_tells_when_each_seat_joined_anew(tmp_path: Path) -> None:
+def test_evidence_of_a_members_log_is_when_each_seat_joined_anew(tmp_path: Path) -> None:
     log = tmp_path / "members.log"
     log.write_text(
         "12.500 seat main-0 joins the next generation: the group rebalances\n"

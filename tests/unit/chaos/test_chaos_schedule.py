@@ -5,7 +5,7 @@ from chaos.schedule import LANES, Fault, schedule
 
 
 @pytest.mark.parametrize("lane", LANES)
-def test_the_seed_alone_decides(lane: str) -> None:
+def test_the_seed_alone_decides_the_schedule(lane: str) -> None:
     assert schedule(lane, 7, 10) == schedule(lane, 7, 10)
     assert schedule(lane, 7, 10) != schedule(lane, 8, 10)
 

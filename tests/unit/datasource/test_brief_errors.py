@@ -36,7 +36,7 @@ def failing(error: Exception) -> None:
         raise error from cause
 
 
-def test_an_error_of_ours_is_one_line_and_whole_in_the_log_at_debug(caplog: pytest.LogCaptureFixture) -> None:
+def test_an_error_of_ours_is_one_line_and_its_traceback_is_logged_at_debug(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.DEBUG, "pyspark_kgroup.brief_errors")
     assert shown(lambda: failing(OptionError("Option a is b."))) == "spark_kgroup.errors.OptionError: Option a is b.\n"
     assert "in failing" in caplog.text

@@ -61,7 +61,9 @@ def test_no_java_at_all_is_one_clear_error(tmp_path: Path, monkeypatch: pytest.M
         find_java()
 
 
-def test_a_java_that_tells_no_version_is_told_in_its_own_words(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_java_that_prints_no_version_is_reported_with_its_output(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     fake_java(tmp_path / "bin", "The operation couldn't be completed.", exit_code=1)
     monkeypatch.setenv("JAVA_HOME", str(tmp_path))
     with pytest.raises(EnvironmentProblem, match="operation couldn't be completed"):

@@ -97,7 +97,7 @@ def test_a_forked_copy_of_the_owner_does_not_keep_the_children(directory: Path) 
             os.kill(owner.fork, signal.SIGKILL)
 
 
-def test_a_signal_to_the_whole_terminal_is_the_owners_affair_alone(directory: Path) -> None:
+def test_a_signal_to_the_whole_terminal_is_left_to_the_owner(directory: Path) -> None:
     with Owner(directory) as owner:
         assert os.getpgid(owner.watchdog) != os.getpgid(owner.process.pid)
         assert {os.getpgid(child) for child in owner.children} == {owner.watchdog}

@@ -309,7 +309,7 @@ def test_a_handshake_that_is_refused(answer: Any, told: str) -> None:
 
 
 @on_a_loop
-async def test_who_was_known_may_be_refused_for_a_while(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_login_refused_after_a_success_is_retried_for_a_while(monkeypatch: pytest.MonkeyPatch) -> None:
     """A broker that starts may not have its users yet. Known, refused, refused for too long, known, refused."""
     security = login()
     answers = iter([authenticated(), refused(), refused(), authenticated(), refused()])

@@ -129,7 +129,7 @@ def test_a_private_key_is_in_no_file_of_ours(client: Identity, tmp_path: Path, m
     assert list((tmp_path / "absent").iterdir()) == []
 
 
-def test_what_is_checked(ca: trustme.CA, tmp_path: Path) -> None:
+def test_certificates_and_host_names_are_checked_as_the_options_say(ca: trustme.CA, tmp_path: Path) -> None:
     pem = ca.cert_pem.bytes().decode()
     strict = tls(ca_pem=f"# of Ørsted & Søn\n{pem}")
     assert strict.minimum_version == ssl.TLSVersion.TLSv1_2

@@ -27,7 +27,7 @@ World = Callable[..., tuple[FakeGroup, Driver]]
 # ------------------------------------------------------------------------------------------------ the order
 
 
-def test_commits_only_what_is_durable_and_reaches_lag_zero(world: World) -> None:
+def test_a_boundary_commits_only_durable_positions_and_lag_reaches_zero(world: World) -> None:
     group, driver = world(records=100)
     driver.ask(limit=60)  # Spark never uses this one
     begun = ("seat-0", {P0: 0})
@@ -41,7 +41,7 @@ def test_commits_only_what_is_durable_and_reaches_lag_zero(world: World) -> None
     assert driver.rows == {P0: [(0, 60), (60, 100)]}
 
 
-def test_nothing_new_is_the_same_bytes_and_commits_nothing(world: World) -> None:
+def test_a_boundary_without_news_returns_the_same_bytes_and_commits_nothing(world: World) -> None:
     group, driver = world(partitions=3, seats=2, records=10)
     driver.drain()
     before, commits = dumps(driver.durable), len(group.commits)
@@ -94,7 +94,7 @@ def test_read_committed_stops_before_an_open_transaction(world: World) -> None:
     assert driver.rows == {P0: [(0, 6), (6, 10)]}
 
 
-def test_commits_before_anything_that_can_fail(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_boundary_commits_before_anything_that_can_fail(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     group, driver = world(records=10)
     driver.trigger()
 
@@ -160,7 +160,7 @@ def test_not_acknowledged_means_not_given_up(world: World) -> None:
     assert group.other == {P0: 10}
 
 
-def test_what_was_never_adopted_is_given_up_at_once(world: World) -> None:
+def test_a_partition_that_was_never_adopted_is_given_up_at_once(world: World) -> None:
     group, driver = world(partitions=2, seats=1, records=10)
     group.move(P1, OTHER)
     driver.drain()
@@ -168,7 +168,7 @@ def test_what_was_never_adopted_is_given_up_at_once(world: World) -> None:
     assert driver.rows == {P0: [(0, 10)]}
 
 
-def test_a_seat_is_told_once_to_give_up(world: World) -> None:
+def test_a_seat_that_has_not_heard_yet_is_not_asked_twice_to_give_up(world: World) -> None:
     """1. giving up is a message; 2. the next look may come before it is taken and shows the old state."""
     group, driver = world(partitions=3, seats=2, records=10)
     driver.drain()
@@ -231,7 +231,7 @@ def test_waiting_for_a_seat_that_cannot_give_up_does_not_spin(world: World) -> N
 # ------------------------------------------------------------------------------------------------ losing
 
 
-def test_what_was_lost_and_comes_back_is_not_read_twice(world: World) -> None:
+def test_a_lost_partition_that_comes_back_is_not_read_twice(world: World) -> None:
     group, driver = world(records=10)
     driver.trigger()
     group.target = {}
@@ -259,7 +259,9 @@ def lost_before_its_commit(group: FakeGroup, driver: Driver) -> None:
     group.move(P0, "seat-0")
 
 
-def test_what_an_earlier_period_read_is_told_when_it_is_adopted_and_goes_on_at_once(world: World) -> None:
+def test_a_partition_adopted_after_an_unacknowledged_period_is_committed_first_and_read_on_at_once(
+    world: World,
+) -> None:
     group, driver = world(records=10)
     lost_before_its_commit(group, driver)
     driver.trigger()
@@ -267,7 +269,7 @@ def test_what_an_earlier_period_read_is_told_when_it_is_adopted_and_goes_on_at_o
     assert driver.rows == {P0: [(0, 10), (10, 15)]}
 
 
-def test_what_an_earlier_period_read_does_not_go_on_before_the_group_knows_it(world: World) -> None:
+def test_a_partition_of_an_unacknowledged_period_is_not_read_on_before_its_commit_is_acknowledged(world: World) -> None:
     group, driver = world(records=10)
     lost_before_its_commit(group, driver)
     group.commit_fate = lambda: "lost"
@@ -279,7 +281,7 @@ def test_what_an_earlier_period_read_does_not_go_on_before_the_group_knows_it(wo
     assert driver.rows == {P0: [(0, 10), (10, 15)]}
 
 
-def test_what_others_read_meanwhile_is_not_read_again(world: World) -> None:
+def test_records_that_another_owner_read_meanwhile_are_not_read_again(world: World) -> None:
     group, driver = world(records=10)
     driver.trigger()
     driver.trigger()
@@ -343,7 +345,7 @@ def test_an_orphan_gets_no_owner_before_the_group_knows_our_position(world: Worl
     assert group.other == {P0: 10}
 
 
-def test_what_a_neighbour_still_reads_is_no_orphan(world: World) -> None:
+def test_a_partition_that_another_member_still_claims_is_no_orphan(world: World) -> None:
     """1. we read P up to 10, and lose it before the commit; 2. a neighbour reads it again from 0; 3. a rebalance asks
     for it, and P is withheld until the neighbour's batch ends; 4. our driver restarts. P must not be touched from here.
     """
@@ -366,7 +368,7 @@ def test_what_a_neighbour_still_reads_is_no_orphan(world: World) -> None:
     assert set(driver.durable.owned) == {P0, P1}
 
 
-def test_a_rejoin_forces_one_rebalance_only(world: World) -> None:
+def test_a_rejoin_that_finds_orphans_forces_one_rebalance_only(world: World) -> None:
     """Even if no assignor gives the partition to anybody."""
     group, driver = world(partitions=2, records=10)
     del group.target[P1]
@@ -420,7 +422,7 @@ def test_an_explicit_start_survives_a_crash_in_the_first_batch(world: World, cra
     assert group.committed_now == {P0: 100}
 
 
-def test_an_explicit_start_waits_until_the_group_knows_it(world: World) -> None:
+def test_an_explicit_start_that_is_not_acknowledged_makes_no_batch_yet(world: World) -> None:
     group, driver = world(partitions=2, seats=2, records=100, starting=StartingOffsets(committed=False))
     group.committed_now = {P0: 80, P1: 80}
     group.rewinds = {P0, P1}
@@ -475,7 +477,7 @@ def test_a_group_that_never_acknowledges_a_start_ends_the_query_within_the_bound
         driver.trigger()
 
 
-def test_available_now_waits_for_the_group_to_know_where_it_starts(world: World) -> None:
+def test_available_now_waits_until_its_start_is_acknowledged(world: World) -> None:
     group, driver = world(records=10)
     driver.boundary.freeze()
     until = group.now_ms + 20_000
@@ -484,7 +486,7 @@ def test_available_now_waits_for_the_group_to_know_where_it_starts(world: World)
     assert driver.rows == {P0: [(0, 10)]}
 
 
-def test_available_now_fails_rather_than_start_without_the_groups_word(world: World) -> None:
+def test_available_now_fails_if_its_start_is_never_acknowledged(world: World) -> None:
     group, driver = world(records=10)
     driver.boundary.freeze()
     group.commit_fate = lambda: "lost"
@@ -527,7 +529,7 @@ def test_a_checkpoint_that_was_set_back_goes_on_from_where_it_stands(
     )
 
 
-def test_what_another_application_went_on_with_is_not_read_again_by_a_checkpoint_that_was_set_back(
+def test_a_checkpoint_that_was_set_back_does_not_read_again_what_another_application_read(
     world: World,
 ) -> None:
     group, driver = world(records=100)
@@ -541,7 +543,7 @@ def test_what_another_application_went_on_with_is_not_read_again_by_a_checkpoint
     assert driver.rows == {P0: [(0, 40), (90, 100)]}
 
 
-def test_what_a_checkpoint_that_was_set_back_does_not_know_goes_to_the_next_owner(world: World) -> None:
+def test_a_hand_over_after_a_checkpoint_was_set_back_leaves_the_rest_to_the_next_owner(world: World) -> None:
     """Its seat is asked for the partition before it is adopted again."""
     group, driver = world(records=100)
     driver.trigger(limit=40)
@@ -553,7 +555,7 @@ def test_what_a_checkpoint_that_was_set_back_does_not_know_goes_to_the_next_owne
     assert group.other == {P0: 40}
 
 
-def test_what_was_given_up_before_a_checkpoint_was_set_back_is_read_again_from_there(world: World) -> None:
+def test_a_partition_given_up_before_its_checkpoint_was_set_back_is_read_again_from_there(world: World) -> None:
     group, driver = world(partitions=2, records=10)
     driver.trigger()
     group.move(P1, OTHER)
@@ -571,7 +573,9 @@ def test_what_was_given_up_before_a_checkpoint_was_set_back_is_read_again_from_t
     assert driver.rows == {P0: [(0, 10)], P1: [(0, 10), (10, 15)]}
 
 
-def test_a_leftover_of_an_earlier_run_overrules_nothing(world: World, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_process_of_an_earlier_run_overrules_no_commit_of_a_later_one(
+    world: World, caplog: pytest.LogCaptureFixture
+) -> None:
     """1. a run is held up in its first boundary; 2. the query is started again, and reads on; 3. the first run goes on,
     takes the seat, and would start where it was told: at the end."""
     group, driver = world(records=100)
@@ -694,7 +698,7 @@ def counted(function: Callable[..., object], name: str, calls: Counter[str]) -> 
 # ---------------------------------------------------------------------------------------- AvailableNow
 
 
-def test_frozen_end_offsets_bound_the_run_and_cover_what_arrives_later(world: World) -> None:
+def test_frozen_end_offsets_bound_the_run_also_for_partitions_adopted_later(world: World) -> None:
     group, driver = world(partitions=2, records=10)
     group.move(P1, OTHER)
     driver.boundary.freeze()
@@ -736,7 +740,9 @@ def test_a_group_that_does_not_settle_fails_available_now_within_the_bound(world
 # ------------------------------------------------------------------------- what a loss must not be taken for
 
 
-def test_available_now_fails_rather_than_take_a_loss_for_the_end(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_available_now_fails_if_a_seat_loses_its_membership_before_the_end(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
     group, driver = world(records=100)
     driver.boundary.freeze()
     driver.trigger(limit=10)
@@ -750,7 +756,7 @@ def test_available_now_fails_rather_than_take_a_loss_for_the_end(world: World, m
         driver.trigger(limit=10)
 
 
-def test_a_refused_commit_plans_no_further_batch_of_what_is_lost(world: World) -> None:
+def test_a_partition_whose_commit_shows_that_it_is_lost_is_in_no_further_batch(world: World) -> None:
     group, driver = world(records=100)
     driver.trigger(limit=10)
     group.expel("seat-0")
@@ -762,7 +768,7 @@ def test_a_refused_commit_plans_no_further_batch_of_what_is_lost(world: World) -
 # ------------------------------------------------------------- at most one batch that the group knows nothing of
 
 
-def test_what_the_group_has_not_acknowledged_does_not_go_on(world: World) -> None:
+def test_a_partition_whose_commit_is_unacknowledged_is_not_read_on(world: World) -> None:
     """Were it lost after a second batch, its next owner would read both again; the promise is at most one."""
     group, driver = world(partitions=2, records=100)
     driver.trigger(limit=20)
@@ -789,7 +795,7 @@ def test_a_group_that_never_acknowledges_ends_the_query_within_the_bound(world: 
         driver.trigger(limit=20)
 
 
-def test_available_now_waits_for_the_groups_word_and_reads_all(world: World) -> None:
+def test_available_now_waits_until_commits_are_acknowledged_and_reads_all(world: World) -> None:
     group, driver = world(records=100)
     driver.boundary.freeze()
     driver.trigger(limit=60)
@@ -799,7 +805,7 @@ def test_available_now_waits_for_the_groups_word_and_reads_all(world: World) -> 
     assert driver.rows == {P0: [(0, 60), (60, 100)]}
 
 
-def test_available_now_fails_rather_than_end_without_the_groups_word(world: World) -> None:
+def test_available_now_fails_if_its_commits_are_never_acknowledged(world: World) -> None:
     group, driver = world(records=100)
     driver.boundary.freeze()
     driver.trigger(limit=60)
@@ -819,7 +825,7 @@ def dies_in_a_batch(group: FakeGroup, driver: Driver) -> None:
     group.die()
 
 
-def test_what_an_unfinished_batch_reads_goes_to_nobody_before_it_is_done(world: World) -> None:
+def test_partitions_of_an_unfinished_batch_go_to_nobody_before_it_is_done(world: World) -> None:
     """1. the driver dies in a batch; 2. the group rebalances; 3. the driver comes back, and reads the batch again."""
     group, driver = world(records=10)
     dies_in_a_batch(group, driver)
@@ -843,7 +849,7 @@ def test_a_return_to_a_group_at_rest_costs_no_generation(world: World) -> None:
     assert group.committed_now == {P0: 10}
 
 
-def test_what_is_inherited_and_assigned_anew_is_read_on(world: World) -> None:
+def test_a_previously_owned_partition_that_is_assigned_again_is_read_on(world: World) -> None:
     group, driver = world(records=10)
     dies_in_a_batch(group, driver)
     group.rebalance()
@@ -853,7 +859,7 @@ def test_what_is_inherited_and_assigned_anew_is_read_on(world: World) -> None:
     assert driver.rows == {P0: [(0, 10), (10, 15)]}
 
 
-def test_what_is_inherited_and_has_another_owner_by_now_gets_no_word_from_us(world: World) -> None:
+def test_a_previously_owned_partition_with_another_owner_is_given_up_without_a_commit(world: World) -> None:
     """1. a boundary hands P over; 2. the driver dies before that boundary's batch is planned."""
     group, driver = world(records=10)
     driver.trigger()
@@ -867,7 +873,7 @@ def test_what_is_inherited_and_has_another_owner_by_now_gets_no_word_from_us(wor
     assert (group.committed_now, group.other) == ({P0: 3}, {P0: 10})
 
 
-def test_what_is_inherited_waits_until_the_group_knows_its_owners(world: World) -> None:
+def test_a_previously_owned_partition_waits_until_the_group_tells_owners(world: World) -> None:
     group, driver = world(records=10)
     driver.trigger()
     group.die()
@@ -882,7 +888,7 @@ def test_what_is_inherited_waits_until_the_group_knows_its_owners(world: World) 
     assert group.other == {P0: 10}
 
 
-def test_what_is_inherited_is_given_up_while_a_group_of_type_consumer_waits_for_just_that(world: World) -> None:
+def test_a_previously_owned_partition_is_given_up_when_a_group_of_type_consumer_waits_for_it(world: World) -> None:
     group, driver = world(records=10)
     driver.trigger()
     group.die()
@@ -893,7 +899,7 @@ def test_what_is_inherited_is_given_up_while_a_group_of_type_consumer_waits_for_
     assert group.other == {P0: 10}
 
 
-def test_a_seat_gives_up_what_it_inherits_though_another_seat_has_it(world: World) -> None:
+def test_a_seat_gives_up_a_previously_owned_partition_though_another_seat_has_it(world: World) -> None:
     group, driver = world(partitions=2, seats=2, records=10)
     driver.trigger()
     group.move(P0, "seat-1")
@@ -908,7 +914,7 @@ def test_a_seat_gives_up_what_it_inherits_though_another_seat_has_it(world: Worl
     assert not any(seat.to_give_up for seat in group.seats.values())
 
 
-def test_a_word_under_way_does_not_give_up_what_was_assigned_meanwhile(
+def test_a_release_under_way_does_not_give_up_a_partition_assigned_meanwhile(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """1. P, inherited, is given up; 2. before the seat hears of it, P is assigned to it, and asked for again."""

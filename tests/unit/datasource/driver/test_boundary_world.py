@@ -218,7 +218,7 @@ class World:
 
 @pytest.mark.parametrize("losses", [False, True], ids=["voluntary", "with losses"])
 @pytest.mark.parametrize("first_seed", range(0, 200, 50))
-def test_a_random_world(first_seed: int, losses: bool, clock: Callable[[FakeGroup], None]) -> None:
+def test_random_worlds_keep_every_promise(first_seed: int, losses: bool, clock: Callable[[FakeGroup], None]) -> None:
     for seed in range(first_seed, first_seed + 50):
         world = World(seed, clock, losses=losses)
         try:

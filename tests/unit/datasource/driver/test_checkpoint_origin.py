@@ -25,11 +25,11 @@ def written(topic: str = "t", seat: str = "orders-0", group: str = "") -> Checkp
 
 
 @pytest.mark.parametrize("checkpoint", [EMPTY, written(), written(group="orders"), written(seat="x-0", group="orders")])
-def test_a_checkpoint_of_our_own_is_nothing_to_tell_of(checkpoint: Checkpoint) -> None:
+def test_a_checkpoint_of_this_query_makes_no_warning(checkpoint: Checkpoint) -> None:
     assert told(checkpoint) == []
 
 
-def test_a_checkpoint_of_another_group_is_told_with_both_names() -> None:
+def test_a_checkpoint_of_another_group_makes_a_warning_with_both_names() -> None:
     (warning,) = told(written(group="payments"))
     assert "written by group 'payments', and kafka.group.id is 'orders'" in warning
     assert "goes on where the checkpoint stands" in warning
@@ -43,13 +43,13 @@ def test_a_checkpoint_that_does_not_say_its_group_is_known_by_its_seats() -> Non
     assert told(written(seat="payments-1"), instanceIdPrefix="payments") == []
 
 
-def test_a_checkpoint_without_any_subscribed_topic_is_told_with_what_happens() -> None:
+def test_a_checkpoint_without_any_subscribed_topic_makes_a_warning_that_says_what_happens() -> None:
     (warning,) = told(written(topic="other"))
     assert "topics other, of which `subscribe` names none" in warning
     assert "from the beginning" in warning
 
 
-def test_a_topic_that_is_added_or_left_out_is_nothing_to_tell_of() -> None:
+def test_a_topic_that_is_added_or_left_out_makes_no_warning() -> None:
     assert told(written(topic="u")) == []
 
 

@@ -97,7 +97,7 @@ def test_a_limit_counts_what_is_there_not_what_is_lost(world: World) -> None:
     assert group.committed_now == {P0: 900_007}
 
 
-def test_what_retention_takes_after_planning_is_the_executors_to_notice(world: World) -> None:
+def test_records_deleted_after_planning_are_noticed_by_the_executors(world: World) -> None:
     """The plan is the offsets' alone: a replay reads the same ranges."""
     group, driver = world(records=100, fail_on_data_loss=False)
     with pytest.raises(Crash):
@@ -213,7 +213,7 @@ def test_an_open_transaction_below_our_position_is_no_truncation(
     assert driver.rows == {P0: [(0, 100), (100, 105)]}
 
 
-def test_what_another_application_read_since_the_ends_were_listed_is_no_truncation(world: World) -> None:
+def test_a_position_of_another_application_beyond_the_listed_end_is_no_truncation(world: World) -> None:
     group, driver = world(records=100)
     driver.drain()
     group.produce(P0, 50)
@@ -242,7 +242,7 @@ def test_a_deleted_topic_fails_the_query_and_the_others_are_committed(world: Wor
     assert group.committed_now == {U0: 15}
 
 
-def test_of_a_deleted_topic_only_the_partitions_are_dropped(world: World, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_deleted_topic_drops_its_own_partitions_only(world: World, caplog: pytest.LogCaptureFixture) -> None:
     group, driver = world(records=10, fail_on_data_loss=False)
     with_other_topic(group, driver)
     driver.drain()
@@ -262,7 +262,7 @@ def test_of_a_deleted_topic_only_the_partitions_are_dropped(world: World, caplog
 
 
 @pytest.mark.parametrize("fail", [True, False])
-def test_a_topic_deleted_between_runs(world: World, fail: bool) -> None:
+def test_a_topic_deleted_between_runs_fails_the_start_or_is_skipped(world: World, fail: bool) -> None:
     group, driver = world(records=10, fail_on_data_loss=fail)
     with_other_topic(group, driver)
     driver.drain()
@@ -278,7 +278,7 @@ def test_a_topic_deleted_between_runs(world: World, fail: bool) -> None:
 
 
 @pytest.mark.parametrize("fail", [True, False])
-def test_a_topic_that_never_was_is_a_mistake_in_any_case(world: World, fail: bool) -> None:
+def test_a_topic_that_never_existed_is_an_error_whatever_fail_on_data_loss_says(world: World, fail: bool) -> None:
     group, driver = world(records=10, fail_on_data_loss=fail)
     group.subscribed = ("t", "typo")
     driver.start()
@@ -343,7 +343,9 @@ def test_a_topic_recreated_before_its_partitions_come_back(world: World) -> None
 
 @pytest.mark.parametrize("fail", [True, False])
 @pytest.mark.parametrize("anew", [True, False], ids=["recreated", "deleted"])
-def test_a_batch_that_was_planned_before_the_topic_went(world: World, fail: bool, anew: bool) -> None:
+def test_a_batch_planned_before_its_topic_was_deleted_fails_or_reads_the_rest(
+    world: World, fail: bool, anew: bool
+) -> None:
     """1. a batch 100..200 is planned; 2. the driver dies; 3. the topic goes, and another one has offsets 100..200;
     4. the replay must not take the one for the other.
     """

@@ -25,7 +25,7 @@ World = Callable[..., tuple[FakeGroup, Driver]]
         ),
     ],
 )
-def test_an_explicit_start_is_told_of_all_partitions_that_it_leaves_out_or_that_there_are_not(
+def test_an_explicit_start_that_misses_or_invents_partitions_is_refused_with_all_of_them(
     world: World, text: str, told: str
 ) -> None:
     group, driver = world(partitions=4, records=100, starting=parse_starting_offsets(text))
@@ -35,7 +35,7 @@ def test_an_explicit_start_is_told_of_all_partitions_that_it_leaves_out_or_that_
     assert group.commits == []
 
 
-def test_an_explicit_start_of_each_partition_holds(world: World) -> None:
+def test_an_explicit_start_for_each_partition_is_used(world: World) -> None:
     _, driver = world(partitions=2, records=100, starting=parse_starting_offsets('{"t": {"0": 5, "1": -1}}'))
     driver.drain()
     assert driver.rows == {P0: [(5, 100)]}
@@ -53,7 +53,9 @@ def test_a_group_without_offsets_that_starts_at_the_end_says_so_once(
 
 
 @pytest.mark.parametrize("committed", [True, False])
-def test_a_start_that_was_chosen_is_not_told(world: World, caplog: pytest.LogCaptureFixture, committed: bool) -> None:
+def test_a_start_at_the_end_by_choice_makes_no_warning(
+    world: World, caplog: pytest.LogCaptureFixture, committed: bool
+) -> None:
     place = EARLIEST if committed else LATEST
     _, driver = world(records=10, starting=StartingOffsets(committed=committed, place=place))
     driver.drain()

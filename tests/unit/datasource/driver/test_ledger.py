@@ -66,20 +66,20 @@ def ledger(*partitions: TopicPartition, start: int = 0, committed: int | None = 
     [{}, {P0: who(member_id="other")}, {P0: who(generation=2)}, {P0: who("job-1")}],
     ids=["gone", "another member id", "another generation", "another seat"],
 )
-def test_what_is_not_held_without_a_break_is_lost(now: dict[TopicPartition, MemberIdentity]) -> None:
+def test_a_partition_that_was_not_owned_without_a_break_is_lost(now: dict[TopicPartition, MemberIdentity]) -> None:
     book = ledger(P0, P1)
     assert book.drop_lost(group_view(seat_view({P1: who(), **now}))) == {P0}
     assert set(book.holdings) == {P1}
 
 
-def test_what_is_held_as_before_is_kept_in_a_later_generation_of_the_seat() -> None:
+def test_a_partition_owned_without_a_break_is_kept_in_a_later_generation() -> None:
     book = ledger(P0)
     assert not book.drop_lost(group_view(seat_view({P0: who()})))
     assert set(book.holdings) == {P0}
 
 
 @pytest.mark.parametrize("turned", [False, True])
-def test_of_two_seats_that_believe_to_hold_a_partition_the_newer_tenure_counts(turned: bool) -> None:
+def test_of_two_seats_that_claim_to_own_a_partition_the_newer_generation_counts(turned: bool) -> None:
     old, new = seat_view({P0: who("a", 1)}, "a"), seat_view({P0: who("b", 2)}, "b")
     view = group_view(*((new, old) if turned else (old, new)))
     assert holders_of(view) == {P0: new}
@@ -115,7 +115,7 @@ def test_the_position_is_where_the_durable_offset_stands_in_this_period() -> Non
 
 
 @pytest.mark.parametrize(("committed", "told"), [(None, {P0: 25}), (24, {P0: 25}), (25, {}), (26, {})])
-def test_only_what_the_group_does_not_know_is_committed(committed: int | None, told: dict[TopicPartition, int]) -> None:
+def test_only_unacknowledged_positions_are_committed(committed: int | None, told: dict[TopicPartition, int]) -> None:
     book = ledger(P0, committed=committed)
     assert book.uncommitted(seat_view({P0: who()}), durable({P0: 25})) == told
 
@@ -137,7 +137,7 @@ def test_a_period_that_goes_on_where_an_earlier_one_ended_is_committed_at_once(r
 
 
 @pytest.mark.parametrize(("committed", "waits"), [(25, False), (24, True)])
-def test_what_the_log_has_lost_makes_nothing_wait_for_the_groups_word(committed: int, waits: bool) -> None:
+def test_records_lost_from_the_log_make_no_partition_wait_for_a_commit(committed: int, waits: bool) -> None:
     book = ledger(P0, start=40, committed=committed)  # 25..39 are gone, and were delivered by nobody
     before = durable({P0: 25}, start=9)
     assert book.exposed(before) == (frozenset({P0}) if waits else frozenset())
@@ -151,13 +151,13 @@ def test_nothing_is_committed_or_handed_over_by_a_seat_that_did_not_adopt_it() -
     assert book.to_hand_over(stranger, durable({P0: 25})) == {}
 
 
-def test_what_is_handed_over_goes_with_its_durable_position() -> None:
+def test_a_hand_over_commits_the_durable_position() -> None:
     book = ledger(P0, P1, start=10)
     seat = seat_view({P0: who(), P1: who(), P2: who()}, give_up={P0, P1, P2})
     assert book.to_hand_over(seat, durable({P0: 25}, start=10)) == {P0: 25, P1: 10}
 
 
-def test_an_acknowledged_position_is_known_from_then_on() -> None:
+def test_an_acknowledged_position_is_not_committed_again() -> None:
     book = ledger(P0, P1)
     assert book.known_to_group({P0: 5, P1: 5}) == frozenset()
     book.acknowledged([P0], {P0: 5, P1: 5})
@@ -173,13 +173,13 @@ def test_the_same_holdings_at_the_same_positions_are_the_same_checkpoint() -> No
     assert ledger(P1, P0).checkpoint(start, TOPICS, {P0: 25, P1: 7}) == start
 
 
-def test_what_was_lost_is_remembered_where_it_stood() -> None:
+def test_a_lost_partition_is_remembered_with_its_position() -> None:
     after = ledger(P0).checkpoint(durable({P0: 25, P1: 7}), TOPICS, {P0: 30})
     assert set(after.owned) == {P0}
     assert after.released == {P1: 7}
 
 
-def test_what_was_handed_over_is_the_groups_to_remember() -> None:
+def test_a_handed_over_partition_is_remembered_as_given_up() -> None:
     book, start = ledger(P0, P1), durable({P0: 25, P1: 7})
     book.hand_over([P1])
     for _ in range(2):  # also if Spark never uses the first one
@@ -188,7 +188,7 @@ def test_what_was_handed_over_is_the_groups_to_remember() -> None:
         assert after.released == {}
 
 
-def test_what_comes_back_after_handing_over_and_is_then_lost_is_remembered() -> None:
+def test_a_partition_that_comes_back_after_a_hand_over_and_is_lost_is_remembered() -> None:
     book, start = ledger(P0), durable({P0: 25})
     book.hand_over([P0])
     book.adopt(P0, Holding(period=period(), tenure=who(), committed=25))
@@ -196,20 +196,20 @@ def test_what_comes_back_after_handing_over_and_is_then_lost_is_remembered() -> 
     assert book.checkpoint(start, TOPICS, {}).released == {P0: 25}
 
 
-def test_what_comes_back_is_owned_and_no_longer_remembered() -> None:
+def test_a_partition_that_comes_back_is_owned_and_no_longer_remembered() -> None:
     after = ledger(P0, start=40).checkpoint(durable({}, released={P0: 40}), TOPICS, {P0: 50})
     assert after.owned == {P0: Owned(period=period(40), position=50)}
     assert after.released == {}
 
 
-def test_nothing_is_remembered_of_a_recreated_topic() -> None:
+def test_a_recreated_topic_has_no_remembered_partitions() -> None:
     renewed = {"t": TopicDescription(name="t", topic_id=NEW, partition_count=3)}
     after = Ledger(TOPICS).checkpoint(durable({P0: 25}, released={P1: 7}), renewed, {})
     assert after.released == {}
     assert after.topics == {"t": Topic(topic_id=str(NEW), first_sight=0)}
 
 
-def test_topics_are_seen_once_with_their_partition_count_and_later_ones_are_all_new() -> None:
+def test_topics_keep_the_partition_count_of_first_sight_and_later_topics_have_none() -> None:
     first = Ledger(TOPICS).checkpoint(EMPTY, TOPICS, {})
     assert first.topics == {"t": Topic(topic_id=str(OLD), first_sight=3)}
     grown = {

@@ -255,7 +255,7 @@ def test_requests_that_are_under_way_together_are_answered_in_order(registry: Re
     assert [answer.get("seat") for answer in answers[:4]] == [None, "g-0", None, "g-1"]
 
 
-def test_what_was_read_is_counted_and_makes_a_seat_warm(registry: Registry, sidecar: Sidecar) -> None:
+def test_a_served_read_is_counted_and_makes_its_seat_warm(registry: Registry, sidecar: Sidecar) -> None:
     channel = sidecar("1")
     scan = plan(registry, 0)
     ask(channel, "bind", scan=scan.scan_id, ticket=0, executor=executor("1"))
@@ -296,7 +296,7 @@ def test_a_sidecar_is_told_with_each_heartbeat_which_seats_it_is_home_to(registr
     ],
     ids=str,
 )
-def test_a_request_that_is_none_of_ours_ends_the_connection(
+def test_a_request_of_another_protocol_ends_the_connection(
     registry: Registry, dial: Dial, request_: Message, caplog: pytest.LogCaptureFixture
 ) -> None:
     channel, other = dial(), dial()
@@ -420,7 +420,7 @@ def test_the_port_of_a_stream_reader_that_is_on_its_way_out_is_waited_for(monkey
         registry.close()
 
 
-def test_it_listens_where_it_was_told() -> None:
+def test_a_registry_listens_on_the_given_address() -> None:
     registry = Registry(SEATS, bind_host="127.0.0.9")
     registry.start()
     connect(("127.0.0.9", registry.port), registry.key).close()
@@ -437,7 +437,7 @@ def loopback_addresses() -> Iterator[str]:
             yield address
 
 
-def test_it_listens_on_all_addresses_of_this_host(registry: Registry) -> None:
+def test_a_registry_listens_on_all_addresses_of_this_host_by_default(registry: Registry) -> None:
     """Also as Spark writes them: those of IPv6 in brackets."""
     addresses = list(loopback_addresses())
     for address in [*addresses, *(f"[{address}]" for address in addresses)]:
@@ -446,7 +446,7 @@ def test_it_listens_on_all_addresses_of_this_host(registry: Registry) -> None:
     assert addresses
 
 
-def test_without_ipv6_it_listens_on_ipv4(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_registry_without_ipv6_listens_on_ipv4(monkeypatch: pytest.MonkeyPatch) -> None:
     """It may be switched off although the kernel and Python know it."""
     create_server = socket.create_server
 
@@ -525,7 +525,7 @@ sys.stdin.read()
 
 
 @pytest.mark.parametrize("end", ["SIGTERM", "end of input"])
-def test_it_does_not_keep_its_process(end: str) -> None:
+def test_a_running_registry_does_not_keep_its_process_alive(end: str) -> None:
     """Spark ends a stream reader by SIGTERM, or its pipe closes; nobody calls close()."""
     with subprocess.Popen(
         [sys.executable, "-c", PROGRAM], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE

@@ -90,7 +90,9 @@ STRANGERS: dict[str, Callable[[bytes], bytes]] = {
 
 
 @pytest.mark.parametrize("said", STRANGERS)
-def test_a_stranger_learns_a_nonce_and_changes_nothing(registry: Registry, sidecar: Channel, said: str) -> None:
+def test_an_unauthenticated_peer_learns_a_nonce_and_changes_nothing(
+    registry: Registry, sidecar: Channel, said: str
+) -> None:
     bind(sidecar)
     leases = registry.leases()
     with socket.create_connection(("127.0.0.1", registry.port)) as stranger:
@@ -117,7 +119,7 @@ def greeting_of_mac(sock: socket.socket) -> bytes:
     return bytes.fromhex(json.loads(sock.recv(count, socket.MSG_WAITALL))["mac"])
 
 
-def test_a_recorded_handshake_is_worth_nothing(registry: Registry) -> None:
+def test_a_recorded_handshake_is_refused(registry: Registry) -> None:
     with socket.create_connection(("127.0.0.1", registry.port)) as honest:
         recorded = proof(registry.key, greeting(honest)) + frame(BIND)
         honest.sendall(recorded)
@@ -144,14 +146,14 @@ def test_half_open_connections_end_in_time(
     assert bind(sidecar)["seat"] == "g-0"
 
 
-def test_a_stranger_that_only_half_closes_ends_at_once(registry: Registry) -> None:
+def test_an_unauthenticated_peer_that_half_closes_is_dropped_at_once(registry: Registry) -> None:
     with socket.create_connection(("127.0.0.1", registry.port)) as stranger:
         greeting(stranger)
         stranger.shutdown(socket.SHUT_WR)
         assert all_that_it_says(stranger) == b""
 
 
-def test_the_oldest_of_too_many_strangers_is_dropped(registry: Registry) -> None:
+def test_the_oldest_of_too_many_unauthenticated_peers_is_dropped(registry: Registry) -> None:
     address = ("127.0.0.1", registry.port)
     strangers = [socket.create_connection(address) for _ in range(REGISTRY_STRANGERS_MAX + 10)]
     for oldest in strangers[:10]:
@@ -175,7 +177,7 @@ def test_more_executors_than_there_may_be_are_turned_away(
     assert bind(sidecar)["seat"] == "g-0"
 
 
-def test_a_peer_that_never_reads_is_heard_no_more_and_ends(
+def test_a_peer_that_never_reads_is_disconnected(
     registry: Registry, sidecar: Channel, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What it asks stays in the kernels' buffers and its own; others are served."""
@@ -249,7 +251,7 @@ def test_a_flood_of_connections_disturbs_nobody(
     assert registry.key.hex() not in caplog.text
 
 
-def test_refusals_are_told_at_most_once_in_a_while_with_their_number(
+def test_refusals_are_logged_at_most_once_in_a_while_with_their_number(
     registry: Registry, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(registry_module, "REGISTRY_REFUSALS_LOGGED_MS", 1_500)

@@ -99,7 +99,7 @@ def test_the_latest_offset_is_the_offset_with_the_ends_of_the_logs_and_who_serve
     assert abs(_since(found, "seat-0") / 1000 - (time.time() - 60)) < 5
 
 
-def test_reads_are_told_apart_by_who_did_them() -> None:
+def test_reads_are_counted_by_who_did_them() -> None:
     assert reported()["reads"] == {"at_home": 7, "guest": 2, "alone": 1, "rows": 100, "ready": 80}
 
 
@@ -180,7 +180,7 @@ def test_gauges_follow_the_progress_and_go_with_the_query() -> None:
     assert b'query="hello"' not in generate_latest(registry)
 
 
-def test_one_line_for_a_while(caplog: pytest.LogCaptureFixture) -> None:
+def test_the_listener_logs_one_line_of_lag_in_ten_seconds(caplog: pytest.LogCaptureFixture) -> None:
     listener = KgroupListener(CollectorRegistry())
     with caplog.at_level(logging.INFO, "pyspark_kgroup.listener"):
         for _ in range(5):
@@ -189,7 +189,7 @@ def test_one_line_for_a_while(caplog: pytest.LogCaptureFixture) -> None:
     assert [record.getMessage()[:12] for record in caplog.records] == ["query hello,"] * 2
 
 
-def test_at_debug_there_is_all_that_describe_shows(caplog: pytest.LogCaptureFixture) -> None:
+def test_at_debug_the_listener_logs_all_that_describe_shows(caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.DEBUG, "pyspark_kgroup.listener"):
         KgroupListener(CollectorRegistry()).onQueryProgress(event(progress(reported())))
     _, seat, *_, partition = [record.getMessage() for record in caplog.records if record.levelno <= logging.INFO]
@@ -199,7 +199,7 @@ def test_at_debug_there_is_all_that_describe_shows(caplog: pytest.LogCaptureFixt
     assert partition == "query hello: t-2 of seat seat-0 is read up to 5 of 5, lag 0"
 
 
-def test_without_prometheus_client_it_logs_only(caplog: pytest.LogCaptureFixture) -> None:
+def test_the_listener_without_prometheus_client_only_logs(caplog: pytest.LogCaptureFixture) -> None:
     real = builtins.__import__
 
     def without(name: str, *rest: Any) -> Any:
@@ -214,7 +214,7 @@ def test_without_prometheus_client_it_logs_only(caplog: pytest.LogCaptureFixture
     assert "lag 4" in caplog.text
 
 
-def test_many_seats_make_no_long_line() -> None:
+def test_the_listeners_line_is_short_with_many_seats() -> None:
     seats = {
         f"seat-{index}": {"member": "m", "executor": "1", "host": "h", "warm": False, "since": 0}
         for index in range(100)

@@ -49,7 +49,7 @@ def test_fewer_seats_then_more_read_each_record_once(world: World, crash: str) -
     assert group.committed_now == dict.fromkeys(PARTITIONS, 40)
 
 
-def test_what_old_seats_had_read_is_committed_before_they_leave(world: World) -> None:
+def test_former_seats_leave_after_their_durable_positions_are_committed(world: World) -> None:
     group, driver = world(partitions=6, seats=6, records=30)
     driver.trigger()
     assert group.committed_now == dict.fromkeys(PARTITIONS, 0)
@@ -68,7 +68,7 @@ def test_what_old_seats_had_read_is_committed_before_they_leave(world: World) ->
     assert [group.other[tp] for tp in PARTITIONS[3:]] == [30] * 3
 
 
-def test_a_rebalance_that_begins_after_the_start_takes_nothing_from_what_old_seats_had_read(world: World) -> None:
+def test_a_rebalance_right_after_the_start_keeps_the_positions_of_former_seats(world: World) -> None:
     """1. A batch is done and not committed; 2. the driver is back with fewer seats, into a stable group; 3. another
     application makes it rebalance before the first boundary, and is given what the old seats had."""
     group, driver = world(partitions=6, seats=6, records=30)
@@ -81,7 +81,7 @@ def test_a_rebalance_that_begins_after_the_start_takes_nothing_from_what_old_sea
     assert [group.other[tp] for tp in PARTITIONS[3:]] == [30] * 3
 
 
-def test_what_was_asked_back_from_old_seats_is_committed_though_a_group_of_type_consumer_does_not_tell(
+def test_partitions_revoked_from_former_seats_are_committed_though_a_consumer_group_does_not_show_them(
     world: World,
 ) -> None:
     """1. A batch is done and not committed; 2. the coordinator gives what some seats have to another application, which
@@ -118,7 +118,7 @@ def test_seats_that_are_back_before_they_were_made_to_leave_stay(world: World) -
     assert (group.generation, group.forced) == (generation, [])
 
 
-def test_a_rebalance_does_not_wait_for_seats_that_nobody_serves(world: World) -> None:
+def test_a_rebalance_does_not_wait_for_former_seats(world: World) -> None:
     group, driver = world(partitions=6, seats=6, records=30)
     driver.drain()
     driver.restart(3)
@@ -130,7 +130,7 @@ def test_a_rebalance_does_not_wait_for_seats_that_nobody_serves(world: World) ->
     assert seats_of(driver) == {"seat-0", "seat-1", "seat-2"}
 
 
-def test_a_read_of_all_there_is_does_not_end_before_old_seats_are_replaced(world: World) -> None:
+def test_available_now_does_not_end_before_former_seats_are_replaced(world: World) -> None:
     group, driver = world(partitions=6, seats=6, records=30)
     driver.drain()
     for tp in PARTITIONS:
@@ -141,7 +141,7 @@ def test_a_read_of_all_there_is_does_not_end_before_old_seats_are_replaced(world
     assert_read_once(driver, 40)
 
 
-def test_members_that_only_look_like_old_seats_are_left_alone(world: World) -> None:
+def test_members_that_only_look_like_former_seats_are_left_alone(world: World) -> None:
     group, driver = world(partitions=6, seats=2, records=30)
     driver.drain()
     described = group.describe()
@@ -153,7 +153,7 @@ def test_members_that_only_look_like_old_seats_are_left_alone(world: World) -> N
     assert [driver.boundary._is_old_seat(m) for m in (member, *looks)] == [True, False, False, False]
 
 
-def test_seats_that_may_not_leave_are_told_and_not_taken_for_done(
+def test_former_seats_that_may_not_leave_make_a_warning_and_are_tried_again(
     world: World, caplog: pytest.LogCaptureFixture
 ) -> None:
     group, driver = world(partitions=6, seats=6, records=30)

@@ -71,7 +71,7 @@ class TestMode:
         scan = joined(3, A).plan("1", ["s-0", "s-2"])
         assert (scan.mode, scan.tickets) == (Mode.FIXED, ("s-0", "s-2"))
 
-    def test_late_once_every_ticket_of_the_previous_batch_was_reported(self) -> None:
+    def test_a_scan_is_late_once_every_ticket_of_the_previous_batch_has_reported(self) -> None:
         seats = joined(3, A)
         ask(seats, seats.plan("1", ["s-0", "s-2"]), [A])
         scan = seats.plan("2", ["s-0", "s-1"])
@@ -172,11 +172,11 @@ class TestLate:
             assert all(binding.at_home for binding in bindings)
         assert homes(seats) == before
 
-    def test_longest_held_first(self) -> None:
+    def test_an_executor_reads_the_seats_it_has_had_longest_first(self) -> None:
         seats = settled(3, A)
         assert [b.seat for b in ask(seats, seats.plan("2", names(3)), [A])] == names(3)
 
-    def test_a_seat_without_a_home_before_one_whose_home_is_gone(self) -> None:
+    def test_a_seat_that_never_had_a_home_is_read_before_one_whose_home_is_gone(self) -> None:
         seats = joined(3, A, B)
         ask(seats, seats.plan("1", ["s-0", "s-1"]), [A, B])
         seats.executor_gone(A.key)
@@ -184,7 +184,7 @@ class TestLate:
         assert [b.seat for b in bindings] == ["s-1", "s-2", "s-0"]
         assert all(b.at_home for b in bindings)
 
-    def test_more_seats_than_cores(self) -> None:
+    def test_a_quick_executor_reads_seats_that_others_have_not_come_to_as_a_guest(self) -> None:
         """An executor that is quick reads what others have not come to yet, as a guest: homes stay."""
         seats = settled(6, A, B)
         before = homes(seats)
@@ -199,7 +199,7 @@ class TestLate:
         first = [seats.bind(scan.scan_id, ticket, B, 0).seat for ticket in range(3)]
         assert first == ["s-1", "s-4", "s-6"]
 
-    def test_a_guest_leaves_alone_what_is_due_to_a_newcomer(self) -> None:
+    def test_a_guest_leaves_seats_alone_that_are_due_to_a_newcomer(self) -> None:
         """Else a guest in each batch could keep the newcomer from it for ever."""
         seats = settled(4, A, B)
         seats.executor_joined(D, 0)
@@ -208,7 +208,7 @@ class TestLate:
         assert guests == ["s-2", "s-1", "s-0"]
         assert seats.bind(scan.scan_id, 3, D, 0) == Binding(seat="s-3", at_home=True)
 
-    def test_more_tickets_than_seats_with_data(self) -> None:
+    def test_a_spare_ticket_reads_nothing_rather_than_another_executors_seat(self) -> None:
         """An executor whose seats have no data is told "nothing"; the last tickets take what is left."""
         seats = settled(4, A, B)
         scan = seats.plan("2", ["s-0", "s-2"])  # both of A
@@ -231,7 +231,7 @@ class TestLate:
         assert bindings[0].seat is not None
         assert sorted(b.seat for b in bindings.values() if b.seat is not None) == busy
 
-    def test_fewer_seats_than_executors(self) -> None:
+    def test_fewer_seats_than_executors_keep_their_homes(self) -> None:
         seats = settled(2, A, B, C)
         bindings = ask(seats, seats.plan("2", names(2)), [C, A])
         assert read(bindings) == names(2)
@@ -241,7 +241,7 @@ class TestLate:
 class TestAskedAgain:
     """Bound once per (batch, scan, ticket), never rebound."""
 
-    def test_a_retry_on_the_same_executor(self) -> None:
+    def test_a_retry_on_the_same_executor_reads_the_same_seat_at_home(self) -> None:
         seats = settled(4, A, B)
         scan = seats.plan("2", names(4))
         first = seats.bind(scan.scan_id, 2, B, 0)
@@ -255,7 +255,7 @@ class TestAskedAgain:
         assert seats.bind(scan.scan_id, 0, B, 0) == Binding(seat=bindings[0].seat, at_home=False)
         assert homes(seats) == {"s-0": "A", "s-1": "B", "s-2": "A", "s-3": "B"}
 
-    def test_two_jobs_over_one_batch(self) -> None:
+    def test_two_jobs_over_one_batch_read_the_same_seats(self) -> None:
         """`foreachBatch` with two actions asks for each ticket again: the same seats, at home where Spark allows it."""
         seats = settled(4, A, B)
         scan = seats.plan("2", names(4))
@@ -265,7 +265,7 @@ class TestAskedAgain:
         assert not any(b.at_home for b in second)
         assert ask(seats, scan, [A, B]) == first
 
-    def test_two_scans_in_one_batch(self) -> None:
+    def test_two_scans_of_one_batch_each_read_every_seat(self) -> None:
         """A self-union reads each seat once in each scan, at home both times."""
         seats = settled(4, A, B)
         one, two = seats.plan("2", names(4)), seats.plan("2", names(4))
@@ -286,7 +286,7 @@ class TestAskedAgain:
 class TestLostExecutor:
     """Losing an executor may move that executor's seats, and no others."""
 
-    def test_only_its_seats_move(self) -> None:
+    def test_a_lost_executor_moves_its_own_seats_only(self) -> None:
         seats = settled(12, A, B, C)
         survivors = of(seats, A, C)
         seats.executor_gone(B.key)
@@ -322,7 +322,7 @@ class TestLostExecutor:
         assert of(seats, A, C) == survivors
         assert counts(seats)["D"] == 2
 
-    def test_killed_while_a_batch_is_half_read(self) -> None:
+    def test_an_executor_lost_in_a_half_read_batch_moves_its_own_seats_only(self) -> None:
         seats = settled(6, A, B, C)
         survivors = of(seats, A, C)
         scan = seats.plan("2", names(6))
@@ -334,7 +334,7 @@ class TestLostExecutor:
         assert read([*done, *rest]) == names(6)
         assert of(seats, A, C) == homes(seats) == {**survivors, "s-1": "C", "s-4": "A"}
 
-    def test_its_seats_wait_for_the_newcomer_if_they_have_no_data_meanwhile(self) -> None:
+    def test_seats_of_a_lost_executor_without_data_wait_for_the_newcomer(self) -> None:
         """Free seats fill what it lacks: nobody else's need to move for it."""
         seats = settled(6, A, B, C)
         survivors = of(seats, A, C)
@@ -346,7 +346,7 @@ class TestLostExecutor:
         ask(seats, seats.plan("3", names(6)), [D, A, C])
         assert homes(seats) == {**survivors, "s-1": "D", "s-4": "D"}
 
-    def test_two_newcomers_at_once(self) -> None:
+    def test_two_newcomers_take_the_seats_of_the_lost_executors_only(self) -> None:
         seats = settled(12, A, B, C)
         survivor = of(seats, A)
         for lost in (B, C):
@@ -359,7 +359,7 @@ class TestLostExecutor:
         assert of(seats, A) == survivor
         assert counts(seats) == {"A": 4, "D": 4, "E": 4}
 
-    def test_fewer_executors_than_before(self) -> None:
+    def test_fewer_executors_than_before_share_all_seats_evenly(self) -> None:
         """Nobody replaces it: the survivors share, and then nothing moves any more."""
         seats = settled(12, A, B, C)
         survivors = of(seats, A, C)
@@ -447,7 +447,7 @@ class TestSpread:
 class TestWithoutSidecar:
     """Its workers read by themselves: same rows; it is never a home."""
 
-    def test_it_reads_seats_without_a_home_first_then_those_of_the_busiest(self) -> None:
+    def test_a_worker_without_sidecar_reads_homeless_seats_first_then_those_of_the_busiest_executor(self) -> None:
         seats = settled(4, A, B)
         seats.executor_gone(B.key)
         scan = seats.plan("2", names(4))
@@ -456,7 +456,7 @@ class TestWithoutSidecar:
         assert not any(b.at_home for b in asked)
         assert homes(seats) == of(seats, A)
 
-    def test_beside_executors_that_have_one_it_takes_no_home(self) -> None:
+    def test_an_executor_without_sidecar_takes_no_home(self) -> None:
         seats = settled(4, A, B)
         before = homes(seats)
         assert read(ask(seats, seats.plan("2", names(4)), [COLD, A, B, B])) == names(4)
@@ -476,7 +476,7 @@ class TestWithoutSidecar:
         seats.executor_joined(B, 0)
         assert seats.bind(scan.scan_id, 0, B, 0) == Binding(seat="s-0", at_home=True)
 
-    def test_all_are_so(self) -> None:
+    def test_seats_have_no_homes_if_no_executor_has_a_sidecar(self) -> None:
         seats = joined(3)
         for batch in range(3):
             bindings = ask(seats, seats.plan(f"{batch}", names(3)), [COLD])
@@ -487,7 +487,7 @@ class TestWithoutSidecar:
 class TestLease:
     """A lease says which executor serves a seat, since when, and whether its server is warm."""
 
-    def test_since_when(self) -> None:
+    def test_a_home_says_since_when_it_is_one(self) -> None:
         seats = joined(1, A, B)
         scan = seats.plan("1", names(1))
         seats.bind(scan.scan_id, 0, A, 1_000)
@@ -497,7 +497,7 @@ class TestLease:
         seats.bind(scan.scan_id, 0, B, 3_000)
         assert (seats.leases()["s-0"].executor, seats.leases()["s-0"].since_ms) == (B, 3_000)
 
-    def test_warm_once_its_server_has_served_a_read(self) -> None:
+    def test_a_home_is_warm_once_its_server_has_served_a_read(self) -> None:
         seats = settled(2, A, B)
         assert not seats.leases()["s-0"].warm
         seats.served("s-0", A.key)
@@ -505,7 +505,7 @@ class TestLease:
         seats.served("s-9", A.key)
         assert {seat: lease.warm for seat, lease in seats.leases().items()} == {"s-0": True, "s-1": False}
 
-    def test_a_replaced_sidecar_is_cold(self) -> None:
+    def test_a_replaced_sidecar_makes_its_homes_cold(self) -> None:
         seats = settled(1, A)
         seats.served("s-0", A.key)
         seats.executor_joined(A, 5_000)
@@ -516,13 +516,13 @@ class TestRefused:
     """A ticket that was never planned, or whose batch is over."""
 
     @pytest.mark.parametrize("ticket", [-1, 2])
-    def test_no_such_ticket(self, ticket: int) -> None:
+    def test_an_unknown_ticket_is_refused(self, ticket: int) -> None:
         seats = joined(2, A)
         scan = seats.plan("1", names(2))
         with pytest.raises(SeatRefused, match=f"ticket {ticket} of scan {scan.scan_id}"):
             seats.bind(scan.scan_id, ticket, A, 0)
 
-    def test_kept_until_the_batch_is_committed(self) -> None:
+    def test_a_scan_is_kept_until_its_batch_is_committed(self) -> None:
         """That is when the next one is planned; one more is kept for stragglers."""
         seats = joined(1, A)
         first = seats.plan("1", names(1))

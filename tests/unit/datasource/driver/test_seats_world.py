@@ -233,7 +233,7 @@ def shape_of(rng: random.Random) -> Shape:
 
 
 @pytest.mark.parametrize("seed", range(150))
-def test_any_world(seed: int) -> None:
+def test_each_seat_is_read_once_per_scan_in_random_worlds(seed: int) -> None:
     """Kills, replacements, vanished hosts, crashed sidecars, retries, copies, second jobs, limits, seats without data:
     each seat of a scan is read exactly once, and what lives moves only for the even spread."""
     rng = random.Random(f"shape {seed}")
@@ -257,7 +257,7 @@ def test_any_world(seed: int) -> None:
 
 
 @pytest.mark.parametrize("seed", range(40))
-def test_settled_after_a_kill_exactly_the_lost_executors_seats_have_moved(seed: int) -> None:
+def test_after_a_kill_and_a_replacement_exactly_the_lost_executors_seats_have_moved(seed: int) -> None:
     """One kill in 20 batches, in the middle of one; a replacement of the same size some batches later, or in the same
     batch; tasks fail, are copied and run again."""
     shape = shape_of(random.Random(f"shape {seed}"))

@@ -40,7 +40,7 @@ def slots(*arguments: str, **properties: str) -> int | None:
         ([], None),
     ],
 )
-def test_how_spark_was_started_tells_how_many_tasks_run_at_once(arguments: list[str], expected: int | None) -> None:
+def test_the_number_of_seats_follows_from_how_spark_was_started(arguments: list[str], expected: int | None) -> None:
     assert slots(*arguments) == expected
 
 
@@ -49,7 +49,7 @@ def test_an_argument_overrules_the_properties_file() -> None:
     assert slots("--master", "local[2]", master="local[8]") == 2
 
 
-def test_a_number_that_was_given_stands() -> None:
+def test_a_given_number_of_seats_is_used() -> None:
     assert sized(parse({**REQUIRED, "members": "7"})).instance_ids == tuple(f"g-{k}" for k in range(7))
 
 
@@ -74,11 +74,11 @@ def test_a_number_that_was_given_stands() -> None:
         ([], False),
     ],
 )
-def test_how_spark_was_started_tells_whether_it_stays_on_this_host(arguments: list[str], expected: bool) -> None:
+def test_a_query_stays_on_this_host_if_spark_was_started_so(arguments: list[str], expected: bool) -> None:
     assert is_local([*JAVA, *arguments, "pyspark-shell"], {}) is expected
 
 
-def test_whether_it_stays_is_told_by_the_properties_file_too() -> None:
+def test_a_query_stays_on_this_host_if_the_properties_file_says_so() -> None:
     assert is_local(JAVA, {"spark.master": "local[2]"})
     assert not is_local([*JAVA, "--master", "yarn"], {"spark.master": "local[2]"})
 
@@ -98,7 +98,7 @@ def started_by(tmp_path: Path, *arguments: str, conf: str = "") -> int:
     return int(subprocess.run(command, capture_output=True, text=True, check=True, env=environment).stdout)
 
 
-def test_the_parent_of_the_stream_reader_is_asked(tmp_path: Path) -> None:
+def test_the_number_of_seats_follows_from_the_stream_readers_parent(tmp_path: Path) -> None:
     assert started_by(tmp_path, "--conf", "spark.master=local[3]") == 3
     assert started_by(tmp_path) == MEMBERS_DEFAULT
     assert started_by(tmp_path, "--conf", "spark.cores.max=100000") == MEMBERS_MAX
@@ -112,7 +112,7 @@ def test_properties_come_from_the_file_that_spark_reads(tmp_path: Path) -> None:
     assert started_by(tmp_path, "--properties-file", str(named), conf=defaults) == 5
 
 
-def test_a_machine_without_proc_asks_ps(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_machine_without_proc_is_asked_by_ps(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     ps = tmp_path / "ps"
     ps.write_text("#!/bin/sh\necho /usr/bin/java org.apache.spark.deploy.SparkSubmit --conf spark.master=local[5] x\n")
     ps.chmod(0o755)
@@ -134,7 +134,7 @@ def test_a_machine_without_proc_asks_ps(tmp_path: Path, monkeypatch: pytest.Monk
         (None, "4", 4, 4, None),
     ],
 )
-def test_a_number_of_seats_that_is_a_guess_or_leaves_some_idle_is_told(
+def test_a_number_of_seats_that_is_a_guess_or_leaves_some_idle_makes_a_warning(
     monkeypatch: pytest.MonkeyPatch,
     slots: int | None,
     members: str | None,

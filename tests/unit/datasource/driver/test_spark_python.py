@@ -17,7 +17,7 @@ def environment(folder: Path, name: str) -> Path:
     return made
 
 
-def test_an_environment_that_was_not_activated_is_told_which_python_spark_starts(tmp_path: Path) -> None:
+def test_an_environment_that_was_not_activated_is_named_with_the_python_that_spark_starts(tmp_path: Path) -> None:
     ours, others = environment(tmp_path, "ours"), environment(tmp_path, "others")
     assert other_python({"PATH": str(others)}, str(ours / "python3")) == str(others / "python3")
     assert other_python({"PATH": f"{ours}:{others}"}, str(ours / "python")) is None
@@ -33,11 +33,11 @@ def test_an_environment_that_was_not_activated_is_told_which_python_spark_starts
         "SPARK_CONNECT_MODE_ENABLED",
     ],
 )
-def test_a_python_that_somebody_chose_is_nothing_to_tell_of(tmp_path: Path, name: str) -> None:
+def test_a_python_that_was_chosen_is_accepted(tmp_path: Path, name: str) -> None:
     others = environment(tmp_path, "others")
     assert other_python({"PATH": str(others), name: "x"}, str(tmp_path / "python3")) is None
 
 
-def test_a_path_without_any_python_is_told(tmp_path: Path) -> None:
+def test_a_path_without_any_python_is_named_as_such(tmp_path: Path) -> None:
     assert other_python({"PATH": str(tmp_path)}, "/env/bin/python3") == "no python3 on PATH"
     assert other_python({}, "/env/bin/python3") == "no python3 on PATH"

@@ -32,7 +32,7 @@ def comes_back(group: FakeGroup, driver: Driver, *subscribed: str, seats: int | 
 
 
 @pytest.mark.parametrize("seats", [None, 1, 3])
-def test_a_topic_that_left_goes_to_its_next_owner_where_it_was_read_to(
+def test_a_topic_that_left_is_handed_over_at_the_position_it_was_read_to(
     two_topics: tuple[FakeGroup, Driver], seats: int | None
 ) -> None:
     """Its last batch was durable, and the group did not know of it yet."""
@@ -45,7 +45,7 @@ def test_a_topic_that_left_goes_to_its_next_owner_where_it_was_read_to(
     assert driver.rows == {T0: [(0, 10)], U0: [(0, 10)]}
 
 
-def test_what_many_seats_no_longer_read_is_looked_up_and_committed_at_once(
+def test_topics_that_many_seats_left_are_looked_up_and_committed_in_one_request(
     clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """For each seat in turn, 1,000 of them would make 3,000 requests, one after the other."""
@@ -72,7 +72,7 @@ def _counted(calls: Counter[str], name: str, call: Callable[..., Any]) -> Callab
     return counted
 
 
-def test_a_topic_that_left_while_a_batch_of_it_was_unfinished_goes_when_that_is_done(
+def test_a_topic_that_left_during_an_unfinished_batch_is_handed_over_after_that(
     two_topics: tuple[FakeGroup, Driver],
 ) -> None:
     group, driver = two_topics
@@ -87,7 +87,7 @@ def test_a_topic_that_left_while_a_batch_of_it_was_unfinished_goes_when_that_is_
     assert group.other == {U0: 10}
 
 
-def test_a_topic_that_left_and_was_created_anew_is_nobodys_to_commit(two_topics: tuple[FakeGroup, Driver]) -> None:
+def test_a_topic_that_left_and_was_recreated_is_given_up_without_a_commit(two_topics: tuple[FakeGroup, Driver]) -> None:
     group, driver = two_topics
     driver.trigger()
     group.create_topic("u", 1)
@@ -111,7 +111,7 @@ def test_a_topic_that_left_is_remembered_until_it_is_deleted(two_topics: tuple[F
 
 
 @pytest.mark.parametrize("seats", [None, 1, 3])
-def test_a_topic_that_came_is_shared_with_those_who_had_all_of_it(
+def test_a_new_topic_is_shared_though_other_members_had_all_of_it(
     two_topics: tuple[FakeGroup, Driver], seats: int | None
 ) -> None:
     group, driver = two_topics

@@ -51,7 +51,7 @@ def ahead() -> Ahead:
     return ahead
 
 
-def test_takes_what_is_below_each_end_and_keeps_the_rest_in_order(ahead: Ahead) -> None:
+def test_taking_returns_records_below_each_end_and_keeps_the_rest_in_order(ahead: Ahead) -> None:
     ahead.add(batch(of(P0, 0, 1, 2) + of(P1, 0, 1) + of(P0, 3, 5)))
     ahead.add(batch(of(P1, 2, 3)))
     assert records(ahead.take({P0: 3, P1: 3})) == of(P0, 0, 1, 2) + of(P1, 0, 1) + of(P1, 2)
@@ -70,7 +70,7 @@ def test_a_read_that_starts_where_the_last_one_ended_is_served(ahead: Ahead) -> 
     assert ahead.next_offset(P0) == 4
 
 
-def test_what_lies_below_a_start_is_skipped(ahead: Ahead) -> None:
+def test_records_below_a_reads_start_are_skipped(ahead: Ahead) -> None:
     ahead.add(batch(of(P0, 0, 1, 2, 3) + of(P1, 0)))
     assert ahead.skip(P0, 2)
     assert records(ahead.take({P0: 9, P1: 9})) == of(P0, 2, 3) + of(P1, 0)
@@ -111,7 +111,7 @@ def test_a_dropped_partition_leaves_the_others(ahead: Ahead) -> None:
     assert ahead.bytes == 0
 
 
-def test_topics_are_told_apart(ahead: Ahead) -> None:
+def test_partitions_of_two_topics_with_the_same_number_are_kept_apart(ahead: Ahead) -> None:
     ahead.begin(OTHER, 0)
     ahead.add(batch(of(P0, 0) + of(OTHER, 0) + of(OTHER, 1)))
     assert records(ahead.take({OTHER: 1})) == of(OTHER, 0)
@@ -124,7 +124,7 @@ def test_an_offset_that_comes_twice_is_an_error(ahead: Ahead) -> None:
         ahead.add(batch(of(P0, 1, 2)))
 
 
-def test_bytes_are_those_of_what_is_left(ahead: Ahead) -> None:
+def test_bytes_count_only_the_records_that_are_left(ahead: Ahead) -> None:
     ahead.add(batch(of(P0, *range(100)), value=bytes(1_000)))
     whole = ahead.bytes
     assert 100_000 < whole < 120_000

@@ -78,7 +78,7 @@ class Squatter:
         self._folder.rmdir()
 
 
-def test_whoever_has_made_a_sidecars_folder_before_is_never_asked(
+def test_a_sidecar_in_a_folder_that_somebody_else_made_is_never_asked(
     query: Query, executor: Executor, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Neither for the key nor for time: a peer that is silent would cost each task the patience of a handshake."""
@@ -104,7 +104,7 @@ def test_a_symbolic_link_to_a_folder_is_no_place(query: Query, executor: Executo
         place.folder.unlink()
 
 
-def test_the_folder_of_a_second_executor_cannot_be_told_from_that_of_the_first() -> None:
+def test_the_folder_of_one_executor_does_not_reveal_that_of_another() -> None:
     key = new_key()
     digests = set()
     with sleeping_executor("1") as first, sleeping_executor("2") as second:
@@ -117,7 +117,7 @@ def test_the_folder_of_a_second_executor_cannot_be_told_from_that_of_the_first()
     assert len(digests) == 2
 
 
-def test_a_sidecar_is_where_only_this_user_can_look(query: Query, executor: Executor, sidecar: int) -> None:
+def test_a_sidecars_folder_is_open_to_this_user_only(query: Query, executor: Executor, sidecar: int) -> None:
     place = query.place(executor)
     assert stat.S_IMODE(place.folder.lstat().st_mode) == 0o700
     assert place.folder.lstat().st_uid == os.geteuid()
@@ -158,7 +158,7 @@ def of_a_worker(query: Query, executor: Executor) -> Channel:
         return connect(path, query.registry.key, place.server)
 
 
-def test_what_a_worker_tells_of_a_read_reaches_the_registry_only_if_it_is_that(
+def test_a_workers_message_reaches_the_registry_only_if_it_reports_a_read(
     query: Query, executor: Executor, sidecar: int
 ) -> None:
     """The sidecar tells it in its own name: a message that the registry refuses would end the sidecar."""
@@ -192,7 +192,7 @@ def said(tmp_path: Path) -> Iterator[Path]:
     os.close(ours)
 
 
-def test_a_sidecar_that_runs_out_of_descriptors_says_so_and_is_replaced_by_who_waits(
+def test_a_sidecar_that_runs_out_of_descriptors_says_so_and_is_replaced_by_the_next_worker(
     said: Path, query: Query, executor: Executor, sidecar: int
 ) -> None:
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)

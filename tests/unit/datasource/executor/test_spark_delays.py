@@ -62,7 +62,7 @@ def test_after_each_task_the_jvm_is_acknowledged_at_once(jvm: Pair) -> None:
         assert quick(ours)
 
 
-def test_the_collections_of_a_running_task_change_nothing(jvm: Pair) -> None:
+def test_garbage_collections_during_a_task_acknowledge_nothing(jvm: Pair) -> None:
     ours, _ = jvm
     spare_delays()
     slow_down(ours)
@@ -71,7 +71,7 @@ def test_the_collections_of_a_running_task_change_nothing(jvm: Pair) -> None:
     assert not quick(ours)
 
 
-def test_other_connections_are_left_to_their_owners(jvm: Pair) -> None:
+def test_other_connections_than_the_jvms_are_left_alone(jvm: Pair) -> None:
     with connected() as (ours, theirs):
         spare_delays()
         slow_down(ours)
@@ -82,7 +82,7 @@ def test_other_connections_are_left_to_their_owners(jvm: Pair) -> None:
         assert theirs.recv(1) == b"", "nobody else holds it open"
 
 
-def test_a_connection_that_is_lost_does_not_keep_another_from_its_own(jvm: Pair) -> None:
+def test_a_lost_connection_does_not_keep_the_next_one_from_being_acknowledged(jvm: Pair) -> None:
     ours, _ = jvm
     lost = ours.dup()
     lost.close()
@@ -92,7 +92,7 @@ def test_a_connection_that_is_lost_does_not_keep_another_from_its_own(jvm: Pair)
     assert quick(ours)
 
 
-def test_the_jvm_is_found_once_and_nothing_else(jvm: Pair) -> None:
+def test_only_the_jvms_connection_is_found_and_only_once(jvm: Pair) -> None:
     ours, _ = jvm
     with ExitStack() as open_ones:
         one, other = socket.socketpair()
@@ -117,7 +117,7 @@ def test_a_default_timeout_does_not_make_sparks_connection_non_blocking(jvm: Pai
     assert os.get_blocking(ours.fileno())
 
 
-def test_what_is_imported_is_frozen_at_the_second_read() -> None:
+def test_imported_modules_are_frozen_at_the_second_read() -> None:
     spare_delays()
     assert gc.get_freeze_count() == 0
     spare_delays()

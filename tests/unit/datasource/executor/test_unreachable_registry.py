@@ -62,7 +62,9 @@ def took_s(executor: Executor, ticket: TicketReads) -> float:
     return time.monotonic() - begun_s
 
 
-def test_only_the_first_worker_waits(registry: Registry, executor: Executor, firewalled: TicketReads) -> None:
+def test_only_the_first_worker_waits_for_an_unreachable_registry(
+    registry: Registry, executor: Executor, firewalled: TicketReads
+) -> None:
     assert took_s(executor, firewalled) >= CONNECT_MS / 1000
     took_s(executor, replace(firewalled, registry_port=registry.port))  # it would be reached
     assert registry.counts().accepted == 0
@@ -79,7 +81,9 @@ def test_after_the_retry_time_the_registry_is_asked(
     assert registry.counts().accepted == 1
 
 
-def test_a_late_ticket_insists_whatever_others_have_found(executor: Executor, firewalled: TicketReads) -> None:
+def test_a_late_ticket_asks_the_registry_though_others_found_it_unreachable(
+    executor: Executor, firewalled: TicketReads
+) -> None:
     took_s(executor, firewalled)
     called = threading.Event()
     with ThreadPoolExecutor(1) as worker:
@@ -96,7 +100,7 @@ def test_a_late_ticket_insists_whatever_others_have_found(executor: Executor, fi
     registry.close()
 
 
-def test_workers_at_once_wait_together_and_start_nothing(
+def test_workers_that_start_together_wait_together_and_start_no_sidecar(
     executor: Executor, firewalled: TicketReads, place: Place
 ) -> None:
     """A sidecar would take a second to start, only to find that it can do nothing."""
@@ -117,7 +121,7 @@ def test_marks_in_a_folder_that_others_can_open_are_not_believed(
     assert registry.counts().accepted == 1
 
 
-def test_a_worker_that_can_leave_no_mark_remembers_by_itself_for_as_long(
+def test_a_worker_that_can_leave_no_mark_remembers_the_failure_for_as_long(
     registry: Registry, executor: Executor, firewalled: TicketReads, place: Place
 ) -> None:
     place.folder.mkdir(mode=0o755)

@@ -110,7 +110,7 @@ def test_where_an_adopted_partition_starts(row: Row) -> None:
         (SeatNote(member=f"job-2-3-{UUID(int=5)}", at_ms=1).encode(), NEIGHBOUR),
     ],
 )
-def test_who_committed_is_told_by_what_is_written_beside_it(text: str, writer: Writer) -> None:
+def test_the_writer_of_a_commit_is_known_by_its_metadata(text: str, writer: Writer) -> None:
     assert Writer.of(text, Author(app="job", run_ms=7_000)) is writer
 
 
@@ -129,7 +129,7 @@ def begun(offset: int, *, seat: str = "job-0", generation: int = 3, topic_id: UU
     return period_of(P1, offset, checkpoint=OWNED, topic=topic, seat=seat, tenure=tenure)
 
 
-def test_a_seat_that_comes_back_to_where_it_stood_goes_on_with_its_period() -> None:
+def test_a_seat_that_adopts_again_at_its_position_keeps_its_period() -> None:
     """A driver restarted within the session timeout: nothing has changed, nothing is written."""
     assert begun(100) == PERIOD
 
@@ -139,7 +139,7 @@ def test_a_seat_that_comes_back_to_where_it_stood_goes_on_with_its_period() -> N
     [{"offset": 130}, {"seat": "job-1"}, {"generation": 4}, {"topic_id": NEW}],
     ids=str,
 )
-def test_any_change_begins_a_period(change: dict[str, object]) -> None:
+def test_any_other_adoption_begins_a_new_period(change: dict[str, object]) -> None:
     arguments = {"offset": 100, "seat": "job-0", "generation": 3, "topic_id": OLD, **change}
     assert begun(**arguments) == Period(
         topic_id=str(arguments["topic_id"]),

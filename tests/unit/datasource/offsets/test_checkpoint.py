@@ -48,7 +48,7 @@ def dumps(checkpoint: Checkpoint) -> str:
 
 
 @given(checkpoints())
-def test_reads_back_what_it_wrote(checkpoint: Checkpoint) -> None:
+def test_a_checkpoint_reads_back_what_it_wrote(checkpoint: Checkpoint) -> None:
     assert Checkpoint.from_json(json.loads(dumps(checkpoint))) == checkpoint
 
 
@@ -59,7 +59,7 @@ def test_a_round_trip_keeps_every_byte(checkpoint: Checkpoint) -> None:
 
 
 @given(checkpoints(), st.randoms())
-def test_the_order_of_discovery_does_not_show(checkpoint: Checkpoint, rng: Any) -> None:
+def test_the_order_of_discovery_does_not_change_the_bytes(checkpoint: Checkpoint, rng: Any) -> None:
     def shuffled(table: Any) -> dict[Any, Any]:
         entries = list(table.items())
         rng.shuffle(entries)
@@ -106,7 +106,7 @@ def test_a_checkpoint_that_saw_a_topic_is_not_fresh() -> None:
     assert not Checkpoint(topics={"t": Topic(topic_id="", first_sight=0)}).fresh
 
 
-def test_position_is_of_what_is_owned_or_was_lost() -> None:
+def test_a_checkpoint_has_positions_of_owned_and_lost_partitions_only() -> None:
     owned, lost, unknown = (TopicPartition("t", index) for index in range(3))
     period = Period(topic_id="", start=0, seat="job-0", generation=1)
     checkpoint = Checkpoint(
@@ -196,7 +196,7 @@ VALUES: list[Any] = [
 KEYS = ("t", "0", "-1", "x", "", "\u0663", "9" * 5_000, "\ud800")
 
 
-def test_whatever_an_offset_holds_it_is_read_as_it_was_written_or_refused() -> None:
+def test_any_json_is_read_as_it_was_written_or_refused() -> None:
     """10,000 damaged ones, seeded."""
     random = Random(11)
     whole = {

@@ -41,7 +41,7 @@ def test_another_period_is_read_from_its_beginning(other: Period) -> None:
     assert ranges_by_seat(start, end) == {other.seat: {P0: (other.start, 25)}}
 
 
-def test_what_is_absent_from_the_end_is_not_read() -> None:
+def test_a_partition_absent_from_the_end_is_not_read() -> None:
     start = checkpoint({P0: (period(), 10), P1: (period(), 10)})
     assert ranges_by_seat(start, checkpoint({P0: (period(), 11)})) == {"job-0": {P0: (10, 11)}}
 
@@ -133,7 +133,7 @@ def test_a_replay_reads_the_same(story: Story) -> None:
 
 
 @given(stories())
-def test_from_a_point_to_itself_there_is_nothing(story: Story) -> None:
+def test_a_batch_from_an_offset_to_itself_is_empty(story: Story) -> None:
     assert all(ranges_by_seat(point, point) == {} for point in story.checkpoints)
 
 
@@ -161,7 +161,9 @@ def test_the_limit_is_met_exactly(available: dict[TopicPartition, tuple[int, int
 
 
 @given(availables, limits)
-def test_nothing_is_taken_that_is_not_there(available: dict[TopicPartition, tuple[int, int]], limit: int) -> None:
+def test_a_limit_takes_no_offset_that_does_not_exist(
+    available: dict[TopicPartition, tuple[int, int]], limit: int
+) -> None:
     shares = taken(available, limit)
     assert shares.keys() == available.keys()
     assert all(0 <= shares[tp] <= end - position for tp, (position, end) in available.items())
@@ -180,7 +182,9 @@ def test_shares_are_in_proportion(available: dict[TopicPartition, tuple[int, int
 
 
 @given(availables, limits)
-def test_nobody_starves_while_there_is_room(available: dict[TopicPartition, tuple[int, int]], limit: int) -> None:
+def test_every_partition_with_data_takes_part_while_the_limit_has_room(
+    available: dict[TopicPartition, tuple[int, int]], limit: int
+) -> None:
     waiting = [tp for tp, (position, end) in available.items() if end > position]
     shares = taken(available, limit)
     if len(waiting) <= limit:
@@ -205,9 +209,7 @@ def test_a_small_limit_still_makes_progress() -> None:
 
 
 @given(st.integers(2, 40), st.data())
-def test_nobody_waits_longer_than_one_round_under_a_limit_below_the_number_of_partitions(
-    count: int, data: st.DataObject
-) -> None:
+def test_a_limit_below_the_number_of_partitions_serves_each_once_a_round(count: int, data: st.DataObject) -> None:
     """However much comes in elsewhere meanwhile."""
     limit = data.draw(st.integers(1, count - 1))
     tps = [TopicPartition("t", index) for index in range(count)]

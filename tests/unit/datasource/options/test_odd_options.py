@@ -65,7 +65,7 @@ def test_starting_offsets_that_are_deep_or_huge_are_refused_in_few_words(text: s
     assert "Option startingOffsets " in refusal(startingOffsets=text)
 
 
-def test_an_option_without_end_is_refused_in_few_words() -> None:
+def test_an_endless_option_is_refused_in_few_words() -> None:
     assert "unknown" in refusal(**{"x" * 10_000: "1"})
     assert "unknown" in refusal(**{"kafka." + "x" * 10_000: "1"})
     assert "kafka.fetch.min.bytes" in refusal(**{"kafka.fetch.min.bytes": "9" * 10_000})
@@ -101,26 +101,26 @@ def test_any_text_in_any_options_ends_in_options_or_an_option_error() -> None:
         ("kafka.sasl.kerberos.principal", "SCRAM"),
     ],
 )
-def test_what_users_bring_from_elsewhere_is_answered_with_what_to_do(name: str, told: str) -> None:
+def test_options_of_other_clients_are_refused_with_what_to_do(name: str, told: str) -> None:
     refused = refusal(**{name.lower(): "x"})
     assert f"Option {name} cannot be used with this source" in refused
     assert told in refused
 
 
-def test_a_kafka_name_like_no_other_is_told_as_no_property_of_librdkafka() -> None:
+def test_an_unknown_kafka_name_without_a_near_one_is_refused_as_no_property_of_librdkafka() -> None:
     told = refusal(**{"kafka.zzz": "1"})
     assert told.startswith("Option kafka.zzz is unknown: ")
     assert "librdkafka" in told
     assert "CONFIGURATION.md" in told
 
 
-def test_another_name_like_no_other_is_refused_with_the_names_that_do_not_begin_with_kafka() -> None:
+def test_another_unknown_name_without_a_near_one_is_refused_with_our_own_names() -> None:
     told = refusal(zzz="1")
     assert all(option.name in told for option in OPTIONS if not option.name.startswith("kafka."))
     assert len(told) < 400
 
 
-def test_a_bound_between_two_properties_is_told_with_their_options_and_a_value() -> None:
+def test_a_bound_between_two_properties_is_named_by_their_options_with_a_value_that_fits() -> None:
     told = refusal(**{"kafka.fetch.max.bytes": "500000"})
     assert "kafka.fetch.max.bytes" in told
     assert "`kafka.message.max.bytes`" in told
@@ -161,7 +161,7 @@ def test_an_assignor_of_somebody_elses_package_is_refused() -> None:
         "kafkashaded.org.apache.kafka.common.security.oauthbearer.secured.OAuthBearerLoginCallbackHandler",
     ],
 )
-def test_the_handler_that_says_what_is_so_anyway_may_be_named_as_any_kafka_spells_it(name: str) -> None:
+def test_the_login_handler_that_is_used_anyway_is_allowed_in_every_spelling_of_kafka(name: str) -> None:
     assert parsed(**{"kafka.sasl.login.callback.handler.class": name}).passed_on == {}
 
 

@@ -29,7 +29,7 @@ def refusal(**options: str) -> str:
 # ------------------------------------------------------------------------------------------------- values
 
 
-def test_defaults() -> None:
+def test_options_that_are_not_given_have_their_defaults() -> None:
     options = parsed()
     assert options.bootstrap_servers == "a:9092,[::1]:9093"
     assert options.group_id == "g"
@@ -51,7 +51,7 @@ def test_defaults() -> None:
     assert options.passed_on == {}
 
 
-def test_every_value_is_taken_over() -> None:
+def test_every_given_value_is_used() -> None:
     options = parsed(
         **{
             "members": " 2 ",
@@ -261,7 +261,7 @@ def test_options_of_others_are_refused_with_what_to_do_instead(name: str, fix: s
         ("kafka.group.protocol", "classic", "consumer"),
     ],
 )
-def test_what_is_so_anyway_may_be_said(name: str, accepted: str, refused: str) -> None:
+def test_a_refused_option_is_allowed_with_the_value_that_holds_anyway(name: str, accepted: str, refused: str) -> None:
     assert parsed(**{name: accepted}).passed_on == {}
     assert f"Option {name} cannot be used" in refusal(**{name: refused})
 

@@ -51,19 +51,19 @@ def refusal(given: dict[str, str]) -> str:
         (f'{PLAIN} required username="" password="ünï";', "", "ünï"),
     ],
 )
-def test_a_users_line_is_read(text: str, username: str, password: str) -> None:
+def test_a_jaas_line_of_plain_is_read(text: str, username: str, password: str) -> None:
     assert jaas(text) == {"username": username, "password": password}
 
 
 @pytest.mark.parametrize("mechanism", ["SCRAM-SHA-256", "SCRAM-SHA-512"])
-def test_scram_is_read(mechanism: str) -> None:
+def test_a_jaas_line_of_scram_is_read(mechanism: str) -> None:
     assert jaas(f'{SCRAM} required username="ann" password="{HUSH}";', mechanism) == {
         "username": "ann",
         "password": HUSH,
     }
 
 
-def test_client_credentials_are_read() -> None:
+def test_a_jaas_line_of_client_credentials_is_read() -> None:
     text = f'{OAUTH} required clientId="spark" clientSecret="{HUSH}" scope="kafka" extension_logicalCluster="lkc-1";'
     assert jaas(text, "OAUTHBEARER") == {
         "oauthbearer.client.id": "spark",
@@ -95,7 +95,7 @@ def test_client_credentials_are_read() -> None:
         ("com.example.MyLoginModule required;", "it must be one of PlainLoginModule"),
     ],
 )
-def test_what_cannot_be_read_is_refused_without_showing_it(text: str, why: str) -> None:
+def test_a_jaas_line_that_cannot_be_read_is_refused_without_showing_it(text: str, why: str) -> None:
     told = refusal({"kafka.sasl.jaas.config": text, "kafka.sasl.mechanism": "PLAIN"})
     assert told.startswith("Option kafka.sasl.jaas.config ")
     assert why in told

@@ -59,7 +59,7 @@ def test_plaintext_needs_nothing_and_says_nothing() -> None:
         assert driver_settings(options.security) == SecuritySettings()
 
 
-def test_both_sides_get_the_same() -> None:
+def test_driver_and_executors_get_the_same_security_settings() -> None:
     given = {
         **PASSWORD,
         "ssl.ca.location": "/ca",
@@ -159,7 +159,7 @@ def test_kerberos_and_aws_are_refused_with_what_to_use() -> None:
         ({k: v for k, v in OIDC.items() if "secret" not in k}, "kafka.sasl.oauthbearer.client.secret"),
     ],
 )
-def test_what_is_missing_is_named(properties: dict[str, str], missing: str) -> None:
+def test_a_missing_security_option_is_named(properties: dict[str, str], missing: str) -> None:
     told = refusal(properties)
     assert told.startswith(f"Option {missing} is missing: ")
     assert "needs it" in told
@@ -280,7 +280,7 @@ def test_a_token_callback_serves_both_sides(callback: Any) -> None:
 
 
 @pytest.mark.parametrize("name", ["no_such_module_here:give", "json:no_such_function", "json:__name__"])
-def test_a_token_callback_that_is_none_is_named(name: str) -> None:
+def test_a_token_callback_that_cannot_be_imported_is_named(name: str) -> None:
     properties = parsed(OAUTH, tokenCallback=name).security
     for side in (driver_settings, usable_here):
         with pytest.raises(OptionError, match=f"Option tokenCallback: {name} "):

@@ -126,12 +126,12 @@ def test_small_batches_are_joined_and_a_joined_one_is_still_bounded(monkeypatch:
     assert [batch["offset"].to_pylist() for batch in bounded(batches)] == [[0, 1], [2, 3], [4]]
 
 
-def test_a_topic_that_is_told_is_the_one_that_is_asked_for() -> None:
+def test_a_batch_with_a_given_topic_equals_one_that_asks_each_record() -> None:
     records = [message(offset) for offset in range(3)]
     assert record_batch(records, False, topic="t").equals(record_batch(records, False))
 
 
-def test_keys_may_be_there_for_some() -> None:
+def test_a_batch_may_mix_records_with_and_without_keys() -> None:
     assert [row["key"] for row in rows([message(0), message(1, key=b"k"), message(2, key=b"")])] == [None, b"k", b""]
 
 
@@ -146,7 +146,7 @@ def test_the_last_offset_of_each_partition() -> None:
     }
 
 
-def test_what_lies_behind_a_partition_s_end_is_left_out() -> None:
+def test_records_at_or_past_a_partitions_end_are_left_out() -> None:
     mixed = [("t", 0, 5), ("t", 0, 6), ("t", 1, 6), ("u", 0, 6), ("t", 0, 7)]
     batch = record_batch([message(offset, topic=t, partition=p) for t, p, offset in mixed], False)
     left = before(batch, TopicPartition("t", 0), 6)

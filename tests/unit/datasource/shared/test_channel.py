@@ -90,7 +90,7 @@ def test_a_length_beyond_the_bound_is_refused_before_anything_of_it_has_come(tru
     ],
     ids=["utf-8", "nonsense", "array", "null", "cut", "deep", "deep objects", "huge number"],
 )
-def test_what_is_no_json_object_ends_the_channel(body: bytes) -> None:
+def test_a_message_that_is_no_json_object_ends_the_channel(body: bytes) -> None:
     frames = Frames()
     frames.bytes_max = CHANNEL_BYTES_MAX
     frames.feed(length(len(body)) + body)
@@ -138,7 +138,7 @@ def shake(nonce: str, key: bytes, server: str = "registry") -> Message:
     return {"nonce": ours, "mac": proof.hexdigest()}
 
 
-def test_who_holds_the_key_is_let_in_and_gets_a_proof() -> None:
+def test_a_client_with_the_key_is_let_in_and_gets_a_proof() -> None:
     challenge = Challenge(KEY, REGISTRY)
     response = shake(challenge.message["nonce"], KEY)
     text = b"spark-kgroup channel 2: server of registry"
@@ -146,7 +146,7 @@ def test_who_holds_the_key_is_let_in_and_gets_a_proof() -> None:
     assert challenge.answer(response) == {"mac": hmac.new(KEY, text + both, hashlib.sha256).hexdigest()}
 
 
-def test_each_challenge_is_new_so_a_recorded_answer_is_worth_nothing() -> None:
+def test_a_recorded_answer_fails_since_each_challenge_is_new() -> None:
     first, second = Challenge(KEY, REGISTRY), Challenge(KEY, REGISTRY)
     recorded = shake(first.message["nonce"], KEY)
     first.answer(recorded)
@@ -179,7 +179,7 @@ def test_a_handshake_of_another_shape_is_refused(wrong: Message) -> None:
         challenge.answer({**right, **wrong} if wrong else {})
 
 
-def test_two_that_hold_the_key_exchange_messages_up_to_the_bound(beside: ThreadPoolExecutor) -> None:
+def test_two_peers_with_the_key_exchange_messages_up_to_the_bound(beside: ThreadPoolExecutor) -> None:
     with Listener(echo) as listener:
         channel = connect(("127.0.0.1", listener.port), KEY)
         for message in [*MESSAGES, {"big": "x" * (CHANNEL_REQUEST_BYTES_MAX - 10)}]:
@@ -236,7 +236,7 @@ def test_a_server_without_the_key_is_not_believed(reply: str) -> None:
         connect(("127.0.0.1", listener.port), KEY)
 
 
-def test_who_passes_messages_on_is_trusted_by_neither_side(pair: Pair, beside: ThreadPoolExecutor) -> None:
+def test_a_man_in_the_middle_is_trusted_by_neither_side(pair: Pair, beside: ThreadPoolExecutor) -> None:
     """A client of the sidecar in folder /a, and the registry; between them somebody without the key."""
     server, to_server = pair
     told: list[Message] = []
@@ -259,7 +259,7 @@ def test_who_passes_messages_on_is_trusted_by_neither_side(pair: Pair, beside: T
     assert set(told[0]) == {"nonce", "mac"}
 
 
-def test_another_users_socket_is_told_nothing(
+def test_a_client_proves_nothing_to_the_socket_of_another_user(
     tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Root can be somebody else; anybody else can only take himself for another user."""
@@ -369,7 +369,7 @@ def test_a_handshake_takes_no_longer_than_its_bound(drips: bool) -> None:
     assert 0.6 <= time.monotonic() - begun_s < 5
 
 
-def test_where_nobody_listens_nobody_is_reached(tmp_path: Path) -> None:
+def test_an_address_without_a_listener_is_an_error(tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
     for address in (("127.0.0.1", port), tmp_path / "absent", tmp_path / ("x" * 200)):

@@ -9,12 +9,12 @@ from pyspark_kgroup.shared.token_callback import call_in_time
 from spark_kgroup.errors import AuthenticationFailed
 
 
-def test_what_it_returns_is_handed_on() -> None:
+def test_a_token_callbacks_result_is_handed_on() -> None:
     expiry = time.time() + 60
     assert call_in_time("m:f", lambda config: (config, expiry), "token") == ("token", expiry, "", {})
 
 
-def test_one_that_never_returns_holds_nothing_up() -> None:
+def test_a_token_callback_that_never_returns_holds_nothing_up() -> None:
     never = threading.Event()
     with pytest.raises(AuthenticationFailed, match="m:f did not return within 50 ms") as problem:
         call_in_time("m:f", lambda _: never.wait(), "", timeout_ms=50)
@@ -22,7 +22,7 @@ def test_one_that_never_returns_holds_nothing_up() -> None:
     never.set()
 
 
-def test_its_own_error_is_told() -> None:
+def test_the_error_of_a_token_callback_is_reported() -> None:
     def broken(_: str) -> object:
         raise RuntimeError("no way")
 
