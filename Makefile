@@ -19,7 +19,7 @@ VERSIONS   := conf/versions.txt
 PIP_ARGS   := --quiet --constraint $(VERSIONS) --build-constraint $(VERSIONS)
 SOURCES    := $(shell find spark_kgroup datasource -name '*.py' -o -name 'py.typed')
 
-.PHONY: help setup lint format test test-unit fuzz test-kafka test-spark chaos soak bench bench-seats wheel lock demo clean
+.PHONY: help setup lint format test test-unit fuzz mutants test-kafka test-spark chaos soak bench bench-seats wheel lock demo clean
 
 help:  ## show the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -49,6 +49,15 @@ test-unit: setup  ## pure machines: seconds
 
 fuzz: setup  ## FRAMES=1000000 hostile messages through codec, members and channel; SEED=7 for the same again
 	cd tests && PYTHONPATH=. ../$(BIN)/python -P -m fuzz --frames $(FRAMES) $(if $(SEED),--seed $(SEED))
+
+# mutmut is not in the environment of the other targets. It runs beside other work, and leaves it the machine.
+mutants: $(VENV)/.mutmut  ## change lines, and see unit tests fail; ROOM=seats SAMPLE=300 SEED=7, FRESH=1 to believe no earlier run
+	cd tests && PYTHONPATH=. nice -n 19 ../$(BIN)/python -P -m mutants $(if $(ROOM),--room $(ROOM)) \
+	  $(if $(SAMPLE),--sample $(SAMPLE)) $(if $(SEED),--seed $(SEED)) $(if $(FRESH),--fresh) $(MUTANTS)
+
+$(VENV)/.mutmut: $(VENV)/.ready
+	$(BIN)/pip install $(PIP_ARGS) --group mutants
+	@touch $@
 
 test-kafka: setup  ## over the wire, against a real Apache Kafka
 	$(BIN)/pytest tests/kafka
@@ -98,7 +107,7 @@ lock:  ## lock the newest versions that pyproject.toml allows (needs Python 3.11
 	$(PYTHON) -c 'import sys; assert sys.version_info[:2] == (3, 11), "lock with the oldest Python: make lock PYTHON=python3.11"'
 	$(PYTHON) -m venv --clear $(LOCK_VENV)
 	$(LOCK_VENV)/bin/python -m pip install --quiet --upgrade pip setuptools  # setuptools builds PySpark
-	$(LOCK_VENV)/bin/pip install --quiet . 'pyspark[connect]==$(SPARK)' --group dev --group spark-tests
+	$(LOCK_VENV)/bin/pip install --quiet . 'pyspark[connect]==$(SPARK)' --group dev --group spark-tests --group mutants
 	{ echo '# What CI tests with; `make lock` writes this file. PySpark has its version in the Makefile and pyproject.toml.'; \
 	  $(LOCK_VENV)/bin/pip freeze --all | grep -vE '^(spark-kgroup|pyspark|py4j)\b'; } >$(VERSIONS)
 	$(LOCK_VENV)/bin/python -c 'from spark_kgroup.testing.kafka_jars import write_pins; write_pins()'

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from kafka.coordinator.assignors.sticky.sticky_assignor import (
     StickyAssignmentExecutor,
@@ -23,7 +23,6 @@ from spark_kgroup.assignors import _balance, assignor
 from spark_kgroup.model import Assignment, GroupMember, Subscription, TopicDescription, TopicPartition
 
 STICKY = assignor("cooperative-sticky")
-untimed = settings(deadline=None)  # a shared machine may stop for a while
 TOPICS = ("a", "b", "c", "d")
 
 Group = tuple[list[GroupMember], dict[str, TopicDescription]]
@@ -95,7 +94,6 @@ def score(members: Sequence[GroupMember], assignment: Mapping[str, frozenset[Top
     return squares, sum(len(m.subscription.owned - assignment[m.member_id]) for m in members)
 
 
-@untimed
 @given(groups())
 def test_each_partition_goes_to_one_subscriber_at_most(group):
     members, topics = group
@@ -108,7 +106,6 @@ def test_each_partition_goes_to_one_subscriber_at_most(group):
     assert given.keys() <= set(wanted_partitions(group))
 
 
-@untimed
 @given(groups())
 def test_a_partition_that_one_member_owns_is_given_to_no_other(group):
     # KIP-429; a claim of an older generation is no hold if a newer one names the same partition
@@ -120,7 +117,6 @@ def test_a_partition_that_one_member_owns_is_given_to_no_other(group):
             assert taker.subscription.generation > holder.subscription.generation
 
 
-@untimed
 @given(groups())
 def test_two_rounds_assign_everything_and_a_third_moves_nothing(group):
     members, topics = group
@@ -129,7 +125,6 @@ def test_two_rounds_assign_everything_and_a_third_moves_nothing(group):
     assert STICKY.assign(rejoined(members, second, 4), topics) == second
 
 
-@untimed
 @given(groups())
 def test_the_second_round_revokes_nothing(group):
     members, topics = group
@@ -138,14 +133,12 @@ def test_the_second_round_revokes_nothing(group):
     assert all(first[who] <= second[who] for who in first)
 
 
-@untimed
 @given(groups(equal=True, members_max=9))
 def test_equal_subscriptions_differ_by_one_at_most(group):
     loads = [len(share) for share in settled(group).values()]
     assert max(loads) - min(loads) <= 1
 
 
-@untimed
 @given(groups(), st.randoms())
 def test_the_order_in_which_members_are_listed_does_not_matter(group, random):
     members, topics = group
@@ -154,7 +147,6 @@ def test_the_order_in_which_members_are_listed_does_not_matter(group, random):
     assert STICKY.assign(members, dict(sorted(topics.items(), reverse=True))) == before
 
 
-@untimed
 @given(groups(), st.randoms())
 def test_new_member_ids_of_static_members_do_not_matter(group, random):
     members, topics = group
@@ -165,7 +157,6 @@ def test_new_member_ids_of_static_members_do_not_matter(group, random):
     assert after == {renamed[member_id]: share for member_id, share in before.items()}
 
 
-@untimed
 @given(groups(members_max=3, topics="abc", partitions_max=2, clean=True))
 def test_no_other_spread_is_better(group):
     # "as balanced as possible", and then sticky: AbstractStickyAssignor's own claim, here held against all spreads
@@ -183,7 +174,6 @@ def mine(member: GroupMember, choice: Sequence[str]) -> list[bool]:
     return [taker == member.member_id for taker in choice]
 
 
-@untimed
 @given(groups(equal=True, members_max=9, clean=True))
 def test_the_short_way_for_equal_subscriptions_is_as_good_as_the_general_one(group):
     members, topics = group
@@ -234,7 +224,6 @@ def kafka_python_target(group: Group) -> dict[str, frozenset[TopicPartition]]:
     }
 
 
-@untimed
 @given(groups(clean=True, members_max=8))
 def test_kafka_pythons_spread_is_never_better(group):
     # StickyAssignmentExecutor gives the target before any hand-over
@@ -242,7 +231,6 @@ def test_kafka_pythons_spread_is_never_better(group):
     assert score(members, settled(group)) <= score(members, kafka_python_target(group))
 
 
-@untimed
 @given(group=groups(equal=False, members_max=8))
 def test_a_search_cut_short_still_assigns_everything_once(group):
     with pytest.MonkeyPatch.context() as patch:

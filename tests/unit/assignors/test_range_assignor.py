@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from kafka.coordinator.assignors.range import RangePartitionAssignor
 from kafka.protocol.consumer.group import JoinGroupResponse
@@ -16,7 +16,6 @@ from spark_kgroup.assignors.contract import RebalanceProtocol, ranked
 from spark_kgroup.model import GroupMember, Subscription, TopicDescription, TopicPartition
 
 RANGE = assignor("range")
-untimed = settings(deadline=None)  # a shared machine may stop for a while
 
 
 def member(member_id: str, *topics: str, instance_id: str | None = None) -> GroupMember:
@@ -108,7 +107,6 @@ class KnownTopics:
         return set(range(self._topics[name].partition_count)) if name in self._topics else None
 
 
-@untimed
 @given(groups())
 def test_kafka_python_agrees(group):
     members, topics = group
@@ -131,7 +129,6 @@ def test_kafka_python_agrees(group):
     assert RANGE.assign(members, topics) == theirs
 
 
-@untimed
 @given(groups(), st.randoms())
 def test_the_order_of_members_does_not_matter(group, random):
     members, topics = group

@@ -1,9 +1,10 @@
 """Homes in a random world: Spark's scheduler, executors that are killed and replaced, tasks that fail, are copied, or
 run again.
 
-Each world has a seed, which a failure names. To see more worlds, widen the range of seeds.
+Each world has a seed, which a failure names. `KGROUP_SIMULATION_SEEDS=500` runs more of them.
 """
 
+import os
 import pickle
 import random
 from collections import Counter
@@ -14,6 +15,8 @@ import pytest
 
 from pyspark_kgroup.driver.seats import Binding, Lease, Scan, Seats
 from pyspark_kgroup.shared.tickets import Executor, Mode
+
+SEEDS = os.environ.get("KGROUP_SIMULATION_SEEDS")
 
 Task = tuple[int, int]
 """Scan id and ticket."""
@@ -232,7 +235,7 @@ def shape_of(rng: random.Random) -> Shape:
     return Shape(seats=rng.randint(1, 16), executors=rng.randint(1, 5), cores=rng.randint(1, 4))
 
 
-@pytest.mark.parametrize("seed", range(150))
+@pytest.mark.parametrize("seed", range(int(SEEDS or 150)))
 def test_each_seat_is_read_once_per_scan_in_random_worlds(seed: int) -> None:
     """Kills, replacements, vanished hosts, crashed sidecars, retries, copies, second jobs, limits, seats without data:
     each seat of a scan is read exactly once, and what lives moves only for the even spread."""
@@ -256,7 +259,7 @@ def test_each_seat_is_read_once_per_scan_in_random_worlds(seed: int) -> None:
     world.settle()
 
 
-@pytest.mark.parametrize("seed", range(40))
+@pytest.mark.parametrize("seed", range(int(SEEDS or 40)))
 def test_after_a_kill_and_a_replacement_exactly_the_lost_executors_seats_have_moved(seed: int) -> None:
     """One kill in 20 batches, in the middle of one; a replacement of the same size some batches later, or in the same
     batch; tasks fail, are copied and run again."""
