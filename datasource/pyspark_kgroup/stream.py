@@ -43,7 +43,7 @@ from spark_kgroup.runtime.group import GroupSettings
 from spark_kgroup.runtime.thread import GroupRuntime
 from spark_kgroup.wire.cluster import parse_bootstrap
 from spark_kgroup.wire.commit_metadata import Author
-from spark_kgroup.wire.security import secured
+from spark_kgroup.wire.security.secured import secured
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import Final
 
 from spark_kgroup.errors import OptionError
-from spark_kgroup.wire import java_security
-from spark_kgroup.wire.properties import SECURITY_PROPERTIES, security_settings
-from spark_kgroup.wire.security import Security, secured
+from spark_kgroup.wire.security import java_properties
+from spark_kgroup.wire.security.from_properties import SECURITY_PROPERTIES, security_settings
+from spark_kgroup.wire.security.secured import Security, secured
 
 log = logging.getLogger(__name__)
 
@@ -24,7 +24,7 @@ HELP: Final = (
 _PREFIX: Final = "kafka."
 """What these names begin with as options of the source; allowed in the file, too."""
 
-_UNDERSTOOD: Final = (*SECURITY_PROPERTIES, *(name.removeprefix(_PREFIX) for name in sorted(java_security.NAMES)))
+_UNDERSTOOD: Final = (*SECURITY_PROPERTIES, *(name.removeprefix(_PREFIX) for name in sorted(java_properties.NAMES)))
 
 _ABOUT_SECURITY: Final = ("security.", "sasl.", "ssl.", "https.", "enable.ssl.")
 
@@ -88,7 +88,7 @@ def _properties(given: Mapping[str, str]) -> dict[str, str]:
     }
     for name in named:
         _check_name(name)
-    spelled = java_security.translated({f"{_PREFIX}{name}": value for name, value in named.items()})
+    spelled = java_properties.translated({f"{_PREFIX}{name}": value for name, value in named.items()})
     found = {name.removeprefix(_PREFIX): value for name, value in spelled.items()}
     found = {name: value for name, value in found.items() if name in SECURITY_PROPERTIES}
     if "sasl.oauthbearer.token.endpoint.url" in found:

@@ -24,7 +24,7 @@ from pyspark_kgroup.options.starting_offsets import EARLIEST, LATEST, StartingOf
 from pyspark_kgroup.options.values import PREFIX_CHARACTERS_MAX, listed, shortened
 from spark_kgroup.errors import OptionError
 from spark_kgroup.limits import HEARTBEAT_INTERVAL_MS
-from spark_kgroup.wire import java_security
+from spark_kgroup.wire.security import java_properties
 
 # ------------------------------------------------------------------------------------------------- values
 
@@ -211,7 +211,7 @@ def _passed_on(given: Mapping[str, str]) -> PassedOn:
     Raises:
         OptionError: a name is neither ours nor begins with `kafka.`, or would secure the executors only.
     """
-    ours = {name.lower() for name in (*_OURS, *REFUSED, *java_security.NAMES)}
+    ours = {name.lower() for name in (*_OURS, *REFUSED, *java_properties.NAMES)}
     rest = {name: value.strip() for name, value in given.items() if name not in ours}
     for name in rest:
         if not name.startswith("kafka.") or name.startswith(("kafka.ssl.", "kafka.sasl.", "kafka.https.")):

@@ -15,9 +15,9 @@ from pyspark_kgroup.options import security_rows as rows
 from pyspark_kgroup.options.values import Option
 from pyspark_kgroup.shared.token_callback import CALLBACK, token_provider
 from spark_kgroup.errors import OptionError
-from spark_kgroup.wire.java_security import translated
-from spark_kgroup.wire.properties import security_settings
-from spark_kgroup.wire.security import SecuritySettings
+from spark_kgroup.wire.security.from_properties import security_settings
+from spark_kgroup.wire.security.java_properties import translated
+from spark_kgroup.wire.security.secured import SecuritySettings
 
 Row = Option[str | None]
 

@@ -20,10 +20,11 @@ from scramp import ScramMechanism
 from spark_kgroup.errors import AuthenticationFailed, Disconnected, OptionError, RequestTimedOut
 from spark_kgroup.model import MemberIdentity
 from spark_kgroup.wire import connection as connection_module
-from spark_kgroup.wire import messages, sasl
+from spark_kgroup.wire import messages
 from spark_kgroup.wire.connection import Connection
-from spark_kgroup.wire.oauth import Token
-from spark_kgroup.wire.security import Security, SecuritySettings, secured
+from spark_kgroup.wire.security import sasl
+from spark_kgroup.wire.security.oauth import Token
+from spark_kgroup.wire.security.secured import Security, SecuritySettings, secured
 
 pytestmark = pytest.mark.filterwarnings("error::ResourceWarning")
 

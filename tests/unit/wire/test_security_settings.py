@@ -16,12 +16,13 @@ from kio.schema.errors import ErrorCode as KioErrorCode
 
 from spark_kgroup.errors import AuthenticationFailed, BrokerError, ConnectionFailed, Disconnected, OptionError
 from spark_kgroup.model import MemberIdentity
-from spark_kgroup.wire import messages, properties
+from spark_kgroup.wire import messages
 from spark_kgroup.wire.connection import Address, Connection, _again
-from spark_kgroup.wire.oauth import ClientCredentials, Token
-from spark_kgroup.wire.properties import security_settings
-from spark_kgroup.wire.security import Plaintext, SecuritySettings, secured
-from spark_kgroup.wire.tls import tls_failure
+from spark_kgroup.wire.security import from_properties
+from spark_kgroup.wire.security.from_properties import security_settings
+from spark_kgroup.wire.security.oauth import ClientCredentials, Token
+from spark_kgroup.wire.security.secured import Plaintext, SecuritySettings, secured
+from spark_kgroup.wire.security.tls import tls_failure
 
 pytestmark = pytest.mark.filterwarnings("error::ResourceWarning")
 
@@ -148,7 +149,7 @@ def test_certificates_and_host_names_are_checked_as_the_options_say(ca: trustme.
 def test_librdkafka_s_properties_make_settings() -> None:
     text = {
         name: f"value of {name}"
-        for name in properties.SECURITY_PROPERTIES
+        for name in from_properties.SECURITY_PROPERTIES
         if not name.startswith(("security", "enable", "https", "sasl.oauth"))
     }
     settings = security_settings(

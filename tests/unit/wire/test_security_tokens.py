@@ -19,8 +19,8 @@ from harness.fake_broker import on_a_loop, until
 
 from spark_kgroup.errors import AuthenticationFailed, OptionError
 from spark_kgroup.testing import unsecured_token
-from spark_kgroup.wire import oauth
-from spark_kgroup.wire.oauth import ClientCredentials, Token, TokenCache
+from spark_kgroup.wire.security import oauth
+from spark_kgroup.wire.security.oauth import ClientCredentials, Token, TokenCache
 
 SECRET = "client's secret"
 

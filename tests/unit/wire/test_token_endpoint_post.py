@@ -20,9 +20,9 @@ from harness.http_proxy import http_proxy
 from harness.names import resolving, swallowing
 
 from spark_kgroup.errors import AuthenticationFailed
-from spark_kgroup.wire import oauth
-from spark_kgroup.wire.oauth import ClientCredentials, Token, TokenCache
-from spark_kgroup.wire.post import proxy_for
+from spark_kgroup.wire.security import oauth
+from spark_kgroup.wire.security.oauth import ClientCredentials, Token, TokenCache
+from spark_kgroup.wire.security.post import proxy_for
 
 pytestmark = pytest.mark.filterwarnings("error::ResourceWarning")
 

@@ -4,7 +4,7 @@ import pytest
 
 from pyspark_kgroup.options.parser import parse
 from spark_kgroup.errors import OptionError
-from spark_kgroup.wire.java_security import NAMES, translated
+from spark_kgroup.wire.security.java_properties import NAMES, translated
 
 HUSH = "hu$h"
 PLAIN = "org.apache.kafka.common.security.plain.PlainLoginModule"

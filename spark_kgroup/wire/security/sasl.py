@@ -27,10 +27,10 @@ from spark_kgroup.limits import (
 )
 from spark_kgroup.model import ErrorCode
 from spark_kgroup.wire import messages
-from spark_kgroup.wire.oauth import Token, TokenCache, TokenProvider
+from spark_kgroup.wire.security.oauth import Token, TokenCache, TokenProvider
 
 if TYPE_CHECKING:
-    from spark_kgroup.wire.security import Send
+    from spark_kgroup.wire.security.secured import Send
 
 log = logging.getLogger(__name__)
 

@@ -13,9 +13,9 @@ from typing import Final, Literal, Protocol
 
 from spark_kgroup.errors import OptionError
 from spark_kgroup.wire.messages import Request, Response
-from spark_kgroup.wire.oauth import Token, TokenProvider
-from spark_kgroup.wire.sasl import MECHANISMS, Login, Mechanism
-from spark_kgroup.wire.tls import client_context
+from spark_kgroup.wire.security.oauth import Token, TokenProvider
+from spark_kgroup.wire.security.sasl import MECHANISMS, Login, Mechanism
+from spark_kgroup.wire.security.tls import client_context
 
 __all__ = ["Plaintext", "Secured", "Security", "SecuritySettings", "Token", "TokenProvider", "secured"]
 

@@ -27,8 +27,8 @@ from spark_kgroup.limits import (
 )
 from spark_kgroup.wire import threads
 from spark_kgroup.wire.names import can_be_looked_up
-from spark_kgroup.wire.post import post
-from spark_kgroup.wire.tls import trust
+from spark_kgroup.wire.security.post import post
+from spark_kgroup.wire.security.tls import trust
 
 T = TypeVar("T")
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final
 from spark_kgroup.errors import AuthenticationFailed, ConnectionFailed, OptionError, WireError
 
 if TYPE_CHECKING:
-    from spark_kgroup.wire.security import SecuritySettings
+    from spark_kgroup.wire.security.secured import SecuritySettings
 
 _UNTRUSTED: Final = (
     "the broker's certificate is not from a CA that is trusted here: set kafka.ssl.ca.location (or kafka.ssl.ca.pem) "

@@ -1,0 +1,1 @@
+"""How a connection is secured: TLS below Kafka's protocol, SASL as its first requests."""
