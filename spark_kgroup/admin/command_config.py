@@ -12,7 +12,8 @@ from typing import Final
 from spark_kgroup.errors import OptionError
 from spark_kgroup.wire.security import java_properties
 from spark_kgroup.wire.security.from_properties import SECURITY_PROPERTIES, security_settings
-from spark_kgroup.wire.security.secured import Security, secured
+from spark_kgroup.wire.security.secured import secured
+from spark_kgroup.wire.security.settings import Security
 
 log = logging.getLogger(__name__)
 

@@ -45,7 +45,7 @@ from spark_kgroup.wire.answers import CommittedOffset
 from spark_kgroup.wire.backoff import Backoff
 from spark_kgroup.wire.cluster import Cluster, ListedOffset
 from spark_kgroup.wire.connection import Address
-from spark_kgroup.wire.security.secured import Plaintext, Security
+from spark_kgroup.wire.security.settings import Plaintext, Security
 
 log = logging.getLogger(__name__)
 

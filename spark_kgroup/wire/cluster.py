@@ -60,7 +60,7 @@ from spark_kgroup.wire.connection import Address, Connection
 from spark_kgroup.wire.messages import Request, Response
 from spark_kgroup.wire.pace import Pace
 from spark_kgroup.wire.race import first_success
-from spark_kgroup.wire.security.secured import Plaintext, Security
+from spark_kgroup.wire.security.settings import Plaintext, Security
 
 __all__ = ["Cluster", "ClusterMetadata", "CommittedOffset", "ListedOffset", "parse_bootstrap"]
 

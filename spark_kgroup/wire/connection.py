@@ -53,7 +53,7 @@ from spark_kgroup.model import ErrorCode
 from spark_kgroup.wire import messages, names
 from spark_kgroup.wire.codec import correlation_id_of, decode_response, encode_request
 from spark_kgroup.wire.messages import Request, Response
-from spark_kgroup.wire.security.secured import Plaintext, Security
+from spark_kgroup.wire.security.settings import Plaintext, Security
 from spark_kgroup.wire.security.tls import tls_failure
 
 log = logging.getLogger(__name__)

@@ -29,8 +29,10 @@ from spark_kgroup.wire import messages
 from spark_kgroup.wire.cluster import Cluster, parse_bootstrap
 from spark_kgroup.wire.connection import Connection
 from spark_kgroup.wire.consumer_protocol import encode_assignment, encode_subscription
-from spark_kgroup.wire.security.oauth import ClientCredentials, Token
-from spark_kgroup.wire.security.secured import Security, SecuritySettings, Send, secured
+from spark_kgroup.wire.security.oauth import ClientCredentials
+from spark_kgroup.wire.security.secured import secured
+from spark_kgroup.wire.security.settings import Security, SecuritySettings, Send
+from spark_kgroup.wire.security.tokens import Token
 
 pytestmark = pytest.mark.filterwarnings("error::ResourceWarning")
 

@@ -87,19 +87,19 @@ def file_of(name: str) -> Path | None:
     return next((p for p in (at.with_suffix(".py"), at / "__init__.py") if p.exists()), None)
 
 
-def imports_of_imports(path: Path) -> set[str]:
-    """Dotted names of all that `path` imports, and of all that our modules among them import."""
-    names: set[str] = set()
-    unread = {path}
-    read: set[Path] = set()
-    while unread:
-        module = unread.pop()
-        read.add(module)
-        found = imports(module)
-        names |= found
-        packages = {name.rpartition(".")[0] for name in found}
-        unread |= {p for name in found | packages if (p := file_of(name)) is not None} - read
-    return names
+def modules_in(names: set[str]) -> set[Path]:
+    """The files of ours among what `from x import y` and `import x` name."""
+    return {p for name in names | {name.rpartition(".")[0] for name in names} if (p := file_of(name)) is not None}
+
+
+def reached_from(path: Path) -> set[Path]:
+    """The modules of ours that `path` imports, and those that they import; packages only where they are named."""
+    reached: set[Path] = set()
+    found = {path}
+    while found:
+        found = {p for module in found for p in modules_in(imports(module)) if p.name != "__init__.py"} - reached
+        reached |= found
+    return reached
 
 
 CORE = [p for p in modules(ENGINE) if p.parent != ENGINE or p.stem != "__init__"]
@@ -143,7 +143,7 @@ def test_a_pure_module_outside_the_pure_rooms_knows_no_world(name: str) -> None:
 
 @pytest.mark.parametrize("path", modules(SOURCE / "offsets"), ids=lambda p: p.stem)
 def test_the_arithmetic_of_offsets_is_pure_with_all_that_it_imports(path: Path) -> None:
-    tops = {name.split(".")[0] for name in imports_of_imports(path)}
+    tops = {name.split(".")[0] for module in {path, *reached_from(path)} for name in imports(module)}
     assert not tops & (WORLDLY | OF_SPARK_AND_KAFKA)
 
 
@@ -151,6 +151,11 @@ def test_the_arithmetic_of_offsets_is_pure_with_all_that_it_imports(path: Path) 
 def test_each_module_of_the_source_says_where_it_runs(path: Path) -> None:
     doc = ast.get_docstring(ast.parse(path.read_text())) or ""
     assert "Runs on: driver" in doc or "Runs on: executor" in doc or "Runs on: both" in doc
+
+
+@pytest.mark.parametrize("path", [*CORE, *OF_THE_SOURCE], ids=lambda p: str(p.relative_to(ROOT)))
+def test_no_module_is_imported_by_what_it_imports_not_even_for_its_types(path: Path) -> None:
+    assert path not in reached_from(path)
 
 
 def test_codec_is_behind_one_seam() -> None:

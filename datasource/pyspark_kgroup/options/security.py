@@ -17,7 +17,7 @@ from pyspark_kgroup.shared.token_callback import CALLBACK, token_provider
 from spark_kgroup.errors import OptionError
 from spark_kgroup.wire.security.from_properties import security_settings
 from spark_kgroup.wire.security.java_properties import translated
-from spark_kgroup.wire.security.secured import SecuritySettings
+from spark_kgroup.wire.security.settings import SecuritySettings
 
 Row = Option[str | None]
 

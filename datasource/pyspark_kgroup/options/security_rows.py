@@ -9,8 +9,7 @@ import re
 from typing import Any, Final
 
 from pyspark_kgroup.options.values import Option, non_empty, one_of
-from spark_kgroup.wire.security.sasl import MECHANISMS
-from spark_kgroup.wire.security.secured import PROTOCOLS
+from spark_kgroup.wire.security.settings import MECHANISMS, PROTOCOLS
 
 _PATH: Final = "a path that exists on the driver and on every executor"
 _FOREIGN_MECHANISMS: Final = {

@@ -14,7 +14,7 @@ from typing import Any, Final, NamedTuple, cast
 
 from spark_kgroup.errors import AuthenticationFailed, OptionError
 from spark_kgroup.limits import TOKEN_TIMEOUT_MS
-from spark_kgroup.wire.security.oauth import Token, TokenProvider, in_a_thread
+from spark_kgroup.wire.security.tokens import Token, TokenProvider, in_a_thread
 
 log = logging.getLogger(__name__)
 

@@ -6,9 +6,9 @@ from collections.abc import Mapping
 from typing import Final, cast
 
 from spark_kgroup.errors import OptionError
-from spark_kgroup.wire.security.oauth import ClientCredentials, TokenProvider
-from spark_kgroup.wire.security.sasl import Mechanism
-from spark_kgroup.wire.security.secured import SecurityProtocol, SecuritySettings
+from spark_kgroup.wire.security.oauth import ClientCredentials
+from spark_kgroup.wire.security.settings import Mechanism, SecurityProtocol, SecuritySettings
+from spark_kgroup.wire.security.tokens import TokenProvider
 
 _OAUTH: Final = "sasl.oauthbearer"
 _OIDC: Final = (f"{_OAUTH}.token.endpoint.url", f"{_OAUTH}.client.id", f"{_OAUTH}.client.secret")

@@ -1,4 +1,4 @@
-"""OAUTHBEARER tokens: where they come from, and how long one serves (RFC 7628, KIP-255, KIP-768)."""
+"""Where OAUTHBEARER tokens come from, and how long one serves (KIP-255, KIP-768)."""
 
 from __future__ import annotations
 
@@ -7,13 +7,12 @@ import base64
 import http.client
 import json
 import logging
-import re
 import ssl
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from concurrent.futures import Future
 from dataclasses import dataclass, field
-from typing import Any, Final, TypeVar
+from typing import Any, Final
 from urllib.parse import SplitResult, urlencode, urlsplit
 
 from spark_kgroup.errors import AuthenticationFailed, OptionError
@@ -25,61 +24,15 @@ from spark_kgroup.limits import (
     TOKEN_RETRY_MS,
     TOKEN_TIMEOUT_MS,
 )
-from spark_kgroup.wire import threads
 from spark_kgroup.wire.names import can_be_looked_up
 from spark_kgroup.wire.security.post import post
 from spark_kgroup.wire.security.tls import trust
-
-T = TypeVar("T")
+from spark_kgroup.wire.security.tokens import Token, TokenProvider, in_a_thread
 
 log = logging.getLogger(__name__)
 
-_VALUE: Final = re.compile(r"[-_~+/.a-zA-Z0-9]+=*")
-_EXTENSION_NAME: Final = re.compile(r"(?!auth$)[A-Za-z]+")
-_EXTENSION_VALUE: Final = re.compile(r"[\x21-\x7e \t\r\n]+")
-"""What a broker accepts (OAuthBearerClientInitialResponse); `auth` is the token's own place."""
-
 _REFUSALS: Final = frozenset({400, 401, 403})
 """HTTP statuses after which asking again with the same credentials is of no use (RFC 6749, section 5.2)."""
-
-
-@dataclass(frozen=True, slots=True)
-class Token:
-    """One OAUTHBEARER token.
-
-    Attributes:
-        value: what the broker checks, mostly a JWT (RFC 6750: b64token).
-        wall_expires_at_s: seconds since the epoch.
-        extensions: sent beside it (KIP-342).
-    """
-
-    value: str = field(repr=False)
-    wall_expires_at_s: float
-    extensions: Mapping[str, str] = field(default_factory=dict)
-
-    def initial_response(self) -> bytes:
-        """The client's first message (RFC 7628, section 3.1).
-
-        Raises:
-            AuthenticationFailed: it is no token that a broker would take.
-        """
-        if not _VALUE.fullmatch(self.value):
-            raise AuthenticationFailed(
-                "OAUTHBEARER: what came as a token is none (RFC 6750 allows letters, digits and -._~+/, with = at its "
-                "end). Check the token function or the token endpoint."
-            )
-        for name, value in self.extensions.items():
-            if not (_EXTENSION_NAME.fullmatch(name) and _EXTENSION_VALUE.fullmatch(value)):
-                raise AuthenticationFailed(
-                    f"OAUTHBEARER: the extension {name!r} cannot be sent (RFC 7628: names have letters only and are "
-                    "not 'auth', values are printable ASCII). Check kafka.sasl.oauthbearer.extensions."
-                )
-        pairs = [f"auth=Bearer {self.value}", *(f"{name}={value}" for name, value in self.extensions.items())]
-        return "\x01".join(["n,,", *pairs, "\x01"]).encode()
-
-
-TokenProvider = Callable[[], Token]
-"""Returns a new token; may block, for at most `TOKEN_TIMEOUT_MS`."""
 
 
 class TokenCache:
@@ -142,29 +95,6 @@ class TokenCache:
         self._token = token
         self._wall_refresh_at_s = now_s + (token.wall_expires_at_s - now_s) * TOKEN_REFRESH_FACTOR
         return token
-
-
-def in_a_thread(provider: Callable[[], T]) -> Future[T]:
-    """Ask `provider` in a thread of its own; whatever it raises becomes an AuthenticationFailed.
-
-    Raises:
-        AuthenticationFailed: there is no thread left for it.
-    """
-
-    def asked() -> T:
-        try:
-            return provider()
-        except AuthenticationFailed:
-            raise
-        except Exception as error:  # a user's function may raise anything
-            log.debug("the token function failed", exc_info=True)
-            told = f"OAUTHBEARER: the token function failed with {type(error).__name__}: {error}"
-            raise AuthenticationFailed(told, retriable=True) from error
-
-    try:
-        return threads.in_a_thread(asked, "kgroup token")
-    except OSError as error:
-        raise AuthenticationFailed(f"OAUTHBEARER: no token could be asked for: {error}.", retriable=True) from None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -14,7 +14,7 @@ from collections.abc import Awaitable, Callable, Generator
 from contextlib import suppress
 from datetime import timedelta
 from functools import partial
-from typing import TYPE_CHECKING, Final, Literal, Self
+from typing import Self
 
 from scramp import ScramClient, ScramException
 
@@ -27,16 +27,11 @@ from spark_kgroup.limits import (
 )
 from spark_kgroup.model import ErrorCode
 from spark_kgroup.wire import messages
-from spark_kgroup.wire.security.oauth import Token, TokenCache, TokenProvider
-
-if TYPE_CHECKING:
-    from spark_kgroup.wire.security.secured import Send
+from spark_kgroup.wire.security.oauth import TokenCache
+from spark_kgroup.wire.security.settings import Mechanism, Send
+from spark_kgroup.wire.security.tokens import Token, TokenProvider
 
 log = logging.getLogger(__name__)
-
-Mechanism = Literal["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", "OAUTHBEARER"]
-
-MECHANISMS: Final[tuple[Mechanism, ...]] = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", "OAUTHBEARER")
 
 Exchange = Generator[bytes, bytes, None]
 """Yields what the client says next, is sent the broker's answer; raises AuthenticationFailed if that is no good."""

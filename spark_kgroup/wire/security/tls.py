@@ -8,12 +8,10 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from spark_kgroup.errors import AuthenticationFailed, ConnectionFailed, OptionError, WireError
-
-if TYPE_CHECKING:
-    from spark_kgroup.wire.security.secured import SecuritySettings
+from spark_kgroup.wire.security.settings import SecuritySettings
 
 _UNTRUSTED: Final = (
     "the broker's certificate is not from a CA that is trusted here: set kafka.ssl.ca.location (or kafka.ssl.ca.pem) "

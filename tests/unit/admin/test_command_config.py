@@ -6,7 +6,8 @@ import pytest
 
 from spark_kgroup.admin.command_config import security_from
 from spark_kgroup.errors import OptionError
-from spark_kgroup.wire.security.secured import Plaintext, Secured, Security
+from spark_kgroup.wire.security.secured import Secured
+from spark_kgroup.wire.security.settings import Plaintext, Security
 
 HUSH = "hu$h"
 

@@ -32,7 +32,7 @@ from spark_kgroup.wire import connection as connection_module
 from spark_kgroup.wire import messages
 from spark_kgroup.wire.codec import encode_entity
 from spark_kgroup.wire.connection import Address, Connection
-from spark_kgroup.wire.security.secured import Send
+from spark_kgroup.wire.security.settings import Send
 
 pytestmark = pytest.mark.filterwarnings("error::ResourceWarning")
 

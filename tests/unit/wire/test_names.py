@@ -17,7 +17,8 @@ from spark_kgroup.limits import CONNECT_TIMEOUT_MS
 from spark_kgroup.wire import names
 from spark_kgroup.wire.connection import Address, Connection
 from spark_kgroup.wire.race import first_success
-from spark_kgroup.wire.security.secured import SecuritySettings, secured
+from spark_kgroup.wire.security.secured import secured
+from spark_kgroup.wire.security.settings import SecuritySettings
 
 pytestmark = pytest.mark.filterwarnings("error::ResourceWarning")
 

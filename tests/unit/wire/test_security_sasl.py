@@ -23,8 +23,9 @@ from spark_kgroup.wire import connection as connection_module
 from spark_kgroup.wire import messages
 from spark_kgroup.wire.connection import Connection
 from spark_kgroup.wire.security import sasl
-from spark_kgroup.wire.security.oauth import Token
-from spark_kgroup.wire.security.secured import Security, SecuritySettings, secured
+from spark_kgroup.wire.security.secured import secured
+from spark_kgroup.wire.security.settings import Security, SecuritySettings
+from spark_kgroup.wire.security.tokens import Token
 
 pytestmark = pytest.mark.filterwarnings("error::ResourceWarning")
 

@@ -20,9 +20,11 @@ from spark_kgroup.wire import messages
 from spark_kgroup.wire.connection import Address, Connection, _again
 from spark_kgroup.wire.security import from_properties
 from spark_kgroup.wire.security.from_properties import security_settings
-from spark_kgroup.wire.security.oauth import ClientCredentials, Token
-from spark_kgroup.wire.security.secured import Plaintext, SecuritySettings, secured
+from spark_kgroup.wire.security.oauth import ClientCredentials
+from spark_kgroup.wire.security.secured import secured
+from spark_kgroup.wire.security.settings import Plaintext, SecuritySettings
 from spark_kgroup.wire.security.tls import tls_failure
+from spark_kgroup.wire.security.tokens import Token
 
 pytestmark = pytest.mark.filterwarnings("error::ResourceWarning")
 

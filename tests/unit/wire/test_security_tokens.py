@@ -20,7 +20,8 @@ from harness.fake_broker import on_a_loop, until
 from spark_kgroup.errors import AuthenticationFailed, OptionError
 from spark_kgroup.testing import unsecured_token
 from spark_kgroup.wire.security import oauth
-from spark_kgroup.wire.security.oauth import ClientCredentials, Token, TokenCache
+from spark_kgroup.wire.security.oauth import ClientCredentials, TokenCache
+from spark_kgroup.wire.security.tokens import Token
 
 SECRET = "client's secret"
 

@@ -21,8 +21,9 @@ from harness.names import resolving, swallowing
 
 from spark_kgroup.errors import AuthenticationFailed
 from spark_kgroup.wire.security import oauth
-from spark_kgroup.wire.security.oauth import ClientCredentials, Token, TokenCache
+from spark_kgroup.wire.security.oauth import ClientCredentials, TokenCache
 from spark_kgroup.wire.security.post import proxy_for
+from spark_kgroup.wire.security.tokens import Token
 
 pytestmark = pytest.mark.filterwarnings("error::ResourceWarning")
 

@@ -19,7 +19,7 @@ from pyspark_kgroup.shared.tickets import SeatRanges
 from pyspark_kgroup.stream import KgroupStreamReader
 from spark_kgroup.errors import AuthenticationFailed, OptionError
 from spark_kgroup.wire.security.oauth import ClientCredentials
-from spark_kgroup.wire.security.secured import SecuritySettings
+from spark_kgroup.wire.security.settings import SecuritySettings
 
 REQUIRED = {"kafka.bootstrap.servers": "a:9092", "kafka.group.id": "g", "subscribe": "t"}
 HUSH = "hu$h-hu$h"
