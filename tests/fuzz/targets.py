@@ -309,7 +309,7 @@ class Channels:
     @staticmethod
     def _only(transport: _Transport) -> Message:
         frames = Frames()
-        frames.bytes_max = 1 << 20
+        frames.trust(1 << 20)
         frames.feed(b"".join(transport.sent))
         transport.sent.clear()
         message = frames.next()

@@ -415,7 +415,7 @@ class _Peer(asyncio.Protocol):
             answer: Message | None = self._challenge.answer(message)
             self._registry.admit(self)
             self._trusted = True
-            self._frames.bytes_max = CHANNEL_REQUEST_BYTES_MAX
+            self._frames.trust(CHANNEL_REQUEST_BYTES_MAX)
         elif (answer := self._registry.answer(self, message)) is not None:
             answer["id"] = _id_of(message)
         self._alive()

@@ -35,7 +35,6 @@ from spark_kgroup.errors import ChannelEnded
 from spark_kgroup.limits import (
     ARROW_BATCH_BYTES_MAX,
     ARROW_BATCH_ROWS_MAX,
-    CHANNEL_BYTES_MAX,
     SEAT_SERVER_QUEUE_BYTES_MAX,
     SEAT_SERVER_STALL_MS,
 )
@@ -92,7 +91,7 @@ class SeatServer:
     ) -> None:
         self._control = control
         self._frames = Frames()
-        self._frames.bytes_max = CHANNEL_BYTES_MAX
+        self._frames.trust()
         self._share = share
         self._include_headers = include_headers
         self._ahead = Ahead()

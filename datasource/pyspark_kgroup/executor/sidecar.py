@@ -37,7 +37,6 @@ from pyspark_kgroup.executor.ticket_reader import Place, place_prefix, started
 from pyspark_kgroup.shared.channel import Challenge, Frames, Message, connect, frame, peer_is_us
 from spark_kgroup.errors import ChannelEnded, KeyRefused, KgroupError
 from spark_kgroup.limits import (
-    CHANNEL_BYTES_MAX,
     CHANNEL_HANDSHAKE_MS,
     CHANNEL_REQUEST_BYTES_MAX,
     SIDECAR_HEARTBEAT_MS,
@@ -71,7 +70,7 @@ class _Link:
         self._frames = Frames()
         self._sending = asyncio.Lock()
         if trusted:
-            self._frames.bytes_max = CHANNEL_BYTES_MAX
+            self._frames.trust()
 
     async def authenticate(self, key: bytes, server: str) -> None:
         """Let the peer show that it holds the key, and means `server`.
@@ -83,7 +82,7 @@ class _Link:
         challenge = Challenge(key, server)
         await self.send(challenge.message)
         await self.send(challenge.answer(await self.receive()))
-        self._frames.bytes_max = CHANNEL_REQUEST_BYTES_MAX
+        self._frames.trust(CHANNEL_REQUEST_BYTES_MAX)
 
     async def send(self, message: Message) -> None:
         """Raises ChannelEnded."""

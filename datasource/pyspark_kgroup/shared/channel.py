@@ -85,17 +85,20 @@ def frame(message: Message) -> bytes:
 class Frames:
     """Messages out of bytes, however those were cut. Holds at most one frame and what was fed at once.
 
-    Attributes:
-        bytes_max: largest message accepted; to be raised when the peer has shown the key.
+    Until `trust` is called, no message may be larger than those of the handshake.
     """
 
     def __init__(self) -> None:
-        self.bytes_max = CHANNEL_HANDSHAKE_BYTES_MAX
+        self._bytes_max = CHANNEL_HANDSHAKE_BYTES_MAX
         self._bytes = bytearray()
 
     def feed(self, data: bytes) -> None:
         """Take what has arrived."""
         self._bytes += data
+
+    def trust(self, bytes_max: int = CHANNEL_BYTES_MAX) -> None:
+        """The peer has shown the key, or we have started it: take messages of up to `bytes_max`."""
+        self._bytes_max = bytes_max
 
     @property
     def wanted(self) -> int:
@@ -126,7 +129,7 @@ class Frames:
         if len(self._bytes) < _LENGTH.size:
             return _LENGTH.size
         (length,) = _LENGTH.unpack_from(self._bytes)
-        if not 0 < length <= self.bytes_max:
+        if not 0 < length <= self._bytes_max:
             raise ChannelEnded(f"The peer announced a message of {length} bytes.")
         return _LENGTH.size + int(length)
 
@@ -195,6 +198,10 @@ class Channel:
         sock.setblocking(True)
         self.socket = sock
         self._frames = Frames()
+
+    def trust(self, bytes_max: int = CHANNEL_BYTES_MAX) -> None:
+        """As `Frames.trust`."""
+        self._frames.trust(bytes_max)
 
     def send(self, message: Message, timeout_s: float = CHANNEL_SEND_MS / 1000) -> None:
         """Send `message`.
@@ -284,7 +291,7 @@ def connect(
             raise KeyRefused(f"The peer does not answer to this query's key: {ended}") from None
         if not hmac.compare_digest(_hex(answer, "mac"), _mac(key, "server", server, theirs, ours)):
             raise KeyRefused(_REFUSED)
-        channel._frames.bytes_max = CHANNEL_BYTES_MAX
+        channel.trust()
     return channel
 
 
@@ -308,7 +315,7 @@ def accept(
         challenge = Challenge(key, server)
         channel.send(challenge.message, timeout_s)
         channel.send(challenge.answer(channel.receive(timeout_s)), timeout_s)
-        channel._frames.bytes_max = CHANNEL_REQUEST_BYTES_MAX
+        channel.trust(CHANNEL_REQUEST_BYTES_MAX)
     return channel
 
 

@@ -63,14 +63,12 @@ def test_a_frame_is_its_length_and_a_json_object() -> None:
 
 @pytest.mark.parametrize("trusted", [False, True])
 def test_a_length_beyond_the_bound_is_refused_before_anything_of_it_has_come(trusted: bool) -> None:
-    frames = Frames()
-    if trusted:
-        frames.bytes_max = CHANNEL_BYTES_MAX
     most = CHANNEL_BYTES_MAX if trusted else CHANNEL_HANDSHAKE_BYTES_MAX
-    frames.feed(length(most))
-    assert frames.next() is None
-    beyond = Frames()
-    beyond.bytes_max = frames.bytes_max
+    within, beyond = Frames(), Frames()
+    for frames in (within, beyond) if trusted else ():
+        frames.trust()
+    within.feed(length(most))
+    assert within.next() is None
     beyond.feed(length(most + 1))
     with pytest.raises(ChannelEnded):
         beyond.next()
@@ -92,7 +90,7 @@ def test_a_length_beyond_the_bound_is_refused_before_anything_of_it_has_come(tru
 )
 def test_a_message_that_is_no_json_object_ends_the_channel(body: bytes) -> None:
     frames = Frames()
-    frames.bytes_max = CHANNEL_BYTES_MAX
+    frames.trust()
     frames.feed(length(len(body)) + body)
     with pytest.raises(ChannelEnded):
         frames.next()
