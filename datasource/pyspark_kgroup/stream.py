@@ -25,7 +25,7 @@ from pyspark_kgroup.brief_errors import brief_errors
 from pyspark_kgroup.driver.boundary import Boundary
 from pyspark_kgroup.driver.checkpoint_origin import origin_warnings
 from pyspark_kgroup.driver.jvm import Jvm
-from pyspark_kgroup.driver.registry import Counts, Position, Registry
+from pyspark_kgroup.driver.registry import Counts, Registry
 from pyspark_kgroup.driver.reporting import commit_metadata, latest_offset
 from pyspark_kgroup.driver.seats import Lease, Scan
 from pyspark_kgroup.driver.sizing import seats_warning, sized, stays_on_this_host
@@ -35,7 +35,7 @@ from pyspark_kgroup.offsets.plan import positions_by_seat, ranges_by_seat
 from pyspark_kgroup.options.parser import PassedOn, SourceOptions, parse
 from pyspark_kgroup.options.security import driver_settings
 from pyspark_kgroup.shared.arrow import spark_schema
-from pyspark_kgroup.shared.tickets import Mode, Range, SeatRanges, TicketReads
+from pyspark_kgroup.shared.tickets import Mode, Position, Range, SeatRanges, TicketReads
 from spark_kgroup.errors import OptionError
 from spark_kgroup.member.classic import Inheritance
 from spark_kgroup.model import TopicPartition

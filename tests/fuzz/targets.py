@@ -14,6 +14,7 @@ from fuzz.frames import Maker
 from pyspark_kgroup.driver.registry import Registry, _Peer
 from pyspark_kgroup.executor import sidecar
 from pyspark_kgroup.shared.channel import REGISTRY, Challenge, Frames, Message, _mac, frame
+from pyspark_kgroup.shared.messages import parse
 from spark_kgroup.admin.describe_command import as_object, lines_of
 from spark_kgroup.assignors import assignor
 from spark_kgroup.errors import ChannelEnded, KeyRefused, KgroupError, WireError
@@ -332,8 +333,16 @@ class Channels:
             message = frames.next()
             if message is None:
                 return "waits for more"
-            what = self._rng.choice((sidecar.parsed, sidecar.read_alone, Challenge(b"k" * 32, "sidecar").answer))
+            what = self._rng.choice((self._request, self._account, Challenge(b"k" * 32, "sidecar").answer))
             what(message)
         except (ChannelEnded, KeyRefused):
             return "connection ended"
         return "heard"
+
+    @staticmethod
+    def _request(message: Message) -> None:
+        sidecar.request_of(parse(message))
+
+    @staticmethod
+    def _account(message: Message) -> None:
+        sidecar.account_of(parse(message), "s-0")

@@ -151,7 +151,7 @@ def test_a_second_reader_of_a_busy_seat_reads_by_itself(one_seat: Query, executo
     first = next(reading)
     assert sorted(rows_of(read_on(executor, ticket))) == directly(one_seat, 0, RECORDS)
     assert sorted(rows_of([first]) + rows_of(reading)) == directly(one_seat, 0, RECORDS)
-    wait_for(lambda: one_seat.registry.counts().cold_reads == 1, "the second reader to be counted", 10)
+    wait_for(lambda: one_seat.registry.counts().direct_reads == 1, "the second reader to be counted", 10)
 
 
 def test_partitions_that_stay_keep_what_was_fetched(query: Query, executor: Executor) -> None:

@@ -17,12 +17,26 @@ import threading
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Final, cast
+from dataclasses import dataclass, fields, replace
+from typing import Final, cast
 
 from pyspark_kgroup.driver.seats import Lease, Scan, Seats
 from pyspark_kgroup.shared.channel import REGISTRY, Challenge, Frames, Message, frame, new_key
-from pyspark_kgroup.shared.tickets import Executor
+from pyspark_kgroup.shared.messages import (
+    Bind,
+    Bound,
+    Heartbeat,
+    Hello,
+    Homes,
+    NothingLeft,
+    QueryMessage,
+    Refused,
+    Served,
+    Welcome,
+    parse,
+    to_json,
+)
+from pyspark_kgroup.shared.tickets import Executor, Position, Range
 from spark_kgroup.clock import monotonic_ms
 from spark_kgroup.errors import ChannelEnded, KeyRefused, OptionError, SeatRefused
 from spark_kgroup.limits import (
@@ -40,22 +54,13 @@ from spark_kgroup.limits import (
     SIDECAR_SILENCE_MS,
 )
 
-if TYPE_CHECKING:
-    from pyspark_kgroup.shared.tickets import Range
-
 log = logging.getLogger(__name__)
-
-Position = tuple[str, int, int, str]
-"""(topic, partition, offset, the log's tag): see `plan.positions_by_seat`."""
 
 _LOOK_S: Final = 0.5
 """How often deadlines are looked at."""
 
 _BACKLOG: Final = 1_024
 """Connections that wait in the kernel to be accepted; what is more tries again after 1 s."""
-
-_ROWS_MAX: Final = 2**63 - 1
-"""Rows of one read: offsets are of 64 bits."""
 
 _NUMBERS_BYTES: Final = 64
 """What the numbers of one range or position take in JSON at most, with quotes and commas: 10, 19 and 19 digits."""
@@ -74,7 +79,7 @@ class Counts:
         home_bindings: tickets bound to a seat on its own executor.
         guest_bindings: tickets bound to a seat that has its home elsewhere.
         warm_reads: reads that a seat's own server has served.
-        cold_reads: reads that workers did by themselves, as far as they could tell us.
+        direct_reads: reads that workers did directly, as far as they could tell us.
         rows: rows of both.
         rows_ready: rows that a seat's server had there already when it was asked.
         accepted: connections whose peer has shown the key.
@@ -84,11 +89,14 @@ class Counts:
     home_bindings: int = 0
     guest_bindings: int = 0
     warm_reads: int = 0
-    cold_reads: int = 0
+    direct_reads: int = 0
     rows: int = 0
     rows_ready: int = 0
     accepted: int = 0
     refused: int = 0
+
+    def __add__(self, other: Counts) -> Counts:
+        return Counts(**{one.name: getattr(self, one.name) + getattr(other, one.name) for one in fields(self)})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -269,14 +277,14 @@ class Registry:
         if len(self._peers) - len(self._strangers) >= REGISTRY_CONNECTIONS_MAX:
             raise ChannelEnded(f"{REGISTRY_CONNECTIONS_MAX} executors are connected already.")
         del self._strangers[peer]
-        self._count(accepted=1)
+        self._counts += Counts(accepted=1)
 
     def left(self, peer: _Peer) -> None:
         """A connection has ended."""
         self._peers.discard(peer)
         if peer in self._strangers:
             del self._strangers[peer]
-            self._count(refused=1)
+            self._counts += Counts(refused=1)
         if peer.sidecar_of is not None:
             log.info("The sidecar of executor %s has gone.", peer.sidecar_of.key)
             with self._lock:
@@ -284,63 +292,61 @@ class Registry:
 
     # --------------------------------------------------------------------------------------------------- requests
 
-    def answer(self, peer: _Peer, request: Message) -> Message | None:
+    def answer(self, peer: _Peer, request: QueryMessage) -> QueryMessage | None:
         """Carry out a request of a peer that has shown the key; None if it wants no answer.
 
         Raises:
-            ChannelEnded: it is none of ours.
+            ChannelEnded: nobody sends this to a registry.
         """
         match request:
-            case {"op": "heartbeat"}:
-                return {"homes": self._homes(peer)}
-            case {"op": "bind", "scan": int(scan_id), "ticket": int(ticket), "executor": dict(executor)}:
-                return self._bind(scan_id, ticket, _executor(executor))
-            case {"op": "served", "seat": str(seat), "by": str(by), "rows": int(rows), "ready": int(ready)} if (
-                0 <= ready <= rows <= _ROWS_MAX
-            ):
-                self._served(peer, seat, by == "server", rows, ready)
+            case Heartbeat():
+                return Homes(seats=self._homes(peer))
+            case Bind():
+                return self._bind(request)
+            case Served():
+                self._on_served(peer, request)
                 return None
-            case {"op": "hello", "executor": dict(executor), "sidecar": bool(is_sidecar)}:
+            case Hello(executor=executor, sidecar=is_sidecar):
                 if is_sidecar and peer.sidecar_of is None:
-                    self._joined(peer, _executor(executor))
-                return {}
-        raise ChannelEnded("no such request")
+                    self._on_sidecar(peer, executor)
+                return Welcome()
+        raise ChannelEnded(f"The peer sent the registry a {type(request).__name__}.")
 
-    def _joined(self, peer: _Peer, executor: Executor) -> None:
+    def _on_sidecar(self, peer: _Peer, executor: Executor) -> None:
         peer.sidecar_of = executor
         log.info("The sidecar of executor %s has come.", executor.key)
         with self._lock:
             self._seats.executor_joined(executor, monotonic_ms())
 
-    def _homes(self, peer: _Peer) -> list[str]:
+    def _homes(self, peer: _Peer) -> tuple[str, ...]:
         """The seats whose servers are to run beside this peer's executor."""
         with self._lock:
             leases = self._seats.leases()
-        return [seat for seat, lease in leases.items() if peer.sidecar_of and lease.executor.key == peer.sidecar_of.key]
+        mine = peer.sidecar_of.key if peer.sidecar_of is not None else None
+        return tuple(seat for seat, lease in leases.items() if lease.executor.key == mine)
 
-    def _bind(self, scan_id: int, ticket: int, executor: Executor) -> Message:
+    def _bind(self, asked: Bind) -> Bound | NothingLeft | Refused:
         try:
             with self._lock:
-                planned = self._planned.get(scan_id)
+                planned = self._planned.get(asked.scan)
                 if planned is None:  # BEFORE it counts as a report, which it is only when it can be answered
-                    raise SeatRefused(scan_id, ticket)
-                binding = self._seats.bind(scan_id, ticket, executor, monotonic_ms())
+                    raise SeatRefused(asked.scan, asked.ticket)
+                binding = self._seats.bind(asked.scan, asked.ticket, asked.executor, monotonic_ms())
         except SeatRefused as refused:
-            return {"refused": str(refused)}
-        answer = {"seat": binding.seat, "at_home": binding.at_home}
+            return Refused(reason=str(refused))
         if binding.seat is None:
-            return {**answer, "ranges": [], "owned": []}
-        self._count(**{"home_bindings" if binding.at_home else "guest_bindings": 1})
-        return {**answer, "ranges": planned.reads[binding.seat], "owned": planned.owned.get(binding.seat, [])}
+            return NothingLeft()
+        self._counts += Counts(home_bindings=int(binding.at_home), guest_bindings=int(not binding.at_home))
+        ranges, owned = planned.reads[binding.seat], planned.owned.get(binding.seat, ())
+        return Bound(seat=binding.seat, at_home=binding.at_home, ranges=tuple(ranges), owned=tuple(owned))
 
-    def _served(self, peer: _Peer, seat: str, warm: bool, rows: int, ready: int) -> None:
-        self._count(**{"warm_reads" if warm else "cold_reads": 1}, rows=rows, rows_ready=ready)
-        if warm and peer.sidecar_of is not None:
+    def _on_served(self, peer: _Peer, read: Served) -> None:
+        by_server = read.by == "server"
+        reads = Counts(warm_reads=1) if by_server else Counts(direct_reads=1)
+        self._counts += replace(reads, rows=read.rows, rows_ready=read.ready)
+        if by_server and peer.sidecar_of is not None:
             with self._lock:
-                self._seats.served(seat, peer.sidecar_of.key)
-
-    def _count(self, **more: int) -> None:
-        self._counts = replace(self._counts, **{name: getattr(self._counts, name) + n for name, n in more.items()})
+                self._seats.served(read.seat, peer.sidecar_of.key)
 
 
 def _fits(reads: Sequence[Range], owned: Sequence[Position]) -> bool:
@@ -416,8 +422,10 @@ class _Peer(asyncio.Protocol):
             self._registry.admit(self)
             self._trusted = True
             self._frames.trust(CHANNEL_REQUEST_BYTES_MAX)
-        elif (answer := self._registry.answer(self, message)) is not None:
-            answer["id"] = _id_of(message)
+        else:
+            number = _id_of(message)
+            response = self._registry.answer(self, parse(message))
+            answer = {**to_json(response), "id": number} if response is not None else None
         self._alive()
         if answer is not None:
             self._transport.write(frame(answer))  # may pause us
@@ -431,13 +439,6 @@ def _id_of(request: Message) -> int | str | None:
     if number is None or isinstance(number, int | str):
         return number
     raise ChannelEnded("no such id")  # it is sent back: not however deep it is
-
-
-def _executor(fields: Message) -> Executor:
-    match fields:
-        case {"key": str(key), "executor_id": str(executor_id), "host": str(host), "pid": int(pid), "warm": bool(warm)}:
-            return Executor(key=key, executor_id=executor_id, host=host, pid=pid, warm=warm)
-    raise ChannelEnded("no such executor")
 
 
 def _listener(host: str, port: int) -> socket.socket:

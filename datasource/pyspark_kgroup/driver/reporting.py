@@ -77,7 +77,7 @@ def latest_offset(
     reads = {
         "at_home": counts.warm_reads,
         "guest": counts.guest_bindings,
-        "alone": max(0, counts.cold_reads - counts.guest_bindings),
+        "alone": max(0, counts.direct_reads - counts.guest_bindings),
         "rows": counts.rows,
         "ready": counts.rows_ready,
     }

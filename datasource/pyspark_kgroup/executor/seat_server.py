@@ -29,8 +29,7 @@ from pyspark_kgroup.executor.consumer_security import usable_here
 from pyspark_kgroup.executor.range_reader import RECORDS_AT_ONCE, RECORDS_FIRST, no_collection
 from pyspark_kgroup.shared.arrow import arrow_schema, bounded, record_batch
 from pyspark_kgroup.shared.channel import Frames, frame
-from pyspark_kgroup.shared.channel import Message as Json
-from pyspark_kgroup.shared.tickets import Range
+from pyspark_kgroup.shared.messages import Finished, QueryMessage, Serve, WorkerGone, parse, to_json
 from spark_kgroup.errors import ChannelEnded
 from spark_kgroup.limits import (
     ARROW_BATCH_BYTES_MAX,
@@ -68,7 +67,7 @@ _SLOW_S: Final = 1.0
 """How long rows may be kept back until a batch is full: the worker must not take us for dead."""
 
 
-class Abnormal(Exception):
+class CannotServe(Exception):
     """This server cannot go on. Seen by nobody: the process ends."""
 
 
@@ -108,7 +107,7 @@ class SeatServer:
         """Serve one read after the other, and fetch ahead between them.
 
         Raises:
-            Abnormal: the consumer cannot go on.
+            CannotServe: the consumer cannot go on.
             ChannelEnded: the sidecar does not speak like one of ours.
         """
         while True:
@@ -120,7 +119,7 @@ class SeatServer:
                 return
             self._serve(*request)
 
-    def _request(self) -> tuple[socket.socket, Json] | None:
+    def _request(self) -> tuple[socket.socket, Serve] | None:
         """The next read, None if there will be no more."""
         data, fds, _, _ = socket.recv_fds(self._control, 65_536, 1)
         worker = socket.socket(fileno=fds[0]) if fds else None
@@ -129,46 +128,49 @@ class SeatServer:
         while data:
             self._frames.feed(data)
             if worker is not None and (message := self._frames.next()) is not None:
-                return worker, message
+                return worker, _serve_of(parse(message))
             data = self._control.recv(65_536)
         return None
 
     # ------------------------------------------------------------------------------------------------------ a read
 
-    def _serve(self, worker: socket.socket, request: Json) -> None:
+    def _serve(self, worker: socket.socket, request: Serve) -> None:
         """Serve one read, and tell the sidecar how many rows it had, and how many of them were here already.
 
         If the worker has gone, say nothing of rows: whoever reads the rest counts.
 
         Raises:
-            Abnormal: the consumer cannot go on.
-            ChannelEnded: the sidecar does not speak like one of ours.
+            CannotServe: the consumer cannot go on.
         """
-        ranges, positions = ranges_in(request.get("ranges")), _positions_in(request.get("owned"))
-        owned = {TopicPartition(topic, partition): position for topic, partition, position, _ in positions}
+        owned = {TopicPartition(topic, partition): position for topic, partition, position, _ in request.owned}
+        tags = {TopicPartition(topic, partition): tag for topic, partition, _, tag in request.owned}
+        starts = {TopicPartition(r.topic, r.partition): r.start_offset for r in request.ranges}
+        ends = {TopicPartition(r.topic, r.partition): r.end_offset for r in request.ranges}
         rows = ready = 0
-        told: Json = {}
+        finished = False
         self._convert_fresh()
         try:
-            ends = {TopicPartition(r.topic, r.partition): r.end_offset for r in ranges}
-            self._forget_changed({TopicPartition(topic, partition): tag for topic, partition, _, tag in positions})
-            self._take_on(owned | {TopicPartition(r.topic, r.partition): r.start_offset for r in ranges})
+            self._forget_changed(tags)
+            self._take_on(owned | starts)
             there = self._ahead.take(ends)
             ready = sum(batch.num_rows for batch in there)
             outlet = Outlet(worker)
             for batch in self._batches(there, ends):
                 outlet.send(batch)
                 rows += batch.num_rows
-            told = {"rows": rows, "ready": ready}
-            self._control.sendall(frame(told))  # BEFORE the worker can ask for more: it would find this seat busy
+            self._say(Finished(rows=rows, ready=ready))  # BEFORE the worker can ask for more, of a seat that is busy
+            finished = True
             outlet.end()
         except OSError as problem:  # a consumer above the worker has enough, or the worker died
             log.debug("a worker has gone: %s", problem)
-            if not told:
-                self._control.sendall(frame(told))
+            if not finished:
+                self._say(WorkerGone())
         finally:
             worker.close()
         self._give_up([partition for partition in self._ahead.partitions if partition not in owned])
+
+    def _say(self, message: Finished | WorkerGone) -> None:
+        self._control.sendall(frame(to_json(message)))
 
     def _forget_changed(self, tags: Mapping[TopicPartition, str]) -> None:
         """Drop what was fetched of logs that have another tag by now: maybe other records, at the same offsets."""
@@ -210,7 +212,7 @@ class SeatServer:
             ends: partition -> one past the last offset.
 
         Raises:
-            Abnormal: nothing came for too long.
+            CannotServe: nothing came for too long.
         """
         gathered = _Gathered()
         reached, reached_at_s = self._reached(ends), time.monotonic()
@@ -228,7 +230,7 @@ class SeatServer:
             if now_reached > reached:
                 reached, reached_at_s = now_reached, now_s
             elif now_s > reached_at_s + SEAT_SERVER_STALL_MS / 1000:
-                raise Abnormal(f"nothing came for {SEAT_SERVER_STALL_MS / 1000:.0f} s from {unread[0]}")
+                raise CannotServe(f"nothing came for {SEAT_SERVER_STALL_MS / 1000:.0f} s from {unread[0]}")
             elif gathered.since_s is not None:
                 yield from gathered.flush()
             if gathered.since_s is not None and now_s > gathered.since_s + _SLOW_S:
@@ -267,7 +269,7 @@ class SeatServer:
             at_once: convert what came, however little it is.
 
         Raises:
-            Abnormal: a partition cannot be read.
+            CannotServe: a partition cannot be read.
         """
         records_max = min(RECORDS_AT_ONCE, min(ARROW_BATCH_BYTES_MAX, bytes_max) // self._record_bytes)
         with no_collection():  # until the records are freed again, at the end of the call
@@ -286,7 +288,7 @@ class SeatServer:
         """Put what has come where reads find it, as one batch in which each partition's records are together.
 
         Raises:
-            Abnormal: a partition cannot be read.
+            CannotServe: a partition cannot be read.
         """
         messages, self._fresh, self._fresh_bytes = self._fresh, [], 0
         records = [message for message in messages if message.error() is None]
@@ -308,7 +310,7 @@ class SeatServer:
         if error.code() == KafkaError._PARTITION_EOF:
             self._ahead.reached(partition, cast("int", message.offset()))
         elif partition in self._ahead.partitions:
-            raise Abnormal(error.str())
+            raise CannotServe(error.str())
         else:  # of the group, for instance, which we do not need
             _note(error)
 
@@ -378,40 +380,10 @@ def _assigned(partitions: Collection[TopicPartition]) -> list[AssignedPartition]
     return [AssignedPartition(*partition) for partition in partitions]
 
 
-# ------------------------------------------------------------------------------------- a seat's share, out of a message
-
-
-def ranges_in(share: object) -> tuple[Range, ...]:
-    """What is to be read.
-
-    Raises:
-        ChannelEnded: that is no list of ranges.
-    """
-    return tuple(map(_range_in, _list_in(share)))
-
-
-def _range_in(one: object) -> Range:
-    match one:
-        case [str(topic), int(partition), int(first), int(end)]:
-            return Range(topic, partition, first, end)
-    raise ChannelEnded("A range is none of ours.")
-
-
-def _positions_in(share: object) -> list[tuple[str, int, int, str]]:
-    positions = []
-    for one in _list_in(share):
-        match one:
-            case [str(topic), int(partition), int(position), str(tag)]:
-                positions.append((topic, partition, position, tag))
-            case _:
-                raise ChannelEnded("A position is none of ours.")
-    return positions
-
-
-def _list_in(share: object) -> list[object]:
-    if not isinstance(share, list):
-        raise ChannelEnded("A seat's share is none of ours.")
-    return share
+def _serve_of(message: QueryMessage) -> Serve:
+    if isinstance(message, Serve):
+        return message
+    raise ChannelEnded(f"The sidecar sent a {type(message).__name__} where it asks for a read.")
 
 
 # ------------------------------------------------------------------------------------------- on the worker's socket

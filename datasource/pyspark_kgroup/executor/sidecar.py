@@ -12,7 +12,6 @@ from __future__ import annotations
 import asyncio
 import ctypes
 import gc
-import json
 import logging
 import mmap
 import os
@@ -34,7 +33,31 @@ import pyarrow as pa
 
 from pyspark_kgroup.executor.seat_server import SeatServer
 from pyspark_kgroup.executor.ticket_reader import Place, place_prefix, started
-from pyspark_kgroup.shared.channel import Challenge, Frames, Message, connect, frame, peer_is_us
+from pyspark_kgroup.shared.channel import Challenge, Channel, Frames, Message, connect, frame, peer_is_us
+from pyspark_kgroup.shared.messages import (
+    Bind,
+    Bound,
+    CannotStart,
+    Finished,
+    Heartbeat,
+    Hello,
+    Homes,
+    Hung,
+    NothingLeft,
+    QueryMessage,
+    Read,
+    ReadDirectly,
+    ReadFromServer,
+    Ready,
+    Refused,
+    Serve,
+    Served,
+    SidecarParameters,
+    Welcome,
+    WorkerGone,
+    parse,
+    to_json,
+)
 from spark_kgroup.errors import ChannelEnded, KeyRefused, KgroupError
 from spark_kgroup.limits import (
     CHANNEL_HANDSHAKE_MS,
@@ -80,21 +103,24 @@ class _Link:
             ChannelEnded: it hung up.
         """
         challenge = Challenge(key, server)
-        await self.send(challenge.message)
-        await self.send(challenge.answer(await self.receive()))
+        await self._send(challenge.message)
+        await self._send(challenge.answer(await self._receive()))
         self._frames.trust(CHANNEL_REQUEST_BYTES_MAX)
 
-    async def send(self, message: Message) -> None:
-        """Raises ChannelEnded."""
+    async def send(self, message: QueryMessage, number: int | None = None) -> None:
+        """Send `message`; with a number as its id, which the answer repeats. Raises ChannelEnded."""
+        await self._send(to_json(message) if number is None else {**to_json(message), "id": number})
+
+    async def _send(self, message: Message) -> None:
         async with self._sending:
             try:
                 await asyncio.get_running_loop().sock_sendall(self.socket, frame(message))
             except OSError as problem:
                 raise ChannelEnded(f"The peer is gone ({problem}).") from None
 
-    async def hand_over(self, message: Message, sock: socket.socket) -> None:
+    async def send_with_socket(self, message: QueryMessage, sock: socket.socket) -> None:
         """Send `message` with `sock` attached, over a Unix socket; raises as `send`."""
-        data = frame(message)
+        data = frame(to_json(message))
         async with self._sending:
             try:
                 sent = socket.send_fds(self.socket, [data], [sock.fileno()])
@@ -102,8 +128,16 @@ class _Link:
             except OSError as problem:
                 raise ChannelEnded(f"The peer is gone ({problem}).") from None
 
-    async def receive(self) -> Message:
-        """Raises ChannelEnded."""
+    async def receive(self) -> QueryMessage:
+        """The next message; raises ChannelEnded, also for what is none."""
+        return parse(await self._receive())
+
+    async def receive_numbered(self) -> tuple[object, QueryMessage]:
+        """The next message and its id; raises as `receive`."""
+        raw = await self._receive()
+        return raw.get("id"), parse(raw)
+
+    async def _receive(self) -> Message:
         loop = asyncio.get_running_loop()
         while (message := self._frames.next()) is None:
             try:
@@ -116,24 +150,23 @@ class _Link:
         return message
 
 
-class _Registry:
+class _RegistryLink:
     """The sidecar's connection to the registry: several requests may wait for their answers."""
 
     def __init__(self, link: _Link) -> None:
         self._link = link
         self._ids = count()
-        self._waiting: dict[int, asyncio.Future[Message]] = {}
+        self._waiting: dict[object, asyncio.Future[QueryMessage]] = {}
 
     async def hear(self) -> NoReturn:
         """Take answers until the registry hangs up, which raises ChannelEnded."""
         while True:
-            match await self._link.receive():
-                case {"id": int(number)} as answer:
-                    waiting = self._waiting.pop(number, None)
-                    if waiting is not None and not waiting.done():
-                        waiting.set_result(answer)
+            number, answer = await self._link.receive_numbered()
+            waiting = self._waiting.pop(number, None) if isinstance(number, int) else None
+            if waiting is not None and not waiting.done():
+                waiting.set_result(answer)
 
-    async def ask(self, request: Message) -> Message:
+    async def ask(self, request: QueryMessage) -> QueryMessage:
         """Ask, and wait for the answer.
 
         Raises:
@@ -141,7 +174,7 @@ class _Registry:
         """
         number = next(self._ids)
         self._waiting[number] = asyncio.get_running_loop().create_future()
-        await self._link.send({**request, "id": number})
+        await self._link.send(request, number)
         try:
             async with asyncio.timeout(SIDECAR_SILENCE_MS / 1000):
                 return await self._waiting[number]
@@ -150,13 +183,13 @@ class _Registry:
         finally:
             self._waiting.pop(number, None)
 
-    async def tell(self, message: Message) -> None:
-        """Say something that wants no answer."""
+    async def report(self, message: Served) -> None:
+        """Say what was read, which wants no answer."""
         await self._link.send(message)
 
 
 @dataclass(slots=True)
-class _Seat:
+class _SeatProcess:
     """A seat's server, as the sidecar sees it."""
 
     pid: int
@@ -177,66 +210,43 @@ class _Seat:
             self.link.socket.shutdown(socket.SHUT_RDWR)  # not closed: the event loop waits for it
 
 
-@dataclass(frozen=True, slots=True)
-class _Read:
-    """A worker asks what its ticket is to read, and from whom."""
-
-    scan: int
-    ticket: int
-    config: Mapping[str, str]
-    headers: bool
+def request_of(message: QueryMessage) -> Read | Hung:
+    """What a worker asks for; raises ChannelEnded if it is nothing that a sidecar does."""
+    if isinstance(message, Read | Hung):
+        return message
+    raise ChannelEnded(f"A worker sent a {type(message).__name__} where it asks for something.")
 
 
-@dataclass(frozen=True, slots=True)
-class _Hung:
-    """A worker has found a seat's server that lives and does nothing."""
-
-    seat: str
-
-
-def parsed(request: Message) -> _Read | _Hung:
-    """What a worker asks for.
+def account_of(message: QueryMessage, seat: str) -> Served:
+    """What a worker says of the seat that it has read directly: it goes to the registry in our name.
 
     Raises:
-        ChannelEnded: nothing that a worker of ours would ask.
+        ChannelEnded: it says something else.
     """
-    match request:
-        case {"op": "hung", "seat": str(seat)}:
-            return _Hung(seat)
-        case {"op": "read", "scan": int(scan), "ticket": int(ticket), "config": dict(config), "headers": bool(headers)}:
-            if all(isinstance(value, str) for value in config.values()):
-                return _Read(scan, ticket, config, headers)
-    raise ChannelEnded("A worker's request is none of ours.")
-
-
-def read_alone(told: Message) -> Message:
-    """What a worker that has read by itself tells of it, and nothing else: it goes to the registry in our name.
-
-    Raises:
-        ChannelEnded: something else.
-    """
-    match told:
-        case {"op": "served", "seat": str(), "by": "worker", "rows": int(), "ready": int()}:
-            return told
-    raise ChannelEnded("A worker's account is none of ours.")
+    match message:
+        case Served(by="worker") if message.seat == seat:
+            return message
+    raise ChannelEnded(f"A worker sent a {type(message).__name__} where it says what it has read of {seat}.")
 
 
 class Sidecar:
     """Answers this executor's workers until its executor or its query ends, or nobody asks any more."""
 
-    def __init__(self, parameters: Message, registry: socket.socket, listener: socket.socket, executor_fd: int) -> None:
-        self._key = bytes.fromhex(parameters["key"])
-        self._executor: Message = parameters["executor"]
-        self._prefetch_bytes: int = parameters["prefetch_bytes"]
-        self._idle_s: float = parameters["idle_ms"] / 1000
-        self._registry = _Registry(_Link(registry, trusted=True))
+    def __init__(
+        self, parameters: SidecarParameters, registry: socket.socket, listener: socket.socket, executor_fd: int
+    ) -> None:
+        self._key = parameters.key
+        self._executor = parameters.executor
+        self._prefetch_bytes = parameters.prefetch_bytes
+        self._idle_s = parameters.idle_ms / 1000
+        self._registry = _RegistryLink(_Link(registry, trusted=True))
         self._listener = listener
-        self._place = Place(Path(parameters["folder"]))
+        self._place = Place(Path(parameters.folder))
         self._socket_inode = self._place.socket.stat().st_ino
         self._executor_fd = executor_fd
         self._share = mmap.mmap(-1, struct.calcsize("Q"))  # shared with the seat servers
-        self._seats: dict[str, _Seat] = {}
-        self._strangers: dict[socket.socket, None] = {}  # the oldest first
+        self._seats: dict[str, _SeatProcess] = {}
+        self._unauthenticated: dict[socket.socket, None] = {}  # the oldest first
         self._asked_at_s = time.monotonic()
         self._tasks: set[asyncio.Task[None]] = set()
 
@@ -245,7 +255,7 @@ class Sidecar:
         loop = asyncio.get_running_loop()
         self._over: asyncio.Future[str] = loop.create_future()
         loop.add_reader(self._executor_fd, self._end, "its executor has ended")
-        loop.add_signal_handler(signal.SIGTERM, self._end, "it was told to end")
+        loop.add_signal_handler(signal.SIGTERM, self._end, "it has got SIGTERM")
         for lasting in (self._registry.hear(), self._beat(), self._accept(), self._look_for_idle()):
             self._begin(lasting)
         try:
@@ -267,16 +277,20 @@ class Sidecar:
     def _ended(self, task: asyncio.Task[None]) -> None:
         self._tasks.discard(task)
         if not task.cancelled() and (problem := task.exception()) is not None:
-            if not isinstance(problem, ChannelEnded):
+            if isinstance(problem, ChannelEnded):  # a worker's ends that worker alone (`_hear`): it is the registry's
+                self._end(f"the query has ended: {problem}")
+            else:
                 log.error("The sidecar has failed.", exc_info=problem)
-            self._end(f"the query has ended: {problem}")
+                self._end(f"it has failed: {problem!r}")
 
     async def _beat(self) -> None:
         """Tell the registry that we live; it tells which seats have their home here still."""
         while True:
-            homes = (await self._registry.ask({"op": "heartbeat"})).get("homes")
-            if not isinstance(homes, list):
-                raise ChannelEnded("The registry's answer is none of ours.")
+            match await self._registry.ask(Heartbeat()):
+                case Homes(seats=homes):
+                    pass
+                case _:
+                    raise ChannelEnded("The registry does not answer to a heartbeat.")
             for name, seat in list(self._seats.items()):
                 if name not in homes and not seat.busy:
                     seat.end()
@@ -299,27 +313,27 @@ class Sidecar:
     # ------------------------------------------------------------------------------------------------------ workers
 
     async def _accept(self) -> None:
-        loop, told = asyncio.get_running_loop(), False
+        loop, warned = asyncio.get_running_loop(), False
         while True:
             try:
                 client, _ = await loop.sock_accept(self._listener)
             except OSError as problem:  # mostly, no file descriptor is left; who waits for too long starts another one
-                if not told:
+                if not warned:
                     log.warning(
                         "The sidecar cannot accept connections of workers for now: %s. If descriptors are missing, "
                         "raise the limit (ulimit -n) where executors start.",
                         problem.strerror,
                     )
-                told = True
+                warned = True
                 await asyncio.sleep(_ACCEPT_AGAIN_S)
                 continue
             if not peer_is_us(client):
                 client.close()
                 continue
-            if len(self._strangers) >= SIDECAR_STRANGERS_MAX:
+            if len(self._unauthenticated) >= SIDECAR_STRANGERS_MAX:
                 with suppress(OSError):
-                    next(iter(self._strangers)).shutdown(socket.SHUT_RDWR)
-            self._strangers[client] = None
+                    next(iter(self._unauthenticated)).shutdown(socket.SHUT_RDWR)
+            self._unauthenticated[client] = None
             self._begin(self._hear(client))
 
     async def _hear(self, client: socket.socket) -> None:
@@ -329,60 +343,57 @@ class Sidecar:
             try:
                 async with asyncio.timeout(CHANNEL_HANDSHAKE_MS / 1000):
                     await link.authenticate(self._key, self._place.server)
-                    request = parsed(await link.receive())
+                    request = request_of(await link.receive())
             finally:
-                del self._strangers[client]
+                del self._unauthenticated[client]
             await self._answer(link, request)
         except (ChannelEnded, KeyRefused, TimeoutError) as problem:
             log.debug("a worker has gone: %s", problem)
         finally:
             client.close()
 
-    async def _answer(self, link: _Link, request: _Read | _Hung) -> None:
-        if isinstance(request, _Hung):
+    async def _answer(self, link: _Link, request: Read | Hung) -> None:
+        if isinstance(request, Hung):
             if (hung := self._seats.get(request.seat)) is not None:
                 hung.end()
             return
         self._asked_at_s = time.monotonic()
-        ticket = {"scan": request.scan, "ticket": request.ticket}
-        match await self._registry.ask({"op": "bind", **ticket, "executor": self._executor}):
-            case {"refused": str(why)}:
-                await link.send({"refused": why})
-            case {"seat": None}:
-                await link.send({"nothing": True})
-            case {"seat": str(name), "at_home": bool(at_home), "ranges": list(ranges), "owned": list(owned)}:
-                if at_home and (seat := self._idle_seat(name, request)) is not None:
-                    seat.busy = True
-                    await self._let_serve(seat, link, {"ranges": ranges, "owned": owned}, name)
-                else:
-                    await link.send({"alone": {"seat": name, "ranges": ranges}})
-                    await self._registry.tell(read_alone(await link.receive()))
+        bind = Bind(scan=request.scan, ticket=request.ticket, executor=self._executor)
+        match await self._registry.ask(bind):
+            case NothingLeft() | Refused() as answer:
+                await link.send(answer)
+            case Bound(seat=name, at_home=True) as bound if (seat := self._idle_seat(name, request)) is not None:
+                seat.busy = True
+                await self._let_serve(seat, link, bound)
+            case Bound(seat=name, ranges=ranges):
+                await link.send(ReadDirectly(seat=name, ranges=ranges))
+                await self._registry.report(account_of(await link.receive(), name))
             case _:
-                raise ChannelEnded("The registry's answer is none of ours.")
+                raise ChannelEnded("The registry does not answer what a ticket reads.")
 
-    async def _let_serve(self, seat: _Seat, link: _Link, share: Message, name: str) -> None:
+    async def _let_serve(self, seat: _SeatProcess, link: _Link, bound: Bound) -> None:
         seat.asked_at_s = time.monotonic()
         try:
-            await link.send({"serving": {"seat": name, "ranges": share["ranges"]}})
+            await link.send(ReadFromServer(seat=bound.seat, ranges=bound.ranges))
         except ChannelEnded:
             seat.busy = False
             raise
         try:
             async with asyncio.timeout(CHANNEL_HANDSHAKE_MS / 1000):
-                await seat.link.hand_over(share, link.socket)
+                await seat.link.send_with_socket(Serve(ranges=bound.ranges, owned=bound.owned), link.socket)
         except (ChannelEnded, TimeoutError):  # it ends just now, or hangs: its worker hears that
             seat.end()
 
     # ------------------------------------------------------------------------------------------------- seat servers
 
-    def _idle_seat(self, name: str, request: _Read) -> _Seat | None:
+    def _idle_seat(self, name: str, request: Read) -> _SeatProcess | None:
         """The seat's server, started if there is none; None if it is busy, about to end, or cannot be had."""
         if name not in self._seats:
             self._divide(len(self._seats) + 1)  # BEFORE it starts, which looks at its share
             try:
-                self._seats[name] = self._forked(name, request.config, request.headers)
+                self._seats[name] = self._fork(name, request.config, request.headers)
             except OSError as problem:
-                log.warning("There is no server for seat %s: its workers read by themselves. %s", name, problem)
+                log.warning("There is no server for seat %s: its workers read directly. %s", name, problem)
                 return None
             self._begin(self._follow(name, self._seats[name]))
         seat = self._seats[name]
@@ -392,16 +403,18 @@ class Sidecar:
         """Let each of so many seats hold its share."""
         struct.pack_into("Q", self._share, 0, self._prefetch_bytes // max(1, seats))
 
-    async def _follow(self, name: str, seat: _Seat) -> None:
-        """Take what a seat's server tells until it ends."""
+    async def _follow(self, name: str, seat: _SeatProcess) -> None:
+        """Take what a seat's server says of its reads, until it ends."""
         try:
             while True:
-                told = await seat.link.receive()
-                seat.busy = False
-                match told:
-                    case {"rows": int(rows), "ready": int(ready)}:
-                        served = {"op": "served", "seat": name, "by": "server", "rows": rows, "ready": ready}
-                        await self._registry.tell(served)
+                match await seat.link.receive():
+                    case Finished(rows=rows, ready=ready):
+                        seat.busy = False
+                        await self._registry.report(Served(seat=name, by="server", rows=rows, ready=ready))
+                    case WorkerGone():
+                        seat.busy = False
+                    case other:
+                        raise ChannelEnded(f"A seat's server sent a {type(other).__name__}.")
         except ChannelEnded:
             log.debug("the server of seat %s has ended", name)
         finally:
@@ -410,7 +423,7 @@ class Sidecar:
             del self._seats[name]
             self._divide(len(self._seats))
 
-    def _forked(self, name: str, config: Mapping[str, str], include_headers: bool) -> _Seat:
+    def _fork(self, name: str, config: Mapping[str, str], include_headers: bool) -> _SeatProcess:
         ours, theirs = socket.socketpair()
         try:
             pid = os.fork()
@@ -421,7 +434,7 @@ class Sidecar:
         if pid == 0:
             _become_seat_server(name, theirs, self._share, config, include_headers)
         theirs.close()
-        return _Seat(pid, _Link(ours, trusted=True))
+        return _SeatProcess(pid, _Link(ours, trusted=True))
 
 
 def _become_seat_server(
@@ -456,20 +469,23 @@ def _become_seat_server(
 def main() -> None:
     """Start as the parameters on standard input say, and tell there whether that worked."""
     logging.basicConfig(level=logging.WARNING, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
-    parent = socket.socket(fileno=os.dup(0))
-    parameters = json.loads(sys.stdin.buffer.readline())
+    parent = Channel(socket.socket(fileno=os.dup(0)))
+    parent.trust()
+    parameters = parse(parent.receive(CHANNEL_HANDSHAKE_MS / 1000))
+    if not isinstance(parameters, SidecarParameters):
+        raise ChannelEnded("Whoever started this sidecar did not say for what.")
     if os.fork():
         os._exit(0)  # the worker that started us waits for this, and is not our parent any more
     _warm_up()
     try:
-        sidecar = _started(parameters)
+        sidecar = _start(parameters)
     except (OSError, KgroupError) as problem:
-        parent.sendall(f"{problem}\n".encode())
+        parent.send(to_json(CannotStart(reason=str(problem))))
         return
     nowhere = os.open(os.devnull, os.O_RDWR)
     os.dup2(nowhere, 0)
     os.close(nowhere)
-    parent.sendall(b"ready\n")
+    parent.send(to_json(Ready()))
     parent.close()
     why = asyncio.run(sidecar.run())
     log.info("The sidecar ends: %s.", why)
@@ -495,21 +511,21 @@ def _warm_up() -> None:
     del sys.meta_path[0]
 
 
-def _started(parameters: Message) -> Sidecar:
+def _start(parameters: SidecarParameters) -> Sidecar:
     """A sidecar that listens, and that the registry knows.
 
     Raises:
         OSError: the executor has gone, or its folder.
         KgroupError: the registry cannot be reached.
     """
-    place, executor = Place(Path(parameters["folder"])), parameters["executor"]
-    executor_fd = os.pidfd_open(executor["pid"])
-    if executor["key"].rpartition(":")[2] != str(started(executor["pid"])):
+    place, executor = Place(Path(parameters.folder)), parameters.executor
+    executor_fd = os.pidfd_open(executor.pid)
+    if executor.key.rpartition(":")[2] != str(started(executor.pid)):
         raise ProcessLookupError("the executor has gone")
-    host, port = parameters["registry"]
-    registry = connect((host, port), bytes.fromhex(parameters["key"]))
-    registry.send({"op": "hello", "id": -1, "executor": executor, "sidecar": True})
-    registry.receive(CHANNEL_HANDSHAKE_MS / 1000)
+    registry = connect((parameters.registry_host, parameters.registry_port), parameters.key)
+    registry.send(to_json(Hello(executor=executor, sidecar=True)))
+    if not isinstance(parse(registry.receive(CHANNEL_HANDSHAKE_MS / 1000)), Welcome):
+        raise ChannelEnded("The registry does not answer to a greeting.")
     _sweep(place.folder.parent)
     place.socket.unlink(missing_ok=True)  # of one that was killed
     listener = socket.socket(socket.AF_UNIX)

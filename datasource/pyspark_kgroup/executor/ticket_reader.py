@@ -11,7 +11,6 @@ from __future__ import annotations
 import errno
 import hashlib
 import hmac
-import json
 import logging
 import math
 import os
@@ -24,7 +23,7 @@ import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from functools import cache
 from itertools import pairwise
 from pathlib import Path
@@ -33,11 +32,29 @@ from typing import IO, Final
 import pyarrow as pa
 
 from pyspark_kgroup.executor.range_reader import read_range
-from pyspark_kgroup.executor.seat_server import ranges_in, received
+from pyspark_kgroup.executor.seat_server import received
 from pyspark_kgroup.executor.spark_delays import spare_delays
 from pyspark_kgroup.shared.arrow import last_offsets
-from pyspark_kgroup.shared.channel import Channel, Message, connect
-from pyspark_kgroup.shared.tickets import Executor, SeatRanges, TicketReads
+from pyspark_kgroup.shared.channel import Channel, connect
+from pyspark_kgroup.shared.messages import (
+    Bind,
+    Bound,
+    CannotStart,
+    Hello,
+    Hung,
+    NothingLeft,
+    QueryMessage,
+    Read,
+    ReadDirectly,
+    ReadFromServer,
+    Ready,
+    Refused,
+    Served,
+    SidecarParameters,
+    parse,
+    to_json,
+)
+from pyspark_kgroup.shared.tickets import Executor, Range, SeatRanges, TicketReads
 from spark_kgroup.errors import ChannelEnded, KeyRefused, RegistryUnreachable, SeatRefused
 from spark_kgroup.limits import (
     SEAT_SERVER_SILENCE_MS,
@@ -48,6 +65,9 @@ from spark_kgroup.limits import (
 from spark_kgroup.model import TopicPartition
 
 log = logging.getLogger(__name__)
+
+Answer = ReadFromServer | ReadDirectly | Bound | NothingLeft | Refused
+"""What a ticket reads, as a sidecar or the registry says."""
 
 _SOCKET_PATH_MAX: Final = 107
 """sun_path of unix(7), without the NUL at its end."""
@@ -83,12 +103,12 @@ def read_on(executor: Executor, ticket: TicketReads) -> Iterator[pa.RecordBatch]
     answer, channel = _asked(executor, ticket)
     try:
         match answer:
-            case {"serving": {"seat": str(seat), "ranges": list(ranges)}} if channel is not None:
+            case ReadFromServer(seat=seat, ranges=ranges) if channel is not None:
                 yield from _served(executor, ticket, channel, _reads(ticket, seat, ranges))
-            case {"alone": {"seat": str(seat), "ranges": list(ranges)}}:
+            case ReadDirectly(seat=seat, ranges=ranges) | Bound(seat=seat, ranges=ranges):
                 reads = _reads(ticket, seat, ranges)
                 yield from _counted(read_range(reads, stall_timeout_ms=ticket.stall_timeout_ms), seat, channel)
-            case {"nothing": True}:
+            case NothingLeft():
                 pass
             case _ if ticket.reads is not None:
                 yield from read_range(ticket.reads, stall_timeout_ms=ticket.stall_timeout_ms)
@@ -99,8 +119,8 @@ def read_on(executor: Executor, ticket: TicketReads) -> Iterator[pa.RecordBatch]
             channel.close()
 
 
-def _reads(ticket: TicketReads, seat: str, ranges: list[object]) -> SeatRanges:
-    return replace(ticket.template, seat=seat, ranges=ranges_in(ranges))
+def _reads(ticket: TicketReads, seat: str, ranges: tuple[Range, ...]) -> SeatRanges:
+    return replace(ticket.template, seat=seat, ranges=ranges)
 
 
 def _served(executor: Executor, ticket: TicketReads, channel: Channel, reads: SeatRanges) -> Iterator[pa.RecordBatch]:
@@ -125,7 +145,7 @@ def _tell_hung(executor: Executor, ticket: TicketReads, seat: str) -> None:
     with suppress(OSError, ChannelEnded):  # whoever finds it hung next says so
         channel = _connected(place_of(executor, ticket.key), ticket.key)
         if channel is not None:
-            channel.send({"op": "hung", "seat": seat})
+            channel.send(to_json(Hung(seat=seat)))
             channel.close()
 
 
@@ -137,21 +157,21 @@ def _counted(batches: Iterator[pa.RecordBatch], seat: str, channel: Channel | No
         yield batch
     if channel is not None:
         with suppress(ChannelEnded):  # nobody counts any more
-            channel.send({"op": "served", "seat": seat, "by": "worker", "rows": rows, "ready": 0})
+            channel.send(to_json(Served(seat=seat, by="worker", rows=rows, ready=0)))
 
 
-def _asked(executor: Executor, ticket: TicketReads) -> tuple[Message, Channel | None]:
+def _asked(executor: Executor, ticket: TicketReads) -> tuple[Answer | None, Channel | None]:
     """What this ticket is to read and how, and the channel of whoever said so.
 
     Raises:
         RegistryUnreachable: the ticket does not say what to read, and nobody can be asked.
     """
     if not ticket.registry_port:
-        return {}, None  # nothing is to be fetched ahead (`prefetchBytes` 0)
+        return None, None  # nothing is to be fetched ahead (`prefetchBytes` 0)
     for _ in range(_TRIES):
         try:
             channel = _sidecar(executor, ticket)
-            return _answer(channel, _request(ticket)), channel
+            return _what_to_read(channel, _request(ticket)), channel
         except SidecarUnavailable as why:
             _tell_once("No sidecar on this executor: its workers read by themselves, which is slower. %s", why)
             break
@@ -164,41 +184,45 @@ def _asked(executor: Executor, ticket: TicketReads) -> tuple[Message, Channel | 
         except RegistryUnreachable as problem:
             if ticket.reads is not None:
                 _tell_once("%s This executor reads what its tickets say.", problem)
-                return {}, None
+                return None, None
             if time.monotonic() > deadline_s:  # in local mode a task has one attempt
                 raise
             time.sleep(_INSIST_S / 20)
 
 
-def _answer(channel: Channel, request: Message) -> Message:
+def _answer(channel: Channel, request: Read | Hello | Bind) -> QueryMessage:
     try:
-        channel.send(request)
-        return channel.receive(SIDECAR_SILENCE_MS / 1000)
+        channel.send(to_json(request))
+        return parse(channel.receive(SIDECAR_SILENCE_MS / 1000))
     except ChannelEnded:
         channel.close()
         raise
 
 
-def _request(ticket: TicketReads) -> Message:
-    return {
-        "op": "read",
-        "scan": ticket.scan_id,
-        "ticket": ticket.ticket,
-        "config": dict(ticket.template.consumer_config),
-        "headers": ticket.template.include_headers,
-    }
+def _what_to_read(channel: Channel, request: Read | Bind) -> Answer:
+    answer = _answer(channel, request)
+    if isinstance(answer, Answer):
+        return answer
+    channel.close()
+    raise ChannelEnded("The peer does not answer what a ticket reads.")
 
 
-def _asked_directly(executor: Executor, ticket: TicketReads) -> tuple[Message, Channel | None]:
+def _request(ticket: TicketReads) -> Read:
+    return Read(
+        scan=ticket.scan_id,
+        ticket=ticket.ticket,
+        config=ticket.template.consumer_config,
+        headers=ticket.template.include_headers,
+    )
+
+
+def _asked_directly(executor: Executor, ticket: TicketReads) -> tuple[Answer | None, Channel | None]:
     if ticket.reads is not None and _failed_lately(_REGISTRY, executor, ticket.key):
-        return {}, None
+        return None, None
     with _registry_reached(executor, ticket) as channel:
-        _answer(channel, {"op": "hello", "id": 0, "executor": asdict(executor), "sidecar": False})
-        request = {"op": "bind", "id": 1, "scan": ticket.scan_id, "ticket": ticket.ticket}
-        bound = _answer(channel, {**request, "executor": asdict(executor)})
-    if bound.get("seat") is None:
-        return ({"refused": bound["refused"]} if "refused" in bound else {"nothing": True}), channel
-    return {"alone": bound}, channel
+        _answer(channel, Hello(executor=executor, sidecar=False))
+        answer = _what_to_read(channel, Bind(scan=ticket.scan_id, ticket=ticket.ticket, executor=executor))
+    return answer, channel
 
 
 @contextmanager
@@ -504,6 +528,8 @@ def _connected(place: Place, key: bytes) -> Channel | None:
 def _start(place: Place, executor: Executor, ticket: TicketReads) -> None:
     """Start a sidecar and wait until it listens. What it must know travels over its standard input."""
     ours, theirs = socket.socketpair()
+    channel = Channel(ours)
+    channel.trust()
     with ours:
         with theirs:
             sidecar = subprocess.Popen(
@@ -514,28 +540,31 @@ def _start(place: Place, executor: Executor, ticket: TicketReads) -> None:
                 cwd="/",
                 start_new_session=True,  # Spark ends its workers by their process group
             )
-        ours.settimeout(SIDECAR_START_MS / 1000)
         try:
-            ours.sendall(json.dumps(_start_parameters(place, executor, ticket)).encode() + b"\n")
-            with ours.makefile("rb") as lines:
-                answer = lines.readline().decode()
-        except OSError as problem:
+            channel.send(to_json(_start_parameters(place, executor, ticket)))
+            answer = parse(channel.receive(SIDECAR_START_MS / 1000))
+        except ChannelEnded as problem:
             sidecar.kill()
-            answer = f"It did not start in time ({problem})."
+            answer = CannotStart(reason=f"It did not start: {problem}")
         sidecar.wait()  # what goes on is its child
-    if answer != "ready\n":
-        raise SidecarUnavailable(answer.strip() or "It ended at once.")
+    match answer:
+        case Ready():
+            return
+        case CannotStart(reason=reason):
+            raise SidecarUnavailable(reason)
+    raise SidecarUnavailable("What was started is no sidecar.")
 
 
-def _start_parameters(place: Place, executor: Executor, ticket: TicketReads) -> Message:
-    return {
-        "folder": str(place.folder),
-        "key": ticket.key.hex(),
-        "registry": [ticket.registry_host or driver_host(), ticket.registry_port],
-        "executor": asdict(executor),
-        "prefetch_bytes": ticket.prefetch_bytes,
-        "idle_ms": ticket.idle_ms,
-    }
+def _start_parameters(place: Place, executor: Executor, ticket: TicketReads) -> SidecarParameters:
+    return SidecarParameters(
+        folder=str(place.folder),
+        key=ticket.key,
+        registry_host=ticket.registry_host or driver_host(),
+        registry_port=ticket.registry_port,
+        executor=executor,
+        prefetch_bytes=ticket.prefetch_bytes,
+        idle_ms=ticket.idle_ms,
+    )
 
 
 def _environment() -> dict[str, str]:

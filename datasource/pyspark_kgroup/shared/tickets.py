@@ -12,6 +12,9 @@ from typing import NamedTuple
 
 from spark_kgroup.limits import SIDECAR_IDLE_MS
 
+Position = tuple[str, int, int, str]
+"""(topic, partition, offset, the log's tag): see `plan.positions_by_seat`."""
+
 
 class Range(NamedTuple):
     """Offsets of one partition: `start_offset` <= offset < `end_offset`."""

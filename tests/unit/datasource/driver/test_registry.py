@@ -22,10 +22,10 @@ import pytest
 from harness.waiting import wait_for
 
 from pyspark_kgroup.driver import registry as registry_module
-from pyspark_kgroup.driver.registry import Counts, Position, Registry
+from pyspark_kgroup.driver.registry import Counts, Registry
 from pyspark_kgroup.driver.seats import Scan
 from pyspark_kgroup.shared.channel import Channel, Message, connect, frame
-from pyspark_kgroup.shared.tickets import Mode, Range
+from pyspark_kgroup.shared.tickets import Mode, Position, Range
 from spark_kgroup.errors import ChannelEnded, OptionError
 
 SEATS = ("g-0", "g-1")
@@ -46,8 +46,9 @@ def ask(channel: Channel, op: str, **fields: Any) -> Message:
 def beat(channel: Channel) -> list[str]:
     """The seats that the registry names in its answer to a heartbeat."""
     answer = ask(channel, "heartbeat")
-    assert set(answer) == {"homes"}
-    return list(answer["homes"])
+    assert answer.pop("op") == "homes"
+    assert set(answer) == {"seats"}
+    return list(answer["seats"])
 
 
 def reads_of(batch: int, seats: Sequence[str] = SEATS) -> dict[str, list[Range]]:
@@ -84,7 +85,7 @@ def dial(registry: Registry) -> Iterator[Dial]:
 def sidecar(dial: Dial) -> Callable[[str], Channel]:
     def joined(name: str) -> Channel:
         channel = dial()
-        assert ask(channel, "hello", executor=executor(name), sidecar=True) == {}
+        assert ask(channel, "hello", executor=executor(name), sidecar=True) == {"op": "welcome"}
         return channel
 
     return joined
@@ -106,6 +107,7 @@ def test_a_ticket_is_bound_to_a_seat_with_its_ranges_and_all_that_it_owns(regist
     assert (scan.mode, scan.tickets) == (Mode.FIXED, SEATS)
     for ticket, seat in enumerate(SEATS):
         assert ask(channel, "bind", scan=scan.scan_id, ticket=ticket, executor=executor("1")) == {
+            "op": "bound",
             "seat": seat,
             "at_home": True,
             "ranges": [["t", ticket, 0, 10]],
@@ -123,10 +125,11 @@ def test_a_late_ticket_for_which_nothing_is_left_is_told_so(registry: Registry, 
         ask(channel, "bind", scan=first.scan_id, ticket=ticket, executor=executor("1"))
     late = plan(registry, 1)
     answers = [ask(channel, "bind", scan=late.scan_id, ticket=n, executor=executor("1")) for n in range(3)]
-    assert sorted(answers, key=lambda answer: str(answer["seat"])) == [
-        {"seat": None, "at_home": False, "ranges": [], "owned": []},
-        {"seat": "g-0", "at_home": True, "ranges": [["t", 0, 10, 20]], "owned": [["t", 0, 20, "id of t"]]},
-        {"seat": "g-1", "at_home": True, "ranges": [["t", 1, 10, 20]], "owned": [["t", 1, 20, "id of t"]]},
+    bound = {"op": "bound", "at_home": True}
+    assert sorted(answers, key=lambda answer: str(answer.get("seat"))) == [
+        {"op": "nothing-left"},
+        {**bound, "seat": "g-0", "ranges": [["t", 0, 10, 20]], "owned": [["t", 0, 20, "id of t"]]},
+        {**bound, "seat": "g-1", "ranges": [["t", 1, 10, 20]], "owned": [["t", 1, 20, "id of t"]]},
     ]
 
 
@@ -135,14 +138,15 @@ def test_an_unknown_scan_is_refused_in_words_and_the_connection_goes_on(registry
     scan = plan(registry, 0)
     for unknown in ({"scan": scan.scan_id + 1, "ticket": 0}, {"scan": scan.scan_id, "ticket": 2}):
         answer = ask(channel, "bind", **unknown, executor=executor("1"))
-        assert set(answer) == {"refused"}
+        assert answer["op"] == "refused"
+        assert set(answer) == {"op", "reason"}
     assert beat(channel) == []
 
 
 def test_a_worker_without_a_sidecar_reads_but_is_no_home(registry: Registry, dial: Dial) -> None:
     scan = plan(registry, 0)
     channel = dial()
-    assert ask(channel, "hello", executor=executor("2", warm=False), sidecar=False) == {}
+    assert ask(channel, "hello", executor=executor("2", warm=False), sidecar=False) == {"op": "welcome"}
     answer = ask(channel, "bind", scan=scan.scan_id, ticket=0, executor=executor("2", warm=False))
     assert (answer["seat"], answer["at_home"]) == ("g-0", False)
     assert homes(registry) == {}
@@ -237,7 +241,7 @@ def test_a_share_that_is_larger_than_a_message_is_read_by_its_ticket_and_proves_
         modes.append(scan.mode)
         for ticket in range(len(scan.tickets)):
             answer = ask(channel, "bind", scan=scan.scan_id, ticket=ticket, executor=executor("1"))
-            assert ("refused" in answer) == (partitions > 1)
+            assert (answer["op"] == "refused") == (partitions > 1)
     assert modes == [Mode.FIXED, Mode.LATE, Mode.FIXED, Mode.FIXED, Mode.LATE]
     (told,) = caplog.messages
     assert "80000 partitions of seat g-0" in told
@@ -267,7 +271,7 @@ def test_a_served_read_is_counted_and_makes_its_seat_warm(registry: Registry, si
     assert beat(channel) == ["g-0", "g-1"]
     assert {seat: lease.warm for seat, lease in registry.leases().items()} == {"g-0": True, "g-1": False}
     assert registry.counts() == Counts(
-        home_bindings=2, guest_bindings=1, warm_reads=1, cold_reads=1, rows=15, rows_ready=7, accepted=1
+        home_bindings=2, guest_bindings=1, warm_reads=1, direct_reads=1, rows=15, rows_ready=7, accepted=1
     )
 
 
@@ -366,7 +370,7 @@ def test_scans_may_be_planned_while_tickets_are_bound(registry: Registry, sideca
         for batch in range(batches):
             scan = scans[name].get(timeout=30)
             answer = ask(channel, "bind", scan=scan.scan_id, ticket=int(name), executor=executor(name))
-            if "refused" not in answer:  # the batch is over by now
+            if answer["op"] != "refused":  # the batch is over by now
                 assert answer["ranges"] == [[*r] for r in reads_of(batch)[answer["seat"]]]
                 bound.append((batch, answer["seat"]))
 
@@ -398,7 +402,7 @@ def test_only_the_last_two_batches_are_kept(registry: Registry, dial: Dial) -> N
     assert [reads() is not None for _, reads in scans] == [False, False, False, True, True]
     channel = dial()
     answers = [ask(channel, "bind", scan=scan.scan_id, ticket=0, executor=executor("1")) for scan, _ in scans]
-    assert ["refused" in answer for answer in answers] == [True, True, True, False, False]
+    assert [answer["op"] == "refused" for answer in answers] == [True, True, True, False, False]
 
 
 # -------------------------------------------------------------------------------------------------- start and the end

@@ -8,9 +8,10 @@ from typing import Any, cast
 import pytest
 
 from pyspark_kgroup.driver.registry import Registry, _Peer
-from pyspark_kgroup.executor.seat_server import _positions_in, ranges_in
-from pyspark_kgroup.executor.sidecar import parsed, read_alone
+from pyspark_kgroup.executor import sidecar
+from pyspark_kgroup.executor.seat_server import _serve_of
 from pyspark_kgroup.shared.channel import Message
+from pyspark_kgroup.shared.messages import parse
 from pyspark_kgroup.shared.tickets import Range
 from spark_kgroup.errors import ChannelEnded
 
@@ -44,10 +45,21 @@ VALUES: list[Any] = [
     *([], {}, [[]], [["t", 0, 0, 1]], [["t", 0, 1, "tag"]], {"a": "b"}, {"a": {}}, {"key": 1}),
     *EXECUTORS,
 ]
-OPS = ("bind", "served", "hello", "heartbeat", "read", "hung", None)
-FIELDS = ("op", "scan", "ticket", "executor", "seat", "by", "rows", "ready", "sidecar", "config", "headers", "id")
+FIELDS = {
+    "bind": ("scan", "ticket", "executor"),
+    "served": ("seat", "by", "rows", "ready"),
+    "hello": ("executor", "sidecar"),
+    "heartbeat": (),
+    "read": ("scan", "ticket", "config", "headers"),
+    "hung": ("seat",),
+    "serve": ("ranges", "owned"),
+    "homes": ("seats",),
+    None: ("seat",),
+}
+"""Of messages that the readers take, and of some that they do not."""
+
 MEANT: dict[str, tuple[Any, ...]] = {
-    "op": OPS,
+    "op": tuple(FIELDS),
     "scan": (1, 2, 3),
     "ticket": (0, 1),
     "executor": tuple(EXECUTORS),
@@ -59,19 +71,26 @@ MEANT: dict[str, tuple[Any, ...]] = {
     "config": ({}, {"a": "b"}),
     "headers": (True, False),
     "id": (1,),
+    "ranges": ([], [["t", 0, 0, 1]]),
+    "owned": ([], [["t", 0, 1, "tag"]]),
+    "seats": ([], ["g-0"]),
 }
 """What a field holds that is right."""
 
 
 def messages(seed: int) -> Iterator[Message]:
-    """Half of the fields right, some missing, the rest anything."""
+    """Most fields right, some missing, some of another message, the rest anything."""
     random = Random(seed)
     for _ in range(MESSAGES):
-        yield {
-            name: random.choice(MEANT[name]) if random.random() < 0.8 else random.choice(VALUES)
-            for name in FIELDS
+        op = random.choice(tuple(FIELDS))
+        message = {
+            name: random.choice(MEANT[name]) if random.random() < 0.9 else random.choice(VALUES)
+            for name in (*FIELDS[op], "id")
             if random.random() < 0.95
         }
+        if random.random() < 0.05:
+            message[random.choice(tuple(MEANT))] = random.choice(VALUES)
+        yield {"op": op if random.random() < 0.95 else random.choice(VALUES), **message}
 
 
 def understood(read: Callable[[Message], object], seed: int) -> Counter[bool]:
@@ -102,7 +121,7 @@ def test_the_registry_understands_a_request_or_ends_its_connection() -> None:
     def read(message: Message) -> None:
         if random.random() < 0.001:
             registry.plan(str(random.random()), {"g-0": [Range("t", 0, 0, 1)], "g-1": [Range("t", 1, 0, 1)]}, {})
-        registry.answer(random.choice(peers), message)
+        registry.answer(random.choice(peers), parse(message))
 
     outcomes = understood(read, 1)
     assert min(outcomes.values()) > MESSAGES / 20
@@ -110,7 +129,15 @@ def test_the_registry_understands_a_request_or_ends_its_connection() -> None:
     assert set(registry.leases()) <= {"g-0", "g-1"}
 
 
-@pytest.mark.parametrize("read", [parsed, read_alone])
+def request_of(message: Message) -> object:
+    return sidecar.request_of(parse(message))
+
+
+def account_of(message: Message) -> object:
+    return sidecar.account_of(parse(message), "g-0")
+
+
+@pytest.mark.parametrize("read", [request_of, account_of])
 def test_a_sidecar_understands_a_worker_or_ends_its_connection(read: Callable[[Message], object]) -> None:
     assert min(understood(read, 2).values()) > MESSAGES / 100
 
@@ -120,8 +147,7 @@ def test_a_seats_server_understands_its_share_or_ends() -> None:
 
     def read(message: Message) -> None:
         one = [random.choice(VALUES) for _ in range(4)]
-        share = random.choice([message.get("seat"), [*message.values()], [one], []])
-        ranges_in(share)
-        _positions_in(share)
+        share = random.choice([message.get("ranges"), [*message.values()], [one], []])
+        _serve_of(parse({"op": "serve", "ranges": share, "owned": random.choice([message.get("owned"), [one], []])}))
 
     assert min(understood(read, 3).values()) > MESSAGES / 100

@@ -3,7 +3,6 @@
 import socket
 import threading
 from collections.abc import Iterator, Sequence
-from typing import Any
 
 import pytest
 from confluent_kafka import Message
@@ -12,7 +11,9 @@ from harness.waiting import wait_for
 
 from pyspark_kgroup.executor import seat_server as seat_server_module
 from pyspark_kgroup.executor.seat_server import SeatServer, received
-from pyspark_kgroup.shared.channel import frame
+from pyspark_kgroup.shared.channel import Frames, frame
+from pyspark_kgroup.shared.messages import Serve, to_json
+from pyspark_kgroup.shared.tickets import Range
 from spark_kgroup.model import TopicPartition
 
 P0, P1 = (TopicPartition("t", partition) for partition in range(2))
@@ -85,15 +86,20 @@ def control(consumer: Consumer) -> Iterator[socket.socket]:
 def read(control: socket.socket, first: int, end: int, tags: dict[TopicPartition, str]) -> Values:
     """What the server sends of these offsets of both partitions."""
     here, there = socket.socketpair()
-    request: dict[str, Any] = {
-        "ranges": [[*tp, first, end] for tp in tags],
-        "owned": [[*tp, end, tag] for tp, tag in tags.items()],
-    }
+    request = Serve(
+        ranges=tuple(Range(*tp, first, end) for tp in tags),
+        owned=tuple((*tp, end, tag) for tp, tag in tags.items()),
+    )
     with here:
         with there:
-            socket.send_fds(control, [frame(request)], [there.fileno()])
+            socket.send_fds(control, [frame(to_json(request))], [there.fileno()])
         rows = [row for batch in received(here, False, 30) for row in batch.to_pylist()]
-    assert control.recv(65_536)
+    said = Frames()
+    said.feed(control.recv(65_536))
+    finished = said.next()
+    assert finished is not None
+    assert finished["op"] == "finished"
+    assert finished["rows"] == len(rows)
     assert [row["offset"] for row in rows if row["partition"] == 1] == list(range(first, end))
     return {tp: [row["value"] for row in rows if row["partition"] == tp.partition] for tp in tags}
 

@@ -88,7 +88,7 @@ def test_a_sidecar_in_a_folder_that_somebody_else_made_is_never_asked(
             assert query.run(executor, NO_RECORDS) == []
         assert not squatter.visited()
     assert "not a folder of this user alone" in caplog.text
-    assert query.registry.counts().cold_reads + query.registry.counts().guest_bindings == 3 + 3
+    assert query.registry.counts().direct_reads + query.registry.counts().guest_bindings == 3 + 3
     assert query.registry.leases() == {}
 
 
@@ -158,6 +158,20 @@ def of_a_worker(query: Query, executor: Executor) -> Channel:
         return connect(path, query.registry.key, place.server)
 
 
+ACCOUNT: Message = {"op": "served", "seat": "seat-0", "by": "worker", "rows": 0, "ready": 0}
+ACCOUNTS: list[Message] = [
+    {},
+    {"op": "nonsense"},
+    {"op": "heartbeat"},
+    {"op": "served", "seat": 5},
+    *(
+        {**ACCOUNT, name: value}
+        for name, value in {"rows": 2**70, "ready": 1, "by": "server", "seat": "seat-1"}.items()
+    ),
+    {**ACCOUNT, "rows": -1, "ready": -1},
+]
+
+
 def test_a_workers_message_reaches_the_registry_only_if_it_reports_a_read(
     query: Query, executor: Executor, sidecar: int
 ) -> None:
@@ -166,12 +180,12 @@ def test_a_workers_message_reaches_the_registry_only_if_it_reports_a_read(
     with sleeping_executor("2") as other:
         list(read_on(other, ticket))  # the seat is at home with the first executor: the second is a guest
         (pid,) = sidecars_of(query, other)
-        for told in ({}, {"op": "nonsense"}, {"op": "served", "seat": 5}, {"op": "served", "rows": 2**70}):
+        for account in ACCOUNTS:
             (ticket,) = query.plan(NO_RECORDS)
             worker = of_a_worker(query, other)
             worker.send({"op": "read", "scan": ticket.scan_id, "ticket": 0, "config": {}, "headers": False})
-            assert set(worker.receive(30)) == {"alone"}
-            worker.send(told)
+            assert worker.receive(30)["op"] == "read-directly"
+            worker.send(account)
             with pytest.raises(ChannelEnded, match="hung up"):
                 worker.receive(30)
         list(read_on(other, query.plan(NO_RECORDS)[0]))

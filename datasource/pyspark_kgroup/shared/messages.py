@@ -1,0 +1,397 @@
+"""What the processes of one query say to each other: every message, who says it to whom, and one parser for all.
+
+Runs on: both. Pure.
+
+    who          to whom          says                  and hears
+    worker       new sidecar      SidecarParameters     Ready | CannotStart
+    worker       sidecar          Read                  ReadFromServer | ReadDirectly | NothingLeft | Refused
+    worker       sidecar          Hung                  -
+    worker       sidecar          Served                -       when it has read directly
+    worker       registry         Hello, then Bind      Welcome, then Bound | NothingLeft | Refused
+    worker       registry         Served                -       when it has read
+    sidecar      registry         Hello                 Welcome
+    sidecar      registry         Heartbeat             Homes
+    sidecar      registry         Bind                  Bound | NothingLeft | Refused
+    sidecar      registry         Served                -       a worker's, or for its seats' servers
+    sidecar      seat's server    Serve                 Finished | WorkerGone       with the worker's socket
+
+A message travels as a JSON object: `op` names its type, and each of the type's fields is there by its own name, and
+nothing else. Only `id` may be beside them: the sender chooses it, and the registry's answer has it too, since a
+sidecar asks for several workers at once. The processes of a query have one version of this package (the handshake
+refuses another, see `channel`), so this table may change with any version.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, fields, is_dataclass
+from typing import Any, ClassVar, Final, Literal, TypeVar, get_args, get_type_hints
+
+from pyspark_kgroup.shared.tickets import Executor, Position, Range
+from spark_kgroup.errors import ChannelEnded
+
+JsonObject = dict[str, Any]
+
+_INTEGER_MAX: Final = 2**63 - 1
+"""Kafka's offsets are of 64 bits; nothing else here is larger."""
+
+_OP_SHOWN_MAX: Final = 40
+"""Characters of an unknown `op` in an error: it may be megabytes."""
+
+
+# ------------------------------------------------------------------------------------------ to and from the registry
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Hello:
+    """Says who has connected.
+
+    Attributes:
+        sidecar: whether this is the executor's sidecar, which lives as long as the connection.
+    """
+
+    op: ClassVar[str] = "hello"
+    executor: Executor
+    sidecar: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Welcome:
+    """The answer to `Hello`."""
+
+    op: ClassVar[str] = "welcome"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Heartbeat:
+    """The sidecar lives."""
+
+    op: ClassVar[str] = "heartbeat"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Homes:
+    """The answer to `Heartbeat`: the seats whose home is the sidecar's executor. The servers of others may end."""
+
+    op: ClassVar[str] = "homes"
+    seats: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Bind:
+    """Asks what a ticket reads, for a worker of `executor`."""
+
+    op: ClassVar[str] = "bind"
+    scan: int
+    ticket: int
+    executor: Executor
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Bound:
+    """What a ticket reads.
+
+    Attributes:
+        at_home: whether the asking executor is the seat's home.
+        ranges: what is read of the seat's partitions.
+        owned: all that the seat owns at the end of the batch, and where the next batch will begin.
+    """
+
+    op: ClassVar[str] = "bound"
+    seat: str
+    at_home: bool
+    ranges: tuple[Range, ...]
+    owned: tuple[Position, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NothingLeft:
+    """Other tickets of the scan read all that there is."""
+
+    op: ClassVar[str] = "nothing-left"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Refused:
+    """The ticket's batch is over, or there is no such ticket."""
+
+    op: ClassVar[str] = "refused"
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Served:
+    """A seat was read.
+
+    Attributes:
+        by: the seat's own server, or a worker that read directly.
+        rows: rows of the read.
+        ready: how many of them a server had fetched before it was asked.
+    """
+
+    op: ClassVar[str] = "served"
+    seat: str
+    by: Literal["server", "worker"]
+    rows: int
+    ready: int
+
+    def __post_init__(self) -> None:
+        _check_rows(self.rows, self.ready)
+
+
+# ------------------------------------------------------------------------------------ between a worker and its sidecar
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SidecarParameters:
+    """All that a new sidecar has to know; it comes over its standard input.
+
+    Attributes:
+        folder: where it is to be found (`place.Place`).
+        key: the query's secret.
+        prefetch_bytes: what its seats may hold ahead of the next batch, in all.
+        idle_ms: how long it lives without a read.
+    """
+
+    op: ClassVar[str] = "start"
+    folder: str
+    key: bytes = field(repr=False)
+    registry_host: str
+    registry_port: int
+    executor: Executor
+    prefetch_bytes: int
+    idle_ms: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ready:
+    """The sidecar listens."""
+
+    op: ClassVar[str] = "ready"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CannotStart:
+    """The sidecar ends before it has begun."""
+
+    op: ClassVar[str] = "cannot-start"
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Read:
+    """Asks what a ticket reads, and for it to be read where the seat has a server here.
+
+    Attributes:
+        config: librdkafka's configuration, for a server that is yet to start; may hold secrets.
+        headers: whether batches have the column `headers`.
+    """
+
+    op: ClassVar[str] = "read"
+    scan: int
+    ticket: int
+    config: Mapping[str, str] = field(repr=False)
+    headers: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReadFromServer:
+    """The seat's server sends these ranges, over this same connection (`seat_server`)."""
+
+    op: ClassVar[str] = "read-from-server"
+    seat: str
+    ranges: tuple[Range, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReadDirectly:
+    """The worker has to read these ranges with a consumer of its own."""
+
+    op: ClassVar[str] = "read-directly"
+    seat: str
+    ranges: tuple[Range, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Hung:
+    """The seat's server lives and sends nothing: the sidecar ends it."""
+
+    op: ClassVar[str] = "hung"
+    seat: str
+
+
+# ------------------------------------------------------------------------------ between a sidecar and a seat's server
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Serve:
+    """Send `ranges` to the worker whose socket is attached. The fields are those of `Bound`."""
+
+    op: ClassVar[str] = "serve"
+    ranges: tuple[Range, ...]
+    owned: tuple[Position, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Finished:
+    """All was sent. The fields are those of `Served`."""
+
+    op: ClassVar[str] = "finished"
+    rows: int
+    ready: int
+
+    def __post_init__(self) -> None:
+        _check_rows(self.rows, self.ready)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkerGone:
+    """The worker did not take all. Whoever reads the rest counts its rows."""
+
+    op: ClassVar[str] = "worker-gone"
+
+
+QueryMessage = (
+    Hello
+    | Welcome
+    | Heartbeat
+    | Homes
+    | Bind
+    | Bound
+    | NothingLeft
+    | Refused
+    | Served
+    | SidecarParameters
+    | Ready
+    | CannotStart
+    | Read
+    | ReadFromServer
+    | ReadDirectly
+    | Hung
+    | Serve
+    | Finished
+    | WorkerGone
+)
+
+_TYPES: Final[Mapping[str, type[QueryMessage]]] = {type_.op: type_ for type_ in get_args(QueryMessage)}
+
+
+def _check_rows(rows: int, ready: int) -> None:
+    if not 0 <= ready <= rows:
+        raise ValueError("more rows were ready than were read, or fewer than none")
+
+
+# ---------------------------------------------------------------------------------------------------------- as JSON
+
+
+def to_json(message: QueryMessage) -> JsonObject:
+    """`message` as it travels."""
+    return {"op": message.op, **_fields_of(message)}
+
+
+def parse(raw: Mapping[str, Any]) -> QueryMessage:
+    """The message that came as `raw`.
+
+    Raises:
+        ChannelEnded: it is none of those above, or a field is missing, unknown or of another type. A peer of this
+            version never sends such a thing: its connection is to be ended.
+    """
+    op = raw.get("op")
+    type_ = _TYPES.get(op) if isinstance(op, str) else None
+    if type_ is None:
+        raise ChannelEnded(f"The peer sent a message of an unknown type: {str(op)[:_OP_SHOWN_MAX]!r}.")
+    return _read_fields(type_, {name: value for name, value in raw.items() if name not in ("op", "id")})
+
+
+def _fields_of(value: Any) -> JsonObject:
+    return {name: _written(getattr(value, name)) for name in (one.name for one in fields(value))}
+
+
+def _written(value: Any) -> Any:
+    """As `json` takes it, which writes tuples as lists."""
+    if is_dataclass(value):
+        return _fields_of(value)
+    return value.hex() if isinstance(value, bytes) else value
+
+
+T = TypeVar("T")
+
+
+def _read_fields(type_: type[T], raw: Mapping[str, object]) -> T:
+    types = _FIELD_TYPES[type_]
+    if raw.keys() != types.keys():
+        raise ChannelEnded(f"The peer's {type_.__name__} has other fields than it should.")
+    try:
+        return type_(**{name: _READERS[types[name]](value) for name, value in raw.items()})
+    except ValueError as problem:
+        raise ChannelEnded(f"A field of the peer's {type_.__name__} is not what it should be: {problem}.") from None
+
+
+def _boolean(value: object) -> bool:
+    if not isinstance(value, bool):
+        raise ValueError("no boolean")
+    return value
+
+
+def _integer(value: object) -> int:
+    if not isinstance(value, int) or isinstance(value, bool) or not -_INTEGER_MAX <= value <= _INTEGER_MAX:
+        raise ValueError("no integer of 64 bits")
+    return value
+
+
+def _string(value: object) -> str:
+    if not isinstance(value, str):
+        raise ValueError("no string")
+    return value
+
+
+def _list(value: object) -> list[Any]:
+    if not isinstance(value, list):
+        raise ValueError("no list")
+    return value
+
+
+def _object(value: object) -> JsonObject:
+    if not isinstance(value, dict):
+        raise ValueError("no object")
+    return value
+
+
+def _server_or_worker(value: object) -> str:
+    if value not in ("server", "worker"):
+        raise ValueError("neither server nor worker")
+    return _string(value)
+
+
+def _range(value: object) -> Range:
+    match value:
+        case [topic, partition, start_offset, end_offset]:
+            return Range(_string(topic), _integer(partition), _integer(start_offset), _integer(end_offset))
+    raise ValueError("no range")
+
+
+def _position(value: object) -> Position:
+    match value:
+        case [topic, partition, offset, tag]:
+            return _string(topic), _integer(partition), _integer(offset), _string(tag)
+    raise ValueError("no position")
+
+
+_READERS: Final[Mapping[object, Callable[[object], object]]] = {
+    bool: _boolean,
+    int: _integer,
+    str: _string,
+    bytes: lambda value: bytes.fromhex(_string(value)),
+    Executor: lambda value: _read_fields(Executor, _object(value)),
+    Mapping[str, str]: lambda value: {name: _string(text) for name, text in _object(value).items()},
+    Literal["server", "worker"]: _server_or_worker,
+    tuple[str, ...]: lambda value: tuple(map(_string, _list(value))),
+    tuple[Range, ...]: lambda value: tuple(map(_range, _list(value))),
+    tuple[Position, ...]: lambda value: tuple(map(_position, _list(value))),
+}
+"""A field's type -> what makes a value of that type out of JSON, or raises ValueError."""
+
+_FIELD_TYPES: Final[Mapping[type, Mapping[str, object]]] = {
+    type_: {one.name: get_type_hints(type_)[one.name] for one in fields(type_)}
+    for type_ in (*_TYPES.values(), Executor)
+}

@@ -1,0 +1,162 @@
+"""The messages of a query's own processes: each survives its journey, and nothing else is understood."""
+
+import json
+import re
+from collections.abc import Iterator
+from dataclasses import fields
+from typing import Any, get_args
+
+import pytest
+
+from pyspark_kgroup.shared import messages
+from pyspark_kgroup.shared.messages import (
+    Bind,
+    Bound,
+    CannotStart,
+    Finished,
+    Heartbeat,
+    Hello,
+    Homes,
+    Hung,
+    JsonObject,
+    NothingLeft,
+    QueryMessage,
+    Read,
+    ReadDirectly,
+    ReadFromServer,
+    Ready,
+    Refused,
+    Serve,
+    Served,
+    SidecarParameters,
+    Welcome,
+    WorkerGone,
+    parse,
+    to_json,
+)
+from pyspark_kgroup.shared.tickets import Executor, Range
+from spark_kgroup.errors import ChannelEnded
+
+FAR = 2**63 - 1
+EXECUTOR = Executor(key="host:1:2", executor_id="7", host="host", pid=1, warm=False)
+RANGES = (Range("t", 0, 5, 10), Range("ü", 1, FAR - 1, FAR))
+OWNED = (("t", 0, 10, "id of t/1"), ("t", 2, 0, ""))
+
+EXAMPLES: list[QueryMessage] = [
+    Hello(executor=EXECUTOR, sidecar=True),
+    Welcome(),
+    Heartbeat(),
+    Homes(seats=("g-0", "g-1")),
+    Bind(scan=1, ticket=0, executor=EXECUTOR),
+    Bound(seat="g-0", at_home=True, ranges=RANGES, owned=OWNED),
+    NothingLeft(),
+    Refused(reason="the batch is over"),
+    Served(seat="g-0", by="server", rows=10, ready=10),
+    SidecarParameters(
+        folder="/tmp/\udcff",
+        key=b"\x00\xff",
+        registry_host="driver",
+        registry_port=7077,
+        executor=EXECUTOR,
+        prefetch_bytes=1,
+        idle_ms=2,
+    ),
+    Ready(),
+    CannotStart(reason="nobody is there"),
+    Read(scan=1, ticket=0, config={"sasl.password": "hush"}, headers=False),
+    ReadFromServer(seat="g-0", ranges=RANGES),
+    ReadDirectly(seat="g-0", ranges=()),
+    Hung(seat="g-0"),
+    Serve(ranges=RANGES, owned=OWNED),
+    Finished(rows=10, ready=0),
+    WorkerGone(),
+]
+ODD: list[Any] = [None, True, 1, 1.5, 2**63, -(2**70), "x", [], [1], ["x"], [[]], [["t", 0, 1]], {}, {"a": 1}]
+ODD += [[["t", 0, 1, None]], [["t", 0, "1", 2]], [["t", True, 1, 2]], [["t", 0, 1, 2, 3]], {"a": "b"}]
+
+
+def by_name(example: QueryMessage) -> str:
+    return type(example).__name__
+
+
+def travelled(message: QueryMessage) -> JsonObject:
+    """What comes out of a channel when `message` goes in."""
+    came: JsonObject = json.loads(json.dumps(to_json(message)))
+    return came
+
+
+def test_there_is_an_example_of_each_message() -> None:
+    assert {type(example) for example in EXAMPLES} == set(get_args(QueryMessage))
+    assert len({example.op for example in EXAMPLES}) == len(EXAMPLES)
+
+
+@pytest.mark.parametrize("example", EXAMPLES, ids=by_name)
+def test_a_message_survives_its_journey_with_all_its_fields(example: QueryMessage) -> None:
+    assert parse(travelled(example)) == example
+    assert travelled(example).keys() == {"op"} | {one.name for one in fields(example)}
+
+
+def test_the_id_of_a_request_is_no_field_of_it() -> None:
+    assert parse({"op": "heartbeat", "id": 7}) == Heartbeat()
+
+
+@pytest.mark.parametrize("op", [None, "", "nonsense", "Heartbeat", 5, ["heartbeat"], {}, "x" * 1_000_000], ids=repr)
+def test_an_unknown_type_is_refused_in_few_words(op: Any) -> None:
+    for raw in ({"op": op}, {}):
+        with pytest.raises(ChannelEnded, match="unknown type") as refused:
+            parse(raw)
+        assert len(str(refused.value)) < 200
+
+
+@pytest.mark.parametrize("example", EXAMPLES, ids=by_name)
+def test_a_message_with_an_unknown_field_is_refused(example: QueryMessage) -> None:
+    with pytest.raises(ChannelEnded, match="other fields"):
+        parse({**travelled(example), "from_tomorrow": 1})
+
+
+@pytest.mark.parametrize("example", EXAMPLES, ids=by_name)
+def test_a_message_that_lacks_a_field_is_refused(example: QueryMessage) -> None:
+    for missing in travelled(example):
+        with pytest.raises(ChannelEnded):
+            parse({name: value for name, value in travelled(example).items() if name != missing})
+
+
+def odd_values(example: QueryMessage) -> Iterator[tuple[str, Any, JsonObject]]:
+    """Field, what it holds, and the message with that in it; also for the fields of an executor."""
+    raw = travelled(example)
+    for name in raw.keys() - {"op"}:
+        yield from ((name, value, {**raw, name: value}) for value in ODD)
+    if "executor" in raw:
+        for name in raw["executor"]:
+            yield from ((name, value, {**raw, "executor": {**raw["executor"], name: value}}) for value in ODD)
+
+
+@pytest.mark.parametrize("example", EXAMPLES, ids=by_name)
+def test_what_is_understood_has_each_field_of_its_type(example: QueryMessage) -> None:
+    """Whatever a field holds: it is refused, or the message that comes out goes in again as it was."""
+    for name, value, raw in odd_values(example):
+        try:
+            understood = parse(raw)
+        except ChannelEnded:
+            continue
+        assert json.dumps(travelled(understood), sort_keys=True) == json.dumps(raw, sort_keys=True), (name, value)
+
+
+@pytest.mark.parametrize(("rows", "ready"), [(1, 2), (-1, -1), (5, -1), (2**63, 0)])
+def test_counts_that_cannot_be_are_refused(rows: int, ready: int) -> None:
+    for kind in ({"op": "served", "seat": "g-0", "by": "worker"}, {"op": "finished"}):
+        with pytest.raises(ChannelEnded):
+            parse({**kind, "rows": rows, "ready": ready})
+
+
+def test_what_is_secret_is_not_shown() -> None:
+    shown = repr(EXAMPLES)
+    assert "hush" not in shown
+    assert repr(b"\x00\xff") not in shown
+
+
+def test_the_table_names_every_message_and_nothing_else() -> None:
+    """It is the first thing that is read of the protocol."""
+    table = re.findall(r"^ {4}\S.*$", messages.__doc__ or "", re.MULTILINE)
+    named = set(re.findall(r"\b[A-Z]\w+", "\n".join(table)))
+    assert named == {type_.__name__ for type_ in get_args(QueryMessage)}
