@@ -2,6 +2,7 @@
 
 import pickle
 from collections.abc import Iterable
+from dataclasses import replace
 from itertools import cycle, permutations
 
 import pytest
@@ -105,6 +106,12 @@ class TestMode:
         seats = joined(2, A)
         ask(seats, seats.plan("1", names(2)), [A])
         assert seats.plan("1", names(2)).mode is Mode.FIXED
+
+    def test_a_scan_is_fixed_where_executors_could_not_be_told_what_a_seat_reads(self) -> None:
+        seats = settled(2, A)
+        assert seats.plan("2", names(2), late=False).tickets == ("s-0", "s-1")
+        ask(seats, seats.plan("3", names(2), late=False), [A])
+        assert seats.plan("4", names(2)).mode is Mode.LATE
 
     def test_a_batch_without_data_has_no_tickets_and_proves_nothing(self) -> None:
         seats = joined(2, A)
@@ -403,6 +410,26 @@ class TestSpread:
         assert set(counts(seats).values()) == {3}
         assert sum(home != before[seat] for seat, home in homes(seats).items()) == 3
 
+    def test_newcomers_take_of_executors_with_equally_many_seats_those_that_moved_last(self) -> None:
+        seats = settled(6, A, B)
+        for newcomer in (C, D, E):
+            seats.executor_joined(newcomer, 0)
+        ask(seats, seats.plan("2", names(6)), [C, D, E, A, B, A])
+        assert of(seats, A, B) == {"s-0": "A", "s-1": "B", "s-2": "A"}
+
+    def test_an_executor_whose_only_seat_moved_away_reads_on_as_a_guest(self) -> None:
+        seats = joined(2, A)
+        ask(seats, seats.plan("1", names(2)), [A])
+        seats.executor_gone(A.key)
+        seats.executor_joined(B, 0)
+        ask(seats, seats.plan("2", names(2)), [B])
+        seats.executor_joined(A, 0)
+        ask(seats, seats.plan("3", names(2)), [A, B])
+        assert counts(seats) == {"A": 1, "B": 1}
+        seats.executor_gone(B.key)
+        ask(seats, seats.plan("4", names(2)), [A])
+        assert counts(seats) == {"A": 2}
+
     def test_a_spread_within_one_is_even(self) -> None:
         seats = settled(7, A, B, C)
         before = homes(seats)
@@ -497,6 +524,26 @@ class TestLease:
         seats.bind(scan.scan_id, 0, B, 3_000)
         assert (seats.leases()["s-0"].executor, seats.leases()["s-0"].since_ms) == (B, 3_000)
 
+    def test_a_home_that_a_due_seat_moved_to_says_since_when(self) -> None:
+        seats = settled(2, A)
+        seats.executor_joined(B, 500)
+        seats.bind(seats.plan("2", names(2)).scan_id, 0, B, 1_000)
+        assert [lease.since_ms for lease in seats.leases().values() if lease.executor == B] == [1_000]
+
+    def test_the_lease_of_one_seat_is_that_of_its_living_home(self) -> None:
+        seats = settled(2, A, B)
+        assert seats.lease("s-0") == seats.leases()["s-0"]
+        assert seats.lease("s-0") is not None
+        seats.executor_gone(A.key)
+        assert seats.lease("s-0") is None
+        assert seats.lease("s-1") == seats.leases()["s-1"]
+
+    def test_a_home_shows_its_executor_as_it_presented_itself_last(self) -> None:
+        """Its first worker may not know Spark's id of it; the sidecar that replaces the first one does."""
+        seats = settled(1, replace(A, executor_id=""))
+        seats.executor_joined(A, 1_000)
+        assert seats.leases()["s-0"].executor == A
+
     def test_a_home_is_warm_once_its_server_has_served_a_read(self) -> None:
         seats = settled(2, A, B)
         assert not seats.leases()["s-0"].warm
@@ -550,3 +597,16 @@ def test_executors_that_come_and_go_without_a_seat_leave_nothing_behind() -> Non
     seats.executor_gone("nobody@nowhere")
     assert homes(seats) == {"s-0": "A", "s-1": "B"}
     assert len(pickle.dumps(seats)) == size
+
+
+def test_a_lost_executor_whose_seats_have_all_moved_leaves_nothing_behind() -> None:
+    seats = settled(2, A, B)
+    sizes = []
+    for number in range(100, 110):
+        newcomer = executor(f"{number}")
+        seats.executor_joined(newcomer, 0)
+        seats.executor_gone(f"{number - 1}@host" if number > 100 else A.key)
+        ask(seats, seats.plan(f"{number}", names(2)), [newcomer, B])
+        sizes.append(len(pickle.dumps(seats)))
+    assert homes(seats) == {"s-0": "109", "s-1": "B"}
+    assert len(set(sizes[1:])) == 1

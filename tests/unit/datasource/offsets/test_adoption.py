@@ -1,6 +1,6 @@
 """Where an adopted partition starts: one row for each rule of `adoption`."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from uuid import UUID
 
 import pytest
@@ -147,3 +147,20 @@ def test_any_other_adoption_begins_a_new_period(change: dict[str, object]) -> No
         seat=arguments["seat"],
         generation=arguments["generation"],
     )
+
+
+@pytest.mark.parametrize("cut", [0, 1])
+def test_a_period_that_begins_where_the_last_one_did_is_told_from_it_by_its_cut(cut: int) -> None:
+    """1. a period begins at 40 and is read to 100; 2. the log is truncated to 40, and grows; 3. the same seat adopts
+    the partition anew at 40, in the same generation. As the period of 1. it would go on at 100."""
+    held = replace(PERIOD, cut=cut)
+    checkpoint = seen(owned={P1: Owned(period=held, position=100)})
+    topic = TopicDescription(name="t", topic_id=OLD, partition_count=4)
+    tenure = MemberIdentity(instance_id="job-0", member_id="new", generation=3)
+
+    def adopted_at(offset: int) -> Period:
+        return period_of(P1, offset, checkpoint=checkpoint, topic=topic, seat="job-0", tenure=tenure)
+
+    assert adopted_at(40) == replace(held, cut=cut + 1)
+    assert adopted_at(60) == replace(held, start=60, cut=0)
+    assert adopted_at(100) == held
