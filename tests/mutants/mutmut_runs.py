@@ -41,20 +41,19 @@ things. Loops end by the CPU they use."""
 
 
 def prepare(room: Room, *, fresh: bool) -> Path:
-    """Make the room's folder what mutmut expects, and forget files whose source has gone."""
+    """Make the room's folder what mutmut expects; what another configuration found is forgotten, as mutmut does."""
     folder = FOLDER / room.name
-    if fresh:
+    configuration = (ROOT / "pyproject.toml").read_text() + _configuration(room)
+    same = (folder / "pyproject.toml").is_file() and (folder / "pyproject.toml").read_text() == configuration
+    if fresh or not same:
         shutil.rmtree(folder, ignore_errors=True)
-    folder.mkdir(parents=True, exist_ok=True)
-    for name, source in {**PACKAGES, "tests": ROOT / "tests"}.items():
-        if not (folder / name).is_symlink():
+        folder.mkdir(parents=True)
+        (folder / "pyproject.toml").write_text(configuration)
+        for name, source in {**PACKAGES, "tests": ROOT / "tests"}.items():
             (folder / name).symlink_to(source)
     for copy in [path for name in (*PACKAGES, "tests") for path in (folder / "mutants" / name).rglob("*.py")]:
         if not (folder / copy.relative_to(folder / "mutants")).exists():
-            copy.unlink()
-    text = (ROOT / "pyproject.toml").read_text() + _configuration(room)
-    if not (folder / "pyproject.toml").exists() or (folder / "pyproject.toml").read_text() != text:
-        (folder / "pyproject.toml").write_text(text)
+            copy.unlink()  # mutmut copies what is new, and leaves what is gone
     return folder
 
 
