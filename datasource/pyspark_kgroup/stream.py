@@ -39,7 +39,7 @@ from pyspark_kgroup.shared.tickets import Mode, Position, Range, SeatRanges, Tic
 from spark_kgroup.errors import OptionError
 from spark_kgroup.member.classic import Inheritance
 from spark_kgroup.model import TopicPartition
-from spark_kgroup.runtime.group import GroupSettings
+from spark_kgroup.runtime.settings import GroupSettings
 from spark_kgroup.runtime.thread import GroupRuntime
 from spark_kgroup.wire.cluster import parse_bootstrap
 from spark_kgroup.wire.commit_metadata import Author

@@ -23,8 +23,9 @@ from spark_kgroup.errors import FencedInstanceId, OptionError
 from spark_kgroup.limits import METADATA_MAX_AGE_MS, SESSION_TIMEOUT_MS
 from spark_kgroup.member import contract
 from spark_kgroup.model import ErrorCode, TopicPartition
-from spark_kgroup.runtime.group import Group, GroupSettings
+from spark_kgroup.runtime.group import Group
 from spark_kgroup.runtime.session import Session
+from spark_kgroup.runtime.settings import GroupSettings
 from spark_kgroup.wire.cluster import parse_bootstrap
 from spark_kgroup.wire.security.settings import Plaintext
 

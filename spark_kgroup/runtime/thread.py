@@ -17,7 +17,8 @@ from typing import Any, TypeVar
 from spark_kgroup.errors import GroupUnsettled
 from spark_kgroup.limits import CALL_SLACK_MS, CLOSE_TIMEOUT_MS
 from spark_kgroup.model import DescribedGroup, DescribedMember, TopicDescription, TopicPartition
-from spark_kgroup.runtime.group import Group, GroupSettings
+from spark_kgroup.runtime.group import Group
+from spark_kgroup.runtime.settings import GroupSettings
 from spark_kgroup.runtime.views import GroupView, SeatView
 from spark_kgroup.wire.answers import CommittedOffset
 
@@ -30,6 +31,9 @@ class GroupRuntime:
     """The seats of one query, run in a thread of their own.
 
     Thread-safe. A context manager: leaving it closes the seats without leaving the group (KIP-345).
+
+    A call between start and close does, returns and raises what the method does that its docstring names, and raises
+    `GroupUnsettled` if the thread did not answer within the bound.
     """
 
     def __init__(self, settings: GroupSettings) -> None:
@@ -82,83 +86,83 @@ class GroupRuntime:
     # ------------------------------------------------------------------------------------------ membership
 
     def view(self) -> GroupView:
-        """The seats as they are now; raises what a seat failed of."""
+        """`Group.view`."""
         return self._run(lambda group: _immediate(group.view))
 
     def wait_until(self, condition: Callable[[GroupView], bool], timeout_ms: int) -> GroupView:
-        """The first view for which `condition` holds, or the view after `timeout_ms`."""
+        """`Group.wait_until`."""
         return self._run(lambda group: group.wait_until(condition, timeout_ms), timeout_ms + CALL_SLACK_MS)
 
     def give_up(self, instance_id: str, partitions: frozenset[TopicPartition]) -> None:
-        """Tell a seat that nobody reads `partitions` any more; AFTER their positions were committed."""
+        """`Group.give_up`."""
         self._run(lambda group: _immediate(lambda: group.give_up(instance_id, partitions)))
 
     def remove_members(self, members: Iterable[DescribedMember], reason: str) -> dict[str, int]:
-        """Take static members out of the group that no process serves any more; returns who is still there, and why."""
+        """`Group.remove_members`."""
         return self._run(lambda group: group.remove_members(members, reason))
 
     def force_rebalance(self, reason: str) -> None:
-        """Make the whole group join anew, once."""
+        """`Group.force_rebalance`."""
         self._run(lambda group: _immediate(lambda: group.force_rebalance(reason)))
 
     def all_owned(self, topics: Mapping[str, TopicDescription]) -> None:
-        """Tell a leader that came back and did not assign: the partitions in `topics` all have owners."""
+        """`Group.all_owned`."""
         self._run(lambda group: _immediate(lambda: group.all_owned(topics)))
+
+    def describe(self) -> DescribedGroup:
+        """`Group.describe`."""
+        return self._run(lambda group: group.describe())
 
     # ------------------------------------------------------------------------------- metadata and offsets
 
     def topics(self, max_age_ms: int) -> Mapping[str, TopicDescription]:
-        """The subscribed topics, no older than `max_age_ms`."""
-        return self._run(lambda group: group.topics(max_age_ms))
+        """`Topics.subscribed`."""
+        return self._run(lambda group: group.topics.subscribed(max_age_ms))
 
     def topics_named(self, names: Iterable[str]) -> Mapping[str, TopicDescription]:
-        """Those of `names` that exist, subscribed or not."""
-        return self._run(lambda group: group.topics_named(names))
+        """`Topics.named`."""
+        return self._run(lambda group: group.topics.named(names))
 
     def topics_gone(self, names: Iterable[str]) -> frozenset[str]:
-        """Those of `names` that brokers do not know."""
-        return self._run(lambda group: group.topics_gone(names))
+        """`Topics.gone`."""
+        return self._run(lambda group: group.topics.gone(names))
 
     def end_offsets(self, partitions: Iterable[TopicPartition], *, read_committed: bool) -> dict[TopicPartition, int]:
-        """One past the last readable offset of each partition."""
-        return self._run(lambda group: group.end_offsets(partitions, read_committed=read_committed))
+        """`Offsets.ends`."""
+        return self._run(lambda group: group.offsets.ends(partitions, read_committed=read_committed))
 
     def start_offsets(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
-        """The first offset that each partition still has."""
-        return self._run(lambda group: group.start_offsets(partitions))
+        """`Offsets.starts`."""
+        return self._run(lambda group: group.offsets.starts(partitions))
 
     def log_ranges(
         self, partitions: Iterable[TopicPartition], *, read_committed: bool
     ) -> dict[TopicPartition, tuple[int, int]]:
-        """The first offset of each partition, and one past the last readable one."""
-        return self._run(lambda group: group.log_ranges(partitions, read_committed=read_committed))
+        """`Offsets.ranges`."""
+        return self._run(lambda group: group.offsets.ranges(partitions, read_committed=read_committed))
 
     def committed(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, CommittedOffset | None]:
-        """What the group has committed for each partition, with what was written beside it; None where nothing is."""
-        return self._run(lambda group: group.committed(partitions))
-
-    def describe(self) -> DescribedGroup:
-        """The whole group, members of other applications included."""
-        return self._run(lambda group: group.describe())
+        """`Offsets.committed`."""
+        return self._run(lambda group: group.offsets.committed(partitions))
 
     def commit(
         self, positions: Mapping[str, tuple[SeatView, Mapping[TopicPartition, int]]]
     ) -> frozenset[TopicPartition]:
-        """Commit for several seats at once; returns the partitions whose commit was acknowledged.
+        """`Commits.commit`, for several seats at once.
 
         Args:
             positions: instance id -> (the seat's view under which ownership was checked, its positions).
         """
 
         async def all_seats(group: Group) -> frozenset[TopicPartition]:
-            acknowledged = await asyncio.gather(*(group.commit(seat, offsets) for seat, offsets in positions.values()))
-            return frozenset().union(*acknowledged)
+            commits = (group.commits.commit(seat.identity, offsets) for seat, offsets in positions.values())
+            return frozenset().union(*await asyncio.gather(*commits))
 
         return self._run(all_seats)
 
     def commit_refusal(self) -> str:
-        """Why the last commit of each seat was not acknowledged; empty if all were."""
-        return self._run(lambda group: _immediate(lambda: group.commit_refusal))
+        """`Commits.refusal`."""
+        return self._run(lambda group: _immediate(lambda: group.commits.refusal))
 
     # ---------------------------------------------------------------------------------------------- inside
 

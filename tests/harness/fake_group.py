@@ -24,7 +24,7 @@ from spark_kgroup.model import (
     TopicDescription,
     TopicPartition,
 )
-from spark_kgroup.runtime.group import inherited
+from spark_kgroup.runtime.inheritance import inherited
 from spark_kgroup.runtime.views import GroupView, SeatView
 from spark_kgroup.wire.answers import CommittedOffset
 from spark_kgroup.wire.commit_metadata import Author

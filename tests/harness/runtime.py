@@ -2,7 +2,7 @@
 
 from pyspark_kgroup.options.parser import SourceOptions, parse
 from spark_kgroup.model import TopicPartition
-from spark_kgroup.runtime.group import GroupSettings
+from spark_kgroup.runtime.settings import GroupSettings
 from spark_kgroup.runtime.views import GroupView
 from spark_kgroup.wire.cluster import parse_bootstrap
 

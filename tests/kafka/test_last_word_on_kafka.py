@@ -19,8 +19,9 @@ from harness.waiting import wait_for
 
 from spark_kgroup.clock import monotonic_ms
 from spark_kgroup.member import contract
-from spark_kgroup.runtime.group import Group, GroupSettings
+from spark_kgroup.runtime.group import Group
 from spark_kgroup.runtime.session import Session
+from spark_kgroup.runtime.settings import GroupSettings
 from spark_kgroup.testing import ApacheKafka
 from spark_kgroup.wire.cluster import Cluster, parse_bootstrap
 

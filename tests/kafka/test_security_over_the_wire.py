@@ -22,8 +22,9 @@ from harness.token_endpoint import token_endpoint
 from spark_kgroup.errors import AuthenticationFailed, BrokerError, GroupRejected, KgroupError, UnknownTopic, WireError
 from spark_kgroup.member import contract
 from spark_kgroup.model import MemberIdentity, Subscription, TopicPartition
-from spark_kgroup.runtime.group import Group, GroupSettings
+from spark_kgroup.runtime.group import Group
 from spark_kgroup.runtime.session import Session
+from spark_kgroup.runtime.settings import GroupSettings
 from spark_kgroup.testing import unsecured_token
 from spark_kgroup.wire import messages
 from spark_kgroup.wire.cluster import Cluster, parse_bootstrap

@@ -19,7 +19,7 @@ from harness.strangers import (
 
 from spark_kgroup.errors import WireError
 from spark_kgroup.limits import CONNECT_TIMEOUT_MS, STARTUP_TIMEOUT_MS
-from spark_kgroup.runtime.group import GroupSettings
+from spark_kgroup.runtime.settings import GroupSettings
 from spark_kgroup.runtime.thread import GroupRuntime
 from spark_kgroup.wire.cluster import parse_bootstrap
 

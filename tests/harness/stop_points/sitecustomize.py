@@ -188,7 +188,7 @@ def _keep_log(path: str) -> None:
     """What this process's members log goes to the file `path` as well: seconds since the epoch, then the line."""
     handler = logging.FileHandler(path, delay=True)  # most processes have no member, and make no file
     handler.setFormatter(logging.Formatter("%(created).3f %(message)s"))
-    members = logging.getLogger("spark_kgroup.runtime.group")
+    members = logging.getLogger("spark_kgroup.runtime")
     members.setLevel(logging.INFO)
     members.addHandler(handler)
 

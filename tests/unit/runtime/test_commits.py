@@ -12,14 +12,13 @@ from kio.schema.errors import ErrorCode as KioErrorCode
 from spark_kgroup.errors import BrokerError
 from spark_kgroup.limits import COMMIT_PARTITIONS_MAX
 from spark_kgroup.model import ErrorCode, TopicPartition
-from spark_kgroup.runtime import group as group_module
-from spark_kgroup.runtime.group import Group, GroupSettings
-from spark_kgroup.runtime.views import SeatView
+from spark_kgroup.runtime import commits as commits_module
+from spark_kgroup.runtime.group import Group
+from spark_kgroup.runtime.settings import GroupSettings
 from spark_kgroup.wire import messages
 
 pytestmark = pytest.mark.filterwarnings("error::ResourceWarning")
 
-SEAT = SeatView(instance_id="seat-0", identity=WHO, tenures={}, to_give_up=frozenset(), settled=True, leader=False)
 LARGE = [TopicPartition("a", index) for index in range(COMMIT_PARTITIONS_MAX)]
 
 Scenario = Callable[[World, Group], Awaitable[None]]
@@ -77,7 +76,7 @@ async def test_the_note_stands_beside_one_partition_of_each_topic_and_the_mark_b
     world: World, group: Group
 ) -> None:
     partitions = [TopicPartition(topic, index) for topic in ("a", "b") for index in (3, 5, 8)]
-    assert await group.commit(SEAT, dict.fromkeys(partitions, 7)) == set(partitions)
+    assert await group.commits.commit(WHO, dict.fromkeys(partitions, 7)) == set(partitions)
     (beside,) = commits(world)
     noted = {tp for tp, text in beside.items() if text == "seat-0 serves this"}
     assert noted == {TopicPartition("a", 3), TopicPartition("b", 3)}
@@ -87,7 +86,7 @@ async def test_the_note_stands_beside_one_partition_of_each_topic_and_the_mark_b
 @with_a_group
 async def test_a_large_commit_is_cut_to_what_a_broker_takes(world: World, group: Group) -> None:
     positions = {TopicPartition("a", index): index for index in range(4 * COMMIT_PARTITIONS_MAX + 1)}
-    assert await group.commit(SEAT, positions) == positions.keys()
+    assert await group.commits.commit(WHO, positions) == positions.keys()
     assert [len(beside) for beside in commits(world)] == [COMMIT_PARTITIONS_MAX] * 4 + [1]
     assert world.committed == positions
 
@@ -97,10 +96,10 @@ def test_a_commit_that_is_too_large_for_the_coordinator_is_halved_until_it_fits(
     @with_a_group
     async def scenario(world: World, group: Group) -> None:
         refuse(world, code, lambda beside: len(beside) > 130)
-        assert await group.commit(SEAT, dict.fromkeys(LARGE, 7)) == set(LARGE)
+        assert await group.commits.commit(WHO, dict.fromkeys(LARGE, 7)) == set(LARGE)
         assert sorted(map(len, commits(world))) == [125] * 8 + [250] * 4 + [500] * 2 + [1000]
         assert world.committed == dict.fromkeys(LARGE, 7)
-        assert group.commit_refusal == ""
+        assert group.commits.refusal == ""
 
     scenario()
 
@@ -125,13 +124,13 @@ async def test_a_deleted_topic_beside_it_does_not_hide_that_a_commit_is_too_larg
         )
 
     world.on_OffsetCommit = knowing
-    assert await group.commit(SEAT, dict.fromkeys([*LARGE[:500], gone], 7)) == set(LARGE[:500])
+    assert await group.commits.commit(WHO, dict.fromkeys([*LARGE[:500], gone], 7)) == set(LARGE[:500])
 
 
 def test_a_commit_goes_on_for_as_long_as_the_coordinator_takes_its_parts(monkeypatch: pytest.MonkeyPatch) -> None:
     """Else the last partitions of a very large seat would come too late at each boundary, and never go on."""
-    monkeypatch.setattr(group_module, "COMMIT_PARTITIONS_MAX", 10)
-    monkeypatch.setattr(group_module, "COMMIT_TIMEOUT_MS", 400)
+    monkeypatch.setattr(commits_module, "COMMIT_PARTITIONS_MAX", 10)
+    monkeypatch.setattr(commits_module, "COMMIT_TIMEOUT_MS", 400)
 
     @with_a_group
     async def scenario(world: World, group: Group) -> None:
@@ -143,22 +142,22 @@ def test_a_commit_goes_on_for_as_long_as_the_coordinator_takes_its_parts(monkeyp
             return answer(request)
 
         world.brokers[0].answer = slow
-        assert await group.commit(SEAT, dict.fromkeys(LARGE[:100], 7)) == set(LARGE[:100])
+        assert await group.commits.commit(WHO, dict.fromkeys(LARGE[:100], 7)) == set(LARGE[:100])
         assert world.asked(messages.OffsetCommitRequest) == 10
 
     scenario()
 
 
 def test_a_commit_to_a_coordinator_that_is_silent_ends_in_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(group_module, "COMMIT_PARTITIONS_MAX", 10)
-    monkeypatch.setattr(group_module, "COMMIT_TIMEOUT_MS", 200)
+    monkeypatch.setattr(commits_module, "COMMIT_PARTITIONS_MAX", 10)
+    monkeypatch.setattr(commits_module, "COMMIT_TIMEOUT_MS", 200)
 
     @with_a_group
     async def scenario(world: World, group: Group) -> None:
         world.first["OffsetCommit"] = [None] * 10
-        assert await group.commit(SEAT, dict.fromkeys(LARGE[:100], 7)) == frozenset()
+        assert await group.commits.commit(WHO, dict.fromkeys(LARGE[:100], 7)) == frozenset()
         assert world.asked(messages.OffsetCommitRequest) == 1
-        assert "200 ms" in group.commit_refusal
+        assert "200 ms" in group.commits.refusal
 
     scenario()
 
@@ -166,9 +165,9 @@ def test_a_commit_to_a_coordinator_that_is_silent_ends_in_time(monkeypatch: pyte
 @with_a_group
 async def test_a_coordinator_that_takes_nothing_is_not_asked_for_each_partition(world: World, group: Group) -> None:
     refuse(world, ErrorCode.UNKNOWN_SERVER_ERROR, lambda _: True)
-    assert await group.commit(SEAT, dict.fromkeys(LARGE, 7)) == frozenset()
+    assert await group.commits.commit(WHO, dict.fromkeys(LARGE, 7)) == frozenset()
     assert [len(beside) for beside in commits(world)] == [1000, 500, 250, 125, 62, 31, 15, 7, 3, 1]
-    assert group.commit_refusal == "UNKNOWN_SERVER_ERROR"
+    assert group.commits.refusal == "UNKNOWN_SERVER_ERROR"
 
 
 @with_a_group
@@ -180,16 +179,16 @@ async def test_a_note_that_is_too_long_gives_way_to_the_mark_and_then_to_nothing
             ErrorCode.OFFSET_METADATA_TOO_LARGE,
             lambda beside, most=most: max(map(len, beside.values())) > most,
         )
-        assert await group.commit(SEAT, positions) == positions.keys()
+        assert await group.commits.commit(WHO, positions) == positions.keys()
         assert set(commits(world)[-1].values()) == {written}
 
 
 @with_a_group
 async def test_why_the_last_commit_was_refused_is_known_until_one_is_taken(world: World, group: Group) -> None:
     world.first["OffsetCommit"] = [ErrorCode.INVALID_GROUP_ID, ErrorCode.GROUP_AUTHORIZATION_FAILED]
-    assert await group.commit(SEAT, {LARGE[0]: 7}) == frozenset()
-    assert group.commit_refusal == "INVALID_GROUP_ID"
+    assert await group.commits.commit(WHO, {LARGE[0]: 7}) == frozenset()
+    assert group.commits.refusal == "INVALID_GROUP_ID"
     with pytest.raises(BrokerError, match="GROUP_AUTHORIZATION_FAILED"):
-        await group.commit(SEAT, {LARGE[0]: 7})
-    assert await group.commit(SEAT, {LARGE[0]: 7}) == {LARGE[0]}
-    assert group.commit_refusal == ""
+        await group.commits.commit(WHO, {LARGE[0]: 7})
+    assert await group.commits.commit(WHO, {LARGE[0]: 7}) == {LARGE[0]}
+    assert group.commits.refusal == ""

@@ -15,7 +15,8 @@ from spark_kgroup.errors import ConnectionFailed, EnvironmentProblem
 from spark_kgroup.limits import DESCRIPTORS_SPARE
 from spark_kgroup.runtime import descriptors
 from spark_kgroup.runtime.descriptors import make_room_for
-from spark_kgroup.runtime.group import Group, GroupSettings
+from spark_kgroup.runtime.group import Group
+from spark_kgroup.runtime.settings import GroupSettings
 from spark_kgroup.wire.connection import Connection
 
 pytestmark = pytest.mark.filterwarnings("error::ResourceWarning")

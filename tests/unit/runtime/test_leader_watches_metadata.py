@@ -13,8 +13,9 @@ from kio.static.primitive import i32
 
 from spark_kgroup.member import contract
 from spark_kgroup.model import ErrorCode, Subscription, TopicPartition
-from spark_kgroup.runtime.group import Group, GroupSettings
+from spark_kgroup.runtime.group import Group
 from spark_kgroup.runtime.session import Session
+from spark_kgroup.runtime.settings import GroupSettings
 from spark_kgroup.wire import messages
 from spark_kgroup.wire.answers import ClusterMetadata
 from spark_kgroup.wire.consumer_protocol import encode_subscription
@@ -124,7 +125,7 @@ async def test_an_answer_about_fewer_topics_than_are_watched_by_now_is_no_change
         return answer
 
     group._cluster.metadata = held_up
-    watching = asyncio.create_task(group._compare_metadata(seat_of(group)))
+    watching = asyncio.create_task(group._watch.compare(seat_of(group)))
     await asked.wait()
     coordinator.others, coordinator.rebalances = ("b",), True
     await until(lambda: seat_of(group).snapshot == {"a": 1, "b": 1})

@@ -17,8 +17,9 @@ from spark_kgroup.assignors import assignor
 from spark_kgroup.member import contract
 from spark_kgroup.member.classic import MemberConfig, State
 from spark_kgroup.model import ErrorCode, GroupMember, Subscription, TopicPartition
-from spark_kgroup.runtime.group import Group, GroupSettings
+from spark_kgroup.runtime.group import Group
 from spark_kgroup.runtime.session import Session
+from spark_kgroup.runtime.settings import GroupSettings
 from spark_kgroup.wire import messages
 from spark_kgroup.wire.consumer_protocol import encode_assignment
 

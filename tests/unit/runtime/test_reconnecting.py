@@ -11,7 +11,8 @@ from kio.static.primitive import i32
 
 from spark_kgroup.limits import RETRY_BACKOFF_JITTER, RETRY_BACKOFF_MS
 from spark_kgroup.model import ErrorCode
-from spark_kgroup.runtime.group import Group, GroupSettings
+from spark_kgroup.runtime.group import Group
+from spark_kgroup.runtime.settings import GroupSettings
 from spark_kgroup.wire import messages
 
 pytestmark = pytest.mark.filterwarnings("error::ResourceWarning")

@@ -10,7 +10,8 @@ from harness.fake_cluster import A0, A1, B0, World
 from spark_kgroup.member.classic import Inheritance
 from spark_kgroup.model import ErrorCode, TopicPartition
 from spark_kgroup.runtime import group as group_module
-from spark_kgroup.runtime.group import Group, GroupSettings
+from spark_kgroup.runtime.group import Group
+from spark_kgroup.runtime.settings import GroupSettings
 
 pytestmark = pytest.mark.filterwarnings("error::ResourceWarning")
 

@@ -16,7 +16,8 @@ from harness.names import resolving, swallowing
 
 from spark_kgroup.errors import WireError
 from spark_kgroup.limits import CONNECT_TIMEOUT_MS, STARTUP_TIMEOUT_MS
-from spark_kgroup.runtime.group import Group, GroupSettings
+from spark_kgroup.runtime.group import Group
+from spark_kgroup.runtime.settings import GroupSettings
 from spark_kgroup.wire import messages
 from spark_kgroup.wire.cluster import Cluster
 from spark_kgroup.wire.connection import Address, Connection

@@ -1,0 +1,149 @@
+"""Commits of several seats: over the shared connections, since a seat's own may have a join parked on it.
+
+A commit is cut to what a coordinator takes at once, tried again while it is refused for a moment, and given up after a
+bound: the next boundary commits again. What is written beside the offsets gives way if it is too long for the broker.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Mapping
+from random import Random
+
+from spark_kgroup.clock import monotonic_ms
+from spark_kgroup.errors import BrokerError, WireError
+from spark_kgroup.limits import COMMIT_PARTITIONS_MAX, COMMIT_TIMEOUT_MS
+from spark_kgroup.member import contract
+from spark_kgroup.model import ErrorCode, MemberIdentity, TopicPartition
+from spark_kgroup.runtime.settings import GroupSettings
+from spark_kgroup.wire import messages
+from spark_kgroup.wire.backoff import Backoff
+from spark_kgroup.wire.cluster import Cluster
+
+log = logging.getLogger(__name__)
+
+_AGAIN = ErrorCode.retriable_codes() | {ErrorCode.OFFSET_METADATA_TOO_LARGE}
+_MEMBERSHIP_OVER = frozenset({ErrorCode.UNKNOWN_MEMBER_ID, ErrorCode.ILLEGAL_GENERATION, ErrorCode.FENCED_INSTANCE_ID})
+_TOO_LARGE = frozenset({ErrorCode.UNKNOWN_SERVER_ERROR, ErrorCode.INVALID_COMMIT_OFFSET_SIZE})
+"""What a coordinator makes of MESSAGE_TOO_LARGE and RECORD_LIST_TOO_LARGE: 4.x the first, older ones the second."""
+_FORBIDDEN = frozenset({ErrorCode.GROUP_AUTHORIZATION_FAILED, ErrorCode.TOPIC_AUTHORIZATION_FAILED})
+
+
+class Commits:
+    """Commits under the identities of our seats.
+
+    Args:
+        post: gives an event to the session of an instance id: a commit may be the first to hear that a membership is
+            over.
+
+    """
+
+    def __init__(
+        self,
+        settings: GroupSettings,
+        cluster: Cluster,
+        rng: Random,
+        post: Callable[[str | None, contract.Event], None],
+    ) -> None:
+        self._settings = settings
+        self._cluster = cluster
+        self._rng = rng
+        self._post = post
+        self._refusals: dict[str | None, str] = {}
+
+    @property
+    def refusal(self) -> str:
+        """Why the last commit of each seat was not acknowledged; empty if all were."""
+        return ", ".join(sorted(set(self._refusals.values())))
+
+    async def commit(self, who: MemberIdentity, positions: Mapping[TopicPartition, int]) -> frozenset[TopicPartition]:
+        """Commit `positions` under the identity under which their ownership was checked.
+
+        Returns:
+            The partitions whose commit the coordinator acknowledged. The others were not, or we cannot know: `refusal`
+            says why.
+
+        Raises:
+            BrokerError: this user may not commit for the group or a topic.
+        """
+        deadline_ms = monotonic_ms() + COMMIT_TIMEOUT_MS
+        backoff = Backoff(self._rng)
+        acknowledged: set[TopicPartition] = set()
+        left = dict(positions)
+        # A broker's offset.metadata.max.bytes may be below the default, and offsets matter more than what is beside.
+        mark = self._settings.commit_mark
+        texts = [(self._settings.commit_metadata(who), mark), (mark, mark), ("", "")]
+        while left:
+            errors, deadline_ms = await self._commit_parts(who, left, texts[0], deadline_ms)
+            acknowledged |= {tp for tp, error in errors.items() if error == ErrorCode.NONE}
+            if ErrorCode.OFFSET_METADATA_TOO_LARGE in errors.values() and len(texts) > 1:
+                texts.pop(0)
+            left = {tp: left[tp] for tp, error in errors.items() if error in _AGAIN}
+            wait_ms = backoff.next_ms()
+            if monotonic_ms() + wait_ms > deadline_ms:
+                break
+            if left:
+                await asyncio.sleep(wait_ms / 1000)
+        if acknowledged == positions.keys():
+            self._refusals.pop(who.instance_id, None)
+        return frozenset(acknowledged)
+
+    async def _commit_parts(
+        self, who: MemberIdentity, positions: Mapping[TopicPartition, int], texts: tuple[str, str], deadline_ms: int
+    ) -> tuple[dict[TopicPartition, int], int]:
+        """Each part of `positions` once, and the new deadline: a large commit goes on while parts are acknowledged."""
+        errors: dict[TopicPartition, int] = {}
+        tps = sorted(positions)
+        for at in range(0, len(tps), COMMIT_PARTITIONS_MAX):
+            if monotonic_ms() >= deadline_ms:
+                break
+            part = {tp: positions[tp] for tp in tps[at : at + COMMIT_PARTITIONS_MAX]}
+            answered = await self._commit_part(who, part, texts, deadline_ms)
+            if ErrorCode.NONE in answered.values():
+                deadline_ms = monotonic_ms() + COMMIT_TIMEOUT_MS
+            errors |= answered
+        return errors, deadline_ms
+
+    async def _commit_part(
+        self, who: MemberIdentity, positions: Mapping[TopicPartition, int], texts: tuple[str, str], deadline_ms: int
+    ) -> dict[TopicPartition, int]:
+        """One commit; in halves if it is refused as a whole in a way that says it may be too large."""
+        errors = await self._commit_once(who, positions, texts, timeout_ms=max(1, deadline_ms - monotonic_ms()))
+        # A topic that was just deleted has an error of its own, whatever becomes of the others.
+        large = [(tp, positions[tp]) for tp, error in errors.items() if error in _TOO_LARGE]
+        if len(large) < 2 or ErrorCode.NONE in errors.values():
+            return errors
+        middle = len(large) // 2
+        first = await self._commit_part(who, dict(large[:middle]), texts, deadline_ms)
+        if ErrorCode.NONE not in first.values():
+            return errors  # it was not the size
+        return errors | first | await self._commit_part(who, dict(large[middle:]), texts, deadline_ms)
+
+    async def _commit_once(
+        self, who: MemberIdentity, positions: Mapping[TopicPartition, int], texts: tuple[str, str], *, timeout_ms: int
+    ) -> dict[TopicPartition, int]:
+        note, mark = texts
+        request = messages.offset_commit(self._settings.group, who, positions, note=note, mark=mark)
+        try:
+            response = await self._cluster.coordinator_call(self._settings.group, request, timeout_ms=timeout_ms)
+        except WireError as error:
+            log.info("seat %s: commit not acknowledged: %s", who.instance_id, error)
+            self._refusals[who.instance_id] = str(error)
+            return dict.fromkeys(
+                positions, ErrorCode.NETWORK_EXCEPTION if error.retriable else ErrorCode.INVALID_REQUEST
+            )
+        assert isinstance(response, messages.OffsetCommitResponse)
+        errors = messages.offset_commit_errors(response)
+        for code in sorted(set(errors.values())):
+            self._note_error(who, code)
+        return errors
+
+    def _note_error(self, who: MemberIdentity, code: int) -> None:
+        if code in _MEMBERSHIP_OVER:
+            self._post(who.instance_id, contract.MembershipRefused(identity=who, error=code))
+        elif code in _FORBIDDEN:
+            raise BrokerError("OffsetCommit", code)
+        if code != ErrorCode.NONE:
+            log.info("seat %s: commit refused with %s", who.instance_id, ErrorCode.name_of(code))
+            self._refusals[who.instance_id] = ErrorCode.name_of(code)
