@@ -13,18 +13,14 @@
     │   ├── AuthenticationFailed    TLS or SASL: the broker refused us, we refused it, or there was no token
     │   └── BrokerError             a broker answered with an error code
     ├── UnknownTopic                the caller's: a subscribed topic does not exist
-    ├── DataLoss                    records we had still to read are gone
     ├── GroupError                  between us and the group
     │   ├── FencedInstanceId        fatal: another process took the seat
     │   ├── GroupRejected           fatal: the group will not have us (protocol, session timeout, permission)
     │   └── GroupUnsettled          the group did not come to rest within the bound we give it
-    ├── ChannelEnded                between driver and executor, or within an executor: it ended, or was silent too long
-    ├── KeyRefused                  the two ends of such a channel do not hold the same query's key
-    ├── RegistryUnreachable         an executor cannot reach the stream reader on the driver
-    ├── SeatRefused                 a task asks for a ticket that the stream reader does not know
     └── IllegalTransition           ours: a state machine met an event its table does not have
 
-A message says whose fault it is and what to do next.
+Who builds on this library adds errors of its own below `KgroupError`. A message says whose fault it is and what to do
+next.
 """
 
 from __future__ import annotations
@@ -129,10 +125,6 @@ class UnknownTopic(KgroupError):
     """A subscribed topic does not exist, or this user may not see it."""
 
 
-class DataLoss(KgroupError):
-    """Records that were still to be read are gone (retention, deletion, recreation of the topic)."""
-
-
 class GroupError(KgroupError):
     """Something went wrong between a member and its group."""
 
@@ -159,37 +151,6 @@ class GroupRejected(GroupError):
 
 class GroupUnsettled(GroupError):
     """The group did not come to rest within a bound; the message says what was awaited."""
-
-
-class ChannelEnded(KgroupError):
-    """The other end of a channel hung up, was silent for too long, or does not speak like one of ours."""
-
-
-class KeyRefused(KgroupError):
-    """The two ends of a channel do not hold the same key: another query's, or a stranger."""
-
-
-class RegistryUnreachable(KgroupError):
-    """An executor cannot reach the registry in the driver's stream-reader process."""
-
-    def __init__(self, host: str, port: int, reason: object) -> None:
-        super().__init__(
-            f"This executor cannot reach the stream reader on the driver at {host}:{port} ({reason}). A query that has "
-            "just been stopped, or has ended, leaves tasks behind that say this: then there is nothing to do. If it "
-            "still runs, open that port from executors to the driver, or say with the options `registryHost` and "
-            "`registryPort` under which address and port executors reach the driver."
-        )
-
-
-class SeatRefused(KgroupError):
-    """A task asks for a ticket of a scan that is over, or that was never planned here."""
-
-    def __init__(self, scan_id: int, ticket: int) -> None:
-        super().__init__(
-            f"The stream reader on the driver does not know ticket {ticket} of scan {scan_id}. If its batch is over, "
-            "this task is a straggler: nothing is lost, nothing to do. If the query fails with this, restart it: the "
-            "checkpoint says what to read."
-        )
 
 
 class IllegalTransition(KgroupError):

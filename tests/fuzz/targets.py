@@ -12,12 +12,13 @@ from typing import Any, cast
 
 from fuzz.frames import Maker
 from pyspark_kgroup.driver.registry import Registry, _Peer
+from pyspark_kgroup.errors import ChannelEnded, KeyRefused
 from pyspark_kgroup.executor import sidecar
 from pyspark_kgroup.shared.channel import REGISTRY, Challenge, Frames, Message, _mac, frame
 from pyspark_kgroup.shared.messages import parse
 from spark_kgroup.admin.describe_command import as_object, lines_of
 from spark_kgroup.assignors import assignor
-from spark_kgroup.errors import ChannelEnded, KeyRefused, KgroupError, WireError
+from spark_kgroup.errors import KgroupError, WireError
 from spark_kgroup.member import contract
 from spark_kgroup.member.classic import ClassicMember, MemberConfig, State
 from spark_kgroup.model import ErrorCode, TopicDescription, TopicPartition

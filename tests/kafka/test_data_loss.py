@@ -27,11 +27,11 @@ from harness.waiting import wait_for
 
 from pyspark_kgroup.driver.registry import Position, Registry
 from pyspark_kgroup.driver.seats import Scan
+from pyspark_kgroup.errors import DataLoss
 from pyspark_kgroup.executor.range_reader import read_range
 from pyspark_kgroup.executor.ticket_reader import read_on
 from pyspark_kgroup.options.parser import parse
 from pyspark_kgroup.shared.tickets import Range, SeatRanges
-from spark_kgroup.errors import DataLoss
 from spark_kgroup.testing import ApacheKafka
 
 MakeTopic = Callable[[int], str]

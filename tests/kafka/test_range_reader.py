@@ -19,12 +19,13 @@ from confluent_kafka import TopicPartition as AssignedPartition
 from confluent_kafka.admin import OffsetSpec
 from harness.waiting import wait_for
 
+from pyspark_kgroup.errors import DataLoss
 from pyspark_kgroup.executor import range_reader
 from pyspark_kgroup.executor.range_reader import read_range
 from pyspark_kgroup.options.parser import parse
 from pyspark_kgroup.shared.arrow import arrow_schema
 from pyspark_kgroup.shared.tickets import Range, SeatRanges
-from spark_kgroup.errors import DataLoss, OptionError, WireError
+from spark_kgroup.errors import OptionError, WireError
 from spark_kgroup.testing import ApacheKafka
 
 Found = dict[int, list[tuple[int, bytes | None]]]

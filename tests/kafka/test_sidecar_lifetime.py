@@ -17,11 +17,11 @@ from harness.kafka import produce
 from harness.sidecars import Query, await_gone, kill, seat_servers_of, sidecars_of, sleeping_executor
 from harness.waiting import wait_for
 
+from pyspark_kgroup.errors import KeyRefused
 from pyspark_kgroup.executor import ticket_reader as executor_module
 from pyspark_kgroup.executor.ticket_reader import place_of
 from pyspark_kgroup.shared.channel import connect, new_key, peer_is_us
 from pyspark_kgroup.shared.tickets import Executor
-from spark_kgroup.errors import KeyRefused
 from spark_kgroup.limits import SIDECAR_STRANGERS_MAX
 from spark_kgroup.testing import ApacheKafka
 

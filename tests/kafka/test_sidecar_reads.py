@@ -26,11 +26,11 @@ from harness.sidecars import (
 from harness.strangers import firewalled_port
 from harness.waiting import wait_for
 
+from pyspark_kgroup.errors import RegistryUnreachable, SeatRefused
 from pyspark_kgroup.executor import ticket_reader as executor_module
 from pyspark_kgroup.executor.range_reader import read_range
 from pyspark_kgroup.executor.ticket_reader import read_on
 from pyspark_kgroup.shared.tickets import Executor, Mode, Range, TicketReads
-from spark_kgroup.errors import RegistryUnreachable, SeatRefused
 from spark_kgroup.testing import ApacheKafka
 
 PARTITIONS = 4

@@ -27,17 +27,19 @@ PURE_ROOMS = {"model", "limits", "errors", "assignors", "member"}
 WORLDLY = {"asyncio", "socket", "threading", "time", "random", "logging", "datetime", "os", "subprocess"}
 OF_SPARK_AND_KAFKA = {"pyspark", "confluent_kafka", "pyarrow", "kio"}
 # The rooms of the data source, and of its front the modules; the rule is the same.
+SOURCE_BASE = {"errors"}
 SOURCE_ROOMS: dict[str, set[str]] = {
-    "shared": set(),
-    "offsets": set(),
-    "options": {"shared", "offsets"},
-    "driver": {"shared", "offsets", "options"},
-    "executor": {"shared", "offsets"},
-    "admission": set(),
-    "brief_errors": set(),
-    "listener": {"offsets"},
-    "stream": {"shared", "offsets", "options", "driver", "executor", "admission", "brief_errors"},
-    "source": {"shared", "options", "driver", "brief_errors", "stream"},
+    "errors": set(),
+    "shared": SOURCE_BASE,
+    "offsets": SOURCE_BASE,
+    "options": SOURCE_BASE | {"shared", "offsets"},
+    "driver": SOURCE_BASE | {"shared", "offsets", "options"},
+    "executor": SOURCE_BASE | {"shared", "offsets"},
+    "admission": SOURCE_BASE,
+    "brief_errors": SOURCE_BASE,
+    "listener": SOURCE_BASE | {"offsets"},
+    "stream": SOURCE_BASE | {"shared", "offsets", "options", "driver", "executor", "admission", "brief_errors"},
+    "source": SOURCE_BASE | {"shared", "options", "driver", "brief_errors", "stream"},
     "__init__": {"source"},
 }
 PURE_BY_THEMSELVES = {

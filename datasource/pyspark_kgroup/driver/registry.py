@@ -21,6 +21,7 @@ from dataclasses import dataclass, fields, replace
 from typing import Final, cast
 
 from pyspark_kgroup.driver.seats import Lease, Scan, Seats
+from pyspark_kgroup.errors import ChannelEnded, KeyRefused, SeatRefused
 from pyspark_kgroup.shared.channel import REGISTRY, Challenge, Frames, Message, frame, new_key
 from pyspark_kgroup.shared.messages import (
     Bind,
@@ -38,7 +39,7 @@ from pyspark_kgroup.shared.messages import (
 )
 from pyspark_kgroup.shared.tickets import Executor, Position, Range
 from spark_kgroup.clock import monotonic_ms
-from spark_kgroup.errors import ChannelEnded, KeyRefused, OptionError, SeatRefused
+from spark_kgroup.errors import OptionError
 from spark_kgroup.limits import (
     API_TIMEOUT_MS,
     CHANNEL_BYTES_MAX,

@@ -19,8 +19,8 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
+from pyspark_kgroup.errors import SeatRefused
 from pyspark_kgroup.shared.tickets import Executor, Mode
-from spark_kgroup.errors import SeatRefused
 from spark_kgroup.limits import SCANS_MAX
 
 

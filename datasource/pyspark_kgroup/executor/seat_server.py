@@ -24,13 +24,13 @@ import pyarrow as pa
 from confluent_kafka import Consumer, KafkaError, Message
 from confluent_kafka import TopicPartition as AssignedPartition
 
+from pyspark_kgroup.errors import ChannelEnded
 from pyspark_kgroup.executor.ahead import Ahead
 from pyspark_kgroup.executor.consumer_security import usable_here
 from pyspark_kgroup.executor.range_reader import RECORDS_AT_ONCE, RECORDS_FIRST, no_collection
 from pyspark_kgroup.shared.arrow import arrow_schema, bounded, record_batch
 from pyspark_kgroup.shared.channel import Frames, frame
 from pyspark_kgroup.shared.messages import Finished, QueryMessage, Serve, WorkerGone, parse, to_json
-from spark_kgroup.errors import ChannelEnded
 from spark_kgroup.limits import (
     ARROW_BATCH_BYTES_MAX,
     ARROW_BATCH_ROWS_MAX,

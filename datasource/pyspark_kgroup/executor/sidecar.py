@@ -31,6 +31,7 @@ from typing import Any, Final, NoReturn, cast
 
 import pyarrow as pa
 
+from pyspark_kgroup.errors import ChannelEnded, KeyRefused
 from pyspark_kgroup.executor.seat_server import SeatServer
 from pyspark_kgroup.executor.ticket_reader import Place, place_prefix, started
 from pyspark_kgroup.shared.channel import Challenge, Channel, Frames, Message, connect, frame, peer_is_us
@@ -58,7 +59,7 @@ from pyspark_kgroup.shared.messages import (
     parse,
     to_json,
 )
-from spark_kgroup.errors import ChannelEnded, KeyRefused, KgroupError
+from spark_kgroup.errors import KgroupError
 from spark_kgroup.limits import (
     CHANNEL_HANDSHAKE_MS,
     CHANNEL_REQUEST_BYTES_MAX,

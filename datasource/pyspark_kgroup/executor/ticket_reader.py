@@ -31,6 +31,7 @@ from typing import IO, Final
 
 import pyarrow as pa
 
+from pyspark_kgroup.errors import ChannelEnded, KeyRefused, RegistryUnreachable, SeatRefused
 from pyspark_kgroup.executor.range_reader import read_range
 from pyspark_kgroup.executor.seat_server import received
 from pyspark_kgroup.executor.spark_delays import spare_delays
@@ -55,7 +56,6 @@ from pyspark_kgroup.shared.messages import (
     to_json,
 )
 from pyspark_kgroup.shared.tickets import Executor, Range, SeatRanges, TicketReads
-from spark_kgroup.errors import ChannelEnded, KeyRefused, RegistryUnreachable, SeatRefused
 from spark_kgroup.limits import (
     SEAT_SERVER_SILENCE_MS,
     SIDECAR_RETRY_MS,

@@ -24,14 +24,10 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from spark_kgroup.errors import KgroupError
+from pyspark_kgroup.errors import CheckpointError
 from spark_kgroup.model import TopicPartition
 
 VERSION: Final = 1
-
-
-class CheckpointError(KgroupError):
-    """The checkpoint holds an offset that this version cannot read."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

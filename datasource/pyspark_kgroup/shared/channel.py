@@ -32,7 +32,8 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, Final
 
-from spark_kgroup.errors import ChannelEnded, KeyRefused, KgroupError
+from pyspark_kgroup.errors import ChannelEnded, KeyRefused
+from spark_kgroup.errors import KgroupError
 from spark_kgroup.limits import (
     CHANNEL_BYTES_MAX,
     CHANNEL_CONNECT_MS,

@@ -27,8 +27,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields, is_dataclass
 from typing import Any, ClassVar, Final, Literal, TypeVar, get_args, get_type_hints
 
+from pyspark_kgroup.errors import ChannelEnded
 from pyspark_kgroup.shared.tickets import Executor, Position, Range
-from spark_kgroup.errors import ChannelEnded
 
 JsonObject = dict[str, Any]
 

@@ -24,9 +24,10 @@ from harness.waiting import wait_for
 from pyspark_kgroup.driver import registry as registry_module
 from pyspark_kgroup.driver.registry import Counts, Registry
 from pyspark_kgroup.driver.seats import Scan
+from pyspark_kgroup.errors import ChannelEnded
 from pyspark_kgroup.shared.channel import Channel, Message, connect, frame
 from pyspark_kgroup.shared.tickets import Mode, Position, Range
-from spark_kgroup.errors import ChannelEnded, OptionError
+from spark_kgroup.errors import OptionError
 
 SEATS = ("g-0", "g-1")
 Dial = Callable[[], Channel]

@@ -8,8 +8,8 @@ from itertools import cycle, permutations
 import pytest
 
 from pyspark_kgroup.driver.seats import Binding, Scan, Seats
+from pyspark_kgroup.errors import SeatRefused
 from pyspark_kgroup.shared.tickets import Executor, Mode
-from spark_kgroup.errors import SeatRefused
 from spark_kgroup.limits import SCANS_MAX
 
 

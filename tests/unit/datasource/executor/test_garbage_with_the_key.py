@@ -8,12 +8,12 @@ from typing import Any, cast
 import pytest
 
 from pyspark_kgroup.driver.registry import Registry, _Peer
+from pyspark_kgroup.errors import ChannelEnded
 from pyspark_kgroup.executor import sidecar
 from pyspark_kgroup.executor.seat_server import _serve_of
 from pyspark_kgroup.shared.channel import Message
 from pyspark_kgroup.shared.messages import parse
 from pyspark_kgroup.shared.tickets import Range
-from spark_kgroup.errors import ChannelEnded
 
 MESSAGES = 50_000
 """For each of four readers."""

@@ -11,11 +11,11 @@ import pytest
 from harness.sidecars import Query, await_gone, sidecars_of, sleeping_executor
 from harness.waiting import wait_for
 
+from pyspark_kgroup.errors import ChannelEnded
 from pyspark_kgroup.executor import ticket_reader as executor_module
 from pyspark_kgroup.executor.ticket_reader import place_of, read_on
 from pyspark_kgroup.shared.channel import Channel, Message, connect, new_key
 from pyspark_kgroup.shared.tickets import Executor, Mode
-from spark_kgroup.errors import ChannelEnded
 from spark_kgroup.limits import CHANNEL_REQUEST_BYTES_MAX
 
 NOBODY = 65534

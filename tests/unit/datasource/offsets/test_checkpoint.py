@@ -8,7 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pyspark_kgroup.offsets.checkpoint import EMPTY, VERSION, Checkpoint, CheckpointError, Owned, Period, Topic
+from pyspark_kgroup.errors import CheckpointError
+from pyspark_kgroup.offsets.checkpoint import EMPTY, VERSION, Checkpoint, Owned, Period, Topic
 from spark_kgroup.model import TopicPartition
 
 names = st.sampled_from(["a", "b.c", "t-1", "t_10", "ü", '"'])

@@ -8,6 +8,7 @@ from typing import Any, get_args
 
 import pytest
 
+from pyspark_kgroup.errors import ChannelEnded
 from pyspark_kgroup.shared import messages
 from pyspark_kgroup.shared.messages import (
     Bind,
@@ -35,7 +36,6 @@ from pyspark_kgroup.shared.messages import (
     to_json,
 )
 from pyspark_kgroup.shared.tickets import Executor, Range
-from spark_kgroup.errors import ChannelEnded
 
 FAR = 2**63 - 1
 EXECUTOR = Executor(key="host:1:2", executor_id="7", host="host", pid=1, warm=False)

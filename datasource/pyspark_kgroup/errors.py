@@ -1,0 +1,57 @@
+"""The errors that only the data source raises.
+
+    KgroupError
+    ├── CheckpointError             the checkpoint's: not offsets of ours, or of a later version
+    ├── DataLoss                    records we had still to read are gone
+    ├── ChannelEnded                between driver and executor, or within an executor: it ended, or was silent too long
+    ├── KeyRefused                  the two ends of such a channel do not hold the same query's key
+    ├── RegistryUnreachable         an executor cannot reach the stream reader on the driver
+    └── SeatRefused                 a task asks for a ticket that the stream reader does not know
+
+The others, which come of the group, its brokers and the options, are drawn in `spark_kgroup.errors`.
+
+Runs on: both.
+"""
+
+from __future__ import annotations
+
+from spark_kgroup.errors import KgroupError
+
+
+class CheckpointError(KgroupError):
+    """The checkpoint holds an offset that this version cannot read."""
+
+
+class DataLoss(KgroupError):
+    """Records that were still to be read are gone (retention, deletion, recreation of the topic)."""
+
+
+class ChannelEnded(KgroupError):
+    """The other end of a channel hung up, was silent for too long, or does not speak like one of ours."""
+
+
+class KeyRefused(KgroupError):
+    """The two ends of a channel do not hold the same key: another query's, or a stranger."""
+
+
+class RegistryUnreachable(KgroupError):
+    """An executor cannot reach the registry in the driver's stream-reader process."""
+
+    def __init__(self, host: str, port: int, reason: object) -> None:
+        super().__init__(
+            f"This executor cannot reach the stream reader on the driver at {host}:{port} ({reason}). A query that has "
+            "just been stopped, or has ended, leaves tasks behind that say this: then there is nothing to do. If it "
+            "still runs, open that port from executors to the driver, or say with the options `registryHost` and "
+            "`registryPort` under which address and port executors reach the driver."
+        )
+
+
+class SeatRefused(KgroupError):
+    """A task asks for a ticket of a scan that is over, or that was never planned here."""
+
+    def __init__(self, scan_id: int, ticket: int) -> None:
+        super().__init__(
+            f"The stream reader on the driver does not know ticket {ticket} of scan {scan_id}. If its batch is over, "
+            "this task is a straggler: nothing is lost, nothing to do. If the query fails with this, restart it: the "
+            "checkpoint says what to read."
+        )
