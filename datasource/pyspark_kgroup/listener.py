@@ -20,9 +20,9 @@ from typing import TYPE_CHECKING, Any, Final
 from pyspark.sql.streaming.listener import StreamingQueryListener
 
 from pyspark_kgroup.errors import CheckpointError
+from pyspark_kgroup.limits import PROGRESS_LOGGED_MS
 from pyspark_kgroup.offsets.checkpoint import Checkpoint
 from spark_kgroup.clock import monotonic_ms
-from spark_kgroup.limits import PROGRESS_LOGGED_MS
 from spark_kgroup.model import TopicPartition
 
 if TYPE_CHECKING:

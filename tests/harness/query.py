@@ -5,12 +5,12 @@ from typing import Any, Self
 
 from harness.waiting import wait_for
 from pyspark_kgroup.executor.ticket_reader import read_on
+from pyspark_kgroup.limits import END_OFFSETS_MAX_AGE_MS
 from pyspark_kgroup.offsets.checkpoint import EMPTY
 from pyspark_kgroup.shared.arrow import spark_schema
 from pyspark_kgroup.shared.tickets import Executor
 from pyspark_kgroup.stream import KgroupStreamReader
 from spark_kgroup.clock import monotonic_ms
-from spark_kgroup.limits import END_OFFSETS_MAX_AGE_MS
 
 
 class Query:

@@ -16,9 +16,9 @@ from pyspark_kgroup.driver.registry import Registry
 from pyspark_kgroup.driver.seats import Scan
 from pyspark_kgroup.executor import ticket_reader as executor_module
 from pyspark_kgroup.executor.ticket_reader import Place, place_of, read_on, started
+from pyspark_kgroup.limits import SIDECAR_IDLE_MS, SIDECAR_RETRY_MS
 from pyspark_kgroup.options.parser import parse
 from pyspark_kgroup.shared.tickets import Executor, Mode, Position, Range, SeatRanges, TicketReads
-from spark_kgroup.limits import SIDECAR_IDLE_MS, SIDECAR_RETRY_MS
 
 Rows = list[tuple[int, int, bytes]]
 """(partition, offset, value), in the order read."""

@@ -20,9 +20,9 @@ from harness.waiting import wait_for
 from pyspark_kgroup.errors import KeyRefused
 from pyspark_kgroup.executor import ticket_reader as executor_module
 from pyspark_kgroup.executor.ticket_reader import place_of
+from pyspark_kgroup.limits import SIDECAR_STRANGERS_MAX
 from pyspark_kgroup.shared.channel import connect, new_key, peer_is_us
 from pyspark_kgroup.shared.tickets import Executor
-from spark_kgroup.limits import SIDECAR_STRANGERS_MAX
 from spark_kgroup.testing import ApacheKafka
 
 RECORDS = 1_000

@@ -27,8 +27,9 @@ PURE_ROOMS = {"model", "limits", "errors", "assignors", "member"}
 WORLDLY = {"asyncio", "socket", "threading", "time", "random", "logging", "datetime", "os", "subprocess"}
 OF_SPARK_AND_KAFKA = {"pyspark", "confluent_kafka", "pyarrow", "kio"}
 # The rooms of the data source, and of its front the modules; the rule is the same.
-SOURCE_BASE = {"errors"}
+SOURCE_BASE = {"errors", "limits"}
 SOURCE_ROOMS: dict[str, set[str]] = {
+    "limits": set(),
     "errors": set(),
     "shared": SOURCE_BASE,
     "offsets": SOURCE_BASE,

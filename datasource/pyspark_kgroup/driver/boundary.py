@@ -11,6 +11,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 
 from pyspark_kgroup.driver.ledger import Holding, Ledger, holders_of
 from pyspark_kgroup.driver.topic_logs import Logs
+from pyspark_kgroup.limits import HANDOVER_WAIT_MS, ORPHAN_CHECK_INTERVAL_MS, SETTLE_TIMEOUT_MS
 from pyspark_kgroup.offsets.adoption import Committed, Place, Start, Writer, adopted_start, period_of, topic_key
 from pyspark_kgroup.offsets.checkpoint import Checkpoint
 from pyspark_kgroup.offsets.data_loss import out_of_log
@@ -20,7 +21,6 @@ from pyspark_kgroup.options.starting_offsets import EARLIEST, LATEST
 from pyspark_kgroup.options.values import listed
 from spark_kgroup.clock import monotonic_ms
 from spark_kgroup.errors import GroupUnsettled, KgroupError, OptionError
-from spark_kgroup.limits import HANDOVER_WAIT_MS, ORPHAN_CHECK_INTERVAL_MS, SETTLE_TIMEOUT_MS
 from spark_kgroup.model import (
     NO_GENERATION,
     DescribedGroup,

@@ -22,6 +22,20 @@ from typing import Final, cast
 
 from pyspark_kgroup.driver.seats import Lease, Scan, Seats
 from pyspark_kgroup.errors import ChannelEnded, KeyRefused, SeatRefused
+from pyspark_kgroup.limits import (
+    ACCEPT_AGAIN_S,
+    CHANNEL_BACKLOG,
+    CHANNEL_BYTES_MAX,
+    CHANNEL_HANDSHAKE_MS,
+    CHANNEL_REQUEST_BYTES_MAX,
+    CHANNEL_SEND_MS,
+    REGISTRY_CONNECTIONS_MAX,
+    REGISTRY_PORT_WAIT_MS,
+    REGISTRY_REFUSALS_LOGGED_MS,
+    REGISTRY_STRANGERS_MAX,
+    SCANS_MAX,
+    SIDECAR_SILENCE_MS,
+)
 from pyspark_kgroup.shared.channel import REGISTRY, Challenge, Frames, Message, frame, new_key
 from pyspark_kgroup.shared.messages import (
     Bind,
@@ -40,36 +54,17 @@ from pyspark_kgroup.shared.messages import (
 from pyspark_kgroup.shared.tickets import Executor, Position, Range
 from spark_kgroup.clock import monotonic_ms
 from spark_kgroup.errors import OptionError
-from spark_kgroup.limits import (
-    API_TIMEOUT_MS,
-    CHANNEL_BYTES_MAX,
-    CHANNEL_HANDSHAKE_MS,
-    CHANNEL_REQUEST_BYTES_MAX,
-    CHANNEL_SEND_MS,
-    CLOSE_TIMEOUT_MS,
-    REGISTRY_CONNECTIONS_MAX,
-    REGISTRY_PORT_WAIT_MS,
-    REGISTRY_REFUSALS_LOGGED_MS,
-    REGISTRY_STRANGERS_MAX,
-    SCANS_MAX,
-    SIDECAR_SILENCE_MS,
-)
+from spark_kgroup.limits import API_TIMEOUT_MS, CLOSE_TIMEOUT_MS
 
 log = logging.getLogger(__name__)
 
 _LOOK_S: Final = 0.5
 """How often deadlines are looked at."""
 
-_BACKLOG: Final = 1_024
-"""Connections that wait in the kernel to be accepted; what is more tries again after 1 s."""
-
 _NUMBERS_BYTES: Final = 64
 """What the numbers of one range or position take in JSON at most, with quotes and commas: 10, 19 and 19 digits."""
 
 _VERSIONS: Final = "Is the same version of spark-kgroup installed on the driver and on every executor?"
-
-_ACCEPT_AGAIN_S: Final = 0.1
-"""Pause after a connection that could not be accepted: mostly, no file descriptor is left."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -234,7 +229,7 @@ class Registry:
                 await loop.connect_accepted_socket(lambda: _Peer(self), client)
             except OSError as problem:
                 self._tell_of_problem(problem)
-                await asyncio.sleep(_ACCEPT_AGAIN_S)
+                await asyncio.sleep(ACCEPT_AGAIN_S)
 
     def _tell_of_problem(self, problem: OSError) -> None:
         if monotonic_ms() >= self._tell_of_problem_at_ms:
@@ -463,6 +458,8 @@ def _bound(host: str, port: int) -> socket.socket:
     """A socket that listens; one of IPv6 takes IPv4 as well (RFC 3493, section 5.3)."""
     if not host and socket.has_dualstack_ipv6():
         with suppress(OSError):  # this host has IPv6 switched off; or else IPv4 says what is wrong
-            return socket.create_server(("", port), family=socket.AF_INET6, backlog=_BACKLOG, dualstack_ipv6=True)
+            return socket.create_server(
+                ("", port), family=socket.AF_INET6, backlog=CHANNEL_BACKLOG, dualstack_ipv6=True
+            )
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    return socket.create_server((host, port), family=family, backlog=_BACKLOG)
+    return socket.create_server((host, port), family=family, backlog=CHANNEL_BACKLOG)

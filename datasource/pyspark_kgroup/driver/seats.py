@@ -20,8 +20,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from pyspark_kgroup.errors import SeatRefused
+from pyspark_kgroup.limits import SCANS_MAX
 from pyspark_kgroup.shared.tickets import Executor, Mode
-from spark_kgroup.limits import SCANS_MAX
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -13,6 +13,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 from pyspark_kgroup.errors import DataLoss
+from pyspark_kgroup.limits import END_OFFSETS_MAX_AGE_MS, PLANNED_TOPICS_MAX_AGE_MS
 from pyspark_kgroup.offsets.adoption import topic_key
 from pyspark_kgroup.offsets.checkpoint import Checkpoint
 from pyspark_kgroup.offsets.data_loss import WAYS_OUT, LogRange, Loss, deleted, recreated
@@ -20,7 +21,6 @@ from pyspark_kgroup.offsets.plan import Ranges
 from pyspark_kgroup.options.parser import SourceOptions
 from spark_kgroup.clock import monotonic_ms
 from spark_kgroup.errors import UnknownTopic
-from spark_kgroup.limits import END_OFFSETS_MAX_AGE_MS, PLANNED_TOPICS_MAX_AGE_MS
 from spark_kgroup.model import TopicDescription, TopicPartition
 from spark_kgroup.runtime.thread import GroupRuntime
 

@@ -24,11 +24,12 @@ from confluent_kafka import TopicPartition as AssignedPartition
 
 from pyspark_kgroup.errors import DataLoss
 from pyspark_kgroup.executor.consumer_security import REFUSALS, usable_here
+from pyspark_kgroup.limits import ARROW_BATCH_BYTES_MAX, ARROW_BATCH_ROWS_MAX
 from pyspark_kgroup.offsets.data_loss import WAYS_OUT, LogRange, Loss, deleted, out_of_log
 from pyspark_kgroup.shared.arrow import before, bounded, last_offsets, record_batch
 from pyspark_kgroup.shared.tickets import Range, SeatRanges
 from spark_kgroup.errors import AuthenticationFailed, BrokerError, KgroupError, OptionError, WireError
-from spark_kgroup.limits import API_TIMEOUT_MS, ARROW_BATCH_BYTES_MAX, ARROW_BATCH_ROWS_MAX, STARTUP_TIMEOUT_MS
+from spark_kgroup.limits import API_TIMEOUT_MS, STARTUP_TIMEOUT_MS
 from spark_kgroup.model import ErrorCode, TopicPartition
 
 log = logging.getLogger(__name__)

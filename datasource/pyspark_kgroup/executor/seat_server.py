@@ -28,15 +28,15 @@ from pyspark_kgroup.errors import ChannelEnded
 from pyspark_kgroup.executor.ahead import Ahead
 from pyspark_kgroup.executor.consumer_security import usable_here
 from pyspark_kgroup.executor.range_reader import RECORDS_AT_ONCE, RECORDS_FIRST, no_collection
-from pyspark_kgroup.shared.arrow import arrow_schema, bounded, record_batch
-from pyspark_kgroup.shared.channel import Frames, frame
-from pyspark_kgroup.shared.messages import Finished, QueryMessage, Serve, WorkerGone, parse, to_json
-from spark_kgroup.limits import (
+from pyspark_kgroup.limits import (
     ARROW_BATCH_BYTES_MAX,
     ARROW_BATCH_ROWS_MAX,
     SEAT_SERVER_QUEUE_BYTES_MAX,
     SEAT_SERVER_STALL_MS,
 )
+from pyspark_kgroup.shared.arrow import arrow_schema, bounded, record_batch
+from pyspark_kgroup.shared.channel import Frames, frame
+from pyspark_kgroup.shared.messages import Finished, QueryMessage, Serve, WorkerGone, parse, to_json
 from spark_kgroup.model import TopicPartition
 
 log = logging.getLogger(__name__)

@@ -34,6 +34,16 @@ import pyarrow as pa
 from pyspark_kgroup.errors import ChannelEnded, KeyRefused
 from pyspark_kgroup.executor.seat_server import SeatServer
 from pyspark_kgroup.executor.ticket_reader import Place, place_prefix, started
+from pyspark_kgroup.limits import (
+    ACCEPT_AGAIN_S,
+    CHANNEL_BACKLOG,
+    CHANNEL_HANDSHAKE_MS,
+    CHANNEL_RECEIVE_BYTES,
+    CHANNEL_REQUEST_BYTES_MAX,
+    SIDECAR_HEARTBEAT_MS,
+    SIDECAR_SILENCE_MS,
+    SIDECAR_STRANGERS_MAX,
+)
 from pyspark_kgroup.shared.channel import Challenge, Channel, Frames, Message, connect, frame, peer_is_us
 from pyspark_kgroup.shared.messages import (
     Bind,
@@ -60,13 +70,6 @@ from pyspark_kgroup.shared.messages import (
     to_json,
 )
 from spark_kgroup.errors import KgroupError
-from spark_kgroup.limits import (
-    CHANNEL_HANDSHAKE_MS,
-    CHANNEL_REQUEST_BYTES_MAX,
-    SIDECAR_HEARTBEAT_MS,
-    SIDECAR_SILENCE_MS,
-    SIDECAR_STRANGERS_MAX,
-)
 
 log = logging.getLogger(__name__)
 
@@ -74,15 +77,8 @@ _PR_SET_PDEATHSIG: Final = 1
 _PR_SET_NAME: Final = 15
 """prctl(2)."""
 
-_ACCEPT_AGAIN_S: Final = 0.1
-"""Pause after a connection that could not be accepted."""
-
-_RECEIVE_BYTES: Final = 65_536
 _LOOK_S: Final = 1.0
 """How often what is idle is looked for."""
-
-_BACKLOG: Final = 1_024
-"""Connections that wait in the kernel to be accepted; it refuses what comes on top."""
 
 
 class _Link:
@@ -142,7 +138,7 @@ class _Link:
         loop = asyncio.get_running_loop()
         while (message := self._frames.next()) is None:
             try:
-                data = await loop.sock_recv(self.socket, min(self._frames.wanted, _RECEIVE_BYTES))
+                data = await loop.sock_recv(self.socket, min(self._frames.wanted, CHANNEL_RECEIVE_BYTES))
             except OSError as problem:
                 raise ChannelEnded(f"The peer is gone ({problem}).") from None
             if not data:
@@ -326,7 +322,7 @@ class Sidecar:
                         problem.strerror,
                     )
                 warned = True
-                await asyncio.sleep(_ACCEPT_AGAIN_S)
+                await asyncio.sleep(ACCEPT_AGAIN_S)
                 continue
             if not peer_is_us(client):
                 client.close()
@@ -532,7 +528,7 @@ def _start(parameters: SidecarParameters) -> Sidecar:
     listener = socket.socket(socket.AF_UNIX)
     with place.reached() as path:
         listener.bind(str(path))
-    listener.listen(_BACKLOG)
+    listener.listen(CHANNEL_BACKLOG)
     listener.setblocking(False)
     return Sidecar(parameters, registry.socket, listener, executor_fd)
 

@@ -35,6 +35,7 @@ from pyspark_kgroup.errors import ChannelEnded, KeyRefused, RegistryUnreachable,
 from pyspark_kgroup.executor.range_reader import read_range
 from pyspark_kgroup.executor.seat_server import received
 from pyspark_kgroup.executor.spark_delays import spare_delays
+from pyspark_kgroup.limits import SEAT_SERVER_SILENCE_MS, SIDECAR_RETRY_MS, SIDECAR_SILENCE_MS, SIDECAR_START_MS
 from pyspark_kgroup.shared.arrow import last_offsets
 from pyspark_kgroup.shared.channel import Channel, connect
 from pyspark_kgroup.shared.messages import (
@@ -56,12 +57,6 @@ from pyspark_kgroup.shared.messages import (
     to_json,
 )
 from pyspark_kgroup.shared.tickets import Executor, Range, SeatRanges, TicketReads
-from spark_kgroup.limits import (
-    SEAT_SERVER_SILENCE_MS,
-    SIDECAR_RETRY_MS,
-    SIDECAR_SILENCE_MS,
-    SIDECAR_START_MS,
-)
 from spark_kgroup.model import TopicPartition
 
 log = logging.getLogger(__name__)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from typing import Any, Final
 
+from pyspark_kgroup.limits import PREFETCH_BYTES_MIN, PREFETCH_BYTES_PER_EXECUTOR
 from pyspark_kgroup.options.security_rows import SECURITY
 from pyspark_kgroup.options.starting_offsets import LATEST, StartingOffsets, parse_starting_offsets
 from pyspark_kgroup.options.values import (
@@ -29,8 +30,6 @@ from spark_kgroup.limits import (
     API_TIMEOUT_MS,
     HEARTBEAT_INTERVAL_MS,
     METADATA_MAX_AGE_MS,
-    PREFETCH_BYTES_MIN,
-    PREFETCH_BYTES_PER_EXECUTOR,
     REBALANCE_TIMEOUT_MS,
     REQUEST_TIMEOUT_MS,
     SESSION_TIMEOUT_MS,

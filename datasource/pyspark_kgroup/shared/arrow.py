@@ -19,8 +19,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from confluent_kafka import Message
 
+from pyspark_kgroup.limits import ARROW_BATCH_BYTES_MAX
 from spark_kgroup.errors import ProtocolViolation
-from spark_kgroup.limits import ARROW_BATCH_BYTES_MAX
 from spark_kgroup.model import TopicPartition
 
 if TYPE_CHECKING:

@@ -33,16 +33,17 @@ from pathlib import Path
 from typing import Any, Final
 
 from pyspark_kgroup.errors import ChannelEnded, KeyRefused
-from spark_kgroup.errors import KgroupError
-from spark_kgroup.limits import (
+from pyspark_kgroup.limits import (
     CHANNEL_BYTES_MAX,
     CHANNEL_CONNECT_MS,
     CHANNEL_HANDSHAKE_BYTES_MAX,
     CHANNEL_HANDSHAKE_MS,
     CHANNEL_LOOK_UP_MS,
+    CHANNEL_RECEIVE_BYTES,
     CHANNEL_REQUEST_BYTES_MAX,
     CHANNEL_SEND_MS,
 )
+from spark_kgroup.errors import KgroupError
 from spark_kgroup.wire import names
 
 Message = dict[str, Any]
@@ -56,7 +57,6 @@ REGISTRY: Final = "registry"
 
 _LENGTH: Final = struct.Struct(">I")
 _NONCE_BYTES: Final = 32
-_RECEIVE_BYTES: Final = 65_536
 _CREDENTIALS: Final = struct.Struct("3i")
 """struct ucred of unix(7): pid, uid, gid."""
 
@@ -234,7 +234,7 @@ class Channel:
             while (message := self._frames.next()) is None:
                 self._wait(select.POLLIN, deadline_s)
                 with suppress(BlockingIOError):
-                    self._frames.feed(self._read(min(self._frames.wanted, _RECEIVE_BYTES)))
+                    self._frames.feed(self._read(min(self._frames.wanted, CHANNEL_RECEIVE_BYTES)))
         except TimeoutError:
             raise ChannelEnded("The peer was silent for too long.") from None
         except (OSError, ValueError) as problem:  # ValueError: it was closed

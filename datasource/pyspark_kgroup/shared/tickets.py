@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import NamedTuple
 
-from spark_kgroup.limits import SIDECAR_IDLE_MS
+from pyspark_kgroup.limits import SIDECAR_IDLE_MS
 
 Position = tuple[str, int, int, str]
 """(topic, partition, offset, the log's tag): see `plan.positions_by_seat`."""

@@ -7,9 +7,9 @@ from harness.fake_driver import Crash, Driver, StartingOffsets
 from harness.fake_group import OTHER, FakeGroup
 
 from pyspark_kgroup.errors import DataLoss
+from pyspark_kgroup.limits import END_OFFSETS_MAX_AGE_MS
 from pyspark_kgroup.offsets.data_loss import LogRange, deleted, out_of_log, recreated
 from spark_kgroup.errors import UnknownTopic
-from spark_kgroup.limits import END_OFFSETS_MAX_AGE_MS
 from spark_kgroup.model import TopicPartition
 
 P0, P1, P2 = (TopicPartition("t", index) for index in range(3))

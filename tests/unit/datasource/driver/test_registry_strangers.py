@@ -20,8 +20,8 @@ from harness.waiting import wait_for
 
 from pyspark_kgroup.driver import registry as registry_module
 from pyspark_kgroup.driver.registry import Registry
+from pyspark_kgroup.limits import REGISTRY_STRANGERS_MAX
 from pyspark_kgroup.shared.channel import Channel, Message, connect, frame, new_key
-from spark_kgroup.limits import REGISTRY_STRANGERS_MAX
 
 EXECUTOR: Message = {"key": "here/1/1", "executor_id": "1", "host": "here", "pid": 1, "warm": True}
 BIND: Message = {"op": "bind", "id": 1, "scan": 1, "ticket": 0, "executor": EXECUTOR}

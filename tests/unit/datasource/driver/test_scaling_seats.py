@@ -7,8 +7,8 @@ import pytest
 from harness.fake_driver import Crash, Driver
 from harness.fake_group import OTHER, FakeGroup
 
+from pyspark_kgroup.limits import HANDOVER_WAIT_MS, SETTLE_TIMEOUT_MS
 from spark_kgroup.errors import GroupUnsettled
-from spark_kgroup.limits import HANDOVER_WAIT_MS, SETTLE_TIMEOUT_MS
 from spark_kgroup.model import DescribedMember, ErrorCode, TopicPartition
 
 World = Callable[..., tuple[FakeGroup, Driver]]

@@ -9,8 +9,8 @@ import pytest
 
 from pyspark_kgroup.driver.seats import Binding, Scan, Seats
 from pyspark_kgroup.errors import SeatRefused
+from pyspark_kgroup.limits import SCANS_MAX
 from pyspark_kgroup.shared.tickets import Executor, Mode
-from spark_kgroup.limits import SCANS_MAX
 
 
 def executor(name: str, *, warm: bool = True) -> Executor:

@@ -14,9 +14,9 @@ from harness.waiting import wait_for
 from pyspark_kgroup.errors import ChannelEnded
 from pyspark_kgroup.executor import ticket_reader as executor_module
 from pyspark_kgroup.executor.ticket_reader import place_of, read_on
+from pyspark_kgroup.limits import CHANNEL_REQUEST_BYTES_MAX
 from pyspark_kgroup.shared.channel import Channel, Message, connect, new_key
 from pyspark_kgroup.shared.tickets import Executor, Mode
-from spark_kgroup.limits import CHANNEL_REQUEST_BYTES_MAX
 
 NOBODY = 65534
 NO_BROKER = "127.0.0.1:1"

@@ -16,8 +16,8 @@ import pytest
 from harness.strangers import Listener
 
 from pyspark_kgroup.errors import ChannelEnded, KeyRefused
+from pyspark_kgroup.limits import CHANNEL_BYTES_MAX, CHANNEL_HANDSHAKE_BYTES_MAX, CHANNEL_REQUEST_BYTES_MAX
 from pyspark_kgroup.shared.channel import REGISTRY, Challenge, Channel, Frames, Message, accept, connect, frame, new_key
-from spark_kgroup.limits import CHANNEL_BYTES_MAX, CHANNEL_HANDSHAKE_BYTES_MAX, CHANNEL_REQUEST_BYTES_MAX
 
 Pair = tuple[socket.socket, socket.socket]
 KEY = new_key()

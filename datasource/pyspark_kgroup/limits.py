@@ -1,0 +1,146 @@
+"""The bounds of the data source alone, each with its origin: Spark's or Kafka's name and default, or a measurement.
+
+Units are last in a name. A value that a user can set has its option in `pyspark_kgroup.options.rows`; the rest is
+fixed. What the group's side waits for and holds at most is in `spark_kgroup.limits`.
+
+Runs on: both.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+# --------------------------------------------------------------------------------------------------------- the boundary
+
+SETTLE_TIMEOUT_MS: Final = 60_000
+"""How long the first boundary waits for all seats to be in the group and at rest. A Java member that processes a
+long poll may hold a rebalance up for its max.poll.interval.ms (5 min); the next trigger then waits again."""
+
+HANDOVER_WAIT_MS: Final = 1_000
+"""How long a boundary that gave something up waits for the next assignment, so that another seat of the same query
+adopts in the same boundary. Measured on one broker: 10-50 ms."""
+
+ORPHAN_CHECK_INTERVAL_MS: Final = 1_000
+"""Shortest time between two looks for partitions without an owner while the group is not stable."""
+
+END_OFFSETS_MAX_AGE_MS: Final = 50
+"""How long listed end offsets serve further idle triggers, which may come every 10 ms (Spark:
+spark.sql.streaming.pollingDelay)."""
+
+PLANNED_TOPICS_MAX_AGE_MS: Final = 1_000
+"""How old the list of topics may be when a batch is planned: the boundary that fixed its end has just asked for it
+(Spark writes its offset log in between, 50 ms measured); only a replay finds none."""
+
+PROGRESS_LOGGED_MS: Final = 10_000
+"""Shortest time between two log lines about one query's lag (Spark:
+spark.sql.streaming.noDataProgressEventInterval)."""
+
+# -------------------------------------------------------------------------------------------------------------- records
+
+ARROW_BATCH_ROWS_MAX: Final = 65_536
+"""Rows in one Arrow batch that a seat hands to Spark. Spark's own batches have 10,000
+(spark.sql.execution.arrow.maxRecordsPerBatch); larger ones cost less for each row."""
+
+ARROW_BATCH_BYTES_MAX: Final = 8 * 1024 * 1024
+"""Bytes of keys, values and headers in one Arrow batch; a larger record is a batch of its own. At 100 B a record this
+is about as much as ARROW_BATCH_ROWS_MAX."""
+
+PREFETCH_BYTES_PER_EXECUTOR: Final = 64 * 1024 * 1024
+"""What one executor holds ahead of the next batch, in all its seats, librdkafka's queues included. librdkafka:
+queued.max.messages.kbytes, 64 MiB for one consumer."""
+
+PREFETCH_BYTES_MIN: Final = 1024 * 1024
+"""Less than this would not hold a fetch's answer (Kafka: max.partition.fetch.bytes, 1 MiB)."""
+
+# ------------------------------------------------------------------------ channels between driver, sidecars and workers
+
+CHANNEL_BYTES_MAX: Final = 32 * 1024 * 1024
+"""Largest message accepted from the registry or a sidecar (ours). A seat's share of a batch takes 100 B to 650 B for
+each partition, by the length of the topic's name (Kafka: at most 249): 40,000 partitions of one seat at the worst;
+Kafka advises at most 4,000 for each broker. Of a larger share nothing is fetched ahead."""
+
+CHANNEL_REQUEST_BYTES_MAX: Final = 4 * 1024 * 1024
+"""Largest message that registry and sidecars accept from their clients (ours): all options of a query, certificates
+included, take some KiB."""
+
+CHANNEL_HANDSHAKE_BYTES_MAX: Final = 512
+"""Largest message accepted from a peer that has not shown the key yet; ours take 150 B."""
+
+CHANNEL_RECEIVE_BYTES: Final = 65_536
+"""What is taken from a socket at once (asyncio.streams: _DEFAULT_LIMIT, 64 KiB)."""
+
+CHANNEL_HANDSHAKE_MS: Final = 5_000
+"""How long a peer may take to show the key: one round trip and two digests."""
+
+CHANNEL_LOOK_UP_MS: Final = 10_000
+"""How long finding the driver's address may take before that: a resolver asks its second server after 5 s (glibc)."""
+
+CHANNEL_CONNECT_MS: Final = 2_000
+"""How long a TCP connection may take to come about. A packet that is lost is sent again after 1 s (RFC 6298, section
+2.1); a firewall that drops them all costs an executor this long once in `SIDECAR_RETRY_MS`."""
+
+CHANNEL_SEND_MS: Final = 10_000
+"""How long a peer may leave a message unread before it counts as gone: as long as `SIDECAR_SILENCE_MS`."""
+
+CHANNEL_BACKLOG: Final = 1_024
+"""Connections that wait in the kernel to be accepted; the kernel refuses what comes on top, or lets it try again after
+1 s."""
+
+ACCEPT_AGAIN_S: Final = 0.1
+"""Pause after a connection that could not be accepted: mostly, no file descriptor is left (asyncio: ACCEPT_RETRY_DELAY,
+1 s; here a worker waits)."""
+
+# --------------------------------------------------------------------------------------------------------- the registry
+
+REGISTRY_CONNECTIONS_MAX: Final = 4_096
+"""Executors connected to one registry (ours); one connection each."""
+
+REGISTRY_STRANGERS_MAX: Final = 256
+"""Connections that have not shown the key yet; the oldest is dropped for a new one. Measured on two busy cores: a flood
+brings about 1,000 a second, so an honest peer has 250 ms for its answer."""
+
+REGISTRY_PORT_WAIT_MS: Final = 5_000
+"""How long a given registry port may be taken before that is an error: the last stream reader of the same query may be
+on its way out (Spark sends it SIGTERM and does not wait)."""
+
+REGISTRY_REFUSALS_LOGGED_MS: Final = 60_000
+"""Shortest time between two log lines about refused connections."""
+
+SCANS_MAX: Final = 1_000
+"""Scans whose tickets are known at one time; the oldest is forgotten for a new one. A batch has one for each time that
+its query reads the source (one, two in a self-union), and those of two batches are kept."""
+
+# -------------------------------------------------------------------------------------------- sidecars and seat servers
+
+SIDECAR_START_MS: Final = 20_000
+"""How long a worker waits for its executor's sidecar to start. Measured: 1.5 s, most of it imports."""
+
+SIDECAR_RETRY_MS: Final = 60_000
+"""How long the workers of an executor read by themselves before one tries again to start a sidecar that could not be
+started, or to reach a registry that could not be reached (ours; so long does Spark keep a worker that has nothing to
+do)."""
+
+SIDECAR_IDLE_MS: Final = 600_000
+"""How long a sidecar, or one of its seat servers, lives without a read: as long as a broker keeps an idle connection
+(Kafka: connections.max.idle.ms, 10 min)."""
+
+SIDECAR_HEARTBEAT_MS: Final = 3_000
+"""How often a sidecar tells the registry that it lives, as Kafka's heartbeat.interval.ms."""
+
+SIDECAR_SILENCE_MS: Final = 10_000
+"""Silence after which an executor counts as gone: three heartbeats. A killed process is noticed at once; this is for
+hosts that vanish. Spark itself waits 120 s (spark.network.timeout)."""
+
+SIDECAR_STRANGERS_MAX: Final = 64
+"""Connections of processes of the same user that have not shown the key yet; the oldest is dropped for a new one."""
+
+SEAT_SERVER_STALL_MS: Final = 3_000
+"""How long a seat's server waits for the next record of a read before the worker goes on by itself, with the patience
+of `API_TIMEOUT_MS` (Spark: kafkaConsumer.pollTimeoutMs, 120 s). Measured: the end of a log is heard of after 50 ms, a
+record after 1 ms."""
+
+SEAT_SERVER_SILENCE_MS: Final = 10_000
+"""Silence of a seat's server after which a worker reads by itself: three times `SEAT_SERVER_STALL_MS`."""
+
+SEAT_SERVER_QUEUE_BYTES_MAX: Final = 16 * 1024 * 1024
+"""What a seat's consumer holds at most in librdkafka's queue, out of the seat's share of `prefetchBytes`."""
