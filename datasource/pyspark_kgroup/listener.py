@@ -120,7 +120,7 @@ class KgroupListener(StreamingQueryListener):
         try:
             from prometheus_client import REGISTRY
         except ImportError:
-            log.info("prometheus-client is not installed: the lag of queries is logged only.")
+            log.info("prometheus-client is not installed: the lag of queries is only logged.")
             return
         (registry or REGISTRY).register(_Gauges(self))
 
@@ -162,14 +162,14 @@ class KgroupListener(StreamingQueryListener):
 def line_of(lag: QueryLag) -> str:
     """One line for a log."""
     by_seat = sorted(lag.by_seat.items(), key=lambda item: (-item[1], item[0]))
-    told = []
+    shown = []
     for seat, count in by_seat[:_SEATS_LOGGED_MAX]:
         served = lag.seats.get(seat)
         where = f" (executor {served['executor']} on {served['host']}{', warm' * served['warm']})" if served else ""
-        told.append(f"{seat}{where}: {count}")
-    rest = f" and {len(by_seat) - len(told)} more seats" if len(by_seat) > len(told) else ""
+        shown.append(f"{seat}{where}: {count}")
+    rest = f" and {len(by_seat) - len(shown)} more seats" if len(by_seat) > len(shown) else ""
     total = sum(each.lag for each in lag.partitions)
-    seats = ", ".join(told) + rest
+    seats = ", ".join(shown) + rest
     return f"query {lag.query}, batch {lag.batch}: lag {total} in {len(lag.partitions)} partitions. {seats}"
 
 
@@ -201,12 +201,16 @@ class _Gauges:
         partition = ["query", "seat", "topic", "partition"]
         seat = ["query", "seat", "executor", "host"]
         families = {
-            name: GaugeMetricFamily(name, told, labels=labels)
-            for name, told, labels in (
-                ("kgroup_partition_position_offset", "Up to where a partition is read.", partition),
+            name: GaugeMetricFamily(name, documentation, labels=labels)
+            for name, documentation, labels in (
+                ("kgroup_partition_position_offset", "The next offset of a partition to read.", partition),
                 ("kgroup_partition_end_offset", "One past the last offset of a partition.", partition),
                 ("kgroup_partition_lag_offsets", "Offsets of a partition that are still to be read.", partition),
-                ("kgroup_seat_info", "1; which member of the group the seat is.", [*seat, "member_id"]),
+                (
+                    "kgroup_seat_info",
+                    "Always 1; the label member_id says which member of the group the seat is.",
+                    [*seat, "member_id"],
+                ),
                 ("kgroup_seat_lag_offsets", "Offsets of a seat's partitions that are still to be read.", seat),
                 ("kgroup_seat_warm", "1 if the seat's own server reads on its executor.", seat),
                 ("kgroup_seat_since_timestamp_seconds", "Since when that executor serves the seat.", seat),

@@ -103,8 +103,8 @@ def register(spark: SparkSession) -> None:
     other = other_python(os.environ, sys.executable)
     if other is not None and not spark.conf.get("spark.pyspark.python", None):
         log.warning(
-            "Spark starts %s, and this program runs under %s. If spark-kgroup is not installed there, activate the "
-            "environment, or set PYSPARK_PYTHON=%s before the session starts.",
+            "Spark starts %s, but this program runs under %s. If spark-kgroup is not installed for Spark's, activate "
+            "the environment, or set PYSPARK_PYTHON=%s before the session starts.",
             other,
             sys.executable,
             sys.executable,

@@ -87,9 +87,7 @@ class KgroupStreamReader(AdmissionControl, DataSourceStreamReader):
         """The checked options; with a schema of the user's own, Spark has not asked for them before the first call."""
         options = parse(self._given)
         if self._schema != spark_schema(options.include_headers):
-            raise OptionError(
-                "kgroup has a schema of its own, like format('kafka'): remove .schema(...) from the query."
-            )
+            raise OptionError("kgroup has a fixed schema, like format('kafka'): remove .schema(...) from the query.")
         return options
 
     # --------------------------------------------------------------------------------------------- offsets

@@ -103,7 +103,7 @@ def assert_loss(
     log: pytest.LogCaptureFixture,
 ) -> None:
     """One error that says all, or the rows that are `left` and a warning that says the same."""
-    with pytest.raises(DataLoss, match=told + r".+failOnDataLoss=false.+fresh checkpoint"):
+    with pytest.raises(DataLoss, match=told + r".+failOnDataLoss=false.+new checkpointLocation"):
         read(batches_of(replace(reads, fail_on_data_loss=True)))
     with log.at_level(logging.WARNING, "pyspark_kgroup.executor.range_reader"):
         assert read(batches_of(replace(reads, fail_on_data_loss=False))) == left

@@ -77,7 +77,7 @@ def test_a_stream_of_another_source_into_kgroup_is_refused_with_the_way_out(
         ({"members": "none"}, "Option members is 'none'"),
         ({"kafka.error_cb": "1"}, "Option kafka.error_cb cannot be used"),
         ({"kafka.bootstrap.servers": "127.0.0.1:1"}, "No broker could be reached"),
-        ({"startingOffsets": '{"TOPIC": {"0": 1}}'}, "says nothing of TOPIC-1, TOPIC-2: "),
+        ({"startingOffsets": '{"TOPIC": {"0": 1}}'}, "does not name TOPIC-1, TOPIC-2: "),
         ({"startingOffsets": '{"TOPIC": {"0": 0, "1": 0, "2": 0, "9": 0}}'}, "do not exist: TOPIC-9."),
         (
             {"startingOffsets": '{"TOPIC": {"0": 7, "1": 8, "2": 0}}'},
@@ -158,7 +158,7 @@ def test_a_start_warns_of_idle_seats_of_a_start_at_the_end_and_of_another_checkp
     with Application(tmp_path, options(server, second, f"{group}-2"), trigger="availableNow") as application:
         assert application.await_end() == 0
     told = log.read_text().removeprefix(told)
-    assert f"written by group '{group}', and kafka.group.id is '{group}-2'" in told
+    assert f"written by group '{group}', but kafka.group.id is '{group}-2'" in told
     assert f"topics {first}, of which `subscribe` names none" in told
     assert "seats for 2 partitions" not in told
 

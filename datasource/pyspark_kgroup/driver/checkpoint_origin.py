@@ -14,31 +14,34 @@ from pyspark_kgroup.offsets.checkpoint import Checkpoint
 from pyspark_kgroup.options.parser import SourceOptions
 from pyspark_kgroup.options.values import listed
 
-_FRESH_START = "If that is not what you want, give this query a checkpointLocation of its own."
+_FRESH_START = "If that is not what you want, give this query its own checkpointLocation."
 
 
 def origin_warnings(checkpoint: Checkpoint, options: SourceOptions) -> Iterator[str]:
-    """What is foreign about `checkpoint`, and what happens therefore; nothing for a fresh one."""
+    """What in `checkpoint` is not of this query, and what that means; nothing for a fresh one."""
     if checkpoint.fresh:
         return
     seats = sorted({owned.period.seat for owned in checkpoint.owned.values()})
-    goes_on = "This query goes on where the checkpoint stands, or where its own group has committed further offsets."
+    goes_on = (
+        "This query continues from the checkpoint's positions, or from its own group's committed offsets where they "
+        "are further."
+    )
     if checkpoint.group and checkpoint.group != options.group_id:
         yield (
-            f"The checkpoint was written by group {checkpoint.group!r}, and kafka.group.id is {options.group_id!r}. "
+            f"The checkpoint was written by group {checkpoint.group!r}, but kafka.group.id is {options.group_id!r}. "
             f"{goes_on} {_FRESH_START}"
         )
     elif not checkpoint.group and seats and not any(_is_ours(seat, options) for seat in seats):
         yield (
-            f"The checkpoint was written by the seats {listed(seats)}, and those of this query are called "
-            f"{options.instance_id_prefix}-0, ...: it is another group's, or `instanceIdPrefix` was changed. {goes_on} "
-            f"{_FRESH_START}"
+            f"The checkpoint was written by the seats {listed(seats)}, but those of this query are "
+            f"{options.instance_id_prefix}-0, ...: it is of another group, or `instanceIdPrefix` was changed. "
+            f"{goes_on} {_FRESH_START}"
         )
     if not checkpoint.topics.keys() & set(options.topics):
         yield (
             f"The checkpoint is of the topics {listed(sorted(checkpoint.topics))}, of which `subscribe` names none. "
             f"{listed(options.topics)} will be read from the group's committed offsets, else from the beginning: "
-            f"startingOffsets holds for a query without a checkpoint. {_FRESH_START}"
+            f"startingOffsets counts only for a query without a checkpoint. {_FRESH_START}"
         )
 
 

@@ -55,8 +55,8 @@ def seats_warning(options: SourceOptions, seats: int, partitions: int) -> str | 
     """
     if options.members is None and seats < partitions and _known_slots() is None:
         return (
-            f"{seats} seats for {partitions} partitions, which is a guess: Spark's start does not tell how many tasks "
-            "run at once. Set the option `members`: each seat is read by one task."
+            f"{seats} seats for {partitions} partitions, which is a guess: how Spark was started does not say how many "
+            "tasks run at once. Set the option `members`: each seat is read by one task."
         )
     if options.members is not None and seats > partitions:
         return (

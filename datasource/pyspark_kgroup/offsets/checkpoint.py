@@ -134,10 +134,10 @@ class Checkpoint:
             raise CheckpointError(_OF_KAFKA_SOURCE)
         version = raw.get("version") if isinstance(raw, Mapping) else None
         if version != VERSION:
-            told = version if isinstance(version, int | str) else type(version).__name__
+            version_text = version if isinstance(version, int | str) else type(version).__name__
             raise CheckpointError(
-                f"The checkpoint holds an offset of version {told!r}; this spark-kgroup reads version {VERSION}. "
-                "Use the release that wrote it, or start with a new checkpointLocation."
+                f"The checkpoint holds an offset of version {version_text!r}; this spark-kgroup reads version "
+                f"{VERSION}. Use the release that wrote it, or start with a new checkpointLocation."
             )
         try:
             topics = {
@@ -171,7 +171,7 @@ def _is_of_kafka_source(raw: object) -> bool:
 
 
 _OF_KAFKA_SOURCE: Final = (
-    'This is a checkpoint of format("kafka"), from which format("kgroup") cannot go on. Give the query a new '
+    'This is a checkpoint of format("kafka"), which format("kgroup") cannot continue. Give the query a new '
     "checkpointLocation, and as startingOffsets the JSON in the last line of the old one's file offsets/N, N being the "
     "highest number in its folder commits. Batches count from 0 again: a file sink needs a new output directory too, "
     "since it skips the numbers that it has, with all their rows; Delta and a foreachBatch that remembers numbers need "
@@ -196,21 +196,21 @@ def _owned(topic: Topic, entry: Mapping[str, Any]) -> Owned:
 def _number(value: object) -> int:
     """JSON's numbers may be infinite, and longer than Kafka's 64 bits."""
     if type(value) is not int or not -(2**63) <= value < 2**63:
-        raise ValueError("a number is none of 64 bits")
+        raise ValueError("a number does not fit into 64 bits")
     return value
 
 
 def _index(key: str) -> int:
     """A partition; other digits than these are no other way to write it."""
     if not (key.isascii() and key.isdigit() and len(key) <= len(str(2**31))):
-        raise ValueError("a partition is no number")
+        raise ValueError("a partition is not a number")
     return int(key)
 
 
 def _text(value: object) -> str:
     """JSON's texts may hold half a letter (a lone surrogate), which no name can."""
     if not isinstance(value, str):
-        raise TypeError("a text is none")
+        raise TypeError("a text is not a string")
     value.encode()
     return value
 

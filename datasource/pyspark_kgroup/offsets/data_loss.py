@@ -1,4 +1,4 @@
-"""Records that were still to be read and are gone: where reading goes on, and how it is told.
+"""Records that were still to be read and are gone: where reading continues, and what users are told.
 
 Runs on: both. Pure. The driver meets a loss between two batches (`boundary`), an executor within one (`range_reader`).
 """
@@ -10,8 +10,8 @@ from typing import Final, NamedTuple
 from spark_kgroup.model import TopicPartition
 
 WAYS_OUT: Final = (
-    "To go on with what is left, set failOnDataLoss=false, be it for one start only. To begin anew, use a fresh "
-    "checkpoint with startingOffsets."
+    "To continue with what is left, set failOnDataLoss=false (one run is enough). To start over, use a new "
+    "checkpointLocation with startingOffsets."
 )
 """What a user can do about it; the end of every `DataLoss`."""
 
@@ -23,9 +23,9 @@ class LogRange(NamedTuple):
     end_offset: int
 
     def nearest(self, position: int) -> int:
-        """Where reading goes on: `position` itself, if the log has it or ends there.
+        """Where reading continues: `position` itself, if the log has it or ends there.
 
-        After retention at the first offset, after a truncation at the new end: there `format("kafka")` goes on, too.
+        After retention at the first offset, after a truncation at the new end, as `format("kafka")` does.
         """
         return min(max(position, self.first_offset), self.end_offset)
 
@@ -42,9 +42,9 @@ class Loss(NamedTuple):
         partition: where.
         position: the first offset that was asked for.
         end_offset: one past the last that was asked for, None if everything from `position` on was.
-        now: what is there instead, as a clause.
-        why: what does that to a log, as a clause.
-        skipped: how many offsets are passed over to go on, 0 if nobody can know.
+        now: what the log has instead, as a clause.
+        why: what may have caused it, as a clause.
+        skipped: how many offsets are skipped, 0 if nobody can know.
     """
 
     partition: TopicPartition
@@ -64,12 +64,12 @@ def out_of_log(partition: TopicPartition, position: int, end_offset: int | None,
     if position < log.first_offset:
         why = "retention or DeleteRecords removed what came before"
     else:
-        why = "it was truncated (unclean leader election), or the topic was created anew"
+        why = "it was truncated (unclean leader election), or the topic was recreated"
     return Loss(partition, position, end_offset, str(log), why, max(0, log.first_offset - position))
 
 
 def deleted(partition: TopicPartition, position: int, end_offset: int | None = None) -> Loss:
-    """The loss of a partition that is there no more."""
+    """The loss of a partition that no longer exists."""
     why = "it was deleted, or this user may not see it"
     return Loss(partition, position, end_offset, "the partition does not exist any more", why)
 

@@ -196,7 +196,7 @@ def _check_characters(name: str, value: str) -> None:
         if "\0" in text or any("\ud800" <= letter <= "\udfff" for letter in text):
             told = _spelled(name) if text is value else ascii(name)
             raise OptionError(
-                f"Option {told} holds a character that is no text (U+0000, or half of a pair): remove it."
+                f"Option {told} contains a character that is not text (U+0000, or half of a surrogate pair): remove it."
             )
 
 
@@ -286,7 +286,7 @@ def _check_with_librdkafka(options: SourceOptions) -> None:
             _refuse_unknown(f"kafka.{name}")
     given = shortened(", ".join(f"kafka.{name}={value}" for name, value in options.passed_on.shown().items()))
     told = shortened(_PROPERTY.sub(r"\1kafka.\2\1", told))
-    raise OptionError(f"librdkafka does not accept what is passed on to it ({given}): {told}.{_remedy(told, config)}")
+    raise OptionError(f"librdkafka rejects what is passed on to it ({given}): {told}.{_remedy(told, config)}")
 
 
 def _remedy(told: str, config: Mapping[str, str]) -> str:

@@ -32,10 +32,10 @@ _REFUSALS: Final = (
     ),
     ("minPartitions maxRecordsPerPartition", "each seat is read by one task; set `members`."),
     ("minOffsetsPerTrigger maxTriggerDelay", "not in this version; use a longer processing-time trigger."),
-    ("groupIdPrefix", "this source is one group, and keeps its name; set `kafka.group.id`."),
+    ("groupIdPrefix", "a query is one group for its whole life; set `kafka.group.id`."),
     (
         "fetchOffset.numRetries fetchOffset.retryIntervalMs kafkaConsumer.pollTimeoutMs",
-        "how long brokers are waited for is set by `kafka.default.api.timeout.ms`.",
+        "set `kafka.default.api.timeout.ms`, which says how long to wait for brokers.",
     ),
     (
         "kafka.enable.auto.commit kafka.auto.commit.interval.ms kafka.enable.auto.offset.store",
@@ -44,17 +44,17 @@ _REFUSALS: Final = (
     (
         "kafka.error_cb kafka.stats_cb kafka.throttle_cb kafka.log_cb kafka.rebalance_cb kafka.offset_commit_cb "
         "kafka.consume_cb kafka.on_commit kafka.on_delivery kafka.logger kafka.opaque kafka.interceptors",
-        "it takes an object of a program, which no option can be; leave it out.",
+        "it takes an object of the program, which an option cannot carry; leave it out.",
     ),
     (
         "kafka.oauth_cb kafka.oauthbearer_token_refresh_cb",
-        "it takes a function, which no option can be; name yours in `tokenCallback`.",
+        "it takes a function, which an option cannot carry; name yours in `tokenCallback`.",
     ),
     (
         "kafka.default.topic.config kafka.default_topic_conf",
-        "it takes an object of a program; give each property in it as an option of its own.",
+        "it takes an object of the program; give each of its properties as its own option.",
     ),
-    ("kafka.enable.partition.eof", "this source needs it for itself; leave it out."),
+    ("kafka.enable.partition.eof", "this source sets it itself; leave it out."),
     ("kafka.group.instance.id", "every seat has its own; set `instanceIdPrefix`."),
     ("kafka.group.protocol kafka.group.remote.assignor", "not in this version; only `classic` can be used."),
     (
@@ -83,22 +83,22 @@ _REFUSALS: Final = (
     (
         "kafka.sasl.kerberos.service.name kafka.sasl.kerberos.principal kafka.sasl.kerberos.keytab "
         "kafka.sasl.kerberos.kinit.cmd",
-        "Kerberos is not spoken here; use SCRAM, OAUTHBEARER or mTLS.",
+        "Kerberos is not supported; use SCRAM, OAUTHBEARER or mTLS.",
     ),
     (
         "kafka.ssl.protocol kafka.ssl.enabled.protocols kafka.ssl.provider kafka.ssl.keymanager.algorithm "
         "kafka.ssl.trustmanager.algorithm kafka.ssl.secure.random.implementation kafka.ssl.engine.factory.class "
         "kafka.security.providers",
-        "it belongs to Java's TLS; here TLS 1.2 and newer are used as OpenSSL has them. Leave it out.",
+        "it belongs to Java's TLS; here OpenSSL decides, with TLS 1.2 or newer. Leave it out.",
     ),
     (
         "kafka.ssl.cipher.suites kafka.ssl.curves.list kafka.ssl.sigalgs.list kafka.ssl.crl.location "
         "kafka.ssl.providers kafka.ssl.engine.location kafka.ssl.engine.id kafka.ssl.ca.certificate.stores",
-        "it would bind the executors and not the driver; leave it out.",
+        "it would apply to the executors but not to the driver; leave it out.",
     ),
-    ("kafka.fetch.max.wait.ms", "librdkafka calls it otherwise; set `kafka.fetch.wait.max.ms`."),
-    ("kafka.receive.buffer.bytes", "librdkafka calls it otherwise; set `kafka.socket.receive.buffer.bytes`."),
-    ("kafka.send.buffer.bytes", "librdkafka calls it otherwise; set `kafka.socket.send.buffer.bytes`."),
+    ("kafka.fetch.max.wait.ms", "librdkafka has another name for it; set `kafka.fetch.wait.max.ms`."),
+    ("kafka.receive.buffer.bytes", "librdkafka has another name for it; set `kafka.socket.receive.buffer.bytes`."),
+    ("kafka.send.buffer.bytes", "librdkafka has another name for it; set `kafka.socket.send.buffer.bytes`."),
 )
 """Options of `format("kafka")` and of Kafka's clients that have no place here, and why."""
 

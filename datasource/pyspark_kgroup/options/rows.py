@@ -44,7 +44,7 @@ BOOTSTRAP_SERVERS = Option(
     default="",
     shown=None,
     range="HOST:PORT[,HOST:PORT...]",
-    effect="Brokers to ask first.",
+    effect="Brokers to connect to first.",
     origin="Kafka's bootstrap.servers",
     acts="both",
     read=servers,
@@ -77,7 +77,7 @@ MEMBERS: Option[int | None] = Option(
     shown="the executors' cores if the driver's start tells them, else 4; no more than partitions",
     range=f"1 to {MEMBERS_MAX}",
     effect="Seats of this query: static members of the group, each read by one task. On a restart with fewer, the "
-    "others leave the group; with more, only the least moves.",
+    "rest leave the group; with more, as few partitions as possible move.",
     origin="ours",
     read=number(1, MEMBERS_MAX),
 )
@@ -130,7 +130,7 @@ FAIL_ON_DATA_LOSS = Option(
     shown="true",
     range="true or false",
     effect="Whether the query fails when records that it had still to read are gone (retention, a deleted or recreated "
-    "topic, a truncated log), or goes on with what is left and warns.",
+    "topic, a truncated log), or continues with what is left and warns.",
     origin="Spark's failOnDataLoss, true",
     acts="both",
     read=lambda text: one_of("true", "false")(text.lower()) == "true",
@@ -138,8 +138,8 @@ FAIL_ON_DATA_LOSS = Option(
 SESSION_TIMEOUT = duration(
     "kafka.session.timeout.ms",
     SESSION_TIMEOUT_MS,
-    "Silence after which the group gives a seat's partitions away: a driver that restarts faster moves nothing. The "
-    "broker bounds it by group.min.session.timeout.ms and group.max.session.timeout.ms.",
+    "How long a seat may be silent before the group gives its partitions to others: a driver that restarts faster "
+    "moves nothing. The broker bounds it by group.min.session.timeout.ms and group.max.session.timeout.ms.",
     origin="Kafka's session.timeout.ms, 45000 ms",
 )
 REBALANCE_TIMEOUT = duration(
@@ -155,7 +155,7 @@ HEARTBEAT_INTERVAL: Option[int | None] = Option(
     default=None,
     shown=f"{HEARTBEAT_INTERVAL_MS} ms, or a third of the session timeout if that is less",
     range=f"1 to {INT_MAX} ms, at most a third of kafka.session.timeout.ms",
-    effect="How often each seat tells the coordinator that it lives, and hears of rebalances.",
+    effect="How often each seat sends a heartbeat; the answer tells it of rebalances.",
     origin="Kafka's heartbeat.interval.ms, 3000 ms",
     read=number(1, INT_MAX),
 )
@@ -187,7 +187,7 @@ ASSIGNORS: Option[tuple[str, ...]] = Option(
     type="list",
     default=("cooperative-sticky",),
     shown="cooperative-sticky",
-    range=f"names out of {', '.join(ASSIGNOR_NAMES)}, the preferred one first",
+    range=f"one or more of {', '.join(ASSIGNOR_NAMES)}, the preferred one first",
     effect="How partitions are spread over all members of the group. All members must have one name in common.",
     origin="Kafka's partition.assignment.strategy, range and cooperative-sticky",
     read=assignor_names,
@@ -198,8 +198,8 @@ PREFETCH_BYTES = Option(
     default=PREFETCH_BYTES_PER_EXECUTOR,
     shown=f"{PREFETCH_BYTES_PER_EXECUTOR} bytes",
     range=f"0, or {PREFETCH_BYTES_MIN} to {LONG_MAX} bytes",
-    effect="How much each executor fetches and converts ahead of the next micro-batch, for all its seats together. 0: "
-    "nothing, every task opens a consumer of its own.",
+    effect="How much each executor fetches and converts ahead of the next micro-batch, for all its seats together. 0 "
+    "turns this off: every task opens its own consumer.",
     origin="ours; as librdkafka's queued.max.messages.kbytes",
     acts="executor",
     read=zero_or_number(PREFETCH_BYTES_MIN, LONG_MAX),
@@ -221,7 +221,7 @@ REGISTRY_PORT = Option(
     default=0,
     shown="0: any free port",
     range="0 to 65535",
-    effect="The driver's port for it: name one if there is a firewall between the driver and its executors.",
+    effect="The driver's port for this: choose one if there is a firewall between the driver and its executors.",
     origin="ours; as Spark's spark.driver.port",
     acts="both",
     read=number(0, 65535),
@@ -253,7 +253,7 @@ CLIENT_ID = Option(
     default="spark-kgroup",
     shown="spark-kgroup",
     range="a name",
-    effect="What brokers log and count quotas by.",
+    effect="The name under which brokers log clients and apply quotas.",
     origin="Kafka's client.id",
     acts="both",
     read=non_empty,

@@ -13,7 +13,7 @@ from spark_kgroup.wire.security.settings import MECHANISMS, PROTOCOLS
 
 _PATH: Final = "a path that exists on the driver and on every executor"
 _FOREIGN_MECHANISMS: Final = {
-    "GSSAPI": "Kerberos is not spoken here; use SCRAM, OAUTHBEARER or mTLS",
+    "GSSAPI": "Kerberos is not supported; use SCRAM, OAUTHBEARER or mTLS",
     "AWS_MSK_IAM": "it exists in Java only; use OAUTHBEARER with a `tokenCallback` that calls AWS's "
     "aws-msk-iam-sasl-signer-python, or SCRAM",
 }
@@ -77,7 +77,7 @@ def _function(text: str) -> str:
 PROTOCOL: Final = _row(
     "kafka.security.protocol",
     ", ".join(PROTOCOLS),
-    "Whether connections to brokers are encrypted (SSL: TLS 1.2 or newer) and log in (SASL).",
+    "Whether connections to brokers are encrypted (SSL: TLS 1.2 or newer) and authenticated (SASL).",
     origin="Kafka's security.protocol, PLAINTEXT",
     default="PLAINTEXT",
     read=_protocol,
@@ -116,7 +116,7 @@ KEY_LOCATION: Final = _row(
 KEY_PEM: Final = _row(
     "kafka.ssl.key.pem",
     "a private key in PEM",
-    "The same as text. Let it be encrypted: Spark shows options in a query's plan (see Security).",
+    "The same as text. Encrypt it: Spark shows options in a query's plan (see Security).",
     origin="librdkafka's ssl.key.pem; Kafka's ssl.keystore.key",
     secret=True,
 )
@@ -130,7 +130,7 @@ KEY_PASSWORD: Final = _row(
 IDENTIFICATION: Final = _row(
     "kafka.ssl.endpoint.identification.algorithm",
     "https or none",
-    "Whether a broker's certificate must be for the host that was connected to.",
+    "Whether a broker's certificate must name the host that was connected to.",
     origin="Kafka's ssl.endpoint.identification.algorithm, https",
     shown="https",
     read=_identification,
@@ -138,21 +138,21 @@ IDENTIFICATION: Final = _row(
 VERIFICATION: Final = _row(
     "kafka.enable.ssl.certificate.verification",
     "true or false",
-    "Whether brokers' certificates are checked at all. With false anyone in between can read everything.",
+    "Whether brokers' certificates are checked at all. With false, anyone in between can read everything.",
     shown="true",
     read=_switch,
 )
 MECHANISM: Final = _row(
     "kafka.sasl.mechanism",
     " or ".join((", ".join(MECHANISMS[:-1]), MECHANISMS[-1])),
-    "How to log in; needed with SASL_PLAINTEXT and SASL_SSL.",
+    "The SASL mechanism; needed with SASL_PLAINTEXT and SASL_SSL.",
     origin="Kafka's sasl.mechanism, GSSAPI",
     read=_mechanism,
 )
 USERNAME: Final = _row(
     "kafka.sasl.username",
     "a name",
-    "Who logs in by PLAIN or SCRAM.",
+    "The user name for PLAIN or SCRAM.",
     origin="librdkafka's sasl.username; Kafka's sasl.jaas.config",
 )
 PASSWORD: Final = _row(
@@ -172,7 +172,7 @@ METHOD: Final = _row(
 ENDPOINT: Final = _row(
     "kafka.sasl.oauthbearer.token.endpoint.url",
     "an http or https URL",
-    "OIDC: where tokens are handed out. Asked by the driver, and by each consumer that an executor starts.",
+    "OIDC: the token endpoint. The driver asks it, and so does each consumer that an executor starts.",
     origin="Kafka's sasl.oauthbearer.token.endpoint.url",
 )
 CLIENT_ID: Final = _row(

@@ -82,7 +82,7 @@ class StartingOffsets:
 
 def _says_nothing_of(partitions: Sequence[TopicPartition]) -> OptionError:
     return OptionError(
-        f"Option startingOffsets says nothing of {listed(partitions)}: name every partition of a subscribed topic, "
+        f"Option startingOffsets does not name {listed(partitions)}: name every partition of a subscribed topic, "
         f"with {EARLIEST} for earliest and {LATEST} for latest."
     )
 

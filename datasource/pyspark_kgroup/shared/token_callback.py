@@ -52,7 +52,7 @@ def imported(name: str) -> TokenCallback:
             f"{error}). Install its module for the Python that Spark runs, on the driver and on every executor."
         ) from None
     if not callable(found):
-        raise OptionError(f"Option tokenCallback: {name} is no function but {type(found).__name__}.")
+        raise OptionError(f"Option tokenCallback: {name} is not a function but {type(found).__name__}.")
     return cast("TokenCallback", found)
 
 

@@ -31,9 +31,9 @@ def test_a_checkpoint_of_this_query_makes_no_warning(checkpoint: Checkpoint) -> 
 
 def test_a_checkpoint_of_another_group_makes_a_warning_with_both_names() -> None:
     (warning,) = told(written(group="payments"))
-    assert "written by group 'payments', and kafka.group.id is 'orders'" in warning
-    assert "goes on where the checkpoint stands" in warning
-    assert "checkpointLocation of its own" in warning
+    assert "written by group 'payments', but kafka.group.id is 'orders'" in warning
+    assert "continues from the checkpoint's positions" in warning
+    assert "its own checkpointLocation" in warning
 
 
 def test_a_checkpoint_that_does_not_say_its_group_is_known_by_its_seats() -> None:

@@ -47,7 +47,7 @@ def test_a_loss_says_where_what_was_asked_for_and_what_is_there() -> None:
     )
     assert str(out_of_log(P1, 90, None, LogRange(60, 60))) == (
         "Offsets 90 on of t-1 were still to be read, but the log is empty and ends at 60: "
-        "it was truncated (unclean leader election), or the topic was created anew."
+        "it was truncated (unclean leader election), or the topic was recreated."
     )
     assert "t-1 were still to be read, but the partition does not exist any more: " in str(deleted(P1, 10))
     assert "its topic is another one now (id new, was old): it was deleted" in str(recreated(P1, 1, 9, "old", "new"))
@@ -67,7 +67,9 @@ def test_retention_fails_the_query_with_both_ways_out(world: World) -> None:
     driver.drain()
     group.produce(P0, 90)
     retention(group, P0, 40)
-    with pytest.raises(DataLoss, match=r"Offsets 10 on of t-0 .+ has 40 to 99.+failOnDataLoss=false.+fresh checkpoint"):
+    with pytest.raises(
+        DataLoss, match=r"Offsets 10 on of t-0 .+ has 40 to 99.+failOnDataLoss=false.+checkpointLocation"
+    ):
         driver.trigger()
     assert group.committed_now == {P0: 10}
 

@@ -18,7 +18,7 @@ World = Callable[..., tuple[FakeGroup, Driver]]
 @pytest.mark.parametrize(
     ("text", "told"),
     [
-        ('{"t": {"0": 5}}', "says nothing of t-1, t-2, t-3: name every"),
+        ('{"t": {"0": 5}}', "does not name t-1, t-2, t-3: name every"),
         (
             '{"t": {"0": 5, "1": -1, "2": -1, "3": -2, "7": 5, "9": 1}}',
             "t-7, t-9. Leave them out: t has 0 to 3",

@@ -4,7 +4,7 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pyspark_kgroup.offsets.checkpoint import EMPTY, Checkpoint, Owned, Period, Topic
@@ -208,6 +208,7 @@ def test_a_small_limit_still_makes_progress() -> None:
     assert sum(taken({P0: (0, 7), P1: (0, 7), P2: (0, 9)}, 1).values()) == 1
 
 
+@settings(deadline=None)  # no promise of time
 @given(st.integers(2, 40), st.data())
 def test_a_limit_below_the_number_of_partitions_serves_each_once_a_round(count: int, data: st.DataObject) -> None:
     """However much comes in elsewhere meanwhile."""

@@ -136,7 +136,7 @@ def test_starting_offsets_by_partition() -> None:
     offsets = [starting.offset_of(TopicPartition(*tp)) for tp in [("t", 0), ("t", 1), ("u", 0)]]
     assert offsets == [23, EARLIEST, LATEST]
     assert not starting.committed
-    with pytest.raises(OptionError, match=r"startingOffsets says nothing of u-1"):
+    with pytest.raises(OptionError, match=r"startingOffsets does not name u-1"):
         starting.offset_of(TopicPartition("u", 1))
 
 

@@ -142,7 +142,7 @@ def test_a_value_out_of_range_is_named_with_what_it_needs(name: str, text: str) 
 
 
 def test_kerberos_and_aws_are_refused_with_what_to_use() -> None:
-    assert "Kerberos is not spoken here" in refusal({**SASL, "sasl.mechanism": "GSSAPI"})
+    assert "Kerberos is not supported" in refusal({**SASL, "sasl.mechanism": "GSSAPI"})
     assert "`tokenCallback` that calls AWS's aws-msk-iam-sasl-signer-python" in refusal(
         {**SASL, "sasl.mechanism": "AWS_MSK_IAM"}
     )
