@@ -32,9 +32,10 @@ from pyspark_kgroup.driver.sizing import seats_warning, sized, stays_on_this_hos
 from pyspark_kgroup.executor.ticket_reader import read_ticket
 from pyspark_kgroup.offsets.checkpoint import EMPTY, Checkpoint, Period
 from pyspark_kgroup.offsets.plan import positions_by_seat, ranges_by_seat
-from pyspark_kgroup.options.parser import PassedOn, SourceOptions, parse
+from pyspark_kgroup.options.parser import SourceOptions, parse
 from pyspark_kgroup.options.security import driver_settings
 from pyspark_kgroup.shared.arrow import spark_schema
+from pyspark_kgroup.shared.redacted import Redacted
 from pyspark_kgroup.shared.tickets import Mode, Position, Range, SeatRanges, TicketReads
 from spark_kgroup.errors import OptionError
 from spark_kgroup.member.classic import Inheritance
@@ -72,7 +73,7 @@ class KgroupStreamReader(AdmissionControl, DataSourceStreamReader):
     """
 
     def __init__(self, options: Mapping[str, str], schema: StructType) -> None:
-        self._given = PassedOn(options)
+        self._given = Redacted(options)
         self._schema = schema
         self._runtime: GroupRuntime | None = None
         self._boundary: Boundary | None = None

@@ -51,6 +51,7 @@ PURE_BY_THEMSELVES = {
     "options/rows",
     "options/starting_offsets",
     "options/values",
+    "shared/redacted",
     "shared/tickets",
 }
 

@@ -22,27 +22,12 @@ from pyspark_kgroup.options.rows import OPTIONS
 from pyspark_kgroup.options.security import check_mechanism, parse_security
 from pyspark_kgroup.options.starting_offsets import EARLIEST, LATEST, StartingOffsets
 from pyspark_kgroup.options.values import PREFIX_CHARACTERS_MAX, listed, shortened
+from pyspark_kgroup.shared.redacted import Redacted, is_secret
 from spark_kgroup.errors import OptionError
 from spark_kgroup.limits import HEARTBEAT_INTERVAL_MS
 from spark_kgroup.wire.security import java_properties
 
 # ------------------------------------------------------------------------------------------------- values
-
-
-_SENSITIVE: Final = (
-    r"password|passphrase|secret|jaas|credential|private|key\.pem|keystore\.key|oauthbearer\.config|endpoint\.url"
-)
-
-
-class PassedOn(dict[str, str]):
-    """librdkafka's properties by name; its text shows no secrets."""
-
-    def shown(self) -> dict[str, str]:
-        """What may be shown."""
-        return {name: "***" if is_secret(name) else value for name, value in self.items()}
-
-    def __repr__(self) -> str:
-        return repr(self.shown())
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,8 +59,8 @@ class SourceOptions:
     assignors: tuple[str, ...]
     read_committed: bool
     client_id: str
-    passed_on: PassedOn = field(default_factory=PassedOn)
-    security: PassedOn = field(default_factory=PassedOn)
+    passed_on: Redacted = field(default_factory=Redacted)
+    security: Redacted = field(default_factory=Redacted)
 
     @property
     def instance_ids(self) -> tuple[str, ...]:
@@ -105,11 +90,6 @@ class SourceOptions:
             "enable.auto.offset.store": "false",
             "enable.partition.eof": "true",  # the end of a range may lie past the last record one can see
         }
-
-
-def is_secret(name: str) -> bool:
-    """Whether an option's value must never be shown."""
-    return re.search(_SENSITIVE, name.lower()) is not None
 
 
 _LIBRDKAFKA_NAMES: Final = (
@@ -174,7 +154,7 @@ def parse(options: Mapping[str, str]) -> SourceOptions:
         read_committed=rows.ISOLATION_LEVEL.value(given) == "read_committed",
         client_id=rows.CLIENT_ID.value(given),
         passed_on=passed_on,
-        security=PassedOn(parse_security(given)),
+        security=Redacted(parse_security(given)),
     )
     if passed_on:
         _check_with_librdkafka(parsed)
@@ -205,7 +185,7 @@ def _spelled(name: str) -> str:
     return next((known for known in (*_OURS, *REFUSED) if known.lower() == name.lower()), name)
 
 
-def _passed_on(given: Mapping[str, str]) -> PassedOn:
+def _passed_on(given: Mapping[str, str]) -> Redacted:
     """The options that librdkafka gets.
 
     Raises:
@@ -216,7 +196,7 @@ def _passed_on(given: Mapping[str, str]) -> PassedOn:
     for name in rest:
         if not name.startswith("kafka.") or name.startswith(("kafka.ssl.", "kafka.sasl.", "kafka.https.")):
             _refuse_unknown(name)
-    return PassedOn({name.removeprefix("kafka."): value for name, value in rest.items()})
+    return Redacted({name.removeprefix("kafka."): value for name, value in rest.items()})
 
 
 def _refuse_unknown(name: str) -> NoReturn:

@@ -11,10 +11,11 @@ import pytest
 
 from pyspark_kgroup.executor.consumer_security import usable_here
 from pyspark_kgroup.offsets.checkpoint import EMPTY
-from pyspark_kgroup.options.parser import PassedOn, SourceOptions, parse
+from pyspark_kgroup.options.parser import SourceOptions, parse
 from pyspark_kgroup.options.security import driver_settings
 from pyspark_kgroup.options.security_rows import SECURITY
 from pyspark_kgroup.shared.arrow import spark_schema
+from pyspark_kgroup.shared.redacted import Redacted
 from pyspark_kgroup.shared.tickets import SeatRanges
 from pyspark_kgroup.stream import KgroupStreamReader
 from spark_kgroup.errors import AuthenticationFailed, OptionError
@@ -221,7 +222,7 @@ def test_secrets_are_never_shown(caplog: pytest.LogCaptureFixture) -> None:
     ):
         options = parsed(properties, **ours)
         reads = SeatRanges(seat="s", ranges=(), consumer_config=options.consumer_config())
-        given = PassedOn({f"kafka.{name}": value for name, value in properties.items()})
+        given = Redacted({f"kafka.{name}": value for name, value in properties.items()})
         shown = f"{options!r}{options.security}{reads!r}{driver_settings(options.security)!r}{given}"
         assert HUSH in str(dict(options.consumer_config()))
         assert HUSH not in shown
@@ -230,7 +231,7 @@ def test_secrets_are_never_shown(caplog: pytest.LogCaptureFixture) -> None:
 
 def test_options_in_javas_spelling_are_hidden_too() -> None:
     given = {"kafka.sasl.jaas.config": HUSH, "kafka.ssl.keystore.key": HUSH, "kafka.ssl.keystore.password": HUSH}
-    assert HUSH not in repr(PassedOn(given))
+    assert HUSH not in repr(Redacted(given))
 
 
 def test_a_bad_secret_is_not_shown() -> None:
