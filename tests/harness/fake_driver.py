@@ -9,9 +9,9 @@ from pyspark_kgroup.driver.boundary import Boundary
 from pyspark_kgroup.limits import END_OFFSETS_MAX_AGE_MS
 from pyspark_kgroup.offsets.checkpoint import EMPTY, Checkpoint
 from pyspark_kgroup.offsets.plan import Ranges, ranges_by_seat
+from pyspark_kgroup.offsets.previously_owned import inheritances
 from pyspark_kgroup.options import starting_offsets as product
 from pyspark_kgroup.options.starting_offsets import EARLIEST
-from pyspark_kgroup.stream import inheritances
 from spark_kgroup.model import TopicPartition
 
 

@@ -21,7 +21,7 @@ from harness.waiting import wait_for
 
 from pyspark_kgroup.driver.boundary import Boundary
 from pyspark_kgroup.offsets.checkpoint import EMPTY, Checkpoint
-from pyspark_kgroup.stream import inheritances
+from pyspark_kgroup.offsets.previously_owned import inheritances
 from spark_kgroup.errors import GroupRejected
 from spark_kgroup.model import MemberIdentity, Subscription
 from spark_kgroup.runtime.thread import GroupRuntime

@@ -16,7 +16,7 @@ from harness.waiting import wait_for
 from pyspark_kgroup.driver.boundary import Boundary
 from pyspark_kgroup.offsets.checkpoint import EMPTY, Checkpoint
 from pyspark_kgroup.offsets.plan import ranges_by_seat
-from pyspark_kgroup.stream import inheritances
+from pyspark_kgroup.offsets.previously_owned import inheritances
 from spark_kgroup.model import TopicPartition
 from spark_kgroup.runtime.thread import GroupRuntime
 from spark_kgroup.testing import ApacheKafka

@@ -4,10 +4,10 @@ import socket
 
 import pytest
 
-from pyspark_kgroup import stream as stream_module
-from pyspark_kgroup.shared.arrow import spark_schema
+from pyspark_kgroup.driver import query as query_module
+from pyspark_kgroup.driver.query import Query
+from pyspark_kgroup.options.parser import parse
 from pyspark_kgroup.shared.channel import connect
-from pyspark_kgroup.stream import KgroupStreamReader
 
 OPTIONS = {"kafka.bootstrap.servers": "a:9092", "kafka.group.id": "g", "subscribe": "t"}
 
@@ -23,11 +23,11 @@ OPTIONS = {"kafka.bootstrap.servers": "a:9092", "kafka.group.id": "g", "subscrib
 def test_a_registry_listens_where_its_executors_are(
     monkeypatch: pytest.MonkeyPatch, stays: bool, options: dict[str, str], told: str | None, reached: bool
 ) -> None:
-    monkeypatch.setattr(stream_module, "stays_on_this_host", lambda: stays)
-    reader = KgroupStreamReader({**OPTIONS, **options}, spark_schema(False))
-    registry = reader._started_registry(["g-0"])
+    monkeypatch.setattr(query_module, "stays_on_this_host", lambda: stays)
+    query = Query(parse({**OPTIONS, **options}), bounded=False)
+    registry = query._started_registry(["g-0"])
     assert registry is not None
-    reader._registry = registry
+    query._registry = registry
     try:
         connect(("127.0.0.1", registry.port), registry.key).close()
         try:
@@ -36,7 +36,7 @@ def test_a_registry_listens_where_its_executors_are(
             assert not reached
         else:
             assert reached
-        (ticket,) = reader._tickets("b", {"g-0": []}, {})
-        assert ticket.reads.registry_host == told
+        (ticket,) = query._tickets("b", {"g-0": []}, {})
+        assert ticket.registry_host == told
     finally:
         registry.close()

@@ -1,0 +1,201 @@
+"""The driver's half of one query: its seats in the group, the registry of its executors, and its boundary.
+
+Runs on: driver, in the stream-reader process.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any, Final
+
+from pyspark_kgroup.driver.boundary import Boundary
+from pyspark_kgroup.driver.checkpoint_origin import origin_warnings
+from pyspark_kgroup.driver.jvm import Jvm
+from pyspark_kgroup.driver.registry import Counts, Registry
+from pyspark_kgroup.driver.reporting import commit_metadata, latest_offset
+from pyspark_kgroup.driver.seats import Lease, Scan
+from pyspark_kgroup.driver.sizing import seats_warning, sized, stays_on_this_host
+from pyspark_kgroup.offsets.checkpoint import Checkpoint
+from pyspark_kgroup.offsets.plan import positions_by_seat, ranges_by_seat
+from pyspark_kgroup.offsets.previously_owned import inheritances
+from pyspark_kgroup.options.parser import SourceOptions
+from pyspark_kgroup.options.security import driver_settings
+from pyspark_kgroup.shared.tickets import Mode, Position, Range, SeatRanges, TicketReads
+from spark_kgroup.runtime.settings import GroupSettings
+from spark_kgroup.runtime.thread import GroupRuntime
+from spark_kgroup.wire.cluster import parse_bootstrap
+from spark_kgroup.wire.commit_metadata import Author
+from spark_kgroup.wire.security.secured import secured
+
+log = logging.getLogger(__name__)
+
+_LOOPBACK: Final = "127.0.0.1"
+"""Where the registry of a query listens that stays on this host: no other one has to know that it is there."""
+
+
+class Query:
+    """One query on the driver. The group is joined by the first call that needs it.
+
+    Args:
+        options: of the query.
+        bounded: under AvailableNow: no further than the end offsets of the first boundary.
+    """
+
+    def __init__(self, options: SourceOptions, *, bounded: bool) -> None:
+        self._options = options
+        self._bounded = bounded
+        self._runtime: GroupRuntime | None = None
+        self._boundary: Boundary | None = None
+        self._registry: Registry | None = None
+        self._latest: Checkpoint | None = None
+        self._run_ms = time.time_ns() // 1_000_000
+
+    def advance(self, start: Checkpoint, offsets_max: int | None) -> Checkpoint:
+        """The boundary between two batches: `start` is durable; what comes back is the next batch's end."""
+        self._latest = self._joined(start).advance(start, offsets_max)
+        return self._latest
+
+    def progress(self) -> dict[str, Any] | None:
+        """How far the logs go and who serves the seats (`reporting`); asks nobody. None before the first boundary."""
+        if self._boundary is None or self._latest is None:
+            return None
+        boundary = self._boundary
+        return latest_offset(self._latest, boundary.logs.listed_ends, boundary.members, self._leases(), self._counts())
+
+    def _leases(self) -> Mapping[str, Lease]:
+        return self._registry.leases() if self._registry is not None else {}
+
+    def _lease(self, seat: str | None) -> Lease | None:
+        return self._registry.lease(seat) if self._registry is not None and seat is not None else None
+
+    def _counts(self) -> Counts:
+        return self._registry.counts() if self._registry is not None else Counts()
+
+    def tickets(self, batch: str, start: Checkpoint, end: Checkpoint) -> list[TicketReads]:
+        """One ticket for each seat that may have data between `start` and `end`.
+
+        Args:
+            batch: what tells this batch from others.
+            start: where it begins.
+            end: where it ends.
+        """
+        boundary = self._joined(end)  # a replay begins here: the seats are asked back while the batch runs
+        plan = boundary.readable(end, ranges_by_seat(start, end))
+        reads = {
+            seat: [Range(tp.topic, tp.partition, first, last) for tp, (first, last) in sorted(ranges.items())]
+            for seat, ranges in plan.items()
+        }
+        return self._tickets(batch, reads, positions_by_seat(end, boundary.logs.topics))
+
+    def _tickets(
+        self, batch: str, reads: Mapping[str, Sequence[Range]], owned: Mapping[str, Sequence[Position]]
+    ) -> list[TicketReads]:
+        """The tickets of a new scan of a batch: bound to a seat now, or when a task asks the registry."""
+        options, registry = self._options, self._registry
+        template = SeatRanges(
+            seat="",
+            ranges=(),
+            consumer_config=options.consumer_config(),
+            include_headers=options.include_headers,
+            fail_on_data_loss=options.fail_on_data_loss,
+        )
+        if registry is None:
+            scan = Scan(scan_id=0, mode=Mode.FIXED, tickets=tuple(sorted(reads)))
+        else:
+            scan = registry.plan(batch, reads, owned)
+        bind_host = registry.bind_host if registry is not None else ""
+        return [
+            TicketReads(
+                scan_id=scan.scan_id,
+                ticket=number,
+                mode=scan.mode,
+                reads=replace(template, seat=seat, ranges=tuple(reads[seat])) if seat is not None else None,
+                template=template,
+                stall_timeout_ms=options.api_timeout_ms,
+                registry_host=options.registry_host or bind_host or None,
+                registry_port=registry.port if registry is not None else 0,
+                key=registry.key if registry is not None else b"",
+                prefetch_bytes=options.prefetch_bytes,
+                query=options.group_id,
+            )
+            for number, seat in enumerate(scan.tickets)
+        ]
+
+    def _joined(self, planned: Checkpoint) -> Boundary:
+        """The boundary of this query, its seats in (or on their way into) the group.
+
+        Args:
+            planned: what an earlier process of this query planned to read at last.
+        """
+        if self._boundary is None:
+            for warning in origin_warnings(planned, self._options):
+                log.warning("%s", warning)
+            jvm = Jvm.of_this_process()
+            if jvm is not None:
+                jvm.end_process_with_it()
+            runtime = GroupRuntime(self._settings(planned, jvm))
+            runtime.start()
+            self._runtime = runtime
+            self._tell_of_seats(runtime)
+            self._registry = self._started_registry([seat.instance_id for seat in runtime.view().seats])
+            self._boundary = Boundary(runtime, self._options, self._run_ms)
+            if self._bounded:
+                self._boundary.freeze()
+        return self._boundary
+
+    def _tell_of_seats(self, runtime: GroupRuntime) -> None:
+        topics = runtime.topics(self._options.metadata_max_age_ms)
+        partitions = sum(topic.partition_count for topic in topics.values())
+        if warning := seats_warning(self._options, len(runtime.view().seats), partitions):
+            log.warning("%s", warning)
+
+    def _started_registry(self, seats: Sequence[str]) -> Registry | None:
+        """What executors ask which seat to read; None if they are to fetch nothing ahead.
+
+        Under AvailableNow mostly one batch is read: a sidecar would take longer to start than it saves. Windows has
+        nothing that a sidecar needs.
+        """
+        if not self._options.prefetch_bytes or self._bounded or os.name == "nt":
+            return None
+        here = self._options.registry_host is None and stays_on_this_host()
+        registry = Registry(seats, bind_host=_LOOPBACK if here else "", port=self._options.registry_port)
+        registry.start()
+        return registry
+
+    def _settings(self, planned: Checkpoint, jvm: Jvm | None) -> GroupSettings:
+        options = sized(self._options)
+        author = Author(app=options.instance_id_prefix, run_ms=self._run_ms)
+        return GroupSettings(
+            bootstrap=parse_bootstrap(options.bootstrap_servers),
+            group=options.group_id,
+            topics=options.topics,
+            instance_ids=options.instance_ids,
+            assignors=options.assignors,
+            session_timeout_ms=options.session_timeout_ms,
+            rebalance_timeout_ms=options.rebalance_timeout_ms,
+            heartbeat_interval_ms=options.heartbeat_interval_ms,
+            metadata_max_age_ms=options.metadata_max_age_ms,
+            request_timeout_ms=options.request_timeout_ms,
+            api_timeout_ms=options.api_timeout_ms,
+            client_id=options.client_id,
+            security=secured(driver_settings(options.security)),
+            topics_must_exist=False,  # the boundary knows which may be gone
+            inheritances=inheritances(planned),
+            spare_seats=self._options.members is not None,
+            commit_metadata=lambda who: commit_metadata(author, who.member_id, self._lease(who.instance_id)),
+            commit_mark=author.encode(),
+            alive=jvm.alive if jvm is not None else lambda: True,
+        )
+
+    def stop(self) -> None:
+        """End the sessions without leaving the group."""
+        if self._registry is not None:
+            self._registry.close()
+            self._registry = None
+        if self._runtime is not None:
+            self._runtime.close()
+            self._runtime = self._boundary = None

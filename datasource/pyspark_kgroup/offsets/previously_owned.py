@@ -1,0 +1,24 @@
+"""What the seats of a query owned when its last process ended, by what it planned last.
+
+Runs on: driver. Pure.
+"""
+
+from __future__ import annotations
+
+from pyspark_kgroup.offsets.checkpoint import Checkpoint, Period
+from spark_kgroup.member.config import Inheritance
+from spark_kgroup.model import TopicPartition
+
+
+def inheritances(planned: Checkpoint) -> dict[str, Inheritance]:
+    """Instance id -> what that seat was reading, or had read and not committed, when its last process ended.
+
+    Of topics that have left `subscribe`, too: nobody else shall have them before that is done and committed.
+    """
+    by_seat: dict[str, dict[TopicPartition, Period]] = {}
+    for tp, held in planned.owned.items():
+        by_seat.setdefault(held.period.seat, {})[tp] = held.period
+    return {
+        seat: Inheritance(partitions=frozenset(periods), generation=max(p.generation for p in periods.values()))
+        for seat, periods in by_seat.items()
+    }
