@@ -10,7 +10,7 @@ import sys
 import time
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
-from typing import Annotated, Any, Final
+from typing import Annotated, Any, Final, assert_never
 
 import typer
 
@@ -55,7 +55,7 @@ class EventPrinter:
     def __init__(self, write: Callable[[Mapping[str, Any]], None]) -> None:
         self._write = write
 
-    def __call__(self, session: Session, effect: contract.Effect) -> None:
+    def __call__(self, session: Session, effect: contract.Notice) -> None:
         """The runtime's observer."""
         match effect:
             case contract.Joined(skip_assignment=skip):
@@ -76,7 +76,7 @@ class EventPrinter:
                 name = "fenced" if isinstance(error, FencedInstanceId) else "error"
                 self._event(session, name, partitions=[], reason=told(error))
             case _:
-                pass
+                assert_never(effect)
 
     def _on_assigned(self, session: Session, effect: contract.Assigned) -> None:
         if effect.revoked:
@@ -212,12 +212,12 @@ async def _run(settings: GroupSettings, printer: EventPrinter, *, leave: bool) -
     for signum in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(signum, end)
 
-    def observe(session: Session, effect: contract.Effect) -> None:
+    def observe(session: Session, notice: contract.Notice) -> None:
         try:
-            printer(session, effect)
+            printer(session, notice)
         except Exception as problem:  # noqa: BLE001 - raised by `over`; here it would end the heartbeats and nothing else
             end(problem)
-        if isinstance(effect, contract.Failed):
+        if isinstance(notice, contract.Failed):
             end()
 
     group = Group(settings, observer=observe)

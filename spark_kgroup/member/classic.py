@@ -41,7 +41,7 @@ _ALWAYS: Final[dict[type[contract.Event], Handler]] = {
 
 _REBALANCING: Final[dict[type[contract.Event], Handler]] = {
     **_ALWAYS,
-    contract.Disconnected: _M._on_disconnected,
+    contract.ConnectionLost: _M._on_connection_lost,
     contract.JoinResponse: _M._ignore,
     contract.SyncResponse: _M._ignore,
     contract.HeartbeatResponse: _M._on_look_response,
@@ -61,7 +61,7 @@ here answers a look. Partitions may be given up all the while, for what is owned
 _IN_GENERATION: Final[dict[type[contract.Event], Handler]] = {
     **_ALWAYS,
     contract.Connected: _M._on_connected_in_generation,
-    contract.Disconnected: _M._on_disconnected,
+    contract.ConnectionLost: _M._on_connection_lost,
     contract.JoinResponse: _M._ignore,
     contract.SyncResponse: _M._ignore,
     contract.HeartbeatResponse: _M._on_heartbeat_response,
@@ -80,7 +80,7 @@ TRANSITIONS: Final[dict[State, dict[type[contract.Event], Handler]]] = {
     # Nothing has been asked of anybody, so nothing can be answered.
     State.IDLE: {
         **_ALWAYS,
-        contract.Start: _M._on_start,
+        contract.Join: _M._on_join,
         contract.Tick: _M._ignore,
     },
     # The answer to JoinGroup says which generation, and whether we lead it.
@@ -105,7 +105,7 @@ TRANSITIONS: Final[dict[State, dict[type[contract.Event], Handler]]] = {
     State.REVOKING: _IN_GENERATION,
     # Whatever was under way is over. LeaveGroup is sent past it, and is always answered (`Send`).
     State.LEAVING: {
-        **dict.fromkeys(set(_EVENTS) - {contract.Start}, _M._ignore),
+        **dict.fromkeys(set(_EVENTS) - {contract.Join}, _M._ignore),
         contract.LeaveResponse: _M._on_leave_response,
         contract.Close: _M._on_close,
     },

@@ -66,8 +66,8 @@ Request = Parkable | HeartbeatRequest | LeaveRequest
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Start:
-    """Begin: the coordinator is not known yet."""
+class Join:
+    """Become a member; the coordinator is not known yet. `Leave` and `Close` are its opposites."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,7 +76,7 @@ class Connected:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Disconnected:
+class ConnectionLost:
     """The connection is gone, and with it every answer that was still to come."""
 
     reason: str
@@ -176,9 +176,9 @@ class Close:
 
 
 Event = (
-    Start
+    Join
     | Connected
-    | Disconnected
+    | ConnectionLost
     | JoinResponse
     | SyncResponse
     | HeartbeatResponse
@@ -198,7 +198,7 @@ Event = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Send:
-    """Send `request` on the current connection; its answer, or `Disconnected`, comes back as an event.
+    """Send `request` on the current connection; its answer, or `ConnectionLost`, comes back as an event.
 
     A LeaveRequest goes another way, for all that is parked there, and is always answered.
     """
@@ -210,7 +210,7 @@ class Send:
 class Look:
     """While a request is parked: ask over other connections who coordinates the group, and whether it still knows us.
 
-    If it is another broker than our connection leads to, that is a `Disconnected`. Else send `heartbeat`, if there is
+    If it is another broker than our connection leads to, that is a `ConnectionLost`. Else send `heartbeat`, if there is
     one; its answer comes back as an event. Silence says nothing.
     """
 
@@ -317,17 +317,10 @@ class Failed:
     error: GroupError
 
 
-Effect = (
-    Send
-    | Look
-    | LookAtSeat
-    | Connect
-    | ComputeAssignment
-    | Joined
-    | Assigned
-    | GiveUpAll
-    | Lost
-    | Rejoining
-    | Left
-    | Failed
-)
+Work = Send | Look | LookAtSeat | ComputeAssignment
+"""What is done beside the machine and ends in an event, or in none if nobody answers."""
+
+Notice = Joined | Assigned | GiveUpAll | Lost | Rejoining | Left | Failed
+"""What the application is to know, in order; nothing is asked of the outside."""
+
+Effect = Connect | Work | Notice

@@ -140,7 +140,7 @@ class Handlers:
     # A connection is a means, not a membership: it may break and come back within the session, and nothing is lost.
     # Where the coordinator is, and over which sockets it is asked, is the runtime's business (`Connect`).
 
-    def _on_start(self, _: contract.Start, _now_ms: int) -> Effects:
+    def _on_join(self, _: contract.Join, _now_ms: int) -> Effects:
         """AbstractCoordinator.ensureActiveGroup: "always ensure that the coordinator is ready", then join."""
         self._become(State.JOINING)
         return [contract.Connect(reason="start")]
@@ -174,7 +174,7 @@ class Handlers:
         self._connected = True
         return self._join("connection lost while assigning", now_ms)
 
-    def _on_disconnected(self, event: contract.Disconnected, _now_ms: int) -> Effects:
+    def _on_connection_lost(self, event: contract.ConnectionLost, _now_ms: int) -> Effects:
         """AbstractCoordinator.markCoordinatorUnknown: find it anew. Neither membership nor ownership end with it."""
         self._forget_connection()
         if self.state is State.SYNCING:
@@ -505,7 +505,9 @@ class Handlers:
             # The next generation is there: our answer is on its way, or its connection leads nowhere.
             return self._look(now_ms) if api == "OffsetCommit" and self._awaited is not None else []
         if error in _COORDINATOR_GONE:
-            return self._on_disconnected(contract.Disconnected(reason=f"{api}: {ErrorCode.name_of(error)}"), now_ms)
+            return self._on_connection_lost(
+                contract.ConnectionLost(reason=f"{api}: {ErrorCode.name_of(error)}"), now_ms
+            )
         return [] if error in _TRY_AGAIN else self._act_on_error(api, error, now_ms)
 
     # ----------------------------------------------------------------------------------------------- errors

@@ -2,7 +2,7 @@
 
 ::
 
-              Start
+              Join
       IDLE ----------> JOINING <--------------------------------------------+
                          |  |                                               |
       leads and assigns  |  |  follows, or leads and must not assign        |
@@ -42,7 +42,7 @@ class State(Enum):
     """Where a member stands; each says what it answers to. `LEAVES_TO` says where to from there."""
 
     IDLE = "idle"
-    """Not started. Answers Start."""
+    """Not started. Answers Join."""
 
     JOINING = "joining"
     """Wants to be in the next generation: waits for a connection, a backoff, or the answer to JoinGroup, which the

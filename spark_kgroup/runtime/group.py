@@ -89,7 +89,7 @@ class Group:
         for instance_id in self._seats():
             inheritance = inheritances.get(instance_id, Inheritance())
             config = self._member_config(instance_id, inheritance, replaced.get(instance_id, UNKNOWN_MEMBER_ID))
-            session = Session(config, self._cluster, self._observe, self._rng)
+            session = Session(config, self._cluster, self._on_notice, self._rng)
             self._sessions[instance_id] = session
             self._tasks.append(asyncio.create_task(session.run(), name=f"seat {instance_id}"))
         self._tasks.append(asyncio.create_task(self._watch.run(), name="metadata watch"))
@@ -147,8 +147,8 @@ class Group:
     def _all_closed(self) -> bool:
         return all(session.machine.state is State.CLOSED for session in self._sessions.values())
 
-    def _observe(self, session: Session, effect: contract.Effect) -> None:
-        match effect:
+    def _on_notice(self, session: Session, notice: contract.Notice) -> None:
+        match notice:
             case contract.Joined(rejoined=True):
                 self._watch.rejoins += 1
             case contract.Left(error=code):
@@ -158,9 +158,9 @@ class Group:
             case contract.Lost(partitions=partitions, reason=reason):
                 log.warning("seat %s lost %d partitions: %s", session.config.instance_id, len(partitions), reason)
             case _:
-                log.debug("seat %s: %s", session.config.instance_id, effect)
+                log.debug("seat %s: %s", session.config.instance_id, notice)
         if self._observer is not None:
-            self._observer(session, effect)
+            self._observer(session, notice)
         self._changed.set()
 
     # ------------------------------------------------------------------------------------------ membership

@@ -12,7 +12,7 @@ from collections.abc import Callable, Coroutine, Mapping
 from functools import partial
 from random import Random
 from types import MappingProxyType
-from typing import Any, TypeVar
+from typing import Any, TypeVar, assert_never
 
 from spark_kgroup.assignors import assignor
 from spark_kgroup.clock import monotonic_ms
@@ -30,11 +30,8 @@ log = logging.getLogger(__name__)
 
 _T = TypeVar("_T")
 
-_FIRST = "start"
-"""The reason of a session's first connection, which waits for nothing."""
-
-Observer = Callable[["Session", contract.Effect], None]
-"""Told of every effect that concerns the application, in order, on the event loop; must not block."""
+Observer = Callable[["Session", contract.Notice], None]
+"""Called with every notice, in order, on the event loop; must not block."""
 
 
 class Session:
@@ -75,7 +72,7 @@ class Session:
 
     async def run(self) -> None:
         """Run until the machine ends (left, closed, failed); then the connection is closed too."""
-        self.post(contract.Start())
+        self.post(contract.Join())
         try:
             while self.machine.state is not State.CLOSED:
                 event = await self._next_event()
@@ -102,42 +99,42 @@ class Session:
             self._forget(event.partitions)
 
     def _carry_out(self, effect: contract.Effect) -> None:
-        if (work := self._work_for(effect)) is not None:
-            self._spawn(work)
-            return
-        match effect:
-            case contract.Connect(reason=reason):
-                self._reconnect(reason)
-                return
-            case contract.Joined():
-                self.snapshot = None
-            case contract.Assigned(added=added):
-                self.tenures = MappingProxyType({**self.tenures, **dict.fromkeys(added, effect.identity)})
-            case contract.Lost(partitions=partitions):
-                self._forget(partitions)
-            case contract.Failed(error=error):
-                self.failure = error
-            case _:
-                pass
-        self._observer(self, effect)
+        if isinstance(effect, contract.Connect):
+            self._reconnect(effect.reason)
+        elif isinstance(effect, contract.Work):
+            self._spawn(self._do(effect))
+        else:
+            self._note(effect)
+            self._observer(self, effect)
 
-    def _work_for(self, effect: contract.Effect) -> Coroutine[Any, Any, None] | None:
-        """What is done beside the machine, and ends in an event."""
-        match effect:
-            case contract.Send(request=contract.LeaveRequest() as request):
-                return self._leave(request)
-            case contract.Send(
-                request=contract.JoinRequest() | contract.SyncRequest() | contract.HeartbeatRequest() as request
-            ):
-                return self._send(request)
+    def _do(self, work: contract.Work) -> Coroutine[Any, Any, None]:
+        match work:
+            case contract.Send(request=request):
+                return self._leave(request) if isinstance(request, contract.LeaveRequest) else self._send(request)
             case contract.Look(heartbeat=heartbeat):
                 return self._look(heartbeat)
             case contract.LookAtSeat():
                 return self._look_at_seat()
             case contract.ComputeAssignment():
-                return self._compute(effect)
+                return self._compute_assignment(work)
             case _:
-                return None
+                assert_never(work)
+
+    def _note(self, notice: contract.Notice) -> None:
+        """Keep what the views and the metadata watch ask for; the observer is called after that."""
+        match notice:
+            case contract.Joined():
+                self.snapshot = None  # of another generation: what it knew of partitions is for its leader to say
+            case contract.Assigned(added=added):
+                self.tenures = MappingProxyType({**self.tenures, **dict.fromkeys(added, notice.identity)})
+            case contract.Lost(partitions=partitions):
+                self._forget(partitions)
+            case contract.Failed(error=error):
+                self.failure = error
+            case contract.GiveUpAll() | contract.Rejoining() | contract.Left():
+                pass  # what is revoked is owned until it is given up
+            case _:
+                assert_never(notice)
 
     def _forget(self, partitions: frozenset[TopicPartition]) -> None:
         self.tenures = MappingProxyType({tp: who for tp, who in self.tenures.items() if tp not in partitions})
@@ -147,10 +144,10 @@ class Session:
     def _spawn(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         task = asyncio.get_running_loop().create_task(work)
         self._tasks.add(task)
-        task.add_done_callback(self._done)
+        task.add_done_callback(self._on_done)
         return task
 
-    def _done(self, task: asyncio.Task[None]) -> None:
+    def _on_done(self, task: asyncio.Task[None]) -> None:
         self._tasks.discard(task)
         if not task.cancelled() and (bug := task.exception()) is not None:
             # Nobody awaits these tasks: without this, a bug would be a member that waits forever.
@@ -162,11 +159,11 @@ class Session:
         if old is not None:
             self._spawn(old.close())
         if self._connecting is None or self._connecting.done():
-            self._connecting = self._spawn(self._connect(reason))
+            self._connecting = self._spawn(self._connect(reason, first=self._connecting is None))
 
-    async def _connect(self, reason: str) -> None:
+    async def _connect(self, reason: str, *, first: bool) -> None:
         log.debug("%s: looking for the coordinator (%s)", self._name, reason)
-        if reason != _FIRST:
+        if not first:
             # A broker that says NOT_COORDINATOR while the role moves would be asked in a tight loop.
             await asyncio.sleep(self._backoff.next_ms() / 1000)
         while True:
@@ -189,24 +186,24 @@ class Session:
         if connection is None:
             return
         try:
-            message = await _translated(request, partial(to_message, request, self.config))
+            message = await _translate(request, partial(to_message, request, self.config))
             response = await connection.call(message, timeout_ms=self._timeout_ms(request))
-            event = await _translated(request, partial(to_event, request, response))
+            event = await _translate(request, partial(to_event, request, response))
         except WireError as error:
             if not error.retriable and connection is self._connection:
                 self._fail(error)
             elif connection is self._connection:
-                await self._broken(connection, str(error))
+                await self._drop(connection, str(error))
             return
         if connection is self._connection:
             if getattr(event, "error", None) == ErrorCode.NONE:  # this is the coordinator
                 self._backoff = Backoff(self._rng)
             self.post(event)
 
-    async def _broken(self, connection: Connection, reason: str) -> None:
-        """One event for all that waits on this connection: none of it will ever be heard of."""
+    async def _drop(self, connection: Connection, reason: str) -> None:
+        """End `connection`, with one event for all that waits on it: none of it will ever be answered."""
         self._connection = None
-        self.post(contract.Disconnected(reason=reason))
+        self.post(contract.ConnectionLost(reason=reason))
         await connection.close()
 
     async def _look(self, heartbeat: contract.HeartbeatRequest | None) -> None:
@@ -217,7 +214,7 @@ class Session:
             if connection is None or connection is not self._connection:
                 return
             if address != connection.address:
-                await self._broken(connection, f"{address} coordinates the group now, not {connection.address}")
+                await self._drop(connection, f"{address} coordinates the group now, not {connection.address}")
             elif heartbeat is not None:
                 message = to_message(heartbeat, self.config)
                 answer = await self._cluster.coordinator_call(self.config.group, message, timeout_ms=timeout_ms)
@@ -249,14 +246,14 @@ class Session:
     def _timeout_ms(self, request: contract.Parkable | contract.HeartbeatRequest) -> int:
         if isinstance(request, contract.Parkable):
             return self.config.rebalance_timeout_ms + JOIN_TIMEOUT_SLACK_MS
-        # A beat that is not answered within the session is worth no more than a new connection.
+        # Past the session timeout the answer to a heartbeat is useless: reconnect instead.
         return min(REQUEST_TIMEOUT_MS, self.config.session_timeout_ms)
 
-    async def _compute(self, work: contract.ComputeAssignment) -> None:
+    async def _compute_assignment(self, work: contract.ComputeAssignment) -> None:
         """Run the assignor on fresh metadata. Gives up silently when the generation is over."""
         wanted = sorted({topic for member in work.members for topic in member.subscription.topics})
         backoff = Backoff(self._rng)
-        while self._assigns(work):
+        while self._still_assigns(work):
             try:
                 metadata = await self._cluster.metadata(wanted)
             except WireError as error:
@@ -265,15 +262,15 @@ class Session:
                 log.warning("%s: cannot assign without metadata, trying again: %s", self._name, error)
                 await asyncio.sleep(backoff.next_ms() / 1000)
                 continue
-            self._tell_hidden(metadata.errors)
+            self._warn_of_hidden(metadata.errors)
             # For a large group this takes seconds, in which the other seats of this loop must not fall silent.
-            assignments = await asyncio.to_thread(_assignments, work, metadata.topics)
-            if self._assigns(work):
+            assignments = await asyncio.to_thread(_assign, work, metadata.topics)
+            if self._still_assigns(work):
                 self.snapshot = {t: metadata.topics[t].partition_count if t in metadata.topics else 0 for t in wanted}
                 self.post(contract.AssignmentComputed(generation=work.generation, assignments=assignments))
             return
 
-    def _tell_hidden(self, errors: Mapping[str, int]) -> None:
+    def _warn_of_hidden(self, errors: Mapping[str, int]) -> None:
         """Java's leader ends with this (TopicAuthorizationException); here the members of all other topics go on."""
         hidden = {topic for topic, code in errors.items() if code == ErrorCode.TOPIC_AUTHORIZATION_FAILED}
         for topic in sorted(hidden - self._hidden):
@@ -285,19 +282,19 @@ class Session:
             )
         self._hidden |= hidden
 
-    def _assigns(self, work: contract.ComputeAssignment) -> bool:
+    def _still_assigns(self, work: contract.ComputeAssignment) -> bool:
         return self.machine.state is State.ASSIGNING and self.machine.identity.generation == work.generation
 
     def _fail(self, error: BaseException) -> None:
         if self.failure is not None or self.machine.state is State.CLOSED:
             return
         lost = self.machine.owned
-        told = GroupRejected(f"{self._name} cannot go on as a member: {error}")
-        told.__cause__ = self.failure = error
+        rejected = GroupRejected(f"{self._name} cannot go on as a member: {error}")
+        rejected.__cause__ = self.failure = error
         self._take(contract.Close())
         if lost:
             self._observer(self, contract.Lost(partitions=lost, reason=str(error)))
-        self._observer(self, contract.Failed(error=told))
+        self._observer(self, contract.Failed(error=rejected))
         self.post(contract.Close())  # wakes `run`
 
     @property
@@ -311,21 +308,21 @@ class Session:
             task.cancel()
         try:
             await asyncio.gather(*pending, return_exceptions=True)
-        finally:  # a session that stops by itself may be told to while it does
+        finally:  # 1. a session stops by itself; 2. meanwhile the group is closed, and cancels it; its socket must go
             connection, self._connection = self._connection, None
             if connection is not None:
                 await connection.close()
 
 
-def _assignments(
+def _assign(
     work: contract.ComputeAssignment, topics: Mapping[str, TopicDescription]
 ) -> tuple[tuple[str, frozenset[TopicPartition]], ...]:
     """What every member shall own. Runs in a thread: it takes values and gives values."""
     return tuple(sorted(assignor(work.assignor).assign(work.members, topics).items()))
 
 
-async def _translated(request: contract.Parkable | contract.HeartbeatRequest, translate: Callable[[], _T]) -> _T:
-    """What `translate` returns. Everybody's subscriptions and assignments may take as long as the assignor."""
+async def _translate(request: contract.Parkable | contract.HeartbeatRequest, translate: Callable[[], _T]) -> _T:
+    """Run `translate`: in a thread for what has everybody's subscriptions or assignments, as the assignor is."""
     if isinstance(request, contract.Parkable):
         return await asyncio.to_thread(translate)
     return translate()

@@ -1,4 +1,4 @@
-"""Which group, and how its seats behave: what the runtime is told by whoever starts it. Plain values."""
+"""Which group, and how its seats behave: what whoever starts the runtime decides. Plain values."""
 
 from __future__ import annotations
 

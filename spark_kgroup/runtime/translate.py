@@ -43,11 +43,11 @@ def to_event(request: contract.Parkable | contract.HeartbeatRequest, response: m
     """The event that a broker's response to `request` makes.
 
     Raises:
-        ProtocolViolation: our assignment is not in the consumer protocol, or the group's members cannot be told.
+        ProtocolViolation: our assignment is not in the consumer protocol, or the group's members are not distinct.
     """
     match request, response:
         case contract.JoinRequest(), messages.JoinGroupResponse():
-            return _joined(request, response)
+            return _join_response(request, response)
         case contract.SyncRequest(), messages.SyncGroupResponse():
             error = _error(response, {request.protocol})
             owned = frozenset() if error else decode_assignment(response.assignment)
@@ -64,7 +64,7 @@ def _error(response: messages.JoinGroupResponse | messages.SyncGroupResponse, pr
     return error if error or of_ours else ErrorCode.INCONSISTENT_GROUP_PROTOCOL
 
 
-def _joined(request: contract.JoinRequest, response: messages.JoinGroupResponse) -> contract.JoinResponse:
+def _join_response(request: contract.JoinRequest, response: messages.JoinGroupResponse) -> contract.JoinResponse:
     error = _error(response, [name for name, _ in request.protocols])
     if not error and response.protocol_name is None:
         raise ProtocolViolation("A JoinGroup answer names no assignor.", retriable=True)

@@ -147,7 +147,7 @@ class Members:
             self._handle(contract.LeaveResponse(request=asked, error=ErrorCode.NETWORK_EXCEPTION))
         elif not isinstance(asked, contract.LookAtSeat):
             self._asked.clear()
-            self._handle(contract.Disconnected(reason=str(error)) if error.retriable else contract.Close())
+            self._handle(contract.ConnectionLost(reason=str(error)) if error.retriable else contract.Close())
 
     def _start(self) -> None:
         self.members += 1
@@ -158,7 +158,7 @@ class Members:
         self._machine = ClassicMember(config, jitter=self._rng.random)
         self._now_ms = 0
         self._asked: list[contract.Request | contract.LookAtSeat] = []
-        self._handle(contract.Start())
+        self._handle(contract.Join())
 
     def _plausible(self) -> Mapping[str, Any]:
         own_id = self._machine.identity.member_id or "m"

@@ -134,7 +134,7 @@ class Driver:
         return self.take(contract.GaveUp(partitions=parts(*indexes)))
 
     def lose_connection(self) -> list[contract.Effect]:
-        return self.take(contract.Disconnected(reason="gone"))
+        return self.take(contract.ConnectionLost(reason="gone"))
 
     # --------------------------------------------------------------------------------------- into a state
 
@@ -145,7 +145,7 @@ class Driver:
         if state is State.CLOSED:
             self.take(contract.Close())
             return self
-        self.take(contract.Start())
+        self.take(contract.Join())
         self.take(contract.Connected())
         if state is State.LEAVING:
             self.take(contract.Leave(reason="test"))

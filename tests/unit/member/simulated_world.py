@@ -80,7 +80,7 @@ class Process:
         self.healthy_since_ms = world.now_ms
         self._inbox: deque[contract.Event] = deque()
         self._connecting = False
-        self.post(contract.Start())
+        self.post(contract.Join())
         world.after(world.rng.randrange(METADATA_MAX_AGE_MS), self._watch_metadata)
         world.after(world.next_boundary_in_ms(), self._boundary)
 
@@ -136,7 +136,7 @@ class Process:
         before, identity_before = self.machine.owned, self.machine.identity
         if isinstance(event, contract.Connected):
             self.connection = Connection(self)
-        elif isinstance(event, contract.Disconnected):
+        elif isinstance(event, contract.ConnectionLost):
             self.connection = None
         effects = self.machine.handle(event, self.world.now_ms)
         if any(not _is_heartbeat(effect) for effect in effects) or not isinstance(
@@ -211,7 +211,7 @@ class Process:
         if connection.open and connection is self.connection and self.alive:
             connection.open = False
             self.troubled()
-            self.post(contract.Disconnected(reason=reason))
+            self.post(contract.ConnectionLost(reason=reason))
 
     def disconnect(self) -> None:
         """Close our end."""

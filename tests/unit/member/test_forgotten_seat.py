@@ -25,7 +25,7 @@ def back() -> Driver:
     """Has taken its seat over from `BEFORE`; the generation is not complete."""
     driver = Driver()
     driver.machine = ClassicMember(replace(driver.machine.config, replaces=BEFORE), jitter=lambda: 0.5)
-    driver.take(contract.Start())
+    driver.take(contract.Join())
     driver.take(contract.Connected())
     driver.answer_join()
     return driver

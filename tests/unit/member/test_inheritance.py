@@ -21,7 +21,7 @@ def heir(*indexes: int, assignor: Assignor = COOPERATIVE) -> Driver:
     driver = Driver(assignors=(assignor,))
     inheritance = Inheritance(partitions=parts(*indexes), generation=4)
     driver.machine = ClassicMember(replace(driver.machine.config, inheritance=inheritance), jitter=lambda: 0.0)
-    driver.take(contract.Start())
+    driver.take(contract.Join())
     driver.take(contract.Connected())
     return driver
 

@@ -23,9 +23,9 @@ BEAT = contract.HeartbeatRequest(identity=MemberIdentity(instance_id="seat-0"))
 LEAVE = contract.LeaveRequest(identity=MemberIdentity(instance_id="seat-0"), reason="never sent")
 
 SAMPLE: dict[type[contract.Event], contract.Event] = {
-    contract.Start: contract.Start(),
+    contract.Join: contract.Join(),
     contract.Connected: contract.Connected(),
-    contract.Disconnected: contract.Disconnected(reason="gone"),
+    contract.ConnectionLost: contract.ConnectionLost(reason="gone"),
     contract.JoinResponse: contract.JoinResponse(request=JOIN, error=0),
     contract.SyncResponse: contract.SyncResponse(request=SYNC, error=0),
     contract.HeartbeatResponse: contract.HeartbeatResponse(request=BEAT, error=0),
@@ -41,13 +41,13 @@ SAMPLE: dict[type[contract.Event], contract.Event] = {
 }
 
 NOT_IN_THE_TABLE: dict[State, set[type[contract.Event]]] = {
-    State.IDLE: set(EVENTS) - {contract.Start, contract.Tick, contract.Leave, contract.Close},
-    State.JOINING: {contract.Start, contract.LeaveResponse},
-    State.ASSIGNING: {contract.Start, contract.LeaveResponse},
-    State.SYNCING: {contract.Start, contract.LeaveResponse, contract.Connected},  # it syncs only while connected
-    State.STABLE: {contract.Start, contract.LeaveResponse},
-    State.REVOKING: {contract.Start, contract.LeaveResponse},
-    State.LEAVING: {contract.Start},
+    State.IDLE: set(EVENTS) - {contract.Join, contract.Tick, contract.Leave, contract.Close},
+    State.JOINING: {contract.Join, contract.LeaveResponse},
+    State.ASSIGNING: {contract.Join, contract.LeaveResponse},
+    State.SYNCING: {contract.Join, contract.LeaveResponse, contract.Connected},  # it syncs only while connected
+    State.STABLE: {contract.Join, contract.LeaveResponse},
+    State.REVOKING: {contract.Join, contract.LeaveResponse},
+    State.LEAVING: {contract.Join},
     State.CLOSED: set(),
 }
 
@@ -113,11 +113,11 @@ class Walk:
     def step(self) -> tuple[State, contract.Event, State]:
         machine, before = self.driver.machine, self.driver.state
         self.driver.now_ms += self.rng.choice((0, 1, 100, 1_000, 20_000))
-        event = contract.Start() if before is State.IDLE else self._next()
+        event = contract.Join() if before is State.IDLE else self._next()
         effects = self.driver.take(event)
         if isinstance(event, contract.Connected):
             self.connected, self.connecting, self.in_flight = True, False, []
-        elif isinstance(event, contract.Disconnected):
+        elif isinstance(event, contract.ConnectionLost):
             self.connected = False
         for effect in effects:
             if isinstance(effect, contract.Send):
@@ -144,7 +144,7 @@ class Walk:
         if self.connecting:
             choices += [contract.Connected()] * 4
         if self.connected:
-            choices.append(contract.Disconnected(reason="walk"))
+            choices.append(contract.ConnectionLost(reason="walk"))
         if self.in_flight:
             choices += [self._answer(self.in_flight.pop(0))] * 12
         return self.rng.choice(choices)

@@ -16,7 +16,7 @@ from .member_driver import ME, SESSION_MS, Driver, claim, member, none_of, only,
 
 def test_a_static_member_first_joins_with_its_instance_id_and_no_member_id():
     driver = Driver()
-    assert driver.take(contract.Start()) == [contract.Connect(reason="start")]
+    assert driver.take(contract.Join()) == [contract.Connect(reason="start")]
     request = request_in(driver.take(contract.Connected()))
     assert request.identity == MemberIdentity(instance_id="seat-0", member_id=UNKNOWN_MEMBER_ID)
     assert claim(request).owned == frozenset()
@@ -115,7 +115,7 @@ def test_a_dynamic_member_that_nobody_knows_has_nothing_to_leave():
 def test_a_seat_that_was_never_asked_for_is_not_given_back():
     """LeaveGroup with the instance id alone would take it from whoever has it."""
     driver = Driver()
-    driver.take(contract.Start())
+    driver.take(contract.Join())
     assert driver.take(contract.Leave(reason="done")) == [contract.Left(error=ErrorCode.NETWORK_EXCEPTION)]
     asked = Driver().into(State.JOINING)
     assert isinstance(request_in(asked.take(contract.Leave(reason="done"))), contract.LeaveRequest)

@@ -154,7 +154,7 @@ def test_what_was_computed_for_an_earlier_generation_is_dropped(busy: BusyAssign
             try:
                 await until(busy.begun.is_set)
                 coordinator.generation = 2
-                leader.post(contract.Disconnected(reason="a test"))
+                leader.post(contract.ConnectionLost(reason="a test"))
                 await until(lambda: busy.calls == 2)
                 busy.may_end.set()
                 await until(lambda: leader.machine.owned == {T0})

@@ -226,7 +226,7 @@ async def test_a_broken_connection_is_told_before_it_is_closed(world: Coordinate
         await close()
 
     connection.close = slow_close  # type: ignore[method-assign]
-    await session._broken(connection, "test")
+    await session._drop(connection, "test")
     assert told == [1]
 
 
@@ -250,7 +250,7 @@ async def test_metadata_that_comes_after_its_generation_is_over_is_nobodys_snaps
     cluster.metadata = meanwhile  # type: ignore[method-assign, assignment]
     member = GroupMember(member_id="m", instance_id="s", subscription=Subscription(topics=("a",)))
     try:
-        await session._compute(
+        await session._compute_assignment(
             contract.ComputeAssignment(generation=1, assignor="cooperative-sticky", members=(member,))
         )
         assert session.snapshot is None
