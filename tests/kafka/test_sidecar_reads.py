@@ -111,7 +111,7 @@ def test_batches_have_the_rows_of_read_range_and_later_ones_are_there_already(qu
     assert len(seat_servers_of(sidecar)) == 2
     assert query.registry.counts().home_bindings == 10
     wait_for(lambda: query.registry.counts().warm_reads == 10, "all reads to be counted", 10)
-    assert all(lease.warm for lease in query.registry.leases().values())
+    assert all(home.warm for home in query.registry.homes().values())
 
 
 def test_a_large_batch_comes_in_many_and_in_order(query: Query, executor: Executor) -> None:
@@ -250,7 +250,7 @@ def test_a_seat_that_has_moved_has_no_server_any_more(query: Query, executor: Ex
     with sleeping_executor("2") as other:
         list(read_on(other, query.plan(spans(200, 300))[0]))  # a newcomer, which is due one of two seats
         wait_for(lambda: len(seat_servers_of(sidecar)) == 1, "the server of the seat that moved to end", 10)
-    wait_for(lambda: len(query.registry.leases()) == 1, "the newcomer to go again", 10)
+    wait_for(lambda: len(query.registry.homes()) == 1, "the newcomer to go again", 10)
     reads = query.registry.counts().warm_reads
     for number in range(3, 5):  # both seats are at home here again, the one that comes back in a server of its own
         rows = query.run(executor, spans(number * 100, number * 100 + 100))
@@ -274,7 +274,7 @@ def test_a_ticket_read_on_another_executor_is_a_guest(query: Query, executor: Ex
         third = query.plan(spans(300, 400))[0]
         rows += rows_of(read_on(other, third)) + rows_of(read_on(executor, replace(third, ticket=1)))
         assert sorted(rows) == directly(query, 200, 400)
-        assert {lease.executor.executor_id for lease in query.registry.leases().values()} == {"1", "2"}
+        assert {home.executor.executor_id for home in query.registry.homes().values()} == {"1", "2"}
 
 
 def test_without_a_sidecar_the_worker_asks_and_reads_by_itself(

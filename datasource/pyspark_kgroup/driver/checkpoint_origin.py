@@ -1,4 +1,4 @@
-"""Whose checkpoint this is: what a query should be told that goes on from one of another group, or of other topics.
+"""Whose checkpoint this is: the warnings for a query that continues from one of another group, or of other topics.
 
 Runs on: driver. Pure.
 

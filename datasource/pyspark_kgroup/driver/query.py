@@ -17,7 +17,7 @@ from pyspark_kgroup.driver.checkpoint_origin import origin_warnings
 from pyspark_kgroup.driver.jvm import Jvm
 from pyspark_kgroup.driver.registry import Counts, Registry
 from pyspark_kgroup.driver.reporting import commit_metadata, latest_offset
-from pyspark_kgroup.driver.seats import Lease, Scan
+from pyspark_kgroup.driver.seats import Home, Scan
 from pyspark_kgroup.driver.sizing import seats_warning, sized, stays_on_this_host
 from pyspark_kgroup.offsets.checkpoint import Checkpoint
 from pyspark_kgroup.offsets.plan import positions_by_seat, ranges_by_seat
@@ -64,13 +64,13 @@ class Query:
         if self._boundary is None or self._latest is None:
             return None
         boundary = self._boundary
-        return latest_offset(self._latest, boundary.logs.listed_ends, boundary.members, self._leases(), self._counts())
+        return latest_offset(self._latest, boundary.logs.listed_ends, boundary.members, self._homes(), self._counts())
 
-    def _leases(self) -> Mapping[str, Lease]:
-        return self._registry.leases() if self._registry is not None else {}
+    def _homes(self) -> Mapping[str, Home]:
+        return self._registry.homes() if self._registry is not None else {}
 
-    def _lease(self, seat: str | None) -> Lease | None:
-        return self._registry.lease(seat) if self._registry is not None and seat is not None else None
+    def _home(self, seat: str | None) -> Home | None:
+        return self._registry.home(seat) if self._registry is not None and seat is not None else None
 
     def _counts(self) -> Counts:
         return self._registry.counts() if self._registry is not None else Counts()
@@ -186,7 +186,7 @@ class Query:
             topics_must_exist=False,  # the boundary knows which may be gone
             inheritances=inheritances(planned),
             spare_seats=self._options.members is not None,
-            commit_metadata=lambda who: commit_metadata(author, who.member_id, self._lease(who.instance_id)),
+            commit_metadata=lambda who: commit_metadata(author, who.member_id, self._home(who.instance_id)),
             commit_mark=author.encode(),
             alive=jvm.alive if jvm is not None else lambda: True,
         )

@@ -20,7 +20,7 @@ from contextlib import suppress
 from dataclasses import dataclass, fields, replace
 from typing import Final, cast
 
-from pyspark_kgroup.driver.seats import Lease, Scan, Seats
+from pyspark_kgroup.driver.seats import Home, Scan, Seats
 from pyspark_kgroup.errors import ChannelEnded, KeyRefused, SeatRefused
 from pyspark_kgroup.limits import (
     ACCEPT_AGAIN_S,
@@ -184,15 +184,15 @@ class Registry:
             self._planned = {n: planned for n, planned in newest if planned.batch in kept}  # as `seats` keeps them
         return scan
 
-    def leases(self) -> Mapping[str, Lease]:
+    def homes(self) -> Mapping[str, Home]:
         """Which executor each seat has as its home."""
         with self._lock:
-            return self._seats.leases()
+            return self._seats.homes()
 
-    def lease(self, seat: str) -> Lease | None:
+    def home(self, seat: str) -> Home | None:
         """Which executor one seat has as its home; None if none."""
         with self._lock:
-            return self._seats.lease(seat)
+            return self._seats.home(seat)
 
     def counts(self) -> Counts:
         """What happened so far."""
@@ -317,9 +317,9 @@ class Registry:
     def _homes(self, peer: _Peer) -> tuple[str, ...]:
         """The seats whose servers are to run beside this peer's executor."""
         with self._lock:
-            leases = self._seats.leases()
+            homes = self._seats.homes()
         mine = peer.sidecar_of.key if peer.sidecar_of is not None else None
-        return tuple(seat for seat, lease in leases.items() if lease.executor.key == mine)
+        return tuple(seat for seat, home in homes.items() if home.executor.key == mine)
 
     def _bind(self, asked: Bind) -> Bound | NothingLeft | Refused:
         try:

@@ -11,32 +11,32 @@ from dataclasses import replace
 from typing import Any
 
 from pyspark_kgroup.driver.registry import Counts
-from pyspark_kgroup.driver.seats import Lease
+from pyspark_kgroup.driver.seats import Home
 from pyspark_kgroup.offsets.checkpoint import Checkpoint
 from spark_kgroup.clock import monotonic_ms
 from spark_kgroup.model import TopicPartition
 from spark_kgroup.wire.commit_metadata import Author, SeatNote
 
 
-def commit_metadata(author: Author, member: str, lease: Lease | None) -> str:
+def commit_metadata(author: Author, member: str, home: Home | None) -> str:
     """What is written beside the offsets that a seat commits (`kgroup describe` shows it).
 
     Args:
         author: this run of this application.
         member: its member id.
-        lease: who serves it now, None if nobody has since the query was started.
+        home: who serves it now, None if nobody has since the query was started.
     """
     at_ms = time.time_ns() // 1_000_000
-    if lease is None:
+    if home is None:
         return SeatNote(member=member, author=author, at_ms=at_ms).encode()
     return SeatNote(
         member=member,
         author=author,
         at_ms=at_ms,
-        executor=lease.executor.executor_id,
-        host=lease.executor.host,
-        warm=lease.warm,
-        since_ms=_wall_ms(lease.since_ms),
+        executor=home.executor.executor_id,
+        host=home.executor.host,
+        warm=home.warm,
+        since_ms=_wall_ms(home.since_ms),
     ).encode()
 
 
@@ -44,7 +44,7 @@ def latest_offset(
     end: Checkpoint,
     log_ends: Mapping[TopicPartition, int],
     members: Mapping[str, str],
-    leases: Mapping[str, Lease],
+    homes: Mapping[str, Home],
     counts: Counts,
 ) -> dict[str, Any]:
     """What Spark shows as `latestOffset` in a query's progress: `end` with the ends of the logs for positions.
@@ -57,7 +57,7 @@ def latest_offset(
         end: the offset that the boundary came to.
         log_ends: one past the last offset of each partition, as last listed; where there is none, the position stands.
         members: instance id -> member id.
-        leases: instance id -> who serves it.
+        homes: instance id -> who serves it.
         counts: what the registry has seen.
     """
     owned = {
@@ -67,12 +67,12 @@ def latest_offset(
     seats = {
         seat: {
             "member": members.get(seat),
-            "executor": lease.executor.executor_id,
-            "host": lease.executor.host,
-            "warm": lease.warm,
-            "since": _wall_ms(lease.since_ms),
+            "executor": home.executor.executor_id,
+            "host": home.executor.host,
+            "warm": home.warm,
+            "since": _wall_ms(home.since_ms),
         }
-        for seat, lease in sorted(leases.items())
+        for seat, home in sorted(homes.items())
     }
     reads = {
         "at_home": counts.warm_reads,

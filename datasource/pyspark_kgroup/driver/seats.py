@@ -43,7 +43,7 @@ class Binding:
 
     Attributes:
         seat: None if nothing is left to read for this ticket.
-        at_home: whether the asking executor is the seat's home: the seat's server reads; else the worker by itself.
+        at_home: whether the asking executor is the seat's home: its server reads; else the worker reads directly.
     """
 
     seat: str | None
@@ -51,7 +51,7 @@ class Binding:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Lease:
+class Home:
     """The home of one seat.
 
     Attributes:
@@ -98,7 +98,7 @@ class Seats:
         self._scans: dict[int, _Progress] = {}
         self._last_scan = 0
         self._moves = 0
-        self._homes: dict[str, Lease] = {}
+        self._homes: dict[str, Home] = {}
         # Executor -> the seats it is home to, longest held first; of a lost executor, until they have a new home.
         self._held: dict[str, dict[str, None]] = {}
         # Seats without a living home: those that never had one, then those of lost executors.
@@ -114,15 +114,15 @@ class Seats:
         """Begin a scan.
 
         LATE if it may be, and every ticket of the previous batch has reported here: then all executors reach us. A LATE
-        scan has a ticket for each seat of the query, so that an executor whose seats have no data can be told "nothing"
-        instead of taking another's. If one seat alone has data, it is ticket 0 that reads it (`_choose`), and no other
-        task is needed to be told so.
+        scan has a ticket for each seat of the query, so that an executor whose seats have no data can be answered
+        "nothing" instead of taking another's. If one seat alone has data, ticket 0 reads it (`_choose`) and is the only
+        one.
 
         Args:
             batch: names the batch by its two offsets. That of two scans in succession means one batch; scans of
                 batches before the previous one are forgotten.
             seats: those with data.
-            late: whether an executor could be told what a seat reads.
+            late: whether what a seat reads fits into a message to an executor.
         """
         if batch != self._batch:
             self._begin(batch)
@@ -194,11 +194,11 @@ class Seats:
         if home is not None and home.executor.key == key:
             self._homes[seat] = replace(home, warm=True)
 
-    def leases(self) -> Mapping[str, Lease]:
+    def homes(self) -> Mapping[str, Home]:
         """Seat -> its home, for seats that have a living one."""
-        return {seat: lease for seat, lease in self._homes.items() if seat not in self._free}
+        return {seat: home for seat, home in self._homes.items() if seat not in self._free}
 
-    def lease(self, seat: str) -> Lease | None:
+    def home(self, seat: str) -> Home | None:
         """The seat's living home."""
         return self._homes.get(seat) if seat not in self._free else None
 
@@ -215,7 +215,7 @@ class Seats:
         self._free.pop(seat, None)
         self._held[executor.key][seat] = None
         self._moves += 1
-        self._homes[seat] = Lease(executor=executor, since_ms=now_ms, move=self._moves)
+        self._homes[seat] = Home(executor=executor, since_ms=now_ms, move=self._moves)
         if self._due is not None and seat in self._due:
             del self._due[seat]  # one move less, and the others are due as before
         else:
@@ -254,7 +254,7 @@ class Seats:
     def _furthest_from_read(self, unread: Mapping[str, None]) -> str:
         """The seat that its home would read last, of the executor that has most left to read.
 
-        Rather not one that is due to move: whom it is due to could not take it in this scan.
+        Prefers seats that are not due to move: their new home could not take them in this scan.
         """
         some = next(iter(unread))
         if not self._sidecars:

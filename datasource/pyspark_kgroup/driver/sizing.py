@@ -1,6 +1,6 @@
 """What Spark's start tells: how many tasks can run at once, and so how many seats, and whether all is on this host.
 
-Runs on: driver. All that this process is told of the application is how its parent, Spark's JVM, was started
+Runs on: driver. All that this process can know of the application is how its parent, Spark's JVM, was started
 (measured, PySpark 4.3: SparkSubmit's arguments hold what the session's builder was given; the environment holds
 SPARK_CONF_DIR and nothing of executors).
 """
@@ -97,8 +97,8 @@ def is_local(command: Sequence[str], properties: Mapping[str, str]) -> bool:
     conf = {**properties, **_given(command)}
     if re.fullmatch(r"local(\[[^\]]*\])?", conf.get("spark.master", "")):
         return True
-    told = conf.get("spark.driver.host") or conf.get("spark.driver.bindAddress", "")
-    return _LOOPBACK.fullmatch(told) is not None
+    host = conf.get("spark.driver.host") or conf.get("spark.driver.bindAddress", "")
+    return _LOOPBACK.fullmatch(host) is not None
 
 
 def task_slots(command: Sequence[str], properties: Mapping[str, str], cpus: int) -> int | None:

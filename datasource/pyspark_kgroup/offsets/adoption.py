@@ -81,7 +81,7 @@ class Start:
 
     Attributes:
         offset: the offset itself, or the `Place` it is to be looked up at.
-        commit_first: the group has no such offset, or another one: it is told BEFORE anything relies on this start.
+        commit_first: the group has no such offset, or another one: commit this start BEFORE anything relies on it.
         set_back: this application had committed further: the checkpoint was set back since.
     """
 
@@ -133,7 +133,7 @@ def adopted_start(
 
 
 def _committed_or(place: int | Place, committed: Committed | None) -> Start:
-    """What the group remembers; else `place`, which it is told.
+    """The committed offset; else `place`, which is committed first.
 
     Else 1. a query starts at the end, 50; 2. it dies before it commits; 3. another member starts at the end, now 90,
     and commits; 4. the query comes back and takes the further of both: nobody reads 50..90.

@@ -69,7 +69,7 @@ class SourceOptions:
         return tuple(f"{self.instance_id_prefix}-{seat}" for seat in range(self.members))
 
     def consumer_config(self) -> dict[str, str]:
-        """Configuration of an executor's librdkafka consumer: it is told what to read, and makes no group calls.
+        """Configuration of an executor's librdkafka consumer, which makes no group calls.
 
         `group.id` is there because librdkafka wants one; with `assign()` it neither joins nor commits.
         """
@@ -174,9 +174,10 @@ def _check_characters(name: str, value: str) -> None:
     """Refuse what no C string can hold: librdkafka's binding crashes on the one and cuts the other short."""
     for text in (name, value):
         if "\0" in text or any("\ud800" <= letter <= "\udfff" for letter in text):
-            told = _spelled(name) if text is value else ascii(name)
+            shown_name = _spelled(name) if text is value else ascii(name)
             raise OptionError(
-                f"Option {told} contains a character that is not text (U+0000, or half of a surrogate pair): remove it."
+                f"Option {shown_name} contains a character that is not text (U+0000, or half of a surrogate pair): "
+                "remove it."
             )
 
 
@@ -256,22 +257,22 @@ def _check_with_librdkafka(options: SourceOptions) -> None:
         Consumer({**config, "log_level": "0"}).close()
         return
     except KafkaException as problem:
-        told = str(problem.args[0].str()).strip()
+        reason = str(problem.args[0].str()).strip()
     except (TypeError, ValueError, AttributeError) as problem:  # its binding wanted an object of a program
-        told = str(problem)
+        reason = str(problem)
     for name, value in options.passed_on.items():
         if value and is_secret(name):
-            told = told.replace(value, "***")
-        if f'"{name[:100]}' in told and told.startswith("No such"):  # it cuts its text at 512 characters
+            reason = reason.replace(value, "***")
+        if f'"{name[:100]}' in reason and reason.startswith("No such"):  # it cuts its text at 512 characters
             _refuse_unknown(f"kafka.{name}")
     given = shortened(", ".join(f"kafka.{name}={value}" for name, value in options.passed_on.shown().items()))
-    told = shortened(_PROPERTY.sub(r"\1kafka.\2\1", told))
-    raise OptionError(f"librdkafka rejects what is passed on to it ({given}): {told}.{_remedy(told, config)}")
+    reason = shortened(_PROPERTY.sub(r"\1kafka.\2\1", reason))
+    raise OptionError(f"librdkafka rejects what is passed on to it ({given}): {reason}.{_remedy(reason, config)}")
 
 
-def _remedy(told: str, config: Mapping[str, str]) -> str:
+def _remedy(reason: str, config: Mapping[str, str]) -> str:
     """The value to set, where librdkafka says only how two properties are related."""
-    relation = _RELATION.search(told)
+    relation = _RELATION.search(reason)
     if relation is None:
         return ""
     greater, less, more = relation["greater"], relation["less"], int(relation["more"] or 0)

@@ -27,7 +27,7 @@ _TOLD_CHARACTERS_MAX: Final = 300
 """How much of a user's text an error repeats: a longest name of Kafka's (249), not a PEM file or JSON for 10,000
 partitions."""
 
-_NAMES_TOLD_MAX: Final = 20
+_NAMES_LISTED_MAX: Final = 20
 """How many names an error lists: two lines or three."""
 
 _JAVA_ASSIGNORS: Final = "org.apache.kafka.clients.consumer."
@@ -200,8 +200,8 @@ def shortened(text: str) -> str:
 
 def listed(names: Sequence[object]) -> str:
     """`names` between commas, as many as an error should repeat."""
-    told = ", ".join(shortened(str(name)) for name in names[:_NAMES_TOLD_MAX])
-    return told if len(names) <= _NAMES_TOLD_MAX else f"{told} and {len(names) - _NAMES_TOLD_MAX} more"
+    text = ", ".join(shortened(str(name)) for name in names[:_NAMES_LISTED_MAX])
+    return text if len(names) <= _NAMES_LISTED_MAX else f"{text} and {len(names) - _NAMES_LISTED_MAX} more"
 
 
 def nearest(name: str, known: Iterable[str]) -> str:

@@ -96,7 +96,7 @@ Sidecar = Callable[[str], Channel]
 
 
 def homes(registry: Registry) -> dict[str, str]:
-    return {seat: lease.executor.executor_id for seat, lease in registry.leases().items()}
+    return {seat: home.executor.executor_id for seat, home in registry.homes().items()}
 
 
 # ---------------------------------------------------------------------------------------------------------- requests
@@ -266,11 +266,11 @@ def test_a_served_read_is_counted_and_makes_its_seat_warm(registry: Registry, si
     ask(channel, "bind", scan=scan.scan_id, ticket=0, executor=executor("1"))
     ask(channel, "bind", scan=scan.scan_id, ticket=1, executor=executor("1"))
     ask(channel, "bind", scan=scan.scan_id, ticket=1, executor=executor("2"))
-    assert not registry.leases()["g-0"].warm
+    assert not registry.homes()["g-0"].warm
     channel.send({"op": "served", "seat": "g-0", "by": "server", "rows": 10, "ready": 7})
     channel.send({"op": "served", "seat": "g-1", "by": "worker", "rows": 5, "ready": 0})
     assert beat(channel) == ["g-0", "g-1"]
-    assert {seat: lease.warm for seat, lease in registry.leases().items()} == {"g-0": True, "g-1": False}
+    assert {seat: home.warm for seat, home in registry.homes().items()} == {"g-0": True, "g-1": False}
     assert registry.counts() == Counts(
         home_bindings=2, guest_bindings=1, warm_reads=1, direct_reads=1, rows=15, rows_ready=7, accepted=1
     )
@@ -310,7 +310,7 @@ def test_a_request_of_another_protocol_ends_the_connection(
         channel.receive(30)
     assert "same version" in caplog.text
     assert beat(other) == []
-    assert registry.leases() == {}
+    assert registry.homes() == {}
 
 
 # ------------------------------------------------------------------------------------------------- an executor's life
@@ -383,7 +383,7 @@ def test_scans_may_be_planned_while_tickets_are_bound(registry: Registry, sideca
                 waiting.put(scan)
             # One of the two is done with the last batch, the other one may be anywhere.
             wait_for(lambda: min(map(Queue.qsize, scans.values())) == 0, "a binder", every_s=0)
-            registry.leases()
+            registry.homes()
         for one in binding:
             one.result()
     assert len(bound) == len(set(bound)) > batches

@@ -94,14 +94,14 @@ def test_an_unauthenticated_peer_learns_a_nonce_and_changes_nothing(
     registry: Registry, sidecar: Channel, said: str
 ) -> None:
     bind(sidecar)
-    leases = registry.leases()
+    homes = registry.homes()
     with socket.create_connection(("127.0.0.1", registry.port)) as stranger:
         nonce = greeting(stranger)
         assert len(nonce) == 32
         stranger.sendall(STRANGERS[said](nonce))
         assert all_that_it_says(stranger) == b""
     wait_for(lambda: registry.counts().refused == 1, "the refusal")
-    assert registry.leases() == leases
+    assert registry.homes() == homes
     assert registry.counts().accepted == 1
     assert bind(sidecar)["seat"] == "g-0"
 

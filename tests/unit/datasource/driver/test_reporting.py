@@ -18,7 +18,7 @@ from pyspark.sql.streaming.listener import (
 
 from pyspark_kgroup.driver.registry import Counts
 from pyspark_kgroup.driver.reporting import commit_metadata, latest_offset
-from pyspark_kgroup.driver.seats import Lease
+from pyspark_kgroup.driver.seats import Home
 from pyspark_kgroup.listener import KgroupListener, lag_of, line_of
 from pyspark_kgroup.offsets.checkpoint import Checkpoint, Owned, Period, Topic
 from pyspark_kgroup.shared.tickets import Executor
@@ -33,9 +33,9 @@ MEMBERS = {"seat-0": "m0", "seat-1": "m1"}
 RUN = "4f624205-1dad-4d49-9be3-c798bd1eaab1"
 
 
-def lease(executor_id: str = "1", warm: bool = True, age_ms: int = 60_000) -> Lease:
+def home(executor_id: str = "1", warm: bool = True, age_ms: int = 60_000) -> Home:
     executor = Executor(key="k", executor_id=executor_id, host="h1", pid=7)
-    return Lease(executor=executor, since_ms=monotonic_ms() - age_ms, move=0, warm=warm)
+    return Home(executor=executor, since_ms=monotonic_ms() - age_ms, move=0, warm=warm)
 
 
 def checkpoint(**positions: int) -> Checkpoint:
@@ -83,8 +83,8 @@ def event(reported: dict[str, Any]) -> QueryProgressEvent:
 
 
 def reported() -> dict[str, Any]:
-    ends, leases = {P0: 9, P1: 5, P2: 3}, {"seat-0": lease(), "seat-1": lease("2")}
-    latest = latest_offset(checkpoint(a=5, b=5, c=5), ends, MEMBERS, leases, COUNTS)
+    ends, homes = {P0: 9, P1: 5, P2: 3}, {"seat-0": home(), "seat-1": home("2")}
+    latest = latest_offset(checkpoint(a=5, b=5, c=5), ends, MEMBERS, homes, COUNTS)
     return json.loads(json.dumps(latest))
 
 
@@ -113,7 +113,7 @@ def test_a_partition_whose_log_was_not_listed_stands_where_it_is_read() -> None:
 
 
 def test_the_metadata_of_a_commit_says_who_serves_the_seat() -> None:
-    note = SeatNote.decode(commit_metadata(BY, "job-1-id", lease(warm=False)))
+    note = SeatNote.decode(commit_metadata(BY, "job-1-id", home(warm=False)))
     assert note is not None
     assert (note.member, note.executor, note.host, note.warm) == ("job-1-id", "1", "h1", False)
     assert note.since_ms is not None

@@ -48,7 +48,7 @@ def settled(count: int, *executors: Executor) -> Seats:
 
 
 def homes(seats: Seats) -> dict[str, str]:
-    return {seat: lease.executor.executor_id for seat, lease in sorted(seats.leases().items())}
+    return {seat: home.executor.executor_id for seat, home in sorted(seats.homes().items())}
 
 
 def of(seats: Seats, *executors: Executor) -> dict[str, str]:
@@ -457,7 +457,7 @@ class TestSpread:
             seats.bind(scan.scan_id, ticket, C, 0)
         ask(seats, seats.plan("3", names(9)), [C, A, B])
         assert counts(seats) == {"A": 3, "B": 3, "C": 3}
-        assert max(lease.move for lease in seats.leases().values()) == 9 + 2
+        assert max(home.move for home in seats.homes().values()) == 9 + 2
 
     def test_a_newcomer_that_is_gone_again_leaves_nothing_due(self) -> None:
         """1. A seat is due to it; 2. that is being read, so it reads another one as a guest; 3. it dies."""
@@ -511,52 +511,52 @@ class TestWithoutSidecar:
         assert homes(seats) == {}
 
 
-class TestLease:
-    """A lease says which executor serves a seat, since when, and whether its server is warm."""
+class TestHome:
+    """A home says which executor serves a seat, since when, and whether its server is warm."""
 
     def test_a_home_says_since_when_it_is_one(self) -> None:
         seats = joined(1, A, B)
         scan = seats.plan("1", names(1))
         seats.bind(scan.scan_id, 0, A, 1_000)
         seats.bind(scan.scan_id, 0, A, 2_000)
-        assert seats.leases()["s-0"].since_ms == 1_000
+        assert seats.homes()["s-0"].since_ms == 1_000
         seats.executor_gone(A.key)
         seats.bind(scan.scan_id, 0, B, 3_000)
-        assert (seats.leases()["s-0"].executor, seats.leases()["s-0"].since_ms) == (B, 3_000)
+        assert (seats.homes()["s-0"].executor, seats.homes()["s-0"].since_ms) == (B, 3_000)
 
     def test_a_home_that_a_due_seat_moved_to_says_since_when(self) -> None:
         seats = settled(2, A)
         seats.executor_joined(B, 500)
         seats.bind(seats.plan("2", names(2)).scan_id, 0, B, 1_000)
-        assert [lease.since_ms for lease in seats.leases().values() if lease.executor == B] == [1_000]
+        assert [home.since_ms for home in seats.homes().values() if home.executor == B] == [1_000]
 
     def test_the_lease_of_one_seat_is_that_of_its_living_home(self) -> None:
         seats = settled(2, A, B)
-        assert seats.lease("s-0") == seats.leases()["s-0"]
-        assert seats.lease("s-0") is not None
+        assert seats.home("s-0") == seats.homes()["s-0"]
+        assert seats.home("s-0") is not None
         seats.executor_gone(A.key)
-        assert seats.lease("s-0") is None
-        assert seats.lease("s-1") == seats.leases()["s-1"]
+        assert seats.home("s-0") is None
+        assert seats.home("s-1") == seats.homes()["s-1"]
 
     def test_a_home_shows_its_executor_as_it_presented_itself_last(self) -> None:
         """Its first worker may not know Spark's id of it; the sidecar that replaces the first one does."""
         seats = settled(1, replace(A, executor_id=""))
         seats.executor_joined(A, 1_000)
-        assert seats.leases()["s-0"].executor == A
+        assert seats.homes()["s-0"].executor == A
 
     def test_a_home_is_warm_once_its_server_has_served_a_read(self) -> None:
         seats = settled(2, A, B)
-        assert not seats.leases()["s-0"].warm
+        assert not seats.homes()["s-0"].warm
         seats.served("s-0", A.key)
         seats.served("s-1", A.key)  # a straggler of an executor that is not the home
         seats.served("s-9", A.key)
-        assert {seat: lease.warm for seat, lease in seats.leases().items()} == {"s-0": True, "s-1": False}
+        assert {seat: home.warm for seat, home in seats.homes().items()} == {"s-0": True, "s-1": False}
 
     def test_a_replaced_sidecar_makes_its_homes_cold(self) -> None:
         seats = settled(1, A)
         seats.served("s-0", A.key)
         seats.executor_joined(A, 5_000)
-        assert (seats.leases()["s-0"].warm, seats.leases()["s-0"].since_ms) == (False, 5_000)
+        assert (seats.homes()["s-0"].warm, seats.homes()["s-0"].since_ms) == (False, 5_000)
 
 
 class TestRefused:

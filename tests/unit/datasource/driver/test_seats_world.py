@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 
 import pytest
 
-from pyspark_kgroup.driver.seats import Binding, Lease, Scan, Seats
+from pyspark_kgroup.driver.seats import Binding, Home, Scan, Seats
 from pyspark_kgroup.shared.tickets import Executor, Mode
 
 SEEDS = os.environ.get("KGROUP_SIMULATION_SEEDS")
@@ -170,23 +170,23 @@ class World:
 
     def bind(self, task: Task, who: Executor) -> Binding:
         alone = self.rng.random() < self.shape.trouble  # this worker cannot reach its executor's sidecar
-        before = self.seats.leases()
+        before = self.seats.homes()
         binding = self.seats.bind(*task, replace(who, warm=not alone), self.now_ms)
-        after = self.seats.leases()
+        after = self.seats.homes()
         if binding.seat is not None:
             self.reads[binding.at_home] += 1
             assert binding.at_home == (not alone and after[binding.seat].executor == who)
         self.check_moves(before, after, who)
         return binding
 
-    def check_moves(self, before: Mapping[str, Lease], after: Mapping[str, Lease], who: Executor) -> None:
+    def check_moves(self, before: Mapping[str, Home], after: Mapping[str, Home], who: Executor) -> None:
         """A home that lives moves only to an executor below its even share, from one above it."""
         share = len(self.names) / (len(self.executors) + len(self.unheard))
-        held = Counter(lease.executor.key for lease in before.values())
-        for seat, lease in before.items():
-            if after[seat].executor != lease.executor:
+        held = Counter(home.executor.key for home in before.values())
+        for seat, home in before.items():
+            if after[seat].executor != home.executor:
                 assert after[seat].executor == who
-                assert held[who.key] < share < held[lease.executor.key]
+                assert held[who.key] < share < held[home.executor.key]
 
     # ------------------------------------------------------------------------------------------------ trouble
 
@@ -215,7 +215,7 @@ class World:
     # ------------------------------------------------------------------------------------------------ what it sees
 
     def homes(self) -> dict[str, Executor]:
-        return {seat: lease.executor for seat, lease in self.seats.leases().items()}
+        return {seat: home.executor for seat, home in self.seats.homes().items()}
 
     def spread(self) -> int:
         """Seats that the fullest executor has more than the emptiest."""

@@ -126,7 +126,7 @@ def test_the_registry_understands_a_request_or_ends_its_connection() -> None:
     outcomes = understood(read, 1)
     assert min(outcomes.values()) > MESSAGES / 20
     assert registry.counts().rows < 2**63 * MESSAGES
-    assert set(registry.leases()) <= {"g-0", "g-1"}
+    assert set(registry.homes()) <= {"g-0", "g-1"}
 
 
 def request_of(message: Message) -> object:

@@ -89,7 +89,7 @@ def test_a_sidecar_in_a_folder_that_somebody_else_made_is_never_asked(
         assert not squatter.visited()
     assert "not a folder of this user alone" in caplog.text
     assert query.registry.counts().direct_reads + query.registry.counts().guest_bindings == 3 + 3
-    assert query.registry.leases() == {}
+    assert query.registry.homes() == {}
 
 
 def test_a_symbolic_link_to_a_folder_is_no_place(query: Query, executor: Executor, tmp_path: Path) -> None:
