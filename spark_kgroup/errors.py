@@ -20,19 +20,28 @@
     └── IllegalTransition           ours: a state machine met an event its table does not have
 
 Who builds on this library adds errors of its own below `KgroupError`. A message says whose fault it is and what to do
-next.
+next. A setting stands in it by the name that Kafka or librdkafka gives it, in backquotes; how a user spells it, only
+who shows the message knows: see `KgroupError.name_settings`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import re
+from collections.abc import Callable, Mapping
 from typing import Final
 
 from spark_kgroup.model import ErrorCode
 
+_SETTING: Final = re.compile(r"`((?:[a-z0-9-]+\.)+(?:[a-z0-9-]+|\*)|members|topics|token)`")
+"""Besides names of Kafka's: how many members there are, what they subscribe to, where OAUTHBEARER tokens come from."""
+
 
 class KgroupError(Exception):
     """Base of all errors raised on purpose."""
+
+    def name_settings(self, named: Callable[[str], str]) -> None:
+        """Put `named(setting)` in the message where it names a setting, backquotes included."""
+        self.args = (_SETTING.sub(lambda setting: named(setting[1]), str(self)),)
 
 
 class OptionError(KgroupError, ValueError):
@@ -136,12 +145,8 @@ class FencedInstanceId(GroupError):
         self.group = group
         self.instance_id = instance_id
         super().__init__(
-            f"Another process took the seat {instance_id!r} in group {group!r} (FENCED_INSTANCE_ID). "
-            "Either a second query or reader runs with the same group and instance id prefix: give each query its own "
-            "`instanceIdPrefix`; a self-join, or two load()s in one query, are two readers that want every record "
-            "each: give each load() its own `kafka.group.id`. Or an old driver is still alive, or only its stream "
-            "reader (a process `python_streaming_source_runner` whose JVM is gone): stop it; the newest one keeps the "
-            "seat."
+            f"Another process took the seat {instance_id!r} in group {group!r} (FENCED_INSTANCE_ID), and the newest "
+            "one keeps it: give each process instance ids of its own."
         )
 
 

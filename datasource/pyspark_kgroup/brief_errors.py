@@ -12,6 +12,7 @@ import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+from pyspark_kgroup.wording import in_options_words
 from spark_kgroup.errors import IllegalTransition, KgroupError
 
 log = logging.getLogger(__name__)
@@ -25,7 +26,8 @@ def brief_errors() -> Iterator[None]:
     concerns this error alone.
     """
     try:
-        yield
+        with in_options_words():
+            yield
     except IllegalTransition:  # a bug of ours
         raise
     except KgroupError as error:

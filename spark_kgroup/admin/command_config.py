@@ -9,6 +9,7 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import Final
 
+from spark_kgroup.admin.command_terms import named
 from spark_kgroup.errors import OptionError
 from spark_kgroup.wire.security import java_properties
 from spark_kgroup.wire.security.from_properties import SECURITY_PROPERTIES, security_settings
@@ -23,9 +24,9 @@ HELP: Final = (
 )
 
 _PREFIX: Final = "kafka."
-"""What these names begin with as options of the source; allowed in the file, too."""
+"""What these names begin with where they are options among others; allowed in the file, too."""
 
-_UNDERSTOOD: Final = (*SECURITY_PROPERTIES, *(name.removeprefix(_PREFIX) for name in sorted(java_properties.NAMES)))
+_UNDERSTOOD: Final = (*SECURITY_PROPERTIES, *sorted(java_properties.NAMES))
 
 _ABOUT_SECURITY: Final = ("security.", "sasl.", "ssl.", "https.", "enable.ssl.")
 
@@ -64,6 +65,7 @@ def security_from(path: Path) -> Security:
     try:
         return secured(security_settings(_properties(_parsed(path))))
     except OptionError as problem:
+        problem.name_settings(named)
         raise OptionError(f"--command-config {str(path)!r}: {str(problem).removeprefix('Option ')}") from None
 
 
@@ -84,14 +86,13 @@ def _properties(given: Mapping[str, str]) -> dict[str, str]:
     Raises:
         OptionError: a name of security is unknown, or has no counterpart here.
     """
-    named = {
+    plain = {
         name.removeprefix(_PREFIX): value if _SECRET.search(name) else value.strip() for name, value in given.items()
     }
-    for name in named:
+    for name in plain:
         _check_name(name)
-    spelled = java_properties.translated({f"{_PREFIX}{name}": value for name, value in named.items()})
-    found = {name.removeprefix(_PREFIX): value for name, value in spelled.items()}
-    found = {name: value for name, value in found.items() if name in SECURITY_PROPERTIES}
+    spelled = java_properties.translated(plain)
+    found = {name: value for name, value in spelled.items() if name in SECURITY_PROPERTIES}
     if "sasl.oauthbearer.token.endpoint.url" in found:
         found.setdefault("sasl.oauthbearer.method", "oidc")
     if (algorithm := "ssl.endpoint.identification.algorithm") in found:

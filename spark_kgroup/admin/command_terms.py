@@ -1,28 +1,42 @@
-"""Errors in the words of a command: the rest of this package speaks of the options of `format("kgroup")`."""
+"""Settings in the words of a command: flags, and properties in the file of --command-config."""
 
 from __future__ import annotations
 
-import re
 from typing import Final
 
-_OPTIONS: Final = {
-    "kafka.bootstrap.servers": "--bootstrap-server",
-    "kafka.group.id": "--group",
-    "kafka.session.timeout.ms": "--session-timeout-ms",
-    "kafka.metadata.max.age.ms": "--metadata-max-age-ms",
-    "kafka.partition.assignment.strategy": "--assignor",
-    "instanceIdPrefix": "--instance-id",
-    "subscribe": "--topics",
+from spark_kgroup.errors import FencedInstanceId, KgroupError
+
+_NAMES: Final = {
+    "bootstrap.servers": "--bootstrap-server",
+    "group.id": "--group",
+    "session.timeout.ms": "--session-timeout-ms",
+    "metadata.max.age.ms": "--metadata-max-age-ms",
+    "partition.assignment.strategy": "--assignor",
+    "topics": "`--topics`",
+    "members": "members",
+    "token": "token function",
 }
-
-_OPTION: Final = re.compile("|".join(rf"(?<![\w.]){re.escape(name)}(?![\w.]*\w)" for name in _OPTIONS))
-_PROPERTY: Final = re.compile(r"(?<![\w.])kafka\.(?=(?:security|sasl|ssl|https|enable\.ssl)\.)")
+"""What a command calls its settings; others stand in a file, by their own names."""
 
 
-def in_command_terms(text: str) -> str:
-    """`text` with a command's options in place of the source's; properties stand in the file of --command-config."""
-    text = _OPTION.sub(lambda found: _OPTIONS[found[0]], text)
-    said, count = _PROPERTY.subn("", text)
-    if count and "--command-config" not in said:
-        said = f"{said} (Properties stand in the file that --command-config names.)"
-    return said
+def named(setting: str) -> str:
+    """`setting` as a command's user spells it."""
+    return _NAMES.get(setting, setting)
+
+
+def put_in_command_terms(problem: KgroupError) -> None:
+    """Name what the user of a command can set, and where."""
+    if isinstance(problem, FencedInstanceId):
+        problem.args = (
+            f"Another process took the seat {problem.instance_id!r} in group {problem.group!r} (FENCED_INSTANCE_ID): a "
+            "query, or another member with the same --instance-id. The newest one keeps the seat.",
+        )
+    others: list[str] = []
+
+    def noted(setting: str) -> str:
+        others.extend({setting} - _NAMES.keys())
+        return named(setting)
+
+    problem.name_settings(noted)
+    if others and "--command-config" not in str(problem):
+        problem.args = (f"{problem} (Properties stand in the file that --command-config names.)",)

@@ -4,18 +4,14 @@ from __future__ import annotations
 
 import sys
 
-from spark_kgroup.admin.command_terms import in_command_terms
-from spark_kgroup.errors import FencedInstanceId, KgroupError
+from spark_kgroup.admin.command_terms import put_in_command_terms
+from spark_kgroup.errors import KgroupError
 
 
 def told(problem: KgroupError) -> str:
     """What went wrong, in the words of the commands."""
-    if isinstance(problem, FencedInstanceId):
-        return (
-            f"Another process took the seat {problem.instance_id!r} in group {problem.group!r} (FENCED_INSTANCE_ID): a "
-            "query, or another member with the same --instance-id. The newest one keeps the seat."
-        )
-    return in_command_terms(str(problem))
+    put_in_command_terms(problem)
+    return str(problem)
 
 
 def shown(text: str) -> str:

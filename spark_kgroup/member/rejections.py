@@ -12,14 +12,14 @@ from spark_kgroup.model import ErrorCode
 _REJECTIONS: Final[Mapping[int, str]] = MappingProxyType(
     {
         ErrorCode.INCONSISTENT_GROUP_PROTOCOL: "its members share no assignor with us: set "
-        "`kafka.partition.assignment.strategy` to one that all of them support. Or it is a group of "
+        "`partition.assignment.strategy` to one that all of them support. Or it is a group of "
         "another type (share, streams, connect; `kgroup describe` says which): use another group id",
         ErrorCode.UNKNOWN_SERVER_ERROR: "its coordinator could not carry this out (UNKNOWN_SERVER_ERROR): in a large "
         "group its own record exceeds max.message.bytes of the topic __consumer_offsets: raise that, or use fewer "
         "`members`; or it cannot read another member's subscription; the broker's log says which",
         ErrorCode.INVALID_SESSION_TIMEOUT: "the broker does not allow this session timeout: set "
-        "`kafka.session.timeout.ms` within the broker's group.min/max.session.timeout.ms",
-        ErrorCode.INVALID_GROUP_ID: "the group id is not valid: set `kafka.group.id`",
+        "`session.timeout.ms` within the broker's group.min/max.session.timeout.ms",
+        ErrorCode.INVALID_GROUP_ID: "the group id is not valid: set `group.id`",
         ErrorCode.GROUP_AUTHORIZATION_FAILED: "no permission: grant READ on the group to this user",
         ErrorCode.GROUP_MAX_SIZE_REACHED: "the group is full: use fewer `members`, or raise group.max.size",
     }

@@ -14,7 +14,7 @@ log = logging.getLogger(__name__)
 def make_room_for(seats: int) -> None:
     """Raise this process's soft limit as far as `seats` need it, and the hard one allows.
 
-    The process is ours alone, and no `select()` in it minds numbers above 1,024; the JVM does the same for itself.
+    No `select()` in this process minds numbers above 1,024; JVMs do the same for themselves.
 
     Raises:
         EnvironmentProblem: the hard limit has no room for them.
@@ -29,8 +29,8 @@ def make_room_for(seats: int) -> None:
     if hard < least:
         raise EnvironmentProblem(
             f"{seats} seats need {least} file descriptors in this process, and it may have {hard:.0f}. Raise the limit "
-            "where Spark's driver is started (ulimit -n, LimitNOFILE= of a systemd unit, nofile in limits.conf), or "
-            "set fewer `members`."
+            "of what starts this process (ulimit -n, LimitNOFILE= of a systemd unit, nofile in limits.conf), or set "
+            "fewer `members`."
         )
     wanted = min(hard, least + DESCRIPTORS_SPARE)
     if soft < wanted:

@@ -1,6 +1,6 @@
 """A `Group` behind blocking calls: one daemon thread, one event loop, all the seats.
 
-The caller's thread belongs to Spark and knows nothing of asyncio. Every call has a bound; if the thread itself died,
+The caller's thread knows nothing of asyncio. Every call has a bound; if the thread itself died,
 the call raises what it died of.
 """
 
@@ -28,7 +28,7 @@ log = logging.getLogger(__name__)
 
 
 class GroupRuntime:
-    """The seats of one query, run in a thread of their own.
+    """The seats of one application, run in a thread of their own.
 
     Thread-safe. A context manager: leaving it closes the seats without leaving the group (KIP-345).
 

@@ -44,12 +44,12 @@ class Topics:
         if hidden:
             raise UnknownTopic(
                 f"This user may not see topic {', '.join(map(repr, hidden))}: grant READ on it, or correct the option "
-                "`subscribe`."
+                "`topics`."
             )
         if missing and self._settings.topics_must_exist:
             raise UnknownTopic(
                 f"Topic {', '.join(map(repr, missing))} does not exist on this cluster, or this user may not see it: "
-                "create it, or correct the option `subscribe`."
+                "create it, or correct the option `topics`."
             )
         self.known, self._known_at_ms = metadata.topics, monotonic_ms()
 

@@ -71,7 +71,7 @@ T = TypeVar("T")
 
 _CLOSED: Final = "The cluster's connections were closed here."
 
-_CHECK_BOOTSTRAP: Final = "Check the bootstrap servers (kafka.bootstrap.servers)."
+_CHECK_BOOTSTRAP: Final = "Check the bootstrap servers (`bootstrap.servers`)."
 
 _BOOTSTRAP: Final = re.compile(r"(?:\[([0-9a-fA-F:.%]+)\]|([\w.-]+)):([0-9]{1,5})", re.ASCII)
 """HOST:PORT, or [IPv6]:PORT."""
@@ -88,12 +88,12 @@ def parse_bootstrap(text: str) -> tuple[Address, ...]:
         match = _BOOTSTRAP.fullmatch(entry)
         if match is None or not 0 < int(match[3]) < 65536 or not _is_a_host(match):
             raise OptionError(
-                f"kafka.bootstrap.servers: {entry!r} is not HOST:PORT. Give one or more brokers, "
+                f"`bootstrap.servers`: {entry!r} is not HOST:PORT. Give one or more brokers, "
                 "like 'broker-1:9092,broker-2:9092' (IPv6: '[::1]:9092')."
             )
         addresses.append(Address(match[1] or match[2], int(match[3])))
     if not addresses:
-        raise OptionError("kafka.bootstrap.servers is empty. Give one or more brokers, like 'broker-1:9092'.")
+        raise OptionError("`bootstrap.servers` is empty. Give one or more brokers, like 'broker-1:9092'.")
     return tuple(addresses)
 
 

@@ -64,8 +64,8 @@ _SOFTWARE: Final = "spark-kgroup"
 _LENGTH: Final = struct.Struct(">i")
 
 _HINTS: Final = {
-    0: " before it answered anything: does this listener expect TLS or SASL (kafka.security.protocol)?",
-    1: " at the first request: does this listener expect SASL (kafka.security.protocol)?",
+    0: " before it answered anything: does this listener expect TLS or SASL (`security.protocol`)?",
+    1: " at the first request: does this listener expect SASL (`security.protocol`)?",
 }
 """Why a broker may have closed a connection after so many answers; the first one is to ApiVersions."""
 
@@ -257,7 +257,7 @@ class Connection:
                 if not _LENGTH.size <= length <= self._frame_bytes_max:
                     raise ProtocolViolation(
                         f"{self.address} sent a frame of {length} bytes: this is not a Kafka broker's plain listener "
-                        "(is it a TLS or HTTP port? See kafka.security.protocol)."
+                        "(is it a TLS or HTTP port? See `security.protocol`)."
                     )
                 await self._answer(await self._reader.readexactly(length))
         except asyncio.IncompleteReadError:
@@ -381,7 +381,7 @@ async def _connected(
         raise tls_failure(address, error) from None
     except OSError as error:
         if context is not None and isinstance(error, ConnectionResetError | ConnectionAbortedError):
-            hint = "does this listener speak TLS (kafka.security.protocol)?"
+            hint = "does this listener speak TLS (`security.protocol`)?"
             raise ConnectionFailed(f"{address} closed the connection in the TLS handshake: {hint}") from error
         told = "no file descriptor is left for it (ulimit -n)" if error.errno in _NO_DESCRIPTOR else error.strerror
         raise ConnectionFailed(f"{address}: {told or error}.") from error

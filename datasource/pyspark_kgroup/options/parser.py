@@ -19,13 +19,12 @@ from confluent_kafka import Consumer, KafkaException
 from pyspark_kgroup.options import rows
 from pyspark_kgroup.options.refusals import REFUSED, refuse
 from pyspark_kgroup.options.rows import OPTIONS
-from pyspark_kgroup.options.security import check_mechanism, parse_security
+from pyspark_kgroup.options.security import JAVA_NAMES, check_mechanism, parse_security
 from pyspark_kgroup.options.starting_offsets import EARLIEST, LATEST, StartingOffsets
 from pyspark_kgroup.options.values import PREFIX_CHARACTERS_MAX, listed, shortened
 from pyspark_kgroup.shared.redacted import Redacted, is_secret
 from spark_kgroup.errors import OptionError
 from spark_kgroup.limits import HEARTBEAT_INTERVAL_MS
-from spark_kgroup.wire.security import java_properties
 
 # ------------------------------------------------------------------------------------------------- values
 
@@ -192,7 +191,7 @@ def _passed_on(given: Mapping[str, str]) -> Redacted:
     Raises:
         OptionError: a name is neither ours nor begins with `kafka.`, or would secure the executors only.
     """
-    ours = {name.lower() for name in (*_OURS, *REFUSED, *java_properties.NAMES)}
+    ours = {name.lower() for name in (*_OURS, *REFUSED, *JAVA_NAMES)}
     rest = {name: value.strip() for name, value in given.items() if name not in ours}
     for name in rest:
         if not name.startswith("kafka.") or name.startswith(("kafka.ssl.", "kafka.sasl.", "kafka.https.")):

@@ -14,9 +14,10 @@ from typing import Final
 from pyspark_kgroup.options import security_rows as rows
 from pyspark_kgroup.options.values import Option
 from pyspark_kgroup.shared.token_callback import CALLBACK, token_provider
+from pyspark_kgroup.wording import in_options_words
 from spark_kgroup.errors import OptionError
+from spark_kgroup.wire.security import java_properties
 from spark_kgroup.wire.security.from_properties import security_settings
-from spark_kgroup.wire.security.java_properties import translated
 from spark_kgroup.wire.security.settings import SecuritySettings
 
 Row = Option[str | None]
@@ -54,6 +55,25 @@ _CERTIFICATE: Final = (rows.CERTIFICATE_LOCATION, rows.CERTIFICATE_PEM)
 _KEY: Final = (rows.KEY_LOCATION, rows.KEY_PEM)
 _EITHER: Final = ((rows.CA_LOCATION, rows.CA_PEM), _CERTIFICATE, _KEY, (rows.HTTPS_CA_LOCATION, rows.HTTPS_CA_PEM))
 """A file, or its text: with both, librdkafka and the driver would each choose for itself."""
+
+
+_PREFIX: Final = "kafka."
+
+JAVA_NAMES: Final = frozenset(f"{_PREFIX}{name}" for name in java_properties.NAMES)
+"""Java's spellings that are translated, or refused with what to use."""
+
+
+def translated(given: Mapping[str, str]) -> dict[str, str]:
+    """`given` (names in lower case) with librdkafka's names in place of Java's.
+
+    Raises:
+        OptionError: something has no counterpart, cannot be read, or is said in both spellings and differently.
+    """
+    others = {name: value for name, value in given.items() if not name.startswith(_PREFIX)}
+    properties = {name.removeprefix(_PREFIX): given[name] for name in given.keys() - others.keys()}
+    with in_options_words():
+        spelled = java_properties.translated(properties)
+    return others | {f"{_PREFIX}{name}": value for name, value in spelled.items()}
 
 
 def check_mechanism(given: Mapping[str, str]) -> None:
@@ -133,4 +153,5 @@ def driver_settings(properties: Mapping[str, str]) -> SecuritySettings:
     """
     name = properties.get(CALLBACK)
     token = token_provider(name, properties.get("sasl.oauthbearer.config", "")) if name else None
-    return security_settings(properties, token)
+    with in_options_words():
+        return security_settings(properties, token)

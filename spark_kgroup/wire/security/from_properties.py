@@ -70,7 +70,7 @@ def security_settings(properties: Mapping[str, str], token: TokenProvider | None
 def _client_credentials(properties: Mapping[str, str]) -> ClientCredentials:
     for name in _OIDC:
         if not properties.get(name):
-            raise OptionError(f"kafka.{name} is missing: kafka.{_OAUTH}.method=oidc needs it.")
+            raise OptionError(f"`{name}` is missing: `{_OAUTH}.method`=oidc needs it.")
     endpoint, client_id, client_secret = (properties[name] for name in _OIDC)
     extensions = properties.get(f"{_OAUTH}.extensions", "")
     return ClientCredentials(
@@ -87,5 +87,5 @@ def _client_credentials(properties: Mapping[str, str]) -> ClientCredentials:
 def _pair(text: str) -> tuple[str, str]:
     name, equals, value = text.strip().partition("=")
     if not equals:
-        raise OptionError(f"kafka.{_OAUTH}.extensions: {text!r} is not NAME=VALUE.")
+        raise OptionError(f"`{_OAUTH}.extensions`: {text!r} is not NAME=VALUE.")
     return name, value

@@ -1,4 +1,4 @@
-"""How Kafka's Java clients spell TLS and SASL, which is what Spark users have at hand, in librdkafka's names.
+"""How Kafka's Java clients spell TLS and SASL, in librdkafka's names.
 
 Pure.
 
@@ -14,29 +14,29 @@ from typing import Final, NamedTuple
 
 from spark_kgroup.errors import OptionError
 
-JAAS: Final = "kafka.sasl.jaas.config"
-_OIDC: Final = "kafka.sasl.oauthbearer."
+JAAS: Final = "sasl.jaas.config"
+_OIDC: Final = "sasl.oauthbearer."
 
 _RENAMED: Final = {
-    "kafka.sasl.mechanisms": "kafka.sasl.mechanism",
+    "sasl.mechanisms": "sasl.mechanism",
     f"{_OIDC}client.credentials.client.id": f"{_OIDC}client.id",
     f"{_OIDC}client.credentials.client.secret": f"{_OIDC}client.secret",
-    "kafka.ssl.truststore.location": "kafka.ssl.ca.location",
-    "kafka.ssl.truststore.certificates": "kafka.ssl.ca.pem",
-    "kafka.ssl.keystore.certificate.chain": "kafka.ssl.certificate.pem",
-    "kafka.ssl.keystore.key": "kafka.ssl.key.pem",
+    "ssl.truststore.location": "ssl.ca.location",
+    "ssl.truststore.certificates": "ssl.ca.pem",
+    "ssl.keystore.certificate.chain": "ssl.certificate.pem",
+    "ssl.keystore.key": "ssl.key.pem",
 }
 """One name for another, same value: aliases of librdkafka and of Kafka 4.1 (KIP-1139), and PEM stores."""
 
-_KEY_STORE: Final = "kafka.ssl.keystore.location"
+_KEY_STORE: Final = "ssl.keystore.location"
 
-_STORE_TYPES: Final = ("kafka.ssl.truststore.type", "kafka.ssl.keystore.type")
+_STORE_TYPES: Final = ("ssl.truststore.type", "ssl.keystore.type")
 
 _TO_PEM: Final = {
-    "truststore": "export it with `keytool -list -rfc -keystore STORE > ca.pem`, and set kafka.ssl.ca.location to that "
-    "file or kafka.ssl.ca.pem to its text",
+    "truststore": "export it with `keytool -list -rfc -keystore STORE > ca.pem`, and set `ssl.ca.location` to that "
+    "file or `ssl.ca.pem` to its text",
     "keystore": "export it with `openssl pkcs12 -in STORE -out client.pem` (a JKS store first becomes PKCS12 by "
-    "`keytool -importkeystore`), and set both kafka.ssl.certificate.location and kafka.ssl.key.location to that file",
+    "`keytool -importkeystore`), and set both `ssl.certificate.location` and `ssl.key.location` to that file",
 }
 
 
@@ -47,7 +47,7 @@ class _Module(NamedTuple):
     options: Mapping[str, str]
 
 
-_USER: Final = {"username": "kafka.sasl.username", "password": "kafka.sasl.password"}
+_USER: Final = {"username": "sasl.username", "password": "sasl.password"}
 
 _MODULES: Final = {
     "PlainLoginModule": _Module(("PLAIN",), _USER),
@@ -61,12 +61,12 @@ _MODULES: Final = {
 
 _FOREIGN_MODULES: Final = {
     "Krb5LoginModule": "Kerberos is not spoken here; use SCRAM, OAUTHBEARER or mTLS",
-    "IAMLoginModule": "AWS_MSK_IAM exists in Java only; use SCRAM, or OAUTHBEARER with a `tokenCallback` that calls "
+    "IAMLoginModule": "AWS_MSK_IAM exists in Java only; use SCRAM, or OAUTHBEARER with a `token` that calls "
     "AWS's aws-msk-iam-sasl-signer-python",
 }
 
 
-_STORE_PASSWORDS: Final = ("kafka.ssl.truststore.password", "kafka.ssl.keystore.password")
+_STORE_PASSWORDS: Final = ("ssl.truststore.password", "ssl.keystore.password")
 
 NAMES: Final = frozenset({JAAS, _KEY_STORE, *_STORE_TYPES, *_STORE_PASSWORDS, *_RENAMED})
 """The options that are translated, or refused here with what to use."""
@@ -76,7 +76,7 @@ def translated(given: Mapping[str, str]) -> dict[str, str]:
     """`given` in librdkafka's names.
 
     Args:
-        given: options, names in lower case.
+        given: properties by name.
 
     Raises:
         OptionError: something has no counterpart, cannot be read, or is said in both spellings and differently.
@@ -85,7 +85,7 @@ def translated(given: Mapping[str, str]) -> dict[str, str]:
     result = {name: value for name, value in given.items() if name not in NAMES}
     for origin, name, value in _translations(given):
         if result.setdefault(name, value) != value:
-            raise OptionError(f"Option {origin} contradicts {name}: both say the same thing; keep one of them.")
+            raise OptionError(f"Option `{origin}` contradicts `{name}`: both say the same thing; keep one of them.")
     return result
 
 
@@ -95,10 +95,10 @@ def _translations(given: Mapping[str, str]) -> Iterator[tuple[str, str, str]]:
         if origin in given:
             yield origin, name, given[origin]
     if _KEY_STORE in given:  # one file with the certificate, its chain and the key
-        yield _KEY_STORE, "kafka.ssl.certificate.location", given[_KEY_STORE]
-        yield _KEY_STORE, "kafka.ssl.key.location", given[_KEY_STORE]
+        yield _KEY_STORE, "ssl.certificate.location", given[_KEY_STORE]
+        yield _KEY_STORE, "ssl.key.location", given[_KEY_STORE]
     if JAAS in given:
-        mechanism = given.get("kafka.sasl.mechanism", given.get("kafka.sasl.mechanisms", "GSSAPI")).strip()
+        mechanism = given.get("sasl.mechanism", given.get("sasl.mechanisms", "GSSAPI")).strip()
         for name, value in _credentials(given[JAAS], mechanism).items():
             yield JAAS, name, value
 
@@ -108,18 +108,18 @@ def _translations(given: Mapping[str, str]) -> Iterator[tuple[str, str, str]]:
 
 def _check_stores(given: Mapping[str, str]) -> None:
     for store, remedy in _TO_PEM.items():
-        about = f"kafka.ssl.{store}."
+        about = f"ssl.{store}."
         said = sorted(name for name in given if name.startswith(about))
         kind = given.get(f"{about}type", "JKS").strip().upper()
         if said and kind != "PEM":
             raise OptionError(
-                f"Option {said[0]} is about a {kind} store ({about}type, default JKS): only PEM can be read here. "
-                f"Either it is PEM: set {about}type=PEM. Or {remedy}."
+                f"Option `{said[0]}` is about a {kind} store (`{about}type`, default JKS): only PEM can be read here. "
+                f"Either it is PEM: set `{about}type`=PEM. Or {remedy}."
             )
         if f"{about}password" in given:
             raise OptionError(
-                f"Option {about}password: a PEM store has no password, only its key may have one; leave it out, and "
-                "set kafka.ssl.key.password if the key is encrypted."
+                f"Option `{about}password`: a PEM store has no password, only its key may have one; leave it out, and "
+                "set `ssl.key.password` if the key is encrypted."
             )
 
 
@@ -152,12 +152,12 @@ def _credentials(jaas: str, mechanism: str) -> dict[str, str]:
     module, options = _parse_jaas(jaas)
     name = module.rpartition(".")[2]
     if name in _FOREIGN_MODULES:
-        raise OptionError(f"Option {JAAS} has the login module {name}: {_FOREIGN_MODULES[name]}.")
+        raise OptionError(f"Option `{JAAS}` has the login module {name}: {_FOREIGN_MODULES[name]}.")
     if name not in _MODULES:
-        raise OptionError(f"Option {JAAS} has the login module {module!r}: it must be one of {', '.join(_MODULES)}.")
+        raise OptionError(f"Option `{JAAS}` has the login module {module!r}: it must be one of {', '.join(_MODULES)}.")
     if mechanism not in _MODULES[name].mechanisms:
         raise OptionError(
-            f"Option {JAAS} has the login module {name}, and kafka.sasl.mechanism is {mechanism} (default GSSAPI): "
+            f"Option `{JAAS}` has the login module {name}, and `sasl.mechanism` is {mechanism} (default GSSAPI): "
             f"with this module it must be {' or '.join(_MODULES[name].mechanisms)}."
         )
     return dict(_said(options, _MODULES[name].options))
@@ -171,7 +171,7 @@ def _said(options: Mapping[str, str], known: Mapping[str, str]) -> Iterator[tupl
         elif key.startswith("extension_") and known is not _USER:
             extensions.append(f"{key.removeprefix('extension_')}={value}")
         else:
-            raise OptionError(f"Option {JAAS} sets {key}, which has no meaning here: there are {', '.join(known)}.")
+            raise OptionError(f"Option `{JAAS}` sets {key}, which has no meaning here: there are {', '.join(known)}.")
     if extensions:
         yield f"{_OIDC}extensions", ",".join(extensions)
 
@@ -217,4 +217,4 @@ def _unescaped(escape: re.Match[str]) -> str:
 
 
 def _misread(why: str) -> OptionError:
-    return OptionError(f"Option {JAAS} cannot be read: {why}. (Its text is not shown: it holds a secret.)")
+    return OptionError(f"Option `{JAAS}` cannot be read: {why}. (Its text is not shown: it holds a secret.)")

@@ -127,7 +127,7 @@ class ClientCredentials:
         url = urlsplit(self.endpoint)
         if url.scheme not in ("http", "https") or not can_be_looked_up(url.hostname or "") or not _has_a_port(url):
             raise OptionError(
-                "kafka.sasl.oauthbearer.token.endpoint.url is not http(s)://HOST[:PORT]/PATH: give the URL at which "
+                "`sasl.oauthbearer.token.endpoint.url` is not http(s)://HOST[:PORT]/PATH: give the URL at which "
                 "the identity provider hands out tokens."
             )
         if url.scheme == "https":
@@ -155,7 +155,7 @@ class ClientCredentials:
         except (KeyError, TypeError, ValueError):
             raise AuthenticationFailed(
                 f"{self._name} answered with no token and expiry (access_token, expires_in). "
-                "Check kafka.sasl.oauthbearer.token.endpoint.url."
+                "Check `sasl.oauthbearer.token.endpoint.url`."
             ) from None
         return Token(value, expires_at_s, self.extensions)
 
@@ -180,7 +180,7 @@ class ClientCredentials:
         except ssl.SSLCertVerificationError as error:
             raise AuthenticationFailed(
                 f"{self._name} shows a certificate that is not trusted here ({error.verify_message}). Set "
-                "kafka.https.ca.location (or kafka.https.ca.pem) to the CA that issued it."
+                "`https.ca.location` (or `https.ca.pem`) to the CA that issued it."
             ) from None
         except (OSError, http.client.HTTPException) as error:
             raise AuthenticationFailed(
@@ -193,7 +193,7 @@ class ClientCredentials:
             [str(said[name]) for name in ("error", "error_description") if said.get(name)] if _is_object(said) else []
         )
         told = ": ".join([f"{self._name} answered HTTP {status}", *words])
-        fix = "kafka.sasl.oauthbearer.client.id, .client.secret and .scope" if status in _REFUSALS else "its log"
+        fix = "`sasl.oauthbearer.client.id`, .client.secret and .scope" if status in _REFUSALS else "its log"
         return f"{told}. Client {self.client_id!r}. Check {fix}."
 
     @property

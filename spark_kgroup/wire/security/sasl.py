@@ -63,7 +63,7 @@ class Login:
             return start(username, password)
 
         next(start(username, password))  # a user or password that cannot be said is found out now
-        check = "Check kafka.sasl.username and kafka.sasl.password, and that the cluster knows them for this mechanism."
+        check = "Check `sasl.username` and `sasl.password`, and that the cluster knows them for this mechanism."
         return cls(mechanism, f"user {username!r}", check, begin)
 
     @classmethod
@@ -74,7 +74,7 @@ class Login:
         async def begin(refused: bool) -> Exchange:
             return oauthbearer(await tokens.token(fresh=refused))
 
-        check = "Check the token function, or kafka.sasl.oauthbearer.*, and what the cluster asks of tokens."
+        check = "Check the token function, or `sasl.oauthbearer.*`, and what the cluster asks of tokens."
         return cls("OAUTHBEARER", "our token", check, begin)
 
     async def authenticate(self, address: object, send: Send) -> int:
@@ -120,13 +120,11 @@ class Login:
         code = int(answer.error_code)
         if code == ErrorCode.UNSUPPORTED_SASL_MECHANISM:
             raise AuthenticationFailed(
-                f"{address} does not have kafka.sasl.mechanism={self._mechanism} enabled: this listener has "
+                f"{address} does not have `sasl.mechanism`={self._mechanism} enabled: this listener has "
                 f"{', '.join(sorted(answer.mechanisms)) or 'none'}."
             )
         if code == ErrorCode.ILLEGAL_SASL_STATE:
-            raise AuthenticationFailed(
-                f"{address} is a listener without SASL: check kafka.security.protocol and the port."
-            )
+            raise AuthenticationFailed(f"{address} is a listener without SASL: check `security.protocol` and the port.")
         if code != ErrorCode.NONE:
             raise AuthenticationFailed(f"{address} refused SaslHandshake with {ErrorCode.name_of(code)}.")
 
@@ -155,7 +153,7 @@ def scram(mechanism: str, username: str, password: str) -> Exchange:
         client_first = client.get_client_first()
     except ScramException:
         raise OptionError(
-            f"kafka.sasl.username or kafka.sasl.password holds characters that {mechanism} does not allow (RFC 4013)."
+            f"`sasl.username` or `sasl.password` holds characters that {mechanism} does not allow (RFC 4013)."
         ) from None
     try:
         server_first = (yield client_first.encode()).decode()

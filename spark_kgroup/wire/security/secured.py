@@ -36,7 +36,7 @@ def secured(settings: SecuritySettings) -> Security:
         OptionError: something is missing, contradictory, unreadable or malformed; names the property and the fix.
     """
     if settings.protocol not in PROTOCOLS:
-        raise OptionError(f"kafka.security.protocol is {settings.protocol!r}: it is one of {', '.join(PROTOCOLS)}.")
+        raise OptionError(f"`security.protocol` is {settings.protocol!r}: it is one of {', '.join(PROTOCOLS)}.")
     if settings.protocol == "PLAINTEXT":
         return Plaintext()
     context = client_context(settings) if settings.protocol.endswith("SSL") else None
@@ -49,19 +49,18 @@ def _login(settings: SecuritySettings) -> Login:
     if mechanism not in MECHANISMS:
         told = "is missing" if mechanism is None else f"is {mechanism!r}"
         raise OptionError(
-            f"kafka.sasl.mechanism {told}: with kafka.security.protocol={protocol} it is one of "
-            f"{', '.join(MECHANISMS)}."
+            f"`sasl.mechanism` {told}: with `security.protocol`={protocol} it is one of {', '.join(MECHANISMS)}."
         )
     if mechanism == "OAUTHBEARER":
         if settings.token is None:
             raise OptionError(
-                "kafka.sasl.mechanism=OAUTHBEARER needs tokens: set kafka.sasl.oauthbearer.method=oidc with its token "
+                "`sasl.mechanism`=OAUTHBEARER needs tokens: set `sasl.oauthbearer.method`=oidc with its token "
                 "endpoint and client, or name a function that returns tokens."
             )
         return Login.with_tokens(settings.token)
     for name, value in (("username", settings.username), ("password", settings.password)):
         if not value:
-            raise OptionError(f"kafka.sasl.{name} is missing: kafka.sasl.mechanism={mechanism} needs it.")
+            raise OptionError(f"`sasl.{name}` is missing: `sasl.mechanism`={mechanism} needs it.")
     assert settings.username
     assert settings.password
     return Login.with_password(mechanism, settings.username, settings.password)

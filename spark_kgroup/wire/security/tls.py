@@ -14,12 +14,12 @@ from spark_kgroup.errors import AuthenticationFailed, ConnectionFailed, OptionEr
 from spark_kgroup.wire.security.settings import SecuritySettings
 
 _UNTRUSTED: Final = (
-    "the broker's certificate is not from a CA that is trusted here: set kafka.ssl.ca.location (or kafka.ssl.ca.pem) "
+    "the broker's certificate is not from a CA that is trusted here: set `ssl.ca.location` (or `ssl.ca.pem`) "
     "to the CA that issued it"
 )
 _WRONG_HOST: Final = (
     "the broker's certificate is for another host: connect by a name that stands in it, issue it for this one, or turn "
-    "the check off with kafka.ssl.endpoint.identification.algorithm=none"
+    "the check off with `ssl.endpoint.identification.algorithm`=none"
 )
 _VERIFICATION: Final = {
     9: "the broker's certificate is not valid yet: check this machine's clock and the broker's certificate",
@@ -34,12 +34,12 @@ _VERIFICATION: Final = {
 """OpenSSL's X509_V_ERR codes (x509_vfy.h)."""
 
 _OUR_CERTIFICATE: Final = (
-    "set kafka.ssl.certificate.location and kafka.ssl.key.location (or the .pem ones) to a certificate that the "
+    "set `ssl.certificate.location` and `ssl.key.location` (or the .pem ones) to a certificate that the "
     "broker's truststore accepts"
 )
 _REQUIRED: Final = f"the broker requires a client certificate: {_OUR_CERTIFICATE}"
 _NOT_ACCEPTED: Final = f"the broker does not accept our client certificate, or requires one: {_OUR_CERTIFICATE}"
-_NO_TLS: Final = "what listens there does not speak TLS: check kafka.security.protocol and the port"
+_NO_TLS: Final = "what listens there does not speak TLS: check `security.protocol` and the port"
 _NO_COMMON: Final = "no TLS version or cipher in common: TLS 1.2 or newer is needed"
 _REASONS: Final = {
     "TLSV13_ALERT_CERTIFICATE_REQUIRED": _REQUIRED,
@@ -89,7 +89,7 @@ def trust(context: ssl.SSLContext, location: str | None, pem: str | None, option
     if location is not None and Path(location).is_dir():
         context.load_verify_locations(capath=location)
         return
-    name = f"kafka.{option}.pem" if location is None else f"kafka.{option}.location"
+    name = f"`{option}.pem`" if location is None else f"`{option}.location`"
     text = _text(location, pem, option) or ""
     try:
         # What is not ASCII can only be a comment, and bundles have such.
@@ -104,7 +104,7 @@ def _identify(context: ssl.SSLContext, settings: SecuritySettings) -> None:
     key = _text(settings.key_location, settings.key_pem, "ssl.key")
     if certificate is None:
         if key is not None:
-            raise OptionError("kafka.ssl.key is given without its certificate: set kafka.ssl.certificate.location too.")
+            raise OptionError("`ssl.key` is given without its certificate: set `ssl.certificate.location` too.")
         return
     asked = []
 
@@ -140,17 +140,17 @@ def _as_file(text: str) -> Iterator[str]:
 def _key_problem(error: Exception, *, asked: bool, given: bool) -> str:
     if asked:
         told = "does not open the key" if given else "is missing, but the key is encrypted"
-        return f"kafka.ssl.key.password {told} (kafka.ssl.key.location or .pem)."
+        return f"`ssl.key.password` {told} (`ssl.key.location` or .pem)."
     if getattr(error, "reason", None) == "KEY_VALUES_MISMATCH":
-        return "kafka.ssl.key is not the key of kafka.ssl.certificate: give the pair."
+        return "`ssl.key` is not the key of `ssl.certificate`: give the pair."
     return (
-        "kafka.ssl.certificate and kafka.ssl.key do not hold a certificate and its private key in PEM form: give both, "
+        "`ssl.certificate` and `ssl.key` do not hold a certificate and its private key in PEM form: give both, "
         "or a file that holds both. A PKCS12 store becomes PEM by `openssl pkcs12 -in store.p12 -nodes`."
     )
 
 
 def _text(location: str | None, pem: str | None, option: str) -> str | None:
-    return pem if location is None else _read(location, f"kafka.{option}.location")
+    return pem if location is None else _read(location, f"`{option}.location`")
 
 
 def _read(location: str, name: str) -> str:

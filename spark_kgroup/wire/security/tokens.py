@@ -51,7 +51,7 @@ class Token:
             if not (_EXTENSION_NAME.fullmatch(name) and _EXTENSION_VALUE.fullmatch(value)):
                 raise AuthenticationFailed(
                     f"OAUTHBEARER: the extension {name!r} cannot be sent (RFC 7628: names have letters only and are "
-                    "not 'auth', values are printable ASCII). Check kafka.sasl.oauthbearer.extensions."
+                    "not 'auth', values are printable ASCII). Check `sasl.oauthbearer.extensions`."
                 )
         pairs = [f"auth=Bearer {self.value}", *(f"{name}={value}" for name, value in self.extensions.items())]
         return "\x01".join(["n,,", *pairs, "\x01"]).encode()

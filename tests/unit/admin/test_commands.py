@@ -9,8 +9,8 @@ from typer.testing import CliRunner
 
 import spark_kgroup
 from spark_kgroup.admin.cli import app
-from spark_kgroup.admin.command_terms import in_command_terms
-from spark_kgroup.errors import FencedInstanceId
+from spark_kgroup.admin.telling import told
+from spark_kgroup.errors import FencedInstanceId, OptionError
 
 PYPROJECT = tomllib.loads((Path(__file__).parents[3] / "pyproject.toml").read_text())
 
@@ -22,24 +22,25 @@ def test_the_version_is_the_installed_packages() -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "told"),
+    ("text", "words"),
     [
-        ("Check the bootstrap servers (kafka.bootstrap.servers).", "Check the bootstrap servers (--bootstrap-server)."),
-        ("Option kafka.group.id is missing", "Option --group is missing"),
-        ("correct the option `subscribe`.", "correct the option `--topics`."),
-        ("who subscribes to kafka.group.ids", "who subscribes to kafka.group.ids"),
+        ("Check the bootstrap servers (`bootstrap.servers`).", "Check the bootstrap servers (--bootstrap-server)."),
+        ("Option `group.id` is missing", "Option --group is missing"),
+        ("set `session.timeout.ms` within", "set --session-timeout-ms within"),
+        ("correct the option `topics`.", "correct the option `--topics`."),
+        ("who subscribes to group.ids", "who subscribes to group.ids"),
         (
-            "expects TLS (kafka.security.protocol)?",
+            "expects TLS (`security.protocol`)?",
             "expects TLS (security.protocol)? (Properties stand in the file that --command-config names.)",
         ),
-        ("--command-config 'f': kafka.sasl.username is missing", "--command-config 'f': sasl.username is missing"),
+        ("--command-config 'f': `sasl.username` is missing", "--command-config 'f': sasl.username is missing"),
     ],
 )
-def test_an_error_speaks_of_a_commands_options(text: str, told: str) -> None:
-    assert in_command_terms(text) == told
+def test_an_error_speaks_of_a_commands_options(text: str, words: str) -> None:
+    assert told(OptionError(text)) == words
 
 
 def test_an_error_of_a_seat_names_no_option_of_the_source() -> None:
-    told = in_command_terms(str(FencedInstanceId("g", "g-0")))
-    assert re.search(r"kafka\.group|instanceIdPrefix", told) is None
-    assert "--instance-id" in told
+    words = told(FencedInstanceId("g", "g-0"))
+    assert re.search(r"kafka\.group|instanceIdPrefix", words) is None
+    assert "--instance-id" in words

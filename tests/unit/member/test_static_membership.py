@@ -158,8 +158,8 @@ def test_a_seat_that_was_given_away_is_taken_anew_only_when_the_coordinator_says
     ("error", "told"),
     [
         (ErrorCode.INCONSISTENT_GROUP_PROTOCOL, "share, streams, connect"),
-        (ErrorCode.INVALID_SESSION_TIMEOUT, "kafka.session.timeout.ms"),
-        (ErrorCode.INVALID_GROUP_ID, "kafka.group.id"),
+        (ErrorCode.INVALID_SESSION_TIMEOUT, "`session.timeout.ms`"),
+        (ErrorCode.INVALID_GROUP_ID, "`group.id`"),
         (ErrorCode.GROUP_AUTHORIZATION_FAILED, "grant READ"),
         (ErrorCode.GROUP_MAX_SIZE_REACHED, "members"),
         (ErrorCode.UNKNOWN_SERVER_ERROR, "max.message.bytes of the topic __consumer_offsets"),

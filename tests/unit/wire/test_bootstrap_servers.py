@@ -1,4 +1,4 @@
-"""`kafka.bootstrap.servers` as people write it."""
+"""``bootstrap.servers`` as people write it."""
 
 import pytest
 
@@ -53,12 +53,12 @@ def test_a_malformed_entry_is_named_with_the_option_and_the_fix(entry: str) -> N
     with pytest.raises(OptionError) as refused:
         parse_bootstrap(f"good:9092,{entry}")
     told = str(refused.value)
-    assert told.startswith("kafka.bootstrap.servers: ")
+    assert told.startswith("`bootstrap.servers`: ")
     assert repr(entry) in told
     assert "'broker-1:9092,broker-2:9092'" in told
 
 
 @pytest.mark.parametrize("text", ["", "  ", ",", " , ,"])
 def test_no_entry_at_all_is_refused(text: str) -> None:
-    with pytest.raises(OptionError, match=r"kafka\.bootstrap\.servers is empty"):
+    with pytest.raises(OptionError, match=r"`bootstrap\.servers` is empty"):
         parse_bootstrap(text)

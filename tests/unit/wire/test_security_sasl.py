@@ -285,7 +285,7 @@ async def test_a_wrong_password_is_final_and_says_who_but_not_with_what(caplog: 
             await connect(broker, login())
     text = str(told.value)
     assert f"{broker.address} refused PLAIN for user 'us,e=r': Authentication failed" in text
-    assert "Check kafka.sasl.username and kafka.sasl.password" in text
+    assert "Check `sasl.username` and `sasl.password`" in text
     assert not told.value.retriable
     assert SECRET not in text + repr(told.value) + caplog.text
 
@@ -295,7 +295,7 @@ async def test_a_wrong_password_is_final_and_says_who_but_not_with_what(caplog: 
     [
         (handshake(33, ("SCRAM-SHA-512", "OAUTHBEARER")), "this listener has OAUTHBEARER, SCRAM-SHA-512"),
         (handshake(33, ()), "this listener has none"),
-        (handshake(34), "is a listener without SASL: check kafka.security.protocol"),
+        (handshake(34), "is a listener without SASL: check `security.protocol`"),
         (handshake(-1), "refused SaslHandshake with UNKNOWN_SERVER_ERROR"),
     ],
 )

@@ -65,18 +65,18 @@ def test_plaintext_needs_nothing() -> None:
 @pytest.mark.parametrize(
     ("chosen", "told"),
     [
-        ({"protocol": "TLS"}, r"kafka\.security\.protocol is 'TLS': it is one of PLAINTEXT, SSL"),
-        ({"protocol": "SASL_SSL"}, r"kafka\.sasl\.mechanism is missing: .* PLAIN, SCRAM-SHA-256"),
-        ({"protocol": "SASL_SSL", "mechanism": "GSSAPI"}, r"kafka\.sasl\.mechanism is 'GSSAPI'"),
-        ({"protocol": "SASL_SSL", "mechanism": "PLAIN", "password": SECRET}, r"kafka\.sasl\.username is missing"),
-        ({"protocol": "SASL_SSL", "mechanism": "SCRAM-SHA-512", "username": "u"}, r"kafka\.sasl\.password is missing"),
-        ({"protocol": "SASL_SSL", "mechanism": "OAUTHBEARER"}, r"OAUTHBEARER needs tokens: .*method=oidc"),
-        ({"protocol": "SSL", "ca_location": "/no/such.pem"}, r"kafka\.ssl\.ca\.location: cannot read '/no/such\.pem'"),
-        ({"protocol": "SSL", "ca_pem": "x"}, r"kafka\.ssl\.ca\.pem holds no certificate in PEM form"),
-        ({"protocol": "SSL", "ca_pem": ""}, r"kafka\.ssl\.ca\.pem holds no certificate in PEM form"),
-        ({"protocol": "SSL", "key_pem": SECRET}, r"kafka\.ssl\.key is given without its certificate"),
+        ({"protocol": "TLS"}, r"`security\.protocol` is 'TLS': it is one of PLAINTEXT, SSL"),
+        ({"protocol": "SASL_SSL"}, r"`sasl\.mechanism` is missing: .* PLAIN, SCRAM-SHA-256"),
+        ({"protocol": "SASL_SSL", "mechanism": "GSSAPI"}, r"`sasl\.mechanism` is 'GSSAPI'"),
+        ({"protocol": "SASL_SSL", "mechanism": "PLAIN", "password": SECRET}, r"`sasl\.username` is missing"),
+        ({"protocol": "SASL_SSL", "mechanism": "SCRAM-SHA-512", "username": "u"}, r"`sasl\.password` is missing"),
+        ({"protocol": "SASL_SSL", "mechanism": "OAUTHBEARER"}, r"OAUTHBEARER needs tokens: .*method`=oidc"),
+        ({"protocol": "SSL", "ca_location": "/no/such.pem"}, r"`ssl\.ca\.location`: cannot read '/no/such\.pem'"),
+        ({"protocol": "SSL", "ca_pem": "x"}, r"`ssl\.ca\.pem` holds no certificate in PEM form"),
+        ({"protocol": "SSL", "ca_pem": ""}, r"`ssl\.ca\.pem` holds no certificate in PEM form"),
+        ({"protocol": "SSL", "key_pem": SECRET}, r"`ssl\.key` is given without its certificate"),
         ({"protocol": "SSL", "certificate_pem": SECRET}, r"do not hold a certificate and its private key in PEM form"),
-        ({"protocol": "SSL", "key_location": "/no/key"}, r"kafka\.ssl\.key\.location: cannot read '/no/key'"),
+        ({"protocol": "SSL", "key_location": "/no/key"}, r"`ssl\.key\.location`: cannot read '/no/key'"),
     ],
 )
 def test_what_cannot_be_is_refused_with_the_option_and_the_fix(chosen: dict[str, Any], told: str) -> None:
@@ -90,7 +90,7 @@ def test_a_store_that_is_not_text_is_refused(tmp_path: Path) -> None:
     store.write_bytes(bytes(range(256)))
     with pytest.raises(OptionError, match=r"PEM form: .*openssl pkcs12 -in store\.p12 -nodes"):
         tls(certificate_location=str(store))
-    with pytest.raises(OptionError, match=r"kafka\.ssl\.ca\.location holds no certificate in PEM form"):
+    with pytest.raises(OptionError, match=r"`ssl\.ca\.location` holds no certificate in PEM form"):
         tls(ca_location=str(store))
 
 
@@ -102,14 +102,14 @@ def test_an_encrypted_key_needs_its_password_and_never_asks_the_terminal(
     client: Identity, password: str | None, told: str
 ) -> None:
     pair = {"certificate_pem": client.certificate_pem, "key_pem": client.encrypted_key_pem}
-    with pytest.raises(OptionError, match=rf"kafka\.ssl\.key\.password {told}"):
+    with pytest.raises(OptionError, match=rf"`ssl\.key\.password` {told}"):
         tls(**pair, key_password=password)
     tls(**pair, key_password=KEY_PASSWORD)
 
 
 def test_a_key_must_fit_its_certificate(ca: trustme.CA, client: Identity, tmp_path: Path) -> None:
     other = identity(ca.issue_cert("other@example.org"), tmp_path, "other")
-    with pytest.raises(OptionError, match=r"kafka\.ssl\.key is not the key of kafka\.ssl\.certificate"):
+    with pytest.raises(OptionError, match=r"`ssl\.key` is not the key of `ssl\.certificate`"):
         tls(certificate_pem=client.certificate_pem, key_pem=other.key_pem)
 
 
@@ -180,7 +180,7 @@ def test_oidc_makes_a_token_provider() -> None:
     assert provider.client_secret == SECRET
     assert provider.extensions == {"a": "1", "b": "x=y"}
     for name in list(given)[1:4]:
-        with pytest.raises(OptionError, match=rf"kafka\.{name} is missing"):
+        with pytest.raises(OptionError, match=rf"`{name}` is missing"):
             security_settings({key: value for key, value in given.items() if key != name})
     with pytest.raises(OptionError, match="'a' is not NAME=VALUE"):
         security_settings({**given, f"{oauth}.extensions": "a"})
@@ -201,11 +201,11 @@ def failure(reason: str) -> ssl.SSLError:
         (
             "TLSV13_ALERT_CERTIFICATE_REQUIRED",
             AuthenticationFailed,
-            "requires a client certificate: set kafka.ssl.cert",
+            "requires a client certificate: set `ssl.cert",
         ),
         ("SSLV3_ALERT_CERTIFICATE_EXPIRED", AuthenticationFailed, "our client certificate has expired"),
         ("TLSV1_ALERT_UNKNOWN_CA", AuthenticationFailed, "does not accept our client certificate"),
-        ("WRONG_VERSION_NUMBER", AuthenticationFailed, "does not speak TLS: check kafka.security.protocol"),
+        ("WRONG_VERSION_NUMBER", AuthenticationFailed, "does not speak TLS: check `security.protocol`"),
         ("TLSV1_ALERT_PROTOCOL_VERSION", AuthenticationFailed, "TLS 1.2 or newer is needed"),
         ("UNEXPECTED_EOF_WHILE_READING", ConnectionFailed, "TLS failed: UNEXPECTED_EOF_WHILE_READING"),
     ],
@@ -235,7 +235,7 @@ async def test_requests_and_answers_go_through_tls(ca: trustme.CA) -> None:
             answers = await asyncio.gather(*(connection.call(beat) for _ in range(5)))
             assert {answer.error_code for answer in answers} == {27}
         other = secured(SecuritySettings(protocol="SSL"))
-        with pytest.raises(AuthenticationFailed, match=r"set kafka\.ssl\.ca\.location"):
+        with pytest.raises(AuthenticationFailed, match=r"set `ssl\.ca\.location`"):
             await Connection.open(broker.address, client_id="t", security=other)
     await until(lambda: asyncio.all_tasks() == {asyncio.current_task()})  # the server's half of that handshake
 

@@ -243,7 +243,7 @@ def test_without_expires_in_the_token_itself_says_when_it_expires() -> None:
     ("answer", "retriable", "told"),
     [
         (said({"error": "invalid_client", "error_description": "no such"}, 401), False, "HTTP 401: invalid_client: no"),
-        (said({"error": "invalid_scope"}, 400), False, "HTTP 400: invalid_scope. Client 'me'. Check kafka.sasl.oauth"),
+        (said({"error": "invalid_scope"}, 400), False, "HTTP 400: invalid_scope. Client 'me'. Check `sasl.oauth"),
         (said(b"<html>", 403), False, "HTTP 403. Client 'me'"),
         (said(b"oops", 503), True, "HTTP 503"),
         (said(["error"], 500), True, "HTTP 500"),
@@ -282,7 +282,7 @@ def test_an_endpoint_s_certificate_is_checked(tmp_path: Path) -> None:
     with answering(said({"access_token": "abc", "expires_in": 300}), tls=server) as endpoint:
         assert credentials(endpoint.url, ca_location=str(tmp_path / "ca.pem"))().value == "abc"
         assert credentials(endpoint.url, ca_pem=ca.cert_pem.bytes().decode())().value == "abc"
-        with pytest.raises(AuthenticationFailed, match=r"not trusted here .*Set kafka\.https\.ca\.location") as told:
+        with pytest.raises(AuthenticationFailed, match=r"not trusted here .*Set `https\.ca\.location`") as told:
             credentials(endpoint.url)()
     assert not told.value.retriable
 
@@ -292,7 +292,7 @@ def test_an_endpoint_s_certificate_is_checked(tmp_path: Path) -> None:
     ["", "idp.example/token", "ftp://idp/token", "https:///token", "http://idp:99999/token", "https://a..b/token"],
 )
 def test_an_endpoint_that_is_no_url(url: str) -> None:
-    with pytest.raises(OptionError, match=r"kafka\.sasl\.oauthbearer\.token\.endpoint\.url is not http"):
+    with pytest.raises(OptionError, match=r"`sasl\.oauthbearer\.token\.endpoint\.url` is not http"):
         credentials(url)
 
 

@@ -209,7 +209,7 @@ def test_an_https_endpoint_is_asked_through_the_proxy_and_its_certificate_is_che
         assert credentials("https://idp.test:8443/token", ca_pem=ca.cert_pem.bytes().decode())().value == "abc"
         assert proxy.asked == [("CONNECT", "idp.test:443"), ("CONNECT", "idp.test:8443")]
         assert [headers["Host"] for headers in seen] == ["idp.test", "idp.test:8443"]
-        with pytest.raises(AuthenticationFailed, match=r"not trusted here .*Set kafka\.https\.ca\.location"):
+        with pytest.raises(AuthenticationFailed, match=r"not trusted here .*Set `https\.ca\.location`"):
             credentials("https://idp.test/token")()
         other_name = credentials("https://other.test/token", ca_location=str(tmp_path / "ca.pem"))
         with pytest.raises(AuthenticationFailed, match=r"not trusted here .*[Hh]ostname mismatch"):

@@ -3,8 +3,8 @@
 import pytest
 
 from pyspark_kgroup.options.parser import parse
+from pyspark_kgroup.options.security import JAVA_NAMES, translated
 from spark_kgroup.errors import OptionError
-from spark_kgroup.wire.security.java_properties import NAMES, translated
 
 HUSH = "hu$h"
 PLAIN = "org.apache.kafka.common.security.plain.PlainLoginModule"
@@ -212,4 +212,4 @@ def test_aliases() -> None:
 def test_other_options_are_left_alone() -> None:
     given = {"subscribe": "t", "kafka.ssl.ca.pem": "ca", "kafka.group.id": "g"}
     assert translated(given) == given
-    assert not NAMES & given.keys()
+    assert not JAVA_NAMES & given.keys()
