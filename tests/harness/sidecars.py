@@ -5,7 +5,6 @@ import signal
 import subprocess
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
 from itertools import count
 from pathlib import Path
 
@@ -18,7 +17,7 @@ from pyspark_kgroup.executor import ticket_reader as executor_module
 from pyspark_kgroup.executor.ticket_reader import Place, place_of, read_on, started
 from pyspark_kgroup.limits import SIDECAR_IDLE_MS, SIDECAR_RETRY_MS
 from pyspark_kgroup.options.parser import parse
-from pyspark_kgroup.shared.tickets import Executor, Mode, Position, Range, SeatRanges, TicketReads
+from pyspark_kgroup.shared.tickets import Executor, Mode, Position, Range, ReadSettings, SeatRanges, TicketReads
 
 Rows = list[tuple[int, int, bytes]]
 """(partition, offset, value), in the order read."""
@@ -72,8 +71,10 @@ class Query:
         self.tags: dict[int, str] = {}
         self.owned = dict(owned)
         self.registry = Registry(sorted(owned), bind_host="127.0.0.1")
-        self.template = SeatRanges(
-            seat="", ranges=(), consumer_config=checked.consumer_config(), include_headers=checked.include_headers
+        self.settings = ReadSettings(
+            consumer_config=checked.consumer_config(),
+            include_headers=checked.include_headers,
+            stall_timeout_ms=30_000,
         )
         self._prefetch_bytes = prefetch_bytes
         self._idle_ms = idle_ms
@@ -112,14 +113,13 @@ class Query:
 
     def _ticket(self, scan: Scan, number: int, reads: Mapping[str, Sequence[Range]]) -> TicketReads:
         seat = scan.tickets[number]
-        fixed = None if seat is None else replace(self.template, seat=seat, ranges=tuple(reads[seat]))
+        fixed = None if seat is None else SeatRanges(seat=seat, ranges=tuple(reads[seat]))
         return TicketReads(
             scan_id=scan.scan_id,
             ticket=number,
             mode=scan.mode,
             reads=fixed if scan.mode is Mode.FIXED else None,
-            template=self.template,
-            stall_timeout_ms=30_000,
+            settings=self.settings,
             registry_host="127.0.0.1",
             registry_port=self.registry.port,
             key=self.registry.key,

@@ -4,6 +4,7 @@ import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
+from typing import NamedTuple
 from uuid import uuid4
 
 import pyarrow as pa
@@ -28,10 +29,10 @@ from harness.waiting import wait_for
 from pyspark_kgroup.driver.registry import Position, Registry
 from pyspark_kgroup.driver.seats import Scan
 from pyspark_kgroup.errors import DataLoss
-from pyspark_kgroup.executor.range_reader import read_range
+from pyspark_kgroup.executor.range_reader import read_ranges
 from pyspark_kgroup.executor.ticket_reader import read_on
 from pyspark_kgroup.options.parser import parse
-from pyspark_kgroup.shared.tickets import Range, SeatRanges
+from pyspark_kgroup.shared.tickets import Range, ReadSettings
 from spark_kgroup.testing import ApacheKafka
 
 MakeTopic = Callable[[int], str]
@@ -59,25 +60,34 @@ def delete_topic(kafka: ApacheKafka, topic: str) -> None:
 # ----------------------------------------------------------------------------------------------- executors
 
 
-def seat(kafka: ApacheKafka, ranges: Sequence[Range], *, fail: bool) -> SeatRanges:
+class Reads(NamedTuple):
+    ranges: tuple[Range, ...]
+    settings: ReadSettings
+
+    def failing(self, fail: bool) -> "Reads":
+        return self._replace(settings=replace(self.settings, fail_on_data_loss=fail))
+
+
+def seat(kafka: ApacheKafka, ranges: Sequence[Range], *, fail: bool) -> Reads:
     required = {"kafka.bootstrap.servers": kafka.bootstrap_servers, "kafka.group.id": "g", "subscribe": "t"}
     config = parse({**required, "kafka.topic.metadata.propagation.max.ms": "500"}).consumer_config()
-    return SeatRanges(seat="g-0", ranges=tuple(ranges), consumer_config=config, fail_on_data_loss=fail)
+    settings = ReadSettings(consumer_config=config, fail_on_data_loss=fail, stall_timeout_ms=60_000)
+    return Reads(tuple(ranges), settings)
 
 
-Read = Callable[[SeatRanges], Iterable[pa.RecordBatch]]
+Read = Callable[[Reads], Iterable[pa.RecordBatch]]
 
 
 @pytest.fixture(params=["a worker", "a sidecar"])
 def batches_of(request: pytest.FixtureRequest, apache_kafka: ApacheKafka) -> Iterator[Read]:
     """How executors read: each loss is met in both ways; an answer within 60 s."""
     if request.param == "a worker":
-        yield lambda reads: read_range(reads, stall_timeout_ms=60_000)
+        yield lambda reads: read_ranges(*reads)
         return
     with sleeping_executor() as executor, sidecars.Query(apache_kafka.bootstrap_servers, "t", {"g-0": []}) as query:
 
-        def read_served(reads: SeatRanges) -> Iterator[pa.RecordBatch]:
-            query.template = replace(reads, seat="", ranges=())
+        def read_served(reads: Reads) -> Iterator[pa.RecordBatch]:
+            query.settings = reads.settings
             owned = [(r.topic, r.partition, r.end_offset, "first") for r in reads.ranges]
             for ticket in query.plan_reads({"g-0": reads.ranges}, {"g-0": owned}):
                 yield from read_on(executor, ticket)
@@ -97,16 +107,16 @@ def read(batches: Iterable[pa.RecordBatch]) -> dict[tuple[str, int], list[int]]:
 
 def assert_loss(
     batches_of: Read,
-    reads: SeatRanges,
+    reads: Reads,
     told: str,
     left: dict[tuple[str, int], list[int]],
     log: pytest.LogCaptureFixture,
 ) -> None:
     """One error that says all, or the rows that are `left` and a warning that says the same."""
     with pytest.raises(DataLoss, match=told + r".+failOnDataLoss=false.+new checkpointLocation"):
-        read(batches_of(replace(reads, fail_on_data_loss=True)))
+        read(batches_of(reads.failing(True)))
     with log.at_level(logging.WARNING, "pyspark_kgroup.executor.range_reader"):
-        assert read(batches_of(replace(reads, fail_on_data_loss=False))) == left
+        assert read(batches_of(reads.failing(False))) == left
     (warning,) = [record.getMessage() for record in log.records if "Data loss" in record.getMessage()]
     assert told.replace("\\", "") in warning
 

@@ -21,11 +21,12 @@ from harness.waiting import wait_for
 
 from pyspark_kgroup.errors import DataLoss
 from pyspark_kgroup.executor import range_reader
-from pyspark_kgroup.executor.range_reader import read_range
+from pyspark_kgroup.executor.range_reader import read_ranges
 from pyspark_kgroup.options.parser import parse
 from pyspark_kgroup.shared.arrow import arrow_schema
-from pyspark_kgroup.shared.tickets import Range, SeatRanges
+from pyspark_kgroup.shared.tickets import Range, ReadSettings
 from spark_kgroup.errors import OptionError, WireError
+from spark_kgroup.limits import API_TIMEOUT_MS
 from spark_kgroup.testing import ApacheKafka
 
 Found = dict[int, list[tuple[int, bytes | None]]]
@@ -65,24 +66,27 @@ def librdkafka_threads() -> int:
     return sum(name.startswith("rdk:") for name in names)
 
 
-def seat(kafka: ApacheKafka, ranges: Sequence[Range], **options: str) -> SeatRanges:
+Reads = tuple[tuple[Range, ...], ReadSettings]
+
+
+def seat(kafka: ApacheKafka, ranges: Sequence[Range], stall_timeout_ms: int = API_TIMEOUT_MS, **options: str) -> Reads:
     required = {
         "kafka.bootstrap.servers": kafka.bootstrap_servers,
         "kafka.group.id": "reads",
         "subscribe": ",".join({r.topic for r in ranges}) or "t",
     }
     checked = parse(required | options)
-    return SeatRanges(
-        seat="reads-0",
-        ranges=tuple(ranges),
+    settings = ReadSettings(
         consumer_config=checked.consumer_config(),
         include_headers=checked.include_headers,
+        stall_timeout_ms=stall_timeout_ms,
     )
+    return tuple(ranges), settings
 
 
 def read(kafka: ApacheKafka, *ranges: Range, **options: str) -> list[dict[str, object]]:
     table = pa.Table.from_batches(
-        read_range(seat(kafka, ranges, **options)), schema=arrow_schema(options.get("includeHeaders") == "true")
+        read_ranges(*seat(kafka, ranges, **options)), schema=arrow_schema(options.get("includeHeaders") == "true")
     )
     rows: list[dict[str, object]] = table.to_pylist()
     return rows
@@ -132,9 +136,9 @@ def test_ranges_are_read_exactly_and_in_order(apache_kafka: ApacheKafka, topic: 
 def test_the_same_ranges_give_the_same_rows_again(apache_kafka: ApacheKafka, topic: str, producer: Producer) -> None:
     fill(producer, topic, 1, numbers(0, 500))
     travelled = pickle.loads(pickle.dumps(seat(apache_kafka, [Range(topic, 1, 100, 400)])))
-    first = pa.Table.from_batches(read_range(travelled))
+    first = pa.Table.from_batches(read_ranges(*travelled))
     fill(producer, topic, 1, numbers(500, 600))
-    assert pa.Table.from_batches(read_range(travelled)).equals(first)
+    assert pa.Table.from_batches(read_ranges(*travelled)).equals(first)
     assert first["offset"].to_pylist() == list(range(100, 400))
 
 
@@ -171,8 +175,8 @@ def test_a_producer_at_work_changes_nothing(apache_kafka: ApacheKafka, topic: st
 
 
 def test_empty_ranges_need_no_broker() -> None:
-    empty = SeatRanges(seat="s", ranges=(Range("t", 0, 5, 5),), consumer_config={"bootstrap.servers": "127.0.0.1:1"})
-    assert list(read_range(empty)) == []
+    nowhere = ReadSettings(consumer_config={"bootstrap.servers": "127.0.0.1:1"})
+    assert list(read_ranges([Range("t", 0, 5, 5)], nowhere)) == []
 
 
 # --------------------------------------------------------------------------------------- what records hold
@@ -211,7 +215,7 @@ def test_large_records_come_in_bounded_batches(apache_kafka: ApacheKafka, produc
     )
     sizes = [1, 9 * 1024 * 1024, 1, 4 * 1024 * 1024, 4 * 1024 * 1024, 1]
     fill(large, topic, 0, [b"x" * size for size in sizes])
-    batches = list(read_range(seat(apache_kafka, [Range(topic, 0, 0, len(sizes))])))
+    batches = list(read_ranges(*seat(apache_kafka, [Range(topic, 0, 0, len(sizes))])))
     read_sizes = [[len(value) for value in batch["value"].to_pylist()] for batch in batches]
     assert [size for batch in read_sizes for size in batch] == sizes
     assert all(sum(batch) <= 8 * 1024 * 1024 or len(batch) == 1 for batch in read_sizes)
@@ -223,7 +227,7 @@ def test_rows_of_a_batch_are_bounded(
     monkeypatch.setattr(range_reader, "ARROW_BATCH_ROWS_MAX", 100)
     fill(producer, topic, 0, numbers(0, 1_050))
     fill(producer, topic, 1, numbers(0, 1_050))
-    batches = list(read_range(seat(apache_kafka, [Range(topic, 0, 0, 1_050), Range(topic, 1, 0, 1_050)])))
+    batches = list(read_ranges(*seat(apache_kafka, [Range(topic, 0, 0, 1_050), Range(topic, 1, 0, 1_050)])))
     assert max(batch.num_rows for batch in batches) <= 100
     assert sum(batch.num_rows for batch in batches) == 2_100
 
@@ -312,9 +316,9 @@ def test_aborted_records_that_keep_coming_do_not_hold_a_range_up(
     working = threading.Thread(target=abort_on)
     working.start()
     try:
-        reads = seat(apache_kafka, [Range(topic, 0, 0, 8)], **{"kafka.isolation.level": "read_committed"})
+        reads = seat(apache_kafka, [Range(topic, 0, 0, 8)], 20_000, **{"kafka.isolation.level": "read_committed"})
         for _ in range(3):
-            table = pa.Table.from_batches(read_range(reads, stall_timeout_ms=20_000))
+            table = pa.Table.from_batches(read_ranges(*reads))
             assert table["offset"].to_pylist() == [0, 1, 2]
     finally:
         stop.set()
@@ -326,10 +330,10 @@ def test_aborted_records_that_keep_coming_do_not_hold_a_range_up(
 
 def timed_read(kafka: ApacheKafka, ranges: Sequence[Range], **librdkafka: str) -> tuple[list[int], float]:
     """Offsets read with read_committed, and the seconds it took."""
-    reads = seat(kafka, ranges, **{"kafka.isolation.level": "read_committed"})
-    reads = replace(reads, consumer_config={**reads.consumer_config, **librdkafka})
+    ranges, settings = seat(kafka, ranges, 30_000, **{"kafka.isolation.level": "read_committed"})
+    settings = replace(settings, consumer_config={**settings.consumer_config, **librdkafka})
     started = time.monotonic()
-    offsets = [offset for batch in read_range(reads, stall_timeout_ms=30_000) for offset in batch["offset"].to_pylist()]
+    offsets = [offset for batch in read_ranges(ranges, settings) for offset in batch["offset"].to_pylist()]
     return offsets, time.monotonic() - started
 
 
@@ -399,19 +403,19 @@ def test_a_topic_that_is_not_there(apache_kafka: ApacheKafka) -> None:
 
 def test_no_broker_is_an_error_within_the_bound() -> None:
     options = parse({"kafka.bootstrap.servers": "127.0.0.1:1", "kafka.group.id": "g", "subscribe": "t"})
-    reads = SeatRanges(seat="s", ranges=(Range("t", 0, 0, 5),), consumer_config=options.consumer_config())
+    settings = ReadSettings(consumer_config=options.consumer_config(), stall_timeout_ms=1_000)
     started = time.monotonic()
     with pytest.raises(
         WireError, match=r"Nothing came for 1 s from t-0 .+librdkafka said last: .+advertised.listeners"
     ):
-        list(read_range(reads, stall_timeout_ms=1_000))
+        list(read_ranges([Range("t", 0, 0, 5)], settings))
     assert time.monotonic() - started < 10
 
 
 def test_a_configuration_that_this_librdkafka_does_not_know() -> None:
-    reads = SeatRanges(seat="s", ranges=(Range("t", 0, 0, 5),), consumer_config={"group.id": "g", "from.tomorrow": "1"})
+    settings = ReadSettings(consumer_config={"group.id": "g", "from.tomorrow": "1"})
     with pytest.raises(OptionError, match=r"from\.tomorrow"):
-        list(read_range(reads))
+        list(read_ranges([Range("t", 0, 0, 5)], settings))
 
 
 # ---------------------------------------------------------------------------------------------- lifetime
@@ -420,7 +424,7 @@ def test_a_configuration_that_this_librdkafka_does_not_know() -> None:
 def test_the_consumer_ends_with_the_read(apache_kafka: ApacheKafka, topic: str, producer: Producer) -> None:
     fill(producer, topic, 0, numbers(0, 20_000))
     before = librdkafka_threads()
-    batches = read_range(seat(apache_kafka, [Range(topic, 0, 0, 20_000)]))
+    batches = read_ranges(*seat(apache_kafka, [Range(topic, 0, 0, 20_000)]))
     assert librdkafka_threads() == before  # nothing starts before the first batch is asked for
     rows = next(batches).num_rows
     assert rows + sum(batch.num_rows for batch in batches) == 20_000
@@ -433,7 +437,7 @@ def test_the_consumer_ends_when_spark_stops_early(
     monkeypatch.setattr(range_reader, "ARROW_BATCH_ROWS_MAX", 100)
     fill(producer, topic, 0, numbers(0, 20_000))
     before = librdkafka_threads()
-    batches = read_range(seat(apache_kafka, [Range(topic, 0, 0, 20_000)]))
+    batches = read_ranges(*seat(apache_kafka, [Range(topic, 0, 0, 20_000)]))
     assert next(batches).num_rows <= 100
     assert librdkafka_threads() > before
     batches.close()
@@ -460,10 +464,11 @@ def test_the_caller_s_own_time_is_not_a_stall(
     reads = seat(
         apache_kafka,
         [Range(topic, 0, 0, 100)],
+        1_000,
         **{"kafka.fetch.message.max.bytes": "200", "kafka.queued.min.messages": "1"},
     )
     sizes = []
-    for batch in read_range(reads, stall_timeout_ms=1_000):
+    for batch in read_ranges(*reads):
         sizes.append(batch.num_rows)
         clock[0] += 3_600  # Spark takes an hour for the batch
     assert sum(sizes) == 100
@@ -479,7 +484,7 @@ def test_the_collector_rests_among_records_and_works_for_the_caller(
         return sum(generation["collections"] for generation in gc.get_stats())
 
     fill(producer, topic, 0, numbers(0, 50_000))
-    batches = read_range(seat(apache_kafka, [Range(topic, 0, 0, 50_000)]))
+    batches = read_ranges(*seat(apache_kafka, [Range(topic, 0, 0, 50_000)]))
     first = next(batches)  # with what is imported for it
     before, rows = collections(), first.num_rows
     for batch in batches:
@@ -491,4 +496,4 @@ def test_the_collector_rests_among_records_and_works_for_the_caller(
 
 
 def test_secrets_do_not_show() -> None:
-    assert "hush" not in repr(SeatRanges(seat="s", ranges=(), consumer_config={"sasl.password": "hush"}))
+    assert "hush" not in repr(ReadSettings(consumer_config={"sasl.password": "hush"}))

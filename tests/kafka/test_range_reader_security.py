@@ -11,11 +11,11 @@ from harness.kafka import produce
 from harness.secured import ALICE, BOB, KEY_PASSWORD, PASSWORDS, TLS_CLIENT
 
 from pyspark_kgroup.executor import range_reader
-from pyspark_kgroup.executor.range_reader import read_range
+from pyspark_kgroup.executor.range_reader import read_ranges
 from pyspark_kgroup.offsets.checkpoint import EMPTY
 from pyspark_kgroup.options.parser import parse
 from pyspark_kgroup.shared.arrow import spark_schema
-from pyspark_kgroup.shared.tickets import Range, SeatRanges
+from pyspark_kgroup.shared.tickets import Range, ReadSettings
 from pyspark_kgroup.stream import KgroupStreamReader
 from spark_kgroup.errors import AuthenticationFailed, BrokerError
 
@@ -57,8 +57,8 @@ def options(secured: "SecuredKafka", listener: str, topic: str, group: str, **pr
 def read(secured: "SecuredKafka", listener: str, topic: str, **properties: str) -> int:
     """How many rows an executor's consumer reads with these properties of librdkafka."""
     config = parse(options(secured, listener, topic, "g", **properties)).consumer_config()
-    reads = SeatRanges(seat="s", ranges=(Range(topic, 0, 0, RECORDS),), consumer_config=config)
-    return sum(batch.num_rows for batch in read_range(reads, stall_timeout_ms=30_000))
+    settings = ReadSettings(consumer_config=config, stall_timeout_ms=30_000)
+    return sum(batch.num_rows for batch in read_ranges([Range(topic, 0, 0, RECORDS)], settings))
 
 
 def test_driver_and_executor_log_in_and_their_fullest_log_holds_no_secret(

@@ -9,9 +9,9 @@ import pytest
 from harness.kafka import produce
 from harness.waiting import wait_for
 
-from pyspark_kgroup.executor.range_reader import read_range
+from pyspark_kgroup.executor.range_reader import read_ranges
 from pyspark_kgroup.options.parser import parse
-from pyspark_kgroup.shared.tickets import Range, SeatRanges
+from pyspark_kgroup.shared.tickets import Range, ReadSettings
 from pyspark_kgroup.source import DefaultSource
 from spark_kgroup.errors import WireError
 from spark_kgroup.testing import ApacheKafka
@@ -25,7 +25,7 @@ def test_a_read_goes_on_where_it_was(
     kafka = apache_kafka_factory()
     kafka.create_topic("large", partitions=1)
     produce(kafka.bootstrap_servers, "large", RECORDS, partitions=1, size=1_000)
-    reading = read_range(little_ahead(kafka.bootstrap_servers))
+    reading = read_ranges([Range("large", 0, 0, RECORDS)], little_ahead(kafka.bootstrap_servers))
     with caplog.at_level(logging.WARNING, "pyspark_kgroup.executor.range_reader"):
         offsets = next(reading)["offset"].to_pylist()
         kafka.nodes[0].kill()
@@ -71,8 +71,8 @@ def test_an_outage_is_borne_for_as_long_as_the_option_says(
         reader.stop()
 
 
-def little_ahead(bootstrap: str) -> SeatRanges:
-    """The whole topic, by a consumer that fetches little ahead."""
+def little_ahead(bootstrap: str) -> ReadSettings:
+    """For a consumer that fetches little ahead."""
     options = parse(
         {
             "kafka.bootstrap.servers": bootstrap,
@@ -82,4 +82,4 @@ def little_ahead(bootstrap: str) -> SeatRanges:
             "kafka.queued.min.messages": "100",
         }
     )
-    return SeatRanges(seat="s", ranges=(Range("large", 0, 0, RECORDS),), consumer_config=options.consumer_config())
+    return ReadSettings(consumer_config=options.consumer_config())

@@ -1,4 +1,4 @@
-"""Tickets read through an executor's sidecar: the rows of `read_range`, mostly there before they are asked for."""
+"""Tickets read through an executor's sidecar: the rows of `read_ranges`, mostly there before they are asked for."""
 
 import os
 import pickle
@@ -28,7 +28,7 @@ from harness.waiting import wait_for
 
 from pyspark_kgroup.errors import RegistryUnreachable, SeatRefused
 from pyspark_kgroup.executor import ticket_reader as executor_module
-from pyspark_kgroup.executor.range_reader import read_range
+from pyspark_kgroup.executor.range_reader import read_ranges
 from pyspark_kgroup.executor.ticket_reader import read_on
 from pyspark_kgroup.shared.tickets import Executor, Mode, Range, TicketReads
 from spark_kgroup.testing import ApacheKafka
@@ -76,7 +76,7 @@ def _nothing_known(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def directly(query: Query, first: int, end: int, *partitions: int) -> Rows:
     ranges = tuple(Range(query.topic, p, first, end) for p in partitions or range(PARTITIONS))
-    return sorted(rows_of(read_range(replace(query.template, seat="s", ranges=ranges))))
+    return sorted(rows_of(read_ranges(ranges, query.settings)))
 
 
 def in_order(rows: Rows) -> bool:

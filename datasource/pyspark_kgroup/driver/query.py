@@ -9,7 +9,6 @@ import logging
 import os
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from typing import Any, Final
 
 from pyspark_kgroup.driver.boundary import Boundary
@@ -24,7 +23,7 @@ from pyspark_kgroup.offsets.plan import positions_by_seat, ranges_by_seat
 from pyspark_kgroup.offsets.previously_owned import inheritances
 from pyspark_kgroup.options.parser import SourceOptions
 from pyspark_kgroup.options.security import driver_settings
-from pyspark_kgroup.shared.tickets import Mode, Position, Range, SeatRanges, TicketReads
+from pyspark_kgroup.shared.tickets import Mode, Position, Range, ReadSettings, SeatRanges, TicketReads
 from spark_kgroup.runtime.settings import GroupSettings
 from spark_kgroup.runtime.thread import GroupRuntime
 from spark_kgroup.wire.cluster import parse_bootstrap
@@ -96,12 +95,11 @@ class Query:
     ) -> list[TicketReads]:
         """The tickets of a new scan of a batch: bound to a seat now, or when a task asks the registry."""
         options, registry = self._options, self._registry
-        template = SeatRanges(
-            seat="",
-            ranges=(),
+        settings = ReadSettings(
             consumer_config=options.consumer_config(),
             include_headers=options.include_headers,
             fail_on_data_loss=options.fail_on_data_loss,
+            stall_timeout_ms=options.api_timeout_ms,
         )
         if registry is None:
             scan = Scan(scan_id=0, mode=Mode.FIXED, tickets=tuple(sorted(reads)))
@@ -113,9 +111,8 @@ class Query:
                 scan_id=scan.scan_id,
                 ticket=number,
                 mode=scan.mode,
-                reads=replace(template, seat=seat, ranges=tuple(reads[seat])) if seat is not None else None,
-                template=template,
-                stall_timeout_ms=options.api_timeout_ms,
+                reads=SeatRanges(seat=seat, ranges=tuple(reads[seat])) if seat is not None else None,
+                settings=settings,
                 registry_host=options.registry_host or bind_host or None,
                 registry_port=registry.port if registry is not None else 0,
                 key=registry.key if registry is not None else b"",

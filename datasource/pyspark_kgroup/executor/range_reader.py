@@ -1,6 +1,6 @@
-"""Reads what one seat owns in one micro-batch: exactly the offsets it was told, as Arrow batches.
+"""Reads ranges of offsets with a consumer of its own: exactly these, as Arrow batches.
 
-Runs on: executor. Needs neither Spark nor the driver: everything is in `SeatRanges`.
+Runs on: executor. Needs neither Spark nor the driver.
 
 A range is done as soon as nothing below its end is left to come. Its last offsets need not be records (transaction
 markers, aborted or compacted data), so three things say so: a record at or past the end, the end of the log at or past
@@ -27,9 +27,9 @@ from pyspark_kgroup.executor.consumer_security import REFUSALS, usable_here
 from pyspark_kgroup.limits import ARROW_BATCH_BYTES_MAX, ARROW_BATCH_ROWS_MAX
 from pyspark_kgroup.offsets.data_loss import WAYS_OUT, LogRange, Loss, deleted, out_of_log
 from pyspark_kgroup.shared.arrow import before, bounded, last_offsets, record_batch
-from pyspark_kgroup.shared.tickets import Range, SeatRanges
+from pyspark_kgroup.shared.tickets import Range, ReadSettings
 from spark_kgroup.errors import AuthenticationFailed, BrokerError, KgroupError, OptionError, WireError
-from spark_kgroup.limits import API_TIMEOUT_MS, STARTUP_TIMEOUT_MS
+from spark_kgroup.limits import STARTUP_TIMEOUT_MS
 from spark_kgroup.model import ErrorCode, TopicPartition
 
 log = logging.getLogger(__name__)
@@ -72,40 +72,40 @@ _UNKNOWN: Final = frozenset(
 )
 
 
-def read_range(reads: SeatRanges, *, stall_timeout_ms: int = API_TIMEOUT_MS) -> Iterator[pa.RecordBatch]:
+def read_ranges(ranges: Sequence[Range], settings: ReadSettings) -> Iterator[pa.RecordBatch]:
     """Read every range to its end, and nothing else.
 
     The records of one partition come in the order of their offsets, those of several partitions mixed. The consumer is
     closed at the end, on an error, and when the iterator is closed early.
 
     Args:
-        reads: what to read.
-        stall_timeout_ms: how long may pass without a record; the time the caller takes for a batch does not count.
+        ranges: at most one for each partition.
+        settings: how to read them.
 
     Yields:
         Batches of at most `ARROW_BATCH_ROWS_MAX` rows and about `ARROW_BATCH_BYTES_MAX` bytes.
 
     Raises:
-        DataLoss: offsets that were still to be read are gone, and `fail_on_data_loss` is set.
-        WireError: a broker refused, or nothing came for `stall_timeout_ms`.
+        DataLoss: offsets that were still to be read are gone, and `settings.fail_on_data_loss` is set.
+        WireError: a broker refused, or nothing came for `settings.stall_timeout_ms`.
         OptionError: this executor's librdkafka does not take the configuration, or a file that it names is not here.
     """
-    unread = _Unread(reads.ranges, stall_timeout_ms, fail_on_data_loss=reads.fail_on_data_loss)
+    unread = _Unread(ranges, settings)
     if not unread.open:
         return
-    consumer = _consumer(reads, unread)
+    consumer = _consumer(settings, unread)
     try:
         consumer.assign([AssignedPartition(r.topic, r.partition, r.start_offset) for r in unread.open.values()])
-        yield from _batches(consumer, unread, reads.include_headers)
+        yield from _batches(consumer, unread, settings.include_headers)
     finally:
         consumer.close()
 
 
-def _consumer(reads: SeatRanges, unread: _Unread) -> Consumer:
-    longest = max(r.end_offset - r.start_offset for r in reads.ranges)
+def _consumer(settings: ReadSettings, unread: _Unread) -> Consumer:
+    longest = max(r.end_offset - r.start_offset for r in unread.open.values())
     queued = {"queued.min.messages": str(min(_QUEUED_RECORDS, longest)), "queued.max.messages.kbytes": _QUEUED_KBYTES}
     try:
-        return Consumer({**queued, **usable_here(reads.consumer_config), "error_cb": unread.note}, logger=log)
+        return Consumer({**queued, **usable_here(settings.consumer_config), "error_cb": unread.note}, logger=log)
     except KafkaException as problem:
         raise OptionError(f"This executor's librdkafka does not take its configuration: {problem}") from None
 
@@ -207,14 +207,14 @@ class _Unread:
         open: what is left, by partition.
     """
 
-    def __init__(self, ranges: Sequence[Range], stall_timeout_ms: int, *, fail_on_data_loss: bool) -> None:
+    def __init__(self, ranges: Sequence[Range], settings: ReadSettings) -> None:
         self.open = {TopicPartition(r.topic, r.partition): r for r in ranges if r.start_offset < r.end_offset}
         self._ends = {partition: r.end_offset for partition, r in self.open.items()}
         self._positions = {partition: r.start_offset for partition, r in self.open.items()}
-        self._stall_timeout_s = stall_timeout_ms / 1000
+        self._stall_timeout_s = settings.stall_timeout_ms / 1000
         self._last_error = ""
         self._verdict: KgroupError | None = None
-        self._fail_on_data_loss = fail_on_data_loss
+        self._fail_on_data_loss = settings.fail_on_data_loss
         self._doubts: set[TopicPartition] = set()
         self._stopped: set[TopicPartition] = set()
         self._some_gone = False

@@ -21,7 +21,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from functools import cache
@@ -32,7 +32,7 @@ from typing import IO, Final
 import pyarrow as pa
 
 from pyspark_kgroup.errors import ChannelEnded, KeyRefused, RegistryUnreachable, SeatRefused
-from pyspark_kgroup.executor.range_reader import read_range
+from pyspark_kgroup.executor.range_reader import read_ranges
 from pyspark_kgroup.executor.seat_server import received
 from pyspark_kgroup.executor.spark_delays import spare_delays
 from pyspark_kgroup.limits import SEAT_SERVER_SILENCE_MS, SIDECAR_RETRY_MS, SIDECAR_SILENCE_MS, SIDECAR_START_MS
@@ -56,7 +56,7 @@ from pyspark_kgroup.shared.messages import (
     parse,
     to_json,
 )
-from pyspark_kgroup.shared.tickets import Executor, Range, SeatRanges, TicketReads
+from pyspark_kgroup.shared.tickets import Executor, Range, TicketReads
 from spark_kgroup.model import TopicPartition
 
 log = logging.getLogger(__name__)
@@ -87,7 +87,7 @@ def read_ticket(ticket: TicketReads) -> Iterator[pa.RecordBatch]:
     Raises:
         SeatRefused: the ticket's batch is over (LATE only).
         RegistryUnreachable: only the registry knows what to read, and it cannot be reached from here.
-        KgroupError: as `read_range`.
+        KgroupError: as `read_ranges`.
     """
     spare_delays()
     return read_on(this_executor(), ticket)
@@ -99,14 +99,13 @@ def read_on(executor: Executor, ticket: TicketReads) -> Iterator[pa.RecordBatch]
     try:
         match answer:
             case ReadFromServer(seat=seat, ranges=ranges) if channel is not None:
-                yield from _served(executor, ticket, channel, _reads(ticket, seat, ranges))
+                yield from _served(executor, ticket, channel, seat, ranges)
             case ReadDirectly(seat=seat, ranges=ranges) | Bound(seat=seat, ranges=ranges):
-                reads = _reads(ticket, seat, ranges)
-                yield from _counted(read_range(reads, stall_timeout_ms=ticket.stall_timeout_ms), seat, channel)
+                yield from _counted(read_ranges(ranges, ticket.settings), seat, channel)
             case NothingLeft():
                 pass
             case _ if ticket.reads is not None:
-                yield from read_range(ticket.reads, stall_timeout_ms=ticket.stall_timeout_ms)
+                yield from read_ranges(ticket.reads.ranges, ticket.settings)
             case _:
                 raise SeatRefused(ticket.scan_id, ticket.ticket)
     finally:
@@ -114,25 +113,22 @@ def read_on(executor: Executor, ticket: TicketReads) -> Iterator[pa.RecordBatch]
             channel.close()
 
 
-def _reads(ticket: TicketReads, seat: str, ranges: tuple[Range, ...]) -> SeatRanges:
-    return replace(ticket.template, seat=seat, ranges=ranges)
-
-
-def _served(executor: Executor, ticket: TicketReads, channel: Channel, reads: SeatRanges) -> Iterator[pa.RecordBatch]:
+def _served(
+    executor: Executor, ticket: TicketReads, channel: Channel, seat: str, ranges: Sequence[Range]
+) -> Iterator[pa.RecordBatch]:
     """What the seat's server sends; if it breaks off, the rest is read here."""
-    unread = {TopicPartition(r.topic, r.partition): r for r in reads.ranges}
+    unread = {TopicPartition(r.topic, r.partition): r for r in ranges}
     try:
-        for batch in received(channel.socket, reads.include_headers, SEAT_SERVER_SILENCE_MS / 1000):
+        for batch in received(channel.socket, ticket.settings.include_headers, SEAT_SERVER_SILENCE_MS / 1000):
             for partition, offset in last_offsets(batch).items():
                 unread[partition] = unread[partition]._replace(start_offset=offset + 1)
             yield batch
     except OSError as problem:
-        log.info("The server of seat %s broke off (%s): its worker goes on.", reads.seat, problem)
+        log.info("The server of seat %s broke off (%s): its worker goes on.", seat, problem)
         channel.close()
         if isinstance(problem, TimeoutError):
-            _tell_hung(executor, ticket, reads.seat)
-        left = replace(reads, ranges=tuple(unread.values()))
-        yield from read_range(left, stall_timeout_ms=ticket.stall_timeout_ms)
+            _tell_hung(executor, ticket, seat)
+        yield from read_ranges(tuple(unread.values()), ticket.settings)
 
 
 def _tell_hung(executor: Executor, ticket: TicketReads, seat: str) -> None:
@@ -206,8 +202,8 @@ def _request(ticket: TicketReads) -> Read:
     return Read(
         scan=ticket.scan_id,
         ticket=ticket.ticket,
-        config=ticket.template.consumer_config,
-        headers=ticket.template.include_headers,
+        config=ticket.settings.consumer_config,
+        headers=ticket.settings.include_headers,
     )
 
 

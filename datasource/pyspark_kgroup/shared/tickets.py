@@ -11,6 +11,7 @@ from enum import Enum
 from typing import NamedTuple
 
 from pyspark_kgroup.limits import SIDECAR_IDLE_MS
+from spark_kgroup.limits import API_TIMEOUT_MS
 
 Position = tuple[str, int, int, str]
 """(topic, partition, offset, the log's tag): see `plan.positions_by_seat`."""
@@ -27,21 +28,32 @@ class Range(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SeatRanges:
-    """All that one seat reads in one micro-batch. Travels from the driver to an executor.
+    """All that one seat reads in one micro-batch.
 
     Attributes:
         seat: the seat's instance id.
         ranges: at most one for each partition.
-        consumer_config: librdkafka's configuration (`SourceOptions.consumer_config`); may hold secrets.
-        include_headers: whether batches have the column `headers`.
-        fail_on_data_loss: whether offsets that are gone are an error, or skipped with a warning.
     """
 
     seat: str
     ranges: tuple[Range, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReadSettings:
+    """How ranges are read, whatever the seat.
+
+    Attributes:
+        consumer_config: librdkafka's configuration (`SourceOptions.consumer_config`); may hold secrets.
+        include_headers: whether batches have the column `headers`.
+        fail_on_data_loss: whether offsets that are gone are an error, or skipped with a warning.
+        stall_timeout_ms: how long may pass without a record; the time the caller takes for a batch does not count.
+    """
+
     consumer_config: Mapping[str, str] = field(repr=False)
     include_headers: bool = False
     fail_on_data_loss: bool = True
+    stall_timeout_ms: int = API_TIMEOUT_MS
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -77,8 +89,7 @@ class TicketReads:
         scan_id: of the scan that the ticket belongs to.
         ticket: its number within the scan.
         reads: FIXED: what to read, whether the registry can be asked or not. None if LATE.
-        template: how to read, whatever the seat: without ranges.
-        stall_timeout_ms: see `read_range`.
+        settings: how to read.
         registry_host: None: the driver's host as Spark knows it.
         registry_port: 0: there is no registry, and nothing is fetched ahead.
         key: the query's secret.
@@ -91,8 +102,7 @@ class TicketReads:
     ticket: int
     mode: Mode
     reads: SeatRanges | None
-    template: SeatRanges
-    stall_timeout_ms: int
+    settings: ReadSettings
     registry_host: str | None
     registry_port: int
     key: bytes = field(repr=False)

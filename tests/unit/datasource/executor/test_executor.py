@@ -56,12 +56,11 @@ def test_a_process_that_is_gone_has_not_started() -> None:
 def test_from_its_second_read_on_a_worker_does_not_walk_all_modules_after_each_task() -> None:
     program = """
 import gc
-from pyspark_kgroup.executor.ticket_reader import TicketReads, read_ticket
-from pyspark_kgroup.driver.seats import Mode
-from pyspark_kgroup.executor.range_reader import SeatRanges
-nothing = SeatRanges(seat="s", ranges=(), consumer_config={}, include_headers=False, fail_on_data_loss=True)
+from pyspark_kgroup.executor.ticket_reader import read_ticket
+from pyspark_kgroup.shared.tickets import Mode, ReadSettings, SeatRanges, TicketReads
+nothing = SeatRanges(seat="s", ranges=())
 ticket = TicketReads(
-    scan_id=0, ticket=0, mode=Mode.FIXED, reads=nothing, template=nothing, stall_timeout_ms=1, registry_host=None,
+    scan_id=0, ticket=0, mode=Mode.FIXED, reads=nothing, settings=ReadSettings(consumer_config={}), registry_host=None,
     registry_port=0, key=b"", prefetch_bytes=0, query="q",
 )
 for _ in range(3):

@@ -14,10 +14,10 @@ from pyspark_kgroup.driver.registry import Registry
 from pyspark_kgroup.executor import ticket_reader as executor_module
 from pyspark_kgroup.executor.ticket_reader import Place, place_of, read_on
 from pyspark_kgroup.shared import channel as channel_module
-from pyspark_kgroup.shared.tickets import Executor, Mode, SeatRanges, TicketReads
+from pyspark_kgroup.shared.tickets import Executor, Mode, ReadSettings, SeatRanges, TicketReads
 
 CONNECT_MS = 500
-NOTHING = SeatRanges(seat="g-0", ranges=(), consumer_config={}, include_headers=False)
+NOTHING = SeatRanges(seat="g-0", ranges=())
 
 
 @pytest.fixture(autouse=True)
@@ -41,8 +41,7 @@ def firewalled(registry: Registry) -> Iterator[TicketReads]:
             ticket=0,
             mode=Mode.FIXED,
             reads=NOTHING,
-            template=NOTHING,
-            stall_timeout_ms=30_000,
+            settings=ReadSettings(consumer_config={}),
             registry_host="127.0.0.1",
             registry_port=port,
             key=registry.key,

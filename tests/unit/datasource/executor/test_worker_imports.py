@@ -9,7 +9,7 @@ import pytest
 
 from pyspark_kgroup.options.parser import parse
 from pyspark_kgroup.shared.arrow import spark_schema
-from pyspark_kgroup.shared.tickets import Mode, SeatRanges, TicketReads
+from pyspark_kgroup.shared.tickets import Mode, ReadSettings, SeatRanges, TicketReads
 from pyspark_kgroup.stream import KgroupStreamReader, Ticket
 
 OPTIONS = {"kafka.bootstrap.servers": "a:9092", "kafka.group.id": "g", "subscribe": "t"}
@@ -29,14 +29,12 @@ MODULES_MAX = 100
 
 def worker_imports(options: Mapping[str, str]) -> list[str]:
     """The modules that a fresh process imports to unpickle a reader and a ticket, and to begin to read."""
-    reads = SeatRanges(seat="g-0", ranges=(), consumer_config=parse(options).consumer_config())
     ticket = TicketReads(
         scan_id=1,
         ticket=0,
         mode=Mode.FIXED,
-        reads=reads,
-        template=reads,
-        stall_timeout_ms=1_000,
+        reads=SeatRanges(seat="g-0", ranges=()),
+        settings=ReadSettings(consumer_config=parse(options).consumer_config()),
         registry_host=None,
         registry_port=0,
         key=b"",

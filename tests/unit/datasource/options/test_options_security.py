@@ -16,7 +16,7 @@ from pyspark_kgroup.options.security import driver_settings
 from pyspark_kgroup.options.security_rows import SECURITY
 from pyspark_kgroup.shared.arrow import spark_schema
 from pyspark_kgroup.shared.redacted import Redacted
-from pyspark_kgroup.shared.tickets import SeatRanges
+from pyspark_kgroup.shared.tickets import ReadSettings
 from pyspark_kgroup.stream import KgroupStreamReader
 from spark_kgroup.errors import AuthenticationFailed, OptionError
 from spark_kgroup.wire.security.oauth import ClientCredentials
@@ -221,9 +221,9 @@ def test_secrets_are_never_shown(caplog: pytest.LogCaptureFixture) -> None:
         ({**OAUTH, "sasl.oauthbearer.config": HUSH}, {"tokenCallback": "time:time"}),
     ):
         options = parsed(properties, **ours)
-        reads = SeatRanges(seat="s", ranges=(), consumer_config=options.consumer_config())
+        settings = ReadSettings(consumer_config=options.consumer_config())
         given = Redacted({f"kafka.{name}": value for name, value in properties.items()})
-        shown = f"{options!r}{options.security}{reads!r}{driver_settings(options.security)!r}{given}"
+        shown = f"{options!r}{options.security}{settings!r}{driver_settings(options.security)!r}{given}"
         assert HUSH in str(dict(options.consumer_config()))
         assert HUSH not in shown
     assert HUSH not in caplog.text
