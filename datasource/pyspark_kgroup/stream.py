@@ -23,7 +23,7 @@ from pyspark_kgroup.admission import AdmissionControl, default_read_limit, offse
 from pyspark_kgroup.brief_errors import brief_errors
 from pyspark_kgroup.offsets.checkpoint import EMPTY, Checkpoint
 from pyspark_kgroup.shared.redacted import Redacted
-from pyspark_kgroup.shared.tickets import TicketReads
+from pyspark_kgroup.shared.tickets import TicketPayload
 from spark_kgroup.errors import OptionError
 
 if TYPE_CHECKING:
@@ -37,9 +37,9 @@ if TYPE_CHECKING:
 class Ticket(InputPartition):
     """One Spark input partition: what one seat reads in one micro-batch, and all that its task needs."""
 
-    def __init__(self, reads: TicketReads) -> None:
-        super().__init__(reads)
-        self.reads = reads
+    def __init__(self, payload: TicketPayload) -> None:
+        super().__init__(payload)
+        self.payload = payload
 
 
 class KgroupStreamReader(AdmissionControl, DataSourceStreamReader):
@@ -126,14 +126,14 @@ class KgroupStreamReader(AdmissionControl, DataSourceStreamReader):
         batch = json.dumps([start, end], sort_keys=True)
         tickets = self._query.tickets(batch, Checkpoint.from_json(start), Checkpoint.from_json(end))
         self._planned_end = end
-        return [Ticket(reads) for reads in tickets]
+        return [Ticket(ticket) for ticket in tickets]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Read one ticket; needs nothing but the ticket."""
         from pyspark_kgroup.executor.ticket_reader import read_ticket
 
         assert isinstance(partition, Ticket)
-        return read_ticket(partition.reads)
+        return read_ticket(partition.payload)
 
     # ----------------------------------------------------------------------------------------------- lifetime
 

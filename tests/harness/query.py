@@ -3,8 +3,8 @@
 import json
 from typing import Any, Self
 
+from harness.sidecars import read_on
 from harness.waiting import wait_for
-from pyspark_kgroup.executor.ticket_reader import read_on
 from pyspark_kgroup.limits import END_OFFSETS_MAX_AGE_MS
 from pyspark_kgroup.offsets.checkpoint import EMPTY
 from pyspark_kgroup.shared.arrow import spark_schema
@@ -63,7 +63,7 @@ class Query:
     def run(self) -> None:
         """Read what is planned, and call it done."""
         for ticket in self._reader.partitions(json.loads(self.durable), json.loads(self.planned)):
-            read = self._reader.read(ticket) if self._executor is None else read_on(self._executor, ticket.reads)
+            read = self._reader.read(ticket) if self._executor is None else read_on(self._executor, ticket.payload)
             for batch in read:
                 for row in batch.to_pylist():
                     self.rows.setdefault((row["topic"], row["partition"]), []).append(row)

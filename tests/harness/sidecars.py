@@ -5,6 +5,7 @@ import signal
 import subprocess
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from itertools import count
 from pathlib import Path
 
@@ -13,11 +14,21 @@ import pyarrow as pa
 from harness.waiting import wait_for
 from pyspark_kgroup.driver.registry import Registry
 from pyspark_kgroup.driver.seats import Scan
-from pyspark_kgroup.executor import ticket_reader as executor_module
-from pyspark_kgroup.executor.ticket_reader import Place, place_of, read_on, started
+from pyspark_kgroup.executor.place import Place, place_of
+from pyspark_kgroup.executor.this_executor import start_ticks
+from pyspark_kgroup.executor.ticket_reader import Worker
 from pyspark_kgroup.limits import SIDECAR_IDLE_MS, SIDECAR_RETRY_MS
 from pyspark_kgroup.options.parser import parse
-from pyspark_kgroup.shared.tickets import Executor, Mode, Position, Range, ReadSettings, SeatRanges, TicketReads
+from pyspark_kgroup.shared.tickets import (
+    Executor,
+    Mode,
+    Position,
+    Range,
+    ReadSettings,
+    RegistryAccess,
+    SeatRanges,
+    TicketPayload,
+)
 
 Rows = list[tuple[int, int, bytes]]
 """(partition, offset, value), in the order read."""
@@ -38,7 +49,7 @@ def sleeping_executor(name: str = "1") -> Iterator[Executor]:
     """A process that stands for an executor's JVM; ended with the context, if it was not before."""
     jvm = subprocess.Popen(["sleep", "3600"])
     try:
-        yield Executor(key=f"here:{jvm.pid}:{started(jvm.pid)}", executor_id=name, host="here", pid=jvm.pid)
+        yield Executor(key=f"here:{jvm.pid}:{start_ticks(jvm.pid)}", executor_id=name, host="here", pid=jvm.pid)
     finally:
         jvm.kill()
         jvm.wait()
@@ -78,6 +89,7 @@ class Query:
         )
         self._prefetch_bytes = prefetch_bytes
         self._idle_ms = idle_ms
+        self._workers: dict[Executor, Worker] = {}
         self._batches = count()
 
     def __enter__(self) -> "Query":
@@ -87,7 +99,7 @@ class Query:
     def __exit__(self, *_: object) -> None:
         self.registry.close()
 
-    def plan(self, ranges: Mapping[int, tuple[int, int]], *, batch: str | None = None) -> list[TicketReads]:
+    def plan(self, ranges: Mapping[int, tuple[int, int]], *, batch: str | None = None) -> list[TicketPayload]:
         """The tickets of the next batch, which reads these offsets: partition -> (start, end)."""
         reads = {
             seat: [Range(self.topic, p, *ranges[p]) for p in partitions if p in ranges]
@@ -106,40 +118,52 @@ class Query:
         owned: Mapping[str, Sequence[Position]],
         *,
         batch: str | None = None,
-    ) -> list[TicketReads]:
+    ) -> list[TicketPayload]:
         """The tickets of the next batch, by seat, of whatever topics."""
         scan = self.registry.plan(batch or f"batch {next(self._batches)}", reads, owned)
         return [self._ticket(scan, number, reads) for number in range(len(scan.tickets))]
 
-    def _ticket(self, scan: Scan, number: int, reads: Mapping[str, Sequence[Range]]) -> TicketReads:
+    def _ticket(self, scan: Scan, number: int, reads: Mapping[str, Sequence[Range]]) -> TicketPayload:
         seat = scan.tickets[number]
         fixed = None if seat is None else SeatRanges(seat=seat, ranges=tuple(reads[seat]))
-        return TicketReads(
+        return TicketPayload(
             scan_id=scan.scan_id,
             ticket=number,
             mode=scan.mode,
             reads=fixed if scan.mode is Mode.FIXED else None,
             settings=self.settings,
-            registry_host="127.0.0.1",
-            registry_port=self.registry.port,
-            key=self.registry.key,
-            prefetch_bytes=self._prefetch_bytes,
-            query="test",
-            idle_ms=self._idle_ms,
+            registry=RegistryAccess(
+                host="127.0.0.1",
+                port=self.registry.port,
+                key=self.registry.key,
+                query="test",
+                prefetch_bytes=self._prefetch_bytes,
+                idle_ms=self._idle_ms,
+            ),
         )
 
     def run(self, executor: Executor, ranges: Mapping[int, tuple[int, int]]) -> Rows:
-        """All rows of the next batch, one task after the other."""
-        return [row for ticket in self.plan(ranges) for row in rows_of(read_on(executor, ticket))]
+        """All rows of the next batch, one task after the other, in one worker that lasts."""
+        worker = self._workers.setdefault(executor, Worker(executor))
+        return [row for ticket in self.plan(ranges) for row in rows_of(worker.read(ticket))]
 
     def place(self, executor: Executor) -> Place:
         return place_of(executor, self.registry.key)
 
 
+def read_on(executor: Executor, ticket: TicketPayload) -> Iterator[pa.RecordBatch]:
+    """Read in a worker of `executor` that has not read before."""
+    return Worker(executor).read(ticket)
+
+
+def with_registry_at(port: int, ticket: TicketPayload) -> TicketPayload:
+    """The ticket of a query whose registry is at another port."""
+    assert ticket.registry is not None
+    return replace(ticket, registry=replace(ticket.registry, port=port))
+
+
 def let_retry_time_pass(place: Place) -> None:
-    """Make the marks in it, and what this process remembers, as old as they are when workers try again."""
-    for which in executor_module._failed_at_s:
-        executor_module._failed_at_s[which] -= SIDECAR_RETRY_MS / 1000
+    """Make the marks in it as old as they are when workers try again."""
     for mark in place.folder.glob("no-*"):
         then_s = mark.stat().st_mtime - SIDECAR_RETRY_MS / 1000
         os.utime(mark, (then_s, then_s))

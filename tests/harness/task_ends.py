@@ -8,9 +8,11 @@ from functools import cache
 
 import pyarrow as pa
 
-from pyspark_kgroup.executor.spark_delays import connections_to_jvm, spare_delays
+from pyspark_kgroup.executor.spark_delays import SparkDelays, connections_to_jvm
 
 SCHEMA = "pid long, connections long, ends long, quick long"
+
+_delays = SparkDelays()
 
 _ends: list[list[int]] = []
 """For each end of a task, TCP_QUICKACK of each connection."""
@@ -18,7 +20,7 @@ _ends: list[list[int]] = []
 
 def tell(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     """For `mapInArrow`: one row of process id, connections to the JVM, ends of tasks, those with all of them quick."""
-    spare_delays()
+    _delays.spare()
     connections = _watched()
     for _ in batches:
         quick = sum(1 for each in _ends if each and all(each))
@@ -28,7 +30,7 @@ def tell(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
 
 @cache
 def _watched() -> list[socket.socket]:
-    """The connections to the JVM, which are looked at from now on, behind whatever `spare_delays` does."""
+    """The connections to the JVM, which are looked at from now on, behind whatever `SparkDelays` does."""
     connections = connections_to_jvm()
 
     def note(phase: str, collection: dict[str, int]) -> None:

@@ -23,14 +23,13 @@ from confluent_kafka.admin import (
 from harness import offsets, sidecars
 from harness.kafka import produce
 from harness.query import Query
-from harness.sidecars import sidecars_of, sleeping_executor
+from harness.sidecars import read_on, sidecars_of, sleeping_executor
 from harness.waiting import wait_for
 
 from pyspark_kgroup.driver.registry import Position, Registry
 from pyspark_kgroup.driver.seats import Scan
 from pyspark_kgroup.errors import DataLoss
 from pyspark_kgroup.executor.range_reader import read_ranges
-from pyspark_kgroup.executor.ticket_reader import read_on
 from pyspark_kgroup.options.parser import parse
 from pyspark_kgroup.shared.tickets import Range, ReadSettings
 from spark_kgroup.testing import ApacheKafka

@@ -18,8 +18,7 @@ from harness.sidecars import Query, await_gone, kill, seat_servers_of, sidecars_
 from harness.waiting import wait_for
 
 from pyspark_kgroup.errors import KeyRefused
-from pyspark_kgroup.executor import ticket_reader as executor_module
-from pyspark_kgroup.executor.ticket_reader import place_of
+from pyspark_kgroup.executor.place import place_of
 from pyspark_kgroup.limits import SIDECAR_STRANGERS_MAX
 from pyspark_kgroup.shared.channel import connect, new_key, peer_is_us
 from pyspark_kgroup.shared.tickets import Executor
@@ -225,9 +224,8 @@ def test_a_peer_is_known_by_its_user(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_folder_of_somebody_else_is_not_used(
-    query: Query, executor: Executor, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    query: Query, executor: Executor, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(executor_module, "_told", set())
     folder = query.place(executor).folder
     folder.mkdir()
     folder.chmod(0o777)

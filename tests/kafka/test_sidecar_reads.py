@@ -18,19 +18,19 @@ from harness.sidecars import (
     await_gone,
     kill,
     let_retry_time_pass,
+    read_on,
     rows_of,
     seat_servers_of,
     sidecars_of,
     sleeping_executor,
+    with_registry_at,
 )
 from harness.strangers import firewalled_port
 from harness.waiting import wait_for
 
 from pyspark_kgroup.errors import RegistryUnreachable, SeatRefused
-from pyspark_kgroup.executor import ticket_reader as executor_module
 from pyspark_kgroup.executor.range_reader import read_ranges
-from pyspark_kgroup.executor.ticket_reader import read_on
-from pyspark_kgroup.shared.tickets import Executor, Mode, Range, TicketReads
+from pyspark_kgroup.shared.tickets import Executor, Mode, Range, TicketPayload
 from spark_kgroup.testing import ApacheKafka
 
 PARTITIONS = 4
@@ -66,12 +66,6 @@ def query(apache_kafka: ApacheKafka, topic: str) -> Iterator[Query]:
 def one_seat(apache_kafka: ApacheKafka, topic: str) -> Iterator[Query]:
     with Query(apache_kafka.bootstrap_servers, topic, {"seat-0": range(PARTITIONS)}) as query:
         yield query
-
-
-@pytest.fixture(autouse=True)
-def _nothing_known(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each test is a new worker process to itself."""
-    monkeypatch.setattr(executor_module, "_told", set())
 
 
 def directly(query: Query, first: int, end: int, *partitions: int) -> Rows:
@@ -122,8 +116,8 @@ def test_a_large_batch_comes_in_many_and_in_order(query: Query, executor: Execut
 
 def test_a_ticket_travels_and_is_read_again_with_the_same_rows(one_seat: Query, executor: Executor) -> None:
     (ticket,) = one_seat.plan(spans(100, 2_000))
-    travelled: TicketReads = pickle.loads(pickle.dumps(ticket))
-    assert repr(ticket.key) not in repr(ticket)
+    travelled: TicketPayload = pickle.loads(pickle.dumps(ticket))
+    assert repr(one_seat.registry.key) not in repr(ticket)
     first = rows_of(read_on(executor, travelled))
     again = rows_of(read_on(executor, travelled))
     assert sorted(first) == sorted(again) == directly(one_seat, 100, 2_000)
@@ -284,7 +278,7 @@ def test_without_a_sidecar_the_worker_asks_and_reads_by_itself(
     for first in (0, 100, 200):
         assert sorted(query.run(cold, spans(first, first + 100))) == directly(query, first, first + 100)
     assert query.plan(spans(300, 400))[0].mode is Mode.LATE
-    assert caplog.text.count("read by themselves, which is slower") == 1
+    assert caplog.text.count("read directly, which is slower") == 1
     assert sidecars_of(query, executor) == []
 
 
@@ -308,7 +302,7 @@ def test_a_fixed_ticket_needs_no_registry_and_a_late_one_says_what_is_wrong(quer
 def test_a_sidecar_is_started_when_the_registry_can_be_reached_again(query: Query, executor: Executor) -> None:
     fixed = query.plan(spans(0, 100))
     with firewalled_port() as port:
-        rows = [row for ticket in fixed for row in rows_of(read_on(executor, replace(ticket, registry_port=port)))]
+        rows = [row for ticket in fixed for row in rows_of(read_on(executor, with_registry_at(port, ticket)))]
     assert sorted(rows) == directly(query, 0, 100)
     let_retry_time_pass(query.place(executor))
     assert sorted(row for ticket in fixed for row in rows_of(read_on(executor, ticket))) == sorted(rows)

@@ -23,7 +23,7 @@ from pyspark_kgroup.offsets.plan import positions_by_seat, ranges_by_seat
 from pyspark_kgroup.offsets.previously_owned import inheritances
 from pyspark_kgroup.options.parser import SourceOptions
 from pyspark_kgroup.options.security import driver_settings
-from pyspark_kgroup.shared.tickets import Mode, Position, Range, ReadSettings, SeatRanges, TicketReads
+from pyspark_kgroup.shared.tickets import Mode, Position, Range, ReadSettings, RegistryAccess, SeatRanges, TicketPayload
 from spark_kgroup.runtime.settings import GroupSettings
 from spark_kgroup.runtime.thread import GroupRuntime
 from spark_kgroup.wire.cluster import parse_bootstrap
@@ -74,7 +74,7 @@ class Query:
     def _counts(self) -> Counts:
         return self._registry.counts() if self._registry is not None else Counts()
 
-    def tickets(self, batch: str, start: Checkpoint, end: Checkpoint) -> list[TicketReads]:
+    def tickets(self, batch: str, start: Checkpoint, end: Checkpoint) -> list[TicketPayload]:
         """One ticket for each seat that may have data between `start` and `end`.
 
         Args:
@@ -92,7 +92,7 @@ class Query:
 
     def _tickets(
         self, batch: str, reads: Mapping[str, Sequence[Range]], owned: Mapping[str, Sequence[Position]]
-    ) -> list[TicketReads]:
+    ) -> list[TicketPayload]:
         """The tickets of a new scan of a batch: bound to a seat now, or when a task asks the registry."""
         options, registry = self._options, self._registry
         settings = ReadSettings(
@@ -105,22 +105,28 @@ class Query:
             scan = Scan(scan_id=0, mode=Mode.FIXED, tickets=tuple(sorted(reads)))
         else:
             scan = registry.plan(batch, reads, owned)
-        bind_host = registry.bind_host if registry is not None else ""
         return [
-            TicketReads(
+            TicketPayload(
                 scan_id=scan.scan_id,
                 ticket=number,
                 mode=scan.mode,
                 reads=SeatRanges(seat=seat, ranges=tuple(reads[seat])) if seat is not None else None,
                 settings=settings,
-                registry_host=options.registry_host or bind_host or None,
-                registry_port=registry.port if registry is not None else 0,
-                key=registry.key if registry is not None else b"",
-                prefetch_bytes=options.prefetch_bytes,
-                query=options.group_id,
+                registry=self._registry_access(),
             )
             for number, seat in enumerate(scan.tickets)
         ]
+
+    def _registry_access(self) -> RegistryAccess | None:
+        if self._registry is None:
+            return None
+        return RegistryAccess(
+            host=self._options.registry_host or self._registry.bind_host or None,
+            port=self._registry.port,
+            key=self._registry.key,
+            query=self._options.group_id,
+            prefetch_bytes=self._options.prefetch_bytes,
+        )
 
     def _joined(self, planned: Checkpoint) -> Boundary:
         """The boundary of this query, its seats in (or on their way into) the group.

@@ -2,12 +2,9 @@
 
 Runs on: executor, as a fork of the `sidecar`. One thread (and librdkafka's own).
 
-It is asked for ranges of offsets, with the socket of the worker that reads them, and sends that worker record batches:
-
-    8-byte big-endian length, an Arrow IPC message; ...; length 0
-
-Length 0 says that nothing is missing. Whatever is out of the ordinary is no error here: this process ends, the worker
-reads by itself what it has not got, by the rules of `range_reader`, and the next read starts another server.
+It is asked for ranges of offsets, with the socket of the worker that reads them, and sends that worker record batches
+(`batch_stream`). Whatever is out of the ordinary is no error here: this process ends, the worker reads directly what
+it has not got, by the rules of `range_reader`, and the next read starts another server.
 """
 
 from __future__ import annotations
@@ -15,7 +12,6 @@ from __future__ import annotations
 import logging
 import select
 import socket
-import struct
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Final, cast
@@ -26,6 +22,7 @@ from confluent_kafka import TopicPartition as AssignedPartition
 
 from pyspark_kgroup.errors import ChannelEnded
 from pyspark_kgroup.executor.ahead import Ahead
+from pyspark_kgroup.executor.batch_stream import Outlet
 from pyspark_kgroup.executor.consumer_security import usable_here
 from pyspark_kgroup.executor.range_reader import RECORDS_AT_ONCE, RECORDS_FIRST, no_collection
 from pyspark_kgroup.limits import (
@@ -34,14 +31,12 @@ from pyspark_kgroup.limits import (
     SEAT_SERVER_QUEUE_BYTES_MAX,
     SEAT_SERVER_STALL_MS,
 )
-from pyspark_kgroup.shared.arrow import arrow_schema, bounded, record_batch
+from pyspark_kgroup.shared.arrow import bounded, record_batch
 from pyspark_kgroup.shared.channel import Frames, frame
 from pyspark_kgroup.shared.messages import Finished, QueryMessage, Serve, WorkerGone, parse, to_json
 from spark_kgroup.model import TopicPartition
 
 log = logging.getLogger(__name__)
-
-_LENGTH: Final = struct.Struct(">Q")
 
 _TICK_S: Final = 0.02
 """How often the consumer is asked for more while no one reads (a request is heard at once). At 200 ms a batch, a tenth
@@ -384,50 +379,3 @@ def _serve_of(message: QueryMessage) -> Serve:
     if isinstance(message, Serve):
         return message
     raise ChannelEnded(f"The sidecar sent a {type(message).__name__} where it asks for a read.")
-
-
-# ------------------------------------------------------------------------------------------- on the worker's socket
-
-
-class Outlet:
-    """The sending end of a worker's socket."""
-
-    def __init__(self, worker: socket.socket) -> None:
-        self._worker = worker
-
-    def send(self, batch: pa.RecordBatch) -> None:
-        """Send one batch.
-
-        Raises:
-            OSError: the worker has gone.
-        """
-        data = batch.serialize()
-        self._worker.sendall(_LENGTH.pack(data.size))
-        self._worker.sendall(data)
-
-    def end(self) -> None:
-        """Say that it was all; raises as `send`."""
-        self._worker.sendall(_LENGTH.pack(0))
-
-
-def received(sock: socket.socket, include_headers: bool, timeout_s: float) -> Iterator[pa.RecordBatch]:
-    """What an `Outlet` sends, to its end.
-
-    Raises:
-        OSError: the server has gone, or sends nothing for `timeout_s`.
-    """
-    sock.settimeout(timeout_s)
-    schema = arrow_schema(include_headers)
-    while size := _LENGTH.unpack(_exactly(sock, _LENGTH.size))[0]:
-        yield pa.ipc.read_record_batch(_exactly(sock, size), schema)
-
-
-def _exactly(sock: socket.socket, size: int) -> pa.Buffer:
-    buffer = pa.allocate_buffer(size)
-    view = memoryview(buffer)
-    while view:
-        count = sock.recv_into(view)
-        if count == 0:
-            raise ConnectionResetError("the seat's server has gone")
-        view = view[count:]
-    return buffer

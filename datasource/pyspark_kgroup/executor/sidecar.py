@@ -1,6 +1,6 @@
 """One process beside an executor, for one query: it knows the registry, and keeps a server for each seat at home here.
 
-Runs on: executor. Linux. Started by `ticket_reader` as `python -m pyspark_kgroup.executor.sidecar QUERY`.
+Runs on: executor. Linux. Started by `sidecar_start` as `python -m pyspark_kgroup.executor.sidecar QUERY`.
 
 Seat servers are forks of this process, so that they share what it has imported and start in milliseconds: it has one
 thread, and never a Kafka client of its own. It ends with its executor's JVM, with the query (the registry hangs up or
@@ -32,8 +32,9 @@ from typing import Any, Final, NoReturn, cast
 import pyarrow as pa
 
 from pyspark_kgroup.errors import ChannelEnded, KeyRefused
+from pyspark_kgroup.executor.place import Place, place_prefix
 from pyspark_kgroup.executor.seat_server import SeatServer
-from pyspark_kgroup.executor.ticket_reader import Place, place_prefix, started
+from pyspark_kgroup.executor.this_executor import start_ticks
 from pyspark_kgroup.limits import (
     ACCEPT_AGAIN_S,
     CHANNEL_BACKLOG,
@@ -468,7 +469,7 @@ def main() -> None:
     logging.basicConfig(level=logging.WARNING, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
     parent = Channel(socket.socket(fileno=os.dup(0)))
     parent.trust()
-    parameters = parse(parent.receive(CHANNEL_HANDSHAKE_MS / 1000))
+    parameters = parent.hear(CHANNEL_HANDSHAKE_MS / 1000)
     if not isinstance(parameters, SidecarParameters):
         raise ChannelEnded("Whoever started this sidecar did not say for what.")
     if os.fork():
@@ -477,12 +478,12 @@ def main() -> None:
     try:
         sidecar = _start(parameters)
     except (OSError, KgroupError) as problem:
-        parent.send(to_json(CannotStart(reason=str(problem))))
+        parent.say(CannotStart(reason=str(problem)))
         return
     nowhere = os.open(os.devnull, os.O_RDWR)
     os.dup2(nowhere, 0)
     os.close(nowhere)
-    parent.send(to_json(Ready()))
+    parent.say(Ready())
     parent.close()
     why = asyncio.run(sidecar.run())
     log.info("The sidecar ends: %s.", why)
@@ -517,16 +518,15 @@ def _start(parameters: SidecarParameters) -> Sidecar:
     """
     place, executor = Place(Path(parameters.folder)), parameters.executor
     executor_fd = os.pidfd_open(executor.pid)
-    if executor.key.rpartition(":")[2] != str(started(executor.pid)):
+    if executor.key.rpartition(":")[2] != str(start_ticks(executor.pid)):
         raise ProcessLookupError("the executor has gone")
     registry = connect((parameters.registry_host, parameters.registry_port), parameters.key)
-    registry.send(to_json(Hello(executor=executor, sidecar=True)))
-    if not isinstance(parse(registry.receive(CHANNEL_HANDSHAKE_MS / 1000)), Welcome):
+    if not isinstance(registry.ask(Hello(executor=executor, sidecar=True), CHANNEL_HANDSHAKE_MS / 1000), Welcome):
         raise ChannelEnded("The registry does not answer to a greeting.")
     _sweep(place.folder.parent)
     place.socket.unlink(missing_ok=True)  # of one that was killed
     listener = socket.socket(socket.AF_UNIX)
-    with place.reached() as path:
+    with place.short_socket_path() as path:
         listener.bind(str(path))
     listener.listen(CHANNEL_BACKLOG)
     listener.setblocking(False)
@@ -539,7 +539,7 @@ def _sweep(folders: Path) -> None:
     for folder in folders.glob(f"{prefix}*"):
         pid, _, rest = folder.name.removeprefix(prefix).partition("-")
         try:
-            alive = str(started(int(pid))) == rest.partition("-")[0]
+            alive = str(start_ticks(int(pid))) == rest.partition("-")[0]
         except (OSError, ValueError):
             alive = False
         with suppress(FileNotFoundError):  # somebody else sweeps as well

@@ -13,7 +13,6 @@ from collections import defaultdict
 from collections.abc import Sequence
 from contextlib import suppress
 from ipaddress import ip_address
-from itertools import count
 from typing import Final
 
 _OLDEST_GENERATION: Final = 2
@@ -22,17 +21,21 @@ _OLDEST_GENERATION: Final = 2
 _SPARKS_DESCRIPTORS: Final = 3
 """So many Spark's worker has of the connection to its JVM (pyspark/daemon.py): the socket, and a file for each way."""
 
-_reads_here = count(1)
-"""Numbers the reads of this process."""
 
+class SparkDelays:
+    """What this process, one of Spark's workers, would wait for; there is one of these in it."""
 
-def spare_delays() -> None:
-    """To be called at the beginning of each read in one of Spark's workers."""
-    match next(_reads_here):
-        case 1:
-            acknowledge_at_once(connections_to_jvm())
-        case 2:
-            _spare_collections()
+    def __init__(self) -> None:
+        self._reads = 0
+
+    def spare(self) -> None:
+        """To be called at the beginning of each read."""
+        self._reads += 1
+        match self._reads:
+            case 1:
+                acknowledge_at_once(connections_to_jvm())
+            case 2:
+                _spare_collections()
 
 
 def _spare_collections() -> None:

@@ -43,6 +43,7 @@ from pyspark_kgroup.limits import (
     CHANNEL_REQUEST_BYTES_MAX,
     CHANNEL_SEND_MS,
 )
+from pyspark_kgroup.shared.messages import QueryMessage, parse, to_json
 from spark_kgroup.errors import KgroupError
 from spark_kgroup.wire import names
 
@@ -203,6 +204,27 @@ class Channel:
     def trust(self, bytes_max: int = CHANNEL_BYTES_MAX) -> None:
         """As `Frames.trust`."""
         self._frames.trust(bytes_max)
+
+    def ask(self, request: QueryMessage, timeout_s: float) -> QueryMessage:
+        """Send `request`, and wait for the answer.
+
+        Raises:
+            ChannelEnded: the peer is gone, silent for `timeout_s`, or sends no message of ours; the channel is closed.
+        """
+        try:
+            self.say(request)
+            return self.hear(timeout_s)
+        except ChannelEnded:
+            self.close()
+            raise
+
+    def say(self, message: QueryMessage) -> None:
+        """As `send`."""
+        self.send(to_json(message))
+
+    def hear(self, timeout_s: float) -> QueryMessage:
+        """As `receive`; what is no message of ours raises ChannelEnded, too."""
+        return parse(self.receive(timeout_s))
 
     def send(self, message: Message, timeout_s: float = CHANNEL_SEND_MS / 1000) -> None:
         """Send `message`.

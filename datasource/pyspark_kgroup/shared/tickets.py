@@ -64,7 +64,7 @@ class Executor:
         key: unique among all processes of all hosts: host, JVM pid and its start time.
         executor_id: Spark's ("driver" in local mode), "" if unknown.
         pid: of the JVM.
-        warm: whether it has a sidecar; if not, its workers read by themselves and it is never a home.
+        warm: whether it has a sidecar; if not, its workers read directly and it is never a home.
     """
 
     key: str
@@ -82,20 +82,36 @@ class Mode(Enum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TicketReads:
-    """All that a task needs to read one ticket. Travels from the driver to an executor.
+class RegistryAccess:
+    """Where a query's registry is, and what a sidecar has to know that asks it.
+
+    Attributes:
+        host: None: the driver's host as Spark knows it.
+        key: the query's secret.
+        query: names the query in the list of processes.
+        prefetch_bytes: what one executor's seats may hold ahead of the next batch, in all.
+        idle_ms: how long a sidecar lives without a read.
+    """
+
+    host: str | None
+    port: int
+    key: bytes = field(repr=False)
+    query: str
+    prefetch_bytes: int
+    idle_ms: int = SIDECAR_IDLE_MS
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TicketPayload:
+    """All that a task needs to read one ticket.
 
     Attributes:
         scan_id: of the scan that the ticket belongs to.
         ticket: its number within the scan.
+        mode: who decides what it reads.
         reads: FIXED: what to read, whether the registry can be asked or not. None if LATE.
         settings: how to read.
-        registry_host: None: the driver's host as Spark knows it.
-        registry_port: 0: there is no registry, and nothing is fetched ahead.
-        key: the query's secret.
-        prefetch_bytes: what this executor's seats may hold ahead of the next batch, in all.
-        query: names the query in the list of processes.
-        idle_ms: how long a sidecar lives without a read.
+        registry: None: there is none, and nothing is fetched ahead.
     """
 
     scan_id: int
@@ -103,9 +119,4 @@ class TicketReads:
     mode: Mode
     reads: SeatRanges | None
     settings: ReadSettings
-    registry_host: str | None
-    registry_port: int
-    key: bytes = field(repr=False)
-    prefetch_bytes: int
-    query: str
-    idle_ms: int = SIDECAR_IDLE_MS
+    registry: RegistryAccess | None

@@ -37,6 +37,7 @@ def test_a_registry_listens_where_its_executors_are(
         else:
             assert reached
         (ticket,) = query._tickets("b", {"g-0": []}, {})
-        assert ticket.registry_host == told
+        assert ticket.registry is not None
+        assert ticket.registry.host == told
     finally:
         registry.close()

@@ -7,13 +7,13 @@ from pathlib import Path
 
 import pytest
 
-from pyspark_kgroup.executor.ticket_reader import started, this_executor
+from pyspark_kgroup.executor.this_executor import start_ticks, this_executor
 
 AS_JVM = "import subprocess, sys; print(subprocess.run(sys.argv[1:3], capture_output=True, text=True).stdout)"
 AS_WORKER = """
 import os, subprocess, sys
 if sys.argv[1:] == ["worker"]:
-    from pyspark_kgroup.executor.ticket_reader import this_executor
+    from pyspark_kgroup.executor.this_executor import this_executor
     found = this_executor()
     print(found.key, found.executor_id, found.host, found.pid, found.warm)
 else:  # pyspark.daemon stands between the two
@@ -35,7 +35,7 @@ def test_a_worker_finds_its_jvm_behind_the_daemon(tmp_path: Path) -> None:
     assert (executor_id, host, warm) == ("7", "node-3", "True")
     name, jvm, began = key.split(":")
     assert (name, jvm) == (platform.node(), pid)
-    assert int(began) >= started(1)
+    assert int(began) >= start_ticks(1)
 
 
 def test_a_jvm_that_is_no_executor_is_the_driver_of_local_mode(tmp_path: Path) -> None:
@@ -44,24 +44,22 @@ def test_a_jvm_that_is_no_executor_is_the_driver_of_local_mode(tmp_path: Path) -
 
 
 def test_without_a_jvm_among_its_ancestors_a_worker_has_no_sidecar() -> None:
-    this_executor.cache_clear()
     assert not this_executor().warm
 
 
-def test_a_process_that_is_gone_has_not_started() -> None:
+def test_a_process_that_is_gone_has_not_start_ticks() -> None:
     with pytest.raises(OSError, match="No such file"):
-        started(2**22 + 1)
+        start_ticks(2**22 + 1)
 
 
 def test_from_its_second_read_on_a_worker_does_not_walk_all_modules_after_each_task() -> None:
     program = """
 import gc
 from pyspark_kgroup.executor.ticket_reader import read_ticket
-from pyspark_kgroup.shared.tickets import Mode, ReadSettings, SeatRanges, TicketReads
+from pyspark_kgroup.shared.tickets import Mode, ReadSettings, SeatRanges, TicketPayload
 nothing = SeatRanges(seat="s", ranges=())
-ticket = TicketReads(
-    scan_id=0, ticket=0, mode=Mode.FIXED, reads=nothing, settings=ReadSettings(consumer_config={}), registry_host=None,
-    registry_port=0, key=b"", prefetch_bytes=0, query="q",
+ticket = TicketPayload(
+    scan_id=0, ticket=0, mode=Mode.FIXED, reads=nothing, settings=ReadSettings(consumer_config={}), registry=None,
 )
 for _ in range(3):
     list(read_ticket(ticket))

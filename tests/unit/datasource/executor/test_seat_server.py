@@ -10,7 +10,8 @@ from confluent_kafka import TopicPartition as AssignedPartition
 from harness.waiting import wait_for
 
 from pyspark_kgroup.executor import seat_server as seat_server_module
-from pyspark_kgroup.executor.seat_server import SeatServer, received
+from pyspark_kgroup.executor.batch_stream import received
+from pyspark_kgroup.executor.seat_server import SeatServer
 from pyspark_kgroup.shared.channel import Frames, frame
 from pyspark_kgroup.shared.messages import Serve, to_json
 from pyspark_kgroup.shared.tickets import Range

@@ -5,17 +5,17 @@ import resource
 import socket
 import stat
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
-from harness.sidecars import Query, await_gone, sidecars_of, sleeping_executor
+from harness.sidecars import Query, await_gone, read_on, sidecars_of, sleeping_executor
 from harness.waiting import wait_for
 
 from pyspark_kgroup.errors import ChannelEnded
-from pyspark_kgroup.executor import ticket_reader as executor_module
-from pyspark_kgroup.executor.ticket_reader import place_of, read_on
+from pyspark_kgroup.executor.place import place_of
 from pyspark_kgroup.limits import CHANNEL_REQUEST_BYTES_MAX
-from pyspark_kgroup.shared.channel import Channel, Message, connect, new_key
+from pyspark_kgroup.shared.channel import Channel, Message, accept, connect, new_key
 from pyspark_kgroup.shared.tickets import Executor, Mode
 
 NOBODY = 65534
@@ -79,10 +79,9 @@ class Squatter:
 
 
 def test_a_sidecar_in_a_folder_that_somebody_else_made_is_never_asked(
-    query: Query, executor: Executor, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+    query: Query, executor: Executor, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Neither for the key nor for time: a peer that is silent would cost each task the patience of a handshake."""
-    monkeypatch.setattr(executor_module, "_told", set())
     with Squatter(query.place(executor).folder) as squatter:
         for _ in range(3):
             assert query.run(executor, NO_RECORDS) == []
@@ -154,7 +153,7 @@ def test_a_bad_message_to_the_sidecar_ends_its_connection_alone(query: Query, ex
 
 def of_a_worker(query: Query, executor: Executor) -> Channel:
     place = query.place(executor)
-    with place.reached() as path:
+    with place.short_socket_path() as path:
         return connect(path, query.registry.key, place.server)
 
 
@@ -190,6 +189,31 @@ def test_a_workers_message_reaches_the_registry_only_if_it_reports_a_read(
                 worker.receive(30)
         list(read_on(other, query.plan(NO_RECORDS)[0]))
         assert sidecars_of(query, other) == [pid]
+
+
+def test_a_worker_that_sidecars_hang_up_on_asks_the_registry(query: Query, executor: Executor) -> None:
+    """Twice, since one may end at that very moment. The third does not come: the worker reads directly."""
+    place = query.place(executor)
+    place.folder.mkdir(mode=0o700)
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(str(place.socket))
+        listener.listen()
+        asked: list[Message] = []
+
+        def hang_up_twice() -> None:
+            for _ in range(2):
+                channel = accept(listener.accept()[0], query.registry.key, place.server)
+                asked.append(channel.receive(30))
+                channel.close()
+
+        with ThreadPoolExecutor(1) as sidecars:
+            hung_up = sidecars.submit(hang_up_twice)
+            assert query.run(executor, NO_RECORDS) == []
+            hung_up.result(30)
+    assert [request["op"] for request in asked] == ["read", "read"]
+    wait_for(lambda: query.registry.counts().direct_reads == 1, "the worker to have read directly", 30)
+    place.socket.unlink()
+    place.folder.rmdir()
 
 
 # --------------------------------------------------------------------------------------------- missing descriptors

@@ -5,12 +5,10 @@ import os
 import socket
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
-from itertools import count
 
 import pytest
 
-from pyspark_kgroup.executor import spark_delays
-from pyspark_kgroup.executor.spark_delays import acknowledge_at_once, connections_to_jvm, spare_delays
+from pyspark_kgroup.executor.spark_delays import SparkDelays, acknowledge_at_once, connections_to_jvm
 
 Pair = tuple[socket.socket, socket.socket]
 
@@ -33,8 +31,7 @@ def jvm() -> Iterator[Pair]:
 
 
 @pytest.fixture(autouse=True)
-def as_it_was(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    monkeypatch.setattr(spark_delays, "_reads_here", count(1))
+def as_it_was() -> Iterator[None]:
     callbacks = list(gc.callbacks)
     gc.unfreeze()
     yield
@@ -55,7 +52,7 @@ def slow_down(sock: socket.socket) -> None:
 
 def test_after_each_task_the_jvm_is_acknowledged_at_once(jvm: Pair) -> None:
     ours, _ = jvm
-    spare_delays()
+    SparkDelays().spare()
     for _ in range(2):
         slow_down(ours)
         gc.collect()
@@ -64,7 +61,7 @@ def test_after_each_task_the_jvm_is_acknowledged_at_once(jvm: Pair) -> None:
 
 def test_garbage_collections_during_a_task_acknowledge_nothing(jvm: Pair) -> None:
     ours, _ = jvm
-    spare_delays()
+    SparkDelays().spare()
     slow_down(ours)
     gc.collect(0)
     gc.collect(1)
@@ -73,7 +70,7 @@ def test_garbage_collections_during_a_task_acknowledge_nothing(jvm: Pair) -> Non
 
 def test_other_connections_than_the_jvms_are_left_alone(jvm: Pair) -> None:
     with connected() as (ours, theirs):
-        spare_delays()
+        SparkDelays().spare()
         slow_down(ours)
         gc.collect()
         assert not quick(ours)
@@ -118,11 +115,12 @@ def test_a_default_timeout_does_not_make_sparks_connection_non_blocking(jvm: Pai
 
 
 def test_imported_modules_are_frozen_at_the_second_read() -> None:
-    spare_delays()
+    delays = SparkDelays()
+    delays.spare()
     assert gc.get_freeze_count() == 0
-    spare_delays()
+    delays.spare()
     frozen = gc.get_freeze_count()
     assert frozen > 0
     kept = [[number] for number in range(100)]
-    spare_delays()
+    delays.spare()
     assert gc.get_freeze_count() < frozen + len(kept), "once in a worker's life"

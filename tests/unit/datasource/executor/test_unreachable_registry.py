@@ -1,20 +1,23 @@
-"""An executor that a firewall keeps from the registry: its workers read by themselves, and only one of them waits."""
+"""An executor that a firewall keeps from the registry: its workers read directly, and only one of them waits."""
 
 import threading
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import replace
 
 import pytest
-from harness.sidecars import let_retry_time_pass, sleeping_executor
+from harness.sidecars import let_retry_time_pass, sleeping_executor, with_registry_at
 from harness.strangers import Listener, firewalled_port
 
 from pyspark_kgroup.driver.registry import Registry
-from pyspark_kgroup.executor import ticket_reader as executor_module
-from pyspark_kgroup.executor.ticket_reader import Place, place_of, read_on
+from pyspark_kgroup.executor import place as place_module
+from pyspark_kgroup.executor.place import Place, RecentFailures, place_of
+from pyspark_kgroup.executor.ticket_reader import Worker
+from pyspark_kgroup.limits import SIDECAR_RETRY_MS
 from pyspark_kgroup.shared import channel as channel_module
-from pyspark_kgroup.shared.tickets import Executor, Mode, ReadSettings, SeatRanges, TicketReads
+from pyspark_kgroup.shared.tickets import Executor, Mode, ReadSettings, RegistryAccess, SeatRanges, TicketPayload
 
 CONNECT_MS = 500
 NOTHING = SeatRanges(seat="g-0", ranges=())
@@ -32,75 +35,83 @@ def executor() -> Iterator[Executor]:
         yield replace(executor, warm=False)
 
 
+def fixed_ticket(port: int, key: bytes) -> TicketPayload:
+    """Of a query whose registry is there, if anywhere."""
+    return TicketPayload(
+        scan_id=1,
+        ticket=0,
+        mode=Mode.FIXED,
+        reads=NOTHING,
+        settings=ReadSettings(consumer_config={}),
+        registry=RegistryAccess(host="127.0.0.1", port=port, key=key, query="test", prefetch_bytes=1024 * 1024),
+    )
+
+
 @pytest.fixture
-def firewalled(registry: Registry) -> Iterator[TicketReads]:
+def firewalled(registry: Registry) -> Iterator[TicketPayload]:
     """A FIXED ticket of a query whose registry cannot be reached."""
     with firewalled_port() as port:
-        yield TicketReads(
-            scan_id=1,
-            ticket=0,
-            mode=Mode.FIXED,
-            reads=NOTHING,
-            settings=ReadSettings(consumer_config={}),
-            registry_host="127.0.0.1",
-            registry_port=port,
-            key=registry.key,
-            prefetch_bytes=1024 * 1024,
-            query="test",
-        )
+        yield fixed_ticket(port, registry.key)
 
 
 @pytest.fixture
-def place(executor: Executor, firewalled: TicketReads) -> Place:
-    return place_of(executor, firewalled.key)
+def place(executor: Executor, registry: Registry) -> Place:
+    return place_of(executor, registry.key)
 
 
-def took_s(executor: Executor, ticket: TicketReads) -> float:
+def took_s(executor: Executor, ticket: TicketPayload, worker: Worker | None = None) -> float:
+    """How long a read takes, in a worker that has not read before if none is given."""
     begun_s = time.monotonic()
-    assert list(read_on(executor, ticket)) == []
+    assert list((worker or Worker(executor)).read(ticket)) == []
     return time.monotonic() - begun_s
 
 
+@contextmanager
+def registry_at(port: int, key: bytes) -> Iterator[Registry]:
+    registry = Registry(["g-0"], port=port)
+    registry.key = key
+    registry.plan("0", {"g-0": []}, {})
+    registry.start()
+    yield registry
+    registry.close()
+
+
 def test_only_the_first_worker_waits_for_an_unreachable_registry(
-    registry: Registry, executor: Executor, firewalled: TicketReads
+    registry: Registry, executor: Executor, firewalled: TicketPayload
 ) -> None:
     assert took_s(executor, firewalled) >= CONNECT_MS / 1000
-    took_s(executor, replace(firewalled, registry_port=registry.port))  # it would be reached
+    took_s(executor, with_registry_at(registry.port, firewalled))  # it would be reached
     assert registry.counts().accepted == 0
 
 
 def test_after_the_retry_time_the_registry_is_asked(
-    registry: Registry, executor: Executor, firewalled: TicketReads, place: Place
+    registry: Registry, executor: Executor, firewalled: TicketPayload, place: Place
 ) -> None:
     took_s(executor, firewalled)
     let_retry_time_pass(place)
     assert took_s(executor, firewalled) >= CONNECT_MS / 1000
     let_retry_time_pass(place)
-    took_s(executor, replace(firewalled, registry_port=registry.port))
+    took_s(executor, with_registry_at(registry.port, firewalled))
     assert registry.counts().accepted == 1
 
 
 def test_a_late_ticket_asks_the_registry_though_others_found_it_unreachable(
-    executor: Executor, firewalled: TicketReads
+    registry: Registry, executor: Executor, firewalled: TicketPayload
 ) -> None:
     took_s(executor, firewalled)
     called = threading.Event()
     with ThreadPoolExecutor(1) as worker:
         with Listener(lambda _: called.set()) as nobody:
-            late = replace(firewalled, mode=Mode.LATE, reads=None, registry_port=nobody.port)
+            late = replace(with_registry_at(nobody.port, firewalled), mode=Mode.LATE, reads=None)
             reading = worker.submit(took_s, executor, late)
             assert called.wait(30)
-        registry = Registry(["g-0"], port=nobody.port)
-        registry.key = firewalled.key
-        registry.plan("0", {"g-0": []}, {})
-        registry.start()
-        reading.result()
-    assert registry.counts().accepted == 1
-    registry.close()
+        with registry_at(nobody.port, registry.key) as reached:
+            reading.result()
+    assert reached.counts().accepted == 1
 
 
 def test_workers_that_start_together_wait_together_and_start_no_sidecar(
-    executor: Executor, firewalled: TicketReads, place: Place
+    executor: Executor, firewalled: TicketPayload, place: Place
 ) -> None:
     """A sidecar would take a second to start, only to find that it can do nothing."""
     warm = replace(executor, warm=True)
@@ -111,23 +122,43 @@ def test_workers_that_start_together_wait_together_and_start_no_sidecar(
 
 
 def test_marks_in_a_folder_that_others_can_open_are_not_believed(
-    registry: Registry, executor: Executor, firewalled: TicketReads, place: Place
+    registry: Registry, executor: Executor, firewalled: TicketPayload, place: Place
 ) -> None:
     took_s(executor, firewalled)
     place.folder.chmod(0o755)
-    executor_module._failed_at_s.clear()  # as in another worker
-    took_s(executor, replace(firewalled, registry_port=registry.port))
+    took_s(executor, with_registry_at(registry.port, firewalled))
     assert registry.counts().accepted == 1
 
 
 def test_a_worker_that_can_leave_no_mark_remembers_the_failure_for_as_long(
-    registry: Registry, executor: Executor, firewalled: TicketReads, place: Place
+    registry: Registry, executor: Executor, place: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     place.folder.mkdir(mode=0o755)
     place.folder.chmod(0o755)
-    took_s(executor, firewalled)
-    took_s(executor, replace(firewalled, registry_port=registry.port))  # it would be reached
-    assert registry.counts().accepted == 0
-    let_retry_time_pass(place)
-    took_s(executor, replace(firewalled, registry_port=registry.port))
-    assert registry.counts().accepted == 1
+    worker = Worker(executor)
+    with firewalled_port() as port:
+        ticket = fixed_ticket(port, registry.key)
+        assert took_s(executor, ticket, worker) >= CONNECT_MS / 1000
+    with registry_at(port, registry.key) as reached:
+        took_s(executor, ticket, worker)  # it would be reached
+        assert reached.counts().accepted == 0
+        monkeypatch.setattr(place_module, "SIDECAR_RETRY_MS", 0)
+        took_s(executor, ticket, worker)
+        assert reached.counts().accepted == 1
+
+
+@pytest.mark.parametrize("marked", [True, False], ids=["with a mark", "without a place"])
+def test_a_failure_is_remembered_for_the_retry_time_and_no_longer(place: Place, marked: bool) -> None:
+    now_s = 1_000.0
+    failures = RecentFailures(place if marked else None, lambda: now_s)
+    assert not failures.has("no-registry")
+    failures.add("no-registry")
+    assert not failures.has("no-sidecar")
+    assert RecentFailures(place).has("no-registry") == marked  # another worker
+    now_s += SIDECAR_RETRY_MS / 1000 - 0.001
+    assert failures.has("no-registry")
+    failures.add("no-registry")  # that does not make it last
+    now_s += 0.001
+    if marked:
+        let_retry_time_pass(place)
+    assert not failures.has("no-registry")

@@ -9,7 +9,7 @@ import pytest
 
 from pyspark_kgroup.options.parser import parse
 from pyspark_kgroup.shared.arrow import spark_schema
-from pyspark_kgroup.shared.tickets import Mode, ReadSettings, SeatRanges, TicketReads
+from pyspark_kgroup.shared.tickets import Mode, ReadSettings, SeatRanges, TicketPayload
 from pyspark_kgroup.stream import KgroupStreamReader, Ticket
 
 OPTIONS = {"kafka.bootstrap.servers": "a:9092", "kafka.group.id": "g", "subscribe": "t"}
@@ -29,17 +29,13 @@ MODULES_MAX = 100
 
 def worker_imports(options: Mapping[str, str]) -> list[str]:
     """The modules that a fresh process imports to unpickle a reader and a ticket, and to begin to read."""
-    ticket = TicketReads(
+    ticket = TicketPayload(
         scan_id=1,
         ticket=0,
         mode=Mode.FIXED,
         reads=SeatRanges(seat="g-0", ranges=()),
         settings=ReadSettings(consumer_config=parse(options).consumer_config()),
-        registry_host=None,
-        registry_port=0,
-        key=b"",
-        prefetch_bytes=0,
-        query="g",
+        registry=None,
     )
     travelling = pickle.dumps((KgroupStreamReader(options, spark_schema(False)), Ticket(ticket)))
     worker = subprocess.run([sys.executable, "-c", AS_WORKER], input=travelling, stdout=subprocess.PIPE, check=True)

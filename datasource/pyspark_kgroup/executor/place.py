@@ -1,0 +1,210 @@
+"""Where the sidecar of one executor and one query is on disk: a folder with its lock, its socket and workers' marks.
+
+Runs on: executor.
+
+The folder opens for this user alone, and nobody believes what is in one that others can open: whoever made it could
+answer as the sidecar, or leave marks.
+"""
+
+from __future__ import annotations
+
+import errno
+import hashlib
+import hmac
+import math
+import os
+import platform
+import stat
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, Final
+
+from pyspark_kgroup.limits import SIDECAR_RETRY_MS
+from pyspark_kgroup.shared.tickets import Executor
+
+_SOCKET_PATH_MAX: Final = 107
+"""sun_path of unix(7), without the NUL at its end."""
+
+_LOCK_POLL_S: Final = 0.01
+"""How often a lock that somebody else holds is tried: a sidecar starts in a second."""
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """The folder; `place_of` names it."""
+
+    folder: Path
+
+    # ------------------------------------------------------------------------------------------------- the socket
+
+    @property
+    def socket(self) -> Path:
+        """Where the sidecar listens."""
+        return self.folder / "socket"
+
+    @property
+    def server(self) -> str:
+        """The sidecar's name in a handshake: what a worker proves to it is of no use with any other server."""
+        return f"sidecar {self.folder}"
+
+    @contextmanager
+    def short_socket_path(self) -> Iterator[Path]:
+        """The socket by a name that is short enough for one, however deep the folder lies.
+
+        Raises:
+            OSError: there is no such folder, or it is not ours alone.
+        """
+        self._check()  # BEFORE anybody connects: whoever made the folder could answer
+        if len(os.fsencode(self.socket)) <= _SOCKET_PATH_MAX:
+            yield self.socket  # as people find it in the list of sockets
+            return
+        folder = os.open(self.folder, os.O_RDONLY | os.O_DIRECTORY)
+        try:
+            yield Path(f"/proc/self/fd/{folder}") / self.socket.name
+        finally:
+            os.close(folder)
+
+    def is_of(self, socket_inode: int) -> bool:
+        """Whether the socket is still the one that a sidecar has made."""
+        try:
+            return self.socket.stat().st_ino == socket_inode
+        except FileNotFoundError:
+            return False
+
+    def vacate(self, socket_inode: int) -> None:
+        """Remove everything, unless it is another sidecar's by now, or about to be."""
+        with suppress(OSError), self.lock.open("a") as lock:
+            if _try_lock(lock.fileno()) and self.is_of(socket_inode):
+                for entry in self.folder.iterdir():
+                    entry.unlink()
+                self.folder.rmdir()
+
+    # --------------------------------------------------------------------------------------------------- the lock
+
+    @property
+    def lock(self) -> Path:
+        """Held by whoever starts a sidecar, or removes what it leaves."""
+        return self.folder / "lock"
+
+    @contextmanager
+    def hold_lock(self, timeout_s: float) -> Iterator[None]:
+        """Hold the lock; the folder is there then.
+
+        Raises:
+            TimeoutError: somebody else held it for too long.
+            OSError: the folder cannot be made, or is not ours alone.
+        """
+        deadline_s = time.monotonic() + timeout_s
+        while True:
+            self._make()
+            if (lock := self._open_lock()) is not None:
+                with lock:
+                    if _try_lock(lock.fileno()) and os.fstat(lock.fileno()).st_nlink > 0:
+                        yield
+                        return
+            if time.monotonic() > deadline_s:
+                raise TimeoutError(f"{self.lock} is held by somebody else")
+            time.sleep(_LOCK_POLL_S)
+
+    def _open_lock(self) -> IO[str] | None:
+        try:
+            return self.lock.open("a")
+        except FileNotFoundError:  # a sidecar may remove it, and the folder, as it ends
+            return None
+
+    # -------------------------------------------------------------------------------------------------- the marks
+
+    def mark(self, name: str) -> None:
+        """Leave a mark for the other workers of this executor; raises OSError as `hold_lock`."""
+        self._make()
+        (self.folder / name).touch()
+
+    def marked_wall_s(self, name: str) -> float:
+        """When the mark was left last, in seconds since the epoch.
+
+        Raises:
+            OSError: it never was, or the folder is not ours alone.
+        """
+        self._check()
+        return (self.folder / name).stat().st_mtime
+
+    # ------------------------------------------------------------------------------------------------- the folder
+
+    def _make(self) -> None:
+        self.folder.mkdir(mode=0o700, exist_ok=True)
+        self._check()
+
+    def _check(self) -> None:
+        found = self.folder.lstat()
+        if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.geteuid() or stat.S_IMODE(found.st_mode) & 0o077:
+            raise PermissionError(errno.EPERM, "not a folder of this user alone", str(self.folder))
+
+
+def _try_lock(descriptor: int) -> bool:
+    import fcntl  # here: there is none on Windows, where this module must import all the same
+
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
+
+
+def place_of(executor: Executor, key: bytes) -> Place:
+    """Where the sidecar of `executor` for the query with `key` is.
+
+    Raises:
+        OSError: it can be nowhere.
+    """
+    # With the key, of the executor: from the folders that are there, nobody can tell how the next one will be called.
+    digest = hmac.digest(key, f"place of {executor.key}".encode(), "sha256").hex()[:16]
+    name = f"{place_prefix()}{executor.pid}-{executor.key.rpartition(':')[2]}-{digest}"
+    return Place(Path(tempfile.gettempdir()) / name)
+
+
+def place_prefix() -> str:
+    """What the names of all folders of this user begin with, among processes that see the same process ids."""
+    processes = os.stat("/proc/self/ns/pid").st_ino
+    host = hashlib.sha256(platform.node().encode()).hexdigest()[:8]  # the folder may be one of several hosts
+    return f"kgroup-{os.geteuid()}-{host}-{processes}-"
+
+
+class RecentFailures:
+    """A circuit breaker: what one of an executor's workers could not have, the others do not wait for.
+
+    Failures are marks in the executor's place. Where none can be left, each process remembers its own.
+
+    Args:
+        place: None: there is none on this platform.
+        clock_s: a monotonic one.
+    """
+
+    def __init__(self, place: Place | None, clock_s: Callable[[], float] = time.monotonic) -> None:
+        self._place = place
+        self._clock_s = clock_s
+        self._failed_at_s: dict[str, float] = {}
+
+    def has(self, what: str) -> bool:
+        """Whether `what` could not be had within the last `SIDECAR_RETRY_MS`."""
+        if self._clock_s() - self._failed_at_s.get(what, -math.inf) < SIDECAR_RETRY_MS / 1000:
+            return True
+        if self._place is None:
+            return False
+        try:
+            age_s = time.time() - self._place.marked_wall_s(what)
+        except OSError:  # nobody has left one, or nobody can
+            return False
+        return abs(age_s) < SIDECAR_RETRY_MS / 1000  # below 0: the clock was set back
+
+    def add(self, what: str) -> None:
+        """`what` could not be had just now."""
+        if self.has(what):  # or nobody would ever try again
+            return
+        self._failed_at_s[what] = self._clock_s()
+        if self._place is not None:
+            with suppress(OSError):  # each process finds out by itself then
+                self._place.mark(what)
