@@ -31,7 +31,7 @@ class ChannelEnded(KgroupError):
 
 
 class KeyRefused(KgroupError):
-    """The two ends of a channel do not hold the same key: another query's, or a stranger."""
+    """The two ends of a channel do not hold the same key: another query's, or none."""
 
 
 class RegistryUnreachable(KgroupError):

@@ -95,7 +95,7 @@ ACCEPT_AGAIN_S: Final = 0.1
 REGISTRY_CONNECTIONS_MAX: Final = 4_096
 """Executors connected to one registry (ours); one connection each."""
 
-REGISTRY_STRANGERS_MAX: Final = 256
+REGISTRY_UNAUTHENTICATED_MAX: Final = 256
 """Connections that have not shown the key yet; the oldest is dropped for a new one. Measured on two busy cores: a flood
 brings about 1,000 a second, so an honest peer has 250 ms for its answer."""
 
@@ -116,7 +116,7 @@ SIDECAR_START_MS: Final = 20_000
 """How long a worker waits for its executor's sidecar to start. Measured: 1.5 s, most of it imports."""
 
 SIDECAR_RETRY_MS: Final = 60_000
-"""How long the workers of an executor read by themselves before one tries again to start a sidecar that could not be
+"""How long the workers of an executor read directly before one tries again to start a sidecar that could not be
 started, or to reach a registry that could not be reached (ours; so long does Spark keep a worker that has nothing to
 do)."""
 
@@ -131,16 +131,16 @@ SIDECAR_SILENCE_MS: Final = 10_000
 """Silence after which an executor counts as gone: three heartbeats. A killed process is noticed at once; this is for
 hosts that vanish. Spark itself waits 120 s (spark.network.timeout)."""
 
-SIDECAR_STRANGERS_MAX: Final = 64
+SIDECAR_UNAUTHENTICATED_MAX: Final = 64
 """Connections of processes of the same user that have not shown the key yet; the oldest is dropped for a new one."""
 
 SEAT_SERVER_STALL_MS: Final = 3_000
-"""How long a seat's server waits for the next record of a read before the worker goes on by itself, with the patience
+"""How long a seat's server waits for the next record of a read before the worker goes on directly, with the patience
 of `API_TIMEOUT_MS` (Spark: kafkaConsumer.pollTimeoutMs, 120 s). Measured: the end of a log is heard of after 50 ms, a
 record after 1 ms."""
 
 SEAT_SERVER_SILENCE_MS: Final = 10_000
-"""Silence of a seat's server after which a worker reads by itself: three times `SEAT_SERVER_STALL_MS`."""
+"""Silence of a seat's server after which a worker reads directly: three times `SEAT_SERVER_STALL_MS`."""
 
 SEAT_SERVER_QUEUE_BYTES_MAX: Final = 16 * 1024 * 1024
 """What a seat's consumer holds at most in librdkafka's queue, out of the seat's share of `prefetchBytes`."""

@@ -19,7 +19,7 @@ from harness.waiting import wait_for
 
 from pyspark_kgroup.errors import KeyRefused
 from pyspark_kgroup.executor.place import place_of
-from pyspark_kgroup.limits import SIDECAR_STRANGERS_MAX
+from pyspark_kgroup.limits import SIDECAR_UNAUTHENTICATED_MAX
 from pyspark_kgroup.shared.channel import connect, new_key, peer_is_us
 from pyspark_kgroup.shared.tickets import Executor
 from spark_kgroup.testing import ApacheKafka
@@ -153,7 +153,7 @@ def test_leftovers_of_dead_executors_are_swept(query: Query, executor: Executor)
 def test_strangers_learn_nothing_and_disturb_nobody(query: Query, executor: Executor) -> None:
     begun(query, executor)
     place = query.place(executor)
-    half_open = [unix(place.socket) for _ in range(2 * SIDECAR_STRANGERS_MAX)]
+    half_open = [unix(place.socket) for _ in range(2 * SIDECAR_UNAUTHENTICATED_MAX)]
     garbage = unix(place.socket)
     garbage.recv(4096)
     garbage.sendall(os.urandom(4096))

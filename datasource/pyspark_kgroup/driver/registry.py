@@ -32,7 +32,7 @@ from pyspark_kgroup.limits import (
     REGISTRY_CONNECTIONS_MAX,
     REGISTRY_PORT_WAIT_MS,
     REGISTRY_REFUSALS_LOGGED_MS,
-    REGISTRY_STRANGERS_MAX,
+    REGISTRY_UNAUTHENTICATED_MAX,
     SCANS_MAX,
     SIDECAR_SILENCE_MS,
 )
@@ -127,10 +127,10 @@ class Registry:
         self._planned: dict[int, _Planned] = {}
         self._counts = Counts()
         self._peers: set[_Peer] = set()
-        self._strangers: dict[_Peer, None] = {}  # the oldest first
-        self._told = 0
-        self._tell_at_ms = 0
-        self._tell_of_problem_at_ms = 0
+        self._unauthenticated: dict[_Peer, None] = {}  # the oldest first
+        self._refusals_warned = 0
+        self._warn_of_refusals_at_ms = 0
+        self._warn_of_problem_at_ms = 0
         self._stopped = asyncio.Event()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._thread: threading.Thread | None = None
@@ -141,7 +141,7 @@ class Registry:
         Raises:
             OptionError: the port is taken, or the address is not of this host.
         """
-        listener = _listener(self.bind_host, self.port)
+        listener = _listen(self.bind_host, self.port)
         self.port = listener.getsockname()[1]
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(
@@ -171,7 +171,7 @@ class Registry:
         if too_large is not None:
             log.warning(
                 "The %d partitions of seat %s do not fit into one message to its executor: the executors read this "
-                "batch by themselves, which is slower. More `members` make the shares smaller.",
+                "batch directly, which is slower. More `members` make the shares smaller.",
                 len(owned.get(too_large, ())),
                 too_large,
             )
@@ -209,7 +209,7 @@ class Registry:
         accepting = asyncio.create_task(self._accept(listener))
         while not self._stopped.is_set():
             self._end_overdue()
-            self._tell_of_refusals()
+            self._warn_of_refusals()
             with suppress(TimeoutError):
                 async with asyncio.timeout(_LOOK_S):
                     await self._stopped.wait()
@@ -228,41 +228,41 @@ class Registry:
                 client, _ = await loop.sock_accept(listener)
                 await loop.connect_accepted_socket(lambda: _Peer(self), client)
             except OSError as problem:
-                self._tell_of_problem(problem)
+                self._warn_of_problem(problem)
                 await asyncio.sleep(ACCEPT_AGAIN_S)
 
-    def _tell_of_problem(self, problem: OSError) -> None:
-        if monotonic_ms() >= self._tell_of_problem_at_ms:
+    def _warn_of_problem(self, problem: OSError) -> None:
+        if monotonic_ms() >= self._warn_of_problem_at_ms:
             log.warning(
-                "The stream reader cannot accept connections of executors for now, which read by themselves meanwhile: "
+                "The stream reader cannot accept connections of executors for now, which read directly meanwhile: "
                 "%s. If descriptors are missing, raise the limit (ulimit -n) where the driver starts.",
                 problem.strerror,
             )
-            self._tell_of_problem_at_ms = monotonic_ms() + REGISTRY_REFUSALS_LOGGED_MS
+            self._warn_of_problem_at_ms = monotonic_ms() + REGISTRY_REFUSALS_LOGGED_MS
 
     def _end_overdue(self) -> None:
         now_ms = monotonic_ms()
         for peer in [peer for peer in self._peers if peer.deadline_ms <= now_ms]:
             peer.end()
 
-    def _tell_of_refusals(self) -> None:
-        if self._counts.refused > self._told and monotonic_ms() >= self._tell_at_ms:
+    def _warn_of_refusals(self) -> None:
+        if self._counts.refused > self._refusals_warned and monotonic_ms() >= self._warn_of_refusals_at_ms:
             log.warning(
                 "%d connections to port %d of this stream reader were closed: they did not show this query's key.",
-                self._counts.refused - self._told,
+                self._counts.refused - self._refusals_warned,
                 self.port,
             )
-            self._told = self._counts.refused
-            self._tell_at_ms = monotonic_ms() + REGISTRY_REFUSALS_LOGGED_MS
+            self._refusals_warned = self._counts.refused
+            self._warn_of_refusals_at_ms = monotonic_ms() + REGISTRY_REFUSALS_LOGGED_MS
 
     # ------------------------------------------------------------------------------------------------ connections
 
-    def arrived(self, peer: _Peer) -> None:
-        """A stranger has connected; if there are too many of them, the oldest must go."""
+    def on_connected(self, peer: _Peer) -> None:
+        """A peer has connected, unauthenticated; if there are too many of those, the oldest must go."""
         self._peers.add(peer)
-        self._strangers[peer] = None
-        if len(self._strangers) > REGISTRY_STRANGERS_MAX:
-            next(iter(self._strangers)).end()
+        self._unauthenticated[peer] = None
+        if len(self._unauthenticated) > REGISTRY_UNAUTHENTICATED_MAX:
+            next(iter(self._unauthenticated)).end()
 
     def admit(self, peer: _Peer) -> None:
         """A peer has shown the key.
@@ -270,21 +270,21 @@ class Registry:
         Raises:
             ChannelEnded: there are too many already.
         """
-        if len(self._peers) - len(self._strangers) >= REGISTRY_CONNECTIONS_MAX:
+        if len(self._peers) - len(self._unauthenticated) >= REGISTRY_CONNECTIONS_MAX:
             raise ChannelEnded(f"{REGISTRY_CONNECTIONS_MAX} executors are connected already.")
-        del self._strangers[peer]
+        del self._unauthenticated[peer]
         self._counts += Counts(accepted=1)
 
-    def left(self, peer: _Peer) -> None:
+    def on_ended(self, peer: _Peer) -> None:
         """A connection has ended."""
         self._peers.discard(peer)
-        if peer in self._strangers:
-            del self._strangers[peer]
+        if peer in self._unauthenticated:
+            del self._unauthenticated[peer]
             self._counts += Counts(refused=1)
         if peer.sidecar_of is not None:
             log.info("The sidecar of executor %s has gone.", peer.sidecar_of.key)
             with self._lock:
-                self._seats.executor_gone(peer.sidecar_of.key)
+                self._seats.on_sidecar_gone(peer.sidecar_of.key)
 
     # --------------------------------------------------------------------------------------------------- requests
 
@@ -296,7 +296,7 @@ class Registry:
         """
         match request:
             case Heartbeat():
-                return Homes(seats=self._homes(peer))
+                return Homes(seats=self._homes_of(peer))
             case Bind():
                 return self._bind(request)
             case Served():
@@ -312,9 +312,9 @@ class Registry:
         peer.sidecar_of = executor
         log.info("The sidecar of executor %s has come.", executor.key)
         with self._lock:
-            self._seats.executor_joined(executor, monotonic_ms())
+            self._seats.on_sidecar_joined(executor, monotonic_ms())
 
-    def _homes(self, peer: _Peer) -> tuple[str, ...]:
+    def _homes_of(self, peer: _Peer) -> tuple[str, ...]:
         """The seats whose servers are to run beside this peer's executor."""
         with self._lock:
             homes = self._seats.homes()
@@ -342,7 +342,7 @@ class Registry:
         self._counts += replace(reads, rows=read.rows, rows_ready=read.ready)
         if by_server and peer.sidecar_of is not None:
             with self._lock:
-                self._seats.served(read.seat, peer.sidecar_of.key)
+                self._seats.on_served(read.seat, peer.sidecar_of.key)
 
 
 def _fits(reads: Sequence[Range], owned: Sequence[Position]) -> bool:
@@ -352,7 +352,7 @@ def _fits(reads: Sequence[Range], owned: Sequence[Position]) -> bool:
 
 
 class _Peer(asyncio.Protocol):
-    """One connection. Its peer is a stranger until it has shown the key.
+    """One connection. Its peer is unauthenticated until it has shown the key.
 
     Attributes:
         deadline_ms: when it ends if nothing happens: the handshake takes too long, the peer is silent, or it does not
@@ -372,13 +372,13 @@ class _Peer(asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Speak first."""
         self._transport = cast("asyncio.Transport", transport)
-        self._registry.arrived(self)
+        self._registry.on_connected(self)
         self._transport.write(frame(self._challenge.message))
 
     def data_received(self, data: bytes) -> None:
         """Some bytes have come."""
         self._frames.feed(data)
-        self._take_all()
+        self._take_messages()
 
     def pause_writing(self) -> None:
         """The peer does not read: hear nothing of it until it does."""
@@ -390,18 +390,18 @@ class _Peer(asyncio.Protocol):
         """The peer has read what we sent."""
         self._reads_answers = True
         self._transport.resume_reading()
-        self._alive()
-        self._take_all()
+        self._extend_deadline()
+        self._take_messages()
 
     def connection_lost(self, _: Exception | None) -> None:
         """It has ended."""
-        self._registry.left(self)
+        self._registry.on_ended(self)
 
     def end(self) -> None:
         """End it, with what is still to be sent. Safe to call twice."""
         self._transport.abort()
 
-    def _take_all(self) -> None:
+    def _take_messages(self) -> None:
         try:
             while self._reads_answers and (message := self._frames.next()) is not None:
                 self._take(message)
@@ -422,11 +422,11 @@ class _Peer(asyncio.Protocol):
             number = _id_of(message)
             response = self._registry.answer(self, parse(message))
             answer = {**to_json(response), "id": number} if response is not None else None
-        self._alive()
+        self._extend_deadline()
         if answer is not None:
             self._transport.write(frame(answer))  # may pause us
 
-    def _alive(self) -> None:
+    def _extend_deadline(self) -> None:
         self.deadline_ms = monotonic_ms() + (API_TIMEOUT_MS if self.sidecar_of is None else SIDECAR_SILENCE_MS)
 
 
@@ -437,11 +437,11 @@ def _id_of(request: Message) -> int | str | None:
     raise ChannelEnded("no such id")  # it is sent back: not however deep it is
 
 
-def _listener(host: str, port: int) -> socket.socket:
+def _listen(host: str, port: int) -> socket.socket:
     deadline_ms = monotonic_ms() + REGISTRY_PORT_WAIT_MS
     while True:
         try:
-            listener = _bound(host, port)
+            listener = _bind(host, port)
         except OSError as problem:
             if problem.errno != errno.EADDRINUSE or port == 0 or monotonic_ms() > deadline_ms:
                 raise OptionError(
@@ -454,7 +454,7 @@ def _listener(host: str, port: int) -> socket.socket:
             return listener
 
 
-def _bound(host: str, port: int) -> socket.socket:
+def _bind(host: str, port: int) -> socket.socket:
     """A socket that listens; one of IPv6 takes IPv4 as well (RFC 3493, section 5.3)."""
     if not host and socket.has_dualstack_ipv6():
         with suppress(OSError):  # this host has IPv6 switched off; or else IPv4 says what is wrong

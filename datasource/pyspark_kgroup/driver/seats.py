@@ -168,7 +168,7 @@ class Seats:
 
     # -------------------------------------------------------------------------------------------------- executors
 
-    def executor_joined(self, executor: Executor, now_ms: int) -> None:
+    def on_sidecar_joined(self, executor: Executor, now_ms: int) -> None:
         """A sidecar says hello. If its executor was home to seats before, it is again, unless they were taken since."""
         self._sidecars[executor.key] += 1
         for seat in self._held.setdefault(executor.key, {}):
@@ -176,7 +176,7 @@ class Seats:
             self._homes[seat] = replace(self._homes[seat], executor=executor, since_ms=now_ms, warm=False)
         self._due = None
 
-    def executor_gone(self, key: str) -> None:
+    def on_sidecar_gone(self, key: str) -> None:
         """A sidecar ended or fell silent. With its last one, the executor is lost and its seats are free."""
         self._sidecars[key] -= 1
         if self._sidecars[key] > 0:
@@ -188,7 +188,7 @@ class Seats:
             self._held.pop(key, None)
         self._due = None
 
-    def served(self, seat: str, key: str) -> None:
+    def on_served(self, seat: str, key: str) -> None:
         """The seat's server on this executor has served a read: it is warm."""
         home = self._homes.get(seat)
         if home is not None and home.executor.key == key:
@@ -256,12 +256,12 @@ class Seats:
 
         Prefers seats that are not due to move: their new home could not take them in this scan.
         """
-        some = next(iter(unread))
+        any_seat = next(iter(unread))
         if not self._sidecars:
-            return some  # the seat of an earlier query, since one of this query would be free
+            return any_seat  # the seat of an earlier query, since one of this query would be free
         busiest = max(self._sidecars, key=lambda key: len(unread.keys() & self._held[key].keys()))
         last_first = [seat for seat in reversed(self._held[busiest]) if seat in unread]
-        return min(last_first, key=self._moves_due().__contains__, default=some)
+        return min(last_first, key=self._moves_due().__contains__, default=any_seat)
 
     def _share(self) -> int:
         """Seats that each live executor has if they are spread evenly; some have one more."""

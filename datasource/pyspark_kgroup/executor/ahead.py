@@ -112,7 +112,7 @@ class Ahead:
         if self._pieces and _is_small(self._pieces[-1]) and _is_small(piece):
             last = self._pieces.pop()
             self.bytes -= last.bytes
-            piece = _piece(_joined([last.batch, piece.batch]))
+            piece = _piece(_concatenate([last.batch, piece.batch]))
         self._append(piece)
 
     def reached(self, partition: TopicPartition, offset: int) -> None:
@@ -175,7 +175,7 @@ def _divided(piece: _Piece, below: Mapping[TopicPartition, int]) -> tuple[_Piece
         return piece, nothing
     taken = [piece.batch.slice(run.first_row, cut - run.first_row) for run, cut in zip(piece.runs, cuts, strict=True)]
     left = [piece.batch.slice(cut, run.end_row - cut) for run, cut in zip(piece.runs, cuts, strict=True)]
-    return _piece(_joined(taken)), _piece(_joined(left))
+    return _piece(_concatenate(taken)), _piece(_concatenate(left))
 
 
 def _first_row_at(batch: pa.RecordBatch, run: _Run, offset: int) -> int:
@@ -188,7 +188,7 @@ def _first_row_at(batch: pa.RecordBatch, run: _Run, offset: int) -> int:
     return run.first_row + bisect_left(offsets, offset, key=lambda one: one.as_py())
 
 
-def _joined(slices: list[pa.RecordBatch]) -> pa.RecordBatch:
+def _concatenate(slices: list[pa.RecordBatch]) -> pa.RecordBatch:
     """A copy: a slice would keep all of what it was cut from."""
     columns = [pa.concat_arrays([part.column(index) for part in slices]) for index in range(slices[0].num_columns)]
     return pa.RecordBatch.from_arrays(columns, schema=slices[0].schema)

@@ -105,7 +105,7 @@ def _consumer(settings: ReadSettings, unread: _Unread) -> Consumer:
     longest = max(r.end_offset - r.start_offset for r in unread.open.values())
     queued = {"queued.min.messages": str(min(_QUEUED_RECORDS, longest)), "queued.max.messages.kbytes": _QUEUED_KBYTES}
     try:
-        return Consumer({**queued, **usable_here(settings.consumer_config), "error_cb": unread.note}, logger=log)
+        return Consumer({**queued, **usable_here(settings.consumer_config), "error_cb": unread.on_error}, logger=log)
     except KafkaException as problem:
         raise OptionError(f"This executor's librdkafka does not take its configuration: {problem}") from None
 
@@ -194,7 +194,7 @@ def _offset(message: Message) -> int:
 
 
 def _verdict(error: KafkaError) -> KgroupError | None:
-    """What an error is that no further try can mend; None if one may."""
+    """The fatal error for `error`; None if trying again may help."""
     if error.code() == ErrorCode.TOPIC_AUTHORIZATION_FAILED:
         return BrokerError("Fetch", error.code(), error.str())
     return None
@@ -222,21 +222,21 @@ class _Unread:
 
     def resume(self) -> None:
         """Something came, or we were not waiting: the bound starts again."""
-        self._deadline = time.monotonic() + self._stall_timeout_s
-        self._refused_at: float | None = None
+        self._deadline_s = time.monotonic() + self._stall_timeout_s
+        self._refused_at_s: float | None = None
 
-    def note(self, error: KafkaError) -> None:
+    def on_error(self, error: KafkaError) -> None:
         """Remember what librdkafka struggles with: it tries again by itself, but some things will not change.
 
         Raises nothing: librdkafka calls it in the midst of `poll`.
         """
         if error.code() in REFUSALS:
-            self._refused_at = self._refused_at or time.monotonic()
+            self._refused_at_s = self._refused_at_s or time.monotonic()
         elif error.code() == KafkaError._ALL_BROKERS_DOWN:
             return  # says less than what came before it
         else:
-            self._refused_at = None
-        if not self._last_error:  # the first of this read; the last one is told if it fails
+            self._refused_at_s = None
+        if not self._last_error:  # the first of this read; the last one is in the error if it fails
             log.warning("%s. Trying again, for %.0f s at most.", error.str(), self._stall_timeout_s)
         self._last_error = error.str()
         self._verdict = self._verdict or _verdict(error)
@@ -301,7 +301,7 @@ class _Unread:
             self._doubts.add(partition)
             self._stopped.add(partition)
         else:
-            self.note(error)
+            self.on_error(error)
 
     def take_doubts(self) -> list[TopicPartition]:
         """The partitions to be compared with their logs; each is named once for each sign of a loss."""
@@ -319,11 +319,11 @@ class _Unread:
             self._lose(deleted(partition, self._positions[partition], self._ends[partition]), self._ends[partition])
             return
         self._doubts.add(partition)
-        self.note(error)
+        self.on_error(error)
         self._check(waiting=True)
 
     def compare(self, partition: TopicPartition, log_range: LogRange) -> int | None:
-        """What a log has is what can be read; where the consumer must go on, None if it need not be told.
+        """What a log has is what can be read; where the consumer must go on, None if it does so by itself.
 
         Raises:
             DataLoss: it lacks a part of the range, and that is an error.
@@ -349,12 +349,12 @@ class _Unread:
             raise self._verdict
         if not waiting or not self.open:
             return
-        if self._refused_at is not None and time.monotonic() > self._refused_at + STARTUP_TIMEOUT_MS / 1000:
+        if self._refused_at_s is not None and time.monotonic() > self._refused_at_s + STARTUP_TIMEOUT_MS / 1000:
             raise AuthenticationFailed(
                 f"A broker and this executor do not accept each other ({self._last_error}), while the driver was "
                 "accepted. Check that what the options of TLS and SASL name is the same on every machine."
             )
-        if time.monotonic() < self._deadline:
+        if time.monotonic() < self._deadline_s:
             return
         left = ", ".join(
             f"{partition} (at {self._positions[partition]} of {r.end_offset})" for partition, r in self.open.items()

@@ -89,13 +89,13 @@ class SeatServer:
         self._share = share
         self._include_headers = include_headers
         self._ahead = Ahead()
-        self._fresh: list[Message] = []  # have come, and are not yet in `_ahead`: never so during a read
+        self._fresh: list[Message] = []  # fetched, not yet converted; empty while a read is served
         self._fresh_bytes = 0
         self._parked: set[TopicPartition] = set()  # those that have a span and are not fetched
         self._tags: Mapping[TopicPartition, str] = {}  # of the logs that what is here came from
         self._record_bytes = ARROW_BATCH_BYTES_MAX // RECORDS_FIRST
         self._queue_bytes = min(SEAT_SERVER_QUEUE_BYTES_MAX, share() // 2)
-        own = {"queued.max.messages.kbytes": str(max(1, self._queue_bytes // 1024)), "error_cb": _note}
+        own = {"queued.max.messages.kbytes": str(max(1, self._queue_bytes // 1024)), "error_cb": _log_error}
         self._consumer = Consumer({**own, **usable_here(consumer_config)}, logger=log)
 
     def run(self) -> None:
@@ -197,7 +197,7 @@ class SeatServer:
         flowing = [partition for partition in partitions if partition not in self._parked]
         self._parked.difference_update(partitions)
         if flowing:
-            self._consumer.incremental_unassign(_assigned(flowing))
+            self._consumer.incremental_unassign(_as_assigned(flowing))
 
     def _batches(self, there: list[pa.RecordBatch], ends: Mapping[TopicPartition, int]) -> Iterator[pa.RecordBatch]:
         """All rows below `ends`, in batches of bounded size; waits for what has not come yet.
@@ -210,7 +210,7 @@ class SeatServer:
             CannotServe: nothing came for too long.
         """
         gathered = _Gathered()
-        reached, reached_at_s = self._reached(ends), time.monotonic()
+        progress, progress_at_s = self._progress(ends), time.monotonic()
         while True:
             for piece in there:
                 if not gathered.takes(piece):
@@ -221,10 +221,10 @@ class SeatServer:
                 break
             self._look(unread)
             there = self._ahead.take(ends)
-            now_s, now_reached = time.monotonic(), self._reached(ends)
-            if now_reached > reached:
-                reached, reached_at_s = now_reached, now_s
-            elif now_s > reached_at_s + SEAT_SERVER_STALL_MS / 1000:
+            now_s, now_progress = time.monotonic(), self._progress(ends)
+            if now_progress > progress:
+                progress, progress_at_s = now_progress, now_s
+            elif now_s > progress_at_s + SEAT_SERVER_STALL_MS / 1000:
                 raise CannotServe(f"nothing came for {SEAT_SERVER_STALL_MS / 1000:.0f} s from {unread[0]}")
             elif gathered.since_s is not None:
                 yield from gathered.flush()
@@ -232,7 +232,7 @@ class SeatServer:
                 yield from gathered.flush()
         yield from gathered.flush()
 
-    def _reached(self, partitions: Collection[TopicPartition]) -> int:
+    def _progress(self, partitions: Collection[TopicPartition]) -> int:
         """Grows whenever something has come of these partitions."""
         return sum(map(self._ahead.next_offset, partitions))
 
@@ -241,10 +241,10 @@ class SeatServer:
         self._let_flow(unread)
         if self._fetch(0, ARROW_BATCH_BYTES_MAX, at_once=True):
             return
-        before = self._reached(unread)
-        for at in self._consumer.position(_assigned(unread)):  # negative where it is not known
+        before = self._progress(unread)
+        for at in self._consumer.position(_as_assigned(unread)):  # negative where it is not known
             self._ahead.reached(TopicPartition(at.topic, at.partition), at.offset)
-        if self._reached(unread) == before:
+        if self._progress(unread) == before:
             self._fetch(_WAIT_S, ARROW_BATCH_BYTES_MAX, at_once=True)
 
     # -------------------------------------------------------------------------------------------------- the consumer
@@ -307,7 +307,7 @@ class SeatServer:
         elif partition in self._ahead.partitions:
             raise CannotServe(error.str())
         else:  # of the group, for instance, which we do not need
-            _note(error)
+            _log_error(error)
 
     def _room(self) -> int:
         """Bytes that may still be fetched ahead; what librdkafka holds is counted as if it were full.
@@ -366,12 +366,12 @@ class _Gathered:
         self.since_s, self._pieces, self._rows, self._bytes = None, [], 0, 0
 
 
-def _note(error: KafkaError) -> None:
+def _log_error(error: KafkaError) -> None:
     """An error of the consumer or of a broker: librdkafka recovers, or the read stalls and its worker is the judge."""
     log.debug("%s", error.str())
 
 
-def _assigned(partitions: Collection[TopicPartition]) -> list[AssignedPartition]:
+def _as_assigned(partitions: Collection[TopicPartition]) -> list[AssignedPartition]:
     return [AssignedPartition(*partition) for partition in partitions]
 
 

@@ -43,7 +43,7 @@ from pyspark_kgroup.limits import (
     CHANNEL_REQUEST_BYTES_MAX,
     SIDECAR_HEARTBEAT_MS,
     SIDECAR_SILENCE_MS,
-    SIDECAR_STRANGERS_MAX,
+    SIDECAR_UNAUTHENTICATED_MAX,
 )
 from pyspark_kgroup.shared.channel import Challenge, Channel, Frames, Message, connect, frame, peer_is_us
 from pyspark_kgroup.shared.messages import (
@@ -97,7 +97,7 @@ class _Link:
         """Let the peer show that it holds the key, and means `server`.
 
         Raises:
-            KeyRefused: it does not, and was told nothing.
+            KeyRefused: it does not, and learned nothing.
             ChannelEnded: it hung up.
         """
         challenge = Challenge(key, server)
@@ -270,9 +270,9 @@ class Sidecar:
     def _begin(self, work: Coroutine[Any, Any, None]) -> None:
         task = asyncio.create_task(work)
         self._tasks.add(task)
-        task.add_done_callback(self._ended)
+        task.add_done_callback(self._on_done)
 
-    def _ended(self, task: asyncio.Task[None]) -> None:
+    def _on_done(self, task: asyncio.Task[None]) -> None:
         self._tasks.discard(task)
         if not task.cancelled() and (problem := task.exception()) is not None:
             if isinstance(problem, ChannelEnded):  # a worker's ends that worker alone (`_hear`): it is the registry's
@@ -282,7 +282,7 @@ class Sidecar:
                 self._end(f"it has failed: {problem!r}")
 
     async def _beat(self) -> None:
-        """Tell the registry that we live; it tells which seats have their home here still."""
+        """Tell the registry that we live; its answer names the seats that have their home here still."""
         while True:
             match await self._registry.ask(Heartbeat()):
                 case Homes(seats=homes):
@@ -328,7 +328,7 @@ class Sidecar:
             if not peer_is_us(client):
                 client.close()
                 continue
-            if len(self._unauthenticated) >= SIDECAR_STRANGERS_MAX:
+            if len(self._unauthenticated) >= SIDECAR_UNAUTHENTICATED_MAX:
                 with suppress(OSError):
                     next(iter(self._unauthenticated)).shutdown(socket.SHUT_RDWR)
             self._unauthenticated[client] = None

@@ -73,8 +73,8 @@ def connections_to_jvm() -> list[socket.socket]:
     """The TCP connection between this worker of Spark's and its JVM, and no other: those are their owners' to close.
 
     Returns:
-        A socket of our own for it. Nothing where it is none, is not held as Spark's worker holds it, or /proc or
-        TCP_QUICKACK are missing.
+        A socket of our own for it. Empty unless the connection is TCP and held by three descriptors, and /proc and
+        TCP_QUICKACK exist.
     """
     # With a default timeout Python makes each socket non-blocking, here for Spark too: the two share one description.
     if not hasattr(socket, "TCP_QUICKACK") or socket.getdefaulttimeout() is not None:

@@ -10,9 +10,9 @@ A frame is a 4-byte big-endian length and that many bytes of UTF-8: one JSON obj
 
 SERVER is whom the client means: "registry", of which each key has one, or "sidecar FOLDER", where it listens. Nonces
 are 32 random bytes, in hexadecimal like the codes. To a peer without the key a server says nothing: it closes.
-What was recorded is worth nothing, since each side chose one of the nonces; what one client proved to one server is of
-no use to another client or with another server, so nobody can pass it on. Version 1 did not name the server. Later
-frames are neither encrypted nor signed: whoever can change packets between two hosts is not kept out.
+A recorded handshake cannot be replayed, since each side picks a nonce, nor reflected, since a code names its role; a
+man in the middle cannot pass a proof on, since a code names the server that is meant (version 1 did not). Later frames
+are neither encrypted nor signed: whoever can change packets between two hosts is not kept out.
 
 `Frames` and `Challenge` know no socket, so that an event loop can use them; `connect`, `accept` and `Channel` block.
 """
@@ -182,7 +182,7 @@ def _hex(message: Message, name: str) -> bytes:
     except ValueError:
         value = b""
     if len(value) != _NONCE_BYTES:
-        raise KeyRefused("The peer does not shake hands as we do.")
+        raise KeyRefused("The peer does not speak this handshake.")
     return value
 
 
@@ -293,11 +293,11 @@ def connect(
 
     Raises:
         ChannelEnded: nobody listens there, or nobody of ours, or not in time.
-        KeyRefused: whoever listens there does not hold `key`, or is another user and was told nothing.
+        KeyRefused: whoever listens there does not hold `key`, or is another user, who learned nothing.
     """
     deadline_s = time.monotonic() + timeout_s
     try:
-        channel = Channel(_connected(address, timeout_s))
+        channel = Channel(_open_socket(address, timeout_s))
     except OSError as problem:
         raise ChannelEnded(f"Nobody can be reached there ({problem}).") from None
     if not isinstance(address, Path):  # finding out where it is had a bound of its own
@@ -331,7 +331,7 @@ def accept(
 
     Raises:
         ChannelEnded: the peer hung up, took too long, or does not speak like one of ours.
-        KeyRefused: the peer does not hold `key`; it was told nothing.
+        KeyRefused: the peer does not hold `key`; it learned nothing.
     """
     channel = Channel(sock)
     with _closed_on_error(channel):
@@ -342,7 +342,7 @@ def accept(
     return channel
 
 
-def _connected(address: tuple[str, int] | Path, timeout_s: float) -> socket.socket:
+def _open_socket(address: tuple[str, int] | Path, timeout_s: float) -> socket.socket:
     if not isinstance(address, Path):
         host, port = address
         bare = host.removeprefix("[").removesuffix("]")  # Spark writes IPv6 addresses in brackets

@@ -79,7 +79,7 @@ def test_the_end_of_another_connection_is_found(monkeypatch: pytest.MonkeyPatch)
         for peer in list(registry._peers):
             peer.end()
 
-    monkeypatch.setattr(Registry, "left", end_all)
+    monkeypatch.setattr(Registry, "on_ended", end_all)
     assert any("ended the connection of an honest one" in found for found in run(200, 7).verdict())
 
 

@@ -20,7 +20,7 @@ from harness.waiting import wait_for
 
 from pyspark_kgroup.driver import registry as registry_module
 from pyspark_kgroup.driver.registry import Registry
-from pyspark_kgroup.limits import REGISTRY_STRANGERS_MAX
+from pyspark_kgroup.limits import REGISTRY_UNAUTHENTICATED_MAX
 from pyspark_kgroup.shared.channel import Channel, Message, connect, frame, new_key
 
 EXECUTOR: Message = {"key": "here/1/1", "executor_id": "1", "host": "here", "pid": 1, "warm": True}
@@ -155,7 +155,7 @@ def test_an_unauthenticated_peer_that_half_closes_is_dropped_at_once(registry: R
 
 def test_the_oldest_of_too_many_unauthenticated_peers_is_dropped(registry: Registry) -> None:
     address = ("127.0.0.1", registry.port)
-    strangers = [socket.create_connection(address) for _ in range(REGISTRY_STRANGERS_MAX + 10)]
+    strangers = [socket.create_connection(address) for _ in range(REGISTRY_UNAUTHENTICATED_MAX + 10)]
     for oldest in strangers[:10]:
         greeting(oldest)
         assert all_that_it_says(oldest) == b""

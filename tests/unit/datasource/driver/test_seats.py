@@ -28,7 +28,7 @@ def names(count: int) -> list[str]:
 def joined(count: int, *executors: Executor) -> Seats:
     seats = Seats(names(count))
     for one in executors:
-        seats.executor_joined(one, 0)
+        seats.on_sidecar_joined(one, 0)
     return seats
 
 
@@ -152,7 +152,7 @@ class TestFixed:
         seats = joined(2, A, B)
         scan = seats.plan("1", names(2))
         seats.bind(scan.scan_id, 0, A, 0)
-        seats.executor_gone(A.key)
+        seats.on_sidecar_gone(A.key)
         assert homes(seats) == {}
         assert seats.bind(scan.scan_id, 0, B, 0) == Binding(seat="s-0", at_home=True)
 
@@ -186,7 +186,7 @@ class TestLate:
     def test_a_seat_that_never_had_a_home_is_read_before_one_whose_home_is_gone(self) -> None:
         seats = joined(3, A, B)
         ask(seats, seats.plan("1", ["s-0", "s-1"]), [A, B])
-        seats.executor_gone(A.key)
+        seats.on_sidecar_gone(A.key)
         bindings = ask(seats, seats.plan("2", names(3)), [B])
         assert [b.seat for b in bindings] == ["s-1", "s-2", "s-0"]
         assert all(b.at_home for b in bindings)
@@ -209,7 +209,7 @@ class TestLate:
     def test_a_guest_leaves_seats_alone_that_are_due_to_a_newcomer(self) -> None:
         """Else a guest in each batch could keep the newcomer from it for ever."""
         seats = settled(4, A, B)
-        seats.executor_joined(D, 0)
+        seats.on_sidecar_joined(D, 0)
         scan = seats.plan("2", names(4))
         guests = [seats.bind(scan.scan_id, ticket, COLD, 0).seat for ticket in range(3)]
         assert guests == ["s-2", "s-1", "s-0"]
@@ -286,7 +286,7 @@ class TestAskedAgain:
         seats = settled(4, A, B)
         scan = seats.plan("2", names(4))
         seat = seats.bind(scan.scan_id, 0, A, 0).seat
-        seats.executor_gone(A.key)
+        seats.on_sidecar_gone(A.key)
         assert seats.bind(scan.scan_id, 0, B, 0) == Binding(seat=seat, at_home=True)
 
 
@@ -296,7 +296,7 @@ class TestLostExecutor:
     def test_a_lost_executor_moves_its_own_seats_only(self) -> None:
         seats = settled(12, A, B, C)
         survivors = of(seats, A, C)
-        seats.executor_gone(B.key)
+        seats.on_sidecar_gone(B.key)
         bindings = ask(seats, seats.plan("2", names(12)), [A, C])
         assert all(b.at_home for b in bindings)
         assert survivors.items() <= homes(seats).items()
@@ -306,9 +306,9 @@ class TestLostExecutor:
         """So the spread is even again with the fewest moves: in the end exactly the lost seats have moved."""
         seats = settled(12, A, B, C)
         survivors, lost = of(seats, A, C), of(seats, B)
-        seats.executor_gone(B.key)
+        seats.on_sidecar_gone(B.key)
         ask(seats, seats.plan("2", names(12)), [A, C])
-        seats.executor_joined(D, 0)
+        seats.on_sidecar_joined(D, 0)
         bindings = ask(seats, seats.plan("3", names(12)), [D, A, C])
         assert all(b.at_home for b in bindings)
         assert of(seats, A, C) == survivors
@@ -318,9 +318,9 @@ class TestLostExecutor:
         """It reads as a guest and takes what is due in a later batch: a substitute would be one move too many."""
         seats = settled(6, A, B, C)
         survivors = of(seats, A, C)
-        seats.executor_gone(B.key)
+        seats.on_sidecar_gone(B.key)
         ask(seats, seats.plan("2", names(6)), [A, C])
-        seats.executor_joined(D, 0)
+        seats.on_sidecar_joined(D, 0)
         scan = seats.plan("3", names(6))
         assert read(ask(seats, scan, [A, A, A, D, D, D])) == names(6)
         assert survivors.items() <= homes(seats).items()
@@ -334,7 +334,7 @@ class TestLostExecutor:
         survivors = of(seats, A, C)
         scan = seats.plan("2", names(6))
         done = [seats.bind(scan.scan_id, ticket, who, 0) for ticket, who in enumerate([A, B, C])]
-        seats.executor_gone(B.key)
+        seats.on_sidecar_gone(B.key)
         retried = seats.bind(scan.scan_id, 1, C, 0)
         rest = [seats.bind(scan.scan_id, ticket, who, 0) for ticket, who in [(3, A), (4, C), (5, A)]]
         assert retried == Binding(seat=done[1].seat, at_home=True)
@@ -345,8 +345,8 @@ class TestLostExecutor:
         """Free seats fill what it lacks: nobody else's need to move for it."""
         seats = settled(6, A, B, C)
         survivors = of(seats, A, C)
-        seats.executor_gone(B.key)
-        seats.executor_joined(D, 0)
+        seats.on_sidecar_gone(B.key)
+        seats.on_sidecar_joined(D, 0)
         with_data = sorted(survivors)
         ask(seats, seats.plan("2", with_data), [D, D, A, A, C, C])
         assert homes(seats) == survivors
@@ -357,10 +357,10 @@ class TestLostExecutor:
         seats = settled(12, A, B, C)
         survivor = of(seats, A)
         for lost in (B, C):
-            seats.executor_gone(lost.key)
+            seats.on_sidecar_gone(lost.key)
         ask(seats, seats.plan("2", names(12)), [A])
         for newcomer in (D, E):
-            seats.executor_joined(newcomer, 0)
+            seats.on_sidecar_joined(newcomer, 0)
         for batch in range(3):
             ask(seats, seats.plan(f"late {batch}", names(12)), [D, E, A])
         assert of(seats, A) == survivor
@@ -370,7 +370,7 @@ class TestLostExecutor:
         """Nobody replaces it: the survivors share, and then nothing moves any more."""
         seats = settled(12, A, B, C)
         survivors = of(seats, A, C)
-        seats.executor_gone(B.key)
+        seats.on_sidecar_gone(B.key)
         ask(seats, seats.plan("2", names(12)), [C])  # A is busy with something else
         for batch in range(3):
             ask(seats, seats.plan(f"late {batch}", names(12)), [A, C])
@@ -380,11 +380,11 @@ class TestLostExecutor:
     def test_a_vanished_host_that_speaks_again_gets_back_what_nobody_took(self) -> None:
         seats = settled(6, A, B, C)
         before = homes(seats)
-        seats.executor_gone(B.key)
+        seats.on_sidecar_gone(B.key)
         assert homes(seats) == of(seats, A, C)
         ask(seats, seats.plan("2", ["s-0", "s-1", "s-2"]), [A, C])
         assert homes(seats)["s-1"] == "A"
-        seats.executor_joined(B, 0)
+        seats.on_sidecar_joined(B, 0)
         assert homes(seats) == {**before, "s-1": "A"}
         ask(seats, seats.plan("3", names(6)), [B, C, A])
         assert homes(seats) == before
@@ -392,10 +392,10 @@ class TestLostExecutor:
     def test_a_sidecar_may_be_replaced_before_the_end_of_the_old_one_is_noticed(self) -> None:
         seats = settled(4, A, B)
         before = homes(seats)
-        seats.executor_joined(A, 0)
-        seats.executor_gone(A.key)
+        seats.on_sidecar_joined(A, 0)
+        seats.on_sidecar_gone(A.key)
         assert homes(seats) == before
-        seats.executor_gone(A.key)
+        seats.on_sidecar_gone(A.key)
         assert homes(seats) == of(seats, B)
 
 
@@ -405,7 +405,7 @@ class TestSpread:
     def test_scaling_out_moves_a_newcomers_even_share(self) -> None:
         seats = settled(12, A, B, C)
         before = homes(seats)
-        seats.executor_joined(D, 0)
+        seats.on_sidecar_joined(D, 0)
         ask(seats, seats.plan("2", names(12)), [D, A, B, C])
         assert set(counts(seats).values()) == {3}
         assert sum(home != before[seat] for seat, home in homes(seats).items()) == 3
@@ -413,20 +413,20 @@ class TestSpread:
     def test_newcomers_take_of_executors_with_equally_many_seats_those_that_moved_last(self) -> None:
         seats = settled(6, A, B)
         for newcomer in (C, D, E):
-            seats.executor_joined(newcomer, 0)
+            seats.on_sidecar_joined(newcomer, 0)
         ask(seats, seats.plan("2", names(6)), [C, D, E, A, B, A])
         assert of(seats, A, B) == {"s-0": "A", "s-1": "B", "s-2": "A"}
 
     def test_an_executor_whose_only_seat_moved_away_reads_on_as_a_guest(self) -> None:
         seats = joined(2, A)
         ask(seats, seats.plan("1", names(2)), [A])
-        seats.executor_gone(A.key)
-        seats.executor_joined(B, 0)
+        seats.on_sidecar_gone(A.key)
+        seats.on_sidecar_joined(B, 0)
         ask(seats, seats.plan("2", names(2)), [B])
-        seats.executor_joined(A, 0)
+        seats.on_sidecar_joined(A, 0)
         ask(seats, seats.plan("3", names(2)), [A, B])
         assert counts(seats) == {"A": 1, "B": 1}
-        seats.executor_gone(B.key)
+        seats.on_sidecar_gone(B.key)
         ask(seats, seats.plan("4", names(2)), [A])
         assert counts(seats) == {"A": 2}
 
@@ -463,10 +463,10 @@ class TestSpread:
         """1. A seat is due to it; 2. that is being read, so it reads another one as a guest; 3. it dies."""
         seats = settled(4, A, B)
         before = homes(seats)
-        seats.executor_joined(D, 0)
+        seats.on_sidecar_joined(D, 0)
         scan = seats.plan("2", names(4))
         assert not any(b.at_home for b in ask(seats, scan, [B, B, D, D])[2:])
-        seats.executor_gone(D.key)
+        seats.on_sidecar_gone(D.key)
         assert read(ask(seats, seats.plan("3", names(4)), [A])) == names(4)
         assert homes(seats) == before
 
@@ -476,7 +476,7 @@ class TestWithoutSidecar:
 
     def test_a_worker_without_sidecar_reads_homeless_seats_first_then_those_of_the_busiest_executor(self) -> None:
         seats = settled(4, A, B)
-        seats.executor_gone(B.key)
+        seats.on_sidecar_gone(B.key)
         scan = seats.plan("2", names(4))
         asked = [seats.bind(scan.scan_id, ticket, COLD, 0) for ticket in range(4)]
         assert [b.seat for b in asked] == ["s-1", "s-3", "s-2", "s-0"]
@@ -500,7 +500,7 @@ class TestWithoutSidecar:
         seats = joined(2, A)
         scan = seats.plan("1", names(2))
         assert seats.bind(scan.scan_id, 0, B, 0) == Binding(seat="s-0", at_home=False)
-        seats.executor_joined(B, 0)
+        seats.on_sidecar_joined(B, 0)
         assert seats.bind(scan.scan_id, 0, B, 0) == Binding(seat="s-0", at_home=True)
 
     def test_seats_have_no_homes_if_no_executor_has_a_sidecar(self) -> None:
@@ -520,13 +520,13 @@ class TestHome:
         seats.bind(scan.scan_id, 0, A, 1_000)
         seats.bind(scan.scan_id, 0, A, 2_000)
         assert seats.homes()["s-0"].since_ms == 1_000
-        seats.executor_gone(A.key)
+        seats.on_sidecar_gone(A.key)
         seats.bind(scan.scan_id, 0, B, 3_000)
         assert (seats.homes()["s-0"].executor, seats.homes()["s-0"].since_ms) == (B, 3_000)
 
     def test_a_home_that_a_due_seat_moved_to_says_since_when(self) -> None:
         seats = settled(2, A)
-        seats.executor_joined(B, 500)
+        seats.on_sidecar_joined(B, 500)
         seats.bind(seats.plan("2", names(2)).scan_id, 0, B, 1_000)
         assert [home.since_ms for home in seats.homes().values() if home.executor == B] == [1_000]
 
@@ -534,28 +534,28 @@ class TestHome:
         seats = settled(2, A, B)
         assert seats.home("s-0") == seats.homes()["s-0"]
         assert seats.home("s-0") is not None
-        seats.executor_gone(A.key)
+        seats.on_sidecar_gone(A.key)
         assert seats.home("s-0") is None
         assert seats.home("s-1") == seats.homes()["s-1"]
 
     def test_a_home_shows_its_executor_as_it_presented_itself_last(self) -> None:
         """Its first worker may not know Spark's id of it; the sidecar that replaces the first one does."""
         seats = settled(1, replace(A, executor_id=""))
-        seats.executor_joined(A, 1_000)
+        seats.on_sidecar_joined(A, 1_000)
         assert seats.homes()["s-0"].executor == A
 
     def test_a_home_is_warm_once_its_server_has_served_a_read(self) -> None:
         seats = settled(2, A, B)
         assert not seats.homes()["s-0"].warm
-        seats.served("s-0", A.key)
-        seats.served("s-1", A.key)  # a straggler of an executor that is not the home
-        seats.served("s-9", A.key)
+        seats.on_served("s-0", A.key)
+        seats.on_served("s-1", A.key)  # a straggler of an executor that is not the home
+        seats.on_served("s-9", A.key)
         assert {seat: home.warm for seat, home in seats.homes().items()} == {"s-0": True, "s-1": False}
 
     def test_a_replaced_sidecar_makes_its_homes_cold(self) -> None:
         seats = settled(1, A)
-        seats.served("s-0", A.key)
-        seats.executor_joined(A, 5_000)
+        seats.on_served("s-0", A.key)
+        seats.on_sidecar_joined(A, 5_000)
         assert (seats.homes()["s-0"].warm, seats.homes()["s-0"].since_ms) == (False, 5_000)
 
 
@@ -592,9 +592,9 @@ def test_executors_that_come_and_go_without_a_seat_leave_nothing_behind() -> Non
     size = len(pickle.dumps(seats))
     for number in range(100):
         guest = executor(f"{number}")
-        seats.executor_joined(guest, 0)
-        seats.executor_gone(guest.key)
-    seats.executor_gone("nobody@nowhere")
+        seats.on_sidecar_joined(guest, 0)
+        seats.on_sidecar_gone(guest.key)
+    seats.on_sidecar_gone("nobody@nowhere")
     assert homes(seats) == {"s-0": "A", "s-1": "B"}
     assert len(pickle.dumps(seats)) == size
 
@@ -604,8 +604,8 @@ def test_a_lost_executor_whose_seats_have_all_moved_leaves_nothing_behind() -> N
     sizes = []
     for number in range(100, 110):
         newcomer = executor(f"{number}")
-        seats.executor_joined(newcomer, 0)
-        seats.executor_gone(f"{number - 1}@host" if number > 100 else A.key)
+        seats.on_sidecar_joined(newcomer, 0)
+        seats.on_sidecar_gone(f"{number - 1}@host" if number > 100 else A.key)
         ask(seats, seats.plan(f"{number}", names(2)), [newcomer, B])
         sizes.append(len(pickle.dumps(seats)))
     assert homes(seats) == {"s-0": "109", "s-1": "B"}

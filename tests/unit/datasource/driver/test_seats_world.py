@@ -80,7 +80,7 @@ class World:
         self.started += 1
         name = str(self.started)
         self.executors.append(Executor(key=f"key {name}", executor_id=name, host="h", pid=self.started))
-        self.seats.executor_joined(self.executors[-1], self.now_ms)
+        self.seats.on_sidecar_joined(self.executors[-1], self.now_ms)
 
     def kill(self, *, noticed: bool = True) -> Executor:
         """Some executor dies; what it was home to is free as soon as that is noticed."""
@@ -94,14 +94,14 @@ class World:
     def replace_sidecar(self) -> None:
         """It crashed, or was idle. The next worker starts another; the end of the first may be noticed after that."""
         executor = self.rng.choice(self.executors)
-        events = [lambda: self.seats.executor_gone(executor.key)]
-        events.insert(self.rng.randrange(2), lambda: self.seats.executor_joined(executor, self.now_ms))
+        events = [lambda: self.seats.on_sidecar_gone(executor.key)]
+        events.insert(self.rng.randrange(2), lambda: self.seats.on_sidecar_joined(executor, self.now_ms))
         for event in events:
             event()
 
     def notice(self) -> None:
         for key in self.unheard:
-            self.seats.executor_gone(key)
+            self.seats.on_sidecar_gone(key)
         self.unheard.clear()
 
     # ------------------------------------------------------------------------------------------------ batches
