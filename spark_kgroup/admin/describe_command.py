@@ -23,7 +23,8 @@ from spark_kgroup.errors import GroupError
 from spark_kgroup.limits import STARTUP_TIMEOUT_MS
 from spark_kgroup.model import DescribedGroup, DescribedMember, TopicPartition
 from spark_kgroup.wire import messages
-from spark_kgroup.wire.cluster import Cluster, CommittedOffset, parse_bootstrap
+from spark_kgroup.wire.address import parse_bootstrap
+from spark_kgroup.wire.cluster import Cluster, CommittedOffset
 from spark_kgroup.wire.commit_metadata import SeatNote
 
 EXAMPLES = (

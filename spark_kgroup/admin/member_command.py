@@ -26,7 +26,7 @@ from spark_kgroup.model import ErrorCode, TopicPartition
 from spark_kgroup.runtime.group import Group
 from spark_kgroup.runtime.session import Session
 from spark_kgroup.runtime.settings import GroupSettings
-from spark_kgroup.wire.cluster import parse_bootstrap
+from spark_kgroup.wire.address import parse_bootstrap
 from spark_kgroup.wire.security.settings import Plaintext
 
 EXAMPLES = (

@@ -15,7 +15,7 @@ from spark_kgroup.limits import (
 )
 from spark_kgroup.member.classic import Inheritance
 from spark_kgroup.model import MemberIdentity
-from spark_kgroup.wire.connection import Address
+from spark_kgroup.wire.address import Address
 from spark_kgroup.wire.security.settings import Plaintext, Security
 
 

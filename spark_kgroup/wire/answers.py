@@ -10,7 +10,7 @@ from typing import Any, Final, TypeVar
 from spark_kgroup.errors import BrokerError, ProtocolViolation
 from spark_kgroup.model import DescribedGroup, DescribedMember, ErrorCode, TopicDescription, TopicPartition
 from spark_kgroup.wire import messages
-from spark_kgroup.wire.connection import Address
+from spark_kgroup.wire.address import Address
 from spark_kgroup.wire.consumer_protocol import decode_assignment, decode_subscription
 from spark_kgroup.wire.messages import Response
 

@@ -10,12 +10,10 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import re
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from functools import partial
-from ipaddress import ip_address
 from random import Random
 from typing import Any, Final, TypeVar
 from uuid import UUID
@@ -25,7 +23,6 @@ from spark_kgroup.errors import (
     BrokerError,
     ConnectionFailed,
     Disconnected,
-    OptionError,
     ProtocolViolation,
     RequestTimedOut,
     UnknownTopic,
@@ -40,7 +37,8 @@ from spark_kgroup.limits import (
     TOPIC_GONE_AFTER_MS,
 )
 from spark_kgroup.model import DescribedGroup, ErrorCode, MemberIdentity, TopicDescription, TopicPartition
-from spark_kgroup.wire import messages, names
+from spark_kgroup.wire import messages
+from spark_kgroup.wire.address import Address
 from spark_kgroup.wire.answers import (
     ClusterMetadata,
     CommittedOffset,
@@ -56,13 +54,13 @@ from spark_kgroup.wire.answers import (
     the_only,
 )
 from spark_kgroup.wire.backoff import Backoff
-from spark_kgroup.wire.connection import Address, Connection
+from spark_kgroup.wire.connection import Connection
 from spark_kgroup.wire.messages import Request, Response
 from spark_kgroup.wire.pace import Pace
 from spark_kgroup.wire.race import first_success
 from spark_kgroup.wire.security.settings import Plaintext, Security
 
-__all__ = ["Cluster", "ClusterMetadata", "CommittedOffset", "ListedOffset", "parse_bootstrap"]
+__all__ = ["Cluster", "ClusterMetadata", "CommittedOffset", "ListedOffset"]
 
 log = logging.getLogger(__name__)
 
@@ -72,39 +70,6 @@ T = TypeVar("T")
 _CLOSED: Final = "The cluster's connections were closed here."
 
 _CHECK_BOOTSTRAP: Final = "Check the bootstrap servers (`bootstrap.servers`)."
-
-_BOOTSTRAP: Final = re.compile(r"(?:\[([0-9a-fA-F:.%]+)\]|([\w.-]+)):([0-9]{1,5})", re.ASCII)
-"""HOST:PORT, or [IPv6]:PORT."""
-
-
-def parse_bootstrap(text: str) -> tuple[Address, ...]:
-    """Addresses from `host:port[,host:port]`; IPv6 as `[::1]:9092`.
-
-    Raises:
-        OptionError: it is not that.
-    """
-    addresses = []
-    for entry in filter(None, (part.strip() for part in text.split(","))):
-        match = _BOOTSTRAP.fullmatch(entry)
-        if match is None or not 0 < int(match[3]) < 65536 or not _is_a_host(match):
-            raise OptionError(
-                f"`bootstrap.servers`: {entry!r} is not HOST:PORT. Give one or more brokers, "
-                "like 'broker-1:9092,broker-2:9092' (IPv6: '[::1]:9092')."
-            )
-        addresses.append(Address(match[1] or match[2], int(match[3])))
-    if not addresses:
-        raise OptionError("`bootstrap.servers` is empty. Give one or more brokers, like 'broker-1:9092'.")
-    return tuple(addresses)
-
-
-def _is_a_host(entry: re.Match[str]) -> bool:
-    """Whether it is a whole IPv6 address, or a name that can be looked up."""
-    if not entry[1]:
-        return names.can_be_looked_up(entry[2])
-    try:
-        return bool(ip_address(entry[1]))
-    except ValueError:
-        return False
 
 
 class Cluster:

@@ -51,6 +51,7 @@ from spark_kgroup.limits import (
 )
 from spark_kgroup.model import ErrorCode
 from spark_kgroup.wire import messages, names
+from spark_kgroup.wire.address import Address
 from spark_kgroup.wire.codec import correlation_id_of, decode_response, encode_request
 from spark_kgroup.wire.messages import Request, Response
 from spark_kgroup.wire.security.settings import Plaintext, Security
@@ -71,22 +72,6 @@ _HINTS: Final = {
 
 
 _NO_DESCRIPTOR: Final = (errno.EMFILE, errno.ENFILE)
-
-_HOST_CHARS_MAX: Final = 253
-"""RFC 1035 allows no longer name."""
-
-
-@dataclass(frozen=True, slots=True, order=True)
-class Address:
-    """Where a broker listens."""
-
-    host: str
-    port: int
-
-    def __str__(self) -> str:
-        # Brokers say where others are: what they say reaches logs and terminals.
-        host = self.host if self.host.isprintable() and len(self.host) <= _HOST_CHARS_MAX else ascii(self.host[:80])
-        return f"[{host}]:{self.port}" if ":" in self.host else f"{host}:{self.port}"
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,8 +12,9 @@ from random import Random
 from typing import TypeVar
 
 from spark_kgroup.limits import PACED_ADDRESSES_MAX
+from spark_kgroup.wire.address import Address
 from spark_kgroup.wire.backoff import Backoff
-from spark_kgroup.wire.connection import Address, Connection
+from spark_kgroup.wire.connection import Connection
 
 T = TypeVar("T")
 

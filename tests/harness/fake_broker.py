@@ -17,8 +17,8 @@ from kio.serial import entity_reader
 from kio.static.primitive import i16, i32, i32Timedelta
 
 from spark_kgroup.wire import messages
+from spark_kgroup.wire.address import Address
 from spark_kgroup.wire.codec import encode_entity
-from spark_kgroup.wire.connection import Address
 
 P = ParamSpec("P")
 SCENARIO_TIMEOUT_S = 120

@@ -4,7 +4,7 @@ from pyspark_kgroup.options.parser import SourceOptions, parse
 from spark_kgroup.model import TopicPartition
 from spark_kgroup.runtime.settings import GroupSettings
 from spark_kgroup.runtime.views import GroupView
-from spark_kgroup.wire.cluster import parse_bootstrap
+from spark_kgroup.wire.address import parse_bootstrap
 
 
 def options_of(bootstrap: str, topic: str, prefix: str, members: int, **more: str) -> SourceOptions:

@@ -27,7 +27,8 @@ from spark_kgroup.model import MemberIdentity, Subscription
 from spark_kgroup.runtime.thread import GroupRuntime
 from spark_kgroup.testing import ApacheKafka
 from spark_kgroup.wire import messages
-from spark_kgroup.wire.cluster import Cluster, parse_bootstrap
+from spark_kgroup.wire.address import parse_bootstrap
+from spark_kgroup.wire.cluster import Cluster
 from spark_kgroup.wire.consumer_protocol import encode_subscription
 
 PARTITIONS = 4

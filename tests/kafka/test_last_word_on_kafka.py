@@ -23,7 +23,8 @@ from spark_kgroup.runtime.group import Group
 from spark_kgroup.runtime.session import Session
 from spark_kgroup.runtime.settings import GroupSettings
 from spark_kgroup.testing import ApacheKafka
-from spark_kgroup.wire.cluster import Cluster, parse_bootstrap
+from spark_kgroup.wire.address import parse_bootstrap
+from spark_kgroup.wire.cluster import Cluster
 
 SESSION_MS = 6_000
 

@@ -27,7 +27,8 @@ from spark_kgroup.runtime.session import Session
 from spark_kgroup.runtime.settings import GroupSettings
 from spark_kgroup.testing import unsecured_token
 from spark_kgroup.wire import messages
-from spark_kgroup.wire.cluster import Cluster, parse_bootstrap
+from spark_kgroup.wire.address import parse_bootstrap
+from spark_kgroup.wire.cluster import Cluster
 from spark_kgroup.wire.connection import Connection
 from spark_kgroup.wire.consumer_protocol import encode_assignment, encode_subscription
 from spark_kgroup.wire.security.oauth import ClientCredentials

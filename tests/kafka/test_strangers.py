@@ -21,7 +21,7 @@ from spark_kgroup.errors import WireError
 from spark_kgroup.limits import CONNECT_TIMEOUT_MS, STARTUP_TIMEOUT_MS
 from spark_kgroup.runtime.settings import GroupSettings
 from spark_kgroup.runtime.thread import GroupRuntime
-from spark_kgroup.wire.cluster import parse_bootstrap
+from spark_kgroup.wire.address import parse_bootstrap
 
 STRANGERS = (http, silent, hangs_up, random_bytes, huge_length, truncated_frame, garbage_in_a_frame)
 UNRESOLVABLE = "no-such-host.invalid:9092"

@@ -16,7 +16,8 @@ from spark_kgroup.errors import BrokerError, ConnectionFailed, Disconnected, Req
 from spark_kgroup.model import ErrorCode, MemberIdentity, Subscription, TopicPartition
 from spark_kgroup.testing import ApacheKafka
 from spark_kgroup.wire import messages
-from spark_kgroup.wire.cluster import Cluster, parse_bootstrap
+from spark_kgroup.wire.address import parse_bootstrap
+from spark_kgroup.wire.cluster import Cluster
 from spark_kgroup.wire.connection import Connection
 from spark_kgroup.wire.consumer_protocol import (
     decode_assignment,

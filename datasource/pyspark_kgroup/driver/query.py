@@ -26,7 +26,7 @@ from pyspark_kgroup.options.security import driver_settings
 from pyspark_kgroup.shared.tickets import Mode, Position, Range, ReadSettings, RegistryAccess, SeatRanges, TicketPayload
 from spark_kgroup.runtime.settings import GroupSettings
 from spark_kgroup.runtime.thread import GroupRuntime
-from spark_kgroup.wire.cluster import parse_bootstrap
+from spark_kgroup.wire.address import parse_bootstrap
 from spark_kgroup.wire.commit_metadata import Author
 from spark_kgroup.wire.security.secured import secured
 

@@ -13,6 +13,7 @@ from typing import Final, Generic, TypeVar, cast
 
 from spark_kgroup.assignors import NAMES as ASSIGNORS
 from spark_kgroup.errors import OptionError
+from spark_kgroup.wire.address import read_address
 
 T = TypeVar("T")
 
@@ -144,9 +145,7 @@ def names_in(text: str) -> tuple[str, ...]:
 def servers(text: str) -> str:
     """HOST:PORT between commas; an IPv6 address in brackets."""
     for server in names_in(text):
-        address = re.fullmatch(r"(?:\[[0-9A-Fa-f:.%]+\]|[^\s:/\[\]]+):([0-9]{1,5})", server)
-        if address is None or not 0 < int(address[1]) < 65536:
-            raise ValueError(f"{server!r} is not HOST:PORT")
+        read_address(server)
     return ",".join(names_in(text))
 
 

@@ -19,8 +19,9 @@ from spark_kgroup.limits import CONNECT_TIMEOUT_MS, STARTUP_TIMEOUT_MS
 from spark_kgroup.runtime.group import Group
 from spark_kgroup.runtime.settings import GroupSettings
 from spark_kgroup.wire import messages
+from spark_kgroup.wire.address import Address
 from spark_kgroup.wire.cluster import Cluster
-from spark_kgroup.wire.connection import Address, Connection
+from spark_kgroup.wire.connection import Connection
 
 pytestmark = pytest.mark.filterwarnings("error::ResourceWarning")
 

@@ -23,7 +23,7 @@ from spark_kgroup.limits import CONNECT_TIMEOUT_MS, NEXT_BROKER_AFTER_MS, REQUES
 from spark_kgroup.model import ErrorCode, TopicPartition
 from spark_kgroup.wire import cluster as cluster_module
 from spark_kgroup.wire import messages
-from spark_kgroup.wire.connection import Address
+from spark_kgroup.wire.address import Address
 
 pytestmark = pytest.mark.filterwarnings("error::ResourceWarning")
 

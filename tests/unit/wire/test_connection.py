@@ -30,8 +30,9 @@ from spark_kgroup.limits import DECODED_AT_ONCE_BYTES_MAX, IN_FLIGHT_MAX
 from spark_kgroup.model import MemberIdentity
 from spark_kgroup.wire import connection as connection_module
 from spark_kgroup.wire import messages
+from spark_kgroup.wire.address import Address
 from spark_kgroup.wire.codec import encode_entity
-from spark_kgroup.wire.connection import Address, Connection
+from spark_kgroup.wire.connection import Connection
 from spark_kgroup.wire.security.settings import Send
 
 pytestmark = pytest.mark.filterwarnings("error::ResourceWarning")

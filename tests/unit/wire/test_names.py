@@ -15,7 +15,8 @@ from harness.names import resolving, swallowing
 from spark_kgroup.errors import ConnectionFailed
 from spark_kgroup.limits import CONNECT_TIMEOUT_MS
 from spark_kgroup.wire import names
-from spark_kgroup.wire.connection import Address, Connection
+from spark_kgroup.wire.address import Address
+from spark_kgroup.wire.connection import Connection
 from spark_kgroup.wire.race import first_success
 from spark_kgroup.wire.security.secured import secured
 from spark_kgroup.wire.security.settings import SecuritySettings

@@ -14,8 +14,9 @@ from harness.names import resolving
 from spark_kgroup.errors import ConnectionFailed, Disconnected
 from spark_kgroup.limits import RETRY_BACKOFF_JITTER, RETRY_BACKOFF_MS
 from spark_kgroup.wire import messages, pace
+from spark_kgroup.wire.address import Address
 from spark_kgroup.wire.cluster import Cluster
-from spark_kgroup.wire.connection import Address, Connection
+from spark_kgroup.wire.connection import Connection
 from spark_kgroup.wire.pace import Pace
 
 pytestmark = pytest.mark.filterwarnings("error::ResourceWarning")

@@ -17,7 +17,8 @@ from kio.schema.errors import ErrorCode as KioErrorCode
 from spark_kgroup.errors import AuthenticationFailed, BrokerError, ConnectionFailed, Disconnected, OptionError
 from spark_kgroup.model import MemberIdentity
 from spark_kgroup.wire import messages
-from spark_kgroup.wire.connection import Address, Connection, _again
+from spark_kgroup.wire.address import Address
+from spark_kgroup.wire.connection import Connection, _again
 from spark_kgroup.wire.security import from_properties
 from spark_kgroup.wire.security.from_properties import security_settings
 from spark_kgroup.wire.security.oauth import ClientCredentials

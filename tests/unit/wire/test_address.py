@@ -3,8 +3,7 @@
 import pytest
 
 from spark_kgroup.errors import OptionError
-from spark_kgroup.wire.cluster import parse_bootstrap
-from spark_kgroup.wire.connection import Address
+from spark_kgroup.wire.address import Address, parse_bootstrap
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,70 @@
+"""Where a broker listens, and how a user writes it: HOST:PORT."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from ipaddress import ip_address
+from typing import Final
+
+from spark_kgroup.errors import OptionError
+from spark_kgroup.wire import names
+
+_HOST_CHARS_MAX: Final = 253
+"""RFC 1035 allows no longer name."""
+
+_HOST_AND_PORT: Final = re.compile(r"(?:\[([0-9a-fA-F:.%]+)\]|([\w.-]+)):([0-9]{1,5})", re.ASCII)
+"""HOST:PORT, or [IPv6]:PORT."""
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Address:
+    """Where a broker listens."""
+
+    host: str
+    port: int
+
+    def __str__(self) -> str:
+        # Brokers say where others are: what they say reaches logs and terminals.
+        host = self.host if self.host.isprintable() and len(self.host) <= _HOST_CHARS_MAX else ascii(self.host[:80])
+        return f"[{host}]:{self.port}" if ":" in self.host else f"{host}:{self.port}"
+
+
+def read_address(text: str) -> Address:
+    """The address in `host:port`, or in `[::1]:9092`.
+
+    Raises:
+        ValueError: it is not that; says so.
+    """
+    match = _HOST_AND_PORT.fullmatch(text)
+    if match is None or not 0 < int(match[3]) < 65536 or not _is_a_host(match):
+        raise ValueError(f"{text!r} is not HOST:PORT")
+    return Address(match[1] or match[2], int(match[3]))
+
+
+def parse_bootstrap(text: str) -> tuple[Address, ...]:
+    """Addresses from `host:port[,host:port]`.
+
+    Raises:
+        OptionError: it is not that.
+    """
+    try:
+        addresses = tuple(read_address(entry.strip()) for entry in text.split(",") if entry.strip())
+    except ValueError as error:
+        raise OptionError(
+            f"`bootstrap.servers`: {error}. Give one or more brokers, "
+            "like 'broker-1:9092,broker-2:9092' (IPv6: '[::1]:9092')."
+        ) from None
+    if not addresses:
+        raise OptionError("`bootstrap.servers` is empty. Give one or more brokers, like 'broker-1:9092'.")
+    return addresses
+
+
+def _is_a_host(entry: re.Match[str]) -> bool:
+    """Whether it is a whole IPv6 address, or a name that can be looked up."""
+    if not entry[1]:
+        return names.can_be_looked_up(entry[2])
+    try:
+        return bool(ip_address(entry[1]))
+    except ValueError:
+        return False
