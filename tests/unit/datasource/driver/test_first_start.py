@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 import pytest
 from harness.fake_driver import Driver, StartingOffsets
-from harness.fake_group import FakeGroup
+from harness.fake_group import OTHER, FakeGroup
 
 from pyspark_kgroup.options.starting_offsets import EARLIEST, LATEST, parse_starting_offsets
 from spark_kgroup.errors import OptionError
@@ -60,3 +60,41 @@ def test_a_start_at_the_end_by_choice_makes_no_warning(
     _, driver = world(records=10, starting=StartingOffsets(committed=committed, place=place))
     driver.drain()
     assert "starts at the end" not in caplog.text
+
+
+def test_an_explicit_start_beyond_the_end_is_refused_with_both_offsets(world: World) -> None:
+    starting = parse_starting_offsets('{"t": {"0": 101, "1": 100, "2": 99}}')
+    group, driver = world(partitions=3, records=100, starting=starting)
+    with pytest.raises(OptionError, match=r"beyond the end of t-0: 101 \(ends at 100\): .* -1 for latest"):
+        driver.trigger()
+    assert group.commits == []
+
+
+def test_an_explicit_start_at_the_end_is_one(world: World) -> None:
+    starting = parse_starting_offsets('{"t": {"0": 100, "1": 99}}')
+    _, driver = world(partitions=2, records=100, starting=starting)
+    driver.drain()
+    assert driver.rows == {TopicPartition("t", 1): [(99, 100)]}
+
+
+def test_an_explicit_start_in_an_open_transaction_is_one(world: World) -> None:
+    """The log has it, and it can be read as soon as the transaction ends."""
+    starting = parse_starting_offsets('{"t": {"0": 90}}')
+    group, driver = world(records=100, starting=starting, read_committed=True)
+    group.stable = {P0: 80}
+    driver.drain()
+    assert group.committed_now == {P0: 90}
+    del group.stable[P0]
+    driver.drain()
+    assert driver.rows == {P0: [(90, 100)]}
+
+
+def test_an_explicit_start_that_another_application_overrules_says_whose_members_there_are(
+    world: World, caplog: pytest.LogCaptureFixture
+) -> None:
+    group, driver = world(partitions=2, records=100, starting=StartingOffsets(committed=False))
+    group.committed_now = {P0: 80}
+    group.move(TopicPartition("t", 1), OTHER)
+    driver.drain()
+    (told,) = [message for message in caplog.messages if "is ignored" in message]
+    assert told.startswith("startingOffsets=-2 is ignored: group 'g' has members of other applications (other)")
