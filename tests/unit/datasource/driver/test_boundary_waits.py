@@ -8,8 +8,8 @@ import pytest
 from harness.fake_driver import Driver
 from harness.fake_group import OTHER, FakeGroup
 
+from pyspark_kgroup.limits import HANDOVER_WAIT_MS, ORPHAN_CHECK_INTERVAL_MS, SETTLE_TIMEOUT_MS
 from spark_kgroup.errors import GroupUnsettled
-from spark_kgroup.limits import HANDOVER_WAIT_MS, ORPHAN_CHECK_INTERVAL_MS, SETTLE_TIMEOUT_MS
 from spark_kgroup.model import TopicPartition
 
 P0, P1 = (TopicPartition("t", index) for index in range(2))
