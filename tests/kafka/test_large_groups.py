@@ -83,7 +83,7 @@ def test_a_commit_that_is_larger_than_the_coordinator_writes_at_once_goes_in_par
         assert runtime.commit_refusal() == ""
 
 
-def test_a_group_that_is_larger_than_the_coordinator_writes_at_once_is_told_what_to_raise(
+def test_a_group_larger_than_the_coordinator_writes_at_once_ends_with_the_setting_to_raise(
     apache_kafka: ApacheKafka,
 ) -> None:
     topic = topic_of(apache_kafka, 100)

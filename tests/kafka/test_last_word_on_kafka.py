@@ -141,7 +141,7 @@ def test_a_join_parked_for_longer_than_a_session_costs_nothing_while_the_coordin
         pytest.param("123", 6, id="widened"),
     ],
 )
-def test_a_seat_that_comes_back_with_another_subscription(
+def test_a_seat_that_comes_back_with_another_subscription_gets_just_what_it_subscribes(
     apache_kafka: ApacheKafka, who: str, now: str, each: int
 ) -> None:
     """Two seats share topics 1 and 2, of 4 partitions each; one comes back within its session. A broker does not
@@ -190,7 +190,7 @@ async def at_rest(one: Seats, other: Seats, condition: Callable[[], bool]) -> No
             await asyncio.sleep(0.05)
 
 
-def test_leaving_does_not_wait_behind_a_parked_join(apache_kafka: ApacheKafka) -> None:
+def test_a_leave_does_not_wait_behind_a_parked_join(apache_kafka: ApacheKafka) -> None:
     seats = Seats(apache_kafka, "unused")
     with slow_member(apache_kafka, seats) as slow:
         slow.wait_for_owned(6)

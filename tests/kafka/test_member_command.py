@@ -49,7 +49,7 @@ def join(apache_kafka: ApacheKafka, group: str, topic: str) -> Iterator[Join]:
         member.end()
 
 
-def test_every_line_has_the_documented_fields(join: Join, topic: str) -> None:
+def test_every_line_of_json_has_the_documented_fields(join: Join, topic: str) -> None:
     member = join("a")
     member.wait_for_owned(6)
     assert member.interrupt() == 0
@@ -64,6 +64,7 @@ def test_every_line_has_the_documented_fields(join: Join, topic: str) -> None:
 
 
 def test_a_second_member_takes_half_and_only_that_moves(join: Join, topic: str) -> None:
+    """KIP-429: what a member keeps is never revoked."""
     # KIP-429: the owner keeps what it still owns, gives up the rest, and rejoins; only then the newcomer gets it.
     first = join("a")
     first.wait_for_owned(6)
@@ -78,6 +79,7 @@ def test_a_second_member_takes_half_and_only_that_moves(join: Join, topic: str) 
 def test_ctrl_c_keeps_the_seat_and_a_restart_gets_it_back(
     join: Join, apache_kafka: ApacheKafka, group: str, topic: str
 ) -> None:
+    """KIP-345: "broker will return the cached assignment back to the member, without doing any rebalance"."""
     # KIP-345: a static member that comes back within the session gets its assignment, and nobody else notices.
     members = {name: join(name) for name in ("a", "b", "c")}
     for member in members.values():
@@ -115,7 +117,7 @@ def test_ctrl_c_says_that_the_seat_stays_and_for_how_long(join: Join) -> None:
 
 
 @pytest.mark.parametrize("instance_id", ["a", None], ids=["static", "dynamic"])
-def test_a_reader_that_has_enough_ends_the_member_as_it_ends_other_commands(
+def test_a_closed_pipe_ends_the_member_as_it_ends_other_commands(
     join: Join, apache_kafka: ApacheKafka, group: str, topic: str, instance_id: str | None
 ) -> None:
     """`kgroup member | head -1` in a shell: no heartbeats go on unseen; a static seat stays, a dynamic one goes."""
@@ -136,7 +138,7 @@ def test_a_reader_that_has_enough_ends_the_member_as_it_ends_other_commands(
         assert instance_id in {m.instance_id for m in apache_kafka.describe_members(group)}
 
 
-def test_an_error_that_ends_a_member_is_told_once(
+def test_an_error_that_ends_a_member_is_printed_once(
     join: Join, apache_kafka: ApacheKafka, group: str, topic: str
 ) -> None:
     command = [KGROUP, "member", "--bootstrap-server", apache_kafka.bootstrap_servers, "--group", group]
@@ -169,6 +171,7 @@ def test_leave_gives_the_seat_back_for_good(join: Join, apache_kafka: ApacheKafk
 def test_a_dynamic_member_gets_its_id_first_and_leaves_on_ctrl_c(
     join: Join, apache_kafka: ApacheKafka, group: str
 ) -> None:
+    """KIP-394: MEMBER_ID_REQUIRED, then a join with the id."""
     # KIP-394: the coordinator answers a first join with MEMBER_ID_REQUIRED.
     member = join(None)
     member.wait_for_owned(6)
@@ -179,6 +182,7 @@ def test_a_dynamic_member_gets_its_id_first_and_leaves_on_ctrl_c(
 
 
 def test_the_older_of_two_with_one_instance_id_is_fenced(join: Join) -> None:
+    """KIP-345: "some other consumer takes its spot. The client should immediately fail itself"."""
     older = join("a", "--session-timeout-ms", "10000")
     older.wait_for_owned(6)
     newer = join("a", "--session-timeout-ms", "10000")
@@ -194,6 +198,7 @@ def test_the_older_of_two_with_one_instance_id_is_fenced(join: Join) -> None:
 def test_the_leader_notices_added_partitions_and_nothing_else_moves(
     join: Join, apache_kafka: ApacheKafka, topic: str
 ) -> None:
+    """KIP-429, 1.b: "if the consumer is the leader, send join-group request"."""
     first = join("a", "--metadata-max-age-ms", "500")
     second = join("b", "--metadata-max-age-ms", "500")
     before = {"a": first.wait_for_owned(3), "b": second.wait_for_owned(3)}
@@ -218,7 +223,7 @@ def test_a_member_stopped_for_longer_than_its_session_has_lost_its_partitions(jo
     second.wait_for_owned(3)
 
 
-def test_range_is_eager_and_spoken_too(join: Join, topic: str) -> None:
+def test_two_members_with_the_range_assignor_share_the_topic_eagerly(join: Join, topic: str) -> None:
     first = join("a", "--assignor", "range")
     first.wait_for_owned(6)
     second = join("b", "--assignor", "range")
@@ -226,7 +231,7 @@ def test_range_is_eager_and_spoken_too(join: Join, topic: str) -> None:
     assert second.wait_for_owned(3) == {(topic, index) for index in range(3, 6)}
 
 
-def test_one_group_with_librdkafka(join: Join, apache_kafka: ApacheKafka, group: str, topic: str) -> None:
+def test_a_member_shares_a_group_with_librdkafka(join: Join, apache_kafka: ApacheKafka, group: str, topic: str) -> None:
     first = join("a")
     first.wait_for_owned(6)
     peer = Consumer(
@@ -253,7 +258,9 @@ def test_one_group_with_librdkafka(join: Join, apache_kafka: ApacheKafka, group:
     first.wait_for_owned(6)
 
 
-def test_one_group_with_kafka_python(join: Join, apache_kafka: ApacheKafka, group: str, topic: str) -> None:
+def test_a_member_shares_a_group_with_kafka_python(
+    join: Join, apache_kafka: ApacheKafka, group: str, topic: str
+) -> None:
     first = join("a")
     first.wait_for_owned(6)
     peer = KafkaConsumer(
@@ -277,7 +284,9 @@ def test_one_group_with_kafka_python(join: Join, apache_kafka: ApacheKafka, grou
     first.wait_for_owned(6)
 
 
-def test_one_group_with_the_java_client(join: Join, apache_kafka: ApacheKafka, group: str, topic: str) -> None:
+def test_a_member_shares_a_group_with_the_java_client(
+    join: Join, apache_kafka: ApacheKafka, group: str, topic: str
+) -> None:
     first = join("a")
     first.wait_for_owned(6)
     java = threading.Thread(
@@ -316,7 +325,7 @@ def shares(kafka: ApacheKafka, group: str, members: int) -> list[set[Pair]] | No
         (["--instance-id", ""], "--instance-id is empty"),
     ],
 )
-def test_a_wrong_word_is_one_clear_error(
+def test_a_wrong_argument_is_one_clear_error(
     apache_kafka: ApacheKafka, group: str, topic: str, arguments: list[str], told: str
 ) -> None:
     member = MemberProcess(apache_kafka.bootstrap_servers, group, topic, "a", *arguments)

@@ -116,7 +116,7 @@ def lag(kafka: ApacheKafka, query: Query, topic: str, partitions: int) -> list[i
 # ---------------------------------------------------------------------------------------- what records hold
 
 
-def test_nulls_empties_and_headers(
+def test_null_and_empty_keys_values_and_headers_are_read_as_they_are(
     apache_kafka: ApacheKafka, new_topic: MakeTopic, executor: Executor | None, producer: Producer
 ) -> None:
     topic = new_topic(3)  # partition 2 stays empty
@@ -134,7 +134,7 @@ def test_nulls_empties_and_headers(
 
 
 @pytest.mark.parametrize("kind", ["CreateTime", "LogAppendTime"])
-def test_timestamps(
+def test_timestamps_of_all_kinds_are_read_as_they_are(
     apache_kafka: ApacheKafka, new_topic: MakeTopic, executor: Executor | None, producer: Producer, kind: str
 ) -> None:
     topic = new_topic(message_timestamp_type=kind)
@@ -147,7 +147,9 @@ def test_timestamps(
         assert [row.timestamp for row in rows[0]] == [1, 1_700_000_000_123, -1, 1_000]
 
 
-def test_every_codec_in_one_log(apache_kafka: ApacheKafka, new_topic: MakeTopic, executor: Executor | None) -> None:
+def test_a_log_with_every_codec_is_read_whole(
+    apache_kafka: ApacheKafka, new_topic: MakeTopic, executor: Executor | None
+) -> None:
     topic = new_topic()
     sent = []
     for codec in ("none", "gzip", "snappy", "lz4", "zstd"):
@@ -178,7 +180,7 @@ def test_records_of_ten_megabytes_need_no_option(
 
 
 @both_levels
-def test_committed_aborted_and_open_transactions(
+def test_a_log_with_committed_aborted_and_open_transactions_is_read_as_its_isolation_says(
     apache_kafka: ApacheKafka,
     new_topic: MakeTopic,
     executor: Executor | None,
@@ -211,7 +213,7 @@ def test_committed_aborted_and_open_transactions(
 
 
 @both_levels
-def test_a_log_of_nothing_but_a_control_record(
+def test_a_log_of_nothing_but_a_control_record_gives_no_row_and_has_no_lag(
     apache_kafka: ApacheKafka, new_topic: MakeTopic, executor: Executor | None, transactions: Producer, isolation: str
 ) -> None:
     topic = new_topic()

@@ -142,7 +142,9 @@ def test_the_same_ranges_give_the_same_rows_again(apache_kafka: ApacheKafka, top
     assert first["offset"].to_pylist() == list(range(100, 400))
 
 
-def test_two_topics_of_one_seat(apache_kafka: ApacheKafka, topic: str, producer: Producer) -> None:
+def test_two_topics_of_one_seat_are_read_in_one_range_each(
+    apache_kafka: ApacheKafka, topic: str, producer: Producer
+) -> None:
     other = f"{topic}-b"
     apache_kafka.create_topic(other, partitions=1)
     fill(producer, topic, 0, numbers(0, 50))
@@ -174,7 +176,7 @@ def test_a_producer_at_work_changes_nothing(apache_kafka: ApacheKafka, topic: st
         working.join()
 
 
-def test_empty_ranges_need_no_broker() -> None:
+def test_empty_ranges_are_read_without_a_broker() -> None:
     nowhere = ReadSettings(consumer_config={"bootstrap.servers": "127.0.0.1:1"})
     assert list(read_ranges([Range("t", 0, 5, 5)], nowhere)) == []
 
@@ -276,7 +278,9 @@ def test_a_range_may_end_behind_its_last_record(
     assert time.monotonic() - started < 20  # by the end of the log, never by running into a timeout
 
 
-def test_ranges_without_any_visible_record(apache_kafka: ApacheKafka, topic: str, transactions: Producer) -> None:
+def test_ranges_without_any_visible_record_end_without_a_row(
+    apache_kafka: ApacheKafka, topic: str, transactions: Producer
+) -> None:
     commit(transactions, topic, [b"seen"])  # 0, marker 1
     abort(transactions, topic, [b"aborted"] * 4)  # 2-5, marker 6
     commit(transactions, topic, [b"seen"])  # 7, marker 8
@@ -395,7 +399,7 @@ def test_a_log_that_ends_too_early_is_told_apart_from_a_slow_one(
         read(apache_kafka, Range(topic, 0, 0, 20))
 
 
-def test_a_topic_that_is_not_there(apache_kafka: ApacheKafka) -> None:
+def test_a_topic_that_does_not_exist_is_one_clear_error(apache_kafka: ApacheKafka) -> None:
     options = {"kafka.topic.metadata.propagation.max.ms": "100"}  # 5 s else
     with pytest.raises(DataLoss, match=r"Offsets 0 to 4 of nowhere-0 .+does not exist any more"):
         read(apache_kafka, Range("nowhere", 0, 0, 5), **options)
@@ -412,7 +416,7 @@ def test_no_broker_is_an_error_within_the_bound() -> None:
     assert time.monotonic() - started < 10
 
 
-def test_a_configuration_that_this_librdkafka_does_not_know() -> None:
+def test_a_configuration_that_this_librdkafka_does_not_know_is_one_clear_error() -> None:
     settings = ReadSettings(consumer_config={"group.id": "g", "from.tomorrow": "1"})
     with pytest.raises(OptionError, match=r"from\.tomorrow"):
         list(read_ranges([Range("t", 0, 0, 5)], settings))
@@ -452,7 +456,7 @@ def test_the_consumer_ends_with_an_error(apache_kafka: ApacheKafka, topic: str, 
     assert librdkafka_threads() == before
 
 
-def test_the_caller_s_own_time_is_not_a_stall(
+def test_the_time_that_a_caller_takes_between_batches_is_no_stall(
     apache_kafka: ApacheKafka, topic: str, producer: Producer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     clock = [0.0]

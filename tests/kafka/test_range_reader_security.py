@@ -102,7 +102,7 @@ JAAS = "org.apache.kafka.common.security.plain.PlainLoginModule required"
     ],
     ids=["TLS", "mutual TLS", "SCRAM-SHA-512", "PLAIN", "PLAIN, JAAS", "SCRAM-SHA-256 without TLS"],
 )
-def test_an_executor_comes_in(
+def test_an_executor_reads_with_each_kind_of_login(
     secured_kafka: "SecuredKafka", topic: str, listener: str, properties: dict[str, str] | None
 ) -> None:
     """Tokens, of a callback and of a provider, are in the Spark tests."""

@@ -19,7 +19,7 @@ from spark_kgroup.testing import ApacheKafka
 RECORDS = 20_000
 
 
-def test_a_read_goes_on_where_it_was(
+def test_a_read_goes_on_where_it_was_after_an_outage(
     apache_kafka_factory: Callable[..., ApacheKafka], caplog: pytest.LogCaptureFixture
 ) -> None:
     kafka = apache_kafka_factory()

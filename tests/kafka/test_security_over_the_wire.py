@@ -411,7 +411,7 @@ WRONG_PROTOCOLS: list[Case] = [
 ]
 
 
-def test_a_wrong_protocol_is_told_within_the_bound(secured_kafka: SecuredKafka) -> None:
+def test_a_wrong_security_protocol_is_named_within_the_bound(secured_kafka: SecuredKafka) -> None:
     """All at once: most of them may be a broker that is just starting, so they are tried until the bound."""
 
     async def asked(listener: str, settings: SecuritySettings) -> WireError:
@@ -430,7 +430,7 @@ def test_a_wrong_protocol_is_told_within_the_bound(secured_kafka: SecuredKafka) 
     scenario()
 
 
-def test_a_user_without_permission_is_told_what_to_grant(secured_kafka: SecuredKafka, topic: str, group: str) -> None:
+def test_a_user_without_permission_reads_what_to_grant(secured_kafka: SecuredKafka, topic: str, group: str) -> None:
     bob = secured(login(secured_kafka, username=BOB, password=PASSWORDS[BOB]))
     error = failure_of(secured_kafka, "SASL_SSL", bob, topic, group)
     assert isinstance(error, UnknownTopic)

@@ -68,21 +68,21 @@ def assert_gone(pids: list[int], folder: Path, since_s: float) -> None:
 
 
 @pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGTERM])
-def test_gone_with_its_executor(query: Query, executor: Executor, how: signal.Signals) -> None:
+def test_a_sidecar_ends_with_its_executor(query: Query, executor: Executor, how: signal.Signals) -> None:
     pids, folder = begun(query, executor), query.place(executor).folder
     since_s = time.monotonic()
     os.kill(executor.pid, how)
     assert_gone(pids, folder, since_s)
 
 
-def test_gone_with_its_query(query: Query, executor: Executor) -> None:
+def test_a_sidecar_ends_with_its_query(query: Query, executor: Executor) -> None:
     pids, folder = begun(query, executor), query.place(executor).folder
     since_s = time.monotonic()
     query.registry.close()
     assert_gone(pids, folder, since_s)
 
 
-def test_gone_when_told_to_end(query: Query, executor: Executor) -> None:
+def test_a_sidecar_ends_when_the_registry_says_so(query: Query, executor: Executor) -> None:
     pids, folder = begun(query, executor), query.place(executor).folder
     since_s = time.monotonic()
     os.kill(pids[0], signal.SIGTERM)
@@ -97,7 +97,7 @@ def test_seat_servers_end_with_a_sidecar_that_was_killed(query: Query, executor:
     await_gone([server], 10)
 
 
-def test_gone_when_nobody_asks(apache_kafka: ApacheKafka, topic: str, executor: Executor) -> None:
+def test_a_sidecar_that_nobody_asks_ends(apache_kafka: ApacheKafka, topic: str, executor: Executor) -> None:
     with Query(apache_kafka.bootstrap_servers, topic, {"seat-0": [0]}, idle_ms=1_000) as query:
         pids, folder = begun(query, executor), query.place(executor).folder
         await_gone(pids)
@@ -105,7 +105,7 @@ def test_gone_when_nobody_asks(apache_kafka: ApacheKafka, topic: str, executor: 
         assert len(query.run(executor, {0: (10, 20)})) == 10
 
 
-def test_nothing_is_a_child_of_the_worker(query: Query, executor: Executor) -> None:
+def test_a_sidecar_and_its_servers_are_no_children_of_the_worker(query: Query, executor: Executor) -> None:
     sidecar, server = begun(query, executor)
     children = Path(f"/proc/self/task/{os.getpid()}/children").read_text().split()
     assert str(sidecar) not in children
@@ -113,14 +113,14 @@ def test_nothing_is_a_child_of_the_worker(query: Query, executor: Executor) -> N
     assert os.getpgid(server) != os.getpgid(0)
 
 
-def test_the_key_is_in_no_argument_and_no_environment(query: Query, executor: Executor) -> None:
+def test_the_key_of_a_query_is_in_no_argument_and_no_environment(query: Query, executor: Executor) -> None:
     for pid in begun(query, executor):
         told = Path(f"/proc/{pid}/cmdline").read_bytes() + Path(f"/proc/{pid}/environ").read_bytes()
         assert query.registry.key.hex().encode() not in told
         assert query.registry.key not in told
 
 
-def test_no_descriptor_of_the_worker_is_inherited(query: Query, executor: Executor) -> None:
+def test_a_sidecar_inherits_no_descriptor_of_the_worker(query: Query, executor: Executor) -> None:
     with socket.create_server(("127.0.0.1", 0)) as listener:
         os.set_inheritable(listener.fileno(), True)
         ours = os.readlink(f"/proc/self/fd/{listener.fileno()}")
@@ -191,14 +191,14 @@ def test_ten_thousand_rapid_connections_do_not_disturb_a_read(query: Query, exec
     wait_for(lambda: query.registry.counts().warm_reads == before + reads, "all to be served by the seat's server", 10)
 
 
-def test_the_folder_opens_for_this_user_alone(query: Query, executor: Executor) -> None:
+def test_the_folder_of_sidecars_opens_for_this_user_alone(query: Query, executor: Executor) -> None:
     begun(query, executor)
     folder = query.place(executor).folder
     assert folder.stat().st_mode & 0o777 == 0o700
     assert folder.stat().st_uid == os.geteuid()
 
 
-def test_another_user_cannot_connect_even_with_an_open_door(query: Query, executor: Executor) -> None:
+def test_another_user_cannot_connect_even_if_the_folder_is_open(query: Query, executor: Executor) -> None:
     """Only root can be somebody else: for anybody else the door must open, since it is his own."""
     begun(query, executor)
     place = query.place(executor)

@@ -77,7 +77,7 @@ class Query:
         assert sum(spans[-1][1] for spans in self.read.values()) == self.sent
 
 
-def test_six_seats_then_three_then_five(apache_kafka: ApacheKafka) -> None:
+def test_a_query_restarted_with_fewer_and_then_more_seats_reads_each_record_once(apache_kafka: ApacheKafka) -> None:
     query = Query(apache_kafka)
     with query.run(6):
         query.produce(10)

@@ -38,7 +38,7 @@ def failure_of(server: str) -> tuple[str, float]:
     return str(failure.value), time.monotonic() - began
 
 
-def test_every_stranger_is_one_clear_error_within_the_bound_of_the_start() -> None:
+def test_a_bootstrap_server_that_is_no_kafka_broker_is_one_clear_error_within_the_bound_of_the_start() -> None:
     with ExitStack() as listening, ThreadPoolExecutor(len(STRANGERS) + 1) as at_once:
         servers = [listening.enter_context(Listener(stranger)).address for stranger in STRANGERS]
         told = dict(zip((*STRANGERS, UNRESOLVABLE), at_once.map(failure_of, [*servers, UNRESOLVABLE]), strict=True))

@@ -98,7 +98,7 @@ async def commit(
 
 
 @on_a_loop
-async def test_metadata_tells_of_topics_and_of_those_that_do_not_exist(apache_kafka: ApacheKafka) -> None:
+async def test_metadata_has_topics_and_names_those_that_do_not_exist(apache_kafka: ApacheKafka) -> None:
     topic, missing = unique("metadata"), unique("missing")
     apache_kafka.create_topic(topic, partitions=3)
     cluster = client_of(apache_kafka)
@@ -241,7 +241,7 @@ async def test_a_dynamic_member_is_given_an_id_first(apache_kafka: ApacheKafka) 
 
 
 @on_a_loop
-async def test_a_commit_of_a_stranger_is_refused_by_its_number(apache_kafka: ApacheKafka) -> None:
+async def test_a_commit_under_an_unknown_member_id_is_refused_with_that_error(apache_kafka: ApacheKafka) -> None:
     topic, group = unique("stranger"), unique("group")
     apache_kafka.create_topic(topic, partitions=1)
     cluster = client_of(apache_kafka)
@@ -256,7 +256,9 @@ async def test_a_commit_of_a_stranger_is_refused_by_its_number(apache_kafka: Apa
 # ------------------------------------------------------------------------------------- brokers that come and go
 
 
-def test_a_node_that_dies_hangs_or_comes_back(apache_kafka_factory: Callable[..., ApacheKafka]) -> None:
+def test_calls_to_a_node_that_dies_hangs_or_comes_back_end_in_time(
+    apache_kafka_factory: Callable[..., ApacheKafka],
+) -> None:
     kafka = apache_kafka_factory()
     topic, group = unique("restart"), unique("group")
     kafka.create_topic(topic, partitions=1)

@@ -43,7 +43,7 @@ def test_what_is_assigned_but_not_subscribed_is_never_adopted_and_must_be_given_
     assert not driver.machine.settled
 
 
-def test_once_it_is_given_up_the_join_says_what_is_subscribed_and_claims_it_no_more():
+def test_an_unsubscribed_partition_that_is_given_up_is_claimed_no_more_by_the_join_that_says_so():
     driver, _ = back()
     effects = driver.take(contract.GaveUp(partitions=OLD))
     subscription = claim(request_in(effects))
@@ -53,7 +53,7 @@ def test_once_it_is_given_up_the_join_says_what_is_subscribed_and_claims_it_no_m
     assert driver.machine.settled
 
 
-def test_until_it_is_given_up_it_is_claimed_through_rebalances():
+def test_an_unsubscribed_partition_is_claimed_through_rebalances_until_it_is_given_up():
     """So its next owner begins where the last batch that reads it ends."""
     driver, _ = back()
     subscription = claim(request_in(driver.answer_beat(ErrorCode.REBALANCE_IN_PROGRESS)))
@@ -72,7 +72,7 @@ def test_an_eager_member_gives_all_up_before_it_joins_for_the_sake_of_a_topic_it
     assert claim(request_in(driver.take(contract.GaveUp(partitions=OLD)))).owned == frozenset()
 
 
-def test_a_membership_that_is_lost_ends_it():
+def test_a_lost_membership_claims_no_unsubscribed_partition_any_more():
     driver, _ = back()
     effects = driver.answer_beat(ErrorCode.UNKNOWN_MEMBER_ID)
     assert claim(request_in(effects)).owned == frozenset()
@@ -99,7 +99,7 @@ def generations_in(driver: Driver, duration_ms: int, *, first: int) -> list[int]
 
 
 @pytest.mark.parametrize("assignor", [COOPERATIVE, EAGER])
-def test_joins_that_object_in_vain_come_ever_more_seldom(assignor: Assignor):
+def test_joins_against_an_unsubscribed_assignment_come_ever_more_seldom_while_the_leader_repeats_it(assignor: Assignor):
     """A leader that assigns by a rule of its own would else rebalance the group at each of our boundaries."""
     driver, _ = back(assignor)
     joined_at_ms = generations_in(driver, 600_000, first=4)
@@ -110,7 +110,7 @@ def test_joins_that_object_in_vain_come_ever_more_seldom(assignor: Assignor):
     assert REJOIN_BACKOFF_MAX_MS <= waits_ms[-1] <= REJOIN_BACKOFF_MAX_MS + 200
 
 
-def test_between_two_objections_it_goes_on_with_what_it_subscribes():
+def test_a_member_whose_objection_was_in_vain_reads_what_it_subscribes_until_the_next_one():
     driver, _ = back()
     driver.take(contract.GaveUp(partitions=OLD))
     driver.answer_join(generation=5)
@@ -121,7 +121,7 @@ def test_between_two_objections_it_goes_on_with_what_it_subscribes():
     assert claim(request_in(joining)).owned == parts(0, 1), "a rebalance of others is followed at once"
 
 
-def test_a_leader_that_took_it_back_ends_the_patience():
+def test_a_leader_that_takes_an_unsubscribed_assignment_back_is_objected_to_at_once_the_next_time():
     driver, _ = back()
     for generation, assignment in enumerate((parts(0) | OLD, parts(0), parts(0) | OLD), start=5):
         driver.take(contract.GaveUp(partitions=OLD))

@@ -13,13 +13,15 @@ from .member_driver import COOPERATIVE, EAGER, ME, Driver, claim, none_of, only,
 # -------------------------------------------------------------------------------------- added and revoked
 
 
-def test_added_is_new_minus_held_and_revoked_is_held_minus_new():
+def test_an_assignment_adds_what_was_not_owned_and_revokes_what_it_does_not_have():
+    """KIP-429, 3.a: added is `Minus(assigned-partitions, owned-partitions)`, revoked `Minus(owned-partitions,
+    assigned-partitions)`."""
     driver = Driver().into(State.STABLE)
     assigned = only(driver.rebalance_to(1, 2, 3), contract.Assigned)
     assert (assigned.assigned, assigned.added, assigned.revoked) == (parts(1, 2, 3), parts(2, 3), parts(0))
 
 
-def test_what_is_kept_is_in_neither():
+def test_a_partition_that_is_assigned_again_is_neither_added_nor_revoked():
     driver = Driver().into(State.STABLE)
     effects = driver.rebalance_to(0, 1)
     assert only(effects, contract.Assigned) == contract.Assigned(
@@ -29,7 +31,8 @@ def test_what_is_kept_is_in_neither():
     assert driver.machine.settled
 
 
-def test_a_join_claims_what_is_held_and_the_generation_that_assigned_it():
+def test_a_join_claims_what_is_owned_and_the_generation_that_assigned_it():
+    """KIP-429, 1.c: "with all the currently owned partitions as assigned partitions"; KIP-792: and their generation."""
     driver = Driver(rack="r1").into(State.STABLE)
     request = request_in(driver.take(contract.RejoinWanted(reason="because")))
     assert isinstance(request, contract.JoinRequest)
@@ -41,7 +44,8 @@ def test_a_join_claims_what_is_held_and_the_generation_that_assigned_it():
     assert subscription.user_data == b"sticky:2@1", "the assignor's own bytes"
 
 
-def test_partitions_stay_held_while_the_group_rebalances():
+def test_partitions_stay_owned_while_the_group_rebalances():
+    """KIP-429: a cooperative member goes on with what it owns while the group rebalances."""
     driver = Driver().into(State.STABLE)
     driver.take(contract.RejoinWanted(reason="test"))
     assert driver.machine.owned == parts(0, 1)
@@ -53,7 +57,8 @@ def test_partitions_stay_held_while_the_group_rebalances():
 # -------------------------------------------------------------------------- revoked: kept until the boundary
 
 
-def test_revoked_is_held_until_given_up_and_only_then_a_rejoin_frees_it():
+def test_a_revoked_partition_is_owned_until_it_is_given_up_and_the_join_after_that_frees_it():
+    """KIP-429, 2.d: "The old owner will realize it does not own it any more, revoke it and then rejoin." """
     driver = Driver().into(State.STABLE)
     effects = driver.rebalance_to(1)
     assert driver.state is State.REVOKING
@@ -65,7 +70,7 @@ def test_revoked_is_held_until_given_up_and_only_then_a_rejoin_frees_it():
     assert claim(request_in(effects)).owned == parts(1)
 
 
-def test_a_part_given_up_is_not_enough():
+def test_a_member_that_gave_up_a_part_of_what_is_revoked_does_not_join_yet():
     driver = Driver().into(State.STABLE)
     driver.rebalance_to(7)
     assert driver.give_up(0) == []
@@ -74,7 +79,7 @@ def test_a_part_given_up_is_not_enough():
     assert claim(request_in(driver.give_up(1))).owned == parts(7)
 
 
-def test_a_revoking_member_joins_at_once_when_the_group_rebalances_and_claims_what_it_still_holds():
+def test_a_revoking_member_joins_at_once_when_the_group_rebalances_and_claims_what_it_still_owns():
     """Joins never wait for a batch; the claim keeps the partition from its next owner."""
     driver = Driver().into(State.REVOKING)
     effects = driver.answer_beat(ErrorCode.REBALANCE_IN_PROGRESS)
@@ -83,7 +88,7 @@ def test_a_revoking_member_joins_at_once_when_the_group_rebalances_and_claims_wh
     assert driver.machine.to_give_up == parts(1), "still to be given up at the next boundary"
 
 
-def test_given_up_while_the_join_is_parked_leads_to_another_join():
+def test_a_partition_given_up_while_a_join_that_claims_it_is_parked_leads_to_another_join():
     """1. the join claims P; 2. a boundary gives P up; 3. the leader kept P from its new owner because of our claim."""
     driver = Driver().into(State.REVOKING)
     driver.answer_beat(ErrorCode.REBALANCE_IN_PROGRESS)
@@ -98,7 +103,7 @@ def test_given_up_while_the_join_is_parked_leads_to_another_join():
     assert driver.machine.settled, "once is enough"
 
 
-def test_given_up_while_the_join_is_parked_but_assigned_again_is_simply_added():
+def test_a_partition_given_up_while_the_join_is_parked_and_assigned_again_is_added():
     driver = Driver().into(State.REVOKING)
     driver.answer_beat(ErrorCode.REBALANCE_IN_PROGRESS)
     driver.give_up(1)
@@ -107,7 +112,7 @@ def test_given_up_while_the_join_is_parked_but_assigned_again_is_simply_added():
     assert driver.machine.settled
 
 
-def test_a_boundary_that_speaks_after_the_partition_came_back_has_it_assigned_once_more():
+def test_a_partition_given_up_after_it_was_assigned_again_is_asked_for_by_another_join():
     """1. a boundary decides to give P up; 2. P is assigned to us again; 3. now it says so: nobody reads P."""
     driver = Driver().into(State.REVOKING)
     driver.answer_beat(ErrorCode.REBALANCE_IN_PROGRESS)
@@ -146,7 +151,9 @@ def lost_by_commit(driver: Driver, error: int) -> list[contract.Effect]:
 @pytest.mark.parametrize(
     ("error", "member_id"), [(ErrorCode.UNKNOWN_MEMBER_ID, UNKNOWN_MEMBER_ID), (ErrorCode.ILLEGAL_GENERATION, ME)]
 )
-def test_membership_over_means_lost_without_waiting_for_a_boundary_then_rejoin(where, error: int, member_id: str):
+def test_a_member_that_the_group_does_not_know_loses_all_at_once_and_joins_with_nothing(
+    where, error: int, member_id: str
+):
     """ILLEGAL_GENERATION leaves the member id (AbstractCoordinator.resetStateOnResponseError)."""
     driver = Driver().into(State.STABLE)
     effects = where(driver, error)
@@ -158,7 +165,7 @@ def test_membership_over_means_lost_without_waiting_for_a_boundary_then_rejoin(w
     assert (claim(request).owned, claim(request).generation) == (frozenset(), NO_GENERATION)
 
 
-def test_a_commit_refused_under_an_older_identity_is_no_news():
+def test_a_commit_refused_under_an_earlier_identity_changes_nothing():
     driver = Driver().into(State.STABLE)
     old = driver.machine.identity
     driver.rebalance_to(0, 1)
@@ -175,8 +182,8 @@ def into_joining_with_unclaimed() -> Driver:
     return driver
 
 
-def test_what_was_not_claimed_is_lost_with_the_generation_that_went_by():
-    """1. a static member is assigned 0 and 1; 2. it cannot rejoin in time and stays, with its old claim of nothing;
+def test_a_partition_that_no_join_claimed_is_lost_when_a_generation_was_missed():
+    """KIP-345. 1. a static member is assigned 0 and 1; 2. it cannot rejoin in time and stays, claiming nothing;
     3. the leader may give 0 and 1 away; 4. its own join, into the generation after, succeeds."""
     driver = into_joining_with_unclaimed()
     effects = driver.answer_join(generation=3)
@@ -185,7 +192,7 @@ def test_what_was_not_claimed_is_lost_with_the_generation_that_went_by():
     assert only(driver.answer_sync(1), contract.Assigned).added == parts(1), "what comes back is adopted anew"
 
 
-def test_what_was_claimed_is_safe_in_a_generation_that_went_by():
+def test_a_partition_that_the_last_join_claimed_is_kept_when_a_generation_was_missed():
     driver = Driver().into(State.STABLE)
     driver.rebalance_to(0, 1, 2)  # the join claimed 0 and 1
     driver.take(contract.RejoinWanted(reason="test"))
@@ -194,7 +201,7 @@ def test_what_was_claimed_is_safe_in_a_generation_that_went_by():
     assert driver.machine.owned == parts(0, 1)
 
 
-def test_nothing_is_lost_when_no_generation_went_by():
+def test_a_member_that_missed_no_generation_loses_nothing():
     driver = into_joining_with_unclaimed()
     assert none_of(driver.answer_join(generation=2), contract.Lost)
     assert driver.machine.owned == parts(0, 1)
@@ -207,7 +214,8 @@ def eager_holding() -> Driver:
     return Driver(assignors=(EAGER,)).into(State.STABLE)
 
 
-def test_an_eager_member_gives_everything_up_before_it_joins():
+def test_an_eager_member_in_a_rebalance_gives_everything_up_before_it_joins():
+    """KIP-429: an eager member revokes everything before it joins (ConsumerCoordinator.onJoinPrepare)."""
     driver = eager_holding()
     driver.after(3_000)
     effects = driver.answer_beat(ErrorCode.REBALANCE_IN_PROGRESS)
@@ -219,7 +227,7 @@ def test_an_eager_member_gives_everything_up_before_it_joins():
     assert claim(request).owned == frozenset()
 
 
-def test_an_eager_member_asked_twice_gives_up_once():
+def test_an_eager_member_asked_twice_to_rejoin_gives_everything_up_once():
     driver = eager_holding()
     driver.take(contract.RejoinWanted(reason="first"))
     assert driver.take(contract.RejoinWanted(reason="second")) == []
@@ -227,7 +235,7 @@ def test_an_eager_member_asked_twice_gives_up_once():
     assert driver.state is State.JOINING
 
 
-def test_an_eager_member_with_empty_hands_joins_at_once():
+def test_an_eager_member_that_owns_nothing_joins_a_rebalance_at_once():
     driver = Driver(assignors=(EAGER,)).into(State.SYNCING)
     driver.answer_sync()
     assert isinstance(request_in(driver.take(contract.RejoinWanted(reason="test"))), contract.JoinRequest)

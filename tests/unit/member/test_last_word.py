@@ -1,4 +1,4 @@
-"""Nothing is held for longer than a session after the group's last word, and a parked request is looked after.
+"""Nothing is owned for longer than a session after the group last confirmed it, and a parked request is looked after.
 
 Kafka's own member trusts a parked JoinGroup for the rebalance timeout (AbstractCoordinator); here that may be 30 min.
 """
@@ -46,7 +46,7 @@ def held_for_ms(driver: Driver) -> int:
 
 
 @pytest.mark.parametrize("where", PARKED)
-def test_an_unanswered_request_holds_nothing_for_longer_than_a_session(where: str):
+def test_a_member_whose_request_is_never_answered_owns_nothing_after_a_session(where: str):
     assert held_for_ms(parked(where)) == SESSION_MS
 
 
@@ -80,7 +80,7 @@ def test_a_join_that_is_refused_again_and_again_does_not_move_the_deadline(error
     assert SESSION_MS <= driver.now_ms - began_at_ms <= SESSION_MS + 100
 
 
-def test_a_word_counts_from_when_it_was_asked_for():
+def test_a_confirmed_membership_counts_from_when_the_question_was_sent():
     """The coordinator renews a session when a heartbeat arrives, and we do not know when that was."""
     driver = Driver().into(State.STABLE)
     driver.after(HEARTBEAT_MS)
@@ -90,7 +90,7 @@ def test_a_word_counts_from_when_it_was_asked_for():
 
 
 @pytest.mark.parametrize("where", ["join", "sync"])
-def test_an_answer_that_was_parked_beyond_the_deadline_is_no_word_of_now(where: str):
+def test_an_answer_that_was_parked_beyond_the_deadline_extends_no_session(where: str):
     """1. a request is parked, and looks are answered; 2. the process stops; 3. the answer is in the socket's buffer."""
     driver = parked(where)
     driver.after(LOOK_MS)
@@ -116,7 +116,7 @@ def test_a_newcomers_join_may_be_parked_for_longer_than_a_session():
 
 @pytest.mark.parametrize("where", PARKED)
 @pytest.mark.parametrize("error", GOOD)
-def test_a_request_parked_by_a_coordinator_that_knows_us_costs_nothing(where: str, error: int):
+def test_a_parked_request_costs_nothing_while_looks_are_answered(where: str, error: int):
     """A parked member does not expire (ClassicGroupMember.hasSatisfiedHeartbeat), and a heartbeat past it says so."""
     driver = parked(where)
     for _ in range(600):
@@ -143,7 +143,7 @@ def test_looks_come_three_in_a_session_and_at_least_one_in_a_request_timeout(
     assert due_at_ms - driver.now_ms == int(expected_ms * (1 - HEARTBEAT_JITTER * jitter))
 
 
-def test_a_join_that_found_the_coordinator_late_is_looked_after_in_time():
+def test_a_join_sent_shortly_before_the_deadline_has_its_look_before_it():
     """1. the coordinator stands still; 2. another one takes over, and our join is parked there; 3. it knows us."""
     driver = parked("join")
     driver.after(SESSION_MS - 2_000)
@@ -161,7 +161,7 @@ def test_a_look_of_a_newcomer_asks_only_who_coordinates():
 
 
 @pytest.mark.parametrize("where", PARKED)
-def test_silence_to_a_look_says_nothing_and_the_next_one_is_due(where: str):
+def test_a_look_that_is_not_answered_changes_nothing_and_the_next_one_is_due(where: str):
     driver = parked(where)
     driver.after(LOOK_MS)
     assert none_of(driver.after(LOOK_MS), contract.Lost)
@@ -171,7 +171,7 @@ def test_silence_to_a_look_says_nothing_and_the_next_one_is_due(where: str):
 
 
 @pytest.mark.parametrize("where", PARKED)
-def test_the_answer_to_an_older_look_is_no_word(where: str):
+def test_a_refusal_of_an_earlier_look_changes_nothing(where: str):
     driver = parked(where)
     driver.after(LOOK_MS)
     stale = driver.looks[-1]
@@ -195,7 +195,7 @@ def test_a_coordinator_that_answers_each_look_after_the_next_one_was_sent_keeps_
 
 
 @pytest.mark.parametrize("where", PARKED)
-def test_a_look_that_finds_us_gone_ends_the_wait(where: str):
+def test_a_look_that_finds_the_membership_over_joins_over_another_connection(where: str):
     driver = parked(where)
     driver.after(LOOK_MS)
     effects = driver.answer_look(ErrorCode.UNKNOWN_MEMBER_ID)
@@ -242,7 +242,7 @@ def refused_commit(driver: Driver, error: int) -> list[contract.Effect]:
 
 
 @pytest.mark.parametrize("where", PARKED)
-def test_a_refused_commit_ends_a_parked_wait(where: str):
+def test_a_commit_that_finds_the_membership_over_ends_the_wait_for_a_parked_request(where: str):
     driver = parked(where)
     effects = refused_commit(driver, ErrorCode.UNKNOWN_MEMBER_ID)
     assert only(effects, contract.Lost).partitions == parts(0, 1)
@@ -305,7 +305,7 @@ def test_a_long_batch_in_a_consumer_group_costs_few_joins_and_no_partition():
     assert claim(request_in(driver.give_up(1))).owned == parts(0), "what was given up is joined for at once"
 
 
-def test_a_generation_that_is_new_ends_the_patience():
+def test_a_new_generation_in_a_consumer_group_is_joined_at_once_again():
     driver = Driver().into(State.STABLE)
     driver.rebalance_to(0, generation=2)
     joins_in_a_batch(driver, 60_000)

@@ -54,7 +54,7 @@ def test_an_unanswered_heartbeat_is_not_sent_twice_and_the_session_goes_on():
     assert isinstance(request_in(driver.after(HEARTBEAT_MS)), contract.HeartbeatRequest)
 
 
-def test_the_group_rebalances_says_a_heartbeat():
+def test_a_heartbeat_answered_with_rebalance_in_progress_leads_to_a_join():
     driver = Driver().into(State.STABLE)
     driver.after(HEARTBEAT_MS)
     effects = driver.answer_beat(ErrorCode.REBALANCE_IN_PROGRESS)
@@ -62,7 +62,7 @@ def test_the_group_rebalances_says_a_heartbeat():
     assert driver.state is State.JOINING
 
 
-def test_a_heartbeat_may_be_answered_try_again():
+def test_a_heartbeat_refused_with_a_retriable_error_is_sent_again_at_the_next_interval():
     driver = Driver().into(State.STABLE)
     driver.after(HEARTBEAT_MS)
     assert driver.answer_beat(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS) == []
@@ -72,7 +72,8 @@ def test_a_heartbeat_may_be_answered_try_again():
 # --------------------------------------------------------------------------------------------- the session
 
 
-def test_silence_for_a_session_means_lost():
+def test_a_member_that_hears_nothing_for_a_session_loses_all_it_owns():
+    """KIP-345: "the member will only be removed due to session timeout"."""
     driver = Driver().into(State.STABLE)
     driver.after(HEARTBEAT_MS)  # never answered; the session runs from the last answer
     assert none_of(driver.after(SESSION_MS - HEARTBEAT_MS - 1), contract.Lost)
@@ -84,7 +85,7 @@ def test_silence_for_a_session_means_lost():
 
 
 @pytest.mark.parametrize("error", [ErrorCode.NONE, ErrorCode.REBALANCE_IN_PROGRESS])
-def test_an_answer_renews_the_session(error: int):
+def test_a_heartbeat_answer_that_confirms_the_member_extends_its_session(error: int):
     driver = Driver().into(State.STABLE)
     driver.after(SESSION_MS - 1)
     driver.answer_beat(error)
@@ -92,7 +93,7 @@ def test_an_answer_renews_the_session(error: int):
     assert driver.machine.owned == parts(0, 1)
 
 
-def test_an_answer_that_helps_nothing_does_not_renew_it():
+def test_a_heartbeat_answer_with_an_error_does_not_extend_the_session():
     driver = Driver().into(State.STABLE)
     driver.after(SESSION_MS - 1)
     driver.answer_beat(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)
@@ -110,7 +111,7 @@ def test_the_session_runs_on_without_a_connection(state: State):
     assert driver.state is State.JOINING
 
 
-def test_timers_come_before_events_after_a_pause():
+def test_a_session_that_ran_out_during_a_pause_ends_before_any_event_is_taken():
     """The runtime ticks first: nothing acts on a membership that ran out while we were stopped."""
     driver = Driver().into(State.STABLE)
     driver.after(HEARTBEAT_MS)
@@ -261,7 +262,7 @@ def test_a_leader_cut_off_while_assigning_asks_again_and_a_late_result_is_droppe
     assert driver.state is State.ASSIGNING
 
 
-def test_a_wish_to_rejoin_waits_for_the_connection():
+def test_a_rejoin_without_a_connection_is_sent_when_there_is_one():
     driver = Driver().into(State.STABLE)
     driver.lose_connection()
     assert driver.take(contract.RejoinWanted(reason="test")) == [contract.Rejoining(reason="test")]

@@ -69,7 +69,7 @@ def test_the_table_has_exactly_these_pairs():
 
 
 @pytest.mark.parametrize("event", EVENTS)
-def test_closed_answers_nothing(event: type[contract.Event]):
+def test_a_closed_member_answers_nothing(event: type[contract.Event]):
     assert Driver().into(State.CLOSED).take(SAMPLE[event]) == []
 
 
@@ -85,7 +85,7 @@ STALE = (
 
 @pytest.mark.parametrize("state", [s for s in State if s is not State.IDLE])
 @pytest.mark.parametrize("stale", STALE, ids=lambda event: type(event).__name__)
-def test_an_answer_that_nobody_waits_for_changes_nothing(state: State, stale: contract.Event):
+def test_an_answer_that_is_not_awaited_changes_nothing(state: State, stale: contract.Event):
     driver = Driver().into(state)
     before = (driver.state, driver.machine.identity, driver.machine.owned, driver.machine.next_wakeup_at_ms())
     assert driver.take(stale) == []

@@ -113,13 +113,13 @@ def checked(world: World, seed: int, kinds: Sequence[faults.Fault]) -> World:
 
 @pytest.mark.parametrize("seed", range(SEEDS))
 @pytest.mark.parametrize("name", SCENARIOS)
-def test_one_owner_at_a_time_and_rest_in_the_end(name: str, seed: int):
+def test_a_group_under_faults_has_one_owner_a_partition_and_comes_to_rest(name: str, seed: int):
     scenario = SCENARIOS[name]
     checked(scenario.world(seed), seed, scenario.kinds)
 
 
 @pytest.mark.parametrize("seed", range(SEEDS))
-def test_wishes_alone_cost_nobody_anything(seed: int):
+def test_a_group_without_faults_that_is_asked_to_rejoin_loses_nothing(seed: int):
     scenario = Scenario(dynamic=1, kinds=WISHES)
     world = checked(scenario.world(seed), seed, scenario.kinds)
     assert not world.invariants.lost
@@ -127,7 +127,7 @@ def test_wishes_alone_cost_nobody_anything(seed: int):
 
 
 @pytest.mark.parametrize("seed", range(SEEDS))
-def test_a_broken_connection_costs_nobody_anything(seed: int):
+def test_a_group_whose_connections_break_loses_nothing(seed: int):
     scenario = Scenario(dynamic=1, kinds=(faults.break_connection, *WISHES))
     world = checked(scenario.world(seed), seed, scenario.kinds)
     assert not world.invariants.lost
@@ -135,7 +135,7 @@ def test_a_broken_connection_costs_nobody_anything(seed: int):
 
 
 @pytest.mark.parametrize("seed", range(SEEDS))
-def test_what_a_process_left_unfinished_goes_to_nobody_if_it_returns_in_time(seed: int):
+def test_what_a_process_left_unfinished_is_nobody_elses_if_it_returns_within_its_session(seed: int):
     scenario = Scenario(kinds=(faults.quick_restart, *WISHES), boundary_ms=(100, 20_000))
     world = scenario.world(seed)
     world.invariants.all_return_in_time = True

@@ -15,6 +15,7 @@ from .member_driver import ME, SESSION_MS, Driver, claim, member, none_of, only,
 
 
 def test_a_static_member_first_joins_with_its_instance_id_and_no_member_id():
+    """KIP-345, "Client Behavior Changes": the instance id is in "the initial join group request"."""
     driver = Driver()
     assert driver.take(contract.Join()) == [contract.Connect(reason="start")]
     request = request_in(driver.take(contract.Connected()))
@@ -24,7 +25,7 @@ def test_a_static_member_first_joins_with_its_instance_id_and_no_member_id():
 
 
 def test_a_static_member_that_comes_back_gets_the_same_generation_and_assignment():
-    """A rejoin during Stable is answered from the current generation, the sync with the old assignment."""
+    """KIP-345: a rejoin during Stable is answered from the current generation, the sync with the old assignment."""
     driver = Driver().into(State.JOINING)
     effects = driver.answer_join(generation=41, leader="somebody")
     joined = only(effects, contract.Joined)
@@ -68,8 +69,8 @@ def fenced_by_commit() -> list[contract.Effect]:
 
 
 @pytest.mark.parametrize("fenced", [fenced_joining, fenced_syncing, fenced_by_heartbeat, fenced_by_commit])
-def test_fenced_is_fatal_wherever_it_comes(fenced):
-    """The fenced member loses what it holds and ends; it must not join again, which would fence the newer one."""
+def test_a_member_that_is_fenced_in_any_state_ends(fenced):
+    """KIP-345: the fenced member loses what it owns and ends; to join again would fence the newer one."""
     effects = fenced()
     assert only(effects, contract.Lost).partitions == parts(0, 1)
     error = only(effects, contract.Failed).error
@@ -78,7 +79,7 @@ def test_fenced_is_fatal_wherever_it_comes(fenced):
     assert none_of(effects, contract.Send, contract.Connect)
 
 
-def test_nothing_runs_on_after_being_fenced():
+def test_a_fenced_member_has_no_timer_and_owns_nothing():
     driver = Driver().into(State.STABLE)
     driver.after(3_000)
     driver.answer_beat(ErrorCode.FENCED_INSTANCE_ID)
@@ -88,6 +89,8 @@ def test_nothing_runs_on_after_being_fenced():
 
 
 def test_a_leaving_member_names_member_id_and_instance_id():
+    """KIP-345, "Leave Group Logic Change": "If member.id is provided, the member will only be removed if the
+    member.id matches." """
     driver = Driver().into(State.STABLE)
     request = request_in(driver.take(contract.Leave(reason="done")))
     assert request == contract.LeaveRequest(
@@ -97,7 +100,7 @@ def test_a_leaving_member_names_member_id_and_instance_id():
     assert driver.state is State.CLOSED
 
 
-def test_leaving_ends_without_an_answer_too_but_not_with_our_own_connection():
+def test_leaving_ends_with_any_answer_and_not_with_a_connection_that_breaks():
     driver = Driver().into(State.LEAVING)
     leave = driver.last_sent()
     assert isinstance(leave, contract.LeaveRequest)
@@ -121,7 +124,7 @@ def test_a_seat_that_was_never_asked_for_is_not_given_back():
     assert isinstance(request_in(asked.take(contract.Leave(reason="done"))), contract.LeaveRequest)
 
 
-def test_leaving_needs_no_connection_of_its_own():
+def test_a_member_without_a_connection_leaves_over_another_one():
     driver = Driver().into(State.STABLE)
     driver.lose_connection()
     assert isinstance(request_in(driver.take(contract.Leave(reason="done"))), contract.LeaveRequest)
@@ -129,14 +132,14 @@ def test_leaving_needs_no_connection_of_its_own():
 
 
 @pytest.mark.parametrize("state", [State.JOINING, State.ASSIGNING, State.SYNCING, State.STABLE, State.REVOKING])
-def test_close_sends_nothing(state: State):
-    """ "A static member does not send LeaveGroup on shutdown": its seat waits for it."""
+def test_a_closing_static_member_sends_nothing(state: State):
+    """KIP-345: a static member "will not send leave group request when they go offline": its seat waits for it."""
     driver = Driver().into(state)
     assert driver.take(contract.Close()) == []
 
 
 def test_a_zombie_is_fenced_and_does_not_fence_its_successor():
-    """1. a pause longer than the session; 2. meanwhile another process takes the seat; 3. the first one wakes up."""
+    """KIP-345. 1. a pause longer than the session; 2. another process takes the seat; 3. the first one wakes up."""
     driver = Driver().into(State.STABLE)
     effects = driver.after(SESSION_MS)
     assert only(effects, contract.Lost).partitions == parts(0, 1)
@@ -180,6 +183,7 @@ def test_a_refusal_that_retrying_cannot_mend_ends_the_member_and_says_why(error:
 
 
 def test_a_dynamic_member_joins_again_with_the_id_it_is_given():
+    """KIP-394; KIP-429, 1.e: "set the member id, and then re-send join-group"."""
     driver = Driver(instance_id=None).into(State.JOINING)
     assert driver.last_sent().identity == MemberIdentity(instance_id=None)
     effects = driver.answer_join(error=ErrorCode.MEMBER_ID_REQUIRED, member_id="dynamic-7")
@@ -198,6 +202,7 @@ def test_a_dynamic_member_keeps_its_id_over_a_lost_connection():
 
 
 def test_a_leader_that_comes_back_to_a_stable_group_does_not_assign():
+    """KIP-814: it "will send an SyncGroup with no assignment to collect its own (and existing) assignment"."""
     driver = Driver().into(State.JOINING)
     effects = driver.answer_join(leader=ME, members=(member(ME), member("b")), skip_assignment=True)
     joined = only(effects, contract.Joined)
@@ -212,7 +217,7 @@ def test_a_leader_that_comes_back_to_a_stable_group_does_not_assign():
 
 @pytest.mark.parametrize("skip", [True, False])
 def test_a_leader_watches_the_topics_of_all_members(skip: bool):
-    """A leader that skips the assignment watches on: else partitions added later go unnoticed."""
+    """KIP-814: a leader that skips the assignment watches on, else partitions added later go unnoticed."""
     driver = Driver().into(State.JOINING)
     members = (member(ME), member("b", "orders", "returns"), member("c", "payments"))
     driver.answer_join(leader=ME, members=members, skip_assignment=skip)
@@ -220,7 +225,7 @@ def test_a_leader_watches_the_topics_of_all_members(skip: bool):
     assert driver.machine.watched_topics == {"orders", "returns", "payments"}
 
 
-def test_a_follower_watches_nothing_and_neither_does_a_leader_that_is_replaced():
+def test_a_follower_or_a_replaced_leader_watches_no_topics():
     driver = Driver().into(State.ASSIGNING)
     assert driver.machine.watched_topics == {"orders"}
     driver.take(contract.AssignmentComputed(generation=1, assignments=((ME, parts(0)),)))
@@ -231,7 +236,7 @@ def test_a_follower_watches_nothing_and_neither_does_a_leader_that_is_replaced()
     assert driver.machine.watched_topics == frozenset()
 
 
-def test_a_leader_sends_what_the_assignor_gave_for_this_generation():
+def test_a_leader_sends_the_assignment_that_was_computed_for_its_generation_and_no_other():
     driver = Driver().into(State.ASSIGNING)
     assert driver.take(contract.AssignmentComputed(generation=0, assignments=((ME, parts(9)),))) == []
     shares = ((ME, parts(0)), ("b", parts(1)))

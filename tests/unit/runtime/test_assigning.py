@@ -141,7 +141,7 @@ def test_heartbeats_of_other_seats_go_out_while_an_assignor_is_busy(busy: BusyAs
     scenario()
 
 
-def test_what_was_computed_for_an_earlier_generation_is_dropped(busy: BusyAssignor) -> None:
+def test_an_assignment_computed_for_an_earlier_generation_is_dropped(busy: BusyAssignor) -> None:
     """1. The assignor works on generation 1. 2. The seat loses its connection and joins again: generation 2. 3. Both
     results arrive, that of generation 1 first."""
 

@@ -55,7 +55,7 @@ def test_a_hard_limit_without_room_for_the_seats_is_named_with_what_they_need(mo
         make_room_for(60)
 
 
-def test_a_limit_below_the_spare_ones_is_used_to_its_end(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_hard_limit_without_room_for_spare_descriptors_is_used_to_its_end(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(descriptors, "DESCRIPTORS_SPARE", 10**9)
     hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
     with soft_limit(10):
@@ -63,7 +63,7 @@ def test_a_limit_below_the_spare_ones_is_used_to_its_end(monkeypatch: pytest.Mon
         assert soft() == hard
 
 
-def test_a_platform_without_such_a_limit_has_room_for_all(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_platform_without_a_limit_of_descriptors_has_room_for_all_seats(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "resource", None)  # as on Windows
     importlib.reload(descriptors).make_room_for(10**9)
 

@@ -139,7 +139,8 @@ async def test_an_answer_about_fewer_topics_than_are_watched_by_now_is_no_change
 
 
 @led()
-async def test_a_change_is_a_reason_to_rebalance_once(coordinator: Coordinator, group: Group) -> None:
+async def test_a_changed_partition_count_leads_to_one_rebalance(coordinator: Coordinator, group: Group) -> None:
+    """KIP-429, 1.b: "If topic metadata has changed [...] if the consumer is the leader, send join-group request." """
     coordinator.world.leaders[TopicPartition("a", 1)] = 0
     await group.wait_until(lambda view: len(view.seats[0].tenures) == 2, 10_000)
     assert coordinator.reasons[1:] == ["partition count changed (a: 1 -> 2)"]

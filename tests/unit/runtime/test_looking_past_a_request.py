@@ -123,7 +123,7 @@ async def park_a_join(world: Coordinated, session: Session) -> None:
 
 
 @with_a_session
-async def test_a_parked_join_holds_as_long_as_heartbeats_past_it_are_answered(
+async def test_a_parked_join_costs_nothing_while_heartbeats_past_it_are_answered(
     world: Coordinated, session: Session
 ) -> None:
     await park_a_join(world, session)
@@ -144,7 +144,9 @@ async def test_a_join_parked_where_the_coordinator_was_is_sent_to_where_it_is(
 
 
 @with_a_session
-async def test_a_member_that_is_gone_hears_of_it_past_its_parked_join(world: Coordinated, session: Session) -> None:
+async def test_a_member_that_the_group_removed_hears_of_it_past_its_parked_join(
+    world: Coordinated, session: Session
+) -> None:
     await park_a_join(world, session)
     world.first["Heartbeat"] = [ErrorCode.UNKNOWN_MEMBER_ID]
     await until(lambda: not session.machine.owned)
@@ -164,7 +166,7 @@ async def test_a_seat_that_the_next_coordinator_knows_under_the_id_before_is_tak
 
 
 @with_a_session
-async def test_leaving_passes_a_parked_join(world: Coordinated, session: Session) -> None:
+async def test_a_leave_is_sent_past_a_parked_join(world: Coordinated, session: Session) -> None:
     await park_a_join(world, session)
     session.post(contract.Leave(reason="test"))
     await until(lambda: session.machine.state is State.CLOSED)
@@ -172,7 +174,7 @@ async def test_leaving_passes_a_parked_join(world: Coordinated, session: Session
 
 
 @with_a_session
-async def test_leaving_goes_on_while_the_coordinator_moves(world: Coordinated, session: Session) -> None:
+async def test_a_leave_is_sent_again_while_the_coordinator_moves(world: Coordinated, session: Session) -> None:
     left: list[contract.Left] = []
     session._observer = lambda _, effect: left.append(effect) if isinstance(effect, contract.Left) else None
     await until(lambda: session.machine.state is State.STABLE)
@@ -183,7 +185,7 @@ async def test_leaving_goes_on_while_the_coordinator_moves(world: Coordinated, s
 
 
 @with_a_session
-async def test_leaving_that_is_refused_is_not_confirmed(world: Coordinated, session: Session) -> None:
+async def test_a_refused_leave_is_reported_as_not_confirmed(world: Coordinated, session: Session) -> None:
     left: list[contract.Left] = []
     session._observer = lambda _, effect: left.append(effect) if isinstance(effect, contract.Left) else None
     await until(lambda: session.machine.state is State.STABLE)
@@ -213,7 +215,7 @@ async def test_a_sync_answered_with_a_protocol_type_that_is_not_ours_ends_the_me
 
 
 @with_a_session
-async def test_a_broken_connection_is_told_before_it_is_closed(world: Coordinated, session: Session) -> None:
+async def test_a_broken_connection_is_an_event_before_it_is_closed(world: Coordinated, session: Session) -> None:
     """1. requests sent while it closes would go nowhere, and nobody would say so."""
     await until(lambda: session.machine.state is State.STABLE)
     connection = session._connection
@@ -231,7 +233,7 @@ async def test_a_broken_connection_is_told_before_it_is_closed(world: Coordinate
 
 
 @on_a_loop
-async def test_metadata_that_comes_after_its_generation_is_over_is_nobodys_snapshot() -> None:
+async def test_metadata_that_arrives_after_its_generation_is_over_is_no_snapshot() -> None:
     """1. the leader asks for metadata; 2. a later generation begins; 3. the answer is about the topics of the first."""
     world = Coordinated()
     await world.start()

@@ -61,7 +61,7 @@ def test_a_join_answer_that_makes_no_sense_ends_the_connection_and_the_seat_asks
     assert refused.value.retriable
 
 
-def test_an_error_needs_no_assignor() -> None:
+def test_a_join_answer_with_an_error_and_no_assignor_is_taken_as_that_error() -> None:
     event = to_event(ASKED, joined(protocol=None, error=27))
     assert isinstance(event, contract.JoinResponse)
     assert event.error == 27

@@ -36,13 +36,13 @@ def fenced(driver: Driver) -> list[contract.Effect]:
     return driver.answer_sync(error=ErrorCode.FENCED_INSTANCE_ID)
 
 
-def test_the_group_is_looked_at_before_a_seat_that_no_generation_confirmed_counts_as_taken():
+def test_a_fenced_member_whose_id_no_generation_confirmed_asks_who_has_the_seat():
     driver = back()
     assert fenced(driver) == [contract.LookAtSeat()]
     assert driver.state is State.JOINING
 
 
-def test_a_seat_that_is_still_whose_it_was_before_is_taken_again():
+def test_a_seat_that_the_coordinator_gives_to_whom_we_replaced_is_taken_again():
     driver = back()
     fenced(driver)
     join = request_in(driver.take(contract.SeatSeen(member_id=BEFORE)))
@@ -52,7 +52,7 @@ def test_a_seat_that_is_still_whose_it_was_before_is_taken_again():
     assert driver.machine.settled
 
 
-def test_a_seat_that_a_third_process_has_is_left_to_it():
+def test_a_fenced_member_whose_seat_a_third_process_has_ends():
     driver = back()
     fenced(driver)
     failed = only(driver.take(contract.SeatSeen(member_id="seat-0-of-another")), contract.Failed)
@@ -60,14 +60,14 @@ def test_a_seat_that_a_third_process_has_is_left_to_it():
 
 
 @pytest.mark.parametrize("seen", [ME, ""])
-def test_a_seat_that_is_ours_again_or_nobodys_is_joined_with_the_id_we_have(seen: str):
+def test_a_fenced_member_whose_seat_is_its_own_or_nobodys_joins_with_the_id_it_has(seen: str):
     driver = back()
     fenced(driver)
     assert driver.take(contract.SeatSeen(member_id=seen)) == []
     assert request_in(driver.after(RETRY_BACKOFF_MS)).identity.member_id == ME
 
 
-def test_without_an_answer_the_coordinator_is_asked_again():
+def test_a_fenced_member_that_hears_nothing_of_its_seat_joins_after_a_backoff():
     driver = back()
     fenced(driver)
     assert request_in(driver.after(RETRY_BACKOFF_MS)).identity.member_id == ME
@@ -83,12 +83,12 @@ def test_a_join_without_an_id_that_is_fenced_was_parked_while_another_process_to
     assert isinstance(failed.error, FencedInstanceId)
 
 
-def test_a_seat_that_a_generation_confirmed_was_taken():
+def test_a_fenced_member_whose_id_a_generation_confirmed_ends():
     driver = back()
     driver.answer_sync(0)
     assert isinstance(only(driver.answer_beat(ErrorCode.FENCED_INSTANCE_ID), contract.Failed).error, FencedInstanceId)
 
 
-def test_a_seat_of_which_nothing_was_known_before_was_taken():
+def test_a_fenced_member_that_replaced_nobody_ends():
     driver = Driver().into(State.SYNCING)
     assert isinstance(only(fenced(driver), contract.Failed).error, FencedInstanceId)

@@ -26,19 +26,20 @@ def heir(*indexes: int, assignor: Assignor = COOPERATIVE) -> Driver:
     return driver
 
 
-def test_the_first_join_claims_what_was_inherited_in_the_generation_it_is_known_from() -> None:
+def test_the_first_join_claims_what_was_previously_owned_in_the_generation_it_is_known_from() -> None:
+    """KIP-792: who was given one of them since claims it in a later generation, and wins."""
     subscription = claim(heir(0, 1).last_sent())
     assert (subscription.owned, subscription.generation) == (parts(0, 1), 4)
 
 
-def test_what_is_assigned_is_added_as_if_it_was_new() -> None:
+def test_a_previously_owned_partition_that_is_assigned_is_added_as_a_new_one() -> None:
     driver = heir(0, 1)
     driver.answer_join(generation=7)
     assert only(driver.answer_sync(0, 1, 2), contract.Assigned).added == parts(0, 1, 2)
     assert (driver.state, driver.machine.to_give_up) == (State.STABLE, frozenset())
 
 
-def test_what_is_not_assigned_is_claimed_until_it_is_given_up() -> None:
+def test_a_previously_owned_partition_that_is_not_assigned_is_claimed_until_it_is_given_up() -> None:
     driver = heir(0, 1)
     assert driver.machine.to_give_up == frozenset(), "the group has not answered yet"
     driver.answer_join(generation=7)
@@ -54,7 +55,7 @@ def test_what_is_not_assigned_is_claimed_until_it_is_given_up() -> None:
     assert (subscription.owned, subscription.generation) == (parts(1), 8)
 
 
-def test_what_is_assigned_later_is_no_longer_to_be_given_up() -> None:
+def test_a_previously_owned_partition_that_is_assigned_later_is_no_longer_to_be_given_up() -> None:
     driver = heir(0)
     driver.answer_join(generation=7)
     driver.answer_sync()
@@ -64,7 +65,7 @@ def test_what_is_assigned_later_is_no_longer_to_be_given_up() -> None:
     assert (driver.state, driver.machine.to_give_up) == (State.STABLE, frozenset())
 
 
-def test_a_lost_membership_ends_the_inheritance() -> None:
+def test_a_lost_membership_claims_nothing_previously_owned_any_more() -> None:
     driver = heir(0)
     driver.answer_join(generation=7)
     driver.answer_sync()
@@ -74,5 +75,5 @@ def test_a_lost_membership_ends_the_inheritance() -> None:
     assert (subscription.owned, subscription.generation) == (frozenset(), NO_GENERATION)
 
 
-def test_an_eager_member_inherits_nothing() -> None:
+def test_an_eager_member_claims_nothing_previously_owned() -> None:
     assert claim(heir(0, assignor=EAGER).last_sent()).owned == frozenset()
