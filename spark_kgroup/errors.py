@@ -15,7 +15,7 @@
     ├── UnknownTopic                the caller's: a subscribed topic does not exist
     ├── GroupError                  between us and the group
     │   ├── FencedInstanceId        fatal: another process took the seat
-    │   ├── GroupRejected           fatal: the group will not have us (protocol, session timeout, permission)
+    │   ├── GroupRejected           fatal: the group rejects this member (protocol, session timeout, permission)
     │   └── GroupUnsettled          the group did not come to rest within the bound we give it
     └── IllegalTransition           ours: a state machine met an event its table does not have
 

@@ -28,5 +28,5 @@ _REJECTIONS: Final[Mapping[int, str]] = MappingProxyType(
 
 def rejection(group: str, api: str, error: int) -> GroupRejected:
     """The error that a member ends with when `api` was answered with `error`."""
-    told = _REJECTIONS.get(error) or f"{api} failed with {ErrorCode.name_of(error)}, which retrying cannot mend"
-    return GroupRejected(f"Group {group!r} will not have us: {told}.")
+    reason = _REJECTIONS.get(error) or f"{api} failed with {ErrorCode.name_of(error)}, and retrying does not help"
+    return GroupRejected(f"Group {group!r} rejected this member: {reason}.")
