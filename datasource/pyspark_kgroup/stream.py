@@ -100,7 +100,7 @@ class KgroupStreamReader(AdmissionControl, DataSourceStreamReader):
             limit: Spark's read limit; None before PySpark 4.2.
 
         Raises:
-            KgroupError: the cluster, the group or the checkpoint will not have it; the message says why.
+            KgroupError: the cluster, the group or the checkpoint does not allow it; the message says why.
         """
         # PySpark 4.0 and 4.1 do not say where the batch starts. It starts where the last planned one ended: a restart
         # begins with partitions(X, X), a replay goes on with partitions(W, X), and this call comes when X is durable.

@@ -63,13 +63,13 @@ def security_from(path: Path) -> Security:
         OptionError: it cannot be read, or is contradictory, incomplete or misspelt; a secret is never told.
     """
     try:
-        return secured(security_settings(_properties(_parsed(path))))
+        return secured(security_settings(_properties(_parse(path))))
     except OptionError as problem:
         problem.name_settings(named)
         raise OptionError(f"--command-config {str(path)!r}: {str(problem).removeprefix('Option ')}") from None
 
 
-def _parsed(path: Path) -> dict[str, str]:
+def _parse(path: Path) -> dict[str, str]:
     from javaproperties import InvalidUEscapeError, loads  # nothing else needs it
 
     try:

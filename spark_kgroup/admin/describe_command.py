@@ -89,7 +89,7 @@ def describe(
         security=security_from(command_config) if command_config else None,
         api_timeout_ms=STARTUP_TIMEOUT_MS,
     )
-    found = asyncio.run(_asked(cluster, group))
+    found = asyncio.run(_ask(cluster, group))
     if as_json:
         typer.echo(json.dumps(as_object(found)))
     else:
@@ -99,7 +99,7 @@ def describe(
 # ---------------------------------------------------------------------------------------------------- asking
 
 
-async def _asked(cluster: Cluster, group: str) -> GroupLines:
+async def _ask(cluster: Cluster, group: str) -> GroupLines:
     try:
         await cluster.reach()
         return await look(cluster, group)

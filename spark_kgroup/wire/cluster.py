@@ -140,7 +140,7 @@ class Cluster:
             self._vanished |= vanished
             return found
 
-        return await self._retried(attempt, timeout_ms)
+        return await self._retry(attempt, timeout_ms)
 
     async def reach(self) -> None:
         """Ask every broker that is known once, until one answers: for a person who waits, and can try again.
@@ -217,7 +217,7 @@ class Cluster:
             return found
 
         try:
-            return await self._retried(attempt, timeout_ms)
+            return await self._retry(attempt, timeout_ms)
         except BrokerError as error:
             if error.code != ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
                 raise
@@ -298,7 +298,7 @@ class Cluster:
 
     async def _coordinator(self, group: str) -> Address:
         """Look the coordinator up; all who ask meanwhile share it: the seats of a query lose it at the same moment."""
-        return await self._shared(self._looking_up, group, lambda: self._look_up(group))
+        return await self._join_or_start(self._looking_up, group, lambda: self._look_up(group))
 
     async def _look_up(self, group: str) -> Address:
         response = await self._any_broker(messages.find_coordinator(group))
@@ -317,7 +317,7 @@ class Cluster:
         Raises:
             WireError: the coordinator could not be found, or gave no whole answer, in time.
         """
-        return await self._committed(group, sorted(set(partitions)), timeout_ms)
+        return await self._fetch_committed(group, sorted(set(partitions)), timeout_ms)
 
     async def all_committed(
         self, group: str, *, timeout_ms: int | None = None
@@ -327,10 +327,10 @@ class Cluster:
         Raises:
             WireError: the coordinator could not be found, or gave no whole answer, in time.
         """
-        found = await self._committed(group, None, timeout_ms)
+        found = await self._fetch_committed(group, None, timeout_ms)
         return {tp: there for tp, there in found.items() if there is not None}
 
-    async def _committed(
+    async def _fetch_committed(
         self, group: str, wanted: Sequence[TopicPartition] | None, timeout_ms: int | None
     ) -> dict[TopicPartition, CommittedOffset | None]:
         async def attempt() -> dict[TopicPartition, CommittedOffset | None]:
@@ -338,7 +338,7 @@ class Cluster:
             assert isinstance(response, messages.OffsetFetchResponse)
             return committed_of(response, wanted or ())
 
-        return await self._retried(attempt, timeout_ms)
+        return await self._retry(attempt, timeout_ms)
 
     async def describe_group(self, group: str, *, timeout_ms: int | None = None) -> DescribedGroup:
         """The group with all its members, classic or of type consumer; state "Dead" if there is none of that name.
@@ -360,7 +360,7 @@ class Cluster:
             # Once more, for brokers convert a group whenever a member of the other protocol comes or goes.
             return await self._describe_consumer_group(group) or await classic()
 
-        return await self._retried(attempt, timeout_ms)
+        return await self._retry(attempt, timeout_ms)
 
     async def _describe_consumer_group(self, group: str) -> DescribedGroup | None:
         """A group of type consumer (KIP-848), None if it is not one, or this broker does not know of such groups."""
@@ -392,7 +392,7 @@ class Cluster:
                 raise BrokerError("ListGroups", int(response.error_code))
             return next((listed.group_type.lower() for listed in response.groups if listed.group_id == group), None)
 
-        return await self._retried(attempt, timeout_ms)
+        return await self._retry(attempt, timeout_ms)
 
     async def remove_members(
         self, group: str, members: Sequence[MemberIdentity], reason: str, *, timeout_ms: int | None = None
@@ -411,7 +411,7 @@ class Cluster:
             assert isinstance(response, messages.LeaveGroupResponse)
             return still_members(response)
 
-        return await self._retried(attempt, timeout_ms)
+        return await self._retry(attempt, timeout_ms)
 
     # ---------------------------------------------------------------------------------------------- connections
 
@@ -433,19 +433,21 @@ class Cluster:
     async def _at(self, address: Address, request: Request) -> Response:
         connection = self._pool.get(address)
         if connection is None or connection.closed:
-            connection = await self._pooled(address)
+            connection = await self._open_pooled(address)
         return await connection.call(request)
 
-    async def _pooled(self, address: Address) -> Connection:
+    async def _open_pooled(self, address: Address) -> Connection:
         """A new connection for the pool; all who ask while it is being opened share it, or its failure."""
 
         async def opened() -> Connection:
             self._pool[address] = await self._open(address)
             return self._pool[address]
 
-        return await self._shared(self._opening, address, opened)
+        return await self._join_or_start(self._opening, address, opened)
 
-    async def _shared(self, running: dict[K, asyncio.Task[T]], key: K, work: Callable[[], Coroutine[Any, Any, T]]) -> T:
+    async def _join_or_start(
+        self, running: dict[K, asyncio.Task[T]], key: K, work: Callable[[], Coroutine[Any, Any, T]]
+    ) -> T:
         """The result of the `work` that is running for `key`, which goes on for the others if one caller gives up."""
         if self._closed:
             raise Disconnected(_CLOSED)
@@ -484,7 +486,7 @@ class Cluster:
         self._pace.opened(address, connection)
         return connection
 
-    async def _retried(self, attempt: Callable[[], Awaitable[T]], timeout_ms: int | None) -> T:
+    async def _retry(self, attempt: Callable[[], Awaitable[T]], timeout_ms: int | None) -> T:
         timeout_ms = timeout_ms or self._api_timeout_ms
         deadline_s = time.monotonic() + timeout_ms / 1000
         backoff = Backoff(self._rng)

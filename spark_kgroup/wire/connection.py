@@ -146,7 +146,7 @@ class Connection:
             WireError: it ended, timed out or refused us while being set up.
         """
         security = security or Plaintext()
-        streams = await _connected(address, turn, security.ssl_context(), connect_timeout_ms)
+        streams = await _connect(address, turn, security.ssl_context(), connect_timeout_ms)
         connection = cls(
             address,
             streams,
@@ -208,7 +208,7 @@ class Connection:
         # the renewal, or a request could be sent in the midst of it.
         async with self._places:
             if self._renewing is not None or asyncio.get_running_loop().time() >= self._renew_at_s:
-                await self._renewed(request, timeout_ms)
+                await self._renew_before(request, timeout_ms)
             return await self._exchange(request, timeout_ms)
 
     async def _exchange(self, request: Request, timeout_ms: int) -> Response:
@@ -265,7 +265,7 @@ class Connection:
         waiting = self._waiting[correlation_id]
         waiting.timer.cancel()
         if not waiting.answer.done():  # else its caller was cancelled; the answer is nobody's
-            response = await _decoded(waiting.request_type, frame)
+            response = await _decode(waiting.request_type, frame)
             if not waiting.answer.done():
                 waiting.answer.set_result(response)
         self._waiting.pop(correlation_id, None)  # the connection may have ended while a large frame was decoded
@@ -300,7 +300,7 @@ class Connection:
         self._check_version(request)
         return await self._exchange(request, min(self._request_timeout_ms, CONNECT_TIMEOUT_MS))
 
-    async def _renewed(self, request: Request, timeout_ms: int) -> None:
+    async def _renew_before(self, request: Request, timeout_ms: int) -> None:
         """Hold `request` back until the SASL session is renewed; all who call meanwhile wait for the same renewal."""
         if self._renewing is None:
             self._renewing = asyncio.create_task(self._renew(), name=f"authenticate anew at {self.address}")
@@ -347,7 +347,7 @@ class Connection:
             )
 
 
-async def _connected(
+async def _connect(
     address: Address, turn: int, context: ssl.SSLContext | None, timeout_ms: int
 ) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
     """A TCP connection to one of the host's addresses, with TLS if there is a `context`."""
@@ -357,7 +357,7 @@ async def _connected(
             addresses = await names.addresses_of(address.host, address.port)
             late = "did not accept a connection"
             first = turn % len(addresses)
-            tcp = await names.connected(addresses[first:] + addresses[:first])
+            tcp = await names.connect_to_first(addresses[first:] + addresses[:first])
             late = "did not finish a TLS handshake"
             return await _streams(tcp, context, address.host)
     except TimeoutError:
@@ -386,7 +386,7 @@ async def _streams(
         raise
 
 
-async def _decoded(request_type: type[Request], frame: bytes) -> Response:
+async def _decode(request_type: type[Request], frame: bytes) -> Response:
     """The response in `frame`; a large one is decoded beside the event loop, on which all seats send heartbeats."""
     if len(frame) <= DECODED_AT_ONCE_BYTES_MAX:
         return decode_response(request_type, frame)

@@ -41,7 +41,7 @@ async def addresses_of(host: str, port: int) -> list[Found]:
         OSError: it has none, or what is asked for cannot be a host and port.
     """
     try:
-        return _asked(host, port, socket.AI_NUMERICHOST)  # asks nobody
+        return _ask_resolver(host, port, socket.AI_NUMERICHOST)  # asks nobody
     except socket.gaierror:
         return await asyncio.wrap_future(_shared_look_up(host, port))
 
@@ -52,20 +52,20 @@ def _shared_look_up(host: str, port: int) -> Future[list[Found]]:
         if key not in _looking_up:
             if len(_looking_up) >= LOOK_UPS_MAX:
                 raise OSError(f"{LOOK_UPS_MAX} names are being looked up already: check this machine's DNS")
-            _looking_up[key] = in_a_thread(partial(_forgotten, key), f"look up {host[:40]!a}")
+            _looking_up[key] = in_a_thread(partial(_look_up_and_forget, key), f"look up {host[:40]!a}")
         return _looking_up[key]
 
 
-def _forgotten(key: tuple[str, int]) -> list[Found]:
+def _look_up_and_forget(key: tuple[str, int]) -> list[Found]:
     """The addresses; whoever asks from now on causes a new look-up."""
     try:
-        return _asked(*key)
+        return _ask_resolver(*key)
     finally:
         with _lock:
             del _looking_up[key]
 
 
-def _asked(host: str, port: int, flags: int = 0) -> list[Found]:
+def _ask_resolver(host: str, port: int, flags: int = 0) -> list[Found]:
     try:
         found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=flags)
     except (ValueError, OverflowError):  # a name that IDNA cannot encode, one with a NUL; a port out of range
@@ -73,14 +73,14 @@ def _asked(host: str, port: int, flags: int = 0) -> list[Found]:
     return [(family, address) for family, _, _, _, address in found]
 
 
-async def connected(addresses: list[Found]) -> socket.socket:
+async def connect_to_first(addresses: list[Found]) -> socket.socket:
     """A TCP connection, non-blocking, to the first address that accepts one (RFC 8305).
 
     Raises:
         OSError: none does; what the first one said.
     """
     failures: dict[int, OSError] = {}
-    attempts = enumerate(partial(_connected_to, *found) for found in addresses)
+    attempts = enumerate(partial(_connect_to, *found) for found in addresses)
     accepted = await first_success(
         attempts, patience_ms=NEXT_ADDRESS_AFTER_MS, failure=OSError, failures=failures, discard=socket.socket.close
     )
@@ -89,7 +89,7 @@ async def connected(addresses: list[Found]) -> socket.socket:
     return accepted
 
 
-async def _connected_to(family: socket.AddressFamily, address: tuple[Any, ...]) -> socket.socket:
+async def _connect_to(family: socket.AddressFamily, address: tuple[Any, ...]) -> socket.socket:
     sock = socket.socket(family, socket.SOCK_STREAM)
     try:
         sock.setblocking(False)
@@ -117,14 +117,14 @@ def connect(host: str, port: int, timeout_s: float, *, look_up_timeout_s: float 
     """
     loop = asyncio.new_event_loop()
     try:
-        sock = loop.run_until_complete(_connected_within(host, port, timeout_s, look_up_timeout_s))
+        sock = loop.run_until_complete(_connect_within(host, port, timeout_s, look_up_timeout_s))
     finally:
         loop.close()
     sock.settimeout(timeout_s)
     return sock
 
 
-async def _connected_within(host: str, port: int, timeout_s: float, look_up_timeout_s: float | None) -> socket.socket:
+async def _connect_within(host: str, port: int, timeout_s: float, look_up_timeout_s: float | None) -> socket.socket:
     late = f"the name {host!r} was not resolved within {look_up_timeout_s or timeout_s:g} s"
     try:
         async with asyncio.timeout(look_up_timeout_s or timeout_s) as bound:
@@ -132,6 +132,6 @@ async def _connected_within(host: str, port: int, timeout_s: float, look_up_time
             late = f"no connection was accepted within {timeout_s:g} s"
             if look_up_timeout_s is not None:
                 bound.reschedule(asyncio.get_running_loop().time() + timeout_s)
-            return await connected(addresses)
+            return await connect_to_first(addresses)
     except TimeoutError:
         raise TimeoutError(late) from None

@@ -52,7 +52,7 @@ class Jvm:
         return None
 
     def alive(self) -> bool:
-        """Whether anybody waits for our answers: two system calls, to be made right before each word to the group."""
+        """Whether the JVM is still there: two system calls, to be made right before each request to the group."""
         return os.getppid() == self._parent and not self._hung_up(0)
 
     def _hung_up(self, timeout_ms: int) -> bool:
@@ -63,7 +63,7 @@ class Jvm:
     def end_process_with_it(self) -> None:
         """From now on, end this process as soon as the JVM is gone.
 
-        At once, without a word to anybody, and without waiting for a thread or a pipe: nobody is left to care, and the
+        At once: it sends nothing, and waits for no thread and no pipe. Nobody is left to care, and the
         seats wait for the next start (KIP-345).
         """
         threading.Thread(target=self._end_with_it, name="kgroup jvm", daemon=True).start()

@@ -55,7 +55,7 @@ class Query:
 
     def advance(self, start: Checkpoint, offsets_max: int | None) -> Checkpoint:
         """The boundary between two batches: `start` is durable; what comes back is the next batch's end."""
-        self._latest = self._joined(start).advance(start, offsets_max)
+        self._latest = self._join(start).advance(start, offsets_max)
         return self._latest
 
     def progress(self) -> dict[str, Any] | None:
@@ -82,7 +82,7 @@ class Query:
             start: where it begins.
             end: where it ends.
         """
-        boundary = self._joined(end)  # a replay begins here: the seats are asked back while the batch runs
+        boundary = self._join(end)  # a replay begins here: the seats are asked back while the batch runs
         plan = boundary.readable(end, ranges_by_seat(start, end))
         reads = {
             seat: [Range(tp.topic, tp.partition, first, last) for tp, (first, last) in sorted(ranges.items())]
@@ -128,7 +128,7 @@ class Query:
             prefetch_bytes=self._options.prefetch_bytes,
         )
 
-    def _joined(self, planned: Checkpoint) -> Boundary:
+    def _join(self, planned: Checkpoint) -> Boundary:
         """The boundary of this query, its seats in (or on their way into) the group.
 
         Args:
@@ -144,7 +144,7 @@ class Query:
             runtime.start()
             self._runtime = runtime
             self._tell_of_seats(runtime)
-            self._registry = self._started_registry([seat.instance_id for seat in runtime.view().seats])
+            self._registry = self._start_registry([seat.instance_id for seat in runtime.view().seats])
             self._boundary = Boundary(runtime, self._options, self._run_ms)
             if self._bounded:
                 self._boundary.freeze()
@@ -156,7 +156,7 @@ class Query:
         if warning := seats_warning(self._options, len(runtime.view().seats), partitions):
             log.warning("%s", warning)
 
-    def _started_registry(self, seats: Sequence[str]) -> Registry | None:
+    def _start_registry(self, seats: Sequence[str]) -> Registry | None:
         """What executors ask which seat to read; None if they are to fetch nothing ahead.
 
         Under AvailableNow mostly one batch is read: a sidecar would take longer to start than it saves. Windows has

@@ -1,4 +1,4 @@
-"""What a query tells of itself: who serves its seats, beside its commits, and how far its topics go, in its progress.
+"""What a query reports: who serves its seats, beside its commits, and how far its topics go, in its progress.
 
 Runs on: driver.
 """
@@ -51,7 +51,7 @@ def latest_offset(
 
     `seats` says in addition who serves each seat: {seat: {member, executor, host, warm, since (wall clock, ms)}}.
     `reads` are totals since the query was started: reads by the seat's own server (`at_home`), by a worker on another
-    executor (`guest`), by a worker for want of a server (`alone`); rows, and how many were there when asked (`ready`).
+    executor (`guest`), directly for want of a server (`alone`); rows, and how many were there when asked (`ready`).
 
     Args:
         end: the offset that the boundary came to.
@@ -85,5 +85,5 @@ def latest_offset(
 
 
 def _wall_ms(at_ms: int) -> int:
-    """A monotonic instant on the wall clock, to the second: the two do not go quite alike."""
+    """A monotonic instant on the wall clock, to the second: the two clocks drift apart."""
     return (time.time_ns() // 1_000_000 - (monotonic_ms() - at_ms)) // 1_000 * 1_000

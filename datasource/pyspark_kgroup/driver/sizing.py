@@ -1,4 +1,4 @@
-"""What Spark's start tells: how many tasks can run at once, and so how many seats, and whether all is on this host.
+"""What is known from how Spark was started: how many tasks can run at once, so how many seats; whether all is local.
 
 Runs on: driver. All that this process can know of the application is how its parent, Spark's JVM, was started
 (measured, PySpark 4.3: SparkSubmit's arguments hold what the session's builder was given; the environment holds
@@ -67,7 +67,7 @@ def seats_warning(options: SourceOptions, seats: int, partitions: int) -> str | 
 
 
 def _default_members() -> int:
-    """As many seats as this process's parent tells of task slots."""
+    """As many seats as there are task slots, by the arguments of this process's parent."""
     return min(_known_slots() or MEMBERS_DEFAULT, MEMBERS_MAX)
 
 
@@ -77,7 +77,7 @@ def _known_slots() -> int | None:
 
 
 def stays_on_this_host() -> bool:
-    """Whether nobody on another host has to reach the driver, as far as Spark's start tells."""
+    """Whether nobody on another host has to reach the driver, as far as is known from how Spark was started."""
     started = _start()
     return started is not None and is_local(*started)
 
@@ -102,7 +102,7 @@ def is_local(command: Sequence[str], properties: Mapping[str, str]) -> bool:
 
 
 def task_slots(command: Sequence[str], properties: Mapping[str, str], cpus: int) -> int | None:
-    """How many tasks the application can run at once, None if its start does not tell.
+    """How many tasks the application can run at once, None if that is not known.
 
     Args:
         command: the arguments of Spark's JVM.

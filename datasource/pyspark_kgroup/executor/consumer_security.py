@@ -13,7 +13,7 @@ from typing import Any, Final
 
 from confluent_kafka import KafkaError
 
-from pyspark_kgroup.shared.token_callback import CALLBACK, Returned, call_in_time, imported
+from pyspark_kgroup.shared.token_callback import CALLBACK, Returned, call_in_time, import_function
 from spark_kgroup.errors import AuthenticationFailed, OptionError
 
 log = logging.getLogger(__name__)
@@ -47,7 +47,7 @@ def _oauth_cb(name: str, config: str) -> Callable[[str], Returned]:
 
     The first is asked for here, where an error reaches the user; librdkafka would only say that there was one.
     """
-    function = imported(name)
+    function = import_function(name)
     first = [call_in_time(name, function, config)]
 
     def oauth_cb(text: str) -> Returned:

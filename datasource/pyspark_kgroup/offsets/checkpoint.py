@@ -95,7 +95,7 @@ class Checkpoint:
         return owned.position if owned is not None else self.released.get(partition)
 
     def subscribed_anew(self, topics: Iterable[str]) -> set[str]:
-        """Those of `topics` that this query, which is no new one, did not subscribe to."""
+        """Those of `topics` that this query did not subscribe to before; none for a new query."""
         return set() if self.fresh else {t for t in topics if t not in self.topics or self.topics[t].left}
 
     def to_json(self) -> dict[str, Any]:
@@ -201,7 +201,7 @@ def _number(value: object) -> int:
 
 
 def _index(key: str) -> int:
-    """A partition; other digits than these are no other way to write it."""
+    """A partition's number in ASCII digits; other digits of Unicode are refused."""
     if not (key.isascii() and key.isdigit() and len(key) <= len(str(2**31))):
         raise ValueError("a partition is not a number")
     return int(key)

@@ -13,7 +13,7 @@ from spark_kgroup.model import TopicPartition
 def inheritances(planned: Checkpoint) -> dict[str, Inheritance]:
     """Instance id -> what that seat was reading, or had read and not committed, when its last process ended.
 
-    Of topics that have left `subscribe`, too: nobody else shall have them before that is done and committed.
+    Of topics that have left `subscribe`, too: nobody else may have them before that is read and committed.
     """
     by_seat: dict[str, dict[TopicPartition, Period]] = {}
     for tp, held in planned.owned.items():

@@ -77,7 +77,7 @@ def translated(given: Mapping[str, str]) -> dict[str, str]:
 
 
 def check_mechanism(given: Mapping[str, str]) -> None:
-    """Check that `given` (names in lower case) asks for no mechanism that is not spoken here.
+    """Check that `given` (names in lower case) asks for no mechanism that is not supported.
 
     To be called first: the options that belong to such a mechanism would each be refused for another reason.
 

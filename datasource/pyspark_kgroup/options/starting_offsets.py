@@ -28,7 +28,7 @@ OFFSET_MAX: Final = 2**63 - 1
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StartingOffsets:
-    """Where a partition starts that has neither a place in the checkpoint nor, for `committed`, in the group.
+    """Where a partition starts that has neither a position in the checkpoint nor, for `committed`, in the group.
 
     Attributes:
         text: the option as given; messages have the beginning of it.

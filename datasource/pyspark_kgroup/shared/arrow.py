@@ -124,8 +124,7 @@ def before(batch: pa.RecordBatch, partition: TopicPartition, end_offset: int) ->
 def bounded(batches: Sequence[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     """The rows of `batches` in batches of at most `ARROW_BATCH_BYTES_MAX` bytes of keys, values and headers.
 
-    A larger record is a batch of its own. Small batches are joined, which costs next to nothing; how many rows come of
-    it is the caller's affair.
+    A larger record is a batch of its own. Small batches are joined, which costs next to nothing.
 
     Args:
         batches: all with one schema; at most 2 GiB in any column.

@@ -36,7 +36,7 @@ class Returned(NamedTuple):
         return f"Returned(wall_expires_at_s={self.wall_expires_at_s})"
 
 
-def imported(name: str) -> TokenCallback:
+def import_function(name: str) -> TokenCallback:
     """The function called `MODULE:FUNCTION`.
 
     Raises:
@@ -109,7 +109,7 @@ def token_provider(name: str, config: str) -> TokenProvider:
     Raises:
         OptionError: the function cannot be imported here.
     """
-    function = imported(name)
+    function = import_function(name)
 
     def provide() -> Token:
         token, wall_expires_at_s, _, extensions = call(name, function, config)

@@ -57,7 +57,7 @@ class TokenCache:
         if self._token is not None and time.time() < self._wall_refresh_at_s and not fresh:
             return self._token
         try:
-            return self._keep(await self._fetched())
+            return self._keep(await self._fetch())
         except AuthenticationFailed as error:
             if self._token is None or self._token.wall_expires_at_s <= time.time():
                 raise
@@ -65,7 +65,7 @@ class TokenCache:
             self._wall_refresh_at_s = time.time() + TOKEN_RETRY_MS / 1000
             return self._token
 
-    async def _fetched(self) -> Token:
+    async def _fetch(self) -> Token:
         if self._fetching is None or self._fetching.done():
             self._stuck = [call for call in self._stuck if not call.done()]
             if len(self._stuck) >= TOKEN_CALLS_MAX:

@@ -121,7 +121,7 @@ def post(
     host, port = url.hostname, url.port or _PORTS[url.scheme]
     stream = names.connect(*((proxy.host, proxy.port) if proxy else (host, port)), timeout_ms / 1000)
     stream.setblocking(True)  # the timer alone says when it is too late
-    with closing(stream), _ended_at(ends_at_s, stream, timeout_ms):
+    with closing(stream), _end_at(ends_at_s, stream, timeout_ms):
         path = (url.path or "/") + (f"?{url.query}" if url.query else "")
         if proxy and context:
             _tunnel(stream, proxy, host, port)
@@ -141,7 +141,7 @@ def post(
 
 
 @contextmanager
-def _ended_at(ends_at_s: float, stream: socket.socket, timeout_ms: int) -> Iterator[None]:
+def _end_at(ends_at_s: float, stream: socket.socket, timeout_ms: int) -> Iterator[None]:
     """End `stream` in time, whoever reads from it or writes to it, and say so."""
     overdue = threading.Event()
     handle = stream.dup()  # TLS takes over the descriptor
