@@ -24,9 +24,10 @@ from confluent_kafka import TopicPartition as AssignedPartition
 
 from pyspark_kgroup.errors import DataLoss
 from pyspark_kgroup.executor.consumer_security import REFUSALS, usable_here
+from pyspark_kgroup.executor.records import record_batch
 from pyspark_kgroup.limits import ARROW_BATCH_BYTES_MAX, ARROW_BATCH_ROWS_MAX
 from pyspark_kgroup.offsets.data_loss import WAYS_OUT, LogRange, Loss, deleted, out_of_log
-from pyspark_kgroup.shared.arrow import before, bounded, last_offsets, record_batch
+from pyspark_kgroup.shared.arrow import before, bounded, last_offsets
 from pyspark_kgroup.shared.tickets import Range, ReadSettings
 from spark_kgroup.errors import AuthenticationFailed, BrokerError, KgroupError, OptionError, WireError
 from spark_kgroup.limits import STARTUP_TIMEOUT_MS

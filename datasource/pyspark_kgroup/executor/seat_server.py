@@ -25,13 +25,14 @@ from pyspark_kgroup.executor.ahead import Ahead
 from pyspark_kgroup.executor.batch_stream import Outlet
 from pyspark_kgroup.executor.consumer_security import usable_here
 from pyspark_kgroup.executor.range_reader import RECORDS_AT_ONCE, RECORDS_FIRST, no_collection
+from pyspark_kgroup.executor.records import record_batch
 from pyspark_kgroup.limits import (
     ARROW_BATCH_BYTES_MAX,
     ARROW_BATCH_ROWS_MAX,
     SEAT_SERVER_QUEUE_BYTES_MAX,
     SEAT_SERVER_STALL_MS,
 )
-from pyspark_kgroup.shared.arrow import bounded, record_batch
+from pyspark_kgroup.shared.arrow import bounded
 from pyspark_kgroup.shared.channel import Frames, frame
 from pyspark_kgroup.shared.messages import Finished, QueryMessage, Serve, WorkerGone, parse, to_json
 from spark_kgroup.model import TopicPartition

@@ -19,7 +19,6 @@ import pyarrow as pa
 from pyspark_kgroup.errors import ChannelEnded, RegistryUnreachable, SeatRefused
 from pyspark_kgroup.executor.batch_stream import received
 from pyspark_kgroup.executor.place import Place, RecentFailures, place_of
-from pyspark_kgroup.executor.range_reader import read_ranges
 from pyspark_kgroup.executor.registry_client import RegistryAnswer, RegistryClient
 from pyspark_kgroup.executor.sidecar_start import SidecarAnswer, SidecarClient, SidecarUnavailable
 from pyspark_kgroup.executor.spark_delays import SparkDelays
@@ -35,7 +34,7 @@ from pyspark_kgroup.shared.messages import (
     Refused,
     Served,
 )
-from pyspark_kgroup.shared.tickets import Executor, Range, RegistryAccess, TicketPayload
+from pyspark_kgroup.shared.tickets import Executor, Range, ReadSettings, RegistryAccess, TicketPayload
 from spark_kgroup.model import TopicPartition
 
 log = logging.getLogger(__name__)
@@ -101,7 +100,7 @@ class Worker:
                 case None | Refused():
                     raise SeatRefused(ticket.scan_id, ticket.ticket)
             rows = 0
-            for batch in read_ranges(ranges, ticket.settings):
+            for batch in _read_directly(ranges, ticket.settings):
                 rows += batch.num_rows
                 yield batch
             if channel is not None and isinstance(answer, ReadDirectly | Bound):
@@ -202,3 +201,11 @@ def driver_host() -> str:
 
     context = TaskContext.get()
     return (context.getLocalProperty("spark.driver.host") if context is not None else None) or "localhost"
+
+
+def _read_directly(ranges: Sequence[Range], settings: ReadSettings) -> Iterator[pa.RecordBatch]:
+    """As `read_ranges`; imported only if something is left to read, for librdkafka's module brings asyncio with it."""
+    if ranges:
+        from pyspark_kgroup.executor.range_reader import read_ranges
+
+        yield from read_ranges(ranges, settings)

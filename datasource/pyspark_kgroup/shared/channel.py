@@ -45,7 +45,6 @@ from pyspark_kgroup.limits import (
 )
 from pyspark_kgroup.shared.messages import QueryMessage, parse, to_json
 from spark_kgroup.errors import KgroupError
-from spark_kgroup.wire import names
 
 Message = dict[str, Any]
 """One JSON object."""
@@ -344,6 +343,8 @@ def accept(
 
 def _open_socket(address: tuple[str, int] | Path, timeout_s: float) -> socket.socket:
     if not isinstance(address, Path):
+        from spark_kgroup.wire import names  # with asyncio: a worker whose sidecar serves it never needs either
+
         host, port = address
         bare = host.removeprefix("[").removesuffix("]")  # Spark writes IPv6 addresses in brackets
         connect_s = min(timeout_s, CHANNEL_CONNECT_MS / 1000)

@@ -10,8 +10,9 @@ import pytest
 from confluent_kafka import TIMESTAMP_CREATE_TIME, TIMESTAMP_LOG_APPEND_TIME, TIMESTAMP_NOT_AVAILABLE, Message
 from pyspark.sql.pandas.types import to_arrow_schema
 
+from pyspark_kgroup.executor.records import record_batch
 from pyspark_kgroup.shared import arrow
-from pyspark_kgroup.shared.arrow import arrow_schema, before, bounded, last_offsets, record_batch, spark_schema
+from pyspark_kgroup.shared.arrow import arrow_schema, before, bounded, last_offsets, spark_schema
 from spark_kgroup.errors import ProtocolViolation
 from spark_kgroup.model import TopicPartition
 
@@ -161,7 +162,8 @@ def test_usual_records_do_not_need_pandas() -> None:
     program = """
 import sys
 from confluent_kafka import Message
-from pyspark_kgroup.shared.arrow import bounded, last_offsets, record_batch
+from pyspark_kgroup.executor.records import record_batch
+from pyspark_kgroup.shared.arrow import bounded, last_offsets
 records = [Message(topic="t", partition=0, offset=n, key=b"k", value=b"v", timestamp=(1, 5)) for n in range(3)]
 assert last_offsets(next(bounded([record_batch(records, False, "t")] * 2)))
 sys.exit("pandas was imported" if "pandas" in sys.modules else 0)
