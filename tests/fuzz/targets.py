@@ -235,7 +235,7 @@ class _Transport:
 
 
 class Channels:
-    """The registry behind its frames: strangers, and peers that hold the key but talk nonsense.
+    """The registry behind its frames: unauthenticated peers, and peers that hold the key but talk nonsense.
 
     Beside them an honest sidecar stays connected: nobody's message may end its connection, or its answers.
     """
@@ -272,6 +272,9 @@ class Channels:
             {"op": "heartbeat", "id": 1},
             {"op": "bind", "scan": 1, "ticket": 0, "executor": self._executor("e"), "id": 2},
             {"op": "served", "seat": "s-0", "by": "server", "rows": 5, "ready": 1},
+            {"op": "served", "seat": "s-0", "by": "worker", "rows": 5, "ready": 0},
+            {"op": "serve", "ranges": [["t", 0, 1, 2]], "owned": [["t", 0, 2, "tag"]]},
+            {"op": "homes", "seats": ["s-0"]},
             {"op": "hello", "executor": self._executor("e"), "sidecar": True},
             {"op": "hung", "seat": "s-0"},
             {"op": "read", "scan": 1, "ticket": 0, "config": {"a": "b"}, "headers": False},
