@@ -1,4 +1,4 @@
-"""What the code and its documents refer to is in this repository."""
+"""What the code and its documents refer to is in this repository; the documents' prose is wrapped."""
 
 import re
 from collections.abc import Iterator
@@ -56,6 +56,13 @@ def test_a_reference_leads_to_a_document_section_or_decision_that_exists(path: P
 @pytest.mark.parametrize("name", ["README.md", "ARCHITECTURE.md", "CONTRIBUTING.md"])
 def test_a_path_that_a_document_names_exists(name: str) -> None:
     assert [path for path in A_PATH.findall((ROOT / name).read_text()) if not exists(path)] == []
+
+
+@pytest.mark.parametrize("path", DOCUMENTS, ids=lambda p: p.name)
+def test_a_documents_prose_is_wrapped_at_120_columns(path: Path) -> None:
+    """Tables, blocks of code, and what has no blank to break at, may be wider."""
+    prose = re.sub(r"^```.*?^```$", "", path.read_text(), flags=re.MULTILINE | re.DOTALL)
+    assert [line for line in prose.splitlines() if len(line) > 120 and " " in line.strip() and line[0] != "|"] == []
 
 
 @pytest.mark.parametrize(

@@ -220,10 +220,10 @@ def _prefix_of(group_id: str) -> str:
 
 def _starting_offsets_for(topics: tuple[str, ...], given: Mapping[str, str]) -> StartingOffsets:
     offsets = rows.STARTING_OFFSETS.value(given)
-    strangers = sorted({tp.topic for tp in offsets.by_partition} - set(topics))
-    if strangers:
+    unsubscribed = sorted({tp.topic for tp in offsets.by_partition} - set(topics))
+    if unsubscribed:
         raise OptionError(
-            f"Option startingOffsets names topics that `subscribe` does not: {listed(strangers)}. Add them there, "
+            f"Option startingOffsets names topics that `subscribe` does not: {listed(unsubscribed)}. Add them there, "
             "or leave them out here."
         )
     if not offsets.committed:

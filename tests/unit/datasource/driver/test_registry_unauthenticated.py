@@ -73,7 +73,7 @@ def proof(key: bytes, nonce: bytes) -> bytes:
     return frame({"nonce": ours.hex(), "mac": hmac.new(key, text + nonce + ours, hashlib.sha256).hexdigest()})
 
 
-STRANGERS: dict[str, Callable[[bytes], bytes]] = {
+UNAUTHENTICATED: dict[str, Callable[[bytes], bytes]] = {
     "a wrong key": lambda nonce: proof(KEY, nonce),
     "a request without a handshake": lambda _: frame(BIND),
     "a wrong key and a request at once": lambda nonce: proof(KEY, nonce) + frame(BIND),
@@ -89,17 +89,17 @@ STRANGERS: dict[str, Callable[[bytes], bytes]] = {
 }
 
 
-@pytest.mark.parametrize("said", STRANGERS)
+@pytest.mark.parametrize("said", UNAUTHENTICATED)
 def test_an_unauthenticated_peer_learns_a_nonce_and_changes_nothing(
     registry: Registry, sidecar: Channel, said: str
 ) -> None:
     bind(sidecar)
     homes = registry.homes()
-    with socket.create_connection(("127.0.0.1", registry.port)) as stranger:
-        nonce = greeting(stranger)
+    with socket.create_connection(("127.0.0.1", registry.port)) as peer:
+        nonce = greeting(peer)
         assert len(nonce) == 32
-        stranger.sendall(STRANGERS[said](nonce))
-        assert all_that_it_says(stranger) == b""
+        peer.sendall(UNAUTHENTICATED[said](nonce))
+        assert all_that_it_says(peer) == b""
     wait_for(lambda: registry.counts().refused == 1, "the refusal")
     assert registry.homes() == homes
     assert registry.counts().accepted == 1
@@ -124,10 +124,10 @@ def test_a_recorded_handshake_is_refused(registry: Registry) -> None:
         recorded = proof(registry.key, greeting(honest)) + frame(BIND)
         honest.sendall(recorded)
         greeting_of_mac(honest)
-    with socket.create_connection(("127.0.0.1", registry.port)) as stranger:
-        greeting(stranger)
-        stranger.sendall(recorded)
-        assert all_that_it_says(stranger) == b""
+    with socket.create_connection(("127.0.0.1", registry.port)) as peer:
+        greeting(peer)
+        peer.sendall(recorded)
+        assert all_that_it_says(peer) == b""
     assert registry.counts().accepted == 1
 
 
@@ -139,32 +139,32 @@ def test_half_open_connections_end_in_time(
     registry: Registry, sidecar: Channel, said: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(registry_module, "CHANNEL_HANDSHAKE_MS", 100)
-    with socket.create_connection(("127.0.0.1", registry.port)) as stranger:
-        greeting(stranger)
-        stranger.sendall(HALVES[said])
-        assert all_that_it_says(stranger) == b""
+    with socket.create_connection(("127.0.0.1", registry.port)) as peer:
+        greeting(peer)
+        peer.sendall(HALVES[said])
+        assert all_that_it_says(peer) == b""
     assert bind(sidecar)["seat"] == "g-0"
 
 
 def test_an_unauthenticated_peer_that_half_closes_is_dropped_at_once(registry: Registry) -> None:
-    with socket.create_connection(("127.0.0.1", registry.port)) as stranger:
-        greeting(stranger)
-        stranger.shutdown(socket.SHUT_WR)
-        assert all_that_it_says(stranger) == b""
+    with socket.create_connection(("127.0.0.1", registry.port)) as peer:
+        greeting(peer)
+        peer.shutdown(socket.SHUT_WR)
+        assert all_that_it_says(peer) == b""
 
 
 def test_the_oldest_of_too_many_unauthenticated_peers_is_dropped(registry: Registry) -> None:
     address = ("127.0.0.1", registry.port)
-    strangers = [socket.create_connection(address) for _ in range(REGISTRY_UNAUTHENTICATED_MAX + 10)]
-    for oldest in strangers[:10]:
+    peers = [socket.create_connection(address) for _ in range(REGISTRY_UNAUTHENTICATED_MAX + 10)]
+    for oldest in peers[:10]:
         greeting(oldest)
         assert all_that_it_says(oldest) == b""
-    strangers[10].settimeout(0.05)
-    greeting(strangers[10])
+    peers[10].settimeout(0.05)
+    greeting(peers[10])
     with pytest.raises(TimeoutError):
-        strangers[10].recv(1)
-    for stranger in strangers:
-        stranger.close()
+        peers[10].recv(1)
+    for peer in peers:
+        peer.close()
 
 
 def test_more_executors_than_there_may_be_are_turned_away(
@@ -200,18 +200,18 @@ def flood(address: tuple[str, int], count: int, greet: bytes) -> None:
     """Connections as fast as they can be made: a third each reset at once, with garbage before, or held half open."""
     held: deque[socket.socket] = deque()
     for n in range(count):
-        stranger = socket.create_connection(address, 30)
+        peer = socket.create_connection(address, 30)
         if n % 3 == 0:
-            held.append(stranger)
+            held.append(peer)
             if len(held) <= 300:
                 continue
-            stranger = held.popleft()
+            peer = held.popleft()
         elif n % 3 == 1:
             with suppress(OSError):  # dropped already
-                stranger.sendall(greet)
-        reset(stranger)
-    for stranger in held:
-        reset(stranger)
+                peer.sendall(greet)
+        reset(peer)
+    for peer in held:
+        reset(peer)
 
 
 def test_a_flood_of_connections_disturbs_nobody(
