@@ -80,8 +80,8 @@ def describe(
 ) -> None:
     """Show a group's members, what serves Spark's seats, and each partition's position, end and lag.
 
-    Executor, host, warm and since are as of the seat's last commit. "-" is what nobody has said, as for members of
-    other applications.
+    Executor, host, warm and since are as of the seat's last commit. "-" means unknown, as for members of other
+    applications.
     """
     cluster = Cluster(
         parse_bootstrap(bootstrap_server),
@@ -189,7 +189,7 @@ def _natural_order(member: DescribedMember) -> tuple[str, int, str, str]:
 
 
 def as_object(found: GroupLines) -> dict[str, Any]:
-    """As JSON; null is what nobody has said."""
+    """As JSON; null means unknown."""
     return {
         "group": found.group.group,
         "type": found.group.group_type,

@@ -124,7 +124,7 @@ def write_json(event: Mapping[str, Any]) -> None:
 
 
 def write_text(event: Mapping[str, Any]) -> None:
-    """One readable line. What ends the member is told at the end of the command, and only there."""
+    """One readable line. What ends the member is printed at the end of the command, and only there."""
     at = time.strftime("%H:%M:%S", time.localtime(event["at_ms"] / 1000))
     role = " leader" if event["leader"] else ""
     name = typer.style(f"{event['event']:<15}", bold=True)
@@ -144,23 +144,25 @@ def member(
     group: Annotated[str, typer.Option(help="The group to join.")],
     topics: Annotated[str, typer.Option(help="Topics to subscribe to, separated by commas.")],
     instance_id: Annotated[
-        str | None, typer.Option(help="Makes the member static (KIP-345). Without it, it leaves on Ctrl-C.")
+        str | None, typer.Option(help="Makes the member static (KIP-345); one without it leaves on Ctrl-C.")
     ] = None,
     assignor: Annotated[
-        str, typer.Option(metavar="|".join(NAMES), help="How the leader assigns.")
+        str, typer.Option(metavar="|".join(NAMES), help="How the leader assigns partitions.")
     ] = "cooperative-sticky",
     metadata_max_age_ms: Annotated[
         int, typer.Option(min=10, help="How often the leader looks for new partitions.")
     ] = METADATA_MAX_AGE_MS,
     session_timeout_ms: Annotated[
-        int, typer.Option(min=1, help="Silence after which the coordinator gives the seat away.")
+        int, typer.Option(min=1, help="How long the member may be silent before others get its partitions.")
     ] = SESSION_TIMEOUT_MS,
     command_config: Annotated[
         Path | None,
         typer.Option(metavar="FILE", help=COMMAND_CONFIG_HELP),
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print each event as one JSON object.")] = False,
-    leave: Annotated[bool, typer.Option("--leave", help="On Ctrl-C, give the seat back for good.")] = False,
+    leave: Annotated[
+        bool, typer.Option("--leave", help="On Ctrl-C, leave the group instead of keeping the seat.")
+    ] = False,
 ) -> None:
     """Join a group and print one line per event, until Ctrl-C. Reads nothing and commits nothing."""
     settings = GroupSettings(
