@@ -18,6 +18,7 @@ from rich.table import Table
 
 from spark_kgroup.admin.command_config import HELP as COMMAND_CONFIG_HELP
 from spark_kgroup.admin.command_config import security_from
+from spark_kgroup.admin.seat_note import SeatNote
 from spark_kgroup.admin.telling import shown
 from spark_kgroup.errors import GroupError
 from spark_kgroup.limits import STARTUP_TIMEOUT_MS
@@ -25,7 +26,6 @@ from spark_kgroup.model import DescribedGroup, DescribedMember, TopicPartition
 from spark_kgroup.wire import messages
 from spark_kgroup.wire.address import parse_bootstrap
 from spark_kgroup.wire.cluster import Cluster, CommittedOffset
-from spark_kgroup.wire.commit_metadata import SeatNote
 
 EXAMPLES = (
     "Examples:\n\n"

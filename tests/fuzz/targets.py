@@ -17,6 +17,7 @@ from pyspark_kgroup.executor import sidecar
 from pyspark_kgroup.shared.channel import REGISTRY, Challenge, Frames, Message, _mac, frame
 from pyspark_kgroup.shared.messages import parse
 from spark_kgroup.admin.describe_command import as_object, lines_of
+from spark_kgroup.admin.seat_note import Author, SeatNote
 from spark_kgroup.assignors import assignor
 from spark_kgroup.errors import KgroupError, WireError
 from spark_kgroup.member import contract
@@ -25,7 +26,6 @@ from spark_kgroup.model import ErrorCode, TopicDescription, TopicPartition
 from spark_kgroup.runtime.translate import to_event, to_message
 from spark_kgroup.wire import answers, messages
 from spark_kgroup.wire.codec import correlation_id_of, decode_response, encode_request
-from spark_kgroup.wire.commit_metadata import Author, SeatNote
 
 T0 = TopicPartition("t", 0)
 EFFECTS_MAX = 20

@@ -15,6 +15,7 @@ from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from uuid import UUID
 
+from spark_kgroup.admin.seat_note import Author
 from spark_kgroup.member.classic import Inheritance
 from spark_kgroup.model import (
     NO_GENERATION,
@@ -27,7 +28,6 @@ from spark_kgroup.model import (
 from spark_kgroup.runtime.inheritance import inherited
 from spark_kgroup.runtime.views import GroupView, SeatView
 from spark_kgroup.wire.answers import CommittedOffset
-from spark_kgroup.wire.commit_metadata import Author
 
 OTHER = "other"
 WAIT_STEP_MS = 10

@@ -17,11 +17,11 @@ from harness.waiting import wait_for
 from pyspark_kgroup.driver.boundary import Boundary
 from pyspark_kgroup.offsets.checkpoint import EMPTY, Checkpoint
 from pyspark_kgroup.offsets.previously_owned import inheritances
+from spark_kgroup.admin.seat_note import Author, SeatNote
 from spark_kgroup.errors import GroupRejected
 from spark_kgroup.limits import COMMIT_PARTITIONS_MAX
 from spark_kgroup.runtime.thread import GroupRuntime
 from spark_kgroup.testing import ApacheKafka
-from spark_kgroup.wire.commit_metadata import Author, SeatNote
 
 DEFAULT_BYTES_MAX = 1_048_588
 AUTHOR = Author(app="job", run_ms=1)

@@ -19,6 +19,7 @@ from pyspark_kgroup.offsets.plan import Ranges, in_turn, limited
 from pyspark_kgroup.options.parser import SourceOptions
 from pyspark_kgroup.options.starting_offsets import EARLIEST, LATEST
 from pyspark_kgroup.options.values import listed
+from spark_kgroup.admin.seat_note import Author
 from spark_kgroup.clock import monotonic_ms
 from spark_kgroup.errors import GroupUnsettled, KgroupError, OptionError
 from spark_kgroup.model import (
@@ -32,7 +33,6 @@ from spark_kgroup.model import (
 )
 from spark_kgroup.runtime.thread import GroupRuntime
 from spark_kgroup.runtime.views import GroupView, SeatView
-from spark_kgroup.wire.commit_metadata import Author
 
 log = logging.getLogger(__name__)
 

@@ -24,10 +24,10 @@ from pyspark_kgroup.offsets.previously_owned import inheritances
 from pyspark_kgroup.options.parser import SourceOptions
 from pyspark_kgroup.options.security import driver_settings
 from pyspark_kgroup.shared.tickets import Mode, Position, Range, ReadSettings, RegistryAccess, SeatRanges, TicketPayload
+from spark_kgroup.admin.seat_note import Author
 from spark_kgroup.runtime.settings import GroupSettings
 from spark_kgroup.runtime.thread import GroupRuntime
 from spark_kgroup.wire.address import parse_bootstrap
-from spark_kgroup.wire.commit_metadata import Author
 from spark_kgroup.wire.security.secured import secured
 
 log = logging.getLogger(__name__)

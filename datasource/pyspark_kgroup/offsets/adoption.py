@@ -27,8 +27,8 @@ from enum import Enum
 from typing import NamedTuple
 
 from pyspark_kgroup.offsets.checkpoint import Checkpoint, Period
+from spark_kgroup.admin.seat_note import Author
 from spark_kgroup.model import MemberIdentity, TopicDescription, TopicPartition
-from spark_kgroup.wire.commit_metadata import Author
 
 
 class Place(Enum):

@@ -14,10 +14,10 @@ from pyspark_kgroup.driver.boundary import Boundary
 from pyspark_kgroup.driver.ledger import Ledger
 from pyspark_kgroup.driver.topic_logs import Logs
 from pyspark_kgroup.limits import END_OFFSETS_MAX_AGE_MS, SETTLE_TIMEOUT_MS
+from spark_kgroup.admin.seat_note import Author
 from spark_kgroup.errors import Disconnected, GroupUnsettled
 from spark_kgroup.limits import METADATA_MAX_AGE_MS
 from spark_kgroup.model import TopicPartition
-from spark_kgroup.wire.commit_metadata import Author
 
 P0, P1 = (TopicPartition("t", index) for index in range(2))
 LATEST = -1

@@ -7,8 +7,8 @@ import pytest
 
 from pyspark_kgroup.offsets.adoption import Committed, Place, Start, Writer, adopted_start, period_of, topic_key
 from pyspark_kgroup.offsets.checkpoint import EMPTY, Checkpoint, Owned, Period, Topic
+from spark_kgroup.admin.seat_note import Author, SeatNote
 from spark_kgroup.model import MemberIdentity, TopicDescription, TopicPartition
-from spark_kgroup.wire.commit_metadata import Author, SeatNote
 
 OLD, NEW = UUID(int=1), UUID(int=2)
 P1 = TopicPartition("t", 1)
