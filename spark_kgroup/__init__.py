@@ -1,12 +1,60 @@
-"""A real Kafka consumer group member, and what it needs; imports nothing of Spark or Arrow."""
+"""A real Kafka consumer group member, and what it needs.
 
-__version__: str
+`GroupRuntime` puts the seats of a group behind blocking calls; `GroupSettings` says which group and how. Names are
+imported when they are asked for: many a process imports this package for its errors alone.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from spark_kgroup.errors import KgroupError
+    from spark_kgroup.model import MemberIdentity, TopicDescription, TopicPartition
+    from spark_kgroup.runtime.settings import GroupSettings
+    from spark_kgroup.runtime.thread import GroupRuntime
+    from spark_kgroup.runtime.views import GroupView, SeatView
+
+    __version__: str
+
+__all__ = [
+    "GroupRuntime",
+    "GroupSettings",
+    "GroupView",
+    "KgroupError",
+    "MemberIdentity",
+    "SeatView",
+    "TopicDescription",
+    "TopicPartition",
+    "__version__",
+]
+
+_MODULES: Final = {
+    "GroupRuntime": "spark_kgroup.runtime.thread",
+    "GroupSettings": "spark_kgroup.runtime.settings",
+    "GroupView": "spark_kgroup.runtime.views",
+    "KgroupError": "spark_kgroup.errors",
+    "MemberIdentity": "spark_kgroup.model",
+    "SeatView": "spark_kgroup.runtime.views",
+    "TopicDescription": "spark_kgroup.model",
+    "TopicPartition": "spark_kgroup.model",
+}
 
 
-def __getattr__(name: str) -> str:
-    """`__version__`, as the installed package says it; read when it is asked for: executors never do."""
-    if name != "__version__":
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    from importlib.metadata import version
+def __getattr__(name: str) -> object:
+    if name == "__version__":
+        return _version()
+    if name in _MODULES:
+        return getattr(import_module(_MODULES[name]), name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
-    return version("spark-kgroup")
+
+def _version() -> str:
+    """As the installed package says it."""
+    from importlib.metadata import PackageNotFoundError, version
+
+    try:
+        return version("spark-kgroup")
+    except PackageNotFoundError:  # the sources are on the path, and nothing is installed
+        return "0+unknown"

@@ -57,7 +57,7 @@ _MODULES: Final = {
         {"clientId": f"{_OIDC}client.id", "clientSecret": f"{_OIDC}client.secret", "scope": f"{_OIDC}scope"},
     ),
 }
-"""By the class's own name: distributions of Spark move the package (`kafkashaded.org.apache.kafka...`)."""
+"""By the class's own name: distributions move the package (`kafkashaded.org.apache.kafka...`)."""
 
 _FOREIGN_MODULES: Final = {
     "Krb5LoginModule": "Kerberos is not spoken here; use SCRAM, OAUTHBEARER or mTLS",

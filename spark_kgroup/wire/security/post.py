@@ -1,7 +1,8 @@
 """One HTTP POST with a bound on all of it, through the proxy that the environment names.
 
 `http.client` bounds each read alone, so whoever sends one byte a second holds a thread for days: here a timer ends the
-connection. Proxies are libcurl's, and so librdkafka's, or executors would reach an endpoint that the driver does not.
+connection. Proxies are libcurl's, and so librdkafka's: an application that uses both clients reaches its endpoint from
+both, or from neither.
 """
 
 from __future__ import annotations

@@ -1,0 +1,40 @@
+"""The group's side speaks of members, settings and Kafka: it knows no Spark, and no word of it."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+PACKAGE = Path(__file__).parents[2] / "spark_kgroup"
+
+OF_SPARK = re.compile(
+    r"(?<![\w-])(?:py)?spark(?![-_]kgroup)"  # the package's own name is not about Spark
+    r"|\bexecutors?\b|\bdrivers?\b|\btrigger|micro-batch|\bload\(\)|\bsidecars?\b"
+    r"|registryHost|registryPort|instanceIdPrefix|tokenCallback|startingOffsets|maxOffsetsPerTrigger|failOnDataLoss"
+    r"|(?<![\w.])kafka\.(?:bootstrap|client|group|session|heartbeat|metadata|partition|request|default|security|sasl|ssl|https)\.",
+    re.IGNORECASE,
+)
+"""Options are Spark's spelling of Kafka's settings: `kafka.` stands before them there."""
+
+ALLOWED = {
+    "admin/cli.py": {"spark"},
+    "admin/describe_command.py": {"spark", "executor", "executors"},
+    "admin/seat_note.py": {"spark", "executor", "driver"},
+}
+"""What `kgroup describe` shows beside the offsets of Spark's seats."""
+
+
+@pytest.mark.parametrize(
+    "path",
+    [path for path in sorted(PACKAGE.rglob("*.py")) if "testing" not in path.parts],
+    ids=lambda path: str(path.relative_to(PACKAGE)),
+)
+def test_the_group_s_side_has_no_word_of_spark_s(path: Path) -> None:
+    name = path.relative_to(PACKAGE).as_posix()
+    found = {word[0].lower() for word in OF_SPARK.finditer(path.read_text())}
+    assert found <= ALLOWED.get(name, set())
+
+
+@pytest.mark.parametrize("text", ["a Spark query", "kafka.session.timeout.ms", "by an executor", "two load()s"])
+def test_a_word_of_spark_s_is_found(text: str) -> None:
+    assert OF_SPARK.search(text)
