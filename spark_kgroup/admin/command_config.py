@@ -91,7 +91,7 @@ def _properties(given: Mapping[str, str]) -> dict[str, str]:
     }
     for name in plain:
         _check_name(name)
-    spelled = java_properties.translated(plain)
+    spelled = java_properties.translate(plain)
     found = {name: value for name, value in spelled.items() if name in SECURITY_PROPERTIES}
     if "sasl.oauthbearer.token.endpoint.url" in found:
         found.setdefault("sasl.oauthbearer.method", "oidc")

@@ -34,12 +34,12 @@ class Author:
 
     def encode(self) -> str:
         """As text for Kafka: the mark."""
-        return _encoded(_author_fields(self))
+        return _encode(_author_fields(self))
 
     @staticmethod
     def of(text: str) -> Author | None:
         """Who wrote a mark or a note; None for any other text, which is another client's."""
-        note = _decoded(text)
+        note = _decode(text)
         if type(app := note.get("app")) is str:
             return Author(app=app, run_ms=run if type(run := note.get("run")) is int else None)
         member = note.get("member")
@@ -80,12 +80,12 @@ class SeatNote:
             note |= {"executor": self.executor[:_TEXT_CHARACTERS_MAX], "warm": self.warm, "since": self.since_ms}
         if self.host is not None:
             note |= {"host": self.host[:_TEXT_CHARACTERS_MAX]}
-        return _encoded(note)
+        return _encode(note)
 
     @staticmethod
     def decode(text: str) -> SeatNote | None:
         """What `encode` wrote; None for any other text, which is a mark, or another client's."""
-        note = _decoded(text)
+        note = _decode(text)
         fields = {"member": str, "at": int, "executor": str, "host": str, "warm": bool, "since": int}
         known = {name: note[name] for name, kind in fields.items() if type(note.get(name)) is kind}
         if not known.keys() >= {"member", "at"}:
@@ -105,11 +105,11 @@ def _author_fields(author: Author) -> dict[str, Any]:
     return {"app": author.app} | ({"run": author.run_ms} if author.run_ms is not None else {})
 
 
-def _encoded(fields: Mapping[str, Any]) -> str:
+def _encode(fields: Mapping[str, Any]) -> str:
     return json.dumps({"v": _VERSION, **fields}, separators=(",", ":"))
 
 
-def _decoded(text: str) -> Mapping[str, Any]:
+def _decode(text: str) -> Mapping[str, Any]:
     """The fields of a text of ours; none for any other."""
     try:
         note = json.loads(text)

@@ -63,7 +63,7 @@ JAVA_NAMES: Final = frozenset(f"{_PREFIX}{name}" for name in java_properties.NAM
 """Java's spellings that are translated, or refused with what to use."""
 
 
-def translated(given: Mapping[str, str]) -> dict[str, str]:
+def translate(given: Mapping[str, str]) -> dict[str, str]:
     """`given` (names in lower case) with librdkafka's names in place of Java's.
 
     Raises:
@@ -72,7 +72,7 @@ def translated(given: Mapping[str, str]) -> dict[str, str]:
     others = {name: value for name, value in given.items() if not name.startswith(_PREFIX)}
     properties = {name.removeprefix(_PREFIX): given[name] for name in given.keys() - others.keys()}
     with in_options_words():
-        spelled = java_properties.translated(properties)
+        spelled = java_properties.translate(properties)
     return others | {f"{_PREFIX}{name}": value for name, value in spelled.items()}
 
 
@@ -98,7 +98,7 @@ def parse_security(given: Mapping[str, str]) -> dict[str, str]:
     Raises:
         OptionError: something is missing, out of range, without effect, contradictory, or has no counterpart here.
     """
-    spelled = translated(given)
+    spelled = translate(given)
     values = {row.name: row.value(spelled) for row in rows.SECURITY}
     if values[rows.MECHANISM.name] == "OAUTHBEARER" and values[rows.METHOD.name] is None:
         values[rows.METHOD.name] = "oidc" if values[rows.ENDPOINT.name] else "default"

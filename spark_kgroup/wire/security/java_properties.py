@@ -72,7 +72,7 @@ NAMES: Final = frozenset({JAAS, _KEY_STORE, *_STORE_TYPES, *_STORE_PASSWORDS, *_
 """The options that are translated, or refused here with what to use."""
 
 
-def translated(given: Mapping[str, str]) -> dict[str, str]:
+def translate(given: Mapping[str, str]) -> dict[str, str]:
     """`given` in librdkafka's names.
 
     Args:
@@ -160,10 +160,10 @@ def _credentials(jaas: str, mechanism: str) -> dict[str, str]:
             f"Option `{JAAS}` has the login module {name}, and `sasl.mechanism` is {mechanism} (default GSSAPI): "
             f"with this module it must be {' or '.join(_MODULES[name].mechanisms)}."
         )
-    return dict(_said(options, _MODULES[name].options))
+    return dict(_named_here(options, _MODULES[name].options))
 
 
-def _said(options: Mapping[str, str], known: Mapping[str, str]) -> Iterator[tuple[str, str]]:
+def _named_here(options: Mapping[str, str], known: Mapping[str, str]) -> Iterator[tuple[str, str]]:
     extensions = []
     for key, value in options.items():
         if key in known:
@@ -206,12 +206,12 @@ def _tokens(text: str) -> Iterator[tuple[str, str]]:
         if found["sign"]:
             yield found["sign"], ""
         elif found["quote"]:
-            yield "", _ESCAPE.sub(_unescaped, found["quoted"])
+            yield "", _ESCAPE.sub(_unescape, found["quoted"])
         else:
             yield "", found["word"]
 
 
-def _unescaped(escape: re.Match[str]) -> str:
+def _unescape(escape: re.Match[str]) -> str:
     sign = escape[1]
     return chr(int(sign, 8)) if sign.isdigit() and sign < "8" else _CONTROL.get(sign, sign)
 

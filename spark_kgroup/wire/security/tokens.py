@@ -1,4 +1,4 @@
-"""What an OAUTHBEARER token is, and how one is asked for (RFC 7628, KIP-255)."""
+"""What an OAUTHBEARER token is, and how one is ask for (RFC 7628, KIP-255)."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def in_a_thread(provider: Callable[[], T]) -> Future[T]:
         AuthenticationFailed: there is no thread left for it.
     """
 
-    def asked() -> T:
+    def ask() -> T:
         try:
             return provider()
         except AuthenticationFailed:
@@ -79,6 +79,6 @@ def in_a_thread(provider: Callable[[], T]) -> Future[T]:
             raise AuthenticationFailed(told, retriable=True) from error
 
     try:
-        return threads.in_a_thread(asked, "kgroup token")
+        return threads.in_a_thread(ask, "kgroup token")
     except OSError as error:
-        raise AuthenticationFailed(f"OAUTHBEARER: no token could be asked for: {error}.", retriable=True) from None
+        raise AuthenticationFailed(f"OAUTHBEARER: no token could be ask for: {error}.", retriable=True) from None

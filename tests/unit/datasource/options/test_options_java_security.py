@@ -3,7 +3,7 @@
 import pytest
 
 from pyspark_kgroup.options.parser import parse
-from pyspark_kgroup.options.security import JAVA_NAMES, translated
+from pyspark_kgroup.options.security import JAVA_NAMES, translate
 from spark_kgroup.errors import OptionError
 
 HUSH = "hu$h"
@@ -13,14 +13,14 @@ OAUTH = "org.apache.kafka.common.security.oauthbearer.OAuthBearerLoginModule"
 
 
 def jaas(text: str, mechanism: str = "PLAIN") -> dict[str, str]:
-    result = translated({"kafka.sasl.jaas.config": text, "kafka.sasl.mechanism": mechanism})
+    result = translate({"kafka.sasl.jaas.config": text, "kafka.sasl.mechanism": mechanism})
     assert result.pop("kafka.sasl.mechanism") == mechanism
     return {name.removeprefix("kafka.sasl."): value for name, value in result.items()}
 
 
 def refusal(given: dict[str, str]) -> str:
     with pytest.raises(OptionError) as problem:
-        translated(given)
+        translate(given)
     assert HUSH not in str(problem.value)
     return str(problem.value)
 
@@ -118,7 +118,7 @@ def test_pem_stores_in_files() -> None:
         "kafka.ssl.keystore.location": "/client.pem",
         "kafka.ssl.key.password": HUSH,
     }
-    assert translated(given) == {
+    assert translate(given) == {
         "kafka.ssl.ca.location": "/ca.pem",
         "kafka.ssl.certificate.location": "/client.pem",
         "kafka.ssl.key.location": "/client.pem",
@@ -134,7 +134,7 @@ def test_pem_stores_as_text() -> None:
         "kafka.ssl.keystore.certificate.chain": "chain",
         "kafka.ssl.keystore.key": "key",
     }
-    assert translated(given) == {
+    assert translate(given) == {
         "kafka.ssl.ca.pem": "ca",
         "kafka.ssl.certificate.pem": "chain",
         "kafka.ssl.key.pem": "key",
@@ -184,7 +184,7 @@ JAVA = {"kafka.ssl.truststore.type": "PEM", "kafka.ssl.truststore.location": "/c
 
 
 def test_both_spellings_may_agree_and_must_not_contradict() -> None:
-    assert translated({**JAVA, "kafka.ssl.ca.location": "/ca.pem"}) == {"kafka.ssl.ca.location": "/ca.pem"}
+    assert translate({**JAVA, "kafka.ssl.ca.location": "/ca.pem"}) == {"kafka.ssl.ca.location": "/ca.pem"}
     told = refusal({**JAVA, "kafka.ssl.ca.location": "/other.pem"})
     assert "kafka.ssl.truststore.location contradicts kafka.ssl.ca.location" in told
 
@@ -202,7 +202,7 @@ def test_aliases() -> None:
         "kafka.sasl.oauthbearer.client.credentials.client.id": "spark",
         "kafka.sasl.oauthbearer.client.credentials.client.secret": HUSH,
     }
-    assert translated(given) == {
+    assert translate(given) == {
         "kafka.sasl.mechanism": "OAUTHBEARER",
         "kafka.sasl.oauthbearer.client.id": "spark",
         "kafka.sasl.oauthbearer.client.secret": HUSH,
@@ -211,5 +211,5 @@ def test_aliases() -> None:
 
 def test_other_options_are_left_alone() -> None:
     given = {"subscribe": "t", "kafka.ssl.ca.pem": "ca", "kafka.group.id": "g"}
-    assert translated(given) == given
+    assert translate(given) == given
     assert not JAVA_NAMES & given.keys()
