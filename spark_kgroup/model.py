@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import IntEnum
 from functools import cache
+from itertools import groupby
 from typing import NamedTuple
 from uuid import UUID
 
@@ -24,6 +25,11 @@ class TopicPartition(NamedTuple):
 
     def __str__(self) -> str:
         return f"{self.topic}-{self.partition}"
+
+
+def by_topic(partitions: Iterable[TopicPartition]) -> list[tuple[str, list[TopicPartition]]]:
+    """Sorted, and by topic as Kafka's messages have them."""
+    return [(topic, list(found)) for topic, found in groupby(sorted(partitions), key=lambda tp: tp.topic)]
 
 
 class ErrorCode(IntEnum):

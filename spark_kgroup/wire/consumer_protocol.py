@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterable
-from itertools import groupby
 from typing import Any, Final
 
 import kio.schema.consumer_protocol_assignment.v0 as assignment_v0
@@ -23,7 +22,7 @@ from kio.schema.types import TopicName
 from kio.static.primitive import i32
 
 from spark_kgroup.errors import ProtocolViolation
-from spark_kgroup.model import NO_GENERATION, Subscription, TopicPartition
+from spark_kgroup.model import NO_GENERATION, Subscription, TopicPartition, by_topic
 from spark_kgroup.wire.codec import decode_entity, encode_entity
 
 VERSION: Final = 3
@@ -43,7 +42,7 @@ def encode_subscription(subscription: Subscription) -> bytes:
         user_data=subscription.user_data,
         owned_partitions=tuple(
             OwnedTopic(topic=TopicName(topic), partitions=tuple(i32(tp.partition) for tp in found))
-            for topic, found in _by_topic(subscription.owned)
+            for topic, found in by_topic(subscription.owned)
         ),
         generation_id=i32(subscription.generation),
         rack_id=subscription.rack,
@@ -81,7 +80,7 @@ def encode_assignment(partitions: Iterable[TopicPartition]) -> bytes:
     entity = assignment_v3.ConsumerProtocolAssignment(
         assigned_partitions=tuple(
             AssignedTopic(topic=TopicName(topic), partitions=tuple(i32(tp.partition) for tp in found))
-            for topic, found in _by_topic(partitions)
+            for topic, found in by_topic(partitions)
         ),
         user_data=None,
     )
@@ -106,7 +105,3 @@ def _version(raw: bytes, what: str) -> int:
     if len(raw) < 2 or version < 0:
         raise ProtocolViolation(f"{what} has no version: {raw[:8]!r}.")
     return version
-
-
-def _by_topic(partitions: Iterable[TopicPartition]) -> list[tuple[str, list[TopicPartition]]]:
-    return [(topic, list(found)) for topic, found in groupby(sorted(partitions), key=lambda tp: tp.topic)]

@@ -26,7 +26,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from datetime import timedelta
-from itertools import groupby
 from typing import Final
 
 import kio.schema.api_versions.v0 as api_versions_v0
@@ -60,7 +59,7 @@ from kio.static.primitive import i8, i32, i32Timedelta, i64
 
 from spark_kgroup.limits import REASON_CHARACTERS_MAX
 from spark_kgroup.model import MemberIdentity as Member
-from spark_kgroup.model import TopicPartition
+from spark_kgroup.model import TopicPartition, by_topic
 
 Request = (
     ApiVersionsRequest
@@ -229,7 +228,7 @@ def offset_commit(
                     for tp in partitions
                 ),
             )
-            for topic, partitions in _by_topic(positions)
+            for topic, partitions in by_topic(positions)
         ),
     )
 
@@ -253,7 +252,7 @@ def offset_fetch(group: str, partitions: Iterable[TopicPartition] | None) -> Off
         if partitions is None
         else tuple(
             OffsetFetchRequestTopics(name=TopicName(topic), partition_indexes=tuple(i32(tp.partition) for tp in found))
-            for topic, found in _by_topic(partitions)
+            for topic, found in by_topic(partitions)
         )
     )
     return OffsetFetchRequest(
@@ -273,7 +272,7 @@ def list_offsets(wanted: Mapping[TopicPartition, int], isolation_level: int) -> 
                     ListOffsetsPartition(partition_index=i32(tp.partition), timestamp=i64(wanted[tp])) for tp in found
                 ),
             )
-            for topic, found in _by_topic(wanted)
+            for topic, found in by_topic(wanted)
         ),
     )
 
@@ -303,10 +302,6 @@ def sasl_handshake(mechanism: str) -> SaslHandshakeRequest:
 def sasl_authenticate(said: bytes) -> SaslAuthenticateRequest:
     """One message of a mechanism."""
     return SaslAuthenticateRequest(auth_bytes=said)
-
-
-def _by_topic(partitions: Iterable[TopicPartition]) -> list[tuple[str, list[TopicPartition]]]:
-    return [(topic, list(found)) for topic, found in groupby(sorted(partitions), key=lambda tp: tp.topic)]
 
 
 def _milliseconds(value: int) -> i32Timedelta:
