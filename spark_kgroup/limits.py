@@ -79,6 +79,10 @@ TOPIC_GONE_AFTER_MS: Final = 5_000
 """How long brokers are asked for a topic that was there before it counts as deleted: right after a change not all of
 them know the same. Measured on one broker: under 50 ms."""
 
+REPLACED_TOPICS_MAX: Final = 10_000
+"""Ids of topics that were created anew, remembered so that a broker which lags behind is not believed (ours; a broker
+lags by seconds, and this takes 1 MiB)."""
+
 RETRY_BACKOFF_MS: Final = 100
 """First wait before a retry. Kafka: retry.backoff.ms, 100 ms."""
 

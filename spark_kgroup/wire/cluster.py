@@ -34,6 +34,7 @@ from spark_kgroup.errors import (
 from spark_kgroup.limits import (
     API_TIMEOUT_MS,
     NEXT_BROKER_AFTER_MS,
+    REPLACED_TOPICS_MAX,
     REQUEST_TIMEOUT_MS,
     RETRY_BACKOFF_MAX_MS,
     TOPIC_GONE_AFTER_MS,
@@ -100,7 +101,7 @@ class Cluster:
         self._alive = alive
         self._brokers: Mapping[int, Address] = {}
         self._topics: dict[str, TopicDescription] = {}
-        self._replaced: set[UUID | None] = set()
+        self._replaced: dict[UUID | None, None] = {}
         self._vanished: set[str] = set()
         self._leaders: dict[TopicPartition, int] = {}
         self._coordinators: dict[str, Address] = {}
@@ -176,7 +177,11 @@ class Cluster:
             raise BrokerError("Metadata", ErrorCode.LEADER_NOT_AVAILABLE, told)
         self._brokers = found.brokers or self._brokers
         before = {name: self._topics[name].topic_id for name in found.topics.keys() & self._topics.keys()}
-        self._replaced |= {old for name, old in before.items() if old not in (None, found.topics[name].topic_id)}
+        for name, old in before.items():
+            if old not in (None, found.topics[name].topic_id):
+                self._replaced[old] = None
+        while len(self._replaced) > REPLACED_TOPICS_MAX:
+            del self._replaced[next(iter(self._replaced))]
         self._topics.update(found.topics)
         self._leaders = {tp: node for tp, node in self._leaders.items() if tp.topic not in found.topics}
         self._leaders.update(found.leaders)

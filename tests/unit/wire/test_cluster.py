@@ -99,6 +99,21 @@ async def test_a_topic_id_that_was_replaced_is_not_believed(world: World) -> Non
     await cluster.close()
 
 
+def test_of_replaced_topic_ids_the_last_ones_are_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cluster_module, "REPLACED_TOPICS_MAX", 3)
+
+    @in_a_world()
+    async def scenario(world: World) -> None:
+        cluster = world.cluster()
+        for number in range(10):
+            world.topic_id = UUID(int=100 + number)
+            await cluster.metadata(["a"])
+        assert list(cluster._replaced) == [UUID(int=106), UUID(int=107), UUID(int=108)]
+        await cluster.close()
+
+    scenario()
+
+
 @in_a_world()
 async def test_a_known_topic_that_a_broker_denies_for_a_moment_is_asked_for_again(world: World) -> None:
     cluster = world.cluster()
