@@ -7,8 +7,8 @@ from collections.abc import Iterable, Mapping
 
 from spark_kgroup.model import TopicPartition
 from spark_kgroup.wire import messages
-from spark_kgroup.wire.answers import CommittedOffset
 from spark_kgroup.wire.cluster import Cluster, ListedOffset
+from spark_kgroup.wire.responses import CommittedOffset
 
 
 class Offsets:

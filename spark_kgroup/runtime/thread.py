@@ -20,7 +20,7 @@ from spark_kgroup.model import DescribedGroup, DescribedMember, TopicDescription
 from spark_kgroup.runtime.group import Group
 from spark_kgroup.runtime.settings import GroupSettings
 from spark_kgroup.runtime.views import GroupView, SeatView
-from spark_kgroup.wire.answers import CommittedOffset
+from spark_kgroup.wire.responses import CommittedOffset
 
 T = TypeVar("T")
 

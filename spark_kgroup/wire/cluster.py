@@ -42,7 +42,12 @@ from spark_kgroup.limits import (
 from spark_kgroup.model import DescribedGroup, ErrorCode, MemberIdentity, TopicDescription, TopicPartition
 from spark_kgroup.wire import messages
 from spark_kgroup.wire.address import Address
-from spark_kgroup.wire.answers import (
+from spark_kgroup.wire.backoff import Backoff
+from spark_kgroup.wire.connection import Connection
+from spark_kgroup.wire.messages import Request, Response
+from spark_kgroup.wire.pace import Pace
+from spark_kgroup.wire.race import first_success
+from spark_kgroup.wire.responses import (
     ClusterMetadata,
     CommittedOffset,
     ListedOffset,
@@ -56,11 +61,6 @@ from spark_kgroup.wire.answers import (
     take_listed,
     the_only,
 )
-from spark_kgroup.wire.backoff import Backoff
-from spark_kgroup.wire.connection import Connection
-from spark_kgroup.wire.messages import Request, Response
-from spark_kgroup.wire.pace import Pace
-from spark_kgroup.wire.race import first_success
 from spark_kgroup.wire.security.settings import Plaintext, Security
 
 __all__ = ["Cluster", "ClusterMetadata", "CommittedOffset", "ListedOffset"]

@@ -27,7 +27,7 @@ from spark_kgroup.model import (
 )
 from spark_kgroup.runtime.inheritance import inherited
 from spark_kgroup.runtime.views import GroupView, SeatView
-from spark_kgroup.wire.answers import CommittedOffset
+from spark_kgroup.wire.responses import CommittedOffset
 
 OTHER = "other"
 WAIT_STEP_MS = 10

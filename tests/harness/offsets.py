@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from confluent_kafka import Consumer, TopicPartition
 
 from spark_kgroup import model
-from spark_kgroup.wire.answers import CommittedOffset
+from spark_kgroup.wire.responses import CommittedOffset
 
 
 def offsets_alone(

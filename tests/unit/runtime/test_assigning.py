@@ -21,9 +21,9 @@ from spark_kgroup.model import Assignment, GroupMember, Subscription, TopicDescr
 from spark_kgroup.runtime import session as session_module
 from spark_kgroup.runtime.session import Session
 from spark_kgroup.wire import messages
-from spark_kgroup.wire.answers import ClusterMetadata
 from spark_kgroup.wire.connection import Connection
 from spark_kgroup.wire.consumer_protocol import decode_assignment, encode_assignment, encode_subscription
+from spark_kgroup.wire.responses import ClusterMetadata
 
 T0 = TopicPartition("t", 0)
 TOPIC = TopicDescription(name="t", topic_id=None, partition_count=1)

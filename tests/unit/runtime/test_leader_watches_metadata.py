@@ -17,8 +17,8 @@ from spark_kgroup.runtime.group import Group
 from spark_kgroup.runtime.session import Session
 from spark_kgroup.runtime.settings import GroupSettings
 from spark_kgroup.wire import messages
-from spark_kgroup.wire.answers import ClusterMetadata
 from spark_kgroup.wire.consumer_protocol import encode_subscription
+from spark_kgroup.wire.responses import ClusterMetadata
 
 pytestmark = pytest.mark.filterwarnings("error::ResourceWarning")
 
