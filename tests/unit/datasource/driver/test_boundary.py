@@ -622,6 +622,28 @@ def test_a_committed_offset_that_was_moved_back_is_ignored_with_a_warning(
     assert "startingOffsets=committed" in told[0]
 
 
+def test_an_explicit_start_below_the_committed_offset_makes_no_warning_of_a_checkpoint_that_was_set_back(
+    world: World, caplog: pytest.LogCaptureFixture
+) -> None:
+    group, driver = world(records=100, starting=StartingOffsets(committed=False))
+    group.committed_now = {P0: 80}
+    group.rewinds = {P0}
+    driver.drain()
+    assert driver.rows == {P0: [(0, 100)]}
+    assert "set back" not in caplog.text
+
+
+def test_a_restart_before_a_batch_was_committed_makes_no_warning_of_offsets_behind_the_checkpoint(
+    world: World, caplog: pytest.LogCaptureFixture
+) -> None:
+    group, driver = world(records=100)
+    driver.trigger(limit=40)
+    driver.restart()
+    driver.drain()
+    assert group.committed_now == {P0: 100}
+    assert "behind the checkpoint" not in caplog.text
+
+
 def test_an_added_partition_is_read_from_earliest_and_moves_nothing(world: World) -> None:
     group, driver = world(records=10, starting=StartingOffsets(committed=False, place=LATEST))
     driver.drain()
@@ -667,6 +689,16 @@ def test_a_limit_below_the_number_of_partitions_starves_nobody(world: World) -> 
         group.now_ms += END_OFFSETS_MAX_AGE_MS + 1
         assert driver.trigger(limit=2)
     assert len(driver.rows) == 6
+
+
+def test_partitions_take_turns_under_a_limit_below_their_number(world: World) -> None:
+    group, driver = world(partitions=6, records=100)
+    for _ in range(3):
+        group.now_ms += END_OFFSETS_MAX_AGE_MS + 1
+        assert driver.trigger(limit=4)
+    assert {tp: sum(last - first for first, last in spans) for tp, spans in driver.rows.items()} == {
+        TopicPartition("t", index): 2 for index in range(6)
+    }
 
 
 def test_an_idle_boundary_looks_at_each_partition_a_few_times_only(

@@ -179,6 +179,13 @@ def test_a_boundary_that_gave_up_waits_a_moment_for_the_next_assignment_and_goes
     assert driver.rows[P1] == [(0, 10), (10, 15)]
 
 
+def test_a_boundary_that_gave_up_goes_on_as_soon_as_the_group_is_at_rest(world: World) -> None:
+    group, driver = world(partitions=2, seats=2, records=10)
+    driver.drain()
+    group.move(P0, "seat-1")
+    assert elapsed_ms(group, driver.ask) < HANDOVER_WAIT_MS // 2
+
+
 # ------------------------------------------------------------------------------------------------ orphans
 
 

@@ -317,6 +317,16 @@ def test_a_recreated_topic_is_read_from_its_beginning_whatever_its_offsets(world
     assert group.committed_now == {P0: records, P1: 0}
 
 
+def test_the_loss_of_a_recreated_topic_names_the_ids_of_both_topics(world: World) -> None:
+    group, driver = world(records=100)
+    driver.drain()
+    before = group.topics_now["t"].topic_id
+    group.create_topic("t", 1)
+    later(group)
+    with pytest.raises(DataLoss, match=rf"id {group.topics_now['t'].topic_id}, was {before}"):
+        driver.trigger()
+
+
 def test_a_topic_recreated_with_fewer_partitions(world: World) -> None:
     group, driver = world(partitions=3, records=100, fail_on_data_loss=False)
     driver.drain()

@@ -141,6 +141,40 @@ def test_available_now_does_not_end_before_former_seats_are_replaced(world: Worl
     assert_read_once(driver, 40)
 
 
+def test_the_first_batch_waits_for_the_generation_without_former_seats(world: World) -> None:
+    """1. LeaveGroup is answered; 2. our seats still show the generation before, and are at rest in it."""
+    group, driver = world(partitions=6, seats=6, records=30)
+    driver.drain()
+    for tp in PARTITIONS:
+        group.produce(tp, 10)
+    left: list[tuple[int, set[str]]] = []
+
+    def leave(members: list[DescribedMember], _: str) -> dict[str, int]:
+        names = {str(member.instance_id) for member in members}
+        group.old -= names
+        left.append((group.now_ms + 500, names))
+        return {}
+
+    def rebalance_later() -> None:
+        if left and group.now_ms >= left[0][0]:
+            group.expire(left.pop()[1])
+
+    group.remove_members, group.meanwhile = leave, rebalance_later
+    driver.restart(3)
+    driver.trigger()
+    assert seats_of(driver) == {"seat-0", "seat-1", "seat-2"}
+    assert_read_once(driver, 40)
+
+
+def test_former_seats_that_leave_are_named_in_the_log(world: World, caplog: pytest.LogCaptureFixture) -> None:
+    _, driver = world(partitions=6, seats=6, records=30)
+    driver.drain()
+    driver.restart(4)
+    with caplog.at_level("INFO"):
+        driver.drain()
+    assert [message for message in caplog.messages if message.endswith("leave: seat-4, seat-5")]
+
+
 def test_members_that_only_look_like_former_seats_are_left_alone(world: World) -> None:
     group, driver = world(partitions=6, seats=2, records=30)
     driver.drain()
