@@ -559,15 +559,29 @@ class Handlers:
         return self._fail(FencedInstanceId(self.config.group, self.config.instance_id or ""))
 
     def _start_over(self, reason: str, error: int, now_ms: int) -> Effects:
-        """Begin as a new member, owning nothing.
+        """Begin as a new member, owning nothing; or join again, if the coordinator still knows us.
 
         KIP-429, 1.d: "reset generation / clear member-id correspondingly [...] onPartitionsLost for all the partition
         and then re-join group with empty assigned partition".
-        After ILLEGAL_GENERATION the member id stays: the coordinator still knows it
-        (AbstractCoordinator.resetStateOnResponseError).
         """
-        keep_id = error == ErrorCode.ILLEGAL_GENERATION
-        return [*self._lose(reason, keep_id=keep_id), *self._join(reason, now_ms, afresh=self._awaited is not None)]
+        behind = error == ErrorCode.ILLEGAL_GENERATION
+        lost = self._fall_behind(reason) if behind else self._lose(reason, keep_id=False)
+        return [*lost, *self._join(reason, now_ms, afresh=self._awaited is not None)]
+
+    def _fall_behind(self, reason: str) -> Effects:
+        """The group knows our member id, in a later generation: a cooperative member keeps what its last join claimed.
+
+        1. a group of type consumer raises its epoch, which does not concern us; 2. its last member with
+        `group.protocol=consumer` leaves, and the broker makes it a classic group whose generation is that epoch
+        (GroupMetadataManager.convertToClassicGroup); 3. all that we send from then on is refused; 4. the leader of the
+        next generation gives to nobody what we claim. Java's client drops all at 3
+        (AbstractCoordinator.resetStateOnResponseError), and others read it twice.
+        """
+        if not (self.config.cooperative and self.ownership.owned & self.ownership.claimed):
+            return self._lose(reason, keep_id=True)
+        self.identity = replace(self.identity, generation=NO_GENERATION)
+        lost = self.ownership.lose_unclaimed()
+        return [contract.Lost(partitions=lost, reason=reason)] if lost else []
 
     def _lose(self, reason: str, *, keep_id: bool) -> Effects:
         """AbstractCoordinator.resetStateAndGeneration, and onPartitionsLost for all that is owned (KIP-429)."""

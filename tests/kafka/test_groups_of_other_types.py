@@ -4,11 +4,13 @@ A broker converts a group when the first member with `group.protocol=consumer` j
 """
 
 import json
+import logging
 import subprocess
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from dataclasses import replace
+from functools import partial
 from uuid import uuid4
 
 import pytest
@@ -170,6 +172,33 @@ def test_an_explicit_start_does_not_overrule_a_neighbour_of_the_consumer_protoco
     runtime, boundary = run(2)  # startingOffsets=earliest
     begun = shared(runtime, boundary, EMPTY, other)
     assert {place.period.start for place in begun.owned.values()} == {RECORDS // PARTITIONS}
+
+
+def test_a_seat_keeps_what_it_reads_when_the_group_becomes_classic_again_in_an_epoch_it_has_not_joined(
+    run: Run, apache_kafka: ApacheKafka, topic: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """1. a consumer-protocol neighbour leaves: a new epoch, of which our seat hears at its next heartbeat; 2. before
+    that the last one leaves, and brokers make the group a classic one in that epoch; 3. whatever our seat sends is
+    refused with ILLEGAL_GENERATION."""
+    caplog.set_level(logging.INFO)
+    server, group = apache_kafka.bootstrap_servers, f"of-{topic}"
+    runtime, boundary = run(1, **{"kafka.heartbeat.interval.ms": "5000"})
+    now = [all_owned(runtime, boundary, EMPTY)]
+    modern = partial(Sharing, server, group, topic, protocol="consumer")
+    with modern() as last, modern() as first:
+
+        def shared_by_three() -> bool:
+            now.append(boundary.advance(now[-1], None))
+            ours = {tp.partition for tp in owned(runtime.view())}
+            shared = (ours, last.owned, first.owned)
+            return all(shared) and sum(map(len, shared)) == PARTITIONS and runtime.view().settled
+
+        wait_for(shared_by_three, "the group to be shared by three", 90)
+        before = runtime.view().seats[0].tenures
+    now.append(all_owned(runtime, boundary, now[-1]))
+    after = runtime.view().seats[0].tenures
+    assert "ILLEGAL_GENERATION" in caplog.text, "the seat was not behind"
+    assert {tp: after[tp] for tp in before} == dict(before), "lost, and adopted anew"
 
 
 # --------------------------------------------------------------------------------------------------- for people
