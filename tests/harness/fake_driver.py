@@ -1,8 +1,9 @@
 """What Spark's driver does around a boundary: logs, batches, replays and crashes, against a `FakeGroup`."""
 
 import json
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import pairwise
+from typing import cast
 
 from harness.fake_group import FakeGroup
 from pyspark_kgroup.driver.boundary import Boundary
@@ -10,31 +11,23 @@ from pyspark_kgroup.limits import END_OFFSETS_MAX_AGE_MS
 from pyspark_kgroup.offsets.checkpoint import EMPTY, Checkpoint
 from pyspark_kgroup.offsets.plan import Ranges, ranges_by_seat
 from pyspark_kgroup.offsets.previously_owned import inheritances
-from pyspark_kgroup.options import starting_offsets as product
-from pyspark_kgroup.options.starting_offsets import EARLIEST
+from pyspark_kgroup.options.parser import parse
+from pyspark_kgroup.options.starting_offsets import EARLIEST, StartingOffsets, parse_starting_offsets
 from spark_kgroup.model import TopicPartition
+from spark_kgroup.runtime.thread import GroupRuntime
 
+COMMITTED_OR_EARLIEST = replace(parse_starting_offsets("committed"), everywhere=EARLIEST)
+"""`startingOffsets=committed` with `kafka.auto.offset.reset=earliest`."""
 
-class StartingOffsets(product.StartingOffsets):
-    """The option's value where it is the same for every partition."""
-
-    def __init__(self, *, committed: bool = True, place: int = EARLIEST) -> None:
-        super().__init__(text="committed" if committed else str(place), committed=committed, everywhere=place)
-
-
-@dataclass
-class Options:
-    """What the boundary asks of `SourceOptions`."""
-
-    topics: tuple[str, ...]
-    group_id: str = "g"
-    instance_id_prefix: str = "seat"
-    client_id: str = "spark-kgroup"
-    metadata_max_age_ms: int = 30_000
-    api_timeout_ms: int = 300_000
-    read_committed: bool = False
-    fail_on_data_loss: bool = True
-    starting_offsets: product.StartingOffsets = field(default_factory=StartingOffsets)
+_OPTIONS = parse(
+    {
+        "kafka.bootstrap.servers": "broker:9092",
+        "kafka.group.id": "g",
+        "subscribe": "t",
+        "instanceIdPrefix": "seat",
+    }
+)
+"""Those of a query of which nothing matters but what a `Driver` says."""
 
 
 class Crash(Exception):
@@ -52,7 +45,7 @@ class Driver:
     """
 
     group: FakeGroup
-    starting: product.StartingOffsets = field(default_factory=StartingOffsets)
+    starting: StartingOffsets = COMMITTED_OR_EARLIEST
     read_committed: bool = False
     fail_on_data_loss: bool = True
     planned: list[str] = field(default_factory=list)
@@ -63,13 +56,14 @@ class Driver:
         self.start()
 
     def start(self) -> None:
-        self.options = Options(
+        self.options = replace(
+            _OPTIONS,
             topics=self.group.subscribed,
             starting_offsets=self.starting,
             read_committed=self.read_committed,
             fail_on_data_loss=self.fail_on_data_loss,
         )
-        self.boundary = Boundary(self.group, self.options)  # not a GroupRuntime by type, but by its calls
+        self.boundary = Boundary(cast(GroupRuntime, self.group), self.options)  # by its calls, not by its type
 
     def restart(self, seats: int | None = None) -> None:
         """The driver comes back (with so many seats): an unfinished batch is read again, with the same plan."""

@@ -3,12 +3,13 @@
 from collections.abc import Callable, Iterator
 
 import pytest
-from harness.fake_driver import Driver, StartingOffsets
+from harness.fake_driver import COMMITTED_OR_EARLIEST, Driver
 from harness.fake_group import FakeGroup
 
 from pyspark_kgroup.driver import boundary as boundary_module
 from pyspark_kgroup.driver import topic_logs as logs_module
 from pyspark_kgroup.driver.registry import Registry
+from pyspark_kgroup.options.starting_offsets import StartingOffsets
 
 Clock = Callable[[FakeGroup], None]
 World = Callable[..., tuple[FakeGroup, Driver]]
@@ -29,7 +30,7 @@ def world(clock: Clock) -> World:
         partitions: int = 1,
         seats: int = 1,
         records: int = 0,
-        starting: StartingOffsets | None = None,
+        starting: StartingOffsets = COMMITTED_OR_EARLIEST,
         read_committed: bool = False,
         fail_on_data_loss: bool = True,
     ) -> tuple[FakeGroup, Driver]:
@@ -37,7 +38,7 @@ def world(clock: Clock) -> World:
         clock(group)
         for tp in sorted(group.log):
             group.produce(tp, records)
-        return group, Driver(group, starting or StartingOffsets(), read_committed, fail_on_data_loss)
+        return group, Driver(group, starting, read_committed, fail_on_data_loss)
 
     return build
 

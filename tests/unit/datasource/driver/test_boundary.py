@@ -6,7 +6,7 @@ from dataclasses import replace
 from itertools import pairwise
 
 import pytest
-from harness.fake_driver import Crash, Driver, StartingOffsets, dumps
+from harness.fake_driver import Crash, Driver, dumps
 from harness.fake_group import OTHER, FakeGroup
 
 from pyspark_kgroup.driver import ledger as ledger_module
@@ -14,6 +14,7 @@ from pyspark_kgroup.driver.boundary import Boundary
 from pyspark_kgroup.driver.ledger import Ledger
 from pyspark_kgroup.driver.topic_logs import Logs
 from pyspark_kgroup.limits import END_OFFSETS_MAX_AGE_MS, SETTLE_TIMEOUT_MS
+from pyspark_kgroup.options.starting_offsets import parse_starting_offsets
 from spark_kgroup.admin.seat_note import Author
 from spark_kgroup.errors import Disconnected, GroupUnsettled
 from spark_kgroup.limits import METADATA_MAX_AGE_MS
@@ -411,7 +412,7 @@ def test_nobody_looks_for_orphans_in_a_group_of_type_consumer(world: World) -> N
 @pytest.mark.parametrize("crash", ["unplanned", "unread", "uncommitted"])
 def test_an_explicit_start_survives_a_crash_in_the_first_batch(world: World, crash: str) -> None:
     """1. the group stands at 80; 2. a fresh checkpoint says earliest; 3. the first batch dies. Nothing is skipped."""
-    group, driver = world(records=100, starting=StartingOffsets(committed=False))
+    group, driver = world(records=100, starting=parse_starting_offsets("earliest"))
     group.committed_now = {P0: 80}
     group.rewinds = {P0}
     with pytest.raises(Crash):
@@ -424,7 +425,7 @@ def test_an_explicit_start_survives_a_crash_in_the_first_batch(world: World, cra
 
 
 def test_an_explicit_start_that_is_not_acknowledged_makes_no_batch_yet(world: World) -> None:
-    group, driver = world(partitions=2, seats=2, records=100, starting=StartingOffsets(committed=False))
+    group, driver = world(partitions=2, seats=2, records=100, starting=parse_starting_offsets("earliest"))
     group.committed_now = {P0: 80, P1: 80}
     group.rewinds = {P0, P1}
     fates = iter(["ok", "lost"])
@@ -438,7 +439,7 @@ def test_an_explicit_start_that_is_not_acknowledged_makes_no_batch_yet(world: Wo
 def test_committed_offsets_win_over_an_explicit_start_if_others_work_in_the_group(
     world: World, caplog: pytest.LogCaptureFixture
 ) -> None:
-    group, driver = world(partitions=2, records=100, starting=StartingOffsets(committed=False))
+    group, driver = world(partitions=2, records=100, starting=parse_starting_offsets("earliest"))
     group.committed_now = {P0: 80}
     group.move(P1, OTHER)
     driver.drain()
@@ -450,7 +451,7 @@ def test_committed_offsets_win_over_an_explicit_start_if_others_work_in_the_grou
 @pytest.mark.parametrize("explicit", [False, True])
 def test_a_start_at_the_end_is_committed_before_a_batch_relies_on_it(world: World, explicit: bool) -> None:
     """Else its owner may die before it commits, and another application that starts at the end goes on behind."""
-    group, driver = world(records=100, starting=StartingOffsets(committed=not explicit, place=LATEST))
+    group, driver = world(records=100, starting=parse_starting_offsets("latest" if explicit else "committed"))
     group.commit_fate = lambda: "lost"
     assert not driver.trigger()
     group.commit_fate = lambda: "ok"
@@ -583,7 +584,7 @@ def test_a_process_of_an_earlier_run_overrules_no_commit_of_a_later_one(
     group.author = Author(app="seat", run_ms=2)
     driver.drain()
     group.produce(P0, 1_000)
-    leftover = Driver(group, StartingOffsets(committed=False, place=LATEST))
+    leftover = Driver(group, parse_starting_offsets("latest"))
     leftover.boundary = Boundary(group, leftover.options, run_ms=1)
     assert leftover.ask().owned[P0].period.start == 100
     assert group.committed_now == {P0: 100}
@@ -597,7 +598,7 @@ def test_a_second_checkpoint_of_the_same_application_makes_the_first_one_skip_no
     group, driver = world(records=30)
     driver.drain()
     group.produce(P0, 80)
-    second = Driver(group, StartingOffsets(committed=False, place=LATEST))
+    second = Driver(group, parse_starting_offsets("latest"))
     second.drain()
     assert group.committed_now == {P0: 110}
     group.checkpoint_set_back = True
@@ -625,7 +626,7 @@ def test_a_committed_offset_that_was_moved_back_is_ignored_with_a_warning(
 def test_an_explicit_start_below_the_committed_offset_makes_no_warning_of_a_checkpoint_that_was_set_back(
     world: World, caplog: pytest.LogCaptureFixture
 ) -> None:
-    group, driver = world(records=100, starting=StartingOffsets(committed=False))
+    group, driver = world(records=100, starting=parse_starting_offsets("earliest"))
     group.committed_now = {P0: 80}
     group.rewinds = {P0}
     driver.drain()
@@ -645,7 +646,7 @@ def test_a_restart_before_a_batch_was_committed_makes_no_warning_of_offsets_behi
 
 
 def test_an_added_partition_is_read_from_earliest_and_moves_nothing(world: World) -> None:
-    group, driver = world(records=10, starting=StartingOffsets(committed=False, place=LATEST))
+    group, driver = world(records=10, starting=parse_starting_offsets("latest"))
     driver.drain()
     added = group.add_partition("t")
     group.produce(added, 7)

@@ -3,12 +3,13 @@
 from collections.abc import Callable
 
 import pytest
-from harness.fake_driver import Crash, Driver, StartingOffsets
+from harness.fake_driver import Crash, Driver
 from harness.fake_group import OTHER, FakeGroup
 
 from pyspark_kgroup.errors import DataLoss
 from pyspark_kgroup.limits import END_OFFSETS_MAX_AGE_MS
 from pyspark_kgroup.offsets.data_loss import LogRange, deleted, out_of_log, recreated
+from pyspark_kgroup.options.starting_offsets import parse_starting_offsets
 from spark_kgroup.errors import UnknownTopic
 from spark_kgroup.model import TopicPartition
 
@@ -125,8 +126,8 @@ def test_a_committed_offset_that_is_gone_is_a_loss(world: World) -> None:
 
 
 def test_a_starting_offset_that_is_gone_is_a_loss_and_earliest_is_not(world: World) -> None:
-    for place, fails in ((10, True), (-2, False), (-1, False)):
-        group, driver = world(records=100, starting=StartingOffsets(committed=False, place=place))
+    for text, fails in (('{"t": {"0": 10}}', True), ("earliest", False), ("latest", False)):
+        group, driver = world(records=100, starting=parse_starting_offsets(text))
         retention(group, P0, 40)
         if fails:
             with pytest.raises(DataLoss, match="Offsets 10 on of t-0"):

@@ -3,10 +3,10 @@
 from collections.abc import Callable
 
 import pytest
-from harness.fake_driver import Driver, StartingOffsets
+from harness.fake_driver import COMMITTED_OR_EARLIEST, Driver
 from harness.fake_group import OTHER, FakeGroup
 
-from pyspark_kgroup.options.starting_offsets import EARLIEST, LATEST, parse_starting_offsets
+from pyspark_kgroup.options.starting_offsets import parse_starting_offsets
 from spark_kgroup.errors import OptionError
 from spark_kgroup.model import TopicPartition
 
@@ -44,7 +44,7 @@ def test_an_explicit_start_for_each_partition_is_used(world: World) -> None:
 def test_a_group_without_offsets_that_starts_at_the_end_says_so_once(
     world: World, caplog: pytest.LogCaptureFixture
 ) -> None:
-    group, driver = world(partitions=2, records=100, starting=StartingOffsets(place=LATEST))
+    group, driver = world(partitions=2, records=100, starting=parse_starting_offsets("committed"))
     group.committed_now = {P0: 80}
     driver.drain()
     assert driver.rows == {P0: [(80, 100)]}
@@ -56,8 +56,7 @@ def test_a_group_without_offsets_that_starts_at_the_end_says_so_once(
 def test_a_start_at_the_end_by_choice_makes_no_warning(
     world: World, caplog: pytest.LogCaptureFixture, committed: bool
 ) -> None:
-    place = EARLIEST if committed else LATEST
-    _, driver = world(records=10, starting=StartingOffsets(committed=committed, place=place))
+    _, driver = world(records=10, starting=COMMITTED_OR_EARLIEST if committed else parse_starting_offsets("latest"))
     driver.drain()
     assert "starts at the end" not in caplog.text
 
@@ -92,9 +91,9 @@ def test_an_explicit_start_in_an_open_transaction_is_one(world: World) -> None:
 def test_an_explicit_start_that_another_application_overrules_says_whose_members_there_are(
     world: World, caplog: pytest.LogCaptureFixture
 ) -> None:
-    group, driver = world(partitions=2, records=100, starting=StartingOffsets(committed=False))
+    group, driver = world(partitions=2, records=100, starting=parse_starting_offsets("earliest"))
     group.committed_now = {P0: 80}
     group.move(TopicPartition("t", 1), OTHER)
     driver.drain()
     (told,) = [message for message in caplog.messages if "is ignored" in message]
-    assert told.startswith("startingOffsets=-2 is ignored: group 'g' has members of other applications (other)")
+    assert told.startswith("startingOffsets=earliest is ignored: group 'g' has members of other applications (other)")
