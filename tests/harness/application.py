@@ -137,13 +137,14 @@ class Application:
 
     def await_end(self, timeout_s: float = 300) -> int:
         """Wait for the driver to end, and all its children; returns its exit code."""
-        code = self._driver.wait(timeout_s)
+        code = int(self._driver.wait(timeout_s))
         wait_for(lambda: not self.processes(), "all processes of the application to end", timeout_s)
         self._close()
         return code
 
     def _close(self) -> None:
         if self._process is not None:
+            assert self._process.stdin is not None
             self._process.stdin.close()
             self._process.wait(30)
 
@@ -299,9 +300,10 @@ class Application:
 
     def await_rows(self, count: int, timeout_s: float = 300) -> list[Row]:
         """Wait until the sink holds `count` rows, and return what it holds."""
-        return self.wait_for(
-            lambda: found if len(found := rows(self.folder)) >= count else [], f"{count} rows", timeout_s
+        found: list[Row] = self.wait_for(
+            lambda: there if len(there := rows(self.folder)) >= count else [], f"{count} rows", timeout_s
         )
+        return found
 
     def wait_for(self, condition: Any, what: str, timeout_s: float = 300, every_s: float = 0.05) -> Any:
         """As `harness.waiting.wait_for`; a driver that has ended is an error at once."""
@@ -375,7 +377,7 @@ def _sunk(entry: Path, batch_id: int) -> list[Row]:
 
 def _read(file: Path, batch_id: int) -> list[Row]:
     columns = pq.read_table(file, columns=["topic", "partition", "offset", "value"], partitioning=None).to_pydict()
-    return [Row(*values, batch_id) for values in zip(*columns.values(), strict=True)]
+    return [Row._make((*values, batch_id)) for values in zip(*columns.values(), strict=True)]
 
 
 def _numbers(folder: Path) -> list[int]:

@@ -8,6 +8,7 @@ import struct
 import time
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
+from datetime import timedelta
 from functools import wraps
 from ssl import SSLContext
 from typing import Any, ParamSpec
@@ -22,7 +23,7 @@ from spark_kgroup.wire.codec import encode_entity
 
 P = ParamSpec("P")
 SCENARIO_TIMEOUT_S = 120
-NO_THROTTLE = i32Timedelta.parse(i32Timedelta.__bound__(0))
+NO_THROTTLE = i32Timedelta.parse(timedelta(0))
 REQUEST_TYPES = {(int(kind.__api_key__), int(kind.__version__)): kind for kind in messages.RESPONSE_OF}
 RANGES = {key: (0, version) for key, version in sorted(REQUEST_TYPES)}
 HUNG_UP = object()

@@ -5,11 +5,13 @@ import logging
 from collections.abc import Awaitable, Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from functools import partial
 from random import Random
 from typing import Any
 from uuid import UUID
 
 import kio.schema.consumer_group_describe.v0.response as consumer_group_v0
+import kio.schema.consumer_group_describe.v1.request as consumer_group_v1_request
 import kio.schema.consumer_group_describe.v1.response as consumer_group_v1
 from kio.schema.describe_groups.v5.response import DescribedGroup as KioDescribedGroup
 from kio.schema.describe_groups.v5.response import DescribedGroupMember
@@ -66,7 +68,7 @@ class World:
 
     async def start(self, nodes: int = 1, ranges: Ranges = RANGES) -> None:
         for node in range(nodes):
-            broker = FakeBroker(lambda request, node=node: self.answer(node, request), ranges=dict(ranges))
+            broker = FakeBroker(partial(self.answer, node), ranges=dict(ranges))
             await broker.start()
             self.brokers.append(broker)
 
@@ -182,6 +184,7 @@ class World:
 
     def on_OffsetFetch(self, node: int, request: Any, error: KioErrorCode) -> Any:
         (asked,) = request.groups
+        unstable = int(error) == ErrorCode.UNSTABLE_OFFSET_COMMIT
         topics = tuple(
             OffsetFetchResponseTopics(
                 name=t.name,
@@ -190,14 +193,14 @@ class World:
                         partition_index=i,
                         committed_offset=i64(self.committed.get(TopicPartition(t.name, i), -1)),
                         metadata="",
-                        error_code=error if error == ErrorCode.UNSTABLE_OFFSET_COMMIT else KioErrorCode.none,
+                        error_code=error if unstable else KioErrorCode.none,
                     )
                     for i in t.partition_indexes
                 ),
             )
             for t in asked.topics
         )
-        whole = KioErrorCode.none if error == ErrorCode.UNSTABLE_OFFSET_COMMIT else self.group_error(node, error)
+        whole = KioErrorCode.none if unstable else self.group_error(node, error)
         group = OffsetFetchResponseGroup(group_id=asked.group_id, topics=topics, error_code=whole)
         return messages.OffsetFetchResponse(throttle_time=NO_THROTTLE, groups=(group,))
 
@@ -224,7 +227,7 @@ class World:
 
     def on_ConsumerGroupDescribe(self, node: int, request: Any, error: KioErrorCode) -> Any:
         """A classic seat that has `A0` and must leave `A1` to a member of the consumer protocol."""
-        v1 = isinstance(request, messages.ConsumerGroupDescribeRequest)
+        v1 = isinstance(request, consumer_group_v1_request.ConsumerGroupDescribeRequest)
         kinds: Any = consumer_group_v1 if v1 else consumer_group_v0
 
         def assigned(*partitions: int) -> Any:
@@ -278,7 +281,7 @@ def logged() -> Iterator[list[str]]:
     """The warnings of the cluster client."""
     told: list[str] = []
     handler = logging.Handler(logging.WARNING)
-    handler.emit = lambda record: told.append(record.getMessage())
+    handler.emit = lambda record: told.append(record.getMessage())  # type: ignore[method-assign]
     logger = logging.getLogger("spark_kgroup.wire.cluster")
     logger.addHandler(handler)
     try:

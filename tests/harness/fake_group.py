@@ -195,7 +195,7 @@ class FakeGroup:
             share = {tp for tp, member in self.assigned.items() if member == seat.instance_id}
             seat.tenures |= dict.fromkeys(share - seat.tenures.keys(), seat.identity)
             seat.inherited -= share
-            seat.to_give_up = (seat.tenures.keys() - share) | seat.inherited
+            seat.to_give_up = frozenset(seat.tenures.keys() - share) | seat.inherited
         for tp in {tp for tp, member in self.assigned.items() if member == OTHER} - self.other.keys():
             self.other[tp] = self.committed_now.get(tp, self.log[tp][0])
 

@@ -15,7 +15,7 @@ import struct
 import subprocess
 import sys
 import threading
-from typing import IO
+from typing import IO, cast
 
 from pyspark_kgroup.shared.arrow import spark_schema
 from pyspark_kgroup.source import DefaultSource
@@ -83,7 +83,7 @@ def main(options: dict[str, str]) -> None:
     with socket.create_server(("127.0.0.1", 0)) as listener:
         reader = started(listener, secret)
         accepted, _ = listener.accept()
-    pipe = accepted.makefile("rwb")
+    pipe = cast("IO[bytes]", accepted.makefile("rwb"))
     print(introduce(pipe, secret, options), flush=True)
     for line in sys.stdin:
         answering = threading.Thread(target=answer, args=(pipe, json.loads(line)), daemon=True)

@@ -8,7 +8,7 @@ import struct
 from collections import defaultdict
 from itertools import pairwise
 
-from harness.kafka import messages
+from harness.kafka import messages, place_of
 from spark_kgroup.testing.group_log import GroupRecord, decode_group_metadata
 
 Commit = tuple[int, int]
@@ -23,6 +23,7 @@ def group_history(bootstrap: str, group: str) -> list[Commit | GroupRecord]:
     history: list[Commit | GroupRecord] = []
     for message in messages(bootstrap, "__consumer_offsets"):
         key, value = message.key(), message.value()
+        assert key is not None
         version, length = struct.unpack_from(">hh", key)
         if key[4 : 4 + length] != group.encode() or value is None:
             continue
@@ -31,7 +32,7 @@ def group_history(bootstrap: str, group: str) -> list[Commit | GroupRecord]:
             _, offset = struct.unpack_from(">hq", value)
             history.append((partition, offset))
         elif version == _GROUP_METADATA_KEY:
-            record = decode_group_metadata(value, message.offset())
+            record = decode_group_metadata(value, place_of(message)[1])
             assert record is not None
             history.append(record)
     return history

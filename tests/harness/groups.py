@@ -42,7 +42,10 @@ def _described(kafka: ApacheKafka, group: str) -> ConsumerGroupDescription:
         # (rd_kafka_enq_once_del_source_return, seen with 2.16).
         admin = AdminClient({"bootstrap.servers": kafka.bootstrap_servers})
         try:
-            return admin.describe_consumer_groups([group], request_timeout=30)[group].result(30)
+            found: ConsumerGroupDescription = admin.describe_consumer_groups([group], request_timeout=30)[group].result(
+                30
+            )
+            return found
         except KafkaException as refusal:
             if refusal.args[0].code() not in _COORDINATOR_ON_ITS_WAY:
                 raise

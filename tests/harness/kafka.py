@@ -8,7 +8,7 @@ from uuid import uuid4
 
 from confluent_kafka import Consumer, KafkaError, Message, Producer, TopicPartition
 
-Contents = dict[tuple[int, int], bytes]
+Contents = dict[tuple[int, int], bytes | None]
 """(partition, offset) -> value: what a topic holds."""
 
 
@@ -81,7 +81,15 @@ def messages(bootstrap: str, topic: str) -> Iterator[Message]:
 
 def contents(bootstrap: str, topic: str) -> Contents:
     """Everything the topic holds now, read to the end of every partition."""
-    return {(m.partition(), m.offset()): m.value() for m in messages(bootstrap, topic)}
+    return {place_of(m): m.value() for m in messages(bootstrap, topic)}
+
+
+def place_of(message: Message) -> tuple[int, int]:
+    """(partition, offset) of a message that was consumed."""
+    partition, offset = message.partition(), message.offset()
+    assert partition is not None
+    assert offset is not None
+    return partition, offset
 
 
 def by_partition(found: Contents) -> dict[int, list[int]]:

@@ -10,7 +10,7 @@ from typing import Any
 
 from harness.waiting import wait_for
 
-KGROUP = Path(sys.executable).parent / "kgroup"
+KGROUP = str(Path(sys.executable).parent / "kgroup")
 Pair = tuple[str, int]
 
 

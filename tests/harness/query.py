@@ -9,7 +9,7 @@ from pyspark_kgroup.limits import END_OFFSETS_MAX_AGE_MS
 from pyspark_kgroup.offsets.checkpoint import EMPTY
 from pyspark_kgroup.shared.arrow import spark_schema
 from pyspark_kgroup.shared.tickets import Executor
-from pyspark_kgroup.stream import KgroupStreamReader
+from pyspark_kgroup.stream import KgroupStreamReader, Ticket
 from spark_kgroup.clock import monotonic_ms
 
 
@@ -63,6 +63,7 @@ class Query:
     def run(self) -> None:
         """Read what is planned, and call it done."""
         for ticket in self._reader.partitions(json.loads(self.durable), json.loads(self.planned)):
+            assert isinstance(ticket, Ticket)
             read = self._reader.read(ticket) if self._executor is None else read_on(self._executor, ticket.payload)
             for batch in read:
                 for row in batch.to_pylist():

@@ -5,6 +5,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from typing import Any
 
 import trustme
 from confluent_kafka.admin import (
@@ -98,7 +99,7 @@ def secured_cluster(folder: Path) -> Iterator[SecuredKafka]:
     ca.cert_pem.write_to_path(ca_location)
     ca_pem = ca.cert_pem.bytes().decode()
 
-    def tls(name: str, **more: object) -> SecureListener:
+    def tls(name: str, **more: Any) -> SecureListener:
         cert = shown.get(name, shown[""])
         return SecureListener(
             name=name, certificate_pem=chain_of(cert), key_pem=key_of(cert), client_ca_pem=ca_pem, **more

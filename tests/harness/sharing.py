@@ -163,7 +163,7 @@ class Sharing(_Peer):
         self._consumer.close()
 
 
-class KafkaPythonSharing(_Peer, AsyncConsumerRebalanceListener):
+class KafkaPythonSharing(_Peer, AsyncConsumerRebalanceListener):  # type: ignore[misc]  # kafka-python has no types
     """A kafka-python consumer. It joins, and tells its listener, inside of `poll`, on a loop of its own."""
 
     def __init__(self, bootstrap: str, group: str, topic: str, *, commit_each: bool = False) -> None:

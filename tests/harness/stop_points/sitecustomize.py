@@ -17,7 +17,7 @@ from importlib.abc import MetaPathFinder
 from importlib.machinery import ModuleSpec, PathFinder
 from pathlib import Path
 from types import ModuleType
-from typing import Any
+from typing import Any, NoReturn
 
 ARMED = os.environ.get("KGROUP_STOP_AT", "")
 FOLDER = Path(os.environ.get("KGROUP_STOP_FOLDER", "."))
@@ -162,23 +162,28 @@ class _Arming(MetaPathFinder):
     def find_spec(
         self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
-        module, wrap = POINTS[ARMED]
-        if fullname != module or (spec := PathFinder.find_spec(fullname, path, target)) is None:
+        wrapped, wrap = POINTS[ARMED]
+        if fullname != wrapped or (spec := PathFinder.find_spec(fullname, path, target)) is None:
             return None
         loader = spec.loader
         assert isinstance(loader, importlib.machinery.SourceFileLoader)
         execute = loader.exec_module
 
-        def execute_and_wrap(loaded: ModuleType) -> None:
-            execute(loaded)
-            wrap(loaded)
+        def execute_and_wrap(module: ModuleType) -> None:
+            execute(module)
+            wrap(module)
 
-        loader.exec_module = execute_and_wrap
+        loader.exec_module = execute_and_wrap  # type: ignore[method-assign]  # of this one loader
         return spec
 
 
+def _stay(status: int) -> NoReturn:
+    time.sleep(600)
+    raise AssertionError(f"nobody has ended this process, which was to exit with {status}")
+
+
 if OUTLIVES_ITS_JVM:
-    os._exit = lambda _: time.sleep(600)
+    os._exit = _stay
 
 if ARMED in POINTS:
     sys.meta_path.insert(0, _Arming())
