@@ -215,13 +215,13 @@ class Group:
     def _post(self, instance_id: str | None, event: contract.Event) -> None:
         self._sessions[instance_id].post(event)
 
-    async def describe(self) -> DescribedGroup:
+    async def describe(self, timeout_ms: int | None = None) -> DescribedGroup:
         """The whole group, members of other applications included.
 
         Raises:
-            WireError: the coordinator did not answer in time.
+            WireError: the coordinator did not answer in time (by default `api_timeout_ms`), or refused.
         """
-        return await self._cluster.describe_group(self.settings.group)
+        return await self._cluster.describe_group(self.settings.group, timeout_ms=timeout_ms)
 
     async def remove_members(self, members: Iterable[DescribedMember], reason: str) -> dict[str, int]:
         """Take static members out of the group that no process serves any more (KIP-345); the group rebalances.

@@ -48,7 +48,11 @@ class Offsets:
         )
         return {tp: found.offset for tp, found in listed.items()}
 
-    async def committed(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, CommittedOffset | None]:
+    async def committed(
+        self, partitions: Iterable[TopicPartition], timeout_ms: int | None = None
+    ) -> dict[TopicPartition, CommittedOffset | None]:
         """What the group has committed for each partition, with what was written beside it; None where nothing is."""
         wanted = sorted(partitions)
-        return await self._cluster.committed_offsets(self._group, wanted) if wanted else {}
+        if not wanted:
+            return {}
+        return await self._cluster.committed_offsets(self._group, wanted, timeout_ms=timeout_ms)

@@ -109,9 +109,9 @@ class GroupRuntime:
         """`Group.all_owned`."""
         self._run(lambda group: _immediate(lambda: group.all_owned(topics)))
 
-    def describe(self) -> DescribedGroup:
+    def describe(self, timeout_ms: int | None = None) -> DescribedGroup:
         """`Group.describe`."""
-        return self._run(lambda group: group.describe())
+        return self._run(lambda group: group.describe(timeout_ms))
 
     # ------------------------------------------------------------------------------- metadata and offsets
 
@@ -141,9 +141,11 @@ class GroupRuntime:
         """`Offsets.ranges`."""
         return self._run(lambda group: group.offsets.ranges(partitions, read_committed=read_committed))
 
-    def committed(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, CommittedOffset | None]:
+    def committed(
+        self, partitions: Iterable[TopicPartition], timeout_ms: int | None = None
+    ) -> dict[TopicPartition, CommittedOffset | None]:
         """`Offsets.committed`."""
-        return self._run(lambda group: group.offsets.committed(partitions))
+        return self._run(lambda group: group.offsets.committed(partitions, timeout_ms))
 
     def commit(
         self, positions: Mapping[str, tuple[SeatView, Mapping[TopicPartition, int]]]

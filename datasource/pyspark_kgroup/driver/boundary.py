@@ -10,6 +10,7 @@ import logging
 from collections.abc import Callable, Collection, Mapping, Sequence
 
 from pyspark_kgroup.driver.ledger import Holding, Ledger, holders_of
+from pyspark_kgroup.driver.taken_over import taken_over
 from pyspark_kgroup.driver.topic_logs import Logs
 from pyspark_kgroup.limits import HANDOVER_WAIT_MS, ORPHAN_CHECK_INTERVAL_MS, SETTLE_TIMEOUT_MS
 from pyspark_kgroup.offsets.adoption import Committed, Place, Start, Writer, adopted_start, period_of, topic_key
@@ -21,7 +22,7 @@ from pyspark_kgroup.options.starting_offsets import EARLIEST, LATEST
 from pyspark_kgroup.options.values import listed
 from spark_kgroup.admin.seat_note import Author
 from spark_kgroup.clock import monotonic_ms
-from spark_kgroup.errors import GroupUnsettled, KgroupError, OptionError
+from spark_kgroup.errors import GroupUnsettled, KgroupError, OptionError, WireError
 from spark_kgroup.model import (
     NO_GENERATION,
     DescribedGroup,
@@ -179,13 +180,40 @@ class Boundary:
         return {tp for seat in view.seats for tp in self._ledger.uncommitted(seat, start)}
 
     def _commit(self, positions: Mapping[str, tuple[SeatView, dict[TopicPartition, int]]]) -> frozenset[TopicPartition]:
-        wanted = {name: (seat, offsets) for name, (seat, offsets) in positions.items() if offsets}
+        wanted = {
+            name: (seat, offsets)
+            for name, (seat, offsets) in self._without_what_others_read(positions).items()
+            if offsets
+        }
         if not wanted:
             return frozenset()
         acknowledged = self._runtime.commit(wanted)
         for _, offsets in wanted.values():
             self._ledger.acknowledged(acknowledged & offsets.keys(), offsets)
         return acknowledged
+
+    def _without_what_others_read(
+        self, positions: Mapping[str, tuple[SeatView, dict[TopicPartition, int]]]
+    ) -> dict[str, tuple[SeatView, dict[TopicPartition, int]]]:
+        """`positions` without partitions that must go and that another application reads already: those are let go.
+
+        If nobody can say who reads them, they wait, like what is not acknowledged: nothing is set back, and the next
+        trigger asks again.
+        """
+        asked = frozenset(tp for seat, offsets in positions.values() for tp in offsets.keys() & seat.to_give_up)
+        if not asked:
+            return dict(positions)
+        known = {tp: self._ledger.holdings[tp].committed for tp in asked}
+        try:
+            out = taken_over(self._runtime, known, {seat.instance_id for seat, _ in positions.values()}, self._us)
+            self._ledger.let_go(out)
+        except WireError as error:
+            log.info("nobody says who reads what is to be given up, so it stays for now: %s", error)
+            out = asked
+        return {
+            name: (seat, {tp: offset for tp, offset in offsets.items() if tp not in out})
+            for name, (seat, offsets) in positions.items()
+        }
 
     def _give_up(self, start: Checkpoint, view: GroupView) -> Tenures:
         """Give up all that is asked for and that the group knows our position of; returns what went."""
@@ -196,14 +224,19 @@ class Boundary:
                 for name, (seat, offsets) in wanted.items()
             }
         )
-        adopted = self._ledger.holdings.keys()
+        adopted, taken = self._ledger.holdings.keys(), self._ledger.taken_over
         unread = self._going_unread(
-            start, {seat.instance_id: (seat, seat.to_give_up - (adopted & seat.tenures.keys())) for seat in view.seats}
+            start,
+            {
+                seat.instance_id: (seat, seat.to_give_up - (adopted & seat.tenures.keys()) - taken)
+                for seat in view.seats
+            },
         )
         went: Tenures = {}
         for name, (seat, offsets) in wanted.items():
-            safe = self._ledger.known_to_group(offsets)  # not acknowledged means not given up
-            if going := safe | unread[name]:
+            # Not acknowledged means not given up.
+            safe = self._ledger.known_to_group({tp: offsets[tp] for tp in offsets.keys() & adopted})
+            if going := safe | unread[name] | (seat.to_give_up & taken):
                 self._ledger.hand_over(safe)
                 self._runtime.give_up(name, going)
                 went |= {(name, tp): seat.tenures.get(tp) for tp in going}
