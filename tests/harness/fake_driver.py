@@ -9,14 +9,15 @@ from harness.fake_group import FakeGroup
 from pyspark_kgroup.driver.boundary import Boundary
 from pyspark_kgroup.limits import END_OFFSETS_MAX_AGE_MS
 from pyspark_kgroup.offsets.checkpoint import EMPTY, Checkpoint
+from pyspark_kgroup.offsets.offset_spec import OffsetSpec
 from pyspark_kgroup.offsets.plan import Ranges, ranges_by_seat
 from pyspark_kgroup.offsets.previously_owned import inheritances
 from pyspark_kgroup.options.parser import parse
-from pyspark_kgroup.options.starting_offsets import EARLIEST, StartingOffsets, parse_starting_offsets
+from pyspark_kgroup.options.starting_offsets import StartingOffsets, parse_starting_offsets
 from spark_kgroup.model import TopicPartition
 from spark_kgroup.runtime.thread import GroupRuntime
 
-COMMITTED_OR_EARLIEST = replace(parse_starting_offsets("committed"), everywhere=EARLIEST)
+COMMITTED_OR_EARLIEST = replace(parse_starting_offsets("committed"), everywhere=OffsetSpec.EARLIEST)
 """`startingOffsets=committed` with `kafka.auto.offset.reset=earliest`."""
 
 _OPTIONS = parse(

@@ -13,12 +13,13 @@ from pyspark_kgroup.driver.ledger import Holding, Ledger, holders_of
 from pyspark_kgroup.driver.taken_over import taken_over
 from pyspark_kgroup.driver.topic_logs import Logs
 from pyspark_kgroup.limits import HANDOVER_WAIT_MS, ORPHAN_CHECK_INTERVAL_MS, SETTLE_TIMEOUT_MS
-from pyspark_kgroup.offsets.adoption import Committed, Place, Start, Writer, adopted_start, period_of, topic_key
+from pyspark_kgroup.offsets.adoption import Committed, Start, Writer, adopted_start, period_of, topic_key
 from pyspark_kgroup.offsets.checkpoint import Checkpoint
 from pyspark_kgroup.offsets.data_loss import out_of_log
+from pyspark_kgroup.offsets.offset_spec import OffsetSpec
 from pyspark_kgroup.offsets.plan import Ranges, in_turn, limited
 from pyspark_kgroup.options.parser import SourceOptions
-from pyspark_kgroup.options.starting_offsets import EARLIEST, LATEST
+from pyspark_kgroup.options.starting_offsets import LATEST
 from pyspark_kgroup.options.values import listed
 from spark_kgroup.admin.seat_note import Author
 from spark_kgroup.clock import monotonic_ms
@@ -437,7 +438,7 @@ class Boundary:
             )
             for tp in arrived
         }
-        self._tell_of_the_end([tp for tp, s in starts.items() if s.offset is Place.STARTING])
+        self._tell_of_the_end([tp for tp, s in starts.items() if s.offset is OffsetSpec.STARTING])
         wanted = self._resolve({tp: s.offset for tp, s in starts.items()})
         offsets = self._within_logs(starts, wanted)
         self._warn_of_odd_commits(start, starts, offsets, committed)
@@ -516,7 +517,7 @@ class Boundary:
         self, starts: Mapping[TopicPartition, Start], offsets: Mapping[TopicPartition, int]
     ) -> dict[TopicPartition, int]:
         """`offsets`, or where the logs go on that do not have them: what lies between is lost."""
-        given = [tp for tp, start in starts.items() if self._told(tp, start.offset) not in (Place.EARLIEST, EARLIEST)]
+        given = [tp for tp, start in starts.items() if self._told(tp, start.offset) is not OffsetSpec.EARLIEST]
         logs = self.logs.now(given)
         nearest = {tp: logs[tp].nearest(offsets[tp]) for tp in given}
         self.logs.lose(
@@ -538,7 +539,7 @@ class Boundary:
     def _tell_of_the_end(self, partitions: Sequence[TopicPartition]) -> None:
         """Say that a group without offsets starts at the end: a new user sees no rows, and wonders."""
         starting = self._options.starting_offsets
-        if partitions and starting.committed and starting.everywhere == LATEST:
+        if partitions and starting.committed and starting.everywhere is OffsetSpec.LATEST:
             log.warning(
                 "Group %r has no committed offsets for %s: reading starts at the end, without what is in there. "
                 "To read that too, set startingOffsets=earliest and start with a new checkpointLocation.",
@@ -572,19 +573,19 @@ class Boundary:
         named = prefix == self._options.instance_id_prefix and number.isdecimal()
         return named and stranger.client_id == self._options.client_id
 
-    def _resolve(self, offsets: Mapping[TopicPartition, int | Place]) -> dict[TopicPartition, int]:
+    def _resolve(self, offsets: Mapping[TopicPartition, int | OffsetSpec]) -> dict[TopicPartition, int]:
         """Look up what is not a number yet."""
-        told = {tp: self._told(tp, place) for tp, place in offsets.items()}
-        earliest = [tp for tp, place in told.items() if place in (Place.EARLIEST, EARLIEST)]
-        latest = [tp for tp, place in told.items() if place == LATEST]
-        found = {tp: place for tp, place in told.items() if isinstance(place, int) and place >= 0}
-        self._check_told({tp: place for tp, place in found.items() if offsets[tp] is Place.STARTING})
+        told = {tp: self._told(tp, offset) for tp, offset in offsets.items()}
+        earliest = [tp for tp, offset in told.items() if offset is OffsetSpec.EARLIEST]
+        latest = [tp for tp, offset in told.items() if offset is OffsetSpec.LATEST]
+        found = {tp: offset for tp, offset in told.items() if isinstance(offset, int)}
+        self._check_told({tp: offset for tp, offset in found.items() if offsets[tp] is OffsetSpec.STARTING})
         found |= self._runtime.start_offsets(earliest)
         found |= self._runtime.end_offsets(latest, read_committed=self._options.read_committed)
         return found
 
-    def _told(self, partition: TopicPartition, place: int | Place) -> int | Place:
-        return self._options.starting_offsets.offset_of(partition) if place is Place.STARTING else place
+    def _told(self, partition: TopicPartition, offset: int | OffsetSpec) -> int | OffsetSpec:
+        return self._options.starting_offsets.offset_of(partition) if offset is OffsetSpec.STARTING else offset
 
     def _check_told(self, told: Mapping[TopicPartition, int]) -> None:
         ends = self._runtime.end_offsets(told, read_committed=False)

@@ -14,10 +14,9 @@ from __future__ import annotations
 import logging
 from collections.abc import Collection, Mapping
 
-from spark_kgroup.wire.commit_metadata import Author
-
 from pyspark_kgroup.offsets.adoption import Writer
 from pyspark_kgroup.options.values import listed
+from spark_kgroup.admin.seat_note import Author
 from spark_kgroup.errors import WireError
 from spark_kgroup.limits import COMMIT_TIMEOUT_MS
 from spark_kgroup.model import TopicPartition

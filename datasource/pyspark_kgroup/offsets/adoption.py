@@ -27,18 +27,9 @@ from enum import Enum
 from typing import NamedTuple
 
 from pyspark_kgroup.offsets.checkpoint import Checkpoint, Period
+from pyspark_kgroup.offsets.offset_spec import OffsetSpec
 from spark_kgroup.admin.seat_note import Author
 from spark_kgroup.model import MemberIdentity, TopicDescription, TopicPartition
-
-
-class Place(Enum):
-    """A start that is not a number yet."""
-
-    EARLIEST = "earliest"
-    """The first offset that the partition still has."""
-
-    STARTING = "starting"
-    """Where the option `startingOffsets` says; for `committed`, where `kafka.auto.offset.reset` says."""
 
 
 class Writer(Enum):
@@ -80,12 +71,12 @@ class Start:
     """Where an adopted partition starts, and by which rule.
 
     Attributes:
-        offset: the offset itself, or the `Place` it is to be looked up at.
+        offset: the offset itself, or what it is to be looked up by.
         commit_first: the group has no such offset, or another one: commit this start BEFORE anything relies on it.
         set_back: this application had committed further: the checkpoint was set back since.
     """
 
-    offset: int | Place
+    offset: int | OffsetSpec
     commit_first: bool = False
     set_back: bool = False
 
@@ -115,11 +106,11 @@ def adopted_start(
     """
     if checkpoint.fresh:
         if explicit and (committed is None or committed.writer is not Writer.SUCCESSOR):
-            return Start(offset=Place.STARTING, commit_first=True)
-        return _committed_or(Place.STARTING, committed)
+            return Start(offset=OffsetSpec.STARTING, commit_first=True)
+        return _committed_or(OffsetSpec.STARTING, committed)
     known = checkpoint.topics.get(partition.topic)
     if known is not None and known.topic_id != topic_key(topic):
-        return Start(offset=Place.EARLIEST, commit_first=True)  # deleted and created again: nothing old applies
+        return Start(offset=OffsetSpec.EARLIEST, commit_first=True)  # deleted and created again: nothing old applies
     remembered = checkpoint.position(partition)
     if remembered is not None:
         return _remembered(remembered, committed)
@@ -128,11 +119,11 @@ def adopted_start(
         further = committed is not None and committed.offset > given_up
         return _remembered(given_up, committed) if further else _committed_or(given_up, committed)
     if known is not None and partition.partition < known.first_sight:
-        return _committed_or(Place.STARTING, committed)
-    return _committed_or(Place.EARLIEST, committed)
+        return _committed_or(OffsetSpec.STARTING, committed)
+    return _committed_or(OffsetSpec.EARLIEST, committed)
 
 
-def _committed_or(place: int | Place, committed: Committed | None) -> Start:
+def _committed_or(place: int | OffsetSpec, committed: Committed | None) -> Start:
     """The committed offset; else `place`, which is committed first.
 
     Else 1. a query starts at the end, 50; 2. it dies before it commits; 3. another member starts at the end, now 90,

@@ -16,11 +16,12 @@ from typing import Final, NoReturn
 
 from confluent_kafka import Consumer, KafkaException
 
+from pyspark_kgroup.offsets.offset_spec import OffsetSpec
 from pyspark_kgroup.options import rows
 from pyspark_kgroup.options.refusals import REFUSED, refuse
 from pyspark_kgroup.options.rows import OPTIONS
 from pyspark_kgroup.options.security import JAVA_NAMES, check_mechanism, parse_security
-from pyspark_kgroup.options.starting_offsets import EARLIEST, LATEST, StartingOffsets
+from pyspark_kgroup.options.starting_offsets import StartingOffsets
 from pyspark_kgroup.options.values import PREFIX_CHARACTERS_MAX, listed, shortened
 from pyspark_kgroup.shared.redacted import Redacted, is_secret
 from spark_kgroup.errors import OptionError
@@ -228,7 +229,7 @@ def _starting_offsets_for(topics: tuple[str, ...], given: Mapping[str, str]) -> 
         )
     if not offsets.committed:
         return offsets
-    reset = EARLIEST if rows.AUTO_OFFSET_RESET.value(given) == "earliest" else LATEST
+    reset = OffsetSpec.EARLIEST if rows.AUTO_OFFSET_RESET.value(given) == "earliest" else OffsetSpec.LATEST
     return StartingOffsets(text=offsets.text, committed=True, everywhere=reset)
 
 

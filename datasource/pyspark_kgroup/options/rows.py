@@ -8,8 +8,9 @@ from __future__ import annotations
 from typing import Any, Final
 
 from pyspark_kgroup.limits import PREFETCH_BYTES_MIN, PREFETCH_BYTES_PER_EXECUTOR
+from pyspark_kgroup.offsets.offset_spec import OffsetSpec
 from pyspark_kgroup.options.security_rows import SECURITY
-from pyspark_kgroup.options.starting_offsets import LATEST, StartingOffsets, parse_starting_offsets
+from pyspark_kgroup.options.starting_offsets import StartingOffsets, parse_starting_offsets
 from pyspark_kgroup.options.values import (
     INT_MAX,
     LONG_MAX,
@@ -94,7 +95,7 @@ INSTANCE_ID_PREFIX: Option[str | None] = Option(
 STARTING_OFFSETS = Option(
     name="startingOffsets",
     type="string",
-    default=StartingOffsets(text="committed", committed=True, everywhere=LATEST),
+    default=StartingOffsets(text="committed", committed=True, everywhere=OffsetSpec.LATEST),
     shown="committed",
     range='committed, earliest, latest, or JSON such as {"topic":{"0":23,"1":-2,"2":-1}} (-2 earliest, -1 latest)',
     effect="Where a query without a checkpoint starts: at the group's committed offsets (see kafka.auto.offset.reset) "

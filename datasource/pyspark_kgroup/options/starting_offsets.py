@@ -12,15 +12,18 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
+from pyspark_kgroup.offsets.offset_spec import OffsetSpec
 from pyspark_kgroup.options.values import listed, shortened
 from spark_kgroup.errors import OptionError
 from spark_kgroup.model import TopicPartition
 
 EARLIEST: Final = -2
-"""The first offset a partition still has, as Kafka's ListOffsets and Spark's JSON write it."""
+"""`OffsetSpec.EARLIEST`, as Kafka's ListOffsets and Spark's JSON write it."""
 
 LATEST: Final = -1
-"""One past the last readable offset."""
+"""`OffsetSpec.LATEST`, likewise."""
+
+_BY_NUMBER: Final = {EARLIEST: OffsetSpec.EARLIEST, LATEST: OffsetSpec.LATEST}
 
 OFFSET_MAX: Final = 2**63 - 1
 """Offsets are int64 on the wire."""
@@ -33,14 +36,14 @@ class StartingOffsets:
     Attributes:
         text: the option as given; messages have the beginning of it.
         committed: the group's committed offsets come first; `offset_of` says what holds where there is none.
-        everywhere: `EARLIEST` or `LATEST`; None if `by_partition` says it.
-        by_partition: an offset, `EARLIEST` or `LATEST` for each partition.
+        everywhere: where all partitions start; None if `by_partition` says it.
+        by_partition: where each partition starts.
     """
 
     text: str
     committed: bool
-    everywhere: int | None
-    by_partition: Mapping[TopicPartition, int] = field(default_factory=dict)
+    everywhere: OffsetSpec | None
+    by_partition: Mapping[TopicPartition, int | OffsetSpec] = field(default_factory=dict)
 
     def __str__(self) -> str:
         return shortened(self.text)
@@ -66,8 +69,8 @@ class StartingOffsets:
                 f"Option startingOffsets names partitions that do not exist: {listed(unknown)}. Leave them out: {have}."
             )
 
-    def offset_of(self, partition: TopicPartition) -> int:
-        """An offset, `EARLIEST` or `LATEST`.
+    def offset_of(self, partition: TopicPartition) -> int | OffsetSpec:
+        """Where `partition` starts: an offset, or the earliest or latest one.
 
         Raises:
             OptionError: the option's JSON leaves this partition out (as in `format("kafka")`, it has to name all).
@@ -93,22 +96,22 @@ def parse_starting_offsets(text: str) -> StartingOffsets:
     Raises:
         ValueError: it is none of the words, nor JSON of that shape.
     """
-    place = {"committed": LATEST, "latest": LATEST, "earliest": EARLIEST}.get(text.lower())
-    if place is not None:
-        return StartingOffsets(text=text.lower(), committed=text.lower() == "committed", everywhere=place)
+    words = {"committed": OffsetSpec.LATEST, "latest": OffsetSpec.LATEST, "earliest": OffsetSpec.EARLIEST}
+    if (everywhere := words.get(text.lower())) is not None:
+        return StartingOffsets(text=text.lower(), committed=text.lower() == "committed", everywhere=everywhere)
     if not text.startswith("{"):
         raise ValueError
     return StartingOffsets(text=text, committed=False, everywhere=None, by_partition=_offsets_by_partition(text))
 
 
-def _offsets_by_partition(text: str) -> dict[TopicPartition, int]:
+def _offsets_by_partition(text: str) -> dict[TopicPartition, int | OffsetSpec]:
     try:
         topics: Any = json.loads(text, object_pairs_hook=_without_twins, parse_int=_integer)
     except json.JSONDecodeError as problem:
         raise ValueError(f"not JSON: {problem}") from None
     except RecursionError:
         raise ValueError("objects within objects: it needs partitions within topics") from None
-    offsets: dict[TopicPartition, int] = {}
+    offsets: dict[TopicPartition, int | OffsetSpec] = {}
     for topic, partitions in topics.items():
         if not isinstance(partitions, dict):
             raise ValueError(f"{topic!r} needs an object of partitions")
@@ -117,7 +120,7 @@ def _offsets_by_partition(text: str) -> dict[TopicPartition, int]:
                 raise ValueError(f"{topic!r} has a partition {index!r}")
             if type(offset) is not int or not EARLIEST <= offset <= OFFSET_MAX:
                 raise ValueError(f"{topic}-{index} has the offset {json.dumps(offset)}")
-            offsets[TopicPartition(topic, int(index))] = offset
+            offsets[TopicPartition(topic, int(index))] = _BY_NUMBER.get(offset, offset)
     return offsets
 
 

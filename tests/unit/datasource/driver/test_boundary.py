@@ -21,7 +21,6 @@ from spark_kgroup.limits import COMMIT_TIMEOUT_MS, METADATA_MAX_AGE_MS
 from spark_kgroup.model import ErrorCode, TopicPartition
 
 P0, P1 = (TopicPartition("t", index) for index in range(2))
-LATEST = -1
 
 World = Callable[..., tuple[FakeGroup, Driver]]
 

@@ -5,8 +5,9 @@ from uuid import UUID
 
 import pytest
 
-from pyspark_kgroup.offsets.adoption import Committed, Place, Start, Writer, adopted_start, period_of, topic_key
+from pyspark_kgroup.offsets.adoption import Committed, Start, Writer, adopted_start, period_of, topic_key
 from pyspark_kgroup.offsets.checkpoint import EMPTY, Checkpoint, Owned, Period, Topic
+from pyspark_kgroup.offsets.offset_spec import OffsetSpec
 from spark_kgroup.admin.seat_note import Author, SeatNote
 from spark_kgroup.model import MemberIdentity, TopicDescription, TopicPartition
 
@@ -39,7 +40,7 @@ class Row:
     topic_id: UUID | None = OLD
 
 
-def first(place: int | Place) -> Start:
+def first(place: int | OffsetSpec) -> Start:
     return Start(offset=place, commit_first=True)
 
 
@@ -51,11 +52,11 @@ TABLE = [
     Row("fresh, committed: committed", EMPTY, 70, Start(offset=70)),
     Row("fresh, committed by us: committed", EMPTY, 70, Start(offset=70), US),
     Row("fresh, committed at 0: 0 is an offset, not its absence", EMPTY, 0, Start(offset=0)),
-    Row("fresh, nothing committed: startingOffsets", EMPTY, None, first(Place.STARTING)),
-    Row("fresh, explicit: wins over committed", EMPTY, 70, first(Place.STARTING), explicit=True),
-    Row("fresh, explicit: wins over what we committed", EMPTY, 70, first(Place.STARTING), US, explicit=True),
+    Row("fresh, nothing committed: startingOffsets", EMPTY, None, first(OffsetSpec.STARTING)),
+    Row("fresh, explicit: wins over committed", EMPTY, 70, first(OffsetSpec.STARTING), explicit=True),
+    Row("fresh, explicit: wins over what we committed", EMPTY, 70, first(OffsetSpec.STARTING), US, explicit=True),
     Row("fresh, explicit: not over a later start of us", EMPTY, 70, Start(offset=70), SUCCESSOR, explicit=True),
-    Row("fresh, explicit, nothing committed", EMPTY, None, first(Place.STARTING), explicit=True),
+    Row("fresh, explicit, nothing committed", EMPTY, None, first(OffsetSpec.STARTING), explicit=True),
     Row("2: in the checkpoint, nobody went on", OWNED, 100, Start(offset=100), US),
     Row("2: in the checkpoint, our last commit is missing", OWNED, 60, Start(offset=100), US),
     Row("2: in the checkpoint, nothing committed", OWNED, None, Start(offset=100)),
@@ -77,14 +78,14 @@ TABLE = [
     Row("3: not in the checkpoint, committed by us", seen(), 70, Start(offset=70), US),
     Row("3: added later, committed by another member", seen(first_sight=1), 70, Start(offset=70)),
     Row("3: a later topic, committed by another member", OTHER_TOPIC, 70, Start(offset=70)),
-    Row("4: below the count at first sight", seen(first_sight=2), None, first(Place.STARTING)),
-    Row("4: at the count at first sight: added later", seen(first_sight=1), None, first(Place.EARLIEST)),
-    Row("4: a topic that appeared later", OTHER_TOPIC, None, first(Place.EARLIEST)),
-    Row("recreated: owned", OWNED, 100, first(Place.EARLIEST), topic_id=NEW),
-    Row("recreated: lost", RELEASED, None, first(Place.EARLIEST), topic_id=NEW),
-    Row("recreated: given up", GIVEN_UP, 100, first(Place.EARLIEST), topic_id=NEW),
-    Row("recreated: never owned", seen(), 70, first(Place.EARLIEST), topic_id=NEW),
-    Row("a broker that lost its topic ids", OWNED, 100, first(Place.EARLIEST), topic_id=None),
+    Row("4: below the count at first sight", seen(first_sight=2), None, first(OffsetSpec.STARTING)),
+    Row("4: at the count at first sight: added later", seen(first_sight=1), None, first(OffsetSpec.EARLIEST)),
+    Row("4: a topic that appeared later", OTHER_TOPIC, None, first(OffsetSpec.EARLIEST)),
+    Row("recreated: owned", OWNED, 100, first(OffsetSpec.EARLIEST), topic_id=NEW),
+    Row("recreated: lost", RELEASED, None, first(OffsetSpec.EARLIEST), topic_id=NEW),
+    Row("recreated: given up", GIVEN_UP, 100, first(OffsetSpec.EARLIEST), topic_id=NEW),
+    Row("recreated: never owned", seen(), 70, first(OffsetSpec.EARLIEST), topic_id=NEW),
+    Row("a broker that lost its topic ids", OWNED, 100, first(OffsetSpec.EARLIEST), topic_id=None),
 ]
 
 

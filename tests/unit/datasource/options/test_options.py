@@ -6,9 +6,9 @@ import threading
 import pytest
 from pyspark.sql.datasource import CaseInsensitiveDict
 
+from pyspark_kgroup.offsets.offset_spec import OffsetSpec
 from pyspark_kgroup.options.parser import SourceOptions, options_table, parse
 from pyspark_kgroup.options.rows import OPTIONS
-from pyspark_kgroup.options.starting_offsets import EARLIEST, LATEST
 from spark_kgroup import limits
 from spark_kgroup.errors import OptionError
 from spark_kgroup.model import TopicPartition
@@ -116,15 +116,15 @@ def test_a_heartbeat_slower_than_a_third_of_the_session_contradicts_it() -> None
 # ----------------------------------------------------------------------------------------- startingOffsets
 
 
-@pytest.mark.parametrize(("reset", "offset"), [("earliest", EARLIEST), ("latest", LATEST)])
+@pytest.mark.parametrize(("reset", "offset"), [("earliest", OffsetSpec.EARLIEST), ("latest", OffsetSpec.LATEST)])
 def test_committed_falls_back_to_auto_offset_reset(reset: str, offset: int) -> None:
     starting = parsed(startingOffsets="committed", **{"kafka.auto.offset.reset": reset}).starting_offsets
     assert starting.committed
     assert starting.offset_of(TopicPartition("t", 0)) == offset
-    assert parsed().starting_offsets.offset_of(TopicPartition("t", 0)) == LATEST
+    assert parsed().starting_offsets.offset_of(TopicPartition("t", 0)) == OffsetSpec.LATEST
 
 
-@pytest.mark.parametrize(("text", "offset"), [("earliest", EARLIEST), ("Latest", LATEST)])
+@pytest.mark.parametrize(("text", "offset"), [("earliest", OffsetSpec.EARLIEST), ("Latest", OffsetSpec.LATEST)])
 def test_explicit_starting_offsets_are_not_what_the_group_committed(text: str, offset: int) -> None:
     starting = parsed(startingOffsets=text, **{"kafka.auto.offset.reset": "earliest"}).starting_offsets
     assert not starting.committed
@@ -134,7 +134,7 @@ def test_explicit_starting_offsets_are_not_what_the_group_committed(text: str, o
 def test_starting_offsets_by_partition() -> None:
     starting = parsed(startingOffsets='{"t": {"0": 23, "1": -2}, "u": {"0": -1}}').starting_offsets
     offsets = [starting.offset_of(TopicPartition(*tp)) for tp in [("t", 0), ("t", 1), ("u", 0)]]
-    assert offsets == [23, EARLIEST, LATEST]
+    assert offsets == [23, OffsetSpec.EARLIEST, OffsetSpec.LATEST]
     assert not starting.committed
     with pytest.raises(OptionError, match=r"startingOffsets does not name u-1"):
         starting.offset_of(TopicPartition("u", 1))

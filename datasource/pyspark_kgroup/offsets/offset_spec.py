@@ -1,0 +1,21 @@
+"""Offsets that are not numbers yet: where they stand is looked up when a partition is adopted.
+
+Runs on: driver. Pure.
+"""
+
+from __future__ import annotations
+
+from enum import Enum
+
+
+class OffsetSpec(Enum):
+    """An offset by its meaning (Kafka: org.apache.kafka.clients.admin.OffsetSpec)."""
+
+    EARLIEST = "earliest"
+    """The first offset that the partition still has."""
+
+    LATEST = "latest"
+    """One past the last readable offset."""
+
+    STARTING = "starting"
+    """Where the option `startingOffsets` says; for `committed`, where `kafka.auto.offset.reset` says."""
