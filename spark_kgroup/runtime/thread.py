@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import threading
-from collections.abc import Callable, Coroutine, Iterable, Mapping
+from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from concurrent.futures import CancelledError
 from concurrent.futures import TimeoutError as FutureTimeout
 from typing import Any, TypeVar
@@ -19,7 +19,7 @@ from spark_kgroup.limits import CALL_SLACK_MS, CLOSE_TIMEOUT_MS
 from spark_kgroup.model import DescribedGroup, DescribedMember, TopicDescription, TopicPartition
 from spark_kgroup.runtime.group import Group
 from spark_kgroup.runtime.settings import GroupSettings
-from spark_kgroup.runtime.views import GroupView, SeatView
+from spark_kgroup.runtime.views import GroupView, SeatCommit
 from spark_kgroup.wire.responses import CommittedOffset
 
 T = TypeVar("T")
@@ -147,18 +147,12 @@ class GroupRuntime:
         """`Offsets.committed`."""
         return self._run(lambda group: group.offsets.committed(partitions, timeout_ms))
 
-    def commit(
-        self, positions: Mapping[str, tuple[SeatView, Mapping[TopicPartition, int]]]
-    ) -> frozenset[TopicPartition]:
-        """`Commits.commit`, for several seats at once.
-
-        Args:
-            positions: instance id -> (the seat's view under which ownership was checked, its positions).
-        """
+    def commit(self, commits: Sequence[SeatCommit]) -> frozenset[TopicPartition]:
+        """`Commits.commit`, for several seats at once."""
 
         async def all_seats(group: Group) -> frozenset[TopicPartition]:
-            commits = (group.commits.commit(seat.identity, offsets) for seat, offsets in positions.values())
-            return frozenset().union(*await asyncio.gather(*commits))
+            each_seat = (group.commits.commit(each.seat.identity, each.positions) for each in commits)
+            return frozenset().union(*await asyncio.gather(*each_seat))
 
         return self._run(all_seats)
 

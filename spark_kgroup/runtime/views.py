@@ -29,6 +29,19 @@ class SeatView:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class SeatCommit:
+    """What one seat is to commit.
+
+    Attributes:
+        seat: as it was when it was checked that it holds the partitions: the commit goes out under that identity.
+        positions: partition -> the offset of the next record.
+    """
+
+    seat: SeatView
+    positions: Mapping[TopicPartition, int]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class GroupView:
     """All seats at one moment.
 

@@ -3,7 +3,6 @@
 import json
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
-from typing import cast
 
 from harness.fake_group import FakeGroup
 from pyspark_kgroup.driver.boundary import Boundary
@@ -15,7 +14,6 @@ from pyspark_kgroup.offsets.previously_owned import inheritances
 from pyspark_kgroup.options.parser import parse
 from pyspark_kgroup.options.starting_offsets import StartingOffsets, parse_starting_offsets
 from spark_kgroup.model import TopicPartition
-from spark_kgroup.runtime.thread import GroupRuntime
 
 COMMITTED_OR_EARLIEST = replace(parse_starting_offsets("committed"), everywhere=OffsetSpec.EARLIEST)
 """`startingOffsets=committed` with `kafka.auto.offset.reset=earliest`."""
@@ -64,7 +62,7 @@ class Driver:
             read_committed=self.read_committed,
             fail_on_data_loss=self.fail_on_data_loss,
         )
-        self.boundary = Boundary(cast(GroupRuntime, self.group), self.options)  # by its calls, not by its type
+        self.boundary = Boundary(self.group, self.options, clock=lambda: self.group.now_ms)
 
     def restart(self, seats: int | None = None) -> None:
         """The driver comes back (with so many seats): an unfinished batch is read again, with the same plan."""
@@ -106,7 +104,7 @@ class Driver:
     def run_batch(self, crash: str = "") -> None:
         batch = self.batches_done
         start, end = self.durable, loads(self.planned[batch])
-        plan = self.boundary.readable(end, ranges_by_seat(start, end))
+        plan = self.boundary.logs.readable(end, ranges_by_seat(start, end))
         read = {tp: span for ranges in plan.values() for tp, span in ranges.items()}
         assert sum(len(ranges) for ranges in plan.values()) == len(read), "one partition, two seats"
         assert self.sink.setdefault(batch, read) == read, "a replay reads something else"

@@ -10,7 +10,7 @@ The broker checks every commit (`_check_commit`) and every giving up: what must 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from uuid import UUID
@@ -26,7 +26,7 @@ from spark_kgroup.model import (
     TopicPartition,
 )
 from spark_kgroup.runtime.inheritance import inherited
-from spark_kgroup.runtime.views import GroupView, SeatView
+from spark_kgroup.runtime.views import GroupView, SeatCommit, SeatView
 from spark_kgroup.wire.responses import CommittedOffset
 
 OTHER = "other"
@@ -451,15 +451,14 @@ class FakeGroup:
             ),
         )
 
-    def commit(
-        self, positions: Mapping[str, tuple[SeatView, Mapping[TopicPartition, int]]]
-    ) -> frozenset[TopicPartition]:
+    def commit(self, commits: Sequence[SeatCommit]) -> frozenset[TopicPartition]:
         self.meanwhile()
         self._asked.append(self.now_ms)
         if self._asked[-COMMITS_PER_INSTANT_MAX:] == [self.now_ms] * COMMITS_PER_INSTANT_MAX:
             raise Violation("commits again and again without letting time pass")
         acknowledged: set[TopicPartition] = set()
-        for name, (seen, offsets) in positions.items():
+        for commit in commits:
+            seen, offsets, name = commit.seat, commit.positions, commit.seat.instance_id
             seat, fate = self.seats[name], self.commit_fate()
             if seen.identity.generation == NO_GENERATION:
                 raise Violation(f"{name} commits without a generation")

@@ -24,7 +24,7 @@ from spark_kgroup.admin.seat_note import SeatNote
 from spark_kgroup.limits import STARTUP_TIMEOUT_MS
 from spark_kgroup.model import MemberIdentity, TopicPartition
 from spark_kgroup.runtime.thread import GroupRuntime
-from spark_kgroup.runtime.views import GroupView
+from spark_kgroup.runtime.views import GroupView, SeatCommit
 from spark_kgroup.testing import ApacheKafka
 
 PARTITIONS = 4
@@ -69,7 +69,7 @@ def note_of(member: str) -> str:
 
 def commit(runtime: GroupRuntime, view: GroupView, position: int) -> None:
     """Each seat commits one position for all it has."""
-    wanted = {seat.instance_id: (seat, dict.fromkeys(seat.tenures, position)) for seat in view.seats}
+    wanted = [SeatCommit(seat=seat, positions=dict.fromkeys(seat.tenures, position)) for seat in view.seats]
     assert runtime.commit(wanted) == owned(view)
 
 

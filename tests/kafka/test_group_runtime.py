@@ -95,7 +95,7 @@ def test_seats_of_an_earlier_run_leave_before_a_fresh_checkpoint_is_begun(run: R
     first.wait_until(lambda v: v.settled and len(owned(v)) == 4, 20_000)
     first.close()
     again, boundary = run("one", 2)
-    boundary.freeze()
+    boundary.logs.freeze()
     assert len(boundary.advance(EMPTY, None).owned) == 4
     assert sorted(str(m.instance_id) for m in again.describe().members) == ["one-0", "one-1"]
 

@@ -21,6 +21,7 @@ from spark_kgroup.admin.seat_note import Author, SeatNote
 from spark_kgroup.errors import GroupRejected
 from spark_kgroup.limits import COMMIT_PARTITIONS_MAX
 from spark_kgroup.runtime.thread import GroupRuntime
+from spark_kgroup.runtime.views import SeatCommit
 from spark_kgroup.testing import ApacheKafka
 
 DEFAULT_BYTES_MAX = 1_048_588
@@ -75,7 +76,7 @@ def test_a_commit_that_is_larger_than_the_coordinator_writes_at_once_goes_in_par
 
             def refused_as_a_whole() -> bool:
                 everything = dict.fromkeys(seat.tenures, round(time.monotonic() * 1000))
-                assert runtime.commit({"job-0": (seat, everything)}) == seat.tenures.keys()
+                assert runtime.commit([SeatCommit(seat=seat, positions=everything)]) == seat.tenures.keys()
                 assert offsets_alone(runtime.committed(seat.tenures)) == everything
                 return "commit refused with UNKNOWN_SERVER_ERROR" in caplog.text
 

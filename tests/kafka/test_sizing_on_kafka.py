@@ -89,7 +89,7 @@ def test_a_query_restarted_with_fewer_and_then_more_seats_reads_each_record_once
     query.produce(10)
     began = time.monotonic()
     with query.run(3):
-        query.boundary.freeze()  # AvailableNow: what the first boundary does not see is not read
+        query.boundary.logs.freeze()  # AvailableNow: what the first boundary does not see is not read
         query.trigger()
         took_s = time.monotonic() - began
         print(f"three seats own all after {took_s:.1f} s")

@@ -9,7 +9,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 
 from pyspark_kgroup.offsets.adoption import topic_key
-from pyspark_kgroup.offsets.checkpoint import Checkpoint, Owned, Period, Topic
+from pyspark_kgroup.offsets.checkpoint import EMPTY, Checkpoint, Owned, Period, Topic
 from spark_kgroup.model import MemberIdentity, TopicDescription, TopicPartition
 from spark_kgroup.runtime.views import GroupView, SeatView
 
@@ -41,10 +41,15 @@ class Ledger:
 
     def __init__(self, subscribed: Collection[str]) -> None:
         self._subscribed = frozenset(subscribed)
+        self._start = EMPTY
         self.holdings: dict[TopicPartition, Holding] = {}
         self.topics_gone: frozenset[str] = frozenset()
         self.taken_over: set[TopicPartition] = set()
         self._handed_over: set[TopicPartition] = set()
+
+    def begin(self, start: Checkpoint) -> None:
+        """A boundary begins: `start` is durable, and holds until the next one begins."""
+        self._start = start
 
     def drop_lost(self, view: GroupView) -> frozenset[TopicPartition]:
         """Forget what is no longer held, or not without a break; returns it."""
@@ -81,48 +86,49 @@ class Ledger:
             del self.holdings[tp]
             self.taken_over.add(tp)
 
-    def hand_over(self, partitions: Iterable[TopicPartition]) -> None:
+    def give_up(self, partitions: Iterable[TopicPartition]) -> None:
         """Forget partitions that are given up in good order: the group's committed offset is their memory now."""
         for tp in partitions:
             del self.holdings[tp]
             self._handed_over.add(tp)
 
-    def position(self, partition: TopicPartition, start: Checkpoint) -> int:
+    def position(self, partition: TopicPartition) -> int:
         """How far an adopted partition is read, durably: where `start` stands in this period, else its beginning."""
         period = self.holdings[partition].period
-        before = start.owned.get(partition)
+        before = self._start.owned.get(partition)
         return before.position if before is not None and before.period == period else period.start
 
-    def uncommitted(self, seat: SeatView, start: Checkpoint) -> dict[TopicPartition, int]:
+    def uncommitted(self, seat: SeatView) -> dict[TopicPartition, int]:
         """Durable positions of this seat's partitions that the group does not know yet.
 
         Of the current period, or where an earlier one ended and this one goes on: 1. a batch is done; 2. the driver
         dies before it commits; 3. it is back in a later generation: until the group knows, others would read that batch
         again. Never below what is committed: the broker checks the member, not who owns the partition.
         """
-        return {tp: self.position(tp, start) for tp in self._exposed(seat.tenures, start) if self._is_held_by(seat, tp)}
+        waiting = self._without_acknowledgement(seat.tenures)
+        return {tp: self.position(tp) for tp in waiting if self._is_held_by(seat, tp)}
 
-    def exposed(self, start: Checkpoint) -> frozenset[TopicPartition]:
+    def unacknowledged(self) -> frozenset[TopicPartition]:
         """Partitions that stand further than the group knows: were they lost now, their next owner would read again.
 
         They do not go on until the group has acknowledged where they stand: 1. a batch is done, its commit is not
         acknowledged; 2. a second batch is read; 3. membership is lost: the next owner would read both again, and the
         promise is at most one (README, *What is promised*).
         """
-        return frozenset(self._exposed(self.holdings, start))
+        return frozenset(self._without_acknowledgement(self.holdings))
 
-    def _exposed(self, partitions: Iterable[TopicPartition], start: Checkpoint) -> Iterator[TopicPartition]:
+    def _without_acknowledgement(self, partitions: Iterable[TopicPartition]) -> Iterator[TopicPartition]:
         """Those of which we have delivered what the group does not know of, and that go on behind it.
 
         What a log has lost meanwhile lies before our position and was delivered by nobody.
         """
         for tp in partitions:  # all of them, several times at each boundary; and mostly there is nothing
-            holding, delivered = self.holdings.get(tp), start.position(tp)
+            holding, delivered = self.holdings.get(tp), self._start.position(tp)
             if holding is None or delivered is None:
                 continue
             if holding.committed is not None and delivered <= holding.committed:
                 continue
-            if self.position(tp, start) >= delivered:
+            if self.position(tp) >= delivered:
                 yield tp
 
     def _is_held_by(self, seat: SeatView, partition: TopicPartition) -> bool:
@@ -134,23 +140,22 @@ class Ledger:
         committed = self.holdings[partition].committed
         return committed is None or position > committed
 
-    def to_hand_over(self, seat: SeatView, start: Checkpoint) -> dict[TopicPartition, int]:
+    def to_hand_over(self, seat: SeatView) -> dict[TopicPartition, int]:
         """What this seat must give up of what we adopted, with the position the next owner shall start from."""
-        return {tp: self.position(tp, start) for tp in seat.to_give_up if self._is_held_by(seat, tp)}
+        return {tp: self.position(tp) for tp in seat.to_give_up if self._is_held_by(seat, tp)}
 
     def known_to_group(self, positions: Mapping[TopicPartition, int]) -> frozenset[TopicPartition]:
         """Those of `positions` that the group already has, or has gone beyond."""
         return frozenset(tp for tp, position in positions.items() if not self._ahead(tp, position))
 
-    def acknowledged(self, partitions: Iterable[TopicPartition], positions: Mapping[TopicPartition, int]) -> None:
+    def on_acknowledged(self, partitions: Iterable[TopicPartition], positions: Mapping[TopicPartition, int]) -> None:
         """The group now has these positions."""
         for tp in partitions:
             self.holdings[tp] = replace(self.holdings[tp], committed=positions[tp])
 
-    def checkpoint(
-        self, start: Checkpoint, topics: Mapping[str, TopicDescription], positions: Mapping[TopicPartition, int]
-    ) -> Checkpoint:
+    def checkpoint(self, topics: Mapping[str, TopicDescription], positions: Mapping[TopicPartition, int]) -> Checkpoint:
         """The next offset of the stream: `positions` for all that is held; what was lost or given up is remembered."""
+        start = self._start
         remembered = {**start.released, **{tp: owned.position for tp, owned in start.owned.items()}}
         forgotten = self.topics_gone | {
             name
@@ -164,23 +169,23 @@ class Ledger:
         }
         released = {tp for tp in left if tp in remembered and tp not in self._handed_over}
         return Checkpoint(
-            topics=self._topics(start, topics),
+            topics=self._topics(topics),
             owned={tp: Owned(period=holding.period, position=positions[tp]) for tp, holding in self.holdings.items()},
             released={tp: position for tp, position in left.items() if tp in released},
             given_up={tp: position for tp, position in left.items() if tp not in released},
         )
 
-    def _topics(self, start: Checkpoint, topics: Mapping[str, TopicDescription]) -> dict[str, Topic]:
+    def _topics(self, topics: Mapping[str, TopicDescription]) -> dict[str, Topic]:
         """All topics ever seen: at first sight with their partition count, later ones with 0 (all of it is new)."""
         result = {
             name: replace(known, left=name not in self._subscribed)
-            for name, known in start.topics.items()
+            for name, known in self._start.topics.items()
             if name not in self.topics_gone
         }
         for name, topic in topics.items():
-            known = start.topics.get(name)
+            known = self._start.topics.get(name)
             if known is None or known.topic_id != topic_key(topic):
-                first_sight = topic.partition_count if start.fresh else 0
+                first_sight = topic.partition_count if self._start.fresh else 0
                 result[name] = Topic(topic_id=topic_key(topic), first_sight=first_sight)
         return result
 

@@ -83,7 +83,7 @@ class Query:
             end: where it ends.
         """
         boundary = self._join(end)  # a replay begins here: the seats are asked back while the batch runs
-        plan = boundary.readable(end, ranges_by_seat(start, end))
+        plan = boundary.logs.readable(end, ranges_by_seat(start, end))
         reads = {
             seat: [Range(tp.topic, tp.partition, first, last) for tp, (first, last) in sorted(ranges.items())]
             for seat, ranges in plan.items()
@@ -147,7 +147,7 @@ class Query:
             self._registry = self._start_registry([seat.instance_id for seat in runtime.view().seats])
             self._boundary = Boundary(runtime, self._options, self._run_ms)
             if self._bounded:
-                self._boundary.freeze()
+                self._boundary.logs.freeze()
         return self._boundary
 
     def _tell_of_seats(self, runtime: GroupRuntime) -> None:

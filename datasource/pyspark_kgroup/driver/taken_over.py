@@ -14,43 +14,44 @@ from __future__ import annotations
 import logging
 from collections.abc import Collection, Mapping
 
+from pyspark_kgroup.driver.group_port import GroupPort
 from pyspark_kgroup.offsets.adoption import Writer
 from pyspark_kgroup.options.values import listed
 from spark_kgroup.admin.seat_note import Author
 from spark_kgroup.errors import WireError
 from spark_kgroup.limits import COMMIT_TIMEOUT_MS
 from spark_kgroup.model import TopicPartition
-from spark_kgroup.runtime.thread import GroupRuntime
 
 log = logging.getLogger(__name__)
 
 
 def taken_over(
-    runtime: GroupRuntime, known: Mapping[TopicPartition, int | None], seats: Collection[str], us: Author
+    group: GroupPort, ours: Mapping[TopicPartition, Collection[int | None]], seats: Collection[str], us: Author
 ) -> frozenset[TopicPartition]:
-    """Those of `known` that a member which is not one of our seats owns, or for which somebody else has committed.
+    """Those of `ours` that a member which is not one of our seats owns, or for which somebody else has committed.
 
     They are named in a warning.
 
     The one is not seen of an owner that is asked to give up in its turn, the other not of one that has just begun.
 
     Args:
-        runtime: asked for the group first, then for its offsets: each within `COMMIT_TIMEOUT_MS`, like the commit.
-        known: partition -> the group's committed offset as far as we know.
+        group: described first, then asked for its offsets: each within `COMMIT_TIMEOUT_MS`, like the commit.
+        ours: partition -> committed offsets that say nothing of others: the last one that we know of, and the one that
+            we are about to commit, which may have been written before without an answer, and without a text beside it.
         seats: the instance ids of our seats.
         us: what we write beside our commits.
 
     Raises:
         WireError: the coordinator did not say in time. A commit would most likely have met the same.
     """
-    theirs = _owned_by_others(runtime, seats)
-    committed = runtime.committed(known, COMMIT_TIMEOUT_MS)
+    theirs = _owned_by_others(group, seats)
+    committed = group.committed(ours, COMMIT_TIMEOUT_MS)
     theirs |= {
         tp
         for tp, there in committed.items()
-        if there is not None and there.offset != known[tp] and Writer.of(there.metadata, us) is not Writer.US
+        if there is not None and there.offset not in ours[tp] and Writer.of(there.metadata, us) is not Writer.US
     }
-    if taken := frozenset(theirs & known.keys()):
+    if taken := frozenset(theirs & ours.keys()):
         log.warning(
             "The group gave %s to another application while a batch of this query was reading there, as brokers do "
             "when they convert a group (group.protocol=consumer): the position of that batch is not committed, and its "
@@ -60,13 +61,13 @@ def taken_over(
     return taken
 
 
-def _owned_by_others(runtime: GroupRuntime, seats: Collection[str]) -> set[TopicPartition]:
+def _owned_by_others(group: GroupPort, seats: Collection[str]) -> set[TopicPartition]:
     """What other members own, as far as we may know: a topic that is hidden from us hides the whole group."""
     try:
-        group = runtime.describe(COMMIT_TIMEOUT_MS)
+        described = group.describe(COMMIT_TIMEOUT_MS)
     except WireError as error:
         if error.retriable:
             raise
         log.info("who owns what is to be given up is not told, so committed offsets decide: %s", error)
         return set()
-    return {tp for member in group.members if member.instance_id not in seats for tp in member.assignment}
+    return {tp for member in described.members if member.instance_id not in seats for tp in member.assignment}

@@ -9,9 +9,10 @@ and, if that is a while ago, before a plan; what is created anew after that is n
 from __future__ import annotations
 
 import logging
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 
+from pyspark_kgroup.driver.group_port import GroupPort
 from pyspark_kgroup.errors import DataLoss
 from pyspark_kgroup.limits import END_OFFSETS_MAX_AGE_MS, PLANNED_TOPICS_MAX_AGE_MS
 from pyspark_kgroup.offsets.adoption import topic_key
@@ -22,7 +23,6 @@ from pyspark_kgroup.options.parser import SourceOptions
 from spark_kgroup.clock import monotonic_ms
 from spark_kgroup.errors import UnknownTopic
 from spark_kgroup.model import TopicDescription, TopicPartition
-from spark_kgroup.runtime.thread import GroupRuntime
 
 log = logging.getLogger(__name__)
 
@@ -35,25 +35,28 @@ class _Listed:
     at_ms: int
 
 
-class Logs:
+class TopicLogs:
     """The subscribed topics and their logs, for one boundary after the other. Not thread-safe.
 
     Attributes:
         topics: the subscribed topics that exist, as last seen.
         losses: how often something was lost and skipped; executors count for themselves, in their logs.
+        bounded: this is a run that ends by itself (AvailableNow): it reads no further than the end offsets of its first
+            boundary.
         offsets_skipped: how many offsets of it retention and DeleteRecords took; what else was lost nobody can count.
     """
 
-    def __init__(self, runtime: GroupRuntime, options: SourceOptions) -> None:
+    def __init__(self, group: GroupPort, options: SourceOptions, clock: Callable[[], int] = monotonic_ms) -> None:
         self.topics: Mapping[str, TopicDescription] = {}
         self.losses = 0
         self.offsets_skipped = 0
-        self._runtime = runtime
+        self._group = group
+        self._clock = clock
         self._options = options
         self._listed = _Listed({}, 0)
-        self._freezing = False
+        self.bounded = False
         self._frozen: Mapping[TopicPartition, int] | None = None
-        self._told: dict[TopicPartition, Loss] = {}
+        self._warned_of: dict[TopicPartition, Loss] = {}
 
     # ---------------------------------------------------------------------------------------------- topics
 
@@ -68,9 +71,9 @@ class Logs:
             DataLoss: something was lost, and that is an error.
             UnknownTopic: a topic does not exist that this query has never seen, or that it has nothing of.
         """
-        topics = self._runtime.topics(END_OFFSETS_MAX_AGE_MS)
+        topics = self._group.topics(END_OFFSETS_MAX_AGE_MS)
         if any(tp.topic in topics and tp.partition >= topics[tp.topic].partition_count for tp in held):
-            topics = self._runtime.topics(0)  # the leader saw the new partition before us
+            topics = self._group.topics(0)  # the leader saw the new partition before us
         self.topics = topics
         others = self._others(start)
         gone = sorted({tp for held in (start.released, start.owned) for tp in held if tp.topic in others})
@@ -110,7 +113,7 @@ class Logs:
         Raises:
             DataLoss: the plan has ranges of such topics, and that is an error.
         """
-        self.topics = self._runtime.topics(PLANNED_TOPICS_MAX_AGE_MS)
+        self.topics = self._group.topics(PLANNED_TOPICS_MAX_AGE_MS)
         every = {tp: span for ranges in plan.values() for tp, span in ranges.items()}
         others = self._others(end)
         gone = {tp for tp in every if tp.topic in others}
@@ -123,12 +126,7 @@ class Logs:
     def freeze(self) -> None:
         """From the next boundary on, read no further than the end offsets of that moment (AvailableNow)."""
         self._frozen = None
-        self._freezing = True
-
-    @property
-    def bounded(self) -> bool:
-        """This is a run that ends by itself (AvailableNow)."""
-        return self._freezing or self.frozen
+        self.bounded = True
 
     @property
     def listed_ends(self) -> dict[TopicPartition, int]:
@@ -142,10 +140,9 @@ class Logs:
 
     def ends(self, held: Collection[TopicPartition]) -> dict[TopicPartition, int]:
         """One past the last offset of each partition that may be read now."""
-        if self._freezing:
+        if self.bounded and self._frozen is None:
             every = [tp for topic in self.topics.values() for tp in topic.partitions]
             self._frozen = self._list(every)
-            self._freezing = False
         listed = self._ends(held)
         ends = {tp: listed[tp] for tp in held}
         if self._frozen is not None:
@@ -158,7 +155,7 @@ class Logs:
         Where a log ends at our position, it cannot begin behind it: mostly nobody is asked where logs begin.
         """
         ends = self._ends(positions)
-        starts = self._runtime.start_offsets([tp for tp, position in positions.items() if position < ends[tp]])
+        starts = self._group.start_offsets([tp for tp, position in positions.items() if position < ends[tp]])
         doubtful = {tp for tp, start in starts.items() if positions[tp] < start}
         doubtful |= {tp for tp, position in positions.items() if position > ends[tp]}
         # Listed a moment ago; and an open transaction may hold the readable end below where we already are.
@@ -167,17 +164,17 @@ class Logs:
 
     def now(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, LogRange]:
         """What the logs have at this moment, readable or not."""
-        listed = self._runtime.log_ranges(partitions, read_committed=False) if partitions else {}
+        listed = self._group.log_ranges(partitions, read_committed=False) if partitions else {}
         return {tp: LogRange(*span) for tp, span in listed.items()}
 
     def _ends(self, held: Collection[TopicPartition]) -> Mapping[TopicPartition, int]:
-        stale = monotonic_ms() - self._listed.at_ms > END_OFFSETS_MAX_AGE_MS
+        stale = self._clock() - self._listed.at_ms > END_OFFSETS_MAX_AGE_MS
         if stale or not self._listed.ends.keys() >= set(held):
-            self._listed = _Listed(self._list(held), monotonic_ms())
+            self._listed = _Listed(self._list(held), self._clock())
         return self._listed.ends
 
     def _list(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, int]:
-        return self._runtime.end_offsets(partitions, read_committed=self._options.read_committed)
+        return self._group.end_offsets(partitions, read_committed=self._options.read_committed)
 
     # ---------------------------------------------------------------------------------------------- losses
 
@@ -191,8 +188,8 @@ class Logs:
             more = f" {len(losses) - 1} more partitions are concerned." if len(losses) > 1 else ""
             raise DataLoss(f"{losses[0]}{more} {WAYS_OUT}")
         for loss in losses:
-            if self._told.get(loss.partition) != loss:
-                self._told[loss.partition] = loss
+            if self._warned_of.get(loss.partition) != loss:
+                self._warned_of[loss.partition] = loss
                 self.losses += 1
                 self.offsets_skipped += loss.skipped
                 log.warning("Data loss: %s", loss)

@@ -131,9 +131,9 @@ def _parked(request: str) -> Callable[[ModuleType], None]:
     return wrap
 
 
-def _after_start_committed(boundary: ModuleType) -> None:
+def _after_start_committed(adopt: ModuleType) -> None:
     """The starts that the group did not have are acknowledged; Spark has no offset yet."""
-    _stop(boundary.Boundary, "_tell", after=lambda _: True)
+    _stop(adopt.Adoption, "_commit_starts", after=lambda _: True)
 
 
 POINTS: dict[str, tuple[str, Callable[[ModuleType], None]]] = {
@@ -150,7 +150,7 @@ POINTS: dict[str, tuple[str, Callable[[ModuleType], None]]] = {
     "before sync": ("spark_kgroup.wire.connection", _before_sending("SyncGroupRequest")),
     "sync parked": ("spark_kgroup.wire.connection", _parked("SyncGroupRequest")),
     "before start is committed": ("spark_kgroup.wire.connection", _before_sending("OffsetCommitRequest")),
-    "after start is committed": ("pyspark_kgroup.driver.boundary", _after_start_committed),
+    "after start is committed": ("pyspark_kgroup.driver.adopt", _after_start_committed),
 }
 """Point -> (the module to wrap, how). "after sink, before commit log" and "after shuffle" are those of
 `harness.driver_program`."""

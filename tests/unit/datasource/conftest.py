@@ -1,4 +1,4 @@
-"""A model group, Spark's driver in front of it, and one clock for both; a registry that listens."""
+"""A model group with Spark's driver in front of it, on the clock of the group; a registry that listens."""
 
 from collections.abc import Callable, Iterator
 
@@ -6,26 +6,14 @@ import pytest
 from harness.fake_driver import COMMITTED_OR_EARLIEST, Driver
 from harness.fake_group import FakeGroup
 
-from pyspark_kgroup.driver import boundary as boundary_module
-from pyspark_kgroup.driver import topic_logs as logs_module
 from pyspark_kgroup.driver.registry import Registry
 from pyspark_kgroup.options.starting_offsets import StartingOffsets
 
-Clock = Callable[[FakeGroup], None]
 World = Callable[..., tuple[FakeGroup, Driver]]
 
 
 @pytest.fixture
-def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
-    """The boundary's clock is the group's."""
-    current: list[FakeGroup] = []
-    for module in (boundary_module, logs_module):
-        monkeypatch.setattr(module, "monotonic_ms", lambda: current[0].now_ms)
-    return lambda group: current.__setitem__(slice(None), [group])
-
-
-@pytest.fixture
-def world(clock: Clock) -> World:
+def world() -> World:
     def build(
         partitions: int = 1,
         seats: int = 1,
@@ -35,7 +23,6 @@ def world(clock: Clock) -> World:
         fail_on_data_loss: bool = True,
     ) -> tuple[FakeGroup, Driver]:
         group = FakeGroup({"t": partitions}, seats)
-        clock(group)
         for tp in sorted(group.log):
             group.produce(tp, records)
         return group, Driver(group, starting, read_committed, fail_on_data_loss)

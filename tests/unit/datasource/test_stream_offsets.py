@@ -1,13 +1,14 @@
 """Spark shows the reader each offset several times: as an end, as a start, and at every trigger without data."""
 
 import json
-from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import pytest
 from harness.fake_group import FakeGroup
 
 from pyspark_kgroup.driver import query as query_module
+from pyspark_kgroup.driver.boundary import Boundary
 from pyspark_kgroup.limits import END_OFFSETS_MAX_AGE_MS
 from pyspark_kgroup.offsets import checkpoint as checkpoint_module
 from pyspark_kgroup.offsets.checkpoint import Checkpoint
@@ -37,13 +38,11 @@ def again(offset: dict[str, Any]) -> dict[str, Any]:
     return json.loads(json.dumps(offset))
 
 
-def test_an_offset_that_spark_shows_again_is_read_once(
-    monkeypatch: pytest.MonkeyPatch, clock: Callable[[FakeGroup], None]
-) -> None:
+def test_an_offset_that_spark_shows_again_is_read_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """To read one of 10,000 partitions takes 30 ms, and an idle query has nothing else to do."""
     group = Runtime({"t": 2})
-    clock(group)
     monkeypatch.setattr(query_module, "GroupRuntime", lambda _: group)
+    monkeypatch.setattr(query_module, "Boundary", partial(Boundary, clock=lambda: group.now_ms))
     shown: list[dict[str, Any]] = []
     from_json = Checkpoint.from_json
     monkeypatch.setattr(checkpoint_module.Checkpoint, "from_json", lambda raw: (shown.append(raw), from_json(raw))[1])

@@ -12,7 +12,7 @@ from harness.fake_group import OTHER, FakeGroup
 from pyspark_kgroup.driver import ledger as ledger_module
 from pyspark_kgroup.driver.boundary import Boundary
 from pyspark_kgroup.driver.ledger import Ledger
-from pyspark_kgroup.driver.topic_logs import Logs
+from pyspark_kgroup.driver.topic_logs import TopicLogs
 from pyspark_kgroup.limits import END_OFFSETS_MAX_AGE_MS, SETTLE_TIMEOUT_MS
 from pyspark_kgroup.options.starting_offsets import parse_starting_offsets
 from spark_kgroup.admin.seat_note import Author
@@ -300,6 +300,27 @@ def test_a_partition_stays_uncommitted_and_ours_while_nobody_says_who_reads_it(
     assert P0 not in group.seats["seat-0"].tenures
 
 
+@pytest.mark.parametrize("texts", [True, False], ids=["with its text", "without a text beside it"])
+def test_a_commit_of_ours_that_was_not_heard_of_is_taken_for_nobody_elses(
+    world: World, texts: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A broker may allow no text beside an offset (offset.metadata.max.bytes)."""
+    group, driver = world(records=10)
+    driver.trigger()
+    group.move(P0, OTHER)
+    group.commit_fate = lambda: "unheard"
+    driver.trigger()
+    assert group.committed_now == {P0: 10}
+    assert P0 in group.seats["seat-0"].tenures
+    if not texts:
+        group._notes.clear()
+    group.commit_fate = lambda: "ok"
+    driver.trigger()
+    assert group.other == {P0: 10}
+    assert driver.durable.given_up == {P0: 10}
+    assert "another application" not in caplog.text
+
+
 def test_committed_offsets_decide_in_a_group_that_this_user_may_not_see(
     taken: tuple[FakeGroup, Driver], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -580,7 +601,7 @@ def test_a_group_that_never_acknowledges_a_start_ends_the_query_within_the_bound
 
 def test_available_now_waits_until_its_start_is_acknowledged(world: World) -> None:
     group, driver = world(records=10)
-    driver.boundary.freeze()
+    driver.boundary.logs.freeze()
     until = group.now_ms + 20_000
     group.commit_fate = lambda: "ok" if group.now_ms > until else "lost"
     assert driver.trigger()
@@ -589,7 +610,7 @@ def test_available_now_waits_until_its_start_is_acknowledged(world: World) -> No
 
 def test_available_now_fails_if_its_start_is_never_acknowledged(world: World) -> None:
     group, driver = world(records=10)
-    driver.boundary.freeze()
+    driver.boundary.logs.freeze()
     group.commit_fate = lambda: "lost"
     began = group.now_ms
     with pytest.raises(GroupUnsettled, match="did not acknowledge where to start with t-0"):
@@ -808,7 +829,7 @@ def test_an_idle_boundary_looks_at_each_partition_a_few_times_only(
     group, driver = world(partitions=500, seats=5, records=1)
     driver.drain()
     asked = Counter[str]()
-    for owner, name in ((Ledger, "position"), (Logs, "_ends"), (ledger_module, "topic_key")):
+    for owner, name in ((Ledger, "position"), (TopicLogs, "_ends"), (ledger_module, "topic_key")):
         monkeypatch.setattr(owner, name, counted(getattr(owner, name), name, asked))
     listed: list[int] = []
     end_offsets, start_offsets = group.end_offsets, group.start_offsets
@@ -834,7 +855,7 @@ def counted(function: Callable[..., object], name: str, calls: Counter[str]) -> 
 def test_frozen_end_offsets_bound_the_run_also_for_partitions_adopted_later(world: World) -> None:
     group, driver = world(partitions=2, records=10)
     group.move(P1, OTHER)
-    driver.boundary.freeze()
+    driver.boundary.logs.freeze()
     driver.trigger(limit=4)
     group.produce(P0, 50)
     group.produce(P1, 50)
@@ -846,7 +867,7 @@ def test_frozen_end_offsets_bound_the_run_also_for_partitions_adopted_later(worl
     group.other_gives_up()
     driver.drain()
     assert {tp: spans[-1][1] for tp, spans in driver.rows.items()} == {P0: 10, P1: 10}
-    driver.boundary.freeze()
+    driver.boundary.logs.freeze()
     driver.drain()
     assert {tp: spans[-1][1] for tp, spans in driver.rows.items()} == {P0: 60, P1: 60, added: 5}
     assert group.committed_now == {P0: 60, P1: 60, added: 5}
@@ -863,7 +884,7 @@ def test_a_group_that_does_not_settle_fails_available_now_within_the_bound(world
     driver.trigger()
     driver.restart()
     _unsettle(group)
-    driver.boundary.freeze()
+    driver.boundary.logs.freeze()
     began = group.now_ms
     with pytest.raises(GroupUnsettled, match="seat-0"):
         driver.trigger()
@@ -877,7 +898,7 @@ def test_available_now_fails_if_a_seat_loses_its_membership_before_the_end(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     group, driver = world(records=100)
-    driver.boundary.freeze()
+    driver.boundary.logs.freeze()
     driver.trigger(limit=10)
     # The coordinator forgot the seat; it knows, and its JoinGroup is parked behind somebody else's rebalance.
     seat = group.seats["seat-0"]
@@ -930,7 +951,7 @@ def test_a_group_that_never_acknowledges_ends_the_query_within_the_bound(world: 
 
 def test_available_now_waits_until_commits_are_acknowledged_and_reads_all(world: World) -> None:
     group, driver = world(records=100)
-    driver.boundary.freeze()
+    driver.boundary.logs.freeze()
     driver.trigger(limit=60)
     until = group.now_ms + 20_000
     group.commit_fate = lambda: "ok" if group.now_ms > until else "lost"
@@ -940,7 +961,7 @@ def test_available_now_waits_until_commits_are_acknowledged_and_reads_all(world:
 
 def test_available_now_fails_if_its_commits_are_never_acknowledged(world: World) -> None:
     group, driver = world(records=100)
-    driver.boundary.freeze()
+    driver.boundary.logs.freeze()
     driver.trigger(limit=60)
     group.commit_fate = lambda: "lost"
     began = group.now_ms

@@ -134,7 +134,7 @@ def test_the_bound_on_acknowledgements_counts_from_the_first_that_is_missing(wor
 @pytest.mark.parametrize("reads", [False, True], ids=["a start", "what was read"])
 def test_available_now_waits_for_the_groups_word_for_as_long_as_it_may(world: World, reads: bool) -> None:
     group, driver = world(records=100)
-    driver.boundary.freeze()
+    driver.boundary.logs.freeze()
     if reads:
         driver.trigger(limit=60)
     until_ms = group.now_ms + SETTLE_TIMEOUT_MS - 2 * HANDOVER_WAIT_MS
@@ -146,7 +146,7 @@ def test_available_now_waits_for_the_groups_word_for_as_long_as_it_may(world: Wo
 @pytest.mark.parametrize("reads", [False, True], ids=["a start", "what was read"])
 def test_available_now_waits_no_longer_than_it_may(world: World, reads: bool) -> None:
     group, driver = world(records=100)
-    driver.boundary.freeze()
+    driver.boundary.logs.freeze()
     if reads:
         driver.trigger(limit=60)
     group.commit_fate = lambda: "lost"

@@ -58,6 +58,12 @@ def ledger(*partitions: TopicPartition, start: int = 0, committed: int | None = 
     return book
 
 
+def since(start: Checkpoint, book: Ledger) -> Ledger:
+    """`book` at the boundary that begins with `start`."""
+    book.begin(start)
+    return book
+
+
 # ----------------------------------------------------------------------------------------- what is held
 
 
@@ -109,58 +115,58 @@ def test_adopting_twice_is_a_bug() -> None:
 
 def test_the_position_is_where_the_durable_offset_stands_in_this_period() -> None:
     book = ledger(P0, start=10)
-    assert book.position(P0, EMPTY) == 10
-    assert book.position(P0, durable({P0: 25}, start=10)) == 25
-    assert book.position(P0, durable({P0: 25}, start=9)) == 10
+    assert since(EMPTY, book).position(P0) == 10
+    assert since(durable({P0: 25}, start=10), book).position(P0) == 25
+    assert since(durable({P0: 25}, start=9), book).position(P0) == 10
 
 
 @pytest.mark.parametrize(("committed", "told"), [(None, {P0: 25}), (24, {P0: 25}), (25, {}), (26, {})])
 def test_only_unacknowledged_positions_are_committed(committed: int | None, told: dict[TopicPartition, int]) -> None:
     book = ledger(P0, committed=committed)
-    assert book.uncommitted(seat_view({P0: who()}), durable({P0: 25})) == told
+    assert since(durable({P0: 25}), book).uncommitted(seat_view({P0: who()})) == told
 
 
 def test_a_position_that_this_period_does_not_go_on_from_is_not_committed() -> None:
     book = ledger(P0, start=10)
-    assert book.uncommitted(seat_view({P0: who()}), durable({P0: 25}, start=9)) == {}
-    assert book.uncommitted(seat_view({P0: who()}), EMPTY) == {}
+    assert since(durable({P0: 25}, start=9), book).uncommitted(seat_view({P0: who()})) == {}
+    assert since(EMPTY, book).uncommitted(seat_view({P0: who()})) == {}
 
 
 @pytest.mark.parametrize("released", [False, True], ids=["owned before", "lost before"])
 def test_a_period_that_goes_on_where_an_earlier_one_ended_is_committed_at_once(released: bool) -> None:
     book = ledger(P0, start=25, committed=10)
     before = durable({}, released={P0: 25}) if released else durable({P0: 25}, start=9)
-    assert book.uncommitted(seat_view({P0: who()}), before) == {P0: 25}
-    book.acknowledged([P0], {P0: 25})
-    assert book.uncommitted(seat_view({P0: who()}), before) == {}
-    assert book.exposed(before) == frozenset()
+    assert since(before, book).uncommitted(seat_view({P0: who()})) == {P0: 25}
+    book.on_acknowledged([P0], {P0: 25})
+    assert since(before, book).uncommitted(seat_view({P0: who()})) == {}
+    assert since(before, book).unacknowledged() == frozenset()
 
 
 @pytest.mark.parametrize(("committed", "waits"), [(25, False), (24, True)])
 def test_records_lost_from_the_log_make_no_partition_wait_for_a_commit(committed: int, waits: bool) -> None:
     book = ledger(P0, start=40, committed=committed)  # 25..39 are gone, and were delivered by nobody
     before = durable({P0: 25}, start=9)
-    assert book.exposed(before) == (frozenset({P0}) if waits else frozenset())
-    assert book.uncommitted(seat_view({P0: who()}), before) == ({P0: 40} if waits else {})
+    assert since(before, book).unacknowledged() == (frozenset({P0}) if waits else frozenset())
+    assert since(before, book).uncommitted(seat_view({P0: who()})) == ({P0: 40} if waits else {})
 
 
 def test_nothing_is_committed_or_handed_over_by_a_seat_that_did_not_adopt_it() -> None:
     book = ledger(P0)
     stranger = seat_view({P0: who("job-1", 2)}, "job-1", give_up={P0})
-    assert book.uncommitted(stranger, durable({P0: 25})) == {}
-    assert book.to_hand_over(stranger, durable({P0: 25})) == {}
+    assert since(durable({P0: 25}), book).uncommitted(stranger) == {}
+    assert since(durable({P0: 25}), book).to_hand_over(stranger) == {}
 
 
 def test_a_hand_over_commits_the_durable_position() -> None:
     book = ledger(P0, P1, start=10)
     seat = seat_view({P0: who(), P1: who(), P2: who()}, give_up={P0, P1, P2})
-    assert book.to_hand_over(seat, durable({P0: 25}, start=10)) == {P0: 25, P1: 10}
+    assert since(durable({P0: 25}, start=10), book).to_hand_over(seat) == {P0: 25, P1: 10}
 
 
 def test_an_acknowledged_position_is_not_committed_again() -> None:
     book = ledger(P0, P1)
     assert book.known_to_group({P0: 5, P1: 5}) == frozenset()
-    book.acknowledged([P0], {P0: 5, P1: 5})
+    book.on_acknowledged([P0], {P0: 5, P1: 5})
     assert book.known_to_group({P0: 5, P1: 5}) == {P0}
     assert book.known_to_group({P0: 6}) == frozenset()
 
@@ -170,60 +176,60 @@ def test_an_acknowledged_position_is_not_committed_again() -> None:
 
 def test_the_same_holdings_at_the_same_positions_are_the_same_checkpoint() -> None:
     start = durable({P0: 25, P1: 7}, released={P2: 3})
-    assert ledger(P1, P0).checkpoint(start, TOPICS, {P0: 25, P1: 7}) == start
+    assert since(start, ledger(P1, P0)).checkpoint(TOPICS, {P0: 25, P1: 7}) == start
 
 
 def test_a_lost_partition_is_remembered_with_its_position() -> None:
-    after = ledger(P0).checkpoint(durable({P0: 25, P1: 7}), TOPICS, {P0: 30})
+    after = since(durable({P0: 25, P1: 7}), ledger(P0)).checkpoint(TOPICS, {P0: 30})
     assert set(after.owned) == {P0}
     assert after.released == {P1: 7}
 
 
 def test_a_handed_over_partition_is_remembered_as_given_up() -> None:
     book, start = ledger(P0, P1), durable({P0: 25, P1: 7})
-    book.hand_over([P1])
+    book.give_up([P1])
     for _ in range(2):  # also if Spark never uses the first one
-        after = book.checkpoint(start, TOPICS, {P0: 25})
+        after = since(start, book).checkpoint(TOPICS, {P0: 25})
         assert set(after.owned) == {P0}
         assert after.released == {}
 
 
 def test_a_partition_that_comes_back_after_a_hand_over_and_is_lost_is_remembered() -> None:
     book, start = ledger(P0), durable({P0: 25})
-    book.hand_over([P0])
+    book.give_up([P0])
     book.adopt(P0, Holding(period=period(), tenure=who(), committed=25))
     book.drop_lost(group_view())
-    assert book.checkpoint(start, TOPICS, {}).released == {P0: 25}
+    assert since(start, book).checkpoint(TOPICS, {}).released == {P0: 25}
 
 
 def test_a_partition_that_comes_back_is_owned_and_no_longer_remembered() -> None:
-    after = ledger(P0, start=40).checkpoint(durable({}, released={P0: 40}), TOPICS, {P0: 50})
+    after = since(durable({}, released={P0: 40}), ledger(P0, start=40)).checkpoint(TOPICS, {P0: 50})
     assert after.owned == {P0: Owned(period=period(40), position=50)}
     assert after.released == {}
 
 
 def test_a_recreated_topic_has_no_remembered_partitions() -> None:
     renewed = {"t": TopicDescription(name="t", topic_id=NEW, partition_count=3)}
-    after = Ledger(TOPICS).checkpoint(durable({P0: 25}, released={P1: 7}), renewed, {})
+    after = since(durable({P0: 25}, released={P1: 7}), Ledger(TOPICS)).checkpoint(renewed, {})
     assert after.released == {}
     assert after.topics == {"t": Topic(topic_id=str(NEW), first_sight=0)}
 
 
 def test_topics_keep_the_partition_count_of_first_sight_and_later_topics_have_none() -> None:
-    first = Ledger(TOPICS).checkpoint(EMPTY, TOPICS, {})
+    first = since(EMPTY, Ledger(TOPICS)).checkpoint(TOPICS, {})
     assert first.topics == {"t": Topic(topic_id=str(OLD), first_sight=3)}
     grown = {
         "t": TopicDescription(name="t", topic_id=OLD, partition_count=9),
         "u": TopicDescription(name="u", topic_id=NEW, partition_count=2),
     }
-    later = Ledger(TOPICS).checkpoint(first, grown, {})
+    later = since(first, Ledger(TOPICS)).checkpoint(grown, {})
     assert later.topics == {**first.topics, "u": Topic(topic_id=str(NEW), first_sight=0)}
 
 
 def test_a_topic_that_is_no_longer_subscribed_stays_known() -> None:
     start = durable({P0: 25})
-    after = Ledger(["u"]).checkpoint(start, {}, {})
+    after = since(start, Ledger(["u"])).checkpoint({}, {})
     assert after.topics == {"t": Topic(topic_id=str(OLD), first_sight=3, left=True)}
     assert after.released == {P0: 25}
     assert after.subscribed_anew(["t", "u"]) == {"t", "u"}
-    assert Ledger(["t"]).checkpoint(after, TOPICS, {}).topics == start.topics
+    assert since(after, Ledger(["t"])).checkpoint(TOPICS, {}).topics == start.topics

@@ -136,7 +136,7 @@ def test_available_now_does_not_end_before_former_seats_are_replaced(world: Worl
     for tp in PARTITIONS:
         group.produce(tp, 10)
     driver.restart(3)
-    driver.boundary.freeze()
+    driver.boundary.logs.freeze()
     driver.trigger()
     assert_read_once(driver, 40)
 
@@ -184,7 +184,7 @@ def test_members_that_only_look_like_former_seats_are_left_alone(world: World) -
         DescribedMember(member_id="m", instance_id=name, client_id=client, client_host="")
         for name, client in (("seat-9", "kgroup-member"), ("seat-9-x", "spark-kgroup"), ("job-9", "spark-kgroup"))
     ]
-    assert [driver.boundary._is_old_seat(m) for m in (member, *looks)] == [True, False, False, False]
+    assert [driver.boundary._former_seats.is_one(m) for m in (member, *looks)] == [True, False, False, False]
 
 
 def test_former_seats_that_may_not_leave_make_a_warning_and_are_tried_again(
@@ -195,7 +195,7 @@ def test_former_seats_that_may_not_leave_make_a_warning_and_are_tried_again(
     refused = {"seat-5": int(ErrorCode.UNKNOWN_SERVER_ERROR)}
     group.remove_members = lambda *_: refused  # a broker of another kind
     driver.restart(5)
-    driver.boundary.freeze()
+    driver.boundary.logs.freeze()
     with pytest.raises(GroupUnsettled, match="seat-5: UNKNOWN_SERVER_ERROR"):
         driver.trigger()
     driver.restart()

@@ -12,14 +12,11 @@ from spark_kgroup.model import TopicPartition
 
 T0, U0 = TopicPartition("t", 0), TopicPartition("u", 0)
 
-Clock = Callable[[FakeGroup], None]
-
 
 @pytest.fixture
-def two_topics(clock: Clock) -> tuple[FakeGroup, Driver]:
+def two_topics() -> tuple[FakeGroup, Driver]:
     """One partition and ten records in each."""
     group = FakeGroup({"t": 1, "u": 1}, seats=2)
-    clock(group)
     for tp in (T0, U0):
         group.produce(tp, 10)
     return group, Driver(group)
@@ -46,11 +43,10 @@ def test_a_topic_that_left_is_handed_over_at_the_position_it_was_read_to(
 
 
 def test_topics_that_many_seats_left_are_looked_up_and_committed_in_one_request(
-    clock: Clock, monkeypatch: pytest.MonkeyPatch
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """For each seat in turn, 1,000 of them would make 3,000 requests, one after the other."""
     group = FakeGroup({"t": 1, "u": 30}, seats=30)
-    clock(group)
     for tp in group.topics_now["u"].partitions:
         group.produce(tp, 10)
     driver = Driver(group)

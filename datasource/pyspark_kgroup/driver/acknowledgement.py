@@ -1,0 +1,89 @@
+"""Waiting for the group to acknowledge commits.
+
+Runs on: driver.
+
+Nothing goes on that the group has not acknowledged: partitions wait, with one warning, and the query fails when that
+took `kafka.default.api.timeout.ms`. AvailableNow has no later trigger: it retries until SETTLE_TIMEOUT_MS, then fails.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Collection
+
+from pyspark_kgroup.driver.commits import Commits
+from pyspark_kgroup.driver.crossing import Crossing
+from pyspark_kgroup.driver.group_port import GroupPort
+from pyspark_kgroup.driver.ledger import Ledger
+from pyspark_kgroup.limits import HANDOVER_WAIT_MS, SETTLE_TIMEOUT_MS
+from pyspark_kgroup.options.parser import SourceOptions
+from spark_kgroup.errors import GroupUnsettled
+from spark_kgroup.model import TopicPartition
+from spark_kgroup.runtime.views import GroupView
+
+log = logging.getLogger(__name__)
+
+
+class Acknowledgement:
+    """What the group has not acknowledged, and since when."""
+
+    def __init__(
+        self, group: GroupPort, options: SourceOptions, ledger: Ledger, commits: Commits, clock: Callable[[], int]
+    ) -> None:
+        self._group = group
+        self._options = options
+        self._ledger = ledger
+        self._commits = commits
+        self._clock = clock
+        self._missing_since_ms: int | None = None
+
+    def wait_for_commits(self, crossing: Crossing) -> None:
+        """Commit again what was not acknowledged: under AvailableNow until it is, else at the next trigger.
+
+        Raises:
+            GroupUnsettled: it was not acknowledged in time.
+        """
+        deadline_ms = self._clock() + SETTLE_TIMEOUT_MS
+        while crossing.logs.bounded and (unacknowledged := self._unacknowledged(crossing.view)):
+            if self._clock() > deadline_ms:
+                crossing.skip_trigger(self.missing("what was read of", unacknowledged))
+            crossing.view = self._group.wait_until(changed_from(crossing.view), HANDOVER_WAIT_MS)
+            self._commits.commit_durable(crossing)
+            self._ledger.drop_lost(crossing.view)
+
+        if unacknowledged := self._unacknowledged(crossing.view):
+            self.fail_if_missing_for_long(
+                f"{self.missing('what was read of', unacknowledged)} These partitions wait for it."
+            )
+        else:
+            self._missing_since_ms = None
+
+    def _unacknowledged(self, view: GroupView) -> set[TopicPartition]:
+        return {tp for seat in view.seats for tp in self._ledger.uncommitted(seat)}
+
+    def fail_if_missing_for_long(self, message: str) -> None:
+        """Warn once while partitions wait for an acknowledged commit.
+
+        Raises:
+            GroupUnsettled: they have waited for `api_timeout_ms`.
+        """
+        if self._missing_since_ms is None:
+            self._missing_since_ms = self._clock()
+            log.warning("%s Trying again at each trigger.", message)
+        elif self._clock() - self._missing_since_ms > self._options.api_timeout_ms:
+            raise GroupUnsettled(
+                f"{message} Tried for {self._options.api_timeout_ms // 1000} s (kafka.default.api.timeout.ms): see the "
+                "log of the group's coordinator."
+            )
+
+    def missing(self, what: str, partitions: Collection[TopicPartition]) -> str:
+        """A sentence for people."""
+        names = ", ".join(sorted(map(str, partitions)))
+        refusal = self._group.commit_refusal()
+        why = f" ({refusal})" if refusal else ""
+        return f"Group {self._options.group_id!r} did not acknowledge {what} {names}{why}."
+
+
+def changed_from(seen: GroupView) -> Callable[[GroupView], bool]:
+    """Whether anything is otherwise than in `seen`."""
+    return lambda view: view != seen

@@ -1,0 +1,229 @@
+"""Adopting partitions that arrived: where each one starts, so that its first batch can be planned.
+
+Runs on: driver.
+
+The rules are in `offsets.adoption`; here their words become numbers. A start that the group does not have is committed
+and acknowledged BEFORE anything relies on it: what is not acknowledged is not adopted, and there is no batch meanwhile.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping, Sequence
+
+from pyspark_kgroup.driver.acknowledgement import Acknowledgement, changed_from
+from pyspark_kgroup.driver.commits import Commits
+from pyspark_kgroup.driver.crossing import Crossing
+from pyspark_kgroup.driver.former_seats import FormerSeats
+from pyspark_kgroup.driver.group_port import GroupPort
+from pyspark_kgroup.driver.hand_over import HandOver
+from pyspark_kgroup.driver.ledger import Holding, Ledger, holders_of
+from pyspark_kgroup.driver.odd_commits import OddCommits
+from pyspark_kgroup.limits import HANDOVER_WAIT_MS, SETTLE_TIMEOUT_MS
+from pyspark_kgroup.offsets.adoption import Committed, Start, adopted_start, period_of
+from pyspark_kgroup.offsets.data_loss import out_of_log
+from pyspark_kgroup.offsets.offset_spec import OffsetSpec
+from pyspark_kgroup.options.parser import SourceOptions
+from pyspark_kgroup.options.starting_offsets import LATEST
+from pyspark_kgroup.options.values import listed
+from spark_kgroup.errors import OptionError
+from spark_kgroup.model import TopicPartition
+from spark_kgroup.runtime.views import SeatCommit, SeatView
+
+log = logging.getLogger(__name__)
+
+
+class Adoption:
+    """Takes partitions that the group gave us into the ledger."""
+
+    def __init__(
+        self,
+        group: GroupPort,
+        options: SourceOptions,
+        ledger: Ledger,
+        commits: Commits,
+        hand_over: HandOver,
+        former_seats: FormerSeats,
+        acknowledgement: Acknowledgement,
+        odd_commits: OddCommits,
+        clock: Callable[[], int],
+    ) -> None:
+        self._group = group
+        self._options = options
+        self._ledger = ledger
+        self._commits = commits
+        self._hand_over = hand_over
+        self._former_seats = former_seats
+        self._acknowledgement = acknowledgement
+        self._odd_commits = odd_commits
+        self._clock = clock
+
+    def adopt_what_arrived(self, crossing: Crossing) -> bool:
+        """Adopt what arrived; whether there may be a batch.
+
+        There is none while the group does not acknowledge where a partition starts: another start of what was not
+        adopted could count at the next trigger.
+        """
+        deadline_ms = self._clock() + SETTLE_TIMEOUT_MS
+        while unacknowledged := self._adopt(crossing):
+            message = self._acknowledgement.missing("where to start with", unacknowledged)
+            if not crossing.logs.bounded:
+                self._acknowledgement.fail_if_missing_for_long(f"{message} There is no batch before that.")
+                return False
+            if self._clock() > deadline_ms:
+                crossing.skip_trigger(message)
+            crossing.view = self._group.wait_until(changed_from(crossing.view), HANDOVER_WAIT_MS)
+            self._hand_over.commit_and_give_up(crossing)
+        return True
+
+    def _adopt(self, crossing: Crossing) -> frozenset[TopicPartition]:
+        """Adopt what arrived, but for what it returns: the group did not acknowledge where that is to start.
+
+        Nothing may rely on such a start yet: 1. `startingOffsets` says 0, the group stands at 80, where another member
+        left it; 2. a first batch 0..30 is planned; 3. the driver dies; 4. on return the further of 30 and 80 counts:
+        30..80 would be skipped.
+        """
+        arrived = self._arrived(crossing)
+        if not arrived:
+            return frozenset()
+        committed = self._commits.committed(arrived)
+        starts = self._starts(crossing, arrived, committed)
+        self._warn_of_starts_at_the_end([tp for tp, s in starts.items() if s.offset is OffsetSpec.STARTING])
+        wanted = self._resolve({tp: s.offset for tp, s in starts.items()})
+        offsets = self._within_logs(crossing, starts, wanted)
+        self._odd_commits.warn(crossing.start, starts, offsets, committed)
+        # After a truncation the group's offset goes back, too. Else 1. the log is cut from 100 to 60 and grows to 120;
+        # 2. we are at 80, the group at 100; 3. an owner that starts at the further of both skips 80..100.
+        commit_first = {tp for tp, s in starts.items() if s.commit_first or offsets[tp] < wanted[tp]}
+        for tp, seat in arrived.items():
+            known = committed[tp].offset if tp in committed and tp not in commit_first else None
+            self._ledger.adopt(tp, self._holding(crossing, tp, seat, offsets[tp], known))
+        log.info("adopted %s", {str(tp): offsets[tp] for tp in sorted(arrived)})
+        return self._commit_starts({tp: arrived[tp] for tp in commit_first}, offsets)
+
+    def _arrived(self, crossing: Crossing) -> dict[TopicPartition, SeatView]:
+        """What our seats hold, may keep, and have not adopted; also what a log lost our position of."""
+        positions = {tp: self._ledger.position(tp) for tp in self._ledger.holdings}
+        self._ledger.forget(crossing.logs.lacking(positions))  # to be adopted anew, where the log goes on
+        topics = crossing.topics
+        return {
+            tp: seat
+            for tp, seat in holders_of(crossing.view).items()
+            if tp not in self._ledger.holdings
+            and tp not in seat.to_give_up
+            and tp.topic in topics
+            and tp.partition < topics[tp.topic].partition_count
+        }
+
+    def _starts(
+        self,
+        crossing: Crossing,
+        arrived: Mapping[TopicPartition, SeatView],
+        committed: Mapping[TopicPartition, Committed],
+    ) -> dict[TopicPartition, Start]:
+        topics = crossing.topics
+        explicit = crossing.start.fresh and self._explicit_start_counts(crossing)
+        if explicit:
+            self._options.starting_offsets.check(tp for topic in topics.values() for tp in topic.partitions)
+        return {
+            tp: adopted_start(
+                tp,
+                checkpoint=crossing.start,
+                topic=topics[tp.topic],
+                committed=committed.get(tp),
+                explicit=explicit,
+            )
+            for tp in arrived
+        }
+
+    def _explicit_start_counts(self, crossing: Crossing) -> bool:
+        """Whether an explicit `startingOffsets` wins over committed offsets: not if others work in the group."""
+        if self._options.starting_offsets.committed:
+            return False
+        members = self._former_seats.other_members(self._group.describe(), crossing.view)
+        others = sorted(m.instance_id or m.member_id for m in members if not self._former_seats.is_one(m))
+        if others:
+            log.warning(
+                "startingOffsets=%s is ignored: group %r has members of other applications (%s), so their committed "
+                "offsets count.",
+                self._options.starting_offsets,
+                self._options.group_id,
+                ", ".join(others),
+            )
+        return not others
+
+    def _warn_of_starts_at_the_end(self, partitions: Sequence[TopicPartition]) -> None:
+        """Say that a group without offsets starts at the end: a new user sees no rows, and wonders."""
+        starting = self._options.starting_offsets
+        if partitions and starting.committed and starting.everywhere is OffsetSpec.LATEST:
+            log.warning(
+                "Group %r has no committed offsets for %s: reading starts at the end, without what is in there. "
+                "To read that too, set startingOffsets=earliest and start with a new checkpointLocation.",
+                self._options.group_id,
+                listed(sorted(partitions)),
+            )
+
+    # ------------------------------------------------------------------------------------ from words to numbers
+
+    def _resolve(self, offsets: Mapping[TopicPartition, int | OffsetSpec]) -> dict[TopicPartition, int]:
+        """Look up what is not a number yet."""
+        specs = {tp: self._by_option(tp, offset) for tp, offset in offsets.items()}
+        earliest = [tp for tp, spec in specs.items() if spec is OffsetSpec.EARLIEST]
+        latest = [tp for tp, spec in specs.items() if spec is OffsetSpec.LATEST]
+        found = {tp: spec for tp, spec in specs.items() if isinstance(spec, int)}
+        self._check_option({tp: offset for tp, offset in found.items() if offsets[tp] is OffsetSpec.STARTING})
+        found |= self._group.start_offsets(earliest)
+        found |= self._group.end_offsets(latest, read_committed=self._options.read_committed)
+        return found
+
+    def _by_option(self, partition: TopicPartition, offset: int | OffsetSpec) -> int | OffsetSpec:
+        return self._options.starting_offsets.offset_of(partition) if offset is OffsetSpec.STARTING else offset
+
+    def _check_option(self, offsets: Mapping[TopicPartition, int]) -> None:
+        ends = self._group.end_offsets(offsets, read_committed=False)
+        beyond = [f"{tp}: {offsets[tp]} (ends at {ends[tp]})" for tp in sorted(offsets) if offsets[tp] > ends[tp]]
+        if beyond:
+            raise OptionError(
+                f"Option startingOffsets lies beyond the end of {listed(beyond)}: give an offset that exists, or "
+                f"{LATEST} for latest."
+            )
+
+    def _within_logs(
+        self, crossing: Crossing, starts: Mapping[TopicPartition, Start], offsets: Mapping[TopicPartition, int]
+    ) -> dict[TopicPartition, int]:
+        """`offsets`, or where the logs go on that do not have them: what lies between is lost."""
+        given = [tp for tp, start in starts.items() if self._by_option(tp, start.offset) is not OffsetSpec.EARLIEST]
+        logs = crossing.logs.now(given)
+        nearest = {tp: logs[tp].nearest(offsets[tp]) for tp in given}
+        crossing.logs.lose(
+            [out_of_log(tp, offsets[tp], None, logs[tp]) for tp in sorted(given) if nearest[tp] != offsets[tp]]
+        )
+        return {**offsets, **nearest}
+
+    # ----------------------------------------------------------------------------------------- into the ledger
+
+    def _holding(
+        self, crossing: Crossing, tp: TopicPartition, seat: SeatView, offset: int, known: int | None
+    ) -> Holding:
+        tenure = seat.tenures[tp]
+        period = period_of(
+            tp,
+            offset,
+            checkpoint=crossing.start,
+            topic=crossing.topics[tp.topic],
+            seat=seat.instance_id,
+            tenure=tenure,
+        )
+        return Holding(period=period, tenure=tenure, committed=known)
+
+    def _commit_starts(
+        self, seats: Mapping[TopicPartition, SeatView], offsets: Mapping[TopicPartition, int]
+    ) -> frozenset[TopicPartition]:
+        """Commit starts that the group does not have; what it does not acknowledge is not adopted, and returned."""
+        by_seat: dict[str, tuple[SeatView, dict[TopicPartition, int]]] = {}
+        for tp, seat in seats.items():
+            by_seat.setdefault(seat.instance_id, (seat, {}))[1][tp] = offsets[tp]
+        wanted = [SeatCommit(seat=seat, positions=positions) for seat, positions in by_seat.values()]
+        unacknowledged = frozenset(seats.keys() - self._commits.commit(wanted))
+        self._ledger.forget(unacknowledged)
+        return unacknowledged

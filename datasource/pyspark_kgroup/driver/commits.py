@@ -1,0 +1,136 @@
+"""Commits of what is durable: through the seats that hold the partitions, and for what no seat of ours has adopted.
+
+Runs on: driver.
+
+What is not acknowledged counts as not committed. A commit goes back only where another module says why (`adopt`), and
+never behind what another application has committed: what it reads already is let go instead (`taken_over`).
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+
+from pyspark_kgroup.driver.crossing import Crossing
+from pyspark_kgroup.driver.group_port import GroupPort
+from pyspark_kgroup.driver.ledger import Ledger
+from pyspark_kgroup.driver.taken_over import taken_over
+from pyspark_kgroup.offsets.adoption import Committed, Writer, topic_key
+from pyspark_kgroup.options.parser import SourceOptions
+from spark_kgroup.admin.seat_note import Author
+from spark_kgroup.errors import WireError
+from spark_kgroup.model import TopicDescription, TopicPartition
+from spark_kgroup.runtime.views import SeatCommit, SeatView
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class SeatShare:
+    """Partitions that a seat is to speak for, whether it holds them or not."""
+
+    seat: SeatView
+    partitions: frozenset[TopicPartition]
+
+
+class Commits:
+    """What this query commits between two batches."""
+
+    def __init__(self, group: GroupPort, options: SourceOptions, ledger: Ledger, us: Author) -> None:
+        self._group = group
+        self._options = options
+        self._ledger = ledger
+        self._us = us
+
+    def commit_durable(self, crossing: Crossing) -> None:
+        """Commit what is durable. A refusal may mean that a membership is over: then the view is a new one."""
+        wanted = [SeatCommit(seat=s, positions=self._ledger.uncommitted(s)) for s in crossing.view.seats]
+        acknowledged = self.commit(wanted)
+        if any(each.positions.keys() - acknowledged for each in wanted):
+            crossing.view = self._group.view()
+
+    def commit(self, commits: Sequence[SeatCommit]) -> frozenset[TopicPartition]:
+        """Commit for partitions in the ledger; returns those that were acknowledged."""
+        wanted = [each for each in self._without_what_others_read(commits) if each.positions]
+        if not wanted:
+            return frozenset()
+        acknowledged = self._group.commit(wanted)
+        for each in wanted:
+            self._ledger.on_acknowledged(acknowledged & each.positions.keys(), each.positions)
+        return acknowledged
+
+    def _without_what_others_read(self, commits: Sequence[SeatCommit]) -> Sequence[SeatCommit]:
+        """`commits` without partitions that must go and that another application reads already: those are let go.
+
+        If nobody can say who reads them, they wait, like what is not acknowledged: nothing is set back, and the next
+        trigger asks again.
+        """
+        asked = {
+            tp: (self._ledger.holdings[tp].committed, offset)
+            for each in commits
+            for tp, offset in each.positions.items()
+            if tp in each.seat.to_give_up
+        }
+        if not asked:
+            return commits
+        try:
+            out = taken_over(self._group, asked, {each.seat.instance_id for each in commits}, self._us)
+            self._ledger.let_go(out)
+        except WireError as error:
+            log.info("nobody says who reads what is to be given up, so it stays for now: %s", error)
+            out = frozenset(asked)
+        return [_commit(each.seat, each.positions, each.positions.keys() - out) for each in commits]
+
+    def commit_remembered(self, crossing: Crossing, shares: Sequence[SeatShare]) -> frozenset[TopicPartition]:
+        """Commit how far the checkpoint says we had read what we do not own, BEFORE it gets a new owner.
+
+        1. a batch is done; 2. the driver dies before the boundary that would commit it; 3. on return the partition is
+        asked for, or owned by nobody, before we adopt it. Without this its next owner would read the batch again.
+
+        Returns:
+            The partitions whose durable position the group does not have.
+        """
+        behind = self._remembered_beyond_the_group(crossing, {tp for share in shares for tp in share.partitions})
+        wanted = [_commit(share.seat, behind, share.partitions & behind.keys()) for share in shares]
+        wanted = [each for each in wanted if each.positions]
+        acknowledged = self._group.commit(wanted) if wanted else frozenset()
+        return frozenset(behind) - acknowledged
+
+    def _remembered_beyond_the_group(
+        self, crossing: Crossing, partitions: Collection[TopicPartition]
+    ) -> dict[TopicPartition, int]:
+        """Where the checkpoint stands in those of `partitions` of which the group does not know it."""
+        start, topics = crossing.start, self._topics_of(partitions)
+        same = {name for name in start.topics.keys() & topics if start.topics[name].topic_id == topic_key(topics[name])}
+        remembered = {
+            tp: position for tp in partitions if tp.topic in same and (position := start.position(tp)) is not None
+        }
+        # What we committed further ourselves, a checkpoint that was set back since does not know (`adoption`).
+        known = {
+            tp
+            for tp, found in self.committed(remembered).items()
+            if found.offset == remembered[tp] or (found.offset > remembered[tp] and found.writer is not Writer.US)
+        }
+        return {tp: position for tp, position in remembered.items() if tp not in known}
+
+    def _topics_of(self, partitions: Collection[TopicPartition]) -> Mapping[str, TopicDescription]:
+        """The topics of `partitions` that exist; some may have left `subscribe` since an earlier process read them."""
+        names = {tp.topic for tp in partitions}
+        topics = self._group.topics(self._options.metadata_max_age_ms) if names else {}
+        left = names.difference(self._options.topics)
+        return {**topics, **self._group.topics_named(left)} if left else topics
+
+    def committed(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, Committed]:
+        """What the group has committed for `partitions`, and who did."""
+        return {
+            tp: Committed(found.offset, Writer.of(found.metadata, self._us))
+            for tp, found in self._group.committed(partitions).items()
+            if found is not None
+        }
+
+
+def _commit(
+    seat: SeatView, positions: Mapping[TopicPartition, int], partitions: Collection[TopicPartition]
+) -> SeatCommit:
+    return SeatCommit(seat=seat, positions={tp: positions[tp] for tp in partitions})

@@ -1,0 +1,51 @@
+"""One boundary while it is being crossed: what all of its steps share.
+
+Runs on: driver.
+
+`start` is the same from the first step to the last. The view moves on: each step leaves the one in which its work is
+done, so that no step acts on a membership that an earlier one has seen end.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from pyspark_kgroup.driver.topic_logs import TopicLogs
+from pyspark_kgroup.offsets.checkpoint import Checkpoint
+from spark_kgroup.errors import GroupUnsettled
+from spark_kgroup.model import TopicDescription
+from spark_kgroup.runtime.views import GroupView
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(slots=True, kw_only=True)
+class Crossing:
+    """One boundary.
+
+    Attributes:
+        start: the end of the last completed batch; durable, since Spark has it in its commit log.
+        logs: what brokers have of the subscribed topics.
+        view: the seats as last seen.
+    """
+
+    start: Checkpoint
+    logs: TopicLogs
+    view: GroupView
+
+    @property
+    def topics(self) -> Mapping[str, TopicDescription]:
+        """The subscribed topics that exist, as last seen."""
+        return self.logs.topics
+
+    def skip_trigger(self, why: str) -> None:
+        """Warn that this trigger has no batch; under AvailableNow raise, since there is no next one.
+
+        Raises:
+            GroupUnsettled: this is AvailableNow, which would end as if all was read.
+        """
+        if self.logs.bounded:
+            raise GroupUnsettled(why)
+        log.warning("%s Trying again at the next trigger.", why)

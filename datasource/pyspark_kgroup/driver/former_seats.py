@@ -1,0 +1,109 @@
+"""Seats of an earlier run of this query with more `members`: they are made to leave (KIP-345, scale down).
+
+Runs on: driver.
+
+What is durable of their partitions is committed BEFORE they leave, by a seat that we serve. Only members that bear this
+query's prefix, a number and its client id count as such; the others are left alone.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Collection
+
+from pyspark_kgroup.driver.commits import Commits, SeatShare
+from pyspark_kgroup.driver.crossing import Crossing
+from pyspark_kgroup.driver.group_port import GroupPort
+from pyspark_kgroup.offsets.checkpoint import Checkpoint
+from pyspark_kgroup.options.parser import SourceOptions
+from spark_kgroup.model import NO_GENERATION, DescribedGroup, DescribedMember, ErrorCode, TopicPartition
+from spark_kgroup.runtime.views import GroupView, SeatView
+
+log = logging.getLogger(__name__)
+
+
+class FormerSeats:
+    """Seats that our process came back without."""
+
+    def __init__(self, group: GroupPort, options: SourceOptions, commits: Commits) -> None:
+        self._group = group
+        self._options = options
+        self._commits = commits
+        self._left_in_generation: int | None = None
+        """The last generation with them in it: a seat that is still there is not at rest."""
+        self._may_not_leave: set[str] = set()
+
+    def make_leave(self, crossing: Crossing) -> bool:
+        """Make them leave, if there are any; whether the group is at rest without them.
+
+        Nobody serves them: their partitions would wait for the session timeout, and so would every rebalance.
+
+        A group that rebalances waits for them, and so do our seats: then they leave as soon as this was tried once. The
+        coordinator still takes commits in PreparingRebalance (ClassicGroup.validateOffsetCommit), so: 1. the group is
+        stable when we start, and nobody claims what old seats had; 2. our seats rejoin into the generation there is;
+        3. another member makes the group rebalance; 4. we commit in the old generation. Seats that came back when the
+        rebalance had begun have no generation to commit in: they claim what old seats had (`runtime.group.inherited`),
+        so that it is committed before it gets another owner.
+        """
+        view, group = crossing.view, self._group.describe()
+        former = [member for member in self.other_members(group, view) if self.is_one(member)]
+        if not former:
+            return self.group_rests(view)
+        if group.tells_owners:
+            held = SeatShare(view.seats[0], frozenset(_held_by(former, group, crossing.start)))
+            if not view.settled or self._commits.commit_remembered(crossing, [held]):
+                return False  # not before the group is settled, and knows their positions
+        else:
+            self._commit_while_rebalancing(crossing, former)
+        log.info("seats of an earlier run leave: %s", ", ".join(str(member.instance_id) for member in former))
+        refused = self._group.remove_members(former, "the query was started again with fewer members")
+        if view.settled and len(refused) < len(former):
+            self._left_in_generation = view.seats[0].identity.generation
+        self._may_not_leave |= refused.keys()
+        if refused:
+            errors = ", ".join(f"{name}: {ErrorCode.name_of(code)}" for name, code in sorted(refused.items()))
+            crossing.skip_trigger(
+                f"The coordinator does not let seats of an earlier run with more `members` leave ({errors}): they hold "
+                "partitions until their session times out (kafka.session.timeout.ms)."
+            )
+        return False
+
+    def _commit_while_rebalancing(self, crossing: Crossing, former: Collection[DescribedMember]) -> None:
+        """Tell a group that rebalances how far we had read for seats that leave; it describes nobody's partitions."""
+        seat = next((seat for seat in crossing.view.seats if seat.identity.generation != NO_GENERATION), None)
+        if seat is not None:
+            remembered = frozenset(_remembered_of(former, crossing.start))
+            self._commits.commit_remembered(crossing, [SeatShare(seat, remembered)])
+
+    def group_rests(self, view: GroupView) -> bool:
+        """Whether all seats are settled, in a generation without those that were made to leave."""
+        return view.settled and all(map(self.seat_rests, view.seats))
+
+    def seat_rests(self, seat: SeatView) -> bool:
+        """Whether this seat is settled, in a generation without those that were made to leave."""
+        return seat.settled and seat.identity.generation != self._left_in_generation
+
+    def other_members(self, group: DescribedGroup, view: GroupView) -> list[DescribedMember]:
+        """Members that are neither our seats nor former ones that could not be made to leave."""
+        ours = {seat.instance_id for seat in view.seats} | self._may_not_leave
+        return [member for member in group.members if member.instance_id not in ours]
+
+    def is_one(self, member: DescribedMember) -> bool:
+        """Whether this is a seat of an earlier run of this query with more `members`: by its name, and its client's."""
+        prefix, _, number = (member.instance_id or "").rpartition("-")
+        named = prefix == self._options.instance_id_prefix and number.isdecimal()
+        return named and member.client_id == self._options.client_id
+
+
+def _remembered_of(members: Collection[DescribedMember], start: Checkpoint) -> set[TopicPartition]:
+    """What the checkpoint says that these seats owned."""
+    names = {member.instance_id for member in members}
+    return {tp for tp, owned in start.owned.items() if owned.period.seat in names}
+
+
+def _held_by(members: Collection[DescribedMember], group: DescribedGroup, start: Checkpoint) -> set[TopicPartition]:
+    """What these seats may be holding. A group of type consumer does not tell what it has asked back from a member."""
+    held = {tp for member in members for tp in member.assignment | member.claimed}
+    if group.is_consumer_type:
+        held |= _remembered_of(members, start) - {tp for member in group.members for tp in member.assignment}
+    return held

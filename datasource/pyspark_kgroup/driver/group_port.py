@@ -1,0 +1,77 @@
+"""What a boundary asks of the group and of the brokers: its one seam to the group's runtime.
+
+Runs on: driver.
+
+Met by `spark_kgroup.runtime.thread.GroupRuntime`, whose docstrings say what each call raises, and by the tests' model.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Protocol
+
+from spark_kgroup.model import DescribedGroup, DescribedMember, TopicDescription, TopicPartition
+from spark_kgroup.runtime.views import GroupView, SeatCommit
+from spark_kgroup.wire.responses import CommittedOffset
+
+
+class GroupPort(Protocol):
+    """One group with our seats in it. Every call has a bound."""
+
+    # ----------------------------------------------------------------------------------------------- membership
+
+    def view(self) -> GroupView:
+        """The seats as they are now; raises what a seat failed of."""
+
+    def wait_until(self, condition: Callable[[GroupView], bool], timeout_ms: int) -> GroupView:
+        """The first view for which `condition` holds, or the view after `timeout_ms`."""
+
+    def give_up(self, instance_id: str, partitions: frozenset[TopicPartition]) -> None:
+        """Tell a seat that nobody reads `partitions` any more; AFTER their positions were committed."""
+
+    def force_rebalance(self, reason: str) -> None:
+        """Make the whole group join anew, once."""
+
+    def all_owned(self, topics: Mapping[str, TopicDescription]) -> None:
+        """Tell a leader that came back and did not assign: the partitions in `topics` all have owners."""
+
+    def describe(self, timeout_ms: int | None = None) -> DescribedGroup:
+        """The whole group, members of other applications included."""
+
+    def remove_members(self, members: Iterable[DescribedMember], reason: str) -> dict[str, int]:
+        """Take static members out that no process serves any more; returns who is still there, and why."""
+
+    # -------------------------------------------------------------------------------------------------- offsets
+
+    def commit(self, commits: Sequence[SeatCommit]) -> frozenset[TopicPartition]:
+        """Commit for several seats at once; returns the partitions whose commit was acknowledged."""
+
+    def commit_refusal(self) -> str:
+        """Why the last commit of each seat was not acknowledged; empty if all were."""
+
+    def committed(
+        self, partitions: Iterable[TopicPartition], timeout_ms: int | None = None
+    ) -> dict[TopicPartition, CommittedOffset | None]:
+        """What the group has committed for each partition, with what was written beside it; None where nothing is."""
+
+    # ---------------------------------------------------------------------------------------------- topics, logs
+
+    def topics(self, max_age_ms: int) -> Mapping[str, TopicDescription]:
+        """The subscribed topics that exist, no older than `max_age_ms`."""
+
+    def topics_named(self, names: Iterable[str]) -> Mapping[str, TopicDescription]:
+        """Those of `names` that exist, subscribed or not."""
+
+    def topics_gone(self, names: Iterable[str]) -> frozenset[str]:
+        """Those of `names` that brokers do not know."""
+
+    def end_offsets(self, partitions: Iterable[TopicPartition], *, read_committed: bool) -> dict[TopicPartition, int]:
+        """One past the last readable offset of each partition."""
+
+    def start_offsets(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
+        """The first offset that each partition still has."""
+
+    def log_ranges(
+        self, partitions: Iterable[TopicPartition], *, read_committed: bool
+    ) -> dict[TopicPartition, tuple[int, int]]:
+        """The first offset of each partition, and one past the last readable one."""

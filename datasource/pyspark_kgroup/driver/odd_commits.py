@@ -1,0 +1,83 @@
+"""Warnings of committed offsets that play no part, though somebody may have meant them to.
+
+Runs on: driver.
+
+Each is said once for as long as the offsets stay as they are. Nothing is decided here (`offsets.adoption` does).
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping, Sequence
+
+from pyspark_kgroup.offsets.adoption import Committed, Start, Writer
+from pyspark_kgroup.offsets.checkpoint import Checkpoint
+from pyspark_kgroup.options.parser import SourceOptions
+from pyspark_kgroup.options.values import listed
+from spark_kgroup.admin.seat_note import Author
+from spark_kgroup.model import TopicPartition
+
+log = logging.getLogger(__name__)
+
+
+class OddCommits:
+    """What was warned of."""
+
+    def __init__(self, options: SourceOptions, us: Author) -> None:
+        self._options = options
+        self._us = us
+        self._warned_of: dict[TopicPartition, tuple[int, Committed]] = {}
+
+    def warn(
+        self,
+        start: Checkpoint,
+        starts: Mapping[TopicPartition, Start],
+        offsets: Mapping[TopicPartition, int],
+        committed: Mapping[TopicPartition, Committed],
+    ) -> None:
+        """Say, once, where the group's offset plays no part, though somebody may have meant it to."""
+        now = {tp: (offsets[tp], there) for tp, there in committed.items() if offsets[tp] != there.offset}
+        apart = [tp for tp in sorted(now) if self._warned_of.get(tp) != now[tp]]
+        self._warned_of |= now
+        back = [tp for tp in apart if starts[tp].set_back and offsets[tp] < committed[tp].offset]
+        if back:
+            log.warning(
+                "This query (instanceIdPrefix=%s) has itself committed further to group %r than its checkpoint stands "
+                "(%s): the checkpoint was set back, or another one was in use. What lies between is read again, since "
+                "the checkpoint decides what a batch is. To skip it, move the group's offsets (kafka-consumer-groups "
+                "--reset-offsets) while the query is stopped.",
+                self._us.app,
+                self._options.group_id,
+                _apart(back, offsets, committed),
+            )
+        behind = [
+            tp
+            for tp in apart
+            if tp in start.owned and committed[tp].writer is Writer.UNKNOWN and committed[tp].offset < offsets[tp]
+        ]
+        if behind:
+            log.warning(
+                "Group %r has offsets behind the checkpoint of this query, which it did not commit (%s): they are "
+                "ignored, since the checkpoint decides what a batch is. If they were moved back to read again, start "
+                "the query with a new checkpointLocation and startingOffsets=committed.",
+                self._options.group_id,
+                _apart(behind, offsets, committed),
+            )
+        outrun = [tp for tp in sorted(committed) if start.fresh and committed[tp].writer is Writer.SUCCESSOR]
+        if outrun and not self._options.starting_offsets.committed:
+            log.warning(
+                "startingOffsets=%s is ignored for %s: this very query (instanceIdPrefix=%s) was started again "
+                "meanwhile, and has committed since.",
+                self._options.starting_offsets,
+                ", ".join(map(str, outrun)),
+                self._us.app,
+            )
+
+
+def _apart(
+    partitions: Sequence[TopicPartition],
+    offsets: Mapping[TopicPartition, int],
+    committed: Mapping[TopicPartition, Committed],
+) -> str:
+    """Of each partition, what the group has and where this query goes on."""
+    return listed([f"{tp}: group {committed[tp].offset}, checkpoint {offsets[tp]}" for tp in partitions])

@@ -1,0 +1,89 @@
+"""Waiting until the group is at rest: before the first batch of a process, and whenever AvailableNow looks.
+
+Runs on: driver.
+
+The first batch starts with all there is, and AvailableNow must not mistake partitions that are still being assigned for
+"no data". It takes SETTLE_TIMEOUT_MS at most; then the first batch comes without them, or AvailableNow fails.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from pyspark_kgroup.driver.crossing import Crossing
+from pyspark_kgroup.driver.former_seats import FormerSeats
+from pyspark_kgroup.driver.group_port import GroupPort
+from pyspark_kgroup.driver.hand_over import HandOver, asks
+from pyspark_kgroup.driver.ledger import Ledger
+from pyspark_kgroup.limits import HANDOVER_WAIT_MS, SETTLE_TIMEOUT_MS
+from pyspark_kgroup.options.parser import SourceOptions
+from spark_kgroup.runtime.views import GroupView
+
+
+class Settling:
+    """Whether the group has been at rest once since this process began."""
+
+    def __init__(
+        self,
+        group: GroupPort,
+        options: SourceOptions,
+        ledger: Ledger,
+        hand_over: HandOver,
+        former_seats: FormerSeats,
+        clock: Callable[[], int],
+    ) -> None:
+        self._group = group
+        self._options = options
+        self._ledger = ledger
+        self._hand_over = hand_over
+        self._former_seats = former_seats
+        self._clock = clock
+        self._settled_once = False
+
+    def settle(self, crossing: Crossing) -> bool:
+        """Wait for the group to rest, if this boundary needs it; whether there may be a batch.
+
+        A fresh query has none before that: explicit `startingOffsets` are decided once, for all partitions.
+        """
+        if not self._settled_once:
+            left = crossing.start.topics.keys() - self._options.topics
+            self._ledger.topics_gone = self._group.topics_gone(left) if left else frozenset()
+        elif not crossing.logs.frozen or self._former_seats.group_rests(crossing.view):
+            return True
+        self._wait_for_rest(crossing)
+        return not crossing.start.fresh or self._former_seats.group_rests(crossing.view)
+
+    def _wait_for_rest(self, crossing: Crossing) -> None:
+        """Wait until every seat is in the group and at rest, and no seat of an earlier run is left."""
+        deadline_ms = self._clock() + SETTLE_TIMEOUT_MS
+        while not (done := self._rests(crossing)) and (left_ms := deadline_ms - self._clock()) > 0:
+            # What could not be given up, or made to leave, just now is tried again after a while, not at once.
+            moved_on = self._moved_on_from(crossing.view)
+            crossing.view = self._group.wait_until(moved_on, min(left_ms, HANDOVER_WAIT_MS))
+            self._hand_over.commit_and_give_up(crossing)
+        self._settled_once = self._settled_once or done
+        if not done:
+            crossing.skip_trigger(self._unsettled(crossing.view))
+
+    def _rests(self, crossing: Crossing) -> bool:
+        if self._settled_once:
+            return self._former_seats.group_rests(crossing.view)
+        return self._former_seats.make_leave(crossing)
+
+    def _moved_on_from(self, seen: GroupView) -> Callable[[GroupView], bool]:
+        """Whether the group is at rest, or asks for something, in another state than `seen`."""
+        return lambda view: view != seen and (self._former_seats.group_rests(view) or asks(view))
+
+    def _unsettled(self, view: GroupView) -> str:
+        """A sentence for people."""
+        waiting = ", ".join(seat.instance_id for seat in view.seats if not self._former_seats.seat_rests(seat))
+        troubles = [f"Seat {seat.instance_id} is not connected: {seat.trouble}" for seat in view.seats if seat.trouble]
+        why = (
+            troubles[0]
+            if troubles
+            else "Another member may be holding the rebalance up (a Java consumer rejoins only when it polls)."
+        )
+        return (
+            f"Group {self._options.group_id!r} did not come to rest within {SETTLE_TIMEOUT_MS // 1000} s; still "
+            f"waiting for: {waiting}. {why}"
+        )
