@@ -144,7 +144,7 @@ def test_every_way_in_joins_the_group_commits_and_is_seen_by_kafkas_tool(
             await asyncio.gather(*(each.start() for each in seats.values()))
             for name, each in seats.items():
                 (mine,) = await owning(each, 1)
-                assert await each.commit(each.view().seats[0], {mine: 1}) == {mine}, name
+                assert await each.commits.commit(each.view().seats[0].identity, {mine: 1}) == {mine}, name
                 assert offsets_alone(await each.committed([mine])) == {mine: 1}
                 assert (await each.describe()).group == group
                 assert await each.end_offsets([mine], read_committed=True) == {mine: 1}
@@ -365,20 +365,20 @@ def wrong(mechanism: str) -> Callable[[SecuredKafka], SecuritySettings]:
 
 REFUSALS: list[Case] = [
     ("EXPIRED", tls(), "the broker's certificate has expired: renew it on the broker"),
-    ("WRONG_HOST", tls(), "for another host: .*kafka.ssl.endpoint.identification.algorithm=none"),
-    ("STRANGER", tls(), "not from a CA that is trusted here: set kafka.ssl.ca.location"),
-    ("SSL", tls(ca_pem=None), "not from a CA that is trusted here: set kafka.ssl.ca.location"),
-    ("MTLS", tls(), "client certificate.*: set kafka.ssl.certificate.location and kafka.ssl.key.location"),
-    ("MTLS", as_stranger, "does not accept our client certificate.*: set kafka.ssl.certificate.location"),
-    ("SASL_SSL", wrong("PLAIN"), "refused PLAIN for user 'alice': .*Check kafka.sasl.username and kafka.sasl.password"),
-    ("SASL_SSL", wrong("SCRAM-SHA-256"), "refused SCRAM-SHA-256 for user 'alice': .*Check kafka.sasl.username"),
-    ("SASL_SSL", wrong("SCRAM-SHA-512"), "refused SCRAM-SHA-512 for user 'alice': .*Check kafka.sasl.username"),
+    ("WRONG_HOST", tls(), "for another host: .*`ssl.endpoint.identification.algorithm`=none"),
+    ("STRANGER", tls(), "not from a CA that is trusted here: set `ssl.ca.location`"),
+    ("SSL", tls(ca_pem=None), "not from a CA that is trusted here: set `ssl.ca.location`"),
+    ("MTLS", tls(), "client certificate.*: set `ssl.certificate.location` and `ssl.key.location`"),
+    ("MTLS", as_stranger, "does not accept our client certificate.*: set `ssl.certificate.location`"),
+    ("SASL_SSL", wrong("PLAIN"), "refused PLAIN for user 'alice': .*Check `sasl.username` and `sasl.password`"),
+    ("SASL_SSL", wrong("SCRAM-SHA-256"), "refused SCRAM-SHA-256 for user 'alice': .*Check `sasl.username`"),
+    ("SASL_SSL", wrong("SCRAM-SHA-512"), "refused SCRAM-SHA-512 for user 'alice': .*Check `sasl.username`"),
     (
         "SASL_SSL",
         lambda kafka: login(kafka, "OAUTHBEARER", token=lambda: Token("no.jwt.", time.time() + 60)),
-        "refused OAUTHBEARER for our token: .*Check the token function, or kafka.sasl.oauthbearer",
+        "refused OAUTHBEARER for our token: .*Check the token function, or `sasl.oauthbearer",
     ),
-    ("SSL", login, "is a listener without SASL: check kafka.security.protocol"),
+    ("SSL", login, "is a listener without SASL: check `security.protocol`"),
 ]
 
 
@@ -405,9 +405,9 @@ def test_the_host_name_check_and_all_checks_can_be_turned_off(secured_kafka: Sec
 
 WRONG_PROTOCOLS: list[Case] = [
     ("", tls(), "closed the connection in the TLS handshake: does this listener speak TLS"),
-    ("SASL_PLAINTEXT", lambda _: SecuritySettings(), "does this listener expect SASL .kafka.security.protocol"),
-    ("SASL_SSL", tls(), "does this listener expect SASL .kafka.security.protocol"),
-    ("SSL", lambda _: SecuritySettings(), "is it a TLS or HTTP port. See kafka.security.protocol"),
+    ("SASL_PLAINTEXT", lambda _: SecuritySettings(), "does this listener expect SASL .`security.protocol`"),
+    ("SASL_SSL", tls(), "does this listener expect SASL .`security.protocol`"),
+    ("SSL", lambda _: SecuritySettings(), "is it a TLS or HTTP port. See `security.protocol`"),
 ]
 
 
@@ -471,7 +471,7 @@ async def attempt(
     try:
         await each.start()
         (mine, *_) = await owning(each, 8)
-        await each.commit(each.view().seats[0], {mine: 0})
+        await each.commits.commit(each.view().seats[0].identity, {mine: 0})
     except KgroupError as error:
         assert time.monotonic() - began_s < START_BOUND_S
         return error
