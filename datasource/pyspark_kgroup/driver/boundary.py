@@ -84,7 +84,7 @@ class Boundary:
         Returns:
             `start` itself, or an equal checkpoint, if there is nothing new.
         """
-        self._ledger.begin(start)
+        self._ledger.begin_boundary(start)
         # 1. See which topics there are, BEFORE a commit: a position of a deleted topic must not be told of a new one.
         self._see_topics(start)
         crossing = Crossing(start=start, logs=self.logs, view=self._group.view())
@@ -94,7 +94,7 @@ class Boundary:
         if not self._settling.settle(crossing):
             return start
         # 4. After a static rejoin: find partitions without an owner.
-        self._orphans.look(crossing)
+        self._orphans.look_after_rejoin(crossing)
         # 5. See topics again: the leader may have assigned partitions that are newer than 1.
         self._see_topics(start, {tp for seat in crossing.view.seats for tp in seat.tenures})
         # 6. Adopt what arrived.
@@ -110,7 +110,7 @@ class Boundary:
 
     def _see_topics(self, start: Checkpoint, held: Collection[TopicPartition] = ()) -> None:
         try:
-            self.logs.look(start, held)
+            self.logs.see_topics(start, held)
         except KgroupError:
             self._ledger.drop_gone(self.logs.topics)
             # The query ends: commit the others as long as we can.

@@ -47,7 +47,7 @@ class Ledger:
         self.taken_over: set[TopicPartition] = set()
         self._handed_over: set[TopicPartition] = set()
 
-    def begin(self, start: Checkpoint) -> None:
+    def begin_boundary(self, start: Checkpoint) -> None:
         """A boundary begins: `start` is durable, and holds until the next one begins."""
         self._start = start
 

@@ -41,7 +41,7 @@ class Orphans:
         self._checked_rejoins = 0
         self._checked_at_ms = 0
 
-    def look(self, crossing: Crossing) -> None:
+    def look_after_rejoin(self, crossing: Crossing) -> None:
         """After a static rejoin: does the group's assignment still fit what the seats subscribe to?
 
         1. a sync revokes P from a seat; 2. the seat dies before it rejoins; 3. its static rejoin is answered with the

@@ -60,7 +60,7 @@ class TopicLogs:
 
     # ---------------------------------------------------------------------------------------------- topics
 
-    def look(self, start: Checkpoint, held: Collection[TopicPartition] = ()) -> None:
+    def see_topics(self, start: Checkpoint, held: Collection[TopicPartition] = ()) -> None:
         """See which topics there are now.
 
         Args:

@@ -60,7 +60,7 @@ def ledger(*partitions: TopicPartition, start: int = 0, committed: int | None = 
 
 def since(start: Checkpoint, book: Ledger) -> Ledger:
     """`book` at the boundary that begins with `start`."""
-    book.begin(start)
+    book.begin_boundary(start)
     return book
 
 
