@@ -23,11 +23,11 @@ from typing import Any, Final
 
 from spark_kgroup.errors import IllegalTransition
 from spark_kgroup.member import contract
-from spark_kgroup.member.config import Inheritance, MemberConfig
+from spark_kgroup.member.config import MemberConfig, PreviouslyOwned
 from spark_kgroup.member.handlers import Handlers
 from spark_kgroup.member.state import LEAVES_TO, State
 
-__all__ = ["LEAVES_TO", "TRANSITIONS", "ClassicMember", "Inheritance", "MemberConfig", "State"]
+__all__ = ["LEAVES_TO", "TRANSITIONS", "ClassicMember", "MemberConfig", "PreviouslyOwned", "State"]
 
 Handler = Callable[[Handlers, Any, int], list[contract.Effect]]
 _M: Final = Handlers

@@ -10,7 +10,7 @@ from spark_kgroup.model import NO_GENERATION, UNKNOWN_MEMBER_ID, TopicPartition
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Inheritance:
+class PreviouslyOwned:
     """What an earlier process of the same seat may have been reading when it ended.
 
     Attributes:
@@ -30,7 +30,7 @@ class MemberConfig:
         instance_id: None makes a dynamic member (KIP-394), anything else a static one (KIP-345).
         topics: subscribed names.
         assignors: in order of preference, at least one. The member is cooperative if all of them are (KIP-429).
-        inheritance: claimed by the first join, like what is held, and given up at a boundary if it is not assigned.
+        previously_owned: claimed by the first join, like what is owned; given up at a boundary if it is not assigned.
             1. a process dies in the midst of a batch; 2. the group rebalances; 3. the process comes back within its
             session, to finish the batch: without a claim the leader would give what it reads to others at once.
         replaces: the member id that the group kept for this seat when the process started, if that is known.
@@ -45,7 +45,7 @@ class MemberConfig:
     rebalance_timeout_ms: int = REBALANCE_TIMEOUT_MS
     heartbeat_interval_ms: int = HEARTBEAT_INTERVAL_MS
     rack: str | None = None
-    inheritance: Inheritance = Inheritance()
+    previously_owned: PreviouslyOwned = PreviouslyOwned()
     replaces: str = UNKNOWN_MEMBER_ID
 
     @property

@@ -28,7 +28,7 @@ from typing import Final, TypeAlias
 from spark_kgroup.errors import FencedInstanceId, GroupError, IllegalTransition
 from spark_kgroup.limits import REQUEST_TIMEOUT_MS, RETRY_BACKOFF_MS
 from spark_kgroup.member import contract
-from spark_kgroup.member.config import Inheritance, MemberConfig
+from spark_kgroup.member.config import MemberConfig, PreviouslyOwned
 from spark_kgroup.member.contract import Shares
 from spark_kgroup.member.heartbeats import Heartbeats
 from spark_kgroup.member.ownership import Ownership
@@ -85,8 +85,8 @@ class Handlers:
         self.state = State.IDLE
         self.identity = MemberIdentity(instance_id=config.instance_id)
         # An eager member's joins claim nothing (KIP-429), so it can keep nothing of an earlier process either.
-        inheritance = config.inheritance if config.cooperative else Inheritance()
-        self.ownership: Final = Ownership(config.topics, inheritance)
+        owned_before = config.previously_owned if config.cooperative else PreviouslyOwned()
+        self.ownership: Final = Ownership(config.topics, owned_before)
         self.leader = False
         self.watched_topics: frozenset[str] = frozenset()
         self._pacing = Pacing(config.heartbeat_interval_ms, jitter)

@@ -31,7 +31,7 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
-from spark_kgroup.member.config import Inheritance
+from spark_kgroup.member.config import PreviouslyOwned
 from spark_kgroup.model import NO_GENERATION, TopicPartition
 
 _NONE: frozenset[TopicPartition] = frozenset()
@@ -47,18 +47,18 @@ class Ownership:
 
     """
 
-    def __init__(self, topics: Collection[str], inheritance: Inheritance) -> None:
+    def __init__(self, topics: Collection[str], owned_before: PreviouslyOwned) -> None:
         self.owned = _NONE
         self.assigned = _NONE
-        self.assigned_in = inheritance.generation
-        self.previously_owned = inheritance.partitions
+        self.assigned_in = owned_before.generation
+        self.previously_owned = owned_before.partitions
         self.left_over = _NONE
         self.unwanted = _NONE
         self.claimed = _NONE
         self.tolerated = _NONE
         self.objections = 0
         self._topics = frozenset(topics)
-        self._previously_owned_in = inheritance.generation
+        self._previously_owned_in = owned_before.generation
 
     @property
     def claims(self) -> frozenset[TopicPartition]:

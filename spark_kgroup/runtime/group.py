@@ -15,7 +15,7 @@ from spark_kgroup.clock import monotonic_ms
 from spark_kgroup.errors import GroupUnsettled
 from spark_kgroup.limits import LEAVE_TIMEOUT_MS, STARTUP_TIMEOUT_MS
 from spark_kgroup.member import contract
-from spark_kgroup.member.classic import Inheritance, MemberConfig, State
+from spark_kgroup.member.classic import MemberConfig, PreviouslyOwned, State
 from spark_kgroup.model import (
     UNKNOWN_MEMBER_ID,
     DescribedGroup,
@@ -26,9 +26,9 @@ from spark_kgroup.model import (
 )
 from spark_kgroup.runtime.commits import Commits
 from spark_kgroup.runtime.descriptors import make_room_for
-from spark_kgroup.runtime.inheritance import inherited
 from spark_kgroup.runtime.metadata_watch import MetadataWatch
 from spark_kgroup.runtime.offsets import Offsets
+from spark_kgroup.runtime.previously_owned import claimable
 from spark_kgroup.runtime.session import Observer, Session
 from spark_kgroup.runtime.settings import GroupSettings
 from spark_kgroup.runtime.topics import Topics
@@ -83,12 +83,12 @@ class Group:
         """
         await self.topics.refresh(timeout_ms=STARTUP_TIMEOUT_MS)
         kept = await self._kept()
-        inheritances = inherited(self.settings.inheritances, kept, self._seats()) if kept else {}
+        previously_owned = claimable(self.settings.previously_owned, kept, self._seats()) if kept else {}
         replaced: dict[str | None, str] = {m.instance_id: m.member_id for m in kept.members} if kept else {}
         make_room_for(len(self._seats()))
         for instance_id in self._seats():
-            inheritance = inheritances.get(instance_id, Inheritance())
-            config = self._member_config(instance_id, inheritance, replaced.get(instance_id, UNKNOWN_MEMBER_ID))
+            owned_before = previously_owned.get(instance_id, PreviouslyOwned())
+            config = self._member_config(instance_id, owned_before, replaced.get(instance_id, UNKNOWN_MEMBER_ID))
             session = Session(config, self._cluster, self._on_notice, self._rng)
             self._sessions[instance_id] = session
             self._tasks.append(asyncio.create_task(session.run(), name=f"seat {instance_id}"))
@@ -97,19 +97,19 @@ class Group:
     def _seats(self) -> tuple[str | None, ...]:
         # A broker that has just started may not know a topic yet, and seats beyond the number are made to leave.
         missing = set(self.settings.topics) - self.topics.known.keys()
-        if self.settings.spare_seats or missing:
+        if not self.settings.cap_seats_to_partitions or missing:
             return self.settings.instance_ids
         partitions = sum(topic.partition_count for topic in self.topics.known.values())
         return self.settings.instance_ids[: max(1, partitions)]
 
     async def _kept(self) -> DescribedGroup | None:
         """The group as it was kept for seats that come back."""
-        if not self.settings.inheritances:
+        if not self.settings.previously_owned:
             return None
         # The cluster has answered, so its address is right: a coordinator that is away is waited for, as later on.
         return await self._cluster.describe_group(self.settings.group)
 
-    def _member_config(self, instance_id: str | None, inheritance: Inheritance, replaces: str) -> MemberConfig:
+    def _member_config(self, instance_id: str | None, owned_before: PreviouslyOwned, replaces: str) -> MemberConfig:
         return MemberConfig(
             group=self.settings.group,
             instance_id=instance_id,
@@ -118,7 +118,7 @@ class Group:
             session_timeout_ms=self.settings.session_timeout_ms,
             rebalance_timeout_ms=self.settings.rebalance_timeout_ms,
             heartbeat_interval_ms=self.settings.heartbeat_interval_ms,
-            inheritance=inheritance,
+            previously_owned=owned_before,
             replaces=replaces,
         )
 
@@ -245,7 +245,7 @@ def _seat_view(session: Session) -> SeatView:
     return SeatView(
         instance_id=session.config.instance_id or "",
         identity=machine.identity,
-        tenures=session.tenures,
+        owned_since=session.owned_since,
         to_give_up=machine.to_give_up,
         settled=machine.settled,
         leader=machine.leader,

@@ -38,7 +38,7 @@ class Session:
     """Runs one `ClassicMember` until it ends.
 
     Attributes:
-        tenures: what is held, each with the identity under which its ownership began: another identity
+        owned_since: what is held, each with the identity under which its ownership began: another identity
             means that ownership was interrupted, even within one generation.
         snapshot: topic -> partition count for which the group has owners, as this leader knows; None if it
             did not assign.
@@ -47,7 +47,7 @@ class Session:
 
     def __init__(self, config: MemberConfig, cluster: Cluster, observer: Observer, rng: Random) -> None:
         self.machine = ClassicMember(config, jitter=rng.random)
-        self.tenures: Mapping[TopicPartition, MemberIdentity] = MappingProxyType({})
+        self.owned_since: Mapping[TopicPartition, MemberIdentity] = MappingProxyType({})
         self.snapshot: Mapping[str, int] | None = None
         self.failure: BaseException | None = None
         self.trouble: str | None = None
@@ -126,7 +126,7 @@ class Session:
             case contract.Joined():
                 self.snapshot = None  # of another generation: what it knew of partitions is for its leader to say
             case contract.Assigned(added=added):
-                self.tenures = MappingProxyType({**self.tenures, **dict.fromkeys(added, notice.identity)})
+                self.owned_since = MappingProxyType({**self.owned_since, **dict.fromkeys(added, notice.identity)})
             case contract.Lost(partitions=partitions):
                 self._forget(partitions)
             case contract.Failed(error=error):
@@ -137,7 +137,7 @@ class Session:
                 assert_never(notice)
 
     def _forget(self, partitions: frozenset[TopicPartition]) -> None:
-        self.tenures = MappingProxyType({tp: who for tp, who in self.tenures.items() if tp not in partitions})
+        self.owned_since = MappingProxyType({tp: who for tp, who in self.owned_since.items() if tp not in partitions})
 
     # ------------------------------------------------------------------------------------------- the outside
 

@@ -13,7 +13,7 @@ from spark_kgroup.limits import (
     REQUEST_TIMEOUT_MS,
     SESSION_TIMEOUT_MS,
 )
-from spark_kgroup.member.classic import Inheritance
+from spark_kgroup.member.classic import PreviouslyOwned
 from spark_kgroup.model import MemberIdentity
 from spark_kgroup.wire.address import Address
 from spark_kgroup.wire.security.settings import Plaintext, Security
@@ -31,10 +31,10 @@ class GroupSettings:
         topics_must_exist: whether a subscribed topic that does not exist is an error, or just not there.
         instance_ids: one static member each; None makes a dynamic member.
         assignors: Kafka's names, in order of preference.
-        inheritances: instance id -> what an earlier process of that seat may have been reading.
+        previously_owned: instance id -> what an earlier process of that seat may have been reading.
         finds_orphans: whether a seat that came back without a rebalance rejoins for subscribed partitions that nobody
             owns. False for an application that must commit before that, and looks at a moment of its own.
-        spare_seats: False for no more seats than the topics have partitions when the group is started; no limit if one
+        cap_seats_to_partitions: no more seats than the topics have partitions at the start; no limit if one
             of them is missing then.
         commit_metadata: who commits -> what is written beside one partition of each topic; asked at each commit, on the
             event loop.
@@ -57,9 +57,9 @@ class GroupSettings:
     client_id: str = "spark-kgroup"
     security: Security = field(default_factory=Plaintext)
     topics_must_exist: bool = True
-    inheritances: Mapping[str, Inheritance] = field(default_factory=dict)
+    previously_owned: Mapping[str, PreviouslyOwned] = field(default_factory=dict)
     finds_orphans: bool = False
-    spare_seats: bool = True
+    cap_seats_to_partitions: bool = False
     commit_metadata: Callable[[MemberIdentity], str] = _nothing
     commit_mark: str = ""
     alive: Callable[[], bool] = lambda: True

@@ -13,15 +13,15 @@ class SeatView:
     """One seat at one moment.
 
     Attributes:
-        tenures: what is held, with the identity under which each partition's ownership began.
-        to_give_up: held, but to be given up at the next boundary; what is not in `tenures` was an earlier process's.
+        owned_since: what is owned, with the identity under which each partition's ownership began.
+        to_give_up: to be given up at the next boundary; what is not in `owned_since` was an earlier process's.
         settled: in a generation with nothing to give up and no rejoin on its way.
         trouble: why the seat has no connection to its coordinator, None if it has one.
     """
 
     instance_id: str
     identity: MemberIdentity
-    tenures: Mapping[TopicPartition, MemberIdentity]
+    owned_since: Mapping[TopicPartition, MemberIdentity]
     to_give_up: frozenset[TopicPartition]
     settled: bool
     leader: bool
@@ -60,4 +60,4 @@ class GroupView:
 
     def owner(self, partition: TopicPartition) -> SeatView | None:
         """The seat that holds `partition`, None if none does."""
-        return next((seat for seat in self.seats if partition in seat.tenures), None)
+        return next((seat for seat in self.seats if partition in seat.owned_since), None)

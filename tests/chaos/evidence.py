@@ -195,11 +195,11 @@ def _periods(batches: Sequence[Batch]) -> Iterator[_Tenure]:
     before: dict[TopicPartition, _Tenure] = {}
     wall_before_s = 0.0
     for batch in batches:
-        for tp, tenure in list(open_tenures.items()):
+        for tp, owned_since in list(open_tenures.items()):
             owned = batch.end.owned.get(tp)
-            if owned is None or owned.period != tenure.period:
-                tenure.wall_over_at_s = batch.wall_planned_at_s
-                tenure.handed_over = owned is None and tp not in batch.end.released
+            if owned is None or owned.period != owned_since.period:
+                owned_since.wall_over_at_s = batch.wall_planned_at_s
+                owned_since.handed_over = owned is None and tp not in batch.end.released
                 before[tp] = open_tenures.pop(tp)
                 yield before[tp]
         for tp, owned in batch.end.owned.items():

@@ -10,7 +10,7 @@ from pyspark_kgroup.limits import END_OFFSETS_MAX_AGE_MS
 from pyspark_kgroup.offsets.checkpoint import EMPTY, Checkpoint
 from pyspark_kgroup.offsets.offset_spec import OffsetSpec
 from pyspark_kgroup.offsets.plan import Ranges, ranges_by_seat
-from pyspark_kgroup.offsets.previously_owned import inheritances
+from pyspark_kgroup.offsets.previously_owned import owned_by_seat
 from pyspark_kgroup.options.parser import parse
 from pyspark_kgroup.options.starting_offsets import StartingOffsets, parse_starting_offsets
 from spark_kgroup.model import TopicPartition
@@ -67,7 +67,7 @@ class Driver:
     def restart(self, seats: int | None = None) -> None:
         """The driver comes back (with so many seats): an unfinished batch is read again, with the same plan."""
         last = loads(self.planned[-1]) if self.planned else EMPTY
-        self.group.restart(inheritances(last), seats)
+        self.group.restart(owned_by_seat(last), seats)
         self.start()
         if len(self.planned) > self.batches_done:
             self.run_batch()

@@ -16,7 +16,7 @@ from types import MappingProxyType
 from uuid import UUID
 
 from spark_kgroup.admin.seat_note import Author
-from spark_kgroup.member.classic import Inheritance
+from spark_kgroup.member.classic import PreviouslyOwned
 from spark_kgroup.model import (
     NO_GENERATION,
     DescribedGroup,
@@ -25,7 +25,7 @@ from spark_kgroup.model import (
     TopicDescription,
     TopicPartition,
 )
-from spark_kgroup.runtime.inheritance import inherited
+from spark_kgroup.runtime.previously_owned import claimable
 from spark_kgroup.runtime.views import GroupView, SeatCommit, SeatView
 from spark_kgroup.wire.responses import CommittedOffset
 
@@ -44,11 +44,11 @@ class Seat:
 
     instance_id: str
     identity: MemberIdentity
-    tenures: dict[TopicPartition, MemberIdentity] = field(default_factory=dict)
+    owned_since: dict[TopicPartition, MemberIdentity] = field(default_factory=dict)
     to_give_up: frozenset[TopicPartition] = frozenset()
     expelled: bool = False
     """The coordinator has given the seat away, and the seat does not know."""
-    inherited: frozenset[TopicPartition] = frozenset()
+    previously_owned: frozenset[TopicPartition] = frozenset()
     """An earlier process's, claimed until it is given up or assigned again."""
     trouble: str | None = None
 
@@ -56,7 +56,7 @@ class Seat:
         return SeatView(
             instance_id=self.instance_id,
             identity=self.identity,
-            tenures=MappingProxyType(dict(self.tenures)),
+            owned_since=MappingProxyType(dict(self.owned_since)),
             to_give_up=self.to_give_up,
             settled=not self.to_give_up,
             leader=False,
@@ -182,8 +182,8 @@ class FakeGroup:
             return
         self._pending = False
         self.generation += 1
-        claims = {tp: seat.instance_id for seat in live for tp in seat.inherited}
-        claims |= {tp: seat.instance_id for seat in live for tp in seat.tenures}
+        claims = {tp: seat.instance_id for seat in live for tp in seat.previously_owned}
+        claims |= {tp: seat.instance_id for seat in live for tp in seat.owned_since}
         claims |= dict.fromkeys(self.other, OTHER)  # it was given them later than who inherits them
         self.claims = claims
         wanted = {tp: who if tp.topic in self.subscribed else OTHER for tp, who in self.target.items()}
@@ -195,9 +195,9 @@ class FakeGroup:
                 instance_id=seat.instance_id, member_id=seat.identity.member_id, generation=self.generation
             )
             share = {tp for tp, member in self.assigned.items() if member == seat.instance_id}
-            seat.tenures |= dict.fromkeys(share - seat.tenures.keys(), seat.identity)
-            seat.inherited -= share
-            seat.to_give_up = frozenset(seat.tenures.keys() - share) | seat.inherited
+            seat.owned_since |= dict.fromkeys(share - seat.owned_since.keys(), seat.identity)
+            seat.previously_owned -= share
+            seat.to_give_up = frozenset(seat.owned_since.keys() - share) | seat.previously_owned
         for tp in {tp for tp, member in self.assigned.items() if member == OTHER} - self.other.keys():
             self.other[tp] = self.committed_now.get(tp, self.log[tp][0])
 
@@ -236,7 +236,7 @@ class FakeGroup:
     def notice(self, name: str) -> None:
         """An expelled seat hears of it, drops all, and joins anew."""
         seat = self.seats[name]
-        seat.expelled, seat.tenures, seat.to_give_up, seat.inherited = False, {}, frozenset(), frozenset()
+        seat.expelled, seat.owned_since, seat.to_give_up, seat.previously_owned = False, {}, frozenset(), frozenset()
         seat.identity = replace(self._new_identity(name), generation=NO_GENERATION)
         self._mailbox = [(s, tps) for s, tps in self._mailbox if s is not seat]
         self.rejoins += 1
@@ -247,9 +247,9 @@ class FakeGroup:
         self.away = True
         self._mailbox.clear()
         for seat in self.seats.values():
-            seat.tenures, seat.to_give_up, seat.inherited = {}, frozenset(), frozenset()
+            seat.owned_since, seat.to_give_up, seat.previously_owned = {}, frozenset(), frozenset()
 
-    def restart(self, inheritances: Mapping[str, Inheritance], seats: int | None = None) -> None:
+    def restart(self, previously_owned: Mapping[str, PreviouslyOwned], seats: int | None = None) -> None:
         """Our driver is new: every seat rejoins without a member id (KIP-345), claiming what it inherits.
 
         It is told what it holds, or, if the group has waited for it, takes part in the next generation.
@@ -261,15 +261,15 @@ class FakeGroup:
         if seats is not None:
             self._resize([f"seat-{k}" for k in range(seats)])
         joins_anew = [seat for seat in self.seats.values() if seat.expelled]
-        found = inherited(inheritances, self._described(), list(self.seats))
+        found = claimable(previously_owned, self._described(), list(self.seats))
         for seat in self.seats.values():
             seat.identity = self._new_identity(seat.instance_id)
             self.claims = {tp: member for tp, member in self.claims.items() if member != seat.instance_id}
             if seat in joins_anew:
                 seat.expelled = False  # and what it was reading is no longer kept for it
                 continue
-            seat.inherited = found[seat.instance_id].partitions if seat.instance_id in found else frozenset()
-            self.claims |= dict.fromkeys(seat.inherited - self.claims.keys(), seat.instance_id)
+            seat.previously_owned = found[seat.instance_id].partitions if seat.instance_id in found else frozenset()
+            self.claims |= dict.fromkeys(seat.previously_owned - self.claims.keys(), seat.instance_id)
         if joins_anew or self._pending:
             self._pending = False
             for seat in self.seats.values():  # who comes back into a rebalance waits for its end
@@ -316,8 +316,8 @@ class FakeGroup:
         """A static rejoin of a stable group is answered with the assignment there is."""
         for seat in self.seats.values():
             share = frozenset(tp for tp, member in self.assigned.items() if member == seat.instance_id)
-            seat.tenures, seat.inherited = dict.fromkeys(share, seat.identity), seat.inherited - share
-            seat.to_give_up = seat.inherited
+            seat.owned_since, seat.previously_owned = dict.fromkeys(share, seat.identity), seat.previously_owned - share
+            seat.to_give_up = seat.previously_owned
 
     def step(self) -> None:
         """Messages that are under way arrive."""
@@ -326,8 +326,8 @@ class FakeGroup:
         for seat, partitions in posted:
             # What the group assigned to the seat again meanwhile, or what it lost, is not given up.
             gone = partitions & seat.to_give_up
-            seat.tenures = {tp: who for tp, who in seat.tenures.items() if tp not in gone}
-            seat.inherited -= gone
+            seat.owned_since = {tp: who for tp, who in seat.owned_since.items() if tp not in gone}
+            seat.previously_owned -= gone
             seat.to_give_up -= gone
             if gone and not seat.to_give_up and not seat.expelled:
                 self.rebalance()
@@ -483,7 +483,7 @@ class FakeGroup:
         for tp, position in offsets.items():
             owner = self.assigned.get(tp)
             told = not self._waits  # else nobody can know that an old seat had lost it, before the driver died
-            if told and tp not in seat.tenures and owner is not None and owner not in self.old:
+            if told and tp not in seat.owned_since and owner is not None and owner not in self.old:
                 raise Violation(f"{seat.instance_id} commits {tp}, which belongs to {owner}")
             before = self.committed_now.get(tp, 0)
             ours = self.checkpoint_set_back and self.note_beside(tp) != ""

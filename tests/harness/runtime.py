@@ -36,4 +36,4 @@ def settings_of(options: SourceOptions) -> GroupSettings:
 
 
 def owned(view: GroupView) -> set[TopicPartition]:
-    return {tp for seat in view.seats for tp in seat.tenures}
+    return {tp for seat in view.seats for tp in seat.owned_since}

@@ -11,7 +11,7 @@ from harness.runtime import options_of, settings_of
 from harness.sharing import Sharing
 from harness.waiting import wait_for
 
-from spark_kgroup.member.classic import Inheritance
+from spark_kgroup.member.classic import PreviouslyOwned
 from spark_kgroup.model import TopicPartition
 from spark_kgroup.runtime.thread import GroupRuntime
 from spark_kgroup.testing import ApacheKafka
@@ -91,8 +91,8 @@ def test_a_seat_that_the_group_no_longer_keeps_claims_nothing(apache_kafka: Apac
     apache_kafka.create_topic(topic, 1)
     options = options_of(apache_kafka.bootstrap_servers, topic, "job", 1)
     never_assigned = frozenset({TopicPartition(topic, 7)})
-    inheritances = {"job-0": Inheritance(partitions=never_assigned, generation=99)}
-    settings = replace(settings_of(options), inheritances=inheritances)
+    previously_owned = {"job-0": PreviouslyOwned(partitions=never_assigned, generation=99)}
+    settings = replace(settings_of(options), previously_owned=previously_owned)
     with GroupRuntime(settings) as runtime:
         view = runtime.wait_until(lambda view: view.settled, 60_000)
         assert (view.settled, view.seats[0].to_give_up) == (True, frozenset())

@@ -69,7 +69,7 @@ def note_of(member: str) -> str:
 
 def commit(runtime: GroupRuntime, view: GroupView, position: int) -> None:
     """Each seat commits one position for all it has."""
-    wanted = [SeatCommit(seat=seat, positions=dict.fromkeys(seat.tenures, position)) for seat in view.seats]
+    wanted = [SeatCommit(seat=seat, positions=dict.fromkeys(seat.owned_since, position)) for seat in view.seats]
     assert runtime.commit(wanted) == owned(view)
 
 

@@ -24,7 +24,7 @@ from harness.waiting import wait_for
 
 from pyspark_kgroup.driver.boundary import Boundary
 from pyspark_kgroup.offsets.checkpoint import EMPTY, Checkpoint
-from pyspark_kgroup.offsets.previously_owned import inheritances
+from pyspark_kgroup.offsets.previously_owned import owned_by_seat
 from spark_kgroup.errors import GroupRejected
 from spark_kgroup.model import MemberIdentity, Subscription
 from spark_kgroup.runtime.thread import GroupRuntime
@@ -56,7 +56,7 @@ def run(apache_kafka: ApacheKafka, topic: str) -> Iterator[Run]:
 
         def start(members: int, checkpoint: Checkpoint = EMPTY, **more: str) -> tuple[GroupRuntime, Boundary]:
             options = options_of(apache_kafka.bootstrap_servers, topic, "job", members, **more)
-            settings = replace(settings_of(options), inheritances=inheritances(checkpoint))
+            settings = replace(settings_of(options), previously_owned=owned_by_seat(checkpoint))
             runtime = started.enter_context(GroupRuntime(settings))
             return runtime, Boundary(runtime, options)
 
@@ -243,9 +243,9 @@ def test_a_seat_keeps_what_it_reads_when_the_group_becomes_classic_again_in_an_e
             return all(shared) and sum(map(len, shared)) == PARTITIONS and runtime.view().settled
 
         wait_for(shared_by_three, "the group to be shared by three", 90)
-        before = runtime.view().seats[0].tenures
+        before = runtime.view().seats[0].owned_since
     now.append(all_owned(runtime, boundary, now[-1]))
-    after = runtime.view().seats[0].tenures
+    after = runtime.view().seats[0].owned_since
     assert "ILLEGAL_GENERATION" in caplog.text, "the seat was not behind"
     assert {tp: after[tp] for tp in before} == dict(before), "lost, and adopted anew"
 

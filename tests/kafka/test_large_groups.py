@@ -16,7 +16,7 @@ from harness.waiting import wait_for
 
 from pyspark_kgroup.driver.boundary import Boundary
 from pyspark_kgroup.offsets.checkpoint import EMPTY, Checkpoint
-from pyspark_kgroup.offsets.previously_owned import inheritances
+from pyspark_kgroup.offsets.previously_owned import owned_by_seat
 from spark_kgroup.admin.seat_note import Author, SeatNote
 from spark_kgroup.errors import GroupRejected
 from spark_kgroup.limits import COMMIT_PARTITIONS_MAX
@@ -33,7 +33,7 @@ def runtime_of(kafka: ApacheKafka, topic: str, members: int = 1, checkpoint: Che
     options = options_of(kafka.bootstrap_servers, topic, "job", members)
     settings = replace(
         settings_of(options),
-        inheritances=inheritances(checkpoint),
+        previously_owned=owned_by_seat(checkpoint),
         commit_mark=AUTHOR.encode(),
         commit_metadata=lambda who: SeatNote(
             author=AUTHOR, member=who.member_id, at_ms=1_700_000_000_000, host="ip-10-12-13-14.compute.internal"
@@ -75,9 +75,9 @@ def test_a_commit_that_is_larger_than_the_coordinator_writes_at_once_goes_in_par
         with batches_of_at_most(apache_kafka, 3_000):
 
             def refused_as_a_whole() -> bool:
-                everything = dict.fromkeys(seat.tenures, round(time.monotonic() * 1000))
-                assert runtime.commit([SeatCommit(seat=seat, positions=everything)]) == seat.tenures.keys()
-                assert offsets_alone(runtime.committed(seat.tenures)) == everything
+                everything = dict.fromkeys(seat.owned_since, round(time.monotonic() * 1000))
+                assert runtime.commit([SeatCommit(seat=seat, positions=everything)]) == seat.owned_since.keys()
+                assert offsets_alone(runtime.committed(seat.owned_since)) == everything
                 return "commit refused with UNKNOWN_SERVER_ERROR" in caplog.text
 
             wait_for(refused_as_a_whole, "the limit to be in force")

@@ -72,7 +72,7 @@ class Seats:
 
     @property
     def held(self) -> int:
-        return sum(len(seat.tenures) for seat in self.group.view().seats)
+        return sum(len(seat.owned_since) for seat in self.group.view().seats)
 
     def settled_with(self, partitions: int) -> bool:
         return self.group.view().settled and self.held == partitions
@@ -156,7 +156,7 @@ def test_a_seat_that_comes_back_with_another_subscription_gets_just_what_it_subs
         return Seats(apache_kafka, instance_id, group=name, topic=name + "1", topics=topics, **more)
 
     def shared(one: Seats, other: Seats, each: int) -> bool:
-        topics = {tp.topic for seats in (one, other) for seat in seats.group.view().seats for tp in seat.tenures}
+        topics = {tp.topic for seats in (one, other) for seat in seats.group.view().seats for tp in seat.owned_since}
         subscribed = {*one.group.settings.topics, *other.group.settings.topics}
         return topics == subscribed and one.held == other.held == each and 4 * len(topics) == 2 * each
 
@@ -174,7 +174,7 @@ def test_a_seat_that_comes_back_with_another_subscription_gets_just_what_it_subs
             await again.group.start()
             await at_rest(again, other, lambda: shared(again, other, each))
             wanted = {name + digit for digit in now}
-            assert {tp.topic for seat in again.group.view().seats for tp in seat.tenures} <= wanted
+            assert {tp.topic for seat in again.group.view().seats for tp in seat.owned_since} <= wanted
         finally:
             for seats in (leads, follows, again):
                 await seats.group.close()

@@ -100,10 +100,10 @@ def cluster_at(kafka: SecuredKafka, listener: str, settings: SecuritySettings) -
 
 async def owning(group: Group, partitions: int) -> list[TopicPartition]:
     view = await group.wait_until(
-        lambda view: view.settled and len(view.seats[0].tenures) == partitions, timeout_ms=60_000
+        lambda view: view.settled and len(view.seats[0].owned_since) == partitions, timeout_ms=60_000
     )
-    assert len(view.seats[0].tenures) == partitions, view
-    return sorted(view.seats[0].tenures)
+    assert len(view.seats[0].owned_since) == partitions, view
+    return sorted(view.seats[0].owned_since)
 
 
 # -------------------------------------------------------------------------------------------------------- ways in

@@ -16,7 +16,7 @@ from harness.waiting import wait_for
 from pyspark_kgroup.driver.boundary import Boundary
 from pyspark_kgroup.offsets.checkpoint import EMPTY, Checkpoint
 from pyspark_kgroup.offsets.plan import ranges_by_seat
-from pyspark_kgroup.offsets.previously_owned import inheritances
+from pyspark_kgroup.offsets.previously_owned import owned_by_seat
 from spark_kgroup.model import TopicPartition
 from spark_kgroup.runtime.thread import GroupRuntime
 from spark_kgroup.testing import ApacheKafka
@@ -42,7 +42,7 @@ class Query:
         settings = replace(
             settings_of(options),
             session_timeout_ms=SESSION_TIMEOUT_MS,
-            inheritances=inheritances(self.done),
+            previously_owned=owned_by_seat(self.done),
         )
         with GroupRuntime(settings) as self.runtime:
             self.boundary = Boundary(self.runtime, options)
@@ -69,7 +69,7 @@ class Query:
 
     @property
     def shares(self) -> dict[str, set[TopicPartition]]:
-        return {seat.instance_id: set(seat.tenures) for seat in self.runtime.view().seats}
+        return {seat.instance_id: set(seat.owned_since) for seat in self.runtime.view().seats}
 
     def assert_read_once(self) -> None:
         for tp, spans in self.read.items():
@@ -137,14 +137,14 @@ def test_a_member_that_joins_before_old_seats_leave_reads_nothing_of_their_batch
     assert {offset for _, offset in peer.rows} <= set(range(10, 20))
 
 
-@pytest.mark.parametrize(("spare_seats", "expected"), [(False, 4), (True, 6)])
+@pytest.mark.parametrize(("cap_seats_to_partitions", "expected"), [(True, 4), (False, 6)])
 def test_seats_without_a_partition_only_where_they_were_asked_for(
-    apache_kafka: ApacheKafka, spare_seats: bool, expected: int
+    apache_kafka: ApacheKafka, cap_seats_to_partitions: bool, expected: int
 ) -> None:
     topic = f"topic-{uuid4().hex[:8]}"
     apache_kafka.create_topic(topic, partitions=4)
     options = options_of(apache_kafka.bootstrap_servers, topic, "job", 6)
-    with GroupRuntime(replace(settings_of(options), spare_seats=spare_seats)) as runtime:
+    with GroupRuntime(replace(settings_of(options), cap_seats_to_partitions=cap_seats_to_partitions)) as runtime:
         assert len(Boundary(runtime, options).advance(EMPTY, None).owned) == 4
         seats = [seat.instance_id for seat in runtime.view().seats]
         assert seats == [f"job-{index}" for index in range(expected)]

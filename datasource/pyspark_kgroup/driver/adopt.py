@@ -205,16 +205,16 @@ class Adoption:
     def _holding(
         self, crossing: Crossing, tp: TopicPartition, seat: SeatView, offset: int, known: int | None
     ) -> Holding:
-        tenure = seat.tenures[tp]
+        owned_since = seat.owned_since[tp]
         period = period_of(
             tp,
             offset,
             checkpoint=crossing.start,
             topic=crossing.topics[tp.topic],
             seat=seat.instance_id,
-            tenure=tenure,
+            owned_since=owned_since,
         )
-        return Holding(period=period, tenure=tenure, committed=known)
+        return Holding(period=period, owned_since=owned_since, committed=known)
 
     def _commit_starts(
         self, seats: Mapping[TopicPartition, SeatView], offsets: Mapping[TopicPartition, int]

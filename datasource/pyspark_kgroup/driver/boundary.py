@@ -96,7 +96,7 @@ class Boundary:
         # 4. After a static rejoin: find partitions without an owner.
         self._orphans.look_after_rejoin(crossing)
         # 5. See topics again: the leader may have assigned partitions that are newer than 1.
-        self._see_topics(start, {tp for seat in crossing.view.seats for tp in seat.tenures})
+        self._see_topics(start, {tp for seat in crossing.view.seats for tp in seat.owned_since})
         # 6. Adopt what arrived.
         if not self._adoption.adopt_what_arrived(crossing):
             return start

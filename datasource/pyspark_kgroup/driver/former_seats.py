@@ -42,8 +42,8 @@ class FormerSeats:
         coordinator still takes commits in PreparingRebalance (ClassicGroup.validateOffsetCommit), so: 1. the group is
         stable when we start, and nobody claims what old seats had; 2. our seats rejoin into the generation there is;
         3. another member makes the group rebalance; 4. we commit in the old generation. Seats that came back when the
-        rebalance had begun have no generation to commit in: they claim what old seats had (`runtime.group.inherited`),
-        so that it is committed before it gets another owner.
+        rebalance had begun have no generation to commit in: they claim what old seats had
+        (`runtime.previously_owned.claimable`), so that it is committed before it gets another owner.
         """
         view, group = crossing.view, self._group.describe()
         former = [member for member in self.other_members(group, view) if self.is_one(member)]

@@ -56,7 +56,7 @@ class HandOver:
         unadopted = self._unadopted_that_can_go(
             crossing,
             [
-                SeatShare(seat, seat.to_give_up - (holdings & seat.tenures.keys()) - taken)
+                SeatShare(seat, seat.to_give_up - (holdings & seat.owned_since.keys()) - taken)
                 for seat in crossing.view.seats
             ],
         )
@@ -68,7 +68,7 @@ class HandOver:
             if going := safe | unadopted[seat.instance_id] | (seat.to_give_up & taken):
                 self._ledger.give_up(safe)
                 self._group.give_up(seat.instance_id, going)
-                went |= {(seat.instance_id, tp): seat.tenures.get(tp) for tp in going}
+                went |= {(seat.instance_id, tp): seat.owned_since.get(tp) for tp in going}
         return went
 
     def _without_what_is_known(self, wanted: SeatCommit) -> SeatCommit:
@@ -83,16 +83,16 @@ class HandOver:
         They can if the group knows what we remember of them. What is not ours but an earlier process's may have another
         owner by now: then we must not commit for it.
         """
-        inherited = {share.seat.instance_id: share.partitions - share.seat.tenures.keys() for share in asked}
+        previously_owned = {share.seat.instance_id: share.partitions - share.seat.owned_since.keys() for share in asked}
         owners: dict[TopicPartition, set[str | None]] = {}
-        if any(inherited.values()):
+        if any(previously_owned.values()):
             group = self._group.describe()
             if not group.tells_owners:  # nobody knows whose they are: at the next boundary
-                asked = [SeatShare(s.seat, s.partitions - inherited[s.seat.instance_id]) for s in asked]
+                asked = [SeatShare(s.seat, s.partitions - previously_owned[s.seat.instance_id]) for s in asked]
             for member in group.members:
                 for tp in member.assignment | member.claimed:
                     owners.setdefault(tp, set()).add(member.instance_id)
-        others = {name: {tp for tp in tps if owners.get(tp, set()) - {name}} for name, tps in inherited.items()}
+        others = {name: {tp for tp in tps if owners.get(tp, set()) - {name}} for name, tps in previously_owned.items()}
         ours = [SeatShare(s.seat, s.partitions - others[s.seat.instance_id]) for s in asked]
         unknown = self._commits.commit_remembered(crossing, ours)
         return {share.seat.instance_id: share.partitions - unknown for share in asked}
@@ -112,7 +112,7 @@ def _after(given_up: Ownership) -> Callable[[GroupView], bool]:
 
     def arrived(view: GroupView) -> bool:
         held: Ownership = {(seat.instance_id, tp): None for seat in view.seats for tp in seat.to_give_up}
-        held |= {(seat.instance_id, tp): who for seat in view.seats for tp, who in seat.tenures.items()}
+        held |= {(seat.instance_id, tp): who for seat in view.seats for tp, who in seat.owned_since.items()}
         # What was an earlier process's and is ours now may have become so before our message arrives.
         left = all(key not in held or who not in (None, held[key]) for key, who in given_up.items())
         return left and (view.settled or asks(view))

@@ -19,12 +19,12 @@ class Holding:
     """One adopted partition.
 
     Attributes:
-        tenure: the identity under which the seat's ownership began; if the seat shows another one, there was a break.
+        owned_since: the identity under which the seat's ownership began; another one means that there was a break.
         committed: the group's committed offset as far as we know, None if it plays no part.
     """
 
     period: Period
-    tenure: MemberIdentity
+    owned_since: MemberIdentity
     committed: int | None
 
 
@@ -58,7 +58,7 @@ class Ledger:
             tp
             for tp, holding in self.holdings.items()
             if (seat := holders.get(tp)) is None
-            or (seat.tenures[tp] is not holding.tenure and seat.tenures[tp] != holding.tenure)
+            or (seat.owned_since[tp] is not holding.owned_since and seat.owned_since[tp] != holding.owned_since)
         )
         self.forget(lost)
         return lost
@@ -105,7 +105,7 @@ class Ledger:
         dies before it commits; 3. it is back in a later generation: until the group knows, others would read that batch
         again. Never below what is committed: the broker checks the member, not who owns the partition.
         """
-        waiting = self._without_acknowledgement(seat.tenures)
+        waiting = self._without_acknowledgement(seat.owned_since)
         return {tp: self.position(tp) for tp in waiting if self._is_held_by(seat, tp)}
 
     def unacknowledged(self) -> frozenset[TopicPartition]:
@@ -134,7 +134,7 @@ class Ledger:
     def _is_held_by(self, seat: SeatView, partition: TopicPartition) -> bool:
         """Whether we adopted it through this very seat, without a break since."""
         holding = self.holdings.get(partition)
-        return holding is not None and seat.tenures.get(partition) == holding.tenure
+        return holding is not None and seat.owned_since.get(partition) == holding.owned_since
 
     def _ahead(self, partition: TopicPartition, position: int) -> bool:
         committed = self.holdings[partition].committed
@@ -191,10 +191,10 @@ class Ledger:
 
 
 def holders_of(view: GroupView) -> dict[TopicPartition, SeatView]:
-    """Which seat holds each partition. If two believe to, the newer tenure counts: the other seat was expelled."""
+    """Which seat holds each partition. If two believe to, the newer generation counts: the other seat was expelled."""
     holders: dict[TopicPartition, SeatView] = {}
     for seat in view.seats:
-        for tp, tenure in seat.tenures.items():
-            if tp not in holders or tenure.generation >= holders[tp].tenures[tp].generation:
+        for tp, owned_since in seat.owned_since.items():
+            if tp not in holders or owned_since.generation >= holders[tp].owned_since[tp].generation:
                 holders[tp] = seat
     return holders

@@ -20,7 +20,7 @@ from pyspark_kgroup.driver.seats import Home, Scan
 from pyspark_kgroup.driver.sizing import seats_warning, sized, stays_on_this_host
 from pyspark_kgroup.offsets.checkpoint import Checkpoint
 from pyspark_kgroup.offsets.plan import positions_by_seat, ranges_by_seat
-from pyspark_kgroup.offsets.previously_owned import inheritances
+from pyspark_kgroup.offsets.previously_owned import owned_by_seat
 from pyspark_kgroup.options.parser import SourceOptions
 from pyspark_kgroup.options.security import driver_settings
 from pyspark_kgroup.shared.tickets import Mode, Position, Range, ReadSettings, RegistryAccess, SeatRanges, TicketPayload
@@ -187,8 +187,8 @@ class Query:
             client_id=options.client_id,
             security=secured(driver_settings(options.security)),
             topics_must_exist=False,  # the boundary knows which may be gone
-            inheritances=inheritances(planned),
-            spare_seats=self._options.members is not None,
+            previously_owned=owned_by_seat(planned),
+            cap_seats_to_partitions=self._options.members is None,
             commit_metadata=lambda who: commit_metadata(author, who.member_id, self._home(who.instance_id)),
             commit_mark=author.encode(),
             alive=jvm.alive if jvm is not None else lambda: True,

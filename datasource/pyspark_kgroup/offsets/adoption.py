@@ -155,7 +155,7 @@ def period_of(
     checkpoint: Checkpoint,
     topic: TopicDescription,
     seat: str,
-    tenure: MemberIdentity,
+    owned_since: MemberIdentity,
 ) -> Period:
     """The ownership period that begins with this adoption.
 
@@ -166,7 +166,7 @@ def period_of(
     read to 100; 2. the log is truncated to 60, and grows; 3. the partition is adopted anew at 60. With the period of 1,
     the next batch would go on at 100, and skip the new records from 60 to 100.
     """
-    fresh = Period(topic_id=topic_key(topic), start=offset, seat=seat, generation=tenure.generation)
+    fresh = Period(topic_id=topic_key(topic), start=offset, seat=seat, generation=owned_since.generation)
     before = checkpoint.owned.get(partition)
     if before is None or replace(before.period, start=offset, cut=0) != fresh:
         return fresh

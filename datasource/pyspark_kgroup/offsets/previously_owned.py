@@ -6,11 +6,11 @@ Runs on: driver. Pure.
 from __future__ import annotations
 
 from pyspark_kgroup.offsets.checkpoint import Checkpoint, Period
-from spark_kgroup.member.config import Inheritance
+from spark_kgroup.member.config import PreviouslyOwned
 from spark_kgroup.model import TopicPartition
 
 
-def inheritances(planned: Checkpoint) -> dict[str, Inheritance]:
+def owned_by_seat(planned: Checkpoint) -> dict[str, PreviouslyOwned]:
     """Instance id -> what that seat was reading, or had read and not committed, when its last process ended.
 
     Of topics that have left `subscribe`, too: nobody else may have them before that is read and committed.
@@ -19,6 +19,6 @@ def inheritances(planned: Checkpoint) -> dict[str, Inheritance]:
     for tp, held in planned.owned.items():
         by_seat.setdefault(held.period.seat, {})[tp] = held.period
     return {
-        seat: Inheritance(partitions=frozenset(periods), generation=max(p.generation for p in periods.values()))
+        seat: PreviouslyOwned(partitions=frozenset(periods), generation=max(p.generation for p in periods.values()))
         for seat, periods in by_seat.items()
     }

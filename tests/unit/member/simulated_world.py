@@ -15,7 +15,7 @@ from random import Random
 
 from spark_kgroup.errors import FencedInstanceId
 from spark_kgroup.member import contract
-from spark_kgroup.member.classic import ClassicMember, Inheritance, MemberConfig, State
+from spark_kgroup.member.classic import ClassicMember, MemberConfig, PreviouslyOwned, State
 from spark_kgroup.model import ErrorCode, MemberIdentity, TopicDescription, TopicPartition
 
 from .invariants import Invariants
@@ -57,18 +57,18 @@ class Connection:
 class Process:
     """One run of a seat: a fresh machine, its connection, its application."""
 
-    def __init__(self, world: World, name: str, config: MemberConfig, inheritance: Inheritance) -> None:
-        claimed = inheritance if world.inherit else Inheritance()
+    def __init__(self, world: World, name: str, config: MemberConfig, owned_before: PreviouslyOwned) -> None:
+        claimed = owned_before if world.inherit else PreviouslyOwned()
         self.world = world
         self.name = name
         self.config = config
         self.replaces = world.coordinator.member_id_of(config.instance_id)
-        own = replace(config, inheritance=claimed, replaces=self.replaces)
+        own = replace(config, previously_owned=claimed, replaces=self.replaces)
         self.machine = ClassicMember(own, jitter=world.rng.random)
-        self.inherited = inheritance.partitions
+        self.previously_owned = owned_before.partitions
         self.adopted: frozenset[TopicPartition] = frozenset()
         """What was held at its last boundary: until then nothing of it is in a checkpoint."""
-        self.adopted_in = inheritance.generation
+        self.adopted_in = owned_before.generation
         self.alive = True
         self.paused = False
         self.connection: Connection | None = None
@@ -92,7 +92,7 @@ class Process:
     @property
     def unfinished(self) -> frozenset[TopicPartition]:
         """What it is reading, or its next process will read again: nobody else may have it."""
-        return (self.machine.owned & self.adopted) | self.inherited
+        return (self.machine.owned & self.adopted) | self.previously_owned
 
     def kill(self) -> None:
         """SIGKILL; the broker sees the connection end."""
@@ -170,7 +170,7 @@ class Process:
             case contract.ComputeAssignment():
                 self.world.after(self.world.delay_ms(), lambda: self._compute(effect))
             case contract.Lost():
-                self.inherited = frozenset()
+                self.previously_owned = frozenset()
             case contract.Joined(rejoined=rejoined):
                 self.snapshot = None
                 self.look_for_orphans |= rejoined
@@ -256,7 +256,7 @@ class Process:
         self._find_orphans()
         going = self.machine.to_give_up
         if self.machine.state in (State.STABLE, State.REVOKING):
-            self.inherited &= going  # the batch is read again and done
+            self.previously_owned &= going  # the batch is read again and done
             self.adopted, self.adopted_in = self.machine.owned, self.machine.identity.generation
         if not going:
             return
@@ -272,7 +272,7 @@ class Process:
 
     def _given_up(self, partitions: frozenset[TopicPartition]) -> None:
         self.world.words_under_way -= 1
-        self.inherited -= partitions
+        self.previously_owned -= partitions
         self.post(contract.GaveUp(partitions=partitions))
 
     def _find_orphans(self) -> None:
@@ -504,15 +504,15 @@ class World:
     def launch(self, name: str) -> None:
         """Start a new process on a seat, whatever else runs there."""
         config = self.seats[name]
-        self.processes.append(Process(self, f"{name}/{len(self.processes)}", config, self._inheritance(config)))
+        self.processes.append(Process(self, f"{name}/{len(self.processes)}", config, self._owned_before(config)))
 
-    def _inheritance(self, config: MemberConfig) -> Inheritance:
+    def _owned_before(self, config: MemberConfig) -> PreviouslyOwned:
         """What the last process of a seat left unfinished, if the group still keeps the seat."""
         last = next((p for p in reversed(self.processes) if p.config is config), None)
         kept = any(m.instance_id == config.instance_id for m in self.coordinator.members.values())
         if last is None or not kept or config.instance_id is None:
-            return Inheritance()
-        return Inheritance(partitions=last.unfinished, generation=last.adopted_in)
+            return PreviouslyOwned()
+        return PreviouslyOwned(partitions=last.unfinished, generation=last.adopted_in)
 
     def relaunch(self, name: str) -> None:
         """Start a process on a seat that has none."""

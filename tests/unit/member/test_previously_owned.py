@@ -11,7 +11,7 @@ from dataclasses import replace
 
 from spark_kgroup.assignors.contract import Assignor
 from spark_kgroup.member import contract
-from spark_kgroup.member.classic import ClassicMember, Inheritance, State
+from spark_kgroup.member.classic import ClassicMember, PreviouslyOwned, State
 from spark_kgroup.model import NO_GENERATION, ErrorCode
 
 from .member_driver import COOPERATIVE, EAGER, Driver, claim, none_of, only, parts, request_in
@@ -19,8 +19,8 @@ from .member_driver import COOPERATIVE, EAGER, Driver, claim, none_of, only, par
 
 def heir(*indexes: int, assignor: Assignor = COOPERATIVE) -> Driver:
     driver = Driver(assignors=(assignor,))
-    inheritance = Inheritance(partitions=parts(*indexes), generation=4)
-    driver.machine = ClassicMember(replace(driver.machine.config, inheritance=inheritance), jitter=lambda: 0.0)
+    owned_before = PreviouslyOwned(partitions=parts(*indexes), generation=4)
+    driver.machine = ClassicMember(replace(driver.machine.config, previously_owned=owned_before), jitter=lambda: 0.0)
     driver.take(contract.Join())
     driver.take(contract.Connected())
     return driver

@@ -129,7 +129,7 @@ async def test_an_answer_about_fewer_topics_than_are_watched_by_now_is_no_change
 async def test_a_changed_partition_count_leads_to_one_rebalance(coordinator: Coordinator, group: Group) -> None:
     """KIP-429, 1.b: "If topic metadata has changed [...] if the consumer is the leader, send join-group request." """
     coordinator.world.leaders[TopicPartition("a", 1)] = 0
-    await group.wait_until(lambda view: len(view.seats[0].tenures) == 2, 10_000)
+    await group.wait_until(lambda view: len(view.seats[0].owned_since) == 2, 10_000)
     assert coordinator.reasons[1:] == ["partition count changed (a: 1 -> 2)"]
 
 
@@ -183,4 +183,4 @@ async def test_a_member_whose_subscription_nobody_can_read_gets_nothing_and_the_
         coordinator.odd, coordinator.rebalances = odd, True
         await until(lambda generation=generation: len(coordinator.reasons) == generation)
         view = await group.wait_until(lambda view: view.settled, 10_000)
-        assert view.seats[0].tenures.keys() == {A0}
+        assert view.seats[0].owned_since.keys() == {A0}

@@ -132,7 +132,7 @@ async def test_a_member_that_the_group_removed_hears_of_it_past_its_parked_join(
     await park_a_join(world, session)
     world.first["Heartbeat"] = [ErrorCode.UNKNOWN_MEMBER_ID]
     await until(lambda: not session.machine.owned)
-    assert session.tenures == {}
+    assert session.owned_since == {}
 
 
 @with_a_session

@@ -7,7 +7,7 @@ import pytest
 from harness.fake_broker import on_a_loop
 from harness.fake_cluster import A0, A1, B0, World
 
-from spark_kgroup.member.classic import Inheritance
+from spark_kgroup.member.classic import PreviouslyOwned
 from spark_kgroup.model import ErrorCode, TopicPartition
 from spark_kgroup.runtime import group as group_module
 from spark_kgroup.runtime.group import Group
@@ -19,16 +19,16 @@ SIX = tuple(f"seat-{index}" for index in range(6))
 
 
 @pytest.mark.parametrize(
-    ("leaders", "spare_seats", "expected"),
+    ("leaders", "cap_seats_to_partitions", "expected"),
     [
-        pytest.param({A0: 0, A1: 0, B0: 0}, False, 3, id="a seat for each partition"),
-        pytest.param({A0: 0, A1: 0, B0: 0}, True, 6, id="as many as were asked for"),
-        pytest.param({A0: 0, A1: 0}, False, 6, id="nobody knows how many partitions the missing topic has"),
-        pytest.param({}, False, 6, id="no topic is there yet"),
+        pytest.param({A0: 0, A1: 0, B0: 0}, True, 3, id="a seat for each partition"),
+        pytest.param({A0: 0, A1: 0, B0: 0}, False, 6, id="as many as were asked for"),
+        pytest.param({A0: 0, A1: 0}, True, 6, id="nobody knows how many partitions the missing topic has"),
+        pytest.param({}, True, 6, id="no topic is there yet"),
     ],
 )
 def test_seats_are_limited_by_partitions_once_all_topics_are_seen(
-    leaders: Mapping[TopicPartition, int], spare_seats: bool, expected: int
+    leaders: Mapping[TopicPartition, int], cap_seats_to_partitions: bool, expected: int
 ) -> None:
     @on_a_loop
     async def scenario() -> None:
@@ -40,7 +40,7 @@ def test_seats_are_limited_by_partitions_once_all_topics_are_seen(
             topics=("a", "b"),
             instance_ids=SIX,
             topics_must_exist=False,
-            spare_seats=spare_seats,
+            cap_seats_to_partitions=cap_seats_to_partitions,
         )
         group = Group(settings)
         try:
@@ -68,7 +68,7 @@ def test_seats_that_come_back_wait_for_their_coordinator_longer_than_for_a_first
             group="g",
             topics=("a",),
             instance_ids=("seat-0",),
-            inheritances={"seat-0": Inheritance(partitions=frozenset({A0}), generation=1)},
+            previously_owned={"seat-0": PreviouslyOwned(partitions=frozenset({A0}), generation=1)},
         )
         group = Group(settings)
         began = asyncio.get_running_loop().time()

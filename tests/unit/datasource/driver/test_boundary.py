@@ -120,7 +120,7 @@ def test_a_restart_commits_what_the_last_run_left_at_its_first_boundary(world: W
 def test_the_first_batch_waits_for_all_seats(world: World, caplog: pytest.LogCaptureFixture) -> None:
     group, driver = world(partitions=2, seats=2, records=10)
     late = group.seats["seat-1"]
-    late.identity, late.tenures = replace(late.identity, generation=-1), {}
+    late.identity, late.owned_since = replace(late.identity, generation=-1), {}
     assert not driver.trigger()
     assert "did not come to rest" in caplog.text
     assert "Another member may be holding the rebalance up" in caplog.text
@@ -154,7 +154,7 @@ def test_not_acknowledged_means_not_given_up(world: World) -> None:
     for fate in ("lost", "unheard", "refused"):
         group.commit_fate = lambda fate=fate: fate
         driver.trigger()
-        assert P0 in group.seats["seat-0"].tenures
+        assert P0 in group.seats["seat-0"].owned_since
         assert P0 not in group.other
     group.commit_fate = lambda: "ok"
     driver.trigger()
@@ -252,7 +252,7 @@ def test_a_partition_that_another_application_reads_already_is_given_up_without_
     group.other_reads(P0, read)
     driver.trigger()
     assert group.committed_now == {P0: read}
-    assert P0 not in group.seats["seat-0"].tenures
+    assert P0 not in group.seats["seat-0"].owned_since
     assert "t-0 to another application" in caplog.text
     assert "may be delivered twice" in caplog.text
     assert driver.durable.released == {P0: 10}
@@ -272,7 +272,7 @@ def test_a_partition_whose_new_owner_was_asked_for_it_in_turn_is_given_up_withou
     del group.assigned[P0]  # a group of type consumer does not tell what it has asked back
     driver.trigger()
     assert group.committed_now == {P0: 25}
-    assert P0 not in group.seats["seat-0"].tenures
+    assert P0 not in group.seats["seat-0"].owned_since
 
 
 @pytest.mark.parametrize("silent", ["describe", "committed"])
@@ -292,12 +292,12 @@ def test_a_partition_stays_uncommitted_and_ours_while_nobody_says_who_reads_it(
         broken.setattr(group, silent, unanswered)
         driver.trigger()
         assert group.committed_now == {P0: 25}
-        assert P0 in group.seats["seat-0"].tenures
+        assert P0 in group.seats["seat-0"].owned_since
         assert driver.rows == {P0: [(0, 10)]}, "it does not go on"
     driver.trigger()
     assert set(group.bounds_ms) == {COMMIT_TIMEOUT_MS}, "no boundary waits for longer than for a commit"
     assert group.committed_now == {P0: 25}
-    assert P0 not in group.seats["seat-0"].tenures
+    assert P0 not in group.seats["seat-0"].owned_since
 
 
 @pytest.mark.parametrize("texts", [True, False], ids=["with its text", "without a text beside it"])
@@ -311,7 +311,7 @@ def test_a_commit_of_ours_that_was_not_heard_of_is_taken_for_nobody_elses(
     group.commit_fate = lambda: "unheard"
     driver.trigger()
     assert group.committed_now == {P0: 10}
-    assert P0 in group.seats["seat-0"].tenures
+    assert P0 in group.seats["seat-0"].owned_since
     if not texts:
         group._notes.clear()
     group.commit_fate = lambda: "ok"
@@ -333,7 +333,7 @@ def test_committed_offsets_decide_in_a_group_that_this_user_may_not_see(
     monkeypatch.setattr(group, "describe", hidden)
     driver.trigger()
     assert group.committed_now == {P0: 25}
-    assert P0 not in group.seats["seat-0"].tenures
+    assert P0 not in group.seats["seat-0"].owned_since
 
 
 def test_nobody_is_asked_who_reads_what_while_nothing_is_to_be_given_up(
@@ -446,7 +446,7 @@ def test_an_orphan_is_committed_and_gets_an_owner(world: World) -> None:
     group.move(P0, OTHER)
     group.restart({})
     driver.start()
-    assert P0 not in group.seats["seat-0"].tenures
+    assert P0 not in group.seats["seat-0"].owned_since
     driver.drain()
     assert len(group.forced) == 1
     assert group.other == {P0: 10}
@@ -902,7 +902,7 @@ def test_available_now_fails_if_a_seat_loses_its_membership_before_the_end(
     driver.trigger(limit=10)
     # The coordinator forgot the seat; it knows, and its JoinGroup is parked behind somebody else's rebalance.
     seat = group.seats["seat-0"]
-    group.assigned, seat.tenures = {}, {}
+    group.assigned, seat.owned_since = {}, {}
     seat.identity = replace(seat.identity, generation=-1)
     view_of = type(seat).view
     monkeypatch.setattr(type(seat), "view", lambda self: replace(view_of(self), settled=False))
@@ -1058,7 +1058,7 @@ def test_a_seat_gives_up_a_previously_owned_partition_though_another_seat_has_it
     driver.trigger()
     group.move(P0, "seat-1")
     driver.ask()
-    assert P0 in group.seats["seat-1"].tenures
+    assert P0 in group.seats["seat-1"].owned_since
     driver.restart()
     group.state = "PreparingRebalance"
     driver.trigger()  # not at rest, and P0 is adopted through its new owner
@@ -1088,4 +1088,4 @@ def test_a_release_under_way_does_not_give_up_a_partition_assigned_meanwhile(
     driver.ask()
     group.move(P0, OTHER)
     group.step()
-    assert P0 in group.seats["seat-0"].tenures
+    assert P0 in group.seats["seat-0"].owned_since

@@ -223,7 +223,7 @@ def test_a_position_of_another_application_beyond_the_listed_end_is_no_truncatio
     group.produce(P0, 50)
     group.committed_now[P0] = 150  # another member had it for a moment
     seat = group.seats["seat-0"]
-    seat.tenures = {P0: group._new_identity("seat-0")}
+    seat.owned_since = {P0: group._new_identity("seat-0")}
     driver.drain()
     assert P0 in driver.durable.owned
 

@@ -19,14 +19,14 @@ def who(seat: str = "job-0", generation: int = 1, member_id: str = "m") -> Membe
 
 
 def seat_view(
-    tenures: dict[TopicPartition, MemberIdentity],
+    owned_since: dict[TopicPartition, MemberIdentity],
     name: str = "job-0",
     give_up: frozenset[TopicPartition] | set[TopicPartition] = frozenset(),
 ) -> SeatView:
     return SeatView(
         instance_id=name,
         identity=who(name, generation=9),
-        tenures=tenures,
+        owned_since=owned_since,
         to_give_up=frozenset(give_up),
         settled=not give_up,
         leader=False,
@@ -54,7 +54,7 @@ def durable(
 def ledger(*partitions: TopicPartition, start: int = 0, committed: int | None = None) -> Ledger:
     book = Ledger(TOPICS)
     for tp in partitions:
-        book.adopt(tp, Holding(period=period(start), tenure=who(), committed=committed))
+        book.adopt(tp, Holding(period=period(start), owned_since=who(), committed=committed))
     return book
 
 
@@ -197,7 +197,7 @@ def test_a_handed_over_partition_is_remembered_as_given_up() -> None:
 def test_a_partition_that_comes_back_after_a_hand_over_and_is_lost_is_remembered() -> None:
     book, start = ledger(P0), durable({P0: 25})
     book.give_up([P0])
-    book.adopt(P0, Holding(period=period(), tenure=who(), committed=25))
+    book.adopt(P0, Holding(period=period(), owned_since=who(), committed=25))
     book.drop_lost(group_view())
     assert since(start, book).checkpoint(TOPICS, {}).released == {P0: 25}
 

@@ -126,8 +126,8 @@ def test_topics_without_ids_are_compared_by_name() -> None:
 
 def begun(offset: int, *, seat: str = "job-0", generation: int = 3, topic_id: UUID = OLD) -> Period:
     topic = TopicDescription(name="t", topic_id=topic_id, partition_count=4)
-    tenure = MemberIdentity(instance_id=seat, member_id="new", generation=generation)
-    return period_of(P1, offset, checkpoint=OWNED, topic=topic, seat=seat, tenure=tenure)
+    owned_since = MemberIdentity(instance_id=seat, member_id="new", generation=generation)
+    return period_of(P1, offset, checkpoint=OWNED, topic=topic, seat=seat, owned_since=owned_since)
 
 
 def test_a_seat_that_adopts_again_at_its_position_keeps_its_period() -> None:
@@ -157,10 +157,10 @@ def test_a_period_that_begins_where_the_last_one_did_is_told_from_it_by_its_cut(
     held = replace(PERIOD, cut=cut)
     checkpoint = seen(owned={P1: Owned(period=held, position=100)})
     topic = TopicDescription(name="t", topic_id=OLD, partition_count=4)
-    tenure = MemberIdentity(instance_id="job-0", member_id="new", generation=3)
+    owned_since = MemberIdentity(instance_id="job-0", member_id="new", generation=3)
 
     def adopted_at(offset: int) -> Period:
-        return period_of(P1, offset, checkpoint=checkpoint, topic=topic, seat="job-0", tenure=tenure)
+        return period_of(P1, offset, checkpoint=checkpoint, topic=topic, seat="job-0", owned_since=owned_since)
 
     assert adopted_at(40) == replace(held, cut=cut + 1)
     assert adopted_at(60) == replace(held, start=60, cut=0)

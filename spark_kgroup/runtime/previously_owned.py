@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from spark_kgroup.member.classic import Inheritance
+from spark_kgroup.member.classic import PreviouslyOwned
 from spark_kgroup.model import DescribedGroup
 
 
-def inherited(
-    inheritances: Mapping[str, Inheritance], group: DescribedGroup, seats: Sequence[str | None]
-) -> dict[str | None, Inheritance]:
+def claimable(
+    previously_owned: Mapping[str, PreviouslyOwned], group: DescribedGroup, seats: Sequence[str | None]
+) -> dict[str | None, PreviouslyOwned]:
     """What each of `seats` inherits: only what the group still keeps for it.
 
     A seat that was away for longer than its session has lost all. To claim it all the same could take it from its new
@@ -22,14 +22,16 @@ def inherited(
     would go to its next owner at once.
     """
     members = {member.instance_id for member in group.members}
-    found: dict[str | None, Inheritance] = {name: kept for name, kept in inheritances.items() if name in members}
+    found: dict[str | None, PreviouslyOwned] = {
+        name: kept for name, kept in previously_owned.items() if name in members
+    }
     mine = {name: found.pop(name) for name in seats if name in found}
     if group.tells_owners:
         return mine
     for index, (_, left) in enumerate(sorted(found.items(), key=lambda item: str(item[0]))):
         heir = seats[index % len(seats)]
         own = mine.get(heir, left)
-        mine[heir] = Inheritance(
+        mine[heir] = PreviouslyOwned(
             partitions=own.partitions | left.partitions, generation=max(own.generation, left.generation)
         )
     return mine
