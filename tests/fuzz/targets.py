@@ -24,7 +24,7 @@ from spark_kgroup.member import contract
 from spark_kgroup.member.classic import ClassicMember, MemberConfig, State
 from spark_kgroup.model import ErrorCode, TopicDescription, TopicPartition
 from spark_kgroup.runtime.translate import to_event, to_message
-from spark_kgroup.wire import answers, messages
+from spark_kgroup.wire import messages, responses
 from spark_kgroup.wire.codec import correlation_id_of, decode_response, encode_request
 
 T0 = TopicPartition("t", 0)
@@ -45,14 +45,14 @@ class Answers:
         self._types = list(messages.RESPONSE_OF)
         self._readers: dict[type, Callable[[Any], object]] = {
             messages.MetadataResponse: self._metadata,
-            messages.ListOffsetsResponse: lambda response: answers.take_listed(response, [T0], {}),
+            messages.ListOffsetsResponse: lambda response: responses.take_listed(response, [T0], {}),
             messages.OffsetFetchResponse: self._commits,
-            messages.DescribeGroupsResponse: lambda response: self._describe(answers.description_of(response)),
+            messages.DescribeGroupsResponse: lambda response: self._describe(responses.description_of(response)),
             messages.ConsumerGroupDescribeResponse: self._consumers,
             messages.ConsumerGroupDescribeResponseV0: self._consumers,
-            messages.LeaveGroupResponse: answers.still_members,
+            messages.LeaveGroupResponse: responses.still_members,
             messages.OffsetCommitResponse: messages.offset_commit_errors,
-            messages.FindCoordinatorResponse: lambda response: answers.the_only(response.coordinators, "coordinator"),
+            messages.FindCoordinatorResponse: lambda response: responses.the_only(response.coordinators, "coordinator"),
         }
 
     def take(self) -> str:
@@ -66,28 +66,28 @@ class Answers:
         return "interpreted"
 
     def _interpret(self, response: Any) -> None:
-        answers.group_error_codes(response)
+        responses.group_error_codes(response)
         for kind, reader in self._readers.items():
             if isinstance(response, kind):
                 reader(response)
 
     def _commits(self, response: Any) -> None:
-        for offset in answers.committed_of(response, ()).values():
+        for offset in responses.committed_of(response, ()).values():
             if offset is not None:
                 SeatNote.decode(offset.metadata)
                 Author.of(offset.metadata)
 
     def _metadata(self, response: Any) -> None:
-        for topic in answers.metadata_of(response).topics.values():
-            answers.has_fewer_partitions(topic, topic)
+        for topic in responses.metadata_of(response).topics.values():
+            responses.has_fewer_partitions(topic, topic)
 
     def _consumers(self, response: Any) -> None:
-        if (group := answers.consumer_description_of(response)) is not None:
+        if (group := responses.consumer_description_of(response)) is not None:
             self._describe(group)
 
     def _describe(self, group: Any) -> None:
         notes = {tp: self._maker._note() for member in group.members for tp in member.assignment}
-        committed = {tp: answers.CommittedOffset(offset=5, metadata=note) for tp, note in notes.items()}
+        committed = {tp: responses.CommittedOffset(offset=5, metadata=note) for tp, note in notes.items()}
         as_object(lines_of(group, committed, {}))
 
 
@@ -132,11 +132,11 @@ class Members:
     def _event_of(self, asked: contract.Request | contract.LookAtSeat, response: Any) -> contract.Event:
         match asked:
             case contract.LookAtSeat():
-                ids = ["", *(member.member_id for member in answers.description_of(response).members)]
+                ids = ["", *(member.member_id for member in responses.description_of(response).members)]
                 return contract.SeatSeen(member_id=self._rng.choice(ids))
             case contract.LeaveRequest():
                 return contract.LeaveResponse(
-                    request=asked, error=next(iter(answers.still_members(response).values()), 0)
+                    request=asked, error=next(iter(responses.still_members(response).values()), 0)
                 )
             case _:
                 return to_event(asked, response)

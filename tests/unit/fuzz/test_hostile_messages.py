@@ -19,7 +19,7 @@ from pyspark_kgroup.driver.registry import Registry
 from spark_kgroup.errors import WireError
 from spark_kgroup.member.classic import State
 from spark_kgroup.model import MemberIdentity
-from spark_kgroup.wire import answers, messages
+from spark_kgroup.wire import messages, responses
 from spark_kgroup.wire.connection import Connection
 
 SHORT = 3_000
@@ -60,7 +60,7 @@ def test_an_error_outside_the_tree_is_found(monkeypatch: pytest.MonkeyPatch) -> 
     def careless(_: Any) -> None:
         raise IndexError("no such member")
 
-    monkeypatch.setattr(answers, "still_members", careless)
+    monkeypatch.setattr(responses, "still_members", careless)
     assert any("answers: IndexError" in found for found in run(SHORT, 7).verdict())
 
 
@@ -69,7 +69,7 @@ def test_a_hang_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
         while True:
             pass
 
-    monkeypatch.setattr(answers, "still_members", endless)
+    monkeypatch.setattr(responses, "still_members", endless)
     monkeypatch.setattr(fuzz_run, "MESSAGE_TIMEOUT_S", 0.05)
     assert any("answers: Hang" in found for found in run(500, 7).verdict())
 

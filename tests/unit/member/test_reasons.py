@@ -43,7 +43,7 @@ def test_a_new_look_for_the_coordinator_says_which_request_was_refused_and_how(a
 @pytest.mark.parametrize("api", APIS)
 def test_an_error_that_ends_the_member_names_the_request_and_the_error(api: str):
     failed = only(refused(api, 12_345), contract.Failed)
-    assert f"'g' will not have us: {api} failed with ERROR_12345" in str(failed.error)
+    assert f"'g' rejected this member: {api} failed with ERROR_12345" in str(failed.error)
 
 
 @pytest.mark.parametrize("api", ["Heartbeat", "OffsetCommit"])
