@@ -95,15 +95,15 @@ class Boundary:
             return start
         # 4. After a static rejoin: find partitions without an owner.
         self._orphans.look_after_rejoin(crossing)
-        # 5. See topics again: the leader may have assigned partitions that are newer than 1.
+        # 5. Adopt what arrived; see topics again before, since the leader may have assigned newer partitions than 1.
         self._see_topics(start, {tp for seat in crossing.view.seats for tp in seat.owned_since})
-        # 6. Adopt what arrived.
         if not self._adoption.adopt_what_arrived(crossing):
             return start
-        # 7. Commit where adopted partitions stand; what is not acknowledged waits.
+        # 6. Commit once more: what an earlier period read of a partition that goes on from there.
         self._commits.commit_durable(crossing)
         self.members = {seat.instance_id: seat.identity.member_id for seat in crossing.view.seats}
         self._ledger.drop_lost(crossing.view)
+        # 7. Under AvailableNow wait for acknowledgements; at other times what lacks one adds nothing to the batch.
         self._acknowledgement.wait_for_commits(crossing)
         # 8. List end offsets, apply the limit.
         return self._ledger.checkpoint(crossing.topics, self._batch_end.positions(crossing, limit))
