@@ -251,6 +251,35 @@ def test_what_a_forced_rebalance_assigns_is_adopted_in_the_same_boundary(world: 
     assert driver.rows[added] == [(0, 7)]
 
 
+def test_a_boundary_waits_for_the_rebalance_that_it_forced_and_no_longer(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    group, driver = world(partitions=2, records=10)
+    driver.drain()
+    added = group.add_partition("t")
+    group.produce(added, 7)
+    group.target[added] = "seat-0"
+    driver.restart()
+    due_at_ms: list[int] = []
+    monkeypatch.setattr(group, "force_rebalance", lambda _: due_at_ms.append(group.now_ms + HANDOVER_WAIT_MS // 2))
+    group.meanwhile = lambda: due_at_ms.clear() or group.rebalance() if due_at_ms[:1] == [group.now_ms] else None
+    assert elapsed_ms(group, driver.trigger) < HANDOVER_WAIT_MS
+    assert driver.rows[added] == [(0, 7)]
+
+
+def test_a_group_of_type_consumer_is_looked_at_once_after_a_rejoin(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    group, driver = world(records=10)
+    group.group_type = "consumer"
+    driver.drain()
+    asked_at_ms = looks(group, monkeypatch)
+    for _ in range(5):
+        group.now_ms += 2 * ORPHAN_CHECK_INTERVAL_MS
+        driver.ask()
+    assert asked_at_ms == []
+
+
 # ------------------------------------------------------------------------------------------------ members
 
 

@@ -90,6 +90,44 @@ def test_retention_is_skipped_with_a_warning_and_counted(world: World, caplog: p
     assert (logs.losses, logs.offsets_skipped) == (1, 30)
 
 
+def test_losses_of_several_partitions_add_up(world: World) -> None:
+    group, driver = world(partitions=2, records=10, fail_on_data_loss=False)
+    driver.drain()
+    for times, first in enumerate((40, 90), start=1):
+        for tp in (P0, P1):
+            group.produce(tp, 50)
+            retention(group, tp, first)
+        driver.drain()
+        assert driver.boundary.logs.losses == 2 * times
+    assert driver.boundary.logs.offsets_skipped == 2 * (30 + 30)
+
+
+def test_the_loss_of_one_partition_speaks_of_no_others(world: World) -> None:
+    group, driver = world(partitions=2, records=10)
+    driver.drain()
+    group.produce(P0, 90)
+    retention(group, P0, 40)
+    with pytest.raises(DataLoss) as problem:
+        driver.trigger()
+    assert "more partitions" not in str(problem.value)
+
+
+def test_a_query_goes_on_without_its_only_topic_if_that_is_no_error(world: World) -> None:
+    group, driver = world(records=10, fail_on_data_loss=False)
+    driver.drain()
+    group.delete_topic("t")
+    later(group)
+    driver.drain()
+    assert not driver.durable.owned
+
+
+def test_no_ends_are_listed_before_the_first_boundary(world: World) -> None:
+    _, driver = world(records=10)
+    assert driver.boundary.logs.listed_ends == {}
+    driver.trigger()
+    assert driver.boundary.logs.listed_ends == {P0: 10}
+
+
 def test_a_limit_counts_what_is_there_not_what_is_lost(world: World) -> None:
     group, driver = world(records=10, fail_on_data_loss=False)
     driver.drain()

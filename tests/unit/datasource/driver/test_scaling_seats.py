@@ -1,6 +1,7 @@
 """More and fewer seats over restarts (KIP-345's scale up and scale down), against a model of the group."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from itertools import pairwise
 
 import pytest
@@ -9,7 +10,7 @@ from harness.fake_group import OTHER, FakeGroup
 
 from pyspark_kgroup.limits import HANDOVER_WAIT_MS, SETTLE_TIMEOUT_MS
 from spark_kgroup.errors import GroupUnsettled
-from spark_kgroup.model import DescribedMember, ErrorCode, TopicPartition
+from spark_kgroup.model import DescribedGroup, DescribedMember, ErrorCode, TopicPartition
 
 World = Callable[..., tuple[FakeGroup, Driver]]
 
@@ -164,6 +165,25 @@ def test_the_first_batch_waits_for_the_generation_without_former_seats(world: Wo
     driver.trigger()
     assert seats_of(driver) == {"seat-0", "seat-1", "seat-2"}
     assert_read_once(driver, 40)
+
+
+def test_former_seats_are_known_by_all_of_a_prefix_that_has_hyphens(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    group, driver = world(partitions=2, seats=2, records=10)
+    driver.options.instance_id_prefix = "daily-job"
+    former = DescribedMember(member_id="m", instance_id="daily-job-2", client_id="spark-kgroup", client_host="")
+    left: list[DescribedMember] = []
+    describe = group.describe
+
+    def described() -> DescribedGroup:
+        found = describe()
+        return found if left else replace(found, members=(*found.members, former))
+
+    monkeypatch.setattr(group, "describe", described)
+    monkeypatch.setattr(group, "remove_members", lambda members, _: left.extend(members) or group.rebalance() or {})
+    driver.drain()
+    assert left == [former]
 
 
 def test_former_seats_that_leave_are_named_in_the_log(world: World, caplog: pytest.LogCaptureFixture) -> None:
