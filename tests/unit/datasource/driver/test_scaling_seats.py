@@ -8,6 +8,7 @@ import pytest
 from harness.fake_driver import Crash, Driver
 from harness.fake_group import OTHER, FakeGroup
 
+from pyspark_kgroup.driver.boundary import Boundary
 from pyspark_kgroup.limits import HANDOVER_WAIT_MS, SETTLE_TIMEOUT_MS
 from spark_kgroup.errors import GroupUnsettled
 from spark_kgroup.model import DescribedGroup, DescribedMember, ErrorCode, TopicPartition
@@ -171,7 +172,8 @@ def test_former_seats_are_known_by_all_of_a_prefix_that_has_hyphens(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     group, driver = world(partitions=2, seats=2, records=10)
-    driver.options.instance_id_prefix = "daily-job"
+    driver.options = replace(driver.options, instance_id_prefix="daily-job")
+    driver.boundary = Boundary(group, driver.options, clock=lambda: group.now_ms)
     former = DescribedMember(member_id="m", instance_id="daily-job-2", client_id="spark-kgroup", client_host="")
     left: list[DescribedMember] = []
     describe = group.describe
