@@ -1,8 +1,8 @@
 """What each seat's last process owned, by the batch that was planned last: its successor claims it."""
 
 from pyspark_kgroup.offsets.checkpoint import EMPTY, Checkpoint, Owned, Period, Topic
-from pyspark_kgroup.offsets.previously_owned import inheritances
-from spark_kgroup.member.config import Inheritance
+from pyspark_kgroup.offsets.previously_owned import owned_by_seat
+from spark_kgroup.member.config import PreviouslyOwned
 from spark_kgroup.model import TopicPartition
 
 P0, P1, P2 = (TopicPartition("t", index) for index in range(3))
@@ -12,17 +12,17 @@ def owned(seat: str, generation: int) -> Owned:
     return Owned(period=Period(topic_id="x", start=0, seat=seat, generation=generation), position=9)
 
 
-def test_each_seat_inherits_what_it_owned_in_the_latest_of_its_generations() -> None:
+def test_a_seats_previous_partitions_come_with_the_latest_generation_of_any() -> None:
     planned = Checkpoint(
         topics={"t": Topic(topic_id="x", first_sight=3)},
         owned={P0: owned("job-0", 7), P1: owned("job-1", 4), P2: owned("job-0", 3)},
     )
-    assert inheritances(planned) == {
-        "job-0": Inheritance(partitions=frozenset({P0, P2}), generation=7),
-        "job-1": Inheritance(partitions=frozenset({P1}), generation=4),
+    assert owned_by_seat(planned) == {
+        "job-0": PreviouslyOwned(partitions=frozenset({P0, P2}), generation=7),
+        "job-1": PreviouslyOwned(partitions=frozenset({P1}), generation=4),
     }
 
 
-def test_what_was_lost_or_given_up_is_inherited_by_nobody() -> None:
+def test_what_was_lost_or_given_up_was_owned_by_nobody() -> None:
     planned = Checkpoint(topics={"t": Topic(topic_id="x", first_sight=3)}, released={P0: 5}, given_up={P1: 5})
-    assert inheritances(planned) == inheritances(EMPTY) == {}
+    assert owned_by_seat(planned) == owned_by_seat(EMPTY) == {}
