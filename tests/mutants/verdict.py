@@ -48,7 +48,7 @@ class Verdict:
 
     @property
     def killed_percent(self) -> float:
-        return 100 * (self.killed + self.timeouts) / self.counted if self.counted else 100.0
+        return 100 * (self.killed + self.timeouts) / self.counted if self.counted else 0.0
 
     @property
     def interval_percent(self) -> tuple[float, float]:

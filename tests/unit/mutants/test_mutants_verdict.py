@@ -31,6 +31,10 @@ def test_a_mutant_that_no_test_calls_has_survived() -> None:
     assert verdict.killed_percent == 50
 
 
+def test_a_room_of_which_nothing_was_tried_has_not_passed() -> None:
+    assert verdict_on("room", ALL, {}, []).killed_percent == 0
+
+
 def test_an_equivalent_mutant_counts_neither_way() -> None:
     verdict = verdict_on("room", ALL, OUTCOMES, [HARMLESS])
     assert (verdict.equivalent, verdict.counted, verdict.survivors) == (1, 3, (UNTESTED,))
