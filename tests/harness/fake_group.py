@@ -15,12 +15,14 @@ from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from uuid import UUID
 
+from harness.group_state import GroupState
 from spark_kgroup.admin.seat_note import Author
 from spark_kgroup.member.classic import PreviouslyOwned
 from spark_kgroup.model import (
     NO_GENERATION,
     DescribedGroup,
     DescribedMember,
+    ErrorCode,
     MemberIdentity,
     TopicDescription,
     TopicPartition,
@@ -46,8 +48,6 @@ class Seat:
     identity: MemberIdentity
     owned_since: dict[TopicPartition, MemberIdentity] = field(default_factory=dict)
     to_give_up: frozenset[TopicPartition] = frozenset()
-    expelled: bool = False
-    """The coordinator has given the seat away, and the seat does not know."""
     previously_owned: frozenset[TopicPartition] = frozenset()
     """An earlier process's, claimed until it is given up or assigned again."""
     trouble: str | None = None
@@ -68,7 +68,15 @@ def _idle() -> None:
     """Nothing happens meanwhile."""
 
 
-class FakeGroup:
+@dataclass(frozen=True)
+class Membership:
+    """One of our static members: what the broker knows of it."""
+
+    member_id: str
+    instance_id: str
+
+
+class FakeGroup(GroupState[Membership]):
     """One group with `seats` of ours and one other application. Single-threaded; time passes only in `wait_until`.
 
     Attributes:
@@ -89,6 +97,7 @@ class FakeGroup:
     """
 
     def __init__(self, topics: Mapping[str, int], seats: int = 1) -> None:
+        super().__init__()
         self.now_ms = 1_000
         self.ids = 0
         self.topics_now: dict[str, TopicDescription] = {}
@@ -107,7 +116,6 @@ class FakeGroup:
         self._notes: dict[TopicPartition, CommittedOffset] = {}
         self.meanwhile: Callable[[], None] = _idle
         self.commit_fate: Callable[[], str] = lambda: "ok"
-        self.generation = 0
         self.rejoins = 0
         self.forced: list[str] = []
         self.state = "Stable"
@@ -123,7 +131,7 @@ class FakeGroup:
         for name, count in topics.items():
             self.create_topic(name, count)
         names = [f"seat-{k}" for k in range(seats)]
-        self.seats = {name: Seat(name, self._new_identity(name)) for name in names}
+        self.seats = {name: Seat(name, self._joined(name)) for name in names}
         self.rejoins = seats
         self.spread(names)
 
@@ -136,6 +144,20 @@ class FakeGroup:
     def _new_identity(self, instance_id: str) -> MemberIdentity:
         self.ids += 1
         return MemberIdentity(instance_id=instance_id, member_id=f"id-{self.ids}", generation=self.generation)
+
+    def _joined(self, instance_id: str) -> MemberIdentity:
+        """As whom a seat is in the group that has joined it without a member id."""
+        identity = self._new_identity(instance_id)
+        new, old = Membership(identity.member_id, instance_id), self.static(instance_id)
+        if old is None:
+            self.members[new.member_id] = new
+        else:
+            self.replace_static(old, new)
+        return identity
+
+    def is_expelled(self, seat: Seat) -> bool:
+        """Whether the coordinator has given the seat away, and the seat does not know."""
+        return self.static(seat.instance_id) is None
 
     def create_topic(self, name: str, count: int) -> None:
         """A new topic, also in place of an old one: its records and committed offsets are gone."""
@@ -176,7 +198,7 @@ class FakeGroup:
 
     def rebalance(self) -> None:
         """One generation: everybody joins with what it claims, and learns its share."""
-        live = [seat for seat in self.seats.values() if not seat.expelled]
+        live = [seat for seat in self.seats.values() if not self.is_expelled(seat)]
         if (self.away and live) or self.old:
             self._pending = True
             return
@@ -230,14 +252,14 @@ class FakeGroup:
         """The coordinator's patience with a seat is over; the seat does not know yet, its partitions have no owner."""
         if self.seats[name].identity.generation == NO_GENERATION:
             return  # who waits for a rebalance to end is not expelled meanwhile
-        self.seats[name].expelled = True
+        self.remove_static([name])
         self.assigned = {tp: member for tp, member in self.assigned.items() if member != name}
 
     def notice(self, name: str) -> None:
         """An expelled seat hears of it, drops all, and joins anew."""
         seat = self.seats[name]
-        seat.expelled, seat.owned_since, seat.to_give_up, seat.previously_owned = False, {}, frozenset(), frozenset()
-        seat.identity = replace(self._new_identity(name), generation=NO_GENERATION)
+        seat.owned_since, seat.to_give_up, seat.previously_owned = {}, frozenset(), frozenset()
+        seat.identity = replace(self._joined(name), generation=NO_GENERATION)
         self._mailbox = [(s, tps) for s, tps in self._mailbox if s is not seat]
         self.rejoins += 1
         self.rebalance()
@@ -260,14 +282,13 @@ class FakeGroup:
         self._seen_topics = ({}, -(10**9))
         if seats is not None:
             self._resize([f"seat-{k}" for k in range(seats)])
-        joins_anew = [seat for seat in self.seats.values() if seat.expelled]
+        joins_anew = [seat for seat in self.seats.values() if self.is_expelled(seat)]
         found = claimable(previously_owned, self._described(), list(self.seats))
         for seat in self.seats.values():
-            seat.identity = self._new_identity(seat.instance_id)
+            seat.identity = self._joined(seat.instance_id)
             self.claims = {tp: member for tp, member in self.claims.items() if member != seat.instance_id}
             if seat in joins_anew:
-                seat.expelled = False  # and what it was reading is no longer kept for it
-                continue
+                continue  # what it was reading is no longer kept for it
             seat.previously_owned = found[seat.instance_id].partitions if seat.instance_id in found else frozenset()
             self.claims |= dict.fromkeys(seat.previously_owned - self.claims.keys(), seat.instance_id)
         if joins_anew or self._pending:
@@ -280,14 +301,14 @@ class FakeGroup:
         self.rejoins = len(self.seats)
 
     def _resize(self, names: list[str]) -> None:
-        self.old |= {name for name, seat in self.seats.items() if name not in names and not seat.expelled}
+        self.old |= {name for name, seat in self.seats.items() if name not in names and not self.is_expelled(seat)}
         self.seats = {name: self.seats.get(name) or self._newcomer(name) for name in names}
         self.old -= self.seats.keys()
         self._deal_out(set(self.target.values()) - self.seats.keys() - self.old - {OTHER})
 
     def _newcomer(self, name: str) -> Seat:
         """A seat that the group does not have, or has kept."""
-        return Seat(name, self._new_identity(name), expelled=name not in self.old)
+        return Seat(name, self._new_identity(name))
 
     def remove_members(self, members: Iterable[DescribedMember], reason: str) -> dict[str, int]:
         """The coordinator takes members out; what they held is dealt out to our seats."""
@@ -305,6 +326,7 @@ class FakeGroup:
     def _deal_out(self, names: set[str]) -> None:
         """What members of these names had is for our seats, from the next generation on."""
         self.old -= names
+        self.remove_static(names)
         for table in (self.assigned, self.claims):
             for tp in [tp for tp, member in table.items() if member in names]:
                 del table[tp]
@@ -329,7 +351,7 @@ class FakeGroup:
             seat.owned_since = {tp: who for tp, who in seat.owned_since.items() if tp not in gone}
             seat.previously_owned -= gone
             seat.to_give_up -= gone
-            if gone and not seat.to_give_up and not seat.expelled:
+            if gone and not seat.to_give_up and not self.is_expelled(seat):
                 self.rebalance()
 
     # -------------------------------------------------------------------------------- the runtime's own calls
@@ -427,7 +449,7 @@ class FakeGroup:
         return self._described()
 
     def _described(self) -> DescribedGroup:
-        members = [*(seat.instance_id for seat in self.seats.values() if not seat.expelled), *sorted(self.old)]
+        members = [*(seat.instance_id for seat in self.seats.values() if not self.is_expelled(seat)), *sorted(self.old)]
         if OTHER in self.target.values() or self.other:
             members.append(OTHER)
         assigned, claims = ({}, {}) if self._waits else (self.assigned, self.claims)
@@ -462,11 +484,11 @@ class FakeGroup:
             seat, fate = self.seats[name], self.commit_fate()
             if seen.identity.generation == NO_GENERATION:
                 raise Violation(f"{name} commits without a generation")
-            if seat.expelled and seat.identity == seen.identity:
-                self.notice(name)  # UNKNOWN_MEMBER_ID
-                continue
-            if seat.identity != seen.identity or fate in ("lost", "refused"):
-                continue  # ILLEGAL_GENERATION, REBALANCE_IN_PROGRESS, or the request never came
+            refusal = self.refusal(seen.identity, check_generation=True)
+            if refusal == ErrorCode.UNKNOWN_MEMBER_ID and seat.identity == seen.identity:
+                self.notice(name)
+            if refusal or fate in ("lost", "refused"):
+                continue  # REBALANCE_IN_PROGRESS, or the request never came
             self._check_commit(seat, offsets)
             self.committed_now |= offsets
             note = self.author.encode()

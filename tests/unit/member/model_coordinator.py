@@ -18,6 +18,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from enum import Enum
 
+from harness.group_state import GroupState
+
 from spark_kgroup.member import contract
 from spark_kgroup.member.classic import MemberConfig
 from spark_kgroup.model import ErrorCode, GroupMember, MemberIdentity, Subscription, TopicPartition
@@ -87,15 +89,14 @@ class Saved:
     members: list[Member] = field(default_factory=list)
 
 
-class ModelCoordinator:
+class ModelCoordinator(GroupState[Member]):
     """One group. Requests come with the instant; replies go out through the callback, at once or when unparked."""
 
     def __init__(self, *, initial_delay_ms: int = 500) -> None:
+        super().__init__()
         self.phase = Phase.EMPTY
-        self.generation = 0
         self.protocol = ""
         self.leader = ""
-        self.members: dict[str, Member] = {}
         self._initial_delay_ms = initial_delay_ms
         self._first_rebalance = False
         self._pending_joins: dict[str, int] = {}
@@ -124,13 +125,13 @@ class ModelCoordinator:
     def commit(self, identity: MemberIdentity, now_ms: int) -> int:
         """ClassicGroup.validateOffsetCommit: the error code that a commit under `identity` meets."""
         self._now_ms = now_ms
-        if error := self._refusal(identity, check_generation=True):
+        if error := self.refusal(identity, check_generation=True):
             return error
         return ErrorCode.REBALANCE_IN_PROGRESS if self.phase is Phase.COMPLETING else ErrorCode.NONE
 
     def member_id_of(self, instance_id: str | None) -> str:
         """Who has a static seat, as DescribeGroups shows it; empty if nobody has."""
-        member = self._static(instance_id) if instance_id is not None else None
+        member = self.static(instance_id) if instance_id is not None else None
         return member.member_id if member is not None else ""
 
     def next_wakeup_at_ms(self) -> int | None:
@@ -179,7 +180,7 @@ class ModelCoordinator:
             self._join_without_id(request, config, reply)
         elif who.member_id in self._pending_joins:
             self._add(who.member_id, request, config, reply)
-        elif error := self._refusal(who, check_generation=False):
+        elif error := self.refusal(who, check_generation=False):
             reply(contract.JoinResponse(request=request, error=error, member_id=who.member_id))
         else:
             self._join_again(self.members[who.member_id], request, reply)
@@ -194,7 +195,7 @@ class ModelCoordinator:
         if config.instance_id is None:
             self._pending_joins[new_id] = self._now_ms + config.session_timeout_ms
             reply(contract.JoinResponse(request=request, error=ErrorCode.MEMBER_ID_REQUIRED, member_id=new_id))
-        elif old := self._static(config.instance_id):
+        elif old := self.static(config.instance_id):
             self._replace(old, new_id, request, reply)
         else:
             self._add(new_id, request, config, reply)
@@ -218,9 +219,7 @@ class ModelCoordinator:
         self._answer_sync(old, ErrorCode.FENCED_INSTANCE_ID)
         new = old.saved()
         new.member_id, new.protocols, new.parked_join = new_id, request.protocols, (request, reply)
-        # Same place in the order of members: Java's is a HashMap, so any order may be met.
-        self.members = {(new_id if k == old.member_id else k): v for k, v in self.members.items()}
-        self.members[new_id] = new
+        self.replace_static(old, new)
         self._renew(new)
         if self.leader == old.member_id:
             self.leader = new_id
@@ -332,7 +331,7 @@ class ModelCoordinator:
     # ------------------------------------------------------------------------------ SyncGroup, Heartbeat, Leave
 
     def _sync(self, request: contract.SyncRequest, reply: Reply) -> None:
-        if error := self._refusal(request.identity, check_generation=True):
+        if error := self.refusal(request.identity, check_generation=True):
             reply(contract.SyncResponse(request=request, error=error))
             return
         member = self.members[request.identity.member_id]
@@ -363,7 +362,7 @@ class ModelCoordinator:
             self._prepare()
 
     def _heartbeat(self, request: contract.HeartbeatRequest, reply: Reply) -> None:
-        error = self._refusal(request.identity, check_generation=True)
+        error = self.refusal(request.identity, check_generation=True)
         if not error:
             self._renew(self.members[request.identity.member_id])
             error = ErrorCode.REBALANCE_IN_PROGRESS if self.phase is Phase.PREPARING else ErrorCode.NONE
@@ -371,34 +370,19 @@ class ModelCoordinator:
 
     def _leave(self, request: contract.LeaveRequest, reply: Reply) -> None:
         who = request.identity
-        if not who.member_id and who.instance_id and (member := self._static(who.instance_id)):
+        if not who.member_id and who.instance_id and (member := self.static(who.instance_id)):
             error = 0
         elif self._pending_joins.pop(who.member_id, None) is not None:
             member, error = None, 0
         else:
-            error = self._refusal(who, check_generation=False)
+            error = self.refusal(who, check_generation=False)
             member = None if error else self.members[who.member_id]
         reply(contract.LeaveResponse(request=request, error=error))
         if member is not None:
             self._expel(member)
         self._complete_join_when_all_are_there()
 
-    def _refusal(self, who: MemberIdentity, *, check_generation: bool) -> int:
-        """ClassicGroup.validateMember."""
-        if who.instance_id is not None:
-            current = self._static(who.instance_id)
-            if current is not None and current.member_id != who.member_id:
-                return ErrorCode.FENCED_INSTANCE_ID
-        if who.member_id not in self.members:
-            return ErrorCode.UNKNOWN_MEMBER_ID
-        if check_generation and who.generation != self.generation:
-            return ErrorCode.ILLEGAL_GENERATION
-        return ErrorCode.NONE
-
     # ------------------------------------------------------------------------------------------------- members
-
-    def _static(self, instance_id: str) -> Member | None:
-        return next((m for m in self.members.values() if m.instance_id == instance_id), None)
 
     def _renew(self, member: Member) -> None:
         member.expires_at_ms = self._now_ms + member.config.session_timeout_ms

@@ -95,7 +95,7 @@ class World:
 
     def notice(self) -> None:
         for name, seat in self.group.seats.items():
-            if seat.expelled:
+            if self.group.is_expelled(seat):
                 self.group.notice(name)
 
     def run(self, triggers: int) -> None:
