@@ -237,7 +237,7 @@ class _Transport:
 class Channels:
     """The registry behind its frames: unauthenticated peers, and peers that hold the key but talk nonsense.
 
-    Beside them an honest sidecar stays connected: nobody's message may end its connection, or its answers.
+    Beside them an honest sidecar stays connected: nobody's message may end its connection, or its responses.
     """
 
     def __init__(self, rng: Random) -> None:
