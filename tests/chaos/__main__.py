@@ -17,7 +17,7 @@ from rich.table import Table
 from chaos.checks import Violation, busiest_minute, verdict
 from chaos.evidence import Evidence
 from chaos.schedule import LANES, schedule
-from chaos.world import World
+from chaos.world import ChaosWorld
 
 _SHOWN_MAX = 12
 """Violations of one promise that are printed; the folder that is kept has them all."""
@@ -66,7 +66,7 @@ def main() -> int:
 def _run(console: Console, folder: Path, seed: int, minutes: float, *, small: bool) -> bool:
     """Whether the run's folder is worth keeping."""
     say = Diary(console)
-    with World(folder, seed, minutes, say, small=small) as world:
+    with ChaosWorld(folder, seed, minutes, say, small=small) as world:
         say("world", "three brokers are up; queries and producers start")
         world.run(lambda: say("world", _progress(world)))
         world.drain()
@@ -79,7 +79,7 @@ def _run(console: Console, folder: Path, seed: int, minutes: float, *, small: bo
     return any(found.values()) or bool(world.failures)
 
 
-def _progress(world: World) -> str:
+def _progress(world: ChaosWorld) -> str:
     batches = ", ".join(f"{query.name} {query.batches_done}" for query in (world.main, world.second))
     return f"{world.sent:,} records sent; batches done: {batches}"
 

@@ -40,7 +40,7 @@ _LANE_END_TIMEOUT_S: Final = 400.0
 _END_TIMEOUT_S: Final = 15.0
 
 
-class World:
+class ChaosWorld:
     """Everything of one run; a context manager that leaves no process.
 
     Attributes:

@@ -42,7 +42,7 @@ WHO = MemberIdentity(instance_id="seat-0", member_id="m", generation=3)
 
 
 @dataclass
-class World:
+class BrokerWorld:
     """Some brokers, and what all of them believe; a test changes it as it goes.
 
     Attributes:
@@ -295,7 +295,7 @@ def talk_garbage(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
     writer.close()
 
 
-Scenario = Callable[[World], Awaitable[None]]
+Scenario = Callable[[BrokerWorld], Awaitable[None]]
 
 
 def in_a_world(nodes: int = 1, ranges: Ranges = RANGES) -> Callable[[Scenario], Callable[[], None]]:
@@ -303,7 +303,7 @@ def in_a_world(nodes: int = 1, ranges: Ranges = RANGES) -> Callable[[Scenario], 
 
     def wrap(scenario: Scenario) -> Callable[[], None]:
         async def run() -> None:
-            world = World()
+            world = BrokerWorld()
             await world.start(nodes, ranges)
             try:
                 await scenario(world)

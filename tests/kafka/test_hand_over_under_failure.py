@@ -61,7 +61,7 @@ class Query:
         return {tp: owned.position for tp, owned in self.done.owned.items()}
 
 
-class World:
+class HandOverWorld:
     """A query that has read to 10, has planned and done a batch to 20 that the group does not know of, and is asked by
     a second query to give two of four partitions up."""
 
@@ -125,18 +125,18 @@ class World:
 
 
 @pytest.fixture
-def world(behind: tuple[ApacheKafka, Proxy]) -> Iterator[World]:
+def world(behind: tuple[ApacheKafka, Proxy]) -> Iterator[HandOverWorld]:
     kafka, proxy = behind
     with ExitStack() as started:
         try:
-            yield World(kafka, proxy, started)
+            yield HandOverWorld(kafka, proxy, started)
         finally:
             proxy.heal()
 
 
 @pytest.mark.parametrize("verdict", [Verdict.CUT, Verdict.UNHEARD])
 def test_a_commit_that_is_not_acknowledged_delays_the_hand_over(
-    world: World, verdict: Verdict, monkeypatch: pytest.MonkeyPatch
+    world: HandOverWorld, verdict: Verdict, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(commits, "COMMIT_TIMEOUT_MS", 1_000)  # 5 s, several times in one boundary
     world.proxy.fail(OFFSET_COMMIT, verdict)
@@ -150,7 +150,7 @@ def test_a_commit_that_is_not_acknowledged_delays_the_hand_over(
     world.assert_handed_over(world.two)
 
 
-def test_a_commit_while_the_group_rebalances_delays_the_hand_over(world: World) -> None:
+def test_a_commit_while_the_group_rebalances_delays_the_hand_over(world: HandOverWorld) -> None:
     # 1. a generation asks for P; 2. a third query joins, and the leader's assignment is on its way; 3. the boundary
     # commits P in the new generation: REBALANCE_IN_PROGRESS.
     world.proxy.fail(SYNC_GROUP, Verdict.HELD)
@@ -163,7 +163,9 @@ def test_a_commit_while_the_group_rebalances_delays_the_hand_over(world: World) 
     world.assert_handed_over(world.two, three)
 
 
-def test_a_coordinator_that_dies_at_the_hand_over_delays_it(world: World, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_coordinator_that_dies_at_the_hand_over_delays_it(
+    world: HandOverWorld, caplog: pytest.LogCaptureFixture
+) -> None:
     node = world.kafka.nodes[0]
     node.kill()
     with ThreadPoolExecutor(1) as pool, caplog.at_level(logging.WARNING, "spark_kgroup.wire.cluster"):

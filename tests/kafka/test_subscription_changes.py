@@ -17,7 +17,7 @@ PARTITIONS = 4
 MORE = {"startingOffsets": "committed", "kafka.auto.offset.reset": "earliest", "kafka.session.timeout.ms": "45000"}
 
 
-class World:
+class SubscriptionWorld:
     """Two topics, and two queries that read both."""
 
     def __init__(self, server: str) -> None:
@@ -63,14 +63,16 @@ class World:
 
 
 @pytest.fixture
-def world(apache_kafka: ApacheKafka) -> World:
-    world = World(apache_kafka.bootstrap_servers)
+def world(apache_kafka: ApacheKafka) -> SubscriptionWorld:
+    world = SubscriptionWorld(apache_kafka.bootstrap_servers)
     apache_kafka.create_topic(world.first, partitions=1)
     apache_kafka.create_topic(world.second, partitions=PARTITIONS)
     return world
 
 
-def test_a_topic_that_leaves_is_read_on_by_who_still_wants_it_and_shared_when_it_comes_back(world: World) -> None:
+def test_a_topic_that_leaves_is_read_on_by_who_still_wants_it_and_shared_when_it_comes_back(
+    world: SubscriptionWorld,
+) -> None:
     a, b = world.a, world.b
     with b:
         with a:
@@ -91,7 +93,9 @@ def test_a_topic_that_leaves_is_read_on_by_who_still_wants_it_and_shared_when_it
 
 
 @pytest.mark.parametrize("members", ["1", "3"])
-def test_the_last_batch_of_a_topic_that_leaves_is_not_read_again_by_its_next_owner(world: World, members: str) -> None:
+def test_the_last_batch_of_a_topic_that_leaves_is_not_read_again_by_its_next_owner(
+    world: SubscriptionWorld, members: str
+) -> None:
     """The group hears of a batch at the next boundary, and that one belongs to a process without the topic."""
     a, b = world.a, world.b
     a.options["members"] = "2"

@@ -7,21 +7,21 @@ from collections.abc import Callable
 from spark_kgroup.member import contract
 from spark_kgroup.member.classic import State
 
-from .simulated_world import Process, World
+from .simulated_world import MemberWorld, Process
 
-Fault = Callable[[World], None]
+Fault = Callable[[MemberWorld], None]
 
 
-def _someone(world: World) -> Process | None:
+def _someone(world: MemberWorld) -> Process | None:
     running = [p for p in world.processes if p.running]
     return world.rng.choice(running) if running else None
 
 
-def _seat_of(world: World, process: Process) -> str:
+def _seat_of(world: MemberWorld, process: Process) -> str:
     return next(name for name, config in world.seats.items() if config is process.config)
 
 
-def break_connection(world: World) -> None:
+def break_connection(world: MemberWorld) -> None:
     """A connection ends; what was on it is lost, or arrived and its answer is lost."""
     process = _someone(world)
     if process and process.connection:
@@ -29,7 +29,7 @@ def break_connection(world: World) -> None:
         process.lose_connection(process.connection, "broken")
 
 
-def black_hole(world: World) -> None:
+def black_hole(world: MemberWorld) -> None:
     """A connection swallows everything until somebody times out."""
     process = _someone(world)
     if process and process.connection:
@@ -38,7 +38,7 @@ def black_hole(world: World) -> None:
         process.connection.black_hole = True
 
 
-def pause(world: World) -> None:
+def pause(world: MemberWorld) -> None:
     """SIGSTOP, for up to two sessions."""
     process = _someone(world)
     if process and not process.paused:
@@ -47,7 +47,7 @@ def pause(world: World) -> None:
         world.after(world.rng.randint(10, 2 * process.config.session_timeout_ms), process.resume)
 
 
-def restart(world: World) -> None:
+def restart(world: MemberWorld) -> None:
     """SIGKILL, and a new process on the same seat some time later."""
     process = _someone(world)
     if process:
@@ -57,7 +57,7 @@ def restart(world: World) -> None:
         world.after(wait_ms, lambda: world.relaunch(_seat_of(world, process)))
 
 
-def quick_restart(world: World) -> None:
+def quick_restart(world: MemberWorld) -> None:
     """SIGKILL, and a new process on the same seat well within the session."""
     process = _someone(world)
     if process:
@@ -66,7 +66,7 @@ def quick_restart(world: World) -> None:
         world.after(world.rng.choice((0, 50, 1_000, 3_000)), lambda: world.relaunch(_seat_of(world, process)))
 
 
-def duplicate(world: World) -> None:
+def duplicate(world: MemberWorld) -> None:
     """A second process takes a seat while the first is alive."""
     process = _someone(world)
     if process and process.config.instance_id is not None:
@@ -74,7 +74,7 @@ def duplicate(world: World) -> None:
         world.launch(_seat_of(world, process))
 
 
-def leave(world: World) -> None:
+def leave(world: MemberWorld) -> None:
     """A member leaves for good; later somebody else comes to its seat."""
     process = _someone(world)
     if process and process.machine.state is not State.LEAVING and not process.paused:
@@ -84,7 +84,7 @@ def leave(world: World) -> None:
         world.after(world.rng.randint(5_001, 10_000), lambda: world.relaunch(_seat_of(world, process)))
 
 
-def outage(world: World) -> None:
+def outage(world: MemberWorld) -> None:
     """No broker can be reached, for up to two sessions."""
     if not world.reachable:
         return
@@ -98,19 +98,19 @@ def outage(world: World) -> None:
     world.after(world.rng.randint(100, 2 * session_ms), lambda: end_outage(world))
 
 
-def end_outage(world: World) -> None:
+def end_outage(world: MemberWorld) -> None:
     """The network is back."""
     world.reachable = True
     for process in world.processes:
         process.troubled()
 
 
-def fail_over(world: World) -> None:
+def fail_over(world: MemberWorld) -> None:
     """The coordinator moves."""
     world.fail_over()
 
 
-def load(world: World) -> None:
+def load(world: MemberWorld) -> None:
     """The coordinator answers COORDINATOR_LOAD_IN_PROGRESS for a while; its sessions start when it has loaded."""
     if world.loading:
         return
@@ -119,7 +119,7 @@ def load(world: World) -> None:
     world.after(world.rng.randint(50, 3_000), lambda: end_load(world))
 
 
-def end_load(world: World) -> None:
+def end_load(world: MemberWorld) -> None:
     """The group is loaded."""
     if world.loading:
         world.loading = False
@@ -129,7 +129,7 @@ def end_load(world: World) -> None:
             process.troubled()
 
 
-def load_for_long(world: World) -> None:
+def load_for_long(world: MemberWorld) -> None:
     """As `load`, for up to three sessions."""
     if world.loading:
         return
@@ -139,7 +139,7 @@ def load_for_long(world: World) -> None:
     world.after(world.rng.randint(session_ms // 2, 3 * session_ms), lambda: end_load(world))
 
 
-def freeze(world: World) -> None:
+def freeze(world: MemberWorld) -> None:
     """The coordinator's broker stops; it goes on later, or another broker takes over while it is still stopped."""
     if world.frozen:
         return
@@ -149,7 +149,7 @@ def freeze(world: World) -> None:
     world.after(world.rng.randint(100, 2 * session_ms), goes_on)
 
 
-def flap(world: World) -> None:
+def flap(world: MemberWorld) -> None:
     """Each connection of somebody breaks at each JoinGroup, for up to three sessions."""
     process = _someone(world)
     if process and not process.flapping:
@@ -165,21 +165,21 @@ def end_flapping(process: Process) -> None:
     process.troubled()
 
 
-def add_partitions(world: World) -> None:
+def add_partitions(world: MemberWorld) -> None:
     """Some topic grows."""
     if world.partition_count < 40:
         world.log("FAULT add_partitions")
         world.partition_count += world.rng.randint(1, 3)
 
 
-def rejoin(world: World) -> None:
+def rejoin(world: MemberWorld) -> None:
     """Somebody wants a rebalance."""
     process = _someone(world)
     if process and process.machine.state is not State.IDLE:
         process.post(contract.RejoinWanted(reason="the test says so"))
 
 
-def make_peace(world: World) -> None:
+def make_peace(world: MemberWorld) -> None:
     """No fault from now on, and those under way end."""
     world.log("PEACE")
     world.at_peace = True

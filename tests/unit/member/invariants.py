@@ -11,7 +11,7 @@ from spark_kgroup.model import NO_GENERATION, ErrorCode, MemberIdentity, TopicPa
 
 if TYPE_CHECKING:
     from .model_coordinator import Response
-    from .simulated_world import Process, World
+    from .simulated_world import MemberWorld, Process
 
 SLACK_MS = 2_000
 
@@ -43,7 +43,7 @@ def check_ownership(machine: ClassicMember) -> None:
 class Invariants:
     """Told of every event a machine took and of every request that reached the coordinator."""
 
-    def __init__(self, world: World) -> None:
+    def __init__(self, world: MemberWorld) -> None:
         self.lost: list[tuple[Process, frozenset[TopicPartition], str]] = []
         self.fences = 0
         self.all_return_in_time = False

@@ -1,8 +1,8 @@
 """A world of members and one coordinator in virtual time: a network that fails, an application with boundaries.
 
 Workload, faults and checks are apart: `Process` is one run of a seat as `runtime.session` would run it (timers before
-events, one connection whose requests are answered in order, one `Connected` for each `Connect`), `World` moves time and
-messages, `faults` breaks things, `invariants` watches. Everything random comes from one seed.
+events, one connection whose requests are answered in order, one `Connected` for each `Connect`), `MemberWorld` moves
+time and messages, `faults` breaks things, `invariants` watches. Everything random comes from one seed.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ class Connection:
 class Process:
     """One run of a seat: a fresh machine, its connection, its application."""
 
-    def __init__(self, world: World, name: str, config: MemberConfig, owned_before: PreviouslyOwned) -> None:
+    def __init__(self, world: MemberWorld, name: str, config: MemberConfig, owned_before: PreviouslyOwned) -> None:
         claimed = owned_before if world.inherit else PreviouslyOwned()
         self.world = world
         self.name = name
@@ -286,7 +286,7 @@ class Process:
             self.post(contract.RejoinWanted(reason="a partition has no owner"))
 
 
-class World:
+class MemberWorld:
     """Time, messages, the coordinator, and everyone who ever ran.
 
     Args:

@@ -15,7 +15,7 @@ from spark_kgroup.assignors import assignor
 from spark_kgroup.member.classic import MemberConfig
 
 from . import faults
-from .simulated_world import World
+from .simulated_world import MemberWorld
 
 SEEDS = int(os.environ.get("KGROUP_SIMULATION_SEEDS", "8"))
 UNREST_MS = 120_000
@@ -42,11 +42,11 @@ class Scenario:
     inherit: bool = True
     kinds: tuple[faults.Fault, ...] = NETWORK + PROCESSES + COORDINATOR + WISHES
 
-    def world(self, seed: int) -> World:
+    def world(self, seed: int) -> MemberWorld:
         names: list[tuple[str, str | None]] = [(f"seat-{k}", f"seat-{k}") for k in range(self.static)]
         names += [(f"dynamic-{k}", None) for k in range(self.dynamic)]
         seats = {name: self._config(instance_id) for name, instance_id in names}
-        return World(
+        return MemberWorld(
             seed,
             seats,
             partitions=11,
@@ -85,7 +85,7 @@ SCENARIOS = {
 }
 
 
-def run(world: World, kinds: Sequence[faults.Fault]) -> None:
+def run(world: MemberWorld, kinds: Sequence[faults.Fault]) -> None:
     end_ms = world.now_ms + UNREST_MS
     while world.now_ms < end_ms:
         world.run_for(world.rng.choice((5, 20, 60, 500, 5_000)))
@@ -102,7 +102,7 @@ def run(world: World, kinds: Sequence[faults.Fault]) -> None:
     assert not world.invariants.at_rest()
 
 
-def checked(world: World, seed: int, kinds: Sequence[faults.Fault]) -> World:
+def checked(world: MemberWorld, seed: int, kinds: Sequence[faults.Fault]) -> MemberWorld:
     try:
         run(world, kinds)
     except AssertionError as error:

@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from harness.fake_cluster import WHO, World, in_a_world
+from harness.fake_cluster import WHO, BrokerWorld, in_a_world
 from kio.schema.errors import ErrorCode as KioErrorCode
 
 from spark_kgroup.errors import BrokerError
@@ -21,14 +21,14 @@ pytestmark = pytest.mark.filterwarnings("error::ResourceWarning")
 
 LARGE = [TopicPartition("a", index) for index in range(COMMIT_PARTITIONS_MAX)]
 
-Scenario = Callable[[World, Group], Awaitable[None]]
+Scenario = Callable[[BrokerWorld, Group], Awaitable[None]]
 
 
 def with_a_group(scenario: Scenario) -> Callable[[], None]:
     """A group whose seats write a long note and a short mark."""
 
     @in_a_world()
-    async def run(world: World) -> None:
+    async def run(world: BrokerWorld) -> None:
         settings = GroupSettings(
             bootstrap=(world.brokers[0].address,),
             group="g",
@@ -47,7 +47,7 @@ def with_a_group(scenario: Scenario) -> Callable[[], None]:
     return run
 
 
-def commits(world: World) -> list[dict[TopicPartition, str]]:
+def commits(world: BrokerWorld) -> list[dict[TopicPartition, str]]:
     """What was written beside each partition, for each request."""
     return [
         {TopicPartition(t.name, p.partition_index): p.committed_metadata for t in r.topics for p in t.partitions}
@@ -56,7 +56,7 @@ def commits(world: World) -> list[dict[TopicPartition, str]]:
     ]
 
 
-def refuse(world: World, code: int, when: Callable[[dict[TopicPartition, str]], bool]) -> None:
+def refuse(world: BrokerWorld, code: int, when: Callable[[dict[TopicPartition, str]], bool]) -> None:
     """Answer `code` to each commit that `when` picks, by what it has beside its partitions."""
     answer = world.on_OffsetCommit
 
@@ -73,7 +73,7 @@ def refuse(world: World, code: int, when: Callable[[dict[TopicPartition, str]], 
 
 @with_a_group
 async def test_the_note_stands_beside_one_partition_of_each_topic_and_the_mark_beside_the_others(
-    world: World, group: Group
+    world: BrokerWorld, group: Group
 ) -> None:
     partitions = [TopicPartition(topic, index) for topic in ("a", "b") for index in (3, 5, 8)]
     assert await group.commits.commit(WHO, dict.fromkeys(partitions, 7)) == set(partitions)
@@ -84,7 +84,7 @@ async def test_the_note_stands_beside_one_partition_of_each_topic_and_the_mark_b
 
 
 @with_a_group
-async def test_a_large_commit_is_cut_to_what_a_broker_takes(world: World, group: Group) -> None:
+async def test_a_large_commit_is_cut_to_what_a_broker_takes(world: BrokerWorld, group: Group) -> None:
     positions = {TopicPartition("a", index): index for index in range(4 * COMMIT_PARTITIONS_MAX + 1)}
     assert await group.commits.commit(WHO, positions) == positions.keys()
     assert [len(beside) for beside in commits(world)] == [COMMIT_PARTITIONS_MAX] * 4 + [1]
@@ -94,7 +94,7 @@ async def test_a_large_commit_is_cut_to_what_a_broker_takes(world: World, group:
 @pytest.mark.parametrize("code", [ErrorCode.UNKNOWN_SERVER_ERROR, ErrorCode.INVALID_COMMIT_OFFSET_SIZE])
 def test_a_commit_that_is_too_large_for_the_coordinator_is_halved_until_it_fits(code: ErrorCode) -> None:
     @with_a_group
-    async def scenario(world: World, group: Group) -> None:
+    async def scenario(world: BrokerWorld, group: Group) -> None:
         refuse(world, code, lambda beside: len(beside) > 130)
         assert await group.commits.commit(WHO, dict.fromkeys(LARGE, 7)) == set(LARGE)
         assert sorted(map(len, commits(world))) == [125] * 8 + [250] * 4 + [500] * 2 + [1000]
@@ -105,7 +105,9 @@ def test_a_commit_that_is_too_large_for_the_coordinator_is_halved_until_it_fits(
 
 
 @with_a_group
-async def test_a_deleted_topic_beside_it_does_not_hide_that_a_commit_is_too_large(world: World, group: Group) -> None:
+async def test_a_deleted_topic_beside_it_does_not_hide_that_a_commit_is_too_large(
+    world: BrokerWorld, group: Group
+) -> None:
     """A broker answers for what it does not know by itself, and hands the rest to the coordinator (KafkaApis)."""
     gone = TopicPartition("gone", 0)
     refuse(world, ErrorCode.UNKNOWN_SERVER_ERROR, lambda beside: len(beside) > 130)
@@ -133,7 +135,7 @@ def test_a_commit_goes_on_for_as_long_as_the_coordinator_takes_its_parts(monkeyp
     monkeypatch.setattr(commits_module, "COMMIT_TIMEOUT_MS", 400)
 
     @with_a_group
-    async def scenario(world: World, group: Group) -> None:
+    async def scenario(world: BrokerWorld, group: Group) -> None:
         answer = world.brokers[0].answer
 
         async def slow(request: Any) -> Any:
@@ -153,7 +155,7 @@ def test_a_commit_to_a_coordinator_that_is_silent_ends_in_time(monkeypatch: pyte
     monkeypatch.setattr(commits_module, "COMMIT_TIMEOUT_MS", 200)
 
     @with_a_group
-    async def scenario(world: World, group: Group) -> None:
+    async def scenario(world: BrokerWorld, group: Group) -> None:
         world.first["OffsetCommit"] = [None] * 10
         assert await group.commits.commit(WHO, dict.fromkeys(LARGE[:100], 7)) == frozenset()
         assert world.asked(messages.OffsetCommitRequest) == 1
@@ -163,7 +165,9 @@ def test_a_commit_to_a_coordinator_that_is_silent_ends_in_time(monkeypatch: pyte
 
 
 @with_a_group
-async def test_a_coordinator_that_takes_nothing_is_not_asked_for_each_partition(world: World, group: Group) -> None:
+async def test_a_coordinator_that_takes_nothing_is_not_asked_for_each_partition(
+    world: BrokerWorld, group: Group
+) -> None:
     refuse(world, ErrorCode.UNKNOWN_SERVER_ERROR, lambda _: True)
     assert await group.commits.commit(WHO, dict.fromkeys(LARGE, 7)) == frozenset()
     assert [len(beside) for beside in commits(world)] == [1000, 500, 250, 125, 62, 31, 15, 7, 3, 1]
@@ -171,7 +175,9 @@ async def test_a_coordinator_that_takes_nothing_is_not_asked_for_each_partition(
 
 
 @with_a_group
-async def test_a_note_that_is_too_long_gives_way_to_the_mark_and_then_to_nothing(world: World, group: Group) -> None:
+async def test_a_note_that_is_too_long_gives_way_to_the_mark_and_then_to_nothing(
+    world: BrokerWorld, group: Group
+) -> None:
     positions = {TopicPartition("a", 0): 7, TopicPartition("a", 1): 8}
     for most, written in [(4, "mark"), (3, "")]:
         refuse(
@@ -184,7 +190,7 @@ async def test_a_note_that_is_too_long_gives_way_to_the_mark_and_then_to_nothing
 
 
 @with_a_group
-async def test_why_the_last_commit_was_refused_is_known_until_one_is_taken(world: World, group: Group) -> None:
+async def test_why_the_last_commit_was_refused_is_known_until_one_is_taken(world: BrokerWorld, group: Group) -> None:
     world.first["OffsetCommit"] = [ErrorCode.INVALID_GROUP_ID, ErrorCode.GROUP_AUTHORIZATION_FAILED]
     assert await group.commits.commit(WHO, {LARGE[0]: 7}) == frozenset()
     assert group.commits.refusal == "INVALID_GROUP_ID"

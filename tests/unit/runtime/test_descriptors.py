@@ -9,7 +9,7 @@ from contextlib import contextmanager
 
 import pytest
 from harness.fake_broker import FakeBroker, on_a_loop, until
-from harness.fake_cluster import World
+from harness.fake_cluster import BrokerWorld
 
 from spark_kgroup.errors import ConnectionFailed, EnvironmentProblem
 from spark_kgroup.limits import DESCRIPTORS_SPARE
@@ -73,7 +73,7 @@ async def test_a_group_with_more_seats_than_descriptors_is_refused_at_its_start(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(resource, "getrlimit", lambda _: (256, 256))
-    world = World()
+    world = BrokerWorld()
     await world.start()
     seats = tuple(f"seat-{number}" for number in range(300))
     group = Group(GroupSettings(bootstrap=(world.brokers[0].address,), group="g", topics=("a",), instance_ids=seats))
@@ -95,7 +95,7 @@ async def test_a_connection_without_a_descriptor_says_so() -> None:
 
 @on_a_loop
 async def test_a_seat_says_why_it_is_not_connected() -> None:
-    world = World()
+    world = BrokerWorld()
     await world.start()
     world.first["JoinGroup"] = [None]
     world.hosts[0] = "a..b"

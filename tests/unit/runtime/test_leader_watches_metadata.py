@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 from harness.fake_broker import NO_THROTTLE, until
-from harness.fake_cluster import A0, B0, World, in_a_world
+from harness.fake_cluster import A0, B0, BrokerWorld, in_a_world
 from harness.sessions import joined
 from kio.schema.errors import ErrorCode as KioErrorCode
 
@@ -35,7 +35,7 @@ class Coordinator:
         rebalances: whether heartbeats are answered so, until the next join.
     """
 
-    def __init__(self, world: World) -> None:
+    def __init__(self, world: BrokerWorld) -> None:
         self.world = world
         self.others: tuple[str, ...] = ()
         self.odd: bytes | None = None
@@ -71,7 +71,7 @@ def led(**settings: Any) -> Callable[[Scenario], Callable[[], None]]:
 
     def wrap(scenario: Scenario) -> Callable[[], None]:
         @in_a_world()
-        async def run(world: World) -> None:
+        async def run(world: BrokerWorld) -> None:
             world.leaders = {A0: 0, B0: 0}
             coordinator = Coordinator(world)
             of_all = {"instance_ids": ("seat-0",), "heartbeat_interval_ms": 20, "metadata_max_age_ms": 20}

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 from harness.fake_broker import HUNG_UP, NO_THROTTLE, on_a_loop, until
-from harness.fake_cluster import A0, A1, World
+from harness.fake_cluster import A0, A1, BrokerWorld
 from harness.sessions import joined, running, session_of, synced
 from kio.schema.errors import ErrorCode as KioErrorCode
 from kio.schema.leave_group.v5.response import MemberResponse
@@ -25,7 +25,7 @@ pytestmark = pytest.mark.filterwarnings("error::ResourceWarning")
 SESSION_MS = 1_500
 
 
-class Coordinated(World):
+class Coordinated(BrokerWorld):
     """A cluster that also joins a follower, unless told to keep its JoinGroups in `parked`."""
 
     def __init__(self) -> None:

@@ -5,7 +5,7 @@ from random import Random
 
 import pytest
 from harness.fake_broker import until
-from harness.fake_cluster import World, in_a_world
+from harness.fake_cluster import BrokerWorld, in_a_world
 from harness.sessions import join_refused
 
 from spark_kgroup.limits import RETRY_BACKOFF_JITTER, RETRY_BACKOFF_MS
@@ -20,7 +20,7 @@ FIVE_WAITS_S = RETRY_BACKOFF_MS / 1000 * (1 + 2 + 4 + 8 + 10) * (1 - RETRY_BACKO
 
 
 @in_a_world(nodes=2)
-async def test_a_seat_that_no_broker_coordinates_connects_ever_more_seldom(world: World) -> None:
+async def test_a_seat_that_no_broker_coordinates_connects_ever_more_seldom(world: BrokerWorld) -> None:
     """FindCoordinator may name a broker for long that does not know of it; each answer costs a connection."""
     world.coordinator = 1
     world.on_JoinGroup = lambda _node, _request, error: join_refused(error.value)  # type: ignore[attr-defined]

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 
 import pytest
 from harness.fake_broker import on_a_loop
-from harness.fake_cluster import A0, A1, B0, World
+from harness.fake_cluster import A0, A1, B0, BrokerWorld
 
 from spark_kgroup.member.classic import PreviouslyOwned
 from spark_kgroup.model import ErrorCode, TopicPartition
@@ -32,7 +32,7 @@ def test_seats_are_limited_by_partitions_once_all_topics_are_seen(
 ) -> None:
     @on_a_loop
     async def scenario() -> None:
-        world = World(leaders=dict(leaders), first={"JoinGroup": [None] * len(SIX)})
+        world = BrokerWorld(leaders=dict(leaders), first={"JoinGroup": [None] * len(SIX)})
         await world.start()
         settings = GroupSettings(
             bootstrap=(world.brokers[0].address,),
@@ -61,7 +61,7 @@ def test_seats_that_come_back_wait_for_their_coordinator_longer_than_for_a_first
 
     @on_a_loop
     async def scenario() -> None:
-        world = World(first={"FindCoordinator": list(away), "JoinGroup": [None]})
+        world = BrokerWorld(first={"FindCoordinator": list(away), "JoinGroup": [None]})
         await world.start()
         settings = GroupSettings(
             bootstrap=(world.brokers[0].address,),

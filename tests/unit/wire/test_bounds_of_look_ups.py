@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 from harness.fake_broker import FakeBroker, on_a_loop
-from harness.fake_cluster import A0, WHO, World, talk_garbage
+from harness.fake_cluster import A0, WHO, BrokerWorld, talk_garbage
 from harness.names import resolving, swallowing
 
 from spark_kgroup.errors import WireError
@@ -149,7 +149,7 @@ def test_look_ups_end_in_time_where_leader_and_coordinator_do_not_answer(
 ) -> None:
     @on_a_loop
     async def scenario() -> None:
-        world = World(leaders={A0: 1}, coordinator=1)
+        world = BrokerWorld(leaders={A0: 1}, coordinator=1)
         await world.start()
         with resolving(monkeypatch, {"slow.test": threading.Event()}):
             async with TROUBLES[trouble]() as address:
@@ -167,7 +167,7 @@ def test_look_ups_end_in_time_where_leader_and_coordinator_do_not_answer(
 @on_a_loop
 async def test_a_query_starts_in_time_behind_brokers_in_every_kind_of_trouble(monkeypatch: pytest.MonkeyPatch) -> None:
     """Within the bound on a first contact, though the last of many bootstrap servers is the only good one."""
-    world = World(first={"JoinGroup": [None]})
+    world = BrokerWorld(first={"JoinGroup": [None]})
     await world.start()
     hanging = [f"slow-{number}.test" for number in range(5)]
     with resolving(monkeypatch, {name: threading.Event() for name in ("slow.test", *hanging)}):

@@ -8,7 +8,7 @@ from uuid import UUID
 
 import pytest
 from harness.fake_broker import HUNG_UP, RANGES, FakeBroker, until
-from harness.fake_cluster import A0, A1, B0, TOPIC_ID, World, in_a_world, logged, talk_garbage
+from harness.fake_cluster import A0, A1, B0, TOPIC_ID, BrokerWorld, in_a_world, logged, talk_garbage
 
 from spark_kgroup.errors import (
     BrokerError,
@@ -32,7 +32,7 @@ pytestmark = pytest.mark.filterwarnings("error::ResourceWarning")
 
 
 @in_a_world(nodes=2)
-async def test_metadata_tells_brokers_topics_leaders_and_errors(world: World) -> None:
+async def test_metadata_tells_brokers_topics_leaders_and_errors(world: BrokerWorld) -> None:
     world.leaders = {A0: 0, A1: 1, B0: -1}
     cluster = world.cluster()
     found = await cluster.metadata(["a", "b", "c"])
@@ -49,7 +49,7 @@ async def test_metadata_tells_brokers_topics_leaders_and_errors(world: World) ->
 
 
 @in_a_world()
-async def test_metadata_tells_leaders_epochs_and_a_topic_stays_the_same_under_a_new_leader(world: World) -> None:
+async def test_metadata_tells_leaders_epochs_and_a_topic_stays_the_same_under_a_new_leader(world: BrokerWorld) -> None:
     world.epochs = {A0: 3}
     cluster = world.cluster()
     before = (await cluster.metadata(["a"])).topics
@@ -62,7 +62,7 @@ async def test_metadata_tells_leaders_epochs_and_a_topic_stays_the_same_under_a_
 
 
 @in_a_world()
-async def test_metadata_waits_for_a_topic_that_is_being_created(world: World) -> None:
+async def test_metadata_waits_for_a_topic_that_is_being_created(world: BrokerWorld) -> None:
     world.first["Metadata"] = [ErrorCode.LEADER_NOT_AVAILABLE]
     cluster = world.cluster()
     assert sorted((await cluster.metadata(["a"])).topics) == ["a"]
@@ -71,7 +71,7 @@ async def test_metadata_waits_for_a_topic_that_is_being_created(world: World) ->
 
 
 @in_a_world()
-async def test_metadata_that_lost_partitions_is_not_believed(world: World) -> None:
+async def test_metadata_that_lost_partitions_is_not_believed(world: BrokerWorld) -> None:
     """A broker that has not heard of new partitions yet must not make a leader rebalance back and forth."""
     cluster = world.cluster()
     assert (await cluster.metadata(["a"])).topics["a"].partition_count == 2
@@ -87,7 +87,7 @@ async def test_metadata_that_lost_partitions_is_not_believed(world: World) -> No
 
 
 @in_a_world()
-async def test_a_topic_id_that_was_replaced_is_not_believed(world: World) -> None:
+async def test_a_topic_id_that_was_replaced_is_not_believed(world: BrokerWorld) -> None:
     """A broker that has not heard of a recreated topic yet must not make it look deleted and created once more."""
     cluster = world.cluster()
     assert (await cluster.metadata(["a"])).topics["a"].topic_id == TOPIC_ID
@@ -103,7 +103,7 @@ def test_of_replaced_topic_ids_the_last_ones_are_remembered(monkeypatch: pytest.
     monkeypatch.setattr(cluster_module, "REPLACED_TOPICS_MAX", 3)
 
     @in_a_world()
-    async def scenario(world: World) -> None:
+    async def scenario(world: BrokerWorld) -> None:
         cluster = world.cluster()
         for number in range(10):
             world.topic_id = UUID(int=100 + number)
@@ -115,7 +115,7 @@ def test_of_replaced_topic_ids_the_last_ones_are_remembered(monkeypatch: pytest.
 
 
 @in_a_world()
-async def test_a_known_topic_that_a_broker_denies_for_a_moment_is_asked_for_again(world: World) -> None:
+async def test_a_known_topic_that_a_broker_denies_for_a_moment_is_asked_for_again(world: BrokerWorld) -> None:
     cluster = world.cluster()
     await cluster.metadata(["a"])
     world.first["Metadata"] = [ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.TOPIC_AUTHORIZATION_FAILED]
@@ -129,7 +129,7 @@ def test_a_topic_that_is_denied_for_long_is_unknown_from_then_on_until_it_is_bac
     monkeypatch.setattr(cluster_module, "TOPIC_GONE_AFTER_MS", 1_200)
 
     @in_a_world()
-    async def scenario(world: World) -> None:
+    async def scenario(world: BrokerWorld) -> None:
         cluster = world.cluster()
         await cluster.metadata(["a"])
         leaders, world.leaders = world.leaders, {}
@@ -151,7 +151,7 @@ def test_a_partition_that_is_denied_for_long_is_unknown_before_the_time_is_up(mo
     monkeypatch.setattr(cluster_module, "TOPIC_GONE_AFTER_MS", 100)
 
     @in_a_world()
-    async def scenario(world: World) -> None:
+    async def scenario(world: BrokerWorld) -> None:
         cluster = world.cluster()
         with pytest.raises(UnknownTopic, match="nowhere"):
             await cluster.list_offsets({TopicPartition("nowhere", 0): messages.LATEST}, timeout_ms=60_000)
@@ -161,7 +161,7 @@ def test_a_partition_that_is_denied_for_long_is_unknown_before_the_time_is_up(mo
 
 
 @in_a_world(nodes=2)
-async def test_bootstrap_addresses_are_tried_in_turn(world: World) -> None:
+async def test_bootstrap_addresses_are_tried_in_turn(world: BrokerWorld) -> None:
     gone = world.brokers[0].address
     await world.brokers[0].stop()
     cluster = world.cluster(bootstrap=[gone, world.brokers[1].address])
@@ -174,7 +174,7 @@ async def test_bootstrap_addresses_are_tried_in_turn(world: World) -> None:
 
 
 @in_a_world()
-async def test_silent_bootstrap_hosts_do_not_use_up_the_time_for_the_start(world: World) -> None:
+async def test_silent_bootstrap_hosts_do_not_use_up_the_time_for_the_start(world: BrokerWorld) -> None:
     with ExitStack() as silent:
         hosts = [silent.enter_context(socket.create_server(("127.0.0.1", 0))) for _ in range(3)]  # nobody accepts
         dead = [Address("127.0.0.1", host.getsockname()[1]) for host in hosts]
@@ -188,7 +188,7 @@ async def test_silent_bootstrap_hosts_do_not_use_up_the_time_for_the_start(world
 @pytest.mark.parametrize("host", ["a..b", "x" * 64 + ".example", "nul\0byte", "", "\x1b[2J"], ids=ascii)
 def test_a_broker_whose_host_cannot_be_one_is_out_of_reach_and_the_others_go_on(host: str) -> None:
     @in_a_world(nodes=2)
-    async def scenario(world: World) -> None:
+    async def scenario(world: BrokerWorld) -> None:
         world.hosts[1] = host
         world.leaders = {A0: 0, A1: 1}
         cluster = world.cluster()
@@ -212,7 +212,7 @@ def test_a_broker_whose_host_cannot_be_one_is_out_of_reach_and_the_others_go_on(
 
 
 @in_a_world(nodes=2)
-async def test_a_known_broker_that_falls_silent_holds_up_no_look_up(world: World) -> None:
+async def test_a_known_broker_that_falls_silent_holds_up_no_look_up(world: BrokerWorld) -> None:
     cluster = world.cluster()
     await cluster.metadata(["a"])
     world.first["Metadata"] = [None]  # the request on the open connection is never answered
@@ -224,7 +224,7 @@ async def test_a_known_broker_that_falls_silent_holds_up_no_look_up(world: World
 
 
 @in_a_world()
-async def test_garbage_where_a_broker_stood_is_waited_out(world: World) -> None:
+async def test_garbage_where_a_broker_stood_is_waited_out(world: BrokerWorld) -> None:
     cluster = world.cluster()
     await cluster.metadata(["a"])
     port = world.brokers[0].address.port
@@ -243,7 +243,7 @@ async def test_garbage_where_a_broker_stood_is_waited_out(world: World) -> None:
 
 
 @in_a_world()
-async def test_garbage_at_a_first_contact_is_an_error_at_once(world: World) -> None:
+async def test_garbage_at_a_first_contact_is_an_error_at_once(world: BrokerWorld) -> None:
     garbage = await asyncio.start_server(talk_garbage, "127.0.0.1", 0)
     cluster = world.cluster(bootstrap=[Address(*garbage.sockets[0].getsockname())])
     with pytest.raises(ProtocolViolation, match="TLS or HTTP port"):
@@ -254,7 +254,7 @@ async def test_garbage_at_a_first_contact_is_an_error_at_once(world: World) -> N
 
 
 @in_a_world()
-async def test_every_look_up_has_the_clusters_own_bound(world: World) -> None:
+async def test_every_look_up_has_the_clusters_own_bound(world: BrokerWorld) -> None:
     cluster = world.cluster(api_timeout_ms=200)
     await world.brokers[0].stop()
     look_ups = (
@@ -272,7 +272,7 @@ async def test_every_look_up_has_the_clusters_own_bound(world: World) -> None:
 
 
 @in_a_world(nodes=2)
-async def test_brokers_that_metadata_told_of_are_asked_when_the_bootstrap_list_is_gone(world: World) -> None:
+async def test_brokers_that_metadata_told_of_are_asked_when_the_bootstrap_list_is_gone(world: BrokerWorld) -> None:
     cluster = world.cluster()
     await cluster.metadata(["a"])
     await world.brokers[0].stop()
@@ -283,7 +283,7 @@ async def test_brokers_that_metadata_told_of_are_asked_when_the_bootstrap_list_i
 
 
 @in_a_world()
-async def test_no_broker_at_all_is_one_error_that_names_every_address(world: World) -> None:
+async def test_no_broker_at_all_is_one_error_that_names_every_address(world: BrokerWorld) -> None:
     async with FakeBroker() as other:
         second = other.address
     first = world.brokers[0].address
@@ -301,7 +301,7 @@ async def test_no_broker_at_all_is_one_error_that_names_every_address(world: Wor
 
 
 @in_a_world()
-async def test_a_broker_that_comes_back_is_found_again(world: World) -> None:
+async def test_a_broker_that_comes_back_is_found_again(world: BrokerWorld) -> None:
     cluster = world.cluster()
     await cluster.metadata(["a"])
     await world.brokers[0].stop()
@@ -314,7 +314,7 @@ async def test_a_broker_that_comes_back_is_found_again(world: World) -> None:
 
 
 @in_a_world()
-async def test_the_first_failure_is_told_while_it_is_tried_again(world: World) -> None:
+async def test_the_first_failure_is_told_while_it_is_tried_again(world: BrokerWorld) -> None:
     world.first["Metadata"] = [HUNG_UP, HUNG_UP]
     cluster = world.cluster()
     with logged() as told:
@@ -326,7 +326,7 @@ async def test_the_first_failure_is_told_while_it_is_tried_again(world: World) -
 
 
 @in_a_world()
-async def test_a_broker_that_says_nothing_is_given_up_in_time(world: World) -> None:
+async def test_a_broker_that_says_nothing_is_given_up_in_time(world: BrokerWorld) -> None:
     world.first["Metadata"] = [None] * 99
     cluster = world.cluster()
     with pytest.raises(RequestTimedOut, match="did not answer within 200 ms"):
@@ -335,7 +335,7 @@ async def test_a_broker_that_says_nothing_is_given_up_in_time(world: World) -> N
 
 
 @in_a_world()
-async def test_a_silent_connection_is_replaced_although_its_caller_gave_up_earlier(world: World) -> None:
+async def test_a_silent_connection_is_replaced_although_its_caller_gave_up_earlier(world: BrokerWorld) -> None:
     """Else every later call would wait on it in vain, each giving up before the request timeout can tell."""
     world.first["Metadata"] = [None]
     cluster = world.cluster(request_timeout_ms=250)
@@ -347,7 +347,7 @@ async def test_a_silent_connection_is_replaced_although_its_caller_gave_up_earli
 
 
 @in_a_world()
-async def test_what_failed_before_the_time_was_up_is_told(world: World) -> None:
+async def test_what_failed_before_the_time_was_up_is_told(world: BrokerWorld) -> None:
     world.first["Metadata"] = [HUNG_UP, None]
     cluster = world.cluster()
     with pytest.raises(RequestTimedOut, match=r"within 400 ms\. Before that: No broker could be reached"):
@@ -356,7 +356,7 @@ async def test_what_failed_before_the_time_was_up_is_told(world: World) -> None:
 
 
 @in_a_world(nodes=2, ranges={**RANGES, 3: (0, 9)})
-async def test_brokers_that_are_too_old_are_not_asked_again(world: World) -> None:
+async def test_brokers_that_are_too_old_are_not_asked_again(world: BrokerWorld) -> None:
     cluster = world.cluster(bootstrap=[broker.address for broker in world.brokers])
     with pytest.raises(UnsupportedApi, match="Metadata v12 is needed"):
         await cluster.metadata(["a"])
@@ -364,7 +364,7 @@ async def test_brokers_that_are_too_old_are_not_asked_again(world: World) -> Non
 
 
 @in_a_world()
-async def test_callers_share_one_connection_and_one_attempt_to_open_it(world: World) -> None:
+async def test_callers_share_one_connection_and_one_attempt_to_open_it(world: BrokerWorld) -> None:
     cluster = world.cluster()
     await asyncio.gather(*(cluster.metadata(["a"]) for _ in range(20)))
     assert world.brokers[0].connections == 1
@@ -372,7 +372,7 @@ async def test_callers_share_one_connection_and_one_attempt_to_open_it(world: Wo
 
 
 @in_a_world()
-async def test_a_cancelled_caller_does_not_take_the_connection_of_the_others(world: World) -> None:
+async def test_a_cancelled_caller_does_not_take_the_connection_of_the_others(world: BrokerWorld) -> None:
     cluster = world.cluster()
     with logged() as told:
         first, second = (asyncio.create_task(cluster.metadata(["a"])) for _ in range(2))
@@ -386,7 +386,7 @@ async def test_a_cancelled_caller_does_not_take_the_connection_of_the_others(wor
 
 
 @in_a_world()
-async def test_closing_ends_every_call(world: World) -> None:
+async def test_closing_ends_every_call(world: BrokerWorld) -> None:
     world.first["Metadata"] = [None]
     cluster = world.cluster()
     waiting = asyncio.create_task(cluster.metadata(["a"], timeout_ms=300))
@@ -400,7 +400,7 @@ async def test_closing_ends_every_call(world: World) -> None:
 
 
 @in_a_world()
-async def test_closing_does_not_wait_for_a_connection_that_is_being_opened(world: World) -> None:
+async def test_closing_does_not_wait_for_a_connection_that_is_being_opened(world: BrokerWorld) -> None:
     world.brokers[0].api_versions = lambda _: asyncio.Event().wait()
     cluster = world.cluster()
     opening = asyncio.create_task(cluster.coordinator_call("g", messages.describe_groups("g")))

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from harness.fake_broker import HUNG_UP, NO_THROTTLE, RANGES, Raw, until
-from harness.fake_cluster import A0, A1, B0, WHO, World, in_a_world
+from harness.fake_cluster import A0, A1, B0, WHO, BrokerWorld, in_a_world
 from harness.offsets import offsets_alone
 from kio.schema.errors import ErrorCode as KioErrorCode
 from kio.schema.offset_fetch.v8.response import (
@@ -36,7 +36,7 @@ pytestmark = pytest.mark.filterwarnings("error::ResourceWarning")
 
 
 @in_a_world(nodes=2)
-async def test_offsets_come_from_each_partitions_leader(world: World) -> None:
+async def test_offsets_come_from_each_partitions_leader(world: BrokerWorld) -> None:
     world.leaders = {A0: 0, A1: 1, B0: 1}
     cluster = world.cluster()
     ends = await cluster.list_offsets(dict.fromkeys([A0, A1, B0], messages.LATEST))
@@ -49,7 +49,7 @@ async def test_offsets_come_from_each_partitions_leader(world: World) -> None:
 
 
 @in_a_world()
-async def test_no_partitions_need_no_broker(world: World) -> None:
+async def test_no_partitions_need_no_broker(world: BrokerWorld) -> None:
     cluster = world.cluster()
     assert await cluster.list_offsets({}) == {}
     assert world.brokers[0].connections == 0
@@ -57,7 +57,7 @@ async def test_no_partitions_need_no_broker(world: World) -> None:
 
 
 @in_a_world(nodes=2)
-async def test_a_moved_leader_is_looked_up_again(world: World) -> None:
+async def test_a_moved_leader_is_looked_up_again(world: BrokerWorld) -> None:
     cluster = world.cluster()
     await cluster.list_offsets({A0: messages.LATEST, A1: messages.LATEST})
     world.leaders[A1] = 1
@@ -70,7 +70,7 @@ async def test_a_moved_leader_is_looked_up_again(world: World) -> None:
 
 
 @in_a_world(nodes=2)
-async def test_the_other_leaders_answers_are_kept_when_one_is_gone(world: World) -> None:
+async def test_the_other_leaders_answers_are_kept_when_one_is_gone(world: BrokerWorld) -> None:
     world.leaders = {A0: 0, A1: 1}
     cluster = world.cluster()
     await cluster.metadata(["a"])
@@ -90,7 +90,7 @@ async def test_the_other_leaders_answers_are_kept_when_one_is_gone(world: World)
 
 
 @in_a_world()
-async def test_a_partition_without_a_leader_is_waited_for(world: World) -> None:
+async def test_a_partition_without_a_leader_is_waited_for(world: BrokerWorld) -> None:
     world.leaders[A0] = -1
     cluster = world.cluster()
     asking = asyncio.create_task(cluster.list_offsets({A0: messages.LATEST}))
@@ -101,7 +101,7 @@ async def test_a_partition_without_a_leader_is_waited_for(world: World) -> None:
 
 
 @in_a_world()
-async def test_a_partition_without_a_leader_is_not_waited_for_forever(world: World) -> None:
+async def test_a_partition_without_a_leader_is_not_waited_for_forever(world: BrokerWorld) -> None:
     world.leaders[A0] = -1
     cluster = world.cluster()
     with pytest.raises(BrokerError, match="LEADER_NOT_AVAILABLE: a-0") as failure:
@@ -113,7 +113,7 @@ async def test_a_partition_without_a_leader_is_not_waited_for_forever(world: Wor
 @pytest.mark.parametrize("missing", [TopicPartition("nowhere", 0), TopicPartition("a", 9), TopicPartition("gone", 0)])
 def test_a_partition_that_does_not_exist_is_unknown_when_the_time_is_up(missing: TopicPartition) -> None:
     @in_a_world()
-    async def scenario(world: World) -> None:
+    async def scenario(world: BrokerWorld) -> None:
         world.leaders[TopicPartition("gone", 0)] = 0  # in the metadata, but its leader denies it
         cluster = world.cluster()
         with pytest.raises(UnknownTopic, match=missing.topic):
@@ -125,7 +125,7 @@ def test_a_partition_that_does_not_exist_is_unknown_when_the_time_is_up(missing:
 
 
 @in_a_world()
-async def test_a_topic_that_was_created_just_now_is_found(world: World) -> None:
+async def test_a_topic_that_was_created_just_now_is_found(world: BrokerWorld) -> None:
     new = TopicPartition("new", 0)
     cluster = world.cluster()
     asking = asyncio.create_task(cluster.list_offsets({new: messages.LATEST}))
@@ -136,7 +136,7 @@ async def test_a_topic_that_was_created_just_now_is_found(world: World) -> None:
 
 
 @in_a_world()
-async def test_an_error_that_no_retry_mends_is_raised_at_once(world: World) -> None:
+async def test_an_error_that_no_retry_mends_is_raised_at_once(world: BrokerWorld) -> None:
     world.first["ListOffsets"] = [ErrorCode.TOPIC_AUTHORIZATION_FAILED]
     cluster = world.cluster()
     with pytest.raises(BrokerError, match="ListOffsets failed with TOPIC_AUTHORIZATION_FAILED: a-0"):
@@ -146,7 +146,7 @@ async def test_an_error_that_no_retry_mends_is_raised_at_once(world: World) -> N
 
 
 @in_a_world(nodes=2)
-async def test_an_error_that_no_retry_mends_counts_more_than_one_that_might_pass(world: World) -> None:
+async def test_an_error_that_no_retry_mends_counts_more_than_one_that_might_pass(world: BrokerWorld) -> None:
     world.leaders = {A0: 0, A1: 1}
     cluster = world.cluster()
     await cluster.metadata(["a"])
@@ -160,7 +160,7 @@ async def test_an_error_that_no_retry_mends_counts_more_than_one_that_might_pass
 
 @in_a_world()
 async def test_an_offset_that_the_leader_forgot_to_tell_is_asked_for_again_and_in_the_end_an_error(
-    world: World,
+    world: BrokerWorld,
 ) -> None:
     whole = world.on_ListOffsets
     world.on_ListOffsets = lambda *_: messages.ListOffsetsResponse(throttle_time=NO_THROTTLE, topics=())
@@ -176,7 +176,7 @@ async def test_an_offset_that_the_leader_forgot_to_tell_is_asked_for_again_and_i
 
 
 @in_a_world()
-async def test_an_answer_that_cannot_be_decoded_is_asked_for_again_on_another_connection(world: World) -> None:
+async def test_an_answer_that_cannot_be_decoded_is_asked_for_again_on_another_connection(world: BrokerWorld) -> None:
     cluster = world.cluster()
     await cluster.metadata(["a"])
     bad = iter([Raw(struct.pack(">iib", 5, 3, 0))])
@@ -188,7 +188,7 @@ async def test_an_answer_that_cannot_be_decoded_is_asked_for_again_on_another_co
 
 
 @in_a_world()
-async def test_answers_that_never_can_be_decoded_are_the_error_when_the_time_is_up(world: World) -> None:
+async def test_answers_that_never_can_be_decoded_are_the_error_when_the_time_is_up(world: BrokerWorld) -> None:
     cluster = world.cluster()
     await cluster.metadata(["a"])
     world.brokers[0].answer = lambda _: Raw(struct.pack(">i", 100) + b"\xff" * 100)
@@ -201,7 +201,7 @@ async def test_answers_that_never_can_be_decoded_are_the_error_when_the_time_is_
 
 
 @in_a_world(nodes=2)
-async def test_each_session_gets_a_coordinator_connection_of_its_own(world: World) -> None:
+async def test_each_session_gets_a_coordinator_connection_of_its_own(world: BrokerWorld) -> None:
     world.coordinator = 1
     cluster = world.cluster()
     one = await cluster.open_coordinator("g")
@@ -218,7 +218,7 @@ async def test_each_session_gets_a_coordinator_connection_of_its_own(world: Worl
 @pytest.mark.parametrize("code", [ErrorCode.COORDINATOR_NOT_AVAILABLE, ErrorCode.GROUP_AUTHORIZATION_FAILED])
 def test_a_coordinator_that_cannot_be_found_is_told_to_the_caller(code: ErrorCode) -> None:
     @in_a_world()
-    async def scenario(world: World) -> None:
+    async def scenario(world: BrokerWorld) -> None:
         world.first["FindCoordinator"] = [code]
         cluster = world.cluster()
         with pytest.raises(BrokerError, match=f"FindCoordinator failed with {code.name}: why") as failure:
@@ -232,7 +232,7 @@ def test_a_coordinator_that_cannot_be_found_is_told_to_the_caller(code: ErrorCod
 
 
 @in_a_world()
-async def test_opening_a_coordinator_has_a_bound(world: World) -> None:
+async def test_opening_a_coordinator_has_a_bound(world: BrokerWorld) -> None:
     world.first["FindCoordinator"] = [None]
     cluster = world.cluster()
     with pytest.raises(RequestTimedOut, match="within 100 ms"):
@@ -241,7 +241,9 @@ async def test_opening_a_coordinator_has_a_bound(world: World) -> None:
 
 
 @in_a_world(nodes=2)
-async def test_a_coordinator_call_is_made_once_and_the_coordinator_looked_up_again_after_it_moved(world: World) -> None:
+async def test_a_coordinator_call_is_made_once_and_the_coordinator_looked_up_again_after_it_moved(
+    world: BrokerWorld,
+) -> None:
     cluster = world.cluster()
     commit = messages.offset_commit("g", WHO, {A0: 5})
     for moved_to, expected in [(0, 0), (1, ErrorCode.NOT_COORDINATOR), (1, 0)]:
@@ -256,7 +258,7 @@ async def test_a_coordinator_call_is_made_once_and_the_coordinator_looked_up_aga
 
 
 @in_a_world(nodes=2)
-async def test_a_coordinator_that_died_is_looked_up_again(world: World) -> None:
+async def test_a_coordinator_that_died_is_looked_up_again(world: BrokerWorld) -> None:
     world.coordinator = 1
     cluster = world.cluster()
     commit = messages.offset_commit("g", WHO, {A0: 5})
@@ -272,7 +274,7 @@ async def test_a_coordinator_that_died_is_looked_up_again(world: World) -> None:
 
 
 @in_a_world()
-async def test_a_thousand_commits_at_once_are_a_thousand_requests_and_one_look_up(world: World) -> None:
+async def test_a_thousand_commits_at_once_are_a_thousand_requests_and_one_look_up(world: BrokerWorld) -> None:
     cluster = world.cluster()
     commit = messages.offset_commit("g", WHO, {A0: 5})
     for look_ups in (1, 1):  # the second time the coordinator is known
@@ -283,7 +285,7 @@ async def test_a_thousand_commits_at_once_are_a_thousand_requests_and_one_look_u
 
 
 @in_a_world()
-async def test_a_caller_that_gives_up_does_not_end_the_look_up_that_others_wait_for(world: World) -> None:
+async def test_a_caller_that_gives_up_does_not_end_the_look_up_that_others_wait_for(world: BrokerWorld) -> None:
     found = asyncio.Event()
     answer = world.brokers[0].answer
 
@@ -305,7 +307,7 @@ async def test_a_caller_that_gives_up_does_not_end_the_look_up_that_others_wait_
 
 
 @in_a_world()
-async def test_a_coordinator_call_has_a_bound(world: World) -> None:
+async def test_a_coordinator_call_has_a_bound(world: BrokerWorld) -> None:
     world.first["OffsetCommit"] = [None]
     cluster = world.cluster()
     with pytest.raises(RequestTimedOut, match="within 100 ms"):
@@ -325,7 +327,7 @@ async def test_a_coordinator_call_has_a_bound(world: World) -> None:
 )
 def test_committed_offsets_are_asked_for_until_they_are_known(trouble: list[Any]) -> None:
     @in_a_world()
-    async def scenario(world: World) -> None:
+    async def scenario(world: BrokerWorld) -> None:
         world.committed = {A0: 5}
         world.first["OffsetFetch"] = list(trouble)
         cluster = world.cluster()
@@ -337,7 +339,7 @@ def test_committed_offsets_are_asked_for_until_they_are_known(trouble: list[Any]
 
 
 @in_a_world()
-async def test_a_committed_offset_that_the_coordinator_forgot_to_tell_is_not_none(world: World) -> None:
+async def test_a_committed_offset_that_the_coordinator_forgot_to_tell_is_not_none(world: BrokerWorld) -> None:
     """None would mean to start where `startingOffsets` says."""
     group = OffsetFetchResponseGroup(group_id=GroupId("g"), topics=())
     world.on_OffsetFetch = lambda *_: messages.OffsetFetchResponse(throttle_time=NO_THROTTLE, groups=(group,))
@@ -351,7 +353,7 @@ async def test_a_committed_offset_that_the_coordinator_forgot_to_tell_is_not_non
 
 
 @in_a_world()
-async def test_a_group_is_described_with_its_members_shares(world: World) -> None:
+async def test_a_group_is_described_with_its_members_shares(world: BrokerWorld) -> None:
     world.first["DescribeGroups"] = [ErrorCode.COORDINATOR_NOT_AVAILABLE]
     cluster = world.cluster()
     group = await cluster.describe_group("g")
@@ -377,7 +379,7 @@ def test_a_group_is_read_beside_the_loop(monkeypatch: pytest.MonkeyPatch, group_
     monkeypatch.setattr(cluster_module, reader, noting)
 
     @in_a_world()
-    async def scenario(world: World) -> None:
+    async def scenario(world: BrokerWorld) -> None:
         world.group_type = group_type
         cluster = world.cluster()
         assert (await cluster.describe_group("g")).group_type == group_type
@@ -388,7 +390,7 @@ def test_a_group_is_read_beside_the_loop(monkeypatch: pytest.MonkeyPatch, group_
 
 
 @in_a_world()
-async def test_a_group_that_does_not_exist_is_dead(world: World) -> None:
+async def test_a_group_that_does_not_exist_is_dead(world: BrokerWorld) -> None:
     world.first["DescribeGroups"] = [ErrorCode.GROUP_ID_NOT_FOUND] * 2
     cluster = world.cluster()
     group = await cluster.describe_group("g")
@@ -401,7 +403,7 @@ def test_a_member_that_nobody_can_read_claims_nothing(field: str) -> None:
     """What it wrote is opaque to the broker, so that anybody who may join a group can write anything."""
 
     @in_a_world()
-    async def scenario(world: World) -> None:
+    async def scenario(world: BrokerWorld) -> None:
         describe = world.on_DescribeGroups
 
         def garbled(*args: Any) -> Any:
@@ -436,7 +438,7 @@ def test_a_group_of_type_consumer_is_described_with_what_its_members_have(
     """DescribeGroups calls it "Dead" (KIP-848), though classic seats of ours may live in it."""
 
     @in_a_world(ranges={**RANGES, KEY: spoken})
-    async def scenario(world: World) -> None:
+    async def scenario(world: BrokerWorld) -> None:
         world.group_type = "consumer"
         cluster = world.cluster()
         group = await cluster.describe_group("g")
@@ -458,7 +460,7 @@ def test_a_group_of_type_consumer_is_described_with_what_its_members_have(
 )
 def test_a_group_of_neither_type_is_dead(trouble: list[ErrorCode]) -> None:
     @in_a_world()
-    async def scenario(world: World) -> None:
+    async def scenario(world: BrokerWorld) -> None:
         world.group_type = "share"
         world.first["ConsumerGroupDescribe"] = list(trouble)
         cluster = world.cluster()
@@ -469,7 +471,7 @@ def test_a_group_of_neither_type_is_dead(trouble: list[ErrorCode]) -> None:
 
 
 @in_a_world(ranges={key: spoken for key, spoken in RANGES.items() if key != KEY})
-async def test_a_broker_that_knows_classic_groups_only_is_asked_for_those(world: World) -> None:
+async def test_a_broker_that_knows_classic_groups_only_is_asked_for_those(world: BrokerWorld) -> None:
     cluster = world.cluster()
     assert (await cluster.describe_group("g")).state == "Stable"
     world.first["DescribeGroups"] = [ErrorCode.GROUP_ID_NOT_FOUND] * 2
@@ -478,7 +480,7 @@ async def test_a_broker_that_knows_classic_groups_only_is_asked_for_those(world:
 
 
 @in_a_world()
-async def test_a_group_that_is_converted_while_it_is_asked_for_is_found(world: World) -> None:
+async def test_a_group_that_is_converted_while_it_is_asked_for_is_found(world: BrokerWorld) -> None:
     """1. it is of type consumer; 2. DescribeGroups says Dead; 3. its last such member leaves; 4. it is classic."""
     world.first["DescribeGroups"] = [ErrorCode.GROUP_ID_NOT_FOUND]
     cluster = world.cluster()
@@ -488,7 +490,7 @@ async def test_a_group_that_is_converted_while_it_is_asked_for_is_found(world: W
 
 
 @in_a_world()
-async def test_a_consumer_group_whose_coordinator_moves_is_asked_for_again(world: World) -> None:
+async def test_a_consumer_group_whose_coordinator_moves_is_asked_for_again(world: BrokerWorld) -> None:
     world.group_type = "consumer"
     world.first["ConsumerGroupDescribe"] = [ErrorCode.NOT_COORDINATOR]
     cluster = world.cluster()
@@ -498,7 +500,7 @@ async def test_a_consumer_group_whose_coordinator_moves_is_asked_for_again(world
 
 
 @in_a_world()
-async def test_what_a_group_is_can_be_asked(world: World) -> None:
+async def test_what_a_group_is_can_be_asked(world: BrokerWorld) -> None:
     world.first["ListGroups"] = [ErrorCode.COORDINATOR_LOAD_IN_PROGRESS]
     cluster = world.cluster()
     for group_type in ("share", "streams", "classic"):
@@ -509,14 +511,14 @@ async def test_what_a_group_is_can_be_asked(world: World) -> None:
 
 
 @in_a_world(ranges={**RANGES, int(messages.ListGroupsRequest.__api_key__): (0, 4)})
-async def test_a_broker_that_knows_no_types_says_none(world: World) -> None:
+async def test_a_broker_that_knows_no_types_says_none(world: BrokerWorld) -> None:
     cluster = world.cluster()
     assert await cluster.group_type("g") is None
     await cluster.close()
 
 
 @in_a_world()
-async def test_a_group_that_this_user_may_not_see_is_an_error(world: World) -> None:
+async def test_a_group_that_this_user_may_not_see_is_an_error(world: BrokerWorld) -> None:
     world.first["DescribeGroups"] = [ErrorCode.GROUP_AUTHORIZATION_FAILED]
     cluster = world.cluster()
     with pytest.raises(BrokerError, match="GROUP_AUTHORIZATION_FAILED"):

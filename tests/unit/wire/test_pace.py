@@ -9,7 +9,7 @@ from typing import Any, cast
 
 import pytest
 from harness.fake_broker import HUNG_UP, FakeBroker, on_a_loop
-from harness.fake_cluster import World, in_a_world
+from harness.fake_cluster import BrokerWorld, in_a_world
 from harness.names import resolving
 
 from spark_kgroup.errors import ConnectionFailed, Disconnected
@@ -26,7 +26,7 @@ FOUR_WAITS_S = RETRY_BACKOFF_MS / 1000 * (1 + 2 + 4 + 8) * (1 - RETRY_BACKOFF_JI
 
 
 @in_a_world(nodes=2)
-async def test_connections_that_break_at_their_first_request_come_ever_more_seldom(world: World) -> None:
+async def test_connections_that_break_at_their_first_request_come_ever_more_seldom(world: BrokerWorld) -> None:
     """A load balancer without a broker behind it accepts, and lets us authenticate, many times a second."""
     world.coordinator = 1
     world.first["DescribeGroups"] = [HUNG_UP] * 5
@@ -46,7 +46,7 @@ async def test_connections_that_break_at_their_first_request_come_ever_more_seld
 
 
 @in_a_world(nodes=2)
-async def test_sessions_whose_connections_break_wait_for_each_other_s(world: World) -> None:
+async def test_sessions_whose_connections_break_wait_for_each_other_s(world: BrokerWorld) -> None:
     world.coordinator = 1
     cluster = world.cluster()
     began = time.monotonic()
@@ -71,7 +71,7 @@ async def test_a_host_that_refuses_is_asked_ever_more_seldom_by_whoever_asks() -
 
 
 @in_a_world()
-async def test_a_connection_in_use_says_nothing_of_the_next_one(world: World) -> None:
+async def test_a_connection_in_use_says_nothing_of_the_next_one(world: BrokerWorld) -> None:
     cluster = world.cluster()
     sessions = [await cluster.open_coordinator("g") for _ in range(5)]
     assert await cluster._pace.turn(world.brokers[0].address) == 0
@@ -86,7 +86,7 @@ def test_an_address_that_accepts_and_says_nothing_makes_way_for_the_next_of_its_
     """Java's client moves on to the next address with each attempt (ClusterConnectionStates.moveToNextAddress)."""
 
     @in_a_world()
-    async def scenario(world: World) -> None:
+    async def scenario(world: BrokerWorld) -> None:
         port = world.brokers[0].address.port
         done = asyncio.Event()
         accepted = []
@@ -175,7 +175,7 @@ def test_a_call_that_ends_before_its_connection_may_begin_says_why_there_is_none
 
 
 @in_a_world(nodes=2)
-async def test_a_coordinator_that_refuses_is_named_although_others_answer(world: World) -> None:
+async def test_a_coordinator_that_refuses_is_named_although_others_answer(world: BrokerWorld) -> None:
     world.coordinator = 1
     cluster = world.cluster()
     await world.brokers[1].stop()

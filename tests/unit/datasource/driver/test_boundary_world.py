@@ -17,7 +17,7 @@ from spark_kgroup.model import TopicPartition
 SEEDS = int(os.environ.get("KGROUP_SIMULATION_SEEDS", "200"))
 
 
-class World:
+class BoundaryWorld:
     """A random world around one driver, and what must hold in it at every step.
 
     Commits below what is committed, or for partitions of others, and giving up twice are the model's to refuse
@@ -221,7 +221,7 @@ class World:
 @pytest.mark.parametrize("first_seed", range(0, SEEDS, 50))
 def test_random_worlds_keep_every_promise(first_seed: int, losses: bool) -> None:
     for seed in range(first_seed, min(first_seed + 50, SEEDS)):
-        world = World(seed, losses=losses)
+        world = BoundaryWorld(seed, losses=losses)
         try:
             world.run(triggers=25)
         except (AssertionError, Violation) as error:

@@ -54,7 +54,7 @@ class Job:
         return Counter(seat for (number, _), seat in self.done.items() if number == scan.scan_id and seat is not None)
 
 
-class World:
+class SeatWorld:
     """Spark around the registry's bookkeeping, and what must hold in it at every step."""
 
     def __init__(self, seed: int, shape: Shape) -> None:
@@ -242,7 +242,7 @@ def test_each_seat_is_read_once_per_scan_in_random_worlds(seed: int) -> None:
     rng = random.Random(f"shape {seed}")
     shape = shape_of(rng)
     shape.data, shape.trouble = rng.choice([1.0, 0.7, 0.2]), rng.choice([0.0, 0.05, 0.3])
-    world = World(seed, shape)
+    world = SeatWorld(seed, shape)
 
     def meanwhile() -> None:
         if world.rng.random() < 0.02:
@@ -265,7 +265,7 @@ def test_after_a_kill_and_a_replacement_exactly_the_lost_executors_seats_have_mo
     batch; tasks fail, are copied and run again."""
     shape = shape_of(random.Random(f"shape {seed}"))
     shape.executors = max(2, shape.executors)
-    world = World(seed, shape)
+    world = SeatWorld(seed, shape)
     world.settle()
     for _ in range(6):
         shape.trouble = world.rng.choice([0.0, 0.1])
@@ -296,7 +296,7 @@ def test_after_a_kill_and_a_replacement_exactly_the_lost_executors_seats_have_mo
 @pytest.mark.parametrize("seed", range(3))
 def test_undisturbed_every_read_is_at_home_once_warm(executors: int, cores: int, seed: int) -> None:
     """With a seat for each core, and also again after a kill and a replacement."""
-    world = World(seed, Shape(seats=executors * cores, executors=executors, cores=cores))
+    world = SeatWorld(seed, Shape(seats=executors * cores, executors=executors, cores=cores))
     for _ in range(2):
         world.settle(5)
         world.reads.clear()
@@ -308,7 +308,7 @@ def test_undisturbed_every_read_is_at_home_once_warm(executors: int, cores: int,
 
 def test_memory_is_bounded_over_10_000_batches() -> None:
     """An executor is replaced every 50 batches; all state there is, pickled, does not grow but for longer numbers."""
-    world = World(1, Shape(seats=3, executors=3, cores=1))
+    world = SeatWorld(1, Shape(seats=3, executors=3, cores=1))
     sizes: list[int] = []
     for _ in range(200):
         world.settle(50)
