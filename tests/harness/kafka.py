@@ -3,13 +3,16 @@
 import threading
 import time
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from uuid import uuid4
 
 from confluent_kafka import Consumer, KafkaError, Message, Producer, TopicPartition
 
 Contents = dict[tuple[int, int], bytes | None]
 """(partition, offset) -> value: what a topic holds."""
+
+MakeTopic = Callable[..., str]
+"""So many partitions, and configurations -> the name of a new topic."""
 
 
 def produce(bootstrap: str, topic: str, count: int, *, partitions: int, first: int = 0, size: int = 20) -> None:

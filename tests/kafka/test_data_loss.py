@@ -5,7 +5,6 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from typing import NamedTuple
-from uuid import uuid4
 
 import pyarrow as pa
 import pytest
@@ -21,7 +20,7 @@ from confluent_kafka.admin import (
     ResourceType,
 )
 from harness import offsets, sidecars
-from harness.kafka import produce
+from harness.kafka import MakeTopic, produce
 from harness.query import Query
 from harness.sidecars import read_on, sidecars_of, sleeping_executor
 from harness.waiting import wait_for
@@ -33,18 +32,6 @@ from pyspark_kgroup.executor.range_reader import read_ranges
 from pyspark_kgroup.options.parser import parse
 from pyspark_kgroup.shared.tickets import Range, ReadSettings
 from spark_kgroup.testing import ApacheKafka
-
-MakeTopic = Callable[[int], str]
-
-
-@pytest.fixture
-def new_topic(apache_kafka: ApacheKafka) -> MakeTopic:
-    def make(partitions: int) -> str:
-        name = f"loss-{uuid4().hex[:8]}"
-        apache_kafka.create_topic(name, partitions)
-        return name
-
-    return make
 
 
 def delete_records(kafka: ApacheKafka, topic: str, partition: int, before: int) -> None:
@@ -204,11 +191,6 @@ def committed(kafka: ApacheKafka, group: str, topic: str) -> int | None:
     # By a client of its own: one that has known a coordinator that died may wait for it in vain.
     offset = offsets.committed(kafka.bootstrap_servers, group, topic, 1)[0]
     return offset if offset >= 0 else None
-
-
-@pytest.fixture
-def group() -> str:
-    return f"loss-{uuid4().hex[:8]}"
 
 
 def test_a_query_whose_records_are_deleted(apache_kafka: ApacheKafka, new_topic: MakeTopic, group: str) -> None:

@@ -12,7 +12,7 @@ from uuid import uuid4
 import pytest
 from confluent_kafka import Consumer
 from confluent_kafka import TopicPartition as Place
-from harness.kafka import produce
+from harness.kafka import MakeTopic, produce
 from harness.members import KGROUP
 from harness.offsets import offsets_alone
 from harness.runtime import options_of, owned, settings_of
@@ -31,9 +31,8 @@ PARTITIONS = 4
 
 
 @pytest.fixture
-def topic(apache_kafka: ApacheKafka) -> str:
-    name = f"topic-{uuid4().hex[:8]}"
-    apache_kafka.create_topic(name, partitions=PARTITIONS)
+def topic(apache_kafka: ApacheKafka, new_topic: MakeTopic) -> str:
+    name = new_topic(PARTITIONS)
     produce(apache_kafka.bootstrap_servers, name, 40, partitions=PARTITIONS)
     return name
 

@@ -4,7 +4,6 @@ import socket
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
-from uuid import uuid4
 
 import pytest
 from harness.kafka import produce
@@ -17,14 +16,6 @@ from spark_kgroup.errors import ConnectionFailed, GroupUnsettled, OptionError, U
 from spark_kgroup.runtime import session
 from spark_kgroup.runtime.thread import GroupRuntime
 from spark_kgroup.testing import ApacheKafka
-
-
-@pytest.fixture
-def topic(apache_kafka: ApacheKafka) -> str:
-    name = f"topic-{uuid4().hex[:8]}"
-    apache_kafka.create_topic(name, partitions=4)
-    return name
-
 
 Run = Callable[..., tuple[GroupRuntime, Boundary]]
 

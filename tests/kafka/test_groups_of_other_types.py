@@ -16,7 +16,7 @@ from uuid import uuid4
 import pytest
 from harness.fake_broker import on_a_loop
 from harness.group_history import assert_never_rewound, group_history
-from harness.kafka import produce
+from harness.kafka import MakeTopic, produce
 from harness.members import KGROUP
 from harness.runtime import options_of, owned, settings_of
 from harness.sharing import Sharing
@@ -39,9 +39,8 @@ RECORDS = 40
 
 
 @pytest.fixture
-def topic(apache_kafka: ApacheKafka) -> str:
-    name = f"topic-{uuid4().hex[:8]}"
-    apache_kafka.create_topic(name, partitions=PARTITIONS)
+def topic(apache_kafka: ApacheKafka, new_topic: MakeTopic) -> str:
+    name = new_topic(PARTITIONS)
     produce(apache_kafka.bootstrap_servers, name, RECORDS, partitions=PARTITIONS)
     return name
 

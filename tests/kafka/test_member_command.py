@@ -4,11 +4,11 @@ import signal
 import subprocess
 import threading
 from collections.abc import Callable, Iterator
-from uuid import uuid4
 
 import pytest
 from confluent_kafka import Consumer
 from harness.groups import assignment_by_instance, stable_generation
+from harness.kafka import MakeTopic
 from harness.members import KGROUP, MemberProcess, Pair, all_pairs
 from harness.waiting import wait_for
 from kafka import KafkaConsumer
@@ -18,15 +18,8 @@ from spark_kgroup.testing import ApacheKafka
 
 
 @pytest.fixture
-def group() -> str:
-    return f"group-{uuid4().hex[:8]}"
-
-
-@pytest.fixture
-def topic(apache_kafka: ApacheKafka) -> str:
-    name = f"topic-{uuid4().hex[:8]}"
-    apache_kafka.create_topic(name, partitions=6)
-    return name
+def topic(new_topic: MakeTopic) -> str:
+    return new_topic(6)
 
 
 Join = Callable[..., MemberProcess]

@@ -1,6 +1,6 @@
 """Logs that are not just records one after the other: the rows are what another client sees, to the last column."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime, timedelta
 from itertools import pairwise
 from uuid import uuid4
@@ -9,6 +9,7 @@ import pytest
 from confluent_kafka import Producer
 from confluent_kafka import TopicPartition as AssignedPartition
 from confluent_kafka.admin import AlterConfigOpType, ConfigEntry, ConfigResource, OffsetSpec, ResourceType
+from harness.kafka import MakeTopic
 from harness.offsets import committed
 from harness.query import Query
 from harness.reference import Row, Rows, reference
@@ -21,7 +22,6 @@ from spark_kgroup.testing import ApacheKafka
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 TEN_MEGABYTES = 10 * 1024 * 1024
 
-MakeTopic = Callable[..., str]
 both_levels = pytest.mark.parametrize("isolation", ["read_committed", "read_uncommitted"])
 
 
@@ -33,21 +33,6 @@ def executor(request: pytest.FixtureRequest) -> Iterator[Executor | None]:
     else:
         with sleeping_executor() as executor:
             yield executor
-
-
-@pytest.fixture
-def new_topic(apache_kafka: ApacheKafka) -> MakeTopic:
-    def make(partitions: int = 1, **configs: str) -> str:
-        name = f"odd-{uuid4().hex[:8]}"
-        apache_kafka.create_topic(name, partitions, configs={k.replace("_", "."): v for k, v in configs.items()})
-        return name
-
-    return make
-
-
-@pytest.fixture
-def producer(apache_kafka: ApacheKafka) -> Producer:
-    return Producer({"bootstrap.servers": apache_kafka.bootstrap_servers, "linger.ms": 5})
 
 
 @pytest.fixture

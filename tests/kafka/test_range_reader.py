@@ -34,19 +34,6 @@ Found = dict[int, list[tuple[int, bytes | None]]]
 
 
 @pytest.fixture
-def topic(apache_kafka: ApacheKafka) -> str:
-    """A topic with four partitions."""
-    name = f"reads-{uuid4().hex[:8]}"
-    apache_kafka.create_topic(name, partitions=4)
-    return name
-
-
-@pytest.fixture
-def producer(apache_kafka: ApacheKafka) -> Producer:
-    return Producer({"bootstrap.servers": apache_kafka.bootstrap_servers, "linger.ms": 5})
-
-
-@pytest.fixture
 def transactions(apache_kafka: ApacheKafka) -> Producer:
     producer = Producer(
         {"bootstrap.servers": apache_kafka.bootstrap_servers, "transactional.id": uuid4().hex, "linger.ms": 5}

@@ -10,10 +10,9 @@ import time
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
-from uuid import uuid4
 
 import pytest
-from harness.kafka import produce
+from harness.kafka import MakeTopic, produce
 from harness.sidecars import Query, await_gone, kill, seat_servers_of, sidecars_of, sleeping_executor
 from harness.waiting import wait_for
 
@@ -30,17 +29,10 @@ GONE_S = 1.0
 
 
 @pytest.fixture(scope="module")
-def topic(apache_kafka: ApacheKafka) -> str:
-    name = f"sidecar-{uuid4().hex[:8]}"
-    apache_kafka.create_topic(name, partitions=1)
+def topic(apache_kafka: ApacheKafka, new_topic: MakeTopic) -> str:
+    name = new_topic(1)
     produce(apache_kafka.bootstrap_servers, name, RECORDS, partitions=1)
     return name
-
-
-@pytest.fixture
-def executor() -> Iterator[Executor]:
-    with sleeping_executor() as executor:
-        yield executor
 
 
 @pytest.fixture

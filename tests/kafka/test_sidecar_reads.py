@@ -11,7 +11,7 @@ from uuid import uuid4
 
 import pytest
 from confluent_kafka import Producer
-from harness.kafka import produce
+from harness.kafka import MakeTopic, produce
 from harness.sidecars import (
     Query,
     Rows,
@@ -41,18 +41,11 @@ ALL = dict.fromkeys(range(PARTITIONS), (0, RECORDS))
 
 
 @pytest.fixture(scope="module")
-def topic(apache_kafka: ApacheKafka) -> str:
-    name = f"sidecar-{uuid4().hex[:8]}"
-    apache_kafka.create_topic(name, partitions=PARTITIONS)
+def topic(apache_kafka: ApacheKafka, new_topic: MakeTopic) -> str:
+    name = new_topic(PARTITIONS)
     for first in range(0, RECORDS * PARTITIONS, RECORDS):
         produce(apache_kafka.bootstrap_servers, name, RECORDS, partitions=PARTITIONS, first=first, size=90)
     return name
-
-
-@pytest.fixture
-def executor() -> Iterator[Executor]:
-    with sleeping_executor() as executor:
-        yield executor
 
 
 @pytest.fixture

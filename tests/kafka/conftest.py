@@ -1,0 +1,49 @@
+"""Topics, groups and executors that tests on a real Kafka share; a test module makes what is special to it itself."""
+
+from collections.abc import Iterator
+from uuid import uuid4
+
+import pytest
+from confluent_kafka import Producer
+from harness.kafka import MakeTopic
+from harness.sidecars import sleeping_executor
+
+from pyspark_kgroup.shared.tickets import Executor
+from spark_kgroup.testing import ApacheKafka
+
+
+@pytest.fixture(scope="session")
+def new_topic(apache_kafka: ApacheKafka) -> MakeTopic:
+    """Makes topics: so many partitions, and configurations with `_` for `.`."""
+
+    def make(partitions: int = 1, **configs: str) -> str:
+        name = f"topic-{uuid4().hex[:8]}"
+        apache_kafka.create_topic(name, partitions, configs={k.replace("_", "."): v for k, v in configs.items()})
+        return name
+
+    return make
+
+
+@pytest.fixture
+def topic(new_topic: MakeTopic) -> str:
+    """An empty topic with four partitions."""
+    return new_topic(4)
+
+
+@pytest.fixture
+def group() -> str:
+    """The name of a group that there is not yet."""
+    return f"group-{uuid4().hex[:8]}"
+
+
+@pytest.fixture
+def executor() -> Iterator[Executor]:
+    """An executor whose Python workers this test plays."""
+    with sleeping_executor() as executor:
+        yield executor
+
+
+@pytest.fixture
+def producer(apache_kafka: ApacheKafka) -> Producer:
+    """A producer without transactions."""
+    return Producer({"bootstrap.servers": apache_kafka.bootstrap_servers, "linger.ms": 5})
