@@ -11,7 +11,7 @@ from spark_kgroup.model import DescribedGroup
 def claimable(
     previously_owned: Mapping[str, PreviouslyOwned], group: DescribedGroup, seats: Sequence[str | None]
 ) -> dict[str | None, PreviouslyOwned]:
-    """What each of `seats` inherits: only what the group still keeps for it.
+    """What each of `seats` claims of what it owned before: only what the group still keeps for it.
 
     A seat that was away for longer than its session has lost all. To claim it all the same could take it from its new
     owner at once: not every client says in which generation it was assigned what it claims, and in a group that was

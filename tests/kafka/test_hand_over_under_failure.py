@@ -171,7 +171,7 @@ def test_a_coordinator_that_dies_at_the_hand_over_delays_it(
     with ThreadPoolExecutor(1) as pool, caplog.at_level(logging.WARNING, "spark_kgroup.wire.cluster"):
         boundary = pool.submit(world.one.trigger)
         try:
-            wait_for(lambda: "Trying again" in caplog.text, "the boundary to meet nobody", 60)
+            wait_for(lambda: "Trying again" in caplog.text, "the boundary to find no coordinator", 60)
             assert not boundary.done()
             world.assert_not_handed_over()
         finally:

@@ -2,7 +2,7 @@
 
 Runs on: driver.
 
-Nothing goes on that the group has not acknowledged: partitions wait, with one warning, and the query fails when that
+No partition is read on before its commit is acknowledged: it waits, with one warning, and the query fails when that
 took `kafka.default.api.timeout.ms`. AvailableNow has no later trigger: it retries until SETTLE_TIMEOUT_MS, then fails.
 """
 

@@ -85,7 +85,7 @@ class Boundary:
             `start` itself, or an equal checkpoint, if there is nothing new.
         """
         self._ledger.begin_boundary(start)
-        # 1. See which topics there are, BEFORE a commit: a position of a deleted topic must not be told of a new one.
+        # 1. See which topics there are, BEFORE a commit: a deleted topic's position must not go to a new one.
         self._see_topics(start)
         crossing = Crossing(start=start, logs=self.logs, view=self._group.view())
         # 2. Commit what is durable, and give up what the group asks for.

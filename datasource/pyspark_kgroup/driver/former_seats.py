@@ -40,9 +40,9 @@ class FormerSeats:
 
         A group that rebalances waits for them, and so do our seats: then they leave as soon as this was tried once. The
         coordinator still takes commits in PreparingRebalance (ClassicGroup.validateOffsetCommit), so: 1. the group is
-        stable when we start, and nobody claims what old seats had; 2. our seats rejoin into the generation there is;
+        stable when we start, and nobody claims what these seats had; 2. our seats rejoin into the generation there is;
         3. another member makes the group rebalance; 4. we commit in the old generation. Seats that came back when the
-        rebalance had begun have no generation to commit in: they claim what old seats had
+        rebalance had begun have no generation to commit in: they claim what these seats had
         (`runtime.previously_owned.claimable`), so that it is committed before it gets another owner.
         """
         view, group = crossing.view, self._group.describe()

@@ -970,7 +970,7 @@ def test_available_now_fails_if_its_commits_are_never_acknowledged(world: World)
     assert group.now_ms - began <= SETTLE_TIMEOUT_MS + 10_000
 
 
-# ------------------------------------------------------------------------------------------- what is inherited
+# ------------------------------------------------------------------------------------ what was previously owned
 
 
 def dies_in_a_batch(group: FakeGroup, driver: Driver) -> None:
@@ -1071,7 +1071,7 @@ def test_a_seat_gives_up_a_previously_owned_partition_though_another_seat_has_it
 def test_a_release_under_way_does_not_give_up_a_partition_assigned_meanwhile(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """1. P, inherited, is given up; 2. before the seat hears of it, P is assigned to it, and asked for again."""
+    """1. P, previously owned, is given up; 2. before the seat hears of it, P is assigned to it, and asked for again."""
     group, driver = world(records=10)
     driver.trigger()
     group.die()
