@@ -34,7 +34,7 @@ SOURCE_ROOMS: dict[str, set[str]] = {
     "shared": SOURCE_BASE,
     "offsets": SOURCE_BASE,
     "options": SOURCE_BASE | {"wording", "shared", "offsets"},
-    "driver": SOURCE_BASE | {"shared", "offsets", "options"},
+    "driver": SOURCE_BASE | {"wording", "shared", "offsets", "options"},
     "executor": SOURCE_BASE | {"shared", "offsets"},
     "admission": SOURCE_BASE,
     "wording": SOURCE_BASE,

@@ -127,6 +127,9 @@ def test_the_first_batch_waits_for_all_seats(world: World, caplog: pytest.LogCap
     late.trouble = "broker-1:9092: no file descriptor is left for it (ulimit -n)."
     assert not driver.trigger()
     assert "Seat seat-1 is not connected: broker-1:9092: no file descriptor is left" in caplog.messages[-1]
+    late.trouble = "broker-1:9092 speaks TLS: set `security.protocol`."
+    assert not driver.trigger()
+    assert "set kafka.security.protocol." in caplog.messages[-1], "a setting is named as the option that sets it"
     late.trouble = None
     group.rebalance()
     driver.trigger()
