@@ -30,7 +30,7 @@ A message says whose fault it is and what to do next.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Final
+from typing import Final, Self
 
 from spark_kgroup.model import ErrorCode
 
@@ -51,6 +51,12 @@ class WireError(KgroupError):
     """Something went wrong between this process and a broker."""
 
     retriable: bool = False
+
+    def again(self) -> Self:
+        """The same error for one more caller: a raised exception carries its caller's traceback, so none is shared."""
+        again = type(self).__new__(type(self), *self.args)
+        again.__dict__.update(self.__dict__)
+        return again
 
 
 class ConnectionFailed(WireError):

@@ -14,8 +14,10 @@ import re
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
+from contextvars import ContextVar
 from functools import partial
 from ipaddress import ip_address
+from math import inf
 from random import Random
 from typing import Any, Final, TypeVar
 from uuid import UUID
@@ -72,6 +74,9 @@ T = TypeVar("T")
 _CLOSED: Final = "The cluster's connections were closed here."
 
 _CHECK_BOOTSTRAP: Final = "Check the bootstrap servers (kafka.bootstrap.servers)."
+
+_ENDS_AT_S: Final[ContextVar[float]] = ContextVar("_ENDS_AT_S")
+"""When the bound ends the call that this task works for, by the event loop's clock."""
 
 _BOOTSTRAP: Final = re.compile(r"(?:\[([0-9a-fA-F:.%]+)\]|([\w.-]+)):([0-9]{1,5})", re.ASCII)
 """HOST:PORT, or [IPv6]:PORT."""
@@ -300,7 +305,9 @@ class Cluster:
         """
         self._coordinators.pop(group, None)
         async with _bounded(timeout_ms or self._api_timeout_ms):
-            return await self._open(await self._coordinator(group))
+            address = await self._coordinator(group)
+            self._pace.check_in_time(address, _ENDS_AT_S.get())
+            return await self._open(address)
 
     async def coordinator(self, group: str, *, timeout_ms: int | None = None) -> Address:
         """Who coordinates the group now, as brokers say that can be reached; one attempt.
@@ -468,6 +475,7 @@ class Cluster:
     async def _at(self, address: Address, request: Request) -> Response:
         connection = self._pool.get(address)
         if connection is None or connection.closed:
+            self._pace.check_in_time(address, _ENDS_AT_S.get())
             connection = await self._pooled(address)
         return await connection.call(request)
 
@@ -507,17 +515,21 @@ class Cluster:
                 alive=self._alive,
             )
         except ProtocolViolation as error:
-            self._pace.failed(address)
-            if not self._brokers:
-                told = str(error) if str(address) in str(error) else f"{address}: {error}"
-                raise ProtocolViolation(f"{told} {_CHECK_BOOTSTRAP}") from error
-            # This cluster has answered before: whoever has a broker's address just now will give it back.
-            raise ConnectionFailed(str(error)) from error
-        except WireError:
-            self._pace.failed(address)
+            failure = self._not_a_broker(address, error)
+            self._pace.failed(address, failure.again())
+            raise failure from error
+        except WireError as error:
+            self._pace.failed(address, error.again())
             raise
         self._pace.opened(address, connection)
         return connection
+
+    def _not_a_broker(self, address: Address, error: ProtocolViolation) -> WireError:
+        if self._brokers:
+            # This cluster has answered before: whoever has a broker's address just now will give it back.
+            return ConnectionFailed(str(error))
+        told = str(error) if str(address) in str(error) else f"{address}: {error}"
+        return ProtocolViolation(f"{told} {_CHECK_BOOTSTRAP}")
 
     async def _retried(self, attempt: Callable[[], Awaitable[T]], timeout_ms: int | None) -> T:
         timeout_ms = timeout_ms or self._api_timeout_ms
@@ -551,9 +563,13 @@ def _unknown(error: BrokerError) -> UnknownTopic:
 @asynccontextmanager
 async def _bounded(left_ms: int, *, of_ms: int | None = None, failed: WireError | None = None) -> AsyncIterator[None]:
     """End what is inside after `left_ms`; the error says of how many ms in all, and what had `failed` before."""
+    ends_at_s = asyncio.get_running_loop().time() + max(0, left_ms) / 1000
+    outer = _ENDS_AT_S.set(min(ends_at_s, _ENDS_AT_S.get(inf)))
     try:
-        async with asyncio.timeout(max(0, left_ms) / 1000):
+        async with asyncio.timeout_at(ends_at_s):
             yield
     except TimeoutError:
         before = f" Before that: {failed}" if failed else ""
         raise RequestTimedOut(f"The cluster did not answer within {of_ms or left_ms} ms.{before}") from None
+    finally:
+        _ENDS_AT_S.reset(outer)

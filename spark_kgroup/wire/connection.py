@@ -228,7 +228,7 @@ class Connection:
 
     async def _exchange(self, request: Request, timeout_ms: int) -> Response:
         if self._ended is not None:
-            raise _again(self._ended)
+            raise self._ended.again()
         correlation_id = next(self._ids)
         frame = encode_request(request, correlation_id, self._client_id)
         loop = asyncio.get_running_loop()
@@ -295,7 +295,7 @@ class Connection:
         for waiting in self._waiting.values():
             waiting.timer.cancel()
             if not waiting.answer.done():
-                waiting.answer.set_exception(_again(error))
+                waiting.answer.set_exception(error.again())
         self._waiting.clear()
         self._drained.set()
         # Not close(): that waits for a peer that reads no more to take what is still to be sent.
@@ -435,10 +435,3 @@ def _forget_unsent(tcp: socket.socket) -> None:
 
 def _name(request: Request) -> str:
     return type(request).__name__.removesuffix("Request")
-
-
-def _again(error: WireError) -> WireError:
-    """The same error for one more caller: a raised exception carries its caller's traceback, so none is shared."""
-    again = type(error).__new__(type(error), *error.args)
-    again.__dict__.update(error.__dict__)
-    return again

@@ -11,7 +11,8 @@ from dataclasses import dataclass
 from random import Random
 from typing import TypeVar
 
-from spark_kgroup.limits import PACED_ADDRESSES_MAX
+from spark_kgroup.errors import WireError
+from spark_kgroup.limits import PACED_ADDRESSES_MAX, RETRY_BACKOFF_MS
 from spark_kgroup.wire.backoff import Backoff
 from spark_kgroup.wire.connection import Address, Connection
 
@@ -25,6 +26,7 @@ class _Row:
     backoff: Backoff
     turns: int = 0
     next_at_s: float = 0.0
+    failure: WireError | None = None
 
 
 class Pace:
@@ -34,6 +36,19 @@ class Pace:
         self._rng = rng
         self._rows: dict[Address, _Row] = {}
         self._opened: dict[Address, list[Connection]] = {}
+
+    def check_in_time(self, address: Address, ends_at_s: float) -> None:
+        """Raise what failed last if the next connection to `address` may not begin in time for one that ends then.
+
+        To wait would end in a timeout, which says nothing of why the address cannot be reached. A connection that would
+        begin in the last `RETRY_BACKOFF_MS` is not begun either.
+
+        Raises:
+            WireError: as the last connection to `address` failed.
+        """
+        row = self._rows.get(address)
+        if row is not None and row.failure is not None and row.next_at_s + RETRY_BACKOFF_MS / 1000 > ends_at_s:
+            raise row.failure.again()
 
     async def turn(self, address: Address) -> int:
         """Wait until a connection may begin; returns which of the host's addresses has its turn, counted from 0.
@@ -55,9 +70,10 @@ class Pace:
         row.turns += 1
         return row.turns
 
-    def failed(self, address: Address) -> None:
-        """No connection came about, or one that never answered."""
+    def failed(self, address: Address, failure: WireError | None = None) -> None:
+        """No connection came about, for `failure`, or one that never answered."""
         row = self._rows.pop(address, None) or _Row(Backoff(self._rng))
+        row.failure = failure
         row.next_at_s = asyncio.get_running_loop().time() + row.backoff.next_ms() / 1000
         _put(self._rows, address, row)
 

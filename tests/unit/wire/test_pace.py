@@ -2,6 +2,7 @@
 
 import asyncio
 import time
+from collections.abc import Awaitable, Callable
 from random import Random
 from types import SimpleNamespace
 from typing import Any, cast
@@ -140,3 +141,62 @@ async def test_seats_that_fail_together_do_not_all_come_back_to_the_same_address
             paced.failed(address)
         turns = await asyncio.gather(*(paced.turn(address) for _ in range(4)))
         assert {turn % 2 for turn in turns} == {0, 1}
+
+
+ASKS_IN_300_MS: dict[str, Callable[[Cluster], Awaitable[Any]]] = {
+    "metadata": lambda cluster: cluster.metadata(["a"], timeout_ms=300),
+    "a look-up": lambda cluster: cluster.describe_group("g", timeout_ms=300),
+    "the coordinator": lambda cluster: cluster.coordinator("g", timeout_ms=300),
+    "a session": lambda cluster: cluster.open_coordinator("g", timeout_ms=300),
+    "a call": lambda cluster: cluster.coordinator_call("g", messages.describe_groups("g"), timeout_ms=300),
+    "a reach": lambda cluster: cluster.reach(),
+}
+
+
+@pytest.mark.parametrize("ask", ASKS_IN_300_MS.values(), ids=ASKS_IN_300_MS)
+def test_a_call_that_ends_before_its_connection_may_begin_says_why_there_is_none(
+    ask: Callable[[Cluster], Awaitable[Any]],
+) -> None:
+    """1. An address refuses, so that the next connection has to wait; 2. the call's bound is nearer than its turn."""
+
+    @on_a_loop
+    async def scenario() -> None:
+        async with FakeBroker() as broker:
+            address = broker.address
+        cluster = Cluster([address], client_id="c", rng=Random(1), api_timeout_ms=300)
+        with pytest.raises(ConnectionFailed):
+            await cluster.metadata(["a"], timeout_ms=2_000)  # until turns are a second apart
+        with pytest.raises(ConnectionFailed, match=f"(?s)No broker could be reached.*{address}.*refused"):
+            await ask(cluster)
+        await cluster.close()
+
+    scenario()
+
+
+@in_a_world(nodes=2)
+async def test_a_coordinator_that_refuses_is_named_although_others_answer(world: World) -> None:
+    world.coordinator = 1
+    cluster = world.cluster()
+    await world.brokers[1].stop()
+    refused = f"{world.brokers[1].address}.*refused"
+    with pytest.raises(ConnectionFailed, match=refused):
+        await cluster.describe_group("g", timeout_ms=2_000)
+    with pytest.raises(ConnectionFailed, match=refused):
+        await cluster.open_coordinator("g", timeout_ms=300)
+    with pytest.raises(ConnectionFailed, match=refused):
+        await cluster.coordinator_call("g", messages.describe_groups("g"), timeout_ms=300)
+    await cluster.close()
+    await world.brokers[1].start()
+
+
+@on_a_loop
+async def test_a_connection_that_may_still_begin_in_time_is_awaited() -> None:
+    paced, address = Pace(Random(1)), Address("h", 1)
+    paced.failed(address, ConnectionFailed("refused"))
+    now_s = asyncio.get_running_loop().time()
+    turn_s = RETRY_BACKOFF_MS / 1000 * (1 + RETRY_BACKOFF_JITTER)
+    paced.check_in_time(address, now_s + turn_s + RETRY_BACKOFF_MS / 1000)
+    paced.check_in_time(Address("h", 2), now_s)
+    for _ in range(2):
+        with pytest.raises(ConnectionFailed, match="refused"):
+            paced.check_in_time(address, now_s)

@@ -17,7 +17,7 @@ from kio.schema.errors import ErrorCode as KioErrorCode
 from spark_kgroup.errors import AuthenticationFailed, BrokerError, ConnectionFailed, Disconnected, OptionError
 from spark_kgroup.model import MemberIdentity
 from spark_kgroup.wire import messages, properties
-from spark_kgroup.wire.connection import Address, Connection, _again
+from spark_kgroup.wire.connection import Address, Connection
 from spark_kgroup.wire.oauth import ClientCredentials, Token
 from spark_kgroup.wire.properties import security_settings
 from spark_kgroup.wire.security import Plaintext, SecuritySettings, secured
@@ -259,10 +259,10 @@ def test_an_error_for_one_more_caller_keeps_what_it_carries() -> None:
     refused = BrokerError("Heartbeat", 25, "who?")
     passing = AuthenticationFailed("not yet", retriable=True)
     for error in (refused, passing, Disconnected("gone")):
-        again = _again(error)
+        again = error.again()
         assert again is not error
         assert (type(again), str(again), again.__dict__) == (type(error), str(error), error.__dict__)
-    assert (_again(refused).code, _again(passing).retriable) == (25, True)
+    assert (refused.again().code, passing.again().retriable) == (25, True)
 
 
 def test_a_token_s_value_is_not_shown() -> None:
