@@ -1,29 +1,25 @@
 """A leader assigns beside the event loop: what else runs on the loop goes on, and an outdated result is dropped."""
 
-import asyncio
 import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from random import Random
 from typing import Any
 
 import pytest
 from harness.fake_broker import NO_THROTTLE, FakeBroker, on_a_loop, until
+from harness.sessions import joined, running, session_of, synced
 from kio.schema.errors import ErrorCode as KioErrorCode
-from kio.schema.join_group.v9.response import JoinGroupResponseMember
-from kio.static.primitive import i32
 
-from spark_kgroup.assignors import assignor
 from spark_kgroup.assignors.cooperative_sticky import CooperativeStickyAssignor
 from spark_kgroup.member import effects as fx
-from spark_kgroup.member.classic import MemberConfig, State
+from spark_kgroup.member.classic import State
 from spark_kgroup.model import Assignment, GroupMember, Subscription, TopicDescription, TopicPartition
 from spark_kgroup.runtime import session as session_module
 from spark_kgroup.runtime.session import Session
 from spark_kgroup.wire import messages
 from spark_kgroup.wire.answers import ClusterMetadata
 from spark_kgroup.wire.connection import Connection
-from spark_kgroup.wire.consumer_protocol import decode_assignment, encode_assignment, encode_subscription
+from spark_kgroup.wire.consumer_protocol import decode_assignment, encode_subscription
 
 T0 = TopicPartition("t", 0)
 TOPIC = TopicDescription(name="t", topic_id=None, partition_count=1)
@@ -74,69 +70,32 @@ class Coordinator:
         match request:
             case messages.JoinGroupRequest():
                 led = request.group_id == "led"
-                member = JoinGroupResponseMember(
-                    member_id="m", group_instance_id="s", metadata=encode_subscription(Subscription(topics=("t",)))
-                )
-                return messages.JoinGroupResponse(
-                    throttle_time=NO_THROTTLE,
-                    error_code=KioErrorCode.none,
-                    generation_id=i32(self.generation),
-                    protocol_type="consumer",
-                    protocol_name="cooperative-sticky",
-                    leader="m" if led else "other",
-                    skip_assignment=False,
-                    member_id="m",
-                    members=(member,) if led else (),
-                )
+                members = {"m": encode_subscription(Subscription(topics=("t",)))} if led else {}
+                return joined(leader="m" if led else "other", generation=self.generation, members=members)
             case messages.SyncGroupRequest():
-                given = request.assignments[0].assignment if request.assignments else encode_assignment([])
-                return messages.SyncGroupResponse(
-                    throttle_time=NO_THROTTLE,
-                    error_code=KioErrorCode.none,
-                    protocol_type="consumer",
-                    protocol_name="cooperative-sticky",
-                    assignment=given,
-                )
+                return synced(request.assignments[0].assignment if request.assignments else [])
             case messages.HeartbeatRequest():
                 return messages.HeartbeatResponse(throttle_time=NO_THROTTLE, error_code=KioErrorCode.none)
         raise AssertionError(f"not expected: {request}")
 
 
 def seat(group: str, coordinator: Coordinator) -> Session:
-    config = MemberConfig(
-        group=group,
-        instance_id="s",
-        topics=("t",),
-        assignors=(assignor("cooperative-sticky"),),
-        heartbeat_interval_ms=10,
-    )
-    return Session(config, coordinator, lambda *_: None, Random(1))  # type: ignore[arg-type]
-
-
-async def ended(*running: asyncio.Task[None]) -> None:
-    for task in running:
-        task.cancel()
-    await asyncio.wait(running)
+    return session_of(coordinator, group=group, topics=("t",), heartbeat_interval_ms=10)
 
 
 def test_heartbeats_of_other_seats_go_out_while_an_assignor_is_busy(busy: BusyAssignor) -> None:
     @on_a_loop
     async def scenario() -> None:
         coordinator = Coordinator()
-        async with coordinator.broker:
-            leader, quiet = seat("led", coordinator), seat("quiet", coordinator)
-            running = [asyncio.create_task(session.run()) for session in (leader, quiet)]
-            try:
-                await until(busy.begun.is_set)
-                before = coordinator.count(messages.HeartbeatRequest, "quiet")
-                await until(lambda: coordinator.count(messages.HeartbeatRequest, "quiet") >= before + 3)
-                assert leader.machine.state is State.ASSIGNING
-                busy.may_end.set()
-                await until(lambda: leader.machine.held == {T0})
-                assert leader.snapshot == {"t": 1}
-            finally:
-                busy.may_end.set()
-                await ended(*running)
+        leader, quiet = seat("led", coordinator), seat("quiet", coordinator)
+        async with coordinator.broker, running(leader, quiet):
+            await until(busy.begun.is_set)
+            before = coordinator.count(messages.HeartbeatRequest, "quiet")
+            await until(lambda: coordinator.count(messages.HeartbeatRequest, "quiet") >= before + 3)
+            assert leader.machine.state is State.ASSIGNING
+            busy.may_end.set()
+            await until(lambda: leader.machine.held == {T0})
+            assert leader.snapshot == {"t": 1}
 
     scenario()
 
@@ -148,22 +107,17 @@ def test_what_was_computed_for_an_earlier_generation_is_dropped(busy: BusyAssign
     @on_a_loop
     async def scenario() -> None:
         coordinator = Coordinator()
-        async with coordinator.broker:
-            leader = seat("led", coordinator)
-            running = asyncio.create_task(leader.run())
-            try:
-                await until(busy.begun.is_set)
-                coordinator.generation = 2
-                leader.post(fx.Disconnected(reason="a test"))
-                await until(lambda: busy.calls == 2)
-                busy.may_end.set()
-                await until(lambda: leader.machine.held == {T0})
-                syncs = [r for r in coordinator.broker.requests if isinstance(r, messages.SyncGroupRequest)]
-                assert [sync.generation_id for sync in syncs] == [2]
-                assert decode_assignment(syncs[0].assignments[0].assignment) == {T0}
-            finally:
-                busy.may_end.set()
-                await ended(running)
+        leader = seat("led", coordinator)
+        async with coordinator.broker, running(leader):
+            await until(busy.begun.is_set)
+            coordinator.generation = 2
+            leader.post(fx.Disconnected(reason="a test"))
+            await until(lambda: busy.calls == 2)
+            busy.may_end.set()
+            await until(lambda: leader.machine.held == {T0})
+            syncs = [r for r in coordinator.broker.requests if isinstance(r, messages.SyncGroupRequest)]
+            assert [sync.generation_id for sync in syncs] == [2]
+            assert decode_assignment(syncs[0].assignments[0].assignment) == {T0}
 
     scenario()
 
@@ -177,15 +131,11 @@ def test_an_assignor_that_fails_ends_its_own_seat_alone(monkeypatch: pytest.Monk
     @on_a_loop
     async def scenario() -> None:
         coordinator = Coordinator()
-        async with coordinator.broker:
-            leader, quiet = seat("led", coordinator), seat("quiet", coordinator)
-            running = [asyncio.create_task(session.run()) for session in (leader, quiet)]
-            try:
-                await until(lambda: leader.failure is not None)
-                before = coordinator.count(messages.HeartbeatRequest, "quiet")
-                await until(lambda: coordinator.count(messages.HeartbeatRequest, "quiet") > before)
-                assert quiet.failure is None
-            finally:
-                await ended(*running)
+        leader, quiet = seat("led", coordinator), seat("quiet", coordinator)
+        async with coordinator.broker, running(leader, quiet):
+            await until(lambda: leader.failure is not None)
+            before = coordinator.count(messages.HeartbeatRequest, "quiet")
+            await until(lambda: coordinator.count(messages.HeartbeatRequest, "quiet") > before)
+            assert quiet.failure is None
 
     scenario()

@@ -1,19 +1,15 @@
 """A session leaves nothing behind, however its end and the wish to end it meet."""
 
 import asyncio
-from random import Random
 from typing import Any
 
 import pytest
-from harness.fake_broker import NO_THROTTLE, FakeBroker, on_a_loop
-from kio.schema.errors import ErrorCode as KioErrorCode
-from kio.static.primitive import i32
+from harness.fake_broker import FakeBroker, on_a_loop
+from harness.sessions import join_refused, session_of
 
-from spark_kgroup.assignors import assignor
 from spark_kgroup.member import effects as fx
-from spark_kgroup.member.classic import MemberConfig
+from spark_kgroup.model import ErrorCode
 from spark_kgroup.runtime.session import Session
-from spark_kgroup.wire import messages
 from spark_kgroup.wire.connection import Connection
 
 pytestmark = pytest.mark.filterwarnings("error::ResourceWarning")
@@ -32,17 +28,7 @@ class OneBroker:
 
 
 def not_authorized(_: Any) -> Any:
-    return messages.JoinGroupResponse(
-        throttle_time=NO_THROTTLE,
-        error_code=KioErrorCode(30),
-        generation_id=i32(-1),
-        protocol_type=None,
-        protocol_name=None,
-        leader="",
-        skip_assignment=False,
-        member_id="",
-        members=(),
-    )
+    return join_refused(ErrorCode.GROUP_AUTHORIZATION_FAILED)
 
 
 @pytest.mark.parametrize("ticks", range(4))
@@ -60,10 +46,7 @@ def test_a_session_that_is_cancelled_while_it_fails_closes_its_connection(ticks:
                 if isinstance(effect, fx.Failed):
                     failed.set()
 
-            config = MemberConfig(
-                group="g", instance_id="g-0", topics=("t",), assignors=(assignor("cooperative-sticky"),)
-            )
-            session = Session(config, cluster, observe, Random(1))
+            session = session_of(cluster, observer=observe)
             running = asyncio.create_task(session.run())
             await failed.wait()
             for _ in range(ticks):

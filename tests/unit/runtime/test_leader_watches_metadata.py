@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 from harness.fake_broker import NO_THROTTLE, until
 from harness.fake_cluster import A0, B0, World, in_a_world
+from harness.sessions import joined
 from kio.schema.errors import ErrorCode as KioErrorCode
-from kio.static.primitive import i32
 
 from spark_kgroup.member import effects as fx
 from spark_kgroup.model import ErrorCode, Subscription, TopicPartition
@@ -47,25 +47,12 @@ class Coordinator:
     def on_join(self, _: int, request: Any, error: KioErrorCode) -> Any:
         self.reasons.append(request.reason)
         self.rebalances = False
-        members = [("m", request.protocols[0].metadata)]
+        members = {"m": request.protocols[0].metadata}
         if self.others:
-            members.append(("other", encode_subscription(Subscription(topics=self.others))))
+            members["other"] = encode_subscription(Subscription(topics=self.others))
         if self.odd is not None:
-            members.append(("odd", self.odd))
-        return messages.JoinGroupResponse(
-            throttle_time=NO_THROTTLE,
-            error_code=error,
-            generation_id=i32(len(self.reasons)),
-            protocol_type="consumer",
-            protocol_name="cooperative-sticky",
-            leader="m",
-            skip_assignment=False,
-            member_id="m",
-            members=tuple(
-                messages.JoinGroupResponseMember(member_id=who, group_instance_id=None, metadata=raw)
-                for who, raw in members
-            ),
-        )
+            members["odd"] = self.odd
+        return joined(leader="m", generation=len(self.reasons), members=members, error=error.value)
 
     def on_sync(self, _: int, request: Any, error: KioErrorCode) -> Any:
         own = next(given.assignment for given in request.assignments if given.member_id == "m")

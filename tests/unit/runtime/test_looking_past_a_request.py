@@ -3,24 +3,21 @@ leaves without waiting behind it."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from random import Random
 from typing import Any
 
 import pytest
 from harness.fake_broker import HUNG_UP, NO_THROTTLE, on_a_loop, until
 from harness.fake_cluster import A0, A1, World
+from harness.sessions import joined, running, session_of, synced
 from kio.schema.errors import ErrorCode as KioErrorCode
 from kio.schema.leave_group.v5.response import MemberResponse
-from kio.static.primitive import i32
 
-from spark_kgroup.assignors import assignor
 from spark_kgroup.member import effects as fx
-from spark_kgroup.member.classic import MemberConfig, State
+from spark_kgroup.member.classic import State
 from spark_kgroup.model import ErrorCode, GroupMember, Subscription, TopicPartition
 from spark_kgroup.runtime.group import Group, GroupSettings
 from spark_kgroup.runtime.session import Session
 from spark_kgroup.wire import messages
-from spark_kgroup.wire.consumer_protocol import encode_assignment
 
 pytestmark = pytest.mark.filterwarnings("error::ResourceWarning")
 
@@ -44,25 +41,20 @@ class Coordinated(World):
         return super().answer(node, request)
 
     def on_JoinGroup(self, node: int, _: Any, error: KioErrorCode) -> Any:
-        return messages.JoinGroupResponse(
-            throttle_time=NO_THROTTLE,
-            error_code=self.group_error(node, error),
-            generation_id=i32(3),
-            protocol_type="consumer",
-            protocol_name=self.protocol_name,
+        return joined(
             leader="another",
-            skip_assignment=False,
+            generation=3,
             member_id=self.member_id,
-            members=(),
+            protocol_name=self.protocol_name,
+            error=self.group_error(node, error).value,
         )
 
     def on_SyncGroup(self, node: int, _: Any, error: KioErrorCode) -> Any:
-        return messages.SyncGroupResponse(
-            throttle_time=NO_THROTTLE,
-            error_code=self.group_error(node, error),
+        return synced(
+            [A0],
             protocol_type=self.synced_type,
             protocol_name=self.protocol_name,
-            assignment=encode_assignment([A0]),
+            error=self.group_error(node, error).value,
         )
 
     def on_Heartbeat(self, node: int, _: Any, error: KioErrorCode) -> Any:
@@ -91,21 +83,11 @@ def with_a_session(run: Run) -> Callable[[], None]:
         world = Coordinated()
         await world.start(nodes=2)
         cluster = world.cluster()
-        config = MemberConfig(
-            group="g",
-            instance_id="seat-0",
-            topics=("a",),
-            assignors=(assignor("cooperative-sticky"),),
-            session_timeout_ms=SESSION_MS,
-            replaces="m",  # as the group describes it
-        )
-        session = Session(config, cluster, lambda *_: None, Random(1))
-        running = asyncio.create_task(session.run())
+        session = session_of(cluster, session_timeout_ms=SESSION_MS, replaces="m")  # as the group describes it
         try:
-            await run(world, session)
+            async with running(session):
+                await run(world, session)
         finally:
-            running.cancel()
-            await asyncio.wait([running])
             await cluster.close()
             await world.stop()
 
@@ -235,8 +217,7 @@ async def test_metadata_that_comes_after_its_generation_is_over_is_nobodys_snaps
     world = Coordinated()
     await world.start()
     cluster = world.cluster()
-    config = MemberConfig(group="g", instance_id="seat-0", topics=("a",), assignors=(assignor("cooperative-sticky"),))
-    session = Session(config, cluster, lambda *_: None, Random(1))
+    session = session_of(cluster)
     machine = session.machine
     machine.state, machine.identity = State.ASSIGNING, machine.identity.__class__(instance_id="s", generation=1)
     asked = cluster.metadata

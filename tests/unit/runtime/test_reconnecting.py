@@ -4,10 +4,9 @@ import time
 from random import Random
 
 import pytest
-from harness.fake_broker import NO_THROTTLE, until
+from harness.fake_broker import until
 from harness.fake_cluster import World, in_a_world
-from kio.schema.errors import ErrorCode as KioErrorCode
-from kio.static.primitive import i32
+from harness.sessions import join_refused
 
 from spark_kgroup.limits import RETRY_BACKOFF_JITTER, RETRY_BACKOFF_MS
 from spark_kgroup.model import ErrorCode
@@ -19,25 +18,11 @@ pytestmark = pytest.mark.filterwarnings("error::ResourceWarning")
 FIVE_WAITS_S = RETRY_BACKOFF_MS / 1000 * (1 + 2 + 4 + 8 + 10) * (1 - RETRY_BACKOFF_JITTER)
 
 
-def sent_away(error: KioErrorCode) -> messages.JoinGroupResponse:
-    return messages.JoinGroupResponse(
-        throttle_time=NO_THROTTLE,
-        error_code=error,
-        generation_id=i32(-1),
-        protocol_type=None,
-        protocol_name=None,
-        leader="",
-        skip_assignment=False,
-        member_id="",
-        members=(),
-    )
-
-
 @in_a_world(nodes=2)
 async def test_a_seat_that_no_broker_coordinates_connects_ever_more_seldom(world: World) -> None:
     """FindCoordinator may name a broker for long that does not know of it; each answer costs a connection."""
     world.coordinator = 1
-    world.on_JoinGroup = lambda _node, _request, error: sent_away(error)  # type: ignore[attr-defined]
+    world.on_JoinGroup = lambda _node, _request, error: join_refused(error.value)  # type: ignore[attr-defined]
     world.first["JoinGroup"] = [ErrorCode.NOT_COORDINATOR] * 5 + [None]
     settings = GroupSettings(bootstrap=(world.brokers[0].address,), group="g", topics=("a",), instance_ids=("seat-0",))
     group = Group(settings, rng=Random(1))
