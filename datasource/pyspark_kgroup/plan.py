@@ -62,7 +62,7 @@ def limited(
     Args:
         available: partition -> (position, end offset), position <= end offset.
         limit: offsets for the whole batch (Spark's maxOffsetsPerTrigger), at least 1; None takes everything.
-        after: who had its turn last, None for nobody.
+        after: who had its turn last, None if nobody remembers.
 
     Returns:
         Partition -> new position. If `limit` cuts, exactly `limit` offsets are taken.
@@ -71,7 +71,11 @@ def limited(
     if limit is None or sum(sizes.values()) <= limit:
         return {tp: end for tp, (_, end) in available.items()}
     if len(sizes) > limit:
-        turn = set(in_turn(sizes, after)[:limit])
+        order = in_turn(sizes, after)
+        # A query that came back remembers nobody. All positions together move on by `limit` with each such batch, so
+        # their sum says where the turn is: who comes last would starve if each restart began with who comes first.
+        first = 0 if after is not None else sum(position for position, _ in available.values()) % len(order)
+        turn = set((order[first:] + order[:first])[:limit])
         return {tp: position + (tp in turn) for tp, (position, _) in available.items()}
     spare = limit - len(sizes)
     rest = {tp: size - 1 for tp, size in sizes.items()}

@@ -221,3 +221,15 @@ def test_nobody_waits_longer_than_one_round_under_a_limit_below_the_number_of_pa
         for tp in data.draw(st.sets(st.sampled_from(tps))):
             ends[tp] += data.draw(st.integers(0, 50))
     assert not waiting
+
+
+@given(st.lists(st.integers(0, 99), min_size=2, max_size=40), st.data())
+def test_nobody_waits_longer_than_one_round_of_batches_with_a_restart_after_each(
+    begins: list[int], data: st.DataObject
+) -> None:
+    limit = data.draw(st.integers(1, len(begins) - 1))
+    began = {TopicPartition("t", index): begin for index, begin in enumerate(begins)}
+    positions = dict(began)
+    for _ in range(-(-len(began) // limit)):
+        positions = limited({tp: (position, 1_000) for tp, position in positions.items()}, limit)
+    assert all(positions[tp] > began[tp] for tp in began)
