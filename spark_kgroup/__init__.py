@@ -7,6 +7,9 @@ def __getattr__(name: str) -> str:
     """`__version__`, as the installed package says it; read when it is asked for: executors never do."""
     if name != "__version__":
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    from importlib.metadata import version
+    from importlib.metadata import PackageNotFoundError, version
 
-    return version("spark-kgroup")
+    try:
+        return version("spark-kgroup")
+    except PackageNotFoundError:  # the sources are on the path, and nothing is installed
+        return "0+unknown"

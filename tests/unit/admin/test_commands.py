@@ -1,5 +1,6 @@
 """What every command of `kgroup` has: a version, and errors in its own words."""
 
+import importlib.metadata
 import re
 import tomllib
 from pathlib import Path
@@ -19,6 +20,11 @@ def test_the_version_is_the_installed_packages() -> None:
     assert spark_kgroup.__version__ == PYPROJECT["project"]["version"]
     shown = CliRunner().invoke(app, ["--version"])
     assert (shown.exit_code, shown.output) == (0, f"kgroup {spark_kgroup.__version__}\n")
+
+
+def test_sources_that_are_not_installed_have_an_unknown_version(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(importlib.metadata, "version", lambda name: importlib.metadata.distribution(f"no-{name}"))
+    assert spark_kgroup.__version__ == "0+unknown"
 
 
 @pytest.mark.parametrize(
