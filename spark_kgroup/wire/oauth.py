@@ -156,7 +156,7 @@ def in_a_thread(provider: Callable[[], T]) -> Future[T]:
             return provider()
         except AuthenticationFailed:
             raise
-        except Exception as error:  # a user's function may raise anything
+        except BaseException as error:  # a user's function may raise anything, or exit
             log.debug("the token function failed", exc_info=True)
             told = f"OAUTHBEARER: the token function failed with {type(error).__name__}: {error}"
             raise AuthenticationFailed(told, retriable=True) from error

@@ -16,6 +16,8 @@ log = logging.getLogger(__name__)
 def in_a_thread(work: Callable[[], T], name: str) -> Future[T]:
     """Run `work` in a daemon thread: one that never returns delays neither its caller nor the process's end.
 
+    The future gets whatever ends `work`, SystemExit too: a thread swallows that, and its caller would wait for ever.
+
     Raises:
         OSError: this machine has no thread left for it.
     """
@@ -25,7 +27,7 @@ def in_a_thread(work: Callable[[], T], name: str) -> Future[T]:
     def run() -> None:
         try:
             future.set_result(work())
-        except Exception as error:  # whatever it is, the one who waits raises it
+        except BaseException as error:
             log.debug("%s failed", name, exc_info=True)
             future.set_exception(error)
 

@@ -18,6 +18,7 @@ import trustme
 from harness.fake_broker import on_a_loop, until
 
 from spark_kgroup.errors import AuthenticationFailed, OptionError
+from spark_kgroup.limits import TOKEN_TIMEOUT_MS
 from spark_kgroup.testing import unsecured_token
 from spark_kgroup.wire import oauth
 from spark_kgroup.wire.oauth import ClientCredentials, Token, TokenCache
@@ -32,14 +33,14 @@ def living(value: str = "t", lifetime_s: float = 100) -> Token:
 class Provider:
     """Hands out what a test says, in order, the last one for ever: a token, or an error to raise."""
 
-    def __init__(self, *outcomes: Token | Exception) -> None:
+    def __init__(self, *outcomes: Token | BaseException) -> None:
         self.calls = 0
         self._outcomes = outcomes
 
     def __call__(self) -> Token:
         outcome = self._outcomes[min(self.calls, len(self._outcomes) - 1)]
         self.calls += 1
-        if isinstance(outcome, Exception):
+        if isinstance(outcome, BaseException):
             raise outcome
         return outcome
 
@@ -86,6 +87,14 @@ async def test_a_failed_fetch_is_told_to_each_by_an_error_of_its_own() -> None:
     assert "the token function failed with ConnectionError: no route" in str(results[0])
     assert all(error.retriable for error in results)
     assert len({id(error) for error in results}) == 3
+
+
+@on_a_loop
+async def test_a_token_function_that_exits_fails_at_once_for_who_waits() -> None:
+    """A thread takes SystemExit as its end, and says nothing."""
+    async with asyncio.timeout(TOKEN_TIMEOUT_MS / 1000 / 2):
+        with pytest.raises(AuthenticationFailed, match="failed with SystemExit: 1"):
+            await TokenCache(Provider(SystemExit(1))).token()
 
 
 @on_a_loop
