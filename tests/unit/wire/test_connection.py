@@ -464,7 +464,7 @@ async def test_a_listener_that_says_nothing_is_not_waited_for_long() -> None:
 
 @on_a_loop
 async def test_a_stranger_s_large_frame_is_refused_before_it_is_read() -> None:
-    """Decoding takes a second for each MiB, and whoever listens there has not shown who it is."""
+    """Decoding takes long (`DECODED_AT_ONCE_BYTES_MAX`), and whoever listens there has not shown who it is."""
     broker = FakeBroker()
     broker.api_versions = lambda version: api_versions_response(dict.fromkeys(range(20_000), (0, 1)), version)
     async with broker:
