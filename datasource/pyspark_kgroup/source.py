@@ -100,7 +100,7 @@ def register(spark: SparkSession) -> None:
     Harmless where Spark knows it already. Needed when the package is not importable by Spark's planner process, for
     example when it came with `addArtifacts`. Warns if Spark starts another Python than the one that runs this.
     """
-    other = other_python(os.environ, sys.executable)
+    other = other_python(os.environ, sys.prefix)
     if other is not None and not spark.conf.get("spark.pyspark.python", None):
         log.warning(
             "Spark starts %s, and this program runs under %s. If spark-kgroup is not installed there, activate the "

@@ -8,6 +8,7 @@ in which nothing is installed.
 from __future__ import annotations
 
 import shutil
+import subprocess
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
@@ -22,14 +23,32 @@ _SAID_ELSEWHERE: Final = (
 """Somebody chose a Python; or spark-submit did, or a server that is not this process's."""
 
 
-def other_python(environment: Mapping[str, str], running: str) -> str | None:
-    """The Python that Spark starts instead of `running`; None if it is the same one, or if somebody chose it.
+_START_S: Final = 10
+"""How long a Python may take to say which environment it is of; a shim of pyenv takes 0.1 s (measured)."""
 
-    Environments share one executable by symbolic links: what tells them apart is the folder.
+
+def other_python(environment: Mapping[str, str], prefix: str) -> str | None:
+    """The Python that Spark starts instead of one of the environment at `prefix`.
+
+    None if it is of that environment, too, or if somebody chose it. Only a Python itself knows its environment
+    (sys.prefix): environments share one executable by symbolic links, and pyenv puts a shim of its own before them.
     """
     if any(name in environment for name in _SAID_ELSEWHERE):
         return None
     found = shutil.which("python3", path=environment.get("PATH", ""))
     if found is None:
         return "no python3 on PATH"
-    return None if Path(found).parent.absolute() == Path(running).parent.absolute() else found
+    ours = Path(prefix)
+    if Path(found).parent.absolute() == ours / "bin" or _prefix_of(found, environment) == ours.resolve():
+        return None
+    return found
+
+
+def _prefix_of(python: str, environment: Mapping[str, str]) -> Path | None:
+    """The environment that `python` belongs to; None if it does not say."""
+    asking = [python, "-I", "-c", "import sys; print(sys.prefix)"]
+    try:
+        said = subprocess.run(asking, env=environment, capture_output=True, text=True, timeout=_START_S, check=True)
+    except (OSError, ValueError, subprocess.SubprocessError):
+        return None
+    return Path(said.stdout.strip()).resolve()

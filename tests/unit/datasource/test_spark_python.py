@@ -1,26 +1,56 @@
 """A program is told when Spark would start another Python than its own."""
 
+import sys
 from pathlib import Path
 
 import pytest
 
+from pyspark_kgroup import spark_python
 from pyspark_kgroup.spark_python import other_python
 
 
 def environment(folder: Path, name: str) -> Path:
-    """A folder of executables with a link to the one Python that all environments share."""
+    """The folder of executables of a virtual environment, which all link to the one Python."""
     made = folder / name / "bin"
     made.mkdir(parents=True)
-    shared = folder / "shared-python"
-    shared.touch(mode=0o755)
-    (made / "python3").symlink_to(shared)
+    (made / "python3").symlink_to(Path(sys.executable).resolve())
+    (made.parent / "pyvenv.cfg").write_text(f"home = {Path(sys.executable).resolve().parent}\n")
+    return made
+
+
+def script(folder: Path, name: str, does: str) -> Path:
+    """The folder of a `python3` that is a shell script, as those of pyenv and asdf are."""
+    made = folder / name
+    made.mkdir()
+    shim = made / "python3"
+    shim.write_text(f"#!/bin/sh\n{does}\n")
+    shim.chmod(0o755)
     return made
 
 
 def test_an_environment_that_was_not_activated_is_told_which_python_spark_starts(tmp_path: Path) -> None:
     ours, others = environment(tmp_path, "ours"), environment(tmp_path, "others")
-    assert other_python({"PATH": str(others)}, str(ours / "python3")) == str(others / "python3")
-    assert other_python({"PATH": f"{ours}:{others}"}, str(ours / "python")) is None
+    assert other_python({"PATH": str(others)}, str(ours.parent)) == str(others / "python3")
+    assert other_python({"PATH": f"{ours}:{others}"}, str(ours.parent)) is None
+
+
+def test_another_path_to_the_same_environment_is_nothing_to_tell_of(tmp_path: Path) -> None:
+    """1. pyenv puts its shims first on PATH; 2. Spark starts the shim; 3. that runs the Python that runs this."""
+    ours, others = environment(tmp_path, "ours"), environment(tmp_path, "others")
+    shims = script(tmp_path, "shims", f'exec {ours}/python3 "$@"')
+    assert other_python({"PATH": str(shims)}, str(ours.parent)) is None
+    assert other_python({"PATH": str(shims)}, str(others.parent)) == str(shims / "python3")
+    (tmp_path / "link").symlink_to(ours.parent)
+    assert other_python({"PATH": str(ours)}, str(tmp_path / "link")) is None
+
+
+@pytest.mark.parametrize("does", ["exit 3", "sleep 60", "exec /no/such/python"])
+def test_a_python_that_does_not_run_is_told_within_a_bound(
+    tmp_path: Path, does: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(spark_python, "_START_S", 0.5)
+    broken = script(tmp_path, "broken", does)
+    assert other_python({"PATH": f"{broken}:/bin"}, str(tmp_path)) == str(broken / "python3")
 
 
 @pytest.mark.parametrize(
@@ -35,9 +65,9 @@ def test_an_environment_that_was_not_activated_is_told_which_python_spark_starts
 )
 def test_a_python_that_somebody_chose_is_nothing_to_tell_of(tmp_path: Path, name: str) -> None:
     others = environment(tmp_path, "others")
-    assert other_python({"PATH": str(others), name: "x"}, str(tmp_path / "python3")) is None
+    assert other_python({"PATH": str(others), name: "x"}, str(tmp_path)) is None
 
 
 def test_a_path_without_any_python_is_told(tmp_path: Path) -> None:
-    assert other_python({"PATH": str(tmp_path)}, "/env/bin/python3") == "no python3 on PATH"
-    assert other_python({}, "/env/bin/python3") == "no python3 on PATH"
+    assert other_python({"PATH": str(tmp_path)}, "/env") == "no python3 on PATH"
+    assert other_python({}, "/env") == "no python3 on PATH"
