@@ -18,7 +18,8 @@ from pyspark_kgroup.option_values import listed
 from pyspark_kgroup.options import SourceOptions
 from pyspark_kgroup.plan import Ranges, in_turn, limited
 from pyspark_kgroup.starting_offsets import EARLIEST, LATEST
-from spark_kgroup.errors import GroupUnsettled, KgroupError, OptionError
+from pyspark_kgroup.taken_over import taken_over
+from spark_kgroup.errors import GroupUnsettled, KgroupError, OptionError, WireError
 from spark_kgroup.limits import HANDOVER_WAIT_MS, ORPHAN_CHECK_INTERVAL_MS, SETTLE_TIMEOUT_MS
 from spark_kgroup.model import (
     NO_GENERATION,
@@ -179,13 +180,40 @@ class Boundary:
         return {tp for seat in view.seats for tp in self._ledger.uncommitted(seat, start)}
 
     def _commit(self, positions: Mapping[str, tuple[SeatView, dict[TopicPartition, int]]]) -> frozenset[TopicPartition]:
-        wanted = {name: (seat, offsets) for name, (seat, offsets) in positions.items() if offsets}
+        wanted = {
+            name: (seat, offsets)
+            for name, (seat, offsets) in self._without_what_others_read(positions).items()
+            if offsets
+        }
         if not wanted:
             return frozenset()
         acknowledged = self._runtime.commit(wanted)
         for _, offsets in wanted.values():
             self._ledger.acknowledged(acknowledged & offsets.keys(), offsets)
         return acknowledged
+
+    def _without_what_others_read(
+        self, positions: Mapping[str, tuple[SeatView, dict[TopicPartition, int]]]
+    ) -> dict[str, tuple[SeatView, dict[TopicPartition, int]]]:
+        """`positions` without partitions that must go and that another application reads already: those are let go.
+
+        If nobody can say who reads them, they wait, like what is not acknowledged: nothing is set back, and the next
+        trigger asks again.
+        """
+        asked = frozenset(tp for seat, offsets in positions.values() for tp in offsets.keys() & seat.to_give_up)
+        if not asked:
+            return dict(positions)
+        known = {tp: self._ledger.holdings[tp].committed for tp in asked}
+        try:
+            out = taken_over(self._runtime, known, {seat.instance_id for seat, _ in positions.values()}, self._us)
+            self._ledger.let_go(out)
+        except WireError as error:
+            log.info("nobody says who reads what is to be given up, so it stays for now: %s", error)
+            out = asked
+        return {
+            name: (seat, {tp: offset for tp, offset in offsets.items() if tp not in out})
+            for name, (seat, offsets) in positions.items()
+        }
 
     def _give_up(self, start: Checkpoint, view: GroupView) -> Tenures:
         """Give up all that is asked for and that the group knows our position of; returns what went."""
@@ -196,14 +224,19 @@ class Boundary:
                 for name, (seat, offsets) in wanted.items()
             }
         )
-        adopted = self._ledger.holdings.keys()
+        adopted, taken = self._ledger.holdings.keys(), self._ledger.taken_over
         unread = self._going_unread(
-            start, {seat.instance_id: (seat, seat.to_give_up - (adopted & seat.tenures.keys())) for seat in view.seats}
+            start,
+            {
+                seat.instance_id: (seat, seat.to_give_up - (adopted & seat.tenures.keys()) - taken)
+                for seat in view.seats
+            },
         )
         went: Tenures = {}
         for name, (seat, offsets) in wanted.items():
-            safe = self._ledger.known_to_group(offsets)  # not acknowledged means not given up
-            if going := safe | unread[name]:
+            # Not acknowledged means not given up.
+            safe = self._ledger.known_to_group({tp: offsets[tp] for tp in offsets.keys() & adopted})
+            if going := safe | unread[name] | (seat.to_give_up & taken):
                 self._ledger.hand_over(safe)
                 self._runtime.give_up(name, going)
                 went |= {(name, tp): seat.tenures.get(tp) for tp in going}

@@ -36,12 +36,14 @@ class Ledger:
 
     Attributes:
         topics_gone: not subscribed any more, and deleted since: nothing of them is remembered.
+        taken_over: held by our seats, and read by another application meanwhile: neither committed nor adopted.
     """
 
     def __init__(self, subscribed: Collection[str]) -> None:
         self._subscribed = frozenset(subscribed)
         self.holdings: dict[TopicPartition, Holding] = {}
         self.topics_gone: frozenset[str] = frozenset()
+        self.taken_over: set[TopicPartition] = set()
         self._handed_over: set[TopicPartition] = set()
 
     def drop_lost(self, view: GroupView) -> frozenset[TopicPartition]:
@@ -70,6 +72,13 @@ class Ledger:
         assert partition not in self.holdings, f"{partition} is adopted already"
         self.holdings[partition] = holding
         self._handed_over.discard(partition)
+        self.taken_over.discard(partition)
+
+    def let_go(self, partitions: Iterable[TopicPartition]) -> None:
+        """Forget partitions that another application reads already: what we know of them stays in the checkpoint."""
+        for tp in partitions:
+            del self.holdings[tp]
+            self.taken_over.add(tp)
 
     def hand_over(self, partitions: Iterable[TopicPartition]) -> None:
         """Forget partitions that are given up in good order: the group's committed offset is their memory now."""

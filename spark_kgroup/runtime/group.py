@@ -451,14 +451,26 @@ class Group:
         )
         return {tp: found.offset for tp, found in listed.items()}
 
-    async def committed(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, CommittedOffset | None]:
-        """What the group has committed for each partition, with what was written beside it; None where nothing is."""
-        wanted = sorted(partitions)
-        return await self._cluster.committed_offsets(self.settings.group, wanted) if wanted else {}
+    async def committed(
+        self, partitions: Iterable[TopicPartition], timeout_ms: int | None = None
+    ) -> dict[TopicPartition, CommittedOffset | None]:
+        """What the group has committed for each partition, with what was written beside it; None where nothing is.
 
-    async def describe(self) -> DescribedGroup:
-        """The whole group, members of other applications included."""
-        return await self._cluster.describe_group(self.settings.group)
+        Raises:
+            WireError: the coordinator did not answer in time (by default `api_timeout_ms`), or refused.
+        """
+        wanted = sorted(partitions)
+        if not wanted:
+            return {}
+        return await self._cluster.committed_offsets(self.settings.group, wanted, timeout_ms=timeout_ms)
+
+    async def describe(self, timeout_ms: int | None = None) -> DescribedGroup:
+        """The whole group, members of other applications included.
+
+        Raises:
+            WireError: the coordinator did not answer in time (by default `api_timeout_ms`), or refused.
+        """
+        return await self._cluster.describe_group(self.settings.group, timeout_ms=timeout_ms)
 
     async def commit(self, seat: SeatView, positions: Mapping[TopicPartition, int]) -> frozenset[TopicPartition]:
         """Commit `positions` under the identity in `seat`.

@@ -132,13 +132,15 @@ class GroupRuntime:
         """The first offset of each partition, and one past the last readable one."""
         return self._run(lambda group: group.log_ranges(partitions, read_committed=read_committed))
 
-    def committed(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, CommittedOffset | None]:
+    def committed(
+        self, partitions: Iterable[TopicPartition], timeout_ms: int | None = None
+    ) -> dict[TopicPartition, CommittedOffset | None]:
         """What the group has committed for each partition, with what was written beside it; None where nothing is."""
-        return self._run(lambda group: group.committed(partitions))
+        return self._run(lambda group: group.committed(partitions, timeout_ms))
 
-    def describe(self) -> DescribedGroup:
+    def describe(self, timeout_ms: int | None = None) -> DescribedGroup:
         """The whole group, members of other applications included."""
-        return self._run(lambda group: group.describe())
+        return self._run(lambda group: group.describe(timeout_ms))
 
     def commit(
         self, positions: Mapping[str, tuple[SeatView, Mapping[TopicPartition, int]]]

@@ -79,6 +79,7 @@ class FakeGroup:
         stable: last stable offset of partitions with an open transaction.
         rewinds: partitions whose committed offset may go back, because an explicit `startingOffsets` says so.
         checkpoint_set_back: what we committed ourselves may go back.
+        bounds_ms: how long each look at the group or its offsets may take, None for the default.
         author: who our seats say they are; what else is committed has no author.
         away: our driver is dead. The group waits for its seats, until their session is over (`expel`): a rebalance
             begins, and ends when they are back.
@@ -100,6 +101,7 @@ class FakeGroup:
         self.stable: dict[TopicPartition, int] = {}
         self.rewinds: set[TopicPartition] = set()
         self.checkpoint_set_back = False
+        self.bounds_ms: list[int | None] = []
         self.author = Author(app="seat")
         self._notes: dict[TopicPartition, CommittedOffset] = {}
         self.meanwhile: Callable[[], None] = _idle
@@ -197,6 +199,14 @@ class FakeGroup:
             seat.to_give_up = (seat.tenures.keys() - share) | seat.inherited
         for tp in {tp for tp, member in self.assigned.items() if member == OTHER} - self.other.keys():
             self.other[tp] = self.committed_now.get(tp, self.log[tp][0])
+
+    def convert(self, takes: TopicPartition) -> None:
+        """A member with `group.protocol=consumer` joins: brokers forget what is claimed; it gets `takes` at once."""
+        self.group_type = "consumer"
+        self.claims = {}
+        assert takes not in self.assigned, "only what is withheld has no owner"
+        self.target[takes] = self.assigned[takes] = OTHER
+        self.other[takes] = self.committed_now.get(takes, self.log[takes][0])
 
     def other_reads(self, tp: TopicPartition, count: int) -> None:
         """The other application reads and commits at once."""
@@ -391,13 +401,17 @@ class FakeGroup:
         ends = self.end_offsets(partitions, read_committed=read_committed)
         return {tp: (self.log[tp][0], end) for tp, end in ends.items()}
 
-    def committed(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, CommittedOffset | None]:
+    def committed(
+        self, partitions: Iterable[TopicPartition], timeout_ms: int | None = None
+    ) -> dict[TopicPartition, CommittedOffset | None]:
         found = {
             tp: CommittedOffset(offset=self.committed_now[tp], metadata=self.note_beside(tp))
             if tp in self.committed_now
             else None
             for tp in partitions
         }
+        if found:  # else nobody is asked
+            self.bounds_ms.append(timeout_ms)
         self.meanwhile()
         return found
 
@@ -406,7 +420,8 @@ class FakeGroup:
         note = self._notes.get(tp)
         return note.metadata if note is not None and note.offset == self.committed_now.get(tp) else ""
 
-    def describe(self) -> DescribedGroup:
+    def describe(self, timeout_ms: int | None = None) -> DescribedGroup:
+        self.bounds_ms.append(timeout_ms)
         self.meanwhile()
         return self._described()
 

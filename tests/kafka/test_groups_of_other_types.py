@@ -13,6 +13,7 @@ from uuid import uuid4
 
 import pytest
 from harness.fake_broker import on_a_loop
+from harness.group_history import assert_never_rewound, group_history
 from harness.kafka import produce
 from harness.members import KGROUP
 from harness.runtime import options_of, owned, settings_of
@@ -60,11 +61,11 @@ def run(apache_kafka: ApacheKafka, topic: str) -> Iterator[Run]:
 
 
 @pytest.fixture
-def neighbour(apache_kafka: ApacheKafka, topic: str) -> Iterator[Callable[[], Sharing]]:
+def neighbour(apache_kafka: ApacheKafka, topic: str) -> Iterator[Callable[..., Sharing]]:
     """A librdkafka consumer of another application, which speaks the consumer protocol; it commits what it reads."""
     with ExitStack() as joined:
-        yield lambda: joined.enter_context(
-            Sharing(apache_kafka.bootstrap_servers, f"of-{topic}", topic, commit_each=True, protocol="consumer")
+        yield lambda protocol="consumer": joined.enter_context(
+            Sharing(apache_kafka.bootstrap_servers, f"of-{topic}", topic, commit_each=True, protocol=protocol)
         )
 
 
@@ -127,6 +128,54 @@ def test_a_driver_that_comes_back_owing_a_partition_gives_it_up_only_with_its_po
     again, boundary = run(2, done)
     shared(again, boundary, done, other)
     assert other.rows == [], "read again by the neighbour"
+
+
+def test_a_group_that_is_converted_while_a_batch_reads_what_must_go_is_never_set_back(
+    run: Run,
+    neighbour: Callable[..., Sharing],
+    apache_kafka: ApacheKafka,
+    topic: str,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """1. a batch is done and not told to the group; 2. a classic neighbour joins, and two partitions are asked back
+    from our seat; 3. a consumer-protocol neighbour joins: brokers convert the group, forget that our seat claims them,
+    and give them away; 4. their new owners read on and commit; 5. we come to our boundary."""
+    server, group = apache_kafka.bootstrap_servers, f"of-{topic}"
+    runtime, boundary = run(1)
+    done = all_owned(runtime, boundary, EMPTY)
+    produce(server, topic, RECORDS, partitions=PARTITIONS, first=RECORDS)
+    now = [done]
+
+    def read_on() -> bool:
+        now.append(boundary.advance(now[-1], None))
+        return {place.position for place in now[-1].owned.values()} == {2 * RECORDS // PARTITIONS}
+
+    wait_for(read_on, "a second batch", 30)
+    classic = neighbour("classic")
+    asked = wait_for(lambda: runtime.view().seats[0].to_give_up, "our seat to be asked for partitions", 60)
+    produce(server, topic, RECORDS, partitions=PARTITIONS, first=2 * RECORDS)
+    modern = neighbour()
+
+    def read_by_others() -> bool:
+        ends = {(tp.partition, 3 * RECORDS // PARTITIONS) for tp in asked}
+        return ends <= {*classic.commits, *modern.commits}
+
+    wait_for(read_by_others, "others to read and commit what our seat still holds", 60)
+    assert asked <= owned(runtime.view()), "a seat gives nothing up before its boundary"
+
+    after = boundary.advance(now[-1], None)
+    assert_never_rewound(group_history(server, group))
+    assert {tp: after.released.get(tp) for tp in asked} == dict.fromkeys(asked, 2 * RECORDS // PARTITIONS)
+    assert "may be delivered twice, by both applications" in caplog.text
+    now.append(after)
+
+    def shared_by_three() -> bool:
+        now.append(boundary.advance(now[-1], None))
+        ours = {tp.partition for tp in owned(runtime.view())}
+        return all((ours, classic.owned, modern.owned)) and len(ours | classic.owned | modern.owned) == PARTITIONS
+
+    wait_for(shared_by_three, "the group to come to rest", 60)
+    assert_never_rewound(group_history(server, group))
 
 
 def test_a_driver_that_comes_back_finds_no_orphans_and_makes_nobody_rebalance(

@@ -1,7 +1,7 @@
 """The boundary against a model of the group: the sequences that matter, each by name (design section 7)."""
 
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import replace
 from itertools import pairwise
 
@@ -13,9 +13,9 @@ from pyspark_kgroup import ledger as ledger_module
 from pyspark_kgroup.boundary import Boundary
 from pyspark_kgroup.ledger import Ledger
 from pyspark_kgroup.logs import Logs
-from spark_kgroup.errors import Disconnected, GroupUnsettled
-from spark_kgroup.limits import END_OFFSETS_MAX_AGE_MS, METADATA_MAX_AGE_MS, SETTLE_TIMEOUT_MS
-from spark_kgroup.model import TopicPartition
+from spark_kgroup.errors import BrokerError, Disconnected, GroupUnsettled, RequestTimedOut
+from spark_kgroup.limits import COMMIT_TIMEOUT_MS, END_OFFSETS_MAX_AGE_MS, METADATA_MAX_AGE_MS, SETTLE_TIMEOUT_MS
+from spark_kgroup.model import ErrorCode, TopicPartition
 from spark_kgroup.wire.commit_metadata import Author
 
 P0, P1 = (TopicPartition("t", index) for index in range(2))
@@ -226,6 +226,106 @@ def test_waiting_for_a_seat_that_cannot_give_up_does_not_spin(world: World) -> N
     group.commit_fate = lambda: asked.append(group.now_ms) or "lost"
     driver.trigger()
     assert 1 < len(asked) <= 2 * SETTLE_TIMEOUT_MS // 1000
+
+
+# ------------------------------------------------------- giving up what another application reads already
+
+
+@pytest.fixture
+def taken(world: World) -> tuple[FakeGroup, Driver]:
+    """1. ours has read P to 10, which is not committed; 2. a generation asks it back, for a classic neighbour; 3. a
+    consumer-protocol neighbour joins, brokers convert the group, and P is its own at once, from 0."""
+    group, driver = world(records=10)
+    driver.trigger()
+    group.move(P0, OTHER)
+    group.convert(P0)
+    group.produce(P0, 20)
+    return group, driver
+
+
+@pytest.mark.parametrize("read", [0, 4, 25], ids=["has just begun", "is behind us", "is ahead of us"])
+def test_a_partition_that_another_application_reads_already_is_given_up_without_a_commit(
+    taken: tuple[FakeGroup, Driver], read: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    group, driver = taken
+    group.other_reads(P0, read)
+    driver.trigger()
+    assert group.committed_now == {P0: read}
+    assert P0 not in group.seats["seat-0"].tenures
+    assert "t-0 to another application" in caplog.text
+    assert "may be delivered twice" in caplog.text
+    assert driver.durable.released == {P0: 10}
+    # Back with us, nothing is read twice by us, and nothing is skipped.
+    group.move(P0, "seat-0")
+    group.other_gives_up()
+    driver.drain()
+    assert driver.rows == {P0: [(0, 10), (max(read, 10), 30)]}
+    assert group.committed_now == {P0: 30}
+
+
+def test_a_partition_whose_new_owner_was_asked_for_it_in_turn_is_given_up_without_a_commit(
+    taken: tuple[FakeGroup, Driver],
+) -> None:
+    group, driver = taken
+    group.other_reads(P0, 25)
+    del group.assigned[P0]  # a group of type consumer does not tell what it has asked back
+    driver.trigger()
+    assert group.committed_now == {P0: 25}
+    assert P0 not in group.seats["seat-0"].tenures
+
+
+@pytest.mark.parametrize("silent", ["describe", "committed"])
+def test_a_partition_stays_uncommitted_and_ours_while_nobody_says_who_reads_it(
+    taken: tuple[FakeGroup, Driver], silent: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    group, driver = taken
+    group.other_reads(P0, 25)
+    group.bounds_ms.clear()
+
+    def unanswered(asked: Collection[TopicPartition] | int, *_: object) -> dict[TopicPartition, None]:
+        if asked:
+            raise RequestTimedOut("The cluster did not answer.")
+        return {}  # who asks for nothing needs no answer
+
+    with monkeypatch.context() as broken:
+        broken.setattr(group, silent, unanswered)
+        driver.trigger()
+        assert group.committed_now == {P0: 25}
+        assert P0 in group.seats["seat-0"].tenures
+        assert driver.rows == {P0: [(0, 10)]}, "it does not go on"
+    driver.trigger()
+    assert set(group.bounds_ms) == {COMMIT_TIMEOUT_MS}, "no boundary waits for longer than for a commit"
+    assert group.committed_now == {P0: 25}
+    assert P0 not in group.seats["seat-0"].tenures
+
+
+def test_committed_offsets_decide_in_a_group_that_this_user_may_not_see(
+    taken: tuple[FakeGroup, Driver], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    group, driver = taken
+    group.other_reads(P0, 25)
+
+    def hidden(*_: object) -> None:
+        raise BrokerError("ConsumerGroupDescribe", ErrorCode.TOPIC_AUTHORIZATION_FAILED)
+
+    monkeypatch.setattr(group, "describe", hidden)
+    driver.trigger()
+    assert group.committed_now == {P0: 25}
+    assert P0 not in group.seats["seat-0"].tenures
+
+
+def test_nobody_is_asked_who_reads_what_while_nothing_is_to_be_given_up(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    group, driver = world(records=10)
+    driver.drain()
+    asked: list[str] = []
+    for call in ("describe", "committed"):
+        monkeypatch.setattr(group, call, lambda *_, call=call: asked.append(call))
+    group.produce(P0, 5)
+    driver.drain()
+    assert group.committed_now == {P0: 15}
+    assert asked == []
 
 
 # ------------------------------------------------------------------------------------------------ losing

@@ -1,0 +1,72 @@
+"""Which of the partitions that a seat must give up another application reads already.
+
+Runs on: driver. Between two batches only (`boundary`), and only if something is to be given up.
+
+In a classic group this cannot be: what a member claims is given to nobody else (KIP-429). But brokers that convert a
+group to type consumer (KIP-848) take over assignments alone: 1. a generation asks P back from us, and a batch is
+reading P; 2. a member with `group.protocol=consumer` joins, and is given P at once; 3. it reads on and commits;
+4. we come to our boundary. A commit of ours would be accepted, for a broker checks the member and not who owns the
+partition, and would set the group's offset back.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Collection, Mapping
+
+from pyspark_kgroup.adoption import Writer
+from pyspark_kgroup.option_values import listed
+from spark_kgroup.errors import WireError
+from spark_kgroup.limits import COMMIT_TIMEOUT_MS
+from spark_kgroup.model import TopicPartition
+from spark_kgroup.runtime.thread import GroupRuntime
+from spark_kgroup.wire.commit_metadata import Author
+
+log = logging.getLogger(__name__)
+
+
+def taken_over(
+    runtime: GroupRuntime, known: Mapping[TopicPartition, int | None], seats: Collection[str], us: Author
+) -> frozenset[TopicPartition]:
+    """Those of `known` that a member which is not one of our seats owns, or for which somebody else has committed.
+
+    They are named in a warning.
+
+    The one is not seen of an owner that is asked to give up in its turn, the other not of one that has just begun.
+
+    Args:
+        runtime: asked for the group first, then for its offsets: each within `COMMIT_TIMEOUT_MS`, like the commit.
+        known: partition -> the group's committed offset as far as we know.
+        seats: the instance ids of our seats.
+        us: what we write beside our commits.
+
+    Raises:
+        WireError: the coordinator did not say in time. A commit would most likely have met the same.
+    """
+    theirs = _owned_by_others(runtime, seats)
+    committed = runtime.committed(known, COMMIT_TIMEOUT_MS)
+    theirs |= {
+        tp
+        for tp, there in committed.items()
+        if there is not None and there.offset != known[tp] and Writer.of(there.metadata, us) is not Writer.US
+    }
+    if taken := frozenset(theirs & known.keys()):
+        log.warning(
+            "The group gave %s to another application while a batch of this query was reading there, as brokers do "
+            "when they convert a group (group.protocol=consumer): the position of that batch is not committed, and its "
+            "records may be delivered twice, by both applications.",
+            listed(sorted(taken)),
+        )
+    return taken
+
+
+def _owned_by_others(runtime: GroupRuntime, seats: Collection[str]) -> set[TopicPartition]:
+    """What other members own, as far as we may know: a topic that is hidden from us hides the whole group."""
+    try:
+        group = runtime.describe(COMMIT_TIMEOUT_MS)
+    except WireError as error:
+        if error.retriable:
+            raise
+        log.info("who owns what is to be given up is not told, so committed offsets decide: %s", error)
+        return set()
+    return {tp for member in group.members if member.instance_id not in seats for tp in member.assignment}
