@@ -520,9 +520,25 @@ class ClassicMember:
         return int(wait_ms * (1 + RETRY_BACKOFF_JITTER * (2 * self._jitter() - 1)))
 
     def _membership_over(self, reason: str, error: int, now_ms: int) -> list[fx.Effect]:
-        # ILLEGAL_GENERATION: the coordinator still knows the member id (AbstractCoordinator.resetStateOnResponseError)
-        keep_id = error == ErrorCode.ILLEGAL_GENERATION
-        return [*self._lose(reason, keep_id=keep_id), *self._join(reason, now_ms, afresh=self._awaited is not None)]
+        behind = error == ErrorCode.ILLEGAL_GENERATION
+        lost = self._fall_behind(reason) if behind else self._lose(reason, keep_id=False)
+        return [*lost, *self._join(reason, now_ms, afresh=self._awaited is not None)]
+
+    def _fall_behind(self, reason: str) -> list[fx.Effect]:
+        """The group knows our member id, in a later generation: a cooperative member keeps what its last join claimed.
+
+        1. a group of type consumer raises its epoch, which does not concern us; 2. its last member with
+        `group.protocol=consumer` leaves, and the broker makes it a classic group whose generation is that epoch
+        (GroupMetadataManager.convertToClassicGroup); 3. all that we send from then on is refused; 4. the leader of the
+        next generation gives to nobody what we claim. Java's client drops all at 3, and others read it twice.
+        """
+        kept = self.held & self._claimed if self.config.cooperative else frozenset()
+        if not kept:
+            return self._lose(reason, keep_id=True)
+        lost, self.held = self.held - kept, kept
+        self.assigned &= kept
+        self.identity = replace(self.identity, generation=NO_GENERATION)
+        return [fx.Lost(partitions=lost, reason=reason)] if lost else []
 
     def _lose(self, reason: str, *, keep_id: bool) -> list[fx.Effect]:
         lost, self.held, self.assigned = self.held, frozenset(), frozenset()

@@ -4,11 +4,13 @@ A broker converts a group when the first member with `group.protocol=consumer` j
 """
 
 import json
+import logging
 import subprocess
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from dataclasses import replace
+from functools import partial
 from uuid import uuid4
 
 import pytest
@@ -176,6 +178,33 @@ def test_a_group_that_is_converted_while_a_batch_reads_what_must_go_is_never_set
 
     wait_for(shared_by_three, "the group to come to rest", 60)
     assert_never_rewound(group_history(server, group))
+
+
+def test_a_seat_keeps_what_it_reads_when_the_group_becomes_classic_again_in_an_epoch_it_has_not_joined(
+    run: Run, apache_kafka: ApacheKafka, topic: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """1. a consumer-protocol neighbour leaves: a new epoch, of which our seat hears at its next heartbeat; 2. before
+    that the last one leaves, and brokers make the group a classic one in that epoch; 3. whatever our seat sends is
+    refused with ILLEGAL_GENERATION."""
+    caplog.set_level(logging.INFO)
+    server, group = apache_kafka.bootstrap_servers, f"of-{topic}"
+    runtime, boundary = run(1, **{"kafka.heartbeat.interval.ms": "5000"})
+    now = [all_owned(runtime, boundary, EMPTY)]
+    modern = partial(Sharing, server, group, topic, protocol="consumer")
+    with modern() as last, modern() as first:
+
+        def shared_by_three() -> bool:
+            now.append(boundary.advance(now[-1], None))
+            ours = {tp.partition for tp in owned(runtime.view())}
+            shared = (ours, last.owned, first.owned)
+            return all(shared) and sum(map(len, shared)) == PARTITIONS and runtime.view().settled
+
+        wait_for(shared_by_three, "the group to be shared by three", 90)
+        before = runtime.view().seats[0].tenures
+    now.append(all_owned(runtime, boundary, now[-1]))
+    after = runtime.view().seats[0].tenures
+    assert "ILLEGAL_GENERATION" in caplog.text, "the seat was not behind"
+    assert {tp: after[tp] for tp in before} == dict(before), "lost, and adopted anew"
 
 
 def test_a_driver_that_comes_back_finds_no_orphans_and_makes_nobody_rebalance(

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import pytest
 
+from spark_kgroup.assignors.contract import Assignor
 from spark_kgroup.member import effects as fx
 from spark_kgroup.member.classic import State
 from spark_kgroup.model import NO_GENERATION, UNKNOWN_MEMBER_ID, ErrorCode, MemberIdentity
 
-from .member_driver import COOPERATIVE, EAGER, ME, Driver, claim, none_of, only, parts, request_in
+from .member_driver import COOPERATIVE, EAGER, ME, SESSION_MS, Driver, claim, none_of, only, parts, request_in
 
 # -------------------------------------------------------------------------------------- added and revoked
 
@@ -143,19 +144,56 @@ def lost_by_commit(driver: Driver, error: int) -> list[fx.Effect]:
 
 
 @pytest.mark.parametrize("where", [lost_joining, lost_syncing, lost_by_heartbeat, lost_by_commit])
-@pytest.mark.parametrize(
-    ("error", "member_id"), [(ErrorCode.UNKNOWN_MEMBER_ID, UNKNOWN_MEMBER_ID), (ErrorCode.ILLEGAL_GENERATION, ME)]
-)
-def test_membership_over_means_lost_without_waiting_for_a_boundary_then_rejoin(where, error: int, member_id: str):
-    """ILLEGAL_GENERATION leaves the member id (AbstractCoordinator.resetStateOnResponseError)."""
+def test_membership_over_means_lost_without_waiting_for_a_boundary_then_rejoin(where):
     driver = Driver().into(State.STABLE)
-    effects = where(driver, error)
+    effects = where(driver, ErrorCode.UNKNOWN_MEMBER_ID)
     assert [type(effect) for effect in effects] == [fx.Lost, fx.Rejoining, fx.Send]
     assert only(effects, fx.Lost).partitions == parts(0, 1)
     assert driver.machine.held == driver.machine.to_give_up == frozenset()
     request = request_in(effects)
-    assert request.identity == MemberIdentity(instance_id="seat-0", member_id=member_id)
+    assert request.identity == MemberIdentity(instance_id="seat-0", member_id=UNKNOWN_MEMBER_ID)
     assert (claim(request).owned, claim(request).generation) == (frozenset(), NO_GENERATION)
+
+
+@pytest.mark.parametrize("where", [lost_joining, lost_by_heartbeat, lost_by_commit])
+@pytest.mark.parametrize("assignor", [COOPERATIVE, EAGER])
+def test_a_member_that_fell_behind_loses_what_its_last_join_did_not_claim(where, assignor: Assignor):
+    """ILLEGAL_GENERATION leaves the member id (AbstractCoordinator.resetStateOnResponseError)."""
+    driver = Driver(assignors=(assignor,)).into(State.STABLE)
+    if where is lost_joining and assignor is EAGER:
+        driver.give_up(0, 1)  # what an eager member does before it joins
+    effects = where(driver, ErrorCode.ILLEGAL_GENERATION)
+    assert driver.machine.held == driver.machine.to_give_up == frozenset()
+    request = request_in(effects)
+    assert request.identity == MemberIdentity(instance_id="seat-0", member_id=ME)
+    assert (claim(request).owned, claim(request).generation) == (frozenset(), NO_GENERATION)
+
+
+@pytest.mark.parametrize("where", [lost_joining, lost_syncing, lost_by_heartbeat, lost_by_commit])
+def test_a_member_that_fell_behind_keeps_what_its_last_join_claimed(where):
+    """1. in generation 2 we claim 0 and 1, and get 2, too; 2. a broker makes a group of type consumer a classic one, in
+    a generation that we have not joined (GroupMetadataManager.convertToClassicGroup); 3. the leader of the next one
+    gives nobody else what we claim; of 2 it does not know."""
+    driver = Driver().into(State.STABLE)
+    driver.rebalance_to(0, 1, 2)
+    effects = where(driver, ErrorCode.ILLEGAL_GENERATION)
+    claimed_since = where is lost_syncing
+    lost = [effect.partitions for effect in effects if isinstance(effect, fx.Lost)]
+    assert lost == ([] if claimed_since else [parts(2)])
+    kept = parts(0, 1, 2) if claimed_since else parts(0, 1)
+    assert driver.machine.held == kept
+    request = request_in(effects)
+    assert request.identity == MemberIdentity(instance_id="seat-0", member_id=ME)
+    assert (claim(request).owned, claim(request).generation) == (kept, 2)
+    driver.answer_join(generation=5)
+    assert only(driver.answer_sync(0, 1, 2), fx.Assigned).added == parts(0, 1, 2) - kept
+
+
+def test_what_a_member_that_fell_behind_keeps_is_lost_a_session_after_the_last_word():
+    driver = Driver().into(State.STABLE)
+    driver.rebalance_to(0, 1)
+    lost_by_commit(driver, ErrorCode.ILLEGAL_GENERATION)
+    assert only(driver.after(SESSION_MS), fx.Lost).partitions == parts(0, 1)
 
 
 def test_a_commit_refused_under_an_older_identity_is_no_news():
