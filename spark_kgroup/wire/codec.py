@@ -13,10 +13,11 @@ from __future__ import annotations
 
 import io
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import MISSING, Field, fields, is_dataclass
 from datetime import timedelta
-from functools import cache
+from functools import cache, lru_cache
+from itertools import groupby
 from struct import Struct
 from types import MappingProxyType, NoneType, UnionType
 from typing import Any, Final, TypeVar, cast, get_args, get_origin
@@ -119,17 +120,28 @@ class _Cursor:
         return len(self._raw) - self._at
 
     def take(self, size: int) -> bytes:
-        if size > self.left:
-            raise ProtocolViolation(f"{self.what} ends after {len(self._raw)} bytes, in the middle of a field.")
-        start = self._at
-        self._at += size
+        start = self._passed(size)
         return self._raw[start : self._at]
 
+    def numbers(self, form: Struct) -> tuple[int, ...]:
+        return form.unpack_from(self._raw, self._passed(form.size))
+
+    def _passed(self, size: int) -> int:
+        """Where we were; now we are `size` bytes further."""
+        start = self._at
+        if size > len(self._raw) - start:
+            raise ProtocolViolation(f"{self.what} ends after {len(self._raw)} bytes, in the middle of a field.")
+        self._at = start + size
+        return start
+
     def number(self, form: Struct) -> int:
-        return int(form.unpack(self.take(form.size))[0])
+        return self.numbers(form)[0]
 
     def varint(self) -> int:
         """An unsigned varint of at most 5 bytes (ByteUtils.readUnsignedVarint)."""
+        if self._at < len(self._raw) and (byte := self._raw[self._at]) < 0x80:
+            self._at += 1
+            return byte  # mostly: the lengths and tags of small things
         value = 0
         for shift in range(0, 35, 7):
             byte = self.take(1)[0]
@@ -149,37 +161,69 @@ class _Cursor:
 _Reader = Callable[[_Cursor], Any]
 
 
+_Part = Callable[[_Cursor, dict[str, Any]], None]
+"""Reads one field, or several integers in a row, into the values of an entity."""
+
+
 @cache
 def _reader_of(entity_type: type[Entity]) -> _Reader:
     """Reads an entity: its fields in order, and after them its tagged fields if the version is flexible."""
-    plain: list[tuple[str, _Reader]] = []
-    tagged: dict[int, tuple[str, _Reader]] = {}
+    flexible = entity_type.__flexible__
+    plain = [field for field in fields(entity_type) if "tag" not in field.metadata]
+    parts: list[_Part] = []
+    for integers, run in groupby(plain, key=_is_integer):
+        in_a_row = list(run)
+        parts += [_integers_reader(in_a_row)] if integers else [_one_reader(field, flexible) for field in in_a_row]
+    tagged: dict[int, _Part] = {}
     for field in fields(entity_type):
-        read_one = _field_reader(field, entity_type.__flexible__)
         if "tag" in field.metadata:
             assert field.default is not MISSING, f"{entity_type.__name__}.{field.name} may be absent: what is it then?"
-            tagged[field.metadata["tag"]] = (field.name, read_one)
-        else:
-            plain.append((field.name, read_one))
+            tagged[field.metadata["tag"]] = _one_reader(field, flexible)
 
     def read(cursor: _Cursor) -> Any:
-        values = {name: read_one(cursor) for name, read_one in plain}
-        if entity_type.__flexible__:
-            values |= _read_tagged(cursor, tagged)
+        values: dict[str, Any] = {}
+        for read_part in parts:
+            read_part(cursor, values)
+        if flexible:
+            _read_tagged(cursor, tagged, values)
         return entity_type(**values)
 
     return read
 
 
-def _read_tagged(cursor: _Cursor, known: Mapping[int, tuple[str, _Reader]]) -> dict[str, Any]:
-    values: dict[str, Any] = {}
+def _is_integer(field: Field[Any]) -> bool:
+    return field.metadata.get("kafka_type") in _INTEGERS and get_origin(_without_none(field.type)[0]) is not tuple
+
+
+def _integers_reader(run: Sequence[Field[Any]]) -> _Part:
+    """Integers in a row, with one look at the bytes: the partitions of a large topic are made of them."""
+    names = [field.name for field in run]
+    form = Struct(">" + "".join(_INTEGERS[field.metadata["kafka_type"]] for field in run))
+    codes = [field.name for field in run if field.metadata["kafka_type"] == "error_code"]
+
+    def read(cursor: _Cursor, values: dict[str, Any]) -> None:
+        values.update(zip(names, cursor.numbers(form), strict=True))
+        for name in codes:
+            values[name] = _error_code(values[name])
+
+    return read
+
+
+def _one_reader(field: Field[Any], flexible: bool) -> _Part:
+    name, read_one = field.name, _field_reader(field, flexible)
+
+    def read(cursor: _Cursor, values: dict[str, Any]) -> None:
+        values[name] = read_one(cursor)
+
+    return read
+
+
+def _read_tagged(cursor: _Cursor, known: Mapping[int, _Part], values: dict[str, Any]) -> None:
     for _ in range(cursor.varint()):
         tag = cursor.varint()
         content = cursor.take(cursor.varint())
         if tag in known:
-            name, read_one = known[tag]
-            values[name] = read_one(_Cursor(content, cursor.what))
-    return values
+            known[tag](_Cursor(content, cursor.what), values)
 
 
 def _field_reader(field: Field[Any], flexible: bool) -> _Reader:
@@ -188,15 +232,24 @@ def _field_reader(field: Field[Any], flexible: bool) -> _Reader:
         return _value_reader(kind, field, flexible, nullable)
     element, element_nullable = _without_none(get_args(kind)[0])
     read_one = _value_reader(element, field, flexible, element_nullable)
+    of_int32 = field.metadata.get("kafka_type") == "int32"
 
     def read(cursor: _Cursor) -> tuple[Any, ...] | None:
         count = cursor.length(flexible=flexible, form=_INT32)
         if count is None:
             _check_null(cursor, field, nullable)
             return None
+        if of_int32:
+            return cursor.numbers(_int32s(count))
         return tuple([read_one(cursor) for _ in range(count)])
 
     return read
+
+
+@lru_cache(maxsize=64)
+def _int32s(count: int) -> Struct:
+    """Arrays of integers are mostly of the replicas of a partition: short, and many."""
+    return Struct(f">{count}i")
 
 
 def _without_none(annotation: Any) -> tuple[Any, bool]:
@@ -273,3 +326,8 @@ _FIXED: Final[Mapping[str, _Reader]] = MappingProxyType(
     }
 )
 """Kafka's types of fixed size. A zero UUID means none (kio's convention)."""
+
+_INTEGERS: Final[Mapping[str, str]] = MappingProxyType(
+    {"int8": "b", "int16": "h", "int32": "i", "int64": "q", "error_code": "h"}
+)
+"""Those of fixed size that are integers, as `struct` has them."""
