@@ -14,7 +14,7 @@ import pytest
 from harness.fake_broker import HUNG_UP, NO_THROTTLE, RANGES, FakeBroker, Raw, api_versions_response, on_a_loop, until
 from kio.schema.errors import ErrorCode as KioErrorCode
 from kio.schema.find_coordinator.v4.response import Coordinator
-from kio.schema.metadata.v12.response import MetadataResponseTopic
+from kio.schema.metadata.v12.response import MetadataResponsePartition, MetadataResponseTopic
 from kio.schema.types import BrokerId, TopicName
 from kio.static.primitive import i32
 
@@ -181,6 +181,43 @@ def test_a_large_answer_is_decoded_beside_the_loop_and_small_ones_on_it(monkeypa
         assert on_the_loop == [False, True]
 
     scenario()
+
+
+def test_an_answer_that_is_the_last_one_again_is_not_decoded_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A boundary asks for the metadata of maybe 10,000 partitions; while nothing happens, nothing is made of it."""
+    decoded: list[type[messages.Request]] = []
+    decode = connection_module.decode_response
+    epochs = iter((3, 3, 4, 3))
+
+    def counted(request_type: type[messages.Request], raw: bytes) -> messages.Response:
+        decoded.append(request_type)
+        return decode(request_type, raw)
+
+    def answer(request: Any) -> Any:
+        return ok() if isinstance(request, messages.HeartbeatRequest) else led_in_epoch(next(epochs))
+
+    @on_a_loop
+    async def scenario() -> None:
+        async with FakeBroker(answer) as broker, await connect(broker) as connection:
+            monkeypatch.setattr(connection_module, "decode_response", counted)
+            found = [await connection.call(messages.metadata(["t"])) for _ in range(4)]
+            assert found == [led_in_epoch(epoch) for epoch in (3, 3, 4, 3)]
+            assert decoded == [messages.MetadataRequest] * 3
+            await connection.call(beat())
+            await connection.call(beat())
+            assert decoded[3:] == [messages.HeartbeatRequest] * 2, "only what is large and asked again is kept"
+
+    scenario()
+
+
+def led_in_epoch(epoch: int) -> messages.MetadataResponse:
+    partition = MetadataResponsePartition(
+        error_code=KioErrorCode.none, partition_index=i32(0), leader_id=BrokerId(0), leader_epoch=i32(epoch)
+    )
+    topic = MetadataResponseTopic(
+        error_code=KioErrorCode.none, name=TopicName("t"), topic_id=None, is_internal=False, partitions=(partition,)
+    )
+    return messages.MetadataResponse(throttle_time=NO_THROTTLE, brokers=(), topics=(topic,))
 
 
 @on_a_loop
