@@ -5,7 +5,7 @@ Runs on: driver. Pure bookkeeping: views and offsets go in, commits and checkpoi
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 
 from pyspark_kgroup.adoption import topic_key
@@ -52,7 +52,8 @@ class Ledger:
         lost = frozenset(
             tp
             for tp, holding in self.holdings.items()
-            if tp not in holders or holders[tp].tenures[tp] != holding.tenure
+            if (seat := holders.get(tp)) is None
+            or (seat.tenures[tp] is not holding.tenure and seat.tenures[tp] != holding.tenure)
         )
         self.forget(lost)
         return lost
@@ -99,7 +100,7 @@ class Ledger:
         dies before it commits; 3. it is back in a later generation: until the group knows, others would read that batch
         again. Never below what is committed: the broker checks the member, not who owns the partition.
         """
-        return {tp: self.position(tp, start) for tp in self._held_by(seat) if self._unheard(tp, start)}
+        return {tp: self.position(tp, start) for tp in self._exposed(seat.tenures, start) if self._is_held_by(seat, tp)}
 
     def exposed(self, start: Checkpoint) -> frozenset[TopicPartition]:
         """Partitions that stand further than the group knows: were they lost now, their next owner would read again.
@@ -108,21 +109,26 @@ class Ledger:
         acknowledged; 2. a second batch is read; 3. membership is lost: the next owner would read both again, and the
         promise is at most one (design section 7, *what is promised*).
         """
-        return frozenset(tp for tp in self.holdings if self._unheard(tp, start))
+        return frozenset(self._exposed(self.holdings, start))
 
-    def _unheard(self, partition: TopicPartition, start: Checkpoint) -> bool:
-        """Whether we have delivered what the group does not know of, and go on behind it.
+    def _exposed(self, partitions: Iterable[TopicPartition], start: Checkpoint) -> Iterator[TopicPartition]:
+        """Those of which we have delivered what the group does not know of, and that go on behind it.
 
         What a log has lost meanwhile lies before our position and was delivered by nobody.
         """
-        delivered = start.position(partition)
-        if delivered is None or not self._ahead(partition, delivered):
-            return False  # mostly; and this is asked of each partition at each boundary
-        return self.position(partition, start) >= delivered
+        for tp in partitions:  # all of them, several times at each boundary; and mostly there is nothing
+            holding, delivered = self.holdings.get(tp), start.position(tp)
+            if holding is None or delivered is None:
+                continue
+            if holding.committed is not None and delivered <= holding.committed:
+                continue
+            if self.position(tp, start) >= delivered:
+                yield tp
 
-    def _held_by(self, seat: SeatView) -> list[TopicPartition]:
-        """What we adopted through this very seat, without a break since."""
-        return [tp for tp, who in seat.tenures.items() if tp in self.holdings and self.holdings[tp].tenure == who]
+    def _is_held_by(self, seat: SeatView, partition: TopicPartition) -> bool:
+        """Whether we adopted it through this very seat, without a break since."""
+        holding = self.holdings.get(partition)
+        return holding is not None and seat.tenures.get(partition) == holding.tenure
 
     def _ahead(self, partition: TopicPartition, position: int) -> bool:
         committed = self.holdings[partition].committed
@@ -130,7 +136,7 @@ class Ledger:
 
     def to_hand_over(self, seat: SeatView, start: Checkpoint) -> dict[TopicPartition, int]:
         """What this seat must give up of what we adopted, with the position the next owner shall start from."""
-        return {tp: self.position(tp, start) for tp in self._held_by(seat) if tp in seat.to_give_up}
+        return {tp: self.position(tp, start) for tp in seat.to_give_up if self._is_held_by(seat, tp)}
 
     def known_to_group(self, positions: Mapping[TopicPartition, int]) -> frozenset[TopicPartition]:
         """Those of `positions` that the group already has, or has gone beyond."""
