@@ -200,16 +200,20 @@ class Boundary:
         If nobody can say who reads them, they wait, like what is not acknowledged: nothing is set back, and the next
         trigger asks again.
         """
-        asked = frozenset(tp for seat, offsets in positions.values() for tp in offsets.keys() & seat.to_give_up)
+        asked = {
+            tp: (self._ledger.holdings[tp].committed, offset)
+            for seat, offsets in positions.values()
+            for tp, offset in offsets.items()
+            if tp in seat.to_give_up
+        }
         if not asked:
             return dict(positions)
-        known = {tp: self._ledger.holdings[tp].committed for tp in asked}
         try:
-            out = taken_over(self._runtime, known, {seat.instance_id for seat, _ in positions.values()}, self._us)
+            out = taken_over(self._runtime, asked, {seat.instance_id for seat, _ in positions.values()}, self._us)
             self._ledger.let_go(out)
         except WireError as error:
             log.info("nobody says who reads what is to be given up, so it stays for now: %s", error)
-            out = asked
+            out = frozenset(asked)
         return {
             name: (seat, {tp: offset for tp, offset in offsets.items() if tp not in out})
             for name, (seat, offsets) in positions.items()

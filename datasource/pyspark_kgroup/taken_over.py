@@ -26,9 +26,9 @@ log = logging.getLogger(__name__)
 
 
 def taken_over(
-    runtime: GroupRuntime, known: Mapping[TopicPartition, int | None], seats: Collection[str], us: Author
+    runtime: GroupRuntime, ours: Mapping[TopicPartition, Collection[int | None]], seats: Collection[str], us: Author
 ) -> frozenset[TopicPartition]:
-    """Those of `known` that a member which is not one of our seats owns, or for which somebody else has committed.
+    """Those of `ours` that a member which is not one of our seats owns, or for which somebody else has committed.
 
     They are named in a warning.
 
@@ -36,7 +36,8 @@ def taken_over(
 
     Args:
         runtime: asked for the group first, then for its offsets: each within `COMMIT_TIMEOUT_MS`, like the commit.
-        known: partition -> the group's committed offset as far as we know.
+        ours: partition -> committed offsets that say nothing of others: the last one that we know of, and the one that
+            we are about to commit, which may have been written before without an answer, and without a text beside it.
         seats: the instance ids of our seats.
         us: what we write beside our commits.
 
@@ -44,13 +45,13 @@ def taken_over(
         WireError: the coordinator did not say in time. A commit would most likely have met the same.
     """
     theirs = _owned_by_others(runtime, seats)
-    committed = runtime.committed(known, COMMIT_TIMEOUT_MS)
+    committed = runtime.committed(ours, COMMIT_TIMEOUT_MS)
     theirs |= {
         tp
         for tp, there in committed.items()
-        if there is not None and there.offset != known[tp] and Writer.of(there.metadata, us) is not Writer.US
+        if there is not None and there.offset not in ours[tp] and Writer.of(there.metadata, us) is not Writer.US
     }
-    if taken := frozenset(theirs & known.keys()):
+    if taken := frozenset(theirs & ours.keys()):
         log.warning(
             "The group gave %s to another application while a batch of this query was reading there, as brokers do "
             "when they convert a group (group.protocol=consumer): the position of that batch is not committed, and its "

@@ -299,6 +299,27 @@ def test_a_partition_stays_uncommitted_and_ours_while_nobody_says_who_reads_it(
     assert P0 not in group.seats["seat-0"].tenures
 
 
+@pytest.mark.parametrize("texts", [True, False], ids=["with its text", "without a text beside it"])
+def test_a_commit_of_ours_that_was_not_heard_of_is_taken_for_nobody_elses(
+    world: World, texts: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A broker may allow no text beside an offset (offset.metadata.max.bytes)."""
+    group, driver = world(records=10)
+    driver.trigger()
+    group.move(P0, OTHER)
+    group.commit_fate = lambda: "unheard"
+    driver.trigger()
+    assert group.committed_now == {P0: 10}
+    assert P0 in group.seats["seat-0"].tenures
+    if not texts:
+        group._notes.clear()
+    group.commit_fate = lambda: "ok"
+    driver.trigger()
+    assert group.other == {P0: 10}
+    assert driver.durable.given_up == {P0: 10}
+    assert "another application" not in caplog.text
+
+
 def test_committed_offsets_decide_in_a_group_that_this_user_may_not_see(
     taken: tuple[FakeGroup, Driver], monkeypatch: pytest.MonkeyPatch
 ) -> None:
