@@ -22,11 +22,19 @@ _OFFSET_COMMIT_KEYS: Final = (0, 1)
 
 _REMOVED: Final = re.compile(
     r"^(?P<at>\S+ \S+),(?P<ms>\d+) .*(?:"
-    r"Member (?P<seat>\S+)-[0-9a-f-]{36} in group (?P<group>\S+) has failed, removing it"
-    r"|\[GroupId (?P<group_848>\S+)\] Member (?P<seat_848>\S+)-[0-9a-f-]{36} fenced from the group because)"
+    r"Member (?P<member>\S+) in group (?P<group>\S+) has failed, removing it"
+    r"|\[GroupId (?P<group_848>\S+)\] Member (?P<member_848>\S+) fenced from the group because)"
 )
-"""Kafka: GroupMetadataManager, a member's session is over, in a group of type classic or consumer. A member id is its
-instance id and a UUID."""
+"""Kafka: GroupMetadataManager, a member's session is over, in a group of type classic or consumer."""
+
+_SEAT_IN_MEMBER_ID: Final = re.compile(r"(?P<seat>\S+)-[0-9a-f]{8}-[0-9a-f-]{27}")
+"""The member id of a static member that joined a classic group: its instance id and a UUID."""
+
+_NAMED: Final = re.compile(
+    r"Static member (?:(?P<member>\S+) )?with instance id (?P<seat>\S+) (?:re-)?joins the consumer group"
+    r"(?:.* Created a new member (?P<successor>\S+) )?"
+)
+"""Kafka: GroupMetadataManager.getOrMaybeSubscribeStaticConsumerMember. A group of type consumer gives bare UUIDs."""
 
 
 _CONVERTED: Final = re.compile(
@@ -115,13 +123,17 @@ def group_commits(bootstrap: str, group: str) -> list[Commit]:
 
 def expulsions_by_brokers(logs: Sequence[Path], group: str) -> list[Expulsion]:
     """Which seats the coordinators removed, and when, by their own logs."""
+    lines = [line for log in logs for line in log.read_text(errors="replace").splitlines()]
+    seats = {match["member"] or match["successor"]: match["seat"] for line in lines if (match := _NAMED.search(line))}
     found = []
-    for log in logs:
-        for line in log.read_text(errors="replace").splitlines():
-            if (match := _REMOVED.match(line)) is not None and group in match.group("group", "group_848"):
-                wall_at_s = _wall_at_s(match)
-                seat = match["seat"] or match["seat_848"]
-                found.append(Expulsion(seat=seat, wall_from_s=wall_at_s, wall_to_s=wall_at_s))
+    for line in lines:
+        if (match := _REMOVED.match(line)) is None or group not in match.group("group", "group_848"):
+            continue
+        member = match["member"] or match["member_848"]
+        in_id = _SEAT_IN_MEMBER_ID.fullmatch(member)
+        if seat := in_id["seat"] if in_id else seats.get(member):
+            wall_at_s = _wall_at_s(match)
+            found.append(Expulsion(seat=seat, wall_from_s=wall_at_s, wall_to_s=wall_at_s))
     return found
 
 

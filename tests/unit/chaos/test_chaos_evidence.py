@@ -26,6 +26,20 @@ main-0-5fa0c6d2-9b41-4f06-8d5c-31f9a7e4b6c1 fenced from the group because its se
 8bZKDLbTQoKHsXjFl2pF1g fenced from the group because its session expired. \
 (org.apache.kafka.coordinator.group.GroupMetadataManager)
 """
+_IN_CHAOS = "INFO [GroupCoordinator id=2 topic=__consumer_offsets partition=3] [GroupId chaos]"
+BARE_MEMBER_ID_LOG = f"""\
+2026-11-21 15:35:07,412 {_IN_CHAOS} Static member 8bZKDLbTQoKHsXjFl2pF1g with instance id main-0 joins the consumer \
+group using the classic protocol. (org.apache.kafka.coordinator.group.GroupMetadataManager)
+2026-11-21 15:35:27,412 {_IN_CHAOS} Member 8bZKDLbTQoKHsXjFl2pF1g fenced from the group because the member session \
+expired. (org.apache.kafka.coordinator.group.GroupMetadataManager)
+"""
+SUCCESSOR_LOG = f"""\
+2026-11-21 15:35:07,412 {_IN_CHAOS} Static member with instance id main-0 re-joins the consumer group using the \
+classic protocol. Created a new member 9cZKDLbTQoKHsXjFl2pF1g to replace the existing member 8bZKDLbTQoKHsXjFl2pF1g. \
+(org.apache.kafka.coordinator.group.GroupMetadataManager)
+2026-11-21 15:35:27,412 {_IN_CHAOS} Member 9cZKDLbTQoKHsXjFl2pF1g fenced from the group because the member session \
+expired. (org.apache.kafka.coordinator.group.GroupMetadataManager)
+"""
 
 
 def position(offset: int) -> Checkpoint:
@@ -47,7 +61,11 @@ def test_a_checkpoint_tells_what_each_batch_reads(tmp_path: Path) -> None:
     assert (second.start, second.done, second.spans) == (first.end, False, [Span(TP, 8, 20)])
 
 
-@pytest.mark.parametrize("told", [SERVER_LOG, CONSUMER_GROUP_LOG], ids=["classic group", "consumer group"])
+@pytest.mark.parametrize(
+    "told",
+    [SERVER_LOG, CONSUMER_GROUP_LOG, BARE_MEMBER_ID_LOG, SUCCESSOR_LOG],
+    ids=["classic group", "consumer group", "id from the consumer group", "successor's id"],
+)
 def test_a_broker_tells_whom_it_removed_and_when(tmp_path: Path, told: str) -> None:
     log = tmp_path / "server.log"
     log.write_text(told)
