@@ -1,6 +1,7 @@
 """What a seat's commit looks like on the wire: how large, what stands beside its offsets, what is done on a refusal."""
 
 import asyncio
+import re
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from typing import Any
@@ -159,7 +160,8 @@ def test_a_commit_to_a_coordinator_that_is_silent_ends_in_time(monkeypatch: pyte
         world.first["OffsetCommit"] = [None] * 10
         assert await group.commits.commit(WHO, dict.fromkeys(LARGE[:100], 7)) == frozenset()
         assert world.asked(messages.OffsetCommitRequest) == 1
-        assert "200 ms" in group.commits.refusal
+        (waited_ms,) = re.findall(r"within (\d+) ms", group.commits.refusal)
+        assert int(waited_ms) <= 200, "what is left of the bound when the request is sent, so 199 at times"
 
     scenario()
 
