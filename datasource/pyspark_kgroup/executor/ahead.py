@@ -103,7 +103,7 @@ class Ahead:
         piece = _piece(batch)
         strange = {run.partition: _EVERYTHING for run in piece.runs if run.partition not in self._spans}
         if strange:
-            piece = _divided(piece, strange)[1]
+            piece = _divide(piece, strange)[1]
         for run in piece.runs:
             span = self._spans[run.partition]
             if run.first_offset < span.next:
@@ -115,7 +115,7 @@ class Ahead:
             piece = _piece(_concatenate([last.batch, piece.batch]))
         self._append(piece)
 
-    def reached(self, partition: TopicPartition, offset: int) -> None:
+    def advance(self, partition: TopicPartition, offset: int) -> None:
         """Nothing below `offset` is left to come (transaction markers, compacted records)."""
         span = self._spans.get(partition)
         if span is not None:
@@ -136,7 +136,7 @@ class Ahead:
         pieces, self._pieces, self.bytes = self._pieces, deque(), 0
         removed = []
         for piece in pieces:
-            taken, left = _divided(piece, below)
+            taken, left = _divide(piece, below)
             if taken.runs:
                 removed.append(taken.batch)
             self._append(left)
@@ -165,7 +165,7 @@ def _runs(batch: pa.RecordBatch) -> Iterator[_Run]:
         first_row = last_row + 1
 
 
-def _divided(piece: _Piece, below: Mapping[TopicPartition, int]) -> tuple[_Piece, _Piece]:
+def _divide(piece: _Piece, below: Mapping[TopicPartition, int]) -> tuple[_Piece, _Piece]:
     """The rows below these offsets, and the others; neither keeps the other's memory."""
     nothing = _Piece(piece.batch.slice(0, 0), (), 0)
     cuts = [_first_row_at(piece.batch, run, below.get(run.partition, 0)) for run in piece.runs]

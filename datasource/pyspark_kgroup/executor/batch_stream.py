@@ -42,7 +42,7 @@ class Outlet:
         self._worker.sendall(_LENGTH.pack(0))
 
 
-def received(sock: socket.socket, include_headers: bool, timeout_s: float) -> Iterator[pa.RecordBatch]:
+def receive(sock: socket.socket, include_headers: bool, timeout_s: float) -> Iterator[pa.RecordBatch]:
     """What an `Outlet` sends, to its end.
 
     Raises:

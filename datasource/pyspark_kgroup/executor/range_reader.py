@@ -27,7 +27,7 @@ from pyspark_kgroup.executor.consumer_security import REFUSALS, usable_here
 from pyspark_kgroup.executor.records import record_batch
 from pyspark_kgroup.limits import ARROW_BATCH_BYTES_MAX, ARROW_BATCH_ROWS_MAX
 from pyspark_kgroup.offsets.data_loss import WAYS_OUT, LogRange, Loss, deleted, out_of_log
-from pyspark_kgroup.shared.arrow import before, bounded, last_offsets
+from pyspark_kgroup.shared.arrow import before, last_offsets, rebatch
 from pyspark_kgroup.shared.tickets import Range, ReadSettings
 from spark_kgroup.errors import AuthenticationFailed, BrokerError, KgroupError, OptionError, WireError
 from spark_kgroup.limits import STARTUP_TIMEOUT_MS
@@ -129,7 +129,7 @@ def _batches(consumer: Consumer, unread: _Unread, include_headers: bool) -> Iter
             record_bytes = 1 + batch.nbytes // batch.num_rows
         full = rows >= ARROW_BATCH_ROWS_MAX or size + record_bytes > ARROW_BATCH_BYTES_MAX
         if pending and (full or batch is None or not unread.open):
-            yield from bounded(pending)
+            yield from rebatch(pending)
             pending, rows, size = [], 0, 0
             unread.resume()  # the time that Spark took for the batch is not ours
 
@@ -174,7 +174,7 @@ def _compare_with_log(consumer: Consumer, unread: _Unread, partition: TopicParti
     try:
         first, end = consumer.get_watermark_offsets(asked, _LOG_LOOK_S)
     except KafkaException as problem:
-        unread.unseen(partition, problem.args[0])
+        unread.on_look_failed(partition, problem.args[0])
         return
     position = unread.compare(partition, LogRange(first, end))
     if position is not None:
@@ -265,7 +265,7 @@ class _Unread:
             for partition, offset in last.items():
                 if offset >= self._ends[partition]:
                     batch = before(batch, partition, self._ends[partition])
-            self._reached({partition: offset + 1 for partition, offset in last.items()})
+            self._advance({partition: offset + 1 for partition, offset in last.items()})
         for message, error in errors:
             self._heed(message, error)
         self._check(waiting=batch is None or not batch.num_rows)
@@ -277,10 +277,10 @@ class _Unread:
         Raises:
             KgroupError: a range cannot be read, or no position has moved for too long.
         """
-        self._reached({_key(position): position.offset for position in positions})
+        self._advance({_key(position): position.offset for position in positions})
         self._check(waiting=True)
 
-    def _reached(self, positions: Mapping[TopicPartition, int]) -> None:
+    def _advance(self, positions: Mapping[TopicPartition, int]) -> None:
         for partition, position in positions.items():
             if position > self._positions[partition]:
                 self._positions[partition] = position
@@ -293,7 +293,7 @@ class _Unread:
         partition = _partition(message)
         code = error.code()
         if code == KafkaError._PARTITION_EOF:
-            self._reached({partition: _offset(message)})
+            self._advance({partition: _offset(message)})
             if partition in self.open:
                 self._doubts.add(partition)  # a log that ends below the range; or a leader that is not up to date yet
         elif partition not in self.open:
@@ -309,7 +309,7 @@ class _Unread:
         taken, self._doubts = [partition for partition in self._doubts if partition in self.open], set()
         return taken
 
-    def unseen(self, partition: TopicPartition, error: KafkaError) -> None:
+    def on_look_failed(self, partition: TopicPartition, error: KafkaError) -> None:
         """The log could not be looked at: it is gone, or it is to be tried again.
 
         Raises:
@@ -343,7 +343,7 @@ class _Unread:
         if self._fail_on_data_loss:
             raise DataLoss(f"{loss} {WAYS_OUT}")
         log.warning("Data loss: %s Skipping to offset %d.", loss, goes_on_at)
-        self._reached({loss.partition: goes_on_at})
+        self._advance({loss.partition: goes_on_at})
 
     def _check(self, waiting: bool) -> None:
         if self._verdict is not None:
@@ -360,8 +360,8 @@ class _Unread:
         left = ", ".join(
             f"{partition} (at {self._positions[partition]} of {r.end_offset})" for partition, r in self.open.items()
         )
-        said = f" librdkafka said last: {self._last_error}." if self._last_error else ""
+        last = f" librdkafka said last: {self._last_error}." if self._last_error else ""
         raise WireError(
-            f"Nothing came for {self._stall_timeout_s:.0f} s from {left}.{said} Executors must reach every broker "
+            f"Nothing came for {self._stall_timeout_s:.0f} s from {left}.{last} Executors must reach every broker "
             "under the address that it advertises (the broker's advertised.listeners)."
         )

@@ -38,7 +38,7 @@ def record_batch(records: Sequence[Message], include_headers: bool, topic: str |
     columns = [
         _keys(records),
         _binaries(list(map(Message.value, records))),
-        _repeated(topic, len(records)) if topic else pa.array(list(map(Message.topic, records)), pa.string()),
+        _repeat(topic, len(records)) if topic else pa.array(list(map(Message.topic, records)), pa.string()),
         _integers(array("i", cast("list[int]", list(map(Message.partition, records)))), pa.int32()),
         _integers(array("q", cast("list[int]", list(map(Message.offset, records)))), pa.int64()),
         _timestamps(records, times[1::2]),
@@ -68,13 +68,13 @@ def _binaries(values: list[bytes | None]) -> pa.Array:
     return pa.Array.from_buffers(pa.binary(), len(values), [None, ends.buffers()[1], pa.py_buffer(joined)])
 
 
-def _repeated(text: str, rows: int) -> pa.Array:
+def _repeat(text: str, rows: int) -> pa.Array:
     """`text` in each row."""
-    return _repeated_at_least(text, 1 << (rows - 1).bit_length()).slice(0, rows)
+    return _repeat_cached(text, 1 << (rows - 1).bit_length()).slice(0, rows)
 
 
 @lru_cache(maxsize=32)
-def _repeated_at_least(text: str, rows: int) -> pa.Array:
+def _repeat_cached(text: str, rows: int) -> pa.Array:
     one = text.encode()
     ends = array("i", range(0, len(one) * (rows + 1), len(one)))
     return pa.Array.from_buffers(pa.string(), rows, [None, pa.py_buffer(ends), pa.py_buffer(one * rows)])

@@ -59,7 +59,7 @@ class RegistryClient:
 
     def check(self) -> None:
         """Raises RegistryUnreachable if it cannot be reached from here."""
-        with self._reached() as channel:
+        with self._connect() as channel:
             channel.close()
 
     def bind(
@@ -89,7 +89,7 @@ class RegistryClient:
                 time.sleep(insist_s / _TRIES)
 
     def _bind(self, executor: Executor, scan: int, ticket: int) -> tuple[RegistryAnswer, Channel]:
-        with self._reached() as channel:
+        with self._connect() as channel:
             channel.ask(Hello(executor=executor, sidecar=False), _ANSWER_S)
             answer = channel.ask(Bind(scan=scan, ticket=ticket, executor=executor), _ANSWER_S)
             if not isinstance(answer, RegistryAnswer):
@@ -98,7 +98,7 @@ class RegistryClient:
         return answer, channel
 
     @contextmanager
-    def _reached(self) -> Iterator[Channel]:
+    def _connect(self) -> Iterator[Channel]:
         """A channel to it, which stays open unless it fails meanwhile."""
         try:
             yield connect((self.host, self.port), self._key)

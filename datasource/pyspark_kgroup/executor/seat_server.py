@@ -32,7 +32,7 @@ from pyspark_kgroup.limits import (
     SEAT_SERVER_QUEUE_BYTES_MAX,
     SEAT_SERVER_STALL_MS,
 )
-from pyspark_kgroup.shared.arrow import bounded
+from pyspark_kgroup.shared.arrow import rebatch
 from pyspark_kgroup.shared.channel import Frames, frame
 from pyspark_kgroup.shared.messages import Finished, QueryMessage, Serve, WorkerGone, parse, to_json
 from spark_kgroup.model import TopicPartition
@@ -148,10 +148,10 @@ class SeatServer:
         try:
             self._forget_changed(tags)
             self._take_on(owned | starts)
-            there = self._ahead.take(ends)
-            ready = sum(batch.num_rows for batch in there)
+            fetched = self._ahead.take(ends)
+            ready = sum(batch.num_rows for batch in fetched)
             outlet = Outlet(worker)
-            for batch in self._batches(there, ends):
+            for batch in self._batches(fetched, ends):
                 outlet.send(batch)
                 rows += batch.num_rows
             self._say(Finished(rows=rows, ready=ready))  # BEFORE the worker can ask for more, of a seat that is busy
@@ -200,11 +200,11 @@ class SeatServer:
         if flowing:
             self._consumer.incremental_unassign(_as_assigned(flowing))
 
-    def _batches(self, there: list[pa.RecordBatch], ends: Mapping[TopicPartition, int]) -> Iterator[pa.RecordBatch]:
+    def _batches(self, fetched: list[pa.RecordBatch], ends: Mapping[TopicPartition, int]) -> Iterator[pa.RecordBatch]:
         """All rows below `ends`, in batches of bounded size; waits for what has not come yet.
 
         Args:
-            there: the first of them.
+            fetched: the first of them.
             ends: partition -> one past the last offset.
 
         Raises:
@@ -213,7 +213,7 @@ class SeatServer:
         gathered = _Gathered()
         progress, progress_at_s = self._progress(ends), time.monotonic()
         while True:
-            for piece in there:
+            for piece in fetched:
                 if not gathered.takes(piece):
                     yield from gathered.flush()
                 gathered.add(piece)
@@ -221,7 +221,7 @@ class SeatServer:
             if not unread:
                 break
             self._look(unread)
-            there = self._ahead.take(ends)
+            fetched = self._ahead.take(ends)
             now_s, now_progress = time.monotonic(), self._progress(ends)
             if now_progress > progress:
                 progress, progress_at_s = now_progress, now_s
@@ -244,7 +244,7 @@ class SeatServer:
             return
         before = self._progress(unread)
         for at in self._consumer.position(_as_assigned(unread)):  # negative where it is not known
-            self._ahead.reached(TopicPartition(at.topic, at.partition), at.offset)
+            self._ahead.advance(TopicPartition(at.topic, at.partition), at.offset)
         if self._progress(unread) == before:
             self._fetch(_WAIT_S, ARROW_BATCH_BYTES_MAX, at_once=True)
 
@@ -272,11 +272,11 @@ class SeatServer:
             first = self._consumer.poll(wait_s)
             if first is None:
                 return False
-            came = [first, *(self._consumer.consume(records_max - 1, 0) if records_max > 1 else ())]
-            self._fresh += came
-            self._fresh_bytes += sum(map(len, came))
+            polled = [first, *(self._consumer.consume(records_max - 1, 0) if records_max > 1 else ())]
+            self._fresh += polled
+            self._fresh_bytes += sum(map(len, polled))
             if at_once or len(self._fresh) >= _FRESH_MAX or self._fresh_bytes >= _FRESH_BYTES_MAX:
-                del first, came
+                del first, polled
                 self._convert_fresh()
         return True
 
@@ -304,7 +304,7 @@ class SeatServer:
     def _heed(self, message: Message, error: KafkaError) -> None:
         partition = TopicPartition(message.topic() or "", cast("int", message.partition()))
         if error.code() == KafkaError._PARTITION_EOF:
-            self._ahead.reached(partition, cast("int", message.offset()))
+            self._ahead.advance(partition, cast("int", message.offset()))
         elif partition in self._ahead.partitions:
             raise CannotServe(error.str())
         else:  # of the group, for instance, which we do not need
@@ -363,7 +363,7 @@ class _Gathered:
     def flush(self) -> Iterator[pa.RecordBatch]:
         """All of them, which are then forgotten; several batches only if one piece was too large."""
         if self._pieces:
-            yield from bounded(self._pieces)
+            yield from rebatch(self._pieces)
         self.since_s, self._pieces, self._rows, self._bytes = None, [], 0, 0
 
 

@@ -17,7 +17,7 @@ from typing import Final
 import pyarrow as pa
 
 from pyspark_kgroup.errors import ChannelEnded, RegistryUnreachable, SeatRefused
-from pyspark_kgroup.executor.batch_stream import received
+from pyspark_kgroup.executor.batch_stream import receive
 from pyspark_kgroup.executor.place import Place, RecentFailures, place_of
 from pyspark_kgroup.executor.registry_client import RegistryAnswer, RegistryClient
 from pyspark_kgroup.executor.sidecar_start import SidecarAnswer, SidecarClient, SidecarUnavailable
@@ -173,7 +173,7 @@ class _Query:
         """
         unread = {TopicPartition(r.topic, r.partition): r for r in answer.ranges}
         try:
-            for batch in received(channel.socket, include_headers, SEAT_SERVER_SILENCE_MS / 1000):
+            for batch in receive(channel.socket, include_headers, SEAT_SERVER_SILENCE_MS / 1000):
                 for partition, offset in last_offsets(batch).items():
                     unread[partition] = unread[partition]._replace(start_offset=offset + 1)
                 yield batch

@@ -84,7 +84,7 @@ def before(batch: pa.RecordBatch, partition: TopicPartition, end_offset: int) ->
     return batch.filter(pc.invert(pc.and_(theirs, pc.greater_equal(batch["offset"], end_offset))))
 
 
-def bounded(batches: Sequence[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+def rebatch(batches: Sequence[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     """The rows of `batches` in batches of at most `ARROW_BATCH_BYTES_MAX` bytes of keys, values and headers.
 
     A larger record is a batch of its own. Small batches are joined, which costs next to nothing.
@@ -96,10 +96,10 @@ def bounded(batches: Sequence[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         if batch.nbytes <= ARROW_BATCH_BYTES_MAX:
             yield batch
         else:
-            yield from _cut(batch)
+            yield from _split(batch)
 
 
-def _cut(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
+def _split(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
     ends = _payload_ends(batch)
     first, before = 0, 0
     while first < batch.num_rows:

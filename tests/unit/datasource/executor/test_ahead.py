@@ -87,9 +87,9 @@ def test_a_start_outside_the_span_cannot_be_served(ahead: Ahead) -> None:
 
 def test_markers_and_compacted_records_move_a_span(ahead: Ahead) -> None:
     ahead.add(batch(of(P0, 0)))
-    ahead.reached(P0, 7)
-    ahead.reached(P0, 3)
-    ahead.reached(OTHER, 9)
+    ahead.advance(P0, 7)
+    ahead.advance(P0, 3)
+    ahead.advance(OTHER, 9)
     assert ahead.next_offset(P0) == 7
     assert records(ahead.take({P0: 7})) == of(P0, 0)
     assert ahead.skip(P0, 7)

@@ -10,7 +10,7 @@ from confluent_kafka import TopicPartition as AssignedPartition
 from harness.waiting import wait_for
 
 from pyspark_kgroup.executor import seat_server as seat_server_module
-from pyspark_kgroup.executor.batch_stream import received
+from pyspark_kgroup.executor.batch_stream import receive
 from pyspark_kgroup.executor.seat_server import SeatServer
 from pyspark_kgroup.shared.channel import Frames, frame
 from pyspark_kgroup.shared.messages import Serve, to_json
@@ -94,7 +94,7 @@ def read(control: socket.socket, first: int, end: int, tags: dict[TopicPartition
     with here:
         with there:
             socket.send_fds(control, [frame(to_json(request))], [there.fileno()])
-        rows = [row for batch in received(here, False, 30) for row in batch.to_pylist()]
+        rows = [row for batch in receive(here, False, 30) for row in batch.to_pylist()]
     said = Frames()
     said.feed(control.recv(65_536))
     finished = said.next()

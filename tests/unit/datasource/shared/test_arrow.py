@@ -12,7 +12,7 @@ from pyspark.sql.pandas.types import to_arrow_schema
 
 from pyspark_kgroup.executor.records import record_batch
 from pyspark_kgroup.shared import arrow
-from pyspark_kgroup.shared.arrow import arrow_schema, before, bounded, last_offsets, spark_schema
+from pyspark_kgroup.shared.arrow import arrow_schema, before, last_offsets, rebatch, spark_schema
 from spark_kgroup.errors import ProtocolViolation
 from spark_kgroup.model import TopicPartition
 
@@ -29,7 +29,7 @@ def rows(records: list[Message], include_headers: bool = False) -> list[dict[str
 
 def cut(records: list[Message], include_headers: bool) -> list[list[int]]:
     """The offsets of each batch."""
-    return [batch["offset"].to_pylist() for batch in bounded([record_batch(records, include_headers)])]
+    return [batch["offset"].to_pylist() for batch in rebatch([record_batch(records, include_headers)])]
 
 
 @pytest.mark.parametrize("include_headers", [False, True])
@@ -121,10 +121,10 @@ def test_keys_and_headers_count_too(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_small_batches_are_joined_and_a_joined_one_is_still_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     batches = [record_batch([message(offset, value=b"v" * 60)], False) for offset in range(5)]
-    (joined,) = bounded(batches)
+    (joined,) = rebatch(batches)
     assert joined["offset"].to_pylist() == list(range(5))
     monkeypatch.setattr(arrow, "ARROW_BATCH_BYTES_MAX", 130)
-    assert [batch["offset"].to_pylist() for batch in bounded(batches)] == [[0, 1], [2, 3], [4]]
+    assert [batch["offset"].to_pylist() for batch in rebatch(batches)] == [[0, 1], [2, 3], [4]]
 
 
 def test_a_batch_with_a_given_topic_equals_one_that_asks_each_record() -> None:
@@ -163,9 +163,9 @@ def test_usual_records_do_not_need_pandas() -> None:
 import sys
 from confluent_kafka import Message
 from pyspark_kgroup.executor.records import record_batch
-from pyspark_kgroup.shared.arrow import bounded, last_offsets
+from pyspark_kgroup.shared.arrow import rebatch, last_offsets
 records = [Message(topic="t", partition=0, offset=n, key=b"k", value=b"v", timestamp=(1, 5)) for n in range(3)]
-assert last_offsets(next(bounded([record_batch(records, False, "t")] * 2)))
+assert last_offsets(next(rebatch([record_batch(records, False, "t")] * 2)))
 sys.exit("pandas was imported" if "pandas" in sys.modules else 0)
 """
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
