@@ -1,0 +1,164 @@
+"""Waiting for the group to acknowledge commits: what waits, for how long, and what a user is told meanwhile."""
+
+import pytest
+from harness.boundary import P0, P1, World, elapsed_ms, messages
+
+from pyspark_kgroup.limits import HANDOVER_WAIT_MS, SETTLE_TIMEOUT_MS
+from spark_kgroup.errors import GroupUnsettled
+
+# ---------------------------------------------------- what was read: at most one batch that the group knows nothing of
+
+
+def test_a_partition_whose_commit_is_unacknowledged_is_not_read_on(world: World) -> None:
+    """Were it lost after a second batch, its next owner would read both again; the promise is at most one."""
+    group, driver = world(partitions=2, records=100)
+    driver.trigger(limit=20)
+    group.commit_fate = lambda: "lost"
+    for _ in range(3):
+        assert not driver.trigger(limit=20)
+    group.commit_fate = lambda: "ok"
+    assert driver.trigger(limit=20)
+    assert group.committed_now == {P0: 10, P1: 10}
+    assert driver.rows == {P0: [(0, 10), (10, 20)], P1: [(0, 10), (10, 20)]}
+
+
+def test_a_commit_that_is_not_acknowledged_makes_one_warning_until_one_is(
+    world: World, caplog: pytest.LogCaptureFixture
+) -> None:
+    group, driver = world(records=100)
+    driver.trigger(limit=20)
+    for times in (1, 2):
+        group.commit_fate = lambda: "lost"
+        for _ in range(3):
+            assert not driver.trigger(limit=20)
+        told = messages(caplog, "did not acknowledge what was read of t-0")
+        assert len(told) == times
+        assert told[-1].endswith("These partitions wait for it. Trying again at each trigger.")
+        group.commit_fate = lambda: "ok"
+        assert driver.trigger(limit=20)
+
+
+def test_a_group_that_never_acknowledges_ends_the_query_within_the_bound(world: World) -> None:
+    group, driver = world(records=100)
+    driver.trigger(limit=20)
+    group.commit_fate = lambda: "lost"
+    assert not driver.trigger(limit=20)
+    group.now_ms += 290_000
+    assert not driver.trigger(limit=20)
+    group.now_ms += 20_000
+    with pytest.raises(
+        GroupUnsettled, match=r"read of t-0 \(COORDINATOR_NOT_AVAILABLE\)\..*kafka\.default\.api\.timeout\.ms"
+    ):
+        driver.trigger(limit=20)
+
+
+def test_the_bound_on_acknowledgements_counts_from_the_first_that_is_missing(world: World) -> None:
+    group, driver = world(records=100)
+    driver.trigger(limit=20)
+    for _ in range(3):
+        group.commit_fate = lambda: "lost"
+        assert not driver.trigger(limit=20)
+        group.now_ms += driver.options.api_timeout_ms - 1_000
+        assert not driver.trigger(limit=20)
+        group.commit_fate = lambda: "ok"
+        assert driver.trigger(limit=20)
+    group.commit_fate = lambda: "lost"
+    assert not driver.trigger(limit=20)
+    group.now_ms += driver.options.api_timeout_ms + 1_000
+    with pytest.raises(GroupUnsettled, match="Tried for 300 s"):
+        driver.trigger(limit=20)
+
+
+def test_a_stream_does_not_wait_for_the_groups_word_but_looks_again_at_each_trigger(world: World) -> None:
+    group, driver = world(records=100)
+    driver.trigger(limit=20)
+    group.commit_fate = lambda: "lost"
+    assert elapsed_ms(group, lambda: driver.trigger(limit=20)) < HANDOVER_WAIT_MS
+
+
+# ------------------------------------------------------------------------------------------------------ where to start
+
+
+def test_a_group_that_never_acknowledges_a_start_ends_the_query_within_the_bound(
+    world: World, caplog: pytest.LogCaptureFixture
+) -> None:
+    group, driver = world(records=10)
+    group.commit_fate = lambda: "lost"
+    for _ in range(3):
+        assert not driver.trigger()
+    assert caplog.text.count("did not acknowledge") == 1
+    group.now_ms += 290_000
+    assert not driver.trigger()
+    group.now_ms += 20_000
+    with pytest.raises(
+        GroupUnsettled, match=r"start with t-0 \(COORDINATOR_NOT_AVAILABLE\)\..*kafka\.default\.api\.timeout\.ms"
+    ):
+        driver.trigger()
+
+
+# -------------------------------------------------------------------------------------------------------- AvailableNow
+
+
+def test_available_now_waits_until_its_start_is_acknowledged(world: World) -> None:
+    group, driver = world(records=10)
+    driver.boundary.logs.freeze()
+    until = group.now_ms + 20_000
+    group.commit_fate = lambda: "ok" if group.now_ms > until else "lost"
+    assert driver.trigger()
+    assert driver.rows == {P0: [(0, 10)]}
+
+
+def test_available_now_fails_if_its_start_is_never_acknowledged(world: World) -> None:
+    group, driver = world(records=10)
+    driver.boundary.logs.freeze()
+    group.commit_fate = lambda: "lost"
+    began = group.now_ms
+    with pytest.raises(GroupUnsettled, match="did not acknowledge where to start with t-0"):
+        driver.trigger()
+    assert group.now_ms - began <= SETTLE_TIMEOUT_MS + 10_000
+
+
+def test_available_now_waits_until_commits_are_acknowledged_and_reads_all(world: World) -> None:
+    group, driver = world(records=100)
+    driver.boundary.logs.freeze()
+    driver.trigger(limit=60)
+    until = group.now_ms + 20_000
+    group.commit_fate = lambda: "ok" if group.now_ms > until else "lost"
+    assert driver.trigger(limit=60)
+    assert driver.rows == {P0: [(0, 60), (60, 100)]}
+
+
+def test_available_now_fails_if_its_commits_are_never_acknowledged(world: World) -> None:
+    group, driver = world(records=100)
+    driver.boundary.logs.freeze()
+    driver.trigger(limit=60)
+    group.commit_fate = lambda: "lost"
+    began = group.now_ms
+    with pytest.raises(GroupUnsettled, match=r"what was read of t-0 \(COORDINATOR_NOT_AVAILABLE\)\."):
+        driver.trigger(limit=60)
+    assert group.now_ms - began <= SETTLE_TIMEOUT_MS + 10_000
+
+
+@pytest.mark.parametrize("reads", [False, True], ids=["a start", "what was read"])
+def test_available_now_waits_for_the_groups_word_for_as_long_as_it_may(world: World, reads: bool) -> None:
+    group, driver = world(records=100)
+    driver.boundary.logs.freeze()
+    if reads:
+        driver.trigger(limit=60)
+    until_ms = group.now_ms + SETTLE_TIMEOUT_MS - 2 * HANDOVER_WAIT_MS
+    group.commit_fate = lambda: "ok" if group.now_ms > until_ms else "lost"
+    assert driver.trigger(limit=60)
+    assert group.now_ms < until_ms + 3 * HANDOVER_WAIT_MS
+
+
+@pytest.mark.parametrize("reads", [False, True], ids=["a start", "what was read"])
+def test_available_now_waits_no_longer_than_it_may(world: World, reads: bool) -> None:
+    group, driver = world(records=100)
+    driver.boundary.logs.freeze()
+    if reads:
+        driver.trigger(limit=60)
+    group.commit_fate = lambda: "lost"
+    before_ms = group.now_ms
+    with pytest.raises(GroupUnsettled):
+        driver.trigger(limit=60)
+    assert SETTLE_TIMEOUT_MS <= group.now_ms - before_ms <= SETTLE_TIMEOUT_MS + 3 * HANDOVER_WAIT_MS

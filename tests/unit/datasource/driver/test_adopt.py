@@ -1,0 +1,99 @@
+"""Where adopted partitions start, and what is committed before anything relies on it."""
+
+import pytest
+from harness.boundary import P0, P1, World
+from harness.fake_driver import Crash
+from harness.fake_group import OTHER
+
+from pyspark_kgroup.options.starting_offsets import parse_starting_offsets
+from spark_kgroup.limits import METADATA_MAX_AGE_MS
+
+
+@pytest.mark.parametrize("crash", ["unplanned", "unread", "uncommitted"])
+def test_an_explicit_start_survives_a_crash_in_the_first_batch(world: World, crash: str) -> None:
+    """1. the group stands at 80; 2. a fresh checkpoint says earliest; 3. the first batch dies. Nothing is skipped."""
+    group, driver = world(records=100, starting=parse_starting_offsets("earliest"))
+    group.committed_now = {P0: 80}
+    group.rewinds = {P0}
+    with pytest.raises(Crash):
+        driver.trigger(limit=30, crash=crash)
+    driver.restart()
+    driver.drain()
+    spans = driver.rows[P0]
+    assert (spans[0][0], spans[-1][1], sum(b - a for a, b in spans)) == (0, 100, 100)
+    assert group.committed_now == {P0: 100}
+
+
+def test_an_explicit_start_that_is_not_acknowledged_makes_no_batch_yet(world: World) -> None:
+    group, driver = world(partitions=2, seats=2, records=100, starting=parse_starting_offsets("earliest"))
+    group.committed_now = {P0: 80, P1: 80}
+    group.rewinds = {P0, P1}
+    fates = iter(["ok", "lost"])
+    group.commit_fate = lambda: next(fates)
+    assert not driver.trigger()
+    group.commit_fate = lambda: "ok"
+    driver.drain()
+    assert {tp: spans[0][0] for tp, spans in driver.rows.items()} == {P0: 0, P1: 0}
+
+
+def test_committed_offsets_win_over_an_explicit_start_if_others_work_in_the_group(
+    world: World, caplog: pytest.LogCaptureFixture
+) -> None:
+    group, driver = world(partitions=2, records=100, starting=parse_starting_offsets("earliest"))
+    group.committed_now = {P0: 80}
+    group.move(P1, OTHER)
+    driver.drain()
+    assert driver.rows == {P0: [(80, 100)]}
+    assert "startingOffsets" in caplog.text
+    assert OTHER in caplog.text
+
+
+@pytest.mark.parametrize("explicit", [False, True])
+def test_a_start_at_the_end_is_committed_before_a_batch_relies_on_it(world: World, explicit: bool) -> None:
+    """Else its owner may die before it commits, and another application that starts at the end goes on behind."""
+    group, driver = world(records=100, starting=parse_starting_offsets("latest" if explicit else "committed"))
+    group.commit_fate = lambda: "lost"
+    assert not driver.trigger()
+    group.commit_fate = lambda: "ok"
+    assert driver.trigger()
+    assert group.committed_now == {P0: 100}
+    group.produce(P0, 5)
+    driver.drain()
+    assert driver.rows == {P0: [(100, 105)]}
+
+
+def test_an_added_partition_is_read_from_earliest_and_moves_nothing(world: World) -> None:
+    group, driver = world(records=10, starting=parse_starting_offsets("latest"))
+    driver.drain()
+    added = group.add_partition("t")
+    group.produce(added, 7)
+    group.move(added, "seat-0")
+    driver.drain()
+    assert driver.rows == {added: [(0, 7)]}
+
+
+def test_a_recreated_topic_is_read_from_its_beginning(world: World) -> None:
+    """The old positions are ahead of, within, or equal to what the new topic has: none of them applies."""
+    group, driver = world(partitions=2, records=100, fail_on_data_loss=False)
+    driver.drain()
+    group.create_topic("t", 2)
+    group.produce(P0, 10)
+    group.produce(P1, 100)
+    group.now_ms += METADATA_MAX_AGE_MS + 1
+    driver.drain()
+    assert driver.rows == {P0: [(0, 100), (0, 10)], P1: [(0, 100), (0, 100)]}
+    assert group.committed_now == {P0: 10, P1: 100}
+
+
+def test_a_topic_recreated_while_we_did_not_look_is_read_from_its_beginning(world: World) -> None:
+    """Our commit for the old topic lands on the new one before metadata shows that it is another."""
+    group, driver = world(records=100, fail_on_data_loss=False)
+    driver.trigger()
+    group.create_topic("t", 1)
+    group.produce(P0, 10)
+    group.rewinds = {P0}
+    driver.trigger()
+    group.now_ms += METADATA_MAX_AGE_MS + 1
+    driver.drain()
+    assert driver.rows == {P0: [(0, 100), (0, 10)]}
+    assert group.committed_now == {P0: 10}

@@ -1,0 +1,67 @@
+"""Where a batch ends: end offsets and how long they are believed, the limit and whose turn it is under it."""
+
+from harness.boundary import P0, P1, World
+from harness.fake_group import OTHER
+
+from pyspark_kgroup.limits import END_OFFSETS_MAX_AGE_MS
+from spark_kgroup.model import TopicPartition
+
+
+def test_end_offsets_serve_idle_triggers_for_a_short_time_only(world: World) -> None:
+    group, driver = world(records=10)
+    driver.drain()
+    group.produce(P0, 5)
+    assert not driver.trigger()
+    group.now_ms += END_OFFSETS_MAX_AGE_MS + 1
+    assert driver.trigger()
+
+
+def test_read_committed_stops_before_an_open_transaction(world: World) -> None:
+    group, driver = world(records=10, read_committed=True)
+    group.stable = {P0: 6}
+    driver.drain()
+    assert driver.rows == {P0: [(0, 6)]}
+    del group.stable[P0]
+    driver.drain()
+    assert driver.rows == {P0: [(0, 6), (6, 10)]}
+
+
+def test_frozen_end_offsets_bound_the_run_also_for_partitions_adopted_later(world: World) -> None:
+    group, driver = world(partitions=2, records=10)
+    group.move(P1, OTHER)
+    driver.boundary.logs.freeze()
+    driver.trigger(limit=4)
+    group.produce(P0, 50)
+    group.produce(P1, 50)
+    added = group.add_partition("t")
+    group.produce(added, 5)
+    group.target |= {P1: "seat-0", added: "seat-0"}
+    group.other_gives_up()
+    group.rebalance()
+    group.other_gives_up()
+    driver.drain()
+    assert {tp: spans[-1][1] for tp, spans in driver.rows.items()} == {P0: 10, P1: 10}
+    driver.boundary.logs.freeze()
+    driver.drain()
+    assert {tp: spans[-1][1] for tp, spans in driver.rows.items()} == {P0: 60, P1: 60, added: 5}
+    assert group.committed_now == {P0: 60, P1: 60, added: 5}
+
+
+def test_a_limit_below_the_number_of_partitions_starves_nobody(world: World) -> None:
+    group, driver = world(partitions=6, records=1)
+    group.produce(P0, 1_000)
+    group.produce(P1, 1_000)
+    for _ in range(3):
+        group.now_ms += END_OFFSETS_MAX_AGE_MS + 1
+        assert driver.trigger(limit=2)
+    assert len(driver.rows) == 6
+
+
+def test_partitions_take_turns_under_a_limit_below_their_number(world: World) -> None:
+    group, driver = world(partitions=6, records=100)
+    for _ in range(3):
+        group.now_ms += END_OFFSETS_MAX_AGE_MS + 1
+        assert driver.trigger(limit=4)
+    assert {tp: sum(last - first for first, last in spans) for tp, spans in driver.rows.items()} == {
+        TopicPartition("t", index): 2 for index in range(6)
+    }

@@ -1,0 +1,157 @@
+"""Committed offsets that a checkpoint disagrees with: which of them counts, and what a user is told."""
+
+import pytest
+from harness.boundary import P0, P1, World
+from harness.fake_driver import Driver
+from harness.fake_group import OTHER, FakeGroup
+
+from pyspark_kgroup.driver.boundary import Boundary
+from pyspark_kgroup.options.starting_offsets import parse_starting_offsets
+from spark_kgroup.admin.seat_note import Author
+
+
+def set_back(group: FakeGroup, driver: Driver, batches: int) -> None:
+    """The query is down; checkpoint and sink are restored to an earlier batch."""
+    group.die()
+    group.checkpoint_set_back = True
+    driver.set_back(batches)
+
+
+@pytest.mark.parametrize("batches", [1, 2, 3])
+def test_a_checkpoint_that_was_set_back_goes_on_from_where_it_stands(
+    world: World, batches: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    group, driver = world(partitions=2, records=150)
+    for _ in range(3):
+        driver.trigger(limit=100)
+    driver.drain()
+    set_back(group, driver, batches)
+    driver.restart()
+    group.commit_fate = lambda: "lost"
+    driver.ask()
+    group.commit_fate = lambda: "ok"
+    driver.ask()
+    assert group.committed_now == dict.fromkeys((P0, P1), batches * 50)
+    driver.drain()
+    assert {tp: (spans[0][0], spans[-1][1], len(spans)) for tp, spans in driver.rows.items()} == dict.fromkeys(
+        (P0, P1), (0, 150, min(batches + 1, 3))
+    )
+    assert group.committed_now == {P0: 150, P1: 150}
+    told = f"t-0: group 150, checkpoint {batches * 50}"
+    assert [told in record.message for record in caplog.records if "was set back" in record.message] == (
+        [True] if batches < 3 else []
+    )
+
+
+def test_a_checkpoint_that_was_set_back_does_not_read_again_what_another_application_read(
+    world: World,
+) -> None:
+    group, driver = world(records=100)
+    driver.trigger(limit=40)
+    driver.trigger(limit=40)
+    driver.trigger(limit=0)
+    set_back(group, driver, 1)
+    group.committed_now[P0] = 90
+    driver.restart()
+    driver.drain()
+    assert driver.rows == {P0: [(0, 40), (90, 100)]}
+
+
+def test_a_hand_over_after_a_checkpoint_was_set_back_leaves_the_rest_to_the_next_owner(world: World) -> None:
+    """Its seat is asked for the partition before it is adopted again."""
+    group, driver = world(records=100)
+    driver.trigger(limit=40)
+    driver.drain()
+    set_back(group, driver, 1)
+    driver.restart()
+    group.move(P0, OTHER)
+    driver.drain()
+    assert group.other == {P0: 40}
+
+
+def test_a_partition_given_up_before_its_checkpoint_was_set_back_is_read_again_from_there(world: World) -> None:
+    group, driver = world(partitions=2, records=10)
+    driver.trigger()
+    group.move(P1, OTHER)
+    driver.drain()
+    assert driver.durable.given_up == {P1: 10}
+    before = driver.batches_done
+    group.move(P1, "seat-0")
+    group.other_gives_up()
+    group.produce(P1, 5)
+    driver.drain()
+    assert driver.durable.given_up == {}
+    set_back(group, driver, before)
+    driver.restart()
+    driver.drain()
+    assert driver.rows == {P0: [(0, 10)], P1: [(0, 10), (10, 15)]}
+
+
+def test_a_process_of_an_earlier_run_overrules_no_commit_of_a_later_one(
+    world: World, caplog: pytest.LogCaptureFixture
+) -> None:
+    """1. a run is held up in its first boundary; 2. the query is started again, and reads on; 3. the first run goes on,
+    takes the seat, and would start where it was told: at the end."""
+    group, driver = world(records=100)
+    group.author = Author(app="seat", run_ms=2)
+    driver.drain()
+    group.produce(P0, 1_000)
+    leftover = Driver(group, parse_starting_offsets("latest"))
+    leftover.boundary = Boundary(group, leftover.options, run_ms=1)
+    assert leftover.ask().owned[P0].period.start == 100
+    assert group.committed_now == {P0: 100}
+    assert "was started again meanwhile" in caplog.text
+    driver.restart()
+    driver.drain()
+    assert driver.rows == {P0: [(0, 100), (100, 1_100)]}
+
+
+def test_a_second_checkpoint_of_the_same_application_makes_the_first_one_skip_nothing(world: World) -> None:
+    group, driver = world(records=30)
+    driver.drain()
+    group.produce(P0, 80)
+    second = Driver(group, parse_starting_offsets("latest"))
+    second.drain()
+    assert group.committed_now == {P0: 110}
+    group.checkpoint_set_back = True
+    driver.restart()
+    driver.drain()
+    assert driver.rows == {P0: [(0, 30), (30, 110)]}
+
+
+def test_a_committed_offset_that_was_moved_back_is_ignored_with_a_warning(
+    world: World, caplog: pytest.LogCaptureFixture
+) -> None:
+    group, driver = world(records=10)
+    driver.drain()
+    group.committed_now[P0] = 0
+    driver.restart()
+    driver.drain()
+    assert driver.rows == {P0: [(0, 10)]}
+    assert group.committed_now == {P0: 10}
+    told = [record.message for record in caplog.records if "behind the checkpoint" in record.message]
+    assert len(told) == 1
+    assert "t-0: group 0, checkpoint 10" in told[0]
+    assert "startingOffsets=committed" in told[0]
+
+
+def test_an_explicit_start_below_the_committed_offset_makes_no_warning_of_a_checkpoint_that_was_set_back(
+    world: World, caplog: pytest.LogCaptureFixture
+) -> None:
+    group, driver = world(records=100, starting=parse_starting_offsets("earliest"))
+    group.committed_now = {P0: 80}
+    group.rewinds = {P0}
+    driver.drain()
+    assert driver.rows == {P0: [(0, 100)]}
+    assert "set back" not in caplog.text
+
+
+def test_a_restart_before_a_batch_was_committed_makes_no_warning_of_offsets_behind_the_checkpoint(
+    world: World, caplog: pytest.LogCaptureFixture
+) -> None:
+    group, driver = world(records=100)
+    driver.trigger(limit=40)
+    driver.restart()
+    driver.drain()
+    assert group.committed_now == {P0: 100}
+    assert "behind the checkpoint" not in caplog.text

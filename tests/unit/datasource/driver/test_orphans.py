@@ -1,0 +1,197 @@
+"""The look for partitions that nobody owns: when it is due, and the one rebalance that it forces."""
+
+from itertools import pairwise
+
+import pytest
+from harness.boundary import P0, P1, World, elapsed_ms, messages
+from harness.fake_group import OTHER, FakeGroup
+
+from pyspark_kgroup.limits import HANDOVER_WAIT_MS, ORPHAN_CHECK_INTERVAL_MS
+
+# --------------------------------------------------------------------------------------------------- what is an orphan
+
+
+def test_an_orphan_is_committed_and_gets_an_owner(world: World) -> None:
+    """1. a sync revokes P; 2. the driver dies before the boundary; 3. its seat comes back without P, claiming nothing
+    (an eager one).
+    """
+    group, driver = world(records=10)
+    driver.trigger()
+    group.move(P0, OTHER)
+    group.restart({})
+    driver.start()
+    assert P0 not in group.seats["seat-0"].owned_since
+    driver.drain()
+    assert len(group.forced) == 1
+    assert group.other == {P0: 10}
+
+
+def test_an_orphan_gets_no_owner_before_the_group_knows_our_position(world: World) -> None:
+    group, driver = world(records=10)
+    driver.trigger()
+    group.move(P0, OTHER)
+    group.restart({})
+    driver.start()
+    group.commit_fate = lambda: "lost"
+    driver.trigger()
+    assert not group.forced
+    group.commit_fate = lambda: "ok"
+    group.now_ms += 2_000
+    driver.trigger()
+    assert group.other == {P0: 10}
+
+
+def test_a_partition_that_another_member_still_claims_is_no_orphan(world: World) -> None:
+    """1. we read P up to 10, and lose it before the commit; 2. a neighbour reads it again from 0; 3. a rebalance asks
+    for it, and P is withheld until the neighbour's batch ends; 4. our driver restarts. P must not be touched from here.
+    """
+    group, driver = world(partitions=2, records=10)
+    driver.trigger()
+    group.expel("seat-0")
+    group.move(P1, OTHER)
+    group.notice("seat-0")
+    driver.drain()
+    group.move(P1, "seat-0")
+    driver.restart()
+    committed = dict(group.committed_now)
+    for _ in range(5):
+        group.now_ms += 2_000
+        driver.trigger()
+    assert not group.forced
+    assert group.committed_now.get(P1) == committed.get(P1)
+    group.other_gives_up()
+    driver.drain()
+    assert set(driver.durable.owned) == {P0, P1}
+
+
+def test_a_rejoin_that_finds_orphans_forces_one_rebalance_only(world: World) -> None:
+    """Even if no assignor gives the partition to anybody."""
+    group, driver = world(partitions=2, records=10)
+    del group.target[P1]
+    group.rebalance()
+    for _ in range(5):
+        group.now_ms += 2_000
+        driver.trigger()
+    assert len(group.forced) == 1
+
+
+# ------------------------------------------------------------------------------------------------------ when it is due
+
+
+def looks(group: FakeGroup, monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """When the group was described, from now on."""
+    asked_at_ms: list[int] = []
+    describe = group.describe
+    monkeypatch.setattr(group, "describe", lambda: asked_at_ms.append(group.now_ms) or describe())
+    return asked_at_ms
+
+
+def test_the_look_for_orphans_waits_until_the_group_is_stable(world: World) -> None:
+    group, driver = world(records=10)
+    group.target[group.add_partition("t")] = "seat-0"
+    group.state = "PreparingRebalance"
+    driver.trigger()
+    assert not group.forced
+    group.state = "Stable"
+    group.now_ms += 2_000
+    driver.drain()
+    assert len(group.forced) == 1
+    assert set(driver.durable.owned) == {P0, P1}
+
+
+def test_a_group_that_is_not_stable_is_looked_at_once_in_an_interval(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    group, driver = world(records=10)
+    driver.trigger()
+    group.state = "PreparingRebalance"
+    group.rejoins += 1
+    group.now_ms += ORPHAN_CHECK_INTERVAL_MS
+    asked_at_ms = looks(group, monkeypatch)
+    for _ in range(30):
+        driver.ask()
+        group.now_ms += 90
+    gaps = [b - a for a, b in pairwise(asked_at_ms)]
+    assert gaps
+    assert all(ORPHAN_CHECK_INTERVAL_MS <= gap <= ORPHAN_CHECK_INTERVAL_MS + 200 for gap in gaps)
+
+
+def test_a_group_that_is_stable_is_looked_at_once_after_a_rejoin(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    group, driver = world(records=10)
+    driver.trigger()
+    driver.drain()
+    asked_at_ms = looks(group, monkeypatch)
+    for _ in range(5):
+        group.now_ms += 2 * ORPHAN_CHECK_INTERVAL_MS
+        driver.ask()
+    assert asked_at_ms == []
+    group.rejoins += 1
+    for _ in range(5):
+        group.now_ms += 2 * ORPHAN_CHECK_INTERVAL_MS
+        driver.ask()
+    assert len(asked_at_ms) == 1
+
+
+def test_nobody_looks_for_orphans_in_a_group_of_type_consumer(world: World) -> None:
+    """Its coordinator itself sees to new partitions, and a member that leads is none of its notions."""
+    group, driver = world(records=10)
+    group.target[group.add_partition("t")] = "seat-0"
+    group.state, group.group_type = "Reconciling", "consumer"
+    driver.trigger()
+    group.state = "Stable"
+    group.now_ms += 2_000
+    driver.drain()
+    assert not group.forced
+
+
+def test_a_group_of_type_consumer_is_looked_at_once_after_a_rejoin(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    group, driver = world(records=10)
+    group.group_type = "consumer"
+    driver.drain()
+    asked_at_ms = looks(group, monkeypatch)
+    for _ in range(5):
+        group.now_ms += 2 * ORPHAN_CHECK_INTERVAL_MS
+        driver.ask()
+    assert asked_at_ms == []
+
+
+# ------------------------------------------------------------------------------------------------------- the rebalance
+
+
+def test_a_forced_rebalance_says_why_in_the_log_and_in_the_join(world: World, caplog: pytest.LogCaptureFixture) -> None:
+    group, driver = world(partitions=3, records=10)
+    group.target = {P0: "seat-0"}
+    group.rebalance()
+    driver.trigger()
+    assert group.forced == ["2 partitions without an owner"]
+    assert messages(caplog, "the group rebalances after a rejoin: 2 partitions without an owner")
+
+
+def test_what_a_forced_rebalance_assigns_is_adopted_in_the_same_boundary(world: World) -> None:
+    group, driver = world(partitions=2, records=10)
+    driver.drain()
+    added = group.add_partition("t")
+    group.produce(added, 7)
+    group.target[added] = "seat-0"
+    driver.restart()
+    driver.trigger()
+    assert group.forced == ["1 partitions without an owner"]
+    assert driver.rows[added] == [(0, 7)]
+
+
+def test_a_boundary_waits_for_the_rebalance_that_it_forced_and_no_longer(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    group, driver = world(partitions=2, records=10)
+    driver.drain()
+    added = group.add_partition("t")
+    group.produce(added, 7)
+    group.target[added] = "seat-0"
+    driver.restart()
+    due_at_ms: list[int] = []
+    monkeypatch.setattr(group, "force_rebalance", lambda _: due_at_ms.append(group.now_ms + HANDOVER_WAIT_MS // 2))
+    group.meanwhile = lambda: due_at_ms.clear() or group.rebalance() if due_at_ms[:1] == [group.now_ms] else None
+    assert elapsed_ms(group, driver.trigger) < HANDOVER_WAIT_MS
+    assert driver.rows[added] == [(0, 7)]
