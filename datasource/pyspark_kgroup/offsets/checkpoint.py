@@ -142,7 +142,7 @@ class Checkpoint:
         try:
             topics = {
                 _text(name): Topic(
-                    topic_id=_text(t["id"]), first_sight=_number(t["first_sight"]), left=t.get("left", False) is True
+                    topic_id=_text(t["id"]), first_sight=_number(t["first_sight"]), left=t.get("left") is True
                 )
                 for name, t in raw["topics"].items()
             }
@@ -217,7 +217,7 @@ def _text(value: object) -> str:
 
 def _by_topic(values: Mapping[TopicPartition, Any]) -> dict[str, dict[str, Any]]:
     grouped: dict[str, dict[str, Any]] = {}
-    for (topic, partition), value in sorted(values.items(), key=lambda item: item[0]):
+    for (topic, partition), value in sorted(values.items()):
         grouped.setdefault(topic, {})[str(partition)] = value
     return grouped
 

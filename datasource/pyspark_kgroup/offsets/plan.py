@@ -24,7 +24,7 @@ def ranges_by_seat(start: Checkpoint, end: Checkpoint) -> dict[str, Ranges]:
         AssertionError: `end` lies before `start` within one period: a bug, never a user's fault.
     """
     plan: dict[str, Ranges] = {}
-    for partition, owned in sorted(end.owned.items(), key=lambda item: item[0]):
+    for partition, owned in sorted(end.owned.items()):
         before = start.owned.get(partition)
         first = before.position if before is not None and before.period == owned.period else owned.period.start
         assert owned.position >= first, f"{partition} would run backwards: {first} to {owned.position}"
@@ -43,7 +43,7 @@ def positions_by_seat(
     those that brokers show now; an epoch that they do not tell is not in the tag.
     """
     owned: dict[str, list[tuple[str, int, int, str]]] = {}
-    for (topic, partition), held in sorted(end.owned.items(), key=lambda item: item[0]):
+    for (topic, partition), held in sorted(end.owned.items()):
         epoch = topics[topic].leader_epochs.get(partition) if topic in topics else None
         tag = end.topics[topic].topic_id + ("" if epoch is None else f"/{epoch}")
         owned.setdefault(held.period.seat, []).append((topic, partition, held.position, tag))

@@ -1,6 +1,7 @@
 """The offset in Spark's checkpoint: the same bytes for the same state, and a refusal of what is not ours."""
 
 import json
+from dataclasses import replace
 from random import Random
 from typing import Any
 
@@ -15,7 +16,10 @@ from spark_kgroup.model import TopicPartition
 names = st.sampled_from(["a", "b.c", "t-1", "t_10", "ü", '"'])
 offsets = st.integers(min_value=0, max_value=2**63 - 1)
 topic_tables = st.dictionaries(
-    names, st.builds(Topic, topic_id=st.sampled_from(["", "id-1", "id-2"]), first_sight=st.integers(0, 12))
+    names,
+    st.builds(
+        Topic, topic_id=st.sampled_from(["", "id-1", "id-2"]), first_sight=st.integers(0, 12), left=st.booleans()
+    ),
 )
 
 
@@ -35,12 +39,15 @@ def checkpoints(draw: st.DrawFn) -> Checkpoint:
                     start=draw(offsets),
                     seat=draw(st.sampled_from(["job-0", "job-10", "ä"])),
                     generation=draw(st.integers(-1, 2**31 - 1)),
+                    cut=draw(st.integers(0, 2)),
                 ),
                 position=draw(offsets),
             )
-            for tp in held[::2]
+            for tp in held[::3]
         },
-        released={tp: draw(offsets) for tp in held[1::2]},
+        released={tp: draw(offsets) for tp in held[1::3]},
+        given_up={tp: draw(offsets) for tp in held[2::3]},
+        group=draw(st.sampled_from(["", "flights"])),
     )
 
 
@@ -67,14 +74,22 @@ def test_the_order_of_discovery_does_not_change_the_bytes(checkpoint: Checkpoint
         return dict(entries)
 
     again = Checkpoint(
-        topics=shuffled(checkpoint.topics), owned=shuffled(checkpoint.owned), released=shuffled(checkpoint.released)
+        topics=shuffled(checkpoint.topics),
+        owned=shuffled(checkpoint.owned),
+        released=shuffled(checkpoint.released),
+        given_up=shuffled(checkpoint.given_up),
+        group=checkpoint.group,
     )
     assert dumps(again) == dumps(checkpoint)
 
 
 @given(checkpoints(), checkpoints())
-def test_different_checkpoints_differ_in_their_bytes(one: Checkpoint, another: Checkpoint) -> None:
-    assert (dumps(one) == dumps(another)) == (one == another)
+def test_different_checkpoints_of_one_group_differ_in_their_bytes(one: Checkpoint, another: Checkpoint) -> None:
+    assert (dumps(replace(one, group="g")) == dumps(replace(another, group="g"))) == (one == another)
+
+
+def test_who_wrote_a_checkpoint_is_no_part_of_what_makes_two_differ() -> None:
+    assert Checkpoint(group="flights") == EMPTY
 
 
 def test_the_shape_on_disk_is_what_the_module_documents() -> None:
@@ -91,6 +106,27 @@ def test_the_shape_on_disk_is_what_the_module_documents() -> None:
         "owned": {"flights": {"0": {"from": 0, "pos": 120, "seat": "job-0", "generation": 3}}},
         "released": {"flights": {"5": 77}},
     }
+
+
+def test_the_shape_on_disk_has_what_is_seldom_there_under_names_of_its_own() -> None:
+    period = Period(topic_id="id", start=60, seat="job-0", generation=3, cut=2)
+    checkpoint = Checkpoint(
+        topics={"flights": Topic(topic_id="id", first_sight=8, left=True)},
+        owned={TopicPartition("flights", 0): Owned(period=period, position=60)},
+        given_up={TopicPartition("flights", 6): 90},
+        group="airport",
+    )
+    written = {
+        "version": 1,
+        "topics": {"flights": {"id": "id", "first_sight": 8, "left": True}},
+        "owned": {"flights": {"0": {"from": 60, "pos": 60, "seat": "job-0", "generation": 3, "cut": 2}}},
+        "released": {},
+        "given_up": {"flights": {"6": 90}},
+        "group": "airport",
+    }
+    assert checkpoint.to_json() == written
+    again = Checkpoint.from_json(written)
+    assert (again, again.group) == (checkpoint, "airport")
 
 
 def test_partitions_are_in_order_of_their_number() -> None:
@@ -124,9 +160,11 @@ def test_topics_are_subscribed_anew_if_a_query_that_is_no_new_one_has_not_subscr
     assert EMPTY.subscribed_anew(["new"]) == set()
 
 
-@pytest.mark.parametrize("version", [VERSION + 1, 0, None, "1", 1.5])
-def test_another_version_is_refused_by_name(version: object) -> None:
-    with pytest.raises(CheckpointError, match=r"version .*reads version 1"):
+@pytest.mark.parametrize(
+    ("version", "named"), [(VERSION + 1, "2"), (0, "0"), (None, "'NoneType'"), ("1", "'1'"), (1.5, "'float'")]
+)
+def test_another_version_is_refused_by_name(version: object, named: str) -> None:
+    with pytest.raises(CheckpointError, match=f"of version {named}; .*reads version 1"):
         Checkpoint.from_json({**EMPTY.to_json(), "version": version})
 
 
@@ -138,12 +176,15 @@ def test_another_version_is_refused_by_name(version: object) -> None:
         "5",
         None,
         {},
+        {"files": {"part-0": 5}},
+        {"shards": {"0": "49590338"}},
     ],
     ids=repr,
 )
-def test_an_offset_of_another_source_is_refused(foreign: Any) -> None:
-    with pytest.raises(CheckpointError, match="checkpointLocation"):
+def test_an_offset_of_another_source_is_refused_and_not_taken_for_kafkas(foreign: Any) -> None:
+    with pytest.raises(CheckpointError, match="checkpointLocation") as problem:
         Checkpoint.from_json(foreign)
+    assert "kafka" not in str(problem.value)
 
 
 @pytest.mark.parametrize("offset", [{"flights": {"0": 120, "1": 7}}, {"a": {"10": 1}, "version": {"0": 1}}, {"a": {}}])
@@ -194,6 +235,27 @@ def test_a_damaged_offset_is_refused(broken: dict[str, Any]) -> None:
     with pytest.raises(CheckpointError, match=r"not kgroup's|of version 'list'") as problem:
         Checkpoint.from_json({**EMPTY.to_json(), **broken})
     assert len(str(problem.value)) < 1_000
+
+
+@pytest.mark.parametrize(
+    ("broken", "why"),
+    [
+        ({"released": {"t": {"0": 2**63}}}, "does not fit into 64 bits"),
+        ({"released": {"t": {"0": -(2**63) - 1}}}, "does not fit into 64 bits"),
+        ({"released": {"t": {"first": 0}}}, "a partition is not a number"),
+        ({"group": 5}, "a text is not a string"),
+    ],
+    ids=str,
+)
+def test_the_refusal_of_a_damaged_offset_says_what_is_wrong(broken: dict[str, Any], why: str) -> None:
+    with pytest.raises(CheckpointError, match=why):
+        Checkpoint.from_json({**EMPTY.to_json(), **broken})
+
+
+@pytest.mark.parametrize(("partition", "position"), [(0, 2**63 - 1), (2**31 - 1, 0), (0, -(2**63))])
+def test_the_widest_numbers_of_kafka_are_read_back(partition: int, position: int) -> None:
+    checkpoint = Checkpoint(released={TopicPartition("t", partition): position})
+    assert Checkpoint.from_json(json.loads(dumps(checkpoint))) == checkpoint
 
 
 VALUES: list[Any] = [
