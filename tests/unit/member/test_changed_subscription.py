@@ -143,3 +143,39 @@ def test_an_eager_member_that_objects_between_two_batches_keeps_its_heartbeats()
     assert driver.machine.to_give_up == parts(0)
     driver.answer_beat()
     assert isinstance(request_in(driver.after(HEARTBEAT_MS)), contract.HeartbeatRequest)
+
+
+def test_a_membership_that_was_lost_takes_its_objections_along():
+    """Who is assigned an unsubscribed topic in the next membership objects to it at the next boundary, as at first."""
+    driver, _ = back()
+    driver.take(contract.GaveUp(partitions=OLD))
+    driver.answer_join(generation=5)
+    synced(driver, parts(0) | OLD)
+    driver.answer_beat(ErrorCode.UNKNOWN_MEMBER_ID)
+    driver.answer_join(generation=6)
+    assert only(synced(driver, parts(0) | OLD), contract.Assigned).revoked == OLD
+
+
+def waiting_to_object() -> Driver:
+    """Objected in vain; objects once more when the wait for it is over."""
+    driver, _ = back()
+    driver.take(contract.GaveUp(partitions=OLD))
+    driver.answer_join(generation=5)
+    synced(driver, parts(0) | OLD)
+    driver.answer_beat()
+    return driver
+
+
+def test_a_join_that_objects_says_that_it_does():
+    effects = waiting_to_object().after(HEARTBEAT_MS)
+    assert only(effects, contract.Rejoining).reason == "assigned again what is not subscribed"
+
+
+def test_a_member_whose_leader_comes_round_before_the_next_objection_stays_where_it_is():
+    driver = waiting_to_object()
+    driver.take(contract.RejoinWanted(reason="test"))
+    driver.answer_join(generation=6)
+    synced(driver, parts(0))
+    driver.answer_beat()
+    assert none_of(driver.after(HEARTBEAT_MS), contract.Rejoining)
+    assert driver.machine.settled

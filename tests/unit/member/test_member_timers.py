@@ -172,6 +172,7 @@ def test_a_connection_that_breaks_ends_the_backoff():
     driver = Driver().into(State.JOINING)
     driver.answer_join(error=ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)
     driver.lose_connection()
+    assert driver.machine.next_wakeup_at_ms() is None
     assert driver.after(RETRY_BACKOFF_MS) == []
     assert isinstance(request_in(driver.take(contract.Connected())), contract.JoinRequest)
 

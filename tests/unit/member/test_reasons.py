@@ -56,6 +56,13 @@ def test_a_loss_says_which_request_was_refused_and_how(api: str, error: ErrorCod
     assert join.reason == f"{api}: {error.name}"
 
 
+def test_a_member_that_fell_behind_says_why_it_lost_what_it_did_not_claim():
+    driver = Driver().into(State.STABLE)
+    driver.rebalance_to(0, 1, 2)  # the join claimed 0 and 1
+    lost = only(driver.answer_beat(ErrorCode.ILLEGAL_GENERATION), contract.Lost)
+    assert lost == contract.Lost(partitions=parts(2), reason="Heartbeat: ILLEGAL_GENERATION")
+
+
 def test_a_loss_at_the_members_end_says_why_it_ended():
     driver = Driver().into(State.STABLE)
     driver.after(HEARTBEAT_MS)
@@ -63,16 +70,29 @@ def test_a_loss_at_the_members_end_says_why_it_ended():
     assert only(effects, contract.Lost).reason == str(only(effects, contract.Failed).error)
 
 
-@pytest.mark.parametrize("error", [ErrorCode.NOT_COORDINATOR, ErrorCode.UNKNOWN_MEMBER_ID, 12_345])
-def test_a_look_past_a_parked_request_says_that_a_heartbeat_was_refused_and_how(error: int):
+@pytest.mark.parametrize(
+    ("error", "said"),
+    [
+        (ErrorCode.NOT_COORDINATOR, ["Heartbeat: NOT_COORDINATOR"]),
+        (ErrorCode.UNKNOWN_MEMBER_ID, ["Heartbeat: UNKNOWN_MEMBER_ID", "Heartbeat: UNKNOWN_MEMBER_ID"]),
+    ],
+)
+def test_a_look_past_a_parked_request_says_that_a_heartbeat_was_refused_and_how(error: int, said: list[str]):
+    effects = looked(error)
+    assert [effect.reason for effect in effects if isinstance(effect, contract.Connect | contract.Lost)] == said
+
+
+def test_an_error_that_a_look_past_a_parked_request_meets_names_the_heartbeat():
+    failed = only(looked(12_345), contract.Failed)
+    assert "'g' rejected this member: Heartbeat failed with ERROR_12345" in str(failed.error)
+
+
+def looked(error: int) -> list[contract.Effect]:
+    """A member that holds 0 and 1 and whose join is parked asks over another connection, and gets `error`."""
     driver = Driver().into(State.STABLE)
     driver.take(contract.RejoinWanted(reason="test"))
     driver.after(HEARTBEAT_MS + HEARTBEAT_MS // 2)
-    effects = driver.answer_look(error)
-    told = [effect.reason for effect in effects if isinstance(effect, contract.Connect | contract.Lost)]
-    told += [str(effect.error) for effect in effects if isinstance(effect, contract.Failed)]
-    assert told
-    assert all("Heartbeat" in text and ErrorCode.name_of(error) in text for text in told)
+    return driver.answer_look(error)
 
 
 @pytest.mark.parametrize("error", [ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, ErrorCode.REQUEST_TIMED_OUT])

@@ -57,6 +57,16 @@ def test_a_fenced_member_whose_seat_a_third_process_has_ends():
     fenced(driver)
     failed = only(driver.take(contract.SeatSeen(member_id="seat-0-of-another")), contract.Failed)
     assert isinstance(failed.error, FencedInstanceId)
+    assert (failed.error.group, failed.error.instance_id) == ("g", "seat-0")
+
+
+def test_a_second_answer_about_the_seat_changes_nothing():
+    """1. the seat is ours; 2. the join that is due will tell the rest; 3. an answer comes that was asked for before."""
+    driver = back()
+    fenced(driver)
+    driver.take(contract.SeatSeen(member_id=ME))
+    assert driver.take(contract.SeatSeen(member_id="seat-0-of-another")) == []
+    assert driver.state is State.JOINING
 
 
 @pytest.mark.parametrize("seen", [ME, ""])
@@ -70,7 +80,8 @@ def test_a_fenced_member_whose_seat_is_its_own_or_nobodys_joins_with_the_id_it_h
 def test_a_fenced_member_that_hears_nothing_of_its_seat_joins_after_a_backoff():
     driver = back()
     fenced(driver)
-    assert request_in(driver.after(RETRY_BACKOFF_MS)).identity.member_id == ME
+    assert driver.after(RETRY_BACKOFF_MS - 1) == []
+    assert request_in(driver.after(1)).identity.member_id == ME
     assert driver.answer_join(error=ErrorCode.FENCED_INSTANCE_ID) == [contract.LookAtSeat()]
 
 

@@ -79,6 +79,14 @@ def test_a_member_that_is_fenced_in_any_state_ends(fenced):
     assert none_of(effects, contract.Send, contract.Connect)
 
 
+def test_a_dynamic_member_that_is_fenced_all_the_same_ends_and_names_no_seat():
+    driver = Driver(instance_id=None).into(State.STABLE)
+    driver.after(3_000)
+    error = only(driver.answer_beat(ErrorCode.FENCED_INSTANCE_ID), contract.Failed).error
+    assert isinstance(error, FencedInstanceId)
+    assert error.instance_id == ""
+
+
 def test_a_fenced_member_has_no_timer_and_owns_nothing():
     driver = Driver().into(State.STABLE)
     driver.after(3_000)
@@ -86,6 +94,14 @@ def test_a_fenced_member_has_no_timer_and_owns_nothing():
     assert driver.state is State.CLOSED
     assert driver.machine.owned == frozenset()
     assert driver.after(100 * SESSION_MS) == []
+
+
+def test_a_member_that_ended_with_an_error_goes_by_no_member_id():
+    """What a commit says of the membership that ended concerns nobody any more (`MembershipRefused`)."""
+    driver = Driver().into(State.STABLE)
+    driver.after(3_000)
+    driver.answer_beat(ErrorCode.GROUP_AUTHORIZATION_FAILED)
+    assert driver.machine.identity == MemberIdentity(instance_id="seat-0")
 
 
 def test_a_leaving_member_names_member_id_and_instance_id():
@@ -122,6 +138,14 @@ def test_a_seat_that_was_never_asked_for_is_not_given_back():
     assert driver.take(contract.Leave(reason="done")) == [contract.Left(error=ErrorCode.NETWORK_EXCEPTION)]
     asked = Driver().into(State.JOINING)
     assert isinstance(request_in(asked.take(contract.Leave(reason="done"))), contract.LeaveRequest)
+
+
+def test_a_seat_that_was_asked_for_at_the_instant_zero_is_given_back():
+    """Where a clock begins is its own affair."""
+    driver = Driver()
+    driver.now_ms = 0
+    driver.into(State.JOINING)
+    assert isinstance(request_in(driver.take(contract.Leave(reason="done"))), contract.LeaveRequest)
 
 
 def test_a_member_without_a_connection_leaves_over_another_one():
@@ -207,10 +231,11 @@ def test_a_leader_that_comes_back_to_a_stable_group_does_not_assign():
     effects = driver.answer_join(leader=ME, members=(member(ME), member("b")), skip_assignment=True)
     joined = only(effects, contract.Joined)
     assert (joined.leader, joined.skip_assignment, joined.rejoined) == (True, True, True)
+    assert joined.protocol == "sticky"
     assert none_of(effects, contract.ComputeAssignment)
     sync = request_in(effects)
     assert isinstance(sync, contract.SyncRequest)
-    assert sync.assignments == ()
+    assert (sync.protocol, sync.assignments) == ("sticky", ())
     driver.answer_sync(0)
     assert driver.state is State.STABLE
 
@@ -231,7 +256,16 @@ def test_a_follower_or_a_replaced_leader_watches_no_topics():
     driver.take(contract.AssignmentComputed(generation=1, assignments=((ME, parts(0)),)))
     driver.answer_sync(0)
     driver.take(contract.RejoinWanted(reason="test"))
-    driver.answer_join(generation=2, leader="somebody")
+    driver.answer_join(generation=2, leader="somebody", members=(member("somebody"),))
+    assert not driver.machine.leader
+    assert driver.machine.watched_topics == frozenset()
+
+
+def test_a_leader_that_lost_its_membership_leads_nobody_and_watches_no_topics():
+    driver = Driver().into(State.ASSIGNING)
+    driver.take(contract.AssignmentComputed(generation=1, assignments=((ME, parts(0)),)))
+    driver.answer_sync(0)
+    driver.answer_beat(ErrorCode.UNKNOWN_MEMBER_ID)
     assert not driver.machine.leader
     assert driver.machine.watched_topics == frozenset()
 
