@@ -212,8 +212,6 @@ class Handlers:
         if afresh and self._connected:
             self._forget_connection()
             return [contract.Rejoining(reason=reason), contract.Connect(reason=reason)]
-        self._timers.pop(_Timer.HEARTBEAT, None)
-        self._heartbeats.drop()
         return [contract.Rejoining(reason=reason), *self._send_join(now_ms)]
 
     def _send_join(self, now_ms: int) -> Effects:
@@ -537,11 +535,14 @@ class Handlers:
         """
         unconfirmed = self.identity.member_id not in (UNKNOWN_MEMBER_ID, self._confirmed_id)
         if not (unconfirmed and self.config.replaces):
-            return self._fail(FencedInstanceId(self.config.group, self.config.instance_id or ""))
+            return self._fail_as_fenced()
         self._become(State.JOINING)
         self._awaited, self._asked_who_has_seat = None, True
         self._timers[_Timer.RETRY] = now_ms + self._pacing.retry_ms()
         return [contract.LookAtSeat()]
+
+    def _fail_as_fenced(self) -> Effects:
+        return self._fail(FencedInstanceId(self.config.group, self.config.instance_id or ""))
 
     def _on_seat_seen(self, event: contract.SeatSeen, now_ms: int) -> Effects:
         """Take the seat once more if whom we replaced has it again; end if somebody else has.
@@ -556,7 +557,7 @@ class Handlers:
             return self._join("the coordinator forgot that we took the seat", now_ms)
         if event.member_id in (self.identity.member_id, UNKNOWN_MEMBER_ID):
             return []  # the join that is due will tell
-        return self._fail(FencedInstanceId(self.config.group, self.config.instance_id or ""))
+        return self._fail_as_fenced()
 
     def _start_over(self, reason: str, error: int, now_ms: int) -> Effects:
         """Begin as a new member, owning nothing; or join again, if the coordinator still knows us.
@@ -599,10 +600,8 @@ class Handlers:
         return self._end([*self._lose(str(error), keep_id=False), contract.Failed(error=error)])
 
     def _end(self, effects: Effects) -> Effects:
-        """End; no timer runs and no answer is awaited any more."""
+        """End; no timer runs any more, and no event changes anything."""
         self._become(State.CLOSED)
-        self._awaited = None
-        self._heartbeats.drop()
         self._timers.clear()
         return effects
 
@@ -659,9 +658,7 @@ class Handlers:
             return self._end([contract.Left(error=ErrorCode.NETWORK_EXCEPTION)])
         self._become(State.LEAVING)
         self._timers.clear()  # the seat is given up: its session may end as it likes
-        request = contract.LeaveRequest(identity=self.identity, reason=event.reason)
-        self._awaited = request
-        return [contract.Send(request=request)]
+        return [contract.Send(request=contract.LeaveRequest(identity=self.identity, reason=event.reason))]
 
     def _on_leave_response(self, event: contract.LeaveResponse, _now_ms: int) -> Effects:
         """AbstractCoordinator.maybeLeaveGroup: "do not attempt any resending if the request fails or times out"."""

@@ -65,4 +65,4 @@ class Pacing:
 
     def on_membership_over(self) -> None:
         """The next membership's joins are not in vain for what the last one's were."""
-        self._vain_joins = self._patient_until_ms = 0
+        self._vain_joins = 0

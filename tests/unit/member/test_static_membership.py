@@ -19,6 +19,8 @@ def test_a_static_member_first_joins_with_its_instance_id_and_no_member_id():
     driver = Driver()
     assert driver.take(contract.Join()) == [contract.Connect(reason="start")]
     request = request_in(driver.take(contract.Connected()))
+    assert isinstance(request, contract.JoinRequest)
+    assert request.reason == "start"
     assert request.identity == MemberIdentity(instance_id="seat-0", member_id=UNKNOWN_MEMBER_ID)
     assert claim(request).owned == frozenset()
     assert claim(request).generation == NO_GENERATION
@@ -250,8 +252,12 @@ def test_a_leader_watches_the_topics_of_all_members(skip: bool):
     assert driver.machine.watched_topics == {"orders", "returns", "payments"}
 
 
-def test_a_follower_or_a_replaced_leader_watches_no_topics():
-    driver = Driver().into(State.ASSIGNING)
+def test_a_newcomer_a_follower_and_a_replaced_leader_watch_no_topics():
+    driver = Driver().into(State.JOINING)
+    assert not driver.machine.leader
+    assert driver.machine.watched_topics == frozenset()
+    driver.answer_join(leader=ME, members=(member(ME),))
+    assert driver.machine.leader
     assert driver.machine.watched_topics == {"orders"}
     driver.take(contract.AssignmentComputed(generation=1, assignments=((ME, parts(0)),)))
     driver.answer_sync(0)
