@@ -15,7 +15,7 @@ import logging
 import socket
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, fields, replace
 from typing import Final, cast
@@ -111,17 +111,30 @@ class Registry:
         all_seats: instance ids.
         bind_host: an address of this host to listen on; "" is all, of IPv4 and of IPv6.
         port: where to listen; 0 takes any free port.
+        clock: in milliseconds; goes on while the process is stopped.
+        wait_s: how Spark's thread waits for a port that is taken.
 
     Attributes:
         bind_host: as given.
+        clock: as given.
         key: the query's secret, for its tickets.
         port: where it listens, once it was started.
     """
 
-    def __init__(self, all_seats: Sequence[str], *, bind_host: str = "", port: int = 0) -> None:
+    def __init__(
+        self,
+        all_seats: Sequence[str],
+        *,
+        bind_host: str = "",
+        port: int = 0,
+        clock: Callable[[], int] = monotonic_ms,
+        wait_s: Callable[[float], None] = time.sleep,
+    ) -> None:
         self.key = new_key()
         self.port = port
         self.bind_host = bind_host
+        self.clock = clock
+        self._wait_s = wait_s
         self._lock = threading.Lock()
         self._seats = Seats(all_seats)
         self._planned: dict[int, _Planned] = {}
@@ -141,13 +154,30 @@ class Registry:
         Raises:
             OptionError: the port is taken, or the address is not of this host.
         """
-        listener = _listen(self.bind_host, self.port)
+        listener = self._listen()
         self.port = listener.getsockname()[1]
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(
             target=self._run, args=(self._loop, listener), name="kgroup registry", daemon=True
         )
         self._thread.start()
+
+    def _listen(self) -> socket.socket:
+        deadline_ms = self.clock() + REGISTRY_PORT_WAIT_MS
+        while True:
+            try:
+                listener = _bind(self.bind_host, self.port)
+            except OSError as problem:
+                if problem.errno != errno.EADDRINUSE or self.port == 0 or self.clock() > deadline_ms:
+                    raise OptionError(
+                        f"The stream reader cannot listen on {self.bind_host or 'this host'}, port {self.port} "
+                        f"({problem.strerror}). Give each query on this host another `registryPort`, or leave the "
+                        "option out: any free port is taken."
+                    ) from None
+                self._wait_s(_LOOK_S / 5)
+            else:
+                listener.setblocking(False)
+                return listener
 
     def close(self) -> None:
         """End every connection, and the thread. Safe to call twice."""
@@ -232,28 +262,28 @@ class Registry:
                 await asyncio.sleep(ACCEPT_AGAIN_S)
 
     def _warn_of_problem(self, problem: OSError) -> None:
-        if monotonic_ms() >= self._warn_of_problem_at_ms:
+        if self.clock() >= self._warn_of_problem_at_ms:
             log.warning(
                 "The stream reader cannot accept connections of executors for now, which read directly meanwhile: "
                 "%s. If descriptors are missing, raise the limit (ulimit -n) where the driver starts.",
                 problem.strerror,
             )
-            self._warn_of_problem_at_ms = monotonic_ms() + REGISTRY_REFUSALS_LOGGED_MS
+            self._warn_of_problem_at_ms = self.clock() + REGISTRY_REFUSALS_LOGGED_MS
 
     def _end_overdue(self) -> None:
-        now_ms = monotonic_ms()
+        now_ms = self.clock()
         for peer in [peer for peer in self._peers if peer.deadline_ms <= now_ms]:
             peer.end()
 
     def _warn_of_refusals(self) -> None:
-        if self._counts.refused > self._refusals_warned and monotonic_ms() >= self._warn_of_refusals_at_ms:
+        if self._counts.refused > self._refusals_warned and self.clock() >= self._warn_of_refusals_at_ms:
             log.warning(
                 "%d connections to port %d of this stream reader were closed: they did not show this query's key.",
                 self._counts.refused - self._refusals_warned,
                 self.port,
             )
             self._refusals_warned = self._counts.refused
-            self._warn_of_refusals_at_ms = monotonic_ms() + REGISTRY_REFUSALS_LOGGED_MS
+            self._warn_of_refusals_at_ms = self.clock() + REGISTRY_REFUSALS_LOGGED_MS
 
     # ------------------------------------------------------------------------------------------------ connections
 
@@ -312,7 +342,7 @@ class Registry:
         peer.sidecar_of = executor
         log.info("The sidecar of executor %s has come.", executor.key)
         with self._lock:
-            self._seats.on_sidecar_joined(executor, monotonic_ms())
+            self._seats.on_sidecar_joined(executor, self.clock())
 
     def _homes_of(self, peer: _Peer) -> tuple[str, ...]:
         """The seats whose servers are to run beside this peer's executor."""
@@ -327,7 +357,7 @@ class Registry:
                 planned = self._planned.get(asked.scan)
                 if planned is None:  # BEFORE it counts as a report, which it is only when it can be answered
                     raise SeatRefused(asked.scan, asked.ticket)
-                binding = self._seats.bind(asked.scan, asked.ticket, asked.executor, monotonic_ms())
+                binding = self._seats.bind(asked.scan, asked.ticket, asked.executor, self.clock())
         except SeatRefused as refused:
             return Refused(reason=str(refused))
         if binding.seat is None:
@@ -361,7 +391,7 @@ class _Peer(asyncio.Protocol):
     """
 
     def __init__(self, registry: Registry) -> None:
-        self.deadline_ms = monotonic_ms() + CHANNEL_HANDSHAKE_MS
+        self.deadline_ms = registry.clock() + CHANNEL_HANDSHAKE_MS
         self.sidecar_of: Executor | None = None
         self._registry = registry
         self._challenge = Challenge(registry.key, REGISTRY)
@@ -384,7 +414,7 @@ class _Peer(asyncio.Protocol):
         """The peer does not read: hear nothing of it until it does."""
         self._reads_answers = False
         self._transport.pause_reading()
-        self.deadline_ms = monotonic_ms() + CHANNEL_SEND_MS
+        self.deadline_ms = self._registry.clock() + CHANNEL_SEND_MS
 
     def resume_writing(self) -> None:
         """The peer has read what we sent."""
@@ -427,7 +457,7 @@ class _Peer(asyncio.Protocol):
             self._transport.write(frame(answer))  # may pause us
 
     def _extend_deadline(self) -> None:
-        self.deadline_ms = monotonic_ms() + (API_TIMEOUT_MS if self.sidecar_of is None else SIDECAR_SILENCE_MS)
+        self.deadline_ms = self._registry.clock() + (API_TIMEOUT_MS if self.sidecar_of is None else SIDECAR_SILENCE_MS)
 
 
 def _id_of(request: Message) -> int | str | None:
@@ -435,23 +465,6 @@ def _id_of(request: Message) -> int | str | None:
     if number is None or isinstance(number, int | str):
         return number
     raise ChannelEnded("no such id")  # it is sent back: not however deep it is
-
-
-def _listen(host: str, port: int) -> socket.socket:
-    deadline_ms = monotonic_ms() + REGISTRY_PORT_WAIT_MS
-    while True:
-        try:
-            listener = _bind(host, port)
-        except OSError as problem:
-            if problem.errno != errno.EADDRINUSE or port == 0 or monotonic_ms() > deadline_ms:
-                raise OptionError(
-                    f"The stream reader cannot listen on {host or 'this host'}, port {port} ({problem.strerror}). Give "
-                    "each query on this host another `registryPort`, or leave the option out: any free port is taken."
-                ) from None
-            time.sleep(_LOOK_S / 5)
-        else:
-            listener.setblocking(False)
-            return listener
 
 
 def _bind(host: str, port: int) -> socket.socket:

@@ -73,7 +73,9 @@ _UNKNOWN: Final = frozenset(
 )
 
 
-def read_ranges(ranges: Sequence[Range], settings: ReadSettings) -> Iterator[pa.RecordBatch]:
+def read_ranges(
+    ranges: Sequence[Range], settings: ReadSettings, clock_s: Callable[[], float] = time.monotonic
+) -> Iterator[pa.RecordBatch]:
     """Read every range to its end, and nothing else.
 
     The records of one partition come in the order of their offsets, those of several partitions mixed. The consumer is
@@ -82,6 +84,7 @@ def read_ranges(ranges: Sequence[Range], settings: ReadSettings) -> Iterator[pa.
     Args:
         ranges: at most one for each partition.
         settings: how to read them.
+        clock_s: a monotonic one.
 
     Yields:
         Batches of at most `ARROW_BATCH_ROWS_MAX` rows and about `ARROW_BATCH_BYTES_MAX` bytes.
@@ -91,7 +94,7 @@ def read_ranges(ranges: Sequence[Range], settings: ReadSettings) -> Iterator[pa.
         WireError: a broker refused, or nothing came for `settings.stall_timeout_ms`.
         OptionError: this executor's librdkafka does not take the configuration, or a file that it names is not here.
     """
-    unread = _Unread(ranges, settings)
+    unread = _Unread(ranges, settings, clock_s)
     if not unread.open:
         return
     consumer = _consumer(settings, unread)
@@ -208,10 +211,11 @@ class _Unread:
         open: what is left, by partition.
     """
 
-    def __init__(self, ranges: Sequence[Range], settings: ReadSettings) -> None:
+    def __init__(self, ranges: Sequence[Range], settings: ReadSettings, clock_s: Callable[[], float]) -> None:
         self.open = {TopicPartition(r.topic, r.partition): r for r in ranges if r.start_offset < r.end_offset}
         self._ends = {partition: r.end_offset for partition, r in self.open.items()}
         self._positions = {partition: r.start_offset for partition, r in self.open.items()}
+        self._clock_s = clock_s
         self._stall_timeout_s = settings.stall_timeout_ms / 1000
         self._last_error = ""
         self._verdict: KgroupError | None = None
@@ -223,7 +227,7 @@ class _Unread:
 
     def resume(self) -> None:
         """Something came, or we were not waiting: the bound starts again."""
-        self._deadline_s = time.monotonic() + self._stall_timeout_s
+        self._deadline_s = self._clock_s() + self._stall_timeout_s
         self._refused_at_s: float | None = None
 
     def on_error(self, error: KafkaError) -> None:
@@ -232,7 +236,7 @@ class _Unread:
         Raises nothing: librdkafka calls it in the midst of `poll`.
         """
         if error.code() in REFUSALS:
-            self._refused_at_s = self._refused_at_s or time.monotonic()
+            self._refused_at_s = self._refused_at_s or self._clock_s()
         elif error.code() == KafkaError._ALL_BROKERS_DOWN:
             return  # says less than what came before it
         else:
@@ -350,12 +354,12 @@ class _Unread:
             raise self._verdict
         if not waiting or not self.open:
             return
-        if self._refused_at_s is not None and time.monotonic() > self._refused_at_s + STARTUP_TIMEOUT_MS / 1000:
+        if self._refused_at_s is not None and self._clock_s() > self._refused_at_s + STARTUP_TIMEOUT_MS / 1000:
             raise AuthenticationFailed(
                 f"A broker and this executor do not accept each other ({self._last_error}), while the driver was "
                 "accepted. Check that what the options of TLS and SASL name is the same on every machine."
             )
-        if time.monotonic() < self._deadline_s:
+        if self._clock_s() < self._deadline_s:
             return
         left = ", ".join(
             f"{partition} (at {self._positions[partition]} of {r.end_offset})" for partition, r in self.open.items()

@@ -9,7 +9,7 @@ import json
 import logging
 import ssl
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 from typing import Any, Final
@@ -36,10 +36,15 @@ _REFUSALS: Final = frozenset({400, 401, 403})
 
 
 class TokenCache:
-    """The newest token, fetched anew when most of its life is over. Belongs to one event loop."""
+    """The newest token, fetched anew when most of its life is over. Belongs to one event loop.
 
-    def __init__(self, provider: TokenProvider) -> None:
+    Args:
+        wall_clock_s: seconds since the epoch, as tokens tell when they expire.
+    """
+
+    def __init__(self, provider: TokenProvider, wall_clock_s: Callable[[], float] = time.time) -> None:
         self._provider = provider
+        self._wall_clock_s = wall_clock_s
         self._token: Token | None = None
         self._wall_refresh_at_s = 0.0
         self._fetching: Future[Token] | None = None
@@ -54,15 +59,15 @@ class TokenCache:
         Raises:
             AuthenticationFailed: none is to be had, and the last one has expired.
         """
-        if self._token is not None and time.time() < self._wall_refresh_at_s and not fresh:
+        if self._token is not None and self._wall_clock_s() < self._wall_refresh_at_s and not fresh:
             return self._token
         try:
             return self._keep(await self._fetch())
         except AuthenticationFailed as error:
-            if self._token is None or self._token.wall_expires_at_s <= time.time():
+            if self._token is None or self._token.wall_expires_at_s <= self._wall_clock_s():
                 raise
             log.warning("%s The token at hand serves until it expires.", error)
-            self._wall_refresh_at_s = time.time() + TOKEN_RETRY_MS / 1000
+            self._wall_refresh_at_s = self._wall_clock_s() + TOKEN_RETRY_MS / 1000
             return self._token
 
     async def _fetch(self) -> Token:
@@ -85,7 +90,7 @@ class TokenCache:
             raise AuthenticationFailed(str(error), retriable=error.retriable) from None
 
     def _keep(self, token: Token) -> Token:
-        now_s = time.time()
+        now_s = self._wall_clock_s()
         if token.wall_expires_at_s <= now_s:
             raise AuthenticationFailed(
                 "OAUTHBEARER: the token is new and has expired already. Check this machine's clock, and that the "

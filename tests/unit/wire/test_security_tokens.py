@@ -50,13 +50,13 @@ class Provider:
 
 
 @on_a_loop
-async def test_a_token_serves_until_most_of_its_life_is_over(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_token_serves_until_most_of_its_life_is_over() -> None:
     """Kafka's sasl.login.refresh.window.factor: at 80 %."""
-    now_s = time.time()
-    provider = Provider(Token("first", now_s + 100), Token("second", now_s + 200))
-    cache = TokenCache(provider)
+    now_s = 0.0
+    provider = Provider(Token("first", 100), Token("second", 200))
+    cache = TokenCache(provider, lambda: now_s)
     for age_s, value in ((0, "first"), (79, "first"), (81, "second")):
-        monkeypatch.setattr(oauth.time, "time", lambda at_s=now_s + age_s: at_s)
+        now_s = age_s
         assert (await cache.token()).value == value
     assert provider.calls == 2
 
@@ -99,20 +99,18 @@ async def test_a_token_function_that_exits_fails_at_once_for_who_waits() -> None
 
 
 @on_a_loop
-async def test_the_token_at_hand_serves_while_no_new_one_is_to_be_had(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
+async def test_the_token_at_hand_serves_while_no_new_one_is_to_be_had(caplog: pytest.LogCaptureFixture) -> None:
     """Tried again after 10 s (sasl.login.retry.backoff.max.ms), and final when it has expired."""
-    now_s = time.time()
-    provider = Provider(Token("first", now_s + 100), ConnectionError("away"))
-    cache = TokenCache(provider)
+    now_s = 0.0
+    provider = Provider(Token("first", 100), ConnectionError("away"))
+    cache = TokenCache(provider, lambda: now_s)
     for age_s, calls in ((0, 1), (85, 2), (90, 2), (96, 3)):
-        monkeypatch.setattr(oauth.time, "time", lambda at_s=now_s + age_s: at_s)
+        now_s = age_s
         assert (await cache.token()).value == "first"
         assert provider.calls == calls
     assert "The token at hand serves until it expires" in caplog.text
     assert "first" not in caplog.text
-    monkeypatch.setattr(oauth.time, "time", lambda: now_s + 107)
+    now_s = 107
     with pytest.raises(AuthenticationFailed, match="away"):
         await cache.token()
 

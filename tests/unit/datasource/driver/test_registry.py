@@ -25,6 +25,7 @@ from pyspark_kgroup.driver import registry as registry_module
 from pyspark_kgroup.driver.registry import Counts, Registry
 from pyspark_kgroup.driver.seats import Scan
 from pyspark_kgroup.errors import ChannelEnded
+from pyspark_kgroup.limits import REGISTRY_PORT_WAIT_MS
 from pyspark_kgroup.shared.channel import Channel, Message, connect, frame
 from pyspark_kgroup.shared.tickets import Mode, Position, Range
 from spark_kgroup.errors import OptionError
@@ -409,16 +410,22 @@ def test_only_the_last_two_batches_are_kept(registry: Registry, dial: Dial) -> N
 # -------------------------------------------------------------------------------------------------- start and the end
 
 
-def test_a_port_that_is_taken_names_the_option(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(registry_module, "REGISTRY_PORT_WAIT_MS", 200)
+def test_a_port_that_stays_taken_names_the_option() -> None:
+    waits_s: list[float] = []
     with socket.create_server(("", 0)) as taken, pytest.raises(OptionError, match="registryPort"):
-        Registry(SEATS, port=taken.getsockname()[1]).start()
+        Registry(
+            SEATS,
+            port=taken.getsockname()[1],
+            clock=lambda: round(1_000 * sum(waits_s)),
+            wait_s=waits_s.append,
+        ).start()
+    assert sum(waits_s) == pytest.approx(REGISTRY_PORT_WAIT_MS / 1_000, abs=0.2)
 
 
-def test_the_port_of_a_stream_reader_that_is_on_its_way_out_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_port_of_a_stream_reader_that_is_on_its_way_out_is_waited_for() -> None:
     with socket.create_server(("", 0)) as taken:
-        registry = Registry(SEATS, port=taken.getsockname()[1])
-        monkeypatch.setattr(registry_module.time, "sleep", lambda _: taken.close())  # it goes between two tries
+        port = taken.getsockname()[1]
+        registry = Registry(SEATS, port=port, wait_s=lambda _: taken.close())  # it goes between two tries
         registry.start()
         assert taken.fileno() == -1
         connect(("127.0.0.1", registry.port), registry.key).close()
