@@ -6,7 +6,6 @@ from collections.abc import Mapping
 from typing import Final, cast
 
 from spark_kgroup.errors import OptionError
-from spark_kgroup.wire.security.oauth import ClientCredentials
 from spark_kgroup.wire.security.settings import Mechanism, SecurityProtocol, SecuritySettings
 from spark_kgroup.wire.security.tokens import TokenProvider
 
@@ -67,7 +66,10 @@ def security_settings(properties: Mapping[str, str], token: TokenProvider | None
     )
 
 
-def _client_credentials(properties: Mapping[str, str]) -> ClientCredentials:
+def _client_credentials(properties: Mapping[str, str]) -> TokenProvider:
+    # Imported here: it brings asyncio and an HTTP client with it, which most never need.
+    from spark_kgroup.wire.security.oauth import ClientCredentials
+
     for name in _OIDC:
         if not properties.get(name):
             raise OptionError(f"`{name}` is missing: `{_OAUTH}.method`=oidc needs it.")

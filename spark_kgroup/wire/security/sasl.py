@@ -1,40 +1,28 @@
 """SASL over Kafka's own requests (KIP-43, KIP-152): SaslHandshake, then SaslAuthenticate until the mechanism is done.
 
-A mechanism is a generator: it yields what the client says and is sent what the broker answers.
+What is said meanwhile, the mechanisms know.
 """
 
 from __future__ import annotations
 
 import asyncio
-import base64
 import logging
-import re
 import time
-from collections.abc import Awaitable, Callable, Generator
-from contextlib import suppress
+from collections.abc import Awaitable, Callable
 from datetime import timedelta
 from functools import partial
 from typing import Self
 
-from scramp import ScramClient, ScramException
-
-from spark_kgroup.errors import AuthenticationFailed, OptionError
-from spark_kgroup.limits import (
-    AUTHENTICATION_GRACE_MS,
-    SCRAM_ITERATIONS_MAX,
-    SCRAM_ITERATIONS_MIN,
-    SCRAM_SALT_BYTES_MIN,
-)
+from spark_kgroup.errors import AuthenticationFailed
+from spark_kgroup.limits import AUTHENTICATION_GRACE_MS
 from spark_kgroup.model import ErrorCode
 from spark_kgroup.wire import messages
+from spark_kgroup.wire.security.mechanisms import Exchange, oauthbearer, plain, scram
 from spark_kgroup.wire.security.oauth import TokenCache
 from spark_kgroup.wire.security.settings import Mechanism, Send
-from spark_kgroup.wire.security.tokens import Token, TokenProvider
+from spark_kgroup.wire.security.tokens import TokenProvider
 
 log = logging.getLogger(__name__)
-
-Exchange = Generator[bytes, bytes, None]
-"""Yields what the client says next, is sent the broker's answer; raises AuthenticationFailed if that is no good."""
 
 
 class Login:
@@ -135,67 +123,3 @@ def _reply(exchange: Exchange, told: bytes) -> bytes | None:
         return exchange.send(told)
     except StopIteration:
         return None
-
-
-def plain(username: str, password: str) -> Exchange:
-    """RFC 4616: the password as it is, so use it over TLS only."""
-    yield f"\0{username}\0{password}".encode()
-
-
-def scram(mechanism: str, username: str, password: str) -> Exchange:
-    """RFC 5802 without channel binding; the broker must prove that it knows the password, too.
-
-    Raises:
-        OptionError: when started, if SASLprep (RFC 4013) allows no such user or password.
-    """
-    try:
-        client = ScramClient([mechanism], username, password)
-        client_first = client.get_client_first()
-    except ScramException:
-        raise OptionError(
-            f"`sasl.username` or `sasl.password` holds characters that {mechanism} does not allow (RFC 4013)."
-        ) from None
-    try:
-        server_first = (yield client_first.encode()).decode()
-        _check_challenge(mechanism, server_first)
-        client.set_server_first(server_first)
-        server_final = yield client.get_client_final().encode()
-        client.set_server_final(server_final.decode())
-    except (ScramException, UnicodeDecodeError):
-        raise AuthenticationFailed(
-            "the broker did not prove that it knows the password (its SCRAM message or signature is wrong): is this "
-            "the broker you mean?"
-        ) from None
-
-
-def _check_challenge(mechanism: str, server_first: str) -> None:
-    """Refuse what is well-formed but not ours to compute; what is malformed scramp refuses.
-
-    Few iterations would let whoever plays the broker guess the password, and many keep us busy.
-    """
-    said = dict(part.partition("=")[::2] for part in server_first.split(","))
-    fix = f"create the user's {mechanism} credential anew (kafka-configs.sh), or is this not the broker you mean?"
-    iterations = said.get("i", "")
-    if re.fullmatch("[0-9]+", iterations):
-        # Nobody reads thousands of digits, and int() refuses them.
-        count = int(iterations[:20])
-        if not SCRAM_ITERATIONS_MIN <= count <= SCRAM_ITERATIONS_MAX:
-            raise AuthenticationFailed(
-                f"the broker asks for {count} SCRAM iterations, and {SCRAM_ITERATIONS_MIN} to {SCRAM_ITERATIONS_MAX} "
-                f"are accepted: {fix}"
-            )
-    with suppress(ValueError):
-        salt_bytes = len(base64.b64decode(said["s"], validate=True)) if said.get("s") else SCRAM_SALT_BYTES_MIN
-        if salt_bytes < SCRAM_SALT_BYTES_MIN:
-            raise AuthenticationFailed(
-                f"the broker's SCRAM salt for this user has {salt_bytes} bytes, and {SCRAM_SALT_BYTES_MIN} are the "
-                f"least that is accepted: {fix}"
-            )
-
-
-def oauthbearer(token: Token) -> Exchange:
-    """RFC 7628: the token; a broker that refuses it says why and waits for a lone 0x01 before it ends."""
-    problem = yield token.initial_response()
-    if problem:
-        yield b"\x01"
-        raise AuthenticationFailed(f"the broker refused the token: {problem.decode(errors='replace')}")

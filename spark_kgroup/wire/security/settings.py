@@ -8,10 +8,12 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from ssl import SSLContext
-from typing import Final, Literal, Protocol
+from typing import TYPE_CHECKING, Final, Literal, Protocol, TypeAlias
 
-from spark_kgroup.wire.messages import Request, Response
 from spark_kgroup.wire.security.tokens import TokenProvider
+
+if TYPE_CHECKING:  # who only wants TLS, or a mechanism's words, needs none of the codec
+    from spark_kgroup.wire.messages import Request, Response
 
 SecurityProtocol = Literal["PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL"]
 
@@ -22,7 +24,7 @@ Mechanism = Literal["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", "OAUTHBEARER"]
 
 MECHANISMS: Final[tuple[Mechanism, ...]] = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", "OAUTHBEARER")
 
-Send = Callable[[Request], Awaitable[Response]]
+Send: TypeAlias = "Callable[[Request], Awaitable[Response]]"
 """Sends one request over the connection that is being authenticated, and returns its answer."""
 
 
