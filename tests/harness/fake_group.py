@@ -17,6 +17,8 @@ from uuid import UUID
 
 from harness.group_state import GroupState
 from spark_kgroup.admin.seat_note import Author
+from spark_kgroup.errors import UnknownTopic
+from spark_kgroup.limits import TOPIC_GONE_AFTER_MS
 from spark_kgroup.member.classic import PreviouslyOwned
 from spark_kgroup.model import (
     NO_GENERATION,
@@ -411,12 +413,22 @@ class FakeGroup(GroupState[Membership]):
         return frozenset(names) - self.topics_now.keys()
 
     def end_offsets(self, partitions: Iterable[TopicPartition], *, read_committed: bool) -> dict[TopicPartition, int]:
-        self.meanwhile()
-        ends = {tp: self.log[tp][1] for tp in partitions}
+        ends = {tp: end for tp, (_, end) in self._listed(partitions).items()}
         return {tp: min(end, self.stable.get(tp, end)) if read_committed else end for tp, end in ends.items()}
 
     def start_offsets(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
-        return {tp: self.log[tp][0] for tp in partitions}
+        return {tp: start for tp, (start, _) in self._listed(partitions).items()}
+
+    def _listed(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, tuple[int, int]]:
+        self.meanwhile()
+        listed = {}
+        for tp in partitions:
+            if tp not in self.log:
+                self.now_ms += TOPIC_GONE_AFTER_MS
+                raise UnknownTopic(f"{tp} does not exist (any more), or this user may not see it.")
+            start, end = self.log[tp]
+            listed[tp] = (start, end)
+        return listed
 
     def log_ranges(
         self, partitions: Iterable[TopicPartition], *, read_committed: bool
@@ -489,6 +501,8 @@ class FakeGroup(GroupState[Membership]):
                 self.notice(name)
             if refusal or fate in ("lost", "refused"):
                 continue  # REBALANCE_IN_PROGRESS, or the request never came
+            # What brokers do not know is not committed, the rest is (KafkaApis.handleOffsetCommitRequest).
+            offsets = {tp: offset for tp, offset in offsets.items() if tp in self.log}
             self._check_commit(seat, offsets)
             self.committed_now |= offsets
             note = self.author.encode()

@@ -8,6 +8,7 @@ durable, and nothing is read before the group knows where it starts. Each step i
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Collection, Mapping
 
 from pyspark_kgroup.driver.acknowledgement import Acknowledgement
@@ -27,8 +28,10 @@ from pyspark_kgroup.offsets.checkpoint import Checkpoint
 from pyspark_kgroup.options.parser import SourceOptions
 from spark_kgroup.admin.seat_note import Author
 from spark_kgroup.clock import monotonic_ms
-from spark_kgroup.errors import KgroupError
+from spark_kgroup.errors import GroupUnsettled, KgroupError, UnknownTopic
 from spark_kgroup.model import TopicPartition
+
+log = logging.getLogger(__name__)
 
 
 class Boundary:
@@ -77,6 +80,10 @@ class Boundary:
     def advance(self, start: Checkpoint, limit: int | None) -> Checkpoint:
         """The next offset after `start`, which is durable: Spark has it in its commit log.
 
+        A topic may go while this runs: whichever step meets that, topics are looked at anew and the boundary is crossed
+        once more. That is the next trigger come early, with the same `start`: what was committed is durable, what was
+        given up was acknowledged, and what was adopted is owned.
+
         Args:
             start: the end of the last completed batch.
             limit: offsets for the next batch, None for all there is.
@@ -84,6 +91,15 @@ class Boundary:
         Returns:
             `start` itself, or an equal checkpoint, if there is nothing new.
         """
+        while True:
+            try:
+                return self._cross(start, limit)
+            except (UnknownTopic, GroupUnsettled) as error:  # unsettled: nobody acknowledges commits for such a topic
+                if not self.logs.some_went():
+                    raise
+                log.info("a topic went during the boundary, which begins anew: %s", error)
+
+    def _cross(self, start: Checkpoint, limit: int | None) -> Checkpoint:
         self._ledger.begin_boundary(start)
         # 1. See which topics there are, BEFORE a commit: a deleted topic's position must not go to a new one.
         self._see_topics(start)

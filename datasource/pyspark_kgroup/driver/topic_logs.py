@@ -87,6 +87,11 @@ class TopicLogs:
                 "create it, or correct the option `subscribe`."
             )
 
+    def some_went(self) -> bool:
+        """Whether a topic of those last seen is gone by now, or another one."""
+        now = self._group.topics(0)
+        return any(name not in now or topic_key(now[name]) != topic_key(topic) for name, topic in self.topics.items())
+
     def _others(self, checkpoint: Checkpoint) -> set[str]:
         """Subscribed topics that are gone, or are not those any more that `checkpoint` knows, by the topic's id.
 

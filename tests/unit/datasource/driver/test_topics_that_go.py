@@ -1,0 +1,101 @@
+"""A topic goes while a boundary is being crossed: whichever call to the group or the brokers meets it."""
+
+from collections.abc import Callable, Iterator
+from itertools import count
+
+import pytest
+from harness.fake_driver import Driver
+from harness.fake_group import FakeGroup
+
+from pyspark_kgroup.errors import DataLoss
+from pyspark_kgroup.limits import END_OFFSETS_MAX_AGE_MS
+from spark_kgroup.model import TopicPartition
+
+P0, U0 = TopicPartition("t", 0), TopicPartition("u", 0)
+
+World = Callable[..., tuple[FakeGroup, Driver]]
+
+CIRCUMSTANCE = pytest.mark.parametrize("circumstance", ["a running query", "a restarted query", "AvailableNow"])
+ANEW = pytest.mark.parametrize("anew", [False, True], ids=["deleted", "created anew"])
+
+
+def delete(group: FakeGroup, anew: bool) -> None:
+    group.delete_topic("t")
+    if anew:
+        group.create_topic("t", 1)
+        group.produce(P0, 3)
+        group.target[P0] = "seat-0"
+        group.rewinds = {P0}  # it is read from its beginning, wherever a commit for the old one put it meanwhile
+
+
+def each_call(
+    world: World, circumstance: str, *, fail_on_data_loss: bool, anew: bool
+) -> Iterator[tuple[FakeGroup, Driver]]:
+    """Worlds where `t` goes in the first, the second, ... of all calls of one boundary.
+
+    The query reads `t` and `u`; it has read 15 records of each, has committed 10, and there are 5 more.
+    """
+    for number in count():
+        group, driver = world(records=10, fail_on_data_loss=fail_on_data_loss)
+        group.create_topic("u", 1)
+        group.produce(U0, 10)
+        group.subscribed = ("t", "u")
+        driver.start()
+        group.move(U0, "seat-0")
+        driver.drain()
+        for _ in range(2):
+            driver.trigger()
+            for tp in (P0, U0):
+                group.produce(tp, 5)
+            group.now_ms += END_OFFSETS_MAX_AGE_MS + 1
+        if circumstance != "a running query":
+            driver.restart()
+        if circumstance == "AvailableNow":
+            driver.boundary.logs.freeze()
+        seen, calls = group.topics_now["t"], count()
+
+        def meanwhile(
+            group: FakeGroup = group, calls: Iterator[int] = calls, number: int = number, seen: object = seen
+        ) -> None:
+            if next(calls) == number and group.topics_now.get("t") is seen:
+                delete(group, anew)
+
+        group.meanwhile = meanwhile
+        yield group, driver
+        if next(calls) <= number:
+            assert number > 5, "a boundary asks more than that"
+            return
+
+
+def run_until_it_went(group: FakeGroup, driver: Driver) -> None:
+    seen = group.topics_now["t"]
+    driver.drain()
+    if group.topics_now.get("t") is seen:  # the boundary needed fewer calls
+        delete(group, anew=False)
+    driver.drain()
+
+
+@ANEW
+@CIRCUMSTANCE
+def test_a_topic_that_goes_in_any_call_of_a_boundary_fails_the_query_with_its_offsets(
+    world: World, circumstance: str, anew: bool
+) -> None:
+    for group, driver in each_call(world, circumstance, fail_on_data_loss=True, anew=anew):
+        with pytest.raises(DataLoss, match=r"Offsets (15|20) (on|to \d+) of t-0 .+failOnDataLoss"):
+            run_until_it_went(group, driver)
+        if circumstance == "a running query":  # else it may end before it has adopted anything
+            assert group.committed_now[U0] == driver.durable.owned[U0].position
+
+
+@ANEW
+@CIRCUMSTANCE
+def test_a_topic_that_goes_in_any_call_of_a_boundary_costs_the_others_nothing(
+    world: World, circumstance: str, anew: bool
+) -> None:
+    for group, driver in each_call(world, circumstance, fail_on_data_loss=False, anew=anew):
+        driver.drain()
+        group.produce(U0, 5)
+        driver.restart()
+        driver.drain()
+        assert driver.rows[U0] == [(0, 10), (10, 15), (15, 20), (20, 25)]
+        assert group.committed_now[U0] == 25
