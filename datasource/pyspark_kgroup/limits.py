@@ -45,6 +45,14 @@ ARROW_BATCH_BYTES_MAX: Final = 8 * 1024 * 1024
 """Bytes of keys, values and headers in one Arrow batch; a larger record is a batch of its own. At 100 B a record this
 is about as much as ARROW_BATCH_ROWS_MAX."""
 
+DECOMPRESSED_BYTES_MAX: Final = 100_000_000
+"""What one compressed batch of a log may become in the native decoder; what becomes more is read with librdkafka
+(librdkafka: receive.message.max.bytes, the largest answer that it takes)."""
+
+DECODED_BYTES_MAX: Final = 64 * 1024 * 1024
+"""What the native decoder makes of one answer before it hands it over: as much as PREFETCH_BYTES_PER_EXECUTOR. A
+thousand to one is usual where records repeat themselves and batches are compressed."""
+
 PREFETCH_BYTES_PER_EXECUTOR: Final = 64 * 1024 * 1024
 """What one executor holds ahead of the next batch, in all its seats, librdkafka's queues included. librdkafka:
 queued.max.messages.kbytes, 64 MiB for one consumer."""

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Sequence
-from functools import lru_cache
 from itertools import chain
 from typing import Final, cast
 
@@ -15,7 +14,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from confluent_kafka import Message
 
-from pyspark_kgroup.shared.arrow import HEADERS, arrow_schema
+from pyspark_kgroup.shared.arrow import HEADERS, arrow_schema, repeat
 from spark_kgroup.errors import ProtocolViolation
 
 _ONE: Final = array("q", [1])
@@ -38,7 +37,7 @@ def record_batch(records: Sequence[Message], include_headers: bool, topic: str |
     columns = [
         _keys(records),
         _binaries(list(map(Message.value, records))),
-        _repeat(topic, len(records)) if topic else pa.array(list(map(Message.topic, records)), pa.string()),
+        repeat(topic, len(records)) if topic else pa.array(list(map(Message.topic, records)), pa.string()),
         _integers(array("i", cast("list[int]", list(map(Message.partition, records)))), pa.int32()),
         _integers(array("q", cast("list[int]", list(map(Message.offset, records)))), pa.int64()),
         _timestamps(records, times[1::2]),
@@ -66,18 +65,6 @@ def _binaries(values: list[bytes | None]) -> pa.Array:
     # 2 GiB is far: librdkafka holds no more than queued.max.messages.kbytes and one answer of each broker.
     ends = pc.cumulative_sum_checked(_integers(array("i", [0, *map(len, cast("list[bytes]", values))]), pa.int32()))
     return pa.Array.from_buffers(pa.binary(), len(values), [None, ends.buffers()[1], pa.py_buffer(joined)])
-
-
-def _repeat(text: str, rows: int) -> pa.Array:
-    """`text` in each row."""
-    return _repeat_cached(text, 1 << (rows - 1).bit_length()).slice(0, rows)
-
-
-@lru_cache(maxsize=32)
-def _repeat_cached(text: str, rows: int) -> pa.Array:
-    one = text.encode()
-    ends = array("i", range(0, len(one) * (rows + 1), len(one)))
-    return pa.Array.from_buffers(pa.string(), rows, [None, pa.py_buffer(ends), pa.py_buffer(one * rows)])
 
 
 def _integers(numbers: array[int], kind: pa.DataType) -> pa.Array:

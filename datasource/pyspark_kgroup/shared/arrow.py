@@ -8,8 +8,10 @@ KafkaRecordToRowConverter). Spark takes a batch only if its schema equals Spark'
 
 from __future__ import annotations
 
+from array import array
 from bisect import bisect_right
 from collections.abc import Iterator, Sequence
+from functools import lru_cache
 from typing import TYPE_CHECKING, Final
 
 import pyarrow as pa
@@ -62,6 +64,18 @@ def spark_schema(include_headers: bool) -> StructType:
         header = StructType().add("key", StringType()).add("value", BinaryType())
         schema = schema.add("headers", ArrayType(header))
     return schema
+
+
+def repeat(text: str, rows: int) -> pa.Array:
+    """`text` in each row."""
+    return _repeat_cached(text, 1 << (rows - 1).bit_length()).slice(0, rows)
+
+
+@lru_cache(maxsize=32)
+def _repeat_cached(text: str, rows: int) -> pa.Array:
+    one = text.encode()
+    ends = array("i", range(0, len(one) * (rows + 1), len(one)))
+    return pa.Array.from_buffers(pa.string(), rows, [None, pa.py_buffer(ends), pa.py_buffer(one * rows)])
 
 
 def last_rows(batch: pa.RecordBatch) -> list[int]:

@@ -1,0 +1,268 @@
+"""One partition's part of a Fetch answer as Arrow batches of the source.
+
+Runs on: executor.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator, Sequence
+from ctypes import CDLL, Array, byref, c_int32, c_int64
+from dataclasses import dataclass
+from typing import Final
+
+import pyarrow as pa
+
+from pyspark_kgroup.executor.native.codecs import Undecodable, decompressed
+from pyspark_kgroup.executor.native.interface import (
+    AbortedTransaction,
+    Batch,
+    Binary,
+    Columns,
+    Place,
+    Sizes,
+    Status,
+    Walk,
+)
+from pyspark_kgroup.limits import ARROW_BATCH_BYTES_MAX, ARROW_BATCH_ROWS_MAX, DECODED_BYTES_MAX
+from pyspark_kgroup.shared.arrow import HEADERS, arrow_schema, repeat
+
+_REASONS: Final = {
+    Status.OLD_FORMAT: "records are in a format of before Kafka 0.11",
+    Status.BAD_CHECKSUM: "a batch does not have the checksum that it names",
+    Status.MALFORMED: "a batch is not as Kafka writes it",
+    Status.FAR_TIMESTAMP: "a record has a timestamp beyond what Spark can hold",
+}
+
+_BATCH_BYTES_MIN: Final = 61
+"""A batch without records (DefaultRecordBatch.RECORD_BATCH_OVERHEAD)."""
+
+_BATCHES_AT_ONCE: Final = 1_024
+"""Batches found in one call; 64 KiB."""
+
+_BINARY: Final = pa.binary()
+_STRING: Final = pa.string()
+_INT32: Final = pa.int32()
+_INT64: Final = pa.int64()
+_TIMESTAMP: Final = pa.timestamp("us", tz="UTC")
+
+
+class Unusual(Exception):
+    """What is not decoded here: the caller reads on with librdkafka, from the offset that it asked for."""
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(reason)
+        self.reason = reason
+
+
+@dataclass(frozen=True, slots=True)
+class Decoded:
+    """The records of an answer.
+
+    Attributes:
+        batches: in the schema of the source (`arrow_schema`), each of at most `ARROW_BATCH_ROWS_MAX` rows and about
+            `ARROW_BATCH_BYTES_MAX` bytes; a larger record is a batch of its own.
+        next_offset: where to read on: past the last complete batch, control batches and gaps included, or the end of
+            the range. Where it was, if the answer has no complete batch.
+        leader_epoch: of the batch before `next_offset` (a Fetch request's LastFetchedEpoch); -1 if there was none.
+        complete: False if these bytes hold more, which becomes too large: decode them again from `next_offset`.
+    """
+
+    batches: list[pa.RecordBatch]
+    next_offset: int
+    leader_epoch: int
+    complete: bool
+
+
+class Decoder:
+    """Decodes what Fetch answers hold of one partition. It keeps nothing between calls.
+
+    Args:
+        library: of `library.load`.
+        topic: its name.
+        partition: its number.
+        include_headers: adds the column `headers`.
+    """
+
+    def __init__(self, library: CDLL, topic: str, partition: int, *, include_headers: bool) -> None:
+        self._library = library
+        self._topic = topic
+        self._partition = partition
+        self._include_headers = include_headers
+        self._schema = arrow_schema(include_headers)
+
+    def decode(self, records: memoryview, start: int, end: int, aborted: Sequence[tuple[int, int]] = ()) -> Decoded:
+        """The records with offsets in [start, end), in their order.
+
+        Args:
+            records: the field `records` of the answer. Not kept: it may be used again afterwards.
+            start: the position.
+            end: of the range.
+            aborted: producer ids with first offsets, as the answer lists them under read_committed; none under
+                read_uncommitted.
+
+        Raises:
+            Unusual: something is not ordinary; nothing of `records` has been used then.
+        """
+        source = pa.py_buffer(records)
+        walk = _walk(source, start, end, aborted)
+        found = (Batch * min(_BATCHES_AT_ONCE, 1 + source.size // _BATCH_BYTES_MIN))()
+        count = c_int32(len(found))
+        batches: list[pa.RecordBatch] = []
+        decoded_bytes = 0
+        while count.value == len(found):
+            self._call("kgroup_walk", byref(walk), found, len(found), byref(count))
+            payloads = _Payloads(source, found, count.value, walk.compressed)
+            for batch, leader_epoch in self._arrow_batches(payloads, start, end):
+                batches.append(batch)
+                decoded_bytes += batch.nbytes
+                if decoded_bytes >= DECODED_BYTES_MAX:
+                    return Decoded(batches, batch["offset"][-1].as_py() + 1, leader_epoch, complete=False)
+        return Decoded(batches, min(max(start, walk.next_offset), end), walk.leader_epoch, complete=True)
+
+    def _call(self, name: str, *arguments: object) -> None:
+        status = getattr(self._library, name)(*arguments)
+        if status != Status.GOOD:
+            raise Unusual(_REASONS[Status(status)])
+
+    def _arrow_batches(self, payloads: _Payloads, start: int, end: int) -> Iterator[tuple[pa.RecordBatch, int]]:
+        """What the batches found hold, and the leader epoch of the last one in each."""
+        place, sizes = Place(0, 0, 0, -1), Sizes()
+        limits = (self._include_headers, ARROW_BATCH_ROWS_MAX, ARROW_BATCH_BYTES_MAX)
+        while place.batch < payloads.count:
+            ready = payloads.make_ready(place)
+            rest = (payloads.found, ready, byref(place), start, end)
+            self._call("kgroup_measure", *rest, *limits, byref(sizes))
+            if sizes.rows:
+                buffers = _Buffers(sizes, self._include_headers)
+                self._call("kgroup_fill", *rest, self._partition, byref(buffers.columns))
+                yield self._record_batch(buffers), payloads.found[place.batch].leader_epoch
+            else:
+                place = Place(ready, 0, 0, -1)  # the rest is past the range
+
+    def _record_batch(self, buffers: _Buffers) -> pa.RecordBatch:
+        rows = buffers.sizes.rows
+        columns = [
+            buffers.array(_BINARY, "key"),
+            buffers.array(_BINARY, "value"),
+            repeat(self._topic, rows),
+            pa.Array.from_buffers(_INT32, rows, [None, buffers.partition], 0),
+            pa.Array.from_buffers(_INT64, rows, [None, buffers.offset], 0),
+            pa.Array.from_buffers(_TIMESTAMP, rows, [None, buffers.timestamp], 0),
+            pa.Array.from_buffers(_INT32, rows, [None, buffers.timestamp_type], 0),
+        ]
+        if self._include_headers:
+            columns.append(buffers.headers())
+        return pa.RecordBatch.from_arrays(columns, schema=self._schema)
+
+
+def _walk(source: pa.Buffer, start: int, end: int, aborted: Sequence[tuple[int, int]]) -> Walk:
+    walk = Walk(bytes=source.address, size=source.size, start=start, end=end, leader_epoch=-1)
+    if aborted:
+        by_offset = sorted(aborted, key=lambda transaction: transaction[1])
+        walk.aborted = (AbortedTransaction * len(aborted))(*(AbortedTransaction(*each) for each in by_offset))
+        walk.aborted_now = (c_int64 * len(aborted))()
+        walk.aborted_count = len(aborted)
+    return walk
+
+
+class _Payloads:
+    """The batches of a walk, decompressed as they are needed: a few megabytes at a time.
+
+    Attributes:
+        found: the batches; one that is ready names its decompressed payload.
+        count: how many there are.
+    """
+
+    def __init__(self, source: pa.Buffer, found: Array[Batch], count: int, compressed: int) -> None:
+        self.found = found
+        self.count = count
+        self._source = source
+        self._ready = 0 if compressed else count
+        self._kept: deque[tuple[int, pa.Buffer]] = deque()  # with the number of its batch
+        self._kept_bytes = 0
+
+    def make_ready(self, place: Place) -> int:
+        """How many batches are ready, from `place` on enough for an Arrow batch; memory of those before is given back.
+
+        Raises:
+            Unusual: one of them cannot be decompressed.
+        """
+        while self._kept and self._kept[0][0] < place.batch:
+            self._kept_bytes -= self._kept.popleft()[1].size
+        while self._ready < self.count and self._kept_bytes - place.at < ARROW_BATCH_BYTES_MAX:
+            batch = self.found[self._ready]
+            payload = self._source.slice(batch.payload - self._source.address, batch.payload_bytes)
+            if batch.codec:
+                payload = self._decompressed(batch.codec, payload)
+                batch.payload, batch.payload_bytes = payload.address, payload.size
+            self._kept.append((self._ready, payload))
+            self._kept_bytes += payload.size
+            self._ready += 1
+        return self._ready
+
+    def _decompressed(self, codec: int, payload: pa.Buffer) -> pa.Buffer:
+        try:
+            return decompressed(codec, payload)
+        except Undecodable as error:
+            raise Unusual(str(error)) from None
+
+
+class _Buffers:
+    """The buffers of one Arrow batch: exactly as large as its rows need.
+
+    Attributes:
+        sizes: what it holds.
+        columns: the same buffers for `kgroup_fill`.
+    """
+
+    def __init__(self, sizes: Sizes, include_headers: bool) -> None:
+        self.sizes = sizes
+        rows = sizes.rows
+        self.columns = Columns(rows=rows, headers=sizes.headers)
+        self._binaries: dict[str, tuple[int, int, list[pa.Buffer | None]]] = {}
+        self._binary("key", rows, sizes.key_bytes, sizes.keys)
+        self._binary("value", rows, sizes.value_bytes, sizes.values)
+        self.partition = self._allocated("partition", 4 * rows)
+        self.offset = self._allocated("offset", 8 * rows)
+        self.timestamp = self._allocated("timestamp_us", 8 * rows)
+        self.timestamp_type = self._allocated("timestamp_type", 4 * rows)
+        if include_headers:
+            self._binary("header_key", sizes.headers, sizes.header_key_bytes, sizes.headers)
+            self._binary("header_value", sizes.headers, sizes.header_value_bytes, sizes.header_values)
+            self._offsets = self._allocated("header_offsets", 4 * (rows + 1))
+            some_without = sizes.rows_with_headers < rows
+            self._validity = self._allocated("header_validity", (rows + 7) // 8) if some_without else None
+
+    def _allocated(self, field: str, size: int) -> pa.Buffer:
+        buffer = pa.allocate_buffer(size)
+        setattr(self.columns, field, buffer.address)
+        return buffer
+
+    def _binary(self, field: str, length: int, data_bytes: int, present: int) -> None:
+        validity = pa.allocate_buffer((length + 7) // 8) if present < length else None
+        offsets, data = pa.allocate_buffer(4 * (length + 1)), pa.allocate_buffer(data_bytes)
+        addresses = (offsets.address, data.address, validity.address if validity else None)
+        setattr(self.columns, field, Binary(*addresses, data_bytes))
+        self._binaries[field] = (length, length - present, [validity, offsets, data])
+
+    def array(self, kind: pa.DataType, field: str) -> pa.Array:
+        """The column `field`, of type binary or string."""
+        length, nulls, buffers = self._binaries[field]
+        return pa.Array.from_buffers(kind, length, buffers, nulls)
+
+    def headers(self) -> pa.Array:
+        """The column of headers. Null, not empty, for a record without any: so does Spark.
+
+        Raises:
+            Unusual: a header's name is not UTF-8.
+        """
+        names = self.array(_STRING, "header_key")
+        try:
+            names.validate(full=True)
+        except pa.ArrowInvalid:
+            raise Unusual("a header's name is not UTF-8") from None
+        pairs = [names, self.array(_BINARY, "header_value")]
+        structs = pa.Array.from_buffers(HEADERS.value_type, self.sizes.headers, [None], 0, children=pairs)
+        rows, filled = self.sizes.rows, self.sizes.rows_with_headers
+        return pa.Array.from_buffers(HEADERS, rows, [self._validity, self._offsets], rows - filled, children=[structs])
