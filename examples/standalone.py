@@ -98,8 +98,8 @@ def _seats(server: str, group: str) -> Mapping[str, Any]:
     """Seat -> who serves it, as `kgroup describe` finds it in Kafka."""
     kgroup = Path(sys.executable).with_name("kgroup")
     command = [str(kgroup), "describe", "--bootstrap-server", server, "--group", group, "--json"]
-    said = subprocess.run(command, check=True, capture_output=True, text=True).stdout
-    return {member["instance_id"]: member for member in json.loads(said)["members"]}
+    output = subprocess.run(command, check=True, capture_output=True, text=True).stdout
+    return {member["instance_id"]: member for member in json.loads(output)["members"]}
 
 
 def _seats_table(seats: Mapping[str, Any]) -> Table:

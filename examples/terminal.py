@@ -32,7 +32,7 @@ class Meter:
         self._title = title
         self._total = total
         self._rows = 0
-        self._began = self._said = time.monotonic()
+        self._began_at_s = self._printed_at_s = time.monotonic()
         columns = (TextColumn("{task.description}"), BarColumn(24), TextColumn("{task.completed:,.0f} rows"))
         self._bar = Progress(*columns, TextColumn("{task.fields[words]}"), console=console, transient=True)
         self._task = self._bar.add_task(title, total=total, words="")
@@ -46,15 +46,15 @@ class Meter:
         if console.is_terminal:
             self._bar.stop()
         if kind is None:
-            console.print(f"{self._title}: {self._rows:,} rows in {time.monotonic() - self._began:.1f} s")
+            console.print(f"{self._title}: {self._rows:,} rows in {time.monotonic() - self._began_at_s:.1f} s")
 
     def show(self, rows: int, words: str = "") -> None:
         """How far it is: cheap enough for every row."""
         self._rows = rows
         if console.is_terminal:
             self._bar.update(self._task, completed=rows, words=words)
-        elif words or time.monotonic() > self._said + 2:
-            self._said = time.monotonic()
+        elif words or time.monotonic() > self._printed_at_s + 2:
+            self._printed_at_s = time.monotonic()
             console.print(f"{self._title}: {rows:,} of {self._total:,} rows{', ' if words else ''}{words}")
 
 

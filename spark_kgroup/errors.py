@@ -132,8 +132,8 @@ class BrokerError(WireError):
         self.code = code
         self.message = message
         self.retriable = code in ErrorCode.retriable_codes()
-        said = "".join(f": {words.rstrip('.')}" for words in (message, _GRANTS.get(code)) if words)
-        super().__init__(f"{api} failed with {ErrorCode.name_of(code)}{said}")
+        details = "".join(f": {words.rstrip('.')}" for words in (message, _GRANTS.get(code)) if words)
+        super().__init__(f"{api} failed with {ErrorCode.name_of(code)}{details}")
 
 
 class UnknownTopic(KgroupError):

@@ -19,7 +19,7 @@ from rich.table import Table
 from spark_kgroup.admin.command_config import HELP as COMMAND_CONFIG_HELP
 from spark_kgroup.admin.command_config import security_from
 from spark_kgroup.admin.seat_note import SeatNote
-from spark_kgroup.admin.telling import shown
+from spark_kgroup.admin.telling import printable
 from spark_kgroup.errors import GroupError
 from spark_kgroup.limits import STARTUP_TIMEOUT_MS
 from spark_kgroup.model import DescribedGroup, DescribedMember, TopicPartition
@@ -244,8 +244,8 @@ def write_tables(found: GroupLines) -> None:
     say = Console(soft_wrap=True, highlight=False, markup=False).print
     assignor = f", assignor {group.protocol}" if group.protocol else ""
     of_type = ", type consumer" if group.is_consumer_type else ""
-    members_told = "1 member" if len(group.members) == 1 else f"{len(group.members)} members"
-    say(shown(f"Group {group.group} is {group.state}: {members_told}{assignor}{of_type}"))
+    size = "1 member" if len(group.members) == 1 else f"{len(group.members)} members"
+    say(printable(f"Group {group.group} is {group.state}: {size}{assignor}{of_type}"))
     epochs = ("protocol", "epoch") if group.is_consumer_type else ()
     served = ("executor", "host", "warm", "since", "as of", "lag")
     members = _table("instance id", "member id", "client id", *epochs, *served)
@@ -284,7 +284,7 @@ def _table(*columns: str) -> Table:
 
 
 def _add(table: Table, *cells: object) -> None:
-    table.add_row(*("-" if cell is None else shown(str(cell)) for cell in cells))
+    table.add_row(*("-" if cell is None else printable(str(cell)) for cell in cells))
 
 
 def _write(table: Table) -> None:

@@ -16,7 +16,7 @@ import typer
 
 from spark_kgroup.admin.command_config import HELP as COMMAND_CONFIG_HELP
 from spark_kgroup.admin.command_config import security_from
-from spark_kgroup.admin.telling import say, shown, told
+from spark_kgroup.admin.telling import printable, say, text_of
 from spark_kgroup.assignors import NAMES
 from spark_kgroup.assignors import assignor as known
 from spark_kgroup.errors import FencedInstanceId, OptionError
@@ -74,7 +74,7 @@ class EventPrinter:
                 self._on_left(session, code)
             case contract.Failed(error=error):
                 name = "fenced" if isinstance(error, FencedInstanceId) else "error"
-                self._event(session, name, partitions=[], reason=told(error))
+                self._event(session, name, partitions=[], reason=text_of(error))
             case _:
                 assert_never(effect)
 
@@ -132,7 +132,7 @@ def write_text(event: Mapping[str, Any]) -> None:
     words += [f"{key} {_short(event[key])}" for key in ("partitions", "added", "revoked") if key in event]
     if "reason" in event and event["event"] not in _FATAL:
         words.append(f"({event['reason']})")
-    typer.echo(f"{at}  {name}  {'  '.join(map(shown, words))}")
+    typer.echo(f"{at}  {name}  {'  '.join(map(printable, words))}")
 
 
 def _short(partitions: Iterable[tuple[str, int]]) -> str:
@@ -187,7 +187,7 @@ def member(
         raise typer.Exit(_PIPE_CLOSED) from None
     if not leave and instance_id is not None:
         say(
-            f"The seat {shown(repr(instance_id))} stays in the group: nobody else gets its partitions for "
+            f"The seat {printable(repr(instance_id))} stays in the group: nobody else gets its partitions for "
             f"{session_timeout_ms / 1000:g} s. With --leave it is given back at once."
         )
 

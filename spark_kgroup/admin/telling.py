@@ -8,20 +8,20 @@ from spark_kgroup.admin.command_terms import put_in_command_terms
 from spark_kgroup.errors import KgroupError
 
 
-def told(problem: KgroupError) -> str:
+def text_of(problem: KgroupError) -> str:
     """What went wrong, in the words of the commands."""
     put_in_command_terms(problem)
     return str(problem)
 
 
-def shown(text: str) -> str:
+def printable(text: str) -> str:
     """Without what would steer a terminal, and on one line: names are other people's."""
     return "".join(letter if letter.isprintable() else "?" for letter in text)
 
 
 def complain(problem: KgroupError) -> None:
     """Tell a person of an error that ends the command."""
-    say("\n".join(map(shown, f"kgroup: {told(problem)}".splitlines())))
+    say("\n".join(map(printable, f"kgroup: {text_of(problem)}".splitlines())))
 
 
 def say(line: str) -> None:

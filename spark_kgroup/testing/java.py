@@ -81,11 +81,11 @@ def _build_of(executable: Path) -> str:
     except (OSError, subprocess.TimeoutExpired) as problem:
         raise EnvironmentProblem(f"{executable} does not run: {problem}. {_need()}") from problem
     lines = (done.stderr + done.stdout).splitlines()
-    said = "\n".join(line for line in lines if not line.startswith("Picked up "))
-    if done.returncode != 0 or not _VERSION.search(said):
-        words = said.strip() or f"exit code {done.returncode}"
+    build = "\n".join(line for line in lines if not line.startswith("Picked up "))
+    if done.returncode != 0 or not _VERSION.search(build):
+        words = build.strip() or f"exit code {done.returncode}"
         raise EnvironmentProblem(f"{executable} -version told no version ({words}). {_need()}")
-    return said
+    return build
 
 
 def _version_in(build: str) -> int:

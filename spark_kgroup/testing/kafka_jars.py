@@ -183,10 +183,10 @@ def _refuse_others(partial: Path, name: str, repository: str | None, sha256: Map
     if wrong:
         shutil.rmtree(partial)
         more = [f"and {len(wrong) - _JARS_NAMED_MAX} more"] if len(wrong) > _JARS_NAMED_MAX else []
-        told = "\n  ".join(wrong[:_JARS_NAMED_MAX] + more)
+        differences = "\n  ".join(wrong[:_JARS_NAMED_MAX] + more)
         raise EnvironmentProblem(
             f"{repository or 'Maven Central'} gives other jars of {name} than this version was tested with; none was "
-            f"kept. Ask whoever runs that repository, or name another in {_REPOSITORY}.\n  {told}"
+            f"kept. Ask whoever runs that repository, or name another in {_REPOSITORY}.\n  {differences}"
         )
 
 
@@ -236,11 +236,11 @@ def _fetch(coordinates: Sequence[Coordinate], partial: Path, name: str, reposito
             return
         if attempt < _ATTEMPTS:
             shutil.rmtree(partial)
-    said = "\n  ".join(last_lines)
+    words = "\n  ".join(last_lines)
     raise EnvironmentProblem(
         f"Could not fetch the jars of {name} ({_ATTEMPTS} attempts). Check that Java reaches "
         f"{repository or 'Maven Central'} (proxy and certificates: JAVA_TOOL_OPTIONS), or name a mirror in "
-        f"{_REPOSITORY}. Ivy's last lines:\n  {said}"
+        f"{_REPOSITORY}. Ivy's last lines:\n  {words}"
     )
 
 

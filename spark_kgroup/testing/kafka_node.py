@@ -88,8 +88,8 @@ class Jvm:
                 process.kill()
                 process.communicate()
         if process.returncode != 0:
-            said = (output + errors).decode(errors="replace").strip()
-            raise EnvironmentProblem(f"{main_class} failed (exit code {process.returncode}): {said}")
+            words = (output + errors).decode(errors="replace").strip()
+            raise EnvironmentProblem(f"{main_class} failed (exit code {process.returncode}): {words}")
         return output.decode()
 
 
@@ -254,8 +254,8 @@ class KafkaNode:
 
     def last_words(self) -> str:
         """The end of the node's log, for an error message."""
-        said = self._stdout_path.read_text(errors="replace").splitlines() if self._stdout_path.exists() else []
-        lines = [*self._log_since_launch().splitlines(), *said][-_LOG_LINES_MAX:]
+        printed = self._stdout_path.read_text(errors="replace").splitlines() if self._stdout_path.exists() else []
+        lines = [*self._log_since_launch().splitlines(), *printed][-_LOG_LINES_MAX:]
         return f"Last lines of {self.log_path}:\n  " + "\n  ".join(lines)
 
 

@@ -148,8 +148,8 @@ class SparkCluster:
         deadline = time.monotonic() + _START_TIMEOUT_S
         while not (found := re.search(pattern, self._log(name).read_text(errors="replace"))):
             if process.poll() is not None or time.monotonic() > deadline:
-                said = "\n  ".join(self._log(name).read_text(errors="replace").splitlines()[-_LOG_LINES_MAX:])
-                raise EnvironmentProblem(f"Spark's {name} did not start:\n  {said}")
+                last_lines = "\n  ".join(self._log(name).read_text(errors="replace").splitlines()[-_LOG_LINES_MAX:])
+                raise EnvironmentProblem(f"Spark's {name} did not start:\n  {last_lines}")
             time.sleep(_POLL_S)
         return found[1]
 

@@ -173,8 +173,8 @@ class Cluster:
         if behind:
             # No topic ever loses partitions, and no topic id comes back: this broker has not heard of the change yet.
             # To believe it would make the leader of a group rebalance twice, or a reader take a topic for a third one.
-            told = f"this broker knows less than another did: {', '.join(behind)}"
-            raise BrokerError("Metadata", ErrorCode.LEADER_NOT_AVAILABLE, told)
+            message = f"this broker knows less than another did: {', '.join(behind)}"
+            raise BrokerError("Metadata", ErrorCode.LEADER_NOT_AVAILABLE, message)
         self._brokers = found.brokers or self._brokers
         before = {name: self._topics[name].topic_id for name in found.topics.keys() & self._topics.keys()}
         for name, old in before.items():
@@ -439,8 +439,8 @@ class Cluster:
         errors = list(refused.values())
         if not any(e.retriable for e in errors) or all(isinstance(e, AuthenticationFailed) for e in errors):
             raise errors[0]
-        told = "; ".join(str(e) if str(a) in str(e) else f"{a}: {e}" for a, e in refused.items())
-        raise ConnectionFailed(f"No broker could be reached. {_CHECK_BOOTSTRAP} Tried: {told}")
+        failures = "; ".join(str(e) if str(a) in str(e) else f"{a}: {e}" for a, e in refused.items())
+        raise ConnectionFailed(f"No broker could be reached. {_CHECK_BOOTSTRAP} Tried: {failures}")
 
     async def _at(self, address: Address, request: Request) -> Response:
         connection = self._pool.get(address)
@@ -500,8 +500,8 @@ class Cluster:
         if self._brokers:
             # This cluster has answered before: whoever has a broker's address just now will give it back.
             return ConnectionFailed(str(error))
-        told = str(error) if str(address) in str(error) else f"{address}: {error}"
-        return ProtocolViolation(f"{told} {_CHECK_BOOTSTRAP}")
+        message = str(error) if str(address) in str(error) else f"{address}: {error}"
+        return ProtocolViolation(f"{message} {_CHECK_BOOTSTRAP}")
 
     async def _retry(self, attempt: Callable[[], Awaitable[T]], timeout_ms: int | None) -> T:
         timeout_ms = timeout_ms or self._api_timeout_ms
@@ -516,8 +516,8 @@ class Cluster:
                 wait_s = backoff.next_ms() / 1000
                 if not error.retriable or time.monotonic() + wait_s > deadline_s:
                     raise
-                told = str(error).rstrip(".")  # a broker's error has none at its end
-                log.log(logging.WARNING if failed is None else logging.DEBUG, "%s. Trying again.", told)
+                message = str(error).rstrip(".")  # a broker's error has none at its end
+                log.log(logging.WARNING if failed is None else logging.DEBUG, "%s. Trying again.", message)
                 failed = error
             await asyncio.sleep(wait_s)
 

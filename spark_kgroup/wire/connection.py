@@ -225,8 +225,8 @@ class Connection:
         frame = encode_request(request, correlation_id, self._client_id)
         loop = asyncio.get_running_loop()
         answer: asyncio.Future[Response] = loop.create_future()
-        told = f"{self.address} did not answer {_name(request)} within {timeout_ms} ms."
-        timer = loop.call_later(timeout_ms / 1000, self._overdue, correlation_id, told)
+        message = f"{self.address} did not answer {_name(request)} within {timeout_ms} ms."
+        timer = loop.call_later(timeout_ms / 1000, self._overdue, correlation_id, message)
         self._waiting[correlation_id] = _Waiting(type(request), answer, timer)
         self._drained.clear()
         # Nothing between the question and the write: a process may be stopped for an hour before any earlier await.
@@ -236,11 +236,11 @@ class Connection:
             self._end(Orphaned(f"Nothing is sent to {self.address} any more: whoever this process works for has gone."))
         return await answer
 
-    def _overdue(self, correlation_id: int, told: str) -> None:
+    def _overdue(self, correlation_id: int, message: str) -> None:
         answer = self._waiting.pop(correlation_id).answer
         if not answer.done():
-            answer.set_exception(RequestTimedOut(told))
-        self._end(Disconnected(f"The connection to {self.address} was closed here: {told}"))
+            answer.set_exception(RequestTimedOut(message))
+        self._end(Disconnected(f"The connection to {self.address} was closed here: {message}"))
 
     async def _receive(self) -> None:
         try:
@@ -325,9 +325,9 @@ class Connection:
         # Only wait: a caller that is cancelled must not end it halfway, and what it fails of ends the connection.
         done, _ = await asyncio.wait([self._renewing], timeout=timeout_ms / 1000)
         if not done:
-            told = f"{self.address}: {_name(request)} waited {timeout_ms} ms for the SASL session to be renewed."
-            self._end(Disconnected(f"The connection to {self.address} was closed here: {told}"))
-            raise RequestTimedOut(told)
+            message = f"{self.address}: {_name(request)} waited {timeout_ms} ms for the SASL session to be renewed."
+            self._end(Disconnected(f"The connection to {self.address} was closed here: {message}"))
+            raise RequestTimedOut(message)
 
     async def _renew(self) -> None:
         try:
@@ -386,8 +386,8 @@ async def _connect(
         if context is not None and isinstance(error, ConnectionResetError | ConnectionAbortedError):
             hint = "does this listener speak TLS (`security.protocol`)?"
             raise ConnectionFailed(f"{address} closed the connection in the TLS handshake: {hint}") from error
-        told = "no file descriptor is left for it (ulimit -n)" if error.errno in _NO_DESCRIPTOR else error.strerror
-        raise ConnectionFailed(f"{address}: {told or error}.") from error
+        reason = "no file descriptor is left for it (ulimit -n)" if error.errno in _NO_DESCRIPTOR else error.strerror
+        raise ConnectionFailed(f"{address}: {reason or error}.") from error
 
 
 async def _streams(

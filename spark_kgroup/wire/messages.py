@@ -299,9 +299,9 @@ def sasl_handshake(mechanism: str) -> SaslHandshakeRequest:
     return SaslHandshakeRequest(mechanism=mechanism)
 
 
-def sasl_authenticate(said: bytes) -> SaslAuthenticateRequest:
+def sasl_authenticate(auth_bytes: bytes) -> SaslAuthenticateRequest:
     """One message of a mechanism."""
-    return SaslAuthenticateRequest(auth_bytes=said)
+    return SaslAuthenticateRequest(auth_bytes=auth_bytes)
 
 
 def _milliseconds(value: int) -> i32Timedelta:

@@ -134,15 +134,15 @@ def _check_complete(wanted: Iterable[TopicPartition], found: Mapping[TopicPartit
     """A partition without an answer must not pass for one without an offset."""
     missing = sorted(set(wanted) - found.keys())
     if missing:
-        told = f"A broker's {api} response says nothing of {', '.join(map(str, missing))}."
-        raise ProtocolViolation(told, retriable=True)
+        message = f"A broker's {api} response says nothing of {', '.join(map(str, missing))}."
+        raise ProtocolViolation(message, retriable=True)
 
 
 def the_only(answers: Sequence[T], what: str) -> T:
     """The one answer to a question about one thing."""
     if len(answers) != 1:
-        told = f"A broker was asked about one {what} and answered about {len(answers)}."
-        raise ProtocolViolation(told, retriable=True)
+        message = f"A broker was asked about one {what} and answered about {len(answers)}."
+        raise ProtocolViolation(message, retriable=True)
     return answers[0]
 
 

@@ -48,7 +48,7 @@ def _prefix_of(python: str, environment: Mapping[str, str]) -> Path | None:
     """The environment that `python` belongs to; None if it does not say."""
     asking = [python, "-I", "-c", "import sys; print(sys.prefix)"]
     try:
-        said = subprocess.run(asking, env=environment, capture_output=True, text=True, timeout=_START_S, check=True)
+        done = subprocess.run(asking, env=environment, capture_output=True, text=True, timeout=_START_S, check=True)
     except (OSError, ValueError, subprocess.SubprocessError):
         return None
-    return Path(said.stdout.strip()).resolve()
+    return Path(done.stdout.strip()).resolve()

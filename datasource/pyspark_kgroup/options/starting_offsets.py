@@ -59,11 +59,11 @@ class StartingOffsets:
         """
         if self.everywhere is not None:
             return
-        there = set(partitions)
-        if missing := sorted(there - self.by_partition.keys()):
+        existing = set(partitions)
+        if missing := sorted(existing - self.by_partition.keys()):
             raise _says_nothing_of(missing)
-        if unknown := sorted(self.by_partition.keys() - there):
-            counts = Counter(tp.topic for tp in there)
+        if unknown := sorted(self.by_partition.keys() - existing):
+            counts = Counter(tp.topic for tp in existing)
             have = ", ".join(f"{topic} has 0 to {counts[topic] - 1}" for topic in sorted({tp.topic for tp in unknown}))
             raise OptionError(
                 f"Option startingOffsets names partitions that do not exist: {listed(unknown)}. Leave them out: {have}."

@@ -46,22 +46,22 @@ def security_settings(properties: Mapping[str, str], token: TokenProvider | None
     Raises:
         OptionError: OIDC without all that it needs.
     """
-    said = properties.get
-    oidc = said(f"{_OAUTH}.method") == "oidc"
+    setting = properties.get
+    oidc = setting(f"{_OAUTH}.method") == "oidc"
     return SecuritySettings(
-        protocol=cast("SecurityProtocol", said("security.protocol", "PLAINTEXT").upper()),
-        ca_location=said("ssl.ca.location"),
-        ca_pem=said("ssl.ca.pem"),
-        certificate_location=said("ssl.certificate.location"),
-        certificate_pem=said("ssl.certificate.pem"),
-        key_location=said("ssl.key.location"),
-        key_pem=said("ssl.key.pem"),
-        key_password=said("ssl.key.password"),
-        verify_certificate=said("enable.ssl.certificate.verification", "true") != "false",
-        verify_hostname=said("ssl.endpoint.identification.algorithm", "https") == "https",
-        mechanism=cast("Mechanism | None", said("sasl.mechanism")),
-        username=said("sasl.username"),
-        password=said("sasl.password"),
+        protocol=cast("SecurityProtocol", setting("security.protocol", "PLAINTEXT").upper()),
+        ca_location=setting("ssl.ca.location"),
+        ca_pem=setting("ssl.ca.pem"),
+        certificate_location=setting("ssl.certificate.location"),
+        certificate_pem=setting("ssl.certificate.pem"),
+        key_location=setting("ssl.key.location"),
+        key_pem=setting("ssl.key.pem"),
+        key_password=setting("ssl.key.password"),
+        verify_certificate=setting("enable.ssl.certificate.verification", "true") != "false",
+        verify_hostname=setting("ssl.endpoint.identification.algorithm", "https") == "https",
+        mechanism=cast("Mechanism | None", setting("sasl.mechanism")),
+        username=setting("sasl.username"),
+        password=setting("sasl.password"),
         token=_client_credentials(properties) if oidc else token,
     )
 

@@ -109,11 +109,11 @@ def _translations(given: Mapping[str, str]) -> Iterator[tuple[str, str, str]]:
 def _check_stores(given: Mapping[str, str]) -> None:
     for store, remedy in _TO_PEM.items():
         about = f"ssl.{store}."
-        said = sorted(name for name in given if name.startswith(about))
+        names = sorted(name for name in given if name.startswith(about))
         kind = given.get(f"{about}type", "JKS").strip().upper()
-        if said and kind != "PEM":
+        if names and kind != "PEM":
             raise OptionError(
-                f"Option `{said[0]}` is about a {kind} store (`{about}type`, default JKS): only PEM can be read here. "
+                f"Option `{names[0]}` is about a {kind} store (`{about}type`, default JKS): only PEM can be read here. "
                 f"Either it is PEM: set `{about}type`=PEM. Or {remedy}."
             )
         if f"{about}password" in given:

@@ -56,9 +56,9 @@ def _check_challenge(mechanism: str, server_first: str) -> None:
 
     Few iterations would let whoever plays the broker guess the password, and many keep us busy.
     """
-    said = dict(part.partition("=")[::2] for part in server_first.split(","))
+    attributes = dict(part.partition("=")[::2] for part in server_first.split(","))
     fix = f"create the user's {mechanism} credential anew (kafka-configs.sh), or is this not the broker you mean?"
-    iterations = said.get("i", "")
+    iterations = attributes.get("i", "")
     if re.fullmatch("[0-9]+", iterations):
         # Nobody reads thousands of digits, and int() refuses them.
         count = int(iterations[:20])
@@ -68,7 +68,8 @@ def _check_challenge(mechanism: str, server_first: str) -> None:
                 f"are accepted: {fix}"
             )
     with suppress(ValueError):
-        salt_bytes = len(base64.b64decode(said["s"], validate=True)) if said.get("s") else SCRAM_SALT_BYTES_MIN
+        salt = attributes.get("s")
+        salt_bytes = len(base64.b64decode(salt, validate=True)) if salt else SCRAM_SALT_BYTES_MIN
         if salt_bytes < SCRAM_SALT_BYTES_MIN:
             raise AuthenticationFailed(
                 f"the broker's SCRAM salt for this user has {salt_bytes} bytes, and {SCRAM_SALT_BYTES_MIN} are the "

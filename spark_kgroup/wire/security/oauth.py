@@ -74,8 +74,8 @@ class TokenCache:
         if self._fetching is None or self._fetching.done():
             self._stuck = [call for call in self._stuck if not call.done()]
             if len(self._stuck) >= TOKEN_CALLS_MAX:
-                told = f"OAUTHBEARER: {TOKEN_CALLS_MAX} calls of the token function have not returned."
-                raise AuthenticationFailed(told, retriable=True)
+                message = f"OAUTHBEARER: {TOKEN_CALLS_MAX} calls of the token function have not returned."
+                raise AuthenticationFailed(message, retriable=True)
             self._fetching = in_a_thread(self._provider)
         ours = self._fetching
         try:
@@ -149,14 +149,14 @@ class ClientCredentials:
         now_s = time.time()
         status, body = self._post()
         try:
-            said = json.loads(body)
+            answer = json.loads(body)
         except ValueError:
-            said = None
+            answer = None
         if status != http.HTTPStatus.OK:
-            raise AuthenticationFailed(self._refusal(status, said), retriable=status not in _REFUSALS)
+            raise AuthenticationFailed(self._refusal(status, answer), retriable=status not in _REFUSALS)
         try:
-            value = str(said["access_token"])
-            expires_at_s = now_s + float(said["expires_in"]) if "expires_in" in said else _expiry_of(value)
+            value = str(answer["access_token"])
+            expires_at_s = now_s + float(answer["expires_in"]) if "expires_in" in answer else _expiry_of(value)
         except (KeyError, TypeError, ValueError):
             raise AuthenticationFailed(
                 f"{self._name} answered with no token and expiry (access_token, expires_in). "
@@ -192,14 +192,13 @@ class ClientCredentials:
                 f"{self._name} cannot be asked: {error or type(error).__name__}.", retriable=True
             ) from None
 
-    def _refusal(self, status: int, said: Any) -> str:
+    def _refusal(self, status: int, answer: Any) -> str:
         """What the endpoint said, in RFC 6749's words if it used them (`error`, `error_description`)."""
-        words = (
-            [str(said[name]) for name in ("error", "error_description") if said.get(name)] if _is_object(said) else []
-        )
-        told = ": ".join([f"{self._name} answered HTTP {status}", *words])
+        members = answer if _is_object(answer) else {}
+        words = [str(members[name]) for name in ("error", "error_description") if members.get(name)]
+        outcome = ": ".join([f"{self._name} answered HTTP {status}", *words])
         fix = "`sasl.oauthbearer.client.id`, .client.secret and .scope" if status in _REFUSALS else "its log"
-        return f"{told}. Client {self.client_id!r}. Check {fix}."
+        return f"{outcome}. Client {self.client_id!r}. Check {fix}."
 
     @property
     def _name(self) -> str:
@@ -216,8 +215,8 @@ def _has_a_port(url: SplitResult) -> bool:
         return False
 
 
-def _is_object(said: Any) -> bool:
-    return isinstance(said, dict)
+def _is_object(answer: Any) -> bool:
+    return isinstance(answer, dict)
 
 
 def _expiry_of(jwt: str) -> float:

@@ -80,15 +80,15 @@ def _is_meant(host: str, rule: str) -> bool:
 
 def _proxy(variable: str, value: str) -> Proxy:
     try:
-        told = urlsplit(value if "://" in value else f"http://{value}")
-        host, port = told.hostname, told.port or _PROXY_PORT
+        parts = urlsplit(value if "://" in value else f"http://{value}")
+        host, port = parts.hostname, parts.port or _PROXY_PORT
     except ValueError:  # brackets that do not match, or a port that is none
         host = None
-    if not host or told.scheme != "http":
+    if not host or parts.scheme != "http":
         raise OSError(f"the environment variable {variable} names no HTTP proxy: give http://HOST:PORT")
     authorization = None
-    if told.username is not None:
-        who = f"{unquote(told.username)}:{unquote(told.password or '')}"
+    if parts.username is not None:
+        who = f"{unquote(parts.username)}:{unquote(parts.password or '')}"
         authorization = "Basic " + base64.b64encode(who.encode()).decode()
     return Proxy(variable, host, port, authorization)
 

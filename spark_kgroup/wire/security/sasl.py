@@ -84,15 +84,15 @@ class Login:
 
     async def _exchange(self, address: object, send: Send) -> int:
         exchange = await self._begin(self._refused_since_s is not None)
-        said = next(exchange)
+        message = next(exchange)
         self._check_handshake(address, await send(messages.sasl_handshake(self._mechanism)))
         while True:
-            answer = await send(messages.sasl_authenticate(said))
+            answer = await send(messages.sasl_authenticate(message))
             assert isinstance(answer, messages.SaslAuthenticateResponse)
             if int(answer.error_code) != ErrorCode.NONE:
-                told = answer.error_message or ErrorCode.name_of(int(answer.error_code))
+                reason = answer.error_message or ErrorCode.name_of(int(answer.error_code))
                 raise AuthenticationFailed(
-                    f"{address} refused {self._mechanism} for {self._who}: {told.rstrip('.')}. {self._check}"
+                    f"{address} refused {self._mechanism} for {self._who}: {reason.rstrip('.')}. {self._check}"
                 )
             try:
                 # How much there is to compute the broker decides; heartbeats do not wait for it.
@@ -101,7 +101,7 @@ class Login:
                 raise AuthenticationFailed(f"{address}, {self._mechanism} for {self._who}: {error}") from None
             if reply is None:
                 return answer.session_lifetime // timedelta(milliseconds=1)
-            said = reply
+            message = reply
 
     def _check_handshake(self, address: object, answer: messages.Response) -> None:
         assert isinstance(answer, messages.SaslHandshakeResponse)
@@ -117,9 +117,9 @@ class Login:
             raise AuthenticationFailed(f"{address} refused SaslHandshake with {ErrorCode.name_of(code)}.")
 
 
-def _reply(exchange: Exchange, told: bytes) -> bytes | None:
+def _reply(exchange: Exchange, challenge: bytes) -> bytes | None:
     """What the client says to what the broker told; None if the exchange is complete."""
     try:
-        return exchange.send(told)
+        return exchange.send(challenge)
     except StopIteration:
         return None

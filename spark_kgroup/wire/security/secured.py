@@ -47,9 +47,9 @@ def _login(settings: SecuritySettings) -> Login:
     """The mechanism with all it needs."""
     mechanism, protocol = settings.mechanism, settings.protocol
     if mechanism not in MECHANISMS:
-        told = "is missing" if mechanism is None else f"is {mechanism!r}"
+        problem = "is missing" if mechanism is None else f"is {mechanism!r}"
         raise OptionError(
-            f"`sasl.mechanism` {told}: with `security.protocol`={protocol} it is one of {', '.join(MECHANISMS)}."
+            f"`sasl.mechanism` {problem}: with `security.protocol`={protocol} it is one of {', '.join(MECHANISMS)}."
         )
     if mechanism == "OAUTHBEARER":
         if settings.token is None:

@@ -139,8 +139,8 @@ def _as_file(text: str) -> Iterator[str]:
 
 def _key_problem(error: Exception, *, asked: bool, given: bool) -> str:
     if asked:
-        told = "does not open the key" if given else "is missing, but the key is encrypted"
-        return f"`ssl.key.password` {told} (`ssl.key.location` or .pem)."
+        problem = "does not open the key" if given else "is missing, but the key is encrypted"
+        return f"`ssl.key.password` {problem} (`ssl.key.location` or .pem)."
     if getattr(error, "reason", None) == "KEY_VALUES_MISMATCH":
         return "`ssl.key` is not the key of `ssl.certificate`: give the pair."
     return (
@@ -163,8 +163,8 @@ def _read(location: str, name: str) -> str:
 def tls_failure(address: object, error: ssl.SSLError) -> WireError:
     """What an error of the ssl module means; retriable unless it is about certificates or protocols."""
     if isinstance(error, ssl.SSLCertVerificationError):
-        told = _VERIFICATION.get(error.verify_code, "the broker's certificate was not accepted: check it")
-        return AuthenticationFailed(f"{address}: {told}. ({error.verify_message})")
+        problem = _VERIFICATION.get(error.verify_code, "the broker's certificate was not accepted: check it")
+        return AuthenticationFailed(f"{address}: {problem}. ({error.verify_message})")
     reason = error.reason or ""
     if reason in _REASONS:
         return AuthenticationFailed(f"{address}: {_REASONS[reason]}. ({reason})")

@@ -75,8 +75,8 @@ def in_a_thread(provider: Callable[[], T]) -> Future[T]:
             raise
         except BaseException as error:  # a user's function may raise anything, or exit
             log.debug("the token function failed", exc_info=True)
-            told = f"OAUTHBEARER: the token function failed with {type(error).__name__}: {error}"
-            raise AuthenticationFailed(told, retriable=True) from error
+            message = f"OAUTHBEARER: the token function failed with {type(error).__name__}: {error}"
+            raise AuthenticationFailed(message, retriable=True) from error
 
     try:
         return threads.in_a_thread(ask, "kgroup token")

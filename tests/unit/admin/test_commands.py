@@ -10,7 +10,7 @@ from typer.testing import CliRunner
 
 import spark_kgroup
 from spark_kgroup.admin.cli import app
-from spark_kgroup.admin.telling import told
+from spark_kgroup.admin.telling import text_of
 from spark_kgroup.errors import FencedInstanceId, OptionError
 
 PYPROJECT = tomllib.loads((Path(__file__).parents[3] / "pyproject.toml").read_text())
@@ -43,10 +43,10 @@ def test_sources_that_are_not_installed_have_an_unknown_version(monkeypatch: pyt
     ],
 )
 def test_an_error_speaks_of_a_commands_options(text: str, words: str) -> None:
-    assert told(OptionError(text)) == words
+    assert text_of(OptionError(text)) == words
 
 
 def test_an_error_of_a_seat_names_no_option_of_the_source() -> None:
-    words = told(FencedInstanceId("g", "g-0"))
+    words = text_of(FencedInstanceId("g", "g-0"))
     assert re.search(r"kafka\.group|instanceIdPrefix", words) is None
     assert "--instance-id" in words

@@ -7,7 +7,7 @@ import pytest
 
 from spark_kgroup.admin.describe_command import lines_of
 from spark_kgroup.admin.member_command import write_json, write_text
-from spark_kgroup.admin.telling import complain, shown, told
+from spark_kgroup.admin.telling import complain, printable, text_of
 from spark_kgroup.errors import FencedInstanceId, GroupRejected
 from spark_kgroup.model import DescribedGroup, DescribedMember
 
@@ -42,7 +42,7 @@ def test_a_topic_that_looks_like_markup_is_written_as_it_is(name: str, capsys: p
 def test_control_characters_are_written_as_question_marks(name: str, capsys: pytest.CaptureFixture[str]) -> None:
     write_text(event(partitions=[[name, 0]], reason=name))
     complain(GroupRejected(f"the broker says {name}"))
-    for line in (*capsys.readouterr().out.splitlines(), shown(name)):
+    for line in (*capsys.readouterr().out.splitlines(), printable(name)):
         assert line.isprintable()
         assert "?" in line
 
@@ -56,7 +56,7 @@ def test_json_has_names_in_ascii_whatever_they_are(capsys: pytest.CaptureFixture
 
 
 def test_a_fenced_member_gets_an_error_with_its_own_option_and_no_word_of_queries() -> None:
-    words = told(FencedInstanceId("g", "a"))
+    words = text_of(FencedInstanceId("g", "a"))
     assert "'a'" in words
     assert "--instance-id" in words
     assert "load()" not in words
