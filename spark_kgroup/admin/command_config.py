@@ -9,11 +9,11 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import Final
 
-from spark_kgroup.admin.command_terms import named
+from spark_kgroup.admin.command_terms import command_name_of
 from spark_kgroup.errors import OptionError
 from spark_kgroup.wire.security import java_properties
 from spark_kgroup.wire.security.from_properties import SECURITY_PROPERTIES, security_settings
-from spark_kgroup.wire.security.secured import secured
+from spark_kgroup.wire.security.secured import security_of
 from spark_kgroup.wire.security.settings import Security
 
 log = logging.getLogger(__name__)
@@ -63,9 +63,9 @@ def security_from(path: Path) -> Security:
         OptionError: it cannot be read, or is contradictory, incomplete or misspelt; a secret is never told.
     """
     try:
-        return secured(security_settings(_properties(_parse(path))))
+        return security_of(security_settings(_properties(_parse(path))))
     except OptionError as problem:
-        problem.name_settings(named)
+        problem.name_settings(command_name_of)
         raise OptionError(f"--command-config {str(path)!r}: {str(problem).removeprefix('Option ')}") from None
 
 

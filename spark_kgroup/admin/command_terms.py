@@ -19,7 +19,7 @@ _NAMES: Final = {
 """What a command calls its settings; others stand in a file, by their own names."""
 
 
-def named(setting: str) -> str:
+def command_name_of(setting: str) -> str:
     """`setting` as a command's user spells it."""
     return _NAMES.get(setting, setting)
 
@@ -33,10 +33,10 @@ def put_in_command_terms(problem: KgroupError) -> None:
         )
     others: list[str] = []
 
-    def noted(setting: str) -> str:
+    def note(setting: str) -> str:
         others.extend({setting} - _NAMES.keys())
-        return named(setting)
+        return command_name_of(setting)
 
-    problem.name_settings(noted)
+    problem.name_settings(note)
     if others and "--command-config" not in str(problem):
         problem.args = (f"{problem} (Properties stand in the file that --command-config names.)",)

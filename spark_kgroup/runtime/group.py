@@ -82,7 +82,7 @@ class Group:
             EnvironmentProblem: this process may not have as many file descriptors as seats.
         """
         await self.topics.refresh(timeout_ms=STARTUP_TIMEOUT_MS)
-        kept = await self._kept()
+        kept = await self._describe_kept()
         previously_owned = claimable(self.settings.previously_owned, kept, self._seats()) if kept else {}
         replaced: dict[str | None, str] = {m.instance_id: m.member_id for m in kept.members} if kept else {}
         make_room_for(len(self._seats()))
@@ -102,7 +102,7 @@ class Group:
         partitions = sum(topic.partition_count for topic in self.topics.known.values())
         return self.settings.instance_ids[: max(1, partitions)]
 
-    async def _kept(self) -> DescribedGroup | None:
+    async def _describe_kept(self) -> DescribedGroup | None:
         """The group as it was kept for seats that come back."""
         if not self.settings.previously_owned:
             return None

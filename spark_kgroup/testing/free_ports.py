@@ -30,7 +30,7 @@ class PortReservation:
         named = [0] * count if first is None else [*range(first, first + count // 2), *([0] * (count - count // 2))]
         try:
             for port in named:
-                self._sockets.append(_bound(host, port))
+                self._sockets.append(_bind(host, port))
         except OSError as problem:
             self.close()
             raise EnvironmentProblem(
@@ -50,7 +50,7 @@ class PortReservation:
         self._sockets.clear()
 
 
-def _bound(host: str, port: int) -> socket.socket:
+def _bind(host: str, port: int) -> socket.socket:
     held = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
     held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:

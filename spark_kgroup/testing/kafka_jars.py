@@ -75,7 +75,7 @@ def kafka_jars(version: str = KAFKA_VERSION) -> list[Path]:
     Raises:
         EnvironmentProblem: see `fetch_jars`.
     """
-    return fetch_jars(_kafka(version), f"kafka-{version}", sha256=_pinned(version))
+    return fetch_jars(_kafka(version), f"kafka-{version}", sha256=_pinned_sha256(version))
 
 
 def write_pins() -> None:
@@ -89,7 +89,7 @@ def _pins_of(version: str) -> Path:
     return Path(__file__).with_name(f"kafka-{version}.sha256")
 
 
-def _pinned(version: str) -> dict[str, str] | None:
+def _pinned_sha256(version: str) -> dict[str, str] | None:
     """Jar -> SHA-256 of the set of this Kafka, None if it is not pinned. The file is one that `sha256sum -c` reads."""
     if version != KAFKA_VERSION:
         return None
@@ -129,7 +129,7 @@ def fetch_jars(
     source = repository or os.environ.get(_REPOSITORY)
     try:
         root.mkdir(parents=True, exist_ok=True)
-        with _locked(root / f".{name}.lock"):
+        with _hold_lock(root / f".{name}.lock"):
             jars = _whole(root / name, coordinates, sha256)
             if jars is None:
                 _fetch(coordinates, root / f".{name}.partial", name, source)
@@ -163,7 +163,7 @@ def cache_directory() -> Path:
 
 
 @contextmanager
-def _locked(path: Path) -> Iterator[None]:
+def _hold_lock(path: Path) -> Iterator[None]:
     """Hold an advisory lock that ends with this process."""
     with path.open("w") as file:
         fcntl.flock(file, fcntl.LOCK_EX)

@@ -135,9 +135,9 @@ class KafkaNode:
         """Write the node's files; log.dirs is added here."""
         self.directory.mkdir(parents=True, exist_ok=True)
         own = {"log.dirs": str(self.directory / "data"), **properties}
-        text = "".join(f"{name}={_escaped(value)}\n" for name, value in own.items())
+        text = "".join(f"{name}={_escape(value)}\n" for name, value in own.items())
         self._properties_path.write_text(text)
-        (self.directory / "log4j2.properties").write_text(_LOG4J.format(log=_escaped(str(self.log_path))))
+        (self.directory / "log4j2.properties").write_text(_LOG4J.format(log=_escape(str(self.log_path))))
 
     def format(self, jvm: Jvm, cluster_id: str, more: Sequence[str] = ()) -> None:
         """Prepare the data directory unless it already holds data; `more` are arguments of Kafka's storage tool."""
@@ -259,6 +259,6 @@ class KafkaNode:
         return f"Last lines of {self.log_path}:\n  " + "\n  ".join(lines)
 
 
-def _escaped(value: str) -> str:
+def _escape(value: str) -> str:
     """As the value of a Java properties file."""
     return value.replace("\\", "\\\\").replace("\n", "\\n")

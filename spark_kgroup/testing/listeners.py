@@ -69,7 +69,7 @@ class SecureListener:
 def _jaas(mechanism: str, users: Mapping[str, str]) -> str:
     match mechanism:
         case "PLAIN":
-            options = "".join(f" user_{name}={_quoted(password)}" for name, password in users.items())
+            options = "".join(f" user_{name}={_quote(password)}" for name, password in users.items())
             return f"{_MODULES}.plain.PlainLoginModule required{options};"
         case "OAUTHBEARER":
             return f'{_MODULES}.oauthbearer.OAuthBearerLoginModule required unsecuredLoginStringClaim_sub="broker";'
@@ -77,7 +77,7 @@ def _jaas(mechanism: str, users: Mapping[str, str]) -> str:
             return f"{_MODULES}.scram.ScramLoginModule required;"
 
 
-def _quoted(value: str) -> str:
+def _quote(value: str) -> str:
     escaped = value.replace("\\", "\\\\").replace('"', '\\"')
     return f'"{escaped}"'
 

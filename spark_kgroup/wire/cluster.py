@@ -155,7 +155,7 @@ class Cluster:
             ConnectionFailed: no broker can be reached.
             WireError: what answered is no broker, or refuses us.
         """
-        async with _bounded(self._api_timeout_ms):
+        async with _end_after(self._api_timeout_ms):
             await self._any_broker(messages.metadata(()))
 
     async def _metadata_once(self, topics: Sequence[str] | None) -> ClusterMetadata:
@@ -274,7 +274,7 @@ class Cluster:
             WireError: not this time; `retriable` says whether trying again makes sense.
         """
         self._coordinators.pop(group, None)
-        async with _bounded(timeout_ms or self._api_timeout_ms):
+        async with _end_after(timeout_ms or self._api_timeout_ms):
             address = await self._coordinator(group)
             self._pace.check_in_time(address, _ENDS_AT_S.get())
             return await self._open(address)
@@ -285,7 +285,7 @@ class Cluster:
         Raises:
             WireError: nobody said so.
         """
-        async with _bounded(timeout_ms or self._api_timeout_ms):
+        async with _end_after(timeout_ms or self._api_timeout_ms):
             return await self._coordinator(group)
 
     async def coordinator_call(self, group: str, request: Request, *, timeout_ms: int | None = None) -> Response:
@@ -298,7 +298,7 @@ class Cluster:
             WireError: no answer; the request may have been carried out, unless it was never sent.
         """
         try:
-            async with _bounded(timeout_ms or self._api_timeout_ms):
+            async with _end_after(timeout_ms or self._api_timeout_ms):
                 address = self._coordinators.get(group) or await self._coordinator(group)
                 response = await self._at(address, request)
         except WireError:
@@ -452,11 +452,11 @@ class Cluster:
     async def _open_pooled(self, address: Address) -> Connection:
         """A new connection for the pool; all who ask while it is being opened share it, or its failure."""
 
-        async def opened() -> Connection:
+        async def open_and_pool() -> Connection:
             self._pool[address] = await self._open(address)
             return self._pool[address]
 
-        return await self._join_or_start(self._opening, address, opened)
+        return await self._join_or_start(self._opening, address, open_and_pool)
 
     async def _join_or_start(
         self, running: dict[K, asyncio.Task[T]], key: K, work: Callable[[], Coroutine[Any, Any, T]]
@@ -488,12 +488,12 @@ class Cluster:
             )
         except ProtocolViolation as error:
             failure = self._not_a_broker(address, error)
-            self._pace.failed(address, failure.again())
+            self._pace.on_failed(address, failure.again())
             raise failure from error
         except WireError as error:
-            self._pace.failed(address, error.again())
+            self._pace.on_failed(address, error.again())
             raise
-        self._pace.opened(address, connection)
+        self._pace.on_opened(address, connection)
         return connection
 
     def _not_a_broker(self, address: Address, error: ProtocolViolation) -> WireError:
@@ -510,7 +510,7 @@ class Cluster:
         failed: WireError | None = None
         while True:
             try:
-                async with _bounded(round((deadline_s - time.monotonic()) * 1000), of_ms=timeout_ms, failed=failed):
+                async with _end_after(round((deadline_s - time.monotonic()) * 1000), of_ms=timeout_ms, failed=failed):
                     return await attempt()
             except WireError as error:
                 wait_s = backoff.next_ms() / 1000
@@ -533,7 +533,7 @@ def _unknown(error: BrokerError) -> UnknownTopic:
 
 
 @asynccontextmanager
-async def _bounded(left_ms: int, *, of_ms: int | None = None, failed: WireError | None = None) -> AsyncIterator[None]:
+async def _end_after(left_ms: int, *, of_ms: int | None = None, failed: WireError | None = None) -> AsyncIterator[None]:
     """End what is inside after `left_ms`; the error says of how many ms in all, and what had `failed` before."""
     ends_at_s = asyncio.get_running_loop().time() + max(0, left_ms) / 1000
     outer = _ENDS_AT_S.set(min(ends_at_s, _ENDS_AT_S.get(inf)))

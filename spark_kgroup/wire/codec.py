@@ -120,13 +120,13 @@ class _Cursor:
         return len(self._raw) - self._at
 
     def take(self, size: int) -> bytes:
-        start = self._passed(size)
+        start = self._advance(size)
         return self._raw[start : self._at]
 
     def numbers(self, form: Struct) -> tuple[int, ...]:
-        return form.unpack_from(self._raw, self._passed(form.size))
+        return form.unpack_from(self._raw, self._advance(form.size))
 
-    def _passed(self, size: int) -> int:
+    def _advance(self, size: int) -> int:
         """Where we were; now we are `size` bytes further."""
         start = self._at
         if size > len(self._raw) - start:

@@ -61,7 +61,7 @@ class Pace:
             if connection.has_answered:
                 self._rows.pop(address, None)
             elif connection.closed:
-                self.failed(address)
+                self.on_failed(address)
         if still_open := [each for each in opened if not each.has_answered and not each.closed]:
             self._opened[address] = still_open
         row = self._rows.get(address)
@@ -71,14 +71,14 @@ class Pace:
         row.turns += 1
         return row.turns
 
-    def failed(self, address: Address, failure: WireError | None = None) -> None:
+    def on_failed(self, address: Address, failure: WireError | None = None) -> None:
         """No connection came about, for `failure`, or one that never answered."""
         row = self._rows.pop(address, None) or _Row(Backoff(self._rng))
         row.failure = failure
         row.next_at_s = asyncio.get_running_loop().time() + row.backoff.next_ms() / 1000
         _put(self._rows, address, row)
 
-    def opened(self, address: Address, connection: Connection) -> None:
+    def on_opened(self, address: Address, connection: Connection) -> None:
         """`connection` is open; what becomes of it is looked at when the next one begins."""
         _put(self._opened, address, [*self._opened.get(address, []), connection])
 

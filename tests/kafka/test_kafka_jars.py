@@ -158,12 +158,12 @@ def test_a_cached_set_that_is_not_the_pinned_one_is_fetched_anew(repository: str
 
 
 def test_every_jar_of_the_kafka_that_is_run_is_pinned() -> None:
-    pins = kafka_jars._pinned(kafka_jars.KAFKA_VERSION)
+    pins = kafka_jars._pinned_sha256(kafka_jars.KAFKA_VERSION)
     assert pins is not None
     assert {jar.name for jar in kafka_jars.kafka_jars()} == pins.keys()
     assert f"kafka-clients-{kafka_jars.KAFKA_VERSION}.jar" in pins
     assert all(re.fullmatch("[0-9a-f]{64}", digest) for digest in pins.values())
-    assert kafka_jars._pinned("3.9.9") is None
+    assert kafka_jars._pinned_sha256("3.9.9") is None
 
 
 def test_what_an_interrupted_fetch_left_does_no_harm(repository: str, cache: Path) -> None:

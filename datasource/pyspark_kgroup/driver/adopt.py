@@ -25,7 +25,7 @@ from pyspark_kgroup.offsets.data_loss import out_of_log
 from pyspark_kgroup.offsets.offset_spec import OffsetSpec
 from pyspark_kgroup.options.parser import SourceOptions
 from pyspark_kgroup.options.starting_offsets import LATEST
-from pyspark_kgroup.options.values import listed
+from pyspark_kgroup.options.values import join
 from spark_kgroup.errors import OptionError
 from spark_kgroup.model import TopicPartition
 from spark_kgroup.runtime.views import SeatCommit, SeatView
@@ -160,7 +160,7 @@ class Adoption:
                 "Group %r has no committed offsets for %s: reading starts at the end, without what is in there. "
                 "To read that too, set startingOffsets=earliest and start with a new checkpointLocation.",
                 self._options.group_id,
-                listed(sorted(partitions)),
+                join(sorted(partitions)),
             )
 
     # ------------------------------------------------------------------------------------ from words to numbers
@@ -184,7 +184,7 @@ class Adoption:
         beyond = [f"{tp}: {offsets[tp]} (ends at {ends[tp]})" for tp in sorted(offsets) if offsets[tp] > ends[tp]]
         if beyond:
             raise OptionError(
-                f"Option startingOffsets lies beyond the end of {listed(beyond)}: give an offset that exists, or "
+                f"Option startingOffsets lies beyond the end of {join(beyond)}: give an offset that exists, or "
                 f"{LATEST} for latest."
             )
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from pyspark_kgroup.driver.crossing import Crossing
 from pyspark_kgroup.driver.ledger import Ledger
-from pyspark_kgroup.offsets.plan import in_turn, limited
+from pyspark_kgroup.offsets.plan import apply_limit, in_turn
 from spark_kgroup.model import TopicPartition
 
 
@@ -29,7 +29,7 @@ class BatchEnd:
             position = self._ledger.position(tp)
             end = position if tp in unacknowledged else max(position, ends.get(tp, position))
             available[tp] = (position, end)
-        positions = limited(available, limit, self._last_in_turn)
+        positions = apply_limit(available, limit, self._last_in_turn)
         moved = [tp for tp, position in positions.items() if position > available[tp][0]]
         if limit is not None and moved:
             self._last_in_turn = in_turn(moved, self._last_in_turn)[-1]

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 
 from pyspark_kgroup.offsets.checkpoint import Checkpoint
 from pyspark_kgroup.options.parser import SourceOptions
-from pyspark_kgroup.options.values import listed
+from pyspark_kgroup.options.values import join
 
 _FRESH_START = "If that is not what you want, give this query its own checkpointLocation."
 
@@ -33,14 +33,14 @@ def origin_warnings(checkpoint: Checkpoint, options: SourceOptions) -> Iterator[
         )
     elif not checkpoint.group and seats and not any(_is_ours(seat, options) for seat in seats):
         yield (
-            f"The checkpoint was written by the seats {listed(seats)}, but those of this query are "
+            f"The checkpoint was written by the seats {join(seats)}, but those of this query are "
             f"{options.instance_id_prefix}-0, ...: it is of another group, or `instanceIdPrefix` was changed. "
             f"{goes_on} {_FRESH_START}"
         )
     if not checkpoint.topics.keys() & set(options.topics):
         yield (
-            f"The checkpoint is of the topics {listed(sorted(checkpoint.topics))}, of which `subscribe` names none. "
-            f"{listed(options.topics)} will be read from the group's committed offsets, else from the beginning: "
+            f"The checkpoint is of the topics {join(sorted(checkpoint.topics))}, of which `subscribe` names none. "
+            f"{join(options.topics)} will be read from the group's committed offsets, else from the beginning: "
             f"startingOffsets counts only for a query without a checkpoint. {_FRESH_START}"
         )
 

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pyspark_kgroup.driver.crossing import Crossing
 from pyspark_kgroup.driver.group_port import GroupPort
 from pyspark_kgroup.driver.ledger import Ledger
-from pyspark_kgroup.driver.taken_over import taken_over
+from pyspark_kgroup.driver.taken_over import find_taken_over
 from pyspark_kgroup.offsets.adoption import Committed, Writer, topic_key
 from pyspark_kgroup.options.parser import SourceOptions
 from spark_kgroup.admin.seat_note import Author
@@ -75,7 +75,7 @@ class Commits:
         if not asked:
             return commits
         try:
-            out = taken_over(self._group, asked, {each.seat.instance_id for each in commits}, self._us)
+            out = find_taken_over(self._group, asked, {each.seat.instance_id for each in commits}, self._us)
             self._ledger.let_go(out)
         except WireError as error:
             log.info("nobody says who reads what is to be given up, so it stays for now: %s", error)

@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from pyspark_kgroup.offsets.adoption import Committed, Start, Writer
 from pyspark_kgroup.offsets.checkpoint import Checkpoint
 from pyspark_kgroup.options.parser import SourceOptions
-from pyspark_kgroup.options.values import listed
+from pyspark_kgroup.options.values import join
 from spark_kgroup.admin.seat_note import Author
 from spark_kgroup.model import TopicPartition
 
@@ -80,4 +80,4 @@ def _apart(
     committed: Mapping[TopicPartition, Committed],
 ) -> str:
     """Of each partition, what the group has and where this query goes on."""
-    return listed([f"{tp}: group {committed[tp].offset}, checkpoint {offsets[tp]}" for tp in partitions])
+    return join([f"{tp}: group {committed[tp].offset}, checkpoint {offsets[tp]}" for tp in partitions])

@@ -17,7 +17,7 @@ from pyspark_kgroup.driver.jvm import Jvm
 from pyspark_kgroup.driver.registry import Counts, Registry
 from pyspark_kgroup.driver.reporting import commit_metadata, latest_offset
 from pyspark_kgroup.driver.seats import Home, Scan
-from pyspark_kgroup.driver.sizing import seats_warning, sized, stays_on_this_host
+from pyspark_kgroup.driver.sizing import fill_in_members, seats_warning, stays_on_this_host
 from pyspark_kgroup.offsets.checkpoint import Checkpoint
 from pyspark_kgroup.offsets.plan import positions_by_seat, ranges_by_seat
 from pyspark_kgroup.offsets.previously_owned import owned_by_seat
@@ -28,7 +28,7 @@ from spark_kgroup.admin.seat_note import Author
 from spark_kgroup.runtime.settings import GroupSettings
 from spark_kgroup.runtime.thread import GroupRuntime
 from spark_kgroup.wire.address import parse_bootstrap
-from spark_kgroup.wire.security.secured import secured
+from spark_kgroup.wire.security.secured import security_of
 
 log = logging.getLogger(__name__)
 
@@ -170,7 +170,7 @@ class Query:
         return registry
 
     def _settings(self, planned: Checkpoint, jvm: Jvm | None) -> GroupSettings:
-        options = sized(self._options)
+        options = fill_in_members(self._options)
         author = Author(app=options.instance_id_prefix, run_ms=self._run_ms)
         return GroupSettings(
             bootstrap=parse_bootstrap(options.bootstrap_servers),
@@ -185,7 +185,7 @@ class Query:
             request_timeout_ms=options.request_timeout_ms,
             api_timeout_ms=options.api_timeout_ms,
             client_id=options.client_id,
-            security=secured(driver_settings(options.security)),
+            security=security_of(driver_settings(options.security)),
             topics_must_exist=False,  # the boundary knows which may be gone
             previously_owned=owned_by_seat(planned),
             cap_seats_to_partitions=self._options.members is None,

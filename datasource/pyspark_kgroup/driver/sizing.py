@@ -40,7 +40,7 @@ _PS_TIMEOUT_S: Final = 5
 """How long `ps` may take where there is no /proc. Measured on Linux: 20 ms."""
 
 
-def sized(options: SourceOptions) -> SourceOptions:
+def fill_in_members(options: SourceOptions) -> SourceOptions:
     """`options` with `members` filled in, if they were not given."""
     return options if options.members is not None else replace(options, members=_default_members())
 
@@ -49,7 +49,7 @@ def seats_warning(options: SourceOptions, seats: int, partitions: int) -> str | 
     """What to say of a number of seats that is a guess, or leaves seats without work; None if there is nothing to say.
 
     Args:
-        options: as given, before `sized`.
+        options: as given, before `fill_in_members`.
         seats: how many there are.
         partitions: of all subscribed topics.
     """
@@ -94,7 +94,7 @@ def _start() -> tuple[Sequence[str], Mapping[str, str]] | None:
 
 def is_local(command: Sequence[str], properties: Mapping[str, str]) -> bool:
     """Whether Spark runs in one process, or lets its driver be reached over loopback alone; as `task_slots`."""
-    conf = {**properties, **_given(command)}
+    conf = {**properties, **_properties_in(command)}
     if re.fullmatch(r"local(\[[^\]]*\])?", conf.get("spark.master", "")):
         return True
     host = conf.get("spark.driver.host") or conf.get("spark.driver.bindAddress", "")
@@ -109,7 +109,7 @@ def task_slots(command: Sequence[str], properties: Mapping[str, str], cpus: int)
         properties: those of its properties file; an argument overrules them.
         cpus: of this machine, for `local[*]`.
     """
-    conf = {**properties, **_given(command)}
+    conf = {**properties, **_properties_in(command)}
     master = conf.get("spark.master", "")
     if master == "local":
         return 1
@@ -124,7 +124,7 @@ def task_slots(command: Sequence[str], properties: Mapping[str, str], cpus: int)
     return None
 
 
-def _given(command: Sequence[str]) -> dict[str, str]:
+def _properties_in(command: Sequence[str]) -> dict[str, str]:
     """The properties among the arguments: `--conf NAME=VALUE`, and what has a word of its own."""
     found: dict[str, str] = {}
     for word, following in _with_values(command):

@@ -16,7 +16,7 @@ from collections.abc import Collection, Mapping
 
 from pyspark_kgroup.driver.group_port import GroupPort
 from pyspark_kgroup.offsets.adoption import Writer
-from pyspark_kgroup.options.values import listed
+from pyspark_kgroup.options.values import join
 from spark_kgroup.admin.seat_note import Author
 from spark_kgroup.errors import WireError
 from spark_kgroup.limits import COMMIT_TIMEOUT_MS
@@ -25,7 +25,7 @@ from spark_kgroup.model import TopicPartition
 log = logging.getLogger(__name__)
 
 
-def taken_over(
+def find_taken_over(
     group: GroupPort, ours: Mapping[TopicPartition, Collection[int | None]], seats: Collection[str], us: Author
 ) -> frozenset[TopicPartition]:
     """Those of `ours` that a member which is not one of our seats owns, or for which somebody else has committed.
@@ -56,7 +56,7 @@ def taken_over(
             "The group gave %s to another application while a batch of this query was reading there, as brokers do "
             "when they convert a group (group.protocol=consumer): the position of that batch is not committed, and its "
             "records may be delivered twice, by both applications.",
-            listed(sorted(taken)),
+            join(sorted(taken)),
         )
     return taken
 

@@ -50,7 +50,7 @@ def positions_by_seat(
     return owned
 
 
-def limited(
+def apply_limit(
     available: Mapping[TopicPartition, tuple[int, int]], limit: int | None, after: TopicPartition | None = None
 ) -> dict[TopicPartition, int]:
     """End offsets that take at most `limit` offsets in all, shared in proportion to what each partition has.

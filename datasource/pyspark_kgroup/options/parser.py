@@ -22,7 +22,7 @@ from pyspark_kgroup.options.refusals import REFUSED, refuse
 from pyspark_kgroup.options.rows import OPTIONS
 from pyspark_kgroup.options.security import JAVA_NAMES, check_mechanism, parse_security
 from pyspark_kgroup.options.starting_offsets import StartingOffsets
-from pyspark_kgroup.options.values import PREFIX_CHARACTERS_MAX, listed, shortened
+from pyspark_kgroup.options.values import PREFIX_CHARACTERS_MAX, join, shorten
 from pyspark_kgroup.shared.redacted import Redacted, is_secret
 from spark_kgroup.errors import OptionError
 from spark_kgroup.limits import HEARTBEAT_INTERVAL_MS
@@ -127,7 +127,7 @@ def parse(options: Mapping[str, str]) -> SourceOptions:
     given = _in_lower_case(options)
     check_mechanism(given)
     refuse(given)
-    passed_on = _passed_on(given)
+    passed_on = _for_librdkafka(given)
     session_timeout_ms = rows.SESSION_TIMEOUT.value(given)
     group_id = rows.GROUP_ID.value(given)
     topics = rows.SUBSCRIBE.value(given)
@@ -166,7 +166,9 @@ def _in_lower_case(options: Mapping[str, str]) -> dict[str, str]:
     for name, value in options.items():
         _check_characters(name, value)
         if given.setdefault(name.lower(), value) != value:
-            raise OptionError(f"Option {_spelled(name)} is given twice with different values: names match in any case.")
+            raise OptionError(
+                f"Option {_spelling_of(name)} is given twice with different values: names match in any case."
+            )
     return given
 
 
@@ -174,19 +176,19 @@ def _check_characters(name: str, value: str) -> None:
     """Refuse what no C string can hold: librdkafka's binding crashes on the one and cuts the other short."""
     for text in (name, value):
         if "\0" in text or any("\ud800" <= letter <= "\udfff" for letter in text):
-            shown_name = _spelled(name) if text is value else ascii(name)
+            shown_name = _spelling_of(name) if text is value else ascii(name)
             raise OptionError(
                 f"Option {shown_name} contains a character that is not text (U+0000, or half of a surrogate pair): "
                 "remove it."
             )
 
 
-def _spelled(name: str) -> str:
+def _spelling_of(name: str) -> str:
     """A known name as it is written, whatever the case in which Spark hands it over."""
     return next((known for known in (*_OURS, *REFUSED) if known.lower() == name.lower()), name)
 
 
-def _passed_on(given: Mapping[str, str]) -> Redacted:
+def _for_librdkafka(given: Mapping[str, str]) -> Redacted:
     """The options that librdkafka gets.
 
     Raises:
@@ -204,14 +206,14 @@ def _refuse_unknown(name: str) -> NoReturn:
     spelled = [*_OURS, *(f"kafka.{known}" for known in _LIBRDKAFKA_NAMES.split())]
     # Compared without the prefix: people forget it, and it would make every name look alike.
     bare = {known.removeprefix("kafka.").lower(): known for known in spelled}
-    near = get_close_matches(shortened(name.removeprefix("kafka.")), bare, n=1)
+    near = get_close_matches(shorten(name.removeprefix("kafka.")), bare, n=1)
     if near:
         hint = f"did you mean {bare[near[0]]}?"
     elif name.startswith("kafka."):
         hint = "librdkafka, which reads here, has no property of that name (they are listed in its CONFIGURATION.md)."
     else:
         hint = f"there are {', '.join(n for n in _OURS if not n.startswith('kafka.'))}, and Kafka's, as kafka.NAME."
-    raise OptionError(f"Option {shortened(name)} is unknown: {hint}")
+    raise OptionError(f"Option {shorten(name)} is unknown: {hint}")
 
 
 def _prefix_of(group_id: str) -> str:
@@ -224,7 +226,7 @@ def _starting_offsets_for(topics: tuple[str, ...], given: Mapping[str, str]) -> 
     unsubscribed = sorted({tp.topic for tp in offsets.by_partition} - set(topics))
     if unsubscribed:
         raise OptionError(
-            f"Option startingOffsets names topics that `subscribe` does not: {listed(unsubscribed)}. Add them there, "
+            f"Option startingOffsets names topics that `subscribe` does not: {join(unsubscribed)}. Add them there, "
             "or leave them out here."
         )
     if not offsets.committed:
@@ -265,8 +267,8 @@ def _check_with_librdkafka(options: SourceOptions) -> None:
             reason = reason.replace(value, "***")
         if f'"{name[:100]}' in reason and reason.startswith("No such"):  # it cuts its text at 512 characters
             _refuse_unknown(f"kafka.{name}")
-    given = shortened(", ".join(f"kafka.{name}={value}" for name, value in options.passed_on.shown().items()))
-    reason = shortened(_PROPERTY.sub(r"\1kafka.\2\1", reason))
+    given = shorten(", ".join(f"kafka.{name}={value}" for name, value in options.passed_on.without_secrets().items()))
+    reason = shorten(_PROPERTY.sub(r"\1kafka.\2\1", reason))
     raise OptionError(f"librdkafka rejects what is passed on to it ({given}): {reason}.{_remedy(reason, config)}")
 
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from pyspark_kgroup.offsets.offset_spec import OffsetSpec
-from pyspark_kgroup.options.values import listed, shortened
+from pyspark_kgroup.options.values import join, shorten
 from spark_kgroup.errors import OptionError
 from spark_kgroup.model import TopicPartition
 
@@ -46,7 +46,7 @@ class StartingOffsets:
     by_partition: Mapping[TopicPartition, int | OffsetSpec] = field(default_factory=dict)
 
     def __str__(self) -> str:
-        return shortened(self.text)
+        return shorten(self.text)
 
     def check(self, partitions: Iterable[TopicPartition]) -> None:
         """Check that the option's JSON names the partitions that there are, all of them and no others.
@@ -66,7 +66,7 @@ class StartingOffsets:
             counts = Counter(tp.topic for tp in existing)
             have = ", ".join(f"{topic} has 0 to {counts[topic] - 1}" for topic in sorted({tp.topic for tp in unknown}))
             raise OptionError(
-                f"Option startingOffsets names partitions that do not exist: {listed(unknown)}. Leave them out: {have}."
+                f"Option startingOffsets names partitions that do not exist: {join(unknown)}. Leave them out: {have}."
             )
 
     def offset_of(self, partition: TopicPartition) -> int | OffsetSpec:
@@ -85,7 +85,7 @@ class StartingOffsets:
 
 def _says_nothing_of(partitions: Sequence[TopicPartition]) -> OptionError:
     return OptionError(
-        f"Option startingOffsets does not name {listed(partitions)}: name every partition of a subscribed topic, "
+        f"Option startingOffsets does not name {join(partitions)}: name every partition of a subscribed topic, "
         f"with {EARLIEST} for earliest and {LATEST} for latest."
     )
 

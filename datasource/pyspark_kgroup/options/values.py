@@ -77,8 +77,8 @@ class Option(Generic[T]):
         try:
             return self.read(text if self.secret else text.strip())
         except ValueError as problem:
-            shown = "not valid" if self.secret else shortened(repr(text))
-            why = f" ({shortened(str(problem))})" if str(problem) else ""
+            shown = "not valid" if self.secret else shorten(repr(text))
+            why = f" ({shorten(str(problem))})" if str(problem) else ""
             raise OptionError(f"Option {self.name} is {shown}: it needs {self.range}{why}.") from None
 
 
@@ -190,16 +190,16 @@ def without_shading(class_name: str) -> str:
     return class_name.removeprefix("kafkashaded.")
 
 
-def shortened(text: str) -> str:
+def shorten(text: str) -> str:
     """As much of `text` as an error should repeat."""
     if len(text) <= _TOLD_CHARACTERS_MAX:
         return text
     return f"{text[:_TOLD_CHARACTERS_MAX]}... ({len(text)} characters)"
 
 
-def listed(names: Sequence[object]) -> str:
+def join(names: Sequence[object]) -> str:
     """`names` between commas, as many as an error should repeat."""
-    text = ", ".join(shortened(str(name)) for name in names[:_NAMES_LISTED_MAX])
+    text = ", ".join(shorten(str(name)) for name in names[:_NAMES_LISTED_MAX])
     return text if len(names) <= _NAMES_LISTED_MAX else f"{text} and {len(names) - _NAMES_LISTED_MAX} more"
 
 

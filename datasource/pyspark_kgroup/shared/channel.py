@@ -301,7 +301,7 @@ def connect(
         raise ChannelEnded(f"Nobody can be reached there ({problem}).") from None
     if not isinstance(address, Path):  # finding out where it is had a bound of its own
         deadline_s = time.monotonic() + timeout_s
-    with _closed_on_error(channel):
+    with _close_on_error(channel):
         if isinstance(address, Path) and not peer_is_us(channel.socket):  # BEFORE anything is proved
             raise KeyRefused("The peer is another user's process.")
         theirs = _hex(channel._receive(deadline_s), "nonce")
@@ -333,7 +333,7 @@ def accept(
         KeyRefused: the peer does not hold `key`; it learned nothing.
     """
     channel = Channel(sock)
-    with _closed_on_error(channel):
+    with _close_on_error(channel):
         challenge = Challenge(key, server)
         channel.send(challenge.message, timeout_s)
         channel.send(challenge.answer(channel.receive(timeout_s)), timeout_s)
@@ -362,7 +362,7 @@ def _open_socket(address: tuple[str, int] | Path, timeout_s: float) -> socket.so
 
 
 @contextmanager
-def _closed_on_error(channel: Channel) -> Iterator[None]:
+def _close_on_error(channel: Channel) -> Iterator[None]:
     try:
         yield
     except KgroupError:

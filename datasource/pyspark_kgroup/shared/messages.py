@@ -304,10 +304,10 @@ def parse(raw: Mapping[str, Any]) -> QueryMessage:
 
 
 def _fields_of(value: Any) -> JsonObject:
-    return {name: _written(getattr(value, name)) for name in (one.name for one in fields(value))}
+    return {name: _to_json_value(getattr(value, name)) for name in (one.name for one in fields(value))}
 
 
-def _written(value: Any) -> Any:
+def _to_json_value(value: Any) -> Any:
     """As `json` takes it, which writes tuples as lists."""
     if is_dataclass(value):
         return _fields_of(value)

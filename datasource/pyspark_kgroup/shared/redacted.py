@@ -16,12 +16,12 @@ _SENSITIVE: Final = (
 class Redacted(dict[str, str]):
     """Options or librdkafka's properties by name; its text shows no secrets."""
 
-    def shown(self) -> dict[str, str]:
+    def without_secrets(self) -> dict[str, str]:
         """What may be shown."""
         return {name: "***" if is_secret(name) else value for name, value in self.items()}
 
     def __repr__(self) -> str:
-        return repr(self.shown())
+        return repr(self.without_secrets())
 
 
 def is_secret(name: str) -> bool:

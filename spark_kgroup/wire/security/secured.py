@@ -14,7 +14,7 @@ from spark_kgroup.wire.security.tls import client_context
 
 
 class Secured:
-    """TLS, SASL or both. Made by `secured`; belongs to one event loop."""
+    """TLS, SASL or both. Made by `security_of`; belongs to one event loop."""
 
     def __init__(self, context: SSLContext | None, login: Login | None) -> None:
         self._context = context
@@ -29,7 +29,7 @@ class Secured:
         return await self._login.authenticate(address, send) if self._login else 0
 
 
-def secured(settings: SecuritySettings) -> Security:
+def security_of(settings: SecuritySettings) -> Security:
     """What connections use; reads the files that are named.
 
     Raises:

@@ -1,6 +1,6 @@
 """How to connect and who to be, as a user chose it; and what a connection asks of it.
 
-Nothing here knows TLS or SASL: `secured` makes of the settings what a connection uses.
+Nothing here knows TLS or SASL: `security_of` makes of the settings what a connection uses.
 """
 
 from __future__ import annotations

@@ -18,7 +18,7 @@ from spark_kgroup.wire import names
 from spark_kgroup.wire.address import Address
 from spark_kgroup.wire.connection import Connection
 from spark_kgroup.wire.race import first_success
-from spark_kgroup.wire.security.secured import secured
+from spark_kgroup.wire.security.secured import security_of
 from spark_kgroup.wire.security.settings import SecuritySettings
 
 pytestmark = pytest.mark.filterwarnings("error::ResourceWarning")
@@ -69,7 +69,7 @@ async def test_a_name_with_no_address_that_accepts_says_what_the_first_one_did(m
 async def test_a_whole_name_with_its_dot_is_the_one_in_the_certificate(monkeypatch: pytest.MonkeyPatch) -> None:
     ca, server = trustme.CA(), ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     ca.issue_cert("kafka.test").configure_cert(server)
-    security = secured(SecuritySettings(protocol="SSL", ca_pem=ca.cert_pem.bytes().decode()))
+    security = security_of(SecuritySettings(protocol="SSL", ca_pem=ca.cert_pem.bytes().decode()))
     with resolving(monkeypatch, {"kafka.test.": ["127.0.0.1"]}):
         async with FakeBroker(tls=server) as broker:
             address = Address("kafka.test.", broker.address.port)

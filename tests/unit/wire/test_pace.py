@@ -114,7 +114,7 @@ async def test_what_is_remembered_of_addresses_has_a_bound(monkeypatch: pytest.M
     monkeypatch.setattr(pace, "PACED_ADDRESSES_MAX", 3)
     paced = Pace(Random(1))
     for port in range(10):
-        paced.failed(Address("h", port))
+        paced.on_failed(Address("h", port))
     assert [await paced.turn(Address("h", port)) for port in (0, 6, 7, 9)] == [0, 0, 1, 1]
 
 
@@ -126,8 +126,8 @@ def broken() -> Any:
 async def test_a_seat_whose_connection_broke_waits_also_while_that_of_another_one_is_open() -> None:
     """1. Two seats connect; 2. the first one's connection breaks; 3. it comes back before the other one's does."""
     paced, address = Pace(Random(1)), Address("h", 1)
-    paced.opened(address, broken())
-    paced.opened(address, cast("Connection", SimpleNamespace(has_answered=False, closed=False)))
+    paced.on_opened(address, broken())
+    paced.on_opened(address, cast("Connection", SimpleNamespace(has_answered=False, closed=False)))
     began = time.monotonic()
     assert await paced.turn(address) == 1
     assert time.monotonic() - began >= RETRY_BACKOFF_MS / 1000 * (1 - RETRY_BACKOFF_JITTER)
@@ -139,7 +139,7 @@ async def test_seats_that_fail_together_do_not_all_come_back_to_the_same_address
     paced, address = Pace(Random(1)), Address("h", 1)
     for _ in range(2):
         for _ in range(4):
-            paced.failed(address)
+            paced.on_failed(address)
         turns = await asyncio.gather(*(paced.turn(address) for _ in range(4)))
         assert {turn % 2 for turn in turns} == {0, 1}
 
@@ -193,7 +193,7 @@ async def test_a_coordinator_that_refuses_is_named_although_others_answer(world:
 @on_a_loop
 async def test_a_connection_that_may_still_begin_in_time_is_awaited() -> None:
     paced, address = Pace(Random(1)), Address("h", 1)
-    paced.failed(address, ConnectionFailed("refused"))
+    paced.on_failed(address, ConnectionFailed("refused"))
     now_s = asyncio.get_running_loop().time()
     turn_s = RETRY_BACKOFF_MS / 1000 * (1 + RETRY_BACKOFF_JITTER)
     paced.check_in_time(address, now_s + turn_s + RETRY_BACKOFF_MS / 1000)

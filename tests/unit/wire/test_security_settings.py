@@ -22,7 +22,7 @@ from spark_kgroup.wire.connection import Connection
 from spark_kgroup.wire.security import from_properties
 from spark_kgroup.wire.security.from_properties import security_settings
 from spark_kgroup.wire.security.oauth import ClientCredentials
-from spark_kgroup.wire.security.secured import secured
+from spark_kgroup.wire.security.secured import security_of
 from spark_kgroup.wire.security.settings import Plaintext, SecuritySettings
 from spark_kgroup.wire.security.tls import tls_failure
 from spark_kgroup.wire.security.tokens import Token
@@ -43,7 +43,7 @@ def client(ca: trustme.CA, tmp_path_factory: pytest.TempPathFactory) -> Identity
 
 
 def tls(**more: Any) -> ssl.SSLContext:
-    context = secured(SecuritySettings(protocol="SSL", **more)).ssl_context()
+    context = security_of(SecuritySettings(protocol="SSL", **more)).ssl_context()
     assert context is not None
     return context
 
@@ -60,7 +60,7 @@ def test_no_secret_is_shown() -> None:
 
 
 def test_plaintext_needs_nothing() -> None:
-    assert isinstance(secured(SecuritySettings()), Plaintext)
+    assert isinstance(security_of(SecuritySettings()), Plaintext)
 
 
 @pytest.mark.parametrize(
@@ -82,7 +82,7 @@ def test_plaintext_needs_nothing() -> None:
 )
 def test_what_cannot_be_is_refused_with_the_option_and_the_fix(chosen: dict[str, Any], told: str) -> None:
     with pytest.raises(OptionError, match=told) as error:
-        secured(SecuritySettings(**chosen))
+        security_of(SecuritySettings(**chosen))
     assert SECRET not in str(error.value)
 
 
@@ -223,7 +223,7 @@ def test_openssl_s_reasons_in_our_words(reason: str, kind: type[Exception], told
 async def test_requests_and_answers_go_through_tls(ca: trustme.CA) -> None:
     server = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     ca.issue_cert("127.0.0.1").configure_cert(server)
-    security = secured(SecuritySettings(protocol="SSL", ca_pem=ca.cert_pem.bytes().decode()))
+    security = security_of(SecuritySettings(protocol="SSL", ca_pem=ca.cert_pem.bytes().decode()))
     large = "x" * 1_000_000
 
     def answer(request: Any) -> Any:
@@ -235,7 +235,7 @@ async def test_requests_and_answers_go_through_tls(ca: trustme.CA) -> None:
         async with await Connection.open(broker.address, client_id="t", security=security) as connection:
             answers = await asyncio.gather(*(connection.call(beat) for _ in range(5)))
             assert {answer.error_code for answer in answers} == {27}
-        other = secured(SecuritySettings(protocol="SSL"))
+        other = security_of(SecuritySettings(protocol="SSL"))
         with pytest.raises(AuthenticationFailed, match=r"set `ssl\.ca\.location`"):
             await Connection.open(broker.address, client_id="t", security=other)
     await until(lambda: asyncio.all_tasks() == {asyncio.current_task()})  # the server's half of that handshake
@@ -252,7 +252,7 @@ async def test_a_listener_that_never_answers_our_hello_is_given_up_in_time() -> 
 
     async with await asyncio.start_server(silent, "127.0.0.1", 0) as server:
         address = Address(*server.sockets[0].getsockname())
-        security = secured(SecuritySettings(protocol="SSL"))
+        security = security_of(SecuritySettings(protocol="SSL"))
         with pytest.raises(ConnectionFailed, match="did not finish a TLS handshake within 100 ms"):
             await Connection.open(address, client_id="t", security=security, connect_timeout_ms=100)
         done.set()

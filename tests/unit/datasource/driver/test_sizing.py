@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from pyspark_kgroup.driver import sizing
-from pyspark_kgroup.driver.sizing import MEMBERS_DEFAULT, is_local, seats_warning, sized, task_slots
+from pyspark_kgroup.driver.sizing import MEMBERS_DEFAULT, fill_in_members, is_local, seats_warning, task_slots
 from pyspark_kgroup.options.parser import parse
 from pyspark_kgroup.options.rows import MEMBERS_MAX
 
@@ -50,7 +50,7 @@ def test_an_argument_overrules_the_properties_file() -> None:
 
 
 def test_a_given_number_of_seats_is_used() -> None:
-    assert sized(parse({**REQUIRED, "members": "7"})).instance_ids == tuple(f"g-{k}" for k in range(7))
+    assert fill_in_members(parse({**REQUIRED, "members": "7"})).instance_ids == tuple(f"g-{k}" for k in range(7))
 
 
 @pytest.mark.parametrize(
@@ -88,8 +88,8 @@ def started_by(tmp_path: Path, *arguments: str, conf: str = "") -> int:
     (tmp_path / "spark-defaults.conf").write_text(conf)
     child = (
         "from pyspark_kgroup.options.parser import parse\n"
-        "from pyspark_kgroup.driver.sizing import sized\n"
-        f"print(sized(parse({REQUIRED})).members)\n"
+        "from pyspark_kgroup.driver.sizing import fill_in_members\n"
+        f"print(fill_in_members(parse({REQUIRED})).members)\n"
     )
     # The arguments are the parent's, as Spark's are its JVM's; the interpreter does not look at them.
     parent = "import subprocess, sys; subprocess.run([sys.executable, '-c', sys.argv[1]], check=True)"
@@ -118,9 +118,9 @@ def test_a_machine_without_proc_is_asked_by_ps(tmp_path: Path, monkeypatch: pyte
     ps.chmod(0o755)
     monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
     monkeypatch.setattr(sizing, "_CMDLINE", str(tmp_path / "absent-{pid}"))
-    assert sized(parse(REQUIRED)).members == 5
+    assert fill_in_members(parse(REQUIRED)).members == 5
     ps.write_text("#!/bin/sh\nexit 1\n")
-    assert sized(parse(REQUIRED)).members == MEMBERS_DEFAULT
+    assert fill_in_members(parse(REQUIRED)).members == MEMBERS_DEFAULT
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pyspark_kgroup.offsets.checkpoint import EMPTY, Checkpoint, Owned, Period, Topic
-from pyspark_kgroup.offsets.plan import in_turn, limited, positions_by_seat, ranges_by_seat
+from pyspark_kgroup.offsets.plan import apply_limit, in_turn, positions_by_seat, ranges_by_seat
 from spark_kgroup.model import TopicDescription, TopicPartition
 
 P0, P1, P2 = (TopicPartition("t", index) for index in range(3))
@@ -146,12 +146,12 @@ limits = st.integers(1, 40) | st.integers(1, 10**10)
 
 
 def taken(available: dict[TopicPartition, tuple[int, int]], limit: int | None) -> dict[TopicPartition, int]:
-    return {tp: end - available[tp][0] for tp, end in limited(available, limit).items()}
+    return {tp: end - available[tp][0] for tp, end in apply_limit(available, limit).items()}
 
 
 @given(availables)
 def test_without_a_limit_all_is_taken(available: dict[TopicPartition, tuple[int, int]]) -> None:
-    assert limited(available, None) == {tp: end for tp, (_, end) in available.items()}
+    assert apply_limit(available, None) == {tp: end for tp, (_, end) in available.items()}
 
 
 @given(availables, limits)
@@ -197,7 +197,7 @@ def test_shares_do_not_depend_on_the_order(
 ) -> None:
     entries = list(available.items())
     rng.shuffle(entries)
-    assert limited(dict(entries), limit) == limited(available, limit)
+    assert apply_limit(dict(entries), limit) == apply_limit(available, limit)
 
 
 def test_a_long_backlog_does_not_hold_up_a_single_record() -> None:
@@ -222,7 +222,7 @@ def test_a_limit_below_the_number_of_partitions_serves_each_once_a_round(count: 
     positions, ends, last = dict.fromkeys(tps, 0), dict.fromkeys(tps, 1), None
     waiting = set(tps)
     for _ in range(-(-count // limit)):
-        before, positions = positions, limited({tp: (positions[tp], ends[tp]) for tp in tps}, limit, last)
+        before, positions = positions, apply_limit({tp: (positions[tp], ends[tp]) for tp in tps}, limit, last)
         moved = [tp for tp in tps if positions[tp] > before[tp]]
         last = in_turn(moved, last)[-1]
         waiting -= set(moved)
@@ -239,5 +239,5 @@ def test_nobody_waits_longer_than_one_round_of_batches_with_a_restart_after_each
     began = {TopicPartition("t", index): begin for index, begin in enumerate(begins)}
     positions = dict(began)
     for _ in range(-(-len(began) // limit)):
-        positions = limited({tp: (position, 1_000) for tp, position in positions.items()}, limit)
+        positions = apply_limit({tp: (position, 1_000) for tp, position in positions.items()}, limit)
     assert all(positions[tp] > began[tp] for tp in began)
