@@ -87,8 +87,8 @@ def _progress(world: ChaosWorld) -> str:
 def _print_schedule(console: Console, seed: int, minutes: float) -> None:
     for lane in LANES:
         events = schedule(lane, seed, minutes)
-        told = "; ".join(f"+{e.gap_s:g} {e.fault.name}" + (f" {e.lasts_s:g}" if e.lasts_s else "") for e in events)
-        console.print(f"  [cyan]{lane:8}[/] {told}", highlight=False)
+        planned = "; ".join(f"+{e.gap_s:g} {e.fault.name}" + (f" {e.lasts_s:g}" if e.lasts_s else "") for e in events)
+        console.print(f"  [cyan]{lane:8}[/] {planned}", highlight=False)
 
 
 def _print_verdict(console: Console, evidence: Evidence, found: Mapping[str, Sequence[Violation]]) -> None:

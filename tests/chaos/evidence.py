@@ -113,9 +113,9 @@ class ApplicationEvidence:
         for period in _periods(self.batches):
             if (lost_at_s := self._wall_lost_at_s(period)) is not None and period.last_read is not None:
                 tp, first, end = period.last_read
-                told = max((c.offset for c in commits if c.partition == tp and c.wall_at_s <= lost_at_s), default=0)
-                if told < end:
-                    found.append(Span(tp, max(first, told), end))
+                known = max((c.offset for c in commits if c.partition == tp and c.wall_at_s <= lost_at_s), default=0)
+                if known < end:
+                    found.append(Span(tp, max(first, known), end))
         return found
 
     def _wall_lost_at_s(self, period: "_Tenure") -> float | None:

@@ -96,8 +96,8 @@ class MainLane(Lane):
         }
 
     def _look_after(self) -> None:
-        if (told := self._query.revive()) is not None:
-            self._say(f"[red]{told}")
+        if (failure := self._query.revive()) is not None:
+            self._say(f"[red]{failure}")
 
     def _ready(self) -> bool:
         return self._query.at_work
@@ -140,8 +140,8 @@ class SecondLane(Lane):
         self._deeds = {Fault.SECOND_JOINS: self._join}
 
     def _look_after(self) -> None:
-        if (told := self._query.revive()) is not None:
-            self._say(f"[red]{told}")
+        if (failure := self._query.revive()) is not None:
+            self._say(f"[red]{failure}")
 
     def _join(self, event: Event) -> None:
         how = "by SIGKILL" if event.harsh else "in good order"

@@ -138,7 +138,7 @@ class Producing:
         producer: Producer,
         fate: str,
         count: int,
-        told: Callable[[KafkaError | None, Message], None] | None = None,
+        on_delivery: Callable[[KafkaError | None, Message], None] | None = None,
     ) -> set[bytes]:
         values: set[bytes] = set()
         for _ in range(count):
@@ -146,7 +146,7 @@ class Producing:
             value = f"{self.name} {self.sent:08d} {fate}".encode()
             partition = self._random.randrange(self._partitions[topic])
             try:
-                producer.produce(topic, value=value, partition=partition, on_delivery=told)
+                producer.produce(topic, value=value, partition=partition, on_delivery=on_delivery)
             except BufferError:
                 producer.poll(1)
                 continue

@@ -91,11 +91,11 @@ class Query:
         """Start it again if it ended by itself; returns why it did."""
         if self._application is None or self.running:
             return None
-        at_work, told = self.at_work, self._bury()
-        if (at_work and _STARTING not in told) or not any(reason in told for reason in _ENDS_AT_START):
-            self.failures.append(_brief(told))
+        at_work, output = self.at_work, self._bury()
+        if (at_work and _STARTING not in output) or not any(reason in output for reason in _ENDS_AT_START):
+            self.failures.append(_brief(output))
         self.start()
-        return _brief(told)
+        return _brief(output)
 
     def kill(self) -> None:
         application = self._running_application()
@@ -192,6 +192,6 @@ class Query:
         self._wall_gone_at_s = None
 
 
-def _brief(told: str) -> str:
+def _brief(output: str) -> str:
     """The end of a traceback: that is where the error stands."""
-    return f"ended by itself: {told.strip()[-600:]}"
+    return f"ended by itself: {output.strip()[-600:]}"

@@ -131,11 +131,11 @@ class ChaosWorld:
             look()
         self._over.set()
         self._say("world", "the lanes heal what they broke, and end")
-        self.failures += [told for lane in self._lanes if (told := lane.failure(_LANE_END_TIMEOUT_S)) is not None]
+        self.failures += [failure for lane in self._lanes if (failure := lane.failure(_LANE_END_TIMEOUT_S)) is not None]
 
     def drain(self) -> None:
         """No more records; wait until the group stands at the end of every partition."""
-        self.failures += [told for producer in self.producers if (told := producer.stop()) is not None]
+        self.failures += [failure for producer in self.producers if (failure := producer.stop()) is not None]
         self._say("world", f"producers have ended after {self.sent:,} records; the main query drains")
         deadline = time.monotonic() + _DRAIN_TIMEOUT_S
         while (behind := self._behind()) and time.monotonic() < deadline:
@@ -146,8 +146,8 @@ class ChaosWorld:
         self.main.stop()
 
     def _main_is_at_work(self) -> bool:
-        if (told := self.main.revive()) is not None:
-            self._say("main", f"[red]{told}")
+        if (failure := self.main.revive()) is not None:
+            self._say("main", f"[red]{failure}")
         return self.main.at_work
 
     @property

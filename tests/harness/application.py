@@ -286,8 +286,8 @@ class Application:
 
     def failure(self) -> str | None:
         """The query's error text, None while it has none."""
-        told = self.folder / "failure.txt"
-        return told.read_text() if told.exists() else None
+        path = self.folder / "failure.txt"
+        return path.read_text() if path.exists() else None
 
     def batches_done(self) -> int:
         """How many batches are in Spark's commit log."""

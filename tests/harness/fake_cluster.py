@@ -279,13 +279,13 @@ class BrokerWorld:
 @contextmanager
 def logged() -> Iterator[list[str]]:
     """The warnings of the cluster client."""
-    told: list[str] = []
+    warnings: list[str] = []
     handler = logging.Handler(logging.WARNING)
-    handler.emit = lambda record: told.append(record.getMessage())  # type: ignore[method-assign]
+    handler.emit = lambda record: warnings.append(record.getMessage())  # type: ignore[method-assign]
     logger = logging.getLogger("spark_kgroup.wire.cluster")
     logger.addHandler(handler)
     try:
-        yield told
+        yield warnings
     finally:
         logger.removeHandler(handler)
 

@@ -518,8 +518,8 @@ class FakeGroup(GroupState[Membership]):
     def _check_commit(self, seat: Seat, offsets: Mapping[TopicPartition, int]) -> None:
         for tp, position in offsets.items():
             owner = self.assigned.get(tp)
-            told = not self._waits  # else nobody can know that an old seat had lost it, before the driver died
-            if told and tp not in seat.owned_since and owner is not None and owner not in self.old:
+            known = not self._waits  # else nobody can know that an old seat had lost it, before the driver died
+            if known and tp not in seat.owned_since and owner is not None and owner not in self.old:
                 raise Violation(f"{seat.instance_id} commits {tp}, which belongs to {owner}")
             before = self.committed_now.get(tp, 0)
             ours = self.checkpoint_set_back and self.note_beside(tp) != ""

@@ -29,8 +29,8 @@ ALL_AVAILABLE = {"_type": "ReadAllAvailable"}
 def started(listener: socket.socket, secret: str) -> subprocess.Popen[bytes]:
     """The reader's process, as PythonWorkerFactory starts it."""
     port = str(listener.getsockname()[1])
-    told = {"PYTHON_WORKER_FACTORY_PORT": port, "PYTHON_WORKER_FACTORY_SECRET": secret}
-    return subprocess.Popen([sys.executable, "-P", "-m", READER], env={**os.environ, **told}, stdout=sys.stderr)
+    variables = {"PYTHON_WORKER_FACTORY_PORT": port, "PYTHON_WORKER_FACTORY_SECRET": secret}
+    return subprocess.Popen([sys.executable, "-P", "-m", READER], env={**os.environ, **variables}, stdout=sys.stderr)
 
 
 def send_text(pipe: IO[bytes], text: str) -> None:

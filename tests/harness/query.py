@@ -80,8 +80,8 @@ class Query:
     @property
     def served_warm(self) -> int:
         """How many reads of this run the sidecar has served."""
-        told = self._reader.reportLatestOffset()
-        return int(told["reads"]["at_home"]) if told is not None else 0
+        report = self._reader.reportLatestOffset()
+        return int(report["reads"]["at_home"]) if report is not None else 0
 
     def settle(self) -> None:
         """Trigger until there is nothing left to do, as logs are listed after this call."""

@@ -94,17 +94,17 @@ def read(batches: Iterable[pa.RecordBatch]) -> dict[tuple[str, int], list[int]]:
 def assert_loss(
     batches_of: Read,
     reads: Reads,
-    told: str,
+    message: str,
     left: dict[tuple[str, int], list[int]],
     log: pytest.LogCaptureFixture,
 ) -> None:
     """One error that says all, or the rows that are `left` and a warning that says the same."""
-    with pytest.raises(DataLoss, match=told + r".+failOnDataLoss=false.+new checkpointLocation"):
+    with pytest.raises(DataLoss, match=message + r".+failOnDataLoss=false.+new checkpointLocation"):
         read(batches_of(reads.failing(True)))
     with log.at_level(logging.WARNING, "pyspark_kgroup.executor.range_reader"):
         assert read(batches_of(reads.failing(False))) == left
     (warning,) = [record.getMessage() for record in log.records if "Data loss" in record.getMessage()]
-    assert told.replace("\\", "") in warning
+    assert message.replace("\\", "") in warning
 
 
 def test_records_that_are_deleted_before_they_are_read(
@@ -114,9 +114,9 @@ def test_records_that_are_deleted_before_they_are_read(
     produce(apache_kafka.bootstrap_servers, topic, 200, partitions=2)
     delete_records(apache_kafka, topic, 0, 40)
     reads = seat(apache_kafka, [Range(topic, 0, 10, 90), Range(topic, 1, 0, 100)], fail=True)
-    told = f"Offsets 10 to 89 of {topic}-0 were still to be read, but the log has 40 to 99"
+    message = f"Offsets 10 to 89 of {topic}-0 were still to be read, but the log has 40 to 99"
     left = {(topic, 0): list(range(40, 90)), (topic, 1): list(range(100))}
-    assert_loss(batches_of, reads, told, left, caplog)
+    assert_loss(batches_of, reads, message, left, caplog)
 
 
 def test_all_records_of_a_range_are_deleted(
@@ -126,8 +126,8 @@ def test_all_records_of_a_range_are_deleted(
     produce(apache_kafka.bootstrap_servers, topic, 100, partitions=1)
     delete_records(apache_kafka, topic, 0, 100)
     reads = seat(apache_kafka, [Range(topic, 0, 10, 90)], fail=True)
-    told = f"Offsets 10 to 89 of {topic}-0 were still to be read, but the log is empty and ends at 100"
-    assert_loss(batches_of, reads, told, {}, caplog)
+    message = f"Offsets 10 to 89 of {topic}-0 were still to be read, but the log is empty and ends at 100"
+    assert_loss(batches_of, reads, message, {}, caplog)
 
 
 @pytest.mark.parametrize("first", [3, 5, 10])
@@ -137,9 +137,9 @@ def test_a_log_that_ends_before_the_range_does(
     topic = new_topic(1)
     produce(apache_kafka.bootstrap_servers, topic, 5, partitions=1)
     reads = seat(apache_kafka, [Range(topic, 0, first, 20)], fail=True)
-    told = f"Offsets {max(first, 5)} to 19 of {topic}-0 were still to be read, but the log has 0 to 4"
+    message = f"Offsets {max(first, 5)} to 19 of {topic}-0 were still to be read, but the log has 0 to 4"
     left = {(topic, 0): list(range(first, 5))} if first < 5 else {}
-    assert_loss(batches_of, reads, told, left, caplog)
+    assert_loss(batches_of, reads, message, left, caplog)
 
 
 def test_a_topic_that_is_deleted_does_not_hold_up_the_others(
@@ -150,8 +150,8 @@ def test_a_topic_that_is_deleted_does_not_hold_up_the_others(
         produce(apache_kafka.bootstrap_servers, topic, 50, partitions=1)
     delete_topic(apache_kafka, gone)
     reads = seat(apache_kafka, [Range(gone, 0, 10, 50), Range(there, 0, 10, 50)], fail=True)
-    told = f"Offsets 10 to 49 of {gone}-0 were still to be read, but the partition does not exist any more"
-    assert_loss(batches_of, reads, told, {(there, 0): list(range(10, 50))}, caplog)
+    message = f"Offsets 10 to 49 of {gone}-0 were still to be read, but the partition does not exist any more"
+    assert_loss(batches_of, reads, message, {(there, 0): list(range(10, 50))}, caplog)
 
 
 def test_a_partition_that_its_new_topic_does_not_have(
@@ -160,8 +160,8 @@ def test_a_partition_that_its_new_topic_does_not_have(
     topic = new_topic(1)
     produce(apache_kafka.bootstrap_servers, topic, 50, partitions=1)
     reads = seat(apache_kafka, [Range(topic, 0, 10, 50), Range(topic, 1, 10, 50)], fail=True)
-    told = f"Offsets 10 to 49 of {topic}-1 were still to be read, but the partition does not exist any more"
-    assert_loss(batches_of, reads, told, {(topic, 0): list(range(10, 50))}, caplog)
+    message = f"Offsets 10 to 49 of {topic}-1 were still to be read, but the partition does not exist any more"
+    assert_loss(batches_of, reads, message, {(topic, 0): list(range(10, 50))}, caplog)
 
 
 # ------------------------------------------------------------------------------------- driver and executors
@@ -223,9 +223,9 @@ def test_a_query_whose_topic_is_deleted_and_comes_back(
         query.settle()
         delete_topic(apache_kafka, gone)
         produce(server, there, 5, partitions=1, first=10)
-        told = failure_of(query)
-        assert f"Offsets 10 on of {gone}-0 were still to be read, but the partition does not exist any more" in told
-        assert "1 more partitions" in told
+        message = failure_of(query)
+        assert f"Offsets 10 on of {gone}-0 were still to be read, but the partition does not exist any more" in message
+        assert "1 more partitions" in message
         wait_for(lambda: committed(apache_kafka, group, gone) is None, "Kafka to forget the group's offset")
     with again(query, failOnDataLoss="false"):
         assert query.read(there, 15) == list(range(15))
@@ -313,8 +313,8 @@ def test_retention_takes_what_was_not_read(three_nodes: ApacheKafka, group: str)
         keep_for(three_nodes, topic, "1")
         wait_for(lambda: offset_of(three_nodes, topic, OffsetSpec.earliest()) == 100, "all records to expire")
         keep_for(three_nodes, topic, "-1")
-        told = failure_of(query)
-        assert f"Offsets 10 on of {topic}-0 were still to be read, but the log is empty and ends at 100" in told
+        message = failure_of(query)
+        assert f"Offsets 10 on of {topic}-0 were still to be read, but the log is empty and ends at 100" in message
     with again(query, failOnDataLoss="false"):
         produce(server, topic, 5, partitions=1, first=100)
         assert query.read(topic, 15) == [*range(10), *range(100, 105)]
@@ -329,17 +329,17 @@ def keep_for(kafka: ApacheKafka, topic: str, milliseconds: str) -> None:
 @pytest.fixture
 def tags(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """The logs' tags that planned batches had, each that differs from the one before."""
-    told: list[str] = []
+    tags: list[str] = []
     plan = Registry.plan
 
     def listening(
         registry: Registry, batch: str, reads: Mapping[str, Sequence[Range]], owned: Mapping[str, Sequence[Position]]
     ) -> Scan:
-        told.extend(tag for some in owned.values() for *_, tag in some if told[-1:] != [tag])
+        tags.extend(tag for some in owned.values() for *_, tag in some if tags[-1:] != [tag])
         return plan(registry, batch, reads, owned)
 
     monkeypatch.setattr(Registry, "plan", listening)
-    return told
+    return tags
 
 
 def test_an_unclean_leader_election_truncates_the_log(three_nodes: ApacheKafka, group: str, tags: list[str]) -> None:
@@ -368,8 +368,8 @@ def test_an_unclean_leader_election_truncates_the_log(three_nodes: ApacheKafka, 
             return partition(kafka, topic).leader == follower.node_id
 
         wait_for(leads, "the follower to lead", 60, every_s=0.5)
-        told = failure_of(query)
-        assert f"Offsets 100 on of {topic}-0 were still to be read, but the log has 0 to 59: it was truncated" in told
+        error = failure_of(query)
+        assert f"Offsets 100 on of {topic}-0 were still to be read, but the log has 0 to 59: it was truncated" in error
     with again(query, failOnDataLoss="false"):
         wait_for(lambda: query.settle() or committed(kafka, group, topic) == 60, "the group's offset to go back")
         produce(kafka.bootstrap_servers, topic, 5, partitions=1, first=1000)

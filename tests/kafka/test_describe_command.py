@@ -110,9 +110,9 @@ def test_seats_with_what_serves_them_and_their_lag(seats: Seats, apache_kafka: A
         }
         assert member["member_id"].startswith(f"{member['instance_id']}-")
         assert [(p["position"], p["end"], p["lag"]) for p in member["partitions"]] == [(7, 10, 3)] * 2
-    told = described(server, group).stdout
-    print(told)
-    lines = [line.split() for line in told.splitlines()]
+    output = described(server, group).stdout
+    print(output)
+    lines = [line.split() for line in output.splitlines()]
     assert [
         "INSTANCE",
         "ID",
@@ -159,11 +159,11 @@ def test_what_other_applications_hold_and_write_is_shown_and_never_an_error(
         wait_for(is_there, "the stranger to join", 60)
         clients = {str(member["instance_id"]): member["client_id"] for member in _members(server, group)}
         assert clients == {"job-0": "spark-kgroup", "job-1": "spark-kgroup", "None": "\x1b[31mjava"}
-        told = described(server, group).stdout
+        output = described(server, group).stdout
     finally:
         stranger.close()
-    assert "?[31mjava@127.0.0.1" in told
-    assert "\x1b[31m" not in told
+    assert "?[31mjava@127.0.0.1" in output
+    assert "\x1b[31m" not in output
     for member in _members(server, group):
         assert (member["executor"], member["host"], member["warm"], member["since"]) == (None, None, None, None)
 
@@ -199,11 +199,11 @@ def test_the_lag_of_what_was_never_committed_is_unknown_and_not_0(apache_kafka: 
         wait_for(has_all, "the consumer to join", 60)
         found = json.loads(described(server, group, "--json").stdout)
         assert (found["lag"], [member["lag"] for member in found["members"]]) == (None, [None])
-        told = described(server, group).stdout
+        text = described(server, group).stdout
     finally:
         consumer.close()
-    assert f"Group {group} is Stable: 1 member," in told
-    assert [topic, "0", found["members"][0]["member_id"], "-", "10", "-"] in [row.split() for row in told.splitlines()]
+    assert f"Group {group} is Stable: 1 member," in text
+    assert [topic, "0", found["members"][0]["member_id"], "-", "10", "-"] in [row.split() for row in text.splitlines()]
 
 
 def test_a_group_that_is_not_there_is_told(apache_kafka: ApacheKafka) -> None:

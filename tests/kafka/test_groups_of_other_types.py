@@ -268,10 +268,10 @@ def test_describe_shows_type_protocols_and_epochs(
     assert sorted(str(member["protocol"]) for member in found["members"]) == ["classic", "classic", "consumer"]
     assert len({member["epoch"] for member in found["members"]}) == 1
     assert sum(len(member["partitions"]) for member in found["members"]) == PARTITIONS
-    told = described(apache_kafka, f"of-{topic}").stdout
-    print(told)
-    assert f"Group of-{topic} is Stable: 3 members, assignor uniform, type consumer" in told
-    assert "PROTOCOL" in told
+    output = described(apache_kafka, f"of-{topic}").stdout
+    print(output)
+    assert f"Group of-{topic} is Stable: 3 members, assignor uniform, type consumer" in output
+    assert "PROTOCOL" in output
 
 
 def test_a_share_group_is_named_as_one_and_takes_no_seats(run: Run, apache_kafka: ApacheKafka, topic: str) -> None:

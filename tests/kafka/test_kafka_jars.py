@@ -128,7 +128,7 @@ def test_pinned_jars_are_taken_from_a_repository_and_from_the_cache(repository: 
 
 
 @pytest.mark.parametrize(
-    ("pins", "told"),
+    ("pins", "message"),
     [
         pytest.param(
             PINNED | {"pear-1.0.jar": sha256("another pear")},
@@ -140,9 +140,9 @@ def test_pinned_jars_are_taken_from_a_repository_and_from_the_cache(repository: 
     ],
 )
 def test_a_repository_that_gives_other_jars_than_those_pinned_is_refused_and_nothing_is_kept(
-    repository: str, cache: Path, pins: dict[str, str], told: str
+    repository: str, cache: Path, pins: dict[str, str], message: str
 ) -> None:
-    with pytest.raises(EnvironmentProblem, match=rf"(?s)gives other jars of fruit.*KGROUP_MAVEN_REPOSITORY.*{told}"):
+    with pytest.raises(EnvironmentProblem, match=rf"(?s)gives other jars of fruit.*KGROUP_MAVEN_REPOSITORY.*{message}"):
         fetch_jars([APPLE], "fruit", repository=repository, cache=cache, sha256=pins)
     assert [path for path in (cache / "jars").iterdir() if path.is_dir()] == []
 

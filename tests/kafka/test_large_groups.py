@@ -98,8 +98,8 @@ def test_a_group_larger_than_the_coordinator_writes_at_once_ends_with_the_settin
                     return str(error)
             return None
 
-        told = wait_for(refusal, "the limit to be in force", 60)
-    assert "max.message.bytes of the topic __consumer_offsets" in told
+        message = wait_for(refusal, "the limit to be in force", 60)
+    assert "max.message.bytes of the topic __consumer_offsets" in message
 
 
 def test_a_seat_whose_commit_takes_several_requests_reads_commits_and_comes_back(apache_kafka: ApacheKafka) -> None:

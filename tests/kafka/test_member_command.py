@@ -308,7 +308,7 @@ def shares(kafka: ApacheKafka, group: str, members: int) -> list[set[Pair]] | No
 
 
 @pytest.mark.parametrize(
-    ("arguments", "told"),
+    ("arguments", "message"),
     [
         (["--topics", "no-such-topic"], "'no-such-topic' does not exist"),
         (["--assignor", "fair"], "cooperative-sticky"),
@@ -319,10 +319,10 @@ def shares(kafka: ApacheKafka, group: str, members: int) -> list[set[Pair]] | No
     ],
 )
 def test_a_wrong_argument_is_one_clear_error(
-    apache_kafka: ApacheKafka, group: str, topic: str, arguments: list[str], told: str
+    apache_kafka: ApacheKafka, group: str, topic: str, arguments: list[str], message: str
 ) -> None:
     member = MemberProcess(apache_kafka.bootstrap_servers, group, topic, "a", *arguments)
     assert member.end() == 1
     lines = member.stderr.strip().splitlines()
     assert len(lines) == 1
-    assert told in lines[0]
+    assert message in lines[0]

@@ -118,17 +118,17 @@ def test_an_executor_reads_with_each_kind_of_login(
 
 @pytest.mark.usefixtures("short_bound")
 @pytest.mark.parametrize(
-    ("listener", "changes", "told"),
+    ("listener", "changes", "message"),
     [
         ("SASL_SSL", {"sasl.password": "wrong"}, "[Aa]uthentication failed.*SCRAM-SHA-512"),
         ("STRANGER", None, "certificate verify failed.*ssl.ca.location"),
     ],
 )
 def test_a_broker_and_an_executor_that_do_not_accept_each_other_are_told_within_a_bound(
-    secured_kafka: "SecuredKafka", topic: str, listener: str, changes: dict[str, str] | None, told: str
+    secured_kafka: "SecuredKafka", topic: str, listener: str, changes: dict[str, str] | None, message: str
 ) -> None:
     properties = {} if changes is None else {**SCRAM, **changes}
-    with pytest.raises(AuthenticationFailed, match=f"do not accept each other.*{told}") as problem:
+    with pytest.raises(AuthenticationFailed, match=f"do not accept each other.*{message}") as problem:
         read(secured_kafka, listener, topic, **properties)
     assert "wrong" not in str(problem.value)
 

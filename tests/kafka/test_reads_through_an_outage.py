@@ -36,8 +36,8 @@ def test_a_read_goes_on_where_it_was_after_an_outage(
             kafka.nodes[0].restart()
             offsets += [offset for batch in rest.result(120) for offset in batch["offset"].to_pylist()]
     assert offsets == list(range(RECORDS))
-    (told,) = caplog.records
-    assert "Trying again, for 300 s at most" in told.getMessage()
+    (warning,) = caplog.records
+    assert "Trying again, for 300 s at most" in warning.getMessage()
 
 
 def test_an_outage_is_borne_for_as_long_as_the_option_says(

@@ -382,14 +382,14 @@ REFUSALS: list[Case] = [
 ]
 
 
-@pytest.mark.parametrize(("listener", "settings", "told"), REFUSALS, ids=[f"{c[0]}: {c[2][:30]}" for c in REFUSALS])
+@pytest.mark.parametrize(("listener", "settings", "message"), REFUSALS, ids=[f"{c[0]}: {c[2][:30]}" for c in REFUSALS])
 def test_a_refusal_is_one_clear_error_at_once(
-    secured_kafka: SecuredKafka, listener: str, settings: Callable[[SecuredKafka], SecuritySettings], told: str
+    secured_kafka: SecuredKafka, listener: str, settings: Callable[[SecuredKafka], SecuritySettings], message: str
 ) -> None:
     error = failure_of(secured_kafka, listener, security_of(settings(secured_kafka)))
     assert isinstance(error, AuthenticationFailed)
     assert not error.retriable
-    assert_tells(error, told)
+    assert_tells(error, message)
 
 
 def test_the_host_name_check_and_all_checks_can_be_turned_off(secured_kafka: SecuredKafka) -> None:
@@ -424,8 +424,8 @@ def test_a_wrong_security_protocol_is_named_within_the_bound(secured_kafka: Secu
     @on_a_loop
     async def scenario() -> None:
         begun = [asked(listener, settings(secured_kafka)) for listener, settings, _ in WRONG_PROTOCOLS]
-        for error, (_, _, told) in zip(await asyncio.gather(*begun), WRONG_PROTOCOLS, strict=True):
-            assert_tells(error, told)
+        for error, (_, _, message) in zip(await asyncio.gather(*begun), WRONG_PROTOCOLS, strict=True):
+            assert_tells(error, message)
 
     scenario()
 
@@ -480,8 +480,8 @@ async def attempt(
     raise AssertionError("it was not refused")
 
 
-def assert_tells(error: KgroupError, told: str) -> None:
+def assert_tells(error: KgroupError, message: str) -> None:
     text = f"{error} {error!r} {error.__cause__!r}"
     assert not [secret for secret in SECRETS if secret in text]
-    with pytest.raises(KgroupError, match=told):
+    with pytest.raises(KgroupError, match=message):
         raise error

@@ -107,9 +107,9 @@ def test_a_sidecar_and_its_servers_are_no_children_of_the_worker(query: Query, e
 
 def test_the_key_of_a_query_is_in_no_argument_and_no_environment(query: Query, executor: Executor) -> None:
     for pid in begun(query, executor):
-        told = Path(f"/proc/{pid}/cmdline").read_bytes() + Path(f"/proc/{pid}/environ").read_bytes()
-        assert query.registry.key.hex().encode() not in told
-        assert query.registry.key not in told
+        command_line = Path(f"/proc/{pid}/cmdline").read_bytes() + Path(f"/proc/{pid}/environ").read_bytes()
+        assert query.registry.key.hex().encode() not in command_line
+        assert query.registry.key not in command_line
 
 
 def test_a_sidecar_inherits_no_descriptor_of_the_worker(query: Query, executor: Executor) -> None:

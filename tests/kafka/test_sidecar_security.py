@@ -22,8 +22,8 @@ CALLBACK = """
 import os, time
 from spark_kgroup.testing import unsecured_token
 
-def token(told):
-    with open(told, "a") as file:
+def token(path):
+    with open(path, "a") as file:
         file.write(f"{os.getpid()}\\n")
     return unsecured_token("alice", 6), time.time() + 6
 """
@@ -33,7 +33,7 @@ def test_tokens_are_renewed_while_there_is_no_room_for_more(
     secured_kafka: "SecuredKafka", tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The module is where Spark puts what users ship: on the worker's path, and not installed."""
-    topic, told = f"topic-{uuid4().hex[:8]}", tmp_path / "told"
+    topic, pids = f"topic-{uuid4().hex[:8]}", tmp_path / "pids"
     secured_kafka.kafka.create_topic(topic, partitions=1)
     produce(secured_kafka.kafka.bootstrap_servers, topic, RECORDS, partitions=1, size=100)
     secured_kafka.allow(ALICE, AclOperation.READ, topic=topic)
@@ -43,7 +43,7 @@ def test_tokens_are_renewed_while_there_is_no_room_for_more(
         "kafka.security.protocol": "SASL_SSL",
         "kafka.ssl.ca.pem": secured_kafka.ca_pem,
         "kafka.sasl.mechanism": "OAUTHBEARER",
-        "kafka.sasl.oauthbearer.config": str(told),
+        "kafka.sasl.oauthbearer.config": str(pids),
         "tokenCallback": "tokens_of_mine:token",
     }
     with (
@@ -56,8 +56,10 @@ def test_tokens_are_renewed_while_there_is_no_room_for_more(
         (server,) = seat_servers_of(sidecars_of(query, executor)[0])
 
         wait_for(
-            lambda: told.read_text().split().count(str(server)) >= 3, "the seat's server to ask for its third token", 60
+            lambda: pids.read_text().split().count(str(server)) >= 3,
+            "the seat's server to ask for its third token",
+            60,
         )
-        assert os.getpid() not in map(int, told.read_text().split())  # it was not this process that read
+        assert os.getpid() not in map(int, pids.read_text().split())  # it was not this process that read
         assert len(query.run(executor, {0: (10, RECORDS)})) == RECORDS - 10
         wait_for(lambda: query.registry.counts().warm_reads == 2, "both reads to be served by the seat's server", 10)

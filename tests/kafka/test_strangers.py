@@ -41,14 +41,14 @@ def failure_of(server: str) -> tuple[str, float]:
 def test_a_bootstrap_server_that_is_no_kafka_broker_is_one_clear_error_within_the_bound_of_the_start() -> None:
     with ExitStack() as listening, ThreadPoolExecutor(len(STRANGERS) + 1) as at_once:
         servers = [listening.enter_context(Listener(stranger)).address for stranger in STRANGERS]
-        told = dict(zip((*STRANGERS, UNRESOLVABLE), at_once.map(failure_of, [*servers, UNRESOLVABLE]), strict=True))
+        answers = dict(zip((*STRANGERS, UNRESOLVABLE), at_once.map(failure_of, [*servers, UNRESOLVABLE]), strict=True))
     for stranger, server in zip((*STRANGERS, UNRESOLVABLE), (*servers, UNRESOLVABLE), strict=True):
-        text, seconds = told[stranger]
+        text, seconds = answers[stranger]
         print(f"{getattr(stranger, '__name__', stranger)}: {seconds:.1f} s: {text}")
         assert server in text
         assert "`bootstrap.servers`" in text
         assert seconds < STARTUP_TIMEOUT_MS / 1000 + LOADED_S
     for at_once_known in (http, huge_length):
-        assert told[at_once_known][1] < CONNECT_TIMEOUT_MS / 1000 + LOADED_S
-        assert "not a Kafka broker" in told[at_once_known][0]
+        assert answers[at_once_known][1] < CONNECT_TIMEOUT_MS / 1000 + LOADED_S
+        assert "not a Kafka broker" in answers[at_once_known][0]
     assert "kgroup" not in {thread.name for thread in threading.enumerate()}

@@ -52,8 +52,8 @@ def test_records_deleted_between_plan_and_read_fail_the_query_or_are_skipped(
     await_rows(query, collected, 20)
     produce(server, topic, 40, partitions=1, first=20)
     began = time.monotonic()
-    told = rf"DataLoss: Offsets 20 (on|to \d+) of {topic}-0 were still to be read, but the log has 40 to .+failOn"
-    with pytest.raises(Exception, match=told):
+    message = rf"DataLoss: Offsets 20 (on|to \d+) of {topic}-0 were still to be read, but the log has 40 to .+failOn"
+    with pytest.raises(Exception, match=message):
         query.awaitTermination(120)
     assert time.monotonic() - began < 60, "it is not tried again for long"
     query = start(spark, {**read, "failOnDataLoss": "false"}, tmp_path / "cp", collected)
@@ -76,8 +76,8 @@ def test_a_topic_deleted_during_a_query_fails_it_and_costs_the_others_nothing(
     query = start(spark, read, tmp_path / "cp", collected)
     await_rows(query, collected, 40)
     apache_kafka.admin.delete_topics([gone])[gone].result(30)
-    told = rf"DataLoss: Offsets 10 on of {gone}-0 .+ the partition does not exist any more.+failOnDataLoss"
-    with pytest.raises(Exception, match=told):
+    message = rf"DataLoss: Offsets 10 on of {gone}-0 .+ the partition does not exist any more.+failOnDataLoss"
+    with pytest.raises(Exception, match=message):
         query.awaitTermination(120)
     query = start(spark, {**read, "failOnDataLoss": "false"}, tmp_path / "cp", collected)
     produce(server, there, 10, partitions=2, first=20)

@@ -23,7 +23,7 @@ NewTopic = Callable[[int], str]
 
 
 @pytest.mark.parametrize(
-    ("changes", "told"),
+    ("changes", "message"),
     [
         ({"subscribe": None}, "OptionError: Option subscribe is missing"),
         ({"kafka.group.id": None}, "OptionError: Option kafka.group.id is missing"),
@@ -45,12 +45,12 @@ def test_a_wrong_option_is_named_with_its_fix(
     group: str,
     tmp_path: Path,
     changes: dict[str, str | None],
-    told: str,
+    message: str,
 ) -> None:
     read: dict[str, str | None] = {**options(apache_kafka.bootstrap_servers, new_topic(1), group), **changes}
     given = {name: value for name, value in read.items() if value is not None}
     began = time.monotonic()
-    with pytest.raises(Exception, match=told):
+    with pytest.raises(Exception, match=message):
         start(spark, given, tmp_path / "cp", Collected()).awaitTermination(60)
     assert time.monotonic() - began < 60
 

@@ -20,16 +20,16 @@ NOTICED_S = 3 * 0.5 + 6.0
 """Three heartbeats of the options, and the batch that an idle trigger is; generous with the latter."""
 
 
-def assert_told(error: object, seat_prefix: str) -> None:
+def assert_fenced(error: object, seat_prefix: str) -> None:
     """The error names the seat, and the likely reasons with their fixes."""
-    told = str(error)
-    assert "FENCED_INSTANCE_ID" in told
-    assert f"the seat '{seat_prefix}-" in told
-    assert "a second query" in told
-    assert "`instanceIdPrefix`" in told
-    assert "a self-join" in told
-    assert "`kafka.group.id`" in told
-    assert "an old driver is still alive" in told
+    message = str(error)
+    assert "FENCED_INSTANCE_ID" in message
+    assert f"the seat '{seat_prefix}-" in message
+    assert "a second query" in message
+    assert "`instanceIdPrefix`" in message
+    assert "a self-join" in message
+    assert "`kafka.group.id`" in message
+    assert "an old driver is still alive" in message
 
 
 def test_an_idle_query_is_fenced_within_a_heartbeat(
@@ -44,7 +44,7 @@ def test_an_idle_query_is_fenced_within_a_heartbeat(
     await_rows(older, first, 20)
     newer = start(spark, read, tmp_path / "two", second)
     await_rows(newer, second, 20)  # so it has the seats by now
-    assert_told(wait_for(older.exception, "the fenced error", NOTICED_S), group)
+    assert_fenced(wait_for(older.exception, "the fenced error", NOTICED_S), group)
     produce(server, topic, 20, partitions=2, first=20)
     await_rows(newer, second, 40)
     newer.stop()
@@ -83,7 +83,7 @@ def test_a_query_that_is_fenced_inside_a_batch_commits_nothing_more(
     produce(server, topic, 20, partitions=2, first=40)
     await_rows(newer, second, 40)
     go_on.set()
-    assert_told(wait_for(older.exception, "the fenced error", NOTICED_S), "job")
+    assert_fenced(wait_for(older.exception, "the fenced error", NOTICED_S), "job")
     assert len(first) == 40, "the batch that was running is finished"
     produce(server, topic, 20, partitions=2, first=60)
     await_rows(newer, second, 60)
@@ -119,7 +119,7 @@ def test_two_readers_of_one_group_in_one_query_get_an_error_that_explains_both_c
         .trigger(processingTime="100 milliseconds")
         .start()
     )
-    assert_told(wait_for(query.exception, "the fenced error", 60), group)
+    assert_fenced(wait_for(query.exception, "the fenced error", 60), group)
 
 
 def test_a_union_of_one_stream_with_itself_is_one_reader(

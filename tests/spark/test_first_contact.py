@@ -20,15 +20,15 @@ PYTHON_LINES_MAX = 3
 """Beside the sentence itself, Spark has one before it and its SQLSTATE."""
 
 
-def told_in_brief(action: Callable[[], object]) -> str:
+def brief_message(action: Callable[[], object]) -> str:
     """What Python said in the error of `action`, without Spark's description of the query below it."""
     with pytest.raises(Exception, match="kgroup") as problem:
         action()
-    told = str(problem.value).partition("=== Streaming Query ===")[0].partition("JVM stacktrace")[0].strip()
-    assert "Traceback" not in told
-    assert 'File "' not in told
-    assert len(told.splitlines()) <= PYTHON_LINES_MAX, told
-    return told
+    message = str(problem.value).partition("=== Streaming Query ===")[0].partition("JVM stacktrace")[0].strip()
+    assert "Traceback" not in message
+    assert 'File "' not in message
+    assert len(message.splitlines()) <= PYTHON_LINES_MAX, message
+    return message
 
 
 def stream(spark: SparkSession, read: dict[str, str]) -> DataFrame:
@@ -46,16 +46,16 @@ def test_a_batch_read_is_refused_with_the_way_out_and_joins_nothing(
     spark: SparkSession, apache_kafka: ApacheKafka, new_topic: NewTopic, group: str
 ) -> None:
     read = options(apache_kafka.bootstrap_servers, new_topic(1), group)
-    told = told_in_brief(lambda: spark.read.format("kgroup").options(**read).load().collect())
-    assert "spark.readStream" in told
-    assert "availableNow" in told
+    message = brief_message(lambda: spark.read.format("kgroup").options(**read).load().collect())
+    assert "spark.readStream" in message
+    assert "availableNow" in message
     assert apache_kafka.describe_members(group) == []
 
 
 @pytest.mark.parametrize("mode", ["append", "overwrite"])
 def test_a_batch_write_is_refused_with_the_way_out(spark: SparkSession, mode: str) -> None:
-    told = told_in_brief(lambda: spark.range(3).write.format("kgroup").mode(mode).save())
-    assert 'write with format("kafka")' in told
+    message = brief_message(lambda: spark.range(3).write.format("kgroup").mode(mode).save())
+    assert 'write with format("kafka")' in message
 
 
 def test_a_stream_of_another_source_into_kgroup_is_refused_with_the_way_out(
@@ -63,15 +63,15 @@ def test_a_stream_of_another_source_into_kgroup_is_refused_with_the_way_out(
 ) -> None:
     rows = spark.readStream.format("rate").load()
     writer = rows.writeStream.format("kgroup").option("checkpointLocation", str(tmp_path))
-    told = told_in_brief(lambda: writer.start().awaitTermination(120))
-    assert 'write with format("kafka")' in told
+    message = brief_message(lambda: writer.start().awaitTermination(120))
+    assert 'write with format("kafka")' in message
 
 
 # --------------------------------------------------------------------------------------- errors at a start
 
 
 @pytest.mark.parametrize(
-    ("changes", "told"),
+    ("changes", "message"),
     [
         ({"subscribe": "no-such-topic"}, "'no-such-topic' does not exist"),
         ({"members": "none"}, "Option members is 'none'"),
@@ -93,12 +93,12 @@ def test_an_error_at_a_start_is_our_sentence_and_no_frame(
     group: str,
     tmp_path: Path,
     changes: dict[str, str],
-    told: str,
+    message: str,
 ) -> None:
     topic = new_topic(3)
     read = options(apache_kafka.bootstrap_servers, topic, group) | changes
     read["startingOffsets"] = read["startingOffsets"].replace("TOPIC", topic)
-    assert told.replace("TOPIC", topic) in told_in_brief(lambda: run(spark, read, tmp_path / "cp"))
+    assert message.replace("TOPIC", topic) in brief_message(lambda: run(spark, read, tmp_path / "cp"))
 
 
 def test_a_schema_of_the_users_own_is_refused_in_brief(
@@ -107,7 +107,7 @@ def test_a_schema_of_the_users_own_is_refused_in_brief(
     read = options(apache_kafka.bootstrap_servers, new_topic(1), group)
     frame = spark.readStream.format("kgroup").schema("value string").options(**read).load()
     writer = frame.writeStream.format("noop").option("checkpointLocation", str(tmp_path / "cp"))
-    assert "remove .schema" in told_in_brief(lambda: writer.start().awaitTermination(120))
+    assert "remove .schema" in brief_message(lambda: writer.start().awaitTermination(120))
 
 
 @pytest.mark.parametrize("unfinished", [False, True], ids=["all batches done", "one batch unfinished"])
@@ -133,9 +133,9 @@ def test_a_checkpoint_of_the_built_in_source_is_named_as_what_it_is(
     if unfinished:
         newest = max(written, key=lambda path: int(path.name)).name
         (checkpoint / "commits" / newest).unlink(missing_ok=True)
-    told = told_in_brief(lambda: run(spark, read, checkpoint))
-    assert 'checkpoint of format("kafka")' in told
-    assert "new output directory" in told
+    message = brief_message(lambda: run(spark, read, checkpoint))
+    assert 'checkpoint of format("kafka")' in message
+    assert "new output directory" in message
 
 
 # -------------------------------------------------------------------------------------- warnings at a start
@@ -151,16 +151,16 @@ def test_a_start_warns_of_idle_seats_of_a_start_at_the_end_and_of_another_checkp
     log = tmp_path / "driver.log"
     with Application(tmp_path, read, trigger="availableNow") as application:
         assert application.await_end() == 0
-    told = log.read_text()
-    assert "5 seats for 2 partitions: 3 of them have nothing to read" in told
-    assert f"no committed offsets for {first}-0, {first}-1: reading starts at the end" in told
-    assert "The checkpoint" not in told
+    log_text = log.read_text()
+    assert "5 seats for 2 partitions: 3 of them have nothing to read" in log_text
+    assert f"no committed offsets for {first}-0, {first}-1: reading starts at the end" in log_text
+    assert "The checkpoint" not in log_text
     with Application(tmp_path, options(server, second, f"{group}-2"), trigger="availableNow") as application:
         assert application.await_end() == 0
-    told = log.read_text().removeprefix(told)
-    assert f"written by group '{group}', but kafka.group.id is '{group}-2'" in told
-    assert f"topics {first}, of which `subscribe` names none" in told
-    assert "seats for 2 partitions" not in told
+    log_text = log.read_text().removeprefix(log_text)
+    assert f"written by group '{group}', but kafka.group.id is '{group}-2'" in log_text
+    assert f"topics {first}, of which `subscribe` names none" in log_text
+    assert "seats for 2 partitions" not in log_text
 
 
 def test_register_warns_of_an_environment_that_was_not_activated(

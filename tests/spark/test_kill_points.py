@@ -66,11 +66,11 @@ class Chain:
 
     def commit(self, offsets: dict[int, int]) -> None:
         """Commit for a group without members, as soon as it has a coordinator."""
-        told = [TopicPartition(self.topic, p, offset) for p, offset in offsets.items()]
+        positions = [TopicPartition(self.topic, p, offset) for p, offset in offsets.items()]
 
         def acknowledged() -> bool:
             with suppress(KafkaException):
-                self._consumer.commit(offsets=told, asynchronous=False)
+                self._consumer.commit(offsets=positions, asynchronous=False)
                 return True
             return False
 

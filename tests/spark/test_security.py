@@ -257,7 +257,7 @@ AS_BOB = {"sasl.username": BOB, "sasl.password": PASSWORDS[BOB]}
 
 
 @pytest.mark.parametrize(
-    ("listener", "rights", "changes", "told"),
+    ("listener", "rights", "changes", "message"),
     [
         ("SASL_SSL", "", {"sasl.password": "wrong"}, f"SCRAM-SHA-512.*{ALICE}"),
         ("SASL_SSL", "topic", AS_BOB, "GROUP_AUTHORIZATION_FAILED"),
@@ -277,7 +277,7 @@ def test_a_query_that_is_refused_fails_with_one_clear_error(
     listener: str,
     rights: str,
     changes: Properties | None,
-    told: str,
+    message: str,
 ) -> None:
     """A query of ALICE's, started again by whom nobody lets in, and again as it was: nothing is lost or read twice."""
     allowed(ALICE)
@@ -295,7 +295,7 @@ def test_a_query_that_is_refused_fails_with_one_clear_error(
     properties = ca if changes is None else {**plain(secured_kafka), "sasl.mechanism": "SCRAM-SHA-512", **changes}
     wrong = secured_options(secured_kafka, listener, topic, group, properties)
     began = time.monotonic()
-    with pytest.raises(Exception, match=told) as problem:
+    with pytest.raises(Exception, match=message) as problem:
         start(spark, wrong, tmp_path / "cp", Collected()).awaitTermination(180)
     assert time.monotonic() - began < 120
     assert shown_secrets(str(problem.value), secured_kafka) == []

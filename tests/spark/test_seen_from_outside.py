@@ -73,9 +73,9 @@ def test_progress_gauges_and_describe_show_who_serves_each_seat_and_its_lag(
         at_end = [dict.fromkeys(map(str, range(PARTITIONS)), number) for number in (201, 0)]
         wait_for(lambda: by_partition(gauges) == at_end, "gauges of the end", 60)
         assert query.lastProgress is not None
-        told = json.loads(query.lastProgress.json)["sources"][0]["latestOffset"]
-        assert {seat: (at["executor"], at["warm"]) for seat, at in told["seats"].items()} == served
-        assert 800 <= told["reads"]["rows"] < 804, "what was read before this batch"
-        assert (told["reads"]["at_home"] >= 4, told["reads"]["guest"]) == (True, 0)
+        latest = json.loads(query.lastProgress.json)["sources"][0]["latestOffset"]
+        assert {seat: (at["executor"], at["warm"]) for seat, at in latest["seats"].items()} == served
+        assert 800 <= latest["reads"]["rows"] < 804, "what was read before this batch"
+        assert (latest["reads"]["at_home"] >= 4, latest["reads"]["guest"]) == (True, 0)
     query.stop()
     wait_for(lambda: by_partition(gauges) == [{}, {}], "the gauges to go with the query", 60)

@@ -21,11 +21,11 @@ def read(tmp_path: Path, text: str) -> Security:
 def refusal(tmp_path: Path, text: str) -> str:
     with pytest.raises(OptionError) as problem:
         read(tmp_path, text)
-    told = str(problem.value)
-    assert told.startswith("--command-config '")
-    assert "client.properties" in told
-    assert HUSH not in told
-    return told
+    message = str(problem.value)
+    assert message.startswith("--command-config '")
+    assert "client.properties" in message
+    assert HUSH not in message
+    return message
 
 
 FILES = {
@@ -90,12 +90,12 @@ def test_a_file_without_security_is_a_plain_connection(tmp_path: Path) -> None:
     ],
 )
 def test_a_misspelt_name_of_security_is_refused_with_the_nearest_one(tmp_path: Path, line: str, near: str) -> None:
-    told = refusal(tmp_path, f"bootstrap.servers=a:1\n{line}\n")
-    assert told.endswith(f"{line.partition('=')[0]} is unknown: did you mean {near}?")
+    message = refusal(tmp_path, f"bootstrap.servers=a:1\n{line}\n")
+    assert message.endswith(f"{line.partition('=')[0]} is unknown: did you mean {near}?")
 
 
 @pytest.mark.parametrize(
-    ("text", "told"),
+    ("text", "message"),
     [
         (f"ssl.truststore.location=/ca.jks\nssl.truststore.password={HUSH}\n", "keytool"),
         ("security.protocol=SASL_SSL\nsasl.mechanism=GSSAPI\n", "it is one of PLAIN"),
@@ -106,9 +106,9 @@ def test_a_misspelt_name_of_security_is_refused_with_the_nearest_one(tmp_path: P
     ],
 )
 def test_settings_that_cannot_be_used_are_refused_by_the_names_of_the_file(
-    tmp_path: Path, text: str, told: str
+    tmp_path: Path, text: str, message: str
 ) -> None:
-    assert told in refusal(tmp_path, text)
+    assert message in refusal(tmp_path, text)
 
 
 def test_a_file_that_cannot_be_read_is_named(tmp_path: Path) -> None:

@@ -119,7 +119,7 @@ def test_unacknowledged_records_may_be_read_again_until_the_next_period_goes_on(
 
 
 @pytest.mark.parametrize(
-    ("told", "wall_at_s", "theirs", "kept"),
+    ("acknowledged", "wall_at_s", "theirs", "kept"),
     [
         (8, 2.4, range(8, 20), True),
         (12, 2.4, range(8, 20), False),
@@ -130,23 +130,23 @@ def test_unacknowledged_records_may_be_read_again_until_the_next_period_goes_on(
     ids=["the batch before", "all", "by the next owner", "half of it, as agreed", "half of it, and more was read"],
 )
 def test_only_records_uncommitted_before_the_loss_may_be_read_again(
-    told: int, wall_at_s: float, theirs: Iterable[int], kept: bool
+    acknowledged: int, wall_at_s: float, theirs: Iterable[int], kept: bool
 ) -> None:
     evidence = lost_after_12([EXPELLED], gone(released=12), theirs)
-    commits = [*committed(told, wall_at_s=wall_at_s), *committed(20)]
+    commits = [*committed(acknowledged, wall_at_s=wall_at_s), *committed(20)]
     assert broken(replace(evidence, commits=commits)) == ([] if kept else ["duplicates only after a loss"])
 
 
-@pytest.mark.parametrize("told", [16, 18])
-def test_an_outage_long_before_the_loss_excuses_nothing(told: int) -> None:
+@pytest.mark.parametrize("acknowledged", [16, 18])
+def test_an_outage_long_before_the_loss_excuses_nothing(acknowledged: int) -> None:
     """Nine batches of two records, a second apart; the seat was cut off for a moment, and lost nothing by that."""
     cut_off = replace(EXPELLED, wall_from_s=1.5, wall_to_s=1.9)
     expelled = replace(EXPELLED, wall_from_s=9.5, wall_to_s=9.5)
     ends = [owned(0, position) for position in range(2, 20, 2)]
     ours = main(*ends, gone(released=18), read=range(18), expulsions=[cut_off, expelled])
-    commits = [*committed(told, wall_at_s=9.0), *committed(20)]
+    commits = [*committed(acknowledged, wall_at_s=9.0), *committed(20)]
     evidence = run(ours, peers=[PeerEvidence(name="peer", rows=rows(range(16, 20)))], commits=commits)
-    assert broken(evidence) == ([] if told == 16 else ["duplicates only after a loss"])
+    assert broken(evidence) == ([] if acknowledged == 16 else ["duplicates only after a loss"])
 
 
 def test_more_than_the_unfinished_batch_may_not_be_read_again() -> None:

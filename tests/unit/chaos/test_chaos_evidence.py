@@ -62,13 +62,13 @@ def test_evidence_of_a_checkpoint_is_what_each_batch_reads(tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize(
-    "told",
+    "lines",
     [SERVER_LOG, CONSUMER_GROUP_LOG, BARE_MEMBER_ID_LOG, SUCCESSOR_LOG],
     ids=["classic group", "consumer group", "id from the consumer group", "successor's id"],
 )
-def test_a_broker_tells_whom_it_removed_and_when(tmp_path: Path, told: str) -> None:
+def test_a_broker_tells_whom_it_removed_and_when(tmp_path: Path, lines: str) -> None:
     log = tmp_path / "server.log"
-    log.write_text(told)
+    log.write_text(lines)
     (expulsion,) = expulsions_by_brokers([log], "chaos")
     assert expulsion.seat == "main-0"
     wall_at_s = time.mktime((2026, 11, 21, 15, 35, 27, 0, 0, -1)) + 0.412

@@ -45,9 +45,9 @@ def test_an_error_of_ours_is_one_line_and_its_traceback_is_logged_at_debug(caplo
 
 @pytest.mark.parametrize("bug", [ValueError("a bug"), IllegalTransition("member", "stable", "Joined")])
 def test_a_bug_keeps_its_traceback(bug: Exception) -> None:
-    told = shown(lambda: failing(bug))
-    assert "Traceback" in told
-    assert "in failing" in told
+    text = shown(lambda: failing(bug))
+    assert "Traceback" in text
+    assert "in failing" in text
     assert not os.environ["SPARK_HIDE_TRACEBACK"]
 
 

@@ -99,7 +99,7 @@ class Invariants:
         """A machine took `event`; before that it held `before` as `identity_before`."""
         if not process.running or process.machine.state is State.LEAVING:
             return
-        self._seat_kept_until_told(process, event, identity_before)
+        self._seat_kept_until_removed(process, event, identity_before)
         check_ownership(process.machine)
         self._owned_changes_with_a_reason(process, event, effects, before)
         self._lost_with_a_cause(process, effects)
@@ -145,14 +145,14 @@ class Invariants:
                 allowed_ms = process.config.session_timeout_ms + SLACK_MS
                 assert healthy_ms <= allowed_ms, f"{process.name} expired after {healthy_ms} ms of health"
 
-    def _seat_kept_until_told(self, process: Process, event: contract.Event, before: MemberIdentity) -> None:
+    def _seat_kept_until_removed(self, process: Process, event: contract.Event, before: MemberIdentity) -> None:
         # KIP-345: a join without a member id takes the seat from whoever has it. So a member that once had an id sends
         # such a join only when the coordinator does not know it any more, or has forgotten that it took the seat: else
         # a zombie would fence its successor.
         if before.member_id and not process.machine.identity.member_id:
-            told = getattr(event, "error", None) == ErrorCode.UNKNOWN_MEMBER_ID
-            told |= isinstance(event, contract.SeatSeen) and event.member_id == process.replaces
-            assert told, f"{process.name} forgot its member id at {event}"
+            justified = getattr(event, "error", None) == ErrorCode.UNKNOWN_MEMBER_ID
+            justified |= isinstance(event, contract.SeatSeen) and event.member_id == process.replaces
+            assert justified, f"{process.name} forgot its member id at {event}"
 
     def _heartbeats_go_on(self, process: Process) -> None:
         machine, now_ms = process.machine, self._world.now_ms

@@ -558,8 +558,8 @@ def _short(value: object) -> str:
         case frozenset():
             return str(sorted(tp.partition for tp in value if isinstance(tp, TopicPartition)))
         case _ if isinstance(value, contract.Event | contract.Effect):
-            told = {name: getattr(value, name) for name in value.__dataclass_fields__ if name != "members"}
-            return f"{type(value).__name__}({', '.join(f'{n}={_short(v)}' for n, v in told.items() if v)})"
+            values = {name: getattr(value, name) for name in value.__dataclass_fields__ if name != "members"}
+            return f"{type(value).__name__}({', '.join(f'{n}={_short(v)}' for n, v in values.items() if v)})"
     return str(value)
 
 

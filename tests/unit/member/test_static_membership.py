@@ -184,7 +184,7 @@ def test_a_seat_that_was_given_away_is_taken_anew_only_when_the_coordinator_says
 
 
 @pytest.mark.parametrize(
-    ("error", "told"),
+    ("error", "message"),
     [
         (ErrorCode.INCONSISTENT_GROUP_PROTOCOL, "share, streams, connect"),
         (ErrorCode.INVALID_SESSION_TIMEOUT, "`session.timeout.ms`"),
@@ -196,12 +196,12 @@ def test_a_seat_that_was_given_away_is_taken_anew_only_when_the_coordinator_says
         (12_345, "ERROR_12345"),
     ],
 )
-def test_a_refusal_that_retrying_cannot_mend_ends_the_member_and_says_why(error: int, told: str):
+def test_a_refusal_that_retrying_cannot_mend_ends_the_member_and_says_why(error: int, message: str):
     driver = Driver().into(State.JOINING)
     failed = only(driver.answer_join(error=error), contract.Failed)
     assert isinstance(failed.error, GroupRejected)
     assert "'g'" in str(failed.error)
-    assert told in str(failed.error)
+    assert message in str(failed.error)
     assert driver.state is State.CLOSED
 
 

@@ -156,9 +156,9 @@ async def test_a_topic_that_one_broker_denies_for_a_moment_is_not_revoked(
 async def test_a_topic_of_another_member_that_the_leader_may_not_see_is_said_once(
     coordinator: Coordinator, group: Group
 ) -> None:
-    told: list[str] = []
+    warnings: list[str] = []
     handler = logging.Handler(logging.WARNING)
-    handler.emit = lambda record: told.append(record.getMessage())
+    handler.emit = lambda record: warnings.append(record.getMessage())
     logging.getLogger("spark_kgroup.runtime.session").addHandler(handler)
     try:
         topic = coordinator.world.topic
@@ -170,7 +170,7 @@ async def test_a_topic_of_another_member_that_the_leader_may_not_see_is_said_onc
             await group.wait_until(lambda view: view.settled, 10_000)
     finally:
         logging.getLogger("spark_kgroup.runtime.session").removeHandler(handler)
-    (line,) = told
+    (line,) = warnings
     assert "may not see topic 'secret'" in line
     assert "nobody" in line
 

@@ -202,16 +202,16 @@ async def test_a_broken_connection_is_an_event_before_it_is_closed(world: Coordi
     await until(lambda: session.machine.state is State.STABLE)
     connection = session._connection
     assert connection is not None
-    told: list[int] = []
+    waiting: list[int] = []
     close = connection.close
 
     async def slow_close() -> None:
-        told.append(session._events.qsize())
+        waiting.append(session._events.qsize())
         await close()
 
     connection.close = slow_close  # type: ignore[method-assign]
     await session._drop(connection, "test")
-    assert told == [1]
+    assert waiting == [1]
 
 
 @on_a_loop

@@ -49,14 +49,14 @@ def test_a_join_answer_with_different_members_is_taken() -> None:
 
 
 @pytest.mark.parametrize(
-    ("answer", "told"),
+    ("answer", "why"),
     [
         pytest.param(joined("a", "b", "a"), "names a member twice", id="a member twice"),
         pytest.param(joined("a", protocol=None), "names no assignor", id="no assignor"),
     ],
 )
-def test_a_join_answer_that_makes_no_sense_ends_the_connection_and_the_seat_asks_again(answer: Any, told: str) -> None:
-    with pytest.raises(ProtocolViolation, match=told) as refused:
+def test_a_join_answer_that_makes_no_sense_ends_the_connection_and_the_seat_asks_again(answer: Any, why: str) -> None:
+    with pytest.raises(ProtocolViolation, match=why) as refused:
         to_event(ASKED, answer)
     assert refused.value.retriable
 

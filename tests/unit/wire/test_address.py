@@ -51,10 +51,10 @@ def test_addresses_are_read(text: str, addresses: list[Address]) -> None:
 def test_a_malformed_entry_is_named_with_the_option_and_the_fix(entry: str) -> None:
     with pytest.raises(OptionError) as refused:
         parse_bootstrap(f"good:9092,{entry}")
-    told = str(refused.value)
-    assert told.startswith("`bootstrap.servers`: ")
-    assert repr(entry) in told
-    assert "'broker-1:9092,broker-2:9092'" in told
+    message = str(refused.value)
+    assert message.startswith("`bootstrap.servers`: ")
+    assert repr(entry) in message
+    assert "'broker-1:9092,broker-2:9092'" in message
 
 
 @pytest.mark.parametrize("text", ["", "  ", ",", " , ,"])

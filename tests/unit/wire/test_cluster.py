@@ -195,9 +195,9 @@ def test_a_broker_whose_host_cannot_be_one_is_out_of_reach_and_the_others_go_on(
         assert "a" in (await cluster.metadata(["a"])).topics
         assert (await cluster.list_offsets({A0: messages.LATEST}))[A0].offset == 10
         out_of_reach = (ConnectionFailed, RequestTimedOut)
-        with pytest.raises(out_of_reach) as told:
+        with pytest.raises(out_of_reach) as raised:
             await cluster.list_offsets({A1: messages.LATEST}, timeout_ms=300)
-        assert str(told.value).isprintable()
+        assert str(raised.value).isprintable()
         world.coordinator = 1
         with pytest.raises(out_of_reach):
             await cluster.open_coordinator("g")
@@ -230,15 +230,15 @@ async def test_garbage_where_a_broker_stood_is_waited_out(world: BrokerWorld) ->
     port = world.brokers[0].address.port
     await world.brokers[0].stop()
     garbage = await asyncio.start_server(talk_garbage, "127.0.0.1", port)
-    with logged() as told:
+    with logged() as warnings:
         asking = asyncio.create_task(cluster.metadata(["a"]))
-        await until(lambda: told)
-        assert "TLS or HTTP port" in told[0]
+        await until(lambda: warnings)
+        assert "TLS or HTTP port" in warnings[0]
         garbage.close()
         await garbage.wait_closed()
         await world.brokers[0].start()
         assert "a" in (await asking).topics
-        assert len(told) == 1, "one warning, however often it is tried again"
+        assert len(warnings) == 1, "one warning, however often it is tried again"
     await cluster.close()
 
 
@@ -291,11 +291,11 @@ async def test_no_broker_at_all_is_one_error_that_names_every_address(world: Bro
     cluster = world.cluster(bootstrap=[first, second])
     with pytest.raises(ConnectionFailed) as failure:
         await cluster.metadata(["a"], timeout_ms=250)
-    told = str(failure.value)
-    assert "`bootstrap.servers`" in told
-    assert str(first) in told
-    assert str(second) in told
-    assert told.count("refused") == 2 or told.count("Connect call failed") == 2
+    message = str(failure.value)
+    assert "`bootstrap.servers`" in message
+    assert str(first) in message
+    assert str(second) in message
+    assert message.count("refused") == 2 or message.count("Connect call failed") == 2
     await cluster.close()
     await world.brokers[0].start()
 
@@ -305,9 +305,9 @@ async def test_a_broker_that_comes_back_is_found_again(world: BrokerWorld) -> No
     cluster = world.cluster()
     await cluster.metadata(["a"])
     await world.brokers[0].stop()
-    with logged() as told:
+    with logged() as warnings:
         asking = asyncio.create_task(cluster.metadata(["a"]))
-        await until(lambda: told)
+        await until(lambda: warnings)
         await world.brokers[0].start()
         assert "a" in (await asking).topics
     await cluster.close()
@@ -317,12 +317,12 @@ async def test_a_broker_that_comes_back_is_found_again(world: BrokerWorld) -> No
 async def test_the_first_failure_is_told_while_it_is_tried_again(world: BrokerWorld) -> None:
     world.first["Metadata"] = [HUNG_UP, HUNG_UP]
     cluster = world.cluster()
-    with logged() as told:
+    with logged() as warnings:
         await cluster.metadata(["a"])
     await cluster.close()
-    assert len(told) == 1
-    assert "closed the connection at the first request" in told[0]
-    assert told[0].endswith("Trying again.")
+    assert len(warnings) == 1
+    assert "closed the connection at the first request" in warnings[0]
+    assert warnings[0].endswith("Trying again.")
 
 
 @in_a_world()
@@ -374,13 +374,13 @@ async def test_callers_share_one_connection_and_one_attempt_to_open_it(world: Br
 @in_a_world()
 async def test_a_cancelled_caller_does_not_take_the_connection_of_the_others(world: BrokerWorld) -> None:
     cluster = world.cluster()
-    with logged() as told:
+    with logged() as warnings:
         first, second = (asyncio.create_task(cluster.metadata(["a"])) for _ in range(2))
         await until(lambda: world.brokers[0].connections)
         first.cancel()
         await asyncio.wait([first])
         assert "a" in (await second).topics
-    assert not told
+    assert not warnings
     assert world.brokers[0].connections == 1
     await cluster.close()
 

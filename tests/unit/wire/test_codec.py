@@ -145,10 +145,10 @@ def test_builders_put_their_values_where_kafka_expects_them() -> None:
 
 def test_a_reason_is_cut_to_what_every_broker_reads() -> None:
     """JoinGroupRequest.maybeTruncateReason: 255 characters; a broker hangs up on a string of more than 32,767."""
-    who, told = MemberIdentity(instance_id="seat-0"), "x" * 40_000
-    join = messages.join_group("g", who, [], session_timeout_ms=1, rebalance_timeout_ms=1, reason=told)
-    assert join.reason == told[:255]
-    assert [member.reason for member in messages.leave_group("g", [who], told).members] == [told[:255]]
+    who, reason = MemberIdentity(instance_id="seat-0"), "x" * 40_000
+    join = messages.join_group("g", who, [], session_timeout_ms=1, rebalance_timeout_ms=1, reason=reason)
+    assert join.reason == reason[:255]
+    assert [member.reason for member in messages.leave_group("g", [who], reason).members] == [reason[:255]]
 
 
 # ----------------------------------------------------------------------------------------- a newer broker's additions

@@ -394,7 +394,7 @@ async def test_what_is_not_sent_yet_when_a_connection_ends_is_never_sent() -> No
 
 
 @pytest.mark.parametrize(
-    ("answer", "told"),
+    ("answer", "message"),
     [
         (Raw(framed(frame(99))), "answered request 99, which was never sent"),
         (Raw(struct.pack(">i", -1)), "a frame of -1 bytes"),
@@ -403,14 +403,14 @@ async def test_what_is_not_sent_yet_when_a_connection_ends_is_never_sent() -> No
     ],
     ids=["correlation id", "negative length", "oversized", "too short"],
 )
-def test_bytes_out_of_step_end_the_connection_for_all(answer: Raw, told: str) -> None:
+def test_bytes_out_of_step_end_the_connection_for_all(answer: Raw, message: str) -> None:
     @on_a_loop
     async def scenario() -> None:
         async with FakeBroker(lambda _: answer) as broker, await connect(broker) as connection:
             results = await asyncio.gather(*(connection.call(beat()) for _ in range(3)), return_exceptions=True)
             # The peer has spoken Kafka before, so a new connection may lead to a broker again.
             assert {type(result) for result in results} == {Disconnected}
-            assert told in str(results[0])
+            assert message in str(results[0])
             assert connection.closed
 
     scenario()
@@ -640,20 +640,20 @@ async def test_a_broker_that_refuses_api_versions() -> None:
 
 
 @pytest.mark.parametrize(
-    ("spoken", "told"),
+    ("spoken", "message"),
     [
         ((0, 3), r"Heartbeat v4 is needed, but the broker at .* speaks v0 to v3: Apache Kafka 3\.2 or newer is needed"),
         ((5, 9), r"speaks v5 to v9: use a newer spark-kgroup"),
         (None, r"does not know this API: Apache Kafka 3\.2 or newer"),
     ],
 )
-def test_a_version_that_the_broker_does_not_speak_is_not_sent(spoken: tuple[int, int] | None, told: str) -> None:
+def test_a_version_that_the_broker_does_not_speak_is_not_sent(spoken: tuple[int, int] | None, message: str) -> None:
     ranges = {**RANGES, 12: spoken} if spoken else {key: span for key, span in RANGES.items() if key != 12}
 
     @on_a_loop
     async def scenario() -> None:
         async with FakeBroker(lambda _: ok(), ranges=ranges) as broker, await connect(broker) as connection:
-            with pytest.raises(UnsupportedApi, match=told):
+            with pytest.raises(UnsupportedApi, match=message):
                 await connection.call(beat())
             assert broker.requests == []
             assert not connection.closed

@@ -60,8 +60,8 @@ async def test_an_address_that_refuses_makes_way_at_once(monkeypatch: pytest.Mon
 async def test_a_name_with_no_address_that_accepts_says_what_the_first_one_did(monkeypatch: pytest.MonkeyPatch) -> None:
     async with FakeBroker() as broker:
         port = broker.address.port
-    told = pytest.raises(ConnectionFailed, match=rf"kafka\.test:{port}: Connection refused at 127\.0\.0\.2\.")
-    with resolving(monkeypatch, {"kafka.test": ["127.0.0.2", "127.0.0.1"]}), told:
+    refusal = pytest.raises(ConnectionFailed, match=rf"kafka\.test:{port}: Connection refused at 127\.0\.0\.2\.")
+    with resolving(monkeypatch, {"kafka.test": ["127.0.0.2", "127.0.0.1"]}), refusal:
         await Connection.open(Address("kafka.test", port), client_id="c")
 
 
@@ -122,8 +122,8 @@ async def test_names_that_hang_hold_up_no_name_that_resolves(monkeypatch: pytest
 
 @on_a_loop
 async def test_a_name_that_hangs_is_given_up_in_time_and_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    told = pytest.raises(ConnectionFailed, match=r"slow\.test:9092 could not be resolved .*DNS within 50 ms")
-    with resolving(monkeypatch, {"slow.test": threading.Event()}), told:
+    refusal = pytest.raises(ConnectionFailed, match=r"slow\.test:9092 could not be resolved .*DNS within 50 ms")
+    with resolving(monkeypatch, {"slow.test": threading.Event()}), refusal:
         await Connection.open(Address("slow.test", 9092), client_id="c", connect_timeout_ms=50)
 
 
@@ -200,18 +200,18 @@ def test_a_blocking_caller_tries_all_addresses_too(monkeypatch: pytest.MonkeyPat
 
 
 def test_a_blocking_caller_s_bound_covers_the_look_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    told = pytest.raises(TimeoutError, match=r"'driver\.test' was not resolved within 0\.05 s")
-    with resolving(monkeypatch, {"driver.test": threading.Event()}), told:
+    refusal = pytest.raises(TimeoutError, match=r"'driver\.test' was not resolved within 0\.05 s")
+    with resolving(monkeypatch, {"driver.test": threading.Event()}), refusal:
         names.connect("driver.test", 1, 0.05)
 
 
 def test_a_look_up_may_have_a_longer_bound_than_the_connection(monkeypatch: pytest.MonkeyPatch) -> None:
     """The system's resolver asks its second server after some seconds, a firewall never answers."""
-    told = pytest.raises(TimeoutError, match=r"'driver\.test' was not resolved within 0\.1 s")
-    with resolving(monkeypatch, {"driver.test": threading.Event()}), told:
+    refusal = pytest.raises(TimeoutError, match=r"'driver\.test' was not resolved within 0\.1 s")
+    with resolving(monkeypatch, {"driver.test": threading.Event()}), refusal:
         names.connect("driver.test", 1, 60, look_up_timeout_s=0.1)
-    told = pytest.raises(TimeoutError, match=r"no connection was accepted within 0\.05 s")
-    with swallowing("127.0.0.2") as port, resolving(monkeypatch, {"driver.test": ["127.0.0.2"]}), told:
+    refusal = pytest.raises(TimeoutError, match=r"no connection was accepted within 0\.05 s")
+    with swallowing("127.0.0.2") as port, resolving(monkeypatch, {"driver.test": ["127.0.0.2"]}), refusal:
         names.connect("driver.test", port, 0.05, look_up_timeout_s=60)
 
 

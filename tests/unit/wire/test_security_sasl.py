@@ -42,17 +42,17 @@ def handshake(error: int = 0, mechanisms: tuple[str, ...] = ("PLAIN",)) -> Any:
     return messages.SaslHandshakeResponse(error_code=KioErrorCode(error), mechanisms=mechanisms)
 
 
-def authenticated(said: bytes = b"", *, error: int = 0, told: str | None = None, lifetime_ms: int = 0) -> Any:
+def authenticated(auth_bytes: bytes = b"", *, error: int = 0, message: str | None = None, lifetime_ms: int = 0) -> Any:
     return messages.SaslAuthenticateResponse(
         error_code=KioErrorCode(error),
-        error_message=told,
-        auth_bytes=said,
+        error_message=message,
+        auth_bytes=auth_bytes,
         session_lifetime=i64Timedelta.parse(timedelta(milliseconds=lifetime_ms)),
     )
 
 
 def refused() -> Any:
-    return authenticated(error=58, told="Authentication failed: Invalid username or password")
+    return authenticated(error=58, message="Authentication failed: Invalid username or password")
 
 
 def beat(generation: int = 0) -> messages.Request:
@@ -143,9 +143,9 @@ def test_scram_proves_the_password_without_sending_it(mechanism: str) -> None:
 async def test_a_broker_that_does_not_know_the_password_is_not_believed() -> None:
     """RFC 5802: the client MUST check the server's signature."""
     async with FakeBroker(Kafka(ScramServer("SCRAM-SHA-256", impostor=True))) as broker:
-        with pytest.raises(AuthenticationFailed, match="the broker did not prove that it knows the password") as told:
+        with pytest.raises(AuthenticationFailed, match="the broker did not prove that it knows the password") as raised:
             await connect(broker, login("SCRAM-SHA-256"))
-        assert not told.value.retriable
+        assert not raised.value.retriable
         await until(lambda: not broker.open_connections)
 
 
@@ -161,7 +161,7 @@ def test_scram_from_a_broker_that_talks_nonsense(said: bytes) -> None:
 
 
 @pytest.mark.parametrize(
-    ("salt_bytes", "iterations", "told"),
+    ("salt_bytes", "iterations", "message"),
     [
         (16, "1", "asks for 1 SCRAM iterations, and 4096 to 1000000 are accepted: create the user's SCRAM-SHA-256"),
         (16, "4095", "asks for 4095 SCRAM iterations"),
@@ -175,7 +175,7 @@ def test_scram_from_a_broker_that_talks_nonsense(said: bytes) -> None:
     ids=lambda value: str(value)[:8],
 )
 def test_a_scram_challenge_that_is_too_weak_or_too_costly_is_refused_and_named(
-    salt_bytes: int, iterations: str, told: str, monkeypatch: pytest.MonkeyPatch
+    salt_bytes: int, iterations: str, message: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(scramp.core, "hi", lambda *_: pytest.fail("nothing is computed for it"))
     salt = base64.b64encode(b"s" * salt_bytes).decode()
@@ -187,7 +187,7 @@ def test_a_scram_challenge_that_is_too_weak_or_too_costly_is_refused_and_named(
     @on_a_loop
     async def scenario() -> None:
         async with FakeBroker(Kafka(challenge)) as broker:
-            with pytest.raises(AuthenticationFailed, match=told):
+            with pytest.raises(AuthenticationFailed, match=message):
                 await connect(broker, login("SCRAM-SHA-256"))
 
     scenario()
@@ -225,7 +225,7 @@ def test_a_token_travels_as_rfc_7628_says() -> None:
 
 
 @pytest.mark.parametrize(
-    ("token", "told"),
+    ("token", "message"),
     [
         (Token("", FOREVER_S), "is none"),
         (Token("with space", FOREVER_S), "is none"),
@@ -235,8 +235,8 @@ def test_a_token_travels_as_rfc_7628_says() -> None:
         (Token("ok", FOREVER_S, {"a": "x\x01y"}), "extension 'a' cannot be sent"),
     ],
 )
-def test_what_no_broker_would_take_is_not_sent(token: Token, told: str) -> None:
-    with pytest.raises(AuthenticationFailed, match=told) as error:
+def test_what_no_broker_would_take_is_not_sent(token: Token, message: str) -> None:
+    with pytest.raises(AuthenticationFailed, match=message) as error:
         token.initial_response()
     assert not error.value.retriable
     assert not token.value or token.value not in str(error.value)
@@ -281,17 +281,17 @@ async def test_a_refused_token_is_not_shown_again() -> None:
 async def test_a_wrong_password_is_final_and_says_who_but_not_with_what(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.DEBUG)
     async with FakeBroker(Kafka(lambda _: refused())) as broker:
-        with pytest.raises(AuthenticationFailed) as told:
+        with pytest.raises(AuthenticationFailed) as raised:
             await connect(broker, login())
-    text = str(told.value)
+    text = str(raised.value)
     assert f"{broker.address} refused PLAIN for user 'us,e=r': Authentication failed" in text
     assert "Check `sasl.username` and `sasl.password`" in text
-    assert not told.value.retriable
-    assert SECRET not in text + repr(told.value) + caplog.text
+    assert not raised.value.retriable
+    assert SECRET not in text + repr(raised.value) + caplog.text
 
 
 @pytest.mark.parametrize(
-    ("answer", "told"),
+    ("answer", "message"),
     [
         (handshake(33, ("SCRAM-SHA-512", "OAUTHBEARER")), "this listener has OAUTHBEARER, SCRAM-SHA-512"),
         (handshake(33, ()), "this listener has none"),
@@ -299,11 +299,11 @@ async def test_a_wrong_password_is_final_and_says_who_but_not_with_what(caplog: 
         (handshake(-1), "refused SaslHandshake with UNKNOWN_SERVER_ERROR"),
     ],
 )
-def test_a_handshake_that_is_refused(answer: Any, told: str) -> None:
+def test_a_handshake_that_is_refused(answer: Any, message: str) -> None:
     @on_a_loop
     async def scenario() -> None:
         async with FakeBroker(lambda _: answer) as broker:
-            with pytest.raises(AuthenticationFailed, match=told) as error:
+            with pytest.raises(AuthenticationFailed, match=message) as error:
                 await connect(broker, login())
             assert not error.value.retriable
 
@@ -321,9 +321,9 @@ async def test_a_login_refused_after_a_success_is_retried_for_a_while(monkeypatc
             if retriable is None:
                 await (await connect(broker, security)).close()
             else:
-                with pytest.raises(AuthenticationFailed) as told:
+                with pytest.raises(AuthenticationFailed) as raised:
                     await connect(broker, security)
-                assert told.value.retriable is retriable
+                assert raised.value.retriable is retriable
 
 
 def test_characters_that_scram_forbids_are_an_option_error() -> None:

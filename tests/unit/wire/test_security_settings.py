@@ -64,7 +64,7 @@ def test_plaintext_needs_nothing() -> None:
 
 
 @pytest.mark.parametrize(
-    ("chosen", "told"),
+    ("chosen", "message"),
     [
         ({"protocol": "TLS"}, r"`security\.protocol` is 'TLS': it is one of PLAINTEXT, SSL"),
         ({"protocol": "SASL_SSL"}, r"`sasl\.mechanism` is missing: .* PLAIN, SCRAM-SHA-256"),
@@ -80,8 +80,8 @@ def test_plaintext_needs_nothing() -> None:
         ({"protocol": "SSL", "key_location": "/no/key"}, r"`ssl\.key\.location`: cannot read '/no/key'"),
     ],
 )
-def test_what_cannot_be_is_refused_with_the_option_and_the_fix(chosen: dict[str, Any], told: str) -> None:
-    with pytest.raises(OptionError, match=told) as error:
+def test_what_cannot_be_is_refused_with_the_option_and_the_fix(chosen: dict[str, Any], message: str) -> None:
+    with pytest.raises(OptionError, match=message) as error:
         security_of(SecuritySettings(**chosen))
     assert SECRET not in str(error.value)
 
@@ -96,14 +96,14 @@ def test_a_store_that_is_not_text_is_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("password", "told"),
+    ("password", "problem"),
     [(None, "is missing, but the key is encrypted"), ("wrong", "does not open the key")],
 )
 def test_an_encrypted_key_needs_its_password_and_never_asks_the_terminal(
-    client: Identity, password: str | None, told: str
+    client: Identity, password: str | None, problem: str
 ) -> None:
     pair = {"certificate_pem": client.certificate_pem, "key_pem": client.encrypted_key_pem}
-    with pytest.raises(OptionError, match=rf"`ssl\.key\.password` {told}"):
+    with pytest.raises(OptionError, match=rf"`ssl\.key\.password` {problem}"):
         tls(**pair, key_password=password)
     tls(**pair, key_password=KEY_PASSWORD)
 
@@ -197,7 +197,7 @@ def failure(reason: str) -> ssl.SSLError:
 
 
 @pytest.mark.parametrize(
-    ("reason", "kind", "told"),
+    ("reason", "kind", "message"),
     [
         (
             "TLSV13_ALERT_CERTIFICATE_REQUIRED",
@@ -211,11 +211,11 @@ def failure(reason: str) -> ssl.SSLError:
         ("UNEXPECTED_EOF_WHILE_READING", ConnectionFailed, "TLS failed: UNEXPECTED_EOF_WHILE_READING"),
     ],
 )
-def test_openssl_s_reasons_in_our_words(reason: str, kind: type[Exception], told: str) -> None:
+def test_openssl_s_reasons_in_our_words(reason: str, kind: type[Exception], message: str) -> None:
     error = tls_failure("broker-1:9093", failure(reason))
     assert type(error) is kind
     assert str(error).startswith("broker-1:9093: ")
-    assert told in str(error)
+    assert message in str(error)
     assert error.retriable is (kind is ConnectionFailed)
 
 

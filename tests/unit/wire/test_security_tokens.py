@@ -128,9 +128,9 @@ async def test_a_function_that_never_returns_holds_up_nothing(monkeypatch: pytes
 
     cache = TokenCache(stuck)
     for calls in (1, 2):
-        with pytest.raises(AuthenticationFailed, match="no token within 50 ms") as told:
+        with pytest.raises(AuthenticationFailed, match="no token within 50 ms") as raised:
             await cache.token()
-        assert told.value.retriable
+        assert raised.value.retriable
         assert len(threads) == calls, "the next one tries anew"
     assert all(thread.daemon for thread in threads), "the process may end"
     go_on.set()
@@ -247,7 +247,7 @@ def test_without_expires_in_the_token_itself_says_when_it_expires() -> None:
 
 
 @pytest.mark.parametrize(
-    ("answer", "retriable", "told"),
+    ("answer", "retriable", "message"),
     [
         (said({"error": "invalid_client", "error_description": "no such"}, 401), False, "HTTP 401: invalid_client: no"),
         (said({"error": "invalid_scope"}, 400), False, "HTTP 400: invalid_scope. Client 'me'. Check `sasl.oauth"),
@@ -263,9 +263,9 @@ def test_without_expires_in_the_token_itself_says_when_it_expires() -> None:
         (said([1]), False, "answered with no token and expiry"),
     ],
 )
-def test_what_an_endpoint_may_answer_instead(answer: Answer, retriable: bool, told: str) -> None:
+def test_what_an_endpoint_may_answer_instead(answer: Answer, retriable: bool, message: str) -> None:
     with answering(answer) as endpoint:
-        with pytest.raises(AuthenticationFailed, match=told) as error:
+        with pytest.raises(AuthenticationFailed, match=message) as error:
             credentials(endpoint.url)()
         assert len(endpoint.requests) == 1, "the secret is for this host only"
     assert error.value.retriable is retriable
@@ -276,9 +276,9 @@ def test_what_an_endpoint_may_answer_instead(answer: Answer, retriable: bool, to
 def test_an_endpoint_that_cannot_be_reached_may_come_back() -> None:
     with answering(said({})) as endpoint:
         url = endpoint.url
-    with pytest.raises(AuthenticationFailed, match=r"cannot be asked: .*refused") as told:
+    with pytest.raises(AuthenticationFailed, match=r"cannot be asked: .*refused") as raised:
         credentials(url)()
-    assert told.value.retriable
+    assert raised.value.retriable
 
 
 def test_an_endpoint_s_certificate_is_checked(tmp_path: Path) -> None:
@@ -289,9 +289,9 @@ def test_an_endpoint_s_certificate_is_checked(tmp_path: Path) -> None:
     with answering(said({"access_token": "abc", "expires_in": 300}), tls=server) as endpoint:
         assert credentials(endpoint.url, ca_location=str(tmp_path / "ca.pem"))().value == "abc"
         assert credentials(endpoint.url, ca_pem=ca.cert_pem.bytes().decode())().value == "abc"
-        with pytest.raises(AuthenticationFailed, match=r"not trusted here .*Set `https\.ca\.location`") as told:
+        with pytest.raises(AuthenticationFailed, match=r"not trusted here .*Set `https\.ca\.location`") as raised:
             credentials(endpoint.url)()
-    assert not told.value.retriable
+    assert not raised.value.retriable
 
 
 @pytest.mark.parametrize(

@@ -108,11 +108,11 @@ def test_an_endpoint_that_trickles_is_given_up_in_time_and_nothing_is_left(
         with answering(TRICKLES[how]) as (where, connections):
             cache = TokenCache(credentials(f"{scheme}://{where}/token"))
             for attempt in range(2):
-                with pytest.raises(AuthenticationFailed) as told:
+                with pytest.raises(AuthenticationFailed) as raised:
                     await cache.token()
-                assert told.value.retriable
+                assert raised.value.retriable
                 if scheme == "http" or how == "nothing":
-                    assert "cannot be asked: no whole answer within 500 ms" in str(told.value)
+                    assert "cannot be asked: no whole answer within 500 ms" in str(raised.value)
                 await until(lambda attempt=attempt: len(connections) > attempt)
             await until(lambda: not any(thread.is_alive() for thread in connections))
             await until(lambda: not any(thread.name == "kgroup token" for thread in threading.enumerate()))
@@ -122,8 +122,8 @@ def test_an_endpoint_that_trickles_is_given_up_in_time_and_nothing_is_left(
 
 def test_an_endpoint_whose_name_or_address_is_silent_is_given_up_in_time(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(oauth, "TOKEN_POST_TIMEOUT_MS", 100)
-    told = pytest.raises(AuthenticationFailed, match=r"cannot be asked: the name 'idp\.test' was not resolved")
-    with resolving(monkeypatch, {"idp.test": threading.Event()}), told:
+    refusal = pytest.raises(AuthenticationFailed, match=r"cannot be asked: the name 'idp\.test' was not resolved")
+    with resolving(monkeypatch, {"idp.test": threading.Event()}), refusal:
         credentials("https://idp.test/token")()
     with swallowing("127.0.0.2") as port, pytest.raises(AuthenticationFailed, match="no connection was accepted"):
         credentials(f"https://127.0.0.2:{port}/token")()
@@ -145,9 +145,9 @@ async def test_functions_that_never_return_take_so_many_threads_and_no_more(monk
         with pytest.raises(AuthenticationFailed, match="no token within 20 ms"):
             await cache.token()
     for _ in range(3):
-        with pytest.raises(AuthenticationFailed, match="3 calls of the token function have not returned") as told:
+        with pytest.raises(AuthenticationFailed, match="3 calls of the token function have not returned") as raised:
             await cache.token()
-        assert told.value.retriable
+        assert raised.value.retriable
     assert len(called) == 3
     go_on.set()
     await until(lambda: not any(thread.is_alive() for thread in called))
@@ -240,8 +240,8 @@ def test_a_proxy_that_refuses_is_named_without_its_password(monkeypatch: pytest.
     with http_proxy({}, refusal=407) as proxy:
         where = proxy.url.removeprefix("http://")
         monkeypatch.setenv("HTTPS_PROXY", f"http://me:hidden@{where}")
-        told = rf"cannot be asked: the proxy {where} \(HTTPS_PROXY\) answered HTTP 407 to CONNECT idp\.test:443\."
-        with pytest.raises(AuthenticationFailed, match=told) as refused:
+        message = rf"cannot be asked: the proxy {where} \(HTTPS_PROXY\) answered HTTP 407 to CONNECT idp\.test:443\."
+        with pytest.raises(AuthenticationFailed, match=message) as refused:
             credentials("https://idp.test/token")()
     assert "hidden" not in str(refused.value)
 

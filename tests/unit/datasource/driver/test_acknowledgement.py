@@ -31,9 +31,9 @@ def test_a_commit_that_is_not_acknowledged_makes_one_warning_until_one_is(
         group.commit_fate = lambda: "lost"
         for _ in range(3):
             assert not driver.trigger(limit=20)
-        told = messages(caplog, "did not acknowledge what was read of t-0")
-        assert len(told) == times
-        assert told[-1].endswith("These partitions wait for it. Trying again at each trigger.")
+        warnings = messages(caplog, "did not acknowledge what was read of t-0")
+        assert len(warnings) == times
+        assert warnings[-1].endswith("These partitions wait for it. Trying again at each trigger.")
         group.commit_fate = lambda: "ok"
         assert driver.trigger(limit=20)
 

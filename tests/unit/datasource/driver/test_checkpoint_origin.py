@@ -10,7 +10,7 @@ from pyspark_kgroup.options.parser import parse
 from spark_kgroup.model import TopicPartition
 
 
-def told(checkpoint: Checkpoint, **more: str) -> list[str]:
+def warnings(checkpoint: Checkpoint, **more: str) -> list[str]:
     options = {"kafka.bootstrap.servers": "a:1", "kafka.group.id": "orders", "subscribe": "t,u"}
     return list(origin_warnings(checkpoint, parse(options | more)))
 
@@ -26,31 +26,31 @@ def written(topic: str = "t", seat: str = "orders-0", group: str = "") -> Checkp
 
 @pytest.mark.parametrize("checkpoint", [EMPTY, written(), written(group="orders"), written(seat="x-0", group="orders")])
 def test_a_checkpoint_of_this_query_makes_no_warning(checkpoint: Checkpoint) -> None:
-    assert told(checkpoint) == []
+    assert warnings(checkpoint) == []
 
 
 def test_a_checkpoint_of_another_group_makes_a_warning_with_both_names() -> None:
-    (warning,) = told(written(group="payments"))
+    (warning,) = warnings(written(group="payments"))
     assert "written by group 'payments', but kafka.group.id is 'orders'" in warning
     assert "continues from the checkpoint's positions" in warning
     assert "its own checkpointLocation" in warning
 
 
 def test_a_checkpoint_that_does_not_say_its_group_is_known_by_its_seats() -> None:
-    (warning,) = told(written(seat="payments-1"))
+    (warning,) = warnings(written(seat="payments-1"))
     assert "seats payments-1" in warning
     assert "orders-0" in warning
-    assert told(written(seat="payments-1"), instanceIdPrefix="payments") == []
+    assert warnings(written(seat="payments-1"), instanceIdPrefix="payments") == []
 
 
 def test_a_checkpoint_without_any_subscribed_topic_makes_a_warning_that_says_what_happens() -> None:
-    (warning,) = told(written(topic="other"))
+    (warning,) = warnings(written(topic="other"))
     assert "topics other, of which `subscribe` names none" in warning
     assert "from the beginning" in warning
 
 
 def test_a_topic_that_is_added_or_left_out_makes_no_warning() -> None:
-    assert told(written(topic="u")) == []
+    assert warnings(written(topic="u")) == []
 
 
 def test_the_group_is_written_and_read_and_does_not_make_two_offsets_differ() -> None:

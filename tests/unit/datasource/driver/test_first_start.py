@@ -16,7 +16,7 @@ World = Callable[..., tuple[FakeGroup, Driver]]
 
 
 @pytest.mark.parametrize(
-    ("text", "told"),
+    ("text", "message"),
     [
         ('{"t": {"0": 5}}', "does not name t-1, t-2, t-3: name every"),
         (
@@ -26,12 +26,12 @@ World = Callable[..., tuple[FakeGroup, Driver]]
     ],
 )
 def test_an_explicit_start_that_misses_or_invents_partitions_is_refused_with_all_of_them(
-    world: World, text: str, told: str
+    world: World, text: str, message: str
 ) -> None:
     group, driver = world(partitions=4, records=100, starting=parse_starting_offsets(text))
     with pytest.raises(OptionError) as problem:
         driver.trigger()
-    assert told in str(problem.value)
+    assert message in str(problem.value)
     assert group.commits == []
 
 
@@ -95,5 +95,5 @@ def test_an_explicit_start_that_another_application_overrules_says_whose_members
     group.committed_now = {P0: 80}
     group.move(TopicPartition("t", 1), OTHER)
     driver.drain()
-    (told,) = [message for message in caplog.messages if "is ignored" in message]
-    assert told.startswith("startingOffsets=earliest is ignored: group 'g' has members of other applications (other)")
+    (line,) = [message for message in caplog.messages if "is ignored" in message]
+    assert line.startswith("startingOffsets=earliest is ignored: group 'g' has members of other applications (other)")

@@ -120,10 +120,10 @@ def test_the_position_is_where_the_durable_offset_stands_in_this_period() -> Non
     assert since(durable({P0: 25}, start=9), book).position(P0) == 10
 
 
-@pytest.mark.parametrize(("committed", "told"), [(None, {P0: 25}), (24, {P0: 25}), (25, {}), (26, {})])
-def test_only_unacknowledged_positions_are_committed(committed: int | None, told: dict[TopicPartition, int]) -> None:
+@pytest.mark.parametrize(("committed", "left"), [(None, {P0: 25}), (24, {P0: 25}), (25, {}), (26, {})])
+def test_only_unacknowledged_positions_are_committed(committed: int | None, left: dict[TopicPartition, int]) -> None:
     book = ledger(P0, committed=committed)
-    assert since(durable({P0: 25}), book).uncommitted(seat_view({P0: who()})) == told
+    assert since(durable({P0: 25}), book).uncommitted(seat_view({P0: who()})) == left
 
 
 def test_a_position_that_this_period_does_not_go_on_from_is_not_committed() -> None:

@@ -37,8 +37,8 @@ def test_a_checkpoint_that_was_set_back_goes_on_from_where_it_stands(
         (P0, P1), (0, 150, min(batches + 1, 3))
     )
     assert group.committed_now == {P0: 150, P1: 150}
-    told = f"t-0: group 150, checkpoint {batches * 50}"
-    assert [told in record.message for record in caplog.records if "was set back" in record.message] == (
+    positions = f"t-0: group 150, checkpoint {batches * 50}"
+    assert [positions in record.message for record in caplog.records if "was set back" in record.message] == (
         [True] if batches < 3 else []
     )
 
@@ -129,10 +129,10 @@ def test_a_committed_offset_that_was_moved_back_is_ignored_with_a_warning(
     driver.drain()
     assert driver.rows == {P0: [(0, 10)]}
     assert group.committed_now == {P0: 10}
-    told = [record.message for record in caplog.records if "behind the checkpoint" in record.message]
-    assert len(told) == 1
-    assert "t-0: group 0, checkpoint 10" in told[0]
-    assert "startingOffsets=committed" in told[0]
+    warnings = [record.message for record in caplog.records if "behind the checkpoint" in record.message]
+    assert len(warnings) == 1
+    assert "t-0: group 0, checkpoint 10" in warnings[0]
+    assert "startingOffsets=committed" in warnings[0]
 
 
 def test_an_explicit_start_below_the_committed_offset_makes_no_warning_of_a_checkpoint_that_was_set_back(

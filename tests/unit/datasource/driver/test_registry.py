@@ -245,9 +245,9 @@ def test_a_share_that_is_larger_than_a_message_is_read_by_its_ticket_and_proves_
             answer = ask(channel, "bind", scan=scan.scan_id, ticket=ticket, executor=executor("1"))
             assert (answer["op"] == "refused") == (partitions > 1)
     assert modes == [Mode.FIXED, Mode.LATE, Mode.FIXED, Mode.FIXED, Mode.LATE]
-    (told,) = caplog.messages
-    assert "80000 partitions of seat g-0" in told
-    assert "`members`" in told
+    (warning,) = caplog.messages
+    assert "80000 partitions of seat g-0" in warning
+    assert "`members`" in warning
 
 
 def test_requests_that_are_under_way_together_are_answered_in_order(registry: Registry, dial: Dial) -> None:

@@ -13,7 +13,7 @@ OPTIONS = {"kafka.bootstrap.servers": "a:9092", "kafka.group.id": "g", "subscrib
 
 
 @pytest.mark.parametrize(
-    ("stays", "options", "told", "reached"),
+    ("stays", "options", "host", "reached"),
     [
         (True, {}, "127.0.0.1", False),
         (False, {}, None, True),
@@ -21,7 +21,7 @@ OPTIONS = {"kafka.bootstrap.servers": "a:9092", "kafka.group.id": "g", "subscrib
     ],
 )
 def test_a_registry_listens_where_its_executors_are(
-    monkeypatch: pytest.MonkeyPatch, stays: bool, options: dict[str, str], told: str | None, reached: bool
+    monkeypatch: pytest.MonkeyPatch, stays: bool, options: dict[str, str], host: str | None, reached: bool
 ) -> None:
     monkeypatch.setattr(query_module, "stays_on_this_host", lambda: stays)
     query = Query(parse({**OPTIONS, **options}), bounded=False)
@@ -38,6 +38,6 @@ def test_a_registry_listens_where_its_executors_are(
             assert reached
         (ticket,) = query._tickets("b", {"g-0": []}, {})
         assert ticket.registry is not None
-        assert ticket.registry.host == told
+        assert ticket.registry.host == host
     finally:
         registry.close()

@@ -245,9 +245,9 @@ def test_a_flood_of_connections_disturbs_nobody(
     assert newcomers >= 5
     wait_for(lambda: registry.counts().refused == FLOOD, "the count of all of them")
     assert registry.counts().accepted == newcomers + 1
-    told = [record.getMessage() for record in caplog.records if record.levelno >= logging.WARNING]
-    assert 1 <= len(told) <= 1 + took_s / 60
-    assert "did not show" in told[0]
+    warnings = [record.getMessage() for record in caplog.records if record.levelno >= logging.WARNING]
+    assert 1 <= len(warnings) <= 1 + took_s / 60
+    assert "did not show" in warnings[0]
     assert registry.key.hex() not in caplog.text
 
 
@@ -256,12 +256,12 @@ def test_refusals_are_logged_at_most_once_in_a_while_with_their_number(
 ) -> None:
     monkeypatch.setattr(registry_module, "REGISTRY_REFUSALS_LOGGED_MS", 1_500)
 
-    def told() -> list[int]:
+    def counts() -> list[int]:
         return [int(record.getMessage().split()[0]) for record in caplog.records]
 
     for expected in (7, 14):
         for _ in range(7):
             socket.create_connection(("127.0.0.1", registry.port)).close()
-        wait_for(partial(lambda count: sum(told()) == count, expected), "all of them to be told")
+        wait_for(partial(lambda count: sum(counts()) == count, expected), "all of them to be told")
     moments_s = [record.created for record in caplog.records]
     assert all(after - before > 1.4 for before, after in pairwise(moments_s))

@@ -45,9 +45,9 @@ def test_the_first_boundary_names_the_seats_that_are_not_at_rest_and_says_when_i
     group, driver = world(partitions=3, seats=3, records=10)
     unsettle(group, monkeypatch, "seat-1")
     driver.trigger()
-    (told,) = messages(caplog, "did not come to rest")
-    assert "Group 'g' did not come to rest within 60 s; still waiting for: seat-1." in told
-    assert told.endswith("Trying again at the next trigger.")
+    (warning,) = messages(caplog, "did not come to rest")
+    assert "Group 'g' did not come to rest within 60 s; still waiting for: seat-1." in warning
+    assert warning.endswith("Trying again at the next trigger.")
 
 
 def test_a_first_boundary_goes_on_as_soon_as_all_seats_are_at_rest(

@@ -124,7 +124,7 @@ def test_a_machine_without_proc_is_asked_by_ps(tmp_path: Path, monkeypatch: pyte
 
 
 @pytest.mark.parametrize(
-    ("slots", "members", "seats", "partitions", "told"),
+    ("slots", "members", "seats", "partitions", "expected"),
     [
         (None, None, 4, 64, "4 seats for 64 partitions, which is a guess"),
         (None, None, 4, 4, None),
@@ -140,11 +140,11 @@ def test_a_number_of_seats_that_is_a_guess_or_leaves_some_idle_makes_a_warning(
     members: str | None,
     seats: int,
     partitions: int,
-    told: str | None,
+    expected: str | None,
 ) -> None:
     command = [*JAVA, "--master", f"local[{slots}]" if slots else "yarn"]
     monkeypatch.setattr(sizing, "_command_of", lambda _: command)
     options = parse({**REQUIRED, **({"members": members} if members else {})})
     warning = seats_warning(options, seats, partitions)
-    assert (warning is None) == (told is None)
-    assert warning is None or (warning.startswith(str(told)) and "`members`" in warning)
+    assert (warning is None) == (expected is None)
+    assert warning is None or (warning.startswith(str(expected)) and "`members`" in warning)

@@ -191,10 +191,10 @@ def test_an_offset_of_another_source_is_refused_and_not_taken_for_kafkas(foreign
 def test_an_offset_of_the_built_in_kafka_source_is_named_with_the_way_out_and_the_danger(offset: Any) -> None:
     with pytest.raises(CheckpointError) as problem:
         Checkpoint.from_json(offset)
-    told = str(problem.value)
-    assert 'checkpoint of format("kafka")' in told
-    assert "startingOffsets" in told
-    assert "new output directory" in told
+    message = str(problem.value)
+    assert 'checkpoint of format("kafka")' in message
+    assert "startingOffsets" in message
+    assert "new output directory" in message
 
 
 DEEP: Any = []

@@ -90,7 +90,7 @@ def test_any_text_in_any_options_ends_in_options_or_an_option_error() -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "told"),
+    ("name", "message"),
     [
         ("topics", "`subscribe`"),
         ("streamName", "`subscribe`"),
@@ -101,33 +101,33 @@ def test_any_text_in_any_options_ends_in_options_or_an_option_error() -> None:
         ("kafka.sasl.kerberos.principal", "SCRAM"),
     ],
 )
-def test_options_of_other_clients_are_refused_with_what_to_do(name: str, told: str) -> None:
+def test_options_of_other_clients_are_refused_with_what_to_do(name: str, message: str) -> None:
     refused = refusal(**{name.lower(): "x"})
     assert f"Option {name} cannot be used with this source" in refused
-    assert told in refused
+    assert message in refused
 
 
 def test_an_unknown_kafka_name_without_a_near_one_is_refused_as_no_property_of_librdkafka() -> None:
-    told = refusal(**{"kafka.zzz": "1"})
-    assert told.startswith("Option kafka.zzz is unknown: ")
-    assert "librdkafka" in told
-    assert "CONFIGURATION.md" in told
+    message = refusal(**{"kafka.zzz": "1"})
+    assert message.startswith("Option kafka.zzz is unknown: ")
+    assert "librdkafka" in message
+    assert "CONFIGURATION.md" in message
 
 
 def test_another_unknown_name_without_a_near_one_is_refused_with_our_own_names() -> None:
-    told = refusal(zzz="1")
-    assert all(option.name in told for option in OPTIONS if not option.name.startswith("kafka."))
-    assert len(told) < 400
+    message = refusal(zzz="1")
+    assert all(option.name in message for option in OPTIONS if not option.name.startswith("kafka."))
+    assert len(message) < 400
 
 
 def test_a_bound_between_two_properties_is_named_by_their_options_with_a_value_that_fits() -> None:
-    told = refusal(**{"kafka.fetch.max.bytes": "500000"})
-    assert "kafka.fetch.max.bytes" in told
-    assert "`kafka.message.max.bytes`" in told
-    assert "1000000" in told
+    message = refusal(**{"kafka.fetch.max.bytes": "500000"})
+    assert "kafka.fetch.max.bytes" in message
+    assert "`kafka.message.max.bytes`" in message
+    assert "1000000" in message
     assert parsed(**{"kafka.fetch.max.bytes": "1000000"})
-    told = refusal(**{"kafka.receive.message.max.bytes": "50000"})
-    assert "52429312" in told
+    message = refusal(**{"kafka.receive.message.max.bytes": "50000"})
+    assert "52429312" in message
     assert parsed(**{"kafka.receive.message.max.bytes": "52429312"})
 
 
@@ -144,9 +144,9 @@ def test_the_class_names_of_javas_assignors_are_understood(package: str) -> None
 
 @pytest.mark.parametrize("name", ["Sticky", "RoundRobin"])
 def test_an_assignor_of_javas_that_we_lack_is_refused_by_name(name: str) -> None:
-    told = refusal(**{"kafka.partition.assignment.strategy": f"org.apache.kafka.clients.consumer.{name}Assignor"})
-    assert f"{name}Assignor is not among them" in told
-    assert "cooperative-sticky" in told
+    message = refusal(**{"kafka.partition.assignment.strategy": f"org.apache.kafka.clients.consumer.{name}Assignor"})
+    assert f"{name}Assignor is not among them" in message
+    assert "cooperative-sticky" in message
 
 
 def test_an_assignor_of_somebody_elses_package_is_refused() -> None:
@@ -166,7 +166,7 @@ def test_the_login_handler_that_is_used_anyway_is_allowed_in_every_spelling_of_k
 
 
 def test_msk_iam_as_aws_prints_it_is_answered_with_the_way_out_first() -> None:
-    told = refusal(
+    message = refusal(
         **{
             "kafka.security.protocol": "SASL_SSL",
             "kafka.sasl.mechanism": "AWS_MSK_IAM",
@@ -174,10 +174,10 @@ def test_msk_iam_as_aws_prints_it_is_answered_with_the_way_out_first() -> None:
             "kafka.sasl.client.callback.handler.class": "software.amazon.msk.auth.iam.IAMClientCallbackHandler",
         }
     )
-    assert "aws-msk-iam-sasl-signer-python" in told
-    assert "tokenCallback" in told
+    assert "aws-msk-iam-sasl-signer-python" in message
+    assert "tokenCallback" in message
 
 
 def test_kerberos_is_refused_with_what_to_use_instead() -> None:
-    told = refusal(**{"kafka.security.protocol": "SASL_SSL", "kafka.sasl.mechanism": "GSSAPI"})
-    assert "SCRAM, OAUTHBEARER or mTLS" in told
+    message = refusal(**{"kafka.security.protocol": "SASL_SSL", "kafka.sasl.mechanism": "GSSAPI"})
+    assert "SCRAM, OAUTHBEARER or mTLS" in message

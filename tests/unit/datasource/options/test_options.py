@@ -107,9 +107,9 @@ def test_the_heartbeat_follows_a_short_session(session_timeout_ms: int) -> None:
 
 
 def test_a_heartbeat_slower_than_a_third_of_the_session_contradicts_it() -> None:
-    told = refusal(**{"kafka.session.timeout.ms": "6000", "kafka.heartbeat.interval.ms": "2001"})
-    assert "kafka.heartbeat.interval.ms is 2001 ms" in told
-    assert "kafka.session.timeout.ms, which is 6000 ms" in told
+    message = refusal(**{"kafka.session.timeout.ms": "6000", "kafka.heartbeat.interval.ms": "2001"})
+    assert "kafka.heartbeat.interval.ms is 2001 ms" in message
+    assert "kafka.session.timeout.ms, which is 6000 ms" in message
     assert parsed(**{"kafka.session.timeout.ms": "6000", "kafka.heartbeat.interval.ms": "2000"})
 
 
@@ -158,9 +158,9 @@ def test_starting_offsets_by_partition() -> None:
     ],
 )
 def test_malformed_starting_offsets(text: str, why: str) -> None:
-    told = refusal(startingOffsets=text)
-    assert "startingOffsets" in told
-    assert why in told
+    message = refusal(startingOffsets=text)
+    assert "startingOffsets" in message
+    assert why in message
 
 
 # ------------------------------------------------------------------------------------------------ refusals
@@ -209,9 +209,9 @@ def test_a_required_option_is_missing(name: str) -> None:
     ],
 )
 def test_a_value_out_of_range_names_option_value_and_range(name: str, text: str) -> None:
-    told = refusal(**{name: text})
+    message = refusal(**{name: text})
     row = next(option for option in OPTIONS if option.name == name)
-    assert told.startswith(f"Option {name} is {text!r}: it needs {row.range}")
+    assert message.startswith(f"Option {name} is {text!r}: it needs {row.range}")
 
 
 @pytest.mark.parametrize(
@@ -250,10 +250,10 @@ def test_an_unknown_option_is_refused_with_the_nearest_name(name: str, near: str
     ],
 )
 def test_options_of_others_are_refused_with_what_to_do_instead(name: str, fix: str) -> None:
-    told = refusal(**{name: "secret-value"})
-    assert told.startswith(f"Option {name} cannot be used with this source: ")
-    assert fix in told
-    assert "secret-value" not in told
+    message = refusal(**{name: "secret-value"})
+    assert message.startswith(f"Option {name} cannot be used with this source: ")
+    assert fix in message
+    assert "secret-value" not in message
 
 
 @pytest.mark.parametrize(
@@ -291,9 +291,9 @@ def test_other_kafka_options_go_to_librdkafka_and_ours_win() -> None:
 
 def test_librdkafka_judges_what_is_passed_on_and_nothing_is_left_running() -> None:
     threads = threading.active_count()
-    told = refusal(**{"kafka.fetch.min.bytes": "many"})
-    assert "fetch.min.bytes" in told
-    assert "Invalid value" in told
+    message = refusal(**{"kafka.fetch.min.bytes": "many"})
+    assert "fetch.min.bytes" in message
+    assert "Invalid value" in message
     assert "`kafka.message.max.bytes`" in refusal(**{"kafka.fetch.max.bytes": "0"})
     assert parsed(**{"kafka.fetch.max.bytes": "52428800"})
     assert threading.active_count() == threads

@@ -96,15 +96,15 @@ def test_a_jaas_line_of_client_credentials_is_read() -> None:
     ],
 )
 def test_a_jaas_line_that_cannot_be_read_is_refused_without_showing_it(text: str, why: str) -> None:
-    told = refusal({"kafka.sasl.jaas.config": text, "kafka.sasl.mechanism": "PLAIN"})
-    assert told.startswith("Option kafka.sasl.jaas.config ")
-    assert why in told
+    message = refusal({"kafka.sasl.jaas.config": text, "kafka.sasl.mechanism": "PLAIN"})
+    assert message.startswith("Option kafka.sasl.jaas.config ")
+    assert why in message
 
 
 def test_a_line_without_a_mechanism_is_javas_default_and_does_not_fit() -> None:
-    told = refusal({"kafka.sasl.jaas.config": f'{PLAIN} required username="ann" password="{HUSH}";'})
-    assert "kafka.sasl.mechanism is GSSAPI" in told
-    assert "must be PLAIN" in told
+    message = refusal({"kafka.sasl.jaas.config": f'{PLAIN} required username="ann" password="{HUSH}";'})
+    assert "kafka.sasl.mechanism is GSSAPI" in message
+    assert "must be PLAIN" in message
 
 
 # ------------------------------------------------------------------------------------------------- stores
@@ -151,9 +151,9 @@ def test_pem_stores_as_text() -> None:
 )
 def test_other_stores_are_refused_with_what_to_use(kind: str | None, store: str, instead: str) -> None:
     said = {} if kind is None else {f"kafka.ssl.{store}.type": kind}
-    told = refusal({f"kafka.ssl.{store}.location": "/store", f"kafka.ssl.{store}.password": HUSH, **said})
-    assert f"is about a {kind or 'JKS'} store" in told
-    assert instead in told
+    message = refusal({f"kafka.ssl.{store}.location": "/store", f"kafka.ssl.{store}.password": HUSH, **said})
+    assert f"is about a {kind or 'JKS'} store" in message
+    assert instead in message
 
 
 @pytest.mark.parametrize("store", ["truststore", "keystore"])
@@ -173,9 +173,9 @@ def test_the_options_of_a_jks_store_with_its_password_are_told_what_to_use(store
 
 @pytest.mark.parametrize("store", ["truststore", "keystore"])
 def test_a_pem_store_has_no_password(store: str) -> None:
-    told = refusal({f"kafka.ssl.{store}.type": "PEM", f"kafka.ssl.{store}.password": HUSH})
-    assert f"Option kafka.ssl.{store}.password" in told
-    assert "kafka.ssl.key.password" in told
+    message = refusal({f"kafka.ssl.{store}.type": "PEM", f"kafka.ssl.{store}.password": HUSH})
+    assert f"Option kafka.ssl.{store}.password" in message
+    assert "kafka.ssl.key.password" in message
 
 
 # -------------------------------------------------------------------------------------------- both spellings
@@ -185,12 +185,12 @@ JAVA = {"kafka.ssl.truststore.type": "PEM", "kafka.ssl.truststore.location": "/c
 
 def test_both_spellings_may_agree_and_must_not_contradict() -> None:
     assert translate({**JAVA, "kafka.ssl.ca.location": "/ca.pem"}) == {"kafka.ssl.ca.location": "/ca.pem"}
-    told = refusal({**JAVA, "kafka.ssl.ca.location": "/other.pem"})
-    assert "kafka.ssl.truststore.location contradicts kafka.ssl.ca.location" in told
+    message = refusal({**JAVA, "kafka.ssl.ca.location": "/other.pem"})
+    assert "kafka.ssl.truststore.location contradicts kafka.ssl.ca.location" in message
 
     line = f'{PLAIN} required username="ann" password="{HUSH}";'
-    told = refusal({"kafka.sasl.jaas.config": line, "kafka.sasl.mechanism": "PLAIN", "kafka.sasl.password": f"{HUSH}2"})
-    assert "kafka.sasl.jaas.config contradicts kafka.sasl.password" in told
+    text = refusal({"kafka.sasl.jaas.config": line, "kafka.sasl.mechanism": "PLAIN", "kafka.sasl.password": f"{HUSH}2"})
+    assert "kafka.sasl.jaas.config contradicts kafka.sasl.password" in text
     assert "contradicts kafka.sasl.mechanism" in refusal(
         {"kafka.sasl.mechanism": "PLAIN", "kafka.sasl.mechanisms": "SCRAM-SHA-256"}
     )

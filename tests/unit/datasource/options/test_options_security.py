@@ -161,9 +161,9 @@ def test_kerberos_and_aws_are_refused_with_what_to_use() -> None:
     ],
 )
 def test_a_missing_security_option_is_named(properties: dict[str, str], missing: str) -> None:
-    told = refusal(properties)
-    assert told.startswith(f"Option {missing} is missing: ")
-    assert "needs it" in told
+    message = refusal(properties)
+    assert message.startswith(f"Option {missing} is missing: ")
+    assert "needs it" in message
 
 
 @pytest.mark.parametrize(
@@ -184,23 +184,23 @@ def test_a_missing_security_option_is_named(properties: dict[str, str], missing:
     ],
 )
 def test_an_option_without_effect_is_an_error(properties: dict[str, str], name: str, needed: str) -> None:
-    told = refusal(properties)
-    assert told.startswith(f"Option {name} has no effect")
-    assert f"set {needed}" in told
+    message = refusal(properties)
+    assert message.startswith(f"Option {name} has no effect")
+    assert f"set {needed}" in message
 
 
 @pytest.mark.parametrize("name", ["ssl.ca", "ssl.certificate", "ssl.key"])
 def test_a_file_and_its_text_exclude_each_other(name: str) -> None:
     pairs = {"ssl.certificate.location": "/c", "ssl.key.location": "/k"}
-    told = refusal({**PASSWORD, **pairs, f"{name}.location": "/file", f"{name}.pem": HUSH})
-    assert told.startswith(f"Options kafka.{name}.location and kafka.{name}.pem say the same thing")
+    message = refusal({**PASSWORD, **pairs, f"{name}.location": "/file", f"{name}.pem": HUSH})
+    assert message.startswith(f"Options kafka.{name}.location and kafka.{name}.pem say the same thing")
 
 
 @pytest.mark.parametrize(("one", "other"), [("certificate", "key"), ("key", "certificate")])
 @pytest.mark.parametrize("form", ["location", "pem"])
 def test_a_client_certificate_and_its_key_come_together(one: str, other: str, form: str) -> None:
-    told = refusal({"security.protocol": "SSL", f"ssl.{one}.{form}": HUSH})
-    assert told.startswith(f"Option kafka.ssl.{one}.{form} needs kafka.ssl.{other}.location (or .pem)")
+    message = refusal({"security.protocol": "SSL", f"ssl.{one}.{form}": HUSH})
+    assert message.startswith(f"Option kafka.ssl.{one}.{form} needs kafka.ssl.{other}.location (or .pem)")
 
 
 def test_an_unknown_security_option_never_reaches_the_executors_alone() -> None:
@@ -235,8 +235,8 @@ def test_options_in_javas_spelling_are_hidden_too() -> None:
 
 
 def test_a_bad_secret_is_not_shown() -> None:
-    told = refusal({**PASSWORD, "sasl.password": ""})
-    assert told == "Option kafka.sasl.password is not valid: it needs a password."
+    message = refusal({**PASSWORD, "sasl.password": ""})
+    assert message == "Option kafka.sasl.password is not valid: it needs a password."
 
 
 # ------------------------------------------------------------------------------------------- token callback
@@ -312,9 +312,9 @@ def test_a_token_callback_that_returns_nonsense_is_told_without_its_token(callba
     for side in (provider, lambda: usable_here(properties)):
         with pytest.raises(
             AuthenticationFailed, match=f"tokenCallback tokens_0:give {why}|tokens_0:give {why}"
-        ) as told:
+        ) as raised:
             side()
-        assert TOKEN not in str(told.value)
+        assert TOKEN not in str(raised.value)
 
 
 # ------------------------------------------------------------------------------------------- files elsewhere

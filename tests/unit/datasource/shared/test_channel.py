@@ -237,12 +237,12 @@ def test_a_server_without_the_key_is_not_believed(reply: str) -> None:
 def test_a_man_in_the_middle_is_trusted_by_neither_side(pair: Pair, beside: ThreadPoolExecutor) -> None:
     """A client of the sidecar in folder /a, and the registry; between them somebody without the key."""
     server, to_server = pair
-    told: list[Message] = []
+    answers: list[Message] = []
 
     def relay(client: socket.socket) -> None:
         client.sendall(frame(received(to_server)))
-        told.append(received(client))
-        to_server.sendall(frame(told[0]))
+        answers.append(received(client))
+        to_server.sendall(frame(answers[0]))
         client.recv(100)
 
     accepting = beside.submit(accept, server, KEY, REGISTRY)
@@ -254,7 +254,7 @@ def test_a_man_in_the_middle_is_trusted_by_neither_side(pair: Pair, beside: Thre
         with pytest.raises(KeyRefused):
             connecting.result(30)
     assert to_server.recv(100) == b""
-    assert set(told[0]) == {"nonce", "mac"}
+    assert set(answers[0]) == {"nonce", "mac"}
 
 
 def test_a_client_proves_nothing_to_the_socket_of_another_user(
