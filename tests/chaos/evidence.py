@@ -118,7 +118,7 @@ class ApplicationEvidence:
                     found.append(Span(tp, max(first, known), end))
         return found
 
-    def _wall_lost_at_s(self, period: "_Tenure") -> float | None:
+    def _wall_lost_at_s(self, period: "_OwnedPeriod") -> float | None:
         """When its seat was expelled, at the earliest; None if it was not.
 
         What it planned well after an expulsion it had not lost by that one.
@@ -175,7 +175,7 @@ class Evidence:
 
 
 @dataclass(slots=True, kw_only=True)
-class _Tenure:
+class _OwnedPeriod:
     """One ownership period as the batches show it.
 
     Attributes:
@@ -190,32 +190,34 @@ class _Tenure:
     handed_over: bool = False
 
 
-def _periods(batches: Sequence[Batch]) -> Iterator[_Tenure]:
-    open_tenures: dict[TopicPartition, _Tenure] = {}
-    before: dict[TopicPartition, _Tenure] = {}
+def _periods(batches: Sequence[Batch]) -> Iterator[_OwnedPeriod]:
+    open_periods: dict[TopicPartition, _OwnedPeriod] = {}
+    before: dict[TopicPartition, _OwnedPeriod] = {}
     wall_before_s = 0.0
     for batch in batches:
-        for tp, owned_since in list(open_tenures.items()):
+        for tp, period in list(open_periods.items()):
             owned = batch.end.owned.get(tp)
-            if owned is None or owned.period != owned_since.period:
-                owned_since.wall_over_at_s = batch.wall_planned_at_s
-                owned_since.handed_over = owned is None and tp not in batch.end.released
-                before[tp] = open_tenures.pop(tp)
+            if owned is None or owned.period != period.period:
+                period.wall_over_at_s = batch.wall_planned_at_s
+                period.handed_over = owned is None and tp not in batch.end.released
+                before[tp] = open_periods.pop(tp)
                 yield before[tp]
         for tp, owned in batch.end.owned.items():
-            if tp not in open_tenures:
+            if tp not in open_periods:
                 # Adopted after the batch before was planned: an expulsion in between may end it already.
-                open_tenures[tp] = _Tenure(
-                    period=owned.period, wall_began_at_s=wall_before_s, last_read=_unheard(before.get(tp), owned.period)
+                open_periods[tp] = _OwnedPeriod(
+                    period=owned.period,
+                    wall_began_at_s=wall_before_s,
+                    last_read=_unacknowledged(before.get(tp), owned.period),
                 )
-            open_tenures[tp].wall_planned_at_s = batch.wall_planned_at_s
+            open_periods[tp].wall_planned_at_s = batch.wall_planned_at_s
         for span in batch.spans:
-            open_tenures[span.partition].last_read = span
+            open_periods[span.partition].last_read = span
         wall_before_s = batch.wall_planned_at_s
-    yield from open_tenures.values()
+    yield from open_periods.values()
 
 
-def _unheard(before: _Tenure | None, period: Period) -> Span | None:
+def _unacknowledged(before: _OwnedPeriod | None, period: Period) -> Span | None:
     """What the period before read last, if this one goes on there: it goes on, indeed, when the group knows of that."""
     if before is None or before.handed_over or before.last_read is None:
         return None

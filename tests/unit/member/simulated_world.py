@@ -58,7 +58,7 @@ class Process:
     """One run of a seat: a fresh machine, its connection, its application."""
 
     def __init__(self, world: MemberWorld, name: str, config: MemberConfig, owned_before: PreviouslyOwned) -> None:
-        claimed = owned_before if world.inherit else PreviouslyOwned()
+        claimed = owned_before if world.claims_previously_owned else PreviouslyOwned()
         self.world = world
         self.name = name
         self.config = config
@@ -293,7 +293,7 @@ class MemberWorld:
         seats: name -> how it presents itself; one process of each runs when the world is at peace.
         boundary_ms: shortest and longest time between two boundaries.
         delay_ms: shortest and longest time that a message takes.
-        inherit: a new process of a seat claims what the last one was reading.
+        claims_previously_owned: a new process of a seat claims what the last one was reading.
 
     """
 
@@ -305,7 +305,7 @@ class MemberWorld:
         partitions: int,
         boundary_ms: tuple[int, int],
         delay_ms: tuple[int, int],
-        inherit: bool = False,
+        claims_previously_owned: bool = False,
     ) -> None:
         self.rng = Random(seed)
         self.now_ms = 1_000
@@ -317,7 +317,7 @@ class MemberWorld:
         self.partition_count = partitions
         self.words_under_way = 0
         self.seats = seats
-        self.inherit = inherit
+        self.claims_previously_owned = claims_previously_owned
         self.processes: list[Process] = []
         self.invariants = Invariants(self)
         self._boundary_ms = boundary_ms

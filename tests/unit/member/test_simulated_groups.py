@@ -39,7 +39,7 @@ class Scenario:
     rebalance_ms: int = 30_000
     boundary_ms: tuple[int, int] = (100, 6_000)
     delay_ms: tuple[int, int] = (1, 20)
-    inherit: bool = True
+    claims_previously_owned: bool = True
     kinds: tuple[faults.Fault, ...] = NETWORK + PROCESSES + COORDINATOR + WISHES
 
     def world(self, seed: int) -> MemberWorld:
@@ -52,7 +52,7 @@ class Scenario:
             partitions=11,
             boundary_ms=self.boundary_ms,
             delay_ms=self.delay_ms,
-            inherit=self.inherit,
+            claims_previously_owned=self.claims_previously_owned,
         )
 
     def _config(self, instance_id: str | None) -> MemberConfig:
