@@ -57,7 +57,7 @@ class SecuredKafka:
     SHORT           TLS and a login every SHORT_SESSION_MS
     EXPIRED         TLS with a certificate that has expired
     WRONG_HOST      TLS with a certificate for elsewhere.example
-    STRANGER        TLS with a certificate from another CA
+    OTHER_CA        TLS with a certificate from another CA
 
     Who is not known (the plain listener, or TLS without a client certificate) may do everything.
     """
@@ -66,7 +66,7 @@ class SecuredKafka:
     ca_pem: str
     ca_location: str
     client: Identity
-    strangers_client: Identity
+    other_ca_client: Identity
 
     def bootstrap(self, listener: str) -> str:
         return self.kafka.bootstrap_of(listener)
@@ -87,13 +87,13 @@ SHORT_SESSION_MS = 3_500
 @contextmanager
 def secured_cluster(folder: Path) -> Iterator[SecuredKafka]:
     """Start it; certificates are written to `folder`."""
-    ca, stranger = trustme.CA(), trustme.CA()
+    ca, other_ca = trustme.CA(), trustme.CA()
     long_ago = datetime.now(UTC) - timedelta(days=3)
     shown = {
         "": ca.issue_cert("127.0.0.1", "localhost"),
         "EXPIRED": ca.issue_cert("127.0.0.1", not_before=long_ago, not_after=long_ago + timedelta(days=1)),
         "WRONG_HOST": ca.issue_cert("elsewhere.example"),
-        "STRANGER": stranger.issue_cert("127.0.0.1"),
+        "OTHER_CA": other_ca.issue_cert("127.0.0.1"),
     }
     ca_location = folder / "ca.pem"
     ca.cert_pem.write_to_path(ca_location)
@@ -113,7 +113,7 @@ def secured_cluster(folder: Path) -> Iterator[SecuredKafka]:
         tls("SHORT", sasl=True, session_ms=SHORT_SESSION_MS),
         tls("EXPIRED"),
         tls("WRONG_HOST"),
-        tls("STRANGER"),
+        tls("OTHER_CA"),
     ]
     properties = {
         "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
@@ -128,7 +128,7 @@ def secured_cluster(folder: Path) -> Iterator[SecuredKafka]:
             ca_pem,
             str(ca_location),
             identity(ca.issue_cert("client@example.org", common_name=TLS_CLIENT), folder, "client"),
-            identity(stranger.issue_cert("client@example.org", common_name=TLS_CLIENT), folder, "stranger"),
+            identity(other_ca.issue_cert("client@example.org", common_name=TLS_CLIENT), folder, "other-ca"),
         )
 
 

@@ -141,7 +141,7 @@ def test_what_other_applications_hold_and_write_is_shown_and_never_an_error(
         lambda who: "job-0 was here" if who.instance_id == "job-0" else note_of("job-1-of-an-earlier-process")
     )
     commit(runtime, runtime.view(), 10)
-    stranger = Consumer(
+    other = Consumer(
         {
             "bootstrap.servers": server,
             "group.id": group,
@@ -150,18 +150,18 @@ def test_what_other_applications_hold_and_write_is_shown_and_never_an_error(
         }
     )
     try:
-        stranger.subscribe([topic])
+        other.subscribe([topic])
 
         def is_there() -> bool:
-            assert stranger.poll(0.1) is None
+            assert other.poll(0.1) is None
             return len(runtime.describe().members) == 3
 
-        wait_for(is_there, "the stranger to join", 60)
+        wait_for(is_there, "the other application to join", 60)
         clients = {str(member["instance_id"]): member["client_id"] for member in _members(server, group)}
         assert clients == {"job-0": "spark-kgroup", "job-1": "spark-kgroup", "None": "\x1b[31mjava"}
         output = described(server, group).stdout
     finally:
-        stranger.close()
+        other.close()
     assert "?[31mjava@127.0.0.1" in output
     assert "\x1b[31m" not in output
     for member in _members(server, group):

@@ -121,7 +121,7 @@ def test_an_executor_reads_with_each_kind_of_login(
     ("listener", "changes", "message"),
     [
         ("SASL_SSL", {"sasl.password": "wrong"}, "[Aa]uthentication failed.*SCRAM-SHA-512"),
-        ("STRANGER", None, "certificate verify failed.*ssl.ca.location"),
+        ("OTHER_CA", None, "certificate verify failed.*ssl.ca.location"),
     ],
 )
 def test_a_broker_and_an_executor_that_do_not_accept_each_other_are_told_within_a_bound(

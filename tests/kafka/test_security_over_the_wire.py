@@ -354,8 +354,8 @@ def tls(**more: Any) -> Callable[[SecuredKafka], SecuritySettings]:
     return lambda kafka: SecuritySettings(**{"protocol": "SSL", "ca_pem": kafka.ca_pem, **more})
 
 
-def as_stranger(kafka: SecuredKafka) -> SecuritySettings:
-    him = kafka.strangers_client
+def with_other_ca(kafka: SecuredKafka) -> SecuritySettings:
+    him = kafka.other_ca_client
     return tls(certificate_pem=him.certificate_pem, key_pem=him.key_pem)(kafka)
 
 
@@ -366,10 +366,10 @@ def wrong(mechanism: str) -> Callable[[SecuredKafka], SecuritySettings]:
 REFUSALS: list[Case] = [
     ("EXPIRED", tls(), "the broker's certificate has expired: renew it on the broker"),
     ("WRONG_HOST", tls(), "for another host: .*`ssl.endpoint.identification.algorithm`=none"),
-    ("STRANGER", tls(), "not from a CA that is trusted here: set `ssl.ca.location`"),
+    ("OTHER_CA", tls(), "not from a CA that is trusted here: set `ssl.ca.location`"),
     ("SSL", tls(ca_pem=None), "not from a CA that is trusted here: set `ssl.ca.location`"),
     ("MTLS", tls(), "client certificate.*: set `ssl.certificate.location` and `ssl.key.location`"),
-    ("MTLS", as_stranger, "does not accept our client certificate.*: set `ssl.certificate.location`"),
+    ("MTLS", with_other_ca, "does not accept our client certificate.*: set `ssl.certificate.location`"),
     ("SASL_SSL", wrong("PLAIN"), "refused PLAIN for user 'alice': .*Check `sasl.username` and `sasl.password`"),
     ("SASL_SSL", wrong("SCRAM-SHA-256"), "refused SCRAM-SHA-256 for user 'alice': .*Check `sasl.username`"),
     ("SASL_SSL", wrong("SCRAM-SHA-512"), "refused SCRAM-SHA-512 for user 'alice': .*Check `sasl.username`"),

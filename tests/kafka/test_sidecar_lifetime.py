@@ -139,10 +139,10 @@ def test_leftovers_of_dead_executors_are_swept(query: Query, executor: Executor)
     living.rmdir()
 
 
-# ------------------------------------------------------------------------------------------------------- strangers
+# ------------------------------------------------------------------------------------------- unauthenticated peers
 
 
-def test_strangers_learn_nothing_and_disturb_nobody(query: Query, executor: Executor) -> None:
+def test_unauthenticated_peers_learn_nothing_and_disturb_nobody(query: Query, executor: Executor) -> None:
     begun(query, executor)
     place = query.place(executor)
     half_open = [unix(place.socket) for _ in range(2 * SIDECAR_UNAUTHENTICATED_MAX)]
@@ -154,13 +154,13 @@ def test_strangers_learn_nothing_and_disturb_nobody(query: Query, executor: Exec
     huge = unix(place.socket)
     huge.recv(4096)
     huge.sendall(b"\xff\xff\xff\xff{")
-    for stranger in (garbage, huge):
-        stranger.settimeout(10)
-        assert hung_up(stranger)
+    for peer in (garbage, huge):
+        peer.settimeout(10)
+        assert hung_up(peer)
     assert len(query.run(executor, {0: (10, 30)})) == 20
     wait_for(lambda: query.registry.counts().warm_reads == 2, "both reads to be served by the seat's server", 10)
-    for stranger in half_open:
-        stranger.close()
+    for peer in half_open:
+        peer.close()
 
 
 def test_ten_thousand_rapid_connections_do_not_disturb_a_read(query: Query, executor: Executor) -> None:

@@ -12,6 +12,7 @@ from uuid import uuid4
 import pytest
 from confluent_kafka import Producer
 from harness.kafka import MakeTopic, produce
+from harness.odd_servers import firewalled_port
 from harness.sidecars import (
     Query,
     Rows,
@@ -25,7 +26,6 @@ from harness.sidecars import (
     sleeping_executor,
     with_registry_at,
 )
-from harness.strangers import firewalled_port
 from harness.waiting import wait_for
 
 from pyspark_kgroup.errors import RegistryUnreachable, SeatRefused

@@ -242,12 +242,12 @@ async def test_a_dynamic_member_is_given_an_id_first(apache_kafka: ApacheKafka) 
 
 @on_a_loop
 async def test_a_commit_under_an_unknown_member_id_is_refused_with_that_error(apache_kafka: ApacheKafka) -> None:
-    topic, group = unique("stranger"), unique("group")
+    topic, group = unique("no-member"), unique("group")
     apache_kafka.create_topic(topic, partitions=1)
     cluster = client_of(apache_kafka)
-    stranger = MemberIdentity(instance_id=None, member_id="nobody", generation=5)
+    nonmember = MemberIdentity(instance_id=None, member_id="nobody", generation=5)
     tp = TopicPartition(topic, 0)
-    errors = await commit(cluster, group, stranger, {tp: 1})
+    errors = await commit(cluster, group, nonmember, {tp: 1})
     assert errors[tp] in (ErrorCode.UNKNOWN_MEMBER_ID, ErrorCode.ILLEGAL_GENERATION)
     assert await cluster.committed_offsets(group, [tp]) == {tp: None}
     await cluster.close()

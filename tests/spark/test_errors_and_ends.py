@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 from harness.kafka import contents, produce
-from harness.strangers import GARBAGE, Listener, Proxy, Stranger, garbage_in_a_frame, http
+from harness.odd_servers import GARBAGE, Listener, OddServer, Proxy, garbage_in_a_frame, http
 from harness.stream import Collected, assert_exactly, await_rows, options, start
 from harness.waiting import wait_for
 from pyspark.sql import SparkSession
@@ -78,14 +78,14 @@ def assert_one_clear_error(spark: SparkSession, read: dict[str, str], tmp_path: 
         query.awaitTermination(60)
 
 
-@pytest.mark.parametrize("stranger", [http, garbage_in_a_frame])
+@pytest.mark.parametrize("odd_server", [http, garbage_in_a_frame])
 def test_a_restart_with_a_wrong_address_fails_and_loses_nothing(
     spark: SparkSession,
     apache_kafka: ApacheKafka,
     new_topic: NewTopic,
     group: str,
     tmp_path: Path,
-    stranger: Stranger,
+    odd_server: OddServer,
 ) -> None:
     topic, server = new_topic(2), apache_kafka.bootstrap_servers
     read = options(server, topic, group)
@@ -95,7 +95,7 @@ def test_a_restart_with_a_wrong_address_fails_and_loses_nothing(
     await_rows(query, collected, 20)
     query.stop()
     produce(server, topic, 20, partitions=2, first=20)
-    with Listener(stranger) as listener:
+    with Listener(odd_server) as listener:
         assert_one_clear_error(spark, {**read, "kafka.bootstrap.servers": listener.address}, tmp_path)
     query = start(spark, read, tmp_path / "cp", collected)  # the same checkpoint, with the option corrected
     await_rows(query, collected, 40)

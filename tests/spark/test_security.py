@@ -74,7 +74,7 @@ def allowed(secured_kafka: "SecuredKafka", topic: str, group: str) -> Callable[[
 def secured_options(
     secured: "SecuredKafka", listener: str, topic: str, group: str, properties: Properties
 ) -> Properties:
-    protocol = {"MTLS": "SSL", "SSL": "SSL", "EXPIRED": "SSL", "STRANGER": "SSL"}.get(listener, "SASL_SSL")
+    protocol = {"MTLS": "SSL", "SSL": "SSL", "EXPIRED": "SSL", "OTHER_CA": "SSL"}.get(listener, "SASL_SSL")
     given = {"security.protocol": protocol, **properties}
     return options(secured.bootstrap(listener), topic, group) | {f"kafka.{k}": v for k, v in given.items()}
 
@@ -263,7 +263,7 @@ AS_BOB = {"sasl.username": BOB, "sasl.password": PASSWORDS[BOB]}
         ("SASL_SSL", "topic", AS_BOB, "GROUP_AUTHORIZATION_FAILED"),
         ("SASL_SSL", "group", AS_BOB, "may not see topic"),
         ("EXPIRED", "", None, "certificate has expired"),
-        ("STRANGER", "", None, r"kafka\.ssl\.ca\.location"),
+        ("OTHER_CA", "", None, r"kafka\.ssl\.ca\.location"),
     ],
     ids=["wrong password", "no right to the group", "no right to the topic", "expired certificate", "unknown CA"],
 )

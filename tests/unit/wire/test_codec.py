@@ -233,7 +233,7 @@ def test_an_unsupported_api_versions_answer_is_read_as_version_0() -> None:
     assert [(k.api_key, k.min_version, k.max_version) for k in response.api_keys] == [(18, 0, 2)]
 
 
-# ------------------------------------------------------------------------------------------------- a stranger's bytes
+# ----------------------------------------------------------------------------------------------- an odd server's bytes
 
 
 @pytest.mark.parametrize("kind", RESPONSES, ids=name)

@@ -1,4 +1,4 @@
-"""One connection against a broker that speaks real bytes, and against strangers that do not."""
+"""One connection against a broker that speaks real bytes, and against odd servers that do not."""
 
 import asyncio
 import logging
@@ -99,7 +99,7 @@ async def test_answers_may_come_in_pieces() -> None:
             await writer.drain()
             await asyncio.sleep(0)
 
-    async with stranger(in_pieces) as address, await Connection.open(address, client_id="c") as connection:
+    async with odd_server(in_pieces) as address, await Connection.open(address, client_id="c") as connection:
         assert (await connection.call(beat())).error_code == 25
 
 
@@ -334,7 +334,7 @@ async def test_closing_does_not_wait_for_a_peer_that_reads_no_more() -> None:
         await asyncio.sleep(60)
 
     huge = messages.metadata(["t" * 30_000] * 500)
-    async with stranger(deaf) as address:
+    async with odd_server(deaf) as address:
         connection = await Connection.open(address, client_id="c")
         call = asyncio.create_task(connection.call(huge))
         await asyncio.sleep(0)
@@ -377,7 +377,7 @@ async def test_what_is_not_sent_yet_when_a_connection_ends_is_never_sent() -> No
         received.extend(b"end")
 
     large = messages.metadata(["t" * 10_000] * 40)  # fits our side's buffer, and not the peer's
-    async with stranger(slow) as address:
+    async with odd_server(slow) as address:
         connection = await Connection.open(address, client_id="c")
         call = asyncio.create_task(connection.call(large))
         await asyncio.sleep(0)
@@ -449,10 +449,10 @@ async def greet(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> N
 
 
 @asynccontextmanager
-async def stranger(
+async def odd_server(
     serve: Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]], **listening: Any
 ) -> AsyncIterator[Address]:
-    """Somebody who listens and does `serve`."""
+    """A server that is no Kafka broker: it does `serve` with each connection."""
     tasks = set()
 
     async def accept(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -495,13 +495,13 @@ async def test_a_listener_that_says_nothing_is_not_waited_for_long() -> None:
     async def silent(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await reader.read(-1)
 
-    async with stranger(silent) as address:
+    async with odd_server(silent) as address:
         with pytest.raises(RequestTimedOut, match="did not answer ApiVersions within 50 ms"):
             await Connection.open(address, client_id="c", connect_timeout_ms=50)
 
 
 @on_a_loop
-async def test_a_stranger_s_large_frame_is_refused_before_it_is_read() -> None:
+async def test_an_odd_server_s_large_frame_is_refused_before_it_is_read() -> None:
     """Decoding takes long (`DECODED_AT_ONCE_BYTES_MAX`), and whoever listens there has not shown who it is."""
     broker = FakeBroker()
     broker.api_versions = lambda version: api_versions_response(dict.fromkeys(range(20_000), (0, 1)), version)
@@ -537,7 +537,7 @@ async def test_an_http_server_is_recognized() -> None:
         writer.write(b"HTTP/1.1 400 Bad Request\r\nConnection: close\r\n\r\n")
         await writer.drain()
 
-    async with stranger(http) as address:
+    async with odd_server(http) as address:
         with pytest.raises(ProtocolViolation, match="TLS or HTTP port"):
             await Connection.open(address, client_id="c")
 
@@ -549,7 +549,7 @@ async def test_a_tls_server_is_recognized() -> None:
         writer.write(bytes.fromhex("15030300020246"))  # fatal alert: protocol version
         await writer.drain()
 
-    async with stranger(alert) as address:
+    async with odd_server(alert) as address:
         with pytest.raises(ProtocolViolation, match="TLS or HTTP port"):
             await Connection.open(address, client_id="c")
 
@@ -559,7 +559,7 @@ async def test_a_real_tls_listener_is_an_error_at_once() -> None:
     async def never(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         raise AssertionError("no handshake, no connection")
 
-    async with stranger(never, ssl=ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)) as address:
+    async with odd_server(never, ssl=ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)) as address:
         with pytest.raises((ProtocolViolation, Disconnected), match="TLS"):
             await Connection.open(address, client_id="c")
 
@@ -570,7 +570,7 @@ async def test_a_listener_that_hangs_up_gets_a_hint() -> None:
         await reader.read(10)
         writer.write_eof()
 
-    async with stranger(rude) as address:
+    async with odd_server(rude) as address:
         with pytest.raises(Disconnected, match="does this listener expect TLS or SASL"):
             await Connection.open(address, client_id="c")
 

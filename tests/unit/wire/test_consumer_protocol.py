@@ -1,4 +1,4 @@
-"""Subscriptions and assignments: Java's bytes, every version, and strangers' bytes."""
+"""Subscriptions and assignments: Java's bytes, every version, and bytes that are neither."""
 
 import struct
 from contextlib import suppress

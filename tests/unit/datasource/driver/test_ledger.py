@@ -152,9 +152,9 @@ def test_records_lost_from_the_log_make_no_partition_wait_for_a_commit(committed
 
 def test_nothing_is_committed_or_handed_over_by_a_seat_that_did_not_adopt_it() -> None:
     book = ledger(P0)
-    stranger = seat_view({P0: who("job-1", 2)}, "job-1", give_up={P0})
-    assert since(durable({P0: 25}), book).uncommitted(stranger) == {}
-    assert since(durable({P0: 25}), book).to_hand_over(stranger) == {}
+    other = seat_view({P0: who("job-1", 2)}, "job-1", give_up={P0})
+    assert since(durable({P0: 25}), book).uncommitted(other) == {}
+    assert since(durable({P0: 25}), book).to_hand_over(other) == {}
 
 
 def test_a_hand_over_commits_the_durable_position() -> None:

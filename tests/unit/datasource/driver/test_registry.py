@@ -190,24 +190,24 @@ def test_a_registry_without_descriptors_says_so_once_and_serves_those_it_has(
     registry: Registry, sidecar: Sidecar, caplog: pytest.LogCaptureFixture
 ) -> None:
     channel = sidecar("1")
-    strangers = [socket.socket() for _ in range(2)]
+    unauthenticated = [socket.socket() for _ in range(2)]
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     highest = max(int(name) for name in os.listdir("/proc/self/fd"))
     fillers = [os.dup(0) for _ in range(highest)]
     resource.setrlimit(resource.RLIMIT_NOFILE, (max(fillers) + 1, hard))
     try:
-        for stranger in strangers:
-            stranger.connect(("127.0.0.1", registry.port))
+        for sock in unauthenticated:
+            sock.connect(("127.0.0.1", registry.port))
         wait_for(lambda: "ulimit -n" in caplog.text, "the warning")
         assert beat(channel) == []
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
         for filler in fillers:
             os.close(filler)
-    for stranger in strangers:
-        stranger.settimeout(30)
-        assert stranger.recv(1) != b""  # their turn has come
-        stranger.close()
+    for sock in unauthenticated:
+        sock.settimeout(30)
+        assert sock.recv(1) != b""  # their turn has come
+        sock.close()
     assert len(caplog.records) == 1
 
 
@@ -486,7 +486,7 @@ def descriptors() -> set[str]:
 
 
 def test_closing_leaves_no_thread_and_no_socket() -> None:
-    """With executors, strangers and a peer that reads no answers on the line, and one that is just about to connect."""
+    """With executors, unauthenticated peers and one that reads no answers on the line; one is just about to connect."""
     before, threads = descriptors(), set(threading.enumerate())
     registry = Registry(SEATS)
     registry.start()
@@ -494,12 +494,12 @@ def test_closing_leaves_no_thread_and_no_socket() -> None:
     channels = [connect(address, registry.key) for _ in range(3)]
     ask(channels[0], "hello", executor=executor("1"), sidecar=True)
     fill(channels[1])
-    strangers = [socket.create_connection(address) for _ in range(20)]
+    unauthenticated = [socket.create_connection(address) for _ in range(20)]
     begun_s = time.monotonic()
     registry.close()
     assert time.monotonic() - begun_s < 5
     assert set(threading.enumerate()) == threads
-    for sock in [*strangers, *(channel.socket for channel in channels)]:
+    for sock in [*unauthenticated, *(channel.socket for channel in channels)]:
         sock.settimeout(30)
         with suppress(ConnectionResetError):
             while sock.recv(65536):

@@ -8,8 +8,8 @@ from contextlib import contextmanager
 from dataclasses import replace
 
 import pytest
+from harness.odd_servers import Listener, firewalled_port
 from harness.sidecars import let_retry_time_pass, sleeping_executor, with_registry_at
-from harness.strangers import Listener, firewalled_port
 
 from pyspark_kgroup.driver.registry import Registry
 from pyspark_kgroup.executor import place as place_module

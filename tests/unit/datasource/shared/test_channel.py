@@ -13,7 +13,7 @@ from contextlib import suppress
 from pathlib import Path
 
 import pytest
-from harness.strangers import Listener
+from harness.odd_servers import Listener
 
 from pyspark_kgroup.errors import ChannelEnded, KeyRefused
 from pyspark_kgroup.limits import CHANNEL_BYTES_MAX, CHANNEL_HANDSHAKE_BYTES_MAX, CHANNEL_REQUEST_BYTES_MAX

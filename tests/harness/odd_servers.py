@@ -1,4 +1,4 @@
-"""Listeners that are no Kafka broker, a firewall, and a proxy that can turn into one of them."""
+"""Servers that are no Kafka broker, a firewall, and a proxy that can turn into one of them."""
 
 import os
 import socket
@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from itertools import cycle
 
-Stranger = Callable[[socket.socket], None]
+OddServer = Callable[[socket.socket], None]
 """What it does with a connection, which is closed afterwards."""
 
 
@@ -44,13 +44,13 @@ def garbage_in_a_frame(client: socket.socket) -> None:
     client.sendall(struct.pack(">i", 44) + request[8:12] + bytes(2) + b"\xff" * 38)
 
 
-GARBAGE: tuple[Stranger, ...] = (random_bytes, huge_length, truncated_frame, garbage_in_a_frame)
+GARBAGE: tuple[OddServer, ...] = (random_bytes, huge_length, truncated_frame, garbage_in_a_frame)
 
 
 class Listener:
     """Hands each connection to `serve`, in a thread of its own. A context manager."""
 
-    def __init__(self, serve: Stranger) -> None:
+    def __init__(self, serve: OddServer) -> None:
         self._serve = serve
         self._socket = socket.create_server(("127.0.0.1", 0))
         self.port: int = self._socket.getsockname()[1]

@@ -6,7 +6,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 
 import pytest
-from harness.strangers import (
+from harness.odd_servers import (
     Listener,
     garbage_in_a_frame,
     hangs_up,
@@ -23,7 +23,7 @@ from spark_kgroup.runtime.settings import GroupSettings
 from spark_kgroup.runtime.thread import GroupRuntime
 from spark_kgroup.wire.address import parse_bootstrap
 
-STRANGERS = (http, silent, hangs_up, random_bytes, huge_length, truncated_frame, garbage_in_a_frame)
+ODD_SERVERS = (http, silent, hangs_up, random_bytes, huge_length, truncated_frame, garbage_in_a_frame)
 UNRESOLVABLE = "no-such-host.invalid:9092"
 LOADED_S = 30
 """What a loaded machine may add."""
@@ -39,12 +39,14 @@ def failure_of(server: str) -> tuple[str, float]:
 
 
 def test_a_bootstrap_server_that_is_no_kafka_broker_is_one_clear_error_within_the_bound_of_the_start() -> None:
-    with ExitStack() as listening, ThreadPoolExecutor(len(STRANGERS) + 1) as at_once:
-        servers = [listening.enter_context(Listener(stranger)).address for stranger in STRANGERS]
-        answers = dict(zip((*STRANGERS, UNRESOLVABLE), at_once.map(failure_of, [*servers, UNRESOLVABLE]), strict=True))
-    for stranger, server in zip((*STRANGERS, UNRESOLVABLE), (*servers, UNRESOLVABLE), strict=True):
-        text, seconds = answers[stranger]
-        print(f"{getattr(stranger, '__name__', stranger)}: {seconds:.1f} s: {text}")
+    with ExitStack() as listening, ThreadPoolExecutor(len(ODD_SERVERS) + 1) as at_once:
+        servers = [listening.enter_context(Listener(odd_server)).address for odd_server in ODD_SERVERS]
+        answers = dict(
+            zip((*ODD_SERVERS, UNRESOLVABLE), at_once.map(failure_of, [*servers, UNRESOLVABLE]), strict=True)
+        )
+    for odd_server, server in zip((*ODD_SERVERS, UNRESOLVABLE), (*servers, UNRESOLVABLE), strict=True):
+        text, seconds = answers[odd_server]
+        print(f"{getattr(odd_server, '__name__', odd_server)}: {seconds:.1f} s: {text}")
         assert server in text
         assert "`bootstrap.servers`" in text
         assert seconds < STARTUP_TIMEOUT_MS / 1000 + LOADED_S
