@@ -173,7 +173,7 @@ def test_the_port_asked_for_is_used_and_a_taken_one_named(apache_kafka: ApacheKa
         ApacheKafka(port=taken).start()
 
 
-def test_server_properties_reach_the_broker_and_nonsense_is_told_with_the_log(tmp_path: Path) -> None:
+def test_server_properties_reach_the_broker_and_nonsense_is_an_error_with_the_log(tmp_path: Path) -> None:
     with pytest.raises(EnvironmentProblem, match=r"Invalid value -1 for configuration log\.segment\.bytes"):
         ApacheKafka(data_dir=tmp_path, server_properties={"log.segment.bytes": "-1"}).start()
     with pytest.raises(EnvironmentProblem, match=r"(?s)node 1 died while it started.*server\.log.*NoSuchAuthorizer"):
@@ -249,7 +249,7 @@ def test_a_record_of_an_unknown_version_is_refused() -> None:
         decode_group_metadata(b"\x00\x04\x00\x00", 0)
 
 
-def test_a_tool_that_fails_is_told_in_its_own_words(apache_kafka: ApacheKafka) -> None:
+def test_a_tool_that_fails_is_an_error_in_its_own_words(apache_kafka: ApacheKafka) -> None:
     with pytest.raises(EnvironmentProblem, match=r"(?s)GetOffsetShell failed \(exit code 1\).*nonsense"):
         apache_kafka.tool("org.apache.kafka.tools.GetOffsetShell", "--nonsense")
 

@@ -77,7 +77,7 @@ def described(bootstrap: str, group: str, *more: str) -> subprocess.CompletedPro
     return subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
 
 
-def test_brokers_that_refuse_are_told_at_once_in_the_commands_words() -> None:
+def test_brokers_that_refuse_are_an_error_at_once_in_the_commands_words() -> None:
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))  # bound and not listening: refuses every connection
         refusing = f"127.0.0.1:{taken.getsockname()[1]}"
@@ -133,7 +133,7 @@ def test_seats_with_what_serves_them_and_their_lag(seats: Seats, apache_kafka: A
     assert [topic, "0", "job-0", "7", "10", "3"] in lines
 
 
-def test_what_other_applications_hold_and_write_is_shown_and_never_an_error(
+def test_partitions_and_notes_of_other_applications_are_shown_and_never_an_error(
     seats: Seats, apache_kafka: ApacheKafka, topic: str
 ) -> None:
     server, group = apache_kafka.bootstrap_servers, f"of-{topic}"
@@ -206,7 +206,7 @@ def test_the_lag_of_what_was_never_committed_is_unknown_and_not_0(apache_kafka: 
     assert [topic, "0", found["members"][0]["member_id"], "-", "10", "-"] in [row.split() for row in text.splitlines()]
 
 
-def test_a_group_that_is_not_there_is_told(apache_kafka: ApacheKafka) -> None:
+def test_a_group_that_does_not_exist_is_an_error(apache_kafka: ApacheKafka) -> None:
     ended = described(apache_kafka.bootstrap_servers, "nobody")
     assert (ended.returncode, ended.stdout) == (1, "")
     assert ended.stderr.startswith("kgroup: There is no group 'nobody' on this cluster")

@@ -33,7 +33,7 @@ def run(apache_kafka: ApacheKafka, topic: str) -> Iterator[Run]:
         yield start
 
 
-def test_what_is_still_being_read_is_claimed_though_assigned_to_nobody(run: Run) -> None:
+def test_a_partition_still_being_read_is_claimed_though_assigned_to_nobody(run: Run) -> None:
     # KIP-429: between the two generations of a hand-over a partition has no owner in the group's eyes.
     first, _ = run("one", 1)
     first.wait_until(lambda v: len(owned(v)) == 4, 20_000)
@@ -111,7 +111,7 @@ def test_a_start_that_fails_leaves_no_thread(apache_kafka: ApacheKafka) -> None:
     assert "kgroup" not in {thread.name for thread in threading.enumerate()}
 
 
-def test_closing_twice_is_fine_and_asking_afterwards_is_told(run: Run) -> None:
+def test_closing_twice_is_fine_and_asking_afterwards_is_an_error(run: Run) -> None:
     runtime, _ = run("one", 1)
     runtime.close()
     runtime.close()

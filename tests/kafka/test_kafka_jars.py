@@ -166,7 +166,7 @@ def test_every_jar_of_the_kafka_that_is_run_is_pinned() -> None:
     assert kafka_jars._pinned_sha256("3.9.9") is None
 
 
-def test_what_an_interrupted_fetch_left_does_no_harm(repository: str, cache: Path) -> None:
+def test_files_left_by_an_interrupted_fetch_are_replaced(repository: str, cache: Path) -> None:
     left = cache / "jars" / ".fruit.partial"
     (left / "jars").mkdir(parents=True)
     (left / "jars" / "apple-1.0.jar").write_text("app")
@@ -206,7 +206,7 @@ def test_of_two_processes_at_once_one_fetches_and_both_have_the_whole_set(reposi
     assert sorted("Fetching" in errors for _, errors in outputs) == [False, True]
 
 
-def test_what_cannot_be_fetched_is_told_in_ivys_words_and_leaves_no_set(
+def test_jars_that_cannot_be_fetched_are_an_error_with_ivys_last_lines_and_leave_no_set(
     repository: str, cache: Path, tmp_path: Path
 ) -> None:
     shutil.rmtree(tmp_path / "repository" / "org" / "example" / "pear")

@@ -156,7 +156,7 @@ def run_ends_well(run: Callable[..., Run], tmp_path: Path) -> bool:
         ([], {"JAVA_HOME": "", "PATH": "/nowhere"}, "Found no Java"),
     ],
 )
-def test_what_cannot_be_run_is_one_line_on_standard_error(
+def test_a_broker_that_cannot_be_run_is_one_line_on_standard_error(
     run: Callable[..., Run], arguments: list[str], environment: dict[str, str], said: str
 ) -> None:
     kafka = run(*arguments, **environment)

@@ -378,7 +378,7 @@ def test_a_range_past_the_log_is_data_loss(apache_kafka: ApacheKafka, topic: str
         read(apache_kafka, Range(topic, 0, 10, 20))
 
 
-def test_a_log_that_ends_too_early_is_told_apart_from_a_slow_one(
+def test_a_log_that_ends_too_early_is_distinguished_from_a_slow_one(
     apache_kafka: ApacheKafka, topic: str, producer: Producer
 ) -> None:
     fill(producer, topic, 0, numbers(0, 5))

@@ -124,7 +124,7 @@ def test_an_executor_reads_with_each_kind_of_login(
         ("OTHER_CA", None, "certificate verify failed.*ssl.ca.location"),
     ],
 )
-def test_a_broker_and_an_executor_that_do_not_accept_each_other_are_told_within_a_bound(
+def test_a_broker_and_an_executor_that_do_not_accept_each_other_are_an_error_within_a_bound(
     secured_kafka: "SecuredKafka", topic: str, listener: str, changes: dict[str, str] | None, message: str
 ) -> None:
     properties = {} if changes is None else {**SCRAM, **changes}
@@ -133,7 +133,7 @@ def test_a_broker_and_an_executor_that_do_not_accept_each_other_are_told_within_
     assert "wrong" not in str(problem.value)
 
 
-def test_a_user_that_may_see_the_topic_and_not_read_it_is_told(secured_kafka: "SecuredKafka", topic: str) -> None:
+def test_a_user_that_may_see_the_topic_and_not_read_it_gets_an_error(secured_kafka: "SecuredKafka", topic: str) -> None:
     secured_kafka.allow(BOB, AclOperation.DESCRIBE, topic=topic)
     bob = {**SCRAM, "sasl.username": BOB, "sasl.password": PASSWORDS[BOB]}
     with pytest.raises(BrokerError, match="TOPIC_AUTHORIZATION_FAILED"):

@@ -40,7 +40,7 @@ def test_a_read_goes_on_where_it_was_after_an_outage(
     assert "Trying again, for 300 s at most" in warning.getMessage()
 
 
-def test_an_outage_is_borne_for_as_long_as_the_option_says(
+def test_a_read_waits_through_an_outage_for_as_long_as_the_option_says(
     apache_kafka_factory: Callable[..., ApacheKafka],
 ) -> None:
     kafka = apache_kafka_factory()

@@ -151,7 +151,9 @@ def test_partitions_that_stay_keep_what_was_fetched(query: Query, executor: Exec
     assert sorted(query.run(executor, spans(300, 400))) == directly(query, 300, 400)
 
 
-def test_what_was_fetched_of_a_log_that_may_be_another_by_now_is_forgotten(one_seat: Query, executor: Executor) -> None:
+def test_records_fetched_ahead_of_a_log_that_may_be_another_by_now_are_dropped(
+    one_seat: Query, executor: Executor
+) -> None:
     for number in range(3):
         one_seat.run(executor, spans(number * 100, number * 100 + 100))
     wait_for(lambda: one_seat.registry.counts().warm_reads == 3, "three reads to be counted", 10)
@@ -205,7 +207,7 @@ def test_a_record_larger_than_the_budget_passes(apache_kafka: ApacheKafka, execu
         wait_for(lambda: query.registry.counts().warm_reads == 3, "all three to be served by the seat's server", 10)
 
 
-def test_what_is_held_ahead_is_bounded(apache_kafka: ApacheKafka, topic: str, executor: Executor) -> None:
+def test_memory_for_records_fetched_ahead_is_bounded(apache_kafka: ApacheKafka, topic: str, executor: Executor) -> None:
     budget = 4 * 1024 * 1024
     seats = {"seat-0": range(PARTITIONS)}
     with Query(apache_kafka.bootstrap_servers, topic, seats, prefetch_bytes=budget) as query:

@@ -216,7 +216,7 @@ def test_a_query_outlives_its_sessions_with_the_broker(
     assert stable_generation(secured_kafka.kafka, group) == generation
 
 
-def test_what_spark_shows_of_a_query_contains_no_secret(
+def test_spark_shows_no_secret_of_a_query(
     spark: SparkSession,
     secured_kafka: "SecuredKafka",
     topic: str,

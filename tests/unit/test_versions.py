@@ -28,7 +28,7 @@ def declared() -> list[Requirement]:
 
 
 @pytest.mark.parametrize("wanted", declared(), ids=str)
-def test_what_is_declared_is_locked_within_its_bounds(wanted: Requirement) -> None:
+def test_a_declared_requirement_is_locked_within_its_bounds(wanted: Requirement) -> None:
     if wanted.name == "pyspark":  # each Spark environment names its own
         assert "pyspark" not in locked()
     else:

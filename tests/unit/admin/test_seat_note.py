@@ -23,7 +23,7 @@ NOTES = st.builds(
 
 
 @given(NOTES)
-def test_what_is_written_is_read_and_fits(note: SeatNote) -> None:
+def test_a_note_is_read_as_it_was_written_and_fits_beside_an_offset(note: SeatNote) -> None:
     text = note.encode()
     assert len(text) < 4096
     found = SeatNote.decode(text)

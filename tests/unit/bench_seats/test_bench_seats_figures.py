@@ -178,7 +178,7 @@ def test_a_worker_finds_its_executor_among_its_ancestors_and_the_driver_finds_th
         own_executor()
 
 
-def test_what_a_task_reads_is_one_row_for_each_partition(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_task_reports_one_row_for_each_partition_that_it_read(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(observing, "own_executor", lambda: "h/1")
     read = [
         pa.record_batch({"partition": pa.array([0, 1], pa.int32()), "value": [b"5000000", b"7999999"]}),

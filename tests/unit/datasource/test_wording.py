@@ -32,14 +32,14 @@ def test_a_setting_in_an_error_is_named_as_the_option_that_users_give(error: Kgr
     assert words in words_of(error)
 
 
-def test_a_fenced_seat_is_told_what_fences_one_under_spark() -> None:
+def test_the_error_of_a_fenced_seat_names_what_fences_one_under_spark() -> None:
     words = words_of(FencedInstanceId("g", "job-0"))
     assert words.startswith("Another process took the seat 'job-0' in group 'g' (FENCED_INSTANCE_ID). Either a second")
     for named in ("`instanceIdPrefix`", "self-join", "`kafka.group.id`", "python_streaming_source_runner"):
         assert named in words
 
 
-def test_an_error_that_passes_twice_is_told_once() -> None:
+def test_an_error_that_passes_twice_is_worded_once() -> None:
     error = FencedInstanceId("g", "job-0")
     with pytest.raises(FencedInstanceId), in_options_words():
         raise error

@@ -34,7 +34,7 @@ def synced(driver: Driver, assignment: frozenset[TopicPartition]) -> list[contra
 
 
 @pytest.mark.parametrize("assignor", [COOPERATIVE, EAGER])
-def test_what_is_assigned_but_not_subscribed_is_never_adopted_and_must_be_given_up(assignor: Assignor):
+def test_an_assigned_partition_that_is_not_subscribed_is_never_owned_and_must_be_given_up(assignor: Assignor):
     driver, effects = back(assignor)
     assigned = only(effects, contract.Assigned)
     assert (assigned.assigned, assigned.added, assigned.revoked) == (parts(0), parts(0), OLD)
@@ -43,7 +43,7 @@ def test_what_is_assigned_but_not_subscribed_is_never_adopted_and_must_be_given_
     assert not driver.machine.settled
 
 
-def test_an_unsubscribed_partition_that_is_given_up_is_claimed_no_more_by_the_join_that_says_so():
+def test_an_unsubscribed_partition_that_is_given_up_is_not_claimed_by_the_next_join():
     driver, _ = back()
     effects = driver.take(contract.GaveUp(partitions=OLD))
     subscription = claim(request_in(effects))

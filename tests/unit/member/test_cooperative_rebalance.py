@@ -194,7 +194,7 @@ def test_a_member_that_fell_behind_keeps_what_its_last_join_claimed(where):
     assert only(driver.answer_sync(0, 1, 2), contract.Assigned).added == parts(0, 1, 2) - kept
 
 
-def test_what_a_member_that_fell_behind_keeps_is_lost_a_session_after_the_last_word():
+def test_a_member_that_missed_a_generation_loses_its_partitions_a_session_after_the_last_answer():
     driver = Driver().into(State.STABLE)
     driver.rebalance_to(0, 1)
     lost_by_commit(driver, ErrorCode.ILLEGAL_GENERATION)

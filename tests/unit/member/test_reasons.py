@@ -138,7 +138,7 @@ def test_a_cooperative_member_joins_because_it_gave_up_and_an_eager_one_for_the_
     assert join.reason == "a topic came"
 
 
-def test_what_was_given_up_and_is_assigned_again_is_joined_for_with_that_reason():
+def test_a_partition_given_up_and_assigned_again_makes_the_member_rejoin_with_that_reason():
     """1. a boundary gives 1 up; 2. before that is heard, the next generation assigns it again."""
     driver = Driver().into(State.STABLE)
     driver.rebalance_to(0, generation=2)

@@ -135,7 +135,7 @@ def test_a_group_whose_connections_break_loses_nothing(seed: int):
 
 
 @pytest.mark.parametrize("seed", range(SEEDS))
-def test_what_a_process_left_unfinished_is_nobody_elses_if_it_returns_within_its_session(seed: int):
+def test_a_process_that_returns_within_its_session_keeps_the_partitions_it_was_reading(seed: int):
     scenario = Scenario(kinds=(faults.quick_restart, *WISHES), boundary_ms=(100, 20_000))
     world = scenario.world(seed)
     world.invariants.all_return_in_time = True

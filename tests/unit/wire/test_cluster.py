@@ -272,7 +272,7 @@ async def test_every_look_up_has_the_clusters_own_bound(world: BrokerWorld) -> N
 
 
 @in_a_world(nodes=2)
-async def test_brokers_that_metadata_told_of_are_asked_when_the_bootstrap_list_is_gone(world: BrokerWorld) -> None:
+async def test_brokers_known_from_metadata_are_asked_when_the_bootstrap_list_is_gone(world: BrokerWorld) -> None:
     cluster = world.cluster()
     await cluster.metadata(["a"])
     await world.brokers[0].stop()
@@ -314,7 +314,7 @@ async def test_a_broker_that_comes_back_is_found_again(world: BrokerWorld) -> No
 
 
 @in_a_world()
-async def test_the_first_failure_is_told_while_it_is_tried_again(world: BrokerWorld) -> None:
+async def test_the_first_failure_is_warned_of_while_it_is_tried_again(world: BrokerWorld) -> None:
     world.first["Metadata"] = [HUNG_UP, HUNG_UP]
     cluster = world.cluster()
     with logged() as warnings:
@@ -347,7 +347,7 @@ async def test_a_silent_connection_is_replaced_although_its_caller_gave_up_earli
 
 
 @in_a_world()
-async def test_what_failed_before_the_time_was_up_is_told(world: BrokerWorld) -> None:
+async def test_a_timeout_names_the_failure_before_it(world: BrokerWorld) -> None:
     world.first["Metadata"] = [HUNG_UP, None]
     cluster = world.cluster()
     with pytest.raises(RequestTimedOut, match=r"within 400 ms\. Before that: No broker could be reached"):

@@ -216,7 +216,7 @@ async def test_each_session_gets_a_coordinator_connection_of_its_own(world: Brok
 
 
 @pytest.mark.parametrize("code", [ErrorCode.COORDINATOR_NOT_AVAILABLE, ErrorCode.GROUP_AUTHORIZATION_FAILED])
-def test_a_coordinator_that_cannot_be_found_is_told_to_the_caller(code: ErrorCode) -> None:
+def test_a_coordinator_that_cannot_be_found_is_an_error_for_the_caller(code: ErrorCode) -> None:
     @in_a_world()
     async def scenario(world: BrokerWorld) -> None:
         world.first["FindCoordinator"] = [code]
@@ -500,7 +500,7 @@ async def test_a_consumer_group_whose_coordinator_moves_is_asked_for_again(world
 
 
 @in_a_world()
-async def test_what_a_group_is_can_be_asked(world: BrokerWorld) -> None:
+async def test_the_type_of_a_group_can_be_asked(world: BrokerWorld) -> None:
     world.first["ListGroups"] = [ErrorCode.COORDINATOR_LOAD_IN_PROGRESS]
     cluster = world.cluster()
     for group_type in ("share", "streams", "classic"):

@@ -360,7 +360,7 @@ async def test_nothing_is_sent_in_the_name_of_a_process_that_has_gone() -> None:
 
 
 @on_a_loop
-async def test_what_is_not_sent_yet_when_a_connection_ends_is_never_sent() -> None:
+async def test_a_request_not_yet_sent_when_its_connection_ends_is_never_sent() -> None:
     # The kernel ends the connections of a process that is killed, and would go on sending: a join of its, for example,
     # when its successor has joined already.
     closed, received = asyncio.Event(), bytearray()

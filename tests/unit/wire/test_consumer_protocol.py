@@ -83,7 +83,7 @@ def test_a_version_1_without_owned_partitions_is_read_as_version_0(user_data: by
     assert decode_subscription(b"\0\1" + TOPICS + user_data) == decode_subscription(b"\0\0" + TOPICS + user_data)
 
 
-def test_what_an_old_version_lacks_is_unknown() -> None:
+def test_a_field_that_an_old_version_lacks_is_unknown() -> None:
     found = decode_subscription(b"\0\0" + TOPICS + b"\xff\xff\xff\xff")
     assert (found.owned, found.generation, found.rack, found.user_data) == (frozenset(), NO_GENERATION, None, None)
 

@@ -110,7 +110,7 @@ def test_an_address_that_accepts_and_says_nothing_makes_way_for_the_next_of_its_
 
 
 @on_a_loop
-async def test_what_is_remembered_of_addresses_has_a_bound(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_the_number_of_remembered_addresses_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pace, "PACED_ADDRESSES_MAX", 3)
     paced = Pace(Random(1))
     for port in range(10):

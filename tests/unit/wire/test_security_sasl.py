@@ -235,7 +235,7 @@ def test_a_token_travels_as_rfc_7628_says() -> None:
         (Token("ok", FOREVER_S, {"a": "x\x01y"}), "extension 'a' cannot be sent"),
     ],
 )
-def test_what_no_broker_would_take_is_not_sent(token: Token, message: str) -> None:
+def test_a_token_that_no_broker_would_accept_is_not_sent(token: Token, message: str) -> None:
     with pytest.raises(AuthenticationFailed, match=message) as error:
         token.initial_response()
     assert not error.value.retriable
@@ -243,7 +243,7 @@ def test_what_no_broker_would_take_is_not_sent(token: Token, message: str) -> No
 
 
 @on_a_loop
-async def test_a_refused_token_is_told_in_the_broker_s_words() -> None:
+async def test_a_refused_token_is_an_error_in_the_broker_s_words() -> None:
     """RFC 7628, section 3.2.3: the server says why, and fails when the client has answered with 0x01."""
 
     def mechanism(said: bytes) -> Any:

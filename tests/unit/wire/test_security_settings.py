@@ -80,7 +80,9 @@ def test_plaintext_needs_nothing() -> None:
         ({"protocol": "SSL", "key_location": "/no/key"}, r"`ssl\.key\.location`: cannot read '/no/key'"),
     ],
 )
-def test_what_cannot_be_is_refused_with_the_option_and_the_fix(chosen: dict[str, Any], message: str) -> None:
+def test_contradictory_or_incomplete_settings_are_refused_with_the_option_and_the_fix(
+    chosen: dict[str, Any], message: str
+) -> None:
     with pytest.raises(OptionError, match=message) as error:
         security_of(SecuritySettings(**chosen))
     assert SECRET not in str(error.value)

@@ -81,7 +81,7 @@ async def test_all_who_ask_at_once_share_one_fetch() -> None:
 
 
 @on_a_loop
-async def test_a_failed_fetch_is_told_to_each_by_an_error_of_its_own() -> None:
+async def test_a_failed_fetch_raises_an_error_of_its_own_for_each_caller() -> None:
     cache = TokenCache(Provider(ConnectionError("no route")))
     results = await asyncio.gather(*(cache.token() for _ in range(3)), return_exceptions=True)
     assert {type(error) for error in results} == {AuthenticationFailed}
@@ -263,7 +263,9 @@ def test_without_expires_in_the_token_itself_says_when_it_expires() -> None:
         (said([1]), False, "answered with no token and expiry"),
     ],
 )
-def test_what_an_endpoint_may_answer_instead(answer: Answer, retriable: bool, message: str) -> None:
+def test_an_endpoint_s_answer_without_a_token_is_an_error_that_shows_no_secret(
+    answer: Answer, retriable: bool, message: str
+) -> None:
     with answering(answer) as endpoint:
         with pytest.raises(AuthenticationFailed, match=message) as error:
             credentials(endpoint.url)()

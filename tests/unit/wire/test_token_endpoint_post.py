@@ -226,7 +226,7 @@ def test_an_http_endpoint_is_asked_through_the_proxy_with_its_whole_url(monkeypa
         assert "Proxy-Authorization" not in seen[0]
 
 
-def test_what_the_proxy_wants_to_know_is_said_to_the_proxy_alone(
+def test_the_proxy_s_password_is_sent_to_the_proxy_alone(
     ca: trustme.CA, server_tls: SSLContext, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with endpoint(server_tls) as (port, seen), http_proxy({"idp.test": port}) as proxy:

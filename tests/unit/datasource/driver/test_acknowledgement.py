@@ -69,7 +69,7 @@ def test_the_bound_on_acknowledgements_counts_from_the_first_that_is_missing(wor
         driver.trigger(limit=20)
 
 
-def test_a_stream_does_not_wait_for_the_groups_word_but_looks_again_at_each_trigger(world: World) -> None:
+def test_a_stream_does_not_wait_for_an_acknowledgement_but_asks_again_at_each_trigger(world: World) -> None:
     group, driver = world(records=100)
     driver.trigger(limit=20)
     group.commit_fate = lambda: "lost"
@@ -140,7 +140,7 @@ def test_available_now_fails_if_its_commits_are_never_acknowledged(world: World)
 
 
 @pytest.mark.parametrize("reads", [False, True], ids=["a start", "what was read"])
-def test_available_now_waits_for_the_groups_word_for_as_long_as_it_may(world: World, reads: bool) -> None:
+def test_available_now_waits_for_the_acknowledgement_within_its_bound(world: World, reads: bool) -> None:
     group, driver = world(records=100)
     driver.boundary.logs.freeze()
     if reads:

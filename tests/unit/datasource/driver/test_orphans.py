@@ -169,7 +169,7 @@ def test_a_forced_rebalance_says_why_in_the_log_and_in_the_join(world: World, ca
     assert messages(caplog, "the group rebalances after a rejoin: 2 partitions without an owner")
 
 
-def test_what_a_forced_rebalance_assigns_is_adopted_in_the_same_boundary(world: World) -> None:
+def test_partitions_that_a_forced_rebalance_assigns_are_adopted_in_the_same_boundary(world: World) -> None:
     group, driver = world(partitions=2, records=10)
     driver.drain()
     added = group.add_partition("t")

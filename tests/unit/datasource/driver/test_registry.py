@@ -120,7 +120,7 @@ def test_a_ticket_is_bound_to_a_seat_with_its_ranges_and_all_that_it_owns(regist
 
 
 @pytest.mark.parametrize("registry", [(*SEATS, "g-2")], indirect=True)
-def test_a_late_ticket_for_which_nothing_is_left_is_told_so(registry: Registry, sidecar: Sidecar) -> None:
+def test_a_late_ticket_for_which_nothing_is_left_is_answered_nothing_left(registry: Registry, sidecar: Sidecar) -> None:
     channel = sidecar("1")
     first = plan(registry, 0)
     for ticket in range(2):
@@ -277,7 +277,7 @@ def test_a_served_read_is_counted_and_makes_its_seat_warm(registry: Registry, si
     )
 
 
-def test_a_sidecar_is_told_with_each_heartbeat_which_seats_it_is_home_to(registry: Registry, sidecar: Sidecar) -> None:
+def test_each_heartbeat_answers_a_sidecar_which_seats_it_is_home_to(registry: Registry, sidecar: Sidecar) -> None:
     """So that it ends the servers of seats that have moved away."""
     one, two = sidecar("1"), sidecar("2")
     scan = plan(registry, 0)

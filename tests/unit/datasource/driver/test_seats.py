@@ -107,7 +107,7 @@ class TestMode:
         ask(seats, seats.plan("1", names(2)), [A])
         assert seats.plan("1", names(2)).mode is Mode.FIXED
 
-    def test_a_scan_is_fixed_where_executors_could_not_be_told_what_a_seat_reads(self) -> None:
+    def test_a_scan_is_fixed_where_no_message_could_carry_what_a_seat_reads(self) -> None:
         seats = settled(2, A)
         assert seats.plan("2", names(2), late=False).tickets == ("s-0", "s-1")
         ask(seats, seats.plan("3", names(2), late=False), [A])

@@ -45,7 +45,7 @@ def test_another_path_to_the_same_environment_is_nothing_to_tell_of(tmp_path: Pa
 
 
 @pytest.mark.parametrize("does", ["exit 3", "sleep 60", "exec /no/such/python"])
-def test_a_python_that_does_not_run_is_told_within_a_bound(
+def test_a_python_that_does_not_run_is_reported_within_a_bound(
     tmp_path: Path, does: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(spark_python, "_START_S", 0.5)

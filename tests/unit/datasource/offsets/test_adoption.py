@@ -151,7 +151,7 @@ def test_any_other_adoption_begins_a_new_period(change: dict[str, object]) -> No
 
 
 @pytest.mark.parametrize("cut", [0, 1])
-def test_a_period_that_begins_where_the_last_one_did_is_told_from_it_by_its_cut(cut: int) -> None:
+def test_a_period_that_begins_where_the_last_one_did_differs_from_it_by_its_cut(cut: int) -> None:
     """1. a period begins at 40 and is read to 100; 2. the log is truncated to 40, and grows; 3. the same seat adopts
     the partition anew at 40, in the same generation. As the period of 1. it would go on at 100."""
     held = replace(PERIOD, cut=cut)

@@ -157,7 +157,7 @@ def test_other_stores_are_refused_with_what_to_use(kind: str | None, store: str,
 
 
 @pytest.mark.parametrize("store", ["truststore", "keystore"])
-def test_the_options_of_a_jks_store_with_its_password_are_told_what_to_use(store: str) -> None:
+def test_a_jks_store_with_its_password_is_refused_with_the_option_to_use(store: str) -> None:
     given = {
         "kafka.bootstrap.servers": "broker:9092",
         "kafka.group.id": "g",

@@ -305,7 +305,9 @@ def test_a_token_callback_needs_the_shape_module_function(text: str) -> None:
         ("raise KeyError('vault')", "failed with KeyError: 'vault'"),
     ],
 )
-def test_a_token_callback_that_returns_nonsense_is_told_without_its_token(callback: Any, body: str, why: str) -> None:
+def test_a_token_callback_that_returns_nonsense_is_an_error_without_its_token(
+    callback: Any, body: str, why: str
+) -> None:
     properties = parsed(OAUTH, tokenCallback=callback(body)).security
     provider = driver_settings(properties).token
     assert provider is not None
@@ -328,7 +330,7 @@ def test_a_file_that_an_executor_lacks_is_named_with_the_way_out(tmp_path: Path)
     assert usable_here(parsed({**PASSWORD, "ssl.ca.location": missing}).consumer_config())["ssl.ca.location"] == missing
 
 
-def test_a_file_that_the_driver_lacks_is_told_by_the_first_call(tmp_path: Path) -> None:
+def test_a_file_that_the_driver_lacks_is_named_by_the_first_call(tmp_path: Path) -> None:
     given = {f"kafka.{name}": value for name, value in PASSWORD.items()}
     options = {**REQUIRED, **given, "kafka.ssl.ca.location": str(tmp_path / "none.pem")}
     reader = KgroupStreamReader(options, spark_schema(include_headers=False))

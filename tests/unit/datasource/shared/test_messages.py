@@ -132,7 +132,7 @@ def odd_values(example: QueryMessage) -> Iterator[tuple[str, Any, JsonObject]]:
 
 
 @pytest.mark.parametrize("example", EXAMPLES, ids=by_name)
-def test_what_is_understood_has_each_field_of_its_type(example: QueryMessage) -> None:
+def test_an_accepted_message_has_each_field_of_its_type(example: QueryMessage) -> None:
     """Whatever a field holds: it is refused, or the message that comes out goes in again as it was."""
     for name, value, raw in odd_values(example):
         try:
@@ -149,7 +149,7 @@ def test_counts_that_cannot_be_are_refused(rows: int, ready: int) -> None:
             parse({**kind, "rows": rows, "ready": ready})
 
 
-def test_what_is_secret_is_not_shown() -> None:
+def test_the_text_of_a_message_shows_no_secret() -> None:
     shown = repr(EXAMPLES)
     assert "hush" not in shown
     assert repr(b"\x00\xff") not in shown
