@@ -122,12 +122,12 @@ def publish(flights: pd.DataFrame, client: Mapping[str, str], topic: str) -> Non
         client: see `client_config`.
         topic: created with 8 partitions if it does not exist.
     """
-    there = _records_in(client, topic) if _topic_exists(client, topic) else 0
-    if there == len(flights):
-        console.print(f"Topic {topic} already holds {there:,} records: nothing to publish.")
+    existing = _records_in(client, topic) if _topic_exists(client, topic) else 0
+    if existing == len(flights):
+        console.print(f"Topic {topic} already holds {existing:,} records: nothing to publish.")
         return
-    if there:
-        raise Problem(f"Topic {topic} holds {there:,} records, not {len(flights):,}: choose another --topic.")
+    if existing:
+        raise Problem(f"Topic {topic} holds {existing:,} records, not {len(flights):,}: choose another --topic.")
     refused: list[KafkaError] = []
     delivered = 0
 

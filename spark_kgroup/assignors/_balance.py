@@ -223,15 +223,19 @@ class _Spread:
         that shrinks.
         """
         size = len(self.load) + len(self.kinds) + len(self.subscribers) + 1
-        dist, came = [0] * size, [-1] * size
+        dist, via = [0] * size, [-1] * size
         while self.steps < ASSIGNOR_STEPS_MAX:
-            changed = [self._relax_loads(dist, came), self._relax_topics(dist, came), self._relax_kinds(dist, came)]
+            changed = [
+                self._relax_loads(dist, via),
+                self._relax_topics(dist, via),
+                self._relax_kinds(dist, via),
+            ]
             if not any(changed):
                 return
-            cycle = _cycle_in(came)
+            cycle = _cycle_in(via)
             if cycle:
                 self._shift(cycle)
-                came = [-1] * size  # the distances stay: any are a start, and these are near the next cycle
+                via = [-1] * size  # the distances stay: any are a start, and these are near the next cycle
 
     def _least_loaded(self, kind: int) -> int:
         """The subscriber with the least load.
@@ -297,18 +301,18 @@ class _Spread:
 
     # A pass of Bellman and Ford over the residual graph has three parts. Each says whether anything became cheaper.
 
-    def _relax_loads(self, dist: list[int], came: list[int]) -> bool:
+    def _relax_loads(self, dist: list[int], via: list[int]) -> bool:
         changed, sink = False, len(dist) - 1
         self.steps += 2 * len(self.load)
         for m, load in enumerate(self.load):
             if (cost := dist[m] + self._weight * (2 * load + 1)) < dist[sink]:
-                dist[sink], came[sink], changed = cost, m, True
+                dist[sink], via[sink], changed = cost, m, True
         for m, load in enumerate(self.load):
             if load and (cost := dist[sink] - self._weight * (2 * load - 1)) < dist[m]:
-                dist[m], came[m], changed = cost, sink, True
+                dist[m], via[m], changed = cost, sink, True
         return changed
 
-    def _relax_topics(self, dist: list[int], came: list[int]) -> bool:
+    def _relax_topics(self, dist: list[int], via: list[int]) -> bool:
         changed, first_topic = False, len(self.load)
         for m, (given, claimed) in enumerate(zip(self.given, self.claimed, strict=True)):
             own = dist[m]
@@ -316,26 +320,26 @@ class _Spread:
             for t, count in given.items():
                 cost = own - 1 if count > claimed.get(t, 0) else own
                 if cost < dist[first_topic + t]:
-                    dist[first_topic + t], came[first_topic + t], changed = cost, m, True
+                    dist[first_topic + t], via[first_topic + t], changed = cost, m, True
         for m, (given, claimed) in enumerate(zip(self.given, self.claimed, strict=True)):
             for t, count in claimed.items():
                 if dist[first_topic + t] < dist[m] and given.get(t, 0) < count:
-                    dist[m], came[m], changed = dist[first_topic + t], first_topic + t, True
+                    dist[m], via[m], changed = dist[first_topic + t], first_topic + t, True
         return changed
 
-    def _relax_kinds(self, dist: list[int], came: list[int]) -> bool:
+    def _relax_kinds(self, dist: list[int], via: list[int]) -> bool:
         changed, first_topic = False, len(self.load)
         first_kind = first_topic + len(self.kinds)
         self.steps += len(self.kinds)
         for node, kind in enumerate(self.kinds, first_topic):
             if dist[node] + 1 < dist[first_kind + kind]:
-                dist[first_kind + kind], came[first_kind + kind], changed = dist[node] + 1, node, True
+                dist[first_kind + kind], via[first_kind + kind], changed = dist[node] + 1, node, True
         for node, members in enumerate(self.subscribers, first_kind):
             least = dist[node]
             self.steps += len(members)
             for m in members:
                 if least < dist[m]:
-                    dist[m], came[m], changed = least, node, True
+                    dist[m], via[m], changed = least, node, True
         return changed
 
     def _shift(self, cycle: Sequence[int]) -> None:
@@ -355,17 +359,17 @@ class _Spread:
                 self._add(after - first_topic, m, -1)
 
 
-def _cycle_in(came: Sequence[int]) -> list[int]:
+def _cycle_in(via: Sequence[int]) -> list[int]:
     """A cycle among the predecessors `came`, in the order of its arcs; empty if there is none."""
-    seen_from = [-1] * len(came)
-    for start in range(len(came)):
+    seen_from = [-1] * len(via)
+    for start in range(len(via)):
         node = start
         while node >= 0 and seen_from[node] < 0:
             seen_from[node] = start
-            node = came[node]
-        if node >= 0 and seen_from[node] == start and came[node] >= 0:
+            node = via[node]
+        if node >= 0 and seen_from[node] == start and via[node] >= 0:
             cycle = [node]
-            while came[cycle[-1]] != node:
-                cycle.append(came[cycle[-1]])
+            while via[cycle[-1]] != node:
+                cycle.append(via[cycle[-1]])
             return cycle[::-1]
     return []

@@ -340,7 +340,7 @@ class Cluster:
             WireError: the coordinator could not be found, or gave no whole answer, in time.
         """
         found = await self._fetch_committed(group, None, timeout_ms)
-        return {tp: there for tp, there in found.items() if there is not None}
+        return {tp: committed for tp, committed in found.items() if committed is not None}
 
     async def _fetch_committed(
         self, group: str, wanted: Sequence[TopicPartition] | None, timeout_ms: int | None

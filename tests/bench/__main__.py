@@ -138,8 +138,8 @@ class Driver:
             raise self._ended() from None
 
     def _ended(self) -> Problem:
-        said = (self._folder / "log").read_text(errors="replace").splitlines()[-20:]
-        return Problem("\n  ".join([f"The driver of {self.source} ended:", *said]))
+        last_lines = (self._folder / "log").read_text(errors="replace").splitlines()[-20:]
+        return Problem("\n  ".join([f"The driver of {self.source} ended:", *last_lines]))
 
     def _cpu(self) -> Cpu:
         return cpu_seconds(self._kafka.nodes[0].pid, self._jvm)

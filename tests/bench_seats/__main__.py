@@ -116,8 +116,8 @@ class Bench:
     def _connections(self) -> int:
         """How many connections the broker has accepted in its life, from its own metrics."""
         asked = ("--jmx-url", self._jmx_url, "--object-name", CONNECTIONS, "--attributes", "connection-creation-total")
-        said = self._kafka.tool(JMX_TOOL, *asked, "--one-time", "--report-format", "properties")
-        counts = [line.rpartition("=")[2] for line in said.splitlines() if "connection-creation-total" in line]
+        output = self._kafka.tool(JMX_TOOL, *asked, "--one-time", "--report-format", "properties")
+        counts = [line.rpartition("=")[2] for line in output.splitlines() if "connection-creation-total" in line]
         return round(sum(float(count) for count in counts))
 
 

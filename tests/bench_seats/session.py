@@ -117,8 +117,8 @@ class Session:
                 return value
             if self._driver.poll() is not None or time.monotonic() > deadline:
                 why = "ended" if self._driver.poll() is not None else f"let wait {timeout_s:.0f} s"
-                said = (self._folder / "log").read_text(errors="replace").splitlines()[-20:]
-                raise Problem("\n  ".join([f"The driver of {self.settings.source} {why} for {what}:", *said]))
+                last_lines = (self._folder / "log").read_text(errors="replace").splitlines()[-20:]
+                raise Problem("\n  ".join([f"The driver of {self.settings.source} {why} for {what}:", *last_lines]))
             Event().wait(POLL_S)
 
     def executors(self) -> dict[Executor, int]:

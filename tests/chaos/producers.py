@@ -32,7 +32,7 @@ Partitions = Mapping[str, int]
 """Topic -> how many partitions it has now. Changes while producers run."""
 
 
-Told = Callable[[KafkaError | None, Message], None]
+OnDelivery = Callable[[KafkaError | None, Message], None]
 """librdkafka's delivery report."""
 
 
@@ -138,7 +138,7 @@ class Producing:
         producer: Producer,
         fate: str,
         count: int,
-        on_delivery: Callable[[KafkaError | None, Message], None] | None = None,
+        on_delivery: OnDelivery | None = None,
     ) -> set[bytes]:
         values: set[bytes] = set()
         for _ in range(count):

@@ -133,7 +133,7 @@ class Application:
     def stop(self, timeout_s: float = 300) -> None:
         """Stop the query and end the driver in good order; a failed query is an error."""
         self._driver.stdin.close()
-        assert self.await_end(timeout_s) == 0, self._told()
+        assert self.await_end(timeout_s) == 0, self._ending()
 
     def await_end(self, timeout_s: float = 300) -> int:
         """Wait for the driver to end, and all its children; returns its exit code."""
@@ -311,11 +311,11 @@ class Application:
         def alive_and_so() -> Any:
             if (value := condition()) or self._driver.poll() is None:
                 return value
-            raise AssertionError(f"the driver ended while {what} was awaited: {self._told()}")
+            raise AssertionError(f"the driver ended while {what} was awaited: {self._ending()}")
 
         return wait_for(alive_and_so, what, timeout_s, every_s)
 
-    def _told(self) -> str:
+    def _ending(self) -> str:
         """Why the driver ended, as far as it could say so."""
         if (failure := self.failure()) is not None:
             return failure[:4000]

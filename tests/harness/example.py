@@ -33,9 +33,9 @@ class Example:
 
     def run(self, script: str, *arguments: str) -> tuple[int, str]:
         code = self.start(script, *arguments).wait(TIMEOUT_S)
-        return code, self.said()
+        return code, self.printed()
 
-    def said(self) -> str:
+    def printed(self) -> str:
         return self.output.read_text()
 
     def processes(self) -> list[str]:

@@ -18,7 +18,7 @@ class Verdict(Enum):
 
     PASS = "it goes to the broker"
     CUT = "the connection ends before the broker sees it"
-    UNHEARD = "the broker carries it out, and the connection ends before its answer"
+    UNANSWERED = "the broker carries it out, and the connection ends before its answer"
     HELD = "it waits until `heal`, and all behind it on its connection"
 
 
@@ -87,14 +87,14 @@ class Proxy:
                     continue
                 broker.settimeout(None)
                 self._sockets |= {client, broker}
-                unheard = threading.Event()
-                self._spawn(self._requests, client, broker, unheard)
-                self._spawn(self._answers, client, broker, unheard)
+                unanswered = threading.Event()
+                self._spawn(self._requests, client, broker, unanswered)
+                self._spawn(self._answers, client, broker, unanswered)
                 if self._closing:
                     _end(client)
                     _end(broker)
 
-    def _requests(self, client: socket.socket, broker: socket.socket, unheard: threading.Event) -> None:
+    def _requests(self, client: socket.socket, broker: socket.socket, unanswered: threading.Event) -> None:
         with suppress(OSError), client.makefile("rb") as stream:
             while len(head := stream.read(4)) == 4:
                 frame = stream.read(struct.unpack(">i", head)[0])
@@ -105,17 +105,17 @@ class Proxy:
                     break
                 if verdict is Verdict.HELD:
                     self._healed.wait()
-                if verdict is Verdict.UNHEARD:
-                    unheard.set()
+                if verdict is Verdict.UNANSWERED:
+                    unanswered.set()
                 broker.sendall(head + frame)
-        if not unheard.is_set():
+        if not unanswered.is_set():
             _end(client)
         with suppress(OSError):
             broker.shutdown(socket.SHUT_WR)
 
-    def _answers(self, client: socket.socket, broker: socket.socket, unheard: threading.Event) -> None:
+    def _answers(self, client: socket.socket, broker: socket.socket, unanswered: threading.Event) -> None:
         with suppress(OSError):
-            while (data := broker.recv(65536)) and not unheard.is_set():
+            while (data := broker.recv(65536)) and not unanswered.is_set():
                 client.sendall(data)
         for end in (client, broker):
             _end(end)

@@ -134,7 +134,7 @@ def world(behind: tuple[ApacheKafka, Proxy]) -> Iterator[HandOverWorld]:
             proxy.heal()
 
 
-@pytest.mark.parametrize("verdict", [Verdict.CUT, Verdict.UNHEARD])
+@pytest.mark.parametrize("verdict", [Verdict.CUT, Verdict.UNANSWERED])
 def test_a_commit_that_is_not_acknowledged_delays_the_hand_over(
     world: HandOverWorld, verdict: Verdict, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -149,7 +149,7 @@ def run_ends_well(run: Callable[..., Run], tmp_path: Path) -> bool:
 
 
 @pytest.mark.parametrize(
-    ("arguments", "environment", "said"),
+    ("arguments", "environment", "message"),
     [
         (["--nodes", "2"], {}, "kgroup: --nodes is 2"),
         (["--port", "65535", "--nodes", "3"], {}, "kgroup: --port is 65535"),
@@ -157,13 +157,13 @@ def run_ends_well(run: Callable[..., Run], tmp_path: Path) -> bool:
     ],
 )
 def test_a_broker_that_cannot_be_run_is_one_line_on_standard_error(
-    run: Callable[..., Run], arguments: list[str], environment: dict[str, str], said: str
+    run: Callable[..., Run], arguments: list[str], environment: dict[str, str], message: str
 ) -> None:
     kafka = run(*arguments, **environment)
     assert kafka.process.wait(60) == 1
     last = kafka.errors.splitlines()[-1]
     assert last.startswith("kgroup: ")
-    assert said in last
+    assert message in last
     assert "Traceback" not in kafka.errors
     assert kafka.output.read() == ""
 

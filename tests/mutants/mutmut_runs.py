@@ -134,21 +134,21 @@ def run(folder: Path, names: Collection[str], jobs: int, cpu_s_max: int) -> None
         command, cwd=folder, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
     ) as mutmut:
         assert mutmut.stdout is not None
-        said = _pass_on(mutmut.stdout)
+        last_lines = _pass_on(mutmut.stdout)
     if mutmut.returncode != 0:
-        print(*said, sep="\n")
+        print(*last_lines, sep="\n")
         raise subprocess.CalledProcessError(mutmut.returncode, command[:2])
 
 
 def _pass_on(output: TextIO) -> list[str]:
     """Print a line now and then, where mutmut turns a spinner; returns what it said last, which may be an error."""
-    said: deque[str] = deque(maxlen=LINES_SHOWN_OF_AN_ERROR)
+    last_lines: deque[str] = deque(maxlen=LINES_SHOWN_OF_AN_ERROR)
     printed_at_s = 0.0
     for line in output:  # universal newlines: a carriage return ends one, too
         text = SPINNER.sub("", line).strip()
-        if text and text not in said:
-            said.append(text)
+        if text and text not in last_lines:
+            last_lines.append(text)
             if PROGRESS.match(text) and monotonic() - printed_at_s > PROGRESS_EVERY_S:
                 printed_at_s = monotonic()
                 print(f"  {text}", flush=True)
-    return list(said)
+    return list(last_lines)

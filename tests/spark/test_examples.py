@@ -48,28 +48,28 @@ def test_quickstart_prints_each_record_once_over_two_runs(
     produced = [f"{number:020d}" for number in range(8)]
     for first in (0, 4):
         produce(apache_kafka.bootstrap_servers, topic, 4, partitions=2, first=first)
-        code, said = example.run("quickstart.py", apache_kafka.bootstrap_servers, topic, str(tmp_path / "checkpoint"))
-        assert code == 0, said
-        assert sorted(re.findall(r"\| *\d\| +\d\|(\d{20})\|", said)) == produced[first : first + 4], said
+        code, output = example.run("quickstart.py", apache_kafka.bootstrap_servers, topic, str(tmp_path / "checkpoint"))
+        assert code == 0, output
+        assert sorted(re.findall(r"\| *\d\| +\d\|(\d{20})\|", output)) == produced[first : first + 4], output
     assert {row.instance_id for row in apache_kafka.describe_group(topic)} <= {f"{topic}-0", f"{topic}-1"}
     assert len((EXAMPLES / "quickstart.py").read_text().splitlines()) <= 25
 
 
 def test_flights_counts_what_pandas_counts(example: Example, apache_kafka: ApacheKafka, group: str) -> None:
     arguments = ["--bootstrap-server", apache_kafka.bootstrap_servers, "--topic", group, "--group", group]
-    code, said = example.run("flights.py", *arguments, "--rows", "3000", "--rows-per-batch", "1500")
-    assert code == 0, said
-    assert "3,000 of 3,000 rows, lag 0\n" in said
-    assert "equal to the last digit, over 3,000 rows" in said
-    assert re.search(r"UA .* (\S+) +\1 +=", said), said
-    assert "WARN" not in said
+    code, output = example.run("flights.py", *arguments, "--rows", "3000", "--rows-per-batch", "1500")
+    assert code == 0, output
+    assert "3,000 of 3,000 rows, lag 0\n" in output
+    assert "equal to the last digit, over 3,000 rows" in output
+    assert re.search(r"UA .* (\S+) +\1 +=", output), output
+    assert "WARN" not in output
     rows = apache_kafka.describe_group(group)
     assert [(row.partition, row.lag) for row in rows] == [(index, 0) for index in range(8)]
     assert {row.instance_id for row in rows} == {f"{group}-{seat}" for seat in range(4)}
 
-    code, said = example.run("flights.py", *arguments, "--rows", "2000")
+    code, output = example.run("flights.py", *arguments, "--rows", "2000")
     assert code == 1
-    assert f"Topic {group} holds 3,000 records, not 2,000: choose another --topic." in said
+    assert f"Topic {group} holds 3,000 records, not 2,000: choose another --topic." in output
 
 
 def test_flights_fails_if_the_numbers_differ(
@@ -78,39 +78,39 @@ def test_flights_fails_if_the_numbers_differ(
     topic = new_topic(8)
     produce(apache_kafka.bootstrap_servers, topic, 50, partitions=8)  # as many records, and no flights
     arguments = ["--bootstrap-server", apache_kafka.bootstrap_servers, "--topic", topic, "--group", group]
-    code, said = example.run("flights.py", *arguments, "--rows", "50")
+    code, output = example.run("flights.py", *arguments, "--rows", "50")
     assert code == 1
-    assert f"Topic {topic} already holds 50 records" in said
-    assert "flights.py: Spark's aggregate is not the one that pandas computes" in said
-    assert "≠" in said
+    assert f"Topic {topic} already holds 50 records" in output
+    assert "flights.py: Spark's aggregate is not the one that pandas computes" in output
+    assert "≠" in output
 
 
 def test_flights_without_a_kafka_fails_in_one_sentence(example: Example) -> None:
-    code, said = example.run("flights.py", "--bootstrap-server", "127.0.0.1:1", "--rows", "10")
+    code, output = example.run("flights.py", "--bootstrap-server", "127.0.0.1:1", "--rows", "10")
     assert code == 1
-    assert "flights.py: No Kafka answers at 127.0.0.1:1" in said
-    assert "Traceback" not in said
+    assert "flights.py: No Kafka answers at 127.0.0.1:1" in output
+    assert "Traceback" not in output
 
 
 def test_flights_help_has_an_example(example: Example) -> None:
-    code, said = example.run("flights.py", "--help")
+    code, output = example.run("flights.py", "--help")
     assert code == 0
-    assert "python examples/flights.py --bootstrap-server 127.0.0.1:9092" in said
+    assert "python examples/flights.py --bootstrap-server 127.0.0.1:9092" in output
 
 
 def test_demo_shows_the_group_as_kafka_describes_it(example: Example) -> None:
-    code, said = example.run("demo.py", "--rows", "4000")
-    assert code == 0, said
-    assert "equal to the last digit, over 4,000 rows" in said
-    assert "Group flights is Stable: 4 members, assignor cooperative-sticky" in said
-    members = re.findall(r"(flights-\d) +(flights-\d)-[0-9a-f-]{36} +(\d), (\d)", said)
+    code, output = example.run("demo.py", "--rows", "4000")
+    assert code == 0, output
+    assert "equal to the last digit, over 4,000 rows" in output
+    assert "Group flights is Stable: 4 members, assignor cooperative-sticky" in output
+    members = re.findall(r"(flights-\d) +(flights-\d)-[0-9a-f-]{36} +(\d), (\d)", output)
     assert [(member, prefix) for member, prefix, *_ in members] == [(f"flights-{k}",) * 2 for k in range(4)]
     assert sorted(partition for *_, a, b in members for partition in (a, b)) == list("01234567")
-    offsets = re.findall(r"flights +(\d) +([\d,]+) +([\d,]+) +0 +flights-\d", said)
+    offsets = re.findall(r"flights +(\d) +([\d,]+) +([\d,]+) +0 +flights-\d", output)
     assert [partition for partition, *_ in offsets] == list("01234567")
     assert all(committed == end for _, committed, end in offsets)
     assert sum(int(end.replace(",", "")) for *_, end in offsets) == 4000
-    assert "WARN" not in said
+    assert "WARN" not in output
 
 
 @pytest.mark.parametrize(
@@ -120,12 +120,12 @@ def test_demo_shows_the_group_as_kafka_describes_it(example: Example) -> None:
 )
 def test_demo_ends_cleanly_on_ctrl_c(example: Example, seen: str, what_runs: str) -> None:
     process = example.start("demo.py", "--rows", "2000")
-    wait_for(lambda: seen in example.said() and what_runs in "".join(example.processes()), seen, TIMEOUT_S)
+    wait_for(lambda: seen in example.printed() and what_runs in "".join(example.processes()), seen, TIMEOUT_S)
     os.killpg(process.pid, signal.SIGINT)
     os.killpg(process.pid, signal.SIGINT)  # an impatient one
-    assert process.wait(60) == 130, example.said()
-    assert example.said().endswith("Stopped.\n")
-    assert "Traceback" not in example.said()
+    assert process.wait(60) == 130, example.printed()
+    assert example.printed().endswith("Stopped.\n")
+    assert "Traceback" not in example.printed()
 
 
 # ------------------------------------------------------------------------------------------ the notebook
@@ -145,8 +145,8 @@ def test_the_notebook_streams_and_compares(
 ) -> None:
     database = group.replace("-", "_")
     spark.sql(f"CREATE DATABASE {database} LOCATION '{tmp_path / 'tables'}'")
-    some = flights.read_flights(3000)
-    monkeypatch.setattr(flights, "read_flights", lambda: some)
+    flown = flights.read_flights(3000)
+    monkeypatch.setattr(flights, "read_flights", lambda: flown)
     displayed: list[Any] = []
     given = {
         "BOOTSTRAP": apache_kafka.bootstrap_servers,
@@ -163,10 +163,10 @@ def test_the_notebook_streams_and_compares(
     for cell in ran:
         exec(compile(cell, "databricks.py", "exec"), given)
     assert len(ran) == 8
-    assert displayed == [flights.delays_by_pandas(some)]
-    said = capsys.readouterr().out
-    assert "equal to the last digit, over 3,000 rows" in said
-    assert re.findall(rf"^{group}-(\d) {group}-\d-\S+ \[", said, re.MULTILINE) == list("0123")
+    assert displayed == [flights.delays_by_pandas(flown)]
+    output = capsys.readouterr().out
+    assert "equal to the last digit, over 3,000 rows" in output
+    assert re.findall(rf"^{group}-(\d) {group}-\d-\S+ \[", output, re.MULTILINE) == list("0123")
     assert not spark.streams.active
     spark.sql(f"DROP DATABASE {database} CASCADE")
 

@@ -24,9 +24,9 @@ def test_every_seat_is_served_by_an_executor_of_the_cluster(
     example: Example, apache_kafka: ApacheKafka, group: str
 ) -> None:
     arguments = ["--bootstrap-server", apache_kafka.bootstrap_servers, "--topic", group, "--group", group]
-    code, said = example.run("standalone.py", *arguments, "--rows", "3000", "--rows-per-batch", "600")
-    assert code == 0, said
-    assert "equal to the last digit, over 3,000 rows" in said
-    served = re.findall(rf"{group}-(\d) +(\d+) +(127\.0\.0\.[23]) .* yes", said)
-    assert [seat for seat, *_ in served] == list("0123"), said
-    assert {host for *_, host in served} == {"127.0.0.2", "127.0.0.3"}, said
+    code, output = example.run("standalone.py", *arguments, "--rows", "3000", "--rows-per-batch", "600")
+    assert code == 0, output
+    assert "equal to the last digit, over 3,000 rows" in output
+    served = re.findall(rf"{group}-(\d) +(\d+) +(127\.0\.0\.[23]) .* yes", output)
+    assert [seat for seat, *_ in served] == list("0123"), output
+    assert {host for *_, host in served} == {"127.0.0.2", "127.0.0.3"}, output

@@ -36,7 +36,7 @@ class OddCommits:
         committed: Mapping[TopicPartition, Committed],
     ) -> None:
         """Say, once, where the group's offset plays no part, though somebody may have meant it to."""
-        now = {tp: (offsets[tp], there) for tp, there in committed.items() if offsets[tp] != there.offset}
+        now = {tp: (offsets[tp], commit) for tp, commit in committed.items() if offsets[tp] != commit.offset}
         apart = [tp for tp in sorted(now) if self._warned_of.get(tp) != now[tp]]
         self._warned_of |= now
         back = [tp for tp in apart if starts[tp].set_back and offsets[tp] < committed[tp].offset]

@@ -48,8 +48,8 @@ def find_taken_over(
     committed = group.committed(ours, COMMIT_TIMEOUT_MS)
     theirs |= {
         tp
-        for tp, there in committed.items()
-        if there is not None and there.offset not in ours[tp] and Writer.of(there.metadata, us) is not Writer.US
+        for tp, commit in committed.items()
+        if commit is not None and commit.offset not in ours[tp] and Writer.of(commit.metadata, us) is not Writer.US
     }
     if taken := frozenset(theirs & ours.keys()):
         log.warning(

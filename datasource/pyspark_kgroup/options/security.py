@@ -103,8 +103,8 @@ def parse_security(given: Mapping[str, str]) -> dict[str, str]:
     if values[rows.MECHANISM.name] == "OAUTHBEARER" and values[rows.METHOD.name] is None:
         values[rows.METHOD.name] = "oidc" if values[rows.ENDPOINT.name] else "default"
     _check_effects([row.name for row in rows.SECURITY if row.name.lower() in spelled], values)
-    for row, some, needed in _NEEDED:
-        for missing in (each for each in needed if values[row.name] in some and values[each.name] is None):
+    for row, needing, needed in _NEEDED:
+        for missing in (each for each in needed if values[row.name] in needing and values[each.name] is None):
             raise OptionError(
                 f"Option {missing.name} is missing: {row.name}={values[row.name]} needs it. {missing.effect} "
                 f"It needs {missing.range}."
@@ -116,12 +116,12 @@ def parse_security(given: Mapping[str, str]) -> dict[str, str]:
 
 
 def _check_effects(given: list[str], values: Mapping[str, str | None]) -> None:
-    for beginnings, row, some in _MEANINGLESS_UNLESS:
+    for beginnings, row, needed in _MEANINGLESS_UNLESS:
         for name in given:
-            if name.startswith(beginnings) and values[row.name] not in some:
+            if name.startswith(beginnings) and values[row.name] not in needed:
                 raise OptionError(
                     f"Option {name} has no effect, because {row.name} is {values[row.name] or 'not given'}: set "
-                    f"{row.name} to {' or '.join(some)}, or leave {name} out."
+                    f"{row.name} to {' or '.join(needed)}, or leave {name} out."
                 )
 
 

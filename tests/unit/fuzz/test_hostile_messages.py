@@ -88,9 +88,9 @@ def test_a_broker_that_answers_nonsense_loses_its_own_connection_and_no_other_on
     maker = Maker(Random(seed))
 
     def nonsense(request: Any) -> Raw:
-        said = maker.response(type(request), {}, whole=0.3)
+        response = maker.response(type(request), {}, whole=0.3)
         asked = pack(">i", 2)  # the first request was ApiVersions
-        answer = asked + said[4:]
+        answer = asked + response[4:]
         return Raw(pack(">i", len(answer)) + answer)
 
     def sense(_: Any) -> messages.HeartbeatResponse:

@@ -203,8 +203,8 @@ class Process:
         """Not behind what is parked on our connection."""
         call = Call(request)
         self.world.transmit(Connection(self), call)
-        unheard = contract.LeaveResponse(request=request, error=ErrorCode.NETWORK_EXCEPTION)
-        self.world.after(LEAVE_TIMEOUT_MS, lambda: None if call.answered else self.post(unheard))
+        unanswered = contract.LeaveResponse(request=request, error=ErrorCode.NETWORK_EXCEPTION)
+        self.world.after(LEAVE_TIMEOUT_MS, lambda: None if call.answered else self.post(unanswered))
 
     def lose_connection(self, connection: Connection, reason: str) -> None:
         """The connection ends, and the process notices."""

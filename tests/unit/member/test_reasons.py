@@ -71,15 +71,15 @@ def test_a_loss_at_the_members_end_says_why_it_ended():
 
 
 @pytest.mark.parametrize(
-    ("error", "said"),
+    ("error", "reasons"),
     [
         (ErrorCode.NOT_COORDINATOR, ["Heartbeat: NOT_COORDINATOR"]),
         (ErrorCode.UNKNOWN_MEMBER_ID, ["Heartbeat: UNKNOWN_MEMBER_ID", "Heartbeat: UNKNOWN_MEMBER_ID"]),
     ],
 )
-def test_a_look_past_a_parked_request_says_that_a_heartbeat_was_refused_and_how(error: int, said: list[str]):
+def test_a_look_past_a_parked_request_says_that_a_heartbeat_was_refused_and_how(error: int, reasons: list[str]):
     effects = looked(error)
-    assert [effect.reason for effect in effects if isinstance(effect, contract.Connect | contract.Lost)] == said
+    assert [effect.reason for effect in effects if isinstance(effect, contract.Connect | contract.Lost)] == reasons
 
 
 def test_an_error_that_a_look_past_a_parked_request_meets_names_the_heartbeat():

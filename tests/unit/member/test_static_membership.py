@@ -123,8 +123,8 @@ def test_leaving_ends_with_any_answer_and_not_with_a_connection_that_breaks():
     leave = driver.last_sent()
     assert isinstance(leave, contract.LeaveRequest)
     assert driver.lose_connection() == []
-    unheard = contract.LeaveResponse(request=leave, error=ErrorCode.NETWORK_EXCEPTION)
-    assert driver.take(unheard) == [contract.Left(error=ErrorCode.NETWORK_EXCEPTION)]
+    unanswered = contract.LeaveResponse(request=leave, error=ErrorCode.NETWORK_EXCEPTION)
+    assert driver.take(unanswered) == [contract.Left(error=ErrorCode.NETWORK_EXCEPTION)]
     assert driver.state is State.CLOSED
 
 

@@ -18,7 +18,7 @@ def fake_java(directory: Path, stderr: str, exit_code: int = 0) -> Path:
 
 
 @pytest.mark.parametrize(
-    ("said", "version"),
+    ("build", "version"),
     [
         ('openjdk version "17.0.15" 2025-04-15\nOpenJDK Runtime Environment', 17),
         ('Picked up JAVA_TOOL_OPTIONS: -Dx="version 8"\nopenjdk version "21" 2023-09-19', 21),
@@ -26,9 +26,9 @@ def fake_java(directory: Path, stderr: str, exit_code: int = 0) -> Path:
     ],
 )
 def test_the_java_of_java_home_is_taken(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, said: str, version: int
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, build: str, version: int
 ) -> None:
-    script = fake_java(tmp_path / "home" / "bin", said)
+    script = fake_java(tmp_path / "home" / "bin", build)
     monkeypatch.setenv("JAVA_HOME", str(tmp_path / "home"))
     assert (find_java().executable, find_java().version) == (script, version)
 
@@ -41,12 +41,12 @@ def test_a_java_in_path_is_taken_when_java_home_has_none(tmp_path: Path, monkeyp
 
 
 @pytest.mark.parametrize(
-    ("said", "found"), [('openjdk version "11.0.22" 2024-01-16', "Java 11"), ('java version "1.8.0_292"', "Java 8")]
+    ("build", "found"), [('openjdk version "11.0.22" 2024-01-16', "Java 11"), ('java version "1.8.0_292"', "Java 8")]
 )
 def test_too_old_a_java_is_named_with_what_is_needed(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, said: str, found: str
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, build: str, found: str
 ) -> None:
-    script = fake_java(tmp_path / "bin", said)
+    script = fake_java(tmp_path / "bin", build)
     monkeypatch.setenv("JAVA_HOME", str(tmp_path))
     with pytest.raises(EnvironmentProblem) as problem:
         find_java()

@@ -114,13 +114,13 @@ class ScramServer:
         self._server = known.make_server(lambda user: self.users.append(user) or salted)
         self._impostor = impostor
 
-    def __call__(self, said: bytes) -> Any:
+    def __call__(self, message: bytes) -> Any:
         if not self.users:
-            self._server.set_client_first(said.decode())
+            self._server.set_client_first(message.decode())
             return authenticated(self._server.get_server_first().encode())
         if self._impostor:
             return authenticated(b"v=" + base64.b64encode(hashlib.sha256(b"?").digest()))
-        self._server.set_client_final(said.decode())
+        self._server.set_client_final(message.decode())
         return authenticated(self._server.get_server_final().encode())
 
 
@@ -133,7 +133,7 @@ def test_scram_proves_the_password_without_sending_it(mechanism: str) -> None:
         async with FakeBroker(kafka) as broker, await connect(broker, login(mechanism)) as connection:
             assert server.users == ["us,e=r"]
             assert len(kafka.seen) == 3
-            assert not any(SECRET.encode() in said for said in kafka.seen[1:])
+            assert not any(SECRET.encode() in message for message in kafka.seen[1:])
             assert (await connection.call(beat(7))).error_code == 7
 
     scenario()
@@ -149,11 +149,11 @@ async def test_a_broker_that_does_not_know_the_password_is_not_believed() -> Non
         await until(lambda: not broker.open_connections)
 
 
-@pytest.mark.parametrize("said", [b"", b"\xff\xfe", b"r=nonce,s=c2l4dGVlbiBieXRlcy4uLg==,i=4096", b"x" * 10_000])
-def test_scram_from_a_broker_that_talks_nonsense(said: bytes) -> None:
+@pytest.mark.parametrize("message", [b"", b"\xff\xfe", b"r=nonce,s=c2l4dGVlbiBieXRlcy4uLg==,i=4096", b"x" * 10_000])
+def test_scram_from_a_broker_that_talks_nonsense(message: bytes) -> None:
     @on_a_loop
     async def scenario() -> None:
-        async with FakeBroker(Kafka(lambda _: authenticated(said))) as broker:
+        async with FakeBroker(Kafka(lambda _: authenticated(message))) as broker:
             with pytest.raises(AuthenticationFailed, match="SCRAM message or signature is wrong"):
                 await connect(broker, login("SCRAM-SHA-512"))
 
@@ -219,8 +219,8 @@ async def test_while_scram_computes_other_connections_go_on(monkeypatch: pytest.
 
 def test_a_token_travels_as_rfc_7628_says() -> None:
     token = Token("a.b-c_~+/==", FOREVER_S, {"logicalCluster": "lkc 1", "pool": "p"})
-    said = b"n,,\x01auth=Bearer a.b-c_~+/==\x01logicalCluster=lkc 1\x01pool=p\x01\x01"
-    assert token.initial_response() == said
+    message = b"n,,\x01auth=Bearer a.b-c_~+/==\x01logicalCluster=lkc 1\x01pool=p\x01\x01"
+    assert token.initial_response() == message
     assert Token("abc", FOREVER_S).initial_response() == b"n,,\x01auth=Bearer abc\x01\x01"
 
 
@@ -246,8 +246,8 @@ def test_a_token_that_no_broker_would_accept_is_not_sent(token: Token, message: 
 async def test_a_refused_token_is_an_error_in_the_broker_s_words() -> None:
     """RFC 7628, section 3.2.3: the server says why, and fails when the client has answered with 0x01."""
 
-    def mechanism(said: bytes) -> Any:
-        return refused() if said == b"\x01" else authenticated(b'{"status":"invalid_token"}')
+    def mechanism(message: bytes) -> Any:
+        return refused() if message == b"\x01" else authenticated(b'{"status":"invalid_token"}')
 
     kafka = Kafka(mechanism)
     async with FakeBroker(kafka) as broker:
@@ -262,7 +262,7 @@ async def test_a_refused_token_is_not_shown_again() -> None:
     made = count()
     security = login("OAUTHBEARER", token=lambda: Token(f"t{next(made)}", FOREVER_S))
     answers = iter([b"", b"", b"revoked", b"", b""])
-    kafka = Kafka(lambda said: refused() if said == b"\x01" else authenticated(next(answers)))
+    kafka = Kafka(lambda message: refused() if message == b"\x01" else authenticated(next(answers)))
     async with FakeBroker(kafka) as broker:
         for let_in in (True, True, False, True, True):
             if let_in:
@@ -270,7 +270,7 @@ async def test_a_refused_token_is_not_shown_again() -> None:
             else:
                 with pytest.raises(AuthenticationFailed):
                     await connect(broker, security)
-    shown = [said.split(b"\x01")[1] for said in kafka.seen if isinstance(said, bytes) and said != b"\x01"]
+    shown = [message.split(b"\x01")[1] for message in kafka.seen if isinstance(message, bytes) and message != b"\x01"]
     assert shown == [b"auth=Bearer t%d" % n for n in (0, 0, 0, 1, 1)]
 
 

@@ -218,7 +218,7 @@ def answering(answer: Callable[[], Answer] | Answer, tls: SSLContext | None = No
         endpoint.server.server_close()
 
 
-def said(body: Any, status: int = 200, **headers: str) -> Answer:
+def reply(body: Any, status: int = 200, **headers: str) -> Answer:
     return status, headers, body if isinstance(body, bytes) else json.dumps(body).encode()
 
 
@@ -227,7 +227,7 @@ def credentials(url: str, **more: Any) -> ClientCredentials:
 
 
 def test_client_credentials_are_posted_as_rfc_6749_says() -> None:
-    with answering(said({"access_token": "abc", "expires_in": 300, "token_type": "Bearer"})) as endpoint:
+    with answering(reply({"access_token": "abc", "expires_in": 300, "token_type": "Bearer"})) as endpoint:
         token = credentials(endpoint.url, scope="kafka read", extensions={"logicalCluster": "lkc"})()
     assert token.value == "abc"
     assert 290 < token.wall_expires_at_s - time.time() <= 300
@@ -241,7 +241,7 @@ def test_client_credentials_are_posted_as_rfc_6749_says() -> None:
 
 def test_without_expires_in_the_token_itself_says_when_it_expires() -> None:
     jwt = unsecured_token("me", 500)
-    with answering(said({"access_token": jwt})) as endpoint:
+    with answering(reply({"access_token": jwt})) as endpoint:
         token = credentials(endpoint.url)()
     assert 490 < token.wall_expires_at_s - time.time() <= 500
 
@@ -249,18 +249,22 @@ def test_without_expires_in_the_token_itself_says_when_it_expires() -> None:
 @pytest.mark.parametrize(
     ("answer", "retriable", "message"),
     [
-        (said({"error": "invalid_client", "error_description": "no such"}, 401), False, "HTTP 401: invalid_client: no"),
-        (said({"error": "invalid_scope"}, 400), False, "HTTP 400: invalid_scope. Client 'me'. Check `sasl.oauth"),
-        (said(b"<html>", 403), False, "HTTP 403. Client 'me'"),
-        (said(b"oops", 503), True, "HTTP 503"),
-        (said(["error"], 500), True, "HTTP 500"),
-        (said(b"", 302, Location="http://127.0.0.1:9/elsewhere"), True, "HTTP 302"),
-        (said(b"no json"), False, "answered with no token and expiry"),
-        (said({"access_token": "opaque"}), False, "answered with no token and expiry"),
-        (said({"access_token": "a.b.c"}), False, "answered with no token and expiry"),
-        (said({"expires_in": 3}), False, "answered with no token and expiry"),
-        (said({"access_token": "t", "expires_in": "soon"}), False, "answered with no token and expiry"),
-        (said([1]), False, "answered with no token and expiry"),
+        (
+            reply({"error": "invalid_client", "error_description": "no such"}, 401),
+            False,
+            "HTTP 401: invalid_client: no",
+        ),
+        (reply({"error": "invalid_scope"}, 400), False, "HTTP 400: invalid_scope. Client 'me'. Check `sasl.oauth"),
+        (reply(b"<html>", 403), False, "HTTP 403. Client 'me'"),
+        (reply(b"oops", 503), True, "HTTP 503"),
+        (reply(["error"], 500), True, "HTTP 500"),
+        (reply(b"", 302, Location="http://127.0.0.1:9/elsewhere"), True, "HTTP 302"),
+        (reply(b"no json"), False, "answered with no token and expiry"),
+        (reply({"access_token": "opaque"}), False, "answered with no token and expiry"),
+        (reply({"access_token": "a.b.c"}), False, "answered with no token and expiry"),
+        (reply({"expires_in": 3}), False, "answered with no token and expiry"),
+        (reply({"access_token": "t", "expires_in": "soon"}), False, "answered with no token and expiry"),
+        (reply([1]), False, "answered with no token and expiry"),
     ],
 )
 def test_an_endpoint_s_answer_without_a_token_is_an_error_that_shows_no_secret(
@@ -276,7 +280,7 @@ def test_an_endpoint_s_answer_without_a_token_is_an_error_that_shows_no_secret(
 
 
 def test_an_endpoint_that_cannot_be_reached_may_come_back() -> None:
-    with answering(said({})) as endpoint:
+    with answering(reply({})) as endpoint:
         url = endpoint.url
     with pytest.raises(AuthenticationFailed, match=r"cannot be asked: .*refused") as raised:
         credentials(url)()
@@ -288,7 +292,7 @@ def test_an_endpoint_s_certificate_is_checked(tmp_path: Path) -> None:
     server = SSLContext(PROTOCOL_TLS_SERVER)
     ca.issue_cert("127.0.0.1").configure_cert(server)
     ca.cert_pem.write_to_path(tmp_path / "ca.pem")
-    with answering(said({"access_token": "abc", "expires_in": 300}), tls=server) as endpoint:
+    with answering(reply({"access_token": "abc", "expires_in": 300}), tls=server) as endpoint:
         assert credentials(endpoint.url, ca_location=str(tmp_path / "ca.pem"))().value == "abc"
         assert credentials(endpoint.url, ca_pem=ca.cert_pem.bytes().decode())().value == "abc"
         with pytest.raises(AuthenticationFailed, match=r"not trusted here .*Set `https\.ca\.location`") as raised:

@@ -52,12 +52,12 @@ def reset(sock: socket.socket) -> None:
 
 def all_that_it_says(sock: socket.socket) -> bytes:
     """Everything until the registry ends the connection."""
-    said = b""
+    received = b""
     sock.settimeout(30)
     with suppress(ConnectionResetError):
         while data := sock.recv(65536):
-            said += data
-    return said
+            received += data
+    return received
 
 
 def greeting(sock: socket.socket) -> bytes:
@@ -89,16 +89,16 @@ UNAUTHENTICATED: dict[str, Callable[[bytes], bytes]] = {
 }
 
 
-@pytest.mark.parametrize("said", UNAUTHENTICATED)
+@pytest.mark.parametrize("kind", UNAUTHENTICATED)
 def test_an_unauthenticated_peer_learns_a_nonce_and_changes_nothing(
-    registry: Registry, sidecar: Channel, said: str
+    registry: Registry, sidecar: Channel, kind: str
 ) -> None:
     bind(sidecar)
     homes = registry.homes()
     with socket.create_connection(("127.0.0.1", registry.port)) as peer:
         nonce = greeting(peer)
         assert len(nonce) == 32
-        peer.sendall(UNAUTHENTICATED[said](nonce))
+        peer.sendall(UNAUTHENTICATED[kind](nonce))
         assert all_that_it_says(peer) == b""
     wait_for(lambda: registry.counts().refused == 1, "the refusal")
     assert registry.homes() == homes
@@ -134,14 +134,14 @@ def test_a_recorded_handshake_is_refused(registry: Registry) -> None:
 HALVES = {"nothing": b"", "half a length": bytes(2), "half a frame": struct.pack(">I", 100) + b'{"nonce":'}
 
 
-@pytest.mark.parametrize("said", HALVES)
+@pytest.mark.parametrize("kind", HALVES)
 def test_half_open_connections_end_in_time(
-    registry: Registry, sidecar: Channel, said: str, monkeypatch: pytest.MonkeyPatch
+    registry: Registry, sidecar: Channel, kind: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(registry_module, "CHANNEL_HANDSHAKE_MS", 100)
     with socket.create_connection(("127.0.0.1", registry.port)) as peer:
         greeting(peer)
-        peer.sendall(HALVES[said])
+        peer.sendall(HALVES[kind])
         assert all_that_it_says(peer) == b""
     assert bind(sidecar)["seat"] == "g-0"
 

@@ -66,7 +66,7 @@ class SeatWorld:
         self.batch = 0
         self.started = 0
         self.executors: list[Executor] = []
-        self.unheard: list[str] = []
+        self.unnoticed: list[str] = []
         self.reads = Counter[bool]()
         self.all_reported = False
         self.meanwhile: Callable[[], None] = lambda: None
@@ -86,7 +86,7 @@ class SeatWorld:
         """Some executor dies; what it was home to is free as soon as that is noticed."""
         victim = self.rng.choice(self.executors)
         self.executors.remove(victim)
-        self.unheard.append(victim.key)
+        self.unnoticed.append(victim.key)
         if noticed:
             self.notice()
         return victim
@@ -100,9 +100,9 @@ class SeatWorld:
             event()
 
     def notice(self) -> None:
-        for key in self.unheard:
+        for key in self.unnoticed:
             self.seats.on_sidecar_gone(key)
-        self.unheard.clear()
+        self.unnoticed.clear()
 
     # ------------------------------------------------------------------------------------------------ batches
 
@@ -181,7 +181,7 @@ class SeatWorld:
 
     def check_moves(self, before: Mapping[str, Home], after: Mapping[str, Home], who: Executor) -> None:
         """A home that lives moves only to an executor below its even share, from one above it."""
-        share = len(self.names) / (len(self.executors) + len(self.unheard))
+        share = len(self.names) / (len(self.executors) + len(self.unnoticed))
         held = Counter(home.executor.key for home in before.values())
         for seat, home in before.items():
             if after[seat].executor != home.executor:

@@ -95,9 +95,9 @@ def read(control: socket.socket, first: int, end: int, tags: dict[TopicPartition
         with there:
             socket.send_fds(control, [frame(to_json(request))], [there.fileno()])
         rows = [row for batch in receive(here, False, 30) for row in batch.to_pylist()]
-    said = Frames()
-    said.feed(control.recv(65_536))
-    finished = said.next()
+    frames = Frames()
+    frames.feed(control.recv(65_536))
+    finished = frames.next()
     assert finished is not None
     assert finished["op"] == "finished"
     assert finished["rows"] == len(rows)

@@ -220,9 +220,9 @@ def test_a_worker_that_sidecars_hang_up_on_asks_the_registry(query: Query, execu
 
 
 @pytest.fixture
-def said(tmp_path: Path) -> Iterator[Path]:
+def standard_error(tmp_path: Path) -> Iterator[Path]:
     """What is standard error while the fixtures after this one are made: a sidecar inherits it."""
-    ours, path = os.dup(2), tmp_path / "said"
+    ours, path = os.dup(2), tmp_path / "stderr"
     with path.open("w") as file:
         os.dup2(file.fileno(), 2)
     yield path
@@ -231,7 +231,7 @@ def said(tmp_path: Path) -> Iterator[Path]:
 
 
 def test_a_sidecar_that_runs_out_of_descriptors_says_so_and_is_replaced_by_the_next_worker(
-    said: Path, query: Query, executor: Executor, sidecar: int
+    standard_error: Path, query: Query, executor: Executor, sidecar: int
 ) -> None:
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.prlimit(sidecar, resource.RLIMIT_NOFILE, (3, most))  # it keeps what it has
@@ -242,7 +242,7 @@ def test_a_sidecar_that_runs_out_of_descriptors_says_so_and_is_replaced_by_the_n
     wait_for(lambda: query.registry.counts().warm_reads == 3, "all reads to be served by the seat's server", 30)
     query.registry.close()
     await_gone([other])
-    assert said.read_text().count("ulimit -n") == 1
+    assert standard_error.read_text().count("ulimit -n") == 1
 
 
 # ------------------------------------------------------------------------------------------- a seat with a huge share

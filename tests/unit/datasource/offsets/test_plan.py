@@ -204,7 +204,7 @@ def test_a_long_backlog_does_not_hold_up_a_single_record() -> None:
     assert taken({P0: (0, 1_000_000), P1: (5, 6), P2: (9, 9)}, 100) == {P0: 99, P1: 1, P2: 0}
 
 
-def test_what_rounding_leaves_over_goes_to_the_largest_remainder_and_not_to_the_largest_share() -> None:
+def test_offsets_left_over_by_rounding_go_to_the_largest_remainder_and_not_to_the_largest_share() -> None:
     """3 offsets, beside one for each, are shared 7 to 3: 2.1 and 0.9."""
     assert taken({P0: (0, 8), P1: (0, 4)}, 5) == {P0: 3, P1: 2}
 

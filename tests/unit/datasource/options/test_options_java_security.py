@@ -150,8 +150,8 @@ def test_pem_stores_as_text() -> None:
     ],
 )
 def test_other_stores_are_refused_with_what_to_use(kind: str | None, store: str, instead: str) -> None:
-    said = {} if kind is None else {f"kafka.ssl.{store}.type": kind}
-    message = refusal({f"kafka.ssl.{store}.location": "/store", f"kafka.ssl.{store}.password": HUSH, **said})
+    store_type = {} if kind is None else {f"kafka.ssl.{store}.type": kind}
+    message = refusal({f"kafka.ssl.{store}.location": "/store", f"kafka.ssl.{store}.password": HUSH, **store_type})
     assert f"is about a {kind or 'JKS'} store" in message
     assert instead in message
 

@@ -81,8 +81,8 @@ def by_name(example: QueryMessage) -> str:
 
 def travelled(message: QueryMessage) -> JsonObject:
     """What comes out of a channel when `message` goes in."""
-    came: JsonObject = json.loads(json.dumps(to_json(message)))
-    return came
+    raw: JsonObject = json.loads(json.dumps(to_json(message)))
+    return raw
 
 
 def test_there_is_an_example_of_each_message() -> None:
