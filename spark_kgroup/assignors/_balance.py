@@ -18,7 +18,7 @@ from __future__ import annotations
 from collections import Counter, defaultdict, deque
 from collections.abc import Collection, Mapping, Sequence
 from heapq import heapify, heappop, heappush, heapreplace
-from itertools import islice
+from itertools import chain, islice
 from operator import itemgetter
 
 from spark_kgroup.limits import ASSIGNOR_STEPS_MAX
@@ -54,10 +54,11 @@ def equal_shares(
     for member, kept in shares.items():
         above = extra > 0 and len(kept) > base
         extra -= above
-        if len(kept) > base + above:
-            kept.sort(key=itemgetter(1, 0))  # index, topic
-            loose.update(kept[base + above :])
-            del kept[base + above :]
+        quota = base + above
+        if len(kept) > quota:
+            kept.sort(key=itemgetter(1))  # index; the topics of an index stay in their order
+            loose.update(kept[quota:])
+            del kept[quota:]
         if not above:
             (short if len(kept) < base else level).append(member)
     if loose:
@@ -129,16 +130,15 @@ def _shares_of(
         moving = []
         for partition in of_topic:
             owner = owners.get(partition)
-            left = 0 if owner is None else given[numbers[owner]].get(t, 0)
-            if owner is not None and left:
+            if owner is not None and (left := given[numbers[owner]].get(t)):
                 given[numbers[owner]][t] = left - 1
                 shares[owner].append(partition)
             else:
                 moving.append(partition)
         free.append(iter(moving))
-    for share, counts in zip(shares.values(), given, strict=True):
-        for t, count in counts.items():
-            share.extend(islice(free[t], count))
+    for member, m in numbers.items():
+        for t, count in given[m].items():
+            shares[member].extend(islice(free[t], count))
     return shares
 
 
@@ -184,7 +184,7 @@ class _Spread:
 
     def hand_out(self) -> None:
         """Give what nobody owns to the least loaded subscriber, topics with the fewest subscribers first."""
-        for t in sorted(range(len(self.kinds)), key=lambda t: (len(self.subscribers[self.kinds[t]]), t)):
+        for t in sorted(range(len(self.kinds)), key=lambda t: len(self.subscribers[self.kinds[t]])):
             for _ in range(self._left[t]):
                 self._add(t, self._least_loaded(self.kinds[t]), 1)
 
@@ -221,21 +221,27 @@ class _Spread:
         costs a move and goes by the topic's kind, so that not every topic needs an arc to every subscriber. An arc from
         a member to a topic stands for taking one back, one to the sink for a load that grows, one from it for one
         that shrinks.
+
+        A pass over the arcs hands on what it makes cheaper: loads to topics, topics to kinds. Only members that topics
+        or kinds made cheaper are left to the next pass; without any there is no cycle to be found.
         """
         size = len(self.load) + len(self.kinds) + len(self.subscribers) + 1
         dist, via = [0] * size, [-1] * size
         while self.steps < ASSIGNOR_STEPS_MAX:
-            changed = [
-                self._relax_loads(dist, via),
-                self._relax_topics(dist, via),
-                self._relax_kinds(dist, via),
-            ]
+            self.steps += self._arcs()
+            self._relax_loads(dist, via)
+            changed = [self._relax_topics(dist, via), self._relax_kinds(dist, via)]
             if not any(changed):
                 return
             cycle = _cycle_in(via)
             if cycle:
                 self._shift(cycle)
                 via = [-1] * size  # the distances stay: any are a start, and these are near the next cycle
+
+    def _arcs(self) -> int:
+        """How many arcs a pass looks at."""
+        of_topics = sum(len(of_member) for of_member in chain(self.given, self.claimed))
+        return 2 * len(self.load) + of_topics + len(self.kinds) + sum(map(len, self.subscribers))
 
     def _least_loaded(self, kind: int) -> int:
         """The subscriber with the least load.
@@ -262,18 +268,21 @@ class _Spread:
     def _offers(self, m: int) -> _Offers:
         """What `m` may hand on, a heap: (load of the least loaded subscriber, topics of a kind, kind).
 
-        The topics are a heap too, with those first that save a move, then those of which `m` has most: (whether it
-        owns all it is given, minus how many, topic). Two such lists are compared by their first entries.
+        The topics are a heap too, of `_offer`. Two such heaps are compared by their first entries.
         """
         topics: dict[int, list[tuple[bool, int, int]]] = defaultdict(list)
         for t, count in self.given[m].items():
-            topics[self.kinds[t]].append((count <= self.claimed[m].get(t, 0), -count, t))
+            topics[self.kinds[t]].append(self._offer(m, t, count))
             self.steps += 1
         for heap in topics.values():
             heapify(heap)
         offers = [(self.load[self._least_loaded(kind)], heap, kind) for kind, heap in topics.items()]
         heapify(offers)
         return offers
+
+    def _offer(self, m: int, t: int, count: int) -> tuple[bool, int, int]:
+        """First goes what saves a move, then what `m` has most of: (whether it owns all, minus how many, topic)."""
+        return count <= self.claimed[m].get(t, 0), -count, t
 
     def _hand_on(self, m: int, offers: _Offers) -> int | None:
         """Give the best of `offers` to whom it suits best; None if nobody has at least two less than `m`."""
@@ -288,8 +297,8 @@ class _Spread:
             t = topics[0][-1]
             self._add(t, m, -1)
             self._add(t, taker, 1)
-            if count := self.given[m].get(t, 0):
-                heapreplace(topics, (count <= self.claimed[m].get(t, 0), -count, t))
+            if count := self.given[m].get(t):
+                heapreplace(topics, self._offer(m, t, count))
             else:
                 heappop(topics)
             if topics:
@@ -299,44 +308,42 @@ class _Spread:
             return taker
         return None
 
-    # A pass of Bellman and Ford over the residual graph has three parts. Each says whether anything became cheaper.
+    # A pass of Bellman and Ford over the residual graph has three parts.
 
-    def _relax_loads(self, dist: list[int], via: list[int]) -> bool:
-        changed, sink = False, len(dist) - 1
-        self.steps += 2 * len(self.load)
+    def _relax_loads(self, dist: list[int], via: list[int]) -> None:
+        sink = len(dist) - 1
         for m, load in enumerate(self.load):
             if (cost := dist[m] + self._weight * (2 * load + 1)) < dist[sink]:
-                dist[sink], via[sink], changed = cost, m, True
+                dist[sink], via[sink] = cost, m
         for m, load in enumerate(self.load):
             if load and (cost := dist[sink] - self._weight * (2 * load - 1)) < dist[m]:
-                dist[m], via[m], changed = cost, sink, True
-        return changed
+                dist[m], via[m] = cost, sink
 
     def _relax_topics(self, dist: list[int], via: list[int]) -> bool:
+        """Returns whether a member became cheaper."""
         changed, first_topic = False, len(self.load)
-        for m, (given, claimed) in enumerate(zip(self.given, self.claimed, strict=True)):
-            own = dist[m]
-            self.steps += len(given) + len(claimed)
+        for m, given in enumerate(self.given):
+            own, claimed = dist[m], self.claimed[m]
             for t, count in given.items():
                 cost = own - 1 if count > claimed.get(t, 0) else own
                 if cost < dist[first_topic + t]:
-                    dist[first_topic + t], via[first_topic + t], changed = cost, m, True
-        for m, (given, claimed) in enumerate(zip(self.given, self.claimed, strict=True)):
+                    dist[first_topic + t], via[first_topic + t] = cost, m
+        for m, claimed in enumerate(self.claimed):
+            given = self.given[m]
             for t, count in claimed.items():
                 if dist[first_topic + t] < dist[m] and given.get(t, 0) < count:
                     dist[m], via[m], changed = dist[first_topic + t], first_topic + t, True
         return changed
 
     def _relax_kinds(self, dist: list[int], via: list[int]) -> bool:
+        """Returns whether a member became cheaper."""
         changed, first_topic = False, len(self.load)
         first_kind = first_topic + len(self.kinds)
-        self.steps += len(self.kinds)
         for node, kind in enumerate(self.kinds, first_topic):
             if dist[node] + 1 < dist[first_kind + kind]:
-                dist[first_kind + kind], via[first_kind + kind], changed = dist[node] + 1, node, True
+                dist[first_kind + kind], via[first_kind + kind] = dist[node] + 1, node
         for node, members in enumerate(self.subscribers, first_kind):
             least = dist[node]
-            self.steps += len(members)
             for m in members:
                 if least < dist[m]:
                     dist[m], via[m], changed = least, node, True
@@ -360,14 +367,14 @@ class _Spread:
 
 
 def _cycle_in(via: Sequence[int]) -> list[int]:
-    """A cycle among the predecessors `came`, in the order of its arcs; empty if there is none."""
+    """A cycle among the predecessors `via`, in the order of its arcs; empty if there is none."""
     seen_from = [-1] * len(via)
     for start in range(len(via)):
         node = start
         while node >= 0 and seen_from[node] < 0:
             seen_from[node] = start
             node = via[node]
-        if node >= 0 and seen_from[node] == start and via[node] >= 0:
+        if node >= 0 and seen_from[node] == start:  # a way came back to where it has been
             cycle = [node]
             while via[cycle[-1]] != node:
                 cycle.append(via[cycle[-1]])
