@@ -18,11 +18,11 @@ from rich.table import Table
 
 from spark_kgroup.admin.command_config import HELP as COMMAND_CONFIG_HELP
 from spark_kgroup.admin.command_config import security_from
-from spark_kgroup.admin.seat_note import SeatNote
 from spark_kgroup.admin.telling import printable
 from spark_kgroup.errors import GroupError
 from spark_kgroup.limits import STARTUP_TIMEOUT_MS
 from spark_kgroup.model import DescribedGroup, DescribedMember, TopicPartition
+from spark_kgroup.seat_note import SeatNote
 from spark_kgroup.wire import messages
 from spark_kgroup.wire.address import parse_bootstrap
 from spark_kgroup.wire.cluster import Cluster, CommittedOffset

@@ -17,13 +17,13 @@ from pyspark_kgroup.executor import sidecar
 from pyspark_kgroup.shared.channel import REGISTRY, Challenge, Frames, Message, _mac, frame
 from pyspark_kgroup.shared.messages import parse
 from spark_kgroup.admin.describe_command import as_object, lines_of
-from spark_kgroup.admin.seat_note import Author, SeatNote
 from spark_kgroup.assignors import assignor
 from spark_kgroup.errors import KgroupError, WireError
 from spark_kgroup.member import contract
 from spark_kgroup.member.classic import ClassicMember, MemberConfig, State
 from spark_kgroup.model import ErrorCode, TopicDescription, TopicPartition
 from spark_kgroup.runtime.translate import to_event, to_message
+from spark_kgroup.seat_note import Author, SeatNote
 from spark_kgroup.wire import messages, responses
 from spark_kgroup.wire.codec import correlation_id_of, decode_response, encode_request
 

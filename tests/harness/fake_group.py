@@ -16,7 +16,6 @@ from types import MappingProxyType
 from uuid import UUID
 
 from harness.group_state import GroupState
-from spark_kgroup.admin.seat_note import Author
 from spark_kgroup.errors import UnknownTopic
 from spark_kgroup.limits import TOPIC_GONE_AFTER_MS
 from spark_kgroup.member.classic import PreviouslyOwned
@@ -31,6 +30,7 @@ from spark_kgroup.model import (
 )
 from spark_kgroup.runtime.previously_owned import claimable
 from spark_kgroup.runtime.views import GroupView, SeatCommit, SeatView
+from spark_kgroup.seat_note import Author
 from spark_kgroup.wire.responses import CommittedOffset
 
 OTHER = "other"

@@ -20,11 +20,11 @@ from harness.waiting import wait_for
 
 from pyspark_kgroup.driver.boundary import Boundary
 from pyspark_kgroup.offsets.checkpoint import EMPTY
-from spark_kgroup.admin.seat_note import SeatNote
 from spark_kgroup.limits import STARTUP_TIMEOUT_MS
 from spark_kgroup.model import MemberIdentity, TopicPartition
 from spark_kgroup.runtime.thread import GroupRuntime
 from spark_kgroup.runtime.views import GroupView, SeatCommit
+from spark_kgroup.seat_note import SeatNote
 from spark_kgroup.testing import ApacheKafka
 
 PARTITIONS = 4

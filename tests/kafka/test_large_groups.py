@@ -17,11 +17,11 @@ from harness.waiting import wait_for
 from pyspark_kgroup.driver.boundary import Boundary
 from pyspark_kgroup.offsets.checkpoint import EMPTY, Checkpoint
 from pyspark_kgroup.offsets.previously_owned import owned_by_seat
-from spark_kgroup.admin.seat_note import Author, SeatNote
 from spark_kgroup.errors import GroupRejected
 from spark_kgroup.limits import COMMIT_PARTITIONS_MAX
 from spark_kgroup.runtime.thread import GroupRuntime
 from spark_kgroup.runtime.views import SeatCommit
+from spark_kgroup.seat_note import Author, SeatNote
 from spark_kgroup.testing import ApacheKafka
 
 DEFAULT_BYTES_MAX = 1_048_588

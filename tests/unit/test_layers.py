@@ -15,15 +15,16 @@ ROOMS = {
     "model": set(),
     "limits": set(),
     "clock": set(),
+    "seat_note": set(),
     "errors": {"model"},
     "assignors": BASE,
     "member": BASE | {"assignors"},
     "wire": BASE,
     "runtime": BASE | {"clock", "assignors", "member", "wire"},
     "testing": BASE,
-    "admin": BASE | {"assignors", "member", "wire", "runtime", "testing"},
+    "admin": BASE | {"assignors", "member", "wire", "runtime", "testing", "seat_note"},
 }
-PURE_ROOMS = {"model", "limits", "errors", "assignors", "member"}
+PURE_ROOMS = {"model", "limits", "errors", "seat_note", "assignors", "member"}
 WORLDLY = {"asyncio", "socket", "threading", "time", "random", "logging", "datetime", "os", "subprocess"}
 OF_SPARK_AND_KAFKA = {"pyspark", "confluent_kafka", "pyarrow", "kio"}
 # The rooms of the data source, and of its front the modules; the rule is the same.
@@ -138,6 +139,11 @@ def test_a_room_of_the_source_imports_only_rooms_below_it(path: Path) -> None:
     assert room in SOURCE_ROOMS, f"{room} has no place in the layers: add it here and to ARCHITECTURE.md"
     used = {name.split(".")[1] for name in imports(path) if name.startswith("pyspark_kgroup.")}
     assert used <= SOURCE_ROOMS[room] | {room}
+
+
+@pytest.mark.parametrize("path", OF_THE_SOURCE, ids=lambda p: str(p.relative_to(SOURCE)))
+def test_the_source_uses_nothing_of_the_commands(path: Path) -> None:
+    assert not {name for name in imports(path) if name.startswith("spark_kgroup.admin")}
 
 
 @pytest.mark.parametrize("name", sorted(PURE_BY_THEMSELVES))

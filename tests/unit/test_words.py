@@ -19,7 +19,7 @@ OF_SPARK = re.compile(
 ALLOWED = {
     "admin/cli.py": {"spark"},
     "admin/describe_command.py": {"spark", "executor", "executors"},
-    "admin/seat_note.py": {"spark", "executor", "driver"},
+    "seat_note.py": {"spark", "executor", "driver"},
 }
 """What `kgroup describe` shows beside the offsets of Spark's seats."""
 

@@ -26,10 +26,10 @@ from pyspark_kgroup.driver.settling import Settling
 from pyspark_kgroup.driver.topic_logs import TopicLogs
 from pyspark_kgroup.offsets.checkpoint import Checkpoint
 from pyspark_kgroup.options.parser import SourceOptions
-from spark_kgroup.admin.seat_note import Author
 from spark_kgroup.clock import monotonic_ms
 from spark_kgroup.errors import GroupUnsettled, KgroupError, UnknownTopic
 from spark_kgroup.model import TopicPartition
+from spark_kgroup.seat_note import Author
 
 log = logging.getLogger(__name__)
 

@@ -18,10 +18,10 @@ from pyspark_kgroup.driver.ledger import Ledger
 from pyspark_kgroup.driver.taken_over import find_taken_over
 from pyspark_kgroup.offsets.adoption import Committed, Writer, topic_key
 from pyspark_kgroup.options.parser import SourceOptions
-from spark_kgroup.admin.seat_note import Author
 from spark_kgroup.errors import WireError
 from spark_kgroup.model import TopicDescription, TopicPartition
 from spark_kgroup.runtime.views import SeatCommit, SeatView
+from spark_kgroup.seat_note import Author
 
 log = logging.getLogger(__name__)
 

@@ -14,8 +14,8 @@ from pyspark_kgroup.offsets.adoption import Committed, Start, Writer
 from pyspark_kgroup.offsets.checkpoint import Checkpoint
 from pyspark_kgroup.options.parser import SourceOptions
 from pyspark_kgroup.options.values import join
-from spark_kgroup.admin.seat_note import Author
 from spark_kgroup.model import TopicPartition
+from spark_kgroup.seat_note import Author
 
 log = logging.getLogger(__name__)
 

@@ -24,9 +24,9 @@ from pyspark_kgroup.offsets.previously_owned import owned_by_seat
 from pyspark_kgroup.options.parser import SourceOptions
 from pyspark_kgroup.options.security import driver_settings
 from pyspark_kgroup.shared.tickets import Mode, Position, Range, ReadSettings, RegistryAccess, SeatRanges, TicketPayload
-from spark_kgroup.admin.seat_note import Author
 from spark_kgroup.runtime.settings import GroupSettings
 from spark_kgroup.runtime.thread import GroupRuntime
+from spark_kgroup.seat_note import Author
 from spark_kgroup.wire.address import parse_bootstrap
 from spark_kgroup.wire.security.secured import security_of
 

@@ -13,9 +13,9 @@ from typing import Any
 from pyspark_kgroup.driver.registry import Counts
 from pyspark_kgroup.driver.seats import Home
 from pyspark_kgroup.offsets.checkpoint import Checkpoint
-from spark_kgroup.admin.seat_note import Author, SeatNote
 from spark_kgroup.clock import monotonic_ms
 from spark_kgroup.model import TopicPartition
+from spark_kgroup.seat_note import Author, SeatNote
 
 
 def commit_metadata(author: Author, member: str, home: Home | None) -> str:

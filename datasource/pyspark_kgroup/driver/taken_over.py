@@ -17,10 +17,10 @@ from collections.abc import Collection, Mapping
 from pyspark_kgroup.driver.group_port import GroupPort
 from pyspark_kgroup.offsets.adoption import Writer
 from pyspark_kgroup.options.values import join
-from spark_kgroup.admin.seat_note import Author
 from spark_kgroup.errors import WireError
 from spark_kgroup.limits import COMMIT_TIMEOUT_MS
 from spark_kgroup.model import TopicPartition
+from spark_kgroup.seat_note import Author
 
 log = logging.getLogger(__name__)
 

@@ -28,8 +28,8 @@ from typing import NamedTuple
 
 from pyspark_kgroup.offsets.checkpoint import Checkpoint, Period
 from pyspark_kgroup.offsets.offset_spec import OffsetSpec
-from spark_kgroup.admin.seat_note import Author
 from spark_kgroup.model import MemberIdentity, TopicDescription, TopicPartition
+from spark_kgroup.seat_note import Author
 
 
 class Writer(Enum):

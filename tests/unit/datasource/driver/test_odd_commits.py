@@ -7,7 +7,7 @@ from harness.fake_group import OTHER, FakeGroup
 
 from pyspark_kgroup.driver.boundary import Boundary
 from pyspark_kgroup.options.starting_offsets import parse_starting_offsets
-from spark_kgroup.admin.seat_note import Author
+from spark_kgroup.seat_note import Author
 
 
 def set_back(group: FakeGroup, driver: Driver, batches: int) -> None:

@@ -22,9 +22,9 @@ from pyspark_kgroup.driver.seats import Home
 from pyspark_kgroup.listener import KgroupListener, lag_of, line_of
 from pyspark_kgroup.offsets.checkpoint import Checkpoint, Owned, Period, Topic
 from pyspark_kgroup.shared.tickets import Executor
-from spark_kgroup.admin.seat_note import Author, SeatNote
 from spark_kgroup.clock import monotonic_ms
 from spark_kgroup.model import TopicPartition
+from spark_kgroup.seat_note import Author, SeatNote
 
 P0, P1, P2 = (TopicPartition("t", index) for index in range(3))
 BY = Author(app="job", run_ms=1_700_000_000_000)

@@ -8,8 +8,8 @@ import pytest
 from pyspark_kgroup.offsets.adoption import Committed, Start, Writer, adopted_start, period_of, topic_key
 from pyspark_kgroup.offsets.checkpoint import EMPTY, Checkpoint, Owned, Period, Topic
 from pyspark_kgroup.offsets.offset_spec import OffsetSpec
-from spark_kgroup.admin.seat_note import Author, SeatNote
 from spark_kgroup.model import MemberIdentity, TopicDescription, TopicPartition
+from spark_kgroup.seat_note import Author, SeatNote
 
 OLD, NEW = UUID(int=1), UUID(int=2)
 P1 = TopicPartition("t", 1)

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from spark_kgroup.admin.seat_note import Author, SeatNote
+from spark_kgroup.seat_note import Author, SeatNote
 
 WALL_MS = st.integers(0, 2**45)
 PREFIXES = st.text(min_size=1, max_size=249, alphabet="abc-_.0")
