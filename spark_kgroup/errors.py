@@ -21,7 +21,8 @@
 
 Who builds on this library adds errors of its own below `KgroupError`. A message says whose fault it is and what to do
 next. A setting stands in it by the name that Kafka or librdkafka gives it, in backquotes; how a user spells it, only
-who shows the message knows: see `KgroupError.name_settings`.
+who shows the message knows: see `KgroupError.name_settings`. A log line about an error has the error itself as its
+argument, for the same reason.
 """
 
 from __future__ import annotations

@@ -1,10 +1,11 @@
-"""Errors in the words of this source: what the group's side calls a setting is an option here.
+"""Errors and log lines in the words of this source: what the group's side calls a setting is an option here.
 
 Runs on: driver.
 """
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Final
@@ -12,9 +13,9 @@ from typing import Final
 from spark_kgroup.errors import FencedInstanceId, KgroupError
 
 _OPTIONS: Final[Mapping[str, str]] = {
-    "topics": "`subscribe`",
-    "members": "`members`",
-    "token": "`tokenCallback`",
+    "topics": "subscribe",
+    "members": "members",
+    "token": "tokenCallback",
 }
 """The options of our own; all others have Kafka's names."""
 
@@ -22,6 +23,11 @@ _OPTIONS: Final[Mapping[str, str]] = {
 def option_of(setting: str) -> str:
     """The option that sets it."""
     return _OPTIONS.get(setting) or f"kafka.{setting}"
+
+
+def name_options(error: KgroupError) -> None:
+    """Put options in the message where it names settings."""
+    error.name_settings(lambda setting: f"`{option_of(setting)}`" if setting in _OPTIONS else option_of(setting))
 
 
 @contextmanager
@@ -37,8 +43,31 @@ def in_options_words() -> Iterator[None]:
         error.args = (_fenced(error),)
         raise
     except KgroupError as error:
-        error.name_settings(option_of)
+        name_options(error)
         raise
+
+
+class _InOptionsWords(logging.Filter):
+    """Changes the errors in a log line, and lets every line through."""
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        for argument in record.args if isinstance(record.args, tuple) else ():
+            if isinstance(argument, KgroupError):
+                name_options(argument)
+        return True
+
+
+_IN_OPTIONS_WORDS: Final = _InOptionsWords()
+
+
+def log_in_options_words() -> None:
+    """Let what the group's side logs name options; AFTER its modules are imported, which make their loggers.
+
+    Each logger needs the filter: one of a parent is not asked, and we have no handler, which users configure.
+    """
+    for name in logging.root.manager.loggerDict:
+        if name.startswith("spark_kgroup."):
+            logging.getLogger(name).addFilter(_IN_OPTIONS_WORDS)
 
 
 def _fenced(error: FencedInstanceId) -> str:

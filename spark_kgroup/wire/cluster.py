@@ -516,8 +516,7 @@ class Cluster:
                 wait_s = backoff.next_ms() / 1000
                 if not error.retriable or time.monotonic() + wait_s > deadline_s:
                     raise
-                message = str(error).rstrip(".")  # a broker's error has none at its end
-                log.log(logging.WARNING if failed is None else logging.DEBUG, "%s. Trying again.", message)
+                log.log(logging.WARNING if failed is None else logging.DEBUG, "Trying again: %s", error)
                 failed = error
             await asyncio.sleep(wait_s)
 

@@ -24,6 +24,7 @@ from pyspark_kgroup.offsets.previously_owned import owned_by_seat
 from pyspark_kgroup.options.parser import SourceOptions
 from pyspark_kgroup.options.security import driver_settings
 from pyspark_kgroup.shared.tickets import Mode, Position, Range, ReadSettings, RegistryAccess, SeatRanges, TicketPayload
+from pyspark_kgroup.wording import log_in_options_words
 from spark_kgroup.runtime.settings import GroupSettings
 from spark_kgroup.runtime.thread import GroupRuntime
 from spark_kgroup.seat_note import Author
@@ -140,6 +141,7 @@ class Query:
             jvm = Jvm.of_this_process()
             if jvm is not None:
                 jvm.end_process_with_it()
+            log_in_options_words()
             runtime = GroupRuntime(self._settings(planned, jvm))
             runtime.start()
             self._runtime = runtime

@@ -1,12 +1,31 @@
-"""Errors of the group's side reach users with the options of this source in them."""
+"""Errors and log lines of the group's side reach users with the options of this source in them."""
+
+import logging
+import time
+from collections.abc import Iterator
 
 import pytest
+from harness.fake_broker import on_a_loop
 
 from pyspark_kgroup.brief_errors import brief_errors
-from pyspark_kgroup.wording import in_options_words
-from spark_kgroup.errors import ConnectionFailed, FencedInstanceId, KgroupError, OptionError, UnknownTopic
+from pyspark_kgroup.driver.query import Query
+from pyspark_kgroup.offsets.checkpoint import EMPTY
+from pyspark_kgroup.options.parser import parse
+from pyspark_kgroup.wording import in_options_words, log_in_options_words
+from spark_kgroup.errors import (
+    AuthenticationFailed,
+    ConnectionFailed,
+    FencedInstanceId,
+    KgroupError,
+    OptionError,
+    UnknownTopic,
+)
 from spark_kgroup.member.rejections import rejection
 from spark_kgroup.model import ErrorCode
+from spark_kgroup.runtime import group
+from spark_kgroup.testing.free_ports import PortReservation
+from spark_kgroup.wire.security.oauth import TokenCache
+from spark_kgroup.wire.security.tokens import Token
 
 
 def words_of(error: KgroupError) -> str:
@@ -45,3 +64,44 @@ def test_an_error_that_passes_twice_is_worded_once() -> None:
         raise error
     once = str(error)
     assert words_of(error) == once
+
+
+@pytest.fixture
+def engine_logs(caplog: pytest.LogCaptureFixture) -> Iterator[pytest.LogCaptureFixture]:
+    """What the group's side logs; its loggers are afterwards as they were."""
+    loggers = [logging.getLogger(name) for name in logging.root.manager.loggerDict if name.startswith("spark_kgroup.")]
+    filters = [list(each.filters) for each in loggers]
+    yield caplog
+    for each, before in zip(loggers, filters, strict=True):
+        each.filters = before
+
+
+def test_a_warning_that_no_broker_is_reached_names_the_option(
+    engine_logs: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(group, "STARTUP_TIMEOUT_MS", 500)
+    nobody = PortReservation("127.0.0.1", 1)
+    servers = f"127.0.0.1:{nobody.ports[0]}"
+    query = Query(parse({"kafka.bootstrap.servers": servers, "kafka.group.id": "g", "subscribe": "t"}), bounded=False)
+    with pytest.raises(ConnectionFailed):
+        query.advance(EMPTY, None)
+    nobody.close()
+    (warning,) = (r.getMessage() for r in engine_logs.records if r.name == "spark_kgroup.wire.cluster")
+    assert warning.startswith("Trying again: No broker could be reached. Check the bootstrap servers (kafka.bootstrap.")
+
+
+@on_a_loop
+async def test_a_warning_that_no_new_token_is_had_names_the_option(engine_logs: pytest.LogCaptureFixture) -> None:
+    outcomes = iter([Token("t", time.time() + 1000), AuthenticationFailed("refused: check `sasl.oauthbearer.scope`.")])
+
+    def provider() -> Token:
+        outcome = next(outcomes)
+        if isinstance(outcome, AuthenticationFailed):
+            raise outcome
+        return outcome
+
+    log_in_options_words()
+    cache = TokenCache(provider)
+    await cache.token()
+    await cache.token(fresh=True)
+    assert "check kafka.sasl.oauthbearer.scope. The token at hand serves" in engine_logs.text
