@@ -14,42 +14,35 @@ from typing import Final
 from pyspark_kgroup.options import security_rows as rows
 from pyspark_kgroup.options.values import Option
 from pyspark_kgroup.shared.token_callback import CALLBACK, token_provider
-from pyspark_kgroup.wording import in_options_words
+from pyspark_kgroup.wording import in_options_words, option_of
 from spark_kgroup.errors import OptionError
 from spark_kgroup.wire.security import java_properties
 from spark_kgroup.wire.security.from_properties import security_settings
-from spark_kgroup.wire.security.settings import SecuritySettings
+from spark_kgroup.wire.security.settings import NEEDED, SecuritySettings
 
 Row = Option[str | None]
 
-_OIDC: Final = (rows.ENDPOINT, rows.CLIENT_ID, rows.CLIENT_SECRET)
+_BY_NAME: Final = {row.name: row for row in rows.SECURITY}
 _OAUTH: Final = "kafka.sasl.oauthbearer."
 
 _MEANINGLESS_UNLESS: Final[tuple[tuple[tuple[str, ...], Row, tuple[str, ...]], ...]] = (
     (("kafka.ssl.", "kafka.enable.ssl."), rows.PROTOCOL, ("SASL_SSL", "SSL")),
     (("kafka.sasl.", "kafka.https.", rows.TOKEN_CALLBACK.name), rows.PROTOCOL, ("SASL_SSL", "SASL_PLAINTEXT")),
-    (
-        (rows.USERNAME.name, rows.PASSWORD.name),
-        rows.MECHANISM,
-        ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512"),
-    ),
+    ((rows.USERNAME.name, rows.PASSWORD.name), rows.MECHANISM, tuple(NEEDED["sasl.mechanism"])),
     ((_OAUTH, "kafka.https.", rows.TOKEN_CALLBACK.name), rows.MECHANISM, ("OAUTHBEARER",)),
     (
-        (*(row.name for row in _OIDC), rows.SCOPE.name, rows.EXTENSIONS.name, "kafka.https."),
+        (
+            *map(option_of, NEEDED["sasl.oauthbearer.method"]["oidc"]),
+            rows.SCOPE.name,
+            rows.EXTENSIONS.name,
+            "kafka.https.",
+        ),
         rows.METHOD,
         ("oidc",),
     ),
     ((rows.TOKEN_CALLBACK.name, rows.TOKEN_CONFIG.name), rows.METHOD, ("default",)),
 )
 """(how options begin, the option that makes use of them, with which values)."""
-
-_NEEDED: Final[tuple[tuple[Row, tuple[str, ...], tuple[Row, ...]], ...]] = (
-    (rows.PROTOCOL, ("SASL_SSL", "SASL_PLAINTEXT"), (rows.MECHANISM,)),
-    (rows.MECHANISM, ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512"), (rows.USERNAME, rows.PASSWORD)),
-    (rows.METHOD, ("oidc",), _OIDC),
-    (rows.METHOD, ("default",), (rows.TOKEN_CALLBACK,)),
-)
-"""(an option, some of its values, which options they need)."""
 
 _CERTIFICATE: Final = (rows.CERTIFICATE_LOCATION, rows.CERTIFICATE_PEM)
 _KEY: Final = (rows.KEY_LOCATION, rows.KEY_PEM)
@@ -103,12 +96,7 @@ def parse_security(given: Mapping[str, str]) -> dict[str, str]:
     if values[rows.MECHANISM.name] == "OAUTHBEARER" and values[rows.METHOD.name] is None:
         values[rows.METHOD.name] = "oidc" if values[rows.ENDPOINT.name] else "default"
     _check_effects([row.name for row in rows.SECURITY if row.name.lower() in spelled], values)
-    for row, needing, needed in _NEEDED:
-        for missing in (each for each in needed if values[row.name] in needing and values[each.name] is None):
-            raise OptionError(
-                f"Option {missing.name} is missing: {row.name}={values[row.name]} needs it. {missing.effect} "
-                f"It needs {missing.range}."
-            )
+    _check_needs(values)
     _check_pairs(values)
     if values[rows.PROTOCOL.name] == "PLAINTEXT":
         return {}
@@ -122,6 +110,17 @@ def _check_effects(given: list[str], values: Mapping[str, str | None]) -> None:
                 raise OptionError(
                     f"Option {name} has no effect, because {row.name} is {values[row.name] or 'not given'}: set "
                     f"{row.name} to {' or '.join(needed)}, or leave {name} out."
+                )
+
+
+def _check_needs(values: Mapping[str, str | None]) -> None:
+    for setting, needs in NEEDED.items():
+        name = option_of(setting)
+        for missing in (_BY_NAME[option_of(needed)] for needed in needs.get(values[name] or "", ())):
+            if values[missing.name] is None:
+                raise OptionError(
+                    f"Option {missing.name} is missing: {name}={values[name]} needs it. {missing.effect} "
+                    f"It needs {missing.range}."
                 )
 
 

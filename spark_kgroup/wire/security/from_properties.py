@@ -6,11 +6,11 @@ from collections.abc import Mapping
 from typing import Final, cast
 
 from spark_kgroup.errors import OptionError
-from spark_kgroup.wire.security.settings import Mechanism, SecurityProtocol, SecuritySettings
+from spark_kgroup.wire.security.settings import NEEDED, Mechanism, SecurityProtocol, SecuritySettings
 from spark_kgroup.wire.security.tokens import TokenProvider
 
 _OAUTH: Final = "sasl.oauthbearer"
-_OIDC: Final = (f"{_OAUTH}.token.endpoint.url", f"{_OAUTH}.client.id", f"{_OAUTH}.client.secret")
+_OIDC: Final = NEEDED[f"{_OAUTH}.method"]["oidc"]
 
 SECURITY_PROPERTIES: Final = (
     "security.protocol",

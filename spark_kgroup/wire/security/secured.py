@@ -9,7 +9,15 @@ from ssl import SSLContext
 
 from spark_kgroup.errors import OptionError
 from spark_kgroup.wire.security.sasl import Login
-from spark_kgroup.wire.security.settings import MECHANISMS, PROTOCOLS, Plaintext, Security, SecuritySettings, Send
+from spark_kgroup.wire.security.settings import (
+    MECHANISMS,
+    NEEDED,
+    PROTOCOLS,
+    Plaintext,
+    Security,
+    SecuritySettings,
+    Send,
+)
 from spark_kgroup.wire.security.tls import client_context
 
 
@@ -58,9 +66,10 @@ def _login(settings: SecuritySettings) -> Login:
                 "endpoint and client, or name a function that returns tokens."
             )
         return Login.with_tokens(settings.token)
-    for name, value in (("username", settings.username), ("password", settings.password)):
-        if not value:
-            raise OptionError(f"`sasl.{name}` is missing: `sasl.mechanism`={mechanism} needs it.")
+    given = {"sasl.username": settings.username, "sasl.password": settings.password}
+    for name in NEEDED["sasl.mechanism"][mechanism]:
+        if not given[name]:
+            raise OptionError(f"`{name}` is missing: `sasl.mechanism`={mechanism} needs it.")
     assert settings.username
     assert settings.password
     return Login.with_password(mechanism, settings.username, settings.password)
