@@ -127,7 +127,7 @@ def test_snappy_in_the_frame_of_snappy_java_is_read(decode: Decode) -> None:
 
 
 @pytest.mark.parametrize("gzip", [False, True])
-def test_what_kafka_python_encodes_is_read(decode: Decode, gzip: bool) -> None:
+def test_records_that_kafka_python_encodes_are_read(decode: Decode, gzip: bool) -> None:
     builder = DefaultRecordBatchBuilder(2, int(gzip), False, -1, -1, -1, 1 << 20)
     for record in ODD:
         headers = [(name.decode(), value) for name, value in record.headers]
