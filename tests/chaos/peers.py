@@ -53,7 +53,7 @@ class Peer:
         settings = _SETTINGS | (_CONSUMER_PROTOCOL if consumer_protocol else _CLASSIC)
         self._consumer = Consumer({**settings, "bootstrap.servers": bootstrap, "group.id": group}, logger=QUIET)
         self._consumer.subscribe(
-            list(topics), on_assign=self._assigned, on_revoke=self._revoked, on_lost=self._lost_them
+            list(topics), on_assign=self._on_assigned, on_revoke=self._on_revoked, on_lost=self._on_lost
         )
         self._strand = Strand(name, self._run_to_the_end)
 
@@ -118,15 +118,15 @@ class Peer:
         while not self._commit(partitions) and time.monotonic() < deadline:
             time.sleep(0.2)
 
-    def _assigned(self, consumer: Consumer, partitions: list[TopicPartition]) -> None:
+    def _on_assigned(self, consumer: Consumer, partitions: list[TopicPartition]) -> None:
         consumer.incremental_assign(partitions)
 
-    def _revoked(self, consumer: Consumer, partitions: list[TopicPartition]) -> None:
+    def _on_revoked(self, consumer: Consumer, partitions: list[TopicPartition]) -> None:
         self._commit_in_time(self._read_of(partitions))
         self._part_with(partitions)
         consumer.incremental_unassign(partitions)
 
-    def _lost_them(self, consumer: Consumer, partitions: list[TopicPartition]) -> None:
+    def _on_lost(self, consumer: Consumer, partitions: list[TopicPartition]) -> None:
         self._part_with(partitions)
         consumer.incremental_unassign(partitions)
 

@@ -68,10 +68,10 @@ class Producing:
     def _plain(self) -> None:
         producer = Producer(self._settings, logger=QUIET)
         while not self._stop.wait(_ROUND_S):
-            self._produce(producer, "plain", 25, self._acknowledged)
+            self._produce(producer, "plain", 25, self._on_acknowledged)
         assert producer.flush(_DELIVERY_TIMEOUT_MS / 1000) == 0
 
-    def _acknowledged(self, error: KafkaError | None, message: Message) -> None:
+    def _on_acknowledged(self, error: KafkaError | None, message: Message) -> None:
         value = message.value()
         if error is None and isinstance(value, bytes):
             self.promised.add(value)

@@ -244,7 +244,7 @@ class Channels:
         self._rng = rng
         self._maker = Maker(rng)
         self._registry = Registry(["s-0", "s-1"])
-        self._honest, self._honest_transport = self._admitted()
+        self._honest, self._honest_transport = self._admit()
         self._say(self._honest, {"op": "hello", "executor": self._executor("honest"), "sidecar": True})
         self._honest_transport.sent.clear()
         self._peer: _Peer | None = None
@@ -287,17 +287,17 @@ class Channels:
 
     def _meet(self) -> None:
         if self._rng.random() < 0.7:
-            self._peer, self._transport = self._admitted()
+            self._peer, self._transport = self._admit()
         else:
-            self._peer, self._transport = self._connected()
+            self._peer, self._transport = self._connect()
 
-    def _connected(self) -> tuple[_Peer, _Transport]:
+    def _connect(self) -> tuple[_Peer, _Transport]:
         peer, transport = _Peer(self._registry), _Transport()
         peer.connection_made(cast("asyncio.BaseTransport", transport))
         return peer, transport
 
-    def _admitted(self) -> tuple[_Peer, _Transport]:
-        peer, transport = self._connected()
+    def _admit(self) -> tuple[_Peer, _Transport]:
+        peer, transport = self._connect()
         nonce = bytes.fromhex(self._only(transport)["nonce"])
         proof = _mac(self._registry.key, "client", REGISTRY, nonce, bytes(32)).hex()
         self._say(peer, {"nonce": bytes(32).hex(), "mac": proof})

@@ -26,7 +26,7 @@ EXCEPTION_THROWN = -2
 ALL_AVAILABLE = {"_type": "ReadAllAvailable"}
 
 
-def started(listener: socket.socket, secret: str) -> subprocess.Popen[bytes]:
+def start_reader(listener: socket.socket, secret: str) -> subprocess.Popen[bytes]:
     """The reader's process, as PythonWorkerFactory starts it."""
     port = str(listener.getsockname()[1])
     variables = {"PYTHON_WORKER_FACTORY_PORT": port, "PYTHON_WORKER_FACTORY_SECRET": secret}
@@ -81,7 +81,7 @@ def answer(pipe: IO[bytes], start: object) -> None:
 def main(options: dict[str, str]) -> None:
     secret = secrets.token_hex(8)
     with socket.create_server(("127.0.0.1", 0)) as listener:
-        reader = started(listener, secret)
+        reader = start_reader(listener, secret)
         accepted, _ = listener.accept()
     pipe = cast("IO[bytes]", accepted.makefile("rwb"))
     print(introduce(pipe, secret, options), flush=True)

@@ -74,19 +74,19 @@ class _Peer(ABC):
                 if refusal.args[0].code() not in _MOVES_ON:
                     raise
                 return False
-            self._committed(positions)
+            self._on_committed(positions)
         return True
 
     def _read_of(self, partitions: Iterable[int]) -> dict[int, int]:
         """Positions among `partitions` that are not committed yet."""
         return {p: self._positions[p] for p in partitions if p in self._positions}
 
-    def _committed(self, positions: dict[int, int]) -> None:
+    def _on_committed(self, positions: dict[int, int]) -> None:
         self.commits += positions.items()
         for partition in positions:
             del self._positions[partition]
 
-    def _moved(self, *, added: Iterable[int] = (), removed: Iterable[int] = ()) -> None:
+    def _on_moved(self, *, added: Iterable[int] = (), removed: Iterable[int] = ()) -> None:
         before = self.owned
         self.owned = (before | set(added)) - set(removed)
         self.moves += self.owned != before
@@ -130,19 +130,19 @@ class Sharing(_Peer):
                 "enable.auto.commit": False,
             }
         )
-        self._consumer.subscribe([topic], on_assign=self._assigned, on_revoke=self._revoked)
+        self._consumer.subscribe([topic], on_assign=self._on_assigned, on_revoke=self._on_revoked)
 
-    def _assigned(self, consumer: Consumer, partitions: list[TopicPartition]) -> None:
+    def _on_assigned(self, consumer: Consumer, partitions: list[TopicPartition]) -> None:
         consumer.incremental_assign(partitions)
-        self._moved(added=[tp.partition for tp in partitions])
+        self._on_moved(added=[tp.partition for tp in partitions])
 
-    def _revoked(self, consumer: Consumer, partitions: list[TopicPartition]) -> None:
+    def _on_revoked(self, consumer: Consumer, partitions: list[TopicPartition]) -> None:
         given_up = [tp.partition for tp in partitions]
         if positions := self._read_of(given_up):
             self._commit(positions)
-            self._committed(positions)
+            self._on_committed(positions)
         consumer.incremental_unassign(partitions)
-        self._moved(removed=given_up)
+        self._on_moved(removed=given_up)
 
     def _read(self) -> list[tuple[int, int]]:
         message = self._consumer.poll(0.1)
@@ -179,17 +179,17 @@ class KafkaPythonSharing(_Peer, AsyncConsumerRebalanceListener):  # type: ignore
         self._consumer.subscribe([topic], listener=self)
 
     async def on_partitions_assigned(self, assigned: Iterable[KafkaPythonPartition]) -> None:
-        self._moved(added=[tp.partition for tp in assigned])
+        self._on_moved(added=[tp.partition for tp in assigned])
 
     async def on_partitions_revoked(self, revoked: Iterable[KafkaPythonPartition]) -> None:
         given_up = [tp.partition for tp in revoked]
         if positions := self._read_of(given_up):
             await self._consumer.commit_async(self._offsets(positions))
-            self._committed(positions)
-        self._moved(removed=given_up)
+            self._on_committed(positions)
+        self._on_moved(removed=given_up)
 
     async def on_partitions_lost(self, lost: Iterable[KafkaPythonPartition]) -> None:
-        self._moved(removed=[tp.partition for tp in lost])
+        self._on_moved(removed=[tp.partition for tp in lost])
 
     def _read(self) -> list[tuple[int, int]]:
         polled = self._consumer.poll(timeout_ms=100)

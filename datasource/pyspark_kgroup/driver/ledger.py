@@ -109,7 +109,7 @@ class Ledger:
         return {tp: self.position(tp) for tp in waiting if self._is_held_by(seat, tp)}
 
     def unacknowledged(self) -> frozenset[TopicPartition]:
-        """Partitions that stand further than the group knows: were they lost now, their next owner would read again.
+        """Partitions whose durable position is not committed yet: if lost now, their next owner would read them again.
 
         They do not go on until the group has acknowledged where they stand: 1. a batch is done, its commit is not
         acknowledged; 2. a second batch is read; 3. membership is lost: the next owner would read both again, and the

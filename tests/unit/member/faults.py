@@ -34,7 +34,7 @@ def black_hole(world: MemberWorld) -> None:
     process = _someone(world)
     if process and process.connection:
         world.log(f"FAULT black_hole {process.name}")
-        process.troubled()
+        process.on_trouble()
         process.connection.black_hole = True
 
 
@@ -91,7 +91,7 @@ def outage(world: MemberWorld) -> None:
     world.log("FAULT outage")
     world.reachable = False
     for process in world.processes:
-        process.troubled()
+        process.on_trouble()
         if process.connection:
             process.lose_connection(process.connection, "outage")
     session_ms = max(config.session_timeout_ms for config in world.seats.values())
@@ -102,7 +102,7 @@ def end_outage(world: MemberWorld) -> None:
     """The network is back."""
     world.reachable = True
     for process in world.processes:
-        process.troubled()
+        process.on_trouble()
 
 
 def fail_over(world: MemberWorld) -> None:
@@ -124,9 +124,9 @@ def end_load(world: MemberWorld) -> None:
     if world.loading:
         world.loading = False
         world.coordinator.fail_over(world.now_ms)
-        world.invariants.forgotten()
+        world.invariants.on_forgotten()
         for process in world.processes:
-            process.troubled()
+            process.on_trouble()
 
 
 def load_for_long(world: MemberWorld) -> None:
@@ -155,14 +155,14 @@ def flap(world: MemberWorld) -> None:
     if process and not process.flapping:
         world.log(f"FAULT flap {process.name}")
         process.flapping = True
-        process.troubled()
+        process.on_trouble()
         world.after(world.rng.randint(100, 3 * process.config.session_timeout_ms), lambda: end_flapping(process))
 
 
 def end_flapping(process: Process) -> None:
     """Its connections last."""
     process.flapping = False
-    process.troubled()
+    process.on_trouble()
 
 
 def add_partitions(world: MemberWorld) -> None:

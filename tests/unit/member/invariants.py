@@ -50,17 +50,17 @@ class Invariants:
         self._world = world
         self._last_to_take_seat: dict[str, Process] = {}
 
-    def received(self, process: Process, request: contract.Request) -> None:
+    def on_request(self, process: Process, request: contract.Request) -> None:
         """A request reached the coordinator."""
         who = request.identity
         if isinstance(request, contract.JoinRequest) and who.instance_id is not None and not who.member_id:
             self._last_to_take_seat[who.instance_id] = process
 
-    def forgotten(self) -> None:
+    def on_forgotten(self) -> None:
         """The coordinator lost what it had not persisted: who took which seat is open again."""
         self._last_to_take_seat.clear()
 
-    def fenced(self, process: Process) -> None:
+    def on_fenced(self, process: Process) -> None:
         """KIP-345: only a later join with the same instance id fences a member."""
         self.fences += 1
         assert process.config.instance_id is not None

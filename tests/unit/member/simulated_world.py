@@ -113,11 +113,11 @@ class Process:
     def resume(self) -> None:
         """SIGCONT: what was due comes first, then what came meanwhile."""
         self.paused = False
-        self.troubled()
+        self.on_trouble()
         self._wake()
         self._drain()
 
-    def troubled(self) -> None:
+    def on_trouble(self) -> None:
         """Something outside went wrong for this process just now."""
         self.healthy_since_ms = self.world.now_ms
 
@@ -176,7 +176,7 @@ class Process:
                 self.look_for_orphans |= rejoined
             case contract.Failed(error=error):
                 self.failure = error
-                self.world.failed(self)
+                self.world.on_failed(self)
             case _:
                 pass
 
@@ -210,7 +210,7 @@ class Process:
         """The connection ends, and the process notices."""
         if connection.open and connection is self.connection and self.alive:
             connection.open = False
-            self.troubled()
+            self.on_trouble()
             self.post(contract.ConnectionLost(reason=reason))
 
     def disconnect(self) -> None:
@@ -402,7 +402,7 @@ class MemberWorld:
             error = ErrorCode.NOT_COORDINATOR if connection.outdated else ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
             reply(refusal(call.request, error))
             return
-        self.invariants.received(connection.owner, call.request)
+        self.invariants.on_request(connection.owner, call.request)
         self.coordinator.receive(call.request, connection.owner.config, reply, self.now_ms)
         if connection.owner.flapping and isinstance(call.request, contract.JoinRequest):
             self.after(self.rng.randint(1, 500), lambda: connection.owner.lose_connection(connection, "flapping"))
@@ -417,10 +417,10 @@ class MemberWorld:
         """Another broker coordinates from now on; the old one answers NOT_COORDINATOR or is gone."""
         self.log("FAULT fail-over")
         self.coordinator.fail_over(self.now_ms)
-        self.invariants.forgotten()
+        self.invariants.on_forgotten()
         for process in self.processes:
             connection = process.connection
-            process.troubled()
+            process.on_trouble()
             if connection is None:
                 continue
             if self.rng.random() < 0.5:
@@ -442,7 +442,7 @@ class MemberWorld:
         self.log("FAULT freeze")
         self.frozen = True
         for process in self.processes:
-            process.troubled()
+            process.on_trouble()
 
     def thaw(self) -> None:
         """It goes on where it stopped: what was due comes first, then what was sent meanwhile."""
@@ -451,7 +451,7 @@ class MemberWorld:
         self.log("FAULT thaw")
         self.frozen = False
         for process in self.processes:
-            process.troubled()
+            process.on_trouble()
         self.coordinator.tick(self.now_ms)
         held_up, self._held_up = self._held_up, []
         for connection in held_up:
@@ -467,9 +467,9 @@ class MemberWorld:
             connection.black_hole = connection.outdated = True
         self._held_up.clear()
         self.coordinator.fail_over(self.now_ms)
-        self.invariants.forgotten()
+        self.invariants.on_forgotten()
         for process in self.processes:
-            process.troubled()
+            process.on_trouble()
 
     def delay_ms(self) -> int:
         """One way through the network, or a short piece of work."""
@@ -523,10 +523,10 @@ class MemberWorld:
         """The running processes of a seat, oldest first."""
         return (p for p in self.processes if p.running and p.config is self.seats[name])
 
-    def failed(self, process: Process) -> None:
+    def on_failed(self, process: Process) -> None:
         """A machine ended with an error: a supervisor starts another one unless a newer one runs."""
         assert isinstance(process.failure, FencedInstanceId), f"{process.name}: {process.failure}"
-        self.invariants.fenced(process)
+        self.invariants.on_fenced(process)
         name = next(n for n, config in self.seats.items() if config is process.config)
         self.after(1_000, lambda: self.relaunch(name))
 

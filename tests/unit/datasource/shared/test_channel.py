@@ -210,7 +210,7 @@ def test_a_unix_socket_serves_as_well(tmp_path: Path, beside: ThreadPoolExecutor
 def test_a_client_with_another_key_learns_a_nonce_and_nothing_else(pair: Pair, beside: ThreadPoolExecutor) -> None:
     server, client = pair
     accepting = beside.submit(accept, server, KEY)
-    nonce = received(client)["nonce"]
+    nonce = receive(client)["nonce"]
     client.sendall(frame(shake(nonce, new_key())))
     with pytest.raises(KeyRefused):
         accepting.result()
@@ -222,7 +222,7 @@ def test_a_client_with_another_key_learns_a_nonce_and_nothing_else(pair: Pair, b
 def test_a_server_without_the_key_is_not_believed(reply: str) -> None:
     def impostor(client: socket.socket) -> None:
         client.sendall(frame({"nonce": "cd" * 32}))
-        response = received(client)
+        response = receive(client)
         if reply == "their own code":  # the roles make it worthless
             client.sendall(frame({"mac": response["mac"]}))
         elif reply == "random":
@@ -240,8 +240,8 @@ def test_a_man_in_the_middle_is_trusted_by_neither_side(pair: Pair, beside: Thre
     answers: list[Message] = []
 
     def relay(client: socket.socket) -> None:
-        client.sendall(frame(received(to_server)))
-        answers.append(received(client))
+        client.sendall(frame(receive(to_server)))
+        answers.append(receive(client))
         to_server.sendall(frame(answers[0]))
         client.recv(100)
 
@@ -290,7 +290,7 @@ def as_nobody(act: Callable[[], None]) -> None:
     assert os.waitpid(pid, 0)[1] == 0
 
 
-def received(sock: socket.socket) -> Message:
+def receive(sock: socket.socket) -> Message:
     """One message, read by hand."""
     count = int.from_bytes(sock.recv(4, socket.MSG_WAITALL), "big")
     message: Message = json.loads(sock.recv(count, socket.MSG_WAITALL))
@@ -305,8 +305,8 @@ def channels(pair: Pair, beside: ThreadPoolExecutor) -> tuple[Channel, socket.so
     """A server's channel that was shaken, and its client's socket."""
     server, client = pair
     accepting = beside.submit(accept, server, KEY)
-    client.sendall(frame(shake(received(client)["nonce"], KEY)))
-    assert set(received(client)) == {"mac"}
+    client.sendall(frame(shake(receive(client)["nonce"], KEY)))
+    assert set(receive(client)) == {"mac"}
     return accepting.result(), client
 
 
