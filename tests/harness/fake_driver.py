@@ -38,6 +38,7 @@ class Driver:
     """Spark's side: an offset log, a commit log, an idempotent sink, and a boundary that dies with each restart.
 
     Attributes:
+        bounded: it runs under AvailableNow.
         planned: the offset log: the end of each batch, as JSON.
         batches_done: the length of the commit log.
         sink: batch -> what it read; a replay must read the same.
@@ -47,6 +48,7 @@ class Driver:
     starting: StartingOffsets = COMMITTED_OR_EARLIEST
     read_committed: bool = False
     fail_on_data_loss: bool = True
+    bounded: bool = False
     planned: list[str] = field(default_factory=list)
     batches_done: int = 0
     sink: dict[int, Ranges] = field(default_factory=dict)
@@ -62,10 +64,11 @@ class Driver:
             read_committed=self.read_committed,
             fail_on_data_loss=self.fail_on_data_loss,
         )
-        self.boundary = Boundary(self.group, self.options, clock=lambda: self.group.now_ms)
+        self.boundary = Boundary(self.group, self.options, clock=lambda: self.group.now_ms, bounded=self.bounded)
 
-    def restart(self, seats: int | None = None) -> None:
-        """The driver comes back (with so many seats): an unfinished batch is read again, with the same plan."""
+    def restart(self, seats: int | None = None, *, bounded: bool = False) -> None:
+        """The driver comes back (with so many seats, or under AvailableNow): an unfinished batch is read again."""
+        self.bounded = bounded
         last = loads(self.planned[-1]) if self.planned else EMPTY
         self.group.restart(owned_by_seat(last), seats)
         self.start()

@@ -40,6 +40,7 @@ class Boundary:
     Args:
         run_ms: when this run of the query was started (wall clock), as its commits say; None if they do not.
         clock: in milliseconds; goes on while the process is stopped.
+        bounded: see `TopicLogs`.
 
     Attributes:
         logs: what brokers have of the subscribed topics, with the count of what was lost and skipped.
@@ -52,6 +53,8 @@ class Boundary:
         options: SourceOptions,
         run_ms: int | None = None,
         clock: Callable[[], int] = monotonic_ms,
+        *,
+        bounded: bool = False,
     ) -> None:
         us = Author(app=options.instance_id_prefix, run_ms=run_ms)
         self._group = group
@@ -74,7 +77,7 @@ class Boundary:
             clock,
         )
         self._batch_end = BatchEnd(ledger)
-        self.logs = TopicLogs(group, options, clock)
+        self.logs = TopicLogs(group, options, clock, bounded=bounded)
         self.members: Mapping[str, str] = {}
 
     def advance(self, start: Checkpoint, limit: int | None) -> Checkpoint:

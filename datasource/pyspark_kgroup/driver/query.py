@@ -42,7 +42,7 @@ class Query:
 
     Args:
         options: of the query.
-        bounded: under AvailableNow: no further than the end offsets of the first boundary.
+        bounded: under AvailableNow: see `TopicLogs`.
     """
 
     def __init__(self, options: SourceOptions, *, bounded: bool) -> None:
@@ -147,9 +147,7 @@ class Query:
             self._runtime = runtime
             self._tell_of_seats(runtime)
             self._registry = self._start_registry([seat.instance_id for seat in runtime.view().seats])
-            self._boundary = Boundary(runtime, self._options, self._run_ms)
-            if self._bounded:
-                self._boundary.logs.freeze()
+            self._boundary = Boundary(runtime, self._options, self._run_ms, bounded=self._bounded)
         return self._boundary
 
     def _tell_of_seats(self, runtime: GroupRuntime) -> None:

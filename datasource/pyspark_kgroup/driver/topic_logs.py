@@ -11,6 +11,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Final
 
 from pyspark_kgroup.driver.group_port import GroupPort
 from pyspark_kgroup.errors import DataLoss
@@ -38,15 +39,23 @@ class _Listed:
 class TopicLogs:
     """The subscribed topics and their logs, for one boundary after the other. Not thread-safe.
 
+    Args:
+        bounded: this run ends by itself (AvailableNow): it reads no further than the end offsets of its first boundary.
+
     Attributes:
         topics: the subscribed topics that exist, as last seen.
         losses: how often something was lost and skipped; executors count for themselves, in their logs.
-        bounded: this is a run that ends by itself (AvailableNow): it reads no further than the end offsets of its first
-            boundary.
         offsets_skipped: how many offsets of it retention and DeleteRecords took; what else was lost nobody can count.
     """
 
-    def __init__(self, group: GroupPort, options: SourceOptions, clock: Callable[[], int] = monotonic_ms) -> None:
+    def __init__(
+        self,
+        group: GroupPort,
+        options: SourceOptions,
+        clock: Callable[[], int] = monotonic_ms,
+        *,
+        bounded: bool = False,
+    ) -> None:
         self.topics: Mapping[str, TopicDescription] = {}
         self.losses = 0
         self.offsets_skipped = 0
@@ -54,7 +63,7 @@ class TopicLogs:
         self._clock = clock
         self._options = options
         self._listed = _Listed({}, 0)
-        self.bounded = False
+        self.bounded: Final = bounded
         self._frozen: Mapping[TopicPartition, int] | None = None
         self._warned_of: dict[TopicPartition, Loss] = {}
 
@@ -127,11 +136,6 @@ class TopicLogs:
         return {seat: ranges for seat, ranges in left.items() if ranges}
 
     # ------------------------------------------------------------------------------------------------ logs
-
-    def freeze(self) -> None:
-        """From the next boundary on, read no further than the end offsets of that moment (AvailableNow)."""
-        self._frozen = None
-        self.bounded = True
 
     @property
     def listed_ends(self) -> dict[TopicPartition, int]:

@@ -21,11 +21,12 @@ def world() -> World:
         starting: StartingOffsets = COMMITTED_OR_EARLIEST,
         read_committed: bool = False,
         fail_on_data_loss: bool = True,
+        bounded: bool = False,
     ) -> tuple[FakeGroup, Driver]:
         group = FakeGroup({"t": partitions}, seats)
         for tp in sorted(group.log):
             group.produce(tp, records)
-        return group, Driver(group, starting, read_committed, fail_on_data_loss)
+        return group, Driver(group, starting, read_committed, fail_on_data_loss, bounded)
 
     return build
 

@@ -100,8 +100,7 @@ def test_a_group_that_never_acknowledges_a_start_ends_the_query_within_the_bound
 
 
 def test_available_now_waits_until_its_start_is_acknowledged(world: World) -> None:
-    group, driver = world(records=10)
-    driver.boundary.logs.freeze()
+    group, driver = world(records=10, bounded=True)
     until = group.now_ms + 20_000
     group.commit_fate = lambda: "ok" if group.now_ms > until else "lost"
     assert driver.trigger()
@@ -109,8 +108,7 @@ def test_available_now_waits_until_its_start_is_acknowledged(world: World) -> No
 
 
 def test_available_now_fails_if_its_start_is_never_acknowledged(world: World) -> None:
-    group, driver = world(records=10)
-    driver.boundary.logs.freeze()
+    group, driver = world(records=10, bounded=True)
     group.commit_fate = lambda: "lost"
     began = group.now_ms
     with pytest.raises(GroupUnsettled, match="did not acknowledge where to start with t-0"):
@@ -119,8 +117,7 @@ def test_available_now_fails_if_its_start_is_never_acknowledged(world: World) ->
 
 
 def test_available_now_waits_until_commits_are_acknowledged_and_reads_all(world: World) -> None:
-    group, driver = world(records=100)
-    driver.boundary.logs.freeze()
+    group, driver = world(records=100, bounded=True)
     driver.trigger(limit=60)
     until = group.now_ms + 20_000
     group.commit_fate = lambda: "ok" if group.now_ms > until else "lost"
@@ -129,8 +126,7 @@ def test_available_now_waits_until_commits_are_acknowledged_and_reads_all(world:
 
 
 def test_available_now_fails_if_its_commits_are_never_acknowledged(world: World) -> None:
-    group, driver = world(records=100)
-    driver.boundary.logs.freeze()
+    group, driver = world(records=100, bounded=True)
     driver.trigger(limit=60)
     group.commit_fate = lambda: "lost"
     began = group.now_ms
@@ -141,8 +137,7 @@ def test_available_now_fails_if_its_commits_are_never_acknowledged(world: World)
 
 @pytest.mark.parametrize("reads", [False, True], ids=["a start", "what was read"])
 def test_available_now_waits_for_the_acknowledgement_within_its_bound(world: World, reads: bool) -> None:
-    group, driver = world(records=100)
-    driver.boundary.logs.freeze()
+    group, driver = world(records=100, bounded=True)
     if reads:
         driver.trigger(limit=60)
     until_ms = group.now_ms + SETTLE_TIMEOUT_MS - 2 * HANDOVER_WAIT_MS
@@ -153,8 +148,7 @@ def test_available_now_waits_for_the_acknowledgement_within_its_bound(world: Wor
 
 @pytest.mark.parametrize("reads", [False, True], ids=["a start", "what was read"])
 def test_available_now_waits_no_longer_than_it_may(world: World, reads: bool) -> None:
-    group, driver = world(records=100)
-    driver.boundary.logs.freeze()
+    group, driver = world(records=100, bounded=True)
     if reads:
         driver.trigger(limit=60)
     group.commit_fate = lambda: "lost"

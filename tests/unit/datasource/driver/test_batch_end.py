@@ -27,9 +27,8 @@ def test_read_committed_stops_before_an_open_transaction(world: World) -> None:
 
 
 def test_frozen_end_offsets_bound_the_run_also_for_partitions_adopted_later(world: World) -> None:
-    group, driver = world(partitions=2, records=10)
+    group, driver = world(partitions=2, records=10, bounded=True)
     group.move(P1, OTHER)
-    driver.boundary.logs.freeze()
     driver.trigger(limit=4)
     group.produce(P0, 50)
     group.produce(P1, 50)
@@ -41,7 +40,7 @@ def test_frozen_end_offsets_bound_the_run_also_for_partitions_adopted_later(worl
     group.other_gives_up()
     driver.drain()
     assert {tp: spans[-1][1] for tp, spans in driver.rows.items()} == {P0: 10, P1: 10}
-    driver.boundary.logs.freeze()
+    driver.restart(bounded=True)
     driver.drain()
     assert {tp: spans[-1][1] for tp, spans in driver.rows.items()} == {P0: 60, P1: 60, added: 5}
     assert group.committed_now == {P0: 60, P1: 60, added: 5}

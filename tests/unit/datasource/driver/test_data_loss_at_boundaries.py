@@ -428,29 +428,27 @@ def test_a_batch_planned_before_its_topic_was_deleted_fails_or_reads_the_rest(
 
 
 def test_a_frozen_end_does_not_outlive_a_truncation(world: World) -> None:
-    group, driver = world(records=100, fail_on_data_loss=False)
+    group, driver = world(records=100, fail_on_data_loss=False, bounded=True)
     group.rewinds = {P0}
-    driver.boundary.logs.freeze()
     driver.trigger(limit=80)
     truncate(group, P0, 60)
     driver.drain()
     assert driver.rows == {P0: [(0, 80)]}
     assert driver.durable.owned[P0].position == 60
     group.produce(P0, 100)
-    driver.boundary.logs.freeze()
+    driver.restart(bounded=True)
     driver.drain()
     assert driver.rows == {P0: [(0, 80), (60, 160)]}
 
 
 def test_a_recreated_topic_waits_for_the_next_run(world: World) -> None:
-    group, driver = world(records=100, fail_on_data_loss=False)
-    driver.boundary.logs.freeze()
+    group, driver = world(records=100, fail_on_data_loss=False, bounded=True)
     driver.trigger(limit=80)
     group.create_topic("t", 1)
     group.produce(P0, 50)
     later(group)
     driver.drain()
     assert driver.rows == {P0: [(0, 80)]}
-    driver.boundary.logs.freeze()
+    driver.restart(bounded=True)
     driver.drain()
     assert driver.rows == {P0: [(0, 80), (0, 50)]}

@@ -137,8 +137,7 @@ def test_available_now_does_not_end_before_former_seats_are_replaced(world: Worl
     driver.drain()
     for tp in PARTITIONS:
         group.produce(tp, 10)
-    driver.restart(3)
-    driver.boundary.logs.freeze()
+    driver.restart(3, bounded=True)
     driver.trigger()
     assert_read_once(driver, 40)
 
@@ -216,8 +215,7 @@ def test_former_seats_that_may_not_leave_make_a_warning_and_are_tried_again(
     driver.drain()
     refused = {"seat-5": int(ErrorCode.UNKNOWN_SERVER_ERROR)}
     group.remove_members = lambda *_: refused  # a broker of another kind
-    driver.restart(5)
-    driver.boundary.logs.freeze()
+    driver.restart(5, bounded=True)
     with pytest.raises(GroupUnsettled, match="seat-5: UNKNOWN_SERVER_ERROR"):
         driver.trigger()
     driver.restart()

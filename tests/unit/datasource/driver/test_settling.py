@@ -99,9 +99,8 @@ def _unsettle(group: FakeGroup) -> None:
 def test_a_group_that_does_not_settle_fails_available_now_within_the_bound(world: World) -> None:
     group, driver = world(records=10)
     driver.trigger()
-    driver.restart()
+    driver.restart(bounded=True)
     _unsettle(group)
-    driver.boundary.logs.freeze()
     began = group.now_ms
     with pytest.raises(GroupUnsettled, match="seat-0"):
         driver.trigger()
@@ -111,8 +110,7 @@ def test_a_group_that_does_not_settle_fails_available_now_within_the_bound(world
 def test_available_now_fails_if_a_seat_loses_its_membership_before_the_end(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    group, driver = world(records=100)
-    driver.boundary.logs.freeze()
+    group, driver = world(records=100, bounded=True)
     driver.trigger(limit=10)
     # The coordinator forgot the seat; it knows, and its JoinGroup is parked behind somebody else's rebalance.
     seat = group.seats["seat-0"]

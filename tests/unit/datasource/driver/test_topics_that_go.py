@@ -49,9 +49,7 @@ def each_call(
                 group.produce(tp, 5)
             group.now_ms += END_OFFSETS_MAX_AGE_MS + 1
         if circumstance != "a running query":
-            driver.restart()
-        if circumstance == "AvailableNow":
-            driver.boundary.logs.freeze()
+            driver.restart(bounded=circumstance == "AvailableNow")
         seen, calls = group.topics_now["t"], count()
 
         def meanwhile(
