@@ -35,6 +35,7 @@ _M: Final = Handlers
 _ALWAYS: Final[dict[type[contract.Event], Handler]] = {
     contract.Tick: _M._on_tick,
     contract.Leave: _M._on_leave,
+    # A static seat is kept for the next process, so there is nothing to say.
     contract.Close: _M._on_close,
 }
 """What every state between IDLE and LEAVING does in the same way: time passes, and a user may end it at any time."""
@@ -42,6 +43,7 @@ _ALWAYS: Final[dict[type[contract.Event], Handler]] = {
 _REBALANCING: Final[dict[type[contract.Event], Handler]] = {
     **_ALWAYS,
     contract.ConnectionLost: _M._on_connection_lost,
+    # Answers to what a lost connection, or an error, has made us ask anew.
     contract.JoinResponse: _M._ignore,
     contract.SyncResponse: _M._ignore,
     contract.HeartbeatResponse: _M._on_look_response,
@@ -62,6 +64,7 @@ _IN_GENERATION: Final[dict[type[contract.Event], Handler]] = {
     **_ALWAYS,
     contract.Connected: _M._on_connected_in_generation,
     contract.ConnectionLost: _M._on_connection_lost,
+    # What was asked before this generation was complete, and asked anew since.
     contract.JoinResponse: _M._ignore,
     contract.SyncResponse: _M._ignore,
     contract.HeartbeatResponse: _M._on_heartbeat_response,
@@ -75,6 +78,7 @@ _IN_GENERATION: Final[dict[type[contract.Event], Handler]] = {
 """STABLE and REVOKING alike: a member heartbeats, and may be asked to join again. They differ in what `GaveUp` does."""
 
 _EVENTS: Final[tuple[type[contract.Event], ...]] = contract.Event.__args__
+"""All there are; `test_member_transitions` puts each to each state."""
 
 TRANSITIONS: Final[dict[State, dict[type[contract.Event], Handler]]] = {
     # Nothing has been asked of anybody, so nothing can be answered.
@@ -101,7 +105,10 @@ TRANSITIONS: Final[dict[State, dict[type[contract.Event], Handler]]] = {
         **_REBALANCING,
         contract.SyncResponse: _M._on_sync_response,
     },
+    # What is owned is what is assigned; a generation ends when a heartbeat, or a commit, says so.
     State.STABLE: _IN_GENERATION,
+    # Something must be given up first (KIP-429, "Consumer Coordinator Algorithm"). An eager member joins only when it
+    # is; a cooperative one also when the group rebalances.
     State.REVOKING: _IN_GENERATION,
     # Whatever was under way is over. LeaveGroup is sent past it, and is always answered (`Send`).
     State.LEAVING: {

@@ -20,9 +20,10 @@ Shares = tuple[tuple[str, frozenset[TopicPartition]], ...]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JoinRequest:
-    """JoinGroupRequest v9.
+    """JoinGroupRequest v9: take part in the next generation.
 
     Attributes:
+        identity: the member id is empty for a newcomer, and for a process that takes its seat back (KIP-345).
         protocols: (assignor name, subscription) in order of preference.
         reason: for the broker's log (KIP-800).
 
@@ -35,7 +36,13 @@ class JoinRequest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SyncRequest:
-    """SyncGroupRequest v5; `assignments` is empty unless this member leads and assigns."""
+    """SyncGroupRequest v5: ask for our share of the generation that `identity` names.
+
+    Attributes:
+        protocol: the assignor that the coordinator chose; it refuses another one (KIP-559).
+        assignments: everybody's shares, empty unless this member leads and assigns.
+
+    """
 
     identity: MemberIdentity
     protocol: str
@@ -44,7 +51,7 @@ class SyncRequest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HeartbeatRequest:
-    """HeartbeatRequest v4."""
+    """HeartbeatRequest v4: we live, and is `identity` still good? The coordinator counts a session from it."""
 
     identity: MemberIdentity
 
@@ -84,7 +91,17 @@ class ConnectionLost:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JoinResponse:
-    """JoinGroupResponse v9, answering `request`."""
+    """JoinGroupResponse v9, answering `request`. With an error it says nothing more, but for MEMBER_ID_REQUIRED.
+
+    Attributes:
+        generation: the new one, or the current one where the group does not rebalance for this join.
+        protocol: the assignor that the coordinator chose among those that all members have.
+        leader: the member id of the leader; empty in a group of type consumer, which has none.
+        member_id: ours from now on. MEMBER_ID_REQUIRED brings it too, to be sent with the next join (KIP-394).
+        members: everybody's subscriptions, if this member leads; else nothing.
+        skip_assignment: this leader must not assign: the group keeps what it has (KIP-814).
+
+    """
 
     request: JoinRequest
     error: int
@@ -98,7 +115,7 @@ class JoinResponse:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SyncResponse:
-    """SyncGroupResponse v5, answering `request`."""
+    """SyncGroupResponse v5, answering `request`; `assignment` is the group's word on what this member reads."""
 
     request: SyncRequest
     error: int
@@ -290,7 +307,7 @@ class GiveUpAll:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Lost:
-    """Ownership ended without our consent: nothing of it may be committed any more."""
+    """Ownership ended without our consent (KIP-429: onPartitionsLost): nothing of it may be committed any more."""
 
     partitions: frozenset[TopicPartition]
     reason: str
@@ -305,7 +322,10 @@ class Rejoining:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Left:
-    """The seat was given back, or could not be within the time for it; the machine has ended."""
+    """The machine has ended: the seat was given back.
+
+    If `error` is not NONE, nobody has confirmed it, and the seat may stay until its session is over.
+    """
 
     error: int
 

@@ -364,14 +364,7 @@ class Handlers:
             # its new owner because of our claim. Nobody else will rejoin for it, so we do.
             return [*effects, *self._join("given up what the join still claimed", now_ms)]
         self._become(State.REVOKING if revoked else State.STABLE)
-        if self._heartbeat_sent_in != self.identity.generation:
-            # A heartbeat at once, once in each generation: 1. a member gives something up at once and joins again;
-            # 2. all others are to be in that next generation, and it waits for them; 3. they learn of it from the
-            # answer to a heartbeat, and the regular one is an interval away.
-            return [*effects, *self._send_heartbeat(now_ms)]
-        self._heartbeats.drop()
-        self._timers[_Timer.HEARTBEAT] = now_ms + self._pacing.heartbeat_ms()
-        return effects
+        return [*effects, *self._begin_heartbeats(now_ms)]
 
     def _object_later(self, now_ms: int) -> None:
         """What is tolerated is objected to some time later, by a join, and ever more seldom (`Ownership.take`)."""
@@ -382,6 +375,21 @@ class Handlers:
     # --------------------------------------------------------------------------------------- in a generation
     # A heartbeat each interval keeps us a member and tells us when the group rebalances. A join follows at once, or as
     # soon as what must be given up first is given up.
+
+    def _begin_heartbeats(self, now_ms: int) -> Effects:
+        """Heartbeat at once, once in each generation; Kafka's client waits for an interval.
+
+        1. a member gives something up at once and joins again; 2. all others are to be in that next generation, and it
+        waits for them; 3. they learn of it from the answer to a heartbeat, and the regular one is an interval away.
+
+        Not again after a join that brought the same generation: a coordinator that asks each time would have us join
+        without end (DECISIONS 43).
+        """
+        if self._heartbeat_sent_in != self.identity.generation:
+            return self._send_heartbeat(now_ms)
+        self._heartbeats.drop()
+        self._timers[_Timer.HEARTBEAT] = now_ms + self._pacing.heartbeat_ms()
+        return []
 
     def _send_heartbeat(self, now_ms: int) -> Effects:
         """AbstractCoordinator.HeartbeatThread: one each interval, and none while another is unanswered."""

@@ -1,4 +1,13 @@
-"""How long a member waits before it sends the next heartbeat, retry or rejoin. Kafka's intervals and backoffs."""
+"""How long a member waits before it sends the next heartbeat, retry or rejoin. Kafka's intervals and backoffs.
+
+::
+
+    heartbeat   interval * (1 - HEARTBEAT_JITTER * j)                                    j in [0, 1), anew each time
+    retry       min(RETRY_BACKOFF * 2^n, RETRY_BACKOFF_MAX) * (1 ± RETRY_BACKOFF_JITTER)    n retries went before it
+    rejoin      min(interval * 2^n, REJOIN_BACKOFF_MAX)                             n joins before it changed nothing
+
+Jitter makes a heartbeat earlier, never later.
+"""
 
 from __future__ import annotations
 
