@@ -209,22 +209,11 @@ class Cluster:
 
         async def attempt() -> dict[TopicPartition, ListedOffset]:
             try:
-                return await all_leaders()
+                return await self._list_missing(wanted, isolation_level, found)
             except BrokerError as error:
                 if error.code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION and time.monotonic() > gone_at_s:
                     raise _unknown(error) from error
                 raise
-
-        async def all_leaders() -> dict[TopicPartition, ListedOffset]:
-            by_leader = await self._by_leader({tp: at for tp, at in wanted.items() if tp not in found})
-            outcomes = await asyncio.gather(
-                *(self._list_at(node, part, isolation_level, found) for node, part in by_leader.items()),
-                return_exceptions=True,
-            )
-            errors = [outcome for outcome in outcomes if outcome is not None]
-            if errors:
-                raise next((e for e in errors if not (isinstance(e, WireError) and e.retriable)), errors[0])
-            return found
 
         try:
             return await self._retry(attempt, timeout_ms)
@@ -246,6 +235,24 @@ class Cluster:
                 raise BrokerError("ListOffsets", code, str(tp))
             grouped.setdefault(self._leaders[tp], {})[tp] = timestamp
         return grouped
+
+    async def _list_missing(
+        self, wanted: Mapping[TopicPartition, int], isolation_level: int, found: dict[TopicPartition, ListedOffset]
+    ) -> dict[TopicPartition, ListedOffset]:
+        """`found`, with what of `wanted` it lacked: each leader is asked once, whatever others answer.
+
+        Raises:
+            WireError: a leader's, one that no further attempt can mend before all others.
+        """
+        by_leader = await self._by_leader({tp: at for tp, at in wanted.items() if tp not in found})
+        outcomes = await asyncio.gather(
+            *(self._list_at(node, part, isolation_level, found) for node, part in by_leader.items()),
+            return_exceptions=True,
+        )
+        errors = [outcome for outcome in outcomes if outcome is not None]
+        if errors:
+            raise next((e for e in errors if not (isinstance(e, WireError) and e.retriable)), errors[0])
+        return found
 
     async def _list_at(
         self,

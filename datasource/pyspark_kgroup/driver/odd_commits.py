@@ -35,43 +35,59 @@ class OddCommits:
         offsets: Mapping[TopicPartition, int],
         committed: Mapping[TopicPartition, Committed],
     ) -> None:
-        """Say, once, where the group's offset plays no part, though somebody may have meant it to."""
+        """Say, once, where the group's offset plays no part, though somebody may have meant it to.
+
+        Args:
+            start: the durable offset.
+            starts: how each adopted partition's start was decided.
+            offsets: where each starts.
+            committed: what the group has for each; nothing for those that it has nothing of.
+        """
         now = {tp: (offsets[tp], commit) for tp, commit in committed.items() if offsets[tp] != commit.offset}
         apart = [tp for tp in sorted(now) if self._warned_of.get(tp) != now[tp]]
         self._warned_of |= now
         back = [tp for tp in apart if starts[tp].set_back and offsets[tp] < committed[tp].offset]
         if back:
-            log.warning(
-                "This query (instanceIdPrefix=%s) has itself committed further to group %r than its checkpoint stands "
-                "(%s): the checkpoint was set back, or another one was in use. What lies between is read again, since "
-                "the checkpoint decides what a batch is. To skip it, move the group's offsets (kafka-consumer-groups "
-                "--reset-offsets) while the query is stopped.",
-                self._us.app,
-                self._options.group_id,
-                _apart(back, offsets, committed),
-            )
+            self._warn_of_a_checkpoint_set_back(_apart(back, offsets, committed))
         behind = [
             tp
             for tp in apart
             if tp in start.owned and committed[tp].writer is Writer.UNKNOWN and committed[tp].offset < offsets[tp]
         ]
         if behind:
-            log.warning(
-                "Group %r has offsets behind the checkpoint of this query, which it did not commit (%s): they are "
-                "ignored, since the checkpoint decides what a batch is. If they were moved back to read again, start "
-                "the query with a new checkpointLocation and startingOffsets=committed.",
-                self._options.group_id,
-                _apart(behind, offsets, committed),
-            )
+            self._warn_of_offsets_moved_back(_apart(behind, offsets, committed))
         outrun = [tp for tp in sorted(committed) if start.fresh and committed[tp].writer is Writer.SUCCESSOR]
         if outrun and not self._options.starting_offsets.committed:
-            log.warning(
-                "startingOffsets=%s is ignored for %s: this very query (instanceIdPrefix=%s) was started again "
-                "meanwhile, and has committed since.",
-                self._options.starting_offsets,
-                ", ".join(map(str, outrun)),
-                self._us.app,
-            )
+            self._warn_of_a_later_run(outrun)
+
+    def _warn_of_a_checkpoint_set_back(self, apart: str) -> None:
+        log.warning(
+            "This query (instanceIdPrefix=%s) has itself committed further to group %r than its checkpoint stands "
+            "(%s): the checkpoint was set back, or another one was in use. What lies between is read again, since "
+            "the checkpoint decides what a batch is. To skip it, move the group's offsets (kafka-consumer-groups "
+            "--reset-offsets) while the query is stopped.",
+            self._us.app,
+            self._options.group_id,
+            apart,
+        )
+
+    def _warn_of_offsets_moved_back(self, apart: str) -> None:
+        log.warning(
+            "Group %r has offsets behind the checkpoint of this query, which it did not commit (%s): they are "
+            "ignored, since the checkpoint decides what a batch is. If they were moved back to read again, start "
+            "the query with a new checkpointLocation and startingOffsets=committed.",
+            self._options.group_id,
+            apart,
+        )
+
+    def _warn_of_a_later_run(self, partitions: Sequence[TopicPartition]) -> None:
+        log.warning(
+            "startingOffsets=%s is ignored for %s: this very query (instanceIdPrefix=%s) was started again "
+            "meanwhile, and has committed since.",
+            self._options.starting_offsets,
+            ", ".join(map(str, partitions)),
+            self._us.app,
+        )
 
 
 def _apart(
