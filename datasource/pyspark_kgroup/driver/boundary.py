@@ -66,15 +66,7 @@ class Boundary:
         self._orphans = Orphans(group, options, commits, hand_over, clock)
         self._acknowledgement = acknowledgement = Acknowledgement(group, options, ledger, commits, clock)
         self._adoption = Adoption(
-            group,
-            options,
-            ledger,
-            commits,
-            hand_over,
-            former_seats,
-            acknowledgement,
-            OddCommits(options, us),
-            clock,
+            group, options, ledger, commits, hand_over, former_seats, acknowledgement, OddCommits(options, us), clock
         )
         self._batch_end = BatchEnd(ledger)
         self.logs = TopicLogs(group, options, clock, bounded=bounded)
