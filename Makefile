@@ -17,19 +17,25 @@ WHEEL_DIR  := .build/wheel
 # What is tested is what is locked: pip takes these versions of everything, also of what builds the packages.
 VERSIONS   := conf/versions.txt
 PIP_ARGS   := --quiet --constraint $(VERSIONS) --build-constraint $(VERSIONS)
-SOURCES    := $(shell find spark_kgroup datasource -name '*.py' -o -name 'py.typed')
+NATIVE     := datasource/pyspark_kgroup/executor/native/records.c hatch_build.py
+SOURCES    := $(shell find spark_kgroup datasource -name '*.py' -o -name 'py.typed') $(NATIVE)
 
-.PHONY: help setup lint format test test-unit fuzz mutants test-kafka test-spark chaos soak bench bench-seats wheel lock demo clean
+.PHONY: help setup lint format test test-unit test-wheel fuzz mutants test-kafka test-spark chaos soak bench bench-seats wheel lock demo clean
 
 help:  ## show the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
 
-setup: $(VENV)/.ready  ## build .venv in place
+setup: $(VENV)/.ready $(VENV)/.native  ## build .venv in place
 
 $(VENV)/.ready: pyproject.toml $(VERSIONS)
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --constraint $(VERSIONS) --upgrade pip
-	$(BIN)/pip install $(PIP_ARGS) --editable . --group dev
+	$(BIN)/pip install $(PIP_ARGS) --group dev
+	$(BIN)/pip install --quiet --constraint $(VERSIONS) --no-build-isolation --editable .  # with what dev has just brought
+	@touch $@
+
+$(VENV)/.native: $(VENV)/.ready $(NATIVE)
+	$(BIN)/python hatch_build.py
 	@touch $@
 
 lint: setup  ## ruff and mypy --strict
@@ -41,11 +47,14 @@ format: setup  ## rewrite the sources the way ruff wants them
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
-test: lint test-unit  ## lint, types and every test
+test: lint test-unit test-wheel  ## lint, types and every test
 	$(MAKE) --no-print-directory -j2 --output-sync=line test-kafka test-spark  # side by side: both mostly wait
 
 test-unit: setup  ## pure machines: seconds
 	$(BIN)/pytest tests/unit
+
+test-wheel: setup  ## the wheel, built twice: all platforms' decoders in it, the same bytes
+	$(BIN)/pytest tests/packaging
 
 fuzz: setup  ## FRAMES=1000000 hostile messages through codec, members and channel; SEED=7 for the same again
 	cd tests && PYTHONPATH=. ../$(BIN)/python -P -m fuzz --frames $(FRAMES) $(if $(SEED),--seed $(SEED))

@@ -13,7 +13,9 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Sequence
+from importlib.util import find_spec
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any, Final
 
 from hatchling.builders.hooks.plugin.interface import BuildHookInterface
@@ -44,7 +46,9 @@ class NativeDecoder(BuildHookInterface[Any]):
             try:
                 compile_here(root)
             except (OSError, subprocess.CalledProcessError) as error:
-                self.app.display_warning(f"No native decoder for this machine: records are read as before ({error})")
+                self.app.display_warning(f"No native decoder for this machine, which librdkafka stands in for: {error}")
+        elif find_spec("ziglang") is None:  # pyproject.toml asks for it wherever it exists
+            self.app.display_warning("No native decoder, since there is no zig for this machine: librdkafka stands in")
         else:
             for name in TARGETS:
                 binary = compile_for(root, name, root / ".build" / "native")
@@ -67,16 +71,18 @@ def compile_here(root: Path) -> Path:
 
 def compile_for(root: Path, name: str, folder: Path) -> Path:
     """The binary `name` of `TARGETS` in `folder`; the same bytes on every machine."""
-    return _compiled(root, [*ZIG, "-target", TARGETS[name]], folder / name)
+    named = ["-Wl,-install_name,@rpath/" + name] if name.endswith(".dylib") else []
+    return _compiled(root, [*ZIG, "-target", TARGETS[name], *named], folder / name)
 
 
 def _compiled(root: Path, compiler: Sequence[str], binary: Path) -> Path:
     binary.parent.mkdir(parents=True, exist_ok=True)
-    partial = binary.with_name(f"{os.getpid()}-{binary.name}")  # whoever loads the old one keeps it
     caches = {f"ZIG_{kind}_CACHE_DIR": str(root / ".build" / "zig") for kind in ("LOCAL", "GLOBAL")}
-    command = [*compiler, *FLAGS, "-o", str(partial), str(NATIVE / "records.c")]
-    subprocess.run(command, check=True, cwd=root, env=os.environ | caches)
-    return partial.replace(binary)
+    with TemporaryDirectory(dir=binary.parent) as folder:  # a process that has loaded the old binary keeps it
+        written = Path(folder, binary.name)  # zig signs with this name
+        command = [*compiler, *FLAGS, "-o", str(written), str(NATIVE / "records.c")]
+        subprocess.run(command, check=True, cwd=root, env=os.environ | caches)
+        return written.replace(binary)
 
 
 if __name__ == "__main__":

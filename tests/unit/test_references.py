@@ -10,7 +10,7 @@ ROOT = Path(__file__).parents[2]
 FOLDERS = ("spark_kgroup", "datasource", "examples", "tests", "conf")
 DOCUMENTS = sorted(ROOT.glob("*.md"))
 SOURCES = sorted(p for folder in FOLDERS for p in (ROOT / folder).rglob("*.py") if p != Path(__file__))
-TEXTS = [*DOCUMENTS, *SOURCES, ROOT / "Makefile", ROOT / "pyproject.toml"]
+TEXTS = [*DOCUMENTS, *SOURCES, ROOT / "Makefile", ROOT / "hatch_build.py", ROOT / "pyproject.toml"]
 PATHS = {
     str(path.relative_to(ROOT))
     for path in (*TEXTS, *(ROOT / folder for folder in FOLDERS), *(p for f in FOLDERS for p in (ROOT / f).rglob("*")))

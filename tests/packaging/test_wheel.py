@@ -1,0 +1,155 @@
+"""The wheel: pure Python for pip, with the native decoder for every platform in it, the same bytes wherever built."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import struct
+import subprocess
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from zipfile import ZipFile
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+NATIVE = "pyspark_kgroup/executor/native"
+
+LINUX = {"linux-x86_64.so": 62, "linux-aarch64.so": 183}
+"""File name -> e_machine of ELF."""
+
+MACS = {"darwin-x86_64.dylib": 0x01000007, "darwin-arm64.dylib": 0x0100000C}
+"""File name -> cputype of Mach-O."""
+
+LC_ID_DYLIB, LC_LOAD_DYLIB, LC_UUID, LC_CODE_SIGNATURE = 0x0D, 0x0C, 0x1B, 0x1D
+
+LOADS = """
+import sys
+from pyspark_kgroup.executor.native import library
+from pyspark_kgroup.executor.native.decode import Decoder
+found = library.load()
+assert found.library is not None, found.reason
+assert Decoder(found.library, "t", 0, include_headers=True).decode(memoryview(b""), 3, 9).next_offset == 3
+print(library.__file__)
+"""
+
+
+def build(source: Path, into: Path, environment: Mapping[str, str] = os.environ, *options: str) -> Path:
+    command = [sys.executable, "-m", "build", "--no-isolation", *options, "--outdir", str(into), str(source)]
+    subprocess.run(command, check=True, timeout=300, env=environment, stdout=subprocess.DEVNULL)
+    (wheel,) = into.glob("*.whl")
+    return wheel
+
+
+@pytest.fixture(scope="module")
+def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """What git would give, in another place: nothing that was built before."""
+    names = subprocess.run(
+        ["git", "ls-files", "--cached", "--others", "--exclude-standard"],
+        cwd=ROOT,
+        check=True,
+        capture_output=True,
+        text=True,
+    )
+    copy = tmp_path_factory.mktemp("source")
+    for name in names.stdout.splitlines():
+        if (ROOT / name).exists():
+            (copy / name).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy(ROOT / name, copy / name)
+    return copy
+
+
+@pytest.fixture(scope="module")
+def wheel(source: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return build(source, tmp_path_factory.mktemp("wheel"), os.environ, "--wheel")
+
+
+@pytest.fixture(scope="module")
+def binaries(wheel: Path) -> dict[str, bytes]:
+    with ZipFile(wheel) as archive:
+        names = [name for name in archive.namelist() if name.startswith(f"{NATIVE}/lib/")]
+        return {name.rpartition("/")[2]: archive.read(name) for name in names}
+
+
+def test_one_wheel_has_the_decoder_for_every_platform(wheel: Path, binaries: dict[str, bytes]) -> None:
+    assert wheel.name.endswith("-py3-none-any.whl")
+    assert set(binaries) == {*LINUX, *MACS}
+    assert sum(map(len, binaries.values())) < 150_000
+
+
+@pytest.mark.parametrize("name", LINUX)
+def test_the_decoder_for_linux_needs_no_library_so_that_it_fits_glibc_and_musl(
+    binaries: dict[str, bytes], name: str
+) -> None:
+    elf = binaries[name]
+    assert elf[:6] == b"\x7fELF\x02\x01"
+    (machine,) = struct.unpack_from("<H", elf, 18)
+    (sections_at,) = struct.unpack_from("<Q", elf, 32)
+    entry_size, entries = struct.unpack_from("<HH", elf, 54)
+    heads = [struct.unpack_from("<IIQQQQ", elf, sections_at + entry_size * number) for number in range(entries)]
+    (dynamic,) = [(offset, size) for kind, _, offset, _, _, size in heads if kind == 2]
+    tags = [struct.unpack_from("<q", elf, dynamic[0] + at)[0] for at in range(0, dynamic[1], 16)]
+    assert machine == LINUX[name]
+    assert 1 not in tags, "DT_NEEDED"
+
+
+@pytest.mark.parametrize("name", MACS)
+def test_the_decoder_for_macs_needs_the_system_s_library_alone_and_is_signed(
+    binaries: dict[str, bytes], name: str
+) -> None:
+    mach = binaries[name]
+    magic, cpu, _, _, commands, _ = struct.unpack_from("<6I", mach)
+    assert (magic, cpu) == (0xFEEDFACF, MACS[name])
+    found, at = [], 32
+    for _ in range(commands):
+        command, size = struct.unpack_from("<II", mach, at)
+        found.append((command, mach[at : at + size]))
+        at += size
+    assert [body.partition(b"/")[2].rstrip(b"\0") for command, body in found if command == LC_LOAD_DYLIB] == [
+        b"usr/lib/libSystem.B.dylib"
+    ]
+    assert LC_UUID in dict(found)
+    assert LC_CODE_SIGNATURE in dict(found) or name == "darwin-x86_64.dylib"  # macOS asks for it on its own processors
+
+
+@pytest.mark.parametrize("zipped", [False, True], ids=["installed", "zipped"])
+def test_the_decoder_of_the_wheel_loads_here(wheel: Path, tmp_path: Path, zipped: bool) -> None:
+    """A wheel may be put on the path as it is: `addArtifacts`, `--py-files`."""
+    place = wheel
+    if not zipped:
+        place = tmp_path
+        with ZipFile(wheel) as archive:
+            archive.extractall(place)
+    done = subprocess.run(
+        [sys.executable, "-c", LOADS], env={**os.environ, "PYTHONPATH": str(place)}, capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.startswith(str(place))
+
+
+def test_a_wheel_from_the_sdist_on_a_machine_without_a_compiler_is_the_same_to_the_byte(
+    source: Path, wheel: Path, tmp_path: Path
+) -> None:
+    shutil.rmtree(source / ".build")
+    nowhere = tmp_path / "bin"
+    nowhere.mkdir()
+    bare = {**os.environ, "PATH": str(nowhere), "HOME": str(tmp_path)}
+    again = build(source, tmp_path / "dist", bare)
+    assert again.read_bytes() == wheel.read_bytes()
+
+
+def test_an_editable_install_on_a_machine_without_a_compiler_has_the_decoder(source: Path, tmp_path: Path) -> None:
+    nowhere = tmp_path / "bin"
+    nowhere.mkdir()
+    command = [sys.executable, str(source / "hatch_build.py")]
+    subprocess.run(command, check=True, timeout=300, env={**os.environ, "PATH": str(nowhere)})
+    (binary,) = (source / "datasource" / NATIVE / "lib").iterdir()
+    assert binary.name.startswith(f"{sys.platform}-")
+    done = subprocess.run(
+        [sys.executable, "-c", LOADS],
+        env={**os.environ, "PYTHONPATH": f"{source / 'datasource'}:{source}"},
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stderr
