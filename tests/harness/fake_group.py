@@ -1,30 +1,37 @@
-"""A small model of a consumer group as the boundary sees it: the same calls as `GroupRuntime`, no socket, no clock.
+"""A small group as the boundary sees it: the same calls as `GroupRuntime`, no socket, no clock.
 
-The broker's half (`assigned`, `committed`, `generation`) and the seats' half (what each believes to hold) are kept
-apart, as in life: a seat may not know yet that it was expelled. One other application works in the group; it reads,
-commits and hands over like a good neighbour. Rebalances are cooperative (KIP-429): what somebody still claims is
-withheld for a generation, and handing it over needs a further one.
+The broker's half is a `ModelCoordinator`; the seats' half is what each believes to hold, as in life: a seat may not
+know yet that it was expelled. One other application works in the group; it reads, commits and hands over like a good
+neighbour. All of them are scripted: who leads deals the partitions out as the test says (`target`). Their messages take
+no time, and time ends no session. Rebalances are cooperative (KIP-429): what somebody still claims is withheld for a
+generation, and handing it over needs a further one.
 
-The broker checks every commit (`_check_commit`) and every giving up: what must never happen raises `Violation` at once.
+Every commit is checked (`_check_commit`), and every giving up: what must never happen raises `Violation` at once.
 """
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cache
 from types import MappingProxyType
 from uuid import UUID
 
-from harness.group_state import GroupState
+from harness.model_coordinator import Member, ModelCoordinator, Phase, Response
 from spark_kgroup.errors import UnknownTopic
 from spark_kgroup.limits import TOPIC_GONE_AFTER_MS
-from spark_kgroup.member.classic import PreviouslyOwned
+from spark_kgroup.member import contract
+from spark_kgroup.member.classic import MemberConfig, PreviouslyOwned
 from spark_kgroup.model import (
     NO_GENERATION,
+    UNKNOWN_MEMBER_ID,
     DescribedGroup,
     DescribedMember,
     ErrorCode,
+    GroupMember,
     MemberIdentity,
+    Subscription,
     TopicDescription,
     TopicPartition,
 )
@@ -34,6 +41,9 @@ from spark_kgroup.seat_note import Author
 from spark_kgroup.wire.responses import CommittedOffset
 
 OTHER = "other"
+PROTOCOL = "cooperative-sticky"
+PATIENCE_MS = 10**9
+"""Of the coordinator, with everybody: the test says when a session is over."""
 WAIT_STEP_MS = 10
 COMMITS_PER_INSTANT_MAX = 100
 
@@ -54,6 +64,16 @@ class Seat:
     """An earlier process's, claimed until it is given up or assigned again."""
     trouble: str | None = None
 
+    @property
+    def claims(self) -> frozenset[TopicPartition]:
+        return self.previously_owned | self.owned_since.keys()
+
+    def learn(self, share: frozenset[TopicPartition]) -> None:
+        """The group has assigned `share` in the generation of `identity`."""
+        self.owned_since |= dict.fromkeys(share - self.owned_since.keys(), self.identity)
+        self.previously_owned -= share
+        self.to_give_up = self.claims - share
+
     def view(self) -> SeatView:
         return SeatView(
             instance_id=self.instance_id,
@@ -70,15 +90,25 @@ def _idle() -> None:
     """Nothing happens meanwhile."""
 
 
-@dataclass(frozen=True)
-class Membership:
-    """One of our static members: what the broker knows of it."""
-
-    member_id: str
-    instance_id: str
+def _nobody(instance_id: str) -> MemberIdentity:
+    """As whom somebody asks who is not a member, or no longer."""
+    return MemberIdentity(instance_id=instance_id, member_id=UNKNOWN_MEMBER_ID, generation=NO_GENERATION)
 
 
-class FakeGroup(GroupState[Membership]):
+@cache
+def _config(instance_id: str) -> MemberConfig:
+    """As what a member presents itself, but for what is in its messages."""
+    return MemberConfig(
+        group="g",
+        instance_id=instance_id,
+        topics=(),
+        assignors=(),
+        session_timeout_ms=PATIENCE_MS,
+        rebalance_timeout_ms=PATIENCE_MS,
+    )
+
+
+class FakeGroup:
     """One group with `seats` of ours and one other application. Single-threaded; time passes only in `wait_until`.
 
     Attributes:
@@ -99,15 +129,12 @@ class FakeGroup(GroupState[Membership]):
     """
 
     def __init__(self, topics: Mapping[str, int], seats: int = 1) -> None:
-        super().__init__()
         self.now_ms = 1_000
+        self.coordinator = ModelCoordinator(initial_delay_ms=0)
         self.ids = 0
         self.topics_now: dict[str, TopicDescription] = {}
         self.log: dict[TopicPartition, list[int]] = {}
-        self.committed_now: dict[TopicPartition, int] = {}
         self.target: dict[TopicPartition, str] = {}
-        self.assigned: dict[TopicPartition, str] = {}
-        self.claims: dict[TopicPartition, str] = {}
         self.other: dict[TopicPartition, int] = {}
         self.other_read: list[tuple[TopicPartition, int, int]] = []
         self.stable: dict[TopicPartition, int] = {}
@@ -124,7 +151,6 @@ class FakeGroup(GroupState[Membership]):
         self.group_type = "classic"
         self.away = False
         self.old: set[str] = set()
-        self._pending = False
         self.commits: list[tuple[str, dict[TopicPartition, int]]] = []
         self._asked: list[int] = []
         self._mailbox: list[tuple[Seat, frozenset[TopicPartition]]] = []
@@ -133,8 +159,12 @@ class FakeGroup(GroupState[Membership]):
         for name, count in topics.items():
             self.create_topic(name, count)
         names = [f"seat-{k}" for k in range(seats)]
-        self.seats = {name: Seat(name, self._joined(name)) for name in names}
+        self.seats = {name: Seat(name, _nobody(name)) for name in names}
         self.rejoins = seats
+        self._other = _nobody(OTHER)
+        self._joins = 0
+        self._awaited: dict[str, contract.Request] = {}
+        self._answers: deque[tuple[str, Response]] = deque()
         self.spread(names)
 
     # --------------------------------------------------------------------------------- the world, for tests
@@ -143,23 +173,32 @@ class FakeGroup(GroupState[Membership]):
     def instance_ids(self) -> tuple[str, ...]:
         return tuple(self.seats)
 
-    def _new_identity(self, instance_id: str) -> MemberIdentity:
-        self.ids += 1
-        return MemberIdentity(instance_id=instance_id, member_id=f"id-{self.ids}", generation=self.generation)
+    @property
+    def generation(self) -> int:
+        return self.coordinator.generation
 
-    def _joined(self, instance_id: str) -> MemberIdentity:
-        """As whom a seat is in the group that has joined it without a member id."""
-        identity = self._new_identity(instance_id)
-        new, old = Membership(identity.member_id, instance_id), self.static(instance_id)
-        if old is None:
-            self.members[new.member_id] = new
-        else:
-            self.replace_static(old, new)
-        return identity
+    @property
+    def committed_now(self) -> dict[TopicPartition, int]:
+        return self.coordinator.committed
+
+    @committed_now.setter
+    def committed_now(self, offsets: dict[TopicPartition, int]) -> None:
+        self.coordinator.committed = offsets
+
+    @property
+    def assigned(self) -> dict[TopicPartition, str]:
+        """The coordinator's word: what belongs to whom."""
+        members = self.coordinator.members.values()
+        return {tp: str(member.instance_id) for member in members for tp in member.assignment}
+
+    def unassign(self, tp: TopicPartition) -> None:
+        """The coordinator has it assigned to nobody any more, and tells nobody."""
+        for member in self.coordinator.members.values():
+            member.assignment -= {tp}
 
     def is_expelled(self, seat: Seat) -> bool:
         """Whether the coordinator has given the seat away, and the seat does not know."""
-        return self.static(seat.instance_id) is None
+        return self.coordinator.static(seat.instance_id) is None
 
     def create_topic(self, name: str, count: int) -> None:
         """A new topic, also in place of an old one: its records and committed offsets are gone."""
@@ -199,38 +238,101 @@ class FakeGroup(GroupState[Membership]):
         self.rebalance()
 
     def rebalance(self) -> None:
-        """One generation: everybody joins with what it claims, and learns its share."""
-        live = [seat for seat in self.seats.values() if not self.is_expelled(seat)]
-        if (self.away and live) or self.old:
-            self._pending = True
+        """One generation: everybody joins with what it claims, and learns its share.
+
+        If it has to wait for somebody, for seats without a driver, it begins, and the next call goes on with it.
+        """
+        under_way = self.rebalancing
+        self._deliver()
+        if under_way and not self.rebalancing:
+            return  # whom it waited for has left the group
+        for name in self._present():
+            member = self.coordinator.static(name)
+            joined = member is not None and member.parked_join is not None
+            if member is None or not joined or member.subscription(PROTOCOL).owned != self._claims(name):
+                self._join(name)
+        if self.coordinator.phase is Phase.PREPARING and not self.generation:
+            self.coordinator.tick(self.now_ms)  # the first generation of all waits for who may come (KIP-134)
+        self._deliver()
+
+    def _present(self) -> list[str]:
+        """Who joins a rebalance: whoever knows of it, or that it is no member."""
+        seats = [] if self.away else self.seats.values()
+        there = [s.instance_id for s in seats if not s.identity.member_id or not self.is_expelled(s)]
+        return [*there, OTHER]
+
+    def _claims(self, name: str) -> frozenset[TopicPartition]:
+        return frozenset(self.other) if name == OTHER else self.seats[name].claims
+
+    def _join(self, name: str) -> None:
+        self._joins += 1
+        subscription = Subscription(
+            topics=self.subscribed,
+            owned=self._claims(name),
+            user_data=str(self._joins).encode(),  # no two joins are equal, so each of a member begins a rebalance
+        )
+        identity = self._other if name == OTHER else self.seats[name].identity
+        self._ask(name, contract.JoinRequest(identity=identity, protocols=((PROTOCOL, subscription),), reason=""))
+
+    def _ask(self, name: str, request: contract.Request) -> None:
+        self._awaited[name] = request
+        self.coordinator.receive(
+            request, _config(name), lambda answer: self._answers.append((name, answer)), self.now_ms
+        )
+
+    def _deliver(self) -> None:
+        """What the coordinator has answered arrives, and what that leads to."""
+        while self._answers:
+            name, answer = self._answers.popleft()
+            if self._awaited.get(name) is not answer.request:
+                continue  # nobody waits for it any more
+            match answer:
+                case contract.JoinResponse(error=ErrorCode.NONE):
+                    self._on_joined(name, answer)
+                case contract.SyncResponse(error=ErrorCode.NONE):
+                    self._on_assigned(name, answer.assignment)
+                case contract.SyncResponse(error=ErrorCode.REBALANCE_IN_PROGRESS):
+                    self._join(name)
+                case _:
+                    raise AssertionError(f"{name} cannot be answered {answer}")
+
+    def _on_joined(self, name: str, answer: contract.JoinResponse) -> None:
+        identity = MemberIdentity(instance_id=name, member_id=answer.member_id, generation=answer.generation)
+        if name == OTHER:
+            self._other = identity
+        else:
+            self.seats[name].identity = identity
+        leads = answer.leader == answer.member_id and not answer.skip_assignment
+        shares = self._deal(answer.members) if leads else ()
+        self._ask(name, contract.SyncRequest(identity=identity, protocol=PROTOCOL, assignments=shares))
+
+    def _deal(self, members: Iterable[GroupMember]) -> contract.Shares:
+        """Whoever leads assigns what the test says, but for what somebody else claims."""
+        ids = {str(member.instance_id): member.member_id for member in members}
+        claims = {tp: str(member.instance_id) for member in members for tp in member.subscription.owned}
+        claims |= {tp: name for name, seat in self.seats.items() if name in ids for tp in seat.owned_since}
+        claims |= dict.fromkeys(self.other, OTHER)  # assigned to it later than to whose last process owned them
+        shares: dict[str, set[TopicPartition]] = {name: set() for name in ids}
+        for tp, wanted in self.target.items():
+            name = wanted if tp.topic in self.subscribed else OTHER
+            if tp in self.log and name in ids and claims.get(tp, name) == name:
+                shares[name].add(tp)
+        return tuple((ids[name], frozenset(share)) for name, share in shares.items())
+
+    def _on_assigned(self, name: str, share: frozenset[TopicPartition]) -> None:
+        if name != OTHER:
+            self.seats[name].learn(share)
             return
-        self._pending = False
-        self.generation += 1
-        claims = {tp: seat.instance_id for seat in live for tp in seat.previously_owned}
-        claims |= {tp: seat.instance_id for seat in live for tp in seat.owned_since}
-        claims |= dict.fromkeys(self.other, OTHER)  # it was given them later than who inherits them
-        self.claims = claims
-        wanted = {tp: who if tp.topic in self.subscribed else OTHER for tp, who in self.target.items()}
-        self.assigned = {
-            tp: member for tp, member in wanted.items() if tp in self.log and claims.get(tp, member) == member
-        }
-        for seat in live:
-            seat.identity = MemberIdentity(
-                instance_id=seat.instance_id, member_id=seat.identity.member_id, generation=self.generation
-            )
-            share = {tp for tp, member in self.assigned.items() if member == seat.instance_id}
-            seat.owned_since |= dict.fromkeys(share - seat.owned_since.keys(), seat.identity)
-            seat.previously_owned -= share
-            seat.to_give_up = frozenset(seat.owned_since.keys() - share) | seat.previously_owned
-        for tp in {tp for tp, member in self.assigned.items() if member == OTHER} - self.other.keys():
+        for tp in share - self.other.keys():
             self.other[tp] = self.committed_now.get(tp, self.log[tp][0])
 
     def convert(self, takes: TopicPartition) -> None:
         """A member with `group.protocol=consumer` joins: brokers forget what is claimed; it gets `takes` at once."""
         self.group_type = "consumer"
-        self.claims = {}
         assert takes not in self.assigned, "only what is withheld has no owner"
-        self.target[takes] = self.assigned[takes] = OTHER
+        self.target[takes] = OTHER
+        neighbour = self.coordinator.members[self._other.member_id]
+        neighbour.assignment |= {takes}
         self.other[takes] = self.committed_now.get(takes, self.log[takes][0])
 
     def other_reads(self, tp: TopicPartition, count: int) -> None:
@@ -243,7 +345,7 @@ class FakeGroup(GroupState[Membership]):
 
     def other_gives_up(self) -> None:
         """The other application has come to its own boundary."""
-        asked = [tp for tp in self.other if self.assigned.get(tp) != OTHER]
+        asked = self.other.keys() - self.coordinator.members[self._other.member_id].assignment
         for tp in asked:
             self.committed_now.setdefault(tp, self.other[tp])
             del self.other[tp]
@@ -254,14 +356,13 @@ class FakeGroup(GroupState[Membership]):
         """The coordinator's patience with a seat is over; the seat does not know yet, its partitions have no owner."""
         if self.seats[name].identity.generation == NO_GENERATION:
             return  # who waits for a rebalance to end is not expelled meanwhile
-        self.remove_static([name])
-        self.assigned = {tp: member for tp, member in self.assigned.items() if member != name}
+        self.coordinator.remove_static([name])
 
     def notice(self, name: str) -> None:
         """An expelled seat hears of it, drops all, and joins anew."""
         seat = self.seats[name]
         seat.owned_since, seat.to_give_up, seat.previously_owned = {}, frozenset(), frozenset()
-        seat.identity = replace(self._joined(name), generation=NO_GENERATION)
+        seat.identity = _nobody(name)
         self._mailbox = [(s, tps) for s, tps in self._mailbox if s is not seat]
         self.rejoins += 1
         self.rebalance()
@@ -272,6 +373,7 @@ class FakeGroup(GroupState[Membership]):
         self._mailbox.clear()
         for seat in self.seats.values():
             seat.owned_since, seat.to_give_up, seat.previously_owned = {}, frozenset(), frozenset()
+            self._awaited.pop(seat.instance_id, None)
 
     def restart(self, previously_owned: Mapping[str, PreviouslyOwned], seats: int | None = None) -> None:
         """Our driver is new: every seat rejoins without a member id (KIP-345), claiming what it inherits.
@@ -287,30 +389,21 @@ class FakeGroup(GroupState[Membership]):
         joins_anew = [seat for seat in self.seats.values() if self.is_expelled(seat)]
         found = claimable(previously_owned, self._described(), list(self.seats))
         for seat in self.seats.values():
-            seat.identity = self._joined(seat.instance_id)
-            self.claims = {tp: member for tp, member in self.claims.items() if member != seat.instance_id}
-            if seat in joins_anew:
-                continue  # what it was reading is no longer kept for it
-            seat.previously_owned = found[seat.instance_id].partitions if seat.instance_id in found else frozenset()
-            self.claims |= dict.fromkeys(seat.previously_owned - self.claims.keys(), seat.instance_id)
-        if joins_anew or self._pending:
-            self._pending = False
-            for seat in self.seats.values():  # who comes back into a rebalance waits for its end
-                seat.identity = replace(seat.identity, generation=NO_GENERATION)
+            if seat not in joins_anew and seat.instance_id in found:  # else nothing is kept for it
+                seat.previously_owned = found[seat.instance_id].partitions
+            seat.identity = _nobody(seat.instance_id)
+        for seat in (*joins_anew, *(seat for seat in self.seats.values() if seat not in joins_anew)):
+            self._join(seat.instance_id)
+        self._deliver()
+        if self.rebalancing:
             self.rebalance()
-        else:
-            self._tell_again()
         self.rejoins = len(self.seats)
 
     def _resize(self, names: list[str]) -> None:
         self.old |= {name for name, seat in self.seats.items() if name not in names and not self.is_expelled(seat)}
-        self.seats = {name: self.seats.get(name) or self._newcomer(name) for name in names}
+        self.seats = {name: self.seats.get(name) or Seat(name, _nobody(name)) for name in names}
         self.old -= self.seats.keys()
         self._deal_out(set(self.target.values()) - self.seats.keys() - self.old - {OTHER})
-
-    def _newcomer(self, name: str) -> Seat:
-        """A seat that the group does not have, or has kept."""
-        return Seat(name, self._new_identity(name))
 
     def remove_members(self, members: Iterable[DescribedMember], reason: str) -> dict[str, int]:
         """The coordinator takes members out; what they held is dealt out to our seats."""
@@ -328,20 +421,10 @@ class FakeGroup(GroupState[Membership]):
     def _deal_out(self, names: set[str]) -> None:
         """What members of these names had is for our seats, from the next generation on."""
         self.old -= names
-        self.remove_static(names)
-        for table in (self.assigned, self.claims):
-            for tp in [tp for tp, member in table.items() if member in names]:
-                del table[tp]
         left = list(self.seats)
         for index, tp in enumerate(sorted(tp for tp, member in self.target.items() if member in names)):
             self.target[tp] = left[index % len(left)]
-
-    def _tell_again(self) -> None:
-        """A static rejoin of a stable group is answered with the assignment there is."""
-        for seat in self.seats.values():
-            share = frozenset(tp for tp, member in self.assigned.items() if member == seat.instance_id)
-            seat.owned_since, seat.previously_owned = dict.fromkeys(share, seat.identity), seat.previously_owned - share
-            seat.to_give_up = seat.previously_owned
+        self.coordinator.remove_static(names)
 
     def step(self) -> None:
         """Messages that are under way arrive."""
@@ -353,7 +436,7 @@ class FakeGroup(GroupState[Membership]):
             seat.owned_since = {tp: who for tp, who in seat.owned_since.items() if tp not in gone}
             seat.previously_owned -= gone
             seat.to_give_up -= gone
-            if gone and not seat.to_give_up and not self.is_expelled(seat):
+            if gone and (not seat.to_give_up or self.rebalancing) and not self.is_expelled(seat):
                 self.rebalance()
 
     # -------------------------------------------------------------------------------- the runtime's own calls
@@ -364,19 +447,14 @@ class FakeGroup(GroupState[Membership]):
 
     def _view(self) -> GroupView:
         seats = (seat.view() for seat in self.seats.values())
-        if self._waits:
+        if self.rebalancing:
             seats = (replace(seat, settled=False) for seat in seats)
         return GroupView(seats=tuple(seats), rejoins=self.rejoins)
 
     @property
     def rebalancing(self) -> bool:
-        """A rebalance waits for our seats."""
-        return self._pending
-
-    @property
-    def _waits(self) -> bool:
-        """A rebalance waits for seats that nobody serves, and our seats wait with it."""
-        return self._pending and bool(self.old)
+        """A rebalance waits for seats that nobody serves, and everybody waits with it."""
+        return self.coordinator.phase is not Phase.STABLE
 
     def wait_until(self, condition: Callable[[GroupView], bool], timeout_ms: int) -> GroupView:
         deadline_ms = self.now_ms + timeout_ms
@@ -461,29 +539,32 @@ class FakeGroup(GroupState[Membership]):
         return self._described()
 
     def _described(self) -> DescribedGroup:
-        members = [*(seat.instance_id for seat in self.seats.values() if not self.is_expelled(seat)), *sorted(self.old)]
-        if OTHER in self.target.values() or self.other:
-            members.append(OTHER)
-        assigned, claims = ({}, {}) if self._waits else (self.assigned, self.claims)
-        if self.group_type == "consumer":  # which does not tell what it has asked back
-            assigned, claims = {tp: m for tp, m in assigned.items() if self.target.get(tp) == m}, {}
+        members = list(self.coordinator.members.values())
+        if OTHER not in self.target.values() and not self.other:
+            members = [member for member in members if member.instance_id != OTHER]
+        consumer = self.group_type == "consumer"
         return DescribedGroup(
             group="g",
-            state="PreparingRebalance" if self._waits else self.state,
-            protocol="cooperative-sticky",
+            state="PreparingRebalance" if self.rebalancing else self.state,
+            protocol=PROTOCOL,
             group_type=self.group_type,
             members=tuple(
                 DescribedMember(
-                    member_id=name,
-                    instance_id=name,
+                    member_id=str(member.instance_id),
+                    instance_id=member.instance_id,
                     client_id="spark-kgroup",
                     client_host="",
-                    assignment=frozenset(tp for tp, member in assigned.items() if member == name),
-                    claimed=frozenset(tp for tp, member in claims.items() if member == name),
+                    assignment=frozenset() if self.rebalancing else self._assignment_shown(member, consumer=consumer),
+                    claimed=frozenset() if self.rebalancing or consumer else member.subscription(PROTOCOL).owned,
                 )
-                for name in members
+                for member in members
             ),
         )
+
+    def _assignment_shown(self, member: Member, *, consumer: bool) -> frozenset[TopicPartition]:
+        """What a description has of an assignment: a group of type consumer does not show what it has asked back."""
+        asked_back = {tp for tp in member.assignment if consumer and self.target.get(tp) != member.instance_id}
+        return member.assignment - asked_back
 
     def commit(self, commits: Sequence[SeatCommit]) -> frozenset[TopicPartition]:
         self.meanwhile()
@@ -496,7 +577,7 @@ class FakeGroup(GroupState[Membership]):
             seat, fate = self.seats[name], self.commit_fate()
             if seen.identity.generation == NO_GENERATION:
                 raise Violation(f"{name} commits without a generation")
-            refusal = self.refusal(seen.identity, check_generation=True)
+            refusal = self.coordinator.commit(seen.identity, self.now_ms)
             if refusal == ErrorCode.UNKNOWN_MEMBER_ID and seat.identity == seen.identity:
                 self.notice(name)
             if refusal or fate in ("lost", "refused"):
@@ -504,7 +585,7 @@ class FakeGroup(GroupState[Membership]):
             # What brokers do not know is not committed, the rest is (KafkaApis.handleOffsetCommitRequest).
             offsets = {tp: offset for tp, offset in offsets.items() if tp in self.log}
             self._check_commit(seat, offsets)
-            self.committed_now |= offsets
+            self.coordinator.commit(seen.identity, self.now_ms, offsets)
             note = self.author.encode()
             self._notes |= {tp: CommittedOffset(offset=offset, metadata=note) for tp, offset in offsets.items()}
             self.commits.append((name, dict(offsets)))
@@ -516,9 +597,10 @@ class FakeGroup(GroupState[Membership]):
         return "COORDINATOR_NOT_AVAILABLE"
 
     def _check_commit(self, seat: Seat, offsets: Mapping[TopicPartition, int]) -> None:
+        assigned = self.assigned
         for tp, position in offsets.items():
-            owner = self.assigned.get(tp)
-            known = not self._waits  # else nobody can know that an old seat had lost it, before the driver died
+            owner = assigned.get(tp)
+            known = not self.rebalancing  # else nobody can know that an old seat had lost it, before the driver died
             if known and tp not in seat.owned_since and owner is not None and owner not in self.old:
                 raise Violation(f"{seat.instance_id} commits {tp}, which belongs to {owner}")
             before = self.committed_now.get(tp, 0)

@@ -10,7 +10,8 @@ from spark_kgroup.member.classic import ClassicMember, State
 from spark_kgroup.model import NO_GENERATION, ErrorCode, MemberIdentity, TopicPartition
 
 if TYPE_CHECKING:
-    from .model_coordinator import Response
+    from harness.model_coordinator import Response
+
     from .simulated_world import MemberWorld, Process
 
 SLACK_MS = 2_000

@@ -13,13 +13,14 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from random import Random
 
+from harness.model_coordinator import ModelCoordinator, Phase, Response
+
 from spark_kgroup.errors import FencedInstanceId
 from spark_kgroup.member import contract
 from spark_kgroup.member.classic import ClassicMember, MemberConfig, PreviouslyOwned, State
 from spark_kgroup.model import ErrorCode, MemberIdentity, TopicDescription, TopicPartition
 
 from .invariants import Invariants
-from .model_coordinator import ModelCoordinator, Phase, Response
 
 TOPIC = "orders"
 METADATA_MAX_AGE_MS = 2_000

@@ -1,6 +1,7 @@
 """What the boundary does when logs lose what was still to be read: `failOnDataLoss` true and false."""
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
 from harness.fake_driver import Crash, Driver
@@ -261,7 +262,7 @@ def test_a_position_of_another_application_beyond_the_listed_end_is_no_truncatio
     group.produce(P0, 50)
     group.committed_now[P0] = 150  # another member had it for a moment
     seat = group.seats["seat-0"]
-    seat.owned_since = {P0: group._new_identity("seat-0")}
+    seat.owned_since = {P0: replace(seat.identity, member_id="anew")}
     driver.drain()
     assert P0 in driver.durable.owned
 

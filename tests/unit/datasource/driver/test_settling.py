@@ -114,7 +114,8 @@ def test_available_now_fails_if_a_seat_loses_its_membership_before_the_end(
     driver.trigger(limit=10)
     # The coordinator forgot the seat; it knows, and its JoinGroup is parked behind somebody else's rebalance.
     seat = group.seats["seat-0"]
-    group.assigned, seat.owned_since = {}, {}
+    group.unassign(P0)
+    seat.owned_since = {}
     seat.identity = replace(seat.identity, generation=-1)
     view_of = type(seat).view
     monkeypatch.setattr(type(seat), "view", lambda self: replace(view_of(self), settled=False))

@@ -49,7 +49,7 @@ def test_a_partition_whose_new_owner_was_asked_for_it_in_turn_is_given_up_withou
 ) -> None:
     group, driver = taken
     group.other_reads(P0, 25)
-    del group.assigned[P0]  # a group of type consumer does not tell what it has asked back
+    group.unassign(P0)  # a group of type consumer does not tell what it has asked back
     driver.trigger()
     assert group.committed_now == {P0: 25}
     assert P0 not in group.seats["seat-0"].owned_since

@@ -1,4 +1,6 @@
-"""A small group coordinator of the classic protocol, for one group, in virtual time: the other half of the simulation.
+"""A small group coordinator of the classic protocol, for one group, in virtual time: the one that all simulations have.
+
+Real members talk to it in the members' world (`tests/unit/member`), scripted ones in `FakeGroup`.
 
 Written from the KIPs that the member names and from Kafka's GroupMetadataManager and ClassicGroup (4.x). What is
 simplified: one group, ids are counted, a record is persisted at once. What is kept, because members trip over it:
@@ -14,11 +16,10 @@ simplified: one group, ids are counted, a record is persisted at once. What is k
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from enum import Enum
-
-from harness.group_state import GroupState
+from types import MappingProxyType
 
 from spark_kgroup.member import contract
 from spark_kgroup.member.classic import MemberConfig
@@ -89,11 +90,19 @@ class Saved:
     members: list[Member] = field(default_factory=list)
 
 
-class ModelCoordinator(GroupState[Member]):
-    """One group. Requests come with the instant; replies go out through the callback, at once or when unparked."""
+class ModelCoordinator:
+    """One group. Requests come with the instant; replies go out through the callback, at once or when unparked.
+
+    Attributes:
+        generation: the one that was formed last.
+        members: by member id, in the order in which they joined; who replaces a static member takes its place.
+        committed: the group's offsets.
+    """
 
     def __init__(self, *, initial_delay_ms: int = 500) -> None:
-        super().__init__()
+        self.generation = 0
+        self.members: dict[str, Member] = {}
+        self.committed: dict[TopicPartition, int] = {}
         self.phase = Phase.EMPTY
         self.protocol = ""
         self.leader = ""
@@ -122,12 +131,21 @@ class ModelCoordinator(GroupState[Member]):
             case contract.LeaveRequest():
                 self._leave(request, reply)
 
-    def commit(self, identity: MemberIdentity, now_ms: int) -> int:
-        """ClassicGroup.validateOffsetCommit: the error code that a commit under `identity` meets."""
+    def commit(
+        self, identity: MemberIdentity, now_ms: int, offsets: Mapping[TopicPartition, int] = MappingProxyType({})
+    ) -> int:
+        """ClassicGroup.validateOffsetCommit: commit under `identity`, or the error code that this meets."""
         self._now_ms = now_ms
-        if error := self.refusal(identity, check_generation=True):
+        if error := self._refusal(identity, check_generation=True):
             return error
-        return ErrorCode.REBALANCE_IN_PROGRESS if self.phase is Phase.COMPLETING else ErrorCode.NONE
+        if self.phase is Phase.COMPLETING:
+            return ErrorCode.REBALANCE_IN_PROGRESS
+        self.committed.update(offsets)
+        return ErrorCode.NONE
+
+    def static(self, instance_id: str) -> Member | None:
+        """Who has the seat of this instance id."""
+        return next((m for m in self.members.values() if m.instance_id == instance_id), None)
 
     def member_id_of(self, instance_id: str | None) -> str:
         """Who has a static seat, as DescribeGroups shows it; empty if nobody has."""
@@ -156,6 +174,13 @@ class ModelCoordinator(GroupState[Member]):
         if self._sync_deadline_ms is not None and self._sync_deadline_ms <= now_ms:
             self._expire_syncs()
 
+    def remove_static(self, instance_ids: Iterable[str]) -> None:
+        """The group has no members of these names any more; their neighbours hear of it when they next ask."""
+        gone = set(instance_ids)
+        for member in [m for m in self.members.values() if m.instance_id in gone]:
+            self._remove(member)
+        self._complete_join_when_all_are_there()
+
     def fail_over(self, now_ms: int) -> None:
         """Another broker takes the group over: what was not persisted is forgotten, every session starts again."""
         self.generation, self.protocol, self.leader = self._saved.generation, self._saved.protocol, self._saved.leader
@@ -180,7 +205,7 @@ class ModelCoordinator(GroupState[Member]):
             self._join_without_id(request, config, reply)
         elif who.member_id in self._pending_joins:
             self._add(who.member_id, request, config, reply)
-        elif error := self.refusal(who, check_generation=False):
+        elif error := self._refusal(who, check_generation=False):
             reply(contract.JoinResponse(request=request, error=error, member_id=who.member_id))
         else:
             self._join_again(self.members[who.member_id], request, reply)
@@ -219,7 +244,9 @@ class ModelCoordinator(GroupState[Member]):
         self._answer_sync(old, ErrorCode.FENCED_INSTANCE_ID)
         new = old.saved()
         new.member_id, new.protocols, new.parked_join = new_id, request.protocols, (request, reply)
-        self.replace_static(old, new)
+        # Same place in the order of members: Java's is a HashMap, so any order may be met.
+        self.members = {(new_id if k == old.member_id else k): v for k, v in self.members.items()}
+        self.members[new_id] = new
         self._renew(new)
         if self.leader == old.member_id:
             self.leader = new_id
@@ -331,7 +358,7 @@ class ModelCoordinator(GroupState[Member]):
     # ------------------------------------------------------------------------------ SyncGroup, Heartbeat, Leave
 
     def _sync(self, request: contract.SyncRequest, reply: Reply) -> None:
-        if error := self.refusal(request.identity, check_generation=True):
+        if error := self._refusal(request.identity, check_generation=True):
             reply(contract.SyncResponse(request=request, error=error))
             return
         member = self.members[request.identity.member_id]
@@ -362,7 +389,7 @@ class ModelCoordinator(GroupState[Member]):
             self._prepare()
 
     def _heartbeat(self, request: contract.HeartbeatRequest, reply: Reply) -> None:
-        error = self.refusal(request.identity, check_generation=True)
+        error = self._refusal(request.identity, check_generation=True)
         if not error:
             self._renew(self.members[request.identity.member_id])
             error = ErrorCode.REBALANCE_IN_PROGRESS if self.phase is Phase.PREPARING else ErrorCode.NONE
@@ -375,7 +402,7 @@ class ModelCoordinator(GroupState[Member]):
         elif self._pending_joins.pop(who.member_id, None) is not None:
             member, error = None, 0
         else:
-            error = self.refusal(who, check_generation=False)
+            error = self._refusal(who, check_generation=False)
             member = None if error else self.members[who.member_id]
         reply(contract.LeaveResponse(request=request, error=error))
         if member is not None:
@@ -402,6 +429,18 @@ class ModelCoordinator(GroupState[Member]):
             self._prepare()
         else:
             self._complete_join_when_all_are_there()
+
+    def _refusal(self, who: MemberIdentity, *, check_generation: bool) -> int:
+        """ClassicGroup.validateMember: the error code that a request of `who` meets."""
+        if who.instance_id is not None:
+            current = self.static(who.instance_id)
+            if current is not None and current.member_id != who.member_id:
+                return ErrorCode.FENCED_INSTANCE_ID
+        if who.member_id not in self.members:
+            return ErrorCode.UNKNOWN_MEMBER_ID
+        if check_generation and who.generation != self.generation:
+            return ErrorCode.ILLEGAL_GENERATION
+        return ErrorCode.NONE
 
     def _remove(self, member: Member) -> None:
         del self.members[member.member_id]
