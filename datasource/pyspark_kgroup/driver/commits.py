@@ -94,8 +94,7 @@ class Commits:
         behind = self._remembered_beyond_the_group(crossing, {tp for share in shares for tp in share.partitions})
         wanted = [_commit(share.seat, behind, share.partitions & behind.keys()) for share in shares]
         wanted = [each for each in wanted if each.positions]
-        acknowledged = self._group.commit(wanted) if wanted else frozenset()
-        return frozenset(behind) - acknowledged
+        return frozenset(behind) - self._group.commit(wanted)
 
     def _remembered_beyond_the_group(
         self, crossing: Crossing, partitions: Collection[TopicPartition]
@@ -117,7 +116,7 @@ class Commits:
     def _topics_of(self, partitions: Collection[TopicPartition]) -> Mapping[str, TopicDescription]:
         """The topics of `partitions` that exist; some may have left `subscribe` since an earlier process read them."""
         names = {tp.topic for tp in partitions}
-        topics = self._group.topics(self._options.metadata_max_age_ms) if names else {}
+        topics = self._group.topics(self._options.metadata_max_age_ms)
         left = names.difference(self._options.topics)
         return {**topics, **self._group.topics_named(left)} if left else topics
 

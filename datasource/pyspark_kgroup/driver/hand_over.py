@@ -40,10 +40,7 @@ class HandOver:
         for _ in range(_ROUNDS):
             self._ledger.drop_lost(crossing.view)
             self._commits.commit_durable(crossing)
-            if not asks(crossing.view):
-                break
-            given_up = self._give_up(crossing)
-            if not given_up:
+            if not asks(crossing.view) or not (given_up := self._give_up(crossing)):
                 break
             crossing.view = self._group.wait_until(_after(given_up), HANDOVER_WAIT_MS)
         self._ledger.drop_lost(crossing.view)

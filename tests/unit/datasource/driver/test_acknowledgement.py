@@ -156,3 +156,30 @@ def test_available_now_waits_no_longer_than_it_may(world: World, reads: bool) ->
     with pytest.raises(GroupUnsettled):
         driver.trigger(limit=60)
     assert SETTLE_TIMEOUT_MS <= group.now_ms - before_ms <= SETTLE_TIMEOUT_MS + 3 * HANDOVER_WAIT_MS
+
+
+@pytest.mark.parametrize("reads", [False, True], ids=["a start", "what was read"])
+def test_available_now_commits_again_as_soon_as_the_group_is_another(world: World, reads: bool) -> None:
+    group, driver = world(records=100)
+    driver.boundary.logs.freeze()
+    if reads:
+        driver.trigger(limit=60)
+    generation, begins_at_ms = group.generation, group.now_ms + 200
+    group.commit_fate = lambda: "lost" if group.generation == generation else "ok"
+    group.meanwhile = lambda: (
+        group.rebalance() if group.generation == generation and group.now_ms >= begins_at_ms else None
+    )
+    assert elapsed_ms(group, lambda: driver.trigger(limit=60)) < HANDOVER_WAIT_MS // 2
+    assert driver.durable.owned[P0].position >= 60
+
+
+def test_a_missing_acknowledgement_is_told_without_a_reason_if_no_answer_gave_one(
+    world: World, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    group, driver = world(records=100)
+    driver.trigger(limit=20)
+    group.commit_fate = lambda: "lost"
+    monkeypatch.setattr(group, "commit_refusal", lambda: "")
+    driver.trigger(limit=20)
+    (line,) = messages(caplog, "did not acknowledge")
+    assert "what was read of t-0. These partitions wait" in line

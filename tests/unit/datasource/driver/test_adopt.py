@@ -1,10 +1,11 @@
 """Where adopted partitions start, and what is committed before anything relies on it."""
 
 import pytest
-from harness.boundary import P0, P1, World
+from harness.boundary import P0, P1, World, elapsed_ms, messages
 from harness.fake_driver import Crash
 from harness.fake_group import OTHER
 
+from pyspark_kgroup.limits import END_OFFSETS_MAX_AGE_MS
 from pyspark_kgroup.options.starting_offsets import parse_starting_offsets
 from spark_kgroup.limits import METADATA_MAX_AGE_MS
 
@@ -97,3 +98,67 @@ def test_a_topic_recreated_while_we_did_not_look_is_read_from_its_beginning(worl
     driver.drain()
     assert driver.rows == {P0: [(0, 100), (0, 10)]}
     assert group.committed_now == {P0: 10}
+
+
+def test_an_adoption_at_the_committed_offset_commits_nothing(world: World) -> None:
+    group, driver = world(partitions=2, records=100)
+    group.committed_now = {P0: 80, P1: 0}
+    driver.trigger()
+    assert group.commits == []
+    driver.drain()
+    assert driver.rows == {P0: [(80, 100)], P1: [(0, 100)]}
+
+
+def test_a_group_that_has_forgotten_our_offset_is_told_it_again(world: World) -> None:
+    """Offsets expire (offsets.retention.minutes), and administrators delete them."""
+    group, driver = world(records=10)
+    driver.drain()
+    driver.restart()
+    group.committed_now.clear()
+    driver.drain()
+    assert group.committed_now == {P0: 10}
+    assert driver.rows == {P0: [(0, 10)]}
+
+
+def test_the_log_says_where_each_adopted_partition_starts(world: World, caplog: pytest.LogCaptureFixture) -> None:
+    group, driver = world(partitions=2, records=100)
+    group.committed_now = {P1: 80}
+    with caplog.at_level("INFO"):
+        driver.trigger()
+    assert messages(caplog, "adopted") == ["adopted {'t-0': 0, 't-1': 80}"]
+
+
+def test_a_start_at_the_end_is_before_what_an_open_transaction_holds_back(world: World) -> None:
+    group, driver = world(records=10, starting=parse_starting_offsets("latest"), read_committed=True)
+    group.stable = {P0: 6}
+    driver.trigger()
+    assert group.committed_now == {P0: 6}
+    del group.stable[P0]
+    driver.drain()
+    assert driver.rows == {P0: [(6, 10)]}
+
+
+def test_where_a_log_begins_is_looked_up_once_for_a_start_at_the_earliest_offset(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    group, driver = world(partitions=2, records=10)
+    listed: list[object] = []
+    log_ranges = group.log_ranges
+    monkeypatch.setattr(group, "log_ranges", lambda tps, **more: listed.append(tps) or log_ranges(tps, **more))
+    driver.ask()
+    driver.ask()
+    assert driver.boundary.logs.listed_ends == {P0: 10, P1: 10}
+    assert listed == []
+
+
+def test_a_new_partition_that_the_leader_saw_before_us_is_adopted_in_the_boundary_in_which_it_arrives(
+    world: World,
+) -> None:
+    group, driver = world(records=10)
+    driver.drain()
+    driver.ask()
+    added = group.add_partition("t")
+    group.target[added] = "seat-0"
+    group.rebalance()
+    assert elapsed_ms(group, driver.trigger) < END_OFFSETS_MAX_AGE_MS, "topics were seen a moment ago"
+    assert set(driver.durable.owned) == {P0, added}

@@ -9,7 +9,7 @@ from harness.fake_group import OTHER, FakeGroup
 
 from pyspark_kgroup.errors import DataLoss
 from pyspark_kgroup.limits import END_OFFSETS_MAX_AGE_MS
-from pyspark_kgroup.offsets.data_loss import LogRange, deleted, out_of_log, recreated
+from pyspark_kgroup.offsets.data_loss import WAYS_OUT, LogRange, deleted, out_of_log, recreated
 from pyspark_kgroup.options.starting_offsets import parse_starting_offsets
 from spark_kgroup.errors import UnknownTopic
 from spark_kgroup.model import TopicPartition
@@ -110,7 +110,9 @@ def test_the_loss_of_one_partition_speaks_of_no_others(world: World) -> None:
     retention(group, P0, 40)
     with pytest.raises(DataLoss) as problem:
         driver.trigger()
-    assert "more partitions" not in str(problem.value)
+    message = str(problem.value)
+    assert "more partitions" not in message
+    assert message.endswith(f"removed what came before. {WAYS_OUT}")
 
 
 def test_a_query_goes_on_without_its_only_topic_if_that_is_no_error(world: World) -> None:
@@ -122,8 +124,18 @@ def test_a_query_goes_on_without_its_only_topic_if_that_is_no_error(world: World
     assert not driver.durable.owned
 
 
+def test_a_partition_that_was_lost_before_anything_was_read_is_named_from_its_first_offset_on(world: World) -> None:
+    group, driver = world()
+    driver.trigger()
+    group.delete_topic("t")
+    later(group)
+    with pytest.raises(DataLoss, match="Offsets 0 on of t-0"):
+        driver.trigger()
+
+
 def test_no_ends_are_listed_before_the_first_boundary(world: World) -> None:
     _, driver = world(records=10)
+    assert driver.boundary.logs.topics == {}
     assert driver.boundary.logs.listed_ends == {}
     driver.trigger()
     assert driver.boundary.logs.listed_ends == {P0: 10}

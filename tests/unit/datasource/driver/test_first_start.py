@@ -1,6 +1,7 @@
 """Where a query without a checkpoint starts, and what it is told of that."""
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
 from harness.fake_driver import COMMITTED_OR_EARLIEST, Driver
@@ -8,7 +9,7 @@ from harness.fake_group import OTHER, FakeGroup
 
 from pyspark_kgroup.options.starting_offsets import parse_starting_offsets
 from spark_kgroup.errors import OptionError
-from spark_kgroup.model import TopicPartition
+from spark_kgroup.model import DescribedGroup, DescribedMember, TopicPartition
 
 P0 = TopicPartition("t", 0)
 
@@ -48,7 +49,7 @@ def test_a_group_without_offsets_that_starts_at_the_end_says_so_once(
     group.committed_now = {P0: 80}
     driver.drain()
     assert driver.rows == {P0: [(80, 100)]}
-    assert caplog.text.count("no committed offsets for t-1: reading starts at the end") == 1
+    assert caplog.text.count("Group 'g' has no committed offsets for t-1: reading starts at the end") == 1
     assert "startingOffsets=earliest" in caplog.text
 
 
@@ -97,3 +98,22 @@ def test_an_explicit_start_that_another_application_overrules_says_whose_members
     driver.drain()
     (line,) = [message for message in caplog.messages if "is ignored" in message]
     assert line.startswith("startingOffsets=earliest is ignored: group 'g' has members of other applications (other)")
+
+
+def test_a_member_without_an_instance_id_that_overrules_an_explicit_start_is_named_by_its_member_id(
+    world: World, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    group, driver = world(records=100, starting=parse_starting_offsets("earliest"))
+    describe = group.describe
+    others = tuple(
+        DescribedMember(member_id=f"consumer-{name}", instance_id=instance_id, client_id="java", client_host="")
+        for name, instance_id in (("7", None), ("8", "static"))
+    )
+
+    def described() -> DescribedGroup:
+        found = describe()
+        return replace(found, members=(*found.members, *others))
+
+    monkeypatch.setattr(group, "describe", described)
+    driver.trigger()
+    assert "members of other applications (consumer-7, static)" in caplog.text

@@ -124,6 +124,70 @@ def test_a_boundary_that_gave_up_goes_on_as_soon_as_the_group_is_at_rest(world: 
     assert elapsed_ms(group, driver.ask) < HANDOVER_WAIT_MS // 2
 
 
+@pytest.mark.parametrize("restarts", [False, True], ids=["adopted", "never adopted by this process"])
+def test_a_position_that_the_group_knows_is_not_committed_again_before_giving_up(world: World, restarts: bool) -> None:
+    group, driver = world(records=10)
+    driver.drain()
+    commits = list(group.commits)
+    if restarts:
+        driver.restart()
+    group.move(P0, OTHER)
+    driver.drain()
+    assert group.other == {P0: 10}
+    assert group.commits == commits
+
+
+def test_a_commit_that_failed_is_tried_again_at_once_before_giving_up(world: World) -> None:
+    group, driver = world(records=10)
+    driver.trigger()
+    group.move(P0, OTHER)
+    fates = iter(["lost", "ok"])
+    group.commit_fate = lambda: next(fates)
+    driver.trigger()
+    assert group.other == {P0: 10}
+
+
+@pytest.mark.parametrize("late", ["seat-0", "seat-1"])
+def test_a_boundary_waits_for_each_seat_that_gives_up_and_asks_none_twice(
+    world: World, late: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    group, driver = world(partitions=2, seats=2, records=10)
+    driver.drain()
+    group.target = {P0: OTHER, P1: OTHER}
+    group.rebalance()
+    asked: list[tuple[str, frozenset[TopicPartition], int]] = []
+    post = group.give_up
+
+    def give_up(name: str, partitions: frozenset[TopicPartition]) -> None:
+        asked.append((name, partitions, group.now_ms))
+        if name != late:
+            post(name, partitions)
+
+    def arrives_late() -> None:
+        for name, partitions, at_ms in asked:
+            if name == late and group.now_ms == at_ms + 300:
+                post(name, partitions)
+
+    monkeypatch.setattr(group, "give_up", give_up)
+    group.meanwhile = arrives_late
+    assert 300 <= elapsed_ms(group, driver.trigger) < HANDOVER_WAIT_MS
+    assert [(name, partitions) for name, partitions, _ in asked] == [
+        ("seat-0", frozenset({P0})),
+        ("seat-1", frozenset({P1})),
+    ]
+    assert group.other == {P0: 10, P1: 10}
+
+
+def test_a_partition_that_comes_back_with_the_generation_after_it_was_given_up_is_not_waited_for(world: World) -> None:
+    """1. P is asked for and given up; 2. meanwhile the assignor has changed its mind: P is the same seat's again."""
+    group, driver = world(records=10)
+    driver.drain()
+    group.move(P0, OTHER)
+    group.target[P0] = "seat-0"
+    assert elapsed_ms(group, driver.trigger) < HANDOVER_WAIT_MS // 2
+    assert driver.durable.owned[P0].period.generation == group.generation
+
+
 # ------------------------------------------------------------------------------------------- what was previously owned
 
 

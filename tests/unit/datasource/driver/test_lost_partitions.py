@@ -99,3 +99,15 @@ def test_a_partition_whose_commit_shows_that_it_is_lost_is_in_no_further_batch(w
     group.move(P0, OTHER)
     driver.trigger(limit=10)  # the commit of 0..10 is refused in this very boundary
     assert driver.rows == {P0: [(0, 10)]}
+
+
+def test_a_partition_that_a_commit_shows_lost_and_that_is_back_at_once_is_adopted_anew_in_the_same_boundary(
+    world: World,
+) -> None:
+    """The seat joins anew when its commit is refused, and is given P again."""
+    group, driver = world(records=10)
+    driver.trigger()
+    group.expel("seat-0")
+    driver.trigger()
+    assert driver.durable.owned[P0].period.generation == group.generation
+    assert driver.rows == {P0: [(0, 10)]}

@@ -98,6 +98,29 @@ def test_partitions_revoked_from_former_seats_are_committed_though_a_consumer_gr
     assert [group.other[tp] for tp in PARTITIONS[3:]] == [30] * 3
 
 
+@pytest.mark.parametrize("group_type", ["classic", "consumer"])
+def test_what_former_seats_own_is_committed_before_they_leave(world: World, group_type: str) -> None:
+    group, driver = world(partitions=6, seats=6, records=30)
+    group.group_type = group_type
+    driver.trigger()
+    driver.restart(3)
+    fates = iter(["lost", "lost"])
+    group.commit_fate = lambda: next(fates, "ok")
+    committed: list[dict[TopicPartition, int]] = []
+    remove = group.remove_members
+
+    def removed(members: list[DescribedMember], reason: str) -> dict[str, int]:
+        committed.append(dict(group.committed_now))
+        return remove(members, reason)
+
+    group.remove_members = removed
+    driver.trigger()
+    assert len(committed) == 1
+    assert {tp: committed[0][tp] for tp in PARTITIONS[3:]} == dict.fromkeys(PARTITIONS[3:], 30)
+    assert group.forced == ["the query was started again with fewer members"]
+    assert not group.old
+
+
 def test_seats_that_come_back_into_a_rebalance_commit_nothing_before_its_end(world: World) -> None:
     group, driver = world(partitions=6, seats=6, records=30)
     driver.trigger()

@@ -58,7 +58,7 @@ def test_a_first_boundary_goes_on_as_soon_as_all_seats_are_at_rest(
         unsettle(group, patched, "seat-1")
         group.meanwhile = lambda: patched.undo() if group.now_ms > 20_000 else None
         assert driver.trigger()
-    assert group.now_ms < 20_000 + 2 * HANDOVER_WAIT_MS
+    assert group.now_ms < 20_000 + HANDOVER_WAIT_MS // 5
     assert set(driver.durable.owned) == {P0, P1}
 
 

@@ -5,6 +5,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from harness.boundary import World
 from harness.fake_driver import Crash, Driver
 from harness.fake_group import OTHER, FakeGroup
 
@@ -138,3 +139,16 @@ def test_a_share_that_stays_empty_costs_one_rebalance_and_not_one_for_each_start
     comes_back(group, driver, "t", "u")
     driver.drain()
     assert len(group.forced) == forced
+
+
+def test_brokers_are_asked_for_topics_that_left_only_if_some_did(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    group, driver = world(partitions=2, records=10)
+    driver.trigger()
+    asked: list[str] = []
+    for call in ("topics_named", "topics_gone"):
+        monkeypatch.setattr(group, call, lambda _, call=call: asked.append(call) or {})
+    driver.restart()
+    group.move(TopicPartition("t", 0), OTHER)
+    driver.drain()
+    assert group.committed_now == {TopicPartition("t", index): 10 for index in range(2)}
+    assert asked == []

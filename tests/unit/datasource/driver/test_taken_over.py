@@ -3,10 +3,13 @@
 from collections.abc import Collection
 
 import pytest
-from harness.boundary import P0, World
+from harness.boundary import P0, P1, World, messages
 from harness.fake_driver import Driver
 from harness.fake_group import OTHER, FakeGroup
 
+from pyspark_kgroup.driver.taken_over import find_taken_over
+from pyspark_kgroup.limits import END_OFFSETS_MAX_AGE_MS
+from spark_kgroup.admin.seat_note import Author
 from spark_kgroup.errors import BrokerError, RequestTimedOut
 from spark_kgroup.limits import COMMIT_TIMEOUT_MS
 from spark_kgroup.model import ErrorCode, TopicPartition
@@ -128,3 +131,117 @@ def test_nobody_is_asked_who_reads_what_while_nothing_is_to_be_given_up(
     driver.drain()
     assert group.committed_now == {P0: 15}
     assert asked == []
+
+
+def test_the_log_says_why_the_owner_of_what_is_given_up_is_not_known(
+    taken: tuple[FakeGroup, Driver], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    group, driver = taken
+    caplog.set_level("INFO")
+
+    def hidden(*_: object) -> None:
+        raise BrokerError("ConsumerGroupDescribe", ErrorCode.TOPIC_AUTHORIZATION_FAILED)
+
+    monkeypatch.setattr(group, "describe", hidden)
+    driver.trigger()
+    (line,) = messages(caplog, "who owns what is to be given up is not told")
+    assert "TOPIC_AUTHORIZATION_FAILED" in line
+
+
+def test_the_log_says_why_a_partition_that_is_asked_for_stays(
+    taken: tuple[FakeGroup, Driver], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    group, driver = taken
+    caplog.set_level("INFO")
+
+    def unanswered(*_: object) -> None:
+        raise RequestTimedOut("The cluster did not answer.")
+
+    with monkeypatch.context() as broken:
+        broken.setattr(group, "describe", unanswered)
+        driver.trigger()
+    lines = messages(caplog, "nobody says who reads what is to be given up")
+    assert lines
+    assert "The cluster did not answer." in lines[0]
+
+
+def test_a_partition_that_came_back_from_another_application_is_given_up_after_its_commit_again(
+    taken: tuple[FakeGroup, Driver],
+) -> None:
+    group, driver = taken
+    driver.trigger()
+    group.move(P0, "seat-0")
+    group.other_gives_up()
+    driver.drain()
+    group.produce(P0, 5)
+    group.now_ms += END_OFFSETS_MAX_AGE_MS + 1
+    driver.trigger()
+    group.commit_fate = lambda: "lost"
+    group.move(P0, OTHER)
+    driver.trigger()
+    assert P0 not in group.other
+    group.commit_fate = lambda: "ok"
+    driver.drain()
+    assert group.other == {P0: 35}
+
+
+# ------------------------------------------------------------------------------------------- whose an offset is
+
+US = Author(app="seat", run_ms=2_000)
+
+
+@pytest.mark.parametrize(
+    ("text", "is_theirs"),
+    [
+        ("", True),
+        ("by hand", True),
+        (Author(app="neighbour", run_ms=2_000).encode(), True),
+        (Author(app="seat", run_ms=3_000).encode(), True),
+        (Author(app="seat", run_ms=2_000).encode(), False),
+        (Author(app="seat", run_ms=1_000).encode(), False),
+    ],
+    ids=["nobody's", "an administrator's", "a neighbour's", "a later run's", "this run's", "an earlier run's"],
+)
+def test_an_offset_that_somebody_else_committed_shows_that_a_partition_was_taken_over(
+    world: World, monkeypatch: pytest.MonkeyPatch, text: str, is_theirs: bool
+) -> None:
+    group, _ = world()
+    group.committed_now = {P0: 25}
+    monkeypatch.setattr(group, "note_beside", lambda _: text)
+    found = find_taken_over(group, {P0: (0, 10)}, {"seat-0"}, US)
+    assert found == (frozenset({P0}) if is_theirs else frozenset())
+
+
+@pytest.mark.parametrize("offset", [None, 0, 10], ids=["none", "the last that we know of", "that of our next commit"])
+def test_an_offset_that_may_be_ours_shows_nothing_without_a_text_beside_it(world: World, offset: int | None) -> None:
+    group, _ = world()
+    group.committed_now = {} if offset is None else {P0: offset}
+    assert find_taken_over(group, {P0: (0, 10)}, {"seat-0"}, US) == frozenset()
+
+
+def test_only_what_is_asked_for_is_taken_over_and_each_is_named(world: World, caplog: pytest.LogCaptureFixture) -> None:
+    group, _ = world(partitions=4)
+    group.seats["seat-0"].owned_since = {}
+    group.spread([OTHER])
+    group.committed_now = {P0: 25}
+    assert find_taken_over(group, {P0: (0, 10), P1: (0, 10)}, {"seat-0"}, US) == {P0, P1}
+    (line,) = messages(caplog, "to another application")
+    assert "The group gave t-0, t-1 to another application" in line
+
+
+def test_what_our_own_seats_own_is_not_taken_over(world: World) -> None:
+    group, _ = world(partitions=2, seats=2)
+    assert find_taken_over(group, {P0: (0, 10), P1: (0, 10)}, set(group.instance_ids), US) == frozenset()
+
+
+@pytest.mark.parametrize("text", ["", Author(app="neighbour").encode()], ids=["by another client", "by kgroup"])
+def test_a_boundary_commits_nothing_of_what_another_application_read_with_whatever_client(
+    taken: tuple[FakeGroup, Driver], monkeypatch: pytest.MonkeyPatch, text: str
+) -> None:
+    group, driver = taken
+    group.other_reads(P0, 25)
+    group.assigned.pop(P0)  # its owner was asked for it in turn
+    monkeypatch.setattr(group, "note_beside", lambda _: text)
+    driver.trigger()
+    assert group.committed_now == {P0: 25}
+    assert P0 not in group.seats["seat-0"].owned_since
