@@ -56,9 +56,9 @@ def test_a_first_boundary_goes_on_as_soon_as_all_seats_are_at_rest(
     group, driver = world(partitions=2, seats=2, records=10)
     with monkeypatch.context() as patched:
         unsettle(group, patched, "seat-1")
-        group.meanwhile = lambda: patched.undo() if group.now_ms > 20_000 else None
+        group.meanwhile = lambda: patched.undo() if group.now_ms > 20_500 else None
         assert driver.trigger()
-    assert group.now_ms < 20_000 + HANDOVER_WAIT_MS // 5
+    assert group.now_ms < 20_500 + HANDOVER_WAIT_MS // 5
     assert set(driver.durable.owned) == {P0, P1}
 
 
