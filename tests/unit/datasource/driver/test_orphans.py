@@ -197,16 +197,14 @@ def test_a_boundary_waits_for_the_rebalance_that_it_forced_and_no_longer(
     assert driver.rows[added] == [(0, 7)]
 
 
-def test_nobody_looks_for_orphans_where_no_seat_was_asked_back(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_nobody_looks_for_orphans_where_no_seat_was_asked_back(world: World) -> None:
     """Its seats joined for the first time: a rebalance has shared out everything."""
-    group, driver = world(records=10)
+    group, driver = world(partitions=2, records=10)
+    del group.target[P1]
+    group.rebalance()
     group.rejoins = 0
-    driver.trigger()
-    asked_at_ms = looks(group, monkeypatch)
-    for _ in range(3):
-        group.now_ms += 2 * ORPHAN_CHECK_INTERVAL_MS
-        driver.trigger()
-    assert asked_at_ms == []
+    driver.drain()
+    assert group.forced == []
 
 
 def test_a_leader_that_came_back_is_told_which_partitions_have_owners(

@@ -176,7 +176,7 @@ def test_the_first_batch_waits_for_the_generation_without_former_seats(world: Wo
     def leave(members: list[DescribedMember], _: str) -> dict[str, int]:
         names = {str(member.instance_id) for member in members}
         group.old -= names
-        left.append((group.now_ms + 500, names))
+        left.append((group.now_ms + 3 * HANDOVER_WAIT_MS // 2, names))
         return {}
 
     def rebalance_later() -> None:

@@ -4,6 +4,7 @@ from collections.abc import Callable, Iterator
 from itertools import count
 
 import pytest
+from harness.boundary import messages
 from harness.fake_driver import Driver
 from harness.fake_group import FakeGroup
 
@@ -97,3 +98,12 @@ def test_a_topic_that_goes_in_any_call_of_a_boundary_costs_the_others_nothing(
         driver.drain()
         assert driver.rows[U0] == [(0, 10), (10, 15), (15, 20), (20, 25)]
         assert group.committed_now[U0] == 25
+
+
+def test_the_log_says_why_a_boundary_begins_anew(world: World, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("INFO")
+    for _, driver in each_call(world, "a running query", fail_on_data_loss=False, anew=False):
+        driver.drain()
+    lines = messages(caplog, "a topic went during the boundary, which begins anew")
+    assert lines
+    assert all("t-0 does not exist" in line for line in lines)
