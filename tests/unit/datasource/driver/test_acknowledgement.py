@@ -160,8 +160,7 @@ def test_available_now_waits_no_longer_than_it_may(world: World, reads: bool) ->
 
 @pytest.mark.parametrize("reads", [False, True], ids=["a start", "what was read"])
 def test_available_now_commits_again_as_soon_as_the_group_is_another(world: World, reads: bool) -> None:
-    group, driver = world(records=100)
-    driver.boundary.logs.freeze()
+    group, driver = world(records=100, bounded=True)
     if reads:
         driver.trigger(limit=60)
     generation, begins_at_ms = group.generation, group.now_ms + 200
@@ -173,7 +172,7 @@ def test_available_now_commits_again_as_soon_as_the_group_is_another(world: Worl
     assert driver.durable.owned[P0].position >= 60
 
 
-def test_a_missing_acknowledgement_is_told_without_a_reason_if_no_answer_gave_one(
+def test_a_warning_of_a_missing_acknowledgement_has_no_reason_if_no_answer_gave_one(
     world: World, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     group, driver = world(records=100)

@@ -109,7 +109,7 @@ def test_an_adoption_at_the_committed_offset_commits_nothing(world: World) -> No
     assert driver.rows == {P0: [(80, 100)], P1: [(0, 100)]}
 
 
-def test_a_group_that_has_forgotten_our_offset_is_told_it_again(world: World) -> None:
+def test_an_offset_that_the_group_has_forgotten_is_committed_again(world: World) -> None:
     """Offsets expire (offsets.retention.minutes), and administrators delete them."""
     group, driver = world(records=10)
     driver.drain()

@@ -207,7 +207,7 @@ def test_nobody_looks_for_orphans_where_no_seat_was_asked_back(world: World) -> 
     assert group.forced == []
 
 
-def test_a_leader_that_came_back_is_told_which_partitions_have_owners(
+def test_a_leader_that_came_back_gets_the_partitions_that_have_owners(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     group, driver = world(partitions=2, records=10)

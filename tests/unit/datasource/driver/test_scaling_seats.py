@@ -99,7 +99,7 @@ def test_partitions_revoked_from_former_seats_are_committed_though_a_consumer_gr
 
 
 @pytest.mark.parametrize("group_type", ["classic", "consumer"])
-def test_what_former_seats_own_is_committed_before_they_leave(world: World, group_type: str) -> None:
+def test_partitions_of_former_seats_are_committed_before_these_leave(world: World, group_type: str) -> None:
     group, driver = world(partitions=6, seats=6, records=30)
     group.group_type = group_type
     driver.trigger()

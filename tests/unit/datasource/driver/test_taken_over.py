@@ -6,13 +6,13 @@ import pytest
 from harness.boundary import P0, P1, World, messages
 from harness.fake_driver import Driver
 from harness.fake_group import OTHER, FakeGroup
-from spark_kgroup.admin.seat_note import Author
 
 from pyspark_kgroup.driver.taken_over import find_taken_over
 from pyspark_kgroup.limits import END_OFFSETS_MAX_AGE_MS
 from spark_kgroup.errors import BrokerError, RequestTimedOut
 from spark_kgroup.limits import COMMIT_TIMEOUT_MS
 from spark_kgroup.model import ErrorCode, TopicPartition
+from spark_kgroup.seat_note import Author
 
 
 @pytest.fixture
@@ -219,7 +219,9 @@ def test_an_offset_that_may_be_ours_shows_nothing_without_a_text_beside_it(world
     assert find_taken_over(group, {P0: (0, 10)}, {"seat-0"}, US) == frozenset()
 
 
-def test_only_what_is_asked_for_is_taken_over_and_each_is_named(world: World, caplog: pytest.LogCaptureFixture) -> None:
+def test_only_partitions_that_are_asked_for_are_taken_over_and_each_is_named(
+    world: World, caplog: pytest.LogCaptureFixture
+) -> None:
     group, _ = world(partitions=4)
     group.seats["seat-0"].owned_since = {}
     group.spread([OTHER])
@@ -229,7 +231,7 @@ def test_only_what_is_asked_for_is_taken_over_and_each_is_named(world: World, ca
     assert "The group gave t-0, t-1 to another application" in line
 
 
-def test_what_our_own_seats_own_is_not_taken_over(world: World) -> None:
+def test_partitions_that_our_own_seats_own_are_not_taken_over(world: World) -> None:
     group, _ = world(partitions=2, seats=2)
     assert find_taken_over(group, {P0: (0, 10), P1: (0, 10)}, set(group.instance_ids), US) == frozenset()
 
