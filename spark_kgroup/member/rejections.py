@@ -15,8 +15,8 @@ from spark_kgroup.model import ErrorCode
 
 _REJECTIONS: Final[Mapping[int, str]] = MappingProxyType(
     {
-        # GroupMetadataManager.classicGroupJoin, if the group is of another type and not empty; and
-        # ClassicGroup.supportsProtocols, if it has members and no assignor of ours is one that all of them have.
+        # GroupMetadataManager.classicGroupJoin: a share group, or a streams group with members. ClassicGroup's
+        # supportsProtocols: it has members, of another protocol type or without an assignor that all of us have.
         ErrorCode.INCONSISTENT_GROUP_PROTOCOL: "its members share no assignor with us: set "
         "`partition.assignment.strategy` to one that all of them support. Or it is a group of "
         "another type (share, streams, connect; `kgroup describe` says which): use another group id",
