@@ -146,3 +146,22 @@ def test_a_participle_is_found(text: str) -> None:
 )
 def test_a_riddle_is_found(name: str) -> None:
     assert RIDDLE.match(name)
+
+
+def logged_texts(tree: ast.Module) -> tuple[str, ...]:
+    """What log lines are given as text, though it may be an error's: `str(error)`, and f-strings."""
+    calls = [
+        each for each in ast.walk(tree) if isinstance(each, ast.Call) and ast.unparse(each.func).startswith("log.")
+    ]
+    given = [argument for call in calls for argument in call.args]
+    return tuple(ast.unparse(a) for a in given if isinstance(a, ast.JoinedStr) or ast.unparse(a).startswith("str("))
+
+
+def test_a_log_line_of_the_group_s_side_carries_an_error_and_not_its_text() -> None:
+    """Whoever shows it words the settings in an error; of a text nobody knows what it is."""
+    assert [text for path in sorted(PACKAGE.rglob("*.py")) for text in logged_texts(parsed(path))] == []
+
+
+@pytest.mark.parametrize("line", ["log.warning('away: %s', str(error))", "log.info(f'away: {error}')"])
+def test_a_logged_text_is_found(line: str) -> None:
+    assert logged_texts(ast.parse(line))
