@@ -246,3 +246,21 @@ def test_former_seats_that_may_not_leave_make_a_warning_and_are_tried_again(
     driver.drain()
     assert "seat-5: UNKNOWN_SERVER_ERROR" in caplog.text
     assert group.now_ms - before < 10 * HANDOVER_WAIT_MS
+
+
+def test_former_seats_that_may_not_leave_are_tried_once_each_though_they_are_refused_one_after_the_other(
+    world: World,
+) -> None:
+    group, driver = world(partitions=4, seats=4, records=30)
+    driver.drain()
+    tried: list[set[str]] = []
+
+    def refuse_the_first(members: list[DescribedMember], _: str) -> dict[str, int]:
+        names = sorted(str(member.instance_id) for member in members)
+        tried.append(set(names))
+        return {names[0]: int(ErrorCode.UNKNOWN_SERVER_ERROR)}
+
+    group.remove_members = refuse_the_first
+    driver.restart(2)
+    driver.drain()
+    assert tried == [{"seat-2", "seat-3"}, {"seat-3"}]
