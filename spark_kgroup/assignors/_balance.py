@@ -198,9 +198,9 @@ class _Spread:
         lowest = min(self.load)
         donors = [(-load, m) for m, load in enumerate(self.load)]
         heapify(donors)
-        while donors and self.steps < ASSIGNOR_STEPS_MAX:
+        while self.steps < ASSIGNOR_STEPS_MAX:
             load, m = heappop(donors)
-            if -load <= lowest + 1:
+            if -load <= lowest + 1:  # who had least at first is in the heap for as long as that
                 return
             if -load != self.load[m]:
                 continue

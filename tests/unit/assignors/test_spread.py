@@ -5,6 +5,9 @@
 
 from __future__ import annotations
 
+import pytest
+
+from spark_kgroup.assignors import _balance
 from spark_kgroup.assignors._balance import _Spread
 
 Counts = list[dict[int, int]]
@@ -44,6 +47,18 @@ def test_levelling_ends_when_no_member_has_two_more_than_another_that_wants_the_
         spread = alike([surplus], claimed=[{0: surplus}, {}])
         spread.level()
         assert max(spread.load) - min(spread.load) <= 1
+
+
+def test_members_that_share_no_topic_with_the_most_loaded_are_levelled_all_the_same() -> None:
+    spread = spread_of([16, 3], wanted_by=[[0, 1], [2, 3]], claimed=[{0: 12}, {0: 4}, {1: 3}, {}])
+    spread.level()
+    assert spread.load == [8, 8, 2, 1]
+
+
+def test_a_spread_in_which_nobody_has_two_more_than_another_is_not_looked_through() -> None:
+    spread = alike([5], claimed=[{0: 3}, {0: 2}])
+    spread.level()
+    assert (spread.given, spread.steps) == ([{0: 3}, {0: 2}], 0)
 
 
 def test_a_member_hands_on_first_what_was_handed_out_to_it() -> None:
@@ -87,3 +102,11 @@ def test_a_spread_that_cannot_be_better_is_settled_after_one_look_at_each_arc() 
     sinks, given, claims, topics, subscribers = 2 * 3, 3, 3, 2, 3
     assert spread.steps - before == sinks + given + claims + topics + subscribers
     assert spread.load == [2, 2, 2]
+
+
+def test_no_search_begins_when_its_steps_are_used_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    spread = alike([5], claimed=[{0: 5}, {}])
+    monkeypatch.setattr(_balance, "ASSIGNOR_STEPS_MAX", 0)
+    spread.level()
+    spread.settle()
+    assert (spread.given, spread.steps) == ([{0: 5}, {}], 0)
