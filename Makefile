@@ -9,6 +9,7 @@ MINUTES ?= 10
 BATCHES ?= 10000
 KILLS ?= 10
 FRAMES ?= 1000000
+ANSWERS ?= 10000000
 
 VENV       := .venv
 BIN        := $(VENV)/bin
@@ -56,7 +57,8 @@ test-unit: setup  ## pure machines: seconds
 test-wheel: setup  ## the wheel, built twice: all platforms' decoders in it, the same bytes
 	$(BIN)/pytest tests/packaging
 
-fuzz: setup  ## FRAMES=1000000 hostile messages through codec, members and channel; SEED=7 for the same again
+fuzz: setup  ## FRAMES=1000000 hostile messages, and ANSWERS=10000000 to the native decoder; SEED=7 for the same again
+	cd tests && PYTHONPATH=. ../$(BIN)/python -P -m fuzz.native --answers $(ANSWERS) $(if $(SEED),--seed $(SEED))
 	cd tests && PYTHONPATH=. ../$(BIN)/python -P -m fuzz --frames $(FRAMES) $(if $(SEED),--seed $(SEED))
 
 # mutmut is not in the environment of the other targets. It runs beside other work, and leaves it the machine.

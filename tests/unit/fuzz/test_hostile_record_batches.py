@@ -1,0 +1,82 @@
+"""A short run of the native decoder's fuzzer with sanitizers, and whether it would notice."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from random import SystemRandom
+
+import pytest
+from fuzz import native
+from fuzz.native import run
+
+Spoil = Callable[[str, str], None]
+
+ANSWERS = 500_000
+"""Ten seconds on a busy machine."""
+
+
+@pytest.mark.parametrize("seed", [7, SystemRandom().randrange(2**32)], ids=["the same as ever", "a new one"])
+def test_mutated_fetch_answers_are_decoded_or_refused(seed: int) -> None:
+    print(f"again: make fuzz ANSWERS={ANSWERS} SEED={seed}")
+    found = run(seed, ANSWERS)
+    print(f"watched: {found.sanitizers}")
+    assert found.failure == ""
+    assert found.sanitizers.startswith("address and") == (shutil.which("cc") is not None)
+    statuses = {name: count for name, count in found.counts.items() if name != "rows"}
+    assert sum(statuses.values()) == ANSWERS
+    assert len(statuses) == 5
+    assert min(statuses.values()) > ANSWERS / 1000, "each outcome is met often"
+    assert statuses["good"] > ANSWERS / 4
+    assert found.counts["rows"] > ANSWERS
+
+
+def test_the_same_seed_makes_the_same_answers() -> None:
+    assert run(3, 5_000) == run(3, 5_000)
+
+
+@pytest.fixture
+def spoil(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Spoil:
+    def spoiled(right: str, wrong: str) -> None:
+        source = (native.NATIVE / "records.c").read_text()
+        assert source.count(right) == 1
+        (tmp_path / "records.c").write_text(source.replace(right, wrong))
+        monkeypatch.setattr(native, "NATIVE", tmp_path)
+
+    return spoiled
+
+
+BOUNDS = {
+    "of bytes behind their length": ("*length > from->end - from->at) return 0;", "0) return 0;"),
+    "of a record": ("length > rest.end - rest.at) return MALFORMED;", "0) return MALFORMED;"),
+    "of a varint": ("shift < 64 && from->at < from->end;", "shift < 64;"),
+    "of a batch": ("if (size > w->size - w->at) break;", ""),
+    "of a batch's head": ("if (size < RECORDS_AT) return MALFORMED;", ""),
+    "of a control record": ("length > record.end - record.at) return MALFORMED;", "0) return MALFORMED;"),
+    "of a column": ("size > column->data_bytes - used || ", ""),
+}
+
+OVERFLOWS = {
+    "of a timestamp": ("__builtin_mul_overflow(ms, 1000, us) ? FAR_TIMESTAMP : GOOD", "(*us = ms * 1000, GOOD)"),
+    "of an offset": ("base > INT64_MAX - 1 - last_delta || ", ""),
+}
+
+LAWS = {
+    "the range": ("if (r->offset >= start) return timestamp", "return timestamp"),
+    "the order of offsets": ("delta <= p->previous_delta || ", ""),
+    "the count of values": ("with.values += r.value_length >= 0;", "with.values += r.value_length > 0;"),
+}
+
+
+@pytest.mark.parametrize(("right", "wrong"), BOUNDS.values(), ids=BOUNDS)
+def test_a_bound_that_is_not_checked_is_found(spoil: Spoil, right: str, wrong: str) -> None:
+    spoil(right, wrong)
+    found = run(7, ANSWERS)
+    assert found.failure or not found.sanitizers.startswith("address"), "zig alone does not watch addresses"
+
+
+@pytest.mark.parametrize(("right", "wrong"), [*OVERFLOWS.values(), *LAWS.values()], ids=[*OVERFLOWS, *LAWS])
+def test_an_overflow_and_a_broken_law_are_found(spoil: Spoil, right: str, wrong: str) -> None:
+    spoil(right, wrong)
+    assert "SEED=7" in run(7, ANSWERS).failure
