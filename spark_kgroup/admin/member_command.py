@@ -79,9 +79,10 @@ class EventPrinter:
                 assert_never(effect)
 
     def _on_assigned(self, session: Session, effect: contract.Assigned) -> None:
+        kept = effect.assigned - effect.revoked
         if effect.revoked:
-            self._give_up(session, effect.revoked, kept=effect.assigned)
-        self._event(session, "assigned", partitions=pairs(effect.assigned), added=pairs(effect.added))
+            self._give_up(session, effect.revoked, kept=kept)
+        self._event(session, "assigned", partitions=pairs(kept), added=pairs(effect.added & kept))
 
     def _give_up(
         self, session: Session, partitions: frozenset[TopicPartition], *, kept: frozenset[TopicPartition]

@@ -282,7 +282,7 @@ class Assigned:
         assigned: all that the group assigned to this member of what it subscribes.
         added: what was not owned before; adopted at the next boundary.
         revoked: what is owned still, was owned by an earlier process or is not subscribed, and must be given up at the
-            next boundary, BEFORE the next join is sent.
+            next boundary, BEFORE the next join is sent; of an eager member nothing, or all, `added` included.
 
     """
 

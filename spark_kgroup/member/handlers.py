@@ -355,15 +355,21 @@ class Handlers:
         added = self.ownership.take(assignment, self.identity.generation)
         self._object_later(now_ms)
         self._extend_session(self._asked_at_ms, now_ms)
-        revoked = self.ownership.to_give_up
+        asked = self.ownership.to_give_up
+        joins_again = not asked and self.ownership.claimed_beyond_assigned
+        if not joins_again:
+            self._become(State.REVOKING if asked else State.STABLE)
+        if asked:
+            self._reason = "assigned what is not subscribed"  # nothing else is asked of an eager member here
         effects: Effects = [
-            contract.Assigned(identity=self.identity, assigned=self.ownership.assigned, added=added, revoked=revoked)
+            contract.Assigned(
+                identity=self.identity, assigned=self.ownership.assigned, added=added, revoked=self.to_give_up
+            )
         ]
-        if not revoked and self.ownership.claimed_beyond_assigned:
+        if joins_again:
             # 1. we joined claiming P; 2. while the join was parked, a boundary gave P up; 3. the leader kept P from
             # its new owner because of our claim. Nobody else will rejoin for it, so we do.
             return [*effects, *self._join("given up what the join still claimed", now_ms)]
-        self._become(State.REVOKING if revoked else State.STABLE)
         return [*effects, *self._begin_heartbeats(now_ms)]
 
     def _object_later(self, now_ms: int) -> None:

@@ -224,6 +224,20 @@ def test_two_members_with_the_range_assignor_share_the_topic_eagerly(join: Join,
     assert second.wait_for_owned(3) == {(topic, index) for index in range(3, 6)}
 
 
+def test_an_eager_seat_that_comes_back_with_fewer_topics_joins_for_the_sake_of_what_it_dropped(
+    join: Join, new_topic: MakeTopic, apache_kafka: ApacheKafka, group: str, topic: str
+) -> None:
+    """A static rejoin is answered with the old assignment (KIP-345): only another generation is without the topic."""
+    topics = f"{topic},{new_topic(2)}"
+    with MemberProcess(apache_kafka.bootstrap_servers, group, topics, "a", "--assignor", "range") as before:
+        before.wait_for_owned(8)
+    after = join("a", "--assignor", "range")
+    wait_for(
+        lambda: after.events[-1:] and after.events[-1]["generation"] == 2 and after.owned == all_pairs(topic, 6),
+        "a generation without the dropped topic",
+    )
+
+
 def test_a_member_shares_a_group_with_librdkafka(join: Join, apache_kafka: ApacheKafka, group: str, topic: str) -> None:
     first = join("a")
     first.wait_for_owned(6)
