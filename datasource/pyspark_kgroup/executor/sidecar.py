@@ -276,7 +276,7 @@ class Sidecar:
         self._tasks.discard(task)
         if not task.cancelled() and (problem := task.exception()) is not None:
             if isinstance(problem, ChannelEnded):  # a worker's ends that worker alone (`_hear`): it is the registry's
-                self._end(f"the query has ended: {problem}")
+                self._end(f"its connection to the registry has ended: {problem}")
             else:
                 log.error("The sidecar has failed.", exc_info=problem)
                 self._end(f"it has failed: {problem!r}")
