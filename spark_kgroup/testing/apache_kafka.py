@@ -134,16 +134,19 @@ class ApacheKafka:
 
         librdkafka's may stick to a node that is gone: requests were seen to time out after 30 s with two nodes left.
         """
-        from confluent_kafka.admin import AdminClient
-
         interruptions = sum(node.interruptions for node in self.nodes)
         if self._admin is None or interruptions != self._interruptions:
             self._interruptions = interruptions
-            self._admin = AdminClient(
-                {"bootstrap.servers": self.bootstrap_servers, "log_level": 0, "reconnect.backoff.max.ms": 500},
-                logger=_QUIET,
-            )
+            self._admin = self._client(self.bootstrap_servers)
         return self._admin
+
+    @staticmethod
+    def _client(servers: str) -> AdminClient:
+        from confluent_kafka.admin import AdminClient
+
+        return AdminClient(
+            {"bootstrap.servers": servers, "log_level": 0, "reconnect.backoff.max.ms": 500}, logger=_QUIET
+        )
 
     def start(self) -> None:
         """Start every node, and return once the cluster answers.
@@ -208,7 +211,7 @@ class ApacheKafka:
         replication_factor: int | None = None,
         configs: Mapping[str, str] | None = None,
     ) -> None:
-        """Create a topic, and return once every partition has a leader. One replica a node unless told otherwise.
+        """Create a topic, and return once every node knows all its leaders. One replica a node unless told otherwise.
 
         Raises:
             EnvironmentProblem: the broker refused, or was not done in time.
@@ -225,7 +228,7 @@ class ApacheKafka:
         self._await_leaders(name, partitions)
 
     def add_partitions(self, topic: str, total: int) -> None:
-        """Grow a topic to `total` partitions, and return once every one has a leader.
+        """Grow a topic to `total` partitions, and return once every node knows all leaders.
 
         Raises:
             EnvironmentProblem: the broker refused, or was not done in time.
@@ -350,27 +353,30 @@ class ApacheKafka:
         unfinished.rename(path)
         return cluster_id
 
-    def _metadata(self) -> ClusterMetadata | None:
+    def _metadata(self, admin: AdminClient | None = None) -> ClusterMetadata | None:
         """What the cluster says of itself now, None if it does not answer."""
         from confluent_kafka import KafkaException
 
         try:
-            return self.admin.list_topics(timeout=_PROBE_TIMEOUT_S)
+            return (admin or self.admin).list_topics(timeout=_PROBE_TIMEOUT_S)
         except KafkaException:
             return None
 
     def _await_leaders(self, topic: str, partitions: int) -> None:
+        """Wait until each node shows leaders for all of `partitions`.
+
+        Not all of them know of a change at once: "It may take several seconds after CreateTopics returns success for
+        all the brokers to become aware that the topic has been created" (Java's Admin.createTopics).
+        """
         deadline = time.monotonic() + _TOPIC_TIMEOUT_S
-        while True:
-            metadata = self._metadata()
-            described = metadata.topics.get(topic) if metadata else None
-            if described is not None:
-                leaders = [partition.leader for partition in described.partitions.values()]
-                if len(leaders) == partitions and min(leaders) >= 0:
-                    return
-            if time.monotonic() > deadline:
-                raise EnvironmentProblem(f"Topic {topic} has no leaders after {_TOPIC_TIMEOUT_S:.0f} s.")
-            time.sleep(_POLL_S)
+        for node in [node for node in self.nodes if node.answers]:
+            # A client knows no other node before its first answer, so that comes from this one.
+            while not _has_leaders(self._metadata(self._client(f"{self._host}:{node.port}")), topic, partitions):
+                if time.monotonic() > deadline:
+                    raise EnvironmentProblem(
+                        f"Node {node.node_id} knows no leaders of topic {topic} after {_TOPIC_TIMEOUT_S:.0f} s."
+                    )
+                time.sleep(_POLL_S)
 
     @staticmethod
     def _await_done(future: Future[None], deed: str) -> None:
@@ -397,6 +403,12 @@ class ApacheKafka:
         if self._temporary is not None:
             shutil.rmtree(self._temporary, ignore_errors=True)
             self._temporary = None
+
+
+def _has_leaders(metadata: ClusterMetadata | None, topic: str, partitions: int) -> bool:
+    described = metadata.topics.get(topic) if metadata is not None else None
+    leaders = [partition.leader for partition in described.partitions.values()] if described is not None else []
+    return len(leaders) == partitions and min(leaders) >= 0
 
 
 def _new_cluster_id() -> str:

@@ -114,6 +114,7 @@ class KafkaNode:
         self._jvm: Jvm | None = None
         self._log_start = 0
         self.interruptions = 0
+        self._paused = False
 
     @property
     def pid(self) -> int:
@@ -130,6 +131,11 @@ class KafkaNode:
     def running(self) -> bool:
         """Whether the JVM is there; a paused one is."""
         return self._process is not None and self._process.poll() is None
+
+    @property
+    def answers(self) -> bool:
+        """Whether the JVM is there, and not paused."""
+        return self.running and not self._paused
 
     def configure(self, properties: Mapping[str, str]) -> None:
         """Write the node's files; log.dirs is added here."""
@@ -151,6 +157,7 @@ class KafkaNode:
         if self.running:
             return
         self._jvm = jvm
+        self._paused = False
         self._log_start = self.log_path.stat().st_size if self.log_path.exists() else 0
         options = [
             *_BROKER_JVM,
@@ -221,12 +228,14 @@ class KafkaNode:
         """Freeze the process (SIGSTOP): its connections stay open and nothing answers. Returns when it stands still."""
         self.interruptions += 1
         os.kill(self.pid, signal.SIGSTOP)
+        self._paused = True
         if hasattr(os, "waitid"):  # Until one thread has taken the signal, the others answer.
             os.waitid(os.P_PID, self.pid, os.WSTOPPED | os.WEXITED | os.WNOWAIT)
 
     def resume(self) -> None:
         """Let a paused process go on (SIGCONT)."""
         os.kill(self.pid, signal.SIGCONT)
+        self._paused = False
 
     def _end(self, how: signal.Signals) -> None:
         if self._process is None:
