@@ -48,19 +48,19 @@ def test_a_binary_is_named_after_its_platform(
     assert binary_name() == name
 
 
-def test_a_platform_without_a_binary_is_told(package: Path) -> None:
+def test_a_platform_without_a_binary_gives_no_library_and_a_reason(package: Path) -> None:
     assert list(package.iterdir()) == []
     assert reload() == (None, f"this installation has no decoder for {binary_name().split('.')[0]}")
 
 
-def test_a_binary_that_does_not_load_is_told(package: Path) -> None:
+def test_a_binary_that_does_not_load_gives_no_library_and_a_reason(package: Path) -> None:
     (package / binary_name()).write_bytes(b"\x7fELF of another machine")
     found = reload()
     assert found.library is None
     assert found.reason.startswith("the decoder does not load: ")
 
 
-def test_a_binary_that_is_another_library_is_told(package: Path, tmp_path: Path) -> None:
+def test_a_binary_that_is_another_library_gives_no_library_and_a_reason(package: Path, tmp_path: Path) -> None:
     import _ctypes
 
     (package / binary_name()).write_bytes(Path(_ctypes.__file__).read_bytes())
@@ -69,7 +69,7 @@ def test_a_binary_that_is_another_library_is_told(package: Path, tmp_path: Path)
     assert "kgroup_version" in found.reason
 
 
-def test_a_binary_of_another_version_is_told(library: CDLL, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_binary_of_another_version_gives_no_library_and_a_reason(library: CDLL, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(library_module, "VERSION", 99)
     found = reload()
     assert found.library is None
