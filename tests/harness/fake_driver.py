@@ -2,6 +2,7 @@
 
 import json
 from dataclasses import dataclass, field, replace
+from functools import lru_cache
 from itertools import pairwise
 
 from harness.fake_group import FakeGroup
@@ -147,5 +148,7 @@ def dumps(checkpoint: Checkpoint) -> str:
     return json.dumps(checkpoint.to_json())
 
 
+@lru_cache(maxsize=200)
 def loads(text: str) -> Checkpoint:
+    """A checkpoint is a value: in a world a hundred checks look at each, and reading it was half of the time."""
     return Checkpoint.from_json(json.loads(text))
