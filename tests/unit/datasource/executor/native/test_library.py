@@ -69,7 +69,7 @@ def test_a_binary_that_is_another_library_gives_no_library_and_a_reason(package:
     assert "kgroup_version" in found.reason
 
 
-def test_a_binary_of_another_version_gives_no_library_and_a_reason(library: CDLL, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_binary_of_another_version_is_not_used(library: CDLL, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(library_module, "VERSION", 99)
     found = reload()
     assert found.library is None
