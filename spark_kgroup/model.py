@@ -144,6 +144,15 @@ Assignment = Mapping[str, frozenset[TopicPartition]]
 """Member id -> the partitions it shall own from now on."""
 
 
+class PartitionLeader(NamedTuple):
+    """Who leads a partition, where it listens, and in which epoch (KIP-320), -1 if that is unknown."""
+
+    node_id: int
+    host: str
+    port: int
+    epoch: int
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TopicDescription:
     """One topic as cluster metadata shows it.
@@ -153,12 +162,14 @@ class TopicDescription:
         partition_count: partitions are 0..partition_count-1.
         leader_epochs: partition index -> its leader's epoch (KIP-320), absent while it is unknown. Two descriptions
             that differ in nothing else are equal: a new leader is no reason to rebalance.
+        leaders: partition index -> its leader, absent while there is none; nor do they make two descriptions differ.
     """
 
     name: str
     topic_id: UUID | None
     partition_count: int
     leader_epochs: Mapping[int, int] = field(default_factory=dict, compare=False)
+    leaders: Mapping[int, PartitionLeader] = field(default_factory=dict, compare=False, repr=False)
 
     @property
     def partitions(self) -> tuple[TopicPartition, ...]:

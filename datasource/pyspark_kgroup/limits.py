@@ -63,9 +63,10 @@ PREFETCH_BYTES_MIN: Final = 1024 * 1024
 # ------------------------------------------------------------------------ channels between driver, sidecars and workers
 
 CHANNEL_BYTES_MAX: Final = 32 * 1024 * 1024
-"""Largest message accepted from the registry or a sidecar (ours). A seat's share of a batch takes 100 B to 650 B for
-each partition, by the length of the topic's name (Kafka: at most 249): 40,000 partitions of one seat at the worst;
-Kafka advises at most 4,000 for each broker. Of a larger share nothing is fetched ahead."""
+"""Largest message accepted from the registry or a sidecar (ours). A seat's share of a batch takes 170 B to 720 B for
+each partition, by the length of the topic's name (Kafka: at most 249), where its leader has a name of 20 characters:
+40,000 partitions of one seat at the worst; Kafka advises at most 4,000 for each broker. Of a larger share nothing is
+fetched ahead."""
 
 CHANNEL_REQUEST_BYTES_MAX: Final = 4 * 1024 * 1024
 """Largest message that registry and sidecars accept from their clients (ours): all options of a query, certificates
@@ -152,3 +153,35 @@ SEAT_SERVER_SILENCE_MS: Final = 10_000
 
 SEAT_SERVER_QUEUE_BYTES_MAX: Final = 16 * 1024 * 1024
 """What a seat's consumer holds at most in librdkafka's queue, out of the seat's share of `prefetchBytes`."""
+
+# ------------------------------------------------------------------------------------------------------ the own fetcher
+
+FETCH_BYTES_MAX: Final = 4 * 1024 * 1024
+"""What one broker may answer at once; one batch comes whole, however large it is. Four times Kafka's
+max.partition.fetch.bytes, since several partitions share it; Kafka's own fetch.max.bytes is 50 MiB."""
+
+FETCH_PARTITION_BYTES_MAX: Final = 1024 * 1024
+"""What it may answer of one partition. Kafka: max.partition.fetch.bytes, 1 MiB."""
+
+FETCH_ANSWER_BYTES_MAX: Final = 100_000_000
+"""Largest answer that is taken: beyond `FETCH_BYTES_MAX` it is one batch. librdkafka: receive.message.max.bytes, 100
+MB."""
+
+FETCH_IDLE_WAIT_MS: Final = 500
+"""How long a broker waits for the first record when there is none. Kafka: fetch.max.wait.ms, 500 ms."""
+
+FETCH_BUSY_WAIT_MS: Final = 50
+FETCH_BUSY_BYTES_MIN: Final = 64 * 1024
+"""How long, and for how much, it waits while records flow. Measured at 1,000 records/s: 20 answers a second, half of
+what librdkafka needs, and none later for it, since Spark writes its log (50 ms) between two batches."""
+
+FETCH_SILENCE_MS: Final = 10_000
+"""How long an answer may be overdue before librdkafka goes on (ours; as `SEAT_SERVER_SILENCE_MS`)."""
+
+FETCH_CONNECT_MS: Final = 5_000
+"""How long a connection may take until it can fetch: name, TCP, TLS, versions and login. Half of `CONNECT_TIMEOUT_MS`,
+for librdkafka then tries anew."""
+
+FETCH_JOINED_BYTES_MAX: Final = 2 * 1024 * 1024
+"""Small batches are joined up to this size, larger ones are handed on as they are. A row takes 36 B at least, so rows
+stay below `ARROW_BATCH_ROWS_MAX`. Measured: with 8 MiB Spark's socket takes 1.6 to 2 times as long for each byte."""

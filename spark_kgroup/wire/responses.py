@@ -8,7 +8,14 @@ from types import MappingProxyType
 from typing import Any, Final, TypeVar
 
 from spark_kgroup.errors import BrokerError, ProtocolViolation
-from spark_kgroup.model import DescribedGroup, DescribedMember, ErrorCode, TopicDescription, TopicPartition
+from spark_kgroup.model import (
+    DescribedGroup,
+    DescribedMember,
+    ErrorCode,
+    PartitionLeader,
+    TopicDescription,
+    TopicPartition,
+)
 from spark_kgroup.wire import messages
 from spark_kgroup.wire.address import Address
 from spark_kgroup.wire.consumer_protocol import decode_assignment, decode_subscription
@@ -63,6 +70,11 @@ def metadata_of(response: messages.MetadataResponse) -> ClusterMetadata:
                 partition_count=len(t.partitions),
                 leader_epochs={
                     int(p.partition_index): int(p.leader_epoch) for p in t.partitions if p.leader_epoch >= 0
+                },
+                leaders={
+                    int(p.partition_index): PartitionLeader(int(p.leader_id), at.host, at.port, int(p.leader_epoch))
+                    for p in t.partitions
+                    if (at := brokers.get(int(p.leader_id))) is not None
                 },
             )
             for t in good

@@ -6,7 +6,7 @@ import asyncio
 import gc
 import struct
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable
 from contextlib import suppress
 from datetime import timedelta
 from functools import wraps
@@ -76,6 +76,7 @@ class FakeBroker:
             function: requests behind it on the same connection wait, as with Kafka.
         ranges: API key -> the versions that ApiVersions shall claim.
         tls: the server's half; None for plain TCP.
+        more: types of requests that the driver's code does not send, and a client of this test does.
 
     Attributes:
         requests: all of them but ApiVersions, in order of arrival.
@@ -88,9 +89,11 @@ class FakeBroker:
         *,
         ranges: dict[int, tuple[int, int]] = RANGES,
         tls: SSLContext | None = None,
+        more: Iterable[Any] = (),
     ) -> None:
         self.answer: Answer = answer or (lambda _: None)
         self.ranges = ranges
+        self._request_types = {**REQUEST_TYPES, **{(int(one.__api_key__), int(one.__version__)): one for one in more}}
         self.requests: list[Any] = []
         self.connections = 0
         self._port = 0
@@ -152,7 +155,7 @@ class FakeBroker:
 
     async def _answer(self, frame: bytes) -> Any:
         key, version, correlation_id = struct.unpack_from(">hhi", frame)
-        request_type = REQUEST_TYPES[key, version]
+        request_type = self._request_types[key, version]
         if issubclass(request_type, messages.ApiVersionsRequest | messages.ApiVersionsRequestV0):
             response = self.api_versions(version)
         else:

@@ -23,8 +23,18 @@ from pyspark_kgroup.offsets.plan import positions_by_seat, ranges_by_seat
 from pyspark_kgroup.offsets.previously_owned import owned_by_seat
 from pyspark_kgroup.options.parser import SourceOptions
 from pyspark_kgroup.options.security import driver_settings
-from pyspark_kgroup.shared.tickets import Mode, Position, Range, ReadSettings, RegistryAccess, SeatRanges, TicketPayload
+from pyspark_kgroup.shared.tickets import (
+    Leader,
+    Mode,
+    Position,
+    Range,
+    ReadSettings,
+    RegistryAccess,
+    SeatRanges,
+    TicketPayload,
+)
 from pyspark_kgroup.wording import log_in_options_words
+from spark_kgroup.model import TopicDescription, TopicPartition
 from spark_kgroup.runtime.settings import GroupSettings
 from spark_kgroup.runtime.thread import GroupRuntime
 from spark_kgroup.seat_note import Author
@@ -86,7 +96,10 @@ class Query:
         boundary = self._join(end)  # a replay begins here: the seats are asked back while the batch runs
         plan = boundary.logs.readable(end, ranges_by_seat(start, end))
         reads = {
-            seat: [Range(tp.topic, tp.partition, first, last) for tp, (first, last) in sorted(ranges.items())]
+            seat: [
+                Range(tp.topic, tp.partition, first, last, _leader(boundary.logs.topics, tp))
+                for tp, (first, last) in sorted(ranges.items())
+            ]
             for seat, ranges in plan.items()
         }
         return self._tickets(batch, reads, positions_by_seat(end, boundary.logs.topics))
@@ -202,3 +215,12 @@ class Query:
         if self._runtime is not None:
             self._runtime.close()
             self._runtime = self._boundary = None
+
+
+def _leader(topics: Mapping[str, TopicDescription], partition: TopicPartition) -> Leader | None:
+    """Who leads `partition`, as far as `topics` say."""
+    topic = topics.get(partition.topic)
+    leader = topic.leaders.get(partition.partition) if topic is not None else None
+    if topic is None or leader is None:
+        return None
+    return Leader(*leader, topic_id=topic.topic_id.hex if topic.topic_id is not None else "")

@@ -28,7 +28,7 @@ from dataclasses import dataclass, field, fields, is_dataclass
 from typing import Any, ClassVar, Final, Literal, TypeVar, get_args, get_type_hints
 
 from pyspark_kgroup.errors import ChannelEnded
-from pyspark_kgroup.shared.tickets import Executor, Position, Range
+from pyspark_kgroup.shared.tickets import Executor, Leader, Position, Range
 
 JsonObject = dict[str, Any]
 
@@ -365,9 +365,17 @@ def _server_or_worker(value: object) -> str:
 
 def _range(value: object) -> Range:
     match value:
-        case [topic, partition, start_offset, end_offset]:
-            return Range(_string(topic), _integer(partition), _integer(start_offset), _integer(end_offset))
+        case [topic, partition, start_offset, end_offset, leader]:
+            offsets = _integer(start_offset), _integer(end_offset)
+            return Range(_string(topic), _integer(partition), *offsets, None if leader is None else _leader(leader))
     raise ValueError("no range")
+
+
+def _leader(value: object) -> Leader:
+    match value:
+        case [node_id, host, port, epoch, topic_id]:
+            return Leader(_integer(node_id), _string(host), _integer(port), _integer(epoch), _string(topic_id))
+    raise ValueError("no leader")
 
 
 def _position(value: object) -> Position:

@@ -17,13 +17,33 @@ Position = tuple[str, int, int, str]
 """(topic, partition, offset, the log's tag): see `plan.positions_by_seat`."""
 
 
+class Leader(NamedTuple):
+    """Who leads a partition, by the metadata that the driver had when a range of it was planned.
+
+    Attributes:
+        epoch: the leader's (KIP-320).
+        topic_id: the topic's, 32 hexadecimal digits (KIP-516); "" where a cluster has none.
+    """
+
+    node_id: int
+    host: str
+    port: int
+    epoch: int
+    topic_id: str
+
+
 class Range(NamedTuple):
-    """Offsets of one partition: `start_offset` <= offset < `end_offset`."""
+    """Offsets of one partition: `start_offset` <= offset < `end_offset`.
+
+    Attributes:
+        leader: None if it is not known.
+    """
 
     topic: str
     partition: int
     start_offset: int
     end_offset: int
+    leader: Leader | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -27,7 +27,7 @@ from pyspark_kgroup.driver.seats import Scan
 from pyspark_kgroup.errors import ChannelEnded
 from pyspark_kgroup.limits import REGISTRY_PORT_WAIT_MS
 from pyspark_kgroup.shared.channel import Channel, Message, connect, frame
-from pyspark_kgroup.shared.tickets import Mode, Position, Range
+from pyspark_kgroup.shared.tickets import Leader, Mode, Position, Range
 from spark_kgroup.errors import OptionError
 
 SEATS = ("g-0", "g-1")
@@ -218,7 +218,8 @@ def shares(partitions: int) -> tuple[dict[str, list[Range]], dict[str, list[Posi
     """One seat reads topics with names as long as Kafka has them, from offsets as large."""
     names = [f"{n:0249}" for n in range(partitions)]
     far = 2**63 - 1
-    reads = {"g-0": [Range(name, 0, far - 1, far) for name in names], "g-1": [Range("t", 0, 0, 1)]}
+    leader = Leader(12, "broker-12.example.org", 9092, 2**31 - 1, "f" * 32)
+    reads = {"g-0": [Range(name, 0, far - 1, far, leader) for name in names], "g-1": [Range("t", 0, 0, 1)]}
     return reads, {"g-0": [(name, 0, far, "y" * 22 + "/12345") for name in names], "g-1": [("t", 0, 1, "")]}
 
 
@@ -227,7 +228,7 @@ def test_a_seat_with_forty_thousand_partitions_gets_its_share(registry: Registry
     channel = sidecar("1")
     scan = registry.plan("large", reads, owned)
     answer = ask(channel, "bind", scan=scan.scan_id, ticket=0, executor=executor("1"))
-    assert answer["ranges"] == [list(one) for one in reads["g-0"]]
+    assert answer["ranges"] == [[*one[:-1], list(one.leader or ())] for one in reads["g-0"]]
     assert answer["owned"] == [list(one) for one in owned["g-0"]]
     assert beat(channel) == ["g-0"]
 

@@ -35,11 +35,11 @@ from pyspark_kgroup.shared.messages import (
     parse,
     to_json,
 )
-from pyspark_kgroup.shared.tickets import Executor, Range
+from pyspark_kgroup.shared.tickets import Executor, Leader, Range
 
 FAR = 2**63 - 1
 EXECUTOR = Executor(key="host:1:2", executor_id="7", host="host", pid=1, warm=False)
-RANGES = (Range("t", 0, 5, 10), Range("ü", 1, FAR - 1, FAR))
+RANGES = (Range("t", 0, 5, 10), Range("ü", 1, FAR - 1, FAR, Leader(1, "broker", 9092, 7, "0a" * 16)))
 OWNED = (("t", 0, 10, "id of t/1"), ("t", 2, 0, ""))
 
 EXAMPLES: list[QueryMessage] = [
@@ -72,7 +72,12 @@ EXAMPLES: list[QueryMessage] = [
     WorkerGone(),
 ]
 ODD: list[Any] = [None, True, 1, 1.5, 2**63, -(2**70), "x", [], [1], ["x"], [[]], [["t", 0, 1]], {}, {"a": 1}]
-ODD += [[["t", 0, 1, None]], [["t", 0, "1", 2]], [["t", True, 1, 2]], [["t", 0, 1, 2, 3]], {"a": "b"}]
+ODD += [[["t", 0, 1, None]], [["t", 0, "1", 2]], [["t", True, 1, 2]], [["t", 0, 1, 2]], [["t", 0, 1, 2, 3]], {"a": "b"}]
+ODD += [
+    [["t", 0, 1, 2, [1, "b", 9, 5]]],
+    [["t", 0, 1, 2, [1, "b", "9", 5, "a"]]],
+    [["t", 0, 1, 2, [1, "b", 9, 5, None]]],
+]
 
 
 def by_name(example: QueryMessage) -> str:

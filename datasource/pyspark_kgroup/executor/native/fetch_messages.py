@@ -1,0 +1,436 @@
+"""Bytes of what a reader says to a broker and hears from it: ApiVersions, SASL, Fetch.
+
+Runs on: executor. Pure.
+
+Layouts are those of Apache Kafka's schemas (clients/src/main/resources/common/message: ApiVersionsRequest.json,
+SaslHandshakeRequest.json, SaslAuthenticateRequest.json, FetchRequest.json, FetchResponse.json). Answers are read in
+place, and records are views of them. Every length is compared with what is there; what makes no sense is `Unusual`.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import groupby
+from struct import Struct
+from typing import Any, Final, NamedTuple, TypeVar
+
+from pyspark_kgroup.executor.native.decode import Unusual
+from spark_kgroup.model import ErrorCode
+
+T = TypeVar("T")
+
+FETCH: Final = 1
+SASL_HANDSHAKE: Final = 17
+API_VERSIONS: Final = 18
+SASL_AUTHENTICATE: Final = 36
+"""Kafka's API keys."""
+
+FETCH_BY_NAME: Final = 12
+"""The first version of Fetch with flexible encodings (KIP-482), and the last one that names topics."""
+
+FETCH_BY_ID: Final = 17
+"""The newest version of Fetch that is spoken here; from 13 on topics have ids (KIP-516)."""
+
+_FIRST_BY_ID: Final = 13
+_WITHOUT_REPLICA_ID: Final = 15
+"""From here on `ReplicaState` has it, a tagged field that consumers leave out (KIP-903)."""
+
+API_VERSIONS_VERSION: Final = 3
+SASL_HANDSHAKE_VERSION: Final = 1
+SASL_AUTHENTICATE_VERSION: Final = 2
+
+_NOT_FLEXIBLE: Final = frozenset({SASL_HANDSHAKE})
+"""Whose requests have the header without tagged fields."""
+
+_HEADER_OF_OLD: Final = frozenset({SASL_HANDSHAKE, API_VERSIONS})
+"""Whose answers have the header without tagged fields."""
+
+_CONSUMER: Final = -1
+"""The replica id of who is no replica."""
+
+_NO_SESSION: Final = (0, -1)
+"""Session id and epoch of a full fetch without a session (KIP-227)."""
+
+_NO_LOG_START: Final = -1
+"""What consumers say of the start of a log of their own."""
+
+_DIVERGING_EPOCH: Final = 0
+"""The tag of `DivergingEpoch`: the log is not the one that was read before (KIP-595)."""
+
+_INT32: Final = Struct(">i")
+_INT16: Final = Struct(">h")
+_HEADER: Final = Struct(">hhih")
+_FETCH: Final = Struct(">iiibii")
+_WANTED: Final = Struct(">iiqiqi")
+_FETCHED: Final = Struct(">ihqqq")
+_FETCH_ANSWER: Final = Struct(">ihi")
+_ABORTED: Final = Struct(">qq")
+_API: Final = Struct(">hhh")
+_LIFETIME: Final = Struct(">q")
+_BATCH: Final = Struct(">qiibIhi")
+"""Base offset, length, leader epoch, magic, CRC, attributes, last offset delta (DefaultRecordBatch)."""
+
+_BATCH_HEADER_BYTES: Final = 61
+_LENGTH_COUNTS_FROM: Final = 12
+"""What a batch's length leaves out: base offset, and the length itself."""
+
+_MAGIC: Final = 2
+
+
+class Wanted(NamedTuple):
+    """One partition of a Fetch.
+
+    Attributes:
+        topic: its name.
+        topic_id: 16 bytes, what versions from 13 on send instead.
+        leader_epoch: as metadata had it: a broker that knows another one says so (KIP-320).
+        offset: the first one that is wanted.
+        last_epoch: leader epoch of the batch before `offset` as it was read, -1 if none was.
+    """
+
+    topic: str
+    partition: int
+    topic_id: bytes
+    leader_epoch: int
+    offset: int
+    last_epoch: int
+
+
+class Bounds(NamedTuple):
+    """How long a broker may wait, and how much it may send.
+
+    Attributes:
+        wait_ms_max: for `bytes_min` to be there.
+        partition_bytes_max: of each partition; a larger batch comes whole if it is the answer's first (KIP-74).
+    """
+
+    wait_ms_max: int
+    bytes_min: int
+    bytes_max: int
+    partition_bytes_max: int
+
+
+@dataclass(frozen=True, slots=True)
+class Fetched:
+    """What an answer says of one partition.
+
+    Attributes:
+        topic: its name or its id, as bytes: what the request had.
+        aborted: (producer id, first offset) of the aborted transactions that `records` meets, ascending by offset.
+        preferred_replica: the node to ask instead (KIP-392), -1 for none.
+        diverges: whether the log is not the one that was read before.
+        records: record batches as they are in the log; the last one may be incomplete.
+    """
+
+    topic: bytes
+    partition: int
+    error: int
+    aborted: tuple[tuple[int, int], ...]
+    preferred_replica: int
+    diverges: bool
+    records: memoryview
+
+
+class Batches(NamedTuple):
+    """What the headers of some record batches say.
+
+    Attributes:
+        next_offset: one past the last offset of the last complete batch; -1 if there is none.
+        leader_epoch: of that batch.
+        size: bytes of the complete batches.
+    """
+
+    next_offset: int
+    leader_epoch: int
+    size: int
+
+
+# ------------------------------------------------------------------------------------------------------------- requests
+
+
+def frame(api: int, version: int, correlation_id: int, client_id: str, body: bytes) -> bytes:
+    """A request with its header and its length."""
+    name = client_id.encode()
+    header = _HEADER.pack(api, version, correlation_id, len(name)) + name + (b"" if api in _NOT_FLEXIBLE else b"\0")
+    return b"".join((_INT32.pack(len(header) + len(body)), header, body))
+
+
+def api_versions_request(software: str, version: str) -> bytes:
+    """Which versions the broker speaks; our name and version are for its metrics (KIP-511)."""
+    return _compact(software.encode()) + _compact(version.encode()) + b"\0"
+
+
+def sasl_handshake_request(mechanism: str) -> bytes:
+    """The mechanism that SaslAuthenticate will speak."""
+    name = mechanism.encode()
+    return _INT16.pack(len(name)) + name
+
+
+def sasl_authenticate_request(message: bytes) -> bytes:
+    """What the mechanism says."""
+    return _compact(message) + b"\0"
+
+
+def fetch_request(
+    version: int, wanted: Sequence[Wanted], bounds: Bounds, *, read_committed: bool, rack: str = ""
+) -> bytes:
+    """Records of `wanted`, in the order in which the broker shall look at them."""
+    topics = [list(group) for _, group in groupby(wanted, key=lambda one: one.topic)]
+    return b"".join(
+        (
+            _INT32.pack(_CONSUMER) if version < _WITHOUT_REPLICA_ID else b"",
+            _FETCH.pack(bounds.wait_ms_max, bounds.bytes_min, bounds.bytes_max, read_committed, *_NO_SESSION),
+            _varint(len(topics) + 1),
+            *(_topic(version, partitions, bounds.partition_bytes_max) for partitions in topics),
+            _varint(1),  # no forgotten topics: there is no session
+            _compact(rack.encode()),
+            b"\0",
+        )
+    )
+
+
+def _topic(version: int, partitions: Sequence[Wanted], bytes_max: int) -> bytes:
+    return b"".join(
+        (
+            partitions[0].topic_id if version >= _FIRST_BY_ID else _compact(partitions[0].topic.encode()),
+            _varint(len(partitions) + 1),
+            *(
+                _WANTED.pack(one.partition, one.leader_epoch, one.offset, one.last_epoch, _NO_LOG_START, bytes_max)
+                + b"\0"
+                for one in partitions
+            ),
+            b"\0",
+        )
+    )
+
+
+def key_of(version: int, wanted: Wanted) -> tuple[bytes, int]:
+    """(topic, partition) as an answer to this version names them."""
+    return (wanted.topic_id if version >= _FIRST_BY_ID else wanted.topic.encode()), wanted.partition
+
+
+def _compact(content: bytes) -> bytes:
+    return _varint(len(content) + 1) + content
+
+
+def _varint(number: int) -> bytes:
+    out = bytearray()
+    while number > 127:
+        out.append(number & 127 | 128)
+        number >>= 7
+    out.append(number)
+    return bytes(out)
+
+
+# -------------------------------------------------------------------------------------------------------------- answers
+
+
+def answer_body(api: int, correlation_id: int, answer: memoryview) -> memoryview:
+    """An answer without its header.
+
+    Raises:
+        Unusual: it answers another request.
+    """
+
+    def read(cursor: _Cursor) -> memoryview:
+        (answered,) = cursor.take(_INT32)
+        if answered != correlation_id:
+            raise Unusual(f"the broker answered request {answered} where {correlation_id} was due")
+        if api not in _HEADER_OF_OLD:
+            cursor.tags()
+        return cursor.rest()
+
+    return _read(answer, read)
+
+
+def fetch_versions(body: memoryview) -> tuple[int, int]:
+    """The first and the last version of Fetch that the broker speaks, out of its answer to ApiVersions.
+
+    Raises:
+        Unusual: it speaks no Fetch, or not this version of ApiVersions.
+    """
+
+    def read(cursor: _Cursor) -> tuple[int, int]:
+        (error,) = cursor.take(_INT16)
+        if error:  # in an answer of version 0, whose array looks otherwise
+            raise Unusual(f"ApiVersions failed with {ErrorCode.name_of(error)}")
+        found = None
+        for _ in range(cursor.count()):
+            api, first, last = cursor.take(_API)
+            cursor.tags()
+            if api == FETCH:
+                found = (first, last)
+        cursor.take(_INT32)  # the throttle time
+        cursor.tags()
+        if found is None:
+            raise Unusual("the broker has no Fetch")
+        return found
+
+    return _read(body, read)
+
+
+def check_handshake(body: memoryview) -> None:
+    """That the broker takes the mechanism.
+
+    Raises:
+        Unusual: it does not.
+    """
+
+    def read(cursor: _Cursor) -> None:
+        (error,) = cursor.take(_INT16)
+        if error:
+            raise Unusual(f"SaslHandshake failed with {ErrorCode.name_of(error)}")
+
+    _read(body, read)
+
+
+def sasl_answer(body: memoryview) -> tuple[bytes, int]:
+    """What the broker told the mechanism, and for how many ms the session lives (0: as long as the connection).
+
+    Raises:
+        Unusual: the broker refused us.
+    """
+
+    def read(cursor: _Cursor) -> tuple[bytes, int]:
+        (error,) = cursor.take(_INT16)
+        cursor.bytes_or_null()  # its message
+        challenge = cursor.bytes_or_null()
+        (lifetime_ms,) = cursor.take(_LIFETIME)
+        if error:
+            raise Unusual(f"SaslAuthenticate failed with {ErrorCode.name_of(error)}")
+        return bytes(challenge), lifetime_ms
+
+    return _read(body, read)
+
+
+def fetch_answer(version: int, body: memoryview) -> tuple[int, list[Fetched]]:
+    """For how many ms the broker will mute the connection (KIP-219), and what it says of each partition.
+
+    Raises:
+        Unusual: it refused the whole request, or this is no answer to a Fetch.
+    """
+
+    def read(cursor: _Cursor) -> tuple[int, list[Fetched]]:
+        throttle_ms, error, _ = cursor.take(_FETCH_ANSWER)
+        if error:
+            raise Unusual(f"Fetch failed with {ErrorCode.name_of(error)}")
+        found: list[Fetched] = []
+        for _ in range(cursor.count()):
+            topic = cursor.bytes(16) if version >= _FIRST_BY_ID else bytes(cursor.bytes_or_null())
+            found.extend(_fetched(cursor, topic) for _ in range(cursor.count()))
+            cursor.tags()
+        cursor.tags()
+        if cursor.rest():
+            raise Unusual("an answer to a Fetch has more than it says")
+        return throttle_ms, found
+
+    return _read(body, read)
+
+
+def _fetched(cursor: _Cursor, topic: bytes) -> Fetched:
+    partition, error, _, _, _ = cursor.take(_FETCHED)  # high watermark, last stable offset, the log's start
+    aborted = tuple(_aborted(cursor) for _ in range(cursor.count()))
+    (preferred_replica,) = cursor.take(_INT32)
+    records = cursor.bytes_or_null()
+    diverges = _DIVERGING_EPOCH in cursor.tags()
+    return Fetched(topic, partition, error, aborted, preferred_replica, diverges, records)
+
+
+def _aborted(cursor: _Cursor) -> tuple[int, int]:
+    producer_id, first_offset = cursor.take(_ABORTED)
+    cursor.tags()
+    return producer_id, first_offset
+
+
+def batches_of(records: memoryview, position: int, end: int | None) -> Batches:
+    """What the headers of the batches in `records` say, up to the first one that reaches `end`.
+
+    Raises:
+        Unusual: a batch of an old format (before Kafka 0.11), or offsets that do not ascend from `position`.
+    """
+    at, next_offset, epoch = 0, -1, -1
+    while len(records) - at >= _BATCH_HEADER_BYTES:
+        base, length, batch_epoch, magic, _, _, last_delta = _BATCH.unpack_from(records, at)
+        if magic != _MAGIC:
+            raise Unusual(f"record format {magic}")
+        batch_end = at + _LENGTH_COUNTS_FROM + length
+        if length < _BATCH_HEADER_BYTES - _LENGTH_COUNTS_FROM or last_delta < 0 or base < max(next_offset, 0):
+            raise Unusual("the header of a record batch makes no sense")
+        if batch_end > len(records):
+            break
+        at, next_offset, epoch = batch_end, base + last_delta + 1, batch_epoch
+        if end is not None and next_offset >= end:
+            break
+    if at and next_offset <= position:
+        raise Unusual(f"records before offset {position} in answer to a Fetch from there")
+    return Batches(next_offset, epoch, at)
+
+
+class _Cursor:
+    """Reads an answer from front to back; raises IndexError or struct.error at its end."""
+
+    __slots__ = ("_at", "_view")
+
+    def __init__(self, view: memoryview) -> None:
+        self._view = view
+        self._at = 0
+
+    def take(self, layout: Struct) -> tuple[Any, ...]:
+        """What `layout` says comes next."""
+        values = layout.unpack_from(self._view, self._at)
+        self._at += layout.size
+        return values
+
+    def varint(self) -> int:
+        """An unsigned varint of 32 bits."""
+        value = 0
+        for shift in range(0, 35, 7):
+            byte = self._view[self._at]
+            self._at += 1
+            value |= (byte & 127) << shift
+            if byte < 128:
+                return value
+        raise IndexError("a number without an end")
+
+    def count(self) -> int:
+        """Of the elements of a compact array; 0 for null."""
+        return max(0, self.varint() - 1)
+
+    def view(self, size: int) -> memoryview:
+        """The next `size` bytes, in place."""
+        end = self._at + size
+        if end > len(self._view):
+            raise IndexError("more than is there")
+        found = self._view[self._at : end]
+        self._at = end
+        return found
+
+    def bytes(self, size: int) -> bytes:
+        """The next `size` bytes."""
+        return bytes(self.view(size))
+
+    def bytes_or_null(self) -> memoryview:
+        """Compact bytes or text, in place; none for null."""
+        return self.view(self.count())
+
+    def tags(self) -> Mapping[int, memoryview]:
+        """Tagged fields (KIP-482)."""
+        count = self.varint()
+        return dict(self._tag() for _ in range(count)) if count else {}
+
+    def _tag(self) -> tuple[int, memoryview]:
+        tag = self.varint()
+        return tag, self.view(self.varint())
+
+    def rest(self) -> memoryview:
+        """What has not been read."""
+        return self._view[self._at :]
+
+
+def _read(view: memoryview, read: Callable[[_Cursor], T]) -> T:
+    try:
+        return read(_Cursor(view))
+    except (IndexError, struct.error):
+        raise Unusual("an answer that ends in the midst of what it says") from None

@@ -1,0 +1,95 @@
+"""How ranges are fetched, by an executor's configuration of librdkafka; and what of it is not understood here.
+
+Runs on: executor. Pure.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final, Self
+
+from pyspark_kgroup.executor.native.decode import Unusual
+from pyspark_kgroup.limits import FETCH_BYTES_MAX, FETCH_PARTITION_BYTES_MAX
+from pyspark_kgroup.shared.token_callback import CALLBACK
+from spark_kgroup.wire.security.from_properties import SECURITY_PROPERTIES
+
+_USED: Final = frozenset(
+    {
+        "client.id",
+        "client.rack",
+        "fetch.max.bytes",
+        "fetch.message.max.bytes",
+        "isolation.level",
+        "max.partition.fetch.bytes",
+    }
+)
+
+_MEANINGLESS: Final = frozenset(
+    {
+        "auto.offset.reset",  # a position that is gone is Unusual
+        "bootstrap.servers",  # who leads is known
+        "check.crcs",  # they are always checked
+        "enable.auto.commit",
+        "enable.auto.offset.store",
+        "enable.partition.eof",
+        "fetch.error.backoff.ms",
+        "fetch.min.bytes",  # what is asked for is in the log: nothing is waited for
+        "fetch.queue.backoff.ms",
+        "fetch.wait.max.ms",
+        "group.id",
+        "log.connection.close",
+        "log_level",
+        "queued.max.messages.kbytes",  # nothing is queued but the answers that are on their way
+        "queued.min.messages",
+        "topic.metadata.propagation.max.ms",
+        "topic.metadata.refresh.interval.ms",
+    }
+)
+"""What has no part in reading ranges natively, whatever its value."""
+
+_UNDERSTOOD: Final = _USED | _MEANINGLESS | frozenset(SECURITY_PROPERTIES) | {CALLBACK, "sasl.oauthbearer.config"}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FetchSettings:
+    """How ranges are fetched.
+
+    Attributes:
+        rack: where this client is, to be sent to a replica nearby (KIP-392); "" if nobody has said so.
+        bytes_max: of an answer; one batch comes whole, however large it is.
+        partition_bytes_max: of one partition in an answer.
+    """
+
+    client_id: str
+    read_committed: bool
+    rack: str
+    bytes_max: int
+    partition_bytes_max: int
+
+    @classmethod
+    def of(cls, config: Mapping[str, str]) -> Self:
+        """What `config` says.
+
+        Raises:
+            Unusual: it says what only librdkafka understands.
+        """
+        for name in config:
+            if name not in _UNDERSTOOD:
+                raise Unusual(f"only librdkafka understands kafka.{name}")
+        partition_bytes_max = config.get("fetch.message.max.bytes", config.get("max.partition.fetch.bytes"))
+        return cls(
+            client_id=config.get("client.id", ""),
+            read_committed=config.get("isolation.level") == "read_committed",
+            rack=config.get("client.rack", ""),
+            bytes_max=_number(config.get("fetch.max.bytes"), FETCH_BYTES_MAX),
+            partition_bytes_max=_number(partition_bytes_max, FETCH_PARTITION_BYTES_MAX),
+        )
+
+
+def _number(text: str | None, default: int) -> int:
+    """What the text says: no more than what is good for memory."""
+    try:
+        return default if text is None else min(int(text), default)
+    except ValueError:
+        raise Unusual(f"{text!r} is no number") from None

@@ -1,0 +1,90 @@
+"""Ranges read by our own reader and by librdkafka: one judges the other."""
+
+import asyncio
+from collections.abc import Mapping, Sequence
+
+import pyarrow as pa
+from confluent_kafka import Consumer, TopicPartition
+
+from pyspark_kgroup.executor.native.read_ranges import read_natively
+from pyspark_kgroup.executor.range_reader import read_ranges
+from pyspark_kgroup.options.parser import parse
+from pyspark_kgroup.options.security import driver_settings
+from pyspark_kgroup.shared.arrow import arrow_schema
+from pyspark_kgroup.shared.tickets import Leader, Range, ReadSettings
+from spark_kgroup.wire.address import parse_bootstrap
+from spark_kgroup.wire.cluster import Cluster
+from spark_kgroup.wire.security.secured import security_of
+
+STALL_MS = 30_000
+
+
+def reading(options: Mapping[str, str], topic: str) -> tuple[ReadSettings, dict[int, Leader]]:
+    """How a query with `options` reads `topic`, and who leads its partitions."""
+    checked = parse({"kafka.group.id": "reads", "subscribe": topic, **options})
+
+    async def look() -> dict[int, Leader]:
+        security = security_of(driver_settings(checked.security))
+        cluster = Cluster(parse_bootstrap(checked.bootstrap_servers), client_id="test", security=security)
+        try:
+            found = (await cluster.metadata([topic])).topics[topic]
+        finally:
+            await cluster.close()
+        assert found.topic_id is not None
+        return {p: Leader(*leader, topic_id=found.topic_id.hex) for p, leader in found.leaders.items()}
+
+    settings = ReadSettings(
+        consumer_config=checked.consumer_config(),
+        include_headers=checked.include_headers,
+        stall_timeout_ms=STALL_MS,
+    )
+    return settings, asyncio.run(look())
+
+
+def whole(bootstrap: str, topic: str, leaders: Mapping[int, Leader]) -> list[Range]:
+    """All that the topic has now."""
+    consumer = Consumer({"bootstrap.servers": bootstrap, "group.id": "watermarks"})
+    try:
+        ends = {p: consumer.get_watermark_offsets(TopicPartition(topic, p), 30) for p in leaders}
+    finally:
+        consumer.close()
+    return [Range(topic, p, *ends[p], leader) for p, leader in leaders.items()]
+
+
+def natively(ranges: Sequence[Range], settings: ReadSettings) -> tuple[pa.Table, Sequence[Range]]:
+    """The rows in the order of their offsets, and what was left to librdkafka."""
+    batches: list[pa.RecordBatch] = []
+    left: list[Sequence[Range]] = []
+
+    def drain() -> None:
+        reader = read_natively(ranges, settings)
+        while True:
+            try:
+                batches.append(next(reader))
+            except StopIteration as done:
+                left.append(done.value)
+                return
+
+    drain()
+    return _in_order(batches, settings), left[0]
+
+
+def by_both(ranges: Sequence[Range], settings: ReadSettings) -> pa.Table:
+    """The rows, which both see alike, and our own reader without librdkafka's help."""
+    ours, left = natively(ranges, settings)
+    assert left == (), "left to librdkafka"
+    theirs = _in_order(list(read_ranges(ranges, settings)), settings)
+    assert ours.equals(theirs), f"{ours.num_rows} rows natively, {theirs.num_rows} by librdkafka"
+    return ours
+
+
+def _in_order(batches: Sequence[pa.RecordBatch], settings: ReadSettings) -> pa.Table:
+    """Those of a partition come in the order of their offsets by themselves, or this fails."""
+    table = pa.Table.from_batches(batches, schema=arrow_schema(settings.include_headers))
+    table.validate(full=True)
+    partitions, offsets = table["partition"].to_pylist(), table["offset"].to_pylist()
+    last: dict[int, int] = {}
+    for partition, offset in zip(partitions, offsets, strict=True):
+        assert last.get(partition, -1) < offset, f"offset {offset} after {last[partition]}"
+        last[partition] = offset
+    return table.sort_by([("topic", "ascending"), ("partition", "ascending"), ("offset", "ascending")]).combine_chunks()

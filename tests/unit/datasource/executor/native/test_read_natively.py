@@ -1,0 +1,221 @@
+"""Ranges are read to their ends, or up to what is unusual: what is left begins exactly where the rows end."""
+
+import logging
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing
+from ctypes import CDLL
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from harness.fake_broker import HUNG_UP
+from harness.fetch_broker import FetchBroker, answering, partition
+from harness.record_batches import CODECS, TRANSACTIONAL, Batch, Record, marker
+from harness.waiting import wait_for
+
+from pyspark_kgroup.executor.native import read_ranges as module
+from pyspark_kgroup.executor.native.library import Loaded
+from pyspark_kgroup.executor.native.read_ranges import read_natively
+from pyspark_kgroup.limits import FETCH_JOINED_BYTES_MAX
+from pyspark_kgroup.shared.arrow import arrow_schema
+from pyspark_kgroup.shared.tickets import Range, ReadSettings
+
+pytestmark = pytest.mark.usefixtures("library")
+
+
+def value(partition: int, offset: int) -> bytes:
+    return b"%d/%d" % (partition, offset)
+
+
+def log(number: int, first: int, count: int = 10, **more: Any) -> bytes:
+    return Batch(
+        [Record(offset, None, value(number, offset)) for offset in range(first, first + count)], **more
+    ).encoded()
+
+
+def settings(**config: str) -> ReadSettings:
+    return ReadSettings(consumer_config=config)
+
+
+def drained(ranges: Sequence[Range], how: ReadSettings | None = None) -> tuple[list[pa.RecordBatch], Sequence[Range]]:
+    """The batches, and what is left."""
+    batches: list[pa.RecordBatch] = []
+    reading = read_natively(ranges, how or settings())
+    while True:
+        try:
+            batches.append(next(reading))
+        except StopIteration as done:
+            return batches, done.value
+
+
+def rows(batches: Sequence[pa.RecordBatch]) -> dict[int, list[int]]:
+    """The offsets of each partition, in order; each value is the one that belongs there."""
+    found: dict[int, list[int]] = {}
+    for row in pa.Table.from_batches(batches, schema=arrow_schema(False)).to_pylist():
+        assert row["value"] == value(row["partition"], row["offset"])
+        found.setdefault(row["partition"], []).append(row["offset"])
+    return found
+
+
+def test_ranges_are_read_exactly_whatever_the_batches_cut() -> None:
+    with FetchBroker(
+        answering(lambda n, offset: log(n, offset - offset % 10) + log(n, offset - offset % 10 + 10))
+    ) as broker:
+        leader = broker.leader()
+        ranges = [Range("t", 0, 3, 77, leader), Range("t", 1, 40, 41, leader), Range("t", 2, 5, 5, leader)]
+        batches, left = drained(ranges)
+    assert left == ()
+    assert rows(batches) == {0: list(range(3, 77)), 1: [40]}
+
+
+def test_nothing_to_read_asks_nobody() -> None:
+    assert drained([Range("t", 0, 5, 5)]) == ([], ())
+
+
+@pytest.mark.parametrize("codec", sorted(CODECS))
+def test_every_codec_is_read(codec: str) -> None:
+    with FetchBroker(answering(lambda n, offset: log(n, offset, codec=codec))) as broker:
+        batches, left = drained([Range("t", 0, 0, 30, broker.leader())])
+    assert (rows(batches), left) == ({0: list(range(30))}, ())
+
+
+def test_aborted_transactions_and_markers_are_no_rows_and_positions_move_past_them() -> None:
+    def say(number: int, offset: int) -> Any:
+        aborted = log(number, 0, 5, producer_id=9, attributes=TRANSACTIONAL) + marker(5, 9, commit=False)
+        committed = log(number, 6, 4, producer_id=9, attributes=TRANSACTIONAL) + marker(10, 9, commit=True)
+        return partition(number, aborted + committed if offset < 6 else committed, aborted=((9, 0),))
+
+    with FetchBroker(answering(say)) as broker:
+        how = settings(**{"isolation.level": "read_committed"})
+        batches, left = drained([Range("t", 0, 0, 11, broker.leader())], how)
+        assert broker.fetches[0].isolation_level == 1
+    assert (rows(batches), left) == ({0: [6, 7, 8, 9]}, ())
+
+
+def test_compacted_offsets_are_passed_over() -> None:
+    gaps = Batch([Record(12, None, value(0, 12)), Record(17, None, value(0, 17))], base_offset=10, last_offset=19)
+    with FetchBroker(answering(lambda _, __: gaps.encoded())) as broker:
+        batches, left = drained([Range("t", 0, 10, 20, broker.leader())])
+        assert len(broker.fetches) == 1
+    assert (rows(batches), left) == ({0: [12, 17]}, ())
+
+
+# ------------------------------------------------------------------------------------------------------------ sizes
+
+
+def test_small_batches_are_joined_up_to_a_bound_and_large_ones_are_handed_on() -> None:
+    large = Batch([Record(100, None, b"x" * FETCH_JOINED_BYTES_MAX)]).encoded()
+
+    def say(number: int, offset: int) -> bytes:
+        return large if offset == 100 else log(number, offset)
+
+    with FetchBroker(answering(say)) as broker:
+        batches, left = drained([Range("t", 0, 0, 151, broker.leader())])
+    assert [batch.num_rows for batch in batches] == [100, 1, 50]
+    assert left == ()
+
+
+# ------------------------------------------------------------------------------------------------------ hand-over
+
+
+def bad_crc(first: int) -> bytes:
+    good = bytearray(log(0, first))
+    good[-1] ^= 1
+    return bytes(good)
+
+
+@pytest.mark.parametrize(
+    ("odd", "why"),
+    [
+        (lambda _: partition(0, error=6), "t-0: NOT_LEADER_OR_FOLLOWER"),
+        (lambda _: partition(0, error=1), "t-0: OFFSET_OUT_OF_RANGE"),
+        (lambda _: partition(0, error=100), "t-0: UNKNOWN_TOPIC_ID"),
+        (lambda first: partition(0, diverging=(1, first)), "is not the one"),
+        (lambda first: log(0, first, magic=1), "record format 1"),
+        (lambda first: log(0, first, codec="gzip", payload=b"no gzip"), "decompress"),
+        (bad_crc, "checksum"),
+    ],
+)
+@pytest.mark.parametrize("good", [0, 1, 3])
+def test_an_unusual_answer_ends_the_rows_where_the_next_reader_begins(
+    odd: Callable[[int], Any], why: str, good: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    """After none, one and three good answers of two partitions; the second partition is read as far as it was got."""
+    caplog.set_level(logging.INFO)
+
+    def say(number: int, offset: int) -> Any:
+        return odd(offset) if number == 0 and offset >= 10 * good else log(number, offset)
+
+    with FetchBroker(answering(say)) as broker:
+        leader = broker.leader()
+        batches, left = drained([Range("t", 0, 0, 100, leader), Range("t", 1, 0, 100, leader)])
+    found = rows(batches)
+    assert found.get(0, []) == list(range(10 * good))
+    ends = {r.partition: (r.start_offset, r.end_offset) for r in left}
+    assert ends[0] == (10 * good, 100)
+    assert found.get(1, []) == list(range(ends[1][0]))
+    (line,) = [record.getMessage() for record in caplog.records if "Reading on with librdkafka" in record.getMessage()]
+    assert why in line
+
+
+def test_a_connection_that_ends_in_the_midst_leaves_the_rest() -> None:
+    def say(request: Any) -> Any:
+        ((_, _, offset),) = [(t.topic_id, p.partition, p.fetch_offset) for t in request.topics for p in t.partitions]
+        return HUNG_UP if offset == 20 else answering(lambda n, at: log(n, at))(request)
+
+    with FetchBroker(say) as broker:
+        batches, left = drained([Range("t", 0, 0, 30, broker.leader()), Range("t", 1, 0, 0)])
+    assert rows(batches) == {0: list(range(20))}
+    assert [(r.start_offset, r.end_offset) for r in left] == [(20, 30)]
+
+
+def test_a_batch_that_is_odd_behind_good_ones_in_an_answer_leaves_the_whole_answer() -> None:
+    """Its rows are decoded together: none of them has been handed over."""
+    with FetchBroker(answering(lambda n, offset: log(n, offset) + bad_crc(offset + 10))) as broker:
+        batches, left = drained([Range("t", 0, 0, 30, broker.leader())])
+    assert sum(batch.num_rows for batch in batches) == left[0].start_offset
+
+
+def test_a_range_whose_leader_nobody_knows_is_left_whole() -> None:
+    with FetchBroker(answering(lambda n, offset: log(n, offset))) as broker:
+        ranges = (Range("t", 0, 0, 10, broker.leader()), Range("t", 1, 0, 10))
+        assert drained(ranges) == ([], ranges)
+
+
+def test_an_unknown_property_or_a_missing_decoder_leaves_everything_with_one_warning_each(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(module, "_warned", set())
+    ranges = (Range("t", 0, 0, 10),)
+    for _ in range(2):
+        assert drained(ranges, settings(debug="all")) == ([], ranges)
+        assert drained(ranges, settings(**{"security.protocol": "SSL", "ssl.ca.location": "/nowhere"})) == ([], ranges)
+    monkeypatch.setattr(module.library, "load", lambda: Loaded(None, "this installation has no decoder"))
+    for _ in range(2):
+        assert drained(ranges) == ([], ranges)
+    warnings = [record.getMessage() for record in caplog.records if record.levelno == logging.WARNING]
+    assert [next(why for why in ("debug", "/nowhere", "no decoder") if why in line) for line in warnings] == [
+        "debug",
+        "/nowhere",
+        "no decoder",
+    ]
+
+
+def test_connections_end_with_the_read_and_when_spark_stops_early(library: CDLL) -> None:
+    with FetchBroker(answering(lambda n, offset: log(n, offset, 5_000))) as broker:
+        ranges = [Range("t", 0, 0, 1_000_000, broker.leader())]
+        with closing(read_natively(ranges, settings())) as reading:
+            assert next(reading).num_rows > 0
+            assert broker.fake.open_connections == 1
+        wait_for(lambda: broker.fake.open_connections == 0, "the end of the connection")
+        drained([ranges[0]._replace(end_offset=5_000)])
+        wait_for(lambda: broker.fake.open_connections == 0, "the end of the connection")
+
+
+def test_a_reader_that_is_stopped_early_says_nothing_of_what_is_left(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO)
+    with FetchBroker(answering(lambda n, offset: log(n, offset, 5_000))) as broker:
+        reading: Iterator[pa.RecordBatch] = read_natively([Range("t", 0, 0, 10**6, broker.leader())], settings())
+        next(reading)
+        reading.close()  # type: ignore[attr-defined]
+    assert "librdkafka" not in caplog.text
