@@ -67,7 +67,7 @@ def compiled(folder: Path) -> tuple[Path, str]:
     """The program, and what it watches."""
     target = folder / "records_fuzz"
     rest = [*WATCHED, f"-I{NATIVE}", "-o", str(target), str(PROGRAM)]
-    if shutil.which(CC[0]) and subprocess.run([*CC, *rest], capture_output=True, timeout=60).returncode == 0:
+    if shutil.which(CC[0]) and subprocess.run([*CC, *rest], capture_output=True, timeout=300).returncode == 0:
         return target, "address and undefined behaviour"
     subprocess.run([*ZIG, *rest], check=True, timeout=300)
     return target, "undefined behaviour alone: there is no cc with an address sanitizer"

@@ -2,9 +2,9 @@
 //
 //   records_fuzz SEEDS SEED FIRST COUNT
 //
-// SEEDS: a file of answers, each behind its length. Answer n of a seed is always the same, so a finding is repeated with
-// FIRST = n and COUNT = 1. Compiled with the decoder in it: every buffer is of exactly the size that the decoder is told,
-// so that the address sanitizer sees one byte too many.
+// SEEDS: a file of answers, each behind its length. Answer n of a seed is always the same, so a finding is repeated
+// with FIRST = n and COUNT = 1. Compiled with the decoder in it: every buffer is of exactly the size that the decoder
+// is told, so that the address sanitizer sees one byte too many.
 #include "records.c"
 
 #include <signal.h>
@@ -39,7 +39,7 @@ static void *exactly(int64_t size) {
   return memory;
 }
 
-// ----------------------------------------------------------------------------------------------------------- the answer
+// ---------------------------------------------------------------------------------------------------------- the answer
 
 static void put_int32(uint8_t *at, uint32_t number) {
   for (int i = 0; i < 4; i++) at[i] = (uint8_t)(number >> (24 - 8 * i));
@@ -66,22 +66,32 @@ static int64_t cut(uint8_t *bytes, int64_t size) {
 }
 
 static void mutate(uint8_t *bytes, int64_t size) {
-  static const uint32_t numbers[] = {0, 1, 2, 7, 48, 49, 50, 127, 128, 65536, INT32_MAX - 1, INT32_MAX, 1u << 31, UINT32_MAX};
+  static const uint32_t numbers[] = {0,   1,   2,     7,         48,       49,  50,
+                                     127, 128, 65536, INT32_MAX, 1u << 31, UINT32_MAX};
   static const uint8_t values[] = {0, 1, 2, 3, 0x7f, 0x80, 0x81, 0xfe, 0xff};
   int64_t from = any(3) ? a_batch(bytes, size) : 0, near = size - from < 160 ? size - from : 160;
   int64_t at = from + (int64_t)any((uint64_t)(any(4) ? near : size - from));
+  if (!any(12)) at = size - 1;  // what is read behind it is outside
   switch (any(8)) {
     case 0: bytes[at] = (uint8_t)any(256); break;
     case 1: bytes[at] ^= (uint8_t)(1 << any(8)); break;
     case 2: bytes[at] = values[any(sizeof values)]; break;
     case 3: if (size - at >= 4) put_int32(bytes + at, numbers[any(sizeof numbers / sizeof *numbers)]); break;
-    case 4: memset(bytes + at, any(2) ? 0xff : 0x80, (size_t)(size - at < 12 ? size - at : (int64_t)any(12))); break;
+    case 4: {
+      int byte = any(2) ? 0xff : 0x80;
+      memset(bytes + at, byte, (size_t)(size - at < 12 ? size - at : (int64_t)any(12)));
+      break;
+    }
     case 5: {
       int64_t other = (int64_t)any((uint64_t)size), length = (int64_t)any(80);
       if (length <= size - at && length <= size - other) memmove(bytes + at, bytes + other, (size_t)length);
       break;
     }
-    case 6: if (size - from >= 16) put_int32(bytes + from, INT32_MAX), put_int32(bytes + from + 4, 0u - (uint32_t)any(9)); break;
+    case 6:  // a first offset near the end of all offsets
+      if (size - from < 16) break;
+      put_int32(bytes + from, INT32_MAX);
+      put_int32(bytes + from + 4, 0u - (uint32_t)any(9));
+      break;
     default: bytes[at] = (uint8_t)(bytes[at] + (any(2) ? 2 : -2)); break;  // one more, or less, of a zigzag varint
   }
 }
@@ -95,7 +105,7 @@ static void put_checksums(uint8_t *bytes, int64_t size) {
   }
 }
 
-// ---------------------------------------------------------------------------------------------------------- the columns
+// --------------------------------------------------------------------------------------------------------- the columns
 
 static binary new_binary(int64_t length, int64_t present, int64_t data_bytes) {
   uint8_t *validity = present < length ? exactly((length + 7) / 8) : NULL;
@@ -154,7 +164,8 @@ static void check_columns(const columns *c, const sizes *z, int64_t start, int64
 
 // ------------------------------------------------------------------------------------------------------------- one run
 
-static int read_batches(batch *found, int32_t count, int64_t start, int64_t end, uint8_t *bytes, int64_t size, int64_t *last) {
+static int read_batches(batch *found, int32_t count, int64_t start, int64_t end, uint8_t *bytes, int64_t size,
+                        int64_t *last) {
   place at = {0, 0, 0, -1};
   int with_headers = (int)any(2);
   while (at.batch < count) {
@@ -182,7 +193,10 @@ static int run(uint8_t *bytes, int64_t size) {
   int64_t end = any(2) ? INT64_MAX : start + 1 + (int64_t)any(60), aborted_count = any(2) ? 0 : (int64_t)any(5);
   aborted_transaction *aborted = exactly(aborted_count * (int64_t)sizeof *aborted);
   int64_t *now = exactly(8 * aborted_count), next = 0;
-  for (int64_t i = 0; i < aborted_count; i++) aborted[i] = (aborted_transaction){(int64_t)any(4) + 6, next += (int64_t)any(20)};
+  for (int64_t i = 0; i < aborted_count; i++) {
+    next += (int64_t)any(20);
+    aborted[i] = (aborted_transaction){6 + (int64_t)any(4), next};
+  }
   walk w = {.bytes = bytes, .size = size, .start = start, .end = end, .aborted = aborted, .aborted_now = now,
             .aborted_count = aborted_count};
   int32_t room = 1 + (int32_t)any(6), count = room;
@@ -206,9 +220,14 @@ int main(int arguments, char **given) {
   FILE *seeds = arguments == 5 ? fopen(given[1], "rb") : NULL;
   if (!seeds) return 2;
   read = (int64_t)fread(file, 1, sizeof file, seeds);
-  for (int64_t at = 0; read - at > 4; at += 4 + lengths[known++]) begins[known] = at + 4, lengths[known] = int32_at(file + at);
+  for (int64_t at = 0; read - at > 4; at += 4 + lengths[known++]) {
+    begins[known] = at + 4;
+    lengths[known] = int32_at(file + at);
+  }
   seed = strtoull(given[2], NULL, 10), first = strtoll(given[3], NULL, 10), count = strtoll(given[4], NULL, 10);
-  for (int i = 0, ends[] = {SIGABRT, SIGILL, SIGTRAP}; i < 3; i++) signal(ends[i], on_signal);  // a sanitizer's, or ours
+  signal(SIGABRT, on_signal);  // a sanitizer's, or ours
+  signal(SIGILL, on_signal);
+  signal(SIGTRAP, on_signal);
   for (answer_number = first; answer_number < first + count; answer_number++) {
     state = seed * 0x2545f4914f6cdd1d + (uint64_t)answer_number;
     int64_t chosen = (int64_t)any((uint64_t)known), size = lengths[chosen];

@@ -50,7 +50,8 @@ def spoil(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Spoil:
 BOUNDS = {
     "of bytes behind their length": ("*length > from->end - from->at) return 0;", "0) return 0;"),
     "of a record": ("length > rest.end - rest.at) return MALFORMED;", "0) return MALFORMED;"),
-    "of a varint": ("shift < 64 && from->at < from->end;", "shift < 64;"),
+    "of a short varint": ("from->end - at >= 2 && ", ""),
+    "of a long varint": ("shift < 64 && at < end;", "shift < 64;"),
     "of a batch": ("if (size > w->size - w->at) break;", ""),
     "of a batch's head": ("if (size < RECORDS_AT) return MALFORMED;", ""),
     "of a control record": ("length > record.end - record.at) return MALFORMED;", "0) return MALFORMED;"),

@@ -47,10 +47,13 @@ def decompressed(codec: int, data: pa.Buffer) -> pa.Buffer:
 
 def _streamed(codec: str, data: pa.Buffer) -> pa.Buffer:
     stream = pa.CompressedInputStream(pa.BufferReader(data), codec)
-    pieces, left = [], DECOMPRESSED_BYTES_MAX + 1
-    while (piece := stream.read_buffer(min(left, max(_READ_BYTES_MIN, _RATIO * data.size)))).size:
-        pieces.append(piece)
-        left -= piece.size
+    at_once = max(_READ_BYTES_MIN, _RATIO * data.size)
+    pieces, left, whole = [], DECOMPRESSED_BYTES_MAX + 1, False
+    while not whole:
+        wanted = min(left, at_once)
+        pieces.append(stream.read_buffer(wanted))
+        left -= pieces[-1].size
+        whole = pieces[-1].size < wanted  # less only at the end, which must not be missing
         if not left:
             raise _too_large()
     return pieces[0] if len(pieces) == 1 else pa.py_buffer(b"".join(pieces))
