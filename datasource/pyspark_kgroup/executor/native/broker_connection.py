@@ -48,7 +48,7 @@ class Broker(NamedTuple):
     port: int
 
     def __str__(self) -> str:
-        return f"{self.host}:{self.port}"
+        return f"{self.host if self.host.isprintable() else ascii(self.host)}:{self.port}"
 
 
 class AnswerMemory:
@@ -248,5 +248,5 @@ def _unusual_at(broker: Broker) -> Iterator[None]:
         raise Unusual(f"{broker}: {unusual.reason}") from None
     except TimeoutError:
         raise Unusual(f"{broker} did not answer in time") from None
-    except (OSError, KgroupError) as problem:
+    except (OSError, UnicodeError, KgroupError) as problem:  # UnicodeError: of a host that cannot be a name
         raise Unusual(f"{broker}: {problem}") from None

@@ -8,7 +8,7 @@ at its records, since the headers of its batches say where the next one begins. 
 
 from __future__ import annotations
 
-import select
+import selectors
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -84,7 +84,7 @@ class _Asked:
         logs: in the order in which they are asked for: what has just given records comes last, since only the first is
             promised progress (KIP-74).
         under_way: what the request under way asks for, by the names in its answer; empty if there is none.
-        silent_at_s: when the answer to it is overdue.
+        overdue_at_s: when the answer to it is overdue.
         throttled_ms: how long the broker mutes the connection after its last answer (KIP-219).
         empty: how many answers in a row had no record.
     """
@@ -93,7 +93,7 @@ class _Asked:
     logs: list[_Log] = field(default_factory=list)
     connection: BrokerConnection | None = None
     under_way: dict[tuple[bytes, int], _Log] = field(default_factory=dict)
-    silent_at_s: float = 0.0
+    overdue_at_s: float = 0.0
     throttled_ms: int = 0
     empty: int = 0
 
@@ -157,19 +157,26 @@ class Fetcher:
         """Those with a request under way, for `select`."""
         return [asked.connection for asked in self._asked.values() if asked.connection is not None and asked.under_way]
 
+    def patience_s(self) -> float:
+        """How long the next answer may still take; 0 if one is overdue, or there is nothing to wait for."""
+        overdue_at_s = [asked.overdue_at_s for asked in self._asked.values() if asked.under_way]
+        return max(0.0, min(overdue_at_s, default=0.0) - time.monotonic())
+
     def ready(self) -> list[BrokerConnection]:
         """Wait for the next answers: the connections on which they come.
 
         Raises:
             Unusual: none has come for too long, or there is nothing to wait for.
         """
-        waiting = [asked for asked in self._asked.values() if asked.under_way]
+        waiting = self.connections()
         if not waiting:
             raise Unusual("nothing is left to ask for")
-        silent = min(waiting, key=lambda asked: asked.silent_at_s)
-        wait_s = max(0.0, silent.silent_at_s - time.monotonic())
-        found: list[BrokerConnection] = select.select(self.connections(), [], [], wait_s)[0]
+        with selectors.DefaultSelector() as selector:  # not `select`, which takes no descriptor above 1,023
+            for connection in waiting:
+                selector.register(connection, selectors.EVENT_READ, connection)
+            found = [key.data for key, _ in selector.select(self.patience_s())]
         if not found:
+            silent = min((asked for asked in self._asked.values() if asked.under_way), key=lambda a: a.overdue_at_s)
             raise Unusual(f"{silent.broker} did not answer in time")
         return found
 
@@ -241,7 +248,7 @@ class Fetcher:
         keys = (messages.key_of(connection.fetch_version, one) for one in wanted)
         asked.under_way = dict(zip(keys, logs, strict=True))
         patience_ms = bounds.wait_ms_max + asked.throttled_ms + FETCH_SILENCE_MS
-        asked.silent_at_s = time.monotonic() + patience_ms / 1000
+        asked.overdue_at_s = time.monotonic() + patience_ms / 1000
 
     def _connection(self, asked: _Asked) -> BrokerConnection:
         """An open connection whose session lasts; nothing is under way on it."""

@@ -86,6 +86,8 @@ def test_nobody_there_is_unusual() -> None:
         BrokerConnection.open(Broker("127.0.0.1", port), "me", ConnectionSecurity(), by_id=True)
     with pytest.raises(Unusual, match=r"no-such-host\.invalid:9092"):
         BrokerConnection.open(Broker("no-such-host.invalid", 9092), "me", ConnectionSecurity(), by_id=True)
+    with pytest.raises(Unusual, match="label"):
+        BrokerConnection.open(Broker("x" * 64 + ".example", 9092), "me", ConnectionSecurity(), by_id=True)
 
 
 @pytest.mark.usefixtures("impatient")
