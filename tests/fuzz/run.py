@@ -15,6 +15,7 @@ from random import Random
 from types import FrameType
 from typing import Any
 
+from fuzz.fetches import Fetches
 from fuzz.targets import Answers, Channels, Members
 
 MESSAGE_TIMEOUT_S = 10
@@ -65,11 +66,11 @@ class Hang(Exception):
 def run(messages: int, seed: int, progress: Callable[[Findings], None] = lambda _: None) -> Findings:
     """Send `messages` messages; `progress` is called twenty times. The same seed makes the same messages."""
     rng = Random(seed)
-    targets: list[Any] = [Answers(rng), Members(rng), Channels(rng)]
+    targets: list[Any] = [Answers(rng), Members(rng), Channels(rng), Fetches(rng)]
     found, began_s, warm_bytes = Findings(seed=seed), time.monotonic(), 0
     with _alarm():
         for number in range(messages):
-            _one(rng.choices(targets, weights=(4, 5, 2))[0], number, found)
+            _one(rng.choices(targets, weights=(4, 5, 2, 4))[0], number, found)
             if number == int(messages * WARM_UP):
                 warm_bytes = _resident_bytes()
             if number % max(1, messages // 20) == 0:
