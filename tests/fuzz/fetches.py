@@ -54,7 +54,7 @@ class Fetches:
 
     def _rows(self, chunk: Chunk) -> int:
         decoder = Decoder(self._library, *chunk.partition, include_headers=self._rng.random() < 0.5)
-        end = chunk.end if chunk.end is not None else 2**62
+        end = chunk.end if chunk.end is not None else 2**63 - 1
         decoded = decoder.decode(chunk.records, chunk.position, end, chunk.aborted)
         if decoded.complete and decoded.next_offset != chunk.next_offset:
             raise Wrong(f"read up to {decoded.next_offset}, and {chunk.next_offset} is asked for next")
