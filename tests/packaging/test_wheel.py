@@ -7,6 +7,7 @@ import shutil
 import struct
 import subprocess
 import sys
+import tarfile
 from collections.abc import Mapping
 from pathlib import Path
 from zipfile import ZipFile
@@ -137,6 +138,10 @@ def test_a_wheel_from_the_sdist_on_a_machine_without_a_compiler_is_the_same_to_t
     bare = {**os.environ, "PATH": str(nowhere), "HOME": str(tmp_path)}
     again = build(source, tmp_path / "dist", bare)
     assert again.read_bytes() == wheel.read_bytes()
+    (sdist,) = (tmp_path / "dist").glob("*.tar.gz")
+    with tarfile.open(sdist) as archive:
+        rooms = {name.split("/")[1] for name in archive.getnames() if name.count("/") > 1}
+    assert rooms == {"datasource", "spark_kgroup"}
 
 
 def test_an_editable_install_on_a_machine_without_a_compiler_has_the_decoder(source: Path, tmp_path: Path) -> None:
