@@ -199,7 +199,7 @@ def _periods(batches: Sequence[Batch]) -> Iterator[_OwnedPeriod]:
             owned = batch.end.owned.get(tp)
             if owned is None or owned.period != period.period:
                 period.wall_over_at_s = batch.wall_planned_at_s
-                period.handed_over = owned is None and tp not in batch.end.released
+                period.handed_over = owned is None and tp not in batch.end.lost
                 before[tp] = open_periods.pop(tp)
                 yield before[tp]
         for tp, owned in batch.end.owned.items():

@@ -167,7 +167,7 @@ def test_a_group_that_is_converted_while_a_batch_reads_what_must_go_is_never_set
 
     after = boundary.advance(now[-1], None)
     assert_never_rewound(group_history(server, group))
-    assert {tp: after.released.get(tp) for tp in asked} == dict.fromkeys(asked, 2 * RECORDS // PARTITIONS)
+    assert {tp: after.lost.get(tp) for tp in asked} == dict.fromkeys(asked, 2 * RECORDS // PARTITIONS)
     assert "may be delivered twice, by both applications" in caplog.text
     now.append(after)
 

@@ -156,7 +156,7 @@ class Ledger:
     def checkpoint(self, topics: Mapping[str, TopicDescription], positions: Mapping[TopicPartition, int]) -> Checkpoint:
         """The next offset of the stream: `positions` for all that is held; what was lost or given up is remembered."""
         start = self._start
-        remembered = {**start.released, **{tp: owned.position for tp, owned in start.owned.items()}}
+        remembered = {**start.lost, **{tp: owned.position for tp, owned in start.owned.items()}}
         forgotten = self.topics_gone | {
             name
             for name, topic in topics.items()
@@ -167,12 +167,12 @@ class Ledger:
             for tp, position in {**start.given_up, **remembered}.items()
             if tp not in self.holdings and tp.topic not in forgotten
         }
-        released = {tp for tp in left if tp in remembered and tp not in self._handed_over}
+        lost = {tp for tp in left if tp in remembered and tp not in self._handed_over}
         return Checkpoint(
             topics=self._topics(topics),
             owned={tp: Owned(period=holding.period, position=positions[tp]) for tp, holding in self.holdings.items()},
-            released={tp: position for tp, position in left.items() if tp in released},
-            given_up={tp: position for tp, position in left.items() if tp not in released},
+            lost={tp: position for tp, position in left.items() if tp in lost},
+            given_up={tp: position for tp, position in left.items() if tp not in lost},
         )
 
     def _topics(self, topics: Mapping[str, TopicDescription]) -> dict[str, Topic]:

@@ -85,7 +85,7 @@ class TopicLogs:
             topics = self._group.topics(0)  # the leader saw the new partition before us
         self.topics = topics
         others = self._others(start)
-        gone = sorted({tp for held in (start.released, start.owned) for tp in held if tp.topic in others})
+        gone = sorted({tp for held in (start.lost, start.owned) for tp in held if tp.topic in others})
         self.lose([self._loss(tp, start, start.position(tp) or 0, None) for tp in gone])
         if self._frozen is not None:  # a topic that was created anew waits for the next run
             self._frozen = {tp: end for tp, end in self._frozen.items() if tp not in gone}

@@ -11,8 +11,9 @@ One offset, as JSON (`version` guards the shape)::
      "given_up": {"flights": {"6": 90}},
      "group":    "flights"}
 
-`owned` has an entry for every partition that this query owned at the boundary. `released` remembers how far this query
-had read a partition whose ownership ended without an acknowledged commit, so that its return reads no record twice.
+`owned` has an entry for every partition that this query owned at the boundary. `released`, here `Checkpoint.lost`,
+remembers how far this query had read a partition whose ownership ended without an acknowledged commit, so that its
+return reads no record twice; the key is older than that name, and stays as checkpoints have it.
 `given_up` says where a partition was left in good order: the group's committed offset is its memory, unless this query
 itself went on from there later: then this checkpoint was set back. Releases up to 0.1.0 did not write it. `group` says
 who wrote the offset, is absent from older ones, and is no part of what makes two offsets differ.
@@ -80,7 +81,7 @@ class Checkpoint:
 
     topics: Mapping[str, Topic] = field(default_factory=dict)
     owned: Mapping[TopicPartition, Owned] = field(default_factory=dict)
-    released: Mapping[TopicPartition, int] = field(default_factory=dict)
+    lost: Mapping[TopicPartition, int] = field(default_factory=dict)
     given_up: Mapping[TopicPartition, int] = field(default_factory=dict)
     group: str = field(default="", compare=False)
 
@@ -92,7 +93,7 @@ class Checkpoint:
     def position(self, partition: TopicPartition) -> int | None:
         """How far this query has read `partition`, unless it gave it up, or never had it."""
         owned = self.owned.get(partition)
-        return owned.position if owned is not None else self.released.get(partition)
+        return owned.position if owned is not None else self.lost.get(partition)
 
     def subscribed_anew(self, topics: Iterable[str]) -> set[str]:
         """Those of `topics` that this query did not subscribe to before; none for a new query."""
@@ -118,7 +119,7 @@ class Checkpoint:
                     for tp, owned in self.owned.items()
                 }
             ),
-            "released": _by_topic(self.released),
+            "released": _by_topic(self.lost),
             **({"given_up": _by_topic(self.given_up)} if self.given_up else {}),
             **({"group": self.group} if self.group else {}),
         }
@@ -149,7 +150,7 @@ class Checkpoint:
             return Checkpoint(
                 topics=topics,
                 owned={tp: _owned(topics[tp.topic], entry) for tp, entry in _flat(raw["owned"])},
-                released={tp: _number(entry) for tp, entry in _flat(raw["released"])},
+                lost={tp: _number(entry) for tp, entry in _flat(raw["released"])},
                 given_up={tp: _number(entry) for tp, entry in _flat(raw.get("given_up", {}))},
                 group=_text(raw.get("group", "")),
             )

@@ -30,8 +30,8 @@ def owned(first: int, position: int, *, seat: str = "main-0", generation: int = 
     return Checkpoint(topics=TOPICS, owned={TP: Owned(period=period, position=position)})
 
 
-def gone(released: int | None = None) -> Checkpoint:
-    return Checkpoint(topics=TOPICS, released={} if released is None else {TP: released})
+def gone(lost: int | None = None) -> Checkpoint:
+    return Checkpoint(topics=TOPICS, lost={} if lost is None else {TP: lost})
 
 
 def batches(*ends: Checkpoint) -> list[Batch]:
@@ -89,7 +89,7 @@ def test_a_hand_over_keeps_every_promise() -> None:
 
 
 def test_after_a_loss_the_one_unfinished_batch_may_be_read_again() -> None:
-    assert broken(lost_after_12([EXPELLED], gone(released=12), range(8, 20))) == []
+    assert broken(lost_after_12([EXPELLED], gone(lost=12), range(8, 20))) == []
 
 
 def test_a_lost_partition_that_came_back_to_its_seat_may_be_read_again_too() -> None:
@@ -113,7 +113,7 @@ def test_unacknowledged_records_may_be_read_again_until_the_next_period_goes_on(
     """1. Main is back with its own position, and waits for the group to acknowledge it; 2. it is expelled then."""
     expelled = replace(EXPELLED, wall_from_s=3.5, wall_to_s=3.5)
     read = range(third.owned[TP].position)
-    ours = main(owned(0, 8), owned(0, 12), third, gone(released=len(read)), read=read, expulsions=[expelled])
+    ours = main(owned(0, 8), owned(0, 12), third, gone(lost=len(read)), read=read, expulsions=[expelled])
     evidence = run(ours, peers=[PeerEvidence(name="peer", rows=rows(theirs))])
     assert broken(evidence) == ([] if kept else ["duplicates only after a loss"])
 
@@ -132,7 +132,7 @@ def test_unacknowledged_records_may_be_read_again_until_the_next_period_goes_on(
 def test_only_records_uncommitted_before_the_loss_may_be_read_again(
     acknowledged: int, wall_at_s: float, theirs: Iterable[int], kept: bool
 ) -> None:
-    evidence = lost_after_12([EXPELLED], gone(released=12), theirs)
+    evidence = lost_after_12([EXPELLED], gone(lost=12), theirs)
     commits = [*committed(acknowledged, wall_at_s=wall_at_s), *committed(20)]
     assert broken(replace(evidence, commits=commits)) == ([] if kept else ["duplicates only after a loss"])
 
@@ -143,14 +143,14 @@ def test_an_outage_long_before_the_loss_excuses_nothing(acknowledged: int) -> No
     cut_off = replace(EXPELLED, wall_from_s=1.5, wall_to_s=1.9)
     expelled = replace(EXPELLED, wall_from_s=9.5, wall_to_s=9.5)
     ends = [owned(0, position) for position in range(2, 20, 2)]
-    ours = main(*ends, gone(released=18), read=range(18), expulsions=[cut_off, expelled])
+    ours = main(*ends, gone(lost=18), read=range(18), expulsions=[cut_off, expelled])
     commits = [*committed(acknowledged, wall_at_s=9.0), *committed(20)]
     evidence = run(ours, peers=[PeerEvidence(name="peer", rows=rows(range(16, 20)))], commits=commits)
     assert broken(evidence) == ([] if acknowledged == 16 else ["duplicates only after a loss"])
 
 
 def test_more_than_the_unfinished_batch_may_not_be_read_again() -> None:
-    evidence = lost_after_12([EXPELLED], gone(released=12), range(7, 20))
+    evidence = lost_after_12([EXPELLED], gone(lost=12), range(7, 20))
     assert broken(evidence) == ["duplicates only after a loss"]
     (violation,) = verdict(evidence)["duplicates only after a loss"]
     assert "7..7" in violation.what
@@ -159,10 +159,10 @@ def test_more_than_the_unfinished_batch_may_not_be_read_again() -> None:
 @pytest.mark.parametrize(
     ("expulsions", "third"),
     [
-        ([], gone(released=12)),
+        ([], gone(lost=12)),
         ([EXPELLED], gone()),
-        ([replace(EXPELLED, seat="main-1")], gone(released=12)),
-        ([replace(EXPELLED, wall_from_s=3.5, wall_to_s=9.0)], gone(released=12)),
+        ([replace(EXPELLED, seat="main-1")], gone(lost=12)),
+        ([replace(EXPELLED, wall_from_s=3.5, wall_to_s=9.0)], gone(lost=12)),
         ([], owned(12, 12, generation=3)),
     ],
     ids=["never expelled", "handed over", "another seat", "expelled later", "held, in a new generation"],
@@ -179,7 +179,7 @@ def test_a_peer_that_lost_its_membership_may_have_its_uncommitted_records_read_a
 
 
 def test_two_losers_may_have_read_what_a_third_one_keeps_but_not_what_two_keep() -> None:
-    first = main(owned(0, 8), owned(0, 12), gone(released=12), read=range(12), expulsions=[EXPELLED])
+    first = main(owned(0, 8), owned(0, 12), gone(lost=12), read=range(12), expulsions=[EXPELLED])
     loser = PeerEvidence(name="loser", rows=rows(range(8, 12)), exposed=[Span(TP, 8, 12)])
     keeper = PeerEvidence(name="keeper", rows=rows(range(8, 20)))
     assert broken(run(first, peers=[loser, keeper])) == []

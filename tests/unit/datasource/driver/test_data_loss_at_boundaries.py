@@ -388,7 +388,7 @@ def test_a_topic_recreated_with_fewer_partitions(world: World) -> None:
     driver.drain()
     assert driver.rows[P0] == [(0, 100), (0, 10)]
     assert set(driver.durable.owned) == {P0}
-    assert driver.durable.released == {}
+    assert driver.durable.lost == {}
 
 
 def test_a_topic_recreated_before_its_partitions_come_back(world: World) -> None:

@@ -42,12 +42,12 @@ def period(start: int = 0, generation: int = 1, seat: str = "job-0") -> Period:
 
 
 def durable(
-    positions: dict[TopicPartition, int], start: int = 0, released: dict[TopicPartition, int] | None = None
+    positions: dict[TopicPartition, int], start: int = 0, lost: dict[TopicPartition, int] | None = None
 ) -> Checkpoint:
     return Checkpoint(
         topics={"t": Topic(topic_id=str(OLD), first_sight=3)},
         owned={tp: Owned(period=period(start), position=position) for tp, position in positions.items()},
-        released=released or {},
+        lost=lost or {},
     )
 
 
@@ -132,10 +132,10 @@ def test_a_position_that_this_period_does_not_go_on_from_is_not_committed() -> N
     assert since(EMPTY, book).uncommitted(seat_view({P0: who()})) == {}
 
 
-@pytest.mark.parametrize("released", [False, True], ids=["owned before", "lost before"])
-def test_a_period_that_goes_on_where_an_earlier_one_ended_is_committed_at_once(released: bool) -> None:
+@pytest.mark.parametrize("lost", [False, True], ids=["owned before", "lost before"])
+def test_a_period_that_goes_on_where_an_earlier_one_ended_is_committed_at_once(lost: bool) -> None:
     book = ledger(P0, start=25, committed=10)
-    before = durable({}, released={P0: 25}) if released else durable({P0: 25}, start=9)
+    before = durable({}, lost={P0: 25}) if lost else durable({P0: 25}, start=9)
     assert since(before, book).uncommitted(seat_view({P0: who()})) == {P0: 25}
     book.on_acknowledged([P0], {P0: 25})
     assert since(before, book).uncommitted(seat_view({P0: who()})) == {}
@@ -175,14 +175,14 @@ def test_an_acknowledged_position_is_not_committed_again() -> None:
 
 
 def test_the_same_holdings_at_the_same_positions_are_the_same_checkpoint() -> None:
-    start = durable({P0: 25, P1: 7}, released={P2: 3})
+    start = durable({P0: 25, P1: 7}, lost={P2: 3})
     assert since(start, ledger(P1, P0)).checkpoint(TOPICS, {P0: 25, P1: 7}) == start
 
 
 def test_a_lost_partition_is_remembered_with_its_position() -> None:
     after = since(durable({P0: 25, P1: 7}), ledger(P0)).checkpoint(TOPICS, {P0: 30})
     assert set(after.owned) == {P0}
-    assert after.released == {P1: 7}
+    assert after.lost == {P1: 7}
 
 
 def test_a_handed_over_partition_is_remembered_as_given_up() -> None:
@@ -191,7 +191,7 @@ def test_a_handed_over_partition_is_remembered_as_given_up() -> None:
     for _ in range(2):  # also if Spark never uses the first one
         after = since(start, book).checkpoint(TOPICS, {P0: 25})
         assert set(after.owned) == {P0}
-        assert after.released == {}
+        assert after.lost == {}
 
 
 def test_a_partition_that_comes_back_after_a_hand_over_and_is_lost_is_remembered() -> None:
@@ -199,19 +199,19 @@ def test_a_partition_that_comes_back_after_a_hand_over_and_is_lost_is_remembered
     book.give_up([P0])
     book.adopt(P0, Holding(period=period(), owned_since=who(), committed=25))
     book.drop_lost(group_view())
-    assert since(start, book).checkpoint(TOPICS, {}).released == {P0: 25}
+    assert since(start, book).checkpoint(TOPICS, {}).lost == {P0: 25}
 
 
 def test_a_partition_that_comes_back_is_owned_and_no_longer_remembered() -> None:
-    after = since(durable({}, released={P0: 40}), ledger(P0, start=40)).checkpoint(TOPICS, {P0: 50})
+    after = since(durable({}, lost={P0: 40}), ledger(P0, start=40)).checkpoint(TOPICS, {P0: 50})
     assert after.owned == {P0: Owned(period=period(40), position=50)}
-    assert after.released == {}
+    assert after.lost == {}
 
 
 def test_a_recreated_topic_has_no_remembered_partitions() -> None:
     renewed = {"t": TopicDescription(name="t", topic_id=NEW, partition_count=3)}
-    after = since(durable({P0: 25}, released={P1: 7}), Ledger(TOPICS)).checkpoint(renewed, {})
-    assert after.released == {}
+    after = since(durable({P0: 25}, lost={P1: 7}), Ledger(TOPICS)).checkpoint(renewed, {})
+    assert after.lost == {}
     assert after.topics == {"t": Topic(topic_id=str(NEW), first_sight=0)}
 
 
@@ -230,6 +230,6 @@ def test_a_topic_that_is_no_longer_subscribed_stays_known() -> None:
     start = durable({P0: 25})
     after = since(start, Ledger(["u"])).checkpoint({}, {})
     assert after.topics == {"t": Topic(topic_id=str(OLD), first_sight=3, left=True)}
-    assert after.released == {P0: 25}
+    assert after.lost == {P0: 25}
     assert after.subscribed_anew(["t", "u"]) == {"t", "u"}
     assert since(after, Ledger(["t"])).checkpoint(TOPICS, {}).topics == start.topics

@@ -15,7 +15,7 @@ def test_a_lost_partition_that_comes_back_is_not_read_twice(world: World) -> Non
     group.expel("seat-0")
     group.notice("seat-0")
     driver.trigger()
-    assert driver.durable.released == {P0: 10}
+    assert driver.durable.lost == {P0: 10}
     assert not driver.durable.owned
     group.produce(P0, 5)
     group.move(P0, "seat-0")

@@ -99,12 +99,12 @@ def test_a_topic_that_left_is_remembered_until_it_is_deleted(two_topics: tuple[F
     comes_back(group, driver, "t")
     driver.drain()
     assert driver.durable.topics.keys() == {"t", "u"}
-    assert U0 in {**driver.durable.released, **driver.durable.given_up}
+    assert U0 in {**driver.durable.lost, **driver.durable.given_up}
     group.delete_topic("u")
     comes_back(group, driver, "t")
     driver.drain()
     assert driver.durable.topics.keys() == {"t"}
-    assert not {**driver.durable.released, **driver.durable.given_up}
+    assert not {**driver.durable.lost, **driver.durable.given_up}
 
 
 @pytest.mark.parametrize("seats", [None, 1, 3])

@@ -38,7 +38,7 @@ def test_a_partition_that_another_application_reads_already_is_given_up_without_
     assert P0 not in group.seats["seat-0"].owned_since
     assert "t-0 to another application" in caplog.text
     assert "may be delivered twice" in caplog.text
-    assert driver.durable.released == {P0: 10}
+    assert driver.durable.lost == {P0: 10}
     # Back with us, nothing is read twice by us, and nothing is skipped.
     group.move(P0, "seat-0")
     group.other_gives_up()

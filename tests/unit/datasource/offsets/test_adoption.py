@@ -21,7 +21,7 @@ def seen(first_sight: int = 4, **what: object) -> Checkpoint:
 
 
 OWNED = seen(owned={P1: Owned(period=PERIOD, position=100)})
-RELEASED = seen(released={P1: 100})
+LOST = seen(lost={P1: 100})
 OTHER_TOPIC = Checkpoint(topics={"u": Topic(topic_id=str(OLD), first_sight=1)})
 
 
@@ -66,9 +66,9 @@ TABLE = [
     Row("2: set back, of a leftover", OWNED, 130, Start(offset=100, set_back=True), SUCCESSOR),
     Row("2: an administrator reset backwards", OWNED, 0, Start(offset=100)),
     Row("2: explicit counts on a fresh checkpoint only", OWNED, 130, Start(offset=130), explicit=True),
-    Row("2: lost and back, nobody went on", RELEASED, 60, Start(offset=100), US),
-    Row("2: lost and back, another member went on", RELEASED, 130, Start(offset=130)),
-    Row("2: lost and back, we went on: it was set back", RELEASED, 130, again(100), US),
+    Row("2: lost and back, nobody went on", LOST, 60, Start(offset=100), US),
+    Row("2: lost and back, another member went on", LOST, 130, Start(offset=130)),
+    Row("2: lost and back, we went on: it was set back", LOST, 130, again(100), US),
     Row("3: given up, nobody went on", GIVEN_UP, 100, Start(offset=100), US),
     Row("3: given up, another application went on", GIVEN_UP, 130, Start(offset=130), NEIGHBOUR),
     Row("3: given up, an administrator reset backwards", GIVEN_UP, 0, Start(offset=0)),
@@ -82,7 +82,7 @@ TABLE = [
     Row("4: at the count at first sight: added later", seen(first_sight=1), None, first(OffsetSpec.EARLIEST)),
     Row("4: a topic that appeared later", OTHER_TOPIC, None, first(OffsetSpec.EARLIEST)),
     Row("recreated: owned", OWNED, 100, first(OffsetSpec.EARLIEST), topic_id=NEW),
-    Row("recreated: lost", RELEASED, None, first(OffsetSpec.EARLIEST), topic_id=NEW),
+    Row("recreated: lost", LOST, None, first(OffsetSpec.EARLIEST), topic_id=NEW),
     Row("recreated: given up", GIVEN_UP, 100, first(OffsetSpec.EARLIEST), topic_id=NEW),
     Row("recreated: never owned", seen(), 70, first(OffsetSpec.EARLIEST), topic_id=NEW),
     Row("a broker that lost its topic ids", OWNED, 100, first(OffsetSpec.EARLIEST), topic_id=None),
@@ -117,7 +117,7 @@ def test_the_writer_of_a_commit_is_known_by_its_metadata(text: str, writer: Writ
 
 def test_topics_without_ids_are_compared_by_name() -> None:
     """Brokers before 2.8 have none."""
-    known = Checkpoint(topics={"t": Topic(topic_id="", first_sight=4)}, released={P1: 100})
+    known = Checkpoint(topics={"t": Topic(topic_id="", first_sight=4)}, lost={P1: 100})
     topic = TopicDescription(name="t", topic_id=None, partition_count=4)
     assert topic_key(topic) == ""
     found = adopted_start(P1, checkpoint=known, topic=topic, committed=Committed(60, US), explicit=False)

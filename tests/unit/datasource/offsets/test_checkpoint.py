@@ -45,7 +45,7 @@ def checkpoints(draw: st.DrawFn) -> Checkpoint:
             )
             for tp in held[::3]
         },
-        released={tp: draw(offsets) for tp in held[1::3]},
+        lost={tp: draw(offsets) for tp in held[1::3]},
         given_up={tp: draw(offsets) for tp in held[2::3]},
         group=draw(st.sampled_from(["", "flights"])),
     )
@@ -76,7 +76,7 @@ def test_the_order_of_discovery_does_not_change_the_bytes(checkpoint: Checkpoint
     again = Checkpoint(
         topics=shuffled(checkpoint.topics),
         owned=shuffled(checkpoint.owned),
-        released=shuffled(checkpoint.released),
+        lost=shuffled(checkpoint.lost),
         given_up=shuffled(checkpoint.given_up),
         group=checkpoint.group,
     )
@@ -98,7 +98,7 @@ def test_the_shape_on_disk_is_what_the_module_documents() -> None:
     checkpoint = Checkpoint(
         topics={"flights": Topic(topic_id="id", first_sight=8)},
         owned={TopicPartition("flights", 0): Owned(period=period, position=120)},
-        released={TopicPartition("flights", 5): 77},
+        lost={TopicPartition("flights", 5): 77},
     )
     assert checkpoint.to_json() == {
         "version": 1,
@@ -130,7 +130,7 @@ def test_the_shape_on_disk_has_what_is_seldom_there_under_names_of_its_own() -> 
 
 
 def test_partitions_are_in_order_of_their_number() -> None:
-    checkpoint = Checkpoint(released={TopicPartition("t", index): 0 for index in (10, 9, 100)})
+    checkpoint = Checkpoint(lost={TopicPartition("t", index): 0 for index in (10, 9, 100)})
     assert list(checkpoint.to_json()["released"]["t"]) == ["9", "10", "100"]
 
 
@@ -149,7 +149,7 @@ def test_a_checkpoint_has_positions_of_owned_and_lost_partitions_only() -> None:
     checkpoint = Checkpoint(
         topics={"t": Topic(topic_id="", first_sight=3)},
         owned={owned: Owned(period=period, position=5)},
-        released={lost: 7},
+        lost={lost: 7},
     )
     assert [checkpoint.position(tp) for tp in (owned, lost, unknown)] == [5, 7, None]
 
@@ -254,7 +254,7 @@ def test_the_refusal_of_a_damaged_offset_says_what_is_wrong(broken: dict[str, An
 
 @pytest.mark.parametrize(("partition", "position"), [(0, 2**63 - 1), (2**31 - 1, 0), (0, -(2**63))])
 def test_the_widest_numbers_of_kafka_are_read_back(partition: int, position: int) -> None:
-    checkpoint = Checkpoint(released={TopicPartition("t", partition): position})
+    checkpoint = Checkpoint(lost={TopicPartition("t", partition): position})
     assert Checkpoint.from_json(json.loads(dumps(checkpoint))) == checkpoint
 
 

@@ -24,5 +24,5 @@ def test_a_seats_previous_partitions_come_with_the_latest_generation_of_any() ->
 
 
 def test_a_lost_or_released_partition_was_previously_owned_by_no_seat() -> None:
-    planned = Checkpoint(topics={"t": Topic(topic_id="x", first_sight=3)}, released={P0: 5}, given_up={P1: 5})
+    planned = Checkpoint(topics={"t": Topic(topic_id="x", first_sight=3)}, lost={P0: 5}, given_up={P1: 5})
     assert owned_by_seat(planned) == owned_by_seat(EMPTY) == {}
