@@ -91,7 +91,7 @@ class Adoption:
         self._warn_of_starts_at_the_end([tp for tp, s in starts.items() if s.offset is OffsetSpec.STARTING])
         wanted = self._resolve({tp: s.offset for tp, s in starts.items()})
         offsets = self._within_logs(crossing, starts, wanted)
-        self._odd_commits.warn(crossing.start, starts, offsets, committed)
+        self._odd_commits.warn(crossing, starts, offsets, committed)
         # After a truncation the group's offset goes back, too. Else 1. the log is cut from 100 to 60 and grows to 120;
         # 2. we are at 80, the group at 100; 3. an owner that starts at the further of both skips 80..100.
         commit_first = {tp for tp, s in starts.items() if s.commit_first or offsets[tp] < wanted[tp]}

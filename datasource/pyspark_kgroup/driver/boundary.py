@@ -96,10 +96,11 @@ class Boundary:
 
     def _cross(self, start: Checkpoint, limit: int | None) -> Checkpoint:
         self._ledger.begin_boundary(start)
-        # 1. See which topics there are, BEFORE a commit: a deleted topic's position must not go to a new one.
-        self._see_topics(start)
         crossing = Crossing(start=start, logs=self.logs, view=self._group.view())
-        # 2. Commit what is durable, and give up what the group asks for.
+        # 1. See which topics there are, BEFORE a commit: a deleted topic's position must not go to a new one.
+        self._see_topics(crossing)
+        # 2. Commit what is durable, and give up what the group asks for by now.
+        crossing.view = self._group.view()
         self._hand_over.commit_and_give_up(crossing)
         # 3. Before the first batch of this process, and under AvailableNow: wait until the group is at rest.
         if not self._settling.settle(crossing):
@@ -107,7 +108,7 @@ class Boundary:
         # 4. After a static rejoin: find partitions without an owner.
         self._orphans.look_after_rejoin(crossing)
         # 5. Adopt what arrived; see topics again before, since the leader may have assigned newer partitions than 1.
-        self._see_topics(start, {tp for seat in crossing.view.seats for tp in seat.owned_since})
+        self._see_topics(crossing, {tp for seat in crossing.view.seats for tp in seat.owned_since})
         if not self._adoption.adopt_what_arrived(crossing):
             return start
         # 6. Commit once more: what an earlier period read of a partition that goes on from there.
@@ -119,12 +120,13 @@ class Boundary:
         # 8. List end offsets, apply the limit.
         return self._ledger.checkpoint(crossing.topics, self._batch_end.positions(crossing, limit))
 
-    def _see_topics(self, start: Checkpoint, held: Collection[TopicPartition] = ()) -> None:
+    def _see_topics(self, crossing: Crossing, held: Collection[TopicPartition] = ()) -> None:
         try:
-            self.logs.see_topics(start, held)
+            self.logs.see_topics(crossing.start, held)
         except KgroupError:
             self._ledger.drop_gone(self.logs.topics)
             # The query ends: commit the others as long as we can.
-            self._commits.commit_durable(Crossing(start=start, logs=self.logs, view=self._group.view()))
+            crossing.view = self._group.view()
+            self._commits.commit_durable(crossing)
             raise
         self._ledger.drop_gone(self.logs.topics)

@@ -14,7 +14,6 @@ from collections.abc import Collection
 from pyspark_kgroup.driver.commits import Commits, SeatShare
 from pyspark_kgroup.driver.crossing import Crossing
 from pyspark_kgroup.driver.group_port import GroupPort
-from pyspark_kgroup.offsets.checkpoint import Checkpoint
 from pyspark_kgroup.options.parser import SourceOptions
 from spark_kgroup.model import NO_GENERATION, DescribedGroup, DescribedMember, ErrorCode, TopicPartition
 from spark_kgroup.runtime.views import GroupView, SeatView
@@ -50,7 +49,7 @@ class FormerSeats:
         if not former:
             return self.group_rests(view)
         if group.tells_owners:
-            held = SeatShare(view.seats[0], frozenset(_held_by(former, group, crossing.start)))
+            held = SeatShare(view.seats[0], frozenset(_held_by(former, group, crossing)))
             if not view.settled or self._commits.commit_remembered(crossing, [held]):
                 return False  # not before the group is settled, and knows their positions
         else:
@@ -72,7 +71,7 @@ class FormerSeats:
         """Tell a group that rebalances how far we had read for seats that leave; it describes nobody's partitions."""
         seat = next((seat for seat in crossing.view.seats if seat.identity.generation != NO_GENERATION), None)
         if seat is not None:
-            remembered = frozenset(_remembered_of(former, crossing.start))
+            remembered = frozenset(_remembered_of(former, crossing))
             self._commits.commit_remembered(crossing, [SeatShare(seat, remembered)])
 
     def group_rests(self, view: GroupView) -> bool:
@@ -95,15 +94,15 @@ class FormerSeats:
         return named and member.client_id == self._options.client_id
 
 
-def _remembered_of(members: Collection[DescribedMember], start: Checkpoint) -> set[TopicPartition]:
+def _remembered_of(members: Collection[DescribedMember], crossing: Crossing) -> set[TopicPartition]:
     """What the checkpoint says that these seats owned."""
     names = {member.instance_id for member in members}
-    return {tp for tp, owned in start.owned.items() if owned.period.seat in names}
+    return {tp for tp, owned in crossing.start.owned.items() if owned.period.seat in names}
 
 
-def _held_by(members: Collection[DescribedMember], group: DescribedGroup, start: Checkpoint) -> set[TopicPartition]:
+def _held_by(members: Collection[DescribedMember], group: DescribedGroup, crossing: Crossing) -> set[TopicPartition]:
     """What these seats may be holding. A group of type consumer does not tell what it has asked back from a member."""
     held = {tp for member in members for tp in member.assignment | member.claimed}
     if group.is_consumer_type:
-        held |= _remembered_of(members, start) - {tp for member in group.members for tp in member.assignment}
+        held |= _remembered_of(members, crossing) - {tp for member in group.members for tp in member.assignment}
     return held

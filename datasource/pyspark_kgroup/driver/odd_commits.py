@@ -10,8 +10,8 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping, Sequence
 
+from pyspark_kgroup.driver.crossing import Crossing
 from pyspark_kgroup.offsets.adoption import Committed, Start, Writer
-from pyspark_kgroup.offsets.checkpoint import Checkpoint
 from pyspark_kgroup.options.parser import SourceOptions
 from pyspark_kgroup.options.values import join
 from spark_kgroup.model import TopicPartition
@@ -30,7 +30,7 @@ class OddCommits:
 
     def warn(
         self,
-        start: Checkpoint,
+        crossing: Crossing,
         starts: Mapping[TopicPartition, Start],
         offsets: Mapping[TopicPartition, int],
         committed: Mapping[TopicPartition, Committed],
@@ -38,7 +38,7 @@ class OddCommits:
         """Say, once, where the group's offset plays no part, though somebody may have meant it to.
 
         Args:
-            start: the durable offset.
+            crossing: the boundary.
             starts: how each adopted partition's start was decided.
             offsets: where each starts.
             committed: what the group has for each; nothing for those that it has nothing of.
@@ -52,11 +52,13 @@ class OddCommits:
         behind = [
             tp
             for tp in apart
-            if tp in start.owned and committed[tp].writer is Writer.UNKNOWN and committed[tp].offset < offsets[tp]
+            if tp in crossing.start.owned
+            and committed[tp].writer is Writer.UNKNOWN
+            and committed[tp].offset < offsets[tp]
         ]
         if behind:
             self._warn_of_offsets_moved_back(_apart(behind, offsets, committed))
-        outrun = [tp for tp in sorted(committed) if start.fresh and committed[tp].writer is Writer.SUCCESSOR]
+        outrun = [tp for tp in sorted(committed) if crossing.start.fresh and committed[tp].writer is Writer.SUCCESSOR]
         if outrun and not self._options.starting_offsets.committed:
             self._warn_of_a_later_run(outrun)
 
