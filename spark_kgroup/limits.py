@@ -27,19 +27,19 @@ HEARTBEAT_JITTER: Final = 0.1
 """Fraction of the interval a heartbeat may come early. Kafka has none; 10 % spreads 1,000 seats over 300 ms."""
 
 REJOIN_BACKOFF_MAX_MS: Final = 30_000
-"""Longest wait before another join when joins change nothing: a long batch in a group of type consumer, where each
-heartbeat asks for one; or a leader that goes on assigning what we do not subscribe to (ours; Java joins at each, 3 s).
-What the application gives up is joined for at once."""
+"""Longest wait before another join when joins change nothing: a long piece of work in a group of type consumer, where
+each heartbeat asks for one; or a leader that goes on assigning what we do not subscribe to (ours; Java joins at each,
+3 s). What the application gives up is joined for at once."""
 
 LEAVE_TIMEOUT_MS: Final = 5_000
 """How long a leaving member waits for the coordinator's word (Kafka: consumer close, 30 s; a person waits here)."""
 
 COMMIT_TIMEOUT_MS: Final = 5_000
 """How long one commit is retried after its last acknowledged part, before the application goes on without the others
-(Kafka: default.api.timeout.ms, 60 s; here nothing is lost by trying again at the next boundary)."""
+(Kafka: default.api.timeout.ms, 60 s; here nothing is lost by trying again after the next piece of work)."""
 
 COMMIT_PARTITIONS_MAX: Final = 1_000
-"""Partitions in one OffsetCommit. The coordinator appends it as one batch of at most max.message.bytes of
+"""Partitions in one OffsetCommit. The coordinator appends it as one record batch of at most max.message.bytes of
 __consumer_offsets (1 MiB): with the longest names Kafka allows (249 characters each) a partition takes about 700 B."""
 
 REASON_CHARACTERS_MAX: Final = 255
@@ -120,8 +120,8 @@ DESCRIPTORS_SPARE: Final = 256
 application (ours; 60 brokers and 60 hosts that connect to it are far below it)."""
 
 IN_FLIGHT_MAX: Final = 100
-"""Requests awaiting an answer on one connection before the next one waits for its turn. A boundary of 1,000 seats sends
-1,000 commits at once; a broker takes one request of a connection at a time (Kafka: SocketServer mutes the channel)."""
+"""Requests awaiting an answer on one connection before the next one waits for its turn. 1,000 seats commit
+at once; a broker takes one request of a connection at a time (Kafka: SocketServer mutes the channel)."""
 
 FRAME_BYTES_MAX: Final = 100 * 1024 * 1024
 """Largest response frame accepted on the control plane. Kafka: socket.request.max.bytes, 100 MiB."""

@@ -28,8 +28,8 @@ def put_in_command_terms(problem: KgroupError) -> None:
     """Name what the user of a command can set, and where."""
     if isinstance(problem, FencedInstanceId):
         problem.args = (
-            f"Another process took the seat {problem.instance_id!r} in group {problem.group!r} (FENCED_INSTANCE_ID): a "
-            "query, or another member with the same --instance-id. The newest one keeps the seat.",
+            f"Another process took the seat {problem.instance_id!r} in group {problem.group!r} (FENCED_INSTANCE_ID): "
+            "an application, or another member with the same --instance-id. The newest one keeps the seat.",
         )
     others: list[str] = []
 

@@ -119,7 +119,7 @@ async def look(cluster: Cluster, group: str) -> GroupLines:
     if group_type not in (None, "classic", "consumer"):
         raise GroupError(
             f"{group!r} is a {group_type} group: its members are not consumers that own partitions"
-            f"{_SHOWN_BY.get(group_type, '')}. A query needs another group id."
+            f"{_SHOWN_BY.get(group_type, '')}. An application of Kafka consumers needs another group id."
         )
     committed = await cluster.all_committed(group)
     if described.state == "Dead" and not committed:

@@ -74,7 +74,6 @@ _IN_GENERATION: Final[dict[type[contract.Event], Handler]] = {
     contract.MembershipRefused: _M._on_membership_refused,
     contract.SeatSeen: _M._ignore,
 }
-
 """STABLE and REVOKING alike: a member heartbeats, and may be asked to join again. They differ in what `GaveUp` does."""
 
 _EVENTS: Final[tuple[type[contract.Event], ...]] = contract.Event.__args__

@@ -30,9 +30,9 @@ class MemberConfig:
         instance_id: None makes a dynamic member (KIP-394), anything else a static one (KIP-345).
         topics: subscribed names.
         assignors: in order of preference, at least one. The member is cooperative if all of them are (KIP-429).
-        previously_owned: claimed by the first join, like what is owned; given up at a boundary if it is not assigned.
-            1. a process dies in the midst of a batch; 2. the group rebalances; 3. the process comes back within its
-            session, to finish the batch: without a claim the leader would give what it reads to others at once.
+        previously_owned: claimed by the first join, like what is owned; given up if it is not assigned.
+            1. a process dies in the midst of its work; 2. the group rebalances; 3. the process comes back within its
+            session, to finish that: without a claim the leader would give what it reads to others at once.
         replaces: the member id that the group kept for this seat when the process started, if that is known.
 
     """

@@ -3,6 +3,9 @@
 *Requests* are what a machine wants sent; a *Response* brings back the request it answers, so that an answer to a
 question nobody asks any more is recognised and dropped. *Events* go in, one at a time, with the instant. *Effects* come
 out, in the order in which they are to be carried out; each says what must have happened BEFORE it.
+
+The application adopts and gives up partitions only *between two pieces of work*: it reads nothing then, and what it has
+done with all that it read is durable.
 """
 
 from __future__ import annotations
@@ -148,7 +151,7 @@ class AssignmentComputed:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GaveUp:
-    """At a boundary the application stopped reading these partitions and their positions are committed."""
+    """Between two pieces of work the application stopped reading these; their positions are committed."""
 
     partitions: frozenset[TopicPartition]
 
@@ -280,9 +283,10 @@ class Assigned:
 
     Attributes:
         assigned: all that the group assigned to this member of what it subscribes.
-        added: what was not owned before; adopted at the next boundary.
-        revoked: what is owned still, was owned by an earlier process or is not subscribed, and must be given up at the
-            next boundary, BEFORE the next join is sent; of an eager member nothing, or all, `added` included.
+        added: what was not owned before; adopted before the next piece of work.
+        revoked: what is owned still, was owned by an earlier process or is not subscribed, and must be given up
+            before the next piece of work, BEFORE the next join is sent; of an eager member nothing, or
+            all, `added` included.
 
     """
 
@@ -297,7 +301,7 @@ class GiveUpAll:
     """The group rebalances, and this member is eager: everything must be given up BEFORE the next join is sent.
 
     Attributes:
-        partitions: all that is owned, to be given up at the next boundary.
+        partitions: all that is owned, to be given up before the next piece of work.
 
     """
 

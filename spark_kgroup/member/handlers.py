@@ -112,7 +112,7 @@ class Handlers:
 
     @property
     def to_give_up(self) -> frozenset[TopicPartition]:
-        """What is to be given up at the next boundary. For an eager member that is everything (KIP-429), or nothing."""
+        """What is to be given up before the next piece of work: by an eager member everything (KIP-429), or nothing."""
         if self.state is State.REVOKING and not self.config.cooperative:
             return self.ownership.owned | self.ownership.unwanted
         return self.ownership.to_give_up
@@ -146,7 +146,10 @@ class Handlers:
         return [contract.Connect(reason="start")]
 
     def _ignore(self, _: contract.Event, __: int) -> Effects:
-        """Nothing to do, and no surprise: an answer to a question that nobody asks any more, for one."""
+        """Nothing to do, and no surprise: an answer to a question that nobody asks any more, for one.
+
+        AbstractCoordinator.JoinGroupResponseHandler: an answer that comes in another state does not lead to SyncGroup.
+        """
         return []
 
     def _on_connected_joining(self, _: contract.Connected, now_ms: int) -> Effects:
@@ -169,7 +172,8 @@ class Handlers:
         """Ask again for the generation that we lead.
 
         1. the connection breaks while the assignor runs; 2. the group may have moved on meanwhile; 3. a join with
-        unchanged metadata is answered with the current generation.
+        unchanged metadata is answered with the current generation
+        (GroupMetadataManager.classicGroupJoinExistingMember).
         """
         self._connected = True
         return self._join("connection lost while assigning", now_ms)
@@ -321,7 +325,7 @@ class Handlers:
 
     # ------------------------------------------------------------------------------------------------- syncing
     # SyncGroup is parked until the leader's assignment is there. Its answer is the group's word on who reads what; what
-    # changes hands by it does so at the next boundary.
+    # changes hands by it does so between two pieces of work.
 
     def _send_sync(self, shares: Shares, now_ms: int) -> Effects:
         """AbstractCoordinator.onJoinFollower, onLeaderElected: who does not assign sends "an empty assignment"."""
@@ -346,8 +350,8 @@ class Handlers:
     def _take_assignment(self, assignment: frozenset[TopicPartition], now_ms: int) -> Effects:
         """KIP-429, 3.a: new is `Minus(assigned-partitions, owned-partitions)`, revoked is the reverse.
 
-        ConsumerCoordinator.onJoinComplete revokes at once and joins again; we do when the next boundary has given up
-        what is revoked, so that no batch is read while its partition moves.
+        ConsumerCoordinator.onJoinComplete revokes at once and joins again; we do when the application has given
+        up what is revoked, so that nothing is at work on a partition that moves.
         """
         self._confirmed_id = self.identity.member_id
         vain = self._heartbeat_sent_in == self.identity.generation and self.ownership.confirms(assignment)
@@ -367,8 +371,8 @@ class Handlers:
             )
         ]
         if joins_again:
-            # 1. we joined claiming P; 2. while the join was parked, a boundary gave P up; 3. the leader kept P from
-            # its new owner because of our claim. Nobody else will rejoin for it, so we do.
+            # 1. we joined claiming P; 2. while the join was parked, the application gave P up; 3. the leader kept P
+            # from its new owner because of our claim. Nobody else will rejoin for it, so we do.
             return [*effects, *self._join("given up what the join still claimed", now_ms)]
         return [*effects, *self._begin_heartbeats(now_ms)]
 
@@ -451,8 +455,8 @@ class Handlers:
         if self.state is State.REVOKING and not self.to_give_up:
             return self._join("revoked partitions given up" if self.config.cooperative else self._reason, now_ms)
         if self.state is State.STABLE and self.ownership.assigned_beyond_owned:
-            # 1. a boundary decides to give P up; 2. before `GaveUp` is here, a new generation assigns P to us again;
-            # 3. now P is ours, and nobody reads it. Only another assignment can have it adopted.
+            # 1. the application gives P up; 2. before `GaveUp` is here, a new generation assigns P to us again; 3. now
+            # P is ours, and nobody reads it. Only another assignment can have it adopted.
             return self._rebalance("given up what is assigned again", now_ms)
         return []
 
@@ -632,7 +636,7 @@ class Handlers:
         self._timers[_Timer.SESSION] = max(until_ms, asked_at_ms + session_ms)
 
     def _on_tick(self, _: contract.Tick, now_ms: int) -> Effects:
-        """Fire the timers that are due, the session's before all others."""
+        """Fire the timers that are due, the session's before all others (AbstractCoordinator.HeartbeatThread.run)."""
         due = {timer for timer, at_ms in self._timers.items() if at_ms <= now_ms}
         for timer in due:
             del self._timers[timer]

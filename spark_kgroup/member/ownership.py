@@ -15,7 +15,7 @@ another one ended, and an assignment that a member never asked for. All are valu
 Derived::
 
     claims     = owned | previously_owned | left_over | unwanted        the next join says that we own these
-    to_give_up = (owned - assigned) | left_over | unwanted              the next boundary gives these up
+    to_give_up = (owned - assigned) | left_over | unwanted              given up before the next piece of work
 
 Invariants, after each event (`tests/unit/member/invariants.py` checks them)::
 
@@ -75,7 +75,7 @@ class Ownership:
 
     @property
     def to_give_up(self) -> frozenset[TopicPartition]:
-        """What the next boundary gives up: KIP-429's `Minus(owned-partitions, assigned-partitions)`, and more."""
+        """What is to be given up: KIP-429's `Minus(owned-partitions, assigned-partitions)`, and more."""
         return (self.owned - self.assigned) | self.left_over | self.unwanted
 
     @property
@@ -95,7 +95,7 @@ class Ownership:
     def take(self, assignment: frozenset[TopicPartition], generation: int) -> frozenset[TopicPartition]:
         """Make the answer to SyncGroup the group's word; returns what is new (KIP-429: newly-added-partitions).
 
-        Nothing leaves `owned` here: what is not in `assignment` is read on until a boundary gives it up.
+        Nothing leaves `owned` here: what is not in `assignment` is read on until the application gives it up.
         """
         self.left_over = (self.previously_owned | self.left_over) - assignment
         self.previously_owned = _NONE

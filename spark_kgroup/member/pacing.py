@@ -62,7 +62,7 @@ class Pacing:
 
         Kafka answers each heartbeat of a classic member in a group of type consumer with REBALANCE_IN_PROGRESS as long
         as the member has not given up what it must (GroupMetadataManager.classicGroupHeartbeatToConsumerGroup), which
-        we do between two batches.
+        the application does between two pieces of work.
         """
         self._retries = 0
         self._vain_joins = self._vain_joins + 1 if vain else 0

@@ -27,7 +27,7 @@
 
 Kafka's AbstractCoordinator has four of these (MemberState): UNJOINED is IDLE, PREPARING_REBALANCE is JOINING,
 COMPLETING_REBALANCE is ASSIGNING and SYNCING, STABLE is STABLE and REVOKING: it revokes in a callback that blocks
-(ConsumerCoordinator.onJoinPrepare, onJoinComplete), and we wait for the end of a batch.
+(ConsumerCoordinator.onJoinPrepare, onJoinComplete), and we wait for the end of a piece of work.
 """
 
 from __future__ import annotations
@@ -59,7 +59,8 @@ class State(Enum):
     """In a generation, owning what it is assigned. Heartbeats. Answers HeartbeatResponse, RejoinWanted, GaveUp."""
 
     REVOKING = "revoking"
-    """In a generation, but something must be given up at the next boundary. Heartbeats. Answers as STABLE does."""
+    """In a generation, but something must be given up before the next piece of work. Heartbeats. Answers as STABLE
+    does."""
 
     LEAVING = "leaving"
     """LeaveGroup is on its way, past whatever is parked on our connection. Answers LeaveResponse."""

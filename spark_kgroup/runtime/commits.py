@@ -1,7 +1,8 @@
 """Commits of several seats: over the shared connections, since a seat's own may have a join parked on it.
 
 A commit is cut to what a coordinator takes at once, tried again while it is refused for a moment, and given up after a
-bound: the next boundary commits again. What is written beside the offsets gives way if it is too long for the broker.
+bound: the application commits again after its next piece of work. What is written beside the offsets gives way if it is
+too long for the broker.
 """
 
 from __future__ import annotations

@@ -12,9 +12,9 @@ from spark_kgroup.wire.responses import CommittedOffset
 
 
 class Offsets:
-    """Offset queries of one group. Without partitions no broker is asked.
+    """Look-ups of offsets for one group. Without partitions no broker is asked.
 
-    Every query raises `WireError` if brokers do not answer in time, or refuse us.
+    Each raises `WireError` if brokers do not answer in time, or refuse us.
     """
 
     def __init__(self, cluster: Cluster, group: str) -> None:

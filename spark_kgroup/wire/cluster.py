@@ -316,7 +316,7 @@ class Cluster:
         return response
 
     async def _coordinator(self, group: str) -> Address:
-        """Look the coordinator up; all who ask meanwhile share it: the seats of a query lose it at the same moment."""
+        """Look the coordinator up; all who ask meanwhile share it: all seats lose it at the same moment."""
         return await self._join_or_start(self._looking_up, group, lambda: self._look_up(group))
 
     async def _look_up(self, group: str) -> Address:

@@ -67,8 +67,8 @@ _LENGTH: Final = struct.Struct(">i")
 _CORRELATION_ID_BYTES: Final = 4
 
 _ASKED_AGAIN_AND_AGAIN: Final = frozenset({messages.MetadataRequest, messages.ListOffsetsRequest})
-"""Each boundary of a query asks this, and while nothing happens the answers are the same: of 10,000 partitions they
-take 0.1 s to decode. A response never changes, so the last one can be given out again."""
+"""The application asks this between any two pieces of work, and while nothing happens the answers are the same: of
+10,000 partitions they take 0.1 s to decode. A response never changes, so the last one can be given out again."""
 
 _HINTS: Final = {
     0: " before it answered anything: does this listener expect TLS or SASL (`security.protocol`)?",

@@ -209,7 +209,7 @@ def offset_commit(
 ) -> OffsetCommitRequest:
     """Commit `positions` as the member `who`, `note` beside one partition of each topic and `mark` beside the others.
 
-    The coordinator keeps each text beside its offset (offset.metadata.max.bytes: 4096), all of them in one batch.
+    The coordinator keeps each text beside its offset (offset.metadata.max.bytes: 4096), all in one record batch.
     """
     return OffsetCommitRequest(
         group_id=GroupId(group),

@@ -17,6 +17,7 @@ PYTHON_FILES = sorted(
 
 OF_SPARK = re.compile(
     r"(?<![\w-])(?:py)?spark(?![-_]kgroup)"  # the package's own name is not about Spark
+    r"|(?<!record )\bbatch(?:es)?\b|(?<![\w.])quer(?:y|ies)\b|\bboundar(?:y|ies)\b"  # a record batch is Kafka's
     r"|\bexecutors?\b|\bdrivers?\b|\btrigger|micro-batch|\bload\(\)|\bsidecars?\b"
     r"|registryHost|registryPort|instanceIdPrefix|tokenCallback|startingOffsets|maxOffsetsPerTrigger|failOnDataLoss"
     r"|(?<![\w.])kafka\.(?:bootstrap|client|group|session|heartbeat|metadata|partition|request|default|security|sasl|ssl|https)\.",
@@ -28,8 +29,9 @@ ALLOWED = {
     "admin/cli.py": {"spark"},
     "admin/describe_command.py": {"spark", "executor", "executors"},
     "seat_note.py": {"spark", "executor", "driver"},
+    "wire/security/oauth.py": {"query"},
 }
-"""What `kgroup describe` shows beside the offsets of Spark's seats."""
+"""What `kgroup describe` shows beside the offsets of Spark's seats, and the query of a URL."""
 
 
 @pytest.mark.parametrize(
@@ -43,9 +45,16 @@ def test_the_group_s_side_has_no_word_of_spark_s(path: Path) -> None:
     assert found <= ALLOWED.get(name, set())
 
 
-@pytest.mark.parametrize("text", ["a Spark query", "kafka.session.timeout.ms", "by an executor", "two load()s"])
+@pytest.mark.parametrize(
+    "text", ["Spark", "a query", "a batch", "the boundary", "kafka.session.timeout.ms", "by an executor", "two load()s"]
+)
 def test_a_word_of_spark_s_is_found(text: str) -> None:
     assert OF_SPARK.search(text)
+
+
+@pytest.mark.parametrize("text", ["one record batch", "a RecordBatch of Kafka", "url.query", "spark_kgroup"])
+def test_a_word_of_the_field_s_is_none_of_spark_s(text: str) -> None:
+    assert not OF_SPARK.search(text)
 
 
 # ----------------------------------------------------------------------------------------------------------- names
