@@ -40,7 +40,7 @@ def in_options_words() -> Iterator[None]:
     try:
         yield
     except FencedInstanceId as error:
-        error.args = (_fenced(error),)
+        error.args = (_text_of_a_fenced_seat(error),)
         raise
     except KgroupError as error:
         name_options(error)
@@ -70,7 +70,7 @@ def log_in_options_words() -> None:
             logging.getLogger(name).addFilter(_IN_OPTIONS_WORDS)
 
 
-def _fenced(error: FencedInstanceId) -> str:
+def _text_of_a_fenced_seat(error: FencedInstanceId) -> str:
     return (
         f"Another process took the seat {error.instance_id!r} in group {error.group!r} (FENCED_INSTANCE_ID). "
         "Either a second query or reader runs with the same group and instance id prefix: give each query its own "

@@ -208,7 +208,7 @@ class Group:
         # A follower's join counts as well: its metadata differs by its generation (ClassicGroupMember.matches).
         (session or next(iter(self._sessions.values()))).post(contract.RejoinWanted(reason=reason))
 
-    def all_owned(self, topics: Mapping[str, TopicDescription]) -> None:
+    def tell_all_owned(self, topics: Mapping[str, TopicDescription]) -> None:
         """Tell a leader that came back and did not assign: the partitions in `topics` all have owners."""
         self._watch.assume_all_owned(topics)
 

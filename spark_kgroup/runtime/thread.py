@@ -105,9 +105,9 @@ class GroupRuntime:
         """`Group.force_rebalance`."""
         self._run(lambda group: _immediate(lambda: group.force_rebalance(reason)))
 
-    def all_owned(self, topics: Mapping[str, TopicDescription]) -> None:
-        """`Group.all_owned`."""
-        self._run(lambda group: _immediate(lambda: group.all_owned(topics)))
+    def tell_all_owned(self, topics: Mapping[str, TopicDescription]) -> None:
+        """`Group.tell_all_owned`."""
+        self._run(lambda group: _immediate(lambda: group.tell_all_owned(topics)))
 
     def describe(self, timeout_ms: int | None = None) -> DescribedGroup:
         """`Group.describe`."""

@@ -471,7 +471,7 @@ class FakeGroup:
             raise Violation(f"{instance_id} gives up twice: {twice}")
         self._mailbox.append((seat, partitions))
 
-    def all_owned(self, topics: Mapping[str, TopicDescription]) -> None:
+    def tell_all_owned(self, topics: Mapping[str, TopicDescription]) -> None:
         """The leader's baseline: this group needs none, it is told of added partitions."""
 
     def force_rebalance(self, reason: str) -> None:

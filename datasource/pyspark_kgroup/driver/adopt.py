@@ -193,10 +193,10 @@ class Adoption:
     ) -> dict[TopicPartition, int]:
         """`offsets`, or where the logs go on that do not have them: what lies between is lost."""
         given = [tp for tp, start in starts.items() if self._by_option(tp, start.offset) is not OffsetSpec.EARLIEST]
-        logs = crossing.logs.now(given)
-        nearest = {tp: logs[tp].nearest(offsets[tp]) for tp in given}
+        log_ranges = crossing.logs.now(given)
+        nearest = {tp: log_ranges[tp].nearest(offsets[tp]) for tp in given}
         crossing.logs.lose(
-            [out_of_log(tp, offsets[tp], None, logs[tp]) for tp in sorted(given) if nearest[tp] != offsets[tp]]
+            [out_of_log(tp, offsets[tp], None, log_ranges[tp]) for tp in sorted(given) if nearest[tp] != offsets[tp]]
         )
         return {**offsets, **nearest}
 

@@ -32,7 +32,7 @@ class GroupPort(Protocol):
     def force_rebalance(self, reason: str) -> None:
         """Make the whole group join anew, once."""
 
-    def all_owned(self, topics: Mapping[str, TopicDescription]) -> None:
+    def tell_all_owned(self, topics: Mapping[str, TopicDescription]) -> None:
         """Tell a leader that came back and did not assign: the partitions in `topics` all have owners."""
 
     def describe(self, timeout_ms: int | None = None) -> DescribedGroup:

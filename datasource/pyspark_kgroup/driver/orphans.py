@@ -67,7 +67,7 @@ class Orphans:
         orphans = _without_owner(group, topics)
         reason = self._reason(crossing, group, topics, orphans)
         if not reason:
-            self._group.all_owned(topics)
+            self._group.tell_all_owned(topics)
             self._checked_rejoins = view.rejoins
             return
         log.warning("the group rebalances after a rejoin: %s", reason)

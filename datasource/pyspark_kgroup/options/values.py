@@ -24,7 +24,7 @@ PREFIX_CHARACTERS_MAX: Final = 240
 INT_MAX: Final = 2**31 - 1
 LONG_MAX: Final = 2**63 - 1
 
-_TOLD_CHARACTERS_MAX: Final = 300
+_REPEATED_CHARACTERS_MAX: Final = 300
 """How much of a user's text an error repeats: a longest name of Kafka's (249), not a PEM file or JSON for 10,000
 partitions."""
 
@@ -192,9 +192,9 @@ def without_shading(class_name: str) -> str:
 
 def shorten(text: str) -> str:
     """As much of `text` as an error should repeat."""
-    if len(text) <= _TOLD_CHARACTERS_MAX:
+    if len(text) <= _REPEATED_CHARACTERS_MAX:
         return text
-    return f"{text[:_TOLD_CHARACTERS_MAX]}... ({len(text)} characters)"
+    return f"{text[:_REPEATED_CHARACTERS_MAX]}... ({len(text)} characters)"
 
 
 def join(names: Sequence[object]) -> str:

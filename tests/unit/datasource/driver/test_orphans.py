@@ -212,6 +212,6 @@ def test_a_leader_that_came_back_gets_the_partitions_that_have_owners(
 ) -> None:
     group, driver = world(partitions=2, records=10)
     baselines: list[object] = []
-    monkeypatch.setattr(group, "all_owned", baselines.append)
+    monkeypatch.setattr(group, "tell_all_owned", baselines.append)
     driver.trigger()
     assert baselines == [group.topics_now]
