@@ -158,7 +158,7 @@ class FencedInstanceId(GroupError):
 
 
 class GroupRejected(GroupError):
-    """The group will not have this member as it is; retrying cannot help."""
+    """The group refuses this member as it is; retrying cannot help."""
 
 
 class GroupUnsettled(GroupError):

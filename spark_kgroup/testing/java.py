@@ -84,7 +84,7 @@ def _build_of(executable: Path) -> str:
     build = "\n".join(line for line in lines if not line.startswith("Picked up "))
     if done.returncode != 0 or not _VERSION.search(build):
         words = build.strip() or f"exit code {done.returncode}"
-        raise EnvironmentProblem(f"{executable} -version told no version ({words}). {_need()}")
+        raise EnvironmentProblem(f"{executable} -version printed no version ({words}). {_need()}")
     return build
 
 

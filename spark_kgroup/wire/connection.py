@@ -1,8 +1,8 @@
 """One TCP connection to one broker: frames, correlation, versions, bounds.
 
 Requests are pipelined; the broker answers them in order. A timeout closes the connection, as Kafka's own clients do:
-the answer may still come, and everything behind it would wait. A caller that is cancelled leaves its answer to nobody
-and the others go on; the timeout of its request stays, or a connection that died in silence would never be noticed.
+the answer may still come, and everything behind it would wait. When a caller is cancelled, its answer is dropped and
+the others go on; the timeout of its request stays, or a connection that died in silence would never be noticed.
 
 A SASL session may end before the connection does (KIP-368). When most of it is over, the next request is held back, the
 answers that are due are awaited, and the connection authenticates anew before anything else is sent. So a JoinGroup

@@ -92,7 +92,7 @@ class Boundary:
             except (UnknownTopic, GroupUnsettled) as error:  # unsettled: nobody acknowledges commits for such a topic
                 if not self.logs.some_went():
                     raise
-                log.info("a topic went during the boundary, which begins anew: %s", error)
+                log.info("a topic was deleted or created again during the boundary, which starts over: %s", error)
 
     def _cross(self, start: Checkpoint, limit: int | None) -> Checkpoint:
         self._ledger.begin_boundary(start)

@@ -118,7 +118,7 @@ class Ledger:
         return frozenset(self._without_acknowledgement(self.holdings))
 
     def _without_acknowledgement(self, partitions: Iterable[TopicPartition]) -> Iterator[TopicPartition]:
-        """Those of which we have delivered what the group does not know of, and that go on behind it.
+        """Those that we have delivered further than the group knows, and that are read on from there.
 
         What a log has lost meanwhile lies before our position and was delivered by nobody.
         """

@@ -68,6 +68,8 @@ def _owned_by_others(group: GroupPort, seats: Collection[str]) -> set[TopicParti
     except WireError as error:
         if error.retriable:
             raise
-        log.info("who owns what is to be given up is not told, so committed offsets decide: %s", error)
+        log.info(
+            "brokers do not say which members own the partitions to give up, so committed offsets decide: %s", error
+        )
         return set()
     return {tp for member in described.members if member.instance_id not in seats for tp in member.assignment}

@@ -118,7 +118,7 @@ class Login:
 
 
 def _reply(exchange: Exchange, challenge: bytes) -> bytes | None:
-    """What the client says to what the broker told; None if the exchange is complete."""
+    """The client's reply to the broker's challenge; None if the exchange is complete."""
     try:
         return exchange.send(challenge)
     except StopIteration:

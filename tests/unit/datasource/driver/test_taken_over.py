@@ -144,7 +144,7 @@ def test_the_log_says_why_the_owner_of_what_is_given_up_is_not_known(
 
     monkeypatch.setattr(group, "describe", hidden)
     driver.trigger()
-    (line,) = messages(caplog, "who owns what is to be given up is not told")
+    (line,) = messages(caplog, "brokers do not say which members own the partitions to give up")
     assert "TOPIC_AUTHORIZATION_FAILED" in line
 
 

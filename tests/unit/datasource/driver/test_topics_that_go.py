@@ -104,6 +104,6 @@ def test_the_log_says_why_a_boundary_begins_anew(world: World, caplog: pytest.Lo
     caplog.set_level("INFO")
     for _, driver in each_call(world, "a running query", fail_on_data_loss=False, anew=False):
         driver.drain()
-    lines = messages(caplog, "a topic went during the boundary, which begins anew")
+    lines = messages(caplog, "a topic was deleted or created again during the boundary, which starts over")
     assert lines
     assert all("t-0 does not exist" in line for line in lines)
