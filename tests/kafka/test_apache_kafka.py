@@ -75,7 +75,9 @@ def test_one_node_is_ready_within_the_bound(apache_kafka: ApacheKafka) -> None:
     raise AssertionError(f"ready after {seconds} s")
 
 
-def test_it_takes_and_gives_records_and_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_cluster_stores_records_and_leaves_no_process_or_file_when_it_stops(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     with ApacheKafka() as kafka:
         pid = kafka.nodes[0].pid

@@ -91,7 +91,9 @@ def test_brokers_that_refuse_are_an_error_at_once_in_the_commands_words() -> Non
     assert len(found.stderr.splitlines()) == 1
 
 
-def test_seats_with_what_serves_them_and_their_lag(seats: Seats, apache_kafka: ApacheKafka, topic: str) -> None:
+def test_a_described_group_shows_its_seats_what_serves_them_and_their_lag(
+    seats: Seats, apache_kafka: ApacheKafka, topic: str
+) -> None:
     server, group = apache_kafka.bootstrap_servers, f"of-{topic}"
     runtime = seats(note)
     commit(runtime, runtime.view(), 7)

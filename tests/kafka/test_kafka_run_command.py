@@ -75,7 +75,7 @@ def run(tmp_path: Path) -> Iterator[Callable[..., Run]]:
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
-def test_it_is_ready_when_it_says_so_and_a_signal_ends_it_cleanly(
+def test_the_run_command_prints_servers_that_answer_and_a_signal_ends_it_cleanly(
     run: Callable[..., Run], tmp_path: Path, number: signal.Signals
 ) -> None:
     (tmp_path / "tmp").mkdir()

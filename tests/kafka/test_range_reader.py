@@ -188,7 +188,9 @@ def test_nulls_tombstones_and_headers(apache_kafka: ApacheKafka, topic: str, pro
     assert "headers" not in read(apache_kafka, Range(topic, 0, 0, 1))[0]
 
 
-def test_log_append_time(apache_kafka: ApacheKafka, producer: Producer) -> None:
+def test_a_record_of_a_topic_with_log_append_time_has_that_timestamp_type(
+    apache_kafka: ApacheKafka, producer: Producer
+) -> None:
     topic = f"reads-{uuid4().hex[:8]}"
     apache_kafka.create_topic(topic, partitions=1, configs={"message.timestamp.type": "LogAppendTime"})
     fill(producer, topic, 0, [b"v"])

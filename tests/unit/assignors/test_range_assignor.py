@@ -31,7 +31,7 @@ def shares(members: list[GroupMember], **counts: int) -> dict[str, list[str]]:
     return {member_id: [str(partition) for partition in sorted(share)] for member_id, share in assignment.items()}
 
 
-def test_it_is_eager_and_sends_no_user_data():
+def test_the_range_assignor_is_eager_and_sends_no_user_data():
     assert (RANGE.name, RANGE.protocol, RANGE.user_data(frozenset(), 3)) == ("range", RebalanceProtocol.EAGER, None)
 
 

@@ -73,7 +73,7 @@ def test_an_eager_member_gives_all_up_before_it_joins_for_the_sake_of_a_topic_it
 
 
 @pytest.mark.parametrize("assignor", [COOPERATIVE, EAGER])
-def test_who_gives_up_what_it_is_told_to_joins_without_the_unsubscribed(assignor: Assignor):
+def test_a_member_that_gave_up_what_it_does_not_subscribe_joins_with_subscribed_topics_only(assignor: Assignor):
     driver, effects = back(assignor)
     effects = driver.take(contract.GaveUp(partitions=only(effects, contract.Assigned).revoked))
     assert claim(request_in(effects)).topics == ("orders",)

@@ -53,7 +53,7 @@ def test_offsets_carry_their_owners_instance_id_and_are_sorted_by_number() -> No
     assert (rows[2].instance_id, rows[2].lag, rows[2].client_id) == ("s-1", 0, "cl 1")
 
 
-def test_state() -> None:
+def test_the_state_of_a_group_is_parsed_from_the_tool_s_table() -> None:
     row = parse_state(
         "\nGROUP           COORDINATOR (ID)          ASSIGNMENT-STRATEGY  STATE                GROUP-EPOCH     "
         "TARGET-ASSIGNMENT-EPOCH   #MEMBERS\n"

@@ -299,7 +299,7 @@ async def test_a_wrong_password_is_final_and_says_who_but_not_with_what(caplog: 
         (handshake(-1), "refused SaslHandshake with UNKNOWN_SERVER_ERROR"),
     ],
 )
-def test_a_handshake_that_is_refused(answer: Any, message: str) -> None:
+def test_a_handshake_that_is_refused_fails_the_login_for_good(answer: Any, message: str) -> None:
     @on_a_loop
     async def scenario() -> None:
         async with FakeBroker(lambda _: answer) as broker:

@@ -126,7 +126,7 @@ def test_pem_stores_in_files() -> None:
     }
 
 
-def test_pem_stores_as_text() -> None:
+def test_pem_stores_given_as_text_become_the_pem_options() -> None:
     given = {
         "kafka.ssl.truststore.type": "PEM",
         "kafka.ssl.truststore.certificates": "ca",
@@ -196,7 +196,7 @@ def test_both_spellings_may_agree_and_must_not_contradict() -> None:
     )
 
 
-def test_aliases() -> None:
+def test_an_alias_becomes_the_option_that_it_stands_for() -> None:
     given = {
         "kafka.sasl.mechanisms": "OAUTHBEARER",
         "kafka.sasl.oauthbearer.client.credentials.client.id": "spark",
