@@ -9,8 +9,11 @@ import pytest
 ROOT = Path(__file__).parents[2]
 FOLDERS = ("spark_kgroup", "datasource", "examples", "tests", "conf")
 DOCUMENTS = sorted(ROOT.glob("*.md"))
-SOURCES = sorted(p for folder in FOLDERS for p in (ROOT / folder).rglob("*.py") if p != Path(__file__))
-TEXTS = [*DOCUMENTS, *SOURCES, ROOT / "Makefile", ROOT / "hatch_build.py", ROOT / "pyproject.toml"]
+SUFFIXES = {".py", ".toml", ".java", ".c"}
+SOURCES = sorted(
+    p for folder in FOLDERS for p in (ROOT / folder).rglob("*") if p.suffix in SUFFIXES and p != Path(__file__)
+)
+TEXTS = [*DOCUMENTS, *SOURCES, *(ROOT / name for name in ("Makefile", "hatch_build.py", "pyproject.toml", ".ci/run"))]
 PATHS = {
     str(path.relative_to(ROOT))
     for path in (*TEXTS, *(ROOT / folder for folder in FOLDERS), *(p for f in FOLDERS for p in (ROOT / f).rglob("*")))
