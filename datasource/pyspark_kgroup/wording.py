@@ -6,7 +6,7 @@ Runs on: driver.
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Final
 
@@ -57,17 +57,24 @@ class _InOptionsWords(logging.Filter):
         return True
 
 
-_IN_OPTIONS_WORDS: Final = _InOptionsWords()
-
-
-def log_in_options_words() -> None:
+def log_in_options_words() -> Callable[[], None]:
     """Let what the group's side logs name options; AFTER its modules are imported, which make their loggers.
 
     Each logger needs the filter: one of a parent is not asked, and we have no handler, which users configure.
+
+    Returns:
+        What takes the filters off again.
     """
-    for name in logging.root.manager.loggerDict:
-        if name.startswith("spark_kgroup."):
-            logging.getLogger(name).addFilter(_IN_OPTIONS_WORDS)
+    wording = _InOptionsWords()
+    loggers = [logging.getLogger(name) for name in logging.root.manager.loggerDict if name.startswith("spark_kgroup.")]
+    for each in loggers:
+        each.addFilter(wording)
+
+    def undo() -> None:
+        for each in loggers:
+            each.removeFilter(wording)
+
+    return undo
 
 
 def _text_of_a_fenced_seat(error: FencedInstanceId) -> str:

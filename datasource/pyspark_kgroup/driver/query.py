@@ -8,7 +8,7 @@ from __future__ import annotations
 import logging
 import os
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
 from pyspark_kgroup.driver.boundary import Boundary
@@ -61,6 +61,7 @@ class Query:
         self._runtime: GroupRuntime | None = None
         self._boundary: Boundary | None = None
         self._registry: Registry | None = None
+        self._undo_wording: Callable[[], None] | None = None
         self._latest: Checkpoint | None = None
         self._run_ms = time.time_ns() // 1_000_000
 
@@ -154,7 +155,7 @@ class Query:
             jvm = Jvm.of_this_process()
             if jvm is not None:
                 jvm.end_process_with_it()
-            log_in_options_words()
+            self._undo_wording = self._undo_wording or log_in_options_words()
             runtime = GroupRuntime(self._settings(planned, jvm))
             runtime.start()
             self._runtime = runtime
@@ -215,6 +216,9 @@ class Query:
         if self._runtime is not None:
             self._runtime.close()
             self._runtime = self._boundary = None
+        if self._undo_wording is not None:
+            self._undo_wording()
+            self._undo_wording = None
 
 
 def _leader(topics: Mapping[str, TopicDescription], partition: TopicPartition) -> Leader | None:

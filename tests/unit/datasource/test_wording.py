@@ -2,7 +2,6 @@
 
 import logging
 import time
-from collections.abc import Iterator
 
 import pytest
 from harness.fake_broker import on_a_loop
@@ -66,19 +65,16 @@ def test_an_error_that_passes_twice_is_worded_once() -> None:
     assert words_of(error) == once
 
 
-@pytest.fixture
-def engine_logs(caplog: pytest.LogCaptureFixture) -> Iterator[pytest.LogCaptureFixture]:
-    """What the group's side logs; its loggers are afterwards as they were."""
-    loggers = [logging.getLogger(name) for name in logging.root.manager.loggerDict if name.startswith("spark_kgroup.")]
-    filters = [list(each.filters) for each in loggers]
-    yield caplog
-    for each, before in zip(loggers, filters, strict=True):
-        each.filters = before
+def engine_filters() -> dict[str, list[object]]:
+    """Those on the loggers of the group's side that have any."""
+    names = [name for name in logging.root.manager.loggerDict if name.startswith("spark_kgroup.")]
+    return {name: list(filters) for name in names if (filters := logging.getLogger(name).filters)}
 
 
-def test_a_warning_that_no_broker_is_reached_names_the_option(
-    engine_logs: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+def test_a_warning_that_no_broker_is_reached_names_the_option_until_the_query_stops(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    before = engine_filters()
     monkeypatch.setattr(group, "STARTUP_TIMEOUT_MS", 500)
     nobody = PortReservation("127.0.0.1", 1)
     servers = f"127.0.0.1:{nobody.ports[0]}"
@@ -86,12 +82,15 @@ def test_a_warning_that_no_broker_is_reached_names_the_option(
     with pytest.raises(ConnectionFailed):
         query.advance(EMPTY, None)
     nobody.close()
-    (warning,) = (r.getMessage() for r in engine_logs.records if r.name == "spark_kgroup.wire.cluster")
+    assert engine_filters() != before
+    query.stop()
+    assert engine_filters() == before
+    (warning,) = (r.getMessage() for r in caplog.records if r.name == "spark_kgroup.wire.cluster")
     assert warning.startswith("Trying again: No broker could be reached. Check the bootstrap servers (kafka.bootstrap.")
 
 
 @on_a_loop
-async def test_a_warning_that_no_new_token_is_had_names_the_option(engine_logs: pytest.LogCaptureFixture) -> None:
+async def test_a_warning_that_no_new_token_is_had_names_the_option(caplog: pytest.LogCaptureFixture) -> None:
     outcomes = iter([Token("t", time.time() + 1000), AuthenticationFailed("refused: check `sasl.oauthbearer.scope`.")])
 
     def provider() -> Token:
@@ -100,8 +99,9 @@ async def test_a_warning_that_no_new_token_is_had_names_the_option(engine_logs: 
             raise outcome
         return outcome
 
-    log_in_options_words()
+    undo = log_in_options_words()
     cache = TokenCache(provider)
     await cache.token()
     await cache.token(fresh=True)
-    assert "check kafka.sasl.oauthbearer.scope. The token at hand serves" in engine_logs.text
+    undo()
+    assert "check kafka.sasl.oauthbearer.scope. The token at hand serves" in caplog.text
