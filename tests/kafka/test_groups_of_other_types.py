@@ -57,7 +57,7 @@ def run(apache_kafka: ApacheKafka, topic: str) -> Iterator[Run]:
             options = options_of(apache_kafka.bootstrap_servers, topic, "job", members, **more)
             settings = replace(settings_of(options), previously_owned=owned_by_seat(checkpoint))
             runtime = started.enter_context(GroupRuntime(settings))
-            return runtime, Boundary(runtime, options)
+            return runtime, Boundary(runtime, options, bounded=False)
 
         yield start
 

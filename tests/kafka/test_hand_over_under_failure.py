@@ -40,7 +40,7 @@ class Query:
     def __init__(self, bootstrap: str, topic: str, prefix: str, started: ExitStack) -> None:
         options = options_of(bootstrap, topic, prefix, 1)
         self.runtime = started.enter_context(GroupRuntime(settings_of(options)))
-        self._boundary = Boundary(self.runtime, options)
+        self._boundary = Boundary(self.runtime, options, bounded=False)
         self.done: Checkpoint = EMPTY
 
     def trigger(self) -> Checkpoint:

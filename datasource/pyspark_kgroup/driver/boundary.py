@@ -54,7 +54,7 @@ class Boundary:
         run_ms: int | None = None,
         clock: Callable[[], int] = monotonic_ms,
         *,
-        bounded: bool = False,
+        bounded: bool,
     ) -> None:
         us = Author(app=options.instance_id_prefix, run_ms=run_ms)
         self._group = group

@@ -21,7 +21,6 @@ from pyspark_kgroup.offsets.checkpoint import Checkpoint
 from pyspark_kgroup.offsets.data_loss import WAYS_OUT, LogRange, Loss, deleted, recreated
 from pyspark_kgroup.offsets.plan import Ranges
 from pyspark_kgroup.options.parser import SourceOptions
-from spark_kgroup.clock import monotonic_ms
 from spark_kgroup.errors import UnknownTopic
 from spark_kgroup.model import TopicDescription, TopicPartition
 
@@ -52,9 +51,9 @@ class TopicLogs:
         self,
         group: GroupPort,
         options: SourceOptions,
-        clock: Callable[[], int] = monotonic_ms,
+        clock: Callable[[], int],
         *,
-        bounded: bool = False,
+        bounded: bool,
     ) -> None:
         self.topics: Mapping[str, TopicDescription] = {}
         self.losses = 0

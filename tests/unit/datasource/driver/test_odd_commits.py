@@ -98,7 +98,7 @@ def test_a_process_of_an_earlier_run_overrules_no_commit_of_a_later_one(
     driver.drain()
     group.produce(P0, 1_000)
     leftover = Driver(group, parse_starting_offsets("latest"))
-    leftover.boundary = Boundary(group, leftover.options, run_ms=1)
+    leftover.boundary = Boundary(group, leftover.options, run_ms=1, bounded=False)
     assert leftover.ask().owned[P0].period.start == 100
     assert group.committed_now == {P0: 100}
     (line,) = messages(caplog, "was started again meanwhile")

@@ -195,7 +195,7 @@ def test_former_seats_are_known_by_all_of_a_prefix_that_has_hyphens(
 ) -> None:
     group, driver = world(partitions=2, seats=2, records=10)
     driver.options = replace(driver.options, instance_id_prefix="daily-job")
-    driver.boundary = Boundary(group, driver.options, clock=lambda: group.now_ms)
+    driver.boundary = Boundary(group, driver.options, clock=lambda: group.now_ms, bounded=False)
     former = DescribedMember(member_id="m", instance_id="daily-job-2", client_id="spark-kgroup", client_host="")
     left: list[DescribedMember] = []
     describe = group.describe
