@@ -35,7 +35,8 @@ class Runtime(FakeGroup):
 
 def again(offset: dict[str, Any]) -> dict[str, Any]:
     """An offset as it comes back from Spark: equal, and another object."""
-    return json.loads(json.dumps(offset))
+    copied: dict[str, Any] = json.loads(json.dumps(offset))
+    return copied
 
 
 def test_an_offset_that_spark_shows_again_is_read_once(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -45,7 +46,12 @@ def test_an_offset_that_spark_shows_again_is_read_once(monkeypatch: pytest.Monke
     monkeypatch.setattr(query_module, "Boundary", partial(Boundary, clock=lambda: group.now_ms))
     shown: list[dict[str, Any]] = []
     from_json = Checkpoint.from_json
-    monkeypatch.setattr(checkpoint_module.Checkpoint, "from_json", lambda raw: (shown.append(raw), from_json(raw))[1])
+
+    def read(raw: dict[str, Any]) -> Checkpoint:
+        shown.append(raw)
+        return from_json(raw)
+
+    monkeypatch.setattr(checkpoint_module.Checkpoint, "from_json", read)
 
     reader = KgroupStreamReader(OPTIONS, spark_schema(False))
     start = reader.initialOffset()

@@ -9,6 +9,9 @@ import pytest
 from harness.fake_broker import NO_THROTTLE, FakeBroker, on_a_loop, until
 from harness.sessions import joined, running, session_of, synced
 from kio.schema.errors import ErrorCode as KioErrorCode
+from kio.schema.heartbeat.v4 import HeartbeatRequest, HeartbeatResponse
+from kio.schema.join_group.v9 import JoinGroupRequest
+from kio.schema.sync_group.v5 import SyncGroupRequest
 
 from spark_kgroup.assignors.cooperative_sticky import CooperativeStickyAssignor
 from spark_kgroup.member import contract
@@ -16,7 +19,6 @@ from spark_kgroup.member.classic import State
 from spark_kgroup.model import Assignment, GroupMember, Subscription, TopicDescription, TopicPartition
 from spark_kgroup.runtime import session as session_module
 from spark_kgroup.runtime.session import Session
-from spark_kgroup.wire import messages
 from spark_kgroup.wire.connection import Connection
 from spark_kgroup.wire.consumer_protocol import decode_assignment, encode_subscription
 from spark_kgroup.wire.responses import ClusterMetadata
@@ -63,19 +65,19 @@ class Coordinator:
     async def metadata(self, _topics: Sequence[str]) -> ClusterMetadata:
         return ClusterMetadata(brokers={}, topics={"t": TOPIC}, leaders={}, errors={})
 
-    def count(self, kind: type, group: str) -> int:
+    def count(self, kind: type[Any], group: str) -> int:
         return sum(isinstance(request, kind) and request.group_id == group for request in self.broker.requests)
 
     def answer(self, request: Any) -> Any:
         match request:
-            case messages.JoinGroupRequest():
+            case JoinGroupRequest():
                 led = request.group_id == "led"
                 members = {"m": encode_subscription(Subscription(topics=("t",)))} if led else {}
                 return joined(leader="m" if led else "other", generation=self.generation, members=members)
-            case messages.SyncGroupRequest():
+            case SyncGroupRequest():
                 return synced(request.assignments[0].assignment if request.assignments else [])
-            case messages.HeartbeatRequest():
-                return messages.HeartbeatResponse(throttle_time=NO_THROTTLE, error_code=KioErrorCode.none)
+            case HeartbeatRequest():
+                return HeartbeatResponse(throttle_time=NO_THROTTLE, error_code=KioErrorCode.none)
         raise AssertionError(f"not expected: {request}")
 
 
@@ -90,8 +92,8 @@ def test_heartbeats_of_other_seats_go_out_while_an_assignor_is_busy(busy: BusyAs
         leader, quiet = seat("led", coordinator), seat("quiet", coordinator)
         async with coordinator.broker, running(leader, quiet):
             await until(busy.begun.is_set)
-            before = coordinator.count(messages.HeartbeatRequest, "quiet")
-            await until(lambda: coordinator.count(messages.HeartbeatRequest, "quiet") >= before + 3)
+            before = coordinator.count(HeartbeatRequest, "quiet")
+            await until(lambda: coordinator.count(HeartbeatRequest, "quiet") >= before + 3)
             assert leader.machine.state is State.ASSIGNING
             busy.may_end.set()
             await until(lambda: leader.machine.owned == {T0})
@@ -115,7 +117,7 @@ def test_an_assignment_computed_for_an_earlier_generation_is_dropped(busy: BusyA
             await until(lambda: busy.calls == 2)
             busy.may_end.set()
             await until(lambda: leader.machine.owned == {T0})
-            syncs = [r for r in coordinator.broker.requests if isinstance(r, messages.SyncGroupRequest)]
+            syncs = [r for r in coordinator.broker.requests if isinstance(r, SyncGroupRequest)]
             assert [sync.generation_id for sync in syncs] == [2]
             assert decode_assignment(syncs[0].assignments[0].assignment) == {T0}
 
@@ -134,8 +136,8 @@ def test_an_assignor_that_fails_ends_its_own_seat_alone(monkeypatch: pytest.Monk
         leader, quiet = seat("led", coordinator), seat("quiet", coordinator)
         async with coordinator.broker, running(leader, quiet):
             await until(lambda: leader.failure is not None)
-            before = coordinator.count(messages.HeartbeatRequest, "quiet")
-            await until(lambda: coordinator.count(messages.HeartbeatRequest, "quiet") > before)
+            before = coordinator.count(HeartbeatRequest, "quiet")
+            await until(lambda: coordinator.count(HeartbeatRequest, "quiet") > before)
             assert quiet.failure is None
 
     scenario()
