@@ -112,7 +112,7 @@ def test_a_ticket_is_bound_to_a_seat_with_its_ranges_and_all_that_it_owns(regist
             "op": "bound",
             "seat": seat,
             "at_home": True,
-            "ranges": [["t", ticket, 0, 10]],
+            "ranges": [["t", ticket, 0, 10, None]],
             "owned": [["t", ticket, 10, "id of t"]],
         }
     assert homes(registry) == {"g-0": "1", "g-1": "1"}
@@ -130,8 +130,8 @@ def test_a_late_ticket_for_which_nothing_is_left_is_answered_nothing_left(regist
     bound = {"op": "bound", "at_home": True}
     assert sorted(answers, key=lambda answer: str(answer.get("seat"))) == [
         {"op": "nothing-left"},
-        {**bound, "seat": "g-0", "ranges": [["t", 0, 10, 20]], "owned": [["t", 0, 20, "id of t"]]},
-        {**bound, "seat": "g-1", "ranges": [["t", 1, 10, 20]], "owned": [["t", 1, 20, "id of t"]]},
+        {**bound, "seat": "g-0", "ranges": [["t", 0, 10, 20, None]], "owned": [["t", 0, 20, "id of t"]]},
+        {**bound, "seat": "g-1", "ranges": [["t", 1, 10, 20, None]], "owned": [["t", 1, 20, "id of t"]]},
     ]
 
 
