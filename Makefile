@@ -6,10 +6,15 @@
 PYTHON ?= python3
 SPARK  ?= 4.3.0
 MINUTES ?= 10
+PROTOCOL ?= classic
 BATCHES ?= 10000
 KILLS ?= 10
 FRAMES ?= 1000000
-ANSWERS ?= 10000000
+ANSWERS ?= 1000000
+FIRST ?= 0
+SEEDS ?= 2000
+RECORD_BATCHES ?= 10000000
+CASES ?= 200000
 
 VENV       := .venv
 BIN        := $(VENV)/bin
@@ -21,7 +26,8 @@ PIP_ARGS   := --quiet --constraint $(VERSIONS) --build-constraint $(VERSIONS)
 NATIVE     := datasource/pyspark_kgroup/executor/native/records.c hatch_build.py
 SOURCES    := $(shell find spark_kgroup datasource -name '*.py' -o -name 'py.typed') $(NATIVE)
 
-.PHONY: help setup lint format test test-unit test-wheel fuzz mutants test-kafka test-spark chaos soak bench bench-seats wheel lock demo clean
+.PHONY: help setup lint format test test-unit simulate test-wheel fuzz mutants test-kafka interop test-spark \
+  test-consumer-protocol test-fallback test-fallback-reads test-fallback-queries chaos soak bench bench-assign bench-seats wheel lock demo clean
 
 help:  ## show the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -39,6 +45,9 @@ $(VENV)/.native: $(VENV)/.ready $(NATIVE)
 	$(BIN)/python hatch_build.py
 	@touch $@
 
+# The longest first: the others take as long, one after the other.
+TESTS := test-spark test-unit test-wheel test-kafka test-fallback-reads test-fallback-queries
+
 lint: setup  ## ruff and mypy --strict
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
@@ -48,17 +57,23 @@ format: setup  ## rewrite the sources the way ruff wants them
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
-test: lint test-unit test-wheel  ## lint, types and every test
-	$(MAKE) --no-print-directory -j2 --output-sync=line test-kafka test-spark  # side by side: both mostly wait
+# Spark's environment is made first: else make would begin the others meanwhile, and the longest last.
+test: lint $(SPARK_VENV)/.installed  ## lint, types and every test
+	$(MAKE) --no-print-directory -j2 --output-sync=line $(TESTS)  # two at a time: they mostly wait
 
-test-unit: setup  ## pure machines: seconds
-	$(BIN)/pytest tests/unit
+test-unit: setup  ## pure machines: seconds; and what the KIPs say of them, sentence by sentence
+	$(BIN)/pytest tests/unit tests/spec
+
+simulate: setup  ## SEEDS=100000 simulated groups under each protocol; FIRST=7 SEEDS=1 for one of them
+	KGROUP_SIMULATION_FIRST=$(FIRST) KGROUP_SIMULATION_SEEDS=$(SEEDS) $(BIN)/pytest -q -x \
+	  tests/unit/member/test_simulated_groups.py tests/unit/member/test_simulated_consumer_groups.py
 
 test-wheel: setup  ## the wheel, built twice: all platforms' decoders in it, the same bytes
 	$(BIN)/pytest tests/packaging
 
-fuzz: setup  ## FRAMES=1000000 hostile messages, and ANSWERS=10000000 to the native decoder; SEED=7 for the same again
-	cd tests && PYTHONPATH=. ../$(BIN)/python -P -m fuzz.native --answers $(ANSWERS) $(if $(SEED),--seed $(SEED))
+fuzz: setup  ## FRAMES=1000000 hostile messages, ANSWERS=1000000 to Fetch; SEED=7 for the same again
+	cd tests && PYTHONPATH=. ../$(BIN)/python -P -m fuzz.native --answers $(RECORD_BATCHES) $(if $(SEED),--seed $(SEED))
+	cd tests && PYTHONPATH=. ../$(BIN)/python -P -m fuzz.fetch_run --answers $(ANSWERS) $(if $(SEED),--seed $(SEED))
 	cd tests && PYTHONPATH=. ../$(BIN)/python -P -m fuzz --frames $(FRAMES) $(if $(SEED),--seed $(SEED))
 
 # mutmut is not in the environment of the other targets. It runs beside other work, and leaves it the machine.
@@ -71,21 +86,56 @@ $(VENV)/.mutmut: $(VENV)/.ready
 	@touch $@
 
 test-kafka: setup  ## over the wire, against a real Apache Kafka
-	$(BIN)/pytest tests/kafka
+	$(BIN)/pytest tests/kafka tests/differential
+
+interop: setup  ## members of Java, librdkafka, kafka-python and ours in one group, each of them leading
+	$(BIN)/pytest -s tests/interop
+
+differential: setup  ## CASES=200000 random groups, our assignors beside Java's; SEED=7 for the same again
+	cd tests && PYTHONPATH=. ../$(BIN)/python -P -m differential --cases $(CASES) $(if $(SEED),--seed $(SEED))
 
 # Spark runs the wheel, never the source tree: what is not packaged must fail here. The sources of `spark_kgroup`
 # and `pyspark_kgroup` are not on the path of this environment.
 test-spark: $(SPARK_VENV)/.installed  ## Spark with the wheel installed; SPARK=4.0.4 for another PySpark
 	$(SPARK_VENV)/bin/pytest tests/spark
 
+# What speaks of membership, under the protocol that CI runs with the most telling tests alone (`group_protocol`).
+ABOUT_MEMBERSHIP := tests/spark/test_sharing_a_group.py tests/spark/test_gone_and_back.py tests/spark/test_fenced.py \
+  tests/spark/test_executors_die.py tests/spark/test_checkpoint_set_back.py tests/spark/test_kill_points.py \
+  tests/spark/test_replay_across_owners.py tests/spark/test_brokers_fail.py tests/spark/test_batches_read_again.py
+
+test-consumer-protocol: $(SPARK_VENV)/.installed  ## the tests about membership with kafka.group.protocol=consumer
+	GROUP_PROTOCOL=consumer $(SPARK_VENV)/bin/pytest $(ABOUT_MEMBERSHIP)
+	GROUP_PROTOCOL=consumer $(BIN)/pytest tests/kafka/test_back_in_a_rebalance.py tests/kafka/test_consumer_protocol.py
+
+# Where the decoder has no binary for a platform, all is read with librdkafka, as `reader=librdkafka` says.
+WITHOUT_DECODER := $(CURDIR)/.build/without-decoder
+LOAD_DECODER    := from pyspark_kgroup.executor.native.library import load
+
+test-fallback: test-fallback-reads test-fallback-queries  ## reading without the native decoder
+
+test-fallback-reads: setup
+	rm -rf $(WITHOUT_DECODER) && mkdir -p $(WITHOUT_DECODER)
+	cp -r datasource/pyspark_kgroup $(WITHOUT_DECODER)
+	rm -rf $(WITHOUT_DECODER)/pyspark_kgroup/executor/native/lib
+	export PYTHONPATH=$(WITHOUT_DECODER); $(BIN)/python -c '$(LOAD_DECODER); assert load().library is None' && \
+	  $(BIN)/pytest tests/kafka/test_odd_logs.py tests/kafka/test_sidecar_reads.py tests/kafka/test_data_loss.py \
+	    tests/kafka/test_reads_through_an_outage.py
+
+test-fallback-queries: $(SPARK_VENV)/.installed
+	READER=librdkafka $(SPARK_VENV)/bin/pytest tests/spark/test_rows_are_the_topic.py tests/spark/test_data_loss_in_queries.py
+
 # Long runs, not in CI. They use the wheel and the harness of the tests.
 IN_TESTS = cd tests && PYTHONPATH=. ../$(SPARK_VENV)/bin/python -P
 
-chaos: $(SPARK_VENV)/.installed  ## random faults for MINUTES=10, then a verdict; SEED=7 for the same faults again
-	$(IN_TESTS) -m chaos --minutes $(MINUTES) $(if $(SEED),--seed $(SEED))
+chaos: $(SPARK_VENV)/.installed  ## random faults for MINUTES=10, then a verdict; SEED=7 for the same faults again; PROTOCOL=consumer
+	$(IN_TESTS) -m chaos --minutes $(MINUTES) --protocol $(PROTOCOL) $(if $(SEED),--seed $(SEED)) $(if $(MEMBER_IDS),--member-ids $(MEMBER_IDS))
 
-bench: $(SPARK_VENV)/.installed  ## the built-in Kafka source and ours, in turn on the same topics (BENCH="--quick")
+bench: $(SPARK_VENV)/.installed  ## the built-in Kafka source and ours, in turn on the same topics (BENCH="--help")
 	$(IN_TESTS) -m bench $(BENCH)
+
+bench-assign: setup  ## the sticky assignor beside Java's, up to a million partitions (BENCH="--help")
+	cd tests && PYTHONPATH=. ../$(BIN)/python -P -m bench_assign $(BENCH)
 
 bench-seats: $(SPARK_VENV)/.installed  ## who reads what when executors die; KILLS=10 of each (BENCH="--only undisturbed")
 	$(IN_TESTS) -m bench_seats --kills $(KILLS) $(BENCH)

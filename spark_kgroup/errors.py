@@ -16,6 +16,7 @@
     ├── GroupError                  between us and the group
     │   ├── FencedInstanceId        fatal: another process took the seat
     │   ├── GroupRejected           fatal: the group rejects this member (protocol, session timeout, permission)
+    │   ├── AssignorError           fatal: a custom assignor raised, or broke its contract
     │   └── GroupUnsettled          the group did not come to rest within the bound we give it
     └── IllegalTransition           ours: a state machine met an event its table does not have
 
@@ -151,14 +152,19 @@ class FencedInstanceId(GroupError):
     def __init__(self, group: str, instance_id: str) -> None:
         self.group = group
         self.instance_id = instance_id
+        seat = f"the seat {instance_id!r}" if instance_id else "the place of a dynamic member"
         super().__init__(
-            f"Another process took the seat {instance_id!r} in group {group!r} (FENCED_INSTANCE_ID), and the newest "
-            "one keeps it: give each process instance ids of its own."
+            f"Another process took {seat} in group {group!r} (FENCED_INSTANCE_ID), and the newest one keeps it: give "
+            "each process instance ids of its own."
         )
 
 
 class GroupRejected(GroupError):
     """The group refuses this member as it is; retrying cannot help."""
+
+
+class AssignorError(GroupError):
+    """A custom assignor raised, or what it assigned breaks its contract; the message names it and the partition."""
 
 
 class GroupUnsettled(GroupError):

@@ -23,8 +23,24 @@ JOIN_TIMEOUT_SLACK_MS: Final = 5_000
 HEARTBEAT_INTERVAL_MS: Final = 3_000
 """Kafka: heartbeat.interval.ms, 3 s. Each beat is jittered so that seats do not beat in step."""
 
+CONSUMER_SESSION_TIMEOUT_MS: Final = 45_000
+"""Under the consumer protocol the coordinator decides: group.consumer.session.timeout.ms, 45 s. After as long without a
+word from it a member takes everything for lost."""
+
+CONSUMER_HEARTBEAT_INTERVAL_MS: Final = 5_000
+"""Until the coordinator's first answer says its own. Kafka: group.consumer.heartbeat.interval.ms, 5 s."""
+
+SHARES_LOOK_MIN_MS: Final = 50
+SHARES_LOOK_MAX_MS: Final = 1_000
+"""How long between two looks at whether seats have their targets: at first a round trip or a few, then as long as a
+coordinator takes to compute targets (Kafka: group.consumer.assignment.interval.ms, 1 s)."""
+
 HEARTBEAT_JITTER: Final = 0.1
 """Fraction of the interval a heartbeat may come early. Kafka has none; 10 % spreads 1,000 seats over 300 ms."""
+
+NEIGHBOURS_ASK_AFTER_MS: Final = 25
+"""After a seat joined, how long until the other seats of its process ask whether the group rebalances, twice as long
+each time (ours; a coordinator has the join by then). Measured on one host: a join arrives within 10 ms."""
 
 REJOIN_BACKOFF_MAX_MS: Final = 30_000
 """Longest wait before another join when joins change nothing: a long piece of work in a group of type consumer, where
@@ -52,6 +68,14 @@ of one core (not of the event loop), while the group waits for its leader. The h
 skewed topics of their choice, took 0.5 million; Kafka's own largest test, 1,000,000 partitions and 2,000 members, 4
 million."""
 
+PLANNED_ROUNDS_MAX: Final = 20
+"""Rounds after which a plan takes an assignor for one that never comes to rest. Ours need two; Java's
+cooperative-sticky needed up to four in 15,000 random groups."""
+
+PLANNED_PARTITIONS_MAX: Final = 2_000_000
+"""Partitions of all topics in one plan: twice the largest group that is measured (`make bench-assign`: 2 s, 0.5 GiB),
+so that a count with a few digits too many is an error, and not the end of the memory."""
+
 # ---------------------------------------------------------------------------------------------------------------- calls
 
 STARTUP_TIMEOUT_MS: Final = 15_000
@@ -72,8 +96,21 @@ idle event loop needs no time at all, a starved machine some."""
 CLOSE_TIMEOUT_MS: Final = 5_000
 """How long closing the runtime may take. Measured: under 50 ms."""
 
+CLOSE_WORD_MS: Final = 2_000
+"""Of that, how long seats under the consumer protocol wait for the coordinator's word that they are released; without
+it the next process releases them (ours; measured: 5 ms)."""
+
 METADATA_MAX_AGE_MS: Final = 30_000
-"""How old cluster metadata may get before the leader looks for new partitions. Kafka: metadata.max.age.ms, 5 min."""
+"""How old cluster metadata may get before a member looks whether the group's assignment still fits. Kafka:
+metadata.max.age.ms, 5 min."""
+
+LOOK_AGAIN_MS: Final = 1_000
+"""How soon a look at a group's assignment that could not be finished, or has to be confirmed, is taken again (ours):
+half of the time within which a change is to be noticed after a refresh of metadata."""
+
+OWN_IDS_AGAIN_MS: Final = 1_000
+"""How soon seats without a member id of their own look again whether their group is at rest: no rebalance is shorter
+than a second by much where somebody hands over, and one DescribeGroups for each process and second is little."""
 
 TOPIC_GONE_AFTER_MS: Final = 5_000
 """How long brokers are asked for a topic that was there before it counts as deleted: right after a change not all of
@@ -136,6 +173,10 @@ DECODED_AT_ONCE_BYTES_MAX: Final = 256 * 1024
 ApiVersions (small numbers), so 0.13 s; 4 MiB/s for Metadata and OffsetFetch, 70 MiB/s for DescribeGroups. With a thread
 the loop was late by 8 ms mostly and 245 ms at most (a frame of 16 MiB, two busy cores)."""
 
+PARTITIONS_AT_ONCE_MAX: Final = 5_000
+"""Partitions in an answer to Metadata that are looked through on the event loop; more go to a thread. Measured: 2 us
+for each, so 10 ms here, and 2 s for a million."""
+
 # ------------------------------------------------------------------------------------------------------------- security
 
 REAUTHENTICATION_FACTORS: Final = (0.85, 0.95)
@@ -176,3 +217,20 @@ TOKEN_REFRESH_FACTOR: Final = 0.8
 
 TOKEN_RETRY_MS: Final = 10_000
 """After a failed refresh the old token serves this much longer, if it lives. Kafka: sasl.login.retry.backoff.max.ms."""
+
+# ------------------------------------------------------------------------------------------------- patterns of topics
+
+PATTERN_CHARS_MAX: Final = 65_536
+"""How long a pattern may be: 800 names of 80 characters, one beside the other."""
+
+PATTERN_DEPTH_MAX: Final = 50
+"""How deep groups and classes may be: reading a level takes two of Python's 1,000 frames."""
+
+PATTERN_REPEATS_MAX: Final = 249
+"""How often a quantifier may ask for something: Kafka's longest name of a topic (Topic.MAX_NAME_LENGTH)."""
+
+PATTERN_MATCH_S_MAX: Final = 0.5
+"""How long one name may take: heartbeats wait for it. An ordinary pattern takes microseconds."""
+
+MATCH_AGAIN_AFTER_MS: Final = 100
+"""How old the topics that a pattern matches may be when a member joins. Kafka: retry.backoff.ms, 100."""

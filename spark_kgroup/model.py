@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import IntEnum
-from functools import cache
-from itertools import groupby
+from functools import cache, partial
+from itertools import groupby, repeat
+from operator import itemgetter
 from typing import NamedTuple
 from uuid import UUID
 
@@ -15,6 +16,12 @@ UNKNOWN_MEMBER_ID = ""
 
 NO_GENERATION = -1
 """The generation of a member that is in no group (AbstractCoordinator.Generation.NO_GENERATION)."""
+
+CLASSIC, CONSUMER = "classic", "consumer"
+"""Kafka's names of the two group protocols (GroupProtocol)."""
+
+BROKER, CLIENT = "broker", "client"
+"""Who makes the member ids of static members in a classic group."""
 
 
 class TopicPartition(NamedTuple):
@@ -27,9 +34,24 @@ class TopicPartition(NamedTuple):
         return f"{self.topic}-{self.partition}"
 
 
+_made_of: Callable[[tuple[str, int]], TopicPartition] = partial(tuple.__new__, TopicPartition)
+
+
+def partitions_of(topic: str, indexes: Iterable[int]) -> list[TopicPartition]:
+    """These partitions of one topic, without a line of Python for each: a large group has a million."""
+    return list(map(_made_of, zip(repeat(topic), indexes)))
+
+
+class TopicIdPartition(NamedTuple):
+    """One partition of one topic, by the topic's id: a topic that was deleted and created anew is another one."""
+
+    topic_id: UUID
+    partition: int
+
+
 def by_topic(partitions: Iterable[TopicPartition]) -> list[tuple[str, list[TopicPartition]]]:
     """Sorted, and by topic as Kafka's messages have them."""
-    return [(topic, list(found)) for topic, found in groupby(sorted(partitions), key=lambda tp: tp.topic)]
+    return [(topic, list(found)) for topic, found in groupby(sorted(partitions), key=itemgetter(0))]
 
 
 class ErrorCode(IntEnum):
@@ -78,6 +100,11 @@ class ErrorCode(IntEnum):
     FENCED_INSTANCE_ID = 82
     UNSTABLE_OFFSET_COMMIT = 88
     UNKNOWN_TOPIC_ID = 100
+    INCONSISTENT_TOPIC_ID = 103
+    FENCED_MEMBER_EPOCH = 110
+    UNRELEASED_INSTANCE_ID = 111
+    UNSUPPORTED_ASSIGNOR = 112
+    STALE_MEMBER_EPOCH = 113
 
     @staticmethod
     def name_of(code: int) -> str:
@@ -163,6 +190,7 @@ class TopicDescription:
         leader_epochs: partition index -> its leader's epoch (KIP-320), absent while it is unknown. Two descriptions
             that differ in nothing else are equal: a new leader is no reason to rebalance.
         leaders: partition index -> its leader, absent while there is none; nor do they make two descriptions differ.
+        racks: partition index -> the racks of its replicas, absent where no broker has one (KIP-881); nor do these.
     """
 
     name: str
@@ -170,11 +198,12 @@ class TopicDescription:
     partition_count: int
     leader_epochs: Mapping[int, int] = field(default_factory=dict, compare=False)
     leaders: Mapping[int, PartitionLeader] = field(default_factory=dict, compare=False, repr=False)
+    racks: Mapping[int, frozenset[str]] = field(default_factory=dict, compare=False, repr=False)
 
     @property
     def partitions(self) -> tuple[TopicPartition, ...]:
         """All partitions of the topic, by index."""
-        return tuple(TopicPartition(self.name, index) for index in range(self.partition_count))
+        return tuple(partitions_of(self.name, range(self.partition_count)))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -192,8 +221,9 @@ class DescribedMember:
 
     Attributes:
         assignment: empty while a classic group rebalances.
-        claimed: what it said to own when it last joined (KIP-429): it may still be reading what the group has withheld
-            from everybody since. Empty while the group rebalances, and in a group of type consumer: nobody is told.
+        target: what it shall have, in a group of type consumer; elsewhere None.
+        subscription: what it said when it last joined. None while the group rebalances, in a group of type consumer,
+            where nobody is told, and if nobody can read it.
         epoch: the member's, in a group of type consumer.
         protocol: "classic" or "consumer", in a group of type consumer whose broker says so.
     """
@@ -203,9 +233,20 @@ class DescribedMember:
     client_id: str
     client_host: str
     assignment: frozenset[TopicPartition] = frozenset()
-    claimed: frozenset[TopicPartition] = frozenset()
+    target: frozenset[TopicPartition] | None = None
+    subscription: Subscription | None = None
     epoch: int | None = None
     protocol: str | None = None
+
+    @property
+    def subscribed(self) -> tuple[str, ...]:
+        """The topics of its subscription, as far as anybody is told."""
+        return self.subscription.topics if self.subscription is not None else ()
+
+    @property
+    def claimed(self) -> frozenset[TopicPartition]:
+        """What it said to own (KIP-429): it may still be reading what the group has withheld from everybody since."""
+        return self.subscription.owned if self.subscription is not None else frozenset()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -218,6 +259,7 @@ class DescribedGroup:
         protocol: the selected assignor's name, "" while there is none.
         group_type: "classic" or "consumer" (Kafka: GroupType); of a classic group that is not one of consumers, its
             protocol type, as "connect".
+        target_epoch: in which the members' targets were computed, in a group of type consumer.
     """
 
     group: str
@@ -225,6 +267,7 @@ class DescribedGroup:
     protocol: str
     members: tuple[DescribedMember, ...] = field(default=())
     group_type: str = "classic"
+    target_epoch: int | None = None
 
     @property
     def is_consumer_type(self) -> bool:

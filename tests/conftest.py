@@ -4,9 +4,17 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 import pytest
+from harness.group_protocol import OF_ENVIRONMENT, PROTOCOLS, speaking
 
 if TYPE_CHECKING:
     from harness.secured import SecuredKafka
+
+
+@pytest.fixture(params=PROTOCOLS if PROTOCOLS[0] == OF_ENVIRONMENT else (OF_ENVIRONMENT,))
+def group_protocol(request: pytest.FixtureRequest) -> Iterator[str]:
+    """Runs a test under both group protocols: whatever queries it makes speak this one."""
+    with speaking(request.param):
+        yield request.param
 
 
 @pytest.fixture(scope="session")

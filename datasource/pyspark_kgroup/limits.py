@@ -20,12 +20,18 @@ HANDOVER_WAIT_MS: Final = 1_000
 """How long a boundary that gave something up waits for the next assignment, so that another seat of the same query
 adopts in the same boundary. Measured on one broker: 10-50 ms."""
 
-ORPHAN_CHECK_INTERVAL_MS: Final = 1_000
-"""Shortest time between two looks for partitions without an owner while the group is not stable."""
+LOOK_WAIT_MS: Final = 1_000
+"""How long a boundary waits for the look at the group's assignment that follows a rejoin; the next one waits again.
+Measured on one broker: under 50 ms, and up to a heartbeat's interval if the group rebalances."""
 
 END_OFFSETS_MAX_AGE_MS: Final = 50
 """How long listed end offsets serve further idle triggers, which may come every 10 ms (Spark:
 spark.sql.streaming.pollingDelay)."""
+
+IDLE_TOPICS_MAX_AGE_MS: Final = 5_000
+"""How old the list of topics may be while nothing happens: so late is noticed what shows in no end offset, such as a
+topic that was created anew with just as many records. At 200 ms a trigger, one request for 25 of them; Kafka's
+consumers look each metadata.max.age.ms, 5 min, which is the bound here if it is shorter."""
 
 PLANNED_TOPICS_MAX_AGE_MS: Final = 1_000
 """How old the list of topics may be when a batch is planned: the boundary that fixed its end has just asked for it
@@ -122,7 +128,8 @@ its query reads the source (one, two in a self-union), and those of two batches 
 # -------------------------------------------------------------------------------------------- sidecars and seat servers
 
 SIDECAR_START_MS: Final = 20_000
-"""How long a worker waits for its executor's sidecar to start. Measured: 1.5 s, most of it imports."""
+"""How long a sidecar may take to start before it counts as one that cannot; nobody waits for it. Measured: 1.5 s, most
+of it imports."""
 
 SIDECAR_RETRY_MS: Final = 60_000
 """How long the workers of an executor read directly before one tries again to start a sidecar that could not be
@@ -151,6 +158,9 @@ record after 1 ms."""
 SEAT_SERVER_SILENCE_MS: Final = 10_000
 """Silence of a seat's server after which a worker reads directly: three times `SEAT_SERVER_STALL_MS`."""
 
+SEAT_SERVER_LOOK_S: Final = 0.1
+"""How long a read waits for more before it looks at positions, and hands over what it has (ours)."""
+
 SEAT_SERVER_QUEUE_BYTES_MAX: Final = 16 * 1024 * 1024
 """What a seat's consumer holds at most in librdkafka's queue, out of the seat's share of `prefetchBytes`."""
 
@@ -167,6 +177,17 @@ FETCH_ANSWER_BYTES_MAX: Final = 100_000_000
 """Largest answer that is taken: beyond `FETCH_BYTES_MAX` it is one batch. librdkafka: receive.message.max.bytes, 100
 MB."""
 
+FETCH_BYTES_MIN: Final = 64 * 1024
+"""What it may answer at least, however little room there is: one batch would come whole in any case."""
+
+FETCH_UNDECODED_BYTES_MAX: Final = 256 * 1024
+"""How much of a partition waits until it is decoded ahead: an Arrow batch costs as much as 1,000 records of 100 B
+(measured: 100 us), and at 1,000 records/s a few come at a time."""
+
+NATIVE_RETRY_MS: Final = 60_000
+"""How long a seat's server fetches with librdkafka after something unusual (ours): longer than an election or the
+restart of a broker takes, short beside the life of a query."""
+
 FETCH_IDLE_WAIT_MS: Final = 500
 """How long a broker waits for the first record when there is none. Kafka: fetch.max.wait.ms, 500 ms."""
 
@@ -175,13 +196,42 @@ FETCH_BUSY_BYTES_MIN: Final = 64 * 1024
 """How long, and for how much, it waits while records flow. Measured at 1,000 records/s: 20 answers a second, half of
 what librdkafka needs, and none later for it, since Spark writes its log (50 ms) between two batches."""
 
+FETCH_PARTITIONS_MAX: Final = 500
+"""How many partitions one request asks for; the others have their turns. Measured with 10,000 of one broker: an answer
+for all costs 73 to 94 ms of CPU, however little it holds."""
+
 FETCH_SILENCE_MS: Final = 10_000
-"""How long an answer may be overdue before librdkafka goes on (ours; as `SEAT_SERVER_SILENCE_MS`)."""
+"""How long an answer may be overdue, or pause in its midst, before librdkafka goes on (ours; as
+`SEAT_SERVER_SILENCE_MS`)."""
+
+FETCH_AWAITED_MS: Final = SEAT_SERVER_STALL_MS // 2
+"""How long a read of a seat's server waits for word of a broker, connection included: the other half of its time is
+librdkafka's."""
+
+FETCH_TURN_MS: Final = 10
+"""How long one answer is received until other brokers have their turn (ours): a hundred times what that costs, and more
+than there is between two packets of a broker that sends."""
 
 FETCH_CONNECT_MS: Final = 5_000
 """How long a connection may take until it can fetch: name, TCP, TLS, versions and login. Half of `CONNECT_TIMEOUT_MS`,
 for librdkafka then tries anew."""
 
+FETCH_BROKERS_MS: Final = 1_000
+"""How long a broker may take to tell where the others are (ours). Everybody waits for it, once for each replica that
+the driver did not know."""
+
+FETCH_TROUBLE_MS: Final = 5_000
+"""How long brokers may be in the dark about who leads a partition before librdkafka goes on (ours; as
+`FETCH_CONNECT_MS`). Measured on three brokers: a moved leader is known to all within 0.1 s."""
+
+FETCH_REPLICA_MS: Final = 300_000
+"""How long a replica is read that a leader prefers to itself, until the leader is asked again, and how long it is not
+read after it failed. Kafka's consumer: metadata.max.age.ms, 5 min."""
+
 FETCH_JOINED_BYTES_MAX: Final = 2 * 1024 * 1024
-"""Small batches are joined up to this size, larger ones are handed on as they are. A row takes 36 B at least, so rows
+"""Small batches are joined up to this size, larger ones are decoded in parts of it. A row takes 36 B at least, so rows
 stay below `ARROW_BATCH_ROWS_MAX`. Measured: with 8 MiB Spark's socket takes 1.6 to 2 times as long for each byte."""
+
+FETCH_LARGE_BYTES: Final = 512 * 1024
+"""Batches above this are not joined, which copies them. Measured at 1 KB: a tenth less CPU for a read than with half of
+`FETCH_JOINED_BYTES_MAX`, since answers have 1 MiB of a partition at most."""

@@ -22,9 +22,7 @@ from pyspark.sql.datasource import (
 from pyspark.sql.types import StructType
 
 from pyspark_kgroup.brief_errors import brief_errors
-from pyspark_kgroup.driver.spark_python import other_python
-from pyspark_kgroup.options.parser import parse
-from pyspark_kgroup.shared.arrow import spark_schema
+from pyspark_kgroup.shared.columns import spark_schema
 from pyspark_kgroup.stream import KgroupStreamReader
 from spark_kgroup.errors import OptionError
 
@@ -60,6 +58,9 @@ class DefaultSource(DataSource):
         Raises:
             OptionError: an option is missing, unknown or contradictory.
         """
+        # Imported here: of the five processes of a query that load this class one asks for its columns.
+        from pyspark_kgroup.options.parser import parse
+
         return spark_schema(parse(self.options).include_headers)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
@@ -100,6 +101,8 @@ def register(spark: SparkSession) -> None:
     Harmless where Spark knows it already. Needed when the package is not importable by Spark's planner process, for
     example when it came with `addArtifacts`. Warns if Spark starts another Python than the one that runs this.
     """
+    from pyspark_kgroup.driver.spark_python import other_python  # in the user's own process only
+
     other = other_python(os.environ, sys.prefix)
     if other is not None and not spark.conf.get("spark.pyspark.python", None):
         log.warning(

@@ -2,7 +2,8 @@
 
 Runs on: both. `read` runs in the executors' workers, everything else on the driver. A new worker imports this module
 before it reads its first ticket, so each half is imported by the first call that needs it: a worker that loaded the
-driver's half as well would spend more time on imports than on a small batch.
+driver's half as well would spend more time on imports than on a small batch. The driver's is imported in a thread from
+the first call on that only the driver gets.
 
 Spark asks in this order: `latestOffset(start)`, then `partitions(start, end)`, then the tasks call `read`; `commit`
 comes late, and not for the last batch of AvailableNow, so nothing relies on it: positions go to the group at the next
@@ -11,10 +12,13 @@ boundary, when `start` says that they are durable. After a restart with an unfin
 
 from __future__ import annotations
 
+import gc
 import json
+import threading
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
-from functools import cached_property
+from functools import cache, cached_property
 from typing import TYPE_CHECKING, Any
 
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
@@ -42,6 +46,18 @@ class Ticket(InputPartition):
         self.payload = payload
 
 
+@cache
+def _load_drivers_half() -> None:
+    """Import it while Spark is still starting the query: it asks for offsets 60 ms after its first call (measured)."""
+
+    def load() -> None:
+        gc.freeze()  # PyArrow and Spark stay: collections need not look at them during our imports (20 ms, measured)
+        with suppress(ImportError):  # whoever needs it meets that again
+            import pyspark_kgroup.driver.query  # noqa: F401
+
+    threading.Thread(target=load, name="kgroup imports", daemon=True).start()
+
+
 class KgroupStreamReader(AdmissionControl, DataSourceStreamReader):
     """The stream reader of one query. Spark calls it from one thread.
 
@@ -61,7 +77,7 @@ class KgroupStreamReader(AdmissionControl, DataSourceStreamReader):
     def _options(self) -> SourceOptions:
         """The checked options; with a schema of the user's own, Spark has not asked for them before the first call."""
         from pyspark_kgroup.options.parser import parse
-        from pyspark_kgroup.shared.arrow import spark_schema
+        from pyspark_kgroup.shared.columns import spark_schema
 
         options = parse(self._given)
         if self._schema != spark_schema(options.include_headers):
@@ -81,15 +97,18 @@ class KgroupStreamReader(AdmissionControl, DataSourceStreamReader):
 
     def initialOffset(self) -> dict[str, Any]:
         """The empty offset: a constant, since Spark does not persist it and asks again on a replay."""
+        _load_drivers_half()
         return EMPTY.to_json()
 
     @brief_errors()
     def getDefaultReadLimit(self) -> Any:
         """`maxOffsetsPerTrigger` as Spark's read limit."""
+        _load_drivers_half()
         return default_read_limit(self._options.max_offsets_per_trigger)
 
     def prepareForTriggerAvailableNow(self) -> None:
         """Spark's AvailableNow: read no further than the end offsets of the first boundary."""
+        _load_drivers_half()
         self._bounded = True
 
     @brief_errors()

@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 import spark_kgroup
-from spark_kgroup.admin import describe_command, kafka_command, member_command
+from spark_kgroup.admin import assign_command, describe_command, kafka_command, member_command, remove_members_command
 from spark_kgroup.admin.telling import complain
 from spark_kgroup.errors import KgroupError
 
@@ -37,8 +37,10 @@ def kgroup(
 
 
 app.add_typer(kafka_command.app, name="kafka")
+app.command(epilog=assign_command.EXAMPLES)(assign_command.assign)
 app.command(epilog=describe_command.EXAMPLES)(describe_command.describe)
 app.command(epilog=member_command.EXAMPLES)(member_command.member)
+app.command("remove-members", epilog=remove_members_command.EXAMPLES)(remove_members_command.remove_members)
 
 
 def main() -> None:

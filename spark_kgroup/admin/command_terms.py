@@ -12,6 +12,8 @@ _NAMES: Final = {
     "session.timeout.ms": "--session-timeout-ms",
     "metadata.max.age.ms": "--metadata-max-age-ms",
     "partition.assignment.strategy": "--assignor",
+    "group.protocol": "--group-protocol",
+    "group.remote.assignor": "--remote-assignor",
     "topics": "`--topics`",
     "members": "members",
     "token": "token function",

@@ -13,11 +13,11 @@ from typing import Annotated, Any, Final
 
 import typer
 from rich.console import Console
-from rich.measure import Measurement
 from rich.table import Table
 
 from spark_kgroup.admin.command_config import HELP as COMMAND_CONFIG_HELP
 from spark_kgroup.admin.command_config import security_from
+from spark_kgroup.admin.tables import add_row, table, write
 from spark_kgroup.admin.telling import printable
 from spark_kgroup.errors import GroupError
 from spark_kgroup.limits import STARTUP_TIMEOUT_MS
@@ -248,23 +248,23 @@ def write_tables(found: GroupLines) -> None:
     say(printable(f"Group {group.group} is {group.state}: {size}{assignor}{of_type}"))
     epochs = ("protocol", "epoch") if group.is_consumer_type else ()
     served = ("executor", "host", "warm", "since", "as of", "lag")
-    members = _table("instance id", "member id", "client id", *epochs, *served)
-    partitions = _table("topic", "partition", "instance id", "position", "end", "lag")
+    members = table("instance id", "member id", "client id", *epochs, *served)
+    partitions = table("topic", "partition", "instance id", "position", "end", "lag")
     for each in found.members:
         epoch = (each.member.protocol, each.member.epoch) if epochs else ()
         _add_member(members, each, epoch)
         name = each.member.instance_id or each.member.member_id
         for line in each.partitions:
-            _add(partitions, *line.partition, name, line.position, line.end, line.lag)
+            add_row(partitions, *line.partition, name, line.position, line.end, line.lag)
     for line in found.unowned:
-        _add(partitions, *line.partition, None, line.position, line.end, line.lag)
-    for table in (members, partitions):
-        if table.row_count:
+        add_row(partitions, *line.partition, None, line.position, line.end, line.lag)
+    for each_table in (members, partitions):
+        if each_table.row_count:
             say()
-            _write(table)
+            write(each_table)
 
 
-def _add_member(table: Table, each: MemberLines, epoch: Sequence[object]) -> None:
+def _add_member(to: Table, each: MemberLines, epoch: Sequence[object]) -> None:
     member, note = each.member, each.note
     client = f"{member.client_id}@{member.client_host.lstrip('/')}"
     if note is None:
@@ -272,24 +272,4 @@ def _add_member(table: Table, each: MemberLines, epoch: Sequence[object]) -> Non
     else:
         warm = {True: "yes", False: "no", None: None}[note.warm]
         served = (note.executor, note.host, warm, _instant(note.since_ms), _instant(note.at_ms))
-    _add(table, member.instance_id, member.member_id, client, *epoch, *served, _sum(each.partitions))
-
-
-def _table(*columns: str) -> Table:
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    for column in columns:
-        numeric = column in ("partition", "position", "end", "lag", "epoch")
-        table.add_column(column.upper(), no_wrap=True, justify="right" if numeric else "left")
-    return table
-
-
-def _add(table: Table, *cells: object) -> None:
-    table.add_row(*("-" if cell is None else printable(str(cell)) for cell in cells))
-
-
-def _write(table: Table) -> None:
-    """As wide as it is: a terminal wraps lines better than cells are cut, and a pipe needs neither."""
-    console = Console(highlight=False, markup=False)
-    needed = Measurement.get(console, console.options.update(width=10_000), table).maximum
-    console.width = max(console.width, needed)
-    console.print(table, crop=False)
+    add_row(to, member.instance_id, member.member_id, client, *epoch, *served, _sum(each.partitions))

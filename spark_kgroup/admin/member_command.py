@@ -17,15 +17,15 @@ import typer
 from spark_kgroup.admin.command_config import HELP as COMMAND_CONFIG_HELP
 from spark_kgroup.admin.command_config import security_from
 from spark_kgroup.admin.telling import printable, say, text_of
-from spark_kgroup.assignors import NAMES
-from spark_kgroup.assignors import assignor as known
+from spark_kgroup.assignors import NAMES, assignors_called
 from spark_kgroup.errors import FencedInstanceId, OptionError
 from spark_kgroup.limits import METADATA_MAX_AGE_MS, SESSION_TIMEOUT_MS
 from spark_kgroup.member import contract
-from spark_kgroup.model import ErrorCode, TopicPartition
+from spark_kgroup.model import BROKER, CLASSIC, CLIENT, CONSUMER, ErrorCode, TopicPartition
 from spark_kgroup.runtime.group import Group
 from spark_kgroup.runtime.session import Session
 from spark_kgroup.runtime.settings import GroupSettings
+from spark_kgroup.topic_pattern import TopicPattern
 from spark_kgroup.wire.address import parse_bootstrap
 from spark_kgroup.wire.security.settings import Plaintext
 
@@ -34,9 +34,12 @@ EXAMPLES = (
     "kgroup member --bootstrap-server localhost:9092 --group orders --instance-id orders-0 --topics orders\n\n"
     "kgroup member --bootstrap-server localhost:9092 --group orders --instance-id orders-0 --topics orders --json\n\n"
     "kgroup member --bootstrap-server localhost:9092 --group orders --instance-id orders-0 --topics orders --leave\n\n"
+    "kgroup member --bootstrap-server localhost:9092 --group orders --pattern 'orders-.*'\n\n"
     "kgroup member --bootstrap-server localhost:9093 --group orders --topics orders --command-config client.properties"
 )
 
+
+_ASSIGNOR: Final = "cooperative-sticky"
 
 _FATAL: Final = ("fenced", "error")
 """Events that end the member: the command ends with their error."""
@@ -143,13 +146,41 @@ def _short(partitions: Iterable[tuple[str, int]]) -> str:
 def member(
     bootstrap_server: Annotated[str, typer.Option(help="HOST:PORT[,HOST:PORT] of any brokers of the cluster.")],
     group: Annotated[str, typer.Option(help="The group to join.")],
-    topics: Annotated[str, typer.Option(help="Topics to subscribe to, separated by commas.")],
+    topics: Annotated[str | None, typer.Option(help="Topics to subscribe to, separated by commas.")] = None,
+    pattern: Annotated[
+        str | None,
+        typer.Option(metavar="REGEX", help="Subscribe to all topics whose whole name it matches, in Java's syntax."),
+    ] = None,
     instance_id: Annotated[
         str | None, typer.Option(help="Makes the member static (KIP-345); one without it leaves on Ctrl-C.")
     ] = None,
     assignor: Annotated[
-        str, typer.Option(metavar="|".join(NAMES), help="How the leader assigns partitions.")
-    ] = "cooperative-sticky",
+        str,
+        typer.Option(
+            metavar="|".join(NAMES),
+            help="How the leader assigns partitions; several with commas in between, the preferred one first, or "
+            "module:Class of your own.",
+        ),
+    ] = _ASSIGNOR,
+    rack: Annotated[str | None, typer.Option(help="Where the member reads (client.rack, KIP-881).")] = None,
+    group_protocol: Annotated[
+        str,
+        typer.Option(
+            metavar=f"{CLASSIC}|{CONSUMER}",
+            help=f"{CONSUMER}: the brokers assign, and decide about sessions (KIP-848, Kafka 4.0).",
+        ),
+    ] = CLASSIC,
+    member_ids: Annotated[
+        str,
+        typer.Option(
+            metavar=f"{BROKER}|{CLIENT}",
+            help=f"{CLIENT}: a static member has an id of its own making, where brokers of Kafka 4.1 allow it.",
+        ),
+    ] = BROKER,
+    remote_assignor: Annotated[
+        str | None,
+        typer.Option(help=f"With --group-protocol {CONSUMER}: the broker's assignor, as uniform or range."),
+    ] = None,
     metadata_max_age_ms: Annotated[
         int, typer.Option(min=10, help="How often the leader looks for new partitions.")
     ] = METADATA_MAX_AGE_MS,
@@ -166,15 +197,21 @@ def member(
     ] = False,
 ) -> None:
     """Join a group and print one line per event, until Ctrl-C. Reads nothing and commits nothing."""
+    _check_protocol(group_protocol, remote_assignor, assignor, session_timeout_ms)
+    _check_topics(topics, pattern, group_protocol)
     settings = GroupSettings(
         bootstrap=parse_bootstrap(bootstrap_server),
         group=group,
-        topics=_topics(topics),
+        topics=_topics(topics) if topics is not None else (),
+        pattern=_pattern(pattern),
         instance_ids=(instance_id,),
-        assignors=(known(assignor).name,),
+        group_protocol=group_protocol,
+        assignors=_assignors(assignor),
+        rack_of=lambda _: rack or None,
+        own_ids=_own_ids(member_ids, group_protocol, instance_id),
+        server_assignor=remote_assignor,
         session_timeout_ms=session_timeout_ms,
         metadata_max_age_ms=metadata_max_age_ms,
-        finds_orphans=True,
         client_id="kgroup-member",
         security=security_from(command_config) if command_config else Plaintext(),
     )
@@ -187,10 +224,74 @@ def member(
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # Python flushes it once more
         raise typer.Exit(_PIPE_CLOSED) from None
     if not leave and instance_id is not None:
+        lasts = "the brokers' session timeout" if group_protocol == CONSUMER else f"{session_timeout_ms / 1000:g} s"
         say(
             f"The seat {printable(repr(instance_id))} stays in the group: nobody else gets its partitions for "
-            f"{session_timeout_ms / 1000:g} s. With --leave it is given back at once."
+            f"{lasts}. With --leave it is given back at once."
         )
+
+
+def _check_protocol(protocol: str, remote_assignor: str | None, assignor: str, session_timeout_ms: int) -> None:
+    """Refuse what the protocol has no use for.
+
+    Raises:
+        OptionError: it names the option and the fix.
+    """
+    if protocol not in (CLASSIC, CONSUMER):
+        raise OptionError(f"--group-protocol {protocol!r} is unknown: set {CLASSIC} or {CONSUMER}.")
+    if protocol == CLASSIC and remote_assignor is not None:
+        raise OptionError(f"--remote-assignor is for --group-protocol {CONSUMER}: set that, or use --assignor.")
+    if protocol == CONSUMER and assignor != _ASSIGNOR:
+        raise OptionError(f"--assignor is for --group-protocol {CLASSIC}: use --remote-assignor, or leave it out.")
+    if protocol == CONSUMER and session_timeout_ms != SESSION_TIMEOUT_MS:
+        raise OptionError(
+            f"--session-timeout-ms is for --group-protocol {CLASSIC}: under {CONSUMER} the brokers decide "
+            "(group.consumer.session.timeout.ms, or the group's consumer.session.timeout.ms). Leave it out."
+        )
+
+
+def _own_ids(member_ids: str, protocol: str, instance_id: str | None) -> bool:
+    """Whether the member is to have an id of its own making.
+
+    Raises:
+        OptionError: it names the option and the fix.
+    """
+    if member_ids not in (BROKER, CLIENT):
+        raise OptionError(f"--member-ids {member_ids!r} is unknown: set {BROKER} or {CLIENT}.")
+    if member_ids == CLIENT and protocol == CONSUMER:
+        raise OptionError(
+            f"--member-ids is for --group-protocol {CLASSIC}: each member makes its own under {CONSUMER}."
+        )
+    if member_ids == CLIENT and instance_id is None:
+        raise OptionError(f"--member-ids {CLIENT} is for static members: give an --instance-id.")
+    return member_ids == CLIENT
+
+
+def _assignors(listed: str) -> tuple[str, ...]:
+    names = tuple(name.strip() for name in listed.split(",") if name.strip())
+    if not names:
+        raise OptionError(f"--assignor names none: give one of {', '.join(NAMES)}, or module:Class of your own.")
+    assignors_called(names)  # an error before anybody is asked
+    return names
+
+
+def _check_topics(topics: str | None, pattern: str | None, protocol: str) -> None:
+    """Refuse what does not say which topics, or says it twice.
+
+    Raises:
+        OptionError: it names the option and the fix.
+    """
+    if (topics is None) == (pattern is None):
+        raise OptionError("Which topics? Give either --topics, or --pattern.")
+    if pattern is not None and protocol == CONSUMER:
+        raise OptionError(f"--pattern is for --group-protocol {CLASSIC} as yet: leave one of them out.")
+
+
+def _pattern(java: str | None) -> TopicPattern | None:
+    try:
+        return TopicPattern(java) if java is not None else None
+    except OptionError as wrong:
+        raise OptionError(f"--pattern is not taken: {wrong}") from None
 
 
 def _topics(listed: str) -> tuple[str, ...]:

@@ -10,96 +10,127 @@ heuristic); here it is a least-cost flow from topics to members, and exact. Exac
 when what was in the way has been given up, the remaining claims are part of a best target, so a best target
 moves none of them.
 
-Owners may name partitions that do not exist and topics a member no longer wants: these count for nothing.
+Most partitions of most groups stay where they are, and of a million even one line of Python for each is noticed: what
+a member holds stays the set that it is, and only what changes hands is looked at one by one.
 """
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict, deque
+from collections import Counter, defaultdict
 from collections.abc import Collection, Mapping, Sequence
 from heapq import heapify, heappop, heappush, heapreplace
 from itertools import chain, islice
 from operator import itemgetter
+from typing import NamedTuple
 
 from spark_kgroup.limits import ASSIGNOR_STEPS_MAX
 from spark_kgroup.model import TopicPartition
 
-_Shares = dict[str, list[TopicPartition]]
 _Offers = list[tuple[int, list[tuple[bool, int, int]], int]]
 
 
-def equal_shares(
-    members: Sequence[str], partitions: Sequence[TopicPartition], owners: Mapping[TopicPartition, str | None]
-) -> _Shares:
-    """Spread `partitions` over `members`, who all want all of them.
+class Share(NamedTuple):
+    """What one member shall have: what it held and keeps, and what it gets."""
 
-    Every member keeps what it owns up to its quota, the lowest indexes first so that topics stay mixed. With n
-    partitions and m members the quota is n // m, and one more for the first n % m members that own so many. The rest
+    kept: frozenset[TopicPartition]
+    gained: Sequence[TopicPartition]
+
+
+def equal_shares(
+    held: Mapping[str, frozenset[TopicPartition]], free: Mapping[str, Sequence[TopicPartition]]
+) -> dict[str, Share]:
+    """Spread all partitions over members who all want all of them.
+
+    Every member keeps what it holds up to its quota, the lowest indexes first so that topics stay mixed. With n
+    partitions and m members the quota is n // m, and one more for the first n % m members that hold so many. The rest
     goes round, first to those below the quota.
 
     Args:
-        members: in the order that breaks ties.
-        partitions: in the order in which free ones are handed out.
-        owners: the member that owns a partition now.
+        held: member id -> what it holds, in the order that breaks ties.
+        free: topic -> what nobody holds, by index.
     """
-    if not members:
+    if not held:
         return {}
-    shares: _Shares = {member: [] for member in members}
-    free: list[TopicPartition] = []
-    for partition in partitions:
-        owner = owners.get(partition)
-        (free if owner is None else shares[owner]).append(partition)
-    base, extra = divmod(len(partitions), len(members))
-    short, level, loose = deque[str](), deque[str](), set[TopicPartition]()
-    for member, kept in shares.items():
-        above = extra > 0 and len(kept) > base
+    rest = list(chain.from_iterable(of_topic for _, of_topic in sorted(free.items())))
+    base, extra = divmod(len(rest) + sum(map(len, held.values())), len(held))
+    kept: dict[str, frozenset[TopicPartition]] = {}
+    lacks: dict[str, int] = {}
+    level: list[str] = []
+    unfit: list[TopicPartition] = []
+    for member, own in held.items():
+        above = extra > 0 and len(own) > base
         extra -= above
         quota = base + above
-        if len(kept) > quota:
-            kept.sort(key=itemgetter(1))  # index; the topics of an index stay in their order
-            loose.update(kept[quota:])
-            del kept[quota:]
-        if not above:
-            (short if len(kept) < base else level).append(member)
-    if loose:
-        loose.update(free)
-        free = [partition for partition in partitions if partition in loose]
-    for partition in free:
-        member = short.popleft() if short else level.popleft()
-        shares[member].append(partition)
-        if len(shares[member]) <= base:
-            (short if len(shares[member]) < base else level).append(member)
-    return shares
+        kept[member] = own
+        if len(own) > quota:
+            by_index = sorted(own, key=itemgetter(1, 0))
+            kept[member] = frozenset(by_index[:quota])
+            unfit += by_index[quota:]
+        if len(own) < base:
+            lacks[member] = base - len(own)
+        elif not above:
+            level.append(member)
+    if unfit:
+        rest += unfit
+        rest.sort()
+    gained = _deal(rest, lacks, level)
+    return {member: Share(own, gained.get(member, ())) for member, own in kept.items()}
+
+
+def _deal(
+    partitions: Sequence[TopicPartition], lacks: Mapping[str, int], level: Sequence[str]
+) -> dict[str, list[TopicPartition]]:
+    """Deal out one by one: round those that lack some, until they do not; then one each to `level` and to them.
+
+    While nobody drops out, each of n players gets every n-th.
+    """
+    hands: dict[str, list[TopicPartition]] = {member: [] for member in lacks}
+    at, players, last = 0, dict(lacks), list(level)
+    while players:
+        rounds = min(players.values())
+        end = at + rounds * len(players)
+        for seat, member in enumerate(players):
+            hands[member] += partitions[at + seat : end : len(players)]
+        last += [member for member, lack in players.items() if lack == rounds]
+        players = {member: lack - rounds for member, lack in players.items() if lack > rounds}
+        at = end
+    for member, partition in zip(last, partitions[at:], strict=False):
+        hands.setdefault(member, []).append(partition)
+    return hands
 
 
 def fair_shares(
     subscribed: Mapping[str, Collection[str]],
-    partitions: Mapping[str, Sequence[TopicPartition]],
-    owners: Mapping[TopicPartition, str | None],
-) -> _Shares:
-    """Spread `partitions` over members that want different topics.
+    held: Mapping[str, frozenset[TopicPartition]],
+    free: Mapping[str, Sequence[TopicPartition]],
+) -> dict[str, Share]:
+    """Spread all partitions over members that want different topics.
 
     Args:
         subscribed: member id -> the topics it wants, in the order that breaks ties.
-        partitions: topic -> its partitions; every topic is wanted by somebody.
-        owners: the member that owns a partition now.
+        held: member id -> what it holds of them.
+        free: topic -> what nobody holds, by index; every topic, and each is wanted by somebody.
 
     Returns:
         The best target. For groups beyond any seen (ASSIGNOR_STEPS_MAX) the search may stop early: the target is then
         complete and valid, but perhaps not the best.
     """
-    numbers = {member: m for m, member in enumerate(subscribed)}
-    kinds, subscribers = _kinds_of_topics(list(subscribed.values()), list(partitions))
-    claimed: list[dict[int, int]] = [{} for _ in numbers]
-    for t, (name, of_topic) in enumerate(partitions.items()):
-        for owner, count in Counter(map(owners.get, of_topic)).items():
-            if owner is not None and name in subscribed[owner]:
-                claimed[numbers[owner]][t] = count
-    spread = _Spread([len(of_topic) for of_topic in partitions.values()], kinds, subscribers, claimed)
+    names = sorted(free)
+    numbers = {name: t for t, name in enumerate(names)}
+    kinds, subscribers = _kinds_of_topics(list(subscribed.values()), names)
+    claimed = [
+        {numbers[name]: count for name, count in sorted(Counter(map(itemgetter(0), held[member])).items())}
+        for member in subscribed
+    ]
+    counts = [len(free[name]) for name in names]
+    for of_member in claimed:
+        for t, count in of_member.items():
+            counts[t] += count
+    spread = _Spread(counts, kinds, subscribers, claimed)
     spread.hand_out()
     spread.level()
     spread.settle()
-    return _shares_of(spread.given, numbers, partitions, owners)
+    return _shares_of(dict(zip(subscribed, spread.given, strict=True)), numbers, held, free)
 
 
 def _kinds_of_topics(wants: Sequence[Collection[str]], names: Sequence[str]) -> tuple[list[int], list[list[int]]]:
@@ -118,28 +149,32 @@ def _kinds_of_topics(wants: Sequence[Collection[str]], names: Sequence[str]) -> 
 
 
 def _shares_of(
-    given: Sequence[dict[int, int]],
+    given: Mapping[str, Mapping[int, int]],
     numbers: Mapping[str, int],
-    partitions: Mapping[str, Sequence[TopicPartition]],
-    owners: Mapping[TopicPartition, str | None],
-) -> _Shares:
-    """Who gets which: an owner keeps its own, the lowest indexes first, and the rest goes round. Uses `given` up."""
-    shares: _Shares = {member: [] for member in numbers}
-    free = []
-    for t, of_topic in enumerate(partitions.values()):
-        moving = []
-        for partition in of_topic:
-            owner = owners.get(partition)
-            if owner is not None and (left := given[numbers[owner]].get(t)):
-                given[numbers[owner]][t] = left - 1
-                shares[owner].append(partition)
+    held: Mapping[str, frozenset[TopicPartition]],
+    free: Mapping[str, Sequence[TopicPartition]],
+) -> dict[str, Share]:
+    """Who gets which: a holder keeps its own, the lowest indexes first, and the rest goes round."""
+    kept: dict[str, frozenset[TopicPartition]] = {}
+    lacks: dict[str, dict[int, int]] = {}
+    rest = {numbers[name]: list(of_topic) for name, of_topic in free.items()}
+    for member, counts in given.items():
+        left = dict(counts)
+        unfit = []
+        for partition in sorted(held[member], key=itemgetter(1)):
+            t = numbers[partition.topic]
+            if left.get(t):
+                left[t] -= 1
             else:
-                moving.append(partition)
-        free.append(iter(moving))
-    for member, m in numbers.items():
-        for t, count in given[m].items():
-            shares[member].extend(islice(free[t], count))
-    return shares
+                unfit.append(partition)
+                rest[t].append(partition)
+        kept[member] = held[member].difference(unfit)
+        lacks[member] = left
+    dealt = {t: iter(sorted(of_topic)) for t, of_topic in rest.items()}
+    return {
+        member: Share(own, [p for t, count in lacks[member].items() for p in islice(dealt[t], count)])
+        for member, own in kept.items()
+    }
 
 
 class _Spread:

@@ -4,15 +4,34 @@ The leader of a classic group runs it, over the subscriptions of all members (KI
 Kafka: ConsumerPartitionAssignor). An assignor here is a value: it keeps nothing between two calls, so any member can
 become the leader at any time, and the same input gives the same answer in whatever order it arrives.
 
-Racks are left out (KIP-881): `TopicDescription` carries no replicas, so a member's rack changes nothing.
+One of your own is a class that can be made without arguments and has what `Assignor` has; it need not derive from it.
+`partition.assignment.strategy` names it as module:Class, in each process that is to be a member, since any may lead.
+Whatever it assigns is checked (`check_assignment`), and a broken promise ends the member, before anybody reads by it::
+
+    class FirstTakesAll:
+        name = "first-takes-all"
+        protocol = RebalanceProtocol.EAGER
+
+        def user_data(self, owned, generation):
+            return None
+
+        def assign(self, members, topics):
+            shares = {member.member_id: frozenset() for member in members}
+            for name, topic in topics.items():
+                first = next(m for m in ranked(members) if name in m.subscription.topics)
+                shares[first.member_id] |= frozenset(topic.partitions)
+            return shares
+
+A subscription may name the member's rack, and a `TopicDescription` those of its replicas (KIP-881).
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from enum import IntEnum
 from typing import Protocol
 
+from spark_kgroup.errors import AssignorError
 from spark_kgroup.model import Assignment, GroupMember, TopicDescription, TopicPartition
 
 
@@ -43,7 +62,7 @@ class Assignor(Protocol):
         """The assignor's own bytes in a member's subscription, None if it has none.
 
         Args:
-            owned: what the member holds.
+            owned: what the member holds; of an eager one, which holds nothing when it joins, what it was assigned last.
             generation: the generation in which it was assigned, -1 if unknown.
         """
         ...
@@ -60,6 +79,67 @@ class Assignor(Protocol):
             most, and only in that of a member that subscribes to its topic.
         """
         ...
+
+
+def check_assignment(
+    who: str,
+    protocol: RebalanceProtocol,
+    members: Sequence[GroupMember],
+    topics: Mapping[str, TopicDescription],
+    assignment: Assignment,
+) -> None:
+    """Hold an assignment to what `Assignor.assign` promises.
+
+    A cooperative one gives nothing to a member that another one still claims and does not keep (Java:
+    ConsumerCoordinator.validateCooperativeAssignment).
+
+    Args:
+        who: the assignor, as the message shall name it.
+        protocol: what it says of itself.
+        members: as it got them.
+        topics: as it got them.
+        assignment: what it made of them.
+
+    Raises:
+        AssignorError: it breaks a promise.
+    """
+    wanted = {member.member_id: set(member.subscription.topics) for member in members}
+    owners: dict[TopicPartition, str] = {}
+    for member_id, share in assignment.items():
+        if member_id not in wanted:
+            raise AssignorError(f"The assignor {who} assigned to {member_id!r}, who is no member of the group.")
+        for partition in share:
+            fault = _fault_of(partition, wanted[member_id], topics)
+            if not fault and (other := owners.setdefault(partition, member_id)) != member_id:
+                fault = f"to member {other!r}, too"
+            if fault:
+                shown = "-".join(map(str, partition)) if isinstance(partition, tuple) else repr(partition)
+                raise AssignorError(f"The assignor {who} assigned {shown} to member {member_id!r}: {fault}.")
+    if protocol is RebalanceProtocol.COOPERATIVE:
+        _check_hand_over(who, members, owners)
+
+
+def _fault_of(partition: TopicPartition, wanted: Collection[str], topics: Mapping[str, TopicDescription]) -> str:
+    """Why nobody who wants the topics in `wanted` may get this partition, empty if he may."""
+    if not isinstance(partition, TopicPartition):
+        return f"this is a {type(partition).__name__}, not a TopicPartition"
+    if partition.topic not in wanted:
+        return "who does not subscribe to the topic"
+    if partition.topic not in topics or not 0 <= partition.partition < topics[partition.topic].partition_count:
+        return "a partition that does not exist"
+    return ""
+
+
+def _check_hand_over(who: str, members: Sequence[GroupMember], owners: Mapping[TopicPartition, str]) -> None:
+    claims = {member.member_id: member.subscription.owned for member in members}
+    for member_id, owned in claims.items():
+        for partition in owned:
+            gets = owners.get(partition, member_id)
+            if gets != member_id and partition not in claims[gets]:
+                raise AssignorError(
+                    f"The assignor {who} is cooperative and assigned {partition} to member {gets!r}, while member "
+                    f"{member_id!r} still owns it: it should be given to nobody until its owner has given it up."
+                )
 
 
 def ranked(members: Iterable[GroupMember]) -> list[GroupMember]:

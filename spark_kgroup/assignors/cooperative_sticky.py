@@ -10,23 +10,46 @@ Source: KIP-429; Kafka's CooperativeStickyAssignor and AbstractStickyAssignor. O
 
 Where this differs from Java, on purpose: ties are broken by instance id, not by the member id that a static restart
 changes; the outcome does not depend on the order in which members are listed; unequal subscriptions get a target that
-is proven best (Java's is a heuristic that may need up to four rounds). Racks are left out.
+is proven best (Java's is a heuristic that may need up to four rounds). So do racks (`_near`).
 """
 
 from __future__ import annotations
 
 import struct
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
-from itertools import chain
-from typing import Final
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import filterfalse
+from typing import Final, NamedTuple
 
-from spark_kgroup.assignors._balance import equal_shares, fair_shares
+from spark_kgroup.assignors._balance import Share, equal_shares, fair_shares
+from spark_kgroup.assignors._near import near_shares
+from spark_kgroup.assignors._racks import racks_matter, racks_of_members, racks_of_partitions
 from spark_kgroup.assignors.contract import RebalanceProtocol, ranked
-from spark_kgroup.model import NO_GENERATION, Assignment, GroupMember, Subscription, TopicDescription, TopicPartition
+from spark_kgroup.model import (
+    NO_GENERATION,
+    Assignment,
+    GroupMember,
+    Subscription,
+    TopicDescription,
+    TopicPartition,
+    partitions_of,
+)
+from spark_kgroup.uncollected import uncollected
 
 _USER_DATA: Final = struct.Struct(">i")
 """The generation as int32 (Java: COOPERATIVE_STICKY_ASSIGNOR_USER_DATA_V0)."""
+
+
+class Target(NamedTuple):
+    """Where every partition shall be in the end.
+
+    Attributes:
+        shares: member id -> what it keeps and what it gets.
+        withheld: what can be given to nobody in this round: somebody claims it who does not keep it.
+    """
+
+    shares: Mapping[str, Share]
+    withheld: frozenset[TopicPartition]
 
 
 class CooperativeStickyAssignor:
@@ -40,15 +63,18 @@ class CooperativeStickyAssignor:
         del owned
         return _USER_DATA.pack(generation)
 
+    @uncollected()
     def assign(self, members: Sequence[GroupMember], topics: Mapping[str, TopicDescription]) -> Assignment:
         """One round: what every member keeps, and what it gets that nobody else still holds."""
-        order = ranked(members)
-        holders = _holders(order)
-        # A partition with a holder, or with claims that cancel each other, can be given to nobody else in this round.
+        shares, withheld = target_of(members, topics)
         return {
-            member_id: frozenset([partition for partition in share if holders.get(partition, member_id) == member_id])
-            for member_id, share in _target(order, topics, holders).items()
+            member_id: kept.union(filterfalse(withheld.__contains__, gained) if withheld else gained)
+            for member_id, (kept, gained) in shares.items()
         }
+
+    def target(self, members: Sequence[GroupMember], topics: Mapping[str, TopicDescription]) -> Target:
+        """Where every partition shall be in the end, whoever holds it now."""
+        return target_of(members, topics)
 
 
 def claimed_generation(subscription: Subscription) -> int:
@@ -66,22 +92,85 @@ def claimed_generation(subscription: Subscription) -> int:
     return int(generation)
 
 
-def _holders(members: Sequence[GroupMember]) -> dict[TopicPartition, str | None]:
-    """The member id whose claim counts, for each partition that is claimed; None where no claim does.
+def target_of(members: Sequence[GroupMember], topics: Mapping[str, TopicDescription]) -> Target:
+    """Where every partition shall be in the end, whoever holds it now."""
+    order = ranked(members)
+    lists = {member.subscription.topics for member in order}  # most members send the same
+    wants = {names: frozenset(topics.keys() & set(names)) for names in lists}
+    subscribed = {member.member_id: wants[member.subscription.topics] for member in order}
+    counts = {name: topics[name].partition_count for name in frozenset().union(*wants.values())}
+    claims = {member.member_id: member.subscription.owned for member in order}
+    held, taken = _held(order, subscribed, counts)
+    free = {
+        name: partitions_of(name, filterfalse(taken[name].__contains__, range(count))) for name, count in counts.items()
+    }
+    racks = racks_of_members(order)
+    if racks and racks_matter(racks.values(), racks_of_partitions(topics[name] for name in counts)):
+        shares = near_shares(subscribed, {name: topics[name] for name in counts}, held, racks)
+    elif len(set(wants.values())) <= 1:
+        shares = equal_shares(held, free)
+    else:
+        shares = fair_shares(subscribed, held, free)
+    return Target(shares, _still_claimed(claims, shares))
+
+
+def _held(
+    order: Sequence[GroupMember], subscribed: Mapping[str, frozenset[str]], counts: Mapping[str, int]
+) -> tuple[dict[str, frozenset[TopicPartition]], defaultdict[str, set[int]]]:
+    """What each member holds: what it claims, if the claim counts and is for a partition that it may have.
+
+    In a group at rest that is what everybody claims: sets of a million partitions are not copied then.
+
+    Returns:
+        By member id, and the indexes of all of it by topic.
+    """
+    claims = {member.member_id: member.subscription.owned for member in order}
+    claimed = _indexes(claims.values())
+    if sum(map(len, claimed.values())) < sum(map(len, claims.values())):
+        claims = undisputed_claims(order)
+        claimed = _indexes(claims.values())
+    exist = all(name in counts and min(found) >= 0 and max(found) < counts[name] for name, found in claimed.items())
+    if exist and all(claimed.keys() <= names for names in set(subscribed.values())):
+        return claims, claimed
+    held = {
+        member_id: frozenset(
+            [tp for tp in own if tp.topic in subscribed[member_id] and 0 <= tp.partition < counts[tp.topic]]
+        )
+        for member_id, own in claims.items()
+    }
+    return held, _indexes(held.values())
+
+
+def _indexes(sets: Iterable[frozenset[TopicPartition]]) -> defaultdict[str, set[int]]:
+    """Topic -> the indexes of its partitions in any of `sets`."""
+    found: defaultdict[str, set[int]] = defaultdict(set)
+    for partitions in sets:
+        for name, index in partitions:
+            found[name].add(index)
+    return found
+
+
+def undisputed_claims(members: Sequence[GroupMember]) -> dict[str, frozenset[TopicPartition]]:
+    """What each member claims, without the claims that do not count.
 
     A lone claim counts in any generation: a member that missed a round still holds what it held. Two claims in the
     highest generation cannot both be true, so neither counts (Java: allSubscriptionsEqual).
     """
-    holders: dict[TopicPartition, str | None] = {}
+    claims = {member.member_id: member.subscription.owned for member in members}
+    if len(frozenset[TopicPartition]().union(*claims.values())) == sum(map(len, claims.values())):
+        return claims
+    claimants: dict[TopicPartition, list[GroupMember]] = defaultdict(list)
     for member in members:
-        holders.update(dict.fromkeys(member.subscription.owned, member.member_id))
-    if len(holders) < sum(len(member.subscription.owned) for member in members):
-        claimants: dict[TopicPartition, list[GroupMember]] = defaultdict(list)
-        for member in members:
-            for partition in member.subscription.owned:
-                claimants[partition].append(member)
-        holders |= {partition: _holder(those) for partition, those in claimants.items() if len(those) > 1}
-    return holders
+        for partition in member.subscription.owned:
+            claimants[partition].append(member)
+    lost: dict[str, list[TopicPartition]] = {member.member_id: [] for member in members}
+    for partition, those in claimants.items():
+        if len(those) > 1:
+            holder = _holder(those)
+            for member in those:
+                if member.member_id != holder:
+                    lost[member.member_id].append(partition)
+    return {member.member_id: member.subscription.owned.difference(lost[member.member_id]) for member in members}
 
 
 def _holder(claimants: Sequence[GroupMember]) -> str | None:
@@ -91,14 +180,9 @@ def _holder(claimants: Sequence[GroupMember]) -> str | None:
     return claimants[generations.index(newest)].member_id if generations.count(newest) == 1 else None
 
 
-def _target(
-    order: Sequence[GroupMember], topics: Mapping[str, TopicDescription], owners: Mapping[TopicPartition, str | None]
-) -> Mapping[str, Sequence[TopicPartition]]:
-    """Where every partition shall be in the end, whoever holds it now."""
-    lists = {member.subscription.topics for member in order}  # most members send the same
-    wants = {names: frozenset(topics.keys() & set(names)) for names in lists}
-    subscribed = {member.member_id: wants[member.subscription.topics] for member in order}
-    partitions = {name: topics[name].partitions for name in sorted(frozenset().union(*wants.values()))}
-    if len(set(wants.values())) <= 1:
-        return equal_shares(list(subscribed), list(chain.from_iterable(partitions.values())), owners)
-    return fair_shares(subscribed, partitions, owners)
+def _still_claimed(
+    claims: Mapping[str, frozenset[TopicPartition]], shares: Mapping[str, Share]
+) -> frozenset[TopicPartition]:
+    """What somebody claims and does not keep: it can be given to nobody in this round."""
+    given_up = [own - shares[member].kept for member, own in claims.items() if own is not shares[member].kept]
+    return frozenset().union(*given_up)

@@ -5,11 +5,12 @@ The law of this machine:
 1. An event and `now_ms` go in (`ClassicMember.handle`), effects come out, in the order in which they are to be carried
    out. Nothing reads a clock, a socket or a random source.
 2. Every pair of state and event is in `TRANSITIONS`; anything else is an `IllegalTransition`.
-3. `Handlers._become` alone changes the state, and takes no step that `state.LEAVES_TO` does not have.
+3. `Actions._become` alone changes the state, and takes no step that `state.LEAVES_TO` does not have.
 4. `ownership` alone changes what is owned, assigned and claimed; its invariants hold after each event.
 5. Timers are data (`next_wakeup_at_ms`); a `Tick` fires those that are due.
 
-`state` draws the states, `handlers` says what happens at each event, `contract` has the events and effects.
+`state` draws the states, `handlers` says what happens at each event and `actions` how, `contract` has the events and
+effects.
 
 Sources: KIP-345 (static membership), KIP-394 (MEMBER_ID_REQUIRED), KIP-429 (cooperative rebalance), KIP-792
 (generation in the subscription), KIP-800 (reasons), KIP-814 (SkipAssignment); Kafka's AbstractCoordinator and
@@ -24,7 +25,7 @@ from typing import Any, Final
 from spark_kgroup.errors import IllegalTransition
 from spark_kgroup.member import contract
 from spark_kgroup.member.config import MemberConfig, PreviouslyOwned
-from spark_kgroup.member.handlers import Handlers
+from spark_kgroup.member.handlers import IN_A_GENERATION, Handlers
 from spark_kgroup.member.state import LEAVES_TO, State
 
 __all__ = ["LEAVES_TO", "TRANSITIONS", "ClassicMember", "MemberConfig", "PreviouslyOwned", "State"]
@@ -50,6 +51,9 @@ _REBALANCING: Final[dict[type[contract.Event], Handler]] = {
     contract.AssignmentComputed: _M._ignore,
     contract.GaveUp: _M._on_gave_up,
     contract.RejoinWanted: _M._ignore,  # the next generation is on its way
+    contract.NeighbourJoins: _M._ignore,
+    contract.Rename: _M._ignore,
+    contract.RenameResponse: _M._ignore,
     contract.MembershipRefused: _M._on_membership_refused,
     contract.SeatSeen: _M._ignore,
 }
@@ -71,6 +75,9 @@ _IN_GENERATION: Final[dict[type[contract.Event], Handler]] = {
     contract.AssignmentComputed: _M._ignore,
     contract.GaveUp: _M._on_gave_up,
     contract.RejoinWanted: _M._on_rejoin_wanted,
+    contract.NeighbourJoins: _M._on_neighbour_joins,
+    contract.Rename: _M._ignore,
+    contract.RenameResponse: _M._ignore,
     contract.MembershipRefused: _M._on_membership_refused,
     contract.SeatSeen: _M._ignore,
 }
@@ -105,10 +112,23 @@ TRANSITIONS: Final[dict[State, dict[type[contract.Event], Handler]]] = {
         contract.SyncResponse: _M._on_sync_response,
     },
     # What is owned is what is assigned; a generation ends when a heartbeat, or a commit, says so.
-    State.STABLE: _IN_GENERATION,
+    State.STABLE: {
+        **_IN_GENERATION,
+        contract.Rename: _M._on_rename,
+    },
     # Something must be given up first (KIP-429, "Consumer Coordinator Algorithm"). An eager member joins only when it
     # is; a cooperative one also when the group rebalances.
     State.REVOKING: _IN_GENERATION,
+    # Which of its two ids the coordinator knows is open, so what is said about the old one says nothing. Never
+    # Connected: without a connection no seat is renamed.
+    State.RENAMING: {
+        **dict.fromkeys(set(_EVENTS) - {contract.Join, contract.LeaveResponse, contract.Connected}, _M._ignore),
+        **_ALWAYS,
+        contract.ConnectionLost: _M._on_connection_lost,
+        contract.RenameResponse: _M._on_rename_response,
+        contract.GaveUp: _M._on_gave_up,
+        contract.RejoinWanted: _M._on_rejoin_wanted_renaming,
+    },
     # Whatever was under way is over. LeaveGroup is sent past it, and is always answered (`Send`).
     State.LEAVING: {
         **dict.fromkeys(set(_EVENTS) - {contract.Join}, _M._ignore),
@@ -127,6 +147,31 @@ class ClassicMember(Handlers):
     `runtime.session` runs one in real time; the simulated worlds of the tests run many in virtual time, and the random
     walk of `test_member_transitions` takes each step of `LEAVES_TO`.
     """
+
+    @property
+    def in_generation(self) -> bool:
+        """In a generation, with its assignment."""
+        return self.state in IN_A_GENERATION
+
+    @property
+    def awaits_join(self) -> bool:
+        """A join was sent and is not answered yet."""
+        return isinstance(self._awaited, contract.JoinRequest)
+
+    @property
+    def assigning_in(self) -> int | None:
+        """The generation that waits for this leader's assignor, None if none does."""
+        return self.identity.generation if self.state is State.ASSIGNING else None
+
+    @property
+    def settled(self) -> bool:
+        """In a generation, nothing to give up, no rejoin on its way."""
+        return self.state is State.STABLE
+
+    @property
+    def ended(self) -> bool:
+        """Nothing changes any more."""
+        return self.state is State.CLOSED
 
     def handle(self, event: contract.Event, now_ms: int) -> list[contract.Effect]:
         """Take one event; return what is to be done about it, in order.

@@ -3,9 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from uuid import UUID
 
 from spark_kgroup.assignors.contract import Assignor, RebalanceProtocol
-from spark_kgroup.limits import HEARTBEAT_INTERVAL_MS, REBALANCE_TIMEOUT_MS, SESSION_TIMEOUT_MS
+from spark_kgroup.limits import (
+    CONSUMER_HEARTBEAT_INTERVAL_MS,
+    CONSUMER_SESSION_TIMEOUT_MS,
+    HEARTBEAT_INTERVAL_MS,
+    REBALANCE_TIMEOUT_MS,
+    SESSION_TIMEOUT_MS,
+)
 from spark_kgroup.model import NO_GENERATION, UNKNOWN_MEMBER_ID, TopicPartition
 
 
@@ -34,6 +41,8 @@ class MemberConfig:
             1. a process dies in the midst of its work; 2. the group rebalances; 3. the process comes back within its
             session, to finish that: without a claim the leader would give what it reads to others at once.
         replaces: the member id that the group kept for this seat when the process started, if that is known.
+        own_id: the member id, made by this process (KIP-1082), that its static seat is to have instead of the
+            coordinator's; empty for the coordinator's. A member that has one is cooperative.
 
     """
 
@@ -44,11 +53,58 @@ class MemberConfig:
     session_timeout_ms: int = SESSION_TIMEOUT_MS
     rebalance_timeout_ms: int = REBALANCE_TIMEOUT_MS
     heartbeat_interval_ms: int = HEARTBEAT_INTERVAL_MS
-    rack: str | None = None
     previously_owned: PreviouslyOwned = PreviouslyOwned()
     replaces: str = UNKNOWN_MEMBER_ID
+    own_id: str = UNKNOWN_MEMBER_ID
 
     @property
     def cooperative(self) -> bool:
         """Whether partitions are kept through a rebalance (KIP-429: the lowest common protocol counts)."""
         return all(a.protocol is RebalanceProtocol.COOPERATIVE for a in self.assignors)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Resumption:
+    """As whom a seat goes on that still owes partitions to its group, under the consumer protocol.
+
+    Attributes:
+        member_id: an earlier process's, as the group still has it.
+        epoch: that member's.
+        owned: what it may have been reading when it ended, each with its topic's id.
+    """
+
+    member_id: str
+    epoch: int
+    owned: frozenset[tuple[TopicPartition, UUID]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConsumerMemberConfig:
+    """How one member presents itself under the consumer protocol (KIP-848).
+
+    Attributes:
+        instance_id: None makes a dynamic member, anything else a static one.
+        topics: subscribed names.
+        server_assignor: one of the coordinator's assignors (group.consumer.assignors); None for its first.
+        session_timeout_ms: the coordinator's, as far as it is known: after it without an answer, all is taken for lost.
+        rebalance_timeout_ms: how long the coordinator waits until something is given up.
+        heartbeat_interval_ms: until the coordinator says another one.
+        resumes: an earlier process's membership, to be ended in good order before a new one begins; None if nothing is
+            owed. 1. a process dies in the midst of its work; 2. the group wants P for somebody else; 3. the process
+            comes back, to finish that: a join may claim nothing, so it would give P away at once.
+
+    """
+
+    group: str
+    instance_id: str | None
+    topics: tuple[str, ...]
+    server_assignor: str | None = None
+    session_timeout_ms: int = CONSUMER_SESSION_TIMEOUT_MS
+    rebalance_timeout_ms: int = REBALANCE_TIMEOUT_MS
+    heartbeat_interval_ms: int = CONSUMER_HEARTBEAT_INTERVAL_MS
+    resumes: Resumption | None = None
+
+    @property
+    def assignors(self) -> tuple[Assignor, ...]:
+        """None of its own: the coordinator assigns."""
+        return ()

@@ -27,7 +27,7 @@ class JoinRequest:
 
     Attributes:
         identity: the member id is empty for a newcomer, and for a process that takes its seat back (KIP-345).
-        protocols: (assignor name, subscription) in order of preference.
+        protocols: (assignor name, subscription) in order of preference. Who sends it adds the rack (KIP-881).
         reason: for the broker's log (KIP-800).
 
     """
@@ -67,10 +67,20 @@ class LeaveRequest:
     reason: str
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RenameRequest:
+    """ConsumerGroupHeartbeatRequest v1 in epoch 0: have our seat of a classic group under the id that `identity` names.
+
+    The coordinator makes the group one of type consumer for it, and a classic one again at the JoinGroup that follows.
+    """
+
+    identity: MemberIdentity
+
+
 Parkable = JoinRequest | SyncRequest
 """What the coordinator may park for longer than a session."""
 
-Request = Parkable | HeartbeatRequest | LeaveRequest
+Request = Parkable | HeartbeatRequest | RenameRequest | LeaveRequest
 
 # ------------------------------------------------------------------------------------------------ events
 
@@ -134,6 +144,14 @@ class HeartbeatResponse:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class RenameResponse:
+    """ConsumerGroupHeartbeatResponse v1, answering `request`."""
+
+    request: RenameRequest
+    error: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class LeaveResponse:
     """LeaveGroupResponse v5, answering `request`."""
 
@@ -161,6 +179,16 @@ class RejoinWanted:
     """Force one rebalance: the leader saw metadata change, or a subscribed partition is owned by nobody."""
 
     reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NeighbourJoins:
+    """A member of the same process has sent a join and is not answered yet: the group may be rebalancing."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rename:
+    """The group is classic and at rest, with our seat: have it under `MemberConfig.own_id`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -202,10 +230,13 @@ Event = (
     | JoinResponse
     | SyncResponse
     | HeartbeatResponse
+    | RenameResponse
     | LeaveResponse
     | AssignmentComputed
     | GaveUp
     | RejoinWanted
+    | NeighbourJoins
+    | Rename
     | MembershipRefused
     | SeatSeen
     | Tick
@@ -265,8 +296,8 @@ class Joined:
     Attributes:
         leader: this member is the leader of its generation.
         skip_assignment: the leader came back to a stable group and must not assign (KIP-814).
-        rejoined: the coordinator gave a static seat back (no member id was sent, KIP-345); a partition
-            may have lost its owner meanwhile.
+        rejoined: the coordinator gave a static seat back (no member id was sent, KIP-345), or gave it to a member
+            id of ours; a partition may have lost its owner meanwhile, and its leader may not know that it leads.
 
     """
 

@@ -17,7 +17,7 @@ Derived::
     claims     = owned | previously_owned | left_over | unwanted        the next join says that we own these
     to_give_up = (owned - assigned) | left_over | unwanted              given up before the next piece of work
 
-Invariants, after each event (`tests/unit/member/invariants.py` checks them)::
+Invariants, after each event (`tests/harness/simulated_invariants.py` checks them)::
 
     1. owned & left_over == owned & unwanted == left_over & unwanted == {}      each is given up for one reason
     2. assigned & left_over == assigned & unwanted == {}
@@ -59,6 +59,10 @@ class Ownership:
         self.objections = 0
         self._topics = frozenset(topics)
         self._previously_owned_in = owned_before.generation
+
+    def subscribe(self, topics: Collection[str]) -> None:
+        """From the next assignment on, `topics` are what is subscribed; until then nothing changes."""
+        self._topics = frozenset(topics)
 
     @property
     def claims(self) -> frozenset[TopicPartition]:

@@ -57,6 +57,10 @@ class Pacing:
         """Until the next join that may well change as little as the `doublings` joins before it."""
         return min(self._heartbeat_interval_ms << min(doublings, _DOUBLINGS_MAX), REJOIN_BACKOFF_MAX_MS)
 
+    def on_answered(self) -> None:
+        """The coordinator has done what it was asked: retries begin anew."""
+        self._retries = 0
+
     def on_synced(self, *, vain: bool, now_ms: int) -> None:
         """A generation is complete: retries begin anew, and a `vain` join, which changed nothing, costs patience.
 
@@ -64,7 +68,7 @@ class Pacing:
         as the member has not given up what it must (GroupMetadataManager.classicGroupHeartbeatToConsumerGroup), which
         the application does between two pieces of work.
         """
-        self._retries = 0
+        self.on_answered()
         self._vain_joins = self._vain_joins + 1 if vain else 0
         self._patient_until_ms = now_ms + self.rejoin_ms(self._vain_joins) if vain else 0
 

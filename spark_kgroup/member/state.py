@@ -15,7 +15,10 @@
                          |  |                                               |  lost, or our join claimed too much
       nothing to give up |  |  something to give up                         |
                          v  |                                               |
-                    STABLE -|---------------------------------------------->+  the group rebalances, or must
+      RENAMING <--> STABLE -|---------------------------------------------->+  the group rebalances, or must
+         |               |  |                                               |
+         |               |  |                     the seat has its new id   |
+         +------------------------------------------------------------------+
                          |  |                                               |
       eager, and owns    |  |                                               |
       something          v  v                                               |
@@ -26,8 +29,8 @@
       any state but CLOSED --Close, or an error that retrying cannot mend--> CLOSED
 
 Kafka's AbstractCoordinator has four of these (MemberState): UNJOINED is IDLE, PREPARING_REBALANCE is JOINING,
-COMPLETING_REBALANCE is ASSIGNING and SYNCING, STABLE is STABLE and REVOKING: it revokes in a callback that blocks
-(ConsumerCoordinator.onJoinPrepare, onJoinComplete), and we wait for the end of a piece of work.
+COMPLETING_REBALANCE is ASSIGNING and SYNCING, STABLE is STABLE, REVOKING and RENAMING: it revokes in a callback that
+blocks (ConsumerCoordinator.onJoinPrepare, onJoinComplete), and we wait for the end of a piece of work.
 """
 
 from __future__ import annotations
@@ -62,6 +65,10 @@ class State(Enum):
     """In a generation, but something must be given up before the next piece of work. Heartbeats. Answers as STABLE
     does."""
 
+    RENAMING = "renaming"
+    """In a generation, and asks the coordinator to have its seat under another member id, made here. Sends no heartbeat
+    meanwhile, for it does not know under which. Answers RenameResponse."""
+
     LEAVING = "leaving"
     """LeaveGroup is on its way, past whatever is parked on our connection. Answers LeaveResponse."""
 
@@ -77,7 +84,8 @@ LEAVES_TO: Final[Mapping[State, frozenset[State]]] = MappingProxyType(
         State.JOINING: frozenset({State.ASSIGNING, State.SYNCING}) | _ENDS,
         State.ASSIGNING: frozenset({State.SYNCING, State.JOINING}) | _ENDS,
         State.SYNCING: frozenset({State.STABLE, State.REVOKING, State.JOINING}) | _ENDS,
-        State.STABLE: frozenset({State.JOINING, State.REVOKING}) | _ENDS,
+        State.STABLE: frozenset({State.JOINING, State.REVOKING, State.RENAMING}) | _ENDS,
+        State.RENAMING: frozenset({State.STABLE, State.JOINING}) | _ENDS,
         State.REVOKING: frozenset({State.JOINING}) | _ENDS,
         State.LEAVING: frozenset({State.CLOSED}),
         State.CLOSED: frozenset(),

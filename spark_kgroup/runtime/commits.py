@@ -9,14 +9,14 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from random import Random
 
 from spark_kgroup.clock import monotonic_ms
 from spark_kgroup.errors import BrokerError, WireError
 from spark_kgroup.limits import COMMIT_PARTITIONS_MAX, COMMIT_TIMEOUT_MS
 from spark_kgroup.member import contract
-from spark_kgroup.model import ErrorCode, MemberIdentity, TopicPartition
+from spark_kgroup.model import CONSUMER, ErrorCode, MemberIdentity, TopicPartition
 from spark_kgroup.runtime.settings import GroupSettings
 from spark_kgroup.wire import messages
 from spark_kgroup.wire.backoff import Backoff
@@ -24,8 +24,10 @@ from spark_kgroup.wire.cluster import Cluster
 
 log = logging.getLogger(__name__)
 
-_AGAIN = ErrorCode.retriable_codes() | {ErrorCode.OFFSET_METADATA_TOO_LARGE}
+_AGAIN = ErrorCode.retriable_codes() | {ErrorCode.OFFSET_METADATA_TOO_LARGE, ErrorCode.STALE_MEMBER_EPOCH}
 _MEMBERSHIP_OVER = frozenset({ErrorCode.UNKNOWN_MEMBER_ID, ErrorCode.ILLEGAL_GENERATION, ErrorCode.FENCED_INSTANCE_ID})
+_ASK_WHETHER_MEMBER = _MEMBERSHIP_OVER | {ErrorCode.STALE_MEMBER_EPOCH}
+"""The last: our epoch has moved, and a heartbeat brings the new one."""
 _TOO_LARGE = frozenset({ErrorCode.UNKNOWN_SERVER_ERROR, ErrorCode.INVALID_COMMIT_OFFSET_SIZE})
 """What a coordinator makes of MESSAGE_TOO_LARGE and RECORD_LIST_TOO_LARGE: 4.x the first, older ones the second."""
 _FORBIDDEN = frozenset({ErrorCode.GROUP_AUTHORIZATION_FAILED, ErrorCode.TOPIC_AUTHORIZATION_FAILED})
@@ -37,6 +39,8 @@ class Commits:
     Args:
         post: gives an event to the session of an instance id: a commit may be the first to hear that a membership is
             over.
+        newest: gives a member's identity in its newest epoch, which moves under the consumer protocol, if the member
+            has held the partitions all the while.
 
     """
 
@@ -46,11 +50,13 @@ class Commits:
         cluster: Cluster,
         rng: Random,
         post: Callable[[str | None, contract.Event], None],
+        newest: Callable[[MemberIdentity, Iterable[TopicPartition]], MemberIdentity] = lambda who, _: who,
     ) -> None:
         self._settings = settings
         self._cluster = cluster
         self._rng = rng
         self._post = post
+        self._newest = newest
         self._refusals: dict[str | None, str] = {}
 
     @property
@@ -125,7 +131,11 @@ class Commits:
         self, who: MemberIdentity, positions: Mapping[TopicPartition, int], texts: tuple[str, str], *, timeout_ms: int
     ) -> dict[TopicPartition, int]:
         note, mark = texts
-        request = messages.offset_commit(self._settings.group, who, positions, note=note, mark=mark)
+        consumer_protocol = self._settings.group_protocol == CONSUMER
+        newest = self._newest(who, positions) if consumer_protocol else who
+        request = messages.offset_commit(
+            self._settings.group, newest, positions, note=note, mark=mark, consumer_protocol=consumer_protocol
+        )
         try:
             response = await self._cluster.coordinator_call(self._settings.group, request, timeout_ms=timeout_ms)
         except WireError as error:
@@ -134,14 +144,14 @@ class Commits:
             return dict.fromkeys(
                 positions, ErrorCode.NETWORK_EXCEPTION if error.retriable else ErrorCode.INVALID_REQUEST
             )
-        assert isinstance(response, messages.OffsetCommitResponse)
+        assert isinstance(response, messages.OffsetCommitResponse | messages.OffsetCommitResponseV9)
         errors = messages.offset_commit_errors(response)
         for code in sorted(set(errors.values())):
             self._note_error(who, code)
         return errors
 
     def _note_error(self, who: MemberIdentity, code: int) -> None:
-        if code in _MEMBERSHIP_OVER:
+        if code in _ASK_WHETHER_MEMBER:
             self._post(who.instance_id, contract.MembershipRefused(identity=who, error=code))
         elif code in _FORBIDDEN:
             raise BrokerError("OffsetCommit", code)

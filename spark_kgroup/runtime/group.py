@@ -8,29 +8,37 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Iterable, Mapping
+from functools import partial
 from random import Random
 
-from spark_kgroup.assignors import assignor
+from spark_kgroup.assignors import assignors_called
 from spark_kgroup.clock import monotonic_ms
-from spark_kgroup.errors import GroupUnsettled
-from spark_kgroup.limits import LEAVE_TIMEOUT_MS, STARTUP_TIMEOUT_MS
+from spark_kgroup.errors import GroupUnsettled, WireError
+from spark_kgroup.limits import CLOSE_WORD_MS, LEAVE_TIMEOUT_MS, STARTUP_TIMEOUT_MS
 from spark_kgroup.member import contract
-from spark_kgroup.member.classic import MemberConfig, PreviouslyOwned, State
+from spark_kgroup.member.config import ConsumerMemberConfig, MemberConfig, PreviouslyOwned, Resumption
+from spark_kgroup.member.machine import Config
+from spark_kgroup.member.member_ids import new_member_id
 from spark_kgroup.model import (
+    CONSUMER,
     UNKNOWN_MEMBER_ID,
     DescribedGroup,
     DescribedMember,
     MemberIdentity,
-    TopicDescription,
     TopicPartition,
 )
 from spark_kgroup.runtime.commits import Commits
+from spark_kgroup.runtime.consumer_calls import session_timeout_ms
 from spark_kgroup.runtime.descriptors import make_room_for
 from spark_kgroup.runtime.metadata_watch import MetadataWatch
+from spark_kgroup.runtime.neighbours import Neighbours
 from spark_kgroup.runtime.offsets import Offsets
+from spark_kgroup.runtime.own_ids import OwnIds
 from spark_kgroup.runtime.previously_owned import claimable
+from spark_kgroup.runtime.resumptions import resumable, with_topic_ids
 from spark_kgroup.runtime.session import Observer, Session
 from spark_kgroup.runtime.settings import GroupSettings
+from spark_kgroup.runtime.shares import Shares
 from spark_kgroup.runtime.topics import Topics
 from spark_kgroup.runtime.views import GroupView, SeatView
 from spark_kgroup.wire.cluster import Cluster
@@ -65,10 +73,15 @@ class Group:
         self._tasks: list[asyncio.Task[None]] = []
         self._changed = asyncio.Event()
         self._leave_error = 0
+        self._session_timeout_ms = settings.session_timeout_ms
         self.topics = Topics(settings, self._cluster)
-        self.offsets = Offsets(self._cluster, settings.group)
-        self.commits = Commits(settings, self._cluster, self._rng, self._post)
-        self._watch = MetadataWatch(settings, self._cluster, self._sessions, self.force_rebalance)
+        self.offsets = Offsets(self._cluster, settings.group, self._rng, self._askers, self._on_refused)
+        self.commits = Commits(settings, self._cluster, self._rng, self._post, self._newest)
+        self._watch = MetadataWatch(settings, self._cluster, self._sessions, self.force_rebalance, self._changed.set)
+        self._own_ids = OwnIds(settings, self._cluster, self._sessions, self._fits)
+        self._neighbours = Neighbours(self._sessions, settings.heartbeat_interval_ms)
+        self._shares = Shares(settings, self._cluster, self._sessions, self._changed.set)
+        self._resumptions: Mapping[str | None, Resumption] = {}
 
     # -------------------------------------------------------------------------------------------- lifetime
 
@@ -86,18 +99,81 @@ class Group:
         previously_owned = claimable(self.settings.previously_owned, kept, self._seats()) if kept else {}
         replaced: dict[str | None, str] = {m.instance_id: m.member_id for m in kept.members} if kept else {}
         make_room_for(len(self._seats()))
+        if self.settings.group_protocol == CONSUMER:
+            await self._prepare_consumer_protocol(kept)
+        look = self._match_before_join if self.settings.pattern is not None else None
         for instance_id in self._seats():
             owned_before = previously_owned.get(instance_id, PreviouslyOwned())
             config = self._member_config(instance_id, owned_before, replaced.get(instance_id, UNKNOWN_MEMBER_ID))
-            session = Session(config, self._cluster, self._on_notice, self._rng)
+            session = Session(
+                config,
+                self._cluster,
+                self._on_notice,
+                self._rng,
+                self._neighbours.on_join_sent,
+                partial(self.settings.rack_of, instance_id),
+                look,
+            )
             self._sessions[instance_id] = session
             self._tasks.append(asyncio.create_task(session.run(), name=f"seat {instance_id}"))
         self._tasks.append(asyncio.create_task(self._watch.run(), name="metadata watch"))
+        self._tasks.append(asyncio.create_task(self._neighbours.run(), name="neighbours"))
+        if self.settings.pattern is not None:
+            self._tasks.append(asyncio.create_task(self._follow_pattern(), name="topics of the pattern"))
+        if self.settings.group_protocol == CONSUMER:
+            self._tasks.append(asyncio.create_task(self._shares.run(), name="shares"))
+        if self.settings.own_ids:
+            self._tasks.append(asyncio.create_task(self._own_ids.run(), name="own member ids"))
+
+    async def _follow_pattern(self) -> None:
+        """Match the pattern each `metadata_max_age_ms`; one rebalance for all that came and went."""
+        while True:
+            await asyncio.sleep(self.settings.metadata_max_age_ms / 1000)
+            try:
+                await self.topics.refresh(timeout_ms=self.settings.request_timeout_ms)
+            except WireError as error:
+                log.info("no look at the pattern's topics this time: %s", error)
+                continue
+            if changed := self._subscribe():
+                self.force_rebalance(changed)
+
+    async def _match_before_join(self) -> None:
+        await self.topics.match_before_join()
+        self._subscribe()
+
+    def _subscribe(self) -> str:
+        """Let all seats subscribe to what the pattern matches now; says what changed, empty if nothing did."""
+        names = self.topics.names
+        behind = [s.machine for s in self._sessions.values() if s.config.topics != names]
+        if not behind:
+            return ""
+        before = set(behind[0].config.topics)
+        for machine in behind:
+            machine.subscribe(names)
+        came, went = set(names) - before, before - set(names)
+        return f"the pattern's topics changed: {len(came)} came, {len(went)} went"
+
+    async def _prepare_consumer_protocol(self, kept: DescribedGroup | None) -> None:
+        """Ask how long seats may be silent, and find those that have an earlier process's work to finish."""
+        self._session_timeout_ms = await session_timeout_ms(self._cluster, self.settings.group)
+        log.info(
+            "group %r: members may be silent for %d ms, as its brokers want it (the group's "
+            "consumer.session.timeout.ms): a restart that takes longer moves partitions",
+            self.settings.group,
+            self._session_timeout_ms,
+        )
+        if kept is None:
+            return
+        owing = resumable(self.settings.previously_owned, kept, self._seats(), self.settings.topics)
+        names = {tp.topic for each in owing.values() for tp in each.owned}
+        if names:
+            topics = (await self._cluster.metadata(names)).topics
+            self._resumptions = {name: with_topic_ids(each, topics) for name, each in owing.items()}
 
     def _seats(self) -> tuple[str | None, ...]:
         # A broker that has just started may not know a topic yet, and seats beyond the number are made to leave.
         missing = set(self.settings.topics) - self.topics.known.keys()
-        if not self.settings.cap_seats_to_partitions or missing:
+        if not self.settings.cap_seats_to_partitions or missing or self.settings.pattern is not None:
             return self.settings.instance_ids
         partitions = sum(topic.partition_count for topic in self.topics.known.values())
         return self.settings.instance_ids[: max(1, partitions)]
@@ -109,21 +185,40 @@ class Group:
         # The cluster has answered, so its address is right: a coordinator that is away is waited for, as later on.
         return await self._cluster.describe_group(self.settings.group)
 
-    def _member_config(self, instance_id: str | None, owned_before: PreviouslyOwned, replaces: str) -> MemberConfig:
+    def _member_config(self, instance_id: str | None, owned_before: PreviouslyOwned, replaces: str) -> Config:
+        if self.settings.group_protocol == CONSUMER:
+            return ConsumerMemberConfig(
+                group=self.settings.group,
+                instance_id=instance_id,
+                topics=self.topics.names,
+                server_assignor=self.settings.server_assignor,
+                session_timeout_ms=self._session_timeout_ms,
+                rebalance_timeout_ms=self.settings.rebalance_timeout_ms,
+                resumes=self._resumptions.get(instance_id),
+            )
         return MemberConfig(
             group=self.settings.group,
             instance_id=instance_id,
-            topics=self.settings.topics,
-            assignors=tuple(assignor(name) for name in self.settings.assignors),
+            topics=self.topics.names,
+            assignors=assignors_called(self.settings.assignors),
             session_timeout_ms=self.settings.session_timeout_ms,
             rebalance_timeout_ms=self.settings.rebalance_timeout_ms,
             heartbeat_interval_ms=self.settings.heartbeat_interval_ms,
             previously_owned=owned_before,
             replaces=replaces,
+            own_id=new_member_id(self._rng.randbytes) if self.settings.own_ids and instance_id else UNKNOWN_MEMBER_ID,
         )
 
     async def close(self) -> None:
-        """Stop without leaving: the seats are static and stay in place (KIP-345)."""
+        """Stop without leaving: the seats are static and stay in place (KIP-345).
+
+        Under the consumer protocol they are released, for whatever process is next (`GroupSettings.releases_seats`);
+        that takes `CLOSE_WORD_MS` at most.
+        """
+        if self._tasks and self.settings.releases_seats:
+            for session in self._sessions.values():
+                session.post(contract.Close())
+            await asyncio.wait(self._tasks[: len(self._sessions)], timeout=CLOSE_WORD_MS / 1000)
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
@@ -139,26 +234,29 @@ class Group:
             session.post(contract.Leave(reason="the member leaves for good"))
         await self.wait_until(lambda _: self._all_closed(), 2 * LEAVE_TIMEOUT_MS)
         if self._leave_error or not self._all_closed():
+            seats = ", ".join(repr(seat) for seat in self._sessions if seat is not None) or "of a dynamic member"
             raise GroupUnsettled(
-                f"The coordinator of group {self.settings.group!r} did not confirm that the seat was given back: "
-                "it stays until its session times out."
+                f"The coordinator of group {self.settings.group!r} did not confirm that the seat {seats} was given "
+                "back: it stays until its session times out, or `kgroup remove-members` takes it out."
             )
 
     def _all_closed(self) -> bool:
-        return all(session.machine.state is State.CLOSED for session in self._sessions.values())
+        return all(session.machine.ended for session in self._sessions.values())
 
     def _on_notice(self, session: Session, notice: contract.Notice) -> None:
+        log.debug("seat %s: %s", session.config.instance_id, notice)
         match notice:
-            case contract.Joined(rejoined=True):
-                self._watch.rejoins += 1
+            case contract.Joined(rejoined=rejoined):
+                self._watch.on_joined(rejoined=rejoined)
+            case contract.Assigned():
+                self._watch.on_assigned()
+                self._own_ids.on_assigned()
             case contract.Left(error=code):
                 self._leave_error = self._leave_error or code
             case contract.Rejoining(reason=reason):
                 log.info("seat %s joins the next generation: %s", session.config.instance_id, reason)
             case contract.Lost(partitions=partitions, reason=reason):
                 log.warning("seat %s lost %d partitions: %s", session.config.instance_id, len(partitions), reason)
-            case _:
-                log.debug("seat %s: %s", session.config.instance_id, notice)
         if self._observer is not None:
             self._observer(session, notice)
         self._changed.set()
@@ -177,7 +275,10 @@ class Group:
         for task in self._tasks:
             if task.done() and not task.cancelled() and (bug := task.exception()) is not None:
                 raise bug
-        return GroupView(seats=tuple(map(_seat_view, self._sessions.values())), rejoins=self._watch.rejoins)
+        seats = tuple(map(_seat_view, self._sessions.values()))
+        return GroupView(
+            seats=seats, look_due=self._watch.look_due, held=self._watch.held, shares_known=self._shares.known
+        )
 
     async def wait_until(self, condition: Callable[[GroupView], bool], timeout_ms: int) -> GroupView:
         """The first view for which `condition` holds, or the view after `timeout_ms`.
@@ -208,12 +309,36 @@ class Group:
         # A follower's join counts as well: its metadata differs by its generation (ClassicGroupMember.matches).
         (session or next(iter(self._sessions.values()))).post(contract.RejoinWanted(reason=reason))
 
-    def tell_all_owned(self, topics: Mapping[str, TopicDescription]) -> None:
-        """Tell a leader that came back and did not assign: the partitions in `topics` all have owners."""
-        self._watch.assume_all_owned(topics)
+    def _fits(self) -> bool:
+        """Whether the group's assignment needs no rebalance, as far as we know."""
+        return not self._watch.look_due and self._watch.held is None
 
     def _post(self, instance_id: str | None, event: contract.Event) -> None:
         self._sessions[instance_id].post(event)
+
+    def _newest(self, who: MemberIdentity, partitions: Iterable[TopicPartition]) -> MemberIdentity:
+        """`who` in its newest member epoch, if all of `partitions` are still owned as they were when it was `who`."""
+        session = self._sessions.get(who.instance_id)
+        if session is None:
+            return who
+        # What is to be given up and was never owned by this process is an earlier one's, and was held all the while.
+        inherited = session.machine.to_give_up - session.owned_since.keys()
+        since = [session.owned_since.get(tp) for tp in partitions if tp not in inherited]
+        held = all(each is not None and each.generation <= who.generation for each in since)
+        now = session.machine.identity
+        return now if held and now.member_id == who.member_id else who
+
+    def _askers(self, partitions: Iterable[TopicPartition]) -> dict[MemberIdentity | None, list[TopicPartition]]:
+        """Which member under the consumer protocol owns each of `partitions`; None for what none of ours does."""
+        members = [s.machine for s in self._sessions.values() if s.machine.in_generation]
+        owner = {tp: m.identity for m in members for tp in m.owned} if self.settings.group_protocol == CONSUMER else {}
+        found: dict[MemberIdentity | None, list[TopicPartition]] = {}
+        for tp in partitions:
+            found.setdefault(owner.get(tp), []).append(tp)
+        return found
+
+    def _on_refused(self, who: MemberIdentity, error: int) -> None:
+        self._post(who.instance_id, contract.MembershipRefused(identity=who, error=error))
 
     async def describe(self, timeout_ms: int | None = None) -> DescribedGroup:
         """The whole group, members of other applications included.
@@ -237,7 +362,9 @@ class Group:
             WireError: the coordinator did not answer in time; they may be gone.
         """
         leaving = [MemberIdentity(instance_id=m.instance_id, member_id=m.member_id) for m in members]
-        return await self._cluster.remove_members(self.settings.group, leaving, reason)
+        still_there = await self._cluster.remove_members(self.settings.group, leaving, reason)
+        self._shares.forget()
+        return still_there
 
 
 def _seat_view(session: Session) -> SeatView:

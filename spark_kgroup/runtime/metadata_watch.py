@@ -1,8 +1,16 @@
-"""The leader's duty: notice that partitions came or went, and have the group rebalance for it.
+"""The watch over what a group's assignment lacks: partitions that came or went, and members whose share does not fit.
 
-A coordinator reads neither subscriptions nor metadata. Who leads the group compares the topics of all members with what
-it assigned (Kafka: ConsumerCoordinator.rejoinNeededOrPending), and a seat that came back without a rebalance looks once
-for partitions that nobody owns: what KIP-814 leaves open.
+A coordinator reads neither subscriptions nor metadata. In Kafka's client the leader compares metadata with what it knew
+when it assigned (ConsumerCoordinator.rejoinNeededOrPending), so a leader that came back, and any that is blind, misses
+what changed meanwhile (KIP-814). Here each process with a member looks at what the group has (`misfit`), whoever leads:
+at each refresh of metadata, and as soon as a static member was asked back. It asks once for all of its members.
+
+A rebalance waits for all members (KIP-345), so it is not forced while a leader may be away: it would only hold up the
+others until that one is back, and looks itself, or until its session is over, and the group rebalances anyhow. Whoever
+leads forces it, or was asked back just now; anybody if the leader was asked back, for it may be of another client.
+
+Several of them may find the same and force a rebalance at the same time: it is one. A join begins a rebalance, and each
+further one takes part in it, for it cannot end without its sender.
 """
 
 from __future__ import annotations
@@ -10,27 +18,33 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
+from dataclasses import replace
 
 from spark_kgroup.errors import WireError
-from spark_kgroup.member import contract
-from spark_kgroup.member.classic import State
-from spark_kgroup.model import TopicDescription
+from spark_kgroup.limits import LOOK_AGAIN_MS
+from spark_kgroup.model import DescribedGroup, ErrorCode, TopicDescription, TopicPartition
+from spark_kgroup.runtime.misfit import Misfit, misfit_of, topics_of, unshared_of
 from spark_kgroup.runtime.session import Session
 from spark_kgroup.runtime.settings import GroupSettings
-from spark_kgroup.wire.cluster import Cluster
+from spark_kgroup.wire.cluster import Cluster, ClusterMetadata
 
 log = logging.getLogger(__name__)
 
+Subscriptions = Mapping[str, tuple[str, ...]]
+"""Instance id, or member id of a dynamic member -> its topics."""
+
 
 class MetadataWatch:
-    """Watches for all seats of a group, in a task of its own.
+    """Watches for all our members of a group, in a task of its own.
 
     Args:
-        sessions: our seats; only one that leads has topics to watch.
+        sessions: our members.
         force_rebalance: makes the whole group join anew, for a reason.
+        on_looked: called when `look_due` or `held` may have changed.
 
     Attributes:
-        rejoins: how often a static seat was asked back without a rebalance, since the start.
+        look_due: a static member was asked back without a rebalance, and nobody has looked since.
 
     """
 
@@ -40,71 +54,150 @@ class MetadataWatch:
         cluster: Cluster,
         sessions: Mapping[str | None, Session],
         force_rebalance: Callable[[str], None],
+        on_looked: Callable[[], None],
     ) -> None:
-        self.rejoins = 0
-        self._rejoins_looked_after = 0
+        self.look_due = False
         self._settings = settings
         self._cluster = cluster
         self._sessions = sessions
         self._force_rebalance = force_rebalance
+        self._on_looked = on_looked
+        self._wake = asyncio.Event()
+        self._again = False
+        self._counts: Mapping[str, int] = {}
+        self._subscriptions: Subscriptions | None = None
+        self._gone = frozenset[TopicPartition]()
+        self._found: tuple[Misfit, int] | None = None
+        self._held: tuple[Misfit, int] | None = None
+
+    @property
+    def held(self) -> Misfit | None:
+        """What a rebalance is needed for that waits for the members' owner (`GroupSettings.holds_rebalances`)."""
+        return self._held[0] if self._held is not None and self._held[1] == self._generation() else None
+
+    def on_joined(self, *, rejoined: bool) -> None:
+        """A member of ours is in a generation: in a new one, or asked back without a rebalance (KIP-345)."""
+        self.look_due = self.look_due or rejoined
+        # A new assignment was made for all subscriptions, whatever they are. To an old one, each of them may be news.
+        self._subscriptions = {} if rejoined else None
+
+    def on_assigned(self) -> None:
+        """A member of ours has its share."""
+        if self.look_due:
+            self._wake.set()
 
     async def run(self) -> None:
-        """Look each `metadata_max_age_ms`, until cancelled."""
+        """Look each `metadata_max_age_ms`, and when a member was asked back, until cancelled."""
         while True:
-            await asyncio.sleep(self._settings.metadata_max_age_ms / 1000)
-            for session in self._sessions.values():
-                if session.machine.watched_topics:
-                    await self.compare(session)
-            if self._settings.finds_orphans and self.rejoins != self._rejoins_looked_after:
-                await self._look_for_orphans()
+            max_age_ms = self._settings.metadata_max_age_ms
+            wait_ms = min(LOOK_AGAIN_MS, max_age_ms) if self.look_due or self._again else max_age_ms
+            with suppress(TimeoutError):
+                async with asyncio.timeout(wait_ms / 1000):
+                    await self._wake.wait()
+            self._wake.clear()
+            await self.look()
+            self._on_looked()
 
-    async def compare(self, leader: Session) -> None:
-        """Have the group rebalance if a partition count differs from what `leader` knew when it assigned."""
-        asked, generation = sorted(leader.machine.watched_topics), leader.machine.identity.generation
-        try:
-            metadata = await self._cluster.metadata(asked)
-        except WireError as error:
-            log.info("no metadata this time: %s", error)
+    async def look(self) -> None:
+        """Compare once what the group has with what it should have; force a rebalance if that does not fit.
+
+        Nothing is concluded unless all our members are in one generation from the first question to the last answer:
+        the next generation has, or will have, an assignment of its own.
+        """
+        generation = self._generation()
+        if generation is None:
             return
-        moved_on = leader.machine.identity.generation != generation
-        if moved_on or leader.machine.state not in (State.STABLE, State.REVOKING):
-            return  # a new generation has, or will have, metadata of its own, and maybe of other topics
-        before, counts = leader.snapshot or {}, _counts(asked, metadata.topics)
-        leader.snapshot = {**before, **counts}
-        changed = [topic for topic in asked if before.get(topic, counts[topic]) != counts[topic]]
-        if changed:
-            changes = ", ".join(f"{t}: {before[t]} -> {counts[t]}" for t in changed)
-            leader.post(contract.RejoinWanted(reason=f"partition count changed ({changes})"))
-
-    def assume_all_owned(self, topics: Mapping[str, TopicDescription]) -> None:
-        """Take `topics` as what a leader that came back and did not assign would have known: all have owners.
-
-        What it sees beyond them later is new (KIP-814 leaves a returning leader without such a baseline).
-        """
-        for session in self._sessions.values():
-            if session.machine.leader and session.snapshot is None:
-                session.snapshot = _counts(self._settings.topics, topics)
-
-    async def _look_for_orphans(self) -> None:
-        """After a seat came back to a group at rest: is there a subscribed partition that nobody owns?
-
-        It was given its old assignment, whatever it subscribes now; and what was added while the leader was away has no
-        owner either (KIP-814). Nobody else notices.
-        """
-        rejoins = self.rejoins
+        self._again = False
         try:
-            found = (await self._cluster.metadata(sorted(self._settings.topics))).topics
-            group = await self._cluster.describe_group(self._settings.group)
+            group = await self._cluster.describe_group(
+                self._settings.group, timeout_ms=self._settings.request_timeout_ms
+            )
+            if group.is_consumer_type:  # its coordinator sees to that itself (KIP-848)
+                self.look_due = False
+                return
+            names = {*topics_of(group), *self._settings.topics, *self._watched()}
+            metadata = await self._cluster.metadata(names, timeout_ms=self._settings.request_timeout_ms)
         except WireError as error:
-            log.info("no look for partitions without an owner this time: %s", error)
+            log.info("no look at the group's assignment this time: %s", error)
             return
         if group.state != "Stable":
             return
-        self._rejoins_looked_after = rejoins
-        owned = {tp for member in group.members for tp in member.assignment | member.claimed}
-        orphans = {tp for topic in found.values() for tp in topic.partitions} - owned
-        if orphans and not group.is_consumer_type:  # its coordinator sees to that itself
-            self._force_rebalance(f"{len(orphans)} subscribed partitions have no owner")
+        changed = self._generation() == generation and self._changed(metadata.topics)
+        misfit = await self._misfit(group, metadata)
+        if self._generation() != generation:
+            return
+        if changed:
+            self._force_rebalance(changed)
+        elif self._is_for_us_to_force(group):
+            self._act_on(misfit, generation)
+        self._counts = _counts(names, metadata.topics)
+        self.look_due = self.look_due and self._again
+
+    def _generation(self) -> int | None:
+        """The generation that all our members are in, None while one of them is not in it."""
+        machines = [session.machine for session in self._sessions.values() if not session.machine.ended]
+        found = {m.identity.generation if m.in_generation else None for m in machines}
+        return found.pop() if len(found) == 1 else None
+
+    def _is_for_us_to_force(self, group: DescribedGroup) -> bool:
+        """Whether we lead, were asked back, or the leader was: that gave it a new member id."""
+        machines = [session.machine for session in self._sessions.values()]
+        members = {member.member_id for member in group.members}
+        return self.look_due or any(m.leader for m in machines) or not any(m.leader_id in members for m in machines)
+
+    def _watched(self) -> frozenset[str]:
+        return frozenset(topic for session in self._sessions.values() for topic in session.machine.watched_topics)
+
+    def _changed(self, topics: Mapping[str, TopicDescription]) -> str:
+        """What differs from what a leader of ours knew when it assigned; empty if nothing does, or none has assigned.
+
+        The assignment alone does not tell all: 1. a partition is added; 2. the broker that our leader asks has not
+        heard of it yet; 3. the rebalance that was to give it an owner does not, and is not forced again for it.
+        """
+        for session in self._sessions.values():
+            if (before := session.snapshot) is not None and session.machine.leader:
+                session.snapshot = counts = _counts(before, topics)
+                changes = [f"{topic}: {n} -> {counts[topic]}" for topic, n in before.items() if n != counts[topic]]
+                if changes:
+                    return f"partition count changed ({', '.join(changes)})"
+        return ""
+
+    async def _misfit(self, group: DescribedGroup, metadata: ClusterMetadata) -> Misfit:
+        """In threads: for a large group this takes as long as several heartbeats."""
+        hidden = {name for name, code in metadata.errors.items() if code != ErrorCode.UNKNOWN_TOPIC_OR_PARTITION}
+        ours = {session.machine.identity.member_id for session in self._sessions.values()}
+        found = await asyncio.to_thread(misfit_of, group, metadata.topics, hidden=hidden, ours=ours)
+        known, now = self._subscriptions, {m.instance_id or m.member_id: m.subscribed for m in group.members}
+        if known is not None and known != now:
+            found = replace(found, unshared=await asyncio.to_thread(unshared_of, group, metadata.topics))
+        if self._subscriptions is known:
+            self._subscriptions = now
+        return found
+
+    def _act_on(self, found: Misfit, generation: int) -> None:
+        """Force a rebalance for what was found, or hold it back, unless one has not mended it."""
+        # A broker that lags behind does not know what the leader's has told of: what is gone must be so twice.
+        confirmed = replace(found, gone=found.gone & self._gone)
+        self._again, self._gone = confirmed != found, found.gone
+        if not confirmed:
+            self._held = None
+            self._found = self._found if self._again else None
+            return
+        if self._found is not None and confirmed <= self._found[0] and generation != self._found[1]:
+            log.debug("a rebalance has not mended it: %s", confirmed.reason)
+            return
+        self._found = (confirmed, generation)
+        if self._settings.holds_rebalances and not self._is_new(confirmed):
+            self._held = (confirmed, generation)
+            return
+        log.warning("the group rebalances: %s", confirmed.reason)
+        self._force_rebalance(confirmed.reason)
+
+    def _is_new(self, found: Misfit) -> bool:
+        """Whether these are partitions alone that were not there at an earlier look: nobody has ever owned them."""
+        counts = self._counts
+        new = all(tp.topic in counts and tp.partition >= counts[tp.topic] for tp in found.without_owner)
+        return new and found == Misfit(without_owner=found.without_owner)
 
 
 def _counts(names: Iterable[str], topics: Mapping[str, TopicDescription]) -> dict[str, int]:

@@ -1,27 +1,36 @@
-"""One member in real time: runs its machine over a coordinator connection of its own.
+"""One member in real time: runs its machine, under the classic protocol over a coordinator connection of its own.
 
-A parked JoinGroup blocks everything behind it on its connection, so each session has one to itself, and commits go
-another way (`group`). All of a session runs on one event loop; nothing here is thread-safe.
+A parked JoinGroup blocks everything behind it on its connection, so each such session has one to itself, and commits go
+another way (`group`); the consumer protocol parks nothing (`consumer_calls`). All of a session runs on one event loop;
+nothing here is thread-safe.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Awaitable, Callable, Coroutine, Mapping
+from dataclasses import replace
 from functools import partial
 from random import Random
 from types import MappingProxyType
 from typing import Any, TypeVar, assert_never
+from uuid import UUID
 
-from spark_kgroup.assignors import assignor
+from spark_kgroup.assignors.contract import Assignor
 from spark_kgroup.clock import monotonic_ms
-from spark_kgroup.errors import GroupRejected, WireError
+from spark_kgroup.errors import GroupRejected, KgroupError, UnsupportedApi, WireError
 from spark_kgroup.limits import JOIN_TIMEOUT_SLACK_MS, LEAVE_TIMEOUT_MS, REQUEST_TIMEOUT_MS
 from spark_kgroup.member import contract
-from spark_kgroup.member.classic import ClassicMember, MemberConfig, State
+from spark_kgroup.member.consumer_contract import Ask, ConsumerHeartbeatRequest, ResolveTopics, Unanswered
+from spark_kgroup.member.consumer_contract import Effect as ConsumerEffect
+from spark_kgroup.member.consumer_contract import Event as ConsumerEvent
+from spark_kgroup.member.machine import Config
 from spark_kgroup.model import UNKNOWN_MEMBER_ID, ErrorCode, MemberIdentity, TopicDescription, TopicPartition
-from spark_kgroup.runtime.translate import to_event, to_message
+from spark_kgroup.runtime.consumer_calls import ConsumerCalls
+from spark_kgroup.runtime.machines import machine_of
+from spark_kgroup.runtime.translate import Asked, to_event, to_message
+from spark_kgroup.uncollected import uncollected
 from spark_kgroup.wire.backoff import Backoff
 from spark_kgroup.wire.cluster import Cluster
 from spark_kgroup.wire.connection import Connection
@@ -35,7 +44,7 @@ Observer = Callable[["Session", contract.Notice], None]
 
 
 class Session:
-    """Runs one `ClassicMember` until it ends.
+    """Runs one machine, of either protocol, until it ends.
 
     Attributes:
         owned_since: what is held, each with the identity under which its ownership began: another identity
@@ -45,28 +54,43 @@ class Session:
         trouble: why there is no connection to the coordinator, None if there is one.
     """
 
-    def __init__(self, config: MemberConfig, cluster: Cluster, observer: Observer, rng: Random) -> None:
-        self.machine = ClassicMember(config, jitter=rng.random)
+    def __init__(
+        self,
+        config: Config,
+        cluster: Cluster,
+        observer: Observer,
+        rng: Random,
+        on_join_sent: Callable[[], None] = lambda: None,
+        rack: Callable[[], str | None] = lambda: None,
+        before_join: Callable[[], Awaitable[None]] | None = None,
+    ) -> None:
+        self.machine = machine_of(config, rng)
         self.owned_since: Mapping[TopicPartition, MemberIdentity] = MappingProxyType({})
         self.snapshot: Mapping[str, int] | None = None
         self.failure: BaseException | None = None
         self.trouble: str | None = None
         self._cluster = cluster
+        self._calls = ConsumerCalls(config, cluster, rng, rack)
         self._observer = observer
         self._rng = rng
+        self._on_join_sent = on_join_sent
+        self._rack = rack
+        self._said_rack: str | None = None
+        """Where it reads, as its last join said."""
+        self._before_join = before_join
         self._backoff = Backoff(rng)
-        self._events: asyncio.Queue[contract.Event] = asyncio.Queue()
+        self._events: asyncio.Queue[contract.Event | ConsumerEvent] = asyncio.Queue()
         self._connection: Connection | None = None
         self._connecting: asyncio.Task[None] | None = None
         self._tasks: set[asyncio.Task[None]] = set()
         self._hidden: set[str] = set()
 
     @property
-    def config(self) -> MemberConfig:
+    def config(self) -> Config:
         """How this member presents itself."""
         return self.machine.config
 
-    def post(self, event: contract.Event) -> None:
+    def post(self, event: contract.Event | ConsumerEvent) -> None:
         """Hand the machine an event; it is taken in turn."""
         self._events.put_nowait(event)
 
@@ -74,7 +98,7 @@ class Session:
         """Run until the machine ends (left, closed, failed); then the connection is closed too."""
         self.post(contract.Join())
         try:
-            while self.machine.state is not State.CLOSED:
+            while not self.machine.ended:
                 event = await self._next_event()
                 # Timers first: after a pause longer than the session, no event may act on the old membership.
                 self._take(contract.Tick())
@@ -82,7 +106,7 @@ class Session:
         finally:
             await self._stop()
 
-    async def _next_event(self) -> contract.Event:
+    async def _next_event(self) -> contract.Event | ConsumerEvent:
         wakeup_at_ms = self.machine.next_wakeup_at_ms()
         if wakeup_at_ms is None:
             return await self._events.get()
@@ -92,22 +116,22 @@ class Session:
         except TimeoutError:
             return contract.Tick()
 
-    def _take(self, event: contract.Event) -> None:
+    def _take(self, event: contract.Event | ConsumerEvent) -> None:
+        if isinstance(event, contract.GaveUp):
+            self._forget(event.partitions)  # BEFORE the effects: it may be owned anew
         for effect in self.machine.handle(event, monotonic_ms()):
             self._carry_out(effect)
-        if isinstance(event, contract.GaveUp):
-            self._forget(event.partitions)
 
-    def _carry_out(self, effect: contract.Effect) -> None:
+    def _carry_out(self, effect: contract.Effect | ConsumerEffect) -> None:
         if isinstance(effect, contract.Connect):
             self._reconnect(effect.reason)
-        elif isinstance(effect, contract.Work):
+        elif isinstance(effect, contract.Work | Ask | ResolveTopics):
             self._spawn(self._do(effect))
         else:
             self._note(effect)
             self._observer(self, effect)
 
-    def _do(self, work: contract.Work) -> Coroutine[Any, Any, None]:
+    def _do(self, work: contract.Work | Ask | ResolveTopics) -> Coroutine[Any, Any, None]:
         match work:
             case contract.Send(request=request):
                 return self._leave(request) if isinstance(request, contract.LeaveRequest) else self._send(request)
@@ -117,6 +141,10 @@ class Session:
                 return self._look_at_seat()
             case contract.ComputeAssignment():
                 return self._compute_assignment(work)
+            case Ask(request=heartbeat):
+                return self._ask(heartbeat)
+            case ResolveTopics(topic_ids=topic_ids):
+                return self._resolve(topic_ids)
             case _:
                 assert_never(work)
 
@@ -181,16 +209,25 @@ class Session:
                 self.post(contract.Connected())
                 return
 
-    async def _send(self, request: contract.Parkable | contract.HeartbeatRequest) -> None:
+    async def _send(self, request: Asked) -> None:
         connection = self._connection
         if connection is None:
             return
+        sent = request
+        if isinstance(request, contract.JoinRequest):
+            sent = await self._up_to_date(request)
+            if connection is not self._connection:
+                return
+            self._on_join_sent()
+            self._said_rack = self._rack()
         try:
-            message = await _translate(request, partial(to_message, request, self.config))
+            message = await _translate(request, partial(to_message, sent, self.config, self._said_rack))
             response = await connection.call(message, timeout_ms=self._timeout_ms(request))
             event = await _translate(request, partial(to_event, request, response))
         except WireError as error:
-            if not error.retriable and connection is self._connection:
+            if isinstance(request, contract.RenameRequest) and isinstance(error, UnsupportedApi):
+                self.post(contract.RenameResponse(request=request, error=ErrorCode.UNSUPPORTED_VERSION))
+            elif not error.retriable and connection is self._connection:
                 self._fail(error)
             elif connection is self._connection:
                 await self._drop(connection, str(error))
@@ -199,6 +236,14 @@ class Session:
             if getattr(event, "error", None) == ErrorCode.NONE:  # this is the coordinator
                 self._backoff = Backoff(self._rng)
             self.post(event)
+
+    async def _up_to_date(self, request: contract.JoinRequest) -> contract.JoinRequest:
+        """The request with the topics that a pattern matches at this moment."""
+        if self._before_join is None:
+            return request
+        await self._before_join()
+        topics = self.config.topics
+        return replace(request, protocols=tuple((name, replace(of, topics=topics)) for name, of in request.protocols))
 
     async def _drop(self, connection: Connection, reason: str) -> None:
         """End `connection`, with one event for all that waits on it: none of it will ever be answered."""
@@ -222,6 +267,20 @@ class Session:
         except WireError as error:
             log.info("%s: no word past the parked request: %s", self._name, error)
 
+    async def _ask(self, request: ConsumerHeartbeatRequest) -> None:
+        try:
+            answer = await self._calls.heartbeat(request)
+        except WireError as error:
+            self._fail(error)
+            return
+        self.trouble = answer.reason if isinstance(answer, Unanswered) else None
+        self.post(answer)
+
+    async def _resolve(self, topic_ids: frozenset[UUID]) -> None:
+        answer = await self._calls.names_of(topic_ids)
+        if answer is not None:
+            self.post(answer)
+
     async def _look_at_seat(self) -> None:
         try:
             group = await self._cluster.describe_group(self.config.group, timeout_ms=REQUEST_TIMEOUT_MS)
@@ -243,7 +302,7 @@ class Session:
             error = ErrorCode.NETWORK_EXCEPTION
         self.post(contract.LeaveResponse(request=request, error=error))
 
-    def _timeout_ms(self, request: contract.Parkable | contract.HeartbeatRequest) -> int:
+    def _timeout_ms(self, request: Asked) -> int:
         if isinstance(request, contract.Parkable):
             return self.config.rebalance_timeout_ms + JOIN_TIMEOUT_SLACK_MS
         # Past the session timeout the answer to a heartbeat is useless: reconnect instead.
@@ -264,11 +323,15 @@ class Session:
                 continue
             self._warn_of_hidden(metadata.errors)
             # For a large group this takes seconds, in which the other seats of this loop must not fall silent.
-            assignments = await asyncio.to_thread(_assign, work, metadata.topics)
+            assignments = await asyncio.to_thread(_assign, self._chosen(work), work, metadata.topics)
             if self._still_assigns(work):
                 self.snapshot = {t: metadata.topics[t].partition_count if t in metadata.topics else 0 for t in wanted}
                 self.post(contract.AssignmentComputed(generation=work.generation, assignments=assignments))
             return
+
+    def _chosen(self, work: contract.ComputeAssignment) -> Assignor:
+        """Which of ours the coordinator chose: it chooses none that we did not offer."""
+        return next(each for each in self.config.assignors if each.name == work.assignor)
 
     def _warn_of_hidden(self, errors: Mapping[str, int]) -> None:
         """Java's leader ends with this (TopicAuthorizationException); here the members of all other topics go on."""
@@ -283,14 +346,18 @@ class Session:
         self._hidden |= hidden
 
     def _still_assigns(self, work: contract.ComputeAssignment) -> bool:
-        return self.machine.state is State.ASSIGNING and self.machine.identity.generation == work.generation
+        return self.machine.assigning_in == work.generation
 
     def _fail(self, error: BaseException) -> None:
-        if self.failure is not None or self.machine.state is State.CLOSED:
+        if self.failure is not None or self.machine.ended:
             return
         lost = self.machine.owned
-        rejected = GroupRejected(f"{self._name} cannot go on as a member: {error}")
+        who = f"Member {self.config.instance_id!r}" if self.config.instance_id else "A dynamic member"
+        cause = f"{who} of group {self.config.group!r} cannot go on: {str(error).rstrip('.')}"
+        rejected = GroupRejected(f"{cause}. Start it again when that is mended.")
         rejected.__cause__ = self.failure = error
+        if isinstance(error, KgroupError):
+            error.args = rejected.args  # whoever asks for the group's view hears whose error it is
         self._take(contract.Close())
         if lost:
             self._observer(self, contract.Lost(partitions=lost, reason=str(error)))
@@ -315,14 +382,14 @@ class Session:
 
 
 def _assign(
-    work: contract.ComputeAssignment, topics: Mapping[str, TopicDescription]
+    assignor: Assignor, work: contract.ComputeAssignment, topics: Mapping[str, TopicDescription]
 ) -> tuple[tuple[str, frozenset[TopicPartition]], ...]:
     """What every member shall own. Runs in a thread: it takes values and gives values."""
-    return tuple(sorted(assignor(work.assignor).assign(work.members, topics).items()))
+    return tuple(sorted(assignor.assign(work.members, topics).items()))
 
 
-async def _translate(request: contract.Parkable | contract.HeartbeatRequest, translate: Callable[[], _T]) -> _T:
+async def _translate(request: Asked, translate: Callable[[], _T]) -> _T:
     """Run `translate`: in a thread for what has everybody's subscriptions or assignments, as the assignor is."""
     if isinstance(request, contract.Parkable):
-        return await asyncio.to_thread(translate)
+        return await asyncio.to_thread(uncollected()(translate))
     return translate()

@@ -14,7 +14,8 @@ from spark_kgroup.limits import (
     SESSION_TIMEOUT_MS,
 )
 from spark_kgroup.member.classic import PreviouslyOwned
-from spark_kgroup.model import MemberIdentity
+from spark_kgroup.model import CLASSIC, MemberIdentity
+from spark_kgroup.topic_pattern import TopicPattern
 from spark_kgroup.wire.address import Address
 from spark_kgroup.wire.security.settings import Plaintext, Security
 
@@ -28,12 +29,23 @@ class GroupSettings:
     """Which group, and how its seats behave.
 
     Attributes:
+        topics: subscribed names; none if there is a pattern.
+        pattern: the topics that it matches are subscribed, as they come and go.
         topics_must_exist: whether a subscribed topic that does not exist is an error, or just not there.
         instance_ids: one static member each; None makes a dynamic member.
-        assignors: Kafka's names, in order of preference.
+        group_protocol: "classic", or "consumer" (KIP-848), under which the coordinator assigns and decides about
+            sessions and heartbeats: `assignors`, `session_timeout_ms` and `heartbeat_interval_ms` are not for it.
+        assignors: Kafka's names or module:Class, in order of preference.
+        rack_of: instance id -> where that seat reads (KIP-881), None if nobody has said so; asked at each join, on the
+            event loop. Another answer than before is no reason to join.
+        own_ids: whether static seats of a classic group are to have member ids that this process made.
+        server_assignor: the coordinator's, under the consumer protocol; None for its first.
         previously_owned: instance id -> what an earlier process of that seat may have been reading.
-        finds_orphans: whether a seat that came back without a rebalance rejoins for subscribed partitions that nobody
-            owns. False for an application that must commit before that, and looks at a moment of its own.
+        holds_rebalances: whether a rebalance that the group's assignment needs waits for `Group.force_rebalance`:
+            for an application that must commit what it knows of partitions before somebody gets them. It sees it in
+            `GroupView.held`. Partitions that are new do not wait.
+        releases_seats: whether `Group.close` releases seats under the consumer protocol, so that any other process may
+            have them at once; if not, they wait for this application's next process, which may have work to finish.
         cap_seats_to_partitions: no more seats than the topics have partitions at the start; no limit if one
             of them is missing then.
         commit_metadata: who commits -> what is written beside one partition of each topic; asked at each commit, on the
@@ -47,7 +59,12 @@ class GroupSettings:
     group: str
     topics: tuple[str, ...]
     instance_ids: tuple[str | None, ...]
+    pattern: TopicPattern | None = None
+    group_protocol: str = CLASSIC
     assignors: tuple[str, ...] = ("cooperative-sticky",)
+    rack_of: Callable[[str | None], str | None] = lambda _: None
+    own_ids: bool = False
+    server_assignor: str | None = None
     session_timeout_ms: int = SESSION_TIMEOUT_MS
     rebalance_timeout_ms: int = REBALANCE_TIMEOUT_MS
     heartbeat_interval_ms: int = HEARTBEAT_INTERVAL_MS
@@ -58,7 +75,8 @@ class GroupSettings:
     security: Security = field(default_factory=Plaintext)
     topics_must_exist: bool = True
     previously_owned: Mapping[str, PreviouslyOwned] = field(default_factory=dict)
-    finds_orphans: bool = False
+    holds_rebalances: bool = False
+    releases_seats: bool = True
     cap_seats_to_partitions: bool = False
     commit_metadata: Callable[[MemberIdentity], str] = _nothing
     commit_mark: str = ""

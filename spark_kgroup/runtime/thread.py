@@ -105,10 +105,6 @@ class GroupRuntime:
         """`Group.force_rebalance`."""
         self._run(lambda group: _immediate(lambda: group.force_rebalance(reason)))
 
-    def tell_all_owned(self, topics: Mapping[str, TopicDescription]) -> None:
-        """`Group.tell_all_owned`."""
-        self._run(lambda group: _immediate(lambda: group.tell_all_owned(topics)))
-
     def describe(self, timeout_ms: int | None = None) -> DescribedGroup:
         """`Group.describe`."""
         return self._run(lambda group: group.describe(timeout_ms))

@@ -2,20 +2,27 @@
 
 from __future__ import annotations
 
+import asyncio
+import logging
 from collections.abc import Iterable, Mapping
 
 from spark_kgroup.clock import monotonic_ms
-from spark_kgroup.errors import UnknownTopic
+from spark_kgroup.errors import UnknownTopic, WireError
+from spark_kgroup.limits import MATCH_AGAIN_AFTER_MS
 from spark_kgroup.model import ErrorCode, TopicDescription
 from spark_kgroup.runtime.settings import GroupSettings
+from spark_kgroup.topic_pattern import TopicPattern
 from spark_kgroup.wire.cluster import Cluster
+
+log = logging.getLogger(__name__)
 
 
 class Topics:
     """The subscribed topics as brokers showed them last, and look-ups of any others.
 
     Attributes:
-        known: the subscribed topics that existed at the last refresh; empty before the first.
+        known: the subscribed topics, or those that the pattern matches, that existed at the last refresh; empty
+            before the first.
 
     """
 
@@ -24,6 +31,7 @@ class Topics:
         self._settings = settings
         self._cluster = cluster
         self._known_at_ms = 0
+        self._matching = asyncio.Lock()
 
     async def subscribed(self, max_age_ms: int) -> Mapping[str, TopicDescription]:
         """The subscribed topics that exist, no older than `max_age_ms`.
@@ -38,6 +46,9 @@ class Topics:
 
     async def refresh(self, timeout_ms: int) -> None:
         """Ask for the subscribed topics anew; raises as `subscribed`."""
+        if self._settings.pattern is not None:
+            await self._match(self._settings.pattern, timeout_ms)
+            return
         metadata = await self._cluster.metadata(sorted(self._settings.topics), timeout_ms=timeout_ms)
         missing = sorted(set(self._settings.topics) - set(metadata.topics))
         hidden = [t for t in missing if metadata.errors.get(t) == ErrorCode.TOPIC_AUTHORIZATION_FAILED]
@@ -52,6 +63,37 @@ class Topics:
                 "create it, or correct the option `topics`."
             )
         self.known, self._known_at_ms = metadata.topics, monotonic_ms()
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """What is subscribed: the names that were given, or those that the pattern matched last."""
+        return self._settings.topics if self._settings.pattern is None else tuple(sorted(self.known))
+
+    async def match_before_join(self) -> None:
+        """Match the pattern once more, unless that was done just now, for all seats of this process together.
+
+        Whoever finds a topic first makes the group rebalance. If all others look before they join, that is the only
+        rebalance for it (ConsumerCoordinator.onJoinPrepare). If brokers do not answer, what is known has to do.
+        """
+        async with self._matching:
+            try:
+                await self.subscribed(MATCH_AGAIN_AFTER_MS)
+            except WireError as error:
+                log.info("no look at the pattern's topics before this join: %s", error)
+
+    async def _match(self, pattern: TopicPattern, timeout_ms: int) -> None:
+        """Ask for all topics; those that this user may not describe are not among them.
+
+        What was there and is not is asked for by name: a broker that lags behind would make the group rebalance.
+        """
+        every = await self._cluster.metadata(None, timeout_ms=timeout_ms)
+        chosen = await asyncio.to_thread(pattern.select, every.topics.keys() - every.internal)
+        found = {name: every.topics[name] for name in chosen}
+        if vanished := self.known.keys() - found.keys():
+            found |= (await self._cluster.metadata(sorted(vanished), timeout_ms=timeout_ms)).topics
+        if not found and (self.known or not self._known_at_ms):
+            log.warning("No topic that this user may see matches %r: the group waits for one.", pattern.java)
+        self.known, self._known_at_ms = found, monotonic_ms()
 
     async def named(self, names: Iterable[str]) -> Mapping[str, TopicDescription]:
         """Those of `names` that exist, subscribed or not, as brokers show them now.

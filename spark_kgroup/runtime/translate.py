@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Collection
+from dataclasses import replace
 
 from spark_kgroup.errors import ProtocolViolation
 from spark_kgroup.member import contract
-from spark_kgroup.member.classic import MemberConfig
+from spark_kgroup.member.machine import Config
 from spark_kgroup.model import ErrorCode, GroupMember, Subscription
 from spark_kgroup.wire import messages
 from spark_kgroup.wire.consumer_protocol import (
@@ -20,14 +21,18 @@ from spark_kgroup.wire.consumer_protocol import (
 log = logging.getLogger(__name__)
 
 
-def to_message(request: contract.Parkable | contract.HeartbeatRequest, config: MemberConfig) -> messages.Request:
-    """The Kafka message for what a machine wants sent."""
+Asked = contract.Parkable | contract.HeartbeatRequest | contract.RenameRequest
+"""What is asked over a member's own connection."""
+
+
+def to_message(request: Asked, config: Config, rack: str | None = None) -> messages.Request:
+    """The Kafka message for what a machine wants sent; `rack` is where its last join said that the member reads."""
     match request:
         case contract.JoinRequest(identity=who, protocols=protocols, reason=reason):
             return messages.join_group(
                 config.group,
                 who,
-                [(name, encode_subscription(subscription)) for name, subscription in protocols],
+                [(name, encode_subscription(replace(subscription, rack=rack))) for name, subscription in protocols],
                 session_timeout_ms=config.session_timeout_ms,
                 rebalance_timeout_ms=config.rebalance_timeout_ms,
                 reason=reason,
@@ -37,9 +42,20 @@ def to_message(request: contract.Parkable | contract.HeartbeatRequest, config: M
             return messages.sync_group(config.group, who, protocol, encoded)
         case contract.HeartbeatRequest(identity=who):
             return messages.heartbeat(config.group, who)
+        case contract.RenameRequest(identity=who):
+            # What the member has said in its joins: what differs would make the broker assign anew.
+            newest, _ = messages.consumer_group_heartbeat(
+                config.group,
+                who,
+                rack=rack,
+                rebalance_timeout_ms=config.rebalance_timeout_ms,
+                topics=sorted(config.topics),
+                owned=(),
+            )
+            return newest
 
 
-def to_event(request: contract.Parkable | contract.HeartbeatRequest, response: messages.Response) -> contract.Event:
+def to_event(request: Asked, response: messages.Response) -> contract.Event:
     """The event that a broker's response to `request` makes.
 
     Raises:
@@ -54,6 +70,8 @@ def to_event(request: contract.Parkable | contract.HeartbeatRequest, response: m
             return contract.SyncResponse(request=request, error=error, assignment=owned)
         case contract.HeartbeatRequest(), messages.HeartbeatResponse():
             return contract.HeartbeatResponse(request=request, error=int(response.error_code))
+        case contract.RenameRequest(), messages.ConsumerGroupHeartbeatResponse():
+            return contract.RenameResponse(request=request, error=int(response.error_code))
     raise AssertionError(f"{type(response).__name__} does not answer {type(request).__name__}")
 
 

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from spark_kgroup.model import MemberIdentity, TopicPartition
+from spark_kgroup.runtime.misfit import Misfit
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,17 +47,22 @@ class GroupView:
     """All seats at one moment.
 
     Attributes:
-        rejoins: how often a static seat was asked back without a member id, since the start; a change
-            means that a partition may have lost its owner meanwhile.
+        look_due: a static seat was asked back without a rebalance, and nobody has looked yet whether the group's
+            assignment still fits.
+        held: what a rebalance is needed for, where it waits for the owner's word (`GroupSettings.holds_rebalances`).
+        shares_known: whether each seat has heard what the group wants it to have (`runtime.shares`).
     """
 
     seats: tuple[SeatView, ...]
-    rejoins: int
+    look_due: bool = False
+    held: Misfit | None = None
+    shares_known: bool = True
 
     @property
     def settled(self) -> bool:
-        """Every seat is settled, all in the same generation."""
-        return all(seat.settled for seat in self.seats) and len({seat.identity.generation for seat in self.seats}) == 1
+        """Every seat is settled in its share, all in the same generation."""
+        generations = {seat.identity.generation for seat in self.seats}
+        return self.shares_known and all(seat.settled for seat in self.seats) and len(generations) == 1
 
     def owner(self, partition: TopicPartition) -> SeatView | None:
         """The seat that holds `partition`, None if none does."""

@@ -54,7 +54,7 @@ class ApacheKafka:
     """A cluster as a context manager; `start` and `stop` do the same by hand, and may be repeated.
 
     Args:
-        nodes: 1 or 3, each a broker and a controller.
+        nodes: 1 or 3, each a broker and a controller, in a rack of its own: rack-1, rack-2, rack-3.
         data_dir: kept after `stop` and used again by the next start; None for a temporary one.
         port: node i listens on port + i; None for free ports.
         version: of Apache Kafka, 4.0 or later.

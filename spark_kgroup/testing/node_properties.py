@@ -31,6 +31,7 @@ def node_properties(
     return {
         "process.roles": "broker,controller",
         "node.id": str(node_id),
+        "broker.rack": f"rack-{node_id}",
         "controller.quorum.voters": voters,
         "controller.listener.names": "CONTROLLER",
         "listeners": f"{advertised},CONTROLLER://{host}:{controller_ports[node_id - 1]}",

@@ -30,12 +30,19 @@ def _spark_of_this_python() -> None:
 def apache_kafka(_spark_of_this_python: None) -> Iterator[ApacheKafka]:
     """One Kafka node that all tests of the session share: give topics and groups names of their own.
 
-    Sessions may be as short as 1 s (Kafka's group.min.session.timeout.ms is 6 s), so that a test can wait for one to
-    end.
+    Sessions may be as short as 1 s (Kafka's group.min.session.timeout.ms is 6 s, and group.consumer's 45 s), so that a
+    test can wait for one to end; members under the consumer protocol heartbeat each second (5 s), and each step of
+    theirs takes one heartbeat.
     """
     from spark_kgroup.testing.apache_kafka import ApacheKafka
 
-    properties = {"group.min.session.timeout.ms": "1000"}
+    properties = {
+        "group.min.session.timeout.ms": "1000",
+        "group.consumer.min.session.timeout.ms": "1000",
+        "group.consumer.max.session.timeout.ms": "120000",
+        "group.consumer.min.heartbeat.interval.ms": "1000",
+        "group.consumer.heartbeat.interval.ms": "1000",
+    }
     with ApacheKafka(server_properties=properties, jvm_options=_QUICK_START) as kafka:
         yield kafka
 

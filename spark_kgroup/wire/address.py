@@ -8,7 +8,6 @@ from ipaddress import ip_address
 from typing import Final
 
 from spark_kgroup.errors import OptionError
-from spark_kgroup.wire import names
 
 _HOST_CHARS_MAX: Final = 253
 """RFC 1035 allows no longer name."""
@@ -60,10 +59,18 @@ def parse_bootstrap(text: str) -> tuple[Address, ...]:
     return addresses
 
 
+def can_be_looked_up(host: str) -> bool:
+    """Whether it is a name at all: no empty label, none beyond 63 characters (RFC 1035)."""
+    try:
+        return bool(host.encode("idna"))
+    except UnicodeError:
+        return False
+
+
 def _is_a_host(entry: re.Match[str]) -> bool:
     """Whether it is a whole IPv6 address, or a name that can be looked up."""
     if not entry[1]:
-        return names.can_be_looked_up(entry[2])
+        return can_be_looked_up(entry[2])
     try:
         return bool(ip_address(entry[1]))
     except ValueError:

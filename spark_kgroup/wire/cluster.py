@@ -34,6 +34,7 @@ from spark_kgroup.errors import (
 from spark_kgroup.limits import (
     API_TIMEOUT_MS,
     NEXT_BROKER_AFTER_MS,
+    PARTITIONS_AT_ONCE_MAX,
     REPLACED_TOPICS_MAX,
     REQUEST_TIMEOUT_MS,
     RETRY_BACKOFF_MAX_MS,
@@ -52,6 +53,7 @@ from spark_kgroup.wire.responses import (
     CommittedOffset,
     ListedOffset,
     committed_of,
+    config_of,
     consumer_description_of,
     description_of,
     group_error_codes,
@@ -161,7 +163,8 @@ class Cluster:
     async def _metadata_once(self, topics: Sequence[str] | None) -> ClusterMetadata:
         response = await self._any_broker(messages.metadata(topics))
         assert isinstance(response, messages.MetadataResponse)
-        found = metadata_of(response)
+        large = sum(len(topic.partitions) for topic in response.topics) > PARTITIONS_AT_ONCE_MAX
+        found = await asyncio.to_thread(metadata_of, response) if large else metadata_of(response)
         waiting = sorted(t for t, code in found.errors.items() if code == ErrorCode.LEADER_NOT_AVAILABLE)
         if waiting:
             raise BrokerError("Metadata", ErrorCode.LEADER_NOT_AVAILABLE, ", ".join(waiting))
@@ -212,6 +215,7 @@ class Cluster:
                 return await self._list_missing(wanted, isolation_level, found)
             except BrokerError as error:
                 if error.code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION and time.monotonic() > gone_at_s:
+                    self._vanished |= {tp.topic for tp in wanted.keys() - found.keys()}  # `metadata` waits no more
                     raise _unknown(error) from error
                 raise
 
@@ -329,14 +333,21 @@ class Cluster:
         return self._coordinators[group]
 
     async def committed_offsets(
-        self, group: str, partitions: Iterable[TopicPartition], *, timeout_ms: int | None = None
+        self,
+        group: str,
+        partitions: Iterable[TopicPartition],
+        *,
+        timeout_ms: int | None = None,
+        who: MemberIdentity | None = None,
     ) -> dict[TopicPartition, CommittedOffset | None]:
         """What the group has committed for each partition, with what was written beside it; None where nothing is.
 
+        `who` is the member under the consumer protocol that asks; where the broker cannot check it, nobody does.
+
         Raises:
-            WireError: the coordinator could not be found, or gave no whole answer, in time.
+            WireError: the coordinator could not be found, or gave no whole answer, in time; or does not have `who`.
         """
-        return await self._fetch_committed(group, sorted(set(partitions)), timeout_ms)
+        return await self._fetch_committed(group, sorted(set(partitions)), timeout_ms, who)
 
     async def all_committed(
         self, group: str, *, timeout_ms: int | None = None
@@ -350,11 +361,22 @@ class Cluster:
         return {tp: committed for tp, committed in found.items() if committed is not None}
 
     async def _fetch_committed(
-        self, group: str, wanted: Sequence[TopicPartition] | None, timeout_ms: int | None
+        self,
+        group: str,
+        wanted: Sequence[TopicPartition] | None,
+        timeout_ms: int | None,
+        who: MemberIdentity | None = None,
     ) -> dict[TopicPartition, CommittedOffset | None]:
+        requests: list[Request] = [messages.offset_fetch(group, wanted)]
+        if who is not None and wanted is not None:
+            requests.insert(0, messages.offset_fetch_of_member(group, who, wanted))
+
         async def attempt() -> dict[TopicPartition, CommittedOffset | None]:
-            response = await self.coordinator_call(group, messages.offset_fetch(group, wanted))
-            assert isinstance(response, messages.OffsetFetchResponse)
+            try:
+                response = await self.coordinator_call(group, requests[0])
+            except UnsupportedApi:
+                response = await self.coordinator_call(group, requests[-1])
+            assert isinstance(response, messages.OffsetFetchResponse | messages.OffsetFetchResponseV9)
             return committed_of(response, wanted or ())
 
         return await self._retry(attempt, timeout_ms)
@@ -410,6 +432,53 @@ class Cluster:
             if int(response.error_code) != ErrorCode.NONE:
                 raise BrokerError("ListGroups", int(response.error_code))
             return next((listed.group_type.lower() for listed in response.groups if listed.group_id == group), None)
+
+        return await self._retry(attempt, timeout_ms)
+
+    async def group_config(self, group: str, name: str, *, timeout_ms: int | None = None) -> str | None:
+        """A setting of a group as it is in effect, None if there is none of that name.
+
+        Raises:
+            WireError: no broker said in time, or this user may not see it, or brokers know no settings of groups.
+        """
+
+        async def attempt() -> str | None:
+            response = await self._any_broker(messages.group_config(group, name))
+            assert isinstance(response, messages.DescribeConfigsResponse)
+            return config_of(response)
+
+        return await self._retry(attempt, timeout_ms)
+
+    async def coordinator_config(self, group: str, name: str, *, timeout_ms: int | None = None) -> str | None:
+        """A setting of the broker that coordinates the group, None if it has none of that name.
+
+        Raises:
+            WireError: it did not say in time, or this user may not see it.
+        """
+
+        async def attempt() -> str | None:
+            address = await self._coordinator(group)
+            node_id = next((node for node, known in self._brokers.items() if known == address), None)
+            if node_id is None:
+                raise ConnectionFailed(f"No metadata yet of the broker at {address}.")
+            response = await self._at(address, messages.broker_config(node_id, name))
+            assert isinstance(response, messages.DescribeConfigsResponse)
+            return config_of(response)
+
+        return await self._retry(attempt, timeout_ms)
+
+    async def coordinator_speaks(
+        self, group: str, api_key: int, version: int, *, timeout_ms: int | None = None
+    ) -> bool:
+        """Whether the broker that coordinates the group knows this version of an API.
+
+        Raises:
+            WireError: it could not be reached in time.
+        """
+
+        async def attempt() -> bool:
+            address = await self._coordinator(group)
+            return (self._pool.get(address) or await self._open_pooled(address)).speaks(api_key, version)
 
         return await self._retry(attempt, timeout_ms)
 

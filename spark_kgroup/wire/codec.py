@@ -16,7 +16,7 @@ import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import MISSING, Field, fields, is_dataclass
 from datetime import timedelta
-from functools import cache, lru_cache
+from functools import cache, lru_cache, partial
 from itertools import groupby
 from struct import Struct
 from types import MappingProxyType, NoneType, UnionType
@@ -261,8 +261,8 @@ def _without_none(annotation: Any) -> tuple[Any, bool]:
 
 def _value_reader(kind: Any, field: Field[Any], flexible: bool, nullable: bool) -> _Reader:
     if is_dataclass(kind):
-        assert not nullable, f"{field.name}: none of our messages has a nullable struct (KIP-893)"
-        return _reader_of(cast("type[Entity]", kind))
+        read_struct = _reader_of(cast("type[Entity]", kind))
+        return partial(_read_nullable, read_struct) if nullable else read_struct
     kafka_type = field.metadata["kafka_type"]
     if kafka_type in _FIXED:
         return _FIXED[kafka_type]
@@ -278,6 +278,11 @@ def _value_reader(kind: Any, field: Field[Any], flexible: bool, nullable: bool) 
         return _text(content) if text else content
 
     return read
+
+
+def _read_nullable(read_struct: _Reader, cursor: _Cursor) -> Any:
+    """A struct, or None: a byte before it says which (KIP-893)."""
+    return None if cursor.number(_INT8) < 0 else read_struct(cursor)
 
 
 def _check_null(cursor: _Cursor, field: Field[Any], nullable: bool) -> None:

@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterable
-from typing import Any, Final
+from itertools import chain
+from operator import itemgetter
+from typing import Any, Final, cast
 
 import kio.schema.consumer_protocol_assignment.v0 as assignment_v0
 import kio.schema.consumer_protocol_assignment.v3 as assignment_v3
@@ -22,7 +24,7 @@ from kio.schema.types import TopicName
 from kio.static.primitive import i32
 
 from spark_kgroup.errors import ProtocolViolation
-from spark_kgroup.model import NO_GENERATION, Subscription, TopicPartition, by_topic
+from spark_kgroup.model import NO_GENERATION, Subscription, TopicPartition, by_topic, partitions_of
 from spark_kgroup.wire.codec import decode_entity, encode_entity
 
 VERSION: Final = 3
@@ -41,7 +43,7 @@ def encode_subscription(subscription: Subscription) -> bytes:
         topics=tuple(sorted(subscription.topics)),
         user_data=subscription.user_data,
         owned_partitions=tuple(
-            OwnedTopic(topic=TopicName(topic), partitions=tuple(i32(tp.partition) for tp in found))
+            OwnedTopic(topic=TopicName(topic), partitions=_indexes(found))
             for topic, found in by_topic(subscription.owned)
         ),
         generation_id=i32(subscription.generation),
@@ -68,7 +70,7 @@ def decode_subscription(raw: bytes) -> Subscription:
     owned = getattr(entity, "owned_partitions", ())
     return Subscription(
         topics=tuple(sorted(entity.topics)),
-        owned=frozenset(TopicPartition(t.topic, index) for t in owned for index in t.partitions),
+        owned=_partitions(owned),
         generation=int(getattr(entity, "generation_id", NO_GENERATION)),
         rack=getattr(entity, "rack_id", None) or None,
         user_data=entity.user_data,
@@ -79,8 +81,7 @@ def encode_assignment(partitions: Iterable[TopicPartition]) -> bytes:
     """ConsumerProtocolAssignment v3 with its version."""
     entity = assignment_v3.ConsumerProtocolAssignment(
         assigned_partitions=tuple(
-            AssignedTopic(topic=TopicName(topic), partitions=tuple(i32(tp.partition) for tp in found))
-            for topic, found in by_topic(partitions)
+            AssignedTopic(topic=TopicName(topic), partitions=_indexes(found)) for topic, found in by_topic(partitions)
         ),
         user_data=None,
     )
@@ -97,7 +98,16 @@ def decode_assignment(raw: bytes) -> frozenset[TopicPartition]:
         return frozenset()
     _version(raw, "ConsumerProtocolAssignment")
     entity = decode_entity(assignment_v0.ConsumerProtocolAssignment, raw[2:])
-    return frozenset(TopicPartition(t.topic, index) for t in entity.assigned_partitions for index in t.partitions)
+    return _partitions(entity.assigned_partitions)
+
+
+def _indexes(partitions: Iterable[TopicPartition]) -> tuple[i32, ...]:
+    """Not made i32 one by one: kio looks at each once more when it writes, and a leader writes all of a group's."""
+    return cast("tuple[i32, ...]", tuple(map(itemgetter(1), partitions)))
+
+
+def _partitions(topics: Iterable[Any]) -> frozenset[TopicPartition]:
+    return frozenset(chain.from_iterable(partitions_of(t.topic, t.partitions) for t in topics))
 
 
 def _version(raw: bytes, what: str) -> int:

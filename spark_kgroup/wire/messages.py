@@ -9,30 +9,44 @@
 | SyncGroup | 5 | 2.5 | protocol type and name (KIP-559) |
 | Heartbeat | 4 | 2.4 | |
 | LeaveGroup | 5 | 3.2 | reason (KIP-800) |
-| OffsetCommit | 8 | 2.4 | 9 is the same but for members of the consumer protocol, 10 has topic ids |
-| OffsetFetch | 8 | 3.0 | 9 adds the member under the consumer protocol, 10 has topic ids |
+| OffsetCommit | 8 | 2.4 | 10 has topic ids |
+| OffsetCommit | 9 | 3.7 | the same, for members under the consumer protocol (KIP-848): 8 is refused to them |
+| OffsetFetch | 8 | 3.0 | 10 has topic ids |
+| OffsetFetch | 9, or 8 | 3.7 | for members under the consumer protocol (KIP-848): it has the member's epoch |
 | ListOffsets | 7 | 3.0 | |
 | DescribeGroups | 5 | 2.4 | instance ids; classic groups only: any other is "Dead" |
+| ConsumerGroupHeartbeat | 1, or 0 | 4.0, or 3.7 | membership under the consumer protocol (KIP-848, KIP-1082) |
 | ConsumerGroupDescribe | 1, or 0 | 4.0, or 3.7 | groups of type consumer (KIP-848); 1 has each member's protocol |
+| DescribeConfigs | 4 | 2.7 | of a group from 3.8 on (KIP-848's session timeout) |
 | ListGroups | 5 | 3.8 | says of what type a group is |
 | SaslHandshake | 1 | 1.0 | tokens travel in SaslAuthenticate (KIP-152) |
 | SaslAuthenticate | 2 | 2.5 | session lifetime (KIP-368) |
 
-All but ConsumerGroupDescribe and ListGroups, which older brokers do without, are served by Apache Kafka `OLDEST_KAFKA`
-and every later release up to 4.3. (Version 9 of OffsetCommit and OffsetFetch would need 3.7: 3.6 has it as unstable.)
+All that the classic protocol needs is served by Apache Kafka `OLDEST_KAFKA` and every later release up to 4.3; older
+brokers do without the consumer protocol and ListGroups. (Version 9 of OffsetCommit needs 3.7: 3.6 has it as unstable.)
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from datetime import timedelta
-from typing import Final
+from itertools import groupby
+from typing import Any, Final
+from uuid import UUID
 
 import kio.schema.api_versions.v0 as api_versions_v0
+import kio.schema.consumer_group_heartbeat.v0.request as consumer_group_heartbeat_v0
+import kio.schema.consumer_group_heartbeat.v1.request as consumer_group_heartbeat_v1
+import kio.schema.offset_commit.v9.request as offset_commit_v9
+import kio.schema.offset_fetch.v9.request as offset_fetch_v9
 from kio.schema.api_versions.v3 import ApiVersionsRequest, ApiVersionsResponse
 from kio.schema.consumer_group_describe.v0 import ConsumerGroupDescribeRequest as ConsumerGroupDescribeRequestV0
 from kio.schema.consumer_group_describe.v0 import ConsumerGroupDescribeResponse as ConsumerGroupDescribeResponseV0
 from kio.schema.consumer_group_describe.v1 import ConsumerGroupDescribeRequest, ConsumerGroupDescribeResponse
+from kio.schema.consumer_group_heartbeat.v0 import ConsumerGroupHeartbeatResponse as ConsumerGroupHeartbeatResponseV0
+from kio.schema.consumer_group_heartbeat.v1 import ConsumerGroupHeartbeatResponse
+from kio.schema.describe_configs.v4 import DescribeConfigsRequest, DescribeConfigsResponse
+from kio.schema.describe_configs.v4.request import DescribeConfigsResource
 from kio.schema.describe_groups.v5 import DescribeGroupsRequest, DescribeGroupsResponse
 from kio.schema.find_coordinator.v4 import FindCoordinatorRequest, FindCoordinatorResponse
 from kio.schema.heartbeat.v4 import HeartbeatRequest, HeartbeatResponse
@@ -48,8 +62,10 @@ from kio.schema.metadata.v12 import MetadataRequest, MetadataResponse
 from kio.schema.metadata.v12.request import MetadataRequestTopic
 from kio.schema.offset_commit.v8 import OffsetCommitRequest, OffsetCommitResponse
 from kio.schema.offset_commit.v8.request import OffsetCommitRequestPartition, OffsetCommitRequestTopic
+from kio.schema.offset_commit.v9 import OffsetCommitResponse as OffsetCommitResponseV9
 from kio.schema.offset_fetch.v8 import OffsetFetchRequest, OffsetFetchResponse
 from kio.schema.offset_fetch.v8.request import OffsetFetchRequestGroup, OffsetFetchRequestTopics
+from kio.schema.offset_fetch.v9 import OffsetFetchResponse as OffsetFetchResponseV9
 from kio.schema.sasl_authenticate.v2 import SaslAuthenticateRequest, SaslAuthenticateResponse
 from kio.schema.sasl_handshake.v1 import SaslHandshakeRequest, SaslHandshakeResponse
 from kio.schema.sync_group.v5 import SyncGroupRequest, SyncGroupResponse
@@ -59,7 +75,12 @@ from kio.static.primitive import i8, i32, i32Timedelta, i64
 
 from spark_kgroup.limits import REASON_CHARACTERS_MAX
 from spark_kgroup.model import MemberIdentity as Member
-from spark_kgroup.model import TopicPartition, by_topic
+from spark_kgroup.model import TopicIdPartition, TopicPartition, by_topic
+
+ConsumerGroupHeartbeatRequest: Final = consumer_group_heartbeat_v1.ConsumerGroupHeartbeatRequest
+ConsumerGroupHeartbeatRequestV0: Final = consumer_group_heartbeat_v0.ConsumerGroupHeartbeatRequest
+OffsetCommitRequestV9: Final = offset_commit_v9.OffsetCommitRequest
+OffsetFetchRequestV9: Final = offset_fetch_v9.OffsetFetchRequest
 
 Request = (
     ApiVersionsRequest
@@ -71,11 +92,16 @@ Request = (
     | HeartbeatRequest
     | LeaveGroupRequest
     | OffsetCommitRequest
+    | offset_commit_v9.OffsetCommitRequest
     | OffsetFetchRequest
+    | offset_fetch_v9.OffsetFetchRequest
     | ListOffsetsRequest
     | DescribeGroupsRequest
+    | consumer_group_heartbeat_v1.ConsumerGroupHeartbeatRequest
+    | consumer_group_heartbeat_v0.ConsumerGroupHeartbeatRequest
     | ConsumerGroupDescribeRequest
     | ConsumerGroupDescribeRequestV0
+    | DescribeConfigsRequest
     | ListGroupsRequest
     | SaslHandshakeRequest
     | SaslAuthenticateRequest
@@ -90,11 +116,16 @@ Response = (
     | HeartbeatResponse
     | LeaveGroupResponse
     | OffsetCommitResponse
+    | OffsetCommitResponseV9
     | OffsetFetchResponse
+    | OffsetFetchResponseV9
     | ListOffsetsResponse
     | DescribeGroupsResponse
+    | ConsumerGroupHeartbeatResponse
+    | ConsumerGroupHeartbeatResponseV0
     | ConsumerGroupDescribeResponse
     | ConsumerGroupDescribeResponseV0
+    | DescribeConfigsResponse
     | ListGroupsResponse
     | SaslHandshakeResponse
     | SaslAuthenticateResponse
@@ -113,11 +144,16 @@ RESPONSE_OF: Final[Mapping[type[Request], type[Response]]] = {
     HeartbeatRequest: HeartbeatResponse,
     LeaveGroupRequest: LeaveGroupResponse,
     OffsetCommitRequest: OffsetCommitResponse,
+    offset_commit_v9.OffsetCommitRequest: OffsetCommitResponseV9,
     OffsetFetchRequest: OffsetFetchResponse,
+    offset_fetch_v9.OffsetFetchRequest: OffsetFetchResponseV9,
     ListOffsetsRequest: ListOffsetsResponse,
     DescribeGroupsRequest: DescribeGroupsResponse,
+    consumer_group_heartbeat_v1.ConsumerGroupHeartbeatRequest: ConsumerGroupHeartbeatResponse,
+    consumer_group_heartbeat_v0.ConsumerGroupHeartbeatRequest: ConsumerGroupHeartbeatResponseV0,
     ConsumerGroupDescribeRequest: ConsumerGroupDescribeResponse,
     ConsumerGroupDescribeRequestV0: ConsumerGroupDescribeResponseV0,
+    DescribeConfigsRequest: DescribeConfigsResponse,
     ListGroupsRequest: ListGroupsResponse,
     SaslHandshakeRequest: SaslHandshakeResponse,
     SaslAuthenticateRequest: SaslAuthenticateResponse,
@@ -125,10 +161,14 @@ RESPONSE_OF: Final[Mapping[type[Request], type[Response]]] = {
 """Which response answers which request."""
 
 OLDEST_KAFKA: Final = "3.2"
-"""The first Apache Kafka release that serves every version above."""
+"""The first Apache Kafka release that serves all that the classic protocol needs."""
 
 CONSUMER: Final = "consumer"
 """The kind of group that consumers form (ConsumerProtocol.PROTOCOL_TYPE)."""
+
+_GROUP: Final = i8(32)
+_BROKER: Final = i8(4)
+"""ConfigResource.Type.GROUP"""
 
 LATEST: Final = -1
 """ListOffsets timestamp for the end of a partition (ListOffsetsRequest.LATEST_TIMESTAMP)."""
@@ -205,13 +245,19 @@ def leave_group(group: str, members: Iterable[Member], reason: str) -> LeaveGrou
 
 
 def offset_commit(
-    group: str, who: Member, positions: Mapping[TopicPartition, int], *, note: str = "", mark: str = ""
-) -> OffsetCommitRequest:
+    group: str,
+    who: Member,
+    positions: Mapping[TopicPartition, int],
+    *,
+    note: str = "",
+    mark: str = "",
+    consumer_protocol: bool = False,
+) -> OffsetCommitRequest | offset_commit_v9.OffsetCommitRequest:
     """Commit `positions` as the member `who`, `note` beside one partition of each topic and `mark` beside the others.
 
     The coordinator keeps each text beside its offset (offset.metadata.max.bytes: 4096), all in one record batch.
     """
-    return OffsetCommitRequest(
+    classic = OffsetCommitRequest(
         group_id=GroupId(group),
         generation_id_or_member_epoch=i32(who.generation),
         member_id=who.member_id,
@@ -231,9 +277,34 @@ def offset_commit(
             for topic, partitions in by_topic(positions)
         ),
     )
+    return _offset_commit_v9(classic) if consumer_protocol else classic
 
 
-def offset_commit_errors(response: OffsetCommitResponse) -> dict[TopicPartition, int]:
+def _offset_commit_v9(classic: OffsetCommitRequest) -> offset_commit_v9.OffsetCommitRequest:
+    """What `classic` says, in the version that members under the consumer protocol must use."""
+    return offset_commit_v9.OffsetCommitRequest(
+        group_id=classic.group_id,
+        generation_id_or_member_epoch=classic.generation_id_or_member_epoch,
+        member_id=classic.member_id,
+        group_instance_id=classic.group_instance_id,
+        topics=tuple(
+            offset_commit_v9.OffsetCommitRequestTopic(
+                name=topic.name,
+                partitions=tuple(
+                    offset_commit_v9.OffsetCommitRequestPartition(
+                        partition_index=partition.partition_index,
+                        committed_offset=partition.committed_offset,
+                        committed_metadata=partition.committed_metadata,
+                    )
+                    for partition in topic.partitions
+                ),
+            )
+            for topic in classic.topics
+        ),
+    )
+
+
+def offset_commit_errors(response: OffsetCommitResponse | OffsetCommitResponseV9) -> dict[TopicPartition, int]:
     """Each partition's error code."""
     return {
         TopicPartition(topic.name, partition.partition_index): int(partition.error_code)
@@ -260,6 +331,22 @@ def offset_fetch(group: str, partitions: Iterable[TopicPartition] | None) -> Off
     )
 
 
+def offset_fetch_of_member(
+    group: str, who: Member, partitions: Iterable[TopicPartition]
+) -> offset_fetch_v9.OffsetFetchRequest:
+    """`offset_fetch` in the name of a member under the consumer protocol, whose epoch the coordinator checks."""
+    topics = tuple(
+        offset_fetch_v9.OffsetFetchRequestTopics(
+            name=TopicName(topic), partition_indexes=tuple(i32(tp.partition) for tp in found)
+        )
+        for topic, found in by_topic(partitions)
+    )
+    asked = offset_fetch_v9.OffsetFetchRequestGroup(
+        group_id=GroupId(group), member_id=who.member_id, member_epoch=i32(who.generation), topics=topics
+    )
+    return offset_fetch_v9.OffsetFetchRequest(groups=(asked,), require_stable=True)
+
+
 def list_offsets(wanted: Mapping[TopicPartition, int], isolation_level: int) -> ListOffsetsRequest:
     """Offsets by timestamp (`LATEST`, `EARLIEST`) for partitions of one leader."""
     return ListOffsetsRequest(
@@ -282,11 +369,60 @@ def describe_groups(group: str) -> DescribeGroupsRequest:
     return DescribeGroupsRequest(groups=(GroupId(group),), include_authorized_operations=False)
 
 
+def consumer_group_heartbeat(
+    group: str,
+    who: Member,
+    *,
+    rack: str | None = None,
+    rebalance_timeout_ms: int = -1,
+    topics: Iterable[str] | None = None,
+    assignor: str | None = None,
+    owned: Iterable[TopicIdPartition] | None = None,
+) -> tuple[Request, ...]:
+    """Join, still here, or leave, as the epoch of `who` says (KIP-848); in the versions to try, newest first.
+
+    What is None, or a timeout of -1, is as it was in the last one.
+    """
+    values: dict[str, Any] = {
+        "group_id": GroupId(group),
+        "member_id": who.member_id,
+        "member_epoch": i32(who.generation),
+        "instance_id": who.instance_id,
+        "rack_id": rack,
+        "rebalance_timeout": _milliseconds(rebalance_timeout_ms),
+        "subscribed_topic_names": None if topics is None else tuple(map(TopicName, topics)),
+        "server_assignor": assignor,
+    }
+    v0, v1 = consumer_group_heartbeat_v0, consumer_group_heartbeat_v1
+    by_id = None if owned is None else [(topic_id, tuple(map(i32, found))) for topic_id, found in _by_topic_id(owned)]
+    in_v1 = None if by_id is None else tuple(v1.TopicPartitions(topic_id=t, partitions=found) for t, found in by_id)
+    in_v0 = None if by_id is None else tuple(v0.TopicPartitions(topic_id=t, partitions=found) for t, found in by_id)
+    newest = v1.ConsumerGroupHeartbeatRequest(**values, topic_partitions=in_v1)
+    return newest, v0.ConsumerGroupHeartbeatRequest(**values, topic_partitions=in_v0)
+
+
+def _by_topic_id(partitions: Iterable[TopicIdPartition]) -> list[tuple[UUID, list[int]]]:
+    grouped = groupby(sorted(partitions), key=lambda each: each.topic_id)
+    return [(topic_id, [each.partition for each in found]) for topic_id, found in grouped]
+
+
 def consumer_group_describe(group: str) -> tuple[Request, ...]:
     """One group of type consumer with its members, in the versions to try, newest first."""
     newest = ConsumerGroupDescribeRequest(group_ids=(GroupId(group),), include_authorized_operations=False)
     oldest = ConsumerGroupDescribeRequestV0(group_ids=(GroupId(group),), include_authorized_operations=False)
     return newest, oldest
+
+
+def group_config(group: str, name: str) -> DescribeConfigsRequest:
+    """One setting of a group, as it is in effect."""
+    resource = DescribeConfigsResource(resource_type=_GROUP, resource_name=group, configuration_keys=(name,))
+    return DescribeConfigsRequest(resources=(resource,))
+
+
+def broker_config(node_id: int, name: str) -> DescribeConfigsRequest:
+    """One setting of a broker, as it is in effect; for that broker alone to answer."""
+    resource = DescribeConfigsResource(resource_type=_BROKER, resource_name=str(node_id), configuration_keys=(name,))
+    return DescribeConfigsRequest(resources=(resource,))
 
 
 def list_groups() -> ListGroupsRequest:
@@ -320,9 +456,15 @@ __all__ = [
     "ApiVersionsResponseV0",
     "ConsumerGroupDescribeResponse",
     "ConsumerGroupDescribeResponseV0",
+    "ConsumerGroupHeartbeatRequest",
+    "ConsumerGroupHeartbeatRequestV0",
+    "ConsumerGroupHeartbeatResponse",
+    "ConsumerGroupHeartbeatResponseV0",
+    "DescribeConfigsResponse",
     "DescribeGroupsResponse",
     "FindCoordinatorResponse",
     "HeartbeatResponse",
+    "JoinGroupRequest",
     "JoinGroupResponse",
     "JoinGroupResponseMember",
     "LeaveGroupResponse",
@@ -331,16 +473,22 @@ __all__ = [
     "ListOffsetsResponse",
     "MetadataRequest",
     "MetadataResponse",
+    "OffsetCommitRequestV9",
     "OffsetCommitResponse",
+    "OffsetCommitResponseV9",
     "OffsetFetchResponse",
+    "OffsetFetchResponseV9",
     "Request",
     "Response",
     "SaslAuthenticateResponse",
     "SaslHandshakeResponse",
     "SyncGroupResponse",
+    "broker_config",
     "consumer_group_describe",
+    "consumer_group_heartbeat",
     "describe_groups",
     "find_coordinator",
+    "group_config",
     "heartbeat",
     "join_group",
     "leave_group",
@@ -350,6 +498,7 @@ __all__ = [
     "offset_commit",
     "offset_commit_errors",
     "offset_fetch",
+    "offset_fetch_of_member",
     "sasl_authenticate",
     "sasl_handshake",
     "sync_group",

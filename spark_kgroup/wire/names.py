@@ -26,14 +26,6 @@ _lock: Final = threading.Lock()
 _looking_up: Final[dict[tuple[str, int], Future[list[Found]]]] = {}
 
 
-def can_be_looked_up(host: str) -> bool:
-    """Whether it is a name at all: no empty label, none beyond 63 characters (RFC 1035)."""
-    try:
-        return bool(host.encode("idna"))
-    except UnicodeError:
-        return False
-
-
 async def addresses_of(host: str, port: int) -> list[Found]:
     """All addresses of a host, the best first (RFC 6724); waits as long as the system's resolver does.
 

@@ -7,6 +7,9 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any, Final, TypeVar
 
+from kio.schema.offset_fetch.v8.response import OffsetFetchResponseGroup
+from kio.schema.offset_fetch.v9.response import OffsetFetchResponseGroup as OffsetFetchResponseGroupV9
+
 from spark_kgroup.errors import BrokerError, ProtocolViolation
 from spark_kgroup.model import (
     DescribedGroup,
@@ -33,12 +36,14 @@ class ClusterMetadata:
         topics: those asked for that exist and have no error.
         errors: topic -> error code of those asked for that have one.
         leaders: partition -> node id of one of `brokers`; absent while there is no leader.
+        internal: of `topics`, those of brokers themselves, such as __consumer_offsets.
     """
 
     brokers: Mapping[int, Address]
     topics: Mapping[str, TopicDescription]
     errors: Mapping[str, int]
     leaders: Mapping[TopicPartition, int]
+    internal: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,6 +65,7 @@ class CommittedOffset:
 def metadata_of(response: messages.MetadataResponse) -> ClusterMetadata:
     """Brokers, topics and leaders; a topic with an error is not among the topics."""
     brokers = {int(b.node_id): Address(b.host, b.port) for b in response.brokers}
+    racks = {int(b.node_id): b.rack for b in response.brokers if b.rack}
     good = [t for t in response.topics if int(t.error_code) == ErrorCode.NONE and t.name is not None]
     return ClusterMetadata(
         brokers=brokers,
@@ -76,9 +82,11 @@ def metadata_of(response: messages.MetadataResponse) -> ClusterMetadata:
                     for p in t.partitions
                     if (at := brokers.get(int(p.leader_id))) is not None
                 },
+                racks=_racks_of(t.partitions, racks),
             )
             for t in good
         },
+        internal=frozenset(str(t.name) for t in good if t.is_internal),
         errors={str(t.name): int(t.error_code) for t in response.topics if int(t.error_code) != ErrorCode.NONE},
         leaders={
             TopicPartition(str(t.name), p.partition_index): int(p.leader_id)
@@ -87,6 +95,13 @@ def metadata_of(response: messages.MetadataResponse) -> ClusterMetadata:
             if p.leader_id in brokers
         },
     )
+
+
+def _racks_of(partitions: Iterable[Any], racks: Mapping[int, str]) -> dict[int, frozenset[str]]:
+    """Of all replicas, also those that are away: they mostly come back, and nobody rebalances for it (Java: range)."""
+    if not racks:
+        return {}
+    return {int(p.partition_index): frozenset(racks[r] for r in p.replica_nodes if r in racks) for p in partitions}
 
 
 def has_fewer_partitions(topic: TopicDescription, known: TopicDescription | None) -> bool:
@@ -120,14 +135,15 @@ def take_listed(
 
 
 def committed_of(
-    response: messages.OffsetFetchResponse, wanted: Iterable[TopicPartition]
+    response: messages.OffsetFetchResponse | messages.OffsetFetchResponseV9, wanted: Iterable[TopicPartition]
 ) -> dict[TopicPartition, CommittedOffset | None]:
     """What is committed for each partition in `wanted`, and for any other that is in the response; None for nothing.
 
     Raises:
         BrokerError: the group or a partition has an error.
     """
-    group = the_only(response.groups, "group")
+    groups: Sequence[OffsetFetchResponseGroup | OffsetFetchResponseGroupV9] = response.groups
+    group = the_only(groups, "group")
     if int(group.error_code) != ErrorCode.NONE:
         raise BrokerError("OffsetFetch", int(group.error_code))
     found: dict[TopicPartition, CommittedOffset | None] = {}
@@ -179,24 +195,20 @@ def description_of(response: messages.DescribeGroupsResponse) -> DescribedGroup:
                 instance_id=m.group_instance_id,
                 client_id=m.client_id,
                 client_host=m.client_host,
-                assignment=_readable(decode_assignment, m.member_assignment) if of_consumers else frozenset(),
-                claimed=_readable(_claims, m.member_metadata) if of_consumers else frozenset(),
+                assignment=_readable(decode_assignment, m.member_assignment, of_consumers) or frozenset(),
+                subscription=_readable(decode_subscription, m.member_metadata, of_consumers),
             )
             for m in group.members
         ),
     )
 
 
-def _claims(subscription: bytes) -> frozenset[TopicPartition]:
-    return decode_subscription(subscription).owned
-
-
-def _readable(read: Callable[[bytes], frozenset[TopicPartition]], raw: bytes) -> frozenset[TopicPartition]:
-    """What `read` finds; nothing in bytes that other people's clients wrote and that nobody can read."""
+def _readable(read: Callable[[bytes], T], raw: bytes, of_consumers: bool) -> T | None:
+    """What `read` finds; None in bytes that other people's clients wrote and that nobody can read."""
     try:
-        return read(raw) if raw else frozenset()
+        return read(raw) if raw and of_consumers else None
     except ProtocolViolation:
-        return frozenset()
+        return None
 
 
 def consumer_description_of(
@@ -204,8 +216,8 @@ def consumer_description_of(
 ) -> DescribedGroup | None:
     """The one group in `response`, None if it is not of type consumer.
 
-    A member's assignment is what it has, not its target. What it was told to give up, and may still be reading, is in
-    neither (ConsumerGroupMember.asConsumerGroupDescribeMember).
+    A member's assignment is what it has, its target what it shall have. What it was told to give up, and may still be
+    reading, is in neither (ConsumerGroupMember.asConsumerGroupDescribeMember).
 
     Raises:
         BrokerError: the group has another error.
@@ -220,15 +232,15 @@ def consumer_description_of(
         state=group.group_state,
         protocol=group.assignor_name,
         group_type="consumer",
+        target_epoch=int(group.assignment_epoch),
         members=tuple(
             DescribedMember(
                 member_id=m.member_id,
                 instance_id=m.instance_id,
                 client_id=m.client_id,
                 client_host=m.client_host,
-                assignment=frozenset(
-                    TopicPartition(t.topic_name, p) for t in m.assignment.topic_partitions for p in t.partitions
-                ),
+                assignment=_partitions_of(m.assignment),
+                target=_partitions_of(m.target_assignment),
                 epoch=int(m.member_epoch),
                 protocol=_MEMBER_TYPES.get(getattr(m, "member_type", -1)),
             )
@@ -237,11 +249,27 @@ def consumer_description_of(
     )
 
 
+def _partitions_of(assignment: Any) -> frozenset[TopicPartition]:
+    return frozenset(TopicPartition(t.topic_name, p) for t in assignment.topic_partitions for p in t.partitions)
+
+
 _NOT_OF_TYPE_CONSUMER: Final = frozenset({ErrorCode.GROUP_ID_NOT_FOUND, ErrorCode.UNSUPPORTED_VERSION})
 """The second: this broker has no groups of that type (group.coordinator.rebalance.protocols)."""
 
 _MEMBER_TYPES: Final = MappingProxyType({0: "classic", 1: "consumer"})
 """ConsumerGroupDescribeResponse.Member.MemberType; -1 is unknown."""
+
+
+def config_of(response: messages.DescribeConfigsResponse) -> str | None:
+    """The value of the one setting that was asked for, None if this group, or broker, has none of that name.
+
+    Raises:
+        BrokerError: this user may not see it, or the broker knows no settings of groups.
+    """
+    found = the_only(response.results, "resource")
+    if int(found.error_code) != ErrorCode.NONE:
+        raise BrokerError("DescribeConfigs", int(found.error_code), found.error_message)
+    return next((config.value for config in found.configs), None)
 
 
 def still_members(response: messages.LeaveGroupResponse) -> dict[str, int]:
@@ -259,7 +287,7 @@ def still_members(response: messages.LeaveGroupResponse) -> dict[str, int]:
 def group_error_codes(response: Response) -> set[int]:
     """Every error code that a coordinator's response may carry for the group as a whole."""
     match response:
-        case messages.OffsetCommitResponse():
+        case messages.OffsetCommitResponse() | messages.OffsetCommitResponseV9():
             return set(messages.offset_commit_errors(response).values())
         case (
             messages.OffsetFetchResponse()
@@ -268,7 +296,12 @@ def group_error_codes(response: Response) -> set[int]:
             | messages.ConsumerGroupDescribeResponseV0()
         ):
             return {int(group.error_code) for group in response.groups}
-        case messages.LeaveGroupResponse() | messages.ListGroupsResponse():
+        case (
+            messages.LeaveGroupResponse()
+            | messages.ListGroupsResponse()
+            | messages.ConsumerGroupHeartbeatResponse()
+            | messages.ConsumerGroupHeartbeatResponseV0()
+        ):
             return {int(response.error_code)}
         case _:
             return set()

@@ -1,7 +1,8 @@
 """`python -m bench` (in tests/): the built-in Kafka source and ours on the same topics of one broker, in turn.
 
-Starts a Kafka, and for each source a Spark driver of its own. Every query is run once to warm up, then in
-interleaved repetitions, so that whatever else the machine does meets both. Nothing is left, nor after Ctrl-C.
+Starts a Kafka, and for each source a Spark driver of its own: the built-in one, ours with either reader, and one that
+reads nothing, the ceiling. Every query is run once to warm up, then in interleaved repetitions, so that whatever else
+the machine does meets all. Tables come as Markdown on stdout, progress on stderr. Nothing is left, nor after Ctrl-C.
 """
 
 import os
@@ -11,6 +12,7 @@ import subprocess
 import sys
 import tempfile
 from collections import defaultdict
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from enum import StrEnum
 from multiprocessing.connection import Connection
@@ -23,8 +25,8 @@ from rich.console import Console
 
 from bench.cpu import Cpu, cpu_seconds
 from bench.driver import TRIGGER
-from bench.results import SOURCES, Drained, Followed, summed
-from bench.tables import latency, machine, throughput, where_time_goes
+from bench.results import CEILING, SOURCES, TITLES, Drained, Followed, summed
+from bench.tables import cpu, latency, machine, memory, micro_batches, throughput, where_time_goes
 from bench.workload import PARTITIONS, QUICK_SHAPES, SHAPES, Paced, Shape, fill
 from spark_kgroup.errors import KgroupError
 from spark_kgroup.testing import ApacheKafka
@@ -42,12 +44,25 @@ CONNECTOR = (
 RECORDS_A_SECOND = 1_000
 LATENCY_TOPIC = "latency"
 START_POLL_S = 0.2
+
+EXAMPLES = """Examples:
+
+    make bench
+
+    make bench BENCH="--quick"
+
+    make bench BENCH="--only small --only lz4 --source kafka --source native --repetitions 9"
+
+    make bench >measured.txt
+"""
 STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
-console = Console(highlight=False, width=None if Console().is_terminal else 160)
-app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
+console = Console(highlight=False, stderr=True, soft_wrap=True)
+app = typer.Typer(add_completion=False, pretty_exceptions_enable=False, rich_markup_mode="markdown")
 
-What = StrEnum("What", [*(shape.name for shape in SHAPES), LATENCY_TOPIC])
+# mypy cannot know members that are computed.
+What = StrEnum("What", [*(shape.name for shape in SHAPES), LATENCY_TOPIC])  # type: ignore[misc]
+Source = StrEnum("Source", list(SOURCES))  # type: ignore[misc]
 
 
 class Problem(Exception):
@@ -75,7 +90,8 @@ class Driver:
             self._listener.listen()
             self._listener.settimeout(START_POLL_S)
             log = self._stack.enter_context((self._folder / "log").open("wb"))
-            command = [sys.executable, "-m", "bench.driver", str(self._folder / "socket"), self._folder, *self._jars]
+            command: list[str | Path] = [sys.executable, "-m", "bench.driver"]
+            command += [self._folder / "socket", self._folder, *self._jars]
             self._process = guard.popen(command, stdout=log, stderr=subprocess.STDOUT, environment=self._environment())
             self._stack = self._stack.pop_all()
         return self
@@ -103,33 +119,43 @@ class Driver:
     def drain(self, topic: str, shape: Shape) -> Drained:
         """Read the topic once."""
         before = self._cpu()
-        self._connection.send(("drain", (self.source, self._kafka.bootstrap_servers, topic)))
+        self._connection.send(("drain", (self.source, self._kafka.bootstrap_servers, topic, shape)))
         result = self._hear()
+        cpu = self._cpu().since(before)
         rows = sum(batch["rows"] for batch in result["progress"])
         if rows != shape.records:
-            raise Problem(f"{self.source} read {rows:,} of {shape.records:,} records of {topic}.")
-        phases = summed([batch["phases_ms"] for batch in result["progress"]])
-        return Drained(rows, result["seconds"], self._cpu().since(before), phases)
+            raise Problem(f"{TITLES[self.source]} read {rows:,} of {shape.records:,} records of {topic}.")
+        batches_ms = [batch["phases_ms"] for batch in result["progress"] if batch["rows"]]
+        peaks = result["peaks"]
+        return Drained(rows, result["seconds"], cpu, batches_ms, peaks["worker"], peaks["server"])
 
     def follow(self, topic: str, warm_up_s: float, measured_s: float) -> Followed:
-        """Read the topic while it is written; records of the first `warm_up_s` seconds do not count."""
+        """Read the topic while nothing is written, and while something is.
+
+        Of either time the first `warm_up_s` seconds do not count.
+        """
         paced = Paced(self._kafka.bootstrap_servers, topic, RECORDS_A_SECOND)
         for _ in range(PARTITIONS):
             paced.send()
         self._connection.send(("follow", (self.source, self._kafka.bootstrap_servers, topic)))
         self._hear()
+        idle = self._cpu_of(warm_up_s, measured_s)
         with paced:
-            Event().wait(warm_up_s)
-            before = self._cpu()
-            Event().wait(measured_s)
-            cpu = self._cpu().since(before)
+            cpu = self._cpu_of(warm_up_s, measured_s)
         self._connection.send(paced.sent)
         result = self._hear()
         began_ns = max(born for born, _ in result["records"]) - int(measured_s * 1e9)
         latencies_ms = [(seen - born) / 1e6 for born, seen in result["records"] if born > began_ns]
         busy = [batch["phases_ms"] for batch in result["progress"] if batch["rows"]]
         mean = {phase: total / len(busy) for phase, total in summed(busy).items()}
-        return Followed(latencies_ms, cpu, mean)
+        return Followed(latencies_ms, cpu, idle, mean)
+
+    def _cpu_of(self, warm_up_s: float, measured_s: float) -> Cpu:
+        """What is used in the seconds that are measured, after those to warm up."""
+        Event().wait(warm_up_s)
+        before = self._cpu()
+        Event().wait(measured_s)
+        return self._cpu().since(before)
 
     def _hear(self) -> Any:
         try:
@@ -139,7 +165,7 @@ class Driver:
 
     def _ended(self) -> Problem:
         last_lines = (self._folder / "log").read_text(errors="replace").splitlines()[-20:]
-        return Problem("\n  ".join([f"The driver of {self.source} ended:", *last_lines]))
+        return Problem("\n  ".join([f"The driver of {TITLES[self.source]} ended:", *last_lines]))
 
     def _cpu(self) -> Cpu:
         return cpu_seconds(self._kafka.nodes[0].pid, self._jvm)
@@ -165,9 +191,10 @@ class Bench:
         found: defaultdict[str, list[Drained]] = defaultdict(list)
         for repetition in range(self._repetitions + 1):
             for driver in self._drivers:
-                with console.status(f"{driver.source}: {shape}"):
+                title = f"{shape}, {TITLES[driver.source]}, {_named(repetition)}"
+                with console.status(title):
                     drained = driver.drain(shape.name, shape)
-                console.print(f"{shape}, {driver.source}, {_named(repetition)}: {drained.batches_s:.2f} s")
+                console.print(f"{title}: {drained.batches_s:.2f} s, {drained.seconds:.2f} s with start")
                 if repetition:
                     found[driver.source].append(drained)
         return found
@@ -177,12 +204,14 @@ class Bench:
         found: defaultdict[str, list[Followed]] = defaultdict(list)
         for repetition in range(self._repetitions):
             for driver in self._drivers:
+                if driver.source == CEILING:
+                    continue
                 topic = f"{LATENCY_TOPIC}-{driver.source}-{repetition}"
                 self._kafka.create_topic(topic, PARTITIONS)
-                with console.status(f"{driver.source}: {RECORDS_A_SECOND:,} records/s"):
+                with console.status(f"{TITLES[driver.source]}: {RECORDS_A_SECOND:,} records/s"):
                     followed = driver.follow(topic, warm_up_s, measured_s)
                 console.print(
-                    f"latency, {driver.source}, {_named(repetition + 1)}: "
+                    f"latency, {TITLES[driver.source]}, {_named(repetition + 1)}: "
                     f"p50 {followed.p50_ms:.0f} ms, p99 {followed.p99_ms:.0f} ms"
                 )
                 found[driver.source].append(followed)
@@ -193,31 +222,35 @@ def _named(repetition: int) -> str:
     return f"run {repetition}" if repetition else "warm-up"
 
 
-@app.command()
+@app.command(epilog=EXAMPLES)
 def main(
     quick: Annotated[bool, typer.Option("--quick", help="A hundredth of the records, one repetition.")] = False,
-    only: Annotated[list[What] | None, typer.Option(help="Repeatable.")] = None,
-    repetitions: Annotated[int, typer.Option(min=1, help="Of each measurement; medians are shown.")] = 3,
+    only: Annotated[list[What] | None, typer.Option(help="What to measure. Repeatable.")] = None,
+    source: Annotated[list[Source] | None, typer.Option(help="Who reads. Repeatable.")] = None,
+    repetitions: Annotated[int, typer.Option(min=1, help="Of each measurement; medians are shown.")] = 5,
 ) -> None:
-    """Compare format("kafka") and format("kgroup") on this machine: throughput, latency, and where the time goes."""
+    """Compare format("kafka") and format("kgroup") on this machine: throughput, latency, CPU and memory."""
     wanted = only or list(What)
     shapes = [shape for shape in (QUICK_SHAPES if quick else SHAPES) if shape.name in wanted]
     warm_up_s, measured_s = (1.0, 2.0) if quick else (5.0, 20.0)
+    on_machine = machine(CONNECTOR[0].revision)
     for number in STOP_SIGNALS:
         signal.signal(number, _stop_once)
     try:
         with ExitStack() as things:
-            bench = _start(things, 1 if quick else repetitions)
-            console.print(machine())
+            bench = _start(
+                things, [each for each in SOURCES if each in (source or SOURCES)], 1 if quick else repetitions
+            )
             drained = {shape: bench.drain(shape) for shape in shapes}
             followed = bench.follow(warm_up_s, measured_s) if LATENCY_TOPIC in wanted else {}
-            _show(drained, followed)
     except KeyboardInterrupt:
         console.print("Stopped.")
         raise typer.Exit(130) from None
     except (Problem, KgroupError) as problem:
         console.print(str(problem), markup=False)
         raise typer.Exit(1) from None
+    for text in (on_machine, *_tables(drained, followed)):
+        typer.echo(f"{text}\n")
 
 
 def _stop_once(*_: object) -> None:
@@ -227,24 +260,31 @@ def _stop_once(*_: object) -> None:
     raise KeyboardInterrupt
 
 
-def _start(things: ExitStack, repetitions: int) -> Bench:
+def _start(things: ExitStack, sources: Sequence[str], repetitions: int) -> Bench:
     jars = fetch_jars(CONNECTOR, "spark-sql-kafka-4.2.0")
     folder = Path(things.enter_context(tempfile.TemporaryDirectory(prefix="kgroup-bench-", ignore_cleanup_errors=True)))
     with console.status("Starting Kafka, and a Spark driver for each source"):
         kafka = things.enter_context(ApacheKafka(jvm_options=["-Xmx1g"]))
-        drivers = [things.enter_context(Driver(source, kafka, folder, jars)) for source in SOURCES]
+        drivers = [things.enter_context(Driver(source, kafka, folder, jars)) for source in sources]
         for driver in drivers:
             driver.await_ready()
     return Bench(kafka, drivers, repetitions)
 
 
-def _show(drained: dict[Shape, dict[str, list[Drained]]], followed: dict[str, list[Followed]]) -> None:
-    if drained:
-        console.print(throughput(drained))
+def _tables(drained: dict[Shape, dict[str, list[Drained]]], followed: dict[str, list[Followed]]) -> Iterator[str]:
+    at_once = {shape: by_source for shape, by_source in drained.items() if not shape.batch_records}
+    in_batches = {shape: by_source for shape, by_source in drained.items() if shape.batch_records}
+    if at_once:
+        yield throughput(at_once)
+    if in_batches:
+        yield micro_batches(in_batches)
     if followed:
-        console.print(latency(followed, RECORDS_A_SECOND, TRIGGER))
+        yield latency(followed, RECORDS_A_SECOND, TRIGGER)
+    yield cpu(drained, followed)
+    if drained:
+        yield memory(drained)
     titles = {str(shape): by_source for shape, by_source in drained.items()}
-    console.print(where_time_goes(titles | ({"latency": followed} if followed else {})))
+    yield where_time_goes(titles | ({"latency": followed} if followed else {}))
 
 
 if __name__ == "__main__":

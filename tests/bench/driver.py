@@ -13,8 +13,13 @@ from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
+from harness.processes import WORKERS, forget_peak, sidecar_processes, spark_processes, use_of
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming import DataStreamWriter, StreamingQuery
+
+from bench.ceiling import Ceiling
+from bench.results import BUILT_IN, CEILING
+from bench.workload import Shape
 
 CORES = 2
 
@@ -42,6 +47,7 @@ def session(folder: Path, jars: list[str]) -> SparkSession:
         builder = builder.config(name, value)
     spark = builder.getOrCreate()
     spark.sparkContext.setLogLevel("ERROR")
+    spark.dataSource.register(Ceiling)
     return spark
 
 
@@ -52,14 +58,27 @@ class Queries:
         self._spark = spark
         self._folder = folder
 
-    def drain(self, source: str, bootstrap: str, topic: str) -> dict[str, Any]:
-        """Read all there is into nothing: seconds from start to end, and Spark's progress of each batch."""
-        writer = self._writer(source, bootstrap, topic).format("noop").trigger(availableNow=True)
+    def drain(self, source: str, bootstrap: str, topic: str, shape: Shape) -> dict[str, Any]:
+        """Read all there is into nothing: seconds from start to end, Spark's progress of each batch, peaks in KiB."""
+        for pid in spark_processes(WORKERS):
+            forget_peak(pid)
+        name = uuid4().hex
+        writer = self._writer(source, bootstrap, topic, name, shape).format("noop")
+        writer = (
+            writer.trigger(processingTime="0 seconds") if shape.batch_records else writer.trigger(availableNow=True)
+        )
         began = time.monotonic()
         query = writer.start()
-        query.awaitTermination()
-        seconds = time.monotonic() - began
-        return {"seconds": seconds, "progress": [_plain(each) for each in query.recentProgress]}
+        try:
+            if shape.batch_records:
+                _await(query, lambda: _rows(query) >= shape.records)
+            else:
+                query.awaitTermination()
+            seconds = time.monotonic() - began
+            peaks = {"worker": _peak(spark_processes(WORKERS)), "server": _peak(sidecar_processes(name))}
+        finally:
+            query.stop()
+        return {"seconds": seconds, "progress": [_plain(each) for each in query.recentProgress], "peaks": peaks}
 
     def follow(self, source: str, bootstrap: str, topic: str, connection: Connection) -> dict[str, Any]:
         """Read what is produced meanwhile: (produced at, at the sink at) of every record, in ns since the epoch.
@@ -74,7 +93,7 @@ class Queries:
             now = time.time_ns()
             seen.extend((int(value), now) for value in values)
 
-        writer = self._writer(source, bootstrap, topic).foreachBatch(sink).trigger(processingTime=TRIGGER)
+        writer = self._writer(source, bootstrap, topic, uuid4().hex).foreachBatch(sink).trigger(processingTime=TRIGGER)
         query = writer.start()
         try:
             _await(query, lambda: bool(seen))
@@ -85,12 +104,22 @@ class Queries:
             query.stop()
         return {"records": seen, "progress": [_plain(each) for each in query.recentProgress]}
 
-    def _writer(self, source: str, bootstrap: str, topic: str) -> DataStreamWriter:
-        reader = self._spark.readStream.format(source).option("kafka.bootstrap.servers", bootstrap)
-        reader = reader.option("subscribe", topic).option("startingOffsets", "earliest")
-        name = uuid4().hex
-        if source == "kgroup":
-            reader = reader.option("kafka.group.id", name).option("members", CORES)
+    def _writer(
+        self, source: str, bootstrap: str, topic: str, name: str, shape: Shape | None = None
+    ) -> DataStreamWriter:
+        """A query of this name, which is its group's, too."""
+        if source == CEILING:
+            assert shape is not None, "there is no ceiling for what is produced meanwhile"
+            options: dict[str, str | int] = {"records": shape.records, "valueBytes": shape.value_bytes, "tasks": CORES}
+            options["batchRecords"] = shape.batch_records or shape.records
+        else:
+            options = {"kafka.bootstrap.servers": bootstrap, "subscribe": topic, "startingOffsets": "earliest"}
+            if shape is not None and shape.batch_records:
+                options["maxOffsetsPerTrigger"] = shape.batch_records
+            if source != BUILT_IN:
+                options |= {"kafka.group.id": name, "members": CORES, "reader": source}
+        kind = source if source in (BUILT_IN, CEILING) else "kgroup"
+        reader = self._spark.readStream.format(kind).options(**options)
         return reader.load().writeStream.option("checkpointLocation", str(self._folder / f"checkpoint-{name}"))
 
 
@@ -104,6 +133,20 @@ def _await(query: StreamingQuery, condition: Callable[[], bool]) -> None:
         time.sleep(0.05)
 
 
+def _rows(query: StreamingQuery) -> int:
+    return sum(progress.numInputRows for progress in query.recentProgress)
+
+
+def _peak(pids: set[int]) -> int:
+    """What the largest of them had at most, in KiB; 0 if there is none."""
+    return max((use.peak for pid in pids if (use := use_of(pid)) is not None), default=0)
+
+
+def _jvm(spark: SparkSession) -> Any:
+    """What py4j shows of the driver's JVM; None only in Spark Connect."""
+    return spark._jvm
+
+
 def _plain(progress: Any) -> dict[str, Any]:
     return {"rows": progress.numInputRows, "phases_ms": dict(progress.durationMs)}
 
@@ -112,7 +155,7 @@ def serve(connection: Connection, folder: Path, jars: list[str]) -> None:
     """Run what comes over the connection until it ends: ("drain" or "follow", its arguments) -> its result."""
     spark = session(folder, jars)
     queries = Queries(spark, folder)
-    connection.send(int(spark._jvm.java.lang.ProcessHandle.current().pid()))
+    connection.send(int(_jvm(spark).java.lang.ProcessHandle.current().pid()))
     while True:
         try:
             name, arguments = connection.recv()
@@ -121,7 +164,8 @@ def serve(connection: Connection, folder: Path, jars: list[str]) -> None:
         if name == "drain":
             connection.send(queries.drain(*arguments))
         else:
-            connection.send(queries.follow(*arguments, connection))
+            source, bootstrap, topic = arguments
+            connection.send(queries.follow(source, bootstrap, topic, connection))
 
 
 if __name__ == "__main__":

@@ -7,7 +7,13 @@ from statistics import median, quantiles
 
 from bench.cpu import Cpu
 
-BUILT_IN, OURS = SOURCES = ("kafka", "kgroup")
+BUILT_IN, OURS, LIBRDKAFKA, CEILING = SOURCES = ("kafka", "native", "librdkafka", "ceiling")
+"""Spark's own source; ours with either `reader`; and ready batches, which nobody in Python can beat."""
+
+TITLES = {BUILT_IN: "built-in", OURS: "kgroup", LIBRDKAFKA: "kgroup, reader=librdkafka", CEILING: "ceiling"}
+
+UNSTEADY = 2
+"""Batches at a query's start that do not count as micro-batches: nothing was fetched ahead for them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -16,18 +22,37 @@ class Drained:
 
     Attributes:
         seconds: from the query's start to its end.
-        phases_ms: Spark's durationMs, summed over the batches.
+        batches_ms: Spark's durationMs of each batch.
+        worker_kib: what the largest of Spark's Python workers had at most.
+        server_kib: the same of the processes that fetch ahead; 0 if none did.
     """
 
     records: int
     seconds: float
     cpu: Cpu
-    phases_ms: Mapping[str, float]
+    batches_ms: Sequence[Mapping[str, float]]
+    worker_kib: int = 0
+    server_kib: int = 0
+
+    @property
+    def phases_ms(self) -> Mapping[str, float]:
+        """Summed over the batches."""
+        return summed(self.batches_ms)
 
     @property
     def batches_s(self) -> float:
         """In Spark's batches: without what comes before the first, such as starting a stream reader's process."""
         return self.phases_ms["triggerExecution"] / 1000
+
+    def steady_ms(self, phase: str) -> float:
+        """The median of a phase over the batches after the first ones."""
+        steady = self.batches_ms[UNSTEADY:] or self.batches_ms
+        return median(batch.get(phase, 0.0) for batch in steady)
+
+    @property
+    def cpu_s_a_million(self) -> Cpu:
+        """CPU seconds for a million records."""
+        return Cpu(*(part * 1e6 / self.records for part in self.cpu))
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,11 +61,13 @@ class Followed:
 
     Attributes:
         latencies_ms: from produce to sink, of every record that counts.
+        idle: what was used in as much time before, when there was nothing to read.
         phases_ms: Spark's durationMs, the mean of the batches that had records.
     """
 
     latencies_ms: Sequence[float]
     cpu: Cpu
+    idle: Cpu
     phases_ms: Mapping[str, float]
 
     @property

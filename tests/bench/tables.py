@@ -1,37 +1,42 @@
-"""The results as tables, and what they were measured on."""
+"""The results as Markdown, and what they were measured on."""
 
 import os
 import platform
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from importlib.metadata import version
 from pathlib import Path
 from statistics import median
+from typing import TypeVar
 
 import confluent_kafka
-from rich import box
-from rich.console import Group
-from rich.table import Table
 
-from bench.results import BUILT_IN, OURS, SOURCES, Drained, Followed, median_cpu, median_of
+from bench.cpu import Cpu
+from bench.results import BUILT_IN, CEILING, SOURCES, TITLES, Drained, Followed, median_cpu, median_of
 from bench.workload import Shape
 from spark_kgroup.testing.java import find_java
 from spark_kgroup.testing.kafka_jars import KAFKA_VERSION
 
-Repetitions = Mapping[str, Sequence[Drained]]
+R = TypeVar("R", Drained, Followed)
+
+BySource = Mapping[str, Sequence[R]]
 """Source -> what each repetition measured."""
 
 PHASES = ("latestOffset", "queryPlanning", "walCommit", "addBatch", "commitOffsets")
 """Parts of triggerExecution, in their order; addBatch is the reading. What is left out takes a few ms."""
 
 
-def machine() -> str:
-    """What the figures depend on, in one line."""
+def machine(built_in: str) -> str:
+    """What the figures depend on, in one line.
+
+    Args:
+        built_in: the version of Spark's built-in source.
+    """
     memory_gib = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30
     return (
         f"{os.cpu_count()} cores ({_processor()}), {memory_gib:.0f} GiB, {platform.system()} {platform.release()}, "
-        f"load {os.getloadavg()[0]:.1f} | Python {platform.python_version()}, Java {find_java().version}, "
-        f"Spark {version('pyspark')}, Kafka {KAFKA_VERSION}, librdkafka {confluent_kafka.libversion()[0]}, "
-        f"PyArrow {version('pyarrow')}"
+        f"load average {os.getloadavg()[0]:.1f} at the start; Spark {version('pyspark')}, built-in source {built_in}, "
+        f"Kafka broker {KAFKA_VERSION}, librdkafka {confluent_kafka.libversion()[0]}, PyArrow {version('pyarrow')}, "
+        f"Python {platform.python_version()}, Java {find_java().version}"
     )
 
 
@@ -44,77 +49,179 @@ def _processor() -> str:
     return names[0] if names else platform.machine()
 
 
-def throughput(measured: Mapping[Shape, Repetitions]) -> Group:
-    """Medians of the repetitions: Spark's batches alone, and the query from its start to its end."""
-    repetitions = min(len(runs) for by_source in measured.values() for runs in by_source.values())
-    title = f"Throughput: AvailableNow into noop (median of {repetitions})"
-    table = _table(
-        "shape",
-        *(f"{source} s" for source in SOURCES),
-        *(f"{source} records/s" for source in SOURCES),
-        f"{OURS} : {BUILT_IN}",
-        *(f"{source} with start s" for source in SOURCES),
-    )
+def throughput(measured: Mapping[Shape, BySource[Drained]]) -> str:
+    """Seconds in Spark's batches, and from the query's start to its end; and how much faster."""
+    sources = _sources(measured.values())
+    rows = []
     for shape, by_source in measured.items():
-        batches = {source: median(each.batches_s for each in by_source[source]) for source in SOURCES}
-        table.add_row(
-            str(shape),
-            *(f"{batches[source]:.2f}" for source in SOURCES),
-            *(f"{shape.records / batches[source]:,.0f}" for source in SOURCES),
-            f"{batches[BUILT_IN] / batches[OURS]:.2f}",
-            *(f"{median(each.seconds for each in by_source[source]):.2f}" for source in SOURCES),
+        row = [str(shape)]
+        row += _compared(by_source, sources, lambda one: one.batches_s, "{:.2f}")
+        row += _compared(by_source, [each for each in sources if each != CEILING], lambda one: one.seconds, "{:.2f}")
+        rows.append(row)
+    headings = [f"{_named(source)} s" for source in sources]
+    headings += [f"{_named(source)} with start s" for source in sources if source != CEILING]
+    return _titled(
+        "Throughput: a full topic into noop, with least-most; x: times as fast as the built-in source",
+        measured.values(),
+        ["shape", *headings],
+        rows,
+    )
+
+
+def micro_batches(measured: Mapping[Shape, BySource[Drained]]) -> str:
+    """Milliseconds of one micro-batch while they follow each other."""
+    sources = _sources(measured.values())
+    rows = []
+    for shape, by_source in measured.items():
+        for title, phase in (("a batch", "triggerExecution"), ("its addBatch", "addBatch")):
+
+            def steady(one: Drained, phase: str = phase) -> float:
+                return one.steady_ms(phase)
+
+            rows.append([f"{shape}: {title}", *_compared(by_source, sources, steady, "{:.0f}")])
+    headings = [f"{_named(source)} ms" for source in sources]
+    return _titled(
+        "Micro-batches, one after the other, with least-most; x: times as fast",
+        measured.values(),
+        ["shape", *headings],
+        rows,
+    )
+
+
+def latency(measured: BySource[Followed], records_a_second: int, trigger: str) -> str:
+    """Milliseconds from produce to sink."""
+    sources = _sources([measured])
+    rows = [
+        ["p50", *_compared(measured, sources, lambda one: one.p50_ms, "{:.0f}", _share)],
+        ["p99", *_compared(measured, sources, lambda one: one.p99_ms, "{:.0f}", _share)],
+    ]
+    title = f"Latency: produce to foreachBatch at {records_a_second:,} records/s, trigger {trigger}"
+    return _titled(
+        f"{title}; with least-most; x: share of the built-in's",
+        [measured],
+        ["", *(f"{_named(source)} ms" for source in sources)],
+        rows,
+    )
+
+
+def cpu(drained: Mapping[Shape, BySource[Drained]], followed: BySource[Followed]) -> str:
+    """CPU seconds for a million records, start included; of what is produced meanwhile, in the measured time."""
+    sources = _sources([*drained.values(), followed])
+    rows = [
+        [str(shape), *(_parts([one.cpu_s_a_million for one in by_source.get(source, ())]) for source in sources)]
+        for shape, by_source in drained.items()
+    ]
+    if followed:
+        rows.append(
+            ["latency (in all)", *(_parts([one.cpu for one in followed.get(source, ())]) for source in sources)]
         )
-    return Group(title, table)
+        rows.append(
+            ["idle, as long (in all)", *(_parts([one.idle for one in followed.get(source, ())]) for source in sources)]
+        )
+    title = "CPU seconds for a million records: broker + JVM + Python = all"
+    return _titled(title, [*drained.values(), followed], ["", *map(_named, sources)], rows)
 
 
-def latency(measured: Mapping[str, Sequence[Followed]], records_a_second: int, trigger: str) -> Group:
-    """Milliseconds from produce to sink, medians of the repetitions, and how much sooner we are."""
-    title = (
-        f"Latency: produce to foreachBatch at {records_a_second:,} records/s, trigger {trigger} "
-        f"(median of {len(measured[OURS])})"
-    )
-    table = _table(
-        "",
-        *(f"{source} ms" for source in SOURCES),
-        f"{BUILT_IN} : {OURS}",
-    )
-    for name in ("p50", "p99"):
-        found = {source: median(getattr(each, f"{name}_ms") for each in measured[source]) for source in SOURCES}
-        table.add_row(name, *(f"{found[source]:.0f}" for source in SOURCES), f"{found[BUILT_IN] / found[OURS]:.2f}")
-    return Group(title, table)
+def memory(measured: Mapping[Shape, BySource[Drained]]) -> str:
+    """The most that was resident in any repetition, in MiB."""
+    sources = [source for source in _sources(measured.values()) if source != BUILT_IN]
+    rows = [
+        [
+            str(shape),
+            *(
+                _mib(max((getattr(one, name) for one in by_source.get(source, ())), default=0))
+                for source in sources
+                for name in ("worker_kib", "server_kib")
+            ),
+        ]
+        for shape, by_source in measured.items()
+    ]
+    headings = [f"{_named(source)}: {what}" for source in sources for what in ("a worker", "a seat's server")]
+    return _table("Memory: the most that was resident, MiB", ["", *headings], rows)
 
 
-def where_time_goes(measured: Mapping[str, Mapping[str, Sequence[Drained] | Sequence[Followed]]]) -> Group:
-    """Spark's phases in ms and CPU seconds, medians of the repetitions.
+def where_time_goes(measured: Mapping[str, BySource[Drained] | BySource[Followed]]) -> str:
+    """Spark's phases in ms.
 
     Args:
         measured: title -> source -> repetitions.
     """
-    title = "Where the time goes: Spark's phases in ms (latency: of one batch), and CPU seconds"
-    table = _table(
-        "",
-        "",
-        "batches",
-        *PHASES,
-        "broker s",
-        "JVM s",
-        "Python s",
-    )
+    rows = []
     for what, by_source in measured.items():
-        for source in SOURCES:
-            phases = median_of([each.phases_ms for each in by_source[source]])
-            cpu = median_cpu([each.cpu for each in by_source[source]])
-            table.add_row(
-                what,
-                source,
-                *(f"{phases.get(phase, 0.0):,.0f}" for phase in ("triggerExecution", *PHASES)),
-                *(f"{seconds:.1f}" for seconds in cpu),
-            )
-    return Group(title, table)
+        for source, repetitions in by_source.items():
+            phases = median_of([each.phases_ms for each in repetitions])
+            figures = [f"{phases.get(phase, 0.0):,.0f}" for phase in ("triggerExecution", *PHASES)]
+            rows.append([what, _named(source), *figures])
+    return _table(
+        "Where the time goes: Spark's phases in ms (latency: of one batch)", ["", "", "batches", *PHASES], rows
+    )
 
 
-def _table(*headings: str) -> Table:
-    table = Table(box=box.SIMPLE_HEAD, padding=(0, 1))
-    for heading in headings:
-        table.add_column(heading, justify="left" if heading in ("", "shape") else "right", no_wrap=True)
-    return table
+# ------------------------------------------------------------------------------------------------------------- Markdown
+
+
+def _sources(measured: Iterable[Mapping[str, object]]) -> list[str]:
+    """Those that were measured, in their usual order."""
+    found = {source for by_source in measured for source in by_source}
+    return [source for source in SOURCES if source in found]
+
+
+def _named(source: str) -> str:
+    return TITLES[source]
+
+
+def _times_as_fast(own: float, built_in: float) -> float:
+    return built_in / own
+
+
+def _share(own: float, built_in: float) -> float:
+    return own / built_in
+
+
+def _compared(
+    by_source: BySource[R],
+    sources: Sequence[str],
+    figure: Callable[[R], float],
+    form: str,
+    compare: Callable[[float, float], float] = _times_as_fast,
+) -> list[str]:
+    """Median (least-most), and how it compares with the built-in source's median."""
+    found = {source: [figure(one) for one in by_source[source]] for source in sources if source in by_source}
+    cells = []
+    for source in sources:
+        if not (values := found.get(source)):
+            cells.append("-")
+            continue
+        cell = form.format(median(values))
+        if len(values) > 1:
+            cell += f" ({form.format(min(values))}-{form.format(max(values))})"
+        if source != BUILT_IN and BUILT_IN in found:
+            cell += f" **{compare(median(values), median(found[BUILT_IN])):.2f}x**"
+        cells.append(cell)
+    return cells
+
+
+def _parts(measured: Sequence[Cpu]) -> str:
+    if not measured:
+        return "-"
+    parts = median_cpu(measured)
+    return " + ".join(f"{part:.2f}" for part in parts) + f" = {sum(parts):.2f}"
+
+
+def _mib(kib: int) -> str:
+    return f"{kib / 1024:.0f}" if kib else "-"
+
+
+def _titled(
+    title: str,
+    measured: Iterable[Mapping[str, Sequence[object]]],
+    headings: Sequence[str],
+    rows: Sequence[Sequence[str]],
+) -> str:
+    repetitions = min(len(runs) for by_source in measured for runs in by_source.values())
+    return _table(f"{title} (median of {repetitions})", headings, rows)
+
+
+def _table(title: str, headings: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    lines = [headings, [":--" if heading in ("", "shape") else "--:" for heading in headings], *rows]
+    return "\n".join([f"{title}:", "", *(f"| {' | '.join(line)} |" for line in lines)])

@@ -2,7 +2,7 @@
 
 import threading
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from confluent_kafka import KafkaError, KafkaException, Message, Producer
 
@@ -18,25 +18,35 @@ class Shape:
 
     Attributes:
         codec: Kafka's compression.type.
+        batch_records: of one micro-batch; None: all of it at once, with AvailableNow.
     """
 
     name: str
     records: int
     value_bytes: int
     codec: str = "none"
+    batch_records: int | None = None
 
     def __str__(self) -> str:
         size = "1 KB" if self.value_bytes == 1_000 else f"{self.value_bytes} B"
-        return f"{self.records:,} x {size}" + ("" if self.codec == "none" else f" {self.codec}")
+        batches = f" in batches of {self.batch_records:,}" if self.batch_records else ""
+        return f"{self.records:,} x {size}" + ("" if self.codec == "none" else f" {self.codec}") + batches
+
+    @property
+    def hundredth(self) -> "Shape":
+        """With a hundredth of the records."""
+        batch_records = self.batch_records and self.batch_records // 100
+        return replace(self, records=self.records // 100, batch_records=batch_records)
 
 
 SHAPES = (
     Shape("small", 4_000_000, 100),
     Shape("large", 1_000_000, 1_000),
     Shape("lz4", 4_000_000, 100, "lz4"),
+    Shape("micro", 4_000_000, 100, batch_records=400_000),
 )
 
-QUICK_SHAPES = tuple(Shape(shape.name, shape.records // 100, shape.value_bytes, shape.codec) for shape in SHAPES)
+QUICK_SHAPES = tuple(shape.hundredth for shape in SHAPES)
 
 
 def fill(bootstrap: str, topic: str, shape: Shape) -> None:

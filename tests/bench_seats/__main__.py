@@ -18,13 +18,12 @@ from uuid import uuid4
 
 import typer
 from bench.__main__ import CONNECTOR, STOP_SIGNALS
-from bench.results import OURS, SOURCES
 from bench.tables import machine
 from rich.console import Console
 
 from bench_seats.driver import Settings
 from bench_seats.kills import CLUSTERS, EXECUTORS, REPLACED, Killing
-from bench_seats.placement import Kill
+from bench_seats.placement import OURS, SOURCES, Kill
 from bench_seats.session import PARTITIONS, RECORDS_A_SECOND, Problem, Session
 from bench_seats.tables import Killed, Setup, as_json, kills_table, missed, undisturbed_table
 from bench_seats.undisturbed import Served, follow
@@ -39,7 +38,7 @@ JMX_TOOL = "org.apache.kafka.tools.JmxTool"
 CONNECTIONS = "kafka.server:type=socket-server-metrics,listener=PLAINTEXT,networkProcessor=*"
 
 What = StrEnum("What", ["kills", "undisturbed"])
-Source = StrEnum("Source", list(SOURCES))
+Source = StrEnum("Source", list(SOURCES))  # type: ignore[misc]  # its members are computed
 
 console = Console(highlight=False, width=None if Console().is_terminal else 180)
 app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
@@ -138,7 +137,7 @@ def main(
     try:
         with ExitStack() as things:
             bench = _start(things, seed)
-            console.print(machine())
+            console.print(machine(CONNECTOR[0].revision))
             console.print(
                 f"{PARTITIONS} partitions, {EXECUTORS} executors, {RECORDS_A_SECOND:,} records/s; --seed {seed}"
             )
@@ -196,7 +195,7 @@ def _measure(bench: Bench, sources: Sequence[str], only: What | None, kills: int
 
 def _report(bench: Bench, seconds: float, json_file: Path | None, seed: int) -> None:
     if json_file is not None:
-        figures = {"machine": machine(), "seed": seed, **as_json(bench.kills, bench.undisturbed)}
+        figures = {"machine": machine(CONNECTOR[0].revision), "seed": seed, **as_json(bench.kills, bench.undisturbed)}
         json_file.write_text(json.dumps(figures, indent=1))
     if bench.kills:
         console.print(kills_table(bench.kills))

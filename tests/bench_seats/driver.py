@@ -127,7 +127,7 @@ def run(folder: Path) -> None:
     settings = Settings(**json.loads((folder / "settings.json").read_text()))
     spark = session(settings, folder)
     spark.streams.addListener(Progress((folder / "progress.jsonl").open("a")))
-    (folder / "driver.json").write_text(json.dumps({"port": int(spark.conf.get("spark.driver.port"))}))
+    (folder / "driver.json").write_text(json.dumps({"port": int(spark.conf.get("spark.driver.port") or 0)}))
     writer(spark, settings, folder).start().awaitTermination()
 
 

@@ -4,7 +4,7 @@ import os
 import random
 import signal
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack
 from pathlib import Path
 from threading import Event
@@ -72,7 +72,7 @@ class NewHosts:
         self._cluster.start_workers(next(self._addresses))
 
 
-CLUSTERS = {"new ids": NewIds, "new hosts": NewHosts}
+CLUSTERS: Mapping[str, Callable[[Path], NewIds | NewHosts]] = {"new ids": NewIds, "new hosts": NewHosts}
 
 
 class Killing:

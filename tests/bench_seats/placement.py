@@ -7,6 +7,9 @@ from itertools import pairwise
 from statistics import quantiles
 from typing import Any
 
+BUILT_IN, OURS = SOURCES = ("kafka", "kgroup")
+"""As `spark.readStream.format` names them."""
+
 Placement = Mapping[int, str]
 """Partition -> key of the executor that read it."""
 
@@ -103,7 +106,7 @@ class Kill:
 
 def batch_to_batch_moves(placements: Sequence[Placement]) -> int:
     """How often a partition was read by another executor than the last time that it was read."""
-    moves, where = 0, {}
+    moves, where = 0, dict[int, str]()
     for placement in placements:
         moves += sum(where.get(partition, executor) != executor for partition, executor in placement.items())
         where |= placement

@@ -84,7 +84,7 @@ class Session:
             guard = ProcessGuard()
             self._stack.callback(guard.close)
             log = self._stack.enter_context((self._folder / "log").open("wb"))
-            command = [sys.executable, "-m", "bench_seats.driver", self._folder]
+            command: list[str | Path] = [sys.executable, "-m", "bench_seats.driver", self._folder]
             self._driver = guard.popen(command, stdout=log, stderr=subprocess.STDOUT, environment=self._environment())
             paced = Paced(self.settings.bootstrap, self.settings.topic, RECORDS_A_SECOND, PARTITIONS)
             self._stack.enter_context(paced)
@@ -104,7 +104,7 @@ class Session:
     def __exit__(self, *_: object) -> None:
         self._stack.close()
 
-    def await_(self, condition: Callable[[], T], what: str, timeout_s: float = TIMEOUT_S) -> T:
+    def await_(self, condition: Callable[[], T | None], what: str, timeout_s: float = TIMEOUT_S) -> T:
         """The first truthy value of `condition`, which is asked whenever there may be something new.
 
         Raises:

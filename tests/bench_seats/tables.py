@@ -5,13 +5,12 @@ from dataclasses import asdict
 from statistics import fmean, median
 from typing import Any, NamedTuple
 
-from bench.results import OURS
 from rich import box
 from rich.console import Group
 from rich.table import Table
 
 from bench_seats.kills import AFTER_MS, BEFORE_MS
-from bench_seats.placement import Kill, p99
+from bench_seats.placement import OURS, Kill, p99
 from bench_seats.undisturbed import Served
 
 UNNEEDED_MAX = 0.05

@@ -50,7 +50,7 @@ def served(progress: Sequence[Mapping[str, Any]]) -> Served:
 
 
 def _reads(batch: Mapping[str, Any]) -> Mapping[str, int]:
-    reported = batch["sources"][0].get("latestOffset") or {}
+    reported: Mapping[str, Mapping[str, int]] = batch["sources"][0].get("latestOffset") or {}
     return reported.get("reads", {})
 
 

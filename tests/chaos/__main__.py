@@ -18,6 +18,7 @@ from chaos.checks import Violation, busiest_minute, verdict
 from chaos.evidence import Evidence
 from chaos.schedule import LANES, schedule
 from chaos.world import ChaosWorld
+from spark_kgroup.model import BROKER, CLASSIC, CLIENT, CONSUMER
 
 _SHOWN_MAX = 12
 """Violations of one promise that are printed; the folder that is kept has them all."""
@@ -42,6 +43,10 @@ def main() -> int:
     parser.add_argument("--minutes", type=float, default=10.0)
     parser.add_argument("--seed", type=int, default=None, help="of all that is random; a new one if it is not given")
     parser.add_argument("--small", action="store_true", help="queries without Spark: more faults in the same time")
+    parser.add_argument("--protocol", choices=(CLASSIC, CONSUMER), default=CLASSIC, help="the main query's")
+    parser.add_argument(
+        "--member-ids", choices=(BROKER, CLIENT), default=BROKER, help="who makes those of classic queries"
+    )
     asked = parser.parse_args()
     seed = asked.seed if asked.seed is not None else random.SystemRandom().randrange(1_000_000)
     console = Console(width=None if sys.stdout.isatty() else 200)
@@ -50,7 +55,7 @@ def main() -> int:
     _print_schedule(console, seed, asked.minutes)
     kept = True
     try:
-        kept = _run(console, folder, seed, asked.minutes, small=asked.small)
+        kept = _run(console, folder, seed, asked)
     except KeyboardInterrupt:
         console.print("interrupted: everything is ended")
         kept = False
@@ -63,10 +68,11 @@ def main() -> int:
     return 1 if kept else 0
 
 
-def _run(console: Console, folder: Path, seed: int, minutes: float, *, small: bool) -> bool:
+def _run(console: Console, folder: Path, seed: int, asked: argparse.Namespace) -> bool:
     """Whether the run's folder is worth keeping."""
     say = Diary(console)
-    with ChaosWorld(folder, seed, minutes, say, small=small) as world:
+    how = {"small": asked.small, "protocol": asked.protocol, "member_ids": asked.member_ids}
+    with ChaosWorld(folder, seed, asked.minutes, say, **how) as world:
         say("world", "three brokers are up; queries and producers start")
         world.run(lambda: say("world", _progress(world)))
         world.drain()

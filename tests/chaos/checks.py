@@ -115,9 +115,9 @@ def ranges_are_contiguous_within_a_period(evidence: Evidence) -> Iterator[Violat
                 for tp, owned in batch.start.owned.items()
                 if tp not in batch.end.owned or batch.end.owned[tp].period != owned.period
             }
-        for before, after in pairwise(application.batches):
-            if after.number != before.number + 1 or after.start != before.end:
-                yield Violation(application.name, f"batch {after.number} does not start where {before.number} ended")
+        for last, this in pairwise(application.batches):
+            if this.number != last.number + 1 or this.start != last.end:
+                yield Violation(application.name, f"batch {this.number} does not start where {last.number} ended")
 
 
 def no_gap(evidence: Evidence) -> Iterator[Violation]:

@@ -11,7 +11,7 @@ from typing import Final
 from confluent_kafka import Consumer
 from confluent_kafka import TopicPartition as KafkaPartition
 from harness.application import rows
-from harness.kafka import messages
+from harness.kafka import messages, place_of
 
 from chaos.evidence import ApplicationEvidence, Batch, Commit, Delivered, Expulsion, Join
 from chaos.queries import Query
@@ -91,7 +91,9 @@ def committed_records(bootstrap: str, topic: str) -> dict[TopicPartition, dict[i
     """What a read_committed reader finds: partition -> offset -> value."""
     found: dict[TopicPartition, dict[int, bytes]] = {}
     for message in messages(bootstrap, topic):
-        found.setdefault(TopicPartition(topic, message.partition()), {})[message.offset()] = message.value()
+        (partition, offset), value = place_of(message), message.value()
+        assert value is not None, "chaos writes no tombstones"
+        found.setdefault(TopicPartition(topic, partition), {})[offset] = value
     return found
 
 
@@ -109,6 +111,7 @@ def group_commits(bootstrap: str, group: str) -> list[Commit]:
     found = []
     for message in messages(bootstrap, "__consumer_offsets"):
         key, value = message.key(), message.value()
+        assert key is not None, "a compacted topic"
         version, length = struct.unpack_from(">hh", key)
         at = 4 + length
         if version not in _OFFSET_COMMIT_KEYS or key[4:at].decode() != group or value is None:

@@ -9,7 +9,8 @@ import time
 from collections.abc import Sequence
 from typing import Final
 
-from confluent_kafka import Consumer, KafkaException, TopicPartition
+from confluent_kafka import Consumer, KafkaException, Message, TopicPartition
+from harness.kafka import place_of
 
 from chaos.evidence import Delivered, PeerEvidence, Span
 from chaos.producers import QUIET
@@ -85,13 +86,14 @@ class Peer:
     def _read(self) -> None:
         # One by one: consume() may call back in its midst, and then return records of what was just given up.
         message = self._consumer.poll(0.2)
-        if message is not None and (error := message.error()) is None:
-            tp, offset = model.TopicPartition(message.topic(), message.partition()), message.offset()
-            self.rows.append(Delivered(tp, offset, message.value()))
-            self._committed.setdefault(tp, offset)
-            self._read_to[tp] = offset + 1
-        elif message is not None and error.fatal():
-            raise KafkaException(error)  # from any other error librdkafka recovers by itself
+        if message is not None and (error := message.error()) is not None:
+            if error.fatal():
+                raise KafkaException(error)  # from any other error librdkafka recovers by itself
+        elif message is not None:
+            delivered = _delivered(message)
+            self.rows.append(delivered)
+            self._committed.setdefault(delivered.partition, delivered.offset)
+            self._read_to[delivered.partition] = delivered.offset + 1
         if time.monotonic() - self._committed_at > _COMMIT_EVERY_S:
             self._committed_at = time.monotonic()
             self._commit(list(self._read_to))
@@ -139,3 +141,10 @@ class Peer:
             committed, read_to = self._committed.pop(tp), self._read_to.pop(tp)
             if read_to > committed:
                 self._exposed.append(Span(tp, committed, read_to))
+
+
+def _delivered(message: Message) -> Delivered:
+    (partition, offset), topic, value = place_of(message), message.topic(), message.value()
+    assert topic is not None
+    assert value is not None, "chaos writes no tombstones"
+    return Delivered(model.TopicPartition(topic, partition), offset, value)

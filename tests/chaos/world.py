@@ -21,7 +21,7 @@ from chaos.peers import Peer
 from chaos.producers import Producing
 from chaos.queries import Query
 from chaos.schedule import MAIN_SESSION_S, SECOND_SESSION_S, Event, schedule
-from spark_kgroup.model import TopicPartition
+from spark_kgroup.model import CLASSIC, CONSUMER, TopicPartition
 from spark_kgroup.testing import ApacheKafka
 
 GROUP: Final = "chaos"
@@ -34,6 +34,13 @@ _SERVER_PROPERTIES: Final = {
     # Default 60 s; on a busy machine all brokers together may take longer to come back, and then end themselves.
     "initial.broker.registration.timeout.ms": "300000",
 }
+_CONSUMER_PROPERTIES: Final = {
+    "group.consumer.session.timeout.ms": str(int(MAIN_SESSION_S * 1000)),
+    "group.consumer.min.session.timeout.ms": "1000",
+    "group.consumer.heartbeat.interval.ms": "1000",
+    "group.consumer.min.heartbeat.interval.ms": "1000",
+}
+"""What brokers decide under the consumer protocol, and options under the classic one."""
 _FIRST_BATCH_TIMEOUT_S: Final = 300.0
 _DRAIN_TIMEOUT_S: Final = 240.0
 _LANE_END_TIMEOUT_S: Final = 400.0
@@ -47,18 +54,23 @@ class ChaosWorld:
         failures: what went wrong with the world itself, not with what is tested.
     """
 
-    def __init__(self, folder: Path, seed: int, minutes: float, say: Say, *, small: bool) -> None:
+    def __init__(
+        self, folder: Path, seed: int, minutes: float, say: Say, *, small: bool, protocol: str, member_ids: str
+    ) -> None:
         self.folder = folder
         self.failures: list[str] = []
         self.partitions = dict(_TOPICS)
         self._say = say
         self._seed = seed
         self._small = small
+        self._protocol = protocol
+        self._member_ids = member_ids
         self._minutes = minutes
         self._marker = f"{MARKER}={folder.name}"
         os.environ[MARKER] = folder.name
         self._over = threading.Event()
-        self.kafka = ApacheKafka(nodes=3, data_dir=folder / "kafka", server_properties=_SERVER_PROPERTIES)
+        properties = _SERVER_PROPERTIES | (_CONSUMER_PROPERTIES if protocol == CONSUMER else {})
+        self.kafka = ApacheKafka(nodes=3, data_dir=folder / "kafka", server_properties=properties)
 
     def __enter__(self) -> Self:
         self.kafka.start()
@@ -74,8 +86,8 @@ class ChaosWorld:
     def _cast(self) -> None:
         """Everybody who takes part; nobody starts yet."""
         server = self.kafka.bootstrap_servers
-        self.main = self._query("main", 3, MAIN_SESSION_S)
-        self.second = self._query("second", 2, SECOND_SESSION_S)
+        self.main = self._query("main", 3, MAIN_SESSION_S, self._protocol)
+        self.second = self._query("second", 2, SECOND_SESSION_S, CLASSIC)
         self.producers = [
             Producing(name, server, self.partitions, self._seed, transactional=name != "plain")
             for name in ("ada", "bob", "plain")
@@ -97,8 +109,10 @@ class ChaosWorld:
     def _peer_lane(self, name: str, new_peer: Callable[[str], AnyPeer]) -> PeerLane:
         return PeerLane(name, self._events(name), self._say, self._over, new_peer)
 
-    def _query(self, name: str, members: int, session_s: float) -> Query:
-        read = _read(self.kafka.bootstrap_servers, members, session_s, name)
+    def _query(self, name: str, members: int, session_s: float, protocol: str) -> Query:
+        read = _read(self.kafka.bootstrap_servers, members, name) | _speaking(protocol, session_s)
+        if protocol == CLASSIC:
+            read["memberIds"] = self._member_ids
         return Query(self.folder / name, name, read, session_s, small=self._small)
 
     def _events(self, lane: str) -> Sequence[Event]:
@@ -160,7 +174,7 @@ class ChaosWorld:
         admin = AdminClient({"bootstrap.servers": self.kafka.bootstrap_servers})  # a new one, as in harness.groups
         try:
             committed = _committed(admin, all_of_them)
-            ends = admin.list_offsets({tp: OffsetSpec.latest() for tp in all_of_them})
+            ends = admin.list_offsets({tp: OffsetSpec.latest() for tp in all_of_them})  # type: ignore[no-untyped-call]
             found = {f"{tp.topic}-{tp.partition}": (committed[tp], ends[tp].result(10).offset) for tp in all_of_them}
         except (KafkaException, TimeoutError) as problem:
             return {str(problem): (0, 0)}
@@ -169,7 +183,7 @@ class ChaosWorld:
     def evidence(self) -> Evidence:
         """Read everything, stop the cluster, and see what is left."""
         server = self.kafka.bootstrap_servers
-        topics = {}
+        topics: dict[TopicPartition, dict[int, bytes]] = {}
         for topic in _TOPICS:
             topics |= collect.committed_records(server, topic)
         partitions = [TopicPartition(topic, p) for topic, count in self.partitions.items() for p in range(count)]
@@ -225,7 +239,14 @@ def _claims_forgotten(query: Query, converted_at_s: Sequence[float]) -> list[Exp
     return [Expulsion(seat=seat, wall_from_s=at_s, wall_to_s=at_s) for at_s in converted_at_s for seat in query.seats]
 
 
-def _read(server: str, members: int, session_s: float, prefix: str) -> dict[str, str]:
+def _speaking(protocol: str, session_s: float) -> dict[str, str]:
+    """Options of the group protocol; under the consumer protocol brokers have been told the rest."""
+    if protocol == CONSUMER:
+        return {"kafka.group.protocol": CONSUMER}
+    return {"kafka.session.timeout.ms": str(int(session_s * 1000)), "kafka.heartbeat.interval.ms": "1000"}
+
+
+def _read(server: str, members: int, prefix: str) -> dict[str, str]:
     """Options of a query's stream."""
     return {
         "kafka.bootstrap.servers": server,
@@ -237,8 +258,6 @@ def _read(server: str, members: int, session_s: float, prefix: str) -> dict[str,
         "maxOffsetsPerTrigger": "3000",
         "kafka.auto.offset.reset": "earliest",
         "kafka.isolation.level": "read_committed",
-        "kafka.session.timeout.ms": str(int(session_s * 1000)),
-        "kafka.heartbeat.interval.ms": "1000",
         "kafka.metadata.max.age.ms": "2000",
         "kafka.request.timeout.ms": "5000",
     }

@@ -1,6 +1,7 @@
-"""Hostile messages, a million of them: through the codec, what interprets answers, the member machine, and the channel.
+"""Hostile messages, a million of them: through the codec, what interprets answers, the member machine, and the channel;
+and through the reader of Fetch (`fetch_run`) and its native decoder (`native`).
 
-    make fuzz FRAMES=1000000 SEED=7
+    make fuzz FRAMES=1000000 ANSWERS=1000000 SEED=7
 
 A message may be refused with an error of the tree in `spark_kgroup.errors`, in bounded time and memory, and ends its
 own connection at most. Everything else is a finding. The same seed makes the same messages.

@@ -17,11 +17,15 @@ from spark_kgroup.model import Subscription, TopicPartition
 from spark_kgroup.wire.consumer_protocol import encode_assignment, encode_subscription
 from spark_kgroup.wire.messages import RESPONSE_OF
 
-TEXTS = ("", "a", "t", "t-0", "g", "x" * 249, "\x1b[31m", "[red]", "ä\u2028", "consumer", "Stable", "Dead", "range")
-TEXTS += ("cooperative-sticky", "localhost", "127.0.0.1", "a..b", "\0", "1" * 400, "seat-" + "9" * 4500)
+TEXTS = (
+    *("", "a", "t", "t-0", "g", "x" * 249, "\x1b[31m", "[red]", "ä\u2028", "consumer", "Stable", "Dead", "range"),
+    *("cooperative-sticky", "localhost", "127.0.0.1", "a..b", "\0", "1" * 400, "seat-" + "9" * 4500),
+)
 TOPICS = ("t", "t0", "other", "")
-CODES = (1, 3, 5, 6, 7, 14, 15, 16, 22, 23, 24, 25, 26, 27, 29, 30, 41, 47, 69, 79, 82, 90, 100, 110, 113, 127, 9999)
-CODES += (-1, -2, -32768, 32767)
+CODES = (
+    *(1, 3, 5, 6, 7, 14, 15, 16, 22, 23, 24, 25, 26, 27, 29, 30, 41, 47, 69, 79, 82, 90, 100, 110, 113, 127, 9999),
+    *(-1, -2, -32768, 32767),
+)
 COUNTS = (2**31 - 1, 2**31 - 2, 2**28, 2**20, 65536, 1000, 127, 0, -2, -5)
 NUMBERS = {"bool": ">b", "int8": ">b", "int16": ">h", "int32": ">i", "int64": ">q"}
 NUMBERS |= {"timedelta_i32": ">i", "timedelta_i64": ">q", "error_code": ">h"}

@@ -12,6 +12,12 @@
 #include <stdlib.h>
 #include <string.h>
 
+#if defined(__SANITIZE_ADDRESS__)  // GCC's name for it
+#define ADDRESSES_WATCHED 1
+#elif defined(__has_feature)
+#define ADDRESSES_WATCHED __has_feature(address_sanitizer)
+#endif
+
 static uint64_t state, seed;
 static int64_t answer_number, by_status[5], rows_read;
 
@@ -228,6 +234,10 @@ int main(int arguments, char **given) {
   signal(SIGABRT, on_signal);  // a sanitizer's, or ours
   signal(SIGILL, on_signal);
   signal(SIGTRAP, on_signal);
+#if !ADDRESSES_WATCHED  // else the sanitizer has handlers of its own, which say more
+  signal(SIGSEGV, on_signal);
+  signal(SIGBUS, on_signal);
+#endif
   for (answer_number = first; answer_number < first + count; answer_number++) {
     state = seed * 0x2545f4914f6cdd1d + (uint64_t)answer_number;
     int64_t chosen = (int64_t)any((uint64_t)known), size = lengths[chosen];

@@ -21,6 +21,7 @@ from spark_kgroup.assignors import assignor
 from spark_kgroup.errors import KgroupError, WireError
 from spark_kgroup.member import contract
 from spark_kgroup.member.classic import ClassicMember, MemberConfig, State
+from spark_kgroup.member.member_ids import new_member_id
 from spark_kgroup.model import ErrorCode, TopicDescription, TopicPartition
 from spark_kgroup.runtime.translate import to_event, to_message
 from spark_kgroup.seat_note import Author, SeatNote
@@ -51,6 +52,7 @@ class Answers:
             messages.ConsumerGroupDescribeResponse: self._consumers,
             messages.ConsumerGroupDescribeResponseV0: self._consumers,
             messages.LeaveGroupResponse: responses.still_members,
+            messages.DescribeConfigsResponse: responses.config_of,
             messages.OffsetCommitResponse: messages.offset_commit_errors,
             messages.FindCoordinatorResponse: lambda response: responses.the_only(response.coordinators, "coordinator"),
         }
@@ -153,7 +155,11 @@ class Members:
         self.members += 1
         static, name = self._rng.random() < 0.7, self._rng.choice(("cooperative-sticky", "range"))
         config = MemberConfig(
-            group="g", instance_id="s-0" if static else None, topics=("t",), assignors=(assignor(name),)
+            group="g",
+            instance_id="s-0" if static else None,
+            topics=("t",),
+            assignors=(assignor(name),),
+            own_id=new_member_id(self._rng.randbytes) if self._rng.random() < 0.5 else "",
         )
         self._machine = ClassicMember(config, jitter=self._rng.random)
         self._now_ms = 0
@@ -185,10 +191,12 @@ class Members:
             self._handle(contract.MembershipRefused(identity=machine.identity, error=ErrorCode.ILLEGAL_GENERATION))
         elif chance < 0.21:
             self._handle(contract.Leave(reason="fuzz"))
+        elif chance < 0.4:
+            self._handle(contract.Rename())
         elif (wakeup_at_ms := machine.next_wakeup_at_ms()) is not None:
             self._now_ms = max(self._now_ms, wakeup_at_ms)
             self._handle(contract.Tick())
-        elif machine.state is not State.REVOKING and machine.state is not State.CLOSED:
+        elif machine.state is not State.REVOKING:
             raise Wrong(f"a member in {machine.state} waits for nothing")
 
     def _handle(self, event: contract.Event) -> None:
@@ -277,12 +285,12 @@ class Channels:
             {"op": "homes", "seats": ["s-0"]},
             {"op": "hello", "executor": self._executor("e"), "sidecar": True},
             {"op": "hung", "seat": "s-0"},
-            {"op": "read", "scan": 1, "ticket": 0, "config": {"a": "b"}, "headers": False},
+            {"op": "read", "scan": 1, "ticket": 0, "config": {"a": "b"}, "reader": "native", "headers": False},
             {"nonce": "00" * 32, "mac": "00" * 32},
         ]
 
     def _executor(self, key: str) -> Message:
-        fields = {"key": key, "executor_id": "1", "host": "h", "pid": 1, "warm": True}
+        fields = {"key": key, "executor_id": "1", "host": "h", "pid": 1, "warm": True, "rack": ""}
         return {name: self._maker._odd_json(value) for name, value in fields.items()} if key != "honest" else fields
 
     def _meet(self) -> None:

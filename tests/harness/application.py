@@ -17,6 +17,7 @@ from typing import Any, Literal, NamedTuple, Self
 import pyarrow.parquet as pq
 
 from harness.processes import WORKERS
+from harness.reader_option import READER
 from harness.waiting import wait_for
 
 _HERE = Path(__file__).parent
@@ -80,7 +81,7 @@ class Application:
         self.stop_at = stop_at
         self._sink = sink
         self._settings = {
-            "read": read,
+            "read": {"reader": READER, **read},
             "sink": sink,
             "trigger": trigger,
             "master": master,

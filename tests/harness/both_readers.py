@@ -1,14 +1,14 @@
 """Ranges read by our own reader and by librdkafka: one judges the other."""
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import pyarrow as pa
 from confluent_kafka import Consumer, TopicPartition
 
 from pyspark_kgroup.executor.native.read_ranges import read_natively
 from pyspark_kgroup.executor.range_reader import read_ranges
-from pyspark_kgroup.options.parser import parse
+from pyspark_kgroup.options.parser import SourceOptions, parse
 from pyspark_kgroup.options.security import driver_settings
 from pyspark_kgroup.shared.arrow import arrow_schema
 from pyspark_kgroup.shared.tickets import Leader, Range, ReadSettings
@@ -22,6 +22,16 @@ STALL_MS = 30_000
 def reading(options: Mapping[str, str], topic: str) -> tuple[ReadSettings, dict[int, Leader]]:
     """How a query with `options` reads `topic`, and who leads its partitions."""
     checked = parse({"kafka.group.id": "reads", "subscribe": topic, **options})
+    settings = ReadSettings(
+        consumer_config=checked.consumer_config(),
+        include_headers=checked.include_headers,
+        stall_timeout_ms=STALL_MS,
+    )
+    return settings, leaders_of(checked, topic)
+
+
+def leaders_of(checked: SourceOptions, topic: str) -> dict[int, Leader]:
+    """Who leads the partitions of `topic`, by metadata asked for with these options."""
 
     async def look() -> dict[int, Leader]:
         security = security_of(driver_settings(checked.security))
@@ -33,12 +43,7 @@ def reading(options: Mapping[str, str], topic: str) -> tuple[ReadSettings, dict[
         assert found.topic_id is not None
         return {p: Leader(*leader, topic_id=found.topic_id.hex) for p, leader in found.leaders.items()}
 
-    settings = ReadSettings(
-        consumer_config=checked.consumer_config(),
-        include_headers=checked.include_headers,
-        stall_timeout_ms=STALL_MS,
-    )
-    return settings, asyncio.run(look())
+    return asyncio.run(look())
 
 
 def whole(bootstrap: str, topic: str, leaders: Mapping[int, Leader]) -> list[Range]:
@@ -51,8 +56,10 @@ def whole(bootstrap: str, topic: str, leaders: Mapping[int, Leader]) -> list[Ran
     return [Range(topic, p, *ends[p], leader) for p, leader in leaders.items()]
 
 
-def natively(ranges: Sequence[Range], settings: ReadSettings) -> tuple[pa.Table, Sequence[Range]]:
-    """The rows in the order of their offsets, and what was left to librdkafka."""
+def natively(
+    ranges: Sequence[Range], settings: ReadSettings, on_batches: Callable[[int], None] = lambda _: None
+) -> tuple[pa.Table, Sequence[Range]]:
+    """The rows in the order of their offsets, and what was left to librdkafka; is told how many batches have come."""
     batches: list[pa.RecordBatch] = []
     left: list[Sequence[Range]] = []
 
@@ -61,6 +68,7 @@ def natively(ranges: Sequence[Range], settings: ReadSettings) -> tuple[pa.Table,
         while True:
             try:
                 batches.append(next(reader))
+                on_batches(len(batches))
             except StopIteration as done:
                 left.append(done.value)
                 return
@@ -69,9 +77,11 @@ def natively(ranges: Sequence[Range], settings: ReadSettings) -> tuple[pa.Table,
     return _in_order(batches, settings), left[0]
 
 
-def by_both(ranges: Sequence[Range], settings: ReadSettings) -> pa.Table:
+def by_both(
+    ranges: Sequence[Range], settings: ReadSettings, on_batches: Callable[[int], None] = lambda _: None
+) -> pa.Table:
     """The rows, which both see alike, and our own reader without librdkafka's help."""
-    ours, left = natively(ranges, settings)
+    ours, left = natively(ranges, settings, on_batches)
     assert left == (), "left to librdkafka"
     theirs = _in_order(list(read_ranges(ranges, settings)), settings)
     assert ours.equals(theirs), f"{ours.num_rows} rows natively, {theirs.num_rows} by librdkafka"

@@ -2,7 +2,7 @@
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -13,6 +13,7 @@ from uuid import UUID
 import kio.schema.consumer_group_describe.v0.response as consumer_group_v0
 import kio.schema.consumer_group_describe.v1.request as consumer_group_v1_request
 import kio.schema.consumer_group_describe.v1.response as consumer_group_v1
+from kio.schema.describe_configs.v4.response import DescribeConfigsResourceResult, DescribeConfigsResult
 from kio.schema.describe_groups.v5.response import DescribedGroup as KioDescribedGroup
 from kio.schema.describe_groups.v5.response import DescribedGroupMember
 from kio.schema.errors import ErrorCode as KioErrorCode
@@ -49,7 +50,9 @@ class BrokerWorld:
         leaders: partition -> node id.
         epochs: partition -> its leader's epoch; -1 for a partition with none here.
         ends: partition -> end offset; a partition with none here is answered UNKNOWN_TOPIC_OR_PARTITION.
+        session_timeout: the group's own, under the consumer protocol.
         group_type: of the one group there is; DescribeGroups calls it "Dead" unless it is classic.
+        described: member id -> (instance id, subscription, assignment), as DescribeGroups has them.
         first: API name -> answers to give before the true ones: an error code for the whole response, `HUNG_UP`, or
             None for silence on this connection for ever.
         hosts: node id -> its host, as the cluster says it; the true one if it is not here.
@@ -65,6 +68,11 @@ class BrokerWorld:
     topic_id: UUID = TOPIC_ID
     hosts: dict[int, str] = field(default_factory=dict)
     group_type: str = "classic"
+    described: Mapping[str, tuple[str | None, bytes, Sequence[TopicPartition]]] = field(
+        default_factory=lambda: {"m": ("seat-0", b"", [A0, B0])}
+    )
+    protocol: str = "range"
+    session_timeout: str = "50000"
 
     async def start(self, nodes: int = 1, ranges: Ranges = RANGES) -> None:
         for node in range(nodes):
@@ -182,6 +190,25 @@ class BrokerWorld:
         )
         return messages.OffsetCommitResponse(throttle_time=NO_THROTTLE, topics=topics)
 
+    def on_DescribeConfigs(self, _: int, request: Any, error: KioErrorCode) -> Any:
+        (asked,) = request.resources
+        config = DescribeConfigsResourceResult(
+            name=asked.configuration_keys[0],
+            value=self.session_timeout,
+            read_only=False,
+            is_sensitive=False,
+            synonyms=(),
+            documentation=None,
+        )
+        result = DescribeConfigsResult(
+            error_code=error,
+            error_message=None,
+            resource_type=asked.resource_type,
+            resource_name=asked.resource_name,
+            configs=() if error else (config,),
+        )
+        return messages.DescribeConfigsResponse(throttle_time=NO_THROTTLE, results=(result,))
+
     def on_OffsetFetch(self, node: int, request: Any, error: KioErrorCode) -> Any:
         (asked,) = request.groups
         unstable = int(error) == ErrorCode.UNSTABLE_OFFSET_COMMIT
@@ -206,13 +233,16 @@ class BrokerWorld:
 
     def on_DescribeGroups(self, node: int, request: Any, error: KioErrorCode) -> Any:
         error = self.group_error(node, error)
-        member = DescribedGroupMember(
-            member_id="m",
-            group_instance_id="seat-0",
-            client_id="client",
-            client_host="/127.0.0.1",
-            member_metadata=b"",
-            member_assignment=encode_assignment([A0, B0]),
+        members = tuple(
+            DescribedGroupMember(
+                member_id=member_id,
+                group_instance_id=instance_id,
+                client_id="client",
+                client_host="/127.0.0.1",
+                member_metadata=subscription,
+                member_assignment=encode_assignment(assignment),
+            )
+            for member_id, (instance_id, subscription, assignment) in self.described.items()
         )
         there = not error and self.group_type == "classic"
         group = KioDescribedGroup(
@@ -220,8 +250,8 @@ class BrokerWorld:
             group_id=GroupId(request.groups[0]),
             group_state="Stable" if there else "" if error else "Dead",
             protocol_type="consumer" if there else "",
-            protocol_data="range" if there else "",
-            members=(member,) if there else (),
+            protocol_data=self.protocol if there else "",
+            members=members if there else (),
         )
         return messages.DescribeGroupsResponse(throttle_time=NO_THROTTLE, groups=(group,))
 

@@ -35,6 +35,7 @@ from spark_kgroup.model import (
     TopicDescription,
     TopicPartition,
 )
+from spark_kgroup.runtime.misfit import Misfit, misfit_of
 from spark_kgroup.runtime.previously_owned import claimable
 from spark_kgroup.runtime.views import GroupView, SeatCommit, SeatView
 from spark_kgroup.seat_note import Author
@@ -145,7 +146,7 @@ class FakeGroup:
         self._notes: dict[TopicPartition, CommittedOffset] = {}
         self.meanwhile: Callable[[], None] = _idle
         self.commit_fate: Callable[[], str] = lambda: "ok"
-        self.rejoins = 0
+        self.held: Misfit | None = None
         self.forced: list[str] = []
         self.state = "Stable"
         self.group_type = "classic"
@@ -160,7 +161,7 @@ class FakeGroup:
             self.create_topic(name, count)
         names = [f"seat-{k}" for k in range(seats)]
         self.seats = {name: Seat(name, _nobody(name)) for name in names}
-        self.rejoins = seats
+        self.look_due = True
         self._other = _nobody(OTHER)
         self._joins = 0
         self._awaited: dict[str, contract.Request] = {}
@@ -267,7 +268,7 @@ class FakeGroup:
     def _join(self, name: str) -> None:
         self._joins += 1
         subscription = Subscription(
-            topics=self.subscribed,
+            topics=tuple(sorted({tp.topic for tp in self.log})) if name == OTHER else self.subscribed,
             owned=self._claims(name),
             user_data=str(self._joins).encode(),  # no two joins are equal, so each of a member begins a rebalance
         )
@@ -364,7 +365,7 @@ class FakeGroup:
         seat.owned_since, seat.to_give_up, seat.previously_owned = {}, frozenset(), frozenset()
         seat.identity = _nobody(name)
         self._mailbox = [(s, tps) for s, tps in self._mailbox if s is not seat]
-        self.rejoins += 1
+        self.look_due = True
         self.rebalance()
 
     def die(self) -> None:
@@ -397,7 +398,7 @@ class FakeGroup:
         self._deliver()
         if self.rebalancing:
             self.rebalance()
-        self.rejoins = len(self.seats)
+        self.look_due = True
 
     def _resize(self, names: list[str]) -> None:
         self.old |= {name for name, seat in self.seats.items() if name not in names and not self.is_expelled(seat)}
@@ -429,6 +430,7 @@ class FakeGroup:
     def step(self) -> None:
         """Messages that are under way arrive."""
         self.now_ms += WAIT_STEP_MS
+        self._look()
         posted, self._mailbox = self._mailbox, []
         for seat, partitions in posted:
             # What the group assigned to the seat again meanwhile, or what it lost, is not given up.
@@ -449,7 +451,7 @@ class FakeGroup:
         seats = (seat.view() for seat in self.seats.values())
         if self.rebalancing:
             seats = (replace(seat, settled=False) for seat in seats)
-        return GroupView(seats=tuple(seats), rejoins=self.rejoins)
+        return GroupView(seats=tuple(seats), look_due=self.look_due, held=self.held)
 
     @property
     def rebalancing(self) -> bool:
@@ -471,10 +473,21 @@ class FakeGroup:
             raise Violation(f"{instance_id} gives up twice: {twice}")
         self._mailbox.append((seat, partitions))
 
-    def tell_all_owned(self, topics: Mapping[str, TopicDescription]) -> None:
-        """The leader's baseline: this group needs none, it is told of added partitions."""
+    def _look(self) -> None:
+        """The runtime's look after a rejoin; what it finds waits for the boundary. The script is the assignor."""
+        group = self._described()
+        if not (self.look_due and self._view().settled) or group.state != "Stable":
+            return
+        self.look_due = False
+        if group.is_consumer_type:
+            return
+        found = misfit_of(group, self.topics_now)
+        has = {tp.topic for seat in self.seats for tp, owner in self.assigned.items() if owner == seat}
+        moving = {tp.topic for tp, owner in self.target.items() if self.assigned.get(tp, owner) != owner}
+        self.held = replace(found, unshared=frozenset(moving & set(self.subscribed) - has)) or None
 
     def force_rebalance(self, reason: str) -> None:
+        self.held = None
         self.forced.append(reason)
         self.rebalance()
 
@@ -483,6 +496,11 @@ class FakeGroup:
         if self.now_ms - self._seen_topics[1] > max_age_ms:
             self._seen_topics = ({t: self.topics_now[t] for t in self.subscribed if t in self.topics_now}, self.now_ms)
         return self._seen_topics[0]
+
+    @property
+    def topics_seen_at_ms(self) -> int:
+        """When brokers were asked for topics last."""
+        return self._seen_topics[1]
 
     def topics_named(self, names: Iterable[str]) -> Mapping[str, TopicDescription]:
         return {name: self.topics_now[name] for name in names if name in self.topics_now}
@@ -555,7 +573,7 @@ class FakeGroup:
                     client_id="spark-kgroup",
                     client_host="",
                     assignment=frozenset() if self.rebalancing else self._assignment_shown(member, consumer=consumer),
-                    claimed=frozenset() if self.rebalancing or consumer else member.subscription(PROTOCOL).owned,
+                    subscription=None if self.rebalancing or consumer else member.subscription(PROTOCOL),
                 )
                 for member in members
             ),

@@ -17,7 +17,7 @@ import sys
 import threading
 from typing import IO, cast
 
-from pyspark_kgroup.shared.arrow import spark_schema
+from pyspark_kgroup.shared.columns import spark_schema
 from pyspark_kgroup.source import DefaultSource
 
 READER = "pyspark.sql.streaming.python_streaming_source_runner"

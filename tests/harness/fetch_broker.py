@@ -9,6 +9,7 @@ import asyncio
 import threading
 from collections.abc import Callable, Coroutine, Mapping
 from datetime import timedelta
+from itertools import cycle
 from ssl import SSLContext
 from types import ModuleType
 from typing import Any, TypeVar
@@ -16,6 +17,8 @@ from uuid import UUID
 
 from kio.schema.errors import ErrorCode
 from kio.schema.fetch import v12, v13, v14, v15, v16, v17
+from kio.schema.metadata.v9.request import MetadataRequest
+from kio.schema.metadata.v9.response import MetadataResponse, MetadataResponseBroker
 from kio.schema.types import BrokerId, ProducerId, TopicName
 from kio.static.primitive import i32, i32Timedelta, i64
 
@@ -43,7 +46,8 @@ class FetchBroker:
         self, answer: Answer, *, versions: tuple[int, int] | None = (4, 17), tls: SSLContext | None = None
     ) -> None:
         ranges = RANGES if versions is None else {**RANGES, FETCH: versions}
-        self.fake = FakeBroker(answer, ranges=ranges, tls=tls, more=[one.FetchRequest for one in SCHEMAS.values()])
+        more = [MetadataRequest, *(one.FetchRequest for one in SCHEMAS.values())]
+        self.fake = FakeBroker(answer, ranges=ranges, tls=tls, more=more)
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="fetch broker")
 
@@ -65,6 +69,11 @@ class FetchBroker:
     def stop(self) -> None:
         """End every connection, and listen no more."""
         self._run(self.fake.stop())
+
+    def hang_up(self) -> None:
+        """End every connection, and listen anew."""
+        self.stop()
+        self._run(self.fake.start())
 
     @property
     def address(self) -> Broker:
@@ -98,12 +107,15 @@ def partition(
     aborted: tuple[tuple[int, int], ...] | None = None,
     preferred: int = -1,
     diverging: tuple[int, int] | None = None,
+    leader: tuple[int, int] | None = None,
 ) -> Any:
     """What an answer says of one partition."""
     schema = SCHEMAS[version].response
     tags = {}
     if diverging is not None:
         tags["diverging_epoch"] = schema.EpochEndOffset(epoch=i32(diverging[0]), end_offset=i64(diverging[1]))
+    if leader is not None:
+        tags["current_leader"] = schema.LeaderIdAndEpoch(leader_id=BrokerId(leader[0]), leader_epoch=i32(leader[1]))
     transactions = aborted and tuple(
         schema.AbortedTransaction(producer_id=ProducerId(producer), first_offset=i64(first))
         for producer, first in aborted
@@ -119,8 +131,15 @@ def partition(
     )
 
 
-def response(topics: Mapping[str | UUID, list[Any]], *, version: int = 17, error: int = 0, throttle_ms: int = 0) -> Any:
-    """An answer to a Fetch."""
+def response(
+    topics: Mapping[str | UUID, list[Any]],
+    *,
+    version: int = 17,
+    error: int = 0,
+    throttle_ms: int = 0,
+    endpoints: Mapping[int, Broker] | None = None,
+) -> Any:
+    """An answer to a Fetch; `endpoints`: where nodes listen."""
     schema = SCHEMAS[version].response
     named = [
         schema.FetchableTopicResponse(
@@ -133,19 +152,50 @@ def response(topics: Mapping[str | UUID, list[Any]], *, version: int = 17, error
         throttle_time=i32Timedelta.parse(timedelta(milliseconds=throttle_ms)),
         error_code=ErrorCode(error),
         responses=tuple(named),
+        **({"node_endpoints": tuple(_endpoint(schema, *one) for one in endpoints.items())} if endpoints else {}),
     )
 
 
-def answering(say: Callable[[int, int], Any]) -> Answer:
-    """An answer for each partition of a Fetch: `say(partition, offset)` is its records, or a `partition(...)`."""
+def _endpoint(schema: Any, node_id: int, where: Broker) -> Any:
+    return schema.NodeEndpoint(node_id=BrokerId(node_id), host=where.host, port=i32(where.port), rack="a rack")
+
+
+def of_brokers(brokers: Mapping[int, Broker]) -> MetadataResponse:
+    """An answer to Metadata: where all nodes listen."""
+    return MetadataResponse(
+        throttle_time=i32Timedelta.parse(timedelta(0)),
+        brokers=tuple(
+            MetadataResponseBroker(node_id=BrokerId(node_id), host=where.host, port=i32(where.port), rack=rack)
+            for rack, (node_id, where) in zip(cycle((None, "a rack")), brokers.items(), strict=False)
+        ),
+        cluster_id="a cluster",
+        controller_id=BrokerId(1),
+        topics=(),
+    )
+
+
+def answering(
+    say: Callable[[int, int], Any],
+    endpoints: Mapping[int, Broker] | None = None,
+    brokers: Mapping[int, Broker] | None = None,
+) -> Answer:
+    """An answer for each partition of a Fetch: `say(partition, offset)` is its records, or a `partition(...)`.
+
+    Args:
+        say: see above.
+        endpoints: where leaders listen that the answers name.
+        brokers: what is answered to Metadata.
+    """
 
     def answer(request: Any) -> Any:
+        if isinstance(request, MetadataRequest):
+            return of_brokers(brokers or {})
         version = int(request.__version__)
         topics: dict[str | UUID, list[Any]] = {}
         for topic, number, offset in wanted(request):
             content = say(number, offset)
             content = partition(number, content, version=version) if isinstance(content, bytes) else content
             topics.setdefault(topic, []).append(content)
-        return response(topics, version=version)
+        return response(topics, version=version, endpoints=endpoints)
 
     return answer

@@ -1,11 +1,16 @@
 """A group as its coordinator shows it to an admin client, and as it wrote it down."""
 
+import asyncio
+
 from confluent_kafka import ConsumerGroupState, KafkaError, KafkaException
 from confluent_kafka.admin import AdminClient, ConsumerGroupDescription
 
 from harness.waiting import wait_for
+from spark_kgroup.model import DescribedGroup
 from spark_kgroup.testing import ApacheKafka
 from spark_kgroup.testing.kafka_node import KafkaNode
+from spark_kgroup.wire.address import parse_bootstrap
+from spark_kgroup.wire.cluster import Cluster
 
 _COORDINATOR_ON_ITS_WAY = (
     KafkaError.NOT_COORDINATOR,
@@ -16,7 +21,14 @@ _COORDINATOR_ON_ITS_WAY = (
 
 
 def stable_generation(kafka: ApacheKafka, group: str) -> int:
-    """The generation of a group at rest, from the coordinator's own record."""
+    """The generation of a group at rest, from the coordinator's own record.
+
+    Of a group of type consumer, the epoch of its targets, whether its members have reached them or not.
+    """
+    if described_by_us(kafka, group).is_consumer_type:
+        epoch = wait_for(lambda: _target_epoch(kafka, group), f"{group} to have targets")
+        assert epoch is not None
+        return epoch
     wait_for(lambda: _described(kafka, group).state is ConsumerGroupState.STABLE, f"{group} to be stable")
     record = wait_for(lambda: kafka.group_record(group), f"the coordinator's record of {group}")
     return record.generation
@@ -24,6 +36,10 @@ def stable_generation(kafka: ApacheKafka, group: str) -> int:
 
 def assignment_by_instance(kafka: ApacheKafka, group: str) -> dict[str, set[tuple[str, int]]]:
     """Instance id, or the member id of a dynamic member -> partitions."""
+    if (described := described_by_us(kafka, group)).is_consumer_type:
+        return {
+            m.instance_id or m.member_id: {(tp.topic, tp.partition) for tp in m.assignment} for m in described.members
+        }
     return {
         m.group_instance_id or m.member_id: {(tp.topic, tp.partition) for tp in m.assignment.topic_partitions}
         for m in _described(kafka, group).members
@@ -34,6 +50,25 @@ def coordinator_node(kafka: ApacheKafka, group: str) -> KafkaNode:
     """The node that coordinates `group`, whether there is such a group yet or not."""
     coordinator = _described(kafka, group).coordinator.id
     return next(node for node in kafka.nodes if node.node_id == coordinator)
+
+
+def described_by_us(kafka: ApacheKafka, group: str) -> DescribedGroup:
+    """The group as our own client sees it, of whichever type it is."""
+
+    async def ask() -> DescribedGroup:
+        cluster = Cluster(parse_bootstrap(kafka.bootstrap_servers), client_id="test")
+        try:
+            return await cluster.describe_group(group)
+        finally:
+            await cluster.close()
+
+    return asyncio.run(ask())
+
+
+def _target_epoch(kafka: ApacheKafka, group: str) -> int | None:
+    """None while targets are being computed."""
+    described = described_by_us(kafka, group)
+    return described.target_epoch if described.state != "Assigning" else None
 
 
 def _described(kafka: ApacheKafka, group: str) -> ConsumerGroupDescription:

@@ -3,7 +3,7 @@
 import threading
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from uuid import uuid4
 
 from confluent_kafka import Consumer, KafkaError, Message, Producer, TopicPartition
@@ -23,6 +23,23 @@ def produce(bootstrap: str, topic: str, count: int, *, partitions: int, first: i
         producer.produce(topic, value=value, key=str(index).encode(), partition=index % partitions)
         producer.poll(0)
     assert producer.flush(30) == 0
+
+
+def fill(producer: Producer, topic: str, values: Sequence[bytes], partition: int = 0) -> None:
+    """Send `values` to one partition, the first byte of each as its key, and wait for all acks."""
+    for value in values:
+        producer.produce(topic, value, value[:1], partition)
+        producer.poll(0)
+    assert producer.flush(30) == 0
+
+
+def run_transaction(
+    producer: Producer, topic: str, values: Sequence[bytes], partition: int = 0, *, commit: bool
+) -> None:
+    """One transaction, ended. Its end is acknowledged before its markers are in every log (`offsets.await_end`)."""
+    producer.begin_transaction()
+    fill(producer, topic, values, partition)
+    producer.commit_transaction(30) if commit else producer.abort_transaction(30)
 
 
 class Producing:

@@ -17,9 +17,18 @@ Pair = tuple[str, int]
 class MemberProcess:
     """One `kgroup member` process; a context manager that ends it with Ctrl-C."""
 
-    def __init__(self, bootstrap: str, group: str, topics: str, instance_id: str | None, *more: str) -> None:
+    def __init__(
+        self,
+        bootstrap: str,
+        group: str,
+        topics: str | None,
+        instance_id: str | None,
+        *more: str,
+        pattern: str = "",
+    ) -> None:
         static = [] if instance_id is None else ["--instance-id", instance_id]
-        command = [KGROUP, "member", "--bootstrap-server", bootstrap, "--group", group, "--topics", topics, "--json"]
+        command = [KGROUP, "member", "--bootstrap-server", bootstrap, "--group", group, "--json"]
+        command += ["--topics", topics] if topics is not None else ["--pattern", pattern]
         self.events: list[dict[str, Any]] = []
         self.stderr = ""
         self.process = subprocess.Popen(

@@ -1,14 +1,18 @@
 """A small group coordinator of the classic protocol, for one group, in virtual time: the one that all simulations have.
 
-Real members talk to it in the members' world (`tests/unit/member`), scripted ones in `FakeGroup`.
+Real members talk to it in the members' world (`simulated_world`), scripted ones in `FakeGroup`.
 
 Written from the KIPs that the member names and from Kafka's GroupMetadataManager and ClassicGroup (4.x). What is
-simplified: one group, ids are counted, a record is persisted at once. What is kept, because members trip over it:
+simplified: one group, ids are counted, a record is persisted at once; where a group of type consumer would run the
+broker's own assignor, because somebody comes or goes, it is made a classic one again first. What is kept, because
+members trip over it:
 
 - a rebalance drops dynamic members that do not rejoin in time and keeps static ones with their old subscription;
 - a parked JoinGroup or SyncGroup keeps its member alive, a new member's for at most NEW_MEMBER_JOIN_TIMEOUT_MS;
 - a static member that comes back without a member id replaces the old one, without a rebalance if the group is Stable,
   and the old one is fenced;
+- a static seat is given another member id by a RenameRequest: the group is of type consumer until all who did that have
+  joined; it answers joins at once then, and its leader is anybody afterwards (ClassicGroup.fromConsumerGroup);
 - only a completed sync, an emptied group and a replacement in a Stable group are persisted: `fail_over` forgets the
   rest, expulsions and new member ids included.
 """
@@ -28,7 +32,16 @@ from spark_kgroup.model import ErrorCode, GroupMember, MemberIdentity, Subscript
 NEW_MEMBER_JOIN_TIMEOUT_MS = 300_000
 """GroupCoordinatorConfig.CLASSIC_GROUP_NEW_MEMBER_JOIN_TIMEOUT_MS."""
 
-Response = contract.JoinResponse | contract.SyncResponse | contract.HeartbeatResponse | contract.LeaveResponse
+CONSUMER_SESSION_MS = 45_000
+"""GroupCoordinatorConfig.CONSUMER_GROUP_SESSION_TIMEOUT_MS: of a member that has not sent JoinGroup yet."""
+
+Response = (
+    contract.JoinResponse
+    | contract.SyncResponse
+    | contract.HeartbeatResponse
+    | contract.RenameResponse
+    | contract.LeaveResponse
+)
 Reply = Callable[[Response], None]
 
 
@@ -88,6 +101,7 @@ class Saved:
     protocol: str = ""
     leader: str = ""
     members: list[Member] = field(default_factory=list)
+    renaming: frozenset[str] = frozenset()
 
 
 class ModelCoordinator:
@@ -97,6 +111,7 @@ class ModelCoordinator:
         generation: the one that was formed last.
         members: by member id, in the order in which they joined; who replaces a static member takes its place.
         committed: the group's offsets.
+        renaming: member ids that a RenameRequest brought and no JoinGroup has had yet: the group is of type consumer.
     """
 
     def __init__(self, *, initial_delay_ms: int = 500) -> None:
@@ -106,6 +121,7 @@ class ModelCoordinator:
         self.phase = Phase.EMPTY
         self.protocol = ""
         self.leader = ""
+        self.renaming: set[str] = set()
         self._initial_delay_ms = initial_delay_ms
         self._first_rebalance = False
         self._pending_joins: dict[str, int] = {}
@@ -128,6 +144,8 @@ class ModelCoordinator:
                 self._sync(request, reply)
             case contract.HeartbeatRequest():
                 self._heartbeat(request, reply)
+            case contract.RenameRequest():
+                self._rename(request, reply)
             case contract.LeaveRequest():
                 self._leave(request, reply)
 
@@ -138,6 +156,8 @@ class ModelCoordinator:
         self._now_ms = now_ms
         if error := self._refusal(identity, check_generation=True):
             return error
+        if identity.member_id in self.renaming:
+            return ErrorCode.UNSUPPORTED_VERSION
         if self.phase is Phase.COMPLETING:
             return ErrorCode.REBALANCE_IN_PROGRESS
         self.committed.update(offsets)
@@ -187,8 +207,10 @@ class ModelCoordinator:
         self.members = {}
         for member in self._saved.members:
             reloaded = member.saved()
-            reloaded.expires_at_ms = now_ms + member.config.session_timeout_ms
+            renaming = member.member_id in self._saved.renaming
+            reloaded.expires_at_ms = now_ms + (CONSUMER_SESSION_MS if renaming else member.config.session_timeout_ms)
             self.members[member.member_id] = reloaded
+        self.renaming = set(self._saved.renaming)
         self.phase = Phase.STABLE if self.members else Phase.EMPTY
         self._pending_joins.clear()
         self._pending_syncs.clear()
@@ -207,6 +229,8 @@ class ModelCoordinator:
             self._add(who.member_id, request, config, reply)
         elif error := self._refusal(who, check_generation=False):
             reply(contract.JoinResponse(request=request, error=error, member_id=who.member_id))
+        elif self.renaming:
+            self._join_consumer_type(self.members[who.member_id], request, reply)
         else:
             self._join_again(self.members[who.member_id], request, reply)
 
@@ -242,14 +266,12 @@ class ModelCoordinator:
         """ClassicGroup.replaceStaticMember, then what the phase asks for."""
         self._answer_join(old, contract.JoinResponse(request=request, error=ErrorCode.FENCED_INSTANCE_ID))
         self._answer_sync(old, ErrorCode.FENCED_INSTANCE_ID)
-        new = old.saved()
-        new.member_id, new.protocols, new.parked_join = new_id, request.protocols, (request, reply)
-        # Same place in the order of members: Java's is a HashMap, so any order may be met.
-        self.members = {(new_id if k == old.member_id else k): v for k, v in self.members.items()}
-        self.members[new_id] = new
+        new = self._put_in_place_of(old, new_id)
+        if self.renaming:
+            self._join_consumer_type(new, request, reply)
+            return
+        new.protocols, new.parked_join = request.protocols, (request, reply)
         self._renew(new)
-        if self.leader == old.member_id:
-            self.leader = new_id
         if self.phase is Phase.STABLE and self._vote() == self.protocol:
             new.took_part_in = self.generation
             self._answer_with_current(new, skip_assignment=self.leader == new_id)
@@ -258,6 +280,17 @@ class ModelCoordinator:
             self._prepare()
         else:
             self._complete_join_when_all_are_there()
+
+    def _put_in_place_of(self, old: Member, new_id: str) -> Member:
+        new = old.saved()
+        new.member_id = new_id
+        # Same place in the order of members: Java's is a HashMap, so any order may be met.
+        self.members = {(new_id if k == old.member_id else k): v for k, v in self.members.items()}
+        self.members[new_id] = new
+        self.renaming.discard(old.member_id)
+        if self.leader == old.member_id:
+            self.leader = new_id
+        return new
 
     def _join_again(self, member: Member, request: contract.JoinRequest, reply: Reply) -> None:
         same = member.protocols == request.protocols
@@ -300,6 +333,7 @@ class ModelCoordinator:
 
     def _prepare(self) -> None:
         """GroupMetadataManager.prepareRebalance."""
+        self.renaming.clear()
         if self.phase is Phase.COMPLETING:
             for member in self.members.values():
                 member.assignment = frozenset()
@@ -355,6 +389,53 @@ class ModelCoordinator:
         votes = Counter(next(name for name in own if name in common) for own in names)
         return votes.most_common(1)[0][0]
 
+    # -------------------------------------------------------------------------------------------- of type consumer
+
+    def _rename(self, request: contract.RenameRequest, reply: Reply) -> None:
+        """GroupMetadataManager.convertToConsumerGroup, then replaceMember."""
+        who = request.identity
+        old = self.static(who.instance_id or "")
+        if old is None or not self.generation:
+            reply(contract.RenameResponse(request=request, error=ErrorCode.COORDINATOR_LOAD_IN_PROGRESS))
+            return
+        if old.member_id in self.renaming:
+            reply(contract.RenameResponse(request=request, error=ErrorCode.UNRELEASED_INSTANCE_ID))
+            return
+        if not self.renaming:
+            for member in list(self.members.values()):
+                if member.parked_join:
+                    again = contract.JoinResponse(request=member.parked_join[0], error=ErrorCode.REBALANCE_IN_PROGRESS)
+                    self._answer_join(member, again)
+                self._answer_sync(member, ErrorCode.REBALANCE_IN_PROGRESS)
+                member.is_new = False
+            self._pending_syncs.clear()
+            self._join_deadline_ms = self._sync_deadline_ms = None
+            self._first_rebalance = False
+            self.phase = Phase.STABLE
+        new = self._put_in_place_of(old, who.member_id)
+        new.expires_at_ms = self._now_ms + CONSUMER_SESSION_MS
+        self.renaming.add(new.member_id)
+        self._save()
+        reply(contract.RenameResponse(request=request, error=ErrorCode.NONE))
+
+    def _join_consumer_type(self, member: Member, request: contract.JoinRequest, reply: Reply) -> None:
+        """GroupMetadataManager.classicGroupJoinToConsumerGroup, of a member that subscribes what it did before."""
+        member.protocols, member.took_part_in = request.protocols, self.generation
+        self._renew(member)
+        response = contract.JoinResponse(
+            request=request,
+            error=ErrorCode.NONE,
+            generation=self.generation,
+            protocol=request.protocols[0][0],
+            member_id=member.member_id,
+        )
+        self.renaming.discard(member.member_id)
+        if not self.renaming:
+            self.leader = next((m for m in self.members if m != member.member_id), member.member_id)
+            self.protocol = self._vote()
+        self._save()
+        reply(response)
+
     # ------------------------------------------------------------------------------ SyncGroup, Heartbeat, Leave
 
     def _sync(self, request: contract.SyncRequest, reply: Reply) -> None:
@@ -390,6 +471,8 @@ class ModelCoordinator:
 
     def _heartbeat(self, request: contract.HeartbeatRequest, reply: Reply) -> None:
         error = self._refusal(request.identity, check_generation=True)
+        if request.identity.member_id in self.renaming:
+            error = ErrorCode.UNKNOWN_MEMBER_ID  # throwIfMemberDoesNotUseClassicProtocol
         if not error:
             self._renew(self.members[request.identity.member_id])
             error = ErrorCode.REBALANCE_IN_PROGRESS if self.phase is Phase.PREPARING else ErrorCode.NONE
@@ -444,6 +527,7 @@ class ModelCoordinator:
 
     def _remove(self, member: Member) -> None:
         del self.members[member.member_id]
+        self.renaming.discard(member.member_id)
         self._pending_syncs.discard(member.member_id)
         if self.leader == member.member_id:
             self.leader = next(iter(self.members), "")
@@ -468,4 +552,5 @@ class ModelCoordinator:
             protocol=self.protocol,
             leader=self.leader,
             members=[member.saved() for member in self.members.values()],
+            renaming=frozenset(self.renaming),
         )

@@ -3,8 +3,11 @@
 from collections.abc import Mapping
 
 from confluent_kafka import Consumer, TopicPartition
+from confluent_kafka.admin import OffsetSpec
 
+from harness.waiting import wait_for
 from spark_kgroup import model
+from spark_kgroup.testing import ApacheKafka
 from spark_kgroup.wire.responses import CommittedOffset
 
 
@@ -43,3 +46,16 @@ def lag(bootstrap: str, group: str, topic: str) -> int:
         return sum(end - max(0, tp.offset) for end, tp in zip(ends, consumer.committed(partitions, 30), strict=True))
     finally:
         consumer.close()
+
+
+def offset_of(kafka: ApacheKafka, topic: str, partition: int, place: OffsetSpec) -> int:
+    """An end of one log."""
+    where = TopicPartition(topic, partition)
+    offset: int = kafka.admin.list_offsets({where: place})[where].result(30).offset
+    return offset
+
+
+def await_end(kafka: ApacheKafka, topic: str, partition: int, end: int) -> None:
+    """Wait for a log to end at an offset."""
+    latest = OffsetSpec.latest()  # type: ignore[no-untyped-call]
+    wait_for(lambda: offset_of(kafka, topic, partition, latest) == end, f"{topic}-{partition} to end at {end}")

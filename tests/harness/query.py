@@ -3,11 +3,13 @@
 import json
 from typing import Any, Self
 
+from harness.group_protocol import spoken
+from harness.reader_option import READER
 from harness.sidecars import read_on
 from harness.waiting import wait_for
 from pyspark_kgroup.limits import END_OFFSETS_MAX_AGE_MS
 from pyspark_kgroup.offsets.checkpoint import EMPTY
-from pyspark_kgroup.shared.arrow import spark_schema
+from pyspark_kgroup.shared.columns import spark_schema
 from pyspark_kgroup.shared.tickets import Executor
 from pyspark_kgroup.stream import KgroupStreamReader, Ticket
 from spark_kgroup.clock import monotonic_ms
@@ -32,10 +34,11 @@ class Query:
         self, bootstrap: str, group: str, topics: str, *, executor: Executor | None = None, **more: str
     ) -> None:
         self._executor = executor
-        self.options = {
+        options = {
             "kafka.bootstrap.servers": bootstrap,
             "kafka.group.id": group,
             "subscribe": topics,
+            "reader": READER,
             "members": "1",
             "startingOffsets": "earliest",
             "kafka.session.timeout.ms": "30000",
@@ -43,6 +46,7 @@ class Query:
             "kafka.metadata.max.age.ms": "500",
             **more,
         }
+        self.options = spoken(options)
         self.rows: dict[tuple[str, int], list[dict[str, Any]]] = {}
         self.durable = json.dumps(EMPTY.to_json())
         self.planned = ""

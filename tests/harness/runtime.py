@@ -32,6 +32,7 @@ def settings_of(options: SourceOptions) -> GroupSettings:
         session_timeout_ms=30_000,
         heartbeat_interval_ms=options.heartbeat_interval_ms,
         metadata_max_age_ms=options.metadata_max_age_ms,
+        holds_rebalances=True,
     )
 
 

@@ -1,7 +1,7 @@
 """Sessions of members under test, and what a coordinator answers them."""
 
 import asyncio
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from random import Random
 from typing import Any
@@ -76,7 +76,13 @@ def synced(
     )
 
 
-def session_of(cluster: Any, *, observer: Observer = lambda *_: None, **config: Any) -> Session:
+def session_of(
+    cluster: Any,
+    *,
+    observer: Observer = lambda *_: None,
+    rack: Callable[[], str | None] = lambda: None,
+    **config: Any,
+) -> Session:
     """A session of a static cooperative member of group "g", but for what `config` says."""
     common: dict[str, Any] = {
         "group": "g",
@@ -84,7 +90,7 @@ def session_of(cluster: Any, *, observer: Observer = lambda *_: None, **config: 
         "topics": ("a",),
         "assignors": (assignor("cooperative-sticky"),),
     }
-    return Session(MemberConfig(**common | config), cluster, observer, Random(1))
+    return Session(MemberConfig(**common | config), cluster, observer, Random(1), rack=rack)
 
 
 @asynccontextmanager

@@ -3,24 +3,29 @@
 import os
 import signal
 import subprocess
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from itertools import count
 from pathlib import Path
 
 import pyarrow as pa
 
+from harness.both_readers import leaders_of
+from harness.reader_option import READER
 from harness.waiting import wait_for
 from pyspark_kgroup.driver.registry import Registry
 from pyspark_kgroup.driver.seats import Scan
-from pyspark_kgroup.executor.place import Place, place_of
+from pyspark_kgroup.executor.place import Place, RecentFailures, place_of
+from pyspark_kgroup.executor.registry_client import RegistryClient
+from pyspark_kgroup.executor.sidecar_start import SidecarClient, SidecarUnavailable
 from pyspark_kgroup.executor.this_executor import start_ticks
-from pyspark_kgroup.executor.ticket_reader import Worker
+from pyspark_kgroup.executor.ticket_reader import Worker, driver_host
 from pyspark_kgroup.limits import SIDECAR_IDLE_MS, SIDECAR_RETRY_MS
-from pyspark_kgroup.options.parser import parse
+from pyspark_kgroup.options.parser import SourceOptions, parse
 from pyspark_kgroup.shared.tickets import (
     Executor,
+    Leader,
     Mode,
     Position,
     Range,
@@ -60,6 +65,7 @@ class Query:
 
     Args:
         owned: seat -> partitions of `topic` it owns.
+        leaders: finds out who leads partitions, when the query begins.
 
     Attributes:
         tags: partition -> its log's tag; absent: that of the beginning.
@@ -73,17 +79,19 @@ class Query:
         *,
         prefetch_bytes: int = 64 * 1024 * 1024,
         idle_ms: int = SIDECAR_IDLE_MS,
+        leaders: Callable[[SourceOptions, str], Mapping[int, Leader]] = leaders_of,
         **options: str,
     ) -> None:
-        checked = parse(
-            {"kafka.bootstrap.servers": bootstrap, "kafka.group.id": "sidecars", "subscribe": topic, **options}
-        )
+        own = {"kafka.bootstrap.servers": bootstrap, "kafka.group.id": "sidecars", "subscribe": topic, "reader": READER}
+        checked = parse({**own, **options})
+        self._leaders = leaders(checked, topic)
         self.topic = topic
         self.tags: dict[int, str] = {}
         self.owned = dict(owned)
         self.registry = Registry(sorted(owned), bind_host="127.0.0.1")
         self.settings = ReadSettings(
             consumer_config=checked.consumer_config(),
+            reader=checked.reader,
             include_headers=checked.include_headers,
             stall_timeout_ms=30_000,
         )
@@ -102,12 +110,16 @@ class Query:
     def plan(self, ranges: Mapping[int, tuple[int, int]], *, batch: str | None = None) -> list[TicketPayload]:
         """The tickets of the next batch, which reads these offsets: partition -> (start, end)."""
         reads = {
-            seat: [Range(self.topic, p, *ranges[p]) for p in partitions if p in ranges]
+            seat: [Range(self.topic, p, *ranges[p], self._leaders.get(p)) for p in partitions if p in ranges]
             for seat, partitions in self.owned.items()
         }
         reads = {seat: some for seat, some in reads.items() if some}
         owned = {
-            seat: [(self.topic, p, ranges[p][1], self.tags.get(p, "first")) for p in partitions if p in ranges]
+            seat: [
+                Position(self.topic, p, ranges[p][1], self.tags.get(p, "first"), self._leaders.get(p))
+                for p in partitions
+                if p in ranges
+            ]
             for seat, partitions in self.owned.items()
         }
         return self.plan_reads(reads, owned, batch=batch)
@@ -143,17 +155,32 @@ class Query:
         )
 
     def run(self, executor: Executor, ranges: Mapping[int, tuple[int, int]]) -> Rows:
-        """All rows of the next batch, one task after the other, in one worker that lasts."""
-        worker = self._workers.setdefault(executor, Worker(executor))
-        return [row for ticket in self.plan(ranges) for row in rows_of(worker.read(ticket))]
+        """All rows of the next batch, one task after the other, in one worker that lasts; at first beside a sidecar."""
+        tickets = self.plan(ranges)
+        if executor not in self._workers:
+            self._workers[executor] = Worker(executor)
+            start_sidecar(executor, tickets[0])
+        return [row for ticket in tickets for row in rows_of(self._workers[executor].read(ticket))]
 
     def place(self, executor: Executor) -> Place:
         return place_of(executor, self.registry.key)
 
 
 def read_on(executor: Executor, ticket: TicketPayload) -> Iterator[pa.RecordBatch]:
-    """Read in a worker of `executor` that has not read before."""
+    """Read in a worker of `executor` that has not read before, beside a sidecar."""
+    start_sidecar(executor, ticket)
     return Worker(executor).read(ticket)
+
+
+def start_sidecar(executor: Executor, ticket: TicketPayload) -> None:
+    """Start the sidecar of the ticket's query if there can be one and is none, and wait for it, as no worker does."""
+    access = ticket.registry
+    assert access is not None
+    place = place_of(executor, access.key)
+    failures = RecentFailures(place)
+    registry = RegistryClient(access.host or driver_host(), access.port, access.key, failures)
+    with suppress(SidecarUnavailable):
+        SidecarClient(executor, access, place, registry, failures).start()
 
 
 def with_registry_at(port: int, ticket: TicketPayload) -> TicketPayload:

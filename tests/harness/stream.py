@@ -8,6 +8,8 @@ from typing import Any
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming import StreamingQuery
 
+from harness.group_protocol import spoken
+from harness.reader_option import READER
 from harness.waiting import wait_for
 
 Row = tuple[str, int, int, bytes]
@@ -43,13 +45,14 @@ def options(bootstrap: str, topic: str, group: str, **more: Any) -> dict[str, st
         "kafka.bootstrap.servers": bootstrap,
         "kafka.group.id": group,
         "subscribe": topic,
+        "reader": READER,
         "members": "2",
         "startingOffsets": "earliest",
         "kafka.session.timeout.ms": "30000",
         "kafka.metadata.max.age.ms": "1000",
         "kafka.heartbeat.interval.ms": "500",
     }
-    return {**base, **{name: str(value) for name, value in more.items()}}
+    return spoken({**base, **{name: str(value) for name, value in more.items()}})
 
 
 def start(

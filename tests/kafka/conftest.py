@@ -47,3 +47,11 @@ def executor() -> Iterator[Executor]:
 def producer(apache_kafka: ApacheKafka) -> Producer:
     """A producer without transactions."""
     return Producer({"bootstrap.servers": apache_kafka.bootstrap_servers, "linger.ms": 5})
+
+
+@pytest.fixture
+def transactions(apache_kafka: ApacheKafka) -> Producer:
+    """A producer of transactions."""
+    producer = Producer({"bootstrap.servers": apache_kafka.bootstrap_servers, "transactional.id": uuid4().hex})
+    producer.init_transactions(30)
+    return producer

@@ -3,7 +3,8 @@
 from dataclasses import replace
 from uuid import uuid4
 
-from harness.groups import stable_generation
+import pytest
+from harness.groups import described_by_us, stable_generation
 from harness.kafka import produce
 from harness.offsets import committed
 from harness.query import Query
@@ -12,7 +13,7 @@ from harness.sharing import Sharing
 from harness.waiting import wait_for
 
 from spark_kgroup.member.classic import PreviouslyOwned
-from spark_kgroup.model import TopicPartition
+from spark_kgroup.model import CLASSIC, TopicPartition
 from spark_kgroup.runtime.thread import GroupRuntime
 from spark_kgroup.testing import ApacheKafka
 
@@ -29,20 +30,27 @@ def filled_topic(kafka: ApacheKafka) -> tuple[str, str, str]:
 
 def described(kafka: ApacheKafka, group: str) -> tuple[str, int]:
     """State, and how many members there are."""
-    found = kafka.admin.describe_consumer_groups([group], request_timeout=30)[group].result(30)
-    return found.state.name, len(found.members)
+    found = described_by_us(kafka, group)
+    return found.state, len(found.members)
 
 
-def test_a_member_that_joins_while_the_driver_is_dead_reads_nothing_of_its_batch(apache_kafka: ApacheKafka) -> None:
+REBALANCING = ("PreparingRebalance", "Reconciling")
+"""A classic group waits for members to join again, one of type consumer for what they give up."""
+
+
+def test_a_member_that_joins_while_the_driver_is_dead_reads_nothing_of_its_batch(
+    apache_kafka: ApacheKafka, group_protocol: str
+) -> None:
     server, topic, group = filled_topic(apache_kafka)
     query = Query(server, group, topic, **{"kafka.session.timeout.ms": "60000"})
     with query:
         assert query.plan()
-    with Sharing(server, group, topic) as peer:
-        wait_for(lambda: described(apache_kafka, group) == ("PREPARING_REBALANCING", 2), "the member to join", 60)
+    with Sharing(server, group, topic, protocol=group_protocol) as peer:
+        wait_for(lambda: described(apache_kafka, group) in [(s, 2) for s in REBALANCING], "the member to join", 60)
         with query:
             query.run()
-            wait_for(lambda: described(apache_kafka, group)[0] == "STABLE", "the group to rebalance", 60)
+            if group_protocol == CLASSIC:
+                wait_for(lambda: described(apache_kafka, group)[0] == "Stable", "the group to rebalance", 60)
             assert not peer.owned
             produce(server, topic, 20, partitions=PARTITIONS, first=20)
 
@@ -57,6 +65,7 @@ def test_a_member_that_joins_while_the_driver_is_dead_reads_nothing_of_its_batch
     assert [row["offset"] for row in query.rows[topic, 1 - partition]] == list(range(20))
 
 
+@pytest.mark.usefixtures("group_protocol")
 def test_a_driver_that_is_back_in_a_group_at_rest_starts_no_rebalance(apache_kafka: ApacheKafka) -> None:
     server, topic, group = filled_topic(apache_kafka)
     query = Query(server, group, topic)
@@ -69,6 +78,7 @@ def test_a_driver_that_is_back_in_a_group_at_rest_starts_no_rebalance(apache_kaf
     assert stable_generation(apache_kafka, group) == before
 
 
+@pytest.mark.usefixtures("group_protocol")
 def test_a_query_that_was_gone_for_a_session_says_how_far_it_had_read_and_reads_on_at_once(
     apache_kafka: ApacheKafka,
 ) -> None:
@@ -77,7 +87,7 @@ def test_a_query_that_was_gone_for_a_session_says_how_far_it_had_read_and_reads_
     with query:
         assert query.trigger()  # done; the boundary that would commit it never comes
     assert set(committed(server, group, topic, PARTITIONS).values()) == {0}
-    wait_for(lambda: described(apache_kafka, group) == ("EMPTY", 0), "the session to be over", 60)
+    wait_for(lambda: described(apache_kafka, group) == ("Empty", 0), "the session to be over", 60)
     produce(server, topic, 20, partitions=PARTITIONS, first=20)
     with query:
         assert query.plan()

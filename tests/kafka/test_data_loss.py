@@ -25,12 +25,12 @@ from harness.query import Query
 from harness.sidecars import read_on, sidecars_of, sleeping_executor
 from harness.waiting import wait_for
 
-from pyspark_kgroup.driver.registry import Position, Registry
+from pyspark_kgroup.driver.registry import Registry
 from pyspark_kgroup.driver.seats import Scan
 from pyspark_kgroup.errors import DataLoss
 from pyspark_kgroup.executor.range_reader import read_ranges
 from pyspark_kgroup.options.parser import parse
-from pyspark_kgroup.shared.tickets import Range, ReadSettings
+from pyspark_kgroup.shared.tickets import Position, Range, ReadSettings
 from spark_kgroup.testing import ApacheKafka
 
 
@@ -70,11 +70,14 @@ def batches_of(request: pytest.FixtureRequest, apache_kafka: ApacheKafka) -> Ite
     if request.param == "a worker":
         yield lambda reads: read_ranges(*reads)
         return
-    with sleeping_executor() as executor, sidecars.Query(apache_kafka.bootstrap_servers, "t", {"g-0": []}) as query:
+    with (
+        sleeping_executor() as executor,
+        sidecars.Query(apache_kafka.bootstrap_servers, "t", {"g-0": []}, leaders=lambda *_: {}) as query,
+    ):
 
         def read_served(reads: Reads) -> Iterator[pa.RecordBatch]:
             query.settings = reads.settings
-            owned = [(r.topic, r.partition, r.end_offset, "first") for r in reads.ranges]
+            owned = [Position(r.topic, r.partition, r.end_offset, "first") for r in reads.ranges]
             for ticket in query.plan_reads({"g-0": reads.ranges}, {"g-0": owned}):
                 yield from read_on(executor, ticket)
 
@@ -335,7 +338,7 @@ def tags(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     def listening(
         registry: Registry, batch: str, reads: Mapping[str, Sequence[Range]], owned: Mapping[str, Sequence[Position]]
     ) -> Scan:
-        tags.extend(tag for some in owned.values() for *_, tag in some if tags[-1:] != [tag])
+        tags.extend(at.tag for some in owned.values() for at in some if tags[-1:] != [at.tag])
         return plan(registry, batch, reads, owned)
 
     monkeypatch.setattr(Registry, "plan", listening)

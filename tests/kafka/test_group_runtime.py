@@ -1,23 +1,33 @@
 """The runtime and the boundary on a real Kafka, without Spark: what only shows between two generations."""
 
+import asyncio
 import socket
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
+from typing import Any
 
 import pytest
 from harness.kafka import produce
 from harness.runtime import options_of, owned, settings_of
 from harness.waiting import wait_for
 
+from pyspark_kgroup.driver import rest
 from pyspark_kgroup.driver.boundary import Boundary
 from pyspark_kgroup.offsets.checkpoint import EMPTY, Checkpoint
+from spark_kgroup.assignors.cooperative_sticky import CooperativeStickyAssignor
 from spark_kgroup.errors import ConnectionFailed, GroupUnsettled, OptionError, UnknownTopic
-from spark_kgroup.runtime import session
 from spark_kgroup.runtime.thread import GroupRuntime
 from spark_kgroup.testing import ApacheKafka
+from spark_kgroup.wire import messages
+from spark_kgroup.wire.connection import Connection
+from spark_kgroup.wire.messages import Request, Response
 
 Run = Callable[..., tuple[GroupRuntime, Boundary]]
+
+LONG_MS = 20_000
+"""A heartbeat interval that no test waits for: what is heard sooner was asked for sooner."""
 
 
 @pytest.fixture
@@ -31,6 +41,32 @@ def run(apache_kafka: ApacheKafka, topic: str) -> Iterator[Run]:
             return runtime, Boundary(runtime, options, bounded=bounded)
 
         yield start
+
+
+def test_a_fresh_group_whose_first_seat_was_alone_settles_without_waiting_for_its_heartbeat(
+    run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # With group.initial.rebalance.delay.ms=0, and seats that connect more slowly than the first one joins.
+    call = Connection.call
+    told_that_all_is_well = asyncio.Event()
+
+    async def late(self: Connection, request: Request, **more: Any) -> Response:
+        if isinstance(request, messages.JoinGroupRequest) and request.group_instance_id != "one-0":
+            await told_that_all_is_well.wait()
+        response = await call(self, request, **more)
+        if isinstance(request, messages.HeartbeatRequest):
+            told_that_all_is_well.set()
+        return response
+
+    monkeypatch.setattr(Connection, "call", late)
+    runtime, boundary = run("one", 4, **{"kafka.heartbeat.interval.ms": str(LONG_MS)})
+    # A generation with the first seat alone, one with all, and one when the first seat has given up what it had alone.
+    together = runtime.wait_until(lambda v: all(s.identity.generation == 2 for s in v.seats), LONG_MS // 4)
+    assert [seat.identity.generation for seat in together.seats] == [2] * 4
+    began = time.monotonic()
+    assert len(boundary.advance(EMPTY, None).owned) == 4
+    assert time.monotonic() - began < LONG_MS / 4000
+    assert {(len(seat.owned_since), seat.identity.generation) for seat in runtime.view().seats} == {(1, 3)}
 
 
 def test_a_partition_still_being_read_is_claimed_though_assigned_to_nobody(run: Run) -> None:
@@ -119,11 +155,36 @@ def test_closing_twice_is_fine_and_asking_afterwards_is_an_error(run: Run) -> No
 
 
 def test_a_bug_in_an_assignor_reaches_the_query(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    class Broken:
-        def assign(self, *_: object) -> None:
-            raise ZeroDivisionError("a bug")
+    def fail(*_: object) -> None:
+        raise ZeroDivisionError("a bug")
 
-    monkeypatch.setattr(session, "assignor", lambda _: Broken())
+    monkeypatch.setattr(CooperativeStickyAssignor, "assign", fail)
     runtime, _ = run("one", 1)
     with pytest.raises(ZeroDivisionError, match="a bug"):
         runtime.wait_until(lambda v: v.settled, 20_000)
+
+
+def test_idle_triggers_ask_brokers_for_end_offsets_alone(
+    run: Run, apache_kafka: ApacheKafka, topic: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[str] = []
+    call = Connection.call
+
+    async def noted(self: Connection, request: Request, **more: Any) -> Response:
+        asked.append(type(request).__name__)
+        return await call(self, request, **more)
+
+    monkeypatch.setattr(Connection, "call", noted)
+    monkeypatch.setattr(rest, "IDLE_TOPICS_MAX_AGE_MS", 300_000)
+    _, boundary = run("one", 2, **{"kafka.metadata.max.age.ms": "300000", "kafka.heartbeat.interval.ms": "3000"})
+    durable = boundary.advance(EMPTY, None)
+    at_rest = boundary.advance(durable, None)
+    assert at_rest == durable
+    asked.clear()
+    wait_for(lambda: boundary.advance(durable, None) != durable or asked.count("ListOffsetsRequest") == 10, "triggers")
+    assert set(asked) - {"HeartbeatRequest"} == {"ListOffsetsRequest"}
+    produce(apache_kafka.bootstrap_servers, topic, 8, partitions=4)
+    asked.clear()
+    wait_for(lambda: boundary.advance(durable, None) != durable, "what is new")
+    assert asked.count("MetadataRequest") == 1
+    assert asked.index("MetadataRequest") > asked.index("ListOffsetsRequest")

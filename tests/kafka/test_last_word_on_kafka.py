@@ -152,7 +152,7 @@ def test_a_seat_that_comes_back_with_another_subscription_gets_just_what_it_subs
 
     def seat(instance_id: str, digits: str) -> Seats:
         topics = tuple(name + digit for digit in digits)
-        more = {"metadata_max_age_ms": 500, "session_timeout_ms": 30_000, "finds_orphans": True}
+        more = {"metadata_max_age_ms": 500, "session_timeout_ms": 30_000}
         return Seats(apache_kafka, instance_id, group=name, topic=name + "1", topics=topics, **more)
 
     def shared(one: Seats, other: Seats, each: int) -> bool:

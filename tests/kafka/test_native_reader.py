@@ -1,19 +1,37 @@
 """Our own reader gives librdkafka's rows, on every kind of log; and leaves to it exactly what is not ordinary."""
 
+import logging
+import os
+import pickle
 import random
+import re
+import shutil
+import subprocess
+import sys
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING
 from uuid import uuid4
 
+import pyarrow as pa
 import pytest
-from confluent_kafka import Producer
+from confluent_kafka import ElectionType, KafkaException, Producer, TopicPartition
 from confluent_kafka.admin import AclOperation
 from harness.both_readers import by_both, natively, reading, whole
 from harness.decoder import built_decoder
-from harness.kafka import MakeTopic, produce
+from harness.kafka import MakeTopic, fill, produce, run_transaction
+from harness.query import Query
 from harness.secured import ALICE, PASSWORDS
 from harness.waiting import wait_for
 
+import pyspark_kgroup
+from pyspark_kgroup.errors import DataLoss
+from pyspark_kgroup.executor import range_reader
+from pyspark_kgroup.executor.native.broker_connection import BrokerConnection
+from pyspark_kgroup.executor.native.fetched_log import FetchedLog
+from pyspark_kgroup.executor.native.fetcher import Chunk, Fetcher
 from pyspark_kgroup.executor.range_reader import read_ranges
 from pyspark_kgroup.shared.tickets import Range, ReadSettings
 from spark_kgroup.testing import ApacheKafka
@@ -31,24 +49,10 @@ def decoder() -> None:
     built_decoder()
 
 
-@pytest.fixture
-def transactions(apache_kafka: ApacheKafka) -> Producer:
-    producer = Producer({"bootstrap.servers": apache_kafka.bootstrap_servers, "transactional.id": uuid4().hex})
-    producer.init_transactions(30)
-    return producer
-
-
-def fill(producer: Producer, topic: str, values: Sequence[bytes], partition: int = 0) -> None:
-    for value in values:
-        producer.produce(topic, value, value[:1], partition)
-        producer.poll(0)
-    assert producer.flush(30) == 0
-
-
-def run_transaction(producer: Producer, topic: str, values: Sequence[bytes], partition: int, *, commit: bool) -> None:
-    producer.begin_transaction()
-    fill(producer, topic, values, partition)
-    producer.commit_transaction(30) if commit else producer.abort_transaction(30)
+@pytest.fixture(autouse=True)
+def reasons_are_shown(caplog: pytest.LogCaptureFixture) -> None:
+    """A failure shows why something was left to librdkafka."""
+    caplog.set_level(logging.INFO, "pyspark_kgroup.executor.native")
 
 
 def options(kafka: ApacheKafka, **more: str) -> dict[str, str]:
@@ -161,6 +165,20 @@ def test_a_range_is_read_while_its_log_grows(
     assert by_both(ranges, settings)["offset"].to_pylist() == list(range(1_000))
 
 
+def test_a_query_whose_tasks_read_by_themselves_needs_no_librdkafka(
+    apache_kafka: ApacheKafka, new_topic: MakeTopic, producer: Producer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its tickets name the leaders."""
+    topic = new_topic(3)
+    for partition in range(3):
+        fill(producer, topic, [b"%d" % number for number in range(100)], partition)
+    monkeypatch.setattr(range_reader, "read_ranges", lambda *_: pytest.fail("librdkafka read"))
+    more = {"prefetchBytes": "0", "reader": "native", "maxOffsetsPerTrigger": "70"}
+    with Query(apache_kafka.bootstrap_servers, f"group-{topic}", topic, **more) as query:
+        query.settle()
+    assert {p: len(rows) for (_, p), rows in query.rows.items()} == dict.fromkeys(range(3), 100)
+
+
 # ----------------------------------------------------------------------------------------------- TLS and SASL
 
 
@@ -219,18 +237,41 @@ def test_a_leader_of_another_epoch_is_left_to_librdkafka(
         assert rest_by_librdkafka([changed], settings) == list(range(100))
 
 
-def test_a_topic_that_was_created_anew_gives_no_row_of_the_new_one(
-    apache_kafka: ApacheKafka, topic: str, producer: Producer
+@pytest.mark.parametrize("created", [True, False], ids=["created anew", "deleted"])
+@pytest.mark.parametrize("fail", [True, False], ids=["an error", "skipped"])
+def test_a_topic_that_was_deleted_gives_no_row_of_a_new_one(
+    apache_kafka: ApacheKafka,
+    topic: str,
+    producer: Producer,
+    caplog: pytest.LogCaptureFixture,
+    fail: bool,
+    created: bool,
 ) -> None:
-    """By its id it is noticed in this read."""
+    """By its id it is noticed in this read, and not by what has its offsets now: librdkafka reads by name."""
     fill(producer, topic, [b"old"] * 10)
-    ((first, *_), settings) = all_of(apache_kafka, topic)
+    there = f"{topic}-there"
+    apache_kafka.create_topic(there, partitions=1)
+    fill(producer, there, [b"there"] * 10)
+    ((gone, *_), settings), ((other,), _) = all_of(apache_kafka, topic), all_of(apache_kafka, there)
+    settings = replace(settings, fail_on_data_loss=fail)
     apache_kafka.admin.delete_topics([topic])[topic].result(30)
     wait_for(lambda: topic not in apache_kafka.admin.list_topics(timeout=10).topics, "the end of the topic")
-    apache_kafka.create_topic(topic, partitions=4)
-    fill(producer, topic, [b"new"] * 10)
-    table, left = natively([first], settings)
-    assert (table.num_rows, left) == (0, (first,))
+    if created:
+        apache_kafka.create_topic(topic, partitions=4)
+        fill(producer, topic, [b"new"] * 10)
+        theirs = pa.Table.from_batches(read_ranges([gone], settings))
+        assert set(theirs["value"].to_pylist()) == {b"new"}, "which is what this test is about"
+    assert gone.leader is not None
+    old_id = f"(id {gone.leader.topic_id})"
+    message = f"Offsets 0 to 9 of {topic}-0 were still to be read, but its topic {old_id} does not exist any more"
+    if fail:
+        with pytest.raises(DataLoss, match=re.escape(message) + ".+failOnDataLoss=false"):
+            natively([gone, other], settings)
+        return
+    table, left = natively([gone, other], settings)
+    assert (set(table["topic"].to_pylist()), table.num_rows, left) == ({there}, 10, ())
+    (warning,) = [record.getMessage() for record in caplog.records if "Data loss" in record.getMessage()]
+    assert message in warning
 
 
 def test_offsets_that_are_gone_are_left_to_librdkafka(
@@ -246,13 +287,148 @@ def test_offsets_that_are_gone_are_left_to_librdkafka(
     assert natively([past], settings)[1] == (past,)
 
 
+AS_THREE_TASKS = """
+import pickle, sys
+from pyspark_kgroup.executor.reader import read_ranges
+ranges, settings = pickle.load(sys.stdin.buffer)
+for _ in range(3):
+    print(sum(batch.num_rows for batch in read_ranges(ranges, settings)))
+"""
+
+
+def test_an_installation_without_a_decoder_reads_with_librdkafka_and_warns_once(
+    apache_kafka: ApacheKafka, topic: str, producer: Producer, tmp_path: Path
+) -> None:
+    """A worker is a process of its own, which reads for one task after the other."""
+    fill(producer, topic, [b"v"] * 100)
+    installed = Path(pyspark_kgroup.__file__).parent
+    shutil.copytree(installed, tmp_path / installed.name, ignore=shutil.ignore_patterns("lib"))
+    worker = subprocess.run(
+        [sys.executable, "-c", AS_THREE_TASKS],
+        input=pickle.dumps(all_of(apache_kafka, topic)),
+        capture_output=True,
+        check=True,
+        env={**os.environ, "PYTHONPATH": str(tmp_path)},
+        timeout=60,
+    )
+    assert worker.stdout.split() == [b"100"] * 3
+    (warning,) = worker.stderr.decode().splitlines()
+    assert warning.startswith("Reading with librdkafka, which is slower: this installation has no decoder for ")
+
+
 # ------------------------------------------------------------------------------------------------ several brokers
 
 
 @pytest.fixture(scope="module")
 def three_nodes() -> Iterator[ApacheKafka]:
-    with ApacheKafka(nodes=3, jvm_options=("-Xmx300m", "-XX:TieredStopAtLevel=1")) as kafka:
+    near = {"replica.selector.class": "org.apache.kafka.common.replica.RackAwareReplicaSelector"}
+    with ApacheKafka(3, server_properties=near, jvm_options=("-Xmx300m", "-XX:TieredStopAtLevel=1")) as kafka:
         yield kafka
+
+
+def leader_of(kafka: ApacheKafka, topic: str) -> int:
+    return kafka.admin.list_topics(topic, 30).topics[topic].partitions[0].leader
+
+
+def all_in_sync(kafka: ApacheKafka, topic: str) -> bool:
+    return all(len(one.isrs) == 3 for one in kafka.admin.list_topics(topic, 30).topics[topic].partitions.values())
+
+
+def elect_preferred(kafka: ApacheKafka, topic: str, partitions: int, leader: int) -> None:
+    """Let the first replica of each partition lead again."""
+
+    def leads() -> bool:
+        with suppress(KafkaException):  # refused while a replica is not in sync yet
+            kafka.admin.elect_leaders(ElectionType.PREFERRED, [TopicPartition(topic, p) for p in range(partitions)])
+        return leader_of(kafka, topic) == leader
+
+    wait_for(leads, "the first replica to lead", 60, every_s=0.2)
+
+
+def move_away(kafka: ApacheKafka, topic: str) -> None:
+    """Kill the leader, and bring it back as a follower."""
+    first = next(node for node in kafka.nodes if node.node_id == leader_of(kafka, topic))
+    first.kill()
+    wait_for(lambda: leader_of(kafka, topic) not in (-1, first.node_id), "another leader", 60)
+    first.restart()
+    wait_for(lambda: all_in_sync(kafka, topic), "the replicas to be in sync", 60)
+
+
+def test_a_leader_that_moves_in_the_midst_of_a_read_is_followed_without_librdkafka(three_nodes: ApacheKafka) -> None:
+    """KIP-951: the old leader says who leads instead, and where."""
+    topic = f"topic-{uuid4().hex[:8]}"
+    three_nodes.create_topic(topic, partitions=3, replication_factor=3)
+    produce(three_nodes.bootstrap_servers, topic, 30_000, partitions=3, size=400)
+    first = leader_of(three_nodes, topic)
+    move_away(three_nodes, topic)
+    options = {"kafka.bootstrap.servers": three_nodes.bootstrap_servers, "kafka.max.partition.fetch.bytes": "4096"}
+    settings, leaders = reading(options, topic)
+    assert leaders[0].node_id != first
+    ranges = whole(three_nodes.bootstrap_servers, topic, leaders)
+
+    def move(batches: int) -> None:
+        if batches == 1:
+            elect_preferred(three_nodes, topic, 3, first)
+
+    assert by_both(ranges, settings, move).num_rows == 30_000
+
+
+def test_a_log_without_the_epoch_that_was_read_is_said_to_be_truncated(
+    three_nodes: ApacheKafka, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """KIP-320, as after an unclean election: a log of the epochs 0 and 2, of which the reader has seen epoch 1."""
+    topic, where = f"topic-{uuid4().hex[:8]}", three_nodes.bootstrap_servers
+    three_nodes.create_topic(topic, partitions=1, replication_factor=3)
+    first = leader_of(three_nodes, topic)
+    produce(where, topic, 10, partitions=1)
+    move_away(three_nodes, topic)
+    elect_preferred(three_nodes, topic, 1, first)
+    produce(where, topic, 10, partitions=1, first=10)
+    more = {"kafka.bootstrap.servers": where, "kafka.max.partition.fetch.bytes": "1"}
+    settings, leaders = reading(more, topic)
+    assert leaders[0].epoch == 2
+    ranges = whole(where, topic, leaders)
+    assert by_both(ranges, settings).num_rows == 20
+    on_records = FetchedLog.on_records
+    monkeypatch.setattr(FetchedLog, "on_records", lambda log, end, epoch: on_records(log, end, epoch or 1))
+    with pytest.raises(DataLoss, match=rf"Offsets 10 to 19 of {topic}-0 .+ from offset 10 on .+ it was truncated"):
+        natively(ranges, settings)
+    table, left = natively(ranges, replace(settings, fail_on_data_loss=False))
+    assert (table["offset"].to_pylist(), left) == (list(range(20)), ())
+
+
+@pytest.fixture
+def read_from(monkeypatch: pytest.MonkeyPatch) -> set[int]:
+    """The ports of the brokers that gave our own reader records."""
+    ports: set[int] = set()
+    take = Fetcher.take
+
+    def listening(fetcher: Fetcher, connection: BrokerConnection, *, go_on: bool = True) -> list[Chunk]:
+        chunks = take(fetcher, connection, go_on=go_on)
+        ports.update(connection.broker.port for _ in chunks)
+        return chunks
+
+    monkeypatch.setattr(Fetcher, "take", listening)
+    return ports
+
+
+def test_a_replica_in_our_rack_is_read_instead_of_the_leader(three_nodes: ApacheKafka, read_from: set[int]) -> None:
+    """KIP-392; without a rack, and from where it is the leader's, all comes from the leader."""
+    topic = f"topic-{uuid4().hex[:8]}"
+    three_nodes.create_topic(topic, partitions=1, replication_factor=3)
+    wait_for(lambda: all_in_sync(three_nodes, topic), "the replicas to be in sync", 60)
+    produce(three_nodes.bootstrap_servers, topic, 20_000, partitions=1, size=400)
+    leader = leader_of(three_nodes, topic)
+    ports = {node.node_id: node.port for node in three_nodes.nodes}
+    assert len(ports) == 3
+    racks = {"": ports[leader], **{f"rack-{node_id}": port for node_id, port in ports.items()}}
+    for rack, port in racks.items():
+        more = {"kafka.client.rack": rack} if rack else {}
+        settings, leaders = reading({"kafka.bootstrap.servers": three_nodes.bootstrap_servers, **more}, topic)
+        ranges = whole(three_nodes.bootstrap_servers, topic, leaders)
+        read_from.clear()
+        assert by_both(ranges, settings).num_rows == 20_000
+        assert read_from == {port}, rack
 
 
 def test_partitions_of_several_brokers_are_read_side_by_side_and_one_that_dies_leaves_the_rest(

@@ -1,6 +1,6 @@
 """Logs that are not just records one after the other: the rows are what another client sees, to the last column."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from itertools import pairwise
 from uuid import uuid4
@@ -9,14 +9,15 @@ import pytest
 from confluent_kafka import Producer
 from confluent_kafka import TopicPartition as AssignedPartition
 from confluent_kafka.admin import AlterConfigOpType, ConfigEntry, ConfigResource, OffsetSpec, ResourceType
-from harness.kafka import MakeTopic
-from harness.offsets import committed
+from harness.kafka import MakeTopic, fill, run_transaction
+from harness.offsets import await_end, committed, offset_of
 from harness.query import Query
 from harness.reference import Row, Rows, reference
 from harness.sidecars import sleeping_executor
 from harness.waiting import wait_for
 
 from pyspark_kgroup.shared.tickets import Executor
+from spark_kgroup.errors import WireError
 from spark_kgroup.testing import ApacheKafka
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
@@ -33,37 +34,6 @@ def executor(request: pytest.FixtureRequest) -> Iterator[Executor | None]:
     else:
         with sleeping_executor() as executor:
             yield executor
-
-
-@pytest.fixture
-def transactions(apache_kafka: ApacheKafka) -> Producer:
-    producer = Producer({"bootstrap.servers": apache_kafka.bootstrap_servers, "transactional.id": uuid4().hex})
-    producer.init_transactions(30)
-    return producer
-
-
-def fill(producer: Producer, topic: str, values: Sequence[bytes], partition: int = 0) -> None:
-    for value in values:
-        producer.produce(topic, value, value[:1], partition)
-    assert producer.flush(30) == 0
-
-
-def run_transaction(producer: Producer, topic: str, values: Sequence[bytes], partition: int, *, commit: bool) -> None:
-    producer.begin_transaction()
-    fill(producer, topic, values, partition)
-    producer.commit_transaction(30) if commit else producer.abort_transaction(30)
-
-
-def offset_of(kafka: ApacheKafka, topic: str, partition: int, place: OffsetSpec) -> int:
-    where = AssignedPartition(topic, partition)
-    return kafka.admin.list_offsets({where: place})[where].result(30).offset
-
-
-def await_end(kafka: ApacheKafka, topic: str, partition: int, end: int) -> None:
-    """A transaction's end is acknowledged before its markers are in every log."""
-    wait_for(
-        lambda: offset_of(kafka, topic, partition, OffsetSpec.latest()) == end, f"{topic}-{partition} to end at {end}"
-    )
 
 
 def read(server: str, topic: str, executor: Executor | None, **options: str) -> tuple[Rows, Query]:
@@ -159,6 +129,23 @@ def test_records_of_ten_megabytes_need_no_option(
     rows, _ = read(apache_kafka.bootstrap_servers, topic, executor)
     for partition in range(2):
         assert [(row.offset, row.value) for row in rows[partition]] == list(enumerate(values))
+
+
+@pytest.mark.parametrize("reader", ["native", "librdkafka"])
+def test_a_batch_that_changed_on_the_brokers_disk_is_an_error_and_never_rows(
+    apache_kafka: ApacheKafka, new_topic: MakeTopic, executor: Executor | None, producer: Producer, reader: str
+) -> None:
+    topic = new_topic()
+    for value in (b"whole", b"damaged", b"whole again"):
+        fill(producer, topic, [value], 0)
+    (segment,) = (apache_kafka.nodes[0].directory / "data" / f"{topic}-0").glob("*.log")
+    segment.write_bytes(segment.read_bytes().replace(b"damaged", b"Damaged"))
+    with (
+        Query(apache_kafka.bootstrap_servers, f"group-{topic}", topic, executor=executor, reader=reader) as query,
+        pytest.raises(WireError, match=rf"{topic}-0 has records .* cannot be read: .*kafka-delete-records"),
+    ):
+        query.settle()
+    assert not query.rows
 
 
 # --------------------------------------------------------------------------------------------- transactions

@@ -18,7 +18,7 @@ from harness.reader_process import ReaderProcess
 from harness.waiting import wait_for
 
 from pyspark_kgroup.offsets.checkpoint import EMPTY
-from pyspark_kgroup.shared.arrow import spark_schema
+from pyspark_kgroup.shared.columns import spark_schema
 from pyspark_kgroup.source import DefaultSource
 from spark_kgroup.errors import FencedInstanceId
 from spark_kgroup.limits import STARTUP_TIMEOUT_MS

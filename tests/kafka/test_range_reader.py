@@ -16,8 +16,8 @@ import pyarrow as pa
 import pytest
 from confluent_kafka import Producer
 from confluent_kafka import TopicPartition as AssignedPartition
-from confluent_kafka.admin import OffsetSpec
-from harness.waiting import wait_for
+from harness.kafka import fill, run_transaction
+from harness.offsets import await_end
 
 from pyspark_kgroup.errors import DataLoss
 from pyspark_kgroup.executor import range_reader
@@ -31,15 +31,6 @@ from spark_kgroup.testing import ApacheKafka
 
 Found = dict[int, list[tuple[int, bytes | None]]]
 """Partition -> (offset, value), in the order read."""
-
-
-@pytest.fixture
-def transactions(apache_kafka: ApacheKafka) -> Producer:
-    producer = Producer(
-        {"bootstrap.servers": apache_kafka.bootstrap_servers, "transactional.id": uuid4().hex, "linger.ms": 5}
-    )
-    producer.init_transactions(30)
-    return producer
 
 
 def librdkafka_threads() -> int:
@@ -86,24 +77,8 @@ def found(rows: list[dict[str, object]]) -> Found:
     return dict(by_partition)
 
 
-def fill(producer: Producer, topic: str, partition: int, values: Sequence[bytes]) -> None:
-    for value in values:
-        producer.produce(topic, value, partition=partition)
-        producer.poll(0)
-    assert producer.flush(30) == 0
-
-
 def numbers(first: int, end: int) -> list[bytes]:
     return [b"%d" % number for number in range(first, end)]
-
-
-def await_end_offset(kafka: ApacheKafka, topic: str, partition: int, offset: int) -> None:
-    """A transaction's end is acknowledged before its markers are in every log."""
-    where = AssignedPartition(topic, partition)
-    wait_for(
-        lambda: kafka.admin.list_offsets({where: OffsetSpec.latest()})[where].result(30).offset == offset,
-        f"end offset {offset} of {topic}-{partition}",
-    )
 
 
 # ----------------------------------------------------------------------------------------- exact ranges
@@ -111,7 +86,7 @@ def await_end_offset(kafka: ApacheKafka, topic: str, partition: int, offset: int
 
 def test_ranges_are_read_exactly_and_in_order(apache_kafka: ApacheKafka, topic: str, producer: Producer) -> None:
     for partition in range(4):
-        fill(producer, topic, partition, numbers(0, 3_000))
+        fill(producer, topic, numbers(0, 3_000), partition)
     ranges = [Range(topic, 0, 0, 3_000), Range(topic, 1, 17, 2_345), Range(topic, 2, 2_999, 3_000)]
     rows = read(apache_kafka, *ranges)
     assert found(rows) == {
@@ -121,10 +96,10 @@ def test_ranges_are_read_exactly_and_in_order(apache_kafka: ApacheKafka, topic: 
 
 
 def test_the_same_ranges_give_the_same_rows_again(apache_kafka: ApacheKafka, topic: str, producer: Producer) -> None:
-    fill(producer, topic, 1, numbers(0, 500))
+    fill(producer, topic, numbers(0, 500), 1)
     travelled = pickle.loads(pickle.dumps(seat(apache_kafka, [Range(topic, 1, 100, 400)])))
     first = pa.Table.from_batches(read_ranges(*travelled))
-    fill(producer, topic, 1, numbers(500, 600))
+    fill(producer, topic, numbers(500, 600), 1)
     assert pa.Table.from_batches(read_ranges(*travelled)).equals(first)
     assert first["offset"].to_pylist() == list(range(100, 400))
 
@@ -134,8 +109,8 @@ def test_two_topics_of_one_seat_are_read_in_one_range_each(
 ) -> None:
     other = f"{topic}-b"
     apache_kafka.create_topic(other, partitions=1)
-    fill(producer, topic, 0, numbers(0, 50))
-    fill(producer, other, 0, numbers(100, 150))
+    fill(producer, topic, numbers(0, 50))
+    fill(producer, other, numbers(100, 150))
     rows = read(apache_kafka, Range(topic, 0, 10, 20), Range(other, 0, 40, 50))
     assert sorted((row["topic"], row["offset"], row["value"]) for row in rows) == [
         *((topic, offset, b"%d" % offset) for offset in range(10, 20)),
@@ -144,12 +119,12 @@ def test_two_topics_of_one_seat_are_read_in_one_range_each(
 
 
 def test_a_producer_at_work_changes_nothing(apache_kafka: ApacheKafka, topic: str, producer: Producer) -> None:
-    fill(producer, topic, 0, numbers(0, 1_000))
+    fill(producer, topic, numbers(0, 1_000))
     stop = threading.Event()
 
     def produce_on() -> None:
         while not stop.is_set():
-            fill(producer, topic, 0, [b"later"] * 100)
+            fill(producer, topic, [b"later"] * 100)
 
     working = threading.Thread(target=produce_on)
     working.start()
@@ -193,7 +168,7 @@ def test_a_record_of_a_topic_with_log_append_time_has_that_timestamp_type(
 ) -> None:
     topic = f"reads-{uuid4().hex[:8]}"
     apache_kafka.create_topic(topic, partitions=1, configs={"message.timestamp.type": "LogAppendTime"})
-    fill(producer, topic, 0, [b"v"])
+    fill(producer, topic, [b"v"])
     (row,) = read(apache_kafka, Range(topic, 0, 0, 1))
     assert row["timestampType"] == 1
 
@@ -205,7 +180,7 @@ def test_large_records_come_in_bounded_batches(apache_kafka: ApacheKafka, produc
         {"bootstrap.servers": apache_kafka.bootstrap_servers, "message.max.bytes": 16 * 1024 * 1024, "linger.ms": 0}
     )
     sizes = [1, 9 * 1024 * 1024, 1, 4 * 1024 * 1024, 4 * 1024 * 1024, 1]
-    fill(large, topic, 0, [b"x" * size for size in sizes])
+    fill(large, topic, [b"x" * size for size in sizes])
     batches = list(read_ranges(*seat(apache_kafka, [Range(topic, 0, 0, len(sizes))])))
     read_sizes = [[len(value) for value in batch["value"].to_pylist()] for batch in batches]
     assert [size for batch in read_sizes for size in batch] == sizes
@@ -216,8 +191,8 @@ def test_rows_of_a_batch_are_bounded(
     apache_kafka: ApacheKafka, topic: str, producer: Producer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(range_reader, "ARROW_BATCH_ROWS_MAX", 100)
-    fill(producer, topic, 0, numbers(0, 1_050))
-    fill(producer, topic, 1, numbers(0, 1_050))
+    fill(producer, topic, numbers(0, 1_050))
+    fill(producer, topic, numbers(0, 1_050), 1)
     batches = list(read_ranges(*seat(apache_kafka, [Range(topic, 0, 0, 1_050), Range(topic, 1, 0, 1_050)])))
     assert max(batch.num_rows for batch in batches) <= 100
     assert sum(batch.num_rows for batch in batches) == 2_100
@@ -226,28 +201,16 @@ def test_rows_of_a_batch_are_bounded(
 # ---------------------------------------------------------------------------------------- transactions
 
 
-def commit(producer: Producer, topic: str, values: Sequence[bytes], partition: int = 0) -> None:
-    producer.begin_transaction()
-    fill(producer, topic, partition, values)
-    producer.commit_transaction(30)
-
-
-def abort(producer: Producer, topic: str, values: Sequence[bytes], partition: int = 0) -> None:
-    producer.begin_transaction()
-    fill(producer, topic, partition, values)
-    producer.abort_transaction(30)
-
-
 @pytest.mark.parametrize("isolation", ["read_committed", "read_uncommitted"])
 def test_a_range_may_end_behind_its_last_record(
     apache_kafka: ApacheKafka, topic: str, transactions: Producer, isolation: str
 ) -> None:
     # offsets: 0-9 committed, 10 marker, 11-15 aborted, 16 marker; partition 1 has nothing but aborted records
-    commit(transactions, topic, numbers(0, 10))
-    abort(transactions, topic, [b"aborted"] * 5)
-    abort(transactions, topic, [b"aborted"] * 3, partition=1)
-    await_end_offset(apache_kafka, topic, 0, 17)
-    await_end_offset(apache_kafka, topic, 1, 4)
+    run_transaction(transactions, topic, numbers(0, 10), commit=True)
+    run_transaction(transactions, topic, [b"aborted"] * 5, commit=False)
+    run_transaction(transactions, topic, [b"aborted"] * 3, partition=1, commit=False)
+    await_end(apache_kafka, topic, 0, 17)
+    await_end(apache_kafka, topic, 1, 4)
     committed = [(offset, b"%d" % offset) for offset in range(10)]
     uncommitted: Found = {
         0: [*committed, *((offset, b"aborted") for offset in range(11, 16))],
@@ -270,10 +233,10 @@ def test_a_range_may_end_behind_its_last_record(
 def test_ranges_without_any_visible_record_end_without_a_row(
     apache_kafka: ApacheKafka, topic: str, transactions: Producer
 ) -> None:
-    commit(transactions, topic, [b"seen"])  # 0, marker 1
-    abort(transactions, topic, [b"aborted"] * 4)  # 2-5, marker 6
-    commit(transactions, topic, [b"seen"])  # 7, marker 8
-    await_end_offset(apache_kafka, topic, 0, 9)
+    run_transaction(transactions, topic, [b"seen"], commit=True)  # 0, marker 1
+    run_transaction(transactions, topic, [b"aborted"] * 4, commit=False)  # 2-5, marker 6
+    run_transaction(transactions, topic, [b"seen"], commit=True)  # 7, marker 8
+    await_end(apache_kafka, topic, 0, 9)
     for first, end in [(1, 2), (2, 6), (1, 7), (3, 4), (8, 9)]:
         assert read(apache_kafka, Range(topic, 0, first, end), **{"kafka.isolation.level": "read_committed"}) == []
     (row,) = read(apache_kafka, Range(topic, 0, 1, 9), **{"kafka.isolation.level": "read_committed"})
@@ -283,10 +246,10 @@ def test_ranges_without_any_visible_record_end_without_a_row(
 def test_an_open_transaction_behind_the_range_does_not_hold_it_up(
     apache_kafka: ApacheKafka, topic: str, transactions: Producer
 ) -> None:
-    commit(transactions, topic, numbers(0, 3))
-    await_end_offset(apache_kafka, topic, 0, 4)
+    run_transaction(transactions, topic, numbers(0, 3), commit=True)
+    await_end(apache_kafka, topic, 0, 4)
     transactions.begin_transaction()
-    fill(transactions, topic, 0, [b"open"] * 3)
+    fill(transactions, topic, [b"open"] * 3)
     try:
         rows = read(apache_kafka, Range(topic, 0, 0, 4), **{"kafka.isolation.level": "read_committed"})
         assert found(rows) == {0: [(0, b"0"), (1, b"1"), (2, b"2")]}
@@ -297,14 +260,14 @@ def test_an_open_transaction_behind_the_range_does_not_hold_it_up(
 def test_aborted_records_that_keep_coming_do_not_hold_a_range_up(
     apache_kafka: ApacheKafka, topic: str, transactions: Producer
 ) -> None:
-    commit(transactions, topic, numbers(0, 3))  # marker 3
-    abort(transactions, topic, [b"aborted"] * 3)  # 4-6, marker 7
-    await_end_offset(apache_kafka, topic, 0, 8)
+    run_transaction(transactions, topic, numbers(0, 3), commit=True)  # marker 3
+    run_transaction(transactions, topic, [b"aborted"] * 3, commit=False)  # 4-6, marker 7
+    await_end(apache_kafka, topic, 0, 8)
     stop = threading.Event()
 
     def abort_on() -> None:
         while not stop.is_set():
-            abort(transactions, topic, [b"aborted"] * 20)
+            run_transaction(transactions, topic, [b"aborted"] * 20, commit=False)
 
     working = threading.Thread(target=abort_on)
     working.start()
@@ -334,7 +297,7 @@ def test_a_record_ends_a_range(
     apache_kafka: ApacheKafka, topic: str, producer: Producer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(range_reader, "_POLL_S", 15.0)
-    fill(producer, topic, 0, numbers(0, 100))
+    fill(producer, topic, numbers(0, 100))
     for end in (50, 100):
         offsets, seconds = timed_read(apache_kafka, [Range(topic, 0, 0, end)], **{"enable.partition.eof": "false"})
         assert offsets == list(range(end))
@@ -345,17 +308,17 @@ def test_the_end_of_the_log_ends_a_range(
     apache_kafka: ApacheKafka, topic: str, transactions: Producer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(range_reader, "_POLL_S", 15.0)
-    commit(transactions, topic, numbers(0, 3))
-    await_end_offset(apache_kafka, topic, 0, 4)
+    run_transaction(transactions, topic, numbers(0, 3), commit=True)
+    await_end(apache_kafka, topic, 0, 4)
     offsets, seconds = timed_read(apache_kafka, [Range(topic, 0, 0, 4)])
     assert offsets == [0, 1, 2]
     assert seconds < 10
 
 
 def test_the_position_ends_a_range(apache_kafka: ApacheKafka, topic: str, transactions: Producer) -> None:
-    commit(transactions, topic, numbers(0, 3))
-    abort(transactions, topic, [b"aborted"] * 3)
-    await_end_offset(apache_kafka, topic, 0, 8)
+    run_transaction(transactions, topic, numbers(0, 3), commit=True)
+    run_transaction(transactions, topic, [b"aborted"] * 3, commit=False)
+    await_end(apache_kafka, topic, 0, 8)
     offsets, seconds = timed_read(apache_kafka, [Range(topic, 0, 0, 8)], **{"enable.partition.eof": "false"})
     assert offsets == [0, 1, 2]
     assert seconds < 10
@@ -365,8 +328,8 @@ def test_the_position_ends_a_range(apache_kafka: ApacheKafka, topic: str, transa
 
 
 def test_records_that_are_gone_are_data_loss(apache_kafka: ApacheKafka, topic: str, producer: Producer) -> None:
-    fill(producer, topic, 2, numbers(0, 100))
-    fill(producer, topic, 3, numbers(0, 100))
+    fill(producer, topic, numbers(0, 100), 2)
+    fill(producer, topic, numbers(0, 100), 3)
     where = AssignedPartition(topic, 2, 40)
     apache_kafka.admin.delete_records([where])[where].result(30)
     with pytest.raises(DataLoss, match=rf"Offsets 10 to 89 of {topic}-2 "):
@@ -375,7 +338,7 @@ def test_records_that_are_gone_are_data_loss(apache_kafka: ApacheKafka, topic: s
 
 
 def test_a_range_past_the_log_is_data_loss(apache_kafka: ApacheKafka, topic: str, producer: Producer) -> None:
-    fill(producer, topic, 0, numbers(0, 5))
+    fill(producer, topic, numbers(0, 5))
     with pytest.raises(DataLoss, match=rf"Offsets 10 to 19 of {topic}-0 "):
         read(apache_kafka, Range(topic, 0, 10, 20))
 
@@ -383,7 +346,7 @@ def test_a_range_past_the_log_is_data_loss(apache_kafka: ApacheKafka, topic: str
 def test_a_log_that_ends_too_early_is_distinguished_from_a_slow_one(
     apache_kafka: ApacheKafka, topic: str, producer: Producer
 ) -> None:
-    fill(producer, topic, 0, numbers(0, 5))
+    fill(producer, topic, numbers(0, 5))
     with pytest.raises(DataLoss, match=rf"Offsets 5 to 19 of {topic}-0 .+ the log has 0 to 4"):
         read(apache_kafka, Range(topic, 0, 0, 20))
 
@@ -415,7 +378,7 @@ def test_a_configuration_that_this_librdkafka_does_not_know_is_one_clear_error()
 
 
 def test_the_consumer_ends_with_the_read(apache_kafka: ApacheKafka, topic: str, producer: Producer) -> None:
-    fill(producer, topic, 0, numbers(0, 20_000))
+    fill(producer, topic, numbers(0, 20_000))
     before = librdkafka_threads()
     batches = read_ranges(*seat(apache_kafka, [Range(topic, 0, 0, 20_000)]))
     assert librdkafka_threads() == before  # nothing starts before the first batch is asked for
@@ -428,7 +391,7 @@ def test_the_consumer_ends_when_spark_stops_early(
     apache_kafka: ApacheKafka, topic: str, producer: Producer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(range_reader, "ARROW_BATCH_ROWS_MAX", 100)
-    fill(producer, topic, 0, numbers(0, 20_000))
+    fill(producer, topic, numbers(0, 20_000))
     before = librdkafka_threads()
     batches = read_ranges(*seat(apache_kafka, [Range(topic, 0, 0, 20_000)]))
     assert next(batches).num_rows <= 100
@@ -438,7 +401,7 @@ def test_the_consumer_ends_when_spark_stops_early(
 
 
 def test_the_consumer_ends_with_an_error(apache_kafka: ApacheKafka, topic: str, producer: Producer) -> None:
-    fill(producer, topic, 0, numbers(0, 5))
+    fill(producer, topic, numbers(0, 5))
     before = librdkafka_threads()
     with pytest.raises(DataLoss):
         read(apache_kafka, Range(topic, 0, 10, 20))
@@ -451,7 +414,7 @@ def test_the_time_that_a_caller_takes_between_batches_is_no_stall(
     now_s = 0.0
     monkeypatch.setattr(range_reader, "_POLL_S", 0.0)
     for first in range(0, 100, 10):
-        fill(producer, topic, 0, numbers(first, first + 10))
+        fill(producer, topic, numbers(first, first + 10))
     # One small log batch a fetch: after most batches the next look finds nothing yet.
     reads = seat(
         apache_kafka,
@@ -475,7 +438,7 @@ def test_the_collector_rests_among_records_and_works_for_the_caller(
     def collections() -> int:
         return sum(generation["collections"] for generation in gc.get_stats())
 
-    fill(producer, topic, 0, numbers(0, 50_000))
+    fill(producer, topic, numbers(0, 50_000))
     batches = read_ranges(*seat(apache_kafka, [Range(topic, 0, 0, 50_000)]))
     first = next(batches)  # with what is imported for it
     before, rows = collections(), first.num_rows

@@ -14,7 +14,7 @@ from pyspark_kgroup.executor import range_reader
 from pyspark_kgroup.executor.range_reader import read_ranges
 from pyspark_kgroup.offsets.checkpoint import EMPTY
 from pyspark_kgroup.options.parser import parse
-from pyspark_kgroup.shared.arrow import spark_schema
+from pyspark_kgroup.shared.columns import spark_schema
 from pyspark_kgroup.shared.tickets import Range, ReadSettings
 from pyspark_kgroup.stream import KgroupStreamReader
 from spark_kgroup.errors import AuthenticationFailed, BrokerError

@@ -79,8 +79,8 @@ def test_a_sidecar_ends_when_the_registry_says_so(query: Query, executor: Execut
     since_s = time.monotonic()
     os.kill(pids[0], signal.SIGTERM)
     assert_gone(pids, folder, since_s)
-    assert len(query.run(executor, {0: (10, 20)})) == 10  # and back when it is needed
-    assert len(sidecars_of(query, executor)) == 1
+    assert len(query.run(executor, {0: (10, 20)})) == 10
+    wait_for(lambda: len(sidecars_of(query, executor)) == 1, "it to be back after a read", 30)
 
 
 def test_seat_servers_end_with_a_sidecar_that_was_killed(query: Query, executor: Executor) -> None:

@@ -11,7 +11,7 @@ from uuid import uuid4
 
 import pytest
 from confluent_kafka import Producer
-from harness.kafka import MakeTopic, produce
+from harness.kafka import MakeTopic, produce, run_transaction
 from harness.odd_servers import firewalled_port
 from harness.sidecars import (
     Query,
@@ -30,6 +30,7 @@ from harness.waiting import wait_for
 
 from pyspark_kgroup.errors import RegistryUnreachable, SeatRefused
 from pyspark_kgroup.executor.range_reader import read_ranges
+from pyspark_kgroup.executor.ticket_reader import Worker
 from pyspark_kgroup.shared.tickets import Executor, Mode, Range, TicketPayload
 from spark_kgroup.testing import ApacheKafka
 
@@ -169,17 +170,13 @@ def test_records_fetched_ahead_of_a_log_that_may_be_another_by_now_are_dropped(
     assert ready(one_seat) == before
 
 
-def test_a_range_may_end_with_the_marker_of_a_transaction(apache_kafka: ApacheKafka, executor: Executor) -> None:
+def test_a_range_may_end_with_the_marker_of_a_transaction(
+    apache_kafka: ApacheKafka, executor: Executor, transactions: Producer
+) -> None:
     name = f"sidecar-{uuid4().hex[:8]}"
     apache_kafka.create_topic(name, partitions=1)
-    producer = Producer({"bootstrap.servers": apache_kafka.bootstrap_servers, "transactional.id": uuid4().hex})
-    producer.init_transactions(30)
     for committed in (True, False, True):  # 0-9, marker 10; aborted 11-20, marker 21; 22-31, marker 32
-        producer.begin_transaction()
-        for number in range(10):
-            producer.produce(name, b"%d" % number, partition=0)
-        assert producer.flush(30) == 0
-        producer.commit_transaction(30) if committed else producer.abort_transaction(30)
+        run_transaction(transactions, name, [b"%d" % number for number in range(10)], commit=committed)
     isolation = {"kafka.isolation.level": "read_committed"}
     with Query(apache_kafka.bootstrap_servers, name, {"seat-0": [0]}, **isolation) as query:
         for first, end, offsets in (
@@ -370,21 +367,29 @@ def test_a_sidecar_killed_in_the_midst_of_a_read_loses_nothing_and_is_replaced(
     batches += reading
     assert sorted(rows_of(batches)) == directly(one_seat, 10, RECORDS)
     assert one_seat.place(executor).socket.exists()  # what a killed sidecar leaves
-    assert sorted(one_seat.run(executor, spans(0, 100))) == directly(one_seat, 0, 100)
-    assert len(sidecars_of(one_seat, executor)) == 1
+    worker = Worker(executor)
+    assert sorted(rows_of(worker.read(one_seat.plan(spans(0, 100))[0]))) == directly(one_seat, 0, 100)
+    wait_for(lambda: len(sidecars_of(one_seat, executor)) == 1, "another sidecar to listen", 30)
+    reads = one_seat.registry.counts().warm_reads
+    assert sorted(rows_of(worker.read(one_seat.plan(spans(100, 200))[0]))) == directly(one_seat, 100, 200)
+    wait_for(lambda: one_seat.registry.counts().warm_reads == reads + 1, "its seat's server to have served it", 10)
 
 
 def test_workers_that_start_at_once_share_one_sidecar(query: Query, executor: Executor) -> None:
     tickets = query.plan(spans(0, 1_000))
     found: list[Rows] = []
     workers = [
-        threading.Thread(target=lambda t=ticket: found.append(rows_of(read_on(executor, t)))) for ticket in tickets * 3
+        threading.Thread(target=lambda t=ticket: found.append(rows_of(Worker(executor).read(t))))
+        for ticket in tickets * 3
     ]
     for worker in workers:
         worker.start()
     for worker in workers:
         worker.join(60)
     assert sorted(row for rows in found for row in rows) == sorted(3 * directly(query, 0, 1_000))
+    wait_for(lambda: len(sidecars_of(query, executor)) == 1, "one of them to have started a sidecar", 30)
+    assert sorted(query.run(executor, spans(1_000, 2_000))) == directly(query, 1_000, 2_000)
+    wait_for(lambda: query.registry.counts().warm_reads >= 2, "the last two to be served by the seats' servers", 10)
     assert len(sidecars_of(query, executor)) == 1
 
 

@@ -2,6 +2,7 @@
 
 import os
 import sys
+import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 from uuid import uuid4
@@ -18,19 +19,21 @@ if TYPE_CHECKING:
 
 RECORDS = 50_000
 
-CALLBACK = """
+TOKEN_LIFE_S = 6
+CALLBACK = f"""
 import os, time
 from spark_kgroup.testing import unsecured_token
 
 def token(path):
     with open(path, "a") as file:
-        file.write(f"{os.getpid()}\\n")
-    return unsecured_token("alice", 6), time.time() + 6
+        file.write(f"{{os.getpid()}}\\n")
+    return unsecured_token("alice", {TOKEN_LIFE_S}), time.time() + {TOKEN_LIFE_S}
 """
 
 
-def test_tokens_are_renewed_while_there_is_no_room_for_more(
-    secured_kafka: "SecuredKafka", tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("reader", ["native", "librdkafka"])
+def test_a_login_ends_while_there_is_no_room_for_more_and_the_next_read_has_a_new_token(
+    secured_kafka: "SecuredKafka", tmp_path: Path, monkeypatch: pytest.MonkeyPatch, reader: str
 ) -> None:
     """The module is where Spark puts what users ship: on the worker's path, and not installed."""
     topic, pids = f"topic-{uuid4().hex[:8]}", tmp_path / "pids"
@@ -45,6 +48,7 @@ def test_tokens_are_renewed_while_there_is_no_room_for_more(
         "kafka.sasl.mechanism": "OAUTHBEARER",
         "kafka.sasl.oauthbearer.config": str(pids),
         "tokenCallback": "tokens_of_mine:token",
+        "reader": reader,
     }
     with (
         sleeping_executor() as executor,
@@ -52,14 +56,19 @@ def test_tokens_are_renewed_while_there_is_no_room_for_more(
             secured_kafka.bootstrap("SASL_SSL"), topic, {"seat-0": [0]}, prefetch_bytes=1024 * 1024, **options
         ) as query,
     ):
+        ours = asked_by(pids, os.getpid())
         assert len(query.run(executor, {0: (0, 10)})) == 10
+        wall_expires_at_s = time.time() + TOKEN_LIFE_S
         (server,) = seat_servers_of(sidecars_of(query, executor)[0])
-
-        wait_for(
-            lambda: pids.read_text().split().count(str(server)) >= 3,
-            "the seat's server to ask for its third token",
-            60,
-        )
-        assert os.getpid() not in map(int, pids.read_text().split())  # it was not this process that read
+        if reader == "librdkafka":
+            wait_for(lambda: asked_by(pids, server) >= 3, "the seat's server to ask for its third token", 60)
+        wait_for(lambda: time.time() > wall_expires_at_s, "the first token to expire", 60)
         assert len(query.run(executor, {0: (10, RECORDS)})) == RECORDS - 10
+        assert asked_by(pids, server) >= 2
+        assert asked_by(pids, os.getpid()) == ours, "the seat's server has read, not this process"
         wait_for(lambda: query.registry.counts().warm_reads == 2, "both reads to be served by the seat's server", 10)
+
+
+def asked_by(pids: Path, pid: int) -> int:
+    """How many tokens a process has asked for."""
+    return pids.read_text().split().count(str(pid)) if pids.exists() else 0

@@ -3,7 +3,9 @@
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable
 from contextlib import suppress
-from typing import TypeVar
+from dataclasses import replace
+from datetime import timedelta
+from typing import Any, TypeVar
 from uuid import uuid4
 
 import pytest
@@ -13,7 +15,7 @@ from harness.kafka import produce
 from harness.offsets import offsets_alone
 
 from spark_kgroup.errors import BrokerError, ConnectionFailed, Disconnected, RequestTimedOut, UnknownTopic, WireError
-from spark_kgroup.model import ErrorCode, MemberIdentity, Subscription, TopicPartition
+from spark_kgroup.model import ErrorCode, MemberIdentity, Subscription, TopicIdPartition, TopicPartition
 from spark_kgroup.testing import ApacheKafka
 from spark_kgroup.wire import messages
 from spark_kgroup.wire.address import parse_bootstrap
@@ -25,6 +27,7 @@ from spark_kgroup.wire.consumer_protocol import (
     encode_assignment,
     encode_subscription,
 )
+from spark_kgroup.wire.responses import group_error_codes
 
 pytestmark = pytest.mark.filterwarnings("error::ResourceWarning")
 
@@ -251,6 +254,80 @@ async def test_a_commit_under_an_unknown_member_id_is_refused_with_that_error(ap
     assert errors[tp] in (ErrorCode.UNKNOWN_MEMBER_ID, ErrorCode.ILLEGAL_GENERATION)
     assert await cluster.committed_offsets(group, [tp]) == {tp: None}
     await cluster.close()
+
+
+NEWEST, OLDEST = 0, 1
+
+
+@pytest.mark.parametrize("version", [NEWEST, OLDEST], ids=["ConsumerGroupHeartbeat v1", "v0"])
+def test_a_member_under_the_consumer_protocol_lives_through_every_message(
+    apache_kafka: ApacheKafka, version: int
+) -> None:
+    """KIP-848; the member id is the client's own (KIP-1082)."""
+
+    @on_a_loop
+    async def scenario() -> None:
+        topic, group = unique("life"), unique("group")
+        apache_kafka.create_topic(topic, partitions=2)
+        cluster = client_of(apache_kafka)
+        topic_id = (await cluster.metadata([topic])).topics[topic].topic_id
+        assert topic_id is not None
+        all_of_it = [TopicIdPartition(topic_id, 0), TopicIdPartition(topic_id, 1)]
+        seat = MemberIdentity(instance_id="seat-0", member_id="mQx5jEYlRZ2_pIhCYsVBFw")
+
+        async def beat(epoch: int, owned: Iterable[TopicIdPartition] | None = None) -> messages.Response:
+            full: dict[str, Any] = {"topics": [topic], "assignor": "range", "rebalance_timeout_ms": 60_000, "rack": "r"}
+            requests = messages.consumer_group_heartbeat(
+                group, replace(seat, generation=epoch), owned=owned, **(full if owned is not None else {})
+            )
+            response = await cluster.coordinator_call(group, requests[version])
+            refuse_if_not_ready(group_error_codes(response))
+            return response
+
+        async def assigned(epoch: int) -> tuple[int, list[TopicIdPartition]]:
+            """The member's epoch when it has partitions: at first a group gives none."""
+            response: Any = await beat(epoch, owned=[])
+            found = [
+                TopicIdPartition(t.topic_id, p) for t in response.assignment.topic_partitions for p in t.partitions
+            ]
+            if not found:
+                raise BrokerError("no assignment yet", ErrorCode.COORDINATOR_NOT_AVAILABLE)
+            return response.member_epoch, found
+
+        assert await cluster.group_config(group, "consumer.session.timeout.ms") == "45000"
+        joined: Any = await patiently(lambda: beat(0, owned=[]))
+        assert (joined.error_code, joined.member_id) == (0, seat.member_id)
+        assert joined.heartbeat_interval == timedelta(seconds=1)
+        epoch, found = await patiently(lambda: assigned(joined.member_epoch))
+        assert sorted(found) == all_of_it
+        acknowledged: Any = await beat(epoch, owned=found)
+        assert (acknowledged.error_code, acknowledged.member_epoch) == (0, epoch)
+        unchanged: Any = await beat(epoch)
+        assert unchanged.assignment is None, "the broker says nothing where nothing is new (KIP-893)"
+
+        async def commit_as(generation: int) -> set[int]:
+            who, positions = replace(seat, generation=generation), {TopicPartition(topic, 1): 42}
+            request = messages.offset_commit(group, who, positions, consumer_protocol=True)
+            response = await cluster.coordinator_call(group, request)
+            assert isinstance(response, messages.OffsetCommitResponseV9)
+            return set(messages.offset_commit_errors(response).values())
+
+        assert await commit_as(epoch) == {0}
+        assert await commit_as(epoch + 1) == {ErrorCode.STALE_MEMBER_EPOCH}
+        assert offsets_alone(await cluster.committed_offsets(group, [TopicPartition(topic, 1)])) == {
+            TopicPartition(topic, 1): 42
+        }
+
+        assert group_error_codes(await beat(epoch + 1)) == {ErrorCode.FENCED_MEMBER_EPOCH}
+        newcomer = replace(seat, member_id="6u1bXKlRR2mXQfT0XyHp4w", generation=0)
+        taken = messages.consumer_group_heartbeat(group, newcomer, topics=[topic], owned=[], rebalance_timeout_ms=1)
+        refused = await cluster.coordinator_call(group, taken[version])
+        assert group_error_codes(refused) == {ErrorCode.UNRELEASED_INSTANCE_ID}
+        assert group_error_codes(await beat(-1)) == {0}
+        assert (await cluster.describe_group(group)).members == ()
+        await cluster.close()
+
+    scenario()
 
 
 # ------------------------------------------------------------------------------------- brokers that come and go

@@ -126,7 +126,7 @@ def run(folder: Path, names: Collection[str], jobs: int, cpu_s_max: int) -> None
         "PYTHONPATH": str(ROOT / "tests"),
         "PYTHONUNBUFFERED": "1",
         "HYPOTHESIS_PROFILE": "few",
-        "KGROUP_SIMULATION_SEEDS": "2",
+        "KGROUP_SIMULATION_SEEDS": "20",
         "KGROUP_MUTANT_CPU_S_MAX": str(cpu_s_max),
     }
     command = [str(Path(sys.executable).parent / "mutmut"), "run", "--max-children", str(jobs), *names]

@@ -12,9 +12,11 @@ import os
 import sys
 import tempfile
 import time
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from statistics import fmean
+from typing import Any
 from uuid import uuid4
 
 from harness.processes import STREAM_READER, Use, joined_reader, kinds_of, spark_processes, use_of, uses_until
@@ -48,6 +50,10 @@ class Counting:
     def __call__(self, frame: DataFrame, _: int) -> None:
         self.rows += frame.count()
         self.batches += 1
+
+    def has_had(self, batches: int) -> Callable[[], bool]:
+        """Whether it has had so many, whenever that is asked."""
+        return lambda: self.batches >= batches
 
 
 def rise_of(points: list[tuple[int, int]]) -> tuple[float, float]:
@@ -88,9 +94,9 @@ def run(spark: SparkSession, kafka: ApacheKafka, batches: int, folder: Path) -> 
         seen: dict[str, list[tuple[int, Use]]] = {kind: [] for kind in (*kinds, "jvm")}
         for moment in range(1, MOMENTS + 1):
             due = batches * moment // MOMENTS
-            wait_running(query, lambda due=due: sink.batches >= due, f"batch {due}", batches * 10)
+            wait_running(query, sink.has_had(due), f"batch {due}", batches * 10)
             end = sink.batches + WINDOW
-            uses = uses_until(query, lambda end=end: sink.batches >= end, f"batch {end}", WINDOW * 10, kinds)
+            uses = uses_until(query, sink.has_had(end), f"batch {end}", WINDOW * 10, kinds)
             uses["jvm"] = jvm_use(spark)
             for kind, use in uses.items():
                 seen[kind].append((sink.batches, use))
@@ -103,7 +109,7 @@ def run(spark: SparkSession, kafka: ApacheKafka, batches: int, folder: Path) -> 
 
 def jvm_use(spark: SparkSession) -> Use:
     """The driver's JVM; memory is what its heap still holds after a collection."""
-    jvm = spark.sparkContext._jvm
+    jvm: Any = spark.sparkContext._jvm
     use = use_of(jvm.java.lang.ProcessHandle.current().pid())
     assert use is not None
     jvm.java.lang.System.gc()

@@ -32,6 +32,7 @@ def assert_fenced(error: object, seat_prefix: str) -> None:
     assert "an old driver is still alive" in message
 
 
+@pytest.mark.usefixtures("group_protocol")
 def test_an_idle_query_is_fenced_within_a_heartbeat(
     spark: SparkSession, apache_kafka: ApacheKafka, new_topic: NewTopic, group: str, tmp_path: Path
 ) -> None:
@@ -52,6 +53,7 @@ def test_an_idle_query_is_fenced_within_a_heartbeat(
     assert_exactly(second, contents(server, topic))
 
 
+@pytest.mark.usefixtures("group_protocol")
 def test_a_query_that_is_fenced_inside_a_batch_commits_nothing_more(
     spark: SparkSession, apache_kafka: ApacheKafka, new_topic: NewTopic, group: str, tmp_path: Path
 ) -> None:

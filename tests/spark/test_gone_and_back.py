@@ -39,12 +39,13 @@ def shared_and_known(kafka: ApacheKafka, group: str, topic: str, peer: Sharing, 
 
 
 def test_a_driver_killed_and_back_within_the_session_moves_nothing(
-    apache_kafka: ApacheKafka, new_topic: NewTopic, group: str, tmp_path: Path
+    apache_kafka: ApacheKafka, new_topic: NewTopic, group: str, tmp_path: Path, group_protocol: str
 ) -> None:
     topic, server = new_topic(4), apache_kafka.bootstrap_servers
     read = options(server, topic, group, **{"kafka.session.timeout.ms": 120_000})
     produce(server, topic, 40, partitions=4)
-    with Application(tmp_path, read) as application, Sharing(server, group, topic, commit_each=True) as peer:
+    peer = Sharing(server, group, topic, commit_each=True, protocol=group_protocol)
+    with Application(tmp_path, read) as application, peer:
         shared_and_known(apache_kafka, group, topic, peer, 10)
         before, generation = assignment_by_instance(apache_kafka, group), stable_generation(apache_kafka, group)
         moves = peer.moves
@@ -61,7 +62,12 @@ def test_a_driver_killed_and_back_within_the_session_moves_nothing(
 
 
 def test_a_driver_gone_for_longer_leaves_its_partitions_to_another_member_and_none_is_skipped(
-    spark: SparkSession, apache_kafka: ApacheKafka, new_topic: NewTopic, group: str, tmp_path: Path
+    spark: SparkSession,
+    apache_kafka: ApacheKafka,
+    new_topic: NewTopic,
+    group: str,
+    tmp_path: Path,
+    group_protocol: str,
 ) -> None:
     topic, server = new_topic(4), apache_kafka.bootstrap_servers
     read = options(server, topic, group, **{"kafka.session.timeout.ms": 3_000})
@@ -71,7 +77,7 @@ def test_a_driver_gone_for_longer_leaves_its_partitions_to_another_member_and_no
     await_rows(query, collected, 40)
     wait_for(lambda: committed(server, group, topic, 4) == all_at(10), "the group to know", 60)
     query.stop()
-    with Sharing(server, group, topic, commit_each=True) as peer:
+    with Sharing(server, group, topic, commit_each=True, protocol=group_protocol) as peer:
         produce(server, topic, 40, partitions=4, first=40)
         wait_for(lambda: len(peer.rows) == 40, "the other member to read on", 60)
         query = start(spark, read, tmp_path / "cp", collected)

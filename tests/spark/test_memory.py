@@ -37,12 +37,23 @@ MIB = 1024  # of a KiB
 
 
 class Counted:
-    """A sink that counts what the query reads, with all of its bytes."""
+    """A sink that counts what the query reads, with all of its bytes.
+
+    Attributes:
+        goes_on: while it is not set, no batch ends.
+        waits: a batch has begun and waits for `goes_on`.
+    """
 
     def __init__(self) -> None:
         self.batches: list[tuple[int, int]] = []
+        self.goes_on = threading.Event()
+        self.goes_on.set()
+        self.waits = threading.Event()
 
     def __call__(self, frame: DataFrame, _: int) -> None:
+        if not self.goes_on.is_set():
+            self.waits.set()
+        assert self.goes_on.wait(300)
         rows, size = frame.selectExpr("count(*)", "coalesce(sum(length(value)), 0)").collect()[0]
         self.batches.append((rows, size))
 
@@ -76,44 +87,50 @@ def test_a_gigabyte_in_one_batch_keeps_workers_small(
     small, server = new_topic(4), apache_kafka.bootstrap_servers
     produce(server, small, 100, partitions=4)
     read_all(spark, server, small, tmp_path / "small")
-    idle = {pid: use.rss for pid in spark_processes(WORKERS) if (use := use_of(pid))}
-    for pid in idle:
-        forget_peak(pid)
+    idle_workers = idle(spark_processes(WORKERS))
     with watched(lambda: spark_processes(WORKERS)) as peaks:
         assert read_all(spark, server, gigabyte, tmp_path / "large") == [GIGABYTE]
-    assert_small("worker", idle, peaks)
+    assert_small("worker", idle_workers, peaks)
 
 
 def test_a_gigabyte_in_one_batch_keeps_sidecars_and_their_workers_small(
-    spark: SparkSession, apache_kafka: ApacheKafka, new_topic: NewTopic, gigabyte: str, group: str, tmp_path: Path
+    spark: SparkSession, apache_kafka: ApacheKafka, new_topic: NewTopic, group: str, tmp_path: Path
 ) -> None:
-    small, server = new_topic(4), apache_kafka.bootstrap_servers
-    produce(server, small, 100, partitions=4)
+    topic, server, counted = new_topic(8), apache_kafka.bootstrap_servers, Counted()
+    query = start(spark, options(server, topic, group), tmp_path, counted)
 
-    def read_first_batch(topic: str, group: str) -> tuple[tuple[int, int], set[int]]:
-        """What it holds, and who has served it."""
-        counted = Counted()
-        query = start(spark, options(server, topic, group), tmp_path / topic, counted)
-        wait_running(query, lambda: any(rows for rows, _ in counted.batches), "a batch with rows", 300)
-        served = sidecar_processes(group)
-        query.stop()
-        return next(batch for batch in counted.batches if batch[0]), served
+    def served_warm() -> bool:
+        """After another small batch: the first ones are read directly, while the sidecar starts."""
+        sent = sum(rows for rows, _ in counted.batches)
+        produce(server, topic, 80, partitions=8, first=sent)
+        wait_running(query, lambda: sum(rows for rows, _ in counted.batches) == sent + 80, "a small batch", 60)
+        return len(sidecar_processes(group)) == 3
 
-    with watched(lambda: sidecar_processes(f"{group}-small")) as idle_servers:
-        (rows, _), served = read_first_batch(small, f"{group}-small")
-    assert (rows, len(served)) == (100, 3), "a sidecar, and a server for each seat"
-    idle = {pid: use.rss for pid in spark_processes(WORKERS) if (use := use_of(pid))}
-    for pid in idle:
-        forget_peak(pid)
+    wait_for(served_warm, "a sidecar, and a server for each seat", 120)
+    served = sidecar_processes(group)
+    idle_workers, idle_servers = idle(spark_processes(WORKERS)), idle(served)
+    counted.goes_on.clear()
+    produce(server, topic, 8, partitions=8)  # their batch waits while the gigabyte is produced
+    assert counted.waits.wait(60)
+    produce_kilobytes(server, topic, GIGABYTE[0], partitions=8)
     with (
         watched(lambda: spark_processes(WORKERS)) as workers,
         watched(lambda: sidecar_processes(group)) as servers,
     ):
-        batch, served = read_first_batch(gigabyte, group)
-    assert (batch, len(served)) == (GIGABYTE, 3)
-    assert served <= servers.keys()
-    assert_small("worker", idle, workers)
+        counted.goes_on.set()
+        wait_running(query, lambda: any(rows >= GIGABYTE[0] for rows, _ in counted.batches), "the gigabyte", 300)
+    assert sidecar_processes(group) == served
+    query.stop()
+    assert_small("worker", idle_workers, workers)
     assert_small("sidecar or server", idle_servers, servers)
+
+
+def idle(pids: set[int]) -> dict[int, int]:
+    """What they have now, in KiB; their peaks begin anew."""
+    found = {pid: use.rss for pid in pids if (use := use_of(pid))}
+    for pid in found:
+        forget_peak(pid)
+    return found
 
 
 def assert_small(kind: str, idle: dict[int, int], peaks: dict[int, int]) -> None:

@@ -50,7 +50,12 @@ def test_a_consumer_of_another_library_joins_and_leaves_while_batches_run(
 
 
 def test_nothing_moves_while_a_batch_is_being_read(
-    spark: SparkSession, apache_kafka: ApacheKafka, new_topic: NewTopic, group: str, tmp_path: Path
+    spark: SparkSession,
+    apache_kafka: ApacheKafka,
+    new_topic: NewTopic,
+    group: str,
+    tmp_path: Path,
+    group_protocol: str,
 ) -> None:
     topic = new_topic(4)
     server = apache_kafka.bootstrap_servers
@@ -66,7 +71,7 @@ def test_nothing_moves_while_a_batch_is_being_read(
     query = start(spark, read, tmp_path / "cp", slow_sink)
     assert in_batch.wait(60)
     generation = stable_generation(apache_kafka, group)
-    with Sharing(server, group, topic) as peer:
+    with Sharing(server, group, topic, protocol=group_protocol) as peer:
         # The join makes a new generation at once (no batch is waited for), but nothing is handed over in it.
         wait_for(lambda: stable_generation(apache_kafka, group) > generation, "the rebalance", 60)
         assert peer.owned == set()
@@ -78,6 +83,7 @@ def test_nothing_moves_while_a_batch_is_being_read(
     query.stop()
 
 
+@pytest.mark.usefixtures("group_protocol")
 def test_a_second_query_with_another_prefix_joins_and_its_seats_expire(
     spark: SparkSession, apache_kafka: ApacheKafka, new_topic: NewTopic, group: str, tmp_path: Path
 ) -> None:
@@ -86,7 +92,8 @@ def test_a_second_query_with_another_prefix_joins_and_its_seats_expire(
     first, second = Collected(), Collected()
     settings = {"startingOffsets": "committed", "kafka.auto.offset.reset": "earliest"}
     one = {**options(server, topic, group, instanceIdPrefix="one"), **settings}
-    two = {**one, "instanceIdPrefix": "two", "kafka.session.timeout.ms": "6000"}
+    short = {"instanceIdPrefix": "two", "kafka.session.timeout.ms": "6000"}
+    two = {**options(server, topic, group, **short), **settings}
     with Producing(server, topic, partitions=4, per_round=20, pause_s=0.1) as producing:
         query = start(spark, one, tmp_path / "one", first)
         await_rows(query, first, 100)
@@ -136,6 +143,7 @@ def test_a_partition_added_mid_stream_is_read_from_earliest_and_moves_nothing_el
     assert len(collected) == len(seen) == 60
 
 
+@pytest.mark.usefixtures("group_protocol")
 def test_a_restart_within_the_session_moves_nothing(
     spark: SparkSession, apache_kafka: ApacheKafka, new_topic: NewTopic, group: str, tmp_path: Path
 ) -> None:

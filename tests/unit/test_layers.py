@@ -15,16 +15,18 @@ ROOMS = {
     "model": set(),
     "limits": set(),
     "clock": set(),
+    "uncollected": set(),
     "seat_note": set(),
     "errors": {"model"},
-    "assignors": BASE,
+    "topic_pattern": BASE,
+    "assignors": BASE | {"uncollected"},
     "member": BASE | {"assignors"},
     "wire": BASE,
-    "runtime": BASE | {"clock", "assignors", "member", "wire"},
+    "runtime": BASE | {"clock", "uncollected", "assignors", "member", "wire", "topic_pattern"},
     "testing": BASE,
-    "admin": BASE | {"assignors", "member", "wire", "runtime", "testing", "seat_note"},
+    "admin": BASE | {"uncollected", "assignors", "member", "wire", "runtime", "testing", "seat_note", "topic_pattern"},
 }
-PURE_ROOMS = {"model", "limits", "errors", "seat_note", "assignors", "member"}
+PURE_ROOMS = {"model", "limits", "errors", "seat_note", "topic_pattern", "assignors", "member"}
 WORLDLY = {"asyncio", "socket", "threading", "time", "random", "logging", "datetime", "os", "subprocess"}
 OF_SPARK_AND_KAFKA = {"pyspark", "confluent_kafka", "pyarrow", "kio"}
 # The rooms of the data source, and of its front the modules; the rule is the same.

@@ -19,9 +19,10 @@ from pyspark_kgroup.driver.crossing import Crossing
 from pyspark_kgroup.driver.former_seats import FormerSeats
 from pyspark_kgroup.driver.group_port import GroupPort
 from pyspark_kgroup.driver.hand_over import HandOver
-from pyspark_kgroup.driver.ledger import Ledger
+from pyspark_kgroup.driver.ledger import Ledger, holders_of
 from pyspark_kgroup.driver.odd_commits import OddCommits
 from pyspark_kgroup.driver.orphans import Orphans
+from pyspark_kgroup.driver.rest import Rest
 from pyspark_kgroup.driver.settling import Settling
 from pyspark_kgroup.driver.topic_logs import TopicLogs
 from pyspark_kgroup.offsets.checkpoint import Checkpoint
@@ -63,12 +64,13 @@ class Boundary:
         self._hand_over = hand_over = HandOver(group, ledger, commits)
         self._former_seats = former_seats = FormerSeats(group, options, commits)
         self._settling = Settling(group, options, ledger, hand_over, former_seats, clock)
-        self._orphans = Orphans(group, options, commits, hand_over, clock)
+        self._orphans = Orphans(group, commits, hand_over)
         self._acknowledgement = acknowledgement = Acknowledgement(group, options, ledger, commits, clock)
         self._adoption = Adoption(
             group, options, ledger, commits, hand_over, former_seats, acknowledgement, OddCommits(options, us), clock
         )
         self._batch_end = BatchEnd(ledger)
+        self._rest = Rest(group, options)
         self.logs = TopicLogs(group, options, clock, bounded=bounded)
         self.members: Mapping[str, str] = {}
 
@@ -97,6 +99,8 @@ class Boundary:
     def _cross(self, start: Checkpoint, limit: int | None) -> Checkpoint:
         self._ledger.begin_boundary(start)
         crossing = Crossing(start=start, logs=self.logs, view=self._group.view())
+        if self._rest.goes_on(crossing):
+            return start
         # 1. See which topics there are, BEFORE a commit: a deleted topic's position must not go to a new one.
         self._see_topics(crossing)
         # 2. Commit what is durable, and give up what the group asks for by now.
@@ -105,8 +109,8 @@ class Boundary:
         # 3. Before the first batch of this process, and under AvailableNow: wait until the group is at rest.
         if not self._settling.settle(crossing):
             return start
-        # 4. After a static rejoin: find partitions without an owner.
-        self._orphans.look_after_rejoin(crossing)
+        # 4. After a static rejoin: find owners for partitions that have none.
+        self._orphans.find_owners(crossing)
         # 5. Adopt what arrived; see topics again before, since the leader may have assigned newer partitions than 1.
         self._see_topics(crossing, {tp for seat in crossing.view.seats for tp in seat.owned_since})
         if not self._adoption.adopt_what_arrived(crossing):
@@ -118,7 +122,10 @@ class Boundary:
         # 7. Under AvailableNow wait for acknowledgements; at other times what lacks one adds nothing to the batch.
         self._acknowledgement.wait_for_commits(crossing)
         # 8. List end offsets, apply the limit.
-        return self._ledger.checkpoint(crossing.topics, self._batch_end.positions(crossing, limit))
+        end = self._ledger.checkpoint(crossing.topics, self._batch_end.positions(crossing, limit))
+        if end == start and not self._is_something_left(crossing):
+            self._rest.begin(crossing, self._ledger.holdings.keys())
+        return end
 
     def _see_topics(self, crossing: Crossing, held: Collection[TopicPartition] = ()) -> None:
         try:
@@ -130,3 +137,13 @@ class Boundary:
             self._commits.commit_durable(crossing)
             raise
         self._ledger.drop_gone(self.logs.topics)
+
+    def _is_something_left(self, crossing: Crossing) -> bool:
+        """Whether the next boundary has something to do, even if nothing changes before it."""
+        holds_all = self._ledger.holdings.keys() == holders_of(crossing.view).keys()
+        return (
+            self.logs.bounded
+            or not (self._settling.settled_once and crossing.view.settled and holds_all)
+            or self._orphans.is_something_left(crossing.view)
+            or bool(self._ledger.unacknowledged())
+        )

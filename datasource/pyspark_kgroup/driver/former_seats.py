@@ -63,7 +63,7 @@ class FormerSeats:
             errors = ", ".join(f"{name}: {ErrorCode.name_of(code)}" for name, code in sorted(refused.items()))
             crossing.skip_trigger(
                 f"The coordinator does not let seats of an earlier run with more `members` leave ({errors}): they hold "
-                "partitions until their session times out (kafka.session.timeout.ms)."
+                f"partitions until their session times out ({_session_timeout_of(group)})."
             )
         return False
 
@@ -92,6 +92,13 @@ class FormerSeats:
         prefix, _, number = (member.instance_id or "").rpartition("-")
         named = prefix == self._options.instance_id_prefix and number.isdecimal()
         return named and member.client_id == self._options.client_id
+
+
+def _session_timeout_of(group: DescribedGroup) -> str:
+    """The setting that says how long a member may be silent: under the consumer protocol it is the broker's."""
+    if group.is_consumer_type:
+        return "consumer.session.timeout.ms of the group, else group.consumer.session.timeout.ms of the brokers"
+    return "kafka.session.timeout.ms"
 
 
 def _remembered_of(members: Collection[DescribedMember], crossing: Crossing) -> set[TopicPartition]:

@@ -32,9 +32,6 @@ class GroupPort(Protocol):
     def force_rebalance(self, reason: str) -> None:
         """Make the whole group join anew, once."""
 
-    def tell_all_owned(self, topics: Mapping[str, TopicDescription]) -> None:
-        """Tell a leader that came back and did not assign: the partitions in `topics` all have owners."""
-
     def describe(self, timeout_ms: int | None = None) -> DescribedGroup:
         """The whole group, members of other applications included."""
 

@@ -9,13 +9,12 @@ import logging
 import os
 import time
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from pyspark_kgroup.driver.boundary import Boundary
 from pyspark_kgroup.driver.checkpoint_origin import origin_warnings
 from pyspark_kgroup.driver.jvm import Jvm
-from pyspark_kgroup.driver.registry import Counts, Registry
-from pyspark_kgroup.driver.reporting import commit_metadata, latest_offset
+from pyspark_kgroup.driver.reporting import Counts, commit_metadata, latest_offset
 from pyspark_kgroup.driver.seats import Home, Scan
 from pyspark_kgroup.driver.sizing import fill_in_members, seats_warning, stays_on_this_host
 from pyspark_kgroup.offsets.checkpoint import Checkpoint
@@ -34,12 +33,15 @@ from pyspark_kgroup.shared.tickets import (
     TicketPayload,
 )
 from pyspark_kgroup.wording import log_in_options_words
-from spark_kgroup.model import TopicDescription, TopicPartition
+from spark_kgroup.model import CLIENT, TopicDescription, TopicPartition
 from spark_kgroup.runtime.settings import GroupSettings
 from spark_kgroup.runtime.thread import GroupRuntime
 from spark_kgroup.seat_note import Author
 from spark_kgroup.wire.address import parse_bootstrap
 from spark_kgroup.wire.security.secured import security_of
+
+if TYPE_CHECKING:
+    from pyspark_kgroup.driver.registry import Registry
 
 log = logging.getLogger(__name__)
 
@@ -83,6 +85,11 @@ class Query:
     def _home(self, seat: str | None) -> Home | None:
         return self._registry.home(seat) if self._registry is not None and seat is not None else None
 
+    def _rack_of(self, seat: str | None) -> str | None:
+        """Where a seat reads: its home's rack; until it has a home that knows it, what the query says of all seats."""
+        home = self._home(seat)
+        return (home.executor.rack if home is not None else "") or self._options.passed_on.get("client.rack") or None
+
     def _counts(self) -> Counts:
         return self._registry.counts() if self._registry is not None else Counts()
 
@@ -95,15 +102,20 @@ class Query:
             end: where it ends.
         """
         boundary = self._join(end)  # a replay begins here: the seats are asked back while the batch runs
+        topics = boundary.logs.topics
         plan = boundary.logs.readable(end, ranges_by_seat(start, end))
         reads = {
-            seat: [
-                Range(tp.topic, tp.partition, first, last, _leader(boundary.logs.topics, tp))
-                for tp, (first, last) in sorted(ranges.items())
-            ]
+            seat: [Range(*tp, first, last, _leader(topics, tp)) for tp, (first, last) in sorted(ranges.items())]
             for seat, ranges in plan.items()
         }
-        return self._tickets(batch, reads, positions_by_seat(end, boundary.logs.topics))
+        read = {tp for ranges in plan.values() for tp in ranges}
+        owned = {
+            seat: [
+                Position(*tp, offset, tag, None if tp in read else _leader(topics, tp)) for tp, offset, tag in positions
+            ]
+            for seat, positions in positions_by_seat(end, topics).items()
+        }
+        return self._tickets(batch, reads, owned)
 
     def _tickets(
         self, batch: str, reads: Mapping[str, Sequence[Range]], owned: Mapping[str, Sequence[Position]]
@@ -112,6 +124,7 @@ class Query:
         options, registry = self._options, self._registry
         settings = ReadSettings(
             consumer_config=options.consumer_config(),
+            reader=options.reader,
             include_headers=options.include_headers,
             fail_on_data_loss=options.fail_on_data_loss,
             stall_timeout_ms=options.api_timeout_ms,
@@ -178,6 +191,8 @@ class Query:
         """
         if not self._options.prefetch_bytes or self._bounded or os.name == "nt":
             return None
+        from pyspark_kgroup.driver.registry import Registry  # while the seats join: 16 ms (measured)
+
         here = self._options.registry_host is None and stays_on_this_host()
         registry = Registry(seats, bind_host=_LOOPBACK if here else "", port=self._options.registry_port)
         registry.start()
@@ -191,7 +206,11 @@ class Query:
             group=options.group_id,
             topics=options.topics,
             instance_ids=options.instance_ids,
+            group_protocol=options.group_protocol,
+            own_ids=options.member_ids == CLIENT,
             assignors=options.assignors,
+            server_assignor=options.remote_assignor,
+            rack_of=self._rack_of,
             session_timeout_ms=options.session_timeout_ms,
             rebalance_timeout_ms=options.rebalance_timeout_ms,
             heartbeat_interval_ms=options.heartbeat_interval_ms,
@@ -202,6 +221,8 @@ class Query:
             security=security_of(driver_settings(options.security)),
             topics_must_exist=False,  # the boundary knows which may be gone
             previously_owned=owned_by_seat(planned),
+            holds_rebalances=True,
+            releases_seats=False,  # a batch may be unfinished
             cap_seats_to_partitions=self._options.members is None,
             commit_metadata=lambda who: commit_metadata(author, who.member_id, self._home(who.instance_id)),
             commit_mark=author.encode(),

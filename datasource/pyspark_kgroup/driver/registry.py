@@ -17,9 +17,11 @@ import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
+from itertools import chain
 from typing import Final, cast
 
+from pyspark_kgroup.driver.reporting import Counts
 from pyspark_kgroup.driver.seats import Home, Scan, Seats
 from pyspark_kgroup.errors import ChannelEnded, KeyRefused, SeatRefused
 from pyspark_kgroup.limits import (
@@ -64,35 +66,10 @@ _LOOK_S: Final = 0.5
 _NUMBERS_BYTES: Final = 64
 """What the numbers of one range or position take in JSON at most, with quotes and commas: 10, 19 and 19 digits."""
 
+_LEADER_BYTES: Final = 72
+"""What a leader takes beside its host: three numbers of 10, 5 and 10 digits, and the topic's id of 32."""
+
 _VERSIONS: Final = "Is the same version of spark-kgroup installed on the driver and on every executor?"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Counts:
-    """What a registry has seen since it started.
-
-    Attributes:
-        home_bindings: tickets bound to a seat on its own executor.
-        guest_bindings: tickets bound to a seat that has its home elsewhere.
-        warm_reads: reads that a seat's own server has served.
-        direct_reads: reads that workers did directly, as far as they could tell us.
-        rows: rows of both.
-        rows_ready: rows that a seat's server had there already when it was asked.
-        accepted: connections whose peer has shown the key.
-        refused: connections whose peer has not.
-    """
-
-    home_bindings: int = 0
-    guest_bindings: int = 0
-    warm_reads: int = 0
-    direct_reads: int = 0
-    rows: int = 0
-    rows_ready: int = 0
-    accepted: int = 0
-    refused: int = 0
-
-    def __add__(self, other: Counts) -> Counts:
-        return Counts(**{one.name: getattr(self, one.name) + getattr(other, one.name) for one in fields(self)})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -358,11 +335,13 @@ class Registry:
                 if planned is None:  # BEFORE it counts as a report, which it is only when it can be answered
                     raise SeatRefused(asked.scan, asked.ticket)
                 binding = self._seats.bind(asked.scan, asked.ticket, asked.executor, self.clock())
+                home = self._seats.home(binding.seat) if binding.seat is not None else None
         except SeatRefused as refused:
             return Refused(reason=str(refused))
         if binding.seat is None:
             return NothingLeft()
-        self._counts += Counts(home_bindings=int(binding.at_home), guest_bindings=int(not binding.at_home))
+        guest = home is not None and home.executor.key != asked.executor.key
+        self._counts += Counts(home_bindings=int(binding.at_home), guest_bindings=int(guest))
         ranges, owned = planned.reads[binding.seat], planned.owned.get(binding.seat, ())
         return Bound(seat=binding.seat, at_home=binding.at_home, ranges=tuple(ranges), owned=tuple(owned))
 
@@ -377,8 +356,11 @@ class Registry:
 
 def _fits(reads: Sequence[Range], owned: Sequence[Position]) -> bool:
     """Whether a seat's share fits into a message; exactly so would cost as much as sending it."""
-    names = sum(len(one.topic) for one in reads) + sum(len(topic) + len(tag) for topic, _, _, tag in owned)
-    return names + (len(reads) + len(owned) + 1) * _NUMBERS_BYTES <= CHANNEL_BYTES_MAX
+    names = sum(len(one.topic) for one in reads) + sum(len(one.topic) + len(one.tag) for one in owned)
+    leaders = chain((one.leader for one in reads), (one.leader for one in owned))
+    hosts = [len(leader.host) for leader in leaders if leader is not None]
+    numbers = (len(reads) + len(owned) + 1) * _NUMBERS_BYTES + len(hosts) * _LEADER_BYTES
+    return names + sum(hosts) + numbers <= CHANNEL_BYTES_MAX
 
 
 class _Peer(asyncio.Protocol):

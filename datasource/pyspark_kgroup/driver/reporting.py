@@ -7,15 +7,42 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import dataclass, fields, replace
 from typing import Any
 
-from pyspark_kgroup.driver.registry import Counts
 from pyspark_kgroup.driver.seats import Home
 from pyspark_kgroup.offsets.checkpoint import Checkpoint
 from spark_kgroup.clock import monotonic_ms
 from spark_kgroup.model import TopicPartition
 from spark_kgroup.seat_note import Author, SeatNote
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Counts:
+    """What a registry has seen since it started.
+
+    Attributes:
+        home_bindings: tickets bound to a seat on its own executor.
+        guest_bindings: tickets bound to a seat that has its home elsewhere.
+        warm_reads: reads that a seat's own server has served.
+        direct_reads: reads that workers did directly, as far as they could tell us.
+        rows: rows of both.
+        rows_ready: rows that a seat's server had there already when it was asked.
+        accepted: connections whose peer has shown the key.
+        refused: connections whose peer has not.
+    """
+
+    home_bindings: int = 0
+    guest_bindings: int = 0
+    warm_reads: int = 0
+    direct_reads: int = 0
+    rows: int = 0
+    rows_ready: int = 0
+    accepted: int = 0
+    refused: int = 0
+
+    def __add__(self, other: Counts) -> Counts:
+        return Counts(**{one.name: getattr(self, one.name) + getattr(other, one.name) for one in fields(self)})
 
 
 def commit_metadata(author: Author, member: str, home: Home | None) -> str:

@@ -21,7 +21,11 @@ from spark_kgroup.runtime.views import GroupView
 
 
 class Settling:
-    """Whether the group has been at rest once since this process began."""
+    """Waits for the group to be at rest.
+
+    Attributes:
+        settled_once: it has been at rest since this process began.
+    """
 
     def __init__(
         self,
@@ -38,14 +42,14 @@ class Settling:
         self._hand_over = hand_over
         self._former_seats = former_seats
         self._clock = clock
-        self._settled_once = False
+        self.settled_once = False
 
     def settle(self, crossing: Crossing) -> bool:
         """Wait for the group to rest, if this boundary needs it; whether there may be a batch.
 
         A fresh query has none before that: explicit `startingOffsets` are decided once, for all partitions.
         """
-        if not self._settled_once:
+        if not self.settled_once:
             left = crossing.start.topics.keys() - self._options.topics
             self._ledger.topics_gone = self._group.topics_gone(left) if left else frozenset()
         elif not crossing.logs.frozen or self._former_seats.group_rests(crossing.view):
@@ -61,12 +65,12 @@ class Settling:
             moved_on = self._moved_on_from(crossing.view)
             crossing.view = self._group.wait_until(moved_on, min(left_ms, HANDOVER_WAIT_MS))
             self._hand_over.commit_and_give_up(crossing)
-        self._settled_once = self._settled_once or done
+        self.settled_once = self.settled_once or done
         if not done:
             crossing.skip_trigger(self._unsettled(crossing.view))
 
     def _rests(self, crossing: Crossing) -> bool:
-        if self._settled_once:
+        if self.settled_once:
             return self._former_seats.group_rests(crossing.view)
         return self._former_seats.make_leave(crossing)
 

@@ -3,7 +3,8 @@
 Runs on: driver. Between two batches only (`boundary`).
 
 What decides whether a topic is still the same is its id, never an offset. Topics are looked at anew at every boundary
-and, if that is a while ago, before a plan; what is created anew after that is noticed at the next boundary.
+that may have something to do (`rest`) and, if that is a while ago, before a plan; what is created anew after that is
+noticed at the next boundary.
 """
 
 from __future__ import annotations
@@ -82,6 +83,8 @@ class TopicLogs:
         topics = self._group.topics(END_OFFSETS_MAX_AGE_MS)
         if any(tp.topic in topics and tp.partition >= topics[tp.topic].partition_count for tp in held):
             topics = self._group.topics(0)  # the leader saw the new partition before us
+        if self._differ_from(topics):
+            self._listed = _Listed({}, 0)  # perhaps those of a topic that is gone
         self.topics = topics
         others = self._others(start)
         gone = sorted({tp for held in (start.lost, start.owned) for tp in held if tp.topic in others})
@@ -97,8 +100,11 @@ class TopicLogs:
 
     def some_went(self) -> bool:
         """Whether a topic of those last seen is gone by now, or another one."""
-        now = self._group.topics(0)
-        return any(name not in now or topic_key(now[name]) != topic_key(topic) for name, topic in self.topics.items())
+        return self._differ_from(self._group.topics(0))
+
+    def _differ_from(self, now: Mapping[str, TopicDescription]) -> bool:
+        """Whether a topic of those last seen is not in `now`, or another one there."""
+        return any(name not in now or topic_key(now[name]) != topic_key(seen) for name, seen in self.topics.items())
 
     def _others(self, checkpoint: Checkpoint) -> set[str]:
         """Subscribed topics that are gone, or are not those any more that `checkpoint` knows, by the topic's id.

@@ -94,13 +94,17 @@ class Ahead:
             span.first = offset
         return True
 
-    def add(self, batch: pa.RecordBatch) -> None:
+    def add(self, batch: pa.RecordBatch, partition: TopicPartition | None = None) -> None:
         """Take what has come; rows of partitions without a span are none of ours.
+
+        Args:
+            batch: with at least one row.
+            partition: whose rows these are, if they are all of one; to find out takes time.
 
         Raises:
             ValueError: an offset came twice.
         """
-        piece = _piece(batch)
+        piece = _piece(batch) if partition is None else _piece_of(partition, batch)
         strange = {run.partition: _EVERYTHING for run in piece.runs if run.partition not in self._spans}
         if strange:
             piece = _divide(piece, strange)[1]
@@ -154,6 +158,11 @@ def _is_small(piece: _Piece) -> bool:
 
 def _piece(batch: pa.RecordBatch) -> _Piece:
     return _Piece(batch, tuple(_runs(batch)), batch.nbytes)
+
+
+def _piece_of(partition: TopicPartition, batch: pa.RecordBatch) -> _Piece:
+    offsets, rows = batch["offset"], batch.num_rows
+    return _Piece(batch, (_Run(partition, 0, rows, offsets[0].as_py(), offsets[rows - 1].as_py()),), batch.nbytes)
 
 
 def _runs(batch: pa.RecordBatch) -> Iterator[_Run]:

@@ -29,8 +29,8 @@ from pyspark_kgroup.shared.tickets import Executor
 _SOCKET_PATH_MAX: Final = 107
 """sun_path of unix(7), without the NUL at its end."""
 
-_LOCK_POLL_S: Final = 0.01
-"""How often a lock that somebody else holds is tried: a sidecar starts in a second."""
+_LOCK_TRIES: Final = 3
+"""How often a lock is opened that a sidecar removes as it ends; there is one of those at a time."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,24 +91,23 @@ class Place:
         return self.folder / "lock"
 
     @contextmanager
-    def hold_lock(self, timeout_s: float) -> Iterator[None]:
+    def hold_lock(self) -> Iterator[None]:
         """Hold the lock; the folder is there then.
 
         Raises:
-            TimeoutError: somebody else held it for too long.
+            BlockingIOError: somebody else holds it.
             OSError: the folder cannot be made, or is not ours alone.
         """
-        deadline_s = time.monotonic() + timeout_s
-        while True:
+        for _ in range(_LOCK_TRIES):
             self._make()
             if (lock := self._open_lock()) is not None:
                 with lock:
-                    if _try_lock(lock.fileno()) and os.fstat(lock.fileno()).st_nlink > 0:
+                    if not _try_lock(lock.fileno()):
+                        break
+                    if os.fstat(lock.fileno()).st_nlink > 0:
                         yield
                         return
-            if time.monotonic() > deadline_s:
-                raise TimeoutError(f"{self.lock} is held by somebody else")
-            time.sleep(_LOCK_POLL_S)
+        raise BlockingIOError(errno.EWOULDBLOCK, "somebody else holds it", str(self.lock))
 
     def _open_lock(self) -> IO[str] | None:
         try:

@@ -63,6 +63,9 @@ _OUT_OF_LOG: Final = frozenset(
 )
 """librdkafka stops to fetch a partition whose log does not have the position, because we forbid it to jump."""
 
+_DAMAGED: Final = frozenset({KafkaError._BAD_MSG, KafkaError._BAD_COMPRESSION})
+"""Of a record batch: a wrong checksum, or nothing that makes sense. librdkafka may go on behind it."""
+
 _UNKNOWN: Final = frozenset(
     {
         KafkaError.UNKNOWN_TOPIC_OR_PART,
@@ -305,6 +308,13 @@ class _Unread:
         elif code in _OUT_OF_LOG:
             self._doubts.add(partition)
             self._stopped.add(partition)
+        elif code in _DAMAGED:
+            raise WireError(
+                f"{partition} has records from offset {self._positions[partition]} on that cannot be read: "
+                f"{error.str()}. Their bytes have changed on the broker's disk, or on the way. Another replica may "
+                "have them whole: make it the partition's leader. Or give them up: delete the records up to the next "
+                "batch (kafka-delete-records.sh), and set failOnDataLoss=false."
+            )
         else:
             self.on_error(error)
 

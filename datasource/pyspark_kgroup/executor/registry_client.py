@@ -57,11 +57,6 @@ class RegistryClient:
         """Whether a worker of this executor could not reach it a while ago."""
         return self._failures.has(_NO_REGISTRY)
 
-    def check(self) -> None:
-        """Raises RegistryUnreachable if it cannot be reached from here."""
-        with self._connect() as channel:
-            channel.close()
-
     def bind(
         self, executor: Executor, scan: int, ticket: int, *, insist_s: float = 0.0
     ) -> tuple[RegistryAnswer, Channel]:

@@ -21,7 +21,7 @@ import socket
 import struct
 import sys
 import time
-from collections.abc import Coroutine, Mapping
+from collections.abc import Coroutine
 from contextlib import suppress
 from dataclasses import dataclass, field
 from importlib.abc import MetaPathFinder
@@ -32,8 +32,9 @@ from typing import Any, Final, NoReturn, cast
 import pyarrow as pa
 
 from pyspark_kgroup.errors import ChannelEnded, KeyRefused
+from pyspark_kgroup.executor.ahead import Ahead
 from pyspark_kgroup.executor.place import Place, place_prefix
-from pyspark_kgroup.executor.seat_server import SeatServer
+from pyspark_kgroup.executor.seat_server import SeatServer, prefetcher_of
 from pyspark_kgroup.executor.this_executor import start_ticks
 from pyspark_kgroup.limits import (
     ACCEPT_AGAIN_S,
@@ -70,6 +71,7 @@ from pyspark_kgroup.shared.messages import (
     parse,
     to_json,
 )
+from pyspark_kgroup.shared.tickets import ReadSettings
 from spark_kgroup.errors import KgroupError
 
 log = logging.getLogger(__name__)
@@ -389,7 +391,7 @@ class Sidecar:
         if name not in self._seats:
             self._divide(len(self._seats) + 1)  # BEFORE it starts, which looks at its share
             try:
-                self._seats[name] = self._fork(name, request.config, request.headers)
+                self._seats[name] = self._fork(name, request)
             except OSError as problem:
                 log.warning("There is no server for seat %s: its workers read directly. %s", name, problem)
                 return None
@@ -421,7 +423,7 @@ class Sidecar:
             del self._seats[name]
             self._divide(len(self._seats))
 
-    def _fork(self, name: str, config: Mapping[str, str], include_headers: bool) -> _SeatProcess:
+    def _fork(self, name: str, request: Read) -> _SeatProcess:
         ours, theirs = socket.socketpair()
         try:
             pid = os.fork()
@@ -430,14 +432,12 @@ class Sidecar:
             theirs.close()
             raise
         if pid == 0:
-            _become_seat_server(name, theirs, self._share, config, include_headers)
+            _become_seat_server(name, theirs, self._share, request)
         theirs.close()
         return _SeatProcess(pid, _Link(ours, trusted=True))
 
 
-def _become_seat_server(
-    name: str, control: socket.socket, share: mmap.mmap, config: Mapping[str, str], include_headers: bool
-) -> NoReturn:
+def _become_seat_server(name: str, control: socket.socket, share: mmap.mmap, request: Read) -> NoReturn:
     """What a fork does: nothing of the sidecar's goes on in it."""
     try:
         gc.freeze()  # nothing of the sidecar's is collected here: that would close descriptors
@@ -451,7 +451,10 @@ def _become_seat_server(
                 with suppress(OSError):  # the one that listed them
                     os.close(descriptor)
         control.setblocking(True)
-        SeatServer(control, lambda: struct.unpack_from("Q", share)[0], config, include_headers).run()
+        settings = ReadSettings(consumer_config=request.config, reader=request.reader, include_headers=request.headers)
+        ahead = Ahead()
+        prefetcher = prefetcher_of(ahead, lambda: struct.unpack_from("Q", share)[0], settings)
+        SeatServer(control, ahead, prefetcher).run()
     except BaseException as problem:  # whatever it is, this process must not become a second sidecar
         log.warning(
             "The server of seat %s ends: %r. Its worker goes on, and the next read starts another.", name, problem
@@ -478,12 +481,14 @@ def main() -> None:
     try:
         sidecar = _start(parameters)
     except (OSError, KgroupError) as problem:
-        parent.say(CannotStart(reason=str(problem)))
+        with suppress(ChannelEnded):
+            parent.say(CannotStart(reason=str(problem)))
         return
     nowhere = os.open(os.devnull, os.O_RDWR)
     os.dup2(nowhere, 0)
     os.close(nowhere)
-    parent.say(Ready())
+    with suppress(ChannelEnded):  # the worker has ended: it did not wait
+        parent.say(Ready())
     parent.close()
     why = asyncio.run(sidecar.run())
     log.info("The sidecar ends: %s.", why)

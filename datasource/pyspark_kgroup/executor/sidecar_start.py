@@ -1,4 +1,4 @@
-"""Finds the sidecar of this executor for one query, starts it where there is none, and asks it.
+"""Finds the sidecar of this executor for one query and asks it, or starts it where there is none.
 
 Runs on: executor, in Spark's Python workers.
 """
@@ -9,10 +9,11 @@ import os
 import socket
 import subprocess
 import sys
+import time
 from contextlib import suppress
 from typing import Final
 
-from pyspark_kgroup.errors import ChannelEnded, KeyRefused, RegistryUnreachable
+from pyspark_kgroup.errors import ChannelEnded, KeyRefused
 from pyspark_kgroup.executor.place import Place, RecentFailures
 from pyspark_kgroup.executor.registry_client import RegistryClient
 from pyspark_kgroup.limits import SIDECAR_SILENCE_MS, SIDECAR_START_MS
@@ -39,11 +40,20 @@ SidecarAnswer = ReadFromServer | ReadDirectly | NothingLeft | Refused
 
 
 _TRIES: Final = 2
-"""How often a sidecar is asked: the first one may end at that very moment."""
+"""How often a sidecar is asked: it may end at that very moment."""
+
+_TRIES_MAX: Final = 5
+"""How often while it hangs up at once, within `_CROWDED_S`: it drops the oldest peer that has not shown the key."""
+
+_CROWDED_S: Final = 1.0
 
 
 class SidecarUnavailable(Exception):
     """This executor cannot have a sidecar, or it cannot be reached: its workers read directly."""
+
+
+class SidecarMissing(Exception):
+    """This executor has no sidecar, or none yet: it can be started, and nobody waits for that."""
 
 
 class SidecarClient:
@@ -66,7 +76,6 @@ class SidecarClient:
     ) -> None:
         self._query = access.query
         self._place = place
-        self._registry = registry
         self._failures = failures
         self._parameters = SidecarParameters(
             folder=str(place.folder) if place is not None else "",
@@ -79,13 +88,16 @@ class SidecarClient:
         )
 
     def request(self, request: Read) -> tuple[SidecarAnswer, Channel]:
-        """Ask the sidecar, which is started if there is none.
+        """Ask the sidecar.
 
         Raises:
-            SidecarUnavailable: it cannot be started here.
+            SidecarMissing: there is none that answers; `start` starts one.
+            SidecarUnavailable: there can be none here, or none could be started a while ago.
             ChannelEnded: neither it nor its successor has answered.
         """
-        for _ in range(_TRIES):
+        tries, began_s = 0, time.monotonic()
+        while tries < _TRIES or (tries < _TRIES_MAX and time.monotonic() - began_s < _CROWDED_S):
+            tries += 1
             channel = self._connect()
             with suppress(ChannelEnded):  # as it may at that very moment
                 answer = channel.ask(request, SIDECAR_SILENCE_MS / 1000)
@@ -94,21 +106,48 @@ class SidecarClient:
             channel.close()
         raise ChannelEnded("Neither the sidecar nor its successor has answered.")
 
-    def _connect(self) -> Channel:
-        """A channel to the sidecar, which is started if there is none.
+    def start(self) -> None:
+        """Start a sidecar if there is none, and wait until it listens; return at once if somebody else starts it.
 
         Raises:
             SidecarUnavailable: it cannot be started here.
         """
+        place = self._require_place()
+        try:
+            with place.hold_lock():
+                if (channel := self._connect_if_there()) is not None:
+                    channel.close()
+                elif not self._failures.has(_NO_SIDECAR):
+                    self._start()
+        except BlockingIOError:
+            return
+        except (OSError, SidecarUnavailable, subprocess.SubprocessError) as problem:
+            raise self._give_up(problem) from None
+
+    def _require_place(self) -> Place:
         if self._place is None or not self._parameters.executor.warm or not hasattr(os, "pidfd_open"):
             raise SidecarUnavailable(
                 "This platform does not say whose worker a process is, and when that executor ends."
             )
+        return self._place
+
+    def _connect(self) -> Channel:
+        """A channel to the sidecar; raises as `request`."""
+        self._require_place()
         try:
-            return self._connect_or_start(self._place)
-        except (OSError, RegistryUnreachable, SidecarUnavailable, subprocess.SubprocessError) as problem:
-            self._failures.add(_NO_SIDECAR)
-            raise SidecarUnavailable(str(problem)) from None
+            for _ in range(_TRIES_MAX):
+                if (channel := self._connect_if_there()) is not None:
+                    return channel
+        except OSError as problem:
+            raise self._give_up(problem) from None
+        if self._failures.has(_NO_SIDECAR):
+            raise SidecarUnavailable("It could not be started a while ago.")
+        raise SidecarMissing
+
+    def _give_up(self, problem: Exception) -> SidecarUnavailable:
+        """For a while: no worker of this executor tries again before."""
+        self._failures.add(_NO_SIDECAR)
+        return SidecarUnavailable(str(problem))
 
     def report_hung(self, seat: str) -> None:
         """Let the sidecar replace a seat's server that lives and does nothing."""
@@ -117,29 +156,6 @@ class SidecarClient:
             if channel is not None:
                 channel.say(Hung(seat=seat))
                 channel.close()
-
-    def _connect_or_start(self, place: Place) -> Channel:
-        if (channel := self._connect_unless_failed()) is not None:
-            return channel
-        with place.hold_lock(SIDECAR_START_MS / 1000):
-            if (channel := self._connect_unless_failed()) is not None:
-                return channel
-            self._registry.check()  # a sidecar, which starts slowly, could do nothing without it
-            self._start()
-        if (channel := self._connect_if_there()) is not None:
-            return channel
-        raise SidecarUnavailable("It ended as soon as it had started.")
-
-    def _connect_unless_failed(self) -> Channel | None:
-        """A channel to the sidecar if there is one.
-
-        Raises:
-            SidecarUnavailable: there is none, and none could be started a while ago.
-        """
-        channel = self._connect_if_there()
-        if channel is None and self._failures.has(_NO_SIDECAR):
-            raise SidecarUnavailable("It could not be started a while ago.")
-        return channel
 
     def _connect_if_there(self) -> Channel | None:
         """A channel to the sidecar if one answers; none is started.

@@ -8,17 +8,24 @@ from __future__ import annotations
 import logging
 import os
 import platform
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
+from typing import Final
 
-from pyspark_kgroup.shared.tickets import Executor
+from pyspark_kgroup.shared.tickets import Executor, ReadSettings
 
 log = logging.getLogger(__name__)
+
+RACK_VARIABLE: Final = "KGROUP_CLIENT_RACK"
+"""Environment of an executor: its rack, as Kafka's brokers know theirs (broker.rack)."""
+
+_RACK: Final = "client.rack"
 
 
 def this_executor() -> Executor:
     """The executor whose worker this process is: the nearest JVM among its ancestors."""
-    host = platform.node()
+    host, rack = platform.node(), os.environ.get(RACK_VARIABLE, "")
     try:
         pid = os.getpid()
         while pid > 0:
@@ -29,11 +36,19 @@ def this_executor() -> Executor:
                     executor_id=_argument(command, "--executor-id") or "driver",
                     host=_argument(command, "--hostname") or host,
                     pid=pid,
+                    rack=rack,
                 )
             pid = _parent_of(pid)
     except OSError as problem:  # no /proc here
         log.debug("this process's executor is unknown: %s", problem)
-    return Executor(key=f"{host}:{os.getppid()}", executor_id="", host=host, pid=os.getppid(), warm=False)
+    return Executor(key=f"{host}:{os.getppid()}", executor_id="", host=host, pid=os.getppid(), rack=rack, warm=False)
+
+
+def from_rack_of(executor: Executor, settings: ReadSettings) -> ReadSettings:
+    """`settings` for reading in this executor's rack (KIP-392); without one, as the query says."""
+    if not executor.rack:
+        return settings
+    return replace(settings, consumer_config={**settings.consumer_config, _RACK: executor.rack})
 
 
 def start_ticks(pid: int) -> int:

@@ -2,15 +2,17 @@
 
 Runs on: executor, in Spark's Python workers.
 
-A worker asks its executor's `sidecar`, and starts it if there is none. Where none can be started, the worker asks the
-registry on the driver, and reads directly: slower, the same rows.
+A worker asks its executor's `sidecar`. Where there is none, the worker asks the registry on the driver, and reads
+directly: slower, the same rows. It starts a sidecar beside that, for the reads that follow, and nobody waits for it.
 """
 
 from __future__ import annotations
 
 import logging
+import threading
 from collections.abc import Generator, Iterator, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from functools import cache
 from typing import Final
 
@@ -20,9 +22,9 @@ from pyspark_kgroup.errors import ChannelEnded, RegistryUnreachable, SeatRefused
 from pyspark_kgroup.executor.batch_stream import receive
 from pyspark_kgroup.executor.place import Place, RecentFailures, place_of
 from pyspark_kgroup.executor.registry_client import RegistryAnswer, RegistryClient
-from pyspark_kgroup.executor.sidecar_start import SidecarAnswer, SidecarClient, SidecarUnavailable
+from pyspark_kgroup.executor.sidecar_start import SidecarAnswer, SidecarClient, SidecarMissing, SidecarUnavailable
 from pyspark_kgroup.executor.spark_delays import SparkDelays
-from pyspark_kgroup.executor.this_executor import this_executor
+from pyspark_kgroup.executor.this_executor import from_rack_of, this_executor
 from pyspark_kgroup.limits import SEAT_SERVER_SILENCE_MS
 from pyspark_kgroup.shared.arrow import last_offsets
 from pyspark_kgroup.shared.channel import Channel
@@ -78,11 +80,11 @@ class Worker:
         Raises:
             SeatRefused: the ticket's batch is over (LATE only).
             RegistryUnreachable: only the registry knows what to read, and it cannot be reached from here.
-            KgroupError: as `read_ranges`.
+            KgroupError: as `reader.read_ranges`.
         """
         if self._delays is not None:
             self._delays.spare()
-        return self._batches_of(ticket)
+        return self._batches_of(replace(ticket, settings=from_rack_of(self._executor, ticket.settings)))
 
     def _batches_of(self, ticket: TicketPayload) -> Iterator[pa.RecordBatch]:
         # Without a registry (`prefetchBytes` 0) there is nobody to ask.
@@ -139,15 +141,31 @@ class _Query:
         Raises:
             RegistryUnreachable: the ticket does not say what to read, and nobody can be asked.
         """
-        config, headers = ticket.settings.consumer_config, ticket.settings.include_headers
+        settings = ticket.settings
+        missing = False
         try:
             return self._sidecar.request(
-                Read(scan=ticket.scan_id, ticket=ticket.ticket, config=config, headers=headers)
+                Read(
+                    scan=ticket.scan_id,
+                    ticket=ticket.ticket,
+                    config=settings.consumer_config,
+                    reader=settings.reader,
+                    headers=settings.include_headers,
+                )
             )
+        except SidecarMissing:
+            missing = True
         except SidecarUnavailable as why:
-            self._warn_once("No sidecar on this executor: its workers read directly, which is slower. %s", why)
+            self._warn_no_sidecar(why)
         except ChannelEnded as ended:
             log.debug("the sidecar has gone: %s", ended)
+        answer, channel = self._ask_registry(ticket)
+        if missing and answer is not None:  # for the next read; without the registry a sidecar could do nothing
+            threading.Thread(target=self._start_sidecar, name="kgroup sidecar start", daemon=True).start()
+        return answer, channel
+
+    def _ask_registry(self, ticket: TicketPayload) -> tuple[RegistryAnswer | None, Channel | None]:
+        """As `ask`, for a worker that reads directly."""
         if ticket.reads is None:
             return self._registry.bind(self._executor, ticket.scan_id, ticket.ticket, insist_s=_INSIST_S)
         try:
@@ -156,6 +174,15 @@ class _Query:
         except RegistryUnreachable as problem:
             self._warn_once("%s This executor reads what its tickets say.", problem)
         return None, None
+
+    def _start_sidecar(self) -> None:
+        try:
+            self._sidecar.start()
+        except SidecarUnavailable as why:
+            self._warn_no_sidecar(why)
+
+    def _warn_no_sidecar(self, why: SidecarUnavailable) -> None:
+        self._warn_once("No sidecar on this executor: its workers read directly, which is slower. %s", why)
 
     def _warn_once(self, text: str, problem: Exception) -> None:
         """Warn once in this process: tasks come many times a second."""
@@ -204,8 +231,8 @@ def driver_host() -> str:
 
 
 def _read_directly(ranges: Sequence[Range], settings: ReadSettings) -> Iterator[pa.RecordBatch]:
-    """As `read_ranges`; imported only if something is left to read, for librdkafka's module brings asyncio with it."""
+    """As `read_ranges`; what it takes is imported only if something is left to read."""
     if ranges:
-        from pyspark_kgroup.executor.range_reader import read_ranges
+        from pyspark_kgroup.executor.reader import read_ranges
 
         yield from read_ranges(ranges, settings)

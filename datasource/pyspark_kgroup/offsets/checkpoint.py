@@ -21,7 +21,7 @@ who wrote the offset, is absent from older ones, and is no part of what makes tw
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -94,10 +94,6 @@ class Checkpoint:
         """How far this query has read `partition`, unless it gave it up, or never had it."""
         owned = self.owned.get(partition)
         return owned.position if owned is not None else self.lost.get(partition)
-
-    def subscribed_anew(self, topics: Iterable[str]) -> set[str]:
-        """Those of `topics` that this query did not subscribe to before; none for a new query."""
-        return set() if self.fresh else {t for t in topics if t not in self.topics or self.topics[t].left}
 
     def to_json(self) -> dict[str, Any]:
         """Canonical JSON object: equal checkpoints give equal bytes (keys are sorted)."""

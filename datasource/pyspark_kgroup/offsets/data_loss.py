@@ -1,6 +1,7 @@
 """Records that were still to be read and are gone: where reading continues, and what users are told.
 
-Runs on: both. Pure. The driver meets a loss between two batches (`boundary`), an executor within one (`range_reader`).
+Runs on: both. Pure. The driver meets a loss between two batches (`boundary`), an executor within one (`range_reader`,
+`read_ranges`).
 """
 
 from __future__ import annotations
@@ -78,3 +79,15 @@ def recreated(partition: TopicPartition, position: int, end_offset: int | None, 
     """The loss of what an earlier topic of the same name had left."""
     now = f"its topic is another one now (id {new_id}, was {old_id})"
     return Loss(partition, position, end_offset, now, "it was deleted and created again")
+
+
+def unknown_id(partition: TopicPartition, position: int, end_offset: int | None, topic_id: str) -> Loss:
+    """The loss of what a topic had left whose id no broker knows any more."""
+    now = f"its topic (id {topic_id}) does not exist any more"
+    return Loss(partition, position, end_offset, now, "it was deleted, or deleted and created again")
+
+
+def truncated(partition: TopicPartition, position: int, end_offset: int | None, cut_at: int) -> Loss:
+    """The loss of a log that was cut below what was read of it (KIP-320)."""
+    now = f"from offset {cut_at} on the log is not the one that was read up to here"
+    return Loss(partition, position, end_offset, now, "it was truncated (unclean leader election)")

@@ -35,18 +35,18 @@ def ranges_by_seat(start: Checkpoint, end: Checkpoint) -> dict[str, Ranges]:
 
 def positions_by_seat(
     end: Checkpoint, topics: Mapping[str, TopicDescription]
-) -> dict[str, list[tuple[str, int, int, str]]]:
-    """All that each seat owns at `end`: (topic, partition, where the next batch will begin, the log's tag).
+) -> dict[str, list[tuple[TopicPartition, int, str]]]:
+    """All that each seat owns at `end`: (partition, where the next batch will begin, the log's tag).
 
     What was fetched under another tag may not be what the log has now: the topic was created anew, or the partition has
     another leader (KIP-320), which after an unclean election may have other records at the same offsets. `topics` are
     those that brokers show now; an epoch that they do not tell is not in the tag.
     """
-    owned: dict[str, list[tuple[str, int, int, str]]] = {}
-    for (topic, partition), held in sorted(end.owned.items()):
-        epoch = topics[topic].leader_epochs.get(partition) if topic in topics else None
-        tag = end.topics[topic].topic_id + ("" if epoch is None else f"/{epoch}")
-        owned.setdefault(held.period.seat, []).append((topic, partition, held.position, tag))
+    owned: dict[str, list[tuple[TopicPartition, int, str]]] = {}
+    for at, held in sorted(end.owned.items()):
+        epoch = topics[at.topic].leader_epochs.get(at.partition) if at.topic in topics else None
+        tag = end.topics[at.topic].topic_id + ("" if epoch is None else f"/{epoch}")
+        owned.setdefault(held.period.seat, []).append((at, held.position, tag))
     return owned
 
 

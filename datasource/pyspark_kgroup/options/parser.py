@@ -14,8 +14,6 @@ from dataclasses import dataclass, field
 from difflib import get_close_matches
 from typing import Final, NoReturn
 
-from confluent_kafka import Consumer, KafkaException
-
 from pyspark_kgroup.offsets.offset_spec import OffsetSpec
 from pyspark_kgroup.options import rows
 from pyspark_kgroup.options.refusals import REFUSED, refuse
@@ -24,8 +22,10 @@ from pyspark_kgroup.options.security import JAVA_NAMES, check_mechanism, parse_s
 from pyspark_kgroup.options.starting_offsets import StartingOffsets
 from pyspark_kgroup.options.values import PREFIX_CHARACTERS_MAX, join, shorten
 from pyspark_kgroup.shared.redacted import Redacted, is_secret
+from pyspark_kgroup.shared.tickets import Reader
 from spark_kgroup.errors import OptionError
 from spark_kgroup.limits import HEARTBEAT_INTERVAL_MS
+from spark_kgroup.model import CLASSIC, CONSUMER
 
 # ------------------------------------------------------------------------------------------------- values
 
@@ -47,6 +47,7 @@ class SourceOptions:
     max_offsets_per_trigger: int | None
     include_headers: bool
     fail_on_data_loss: bool
+    reader: Reader
     prefetch_bytes: int
     registry_host: str | None
     registry_port: int
@@ -56,7 +57,10 @@ class SourceOptions:
     metadata_max_age_ms: int
     request_timeout_ms: int
     api_timeout_ms: int
+    group_protocol: str
+    member_ids: str
     assignors: tuple[str, ...]
+    remote_assignor: str | None
     read_committed: bool
     client_id: str
     passed_on: Redacted = field(default_factory=Redacted)
@@ -74,6 +78,7 @@ class SourceOptions:
         `group.id` is there because librdkafka wants one; with `assign()` it neither joins nor commits.
         """
         return {
+            "check.crcs": "true",  # what is damaged is an error, as with Java's consumer; its own default is false
             "fetch.queue.backoff.ms": "10",  # with 1 s it waits half of the time (measured: 100 B records)
             "fetch.wait.max.ms": "25",  # all that is asked for is in the log: only its end is ever waited for
             "log_level": "2",  # `range_reader` tells once what befalls a read; librdkafka, 20 times a second
@@ -112,6 +117,19 @@ _RELATION: Final = re.compile(
 _RELATED_DEFAULTS: Final = {"message.max.bytes": "1000000", "fetch.max.bytes": "52428800"}
 """librdkafka's CONFIGURATION.md."""
 
+_UNUSED_UNDER: Final[Mapping[str, Mapping[str, str]]] = {
+    CLASSIC: {rows.REMOTE_ASSIGNOR.name: f"set {rows.GROUP_PROTOCOL.name}={CONSUMER}, or use {rows.ASSIGNORS.name}"},
+    CONSUMER: {
+        rows.MEMBER_IDS.name: "each seat's process makes its own there; leave it out",
+        rows.ASSIGNORS.name: f"the brokers assign; leave it out, or set {rows.REMOTE_ASSIGNOR.name}",
+        rows.SESSION_TIMEOUT.name: "the brokers decide; leave it out, or set the group's consumer.session.timeout.ms "
+        "with kafka-configs",
+        rows.HEARTBEAT_INTERVAL.name: "the brokers decide; leave it out, or set the group's "
+        "consumer.heartbeat.interval.ms with kafka-configs",
+    },
+}
+"""Group protocol -> what it has no use for, and what to do instead."""
+
 # ---------------------------------------------------------------------------------------------- parsing
 
 
@@ -128,6 +146,7 @@ def parse(options: Mapping[str, str]) -> SourceOptions:
     check_mechanism(given)
     refuse(given)
     passed_on = _for_librdkafka(given)
+    _check_protocol(given)
     session_timeout_ms = rows.SESSION_TIMEOUT.value(given)
     group_id = rows.GROUP_ID.value(given)
     topics = rows.SUBSCRIBE.value(given)
@@ -141,6 +160,7 @@ def parse(options: Mapping[str, str]) -> SourceOptions:
         max_offsets_per_trigger=rows.MAX_OFFSETS_PER_TRIGGER.value(given),
         include_headers=rows.INCLUDE_HEADERS.value(given),
         fail_on_data_loss=rows.FAIL_ON_DATA_LOSS.value(given),
+        reader=rows.READER.value(given),
         prefetch_bytes=rows.PREFETCH_BYTES.value(given),
         registry_host=rows.REGISTRY_HOST.value(given),
         registry_port=rows.REGISTRY_PORT.value(given),
@@ -150,7 +170,10 @@ def parse(options: Mapping[str, str]) -> SourceOptions:
         metadata_max_age_ms=rows.METADATA_MAX_AGE.value(given),
         request_timeout_ms=rows.REQUEST_TIMEOUT.value(given),
         api_timeout_ms=rows.API_TIMEOUT.value(given),
+        group_protocol=rows.GROUP_PROTOCOL.value(given),
+        member_ids=rows.MEMBER_IDS.value(given),
         assignors=rows.ASSIGNORS.value(given),
+        remote_assignor=rows.REMOTE_ASSIGNOR.value(given),
         read_committed=rows.ISOLATION_LEVEL.value(given) == "read_committed",
         client_id=rows.CLIENT_ID.value(given),
         passed_on=passed_on,
@@ -248,11 +271,21 @@ def _heartbeat_interval_ms(session_timeout_ms: int, given: Mapping[str, str]) ->
     return interval_ms
 
 
+def _check_protocol(given: Mapping[str, str]) -> None:
+    """Refuse what the group's protocol has no use for, as Java's consumer does (ConsumerConfig)."""
+    protocol = rows.GROUP_PROTOCOL.value(given)
+    for name, remedy in _UNUSED_UNDER[protocol].items():
+        if name.lower() in given:
+            raise OptionError(f"Option {name} has no effect with {rows.GROUP_PROTOCOL.name}={protocol}: {remedy}.")
+
+
 def _check_with_librdkafka(options: SourceOptions) -> None:
     """Let librdkafka judge what is passed on to it.
 
     Without a broker's address its client opens no connection; it is closed at once (measured: 0.4 ms in all).
     """
+    from confluent_kafka import Consumer, KafkaException  # 60 CPU ms, which most queries do without
+
     elsewhere = {"bootstrap.servers", *options.security}
     config = {name: value for name, value in options.consumer_config().items() if name not in elsewhere}
     try:

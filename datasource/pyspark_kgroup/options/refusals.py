@@ -56,7 +56,6 @@ _REFUSALS: Final = (
     ),
     ("kafka.enable.partition.eof", "this source sets it itself; leave it out."),
     ("kafka.group.instance.id", "every seat has its own; set `instanceIdPrefix`."),
-    ("kafka.group.protocol kafka.group.remote.assignor", "not in this version; only `classic` can be used."),
     (
         "kafka.key.deserializer kafka.value.deserializer kafka.key.serializer kafka.value.serializer",
         "keys and values arrive as bytes; decode them with DataFrame operations.",
@@ -107,7 +106,6 @@ REFUSED: Final = {name: reason for names, reason in _REFUSALS for name in names.
 _TRUE_ANYWAY: Final[Mapping[str, tuple[str, ...]]] = {
     "kafka.enable.auto.commit": ("false",),
     "kafka.enable.auto.offset.store": ("false",),
-    "kafka.group.protocol": ("classic",),
     "kafka.sasl.login.callback.handler.class": (
         "org.apache.kafka.common.security.oauthbearer.oauthbearerlogincallbackhandler",
         "org.apache.kafka.common.security.oauthbearer.secured.oauthbearerlogincallbackhandler",  # until Kafka 3.9

@@ -5,7 +5,7 @@ Runs on: driver. Pure.
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import Any, Final, cast
 
 from pyspark_kgroup.limits import PREFETCH_BYTES_MIN, PREFETCH_BYTES_PER_EXECUTOR
 from pyspark_kgroup.offsets.offset_spec import OffsetSpec
@@ -26,6 +26,7 @@ from pyspark_kgroup.options.values import (
     topics,
     zero_or_number,
 )
+from pyspark_kgroup.shared.tickets import Reader
 from spark_kgroup.assignors import NAMES as ASSIGNOR_NAMES
 from spark_kgroup.limits import (
     API_TIMEOUT_MS,
@@ -35,6 +36,7 @@ from spark_kgroup.limits import (
     REQUEST_TIMEOUT_MS,
     SESSION_TIMEOUT_MS,
 )
+from spark_kgroup.model import BROKER, CLASSIC, CLIENT, CONSUMER
 
 MEMBERS_MAX: Final = 1000
 """What one driver bears: 1,000 seats take 13 % of a core and 144 MiB between batches (measured, two busy cores)."""
@@ -136,6 +138,41 @@ FAIL_ON_DATA_LOSS = Option(
     acts="both",
     read=lambda text: one_of("true", "false")(text.lower()) == "true",
 )
+GROUP_PROTOCOL = Option(
+    name="kafka.group.protocol",
+    type="string",
+    default=CLASSIC,
+    shown=CLASSIC,
+    range=f"{CLASSIC} or {CONSUMER}",
+    effect="Who assigns partitions: a member of the group, or under consumer (KIP-848, Kafka 4.0) the brokers. These "
+    "then decide about sessions and heartbeats, too: a driver may be away for the group's "
+    "`consumer.session.timeout.ms` (45 s, at most the broker's group.consumer.max.session.timeout.ms, 60 s) before its "
+    "partitions move. A restart may change it.",
+    origin="Kafka's group.protocol, classic",
+    read=lambda text: one_of(CLASSIC, CONSUMER)(text.lower()),
+)
+MEMBER_IDS = Option(
+    name="memberIds",
+    type="string",
+    default=BROKER,
+    shown=BROKER,
+    range=f"{BROKER} or {CLIENT}",
+    effect=f"Who makes the seats' member ids in a classic group. {CLIENT}: the driver does, as UUIDs (KIP-1082), with "
+    "a cooperative assignor, on brokers of Kafka 4.1 or later that convert groups both ways and say so "
+    "(DESCRIBE_CONFIGS on the cluster); else the seats keep the broker's, and the log says why, once.",
+    origin="ours",
+    read=lambda text: one_of(BROKER, CLIENT)(text.lower()),
+)
+REMOTE_ASSIGNOR: Option[str | None] = Option(
+    name="kafka.group.remote.assignor",
+    type="string",
+    default=None,
+    shown="the first one of the brokers",
+    range="one of the brokers' group.consumer.assignors: uniform, range",
+    effect=f"With kafka.group.protocol={CONSUMER}: how the brokers spread partitions over the group.",
+    origin="Kafka's group.remote.assignor",
+    read=non_empty,
+)
 SESSION_TIMEOUT = duration(
     "kafka.session.timeout.ms",
     SESSION_TIMEOUT_MS,
@@ -188,10 +225,22 @@ ASSIGNORS: Option[tuple[str, ...]] = Option(
     type="list",
     default=("cooperative-sticky",),
     shown="cooperative-sticky",
-    range=f"one or more of {', '.join(ASSIGNOR_NAMES)}, the preferred one first",
+    range=f"one or more of {', '.join(ASSIGNOR_NAMES)} and module:Class of your own, the preferred one first",
     effect="How partitions are spread over all members of the group. All members must have one name in common.",
     origin="Kafka's partition.assignment.strategy, range and cooperative-sticky",
     read=assignor_names,
+)
+READER: Option[Reader] = Option(
+    name="reader",
+    type="string",
+    default="native",
+    shown="native",
+    range="native or librdkafka",
+    effect="Who fetches and decodes records. native takes a fraction of the CPU; what is out of the ordinary it leaves "
+    "to librdkafka in the midst of a read, and says why in the executor's log.",
+    origin="ours",
+    acts="executor",
+    read=lambda text: cast("Reader", one_of("native", "librdkafka")(text)),
 )
 PREFETCH_BYTES = Option(
     name="prefetchBytes",
@@ -270,12 +319,16 @@ OPTIONS: Final[tuple[Option[Any], ...]] = (
     MAX_OFFSETS_PER_TRIGGER,
     INCLUDE_HEADERS,
     FAIL_ON_DATA_LOSS,
+    READER,
     PREFETCH_BYTES,
     REGISTRY_HOST,
     REGISTRY_PORT,
     AUTO_OFFSET_RESET,
     ISOLATION_LEVEL,
+    GROUP_PROTOCOL,
     ASSIGNORS,
+    REMOTE_ASSIGNOR,
+    MEMBER_IDS,
     SESSION_TIMEOUT,
     REBALANCE_TIMEOUT,
     HEARTBEAT_INTERVAL,

@@ -12,6 +12,7 @@ from difflib import get_close_matches
 from typing import Final, Generic, TypeVar, cast
 
 from spark_kgroup.assignors import NAMES as ASSIGNORS
+from spark_kgroup.assignors.custom import SPELLING as CUSTOM_ASSIGNOR
 from spark_kgroup.errors import OptionError
 from spark_kgroup.wire.address import read_address
 
@@ -34,6 +35,8 @@ _NAMES_LISTED_MAX: Final = 20
 _JAVA_ASSIGNORS: Final = "org.apache.kafka.clients.consumer."
 _JAVA_ASSIGNOR_NAMES: Final[Mapping[str, str]] = {
     "RangeAssignor": "range",
+    "RoundRobinAssignor": "roundrobin",
+    "StickyAssignor": "sticky",
     "CooperativeStickyAssignor": "cooperative-sticky",
 }
 
@@ -170,11 +173,13 @@ def _is_kafka_name(text: str) -> bool:
 
 
 def assignor_names(text: str) -> tuple[str, ...]:
-    """Names of assignors that we have, or of Java's classes of them, between commas, the preferred one first."""
+    """Names of assignors that we have, of Java's classes of them, or module:Class, the preferred one first."""
     return tuple(dict.fromkeys(map(_assignor_name, names_in(text))))
 
 
 def _assignor_name(name: str) -> str:
+    if CUSTOM_ASSIGNOR.fullmatch(name):
+        return name  # whether it can be imported shows when the query starts
     of_java = without_shading(name).removeprefix(_JAVA_ASSIGNORS)
     if of_java == without_shading(name):
         if name not in ASSIGNORS:

@@ -1,6 +1,7 @@
 """The columns of the source, and its record batches: of bounded size, and how far each partition has come in one.
 
-Runs on: both (the schema on the driver, the batches on executors).
+Runs on: executors. (`columns` has the same columns for Spark's planner.) A worker that reads an ordinary batch needs
+nothing of `pyarrow.compute`, which takes 37 ms to import (measured): what needs it imports it.
 
 The columns, their types and what stands for a missing timestamp or header are those of `format("kafka")` (Spark:
 KafkaRecordToRowConverter). Spark takes a batch only if its schema equals Spark's own Arrow schema exactly.
@@ -12,16 +13,12 @@ from array import array
 from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 from functools import lru_cache
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from pyspark_kgroup.limits import ARROW_BATCH_BYTES_MAX
 from spark_kgroup.model import TopicPartition
-
-if TYPE_CHECKING:
-    from pyspark.sql.types import StructType
 
 HEADERS: Final = pa.list_(pa.field("element", pa.struct([("key", pa.string()), ("value", pa.binary())])))
 
@@ -45,27 +42,6 @@ def arrow_schema(include_headers: bool) -> pa.Schema:
     return _ARROW_SCHEMA_WITH_HEADERS if include_headers else _ARROW_SCHEMA
 
 
-def spark_schema(include_headers: bool) -> StructType:
-    """The columns as Spark names their types; every one may be null, as in `format("kafka")`."""
-    # Imported here: reading needs no Spark, only describing does.
-    from pyspark.sql.types import ArrayType, BinaryType, IntegerType, LongType, StringType, StructType, TimestampType
-
-    schema = (
-        StructType()
-        .add("key", BinaryType())
-        .add("value", BinaryType())
-        .add("topic", StringType())
-        .add("partition", IntegerType())
-        .add("offset", LongType())
-        .add("timestamp", TimestampType())
-        .add("timestampType", IntegerType())
-    )
-    if include_headers:
-        header = StructType().add("key", StringType()).add("value", BinaryType())
-        schema = schema.add("headers", ArrayType(header))
-    return schema
-
-
 def repeat(text: str, rows: int) -> pa.Array:
     """`text` in each row."""
     return _repeat_cached(text, 1 << (rows - 1).bit_length()).slice(0, rows)
@@ -80,6 +56,8 @@ def _repeat_cached(text: str, rows: int) -> pa.Array:
 
 def last_rows(batch: pa.RecordBatch) -> list[int]:
     """The last row of each run of rows of one partition, ascending."""
+    import pyarrow.compute as pc
+
     columns = (batch["topic"], batch["partition"])
     ends = {end for column in columns for end in pc.run_end_encode(column).run_ends.to_pylist()}
     return [end - 1 for end in sorted(ends)]
@@ -94,6 +72,8 @@ def last_offsets(batch: pa.RecordBatch) -> dict[TopicPartition, int]:
 
 def before(batch: pa.RecordBatch, partition: TopicPartition, end_offset: int) -> pa.RecordBatch:
     """`batch` without the records of `partition` at or past `end_offset`."""
+    import pyarrow.compute as pc
+
     theirs = pc.and_(pc.equal(batch["topic"], partition.topic), pc.equal(batch["partition"], partition.partition))
     return batch.filter(pc.invert(pc.and_(theirs, pc.greater_equal(batch["offset"], end_offset))))
 
@@ -124,6 +104,8 @@ def _split(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
 
 def _payload_ends(batch: pa.RecordBatch) -> list[int]:
     """Bytes of keys, values and headers up to and with each row."""
+    import pyarrow.compute as pc
+
     sizes = pc.add(_lengths(batch["key"]), _lengths(batch["value"]))
     ends: list[int] = pc.cumulative_sum(sizes).to_pylist()
     if "headers" not in batch.schema.names:
@@ -138,4 +120,6 @@ def _payload_ends(batch: pa.RecordBatch) -> list[int]:
 
 def _lengths(column: pa.Array) -> pa.Array:
     """Bytes of each value, 0 for null."""
+    import pyarrow.compute as pc
+
     return pc.fill_null(pc.binary_length(column), 0).cast(pa.int64())

@@ -353,12 +353,19 @@ def _open_socket(address: tuple[str, int] | Path, timeout_s: float) -> socket.so
         return sock
     sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
-        sock.settimeout(timeout_s)
+        # Not by settimeout: that would be refused at once, instead of waiting, while as many connect as may.
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, _timeval(timeout_s))
         sock.connect(str(address))
+        sock.settimeout(timeout_s)
     except OSError:
         sock.close()
         raise
     return sock
+
+
+def _timeval(seconds: float) -> bytes:
+    """C's struct timeval."""
+    return struct.pack("@ll", int(seconds), int(seconds % 1 * 1_000_000))
 
 
 @contextmanager

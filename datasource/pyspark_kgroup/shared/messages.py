@@ -28,7 +28,7 @@ from dataclasses import dataclass, field, fields, is_dataclass
 from typing import Any, ClassVar, Final, Literal, TypeVar, get_args, get_type_hints
 
 from pyspark_kgroup.errors import ChannelEnded
-from pyspark_kgroup.shared.tickets import Executor, Leader, Position, Range
+from pyspark_kgroup.shared.tickets import Executor, Leader, Position, Range, Reader
 
 JsonObject = dict[str, Any]
 
@@ -184,6 +184,7 @@ class Read:
 
     Attributes:
         config: librdkafka's configuration, for a server that is yet to start; may hold secrets.
+        reader: who reads.
         headers: whether batches have the column `headers`.
     """
 
@@ -191,6 +192,7 @@ class Read:
     scan: int
     ticket: int
     config: Mapping[str, str] = field(repr=False)
+    reader: Reader
     headers: bool
 
 
@@ -357,22 +359,27 @@ def _object(value: object) -> JsonObject:
     return value
 
 
-def _server_or_worker(value: object) -> str:
-    if value not in ("server", "worker"):
-        raise ValueError("neither server nor worker")
-    return _string(value)
+def _one_of(*names: str) -> Callable[[object], str]:
+    def read(value: object) -> str:
+        if value not in names:
+            raise ValueError(f"none of {names}")
+        return _string(value)
+
+    return read
 
 
 def _range(value: object) -> Range:
     match value:
         case [topic, partition, start_offset, end_offset, leader]:
             offsets = _integer(start_offset), _integer(end_offset)
-            return Range(_string(topic), _integer(partition), *offsets, None if leader is None else _leader(leader))
+            return Range(_string(topic), _integer(partition), *offsets, _leader(leader))
     raise ValueError("no range")
 
 
-def _leader(value: object) -> Leader:
+def _leader(value: object) -> Leader | None:
     match value:
+        case None:
+            return None
         case [node_id, host, port, epoch, topic_id]:
             return Leader(_integer(node_id), _string(host), _integer(port), _integer(epoch), _string(topic_id))
     raise ValueError("no leader")
@@ -380,8 +387,9 @@ def _leader(value: object) -> Leader:
 
 def _position(value: object) -> Position:
     match value:
-        case [topic, partition, offset, tag]:
-            return _string(topic), _integer(partition), _integer(offset), _string(tag)
+        case [topic, partition, offset, tag, leader]:
+            at = _string(topic), _integer(partition), _integer(offset)
+            return Position(*at, _string(tag), _leader(leader))
     raise ValueError("no position")
 
 
@@ -392,7 +400,8 @@ _READERS: Final[Mapping[object, Callable[[object], object]]] = {
     bytes: lambda value: bytes.fromhex(_string(value)),
     Executor: lambda value: _read_fields(Executor, _object(value)),
     Mapping[str, str]: lambda value: {name: _string(text) for name, text in _object(value).items()},
-    Literal["server", "worker"]: _server_or_worker,
+    Literal["server", "worker"]: _one_of("server", "worker"),
+    Reader: _one_of("native", "librdkafka"),
     tuple[str, ...]: lambda value: tuple(map(_string, _list(value))),
     tuple[Range, ...]: lambda value: tuple(map(_range, _list(value))),
     tuple[Position, ...]: lambda value: tuple(map(_position, _list(value))),

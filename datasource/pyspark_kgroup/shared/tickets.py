@@ -8,13 +8,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 from pyspark_kgroup.limits import SIDECAR_IDLE_MS
 from spark_kgroup.limits import API_TIMEOUT_MS
 
-Position = tuple[str, int, int, str]
-"""(topic, partition, offset, the log's tag): see `plan.positions_by_seat`."""
+Reader = Literal["native", "librdkafka"]
+"""Who reads: our own reader, as far as everything is ordinary, and librdkafka the rest; or librdkafka alone."""
 
 
 class Leader(NamedTuple):
@@ -46,6 +46,21 @@ class Range(NamedTuple):
     leader: Leader | None = None
 
 
+class Position(NamedTuple):
+    """Where the next batch will begin in a partition that a seat owns.
+
+    Attributes:
+        tag: of the log that was looked at (`plan.positions_by_seat`).
+        leader: None if it is not known, or a range of the same batch names it.
+    """
+
+    topic: str
+    partition: int
+    offset: int
+    tag: str
+    leader: Leader | None = None
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SeatRanges:
     """All that one seat reads in one micro-batch.
@@ -65,12 +80,14 @@ class ReadSettings:
 
     Attributes:
         consumer_config: librdkafka's configuration (`SourceOptions.consumer_config`); may hold secrets.
+        reader: who reads.
         include_headers: whether batches have the column `headers`.
         fail_on_data_loss: whether offsets that are gone are an error, or skipped with a warning.
         stall_timeout_ms: how long may pass without a record; the time the caller takes for a batch does not count.
     """
 
     consumer_config: Mapping[str, str] = field(repr=False)
+    reader: Reader = "native"
     include_headers: bool = False
     fail_on_data_loss: bool = True
     stall_timeout_ms: int = API_TIMEOUT_MS
@@ -84,6 +101,7 @@ class Executor:
         key: unique among all processes of all hosts: host, JVM pid and its start time.
         executor_id: Spark's ("driver" in local mode), "" if unknown.
         pid: of the JVM.
+        rack: where it is, as its environment says; "" if it says nothing.
         warm: whether it has a sidecar; if not, its workers read directly and it is never a home.
     """
 
@@ -91,6 +109,7 @@ class Executor:
     executor_id: str
     host: str
     pid: int
+    rack: str = ""
     warm: bool = True
 
 

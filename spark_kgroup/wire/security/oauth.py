@@ -24,7 +24,7 @@ from spark_kgroup.limits import (
     TOKEN_RETRY_MS,
     TOKEN_TIMEOUT_MS,
 )
-from spark_kgroup.wire.names import can_be_looked_up
+from spark_kgroup.wire.address import can_be_looked_up
 from spark_kgroup.wire.security.post import post
 from spark_kgroup.wire.security.tls import trust
 from spark_kgroup.wire.security.tokens import Token, TokenProvider, in_a_thread

@@ -50,3 +50,22 @@ def test_an_error_of_a_seat_names_no_option_of_the_source() -> None:
     words = text_of(FencedInstanceId("g", "g-0"))
     assert re.search(r"kafka\.group|instanceIdPrefix", words) is None
     assert "--instance-id" in words
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        ("--group-protocol kip-848", "--group-protocol 'kip-848' is unknown: set classic or consumer"),
+        ("--remote-assignor uniform", "--remote-assignor is for --group-protocol consumer"),
+        ("--group-protocol consumer --assignor range", "--assignor is for --group-protocol classic"),
+        ("--group-protocol consumer --session-timeout-ms 9000", "--session-timeout-ms is for --group-protocol classic"),
+        ("--group-protocol consumer --member-ids client", "--member-ids is for --group-protocol classic"),
+        ("--member-ids client", "--member-ids client is for static members: give an --instance-id"),
+        ("--instance-id a --member-ids uuid", "--member-ids 'uuid' is unknown: set broker or client"),
+    ],
+)
+def test_an_option_of_the_other_group_protocol_is_refused(given: str, words: str) -> None:
+    needed = ["member", "--bootstrap-server", "127.0.0.1:1", "--group", "g", "--topics", "t"]
+    shown = CliRunner().invoke(app, [*needed, *given.split()])
+    assert isinstance(shown.exception, OptionError)
+    assert words in str(shown.exception)

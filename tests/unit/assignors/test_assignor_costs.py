@@ -5,11 +5,13 @@ from __future__ import annotations
 import tracemalloc
 from collections import Counter
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from spark_kgroup.assignors import _balance, assignor
+from spark_kgroup.assignors.cooperative_sticky import target_of
 from spark_kgroup.model import GroupMember, Subscription, TopicDescription, TopicPartition
 
 MEMBERS = 100
@@ -108,6 +110,19 @@ def test_no_topic_is_searched_in_the_list_of_a_subscription(name: str) -> None:
         for who, wanted in (("a", described), ("b", list(described)[:2]))
     ]
     assert sum(map(len, assignor(name).assign(members, described).values())) == 3 * PARTITIONS_OF_A_TOPIC
+
+
+def test_claims_of_members_that_keep_them_all_are_not_copied_when_others_have_left() -> None:
+    described = topics(50)
+    names = tuple(described)
+    everybody = [
+        GroupMember(member_id=f"m{k}", instance_id=None, subscription=Subscription(topics=names)) for k in range(5)
+    ]
+    before = assignor("cooperative-sticky").assign(everybody, described)
+    stay = [replace(m, subscription=replace(m.subscription, owned=before[m.member_id])) for m in everybody[1:]]
+    shares = target_of(stay, described).shares
+    assert all(shares[m.member_id].kept is m.subscription.owned for m in stay)
+    assert sum(len(share.gained) for share in shares.values()) == len(before["m0"])
 
 
 def test_the_search_for_chains_ends_when_its_steps_are_used_up(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -7,10 +7,10 @@ from spark_kgroup.errors import OptionError
 
 
 def test_assignors_go_by_kafkas_names():
-    assert NAMES == ("cooperative-sticky", "range")
+    assert NAMES == ("cooperative-sticky", "range", "roundrobin", "sticky")
     assert [assignor(name).name for name in NAMES] == list(NAMES)
 
 
 def test_an_unknown_name_is_refused_with_the_known_ones():
-    with pytest.raises(OptionError, match=r"'stickey'.*cooperative-sticky, range"):
+    with pytest.raises(OptionError, match=r"'stickey'.*cooperative-sticky, range, roundrobin, sticky"):
         assignor("stickey")

@@ -216,16 +216,6 @@ def test_partitions_and_topics_that_are_gone_are_dropped():
     assert shares([], t=1) == {}
 
 
-def test_a_static_member_that_restarts_changes_nothing():
-    # KIP-345; it comes back with a new member id and claims nothing it forgot
-    members = [member(f"m{k}", "t", instance_id=f"seat-{k}", generation=-1) for k in range(4)]
-    before = shares(members, t=10)
-    members[0] = replace(members[0], member_id="zzz")
-    after = shares(members, t=10)
-    assert after["zzz"] == before["m0"]
-    assert all(after[f"m{k}"] == before[f"m{k}"] for k in (1, 2, 3))
-
-
 # Unequal subscriptions
 
 

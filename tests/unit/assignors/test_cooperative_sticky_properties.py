@@ -179,10 +179,14 @@ def test_the_short_way_for_equal_subscriptions_is_as_good_as_the_general_one(gro
     members, topics = group
     names = sorted(topics.keys() & set(members[0].subscription.topics))
     ids = [m.member_id for m in members]
-    owners = {tp: m.member_id for m in members for tp in m.subscription.owned}
-    short = _balance.equal_shares(ids, wanted_partitions(group), owners)
-    general = _balance.fair_shares(dict.fromkeys(ids, names), {name: topics[name].partitions for name in names}, owners)
-    scores = [score(members, {m: frozenset(share) for m, share in found.items()}) for found in (short, general)]
+    held = {m.member_id: frozenset(tp for tp in m.subscription.owned if tp.topic in names) for m in members}
+    owned = frozenset().union(*held.values())
+    free = {name: [tp for tp in topics[name].partitions if tp not in owned] for name in names}
+    short = _balance.equal_shares(held, free)
+    general = _balance.fair_shares(dict.fromkeys(ids, names), held, free)
+    scores = [
+        score(members, {m: kept.union(gained) for m, (kept, gained) in found.items()}) for found in (short, general)
+    ]
     assert scores[0] == scores[1]
 
 

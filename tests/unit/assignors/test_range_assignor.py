@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -64,15 +63,6 @@ def test_static_members_come_before_dynamic_ones():
     # testOneStaticConsumerAndOneDynamicConsumerTwoTopicsSixPartitions
     members = [member("a", "t"), member("z", "t", instance_id="i")]
     assert shares(members, t=3) == {"z": ["t-0", "t-1"], "a": ["t-2"]}
-
-
-def test_a_new_member_id_of_a_static_member_changes_nothing():
-    # testStaticMemberRangeAssignmentPersistentAfterMemberIdChanges
-    members = [member(f"m{k}", "t", instance_id=f"i{k}") for k in range(3)]
-    before = shares(members, t=7)
-    members[0] = replace(members[0], member_id="zz")
-    after = shares(members, t=7)
-    assert [after["zz"], after["m1"], after["m2"]] == [before["m0"], before["m1"], before["m2"]]
 
 
 def test_topics_with_equal_counts_and_subscribers_stay_aligned():

@@ -12,7 +12,7 @@ from pyspark_kgroup.driver.boundary import Boundary
 from pyspark_kgroup.limits import END_OFFSETS_MAX_AGE_MS
 from pyspark_kgroup.offsets import checkpoint as checkpoint_module
 from pyspark_kgroup.offsets.checkpoint import Checkpoint
-from pyspark_kgroup.shared.arrow import spark_schema
+from pyspark_kgroup.shared.columns import spark_schema
 from pyspark_kgroup.stream import KgroupStreamReader
 from spark_kgroup.model import TopicPartition
 

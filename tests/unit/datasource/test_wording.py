@@ -37,8 +37,11 @@ def words_of(error: KgroupError) -> str:
 @pytest.mark.parametrize(
     ("error", "words"),
     [
-        (rejection("g", "JoinGroup", ErrorCode.INVALID_SESSION_TIMEOUT), "set kafka.session.timeout.ms within"),
-        (rejection("g", "JoinGroup", ErrorCode.GROUP_MAX_SIZE_REACHED), "use fewer `members`, or raise group.max.size"),
+        (rejection("g", "g-0", "JoinGroup", ErrorCode.INVALID_SESSION_TIMEOUT), "set kafka.session.timeout.ms within"),
+        (
+            rejection("g", "g-0", "JoinGroup", ErrorCode.GROUP_MAX_SIZE_REACHED),
+            "use fewer `members`, or raise group.max.size",
+        ),
         (ConnectionFailed("Check the bootstrap servers (`bootstrap.servers`)."), "(kafka.bootstrap.servers)."),
         (UnknownTopic("correct the option `topics`."), "correct the option `subscribe`."),
         (OptionError("Option `ssl.truststore.location` is"), "Option kafka.ssl.truststore.location is"),

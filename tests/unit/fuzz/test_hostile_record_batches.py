@@ -19,7 +19,7 @@ ANSWERS = 500_000
 
 @pytest.mark.parametrize("seed", [7, SystemRandom().randrange(2**32)], ids=["the same as ever", "a new one"])
 def test_mutated_fetch_answers_are_decoded_or_refused(seed: int) -> None:
-    print(f"again: make fuzz ANSWERS={ANSWERS} SEED={seed}")
+    print(f"again: make fuzz RECORD_BATCHES={ANSWERS} SEED={seed}")
     found = run(seed, ANSWERS)
     print(f"watched: {found.sanitizers}")
     assert found.failure == ""
@@ -80,4 +80,33 @@ def test_a_bound_that_is_not_checked_is_found(spoil: Spoil, right: str, wrong: s
 @pytest.mark.parametrize(("right", "wrong"), [*OVERFLOWS.values(), *LAWS.values()], ids=[*OVERFLOWS, *LAWS])
 def test_an_overflow_and_a_broken_law_are_found(spoil: Spoil, right: str, wrong: str) -> None:
     spoil(right, wrong)
+    assert "SEED=7" in run(7, ANSWERS).failure
+
+
+# Without `cc`, zig: it has no address sanitizer, but the laws, overflows, and a crash are found.
+
+
+@pytest.fixture
+def no_cc(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(native, "CC", ("a compiler that nobody has",))
+
+
+@pytest.mark.usefixtures("no_cc")
+def test_zig_stands_in_where_there_is_no_cc() -> None:
+    found = run(7, ANSWERS // 10)
+    assert found.sanitizers.startswith("undefined behaviour alone")
+    assert found.failure == ""
+    assert found.counts["rows"] > ANSWERS / 10
+
+
+@pytest.mark.usefixtures("no_cc")
+@pytest.mark.parametrize(("right", "wrong"), [*OVERFLOWS.values(), *LAWS.values()], ids=[*OVERFLOWS, *LAWS])
+def test_zig_finds_an_overflow_and_a_broken_law(spoil: Spoil, right: str, wrong: str) -> None:
+    spoil(right, wrong)
+    assert "SEED=7" in run(7, ANSWERS // 10).failure
+
+
+@pytest.mark.usefixtures("no_cc")
+def test_a_crash_names_its_answer_where_addresses_are_not_watched(spoil: Spoil) -> None:
+    spoil(*BOUNDS["of bytes behind their length"])
     assert "SEED=7" in run(7, ANSWERS).failure

@@ -9,14 +9,13 @@ from __future__ import annotations
 from itertools import pairwise
 
 import pytest
+from harness.classic_driver import COOPERATIVE, EAGER, HEARTBEAT_MS, Driver, claim, none_of, only, parts, request_in
 
 from spark_kgroup.assignors.contract import Assignor
 from spark_kgroup.limits import REJOIN_BACKOFF_MAX_MS
 from spark_kgroup.member import contract
 from spark_kgroup.member.classic import State
 from spark_kgroup.model import ErrorCode, TopicPartition
-
-from .member_driver import COOPERATIVE, EAGER, HEARTBEAT_MS, Driver, claim, none_of, only, parts, request_in
 
 OLD = parts(0, topic="dropped")
 
@@ -41,26 +40,6 @@ def test_an_assigned_partition_that_is_not_subscribed_is_never_owned_and_must_be
     assert assigned.revoked == driver.machine.to_give_up == (OLD if assignor is COOPERATIVE else parts(0) | OLD)
     assert driver.machine.owned == parts(0)
     assert not driver.machine.settled
-
-
-def test_an_unsubscribed_partition_that_is_given_up_is_not_claimed_by_the_next_join():
-    driver, _ = back()
-    effects = driver.take(contract.GaveUp(partitions=OLD))
-    subscription = claim(request_in(effects))
-    assert (subscription.topics, subscription.owned, subscription.generation) == (("orders",), parts(0), 4)
-    driver.answer_join(generation=5)
-    driver.answer_sync(0, 1)
-    assert driver.machine.settled
-
-
-def test_an_unsubscribed_partition_is_claimed_through_rebalances_until_it_is_given_up():
-    """So its next owner begins where the last batch that reads it ends."""
-    driver, _ = back()
-    subscription = claim(request_in(driver.answer_beat(ErrorCode.REBALANCE_IN_PROGRESS)))
-    assert (subscription.owned, subscription.generation) == (parts(0) | OLD, 4)
-    driver.answer_join(generation=5)
-    assert only(synced(driver, parts(0)), contract.Assigned).revoked == OLD
-    assert claim(request_in(driver.take(contract.GaveUp(partitions=OLD)))).owned == parts(0)
 
 
 def test_an_eager_member_gives_all_up_before_it_joins_for_the_sake_of_a_topic_it_dropped():

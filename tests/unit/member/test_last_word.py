@@ -6,14 +6,13 @@ Kafka's own member trusts a parked JoinGroup for the rebalance timeout (Abstract
 from __future__ import annotations
 
 import pytest
+from harness.classic_driver import HEARTBEAT_MS, ME, SESSION_MS, Driver, claim, member, none_of, only, parts, request_in
 
 from spark_kgroup.errors import FencedInstanceId
 from spark_kgroup.limits import HEARTBEAT_JITTER, REQUEST_TIMEOUT_MS
 from spark_kgroup.member import contract
 from spark_kgroup.member.classic import State
 from spark_kgroup.model import ErrorCode
-
-from .member_driver import HEARTBEAT_MS, ME, SESSION_MS, Driver, claim, member, none_of, only, parts, request_in
 
 LOOK_MS = SESSION_MS // 3
 GOOD = [ErrorCode.NONE, ErrorCode.REBALANCE_IN_PROGRESS]

@@ -3,13 +3,24 @@
 from __future__ import annotations
 
 import pytest
+from harness.classic_driver import (
+    EAGER,
+    HEARTBEAT_MS,
+    ME,
+    SESSION_MS,
+    Driver,
+    claim,
+    member,
+    none_of,
+    only,
+    parts,
+    request_in,
+)
 
 from spark_kgroup.limits import HEARTBEAT_JITTER, RETRY_BACKOFF_JITTER, RETRY_BACKOFF_MAX_MS, RETRY_BACKOFF_MS
 from spark_kgroup.member import contract
 from spark_kgroup.member.classic import State
 from spark_kgroup.model import ErrorCode
-
-from .member_driver import HEARTBEAT_MS, ME, SESSION_MS, Driver, claim, member, none_of, only, parts, request_in
 
 GONE = [ErrorCode.NOT_COORDINATOR, ErrorCode.COORDINATOR_NOT_AVAILABLE]
 AGAIN = [ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, ErrorCode.REQUEST_TIMED_OUT, ErrorCode.REBALANCE_IN_PROGRESS]
@@ -34,16 +45,6 @@ def test_heartbeats_come_early_by_a_part_of_the_jitter_never_late(jitter: float)
     assert isinstance(request_in(driver.after(1)), contract.HeartbeatRequest)
 
 
-@pytest.mark.parametrize("state", [State.STABLE, State.REVOKING])
-def test_heartbeats_go_on_in_a_generation(state: State):
-    driver = Driver().into(state)
-    driver.answer_beat()
-    for _ in range(20):
-        assert isinstance(request_in(driver.after(HEARTBEAT_MS)), contract.HeartbeatRequest)
-        driver.answer_beat()
-    assert driver.state is state
-
-
 def test_an_unanswered_heartbeat_is_not_sent_twice_and_the_session_goes_on():
     driver = Driver().into(State.STABLE)
     driver.after(HEARTBEAT_MS)
@@ -54,12 +55,32 @@ def test_an_unanswered_heartbeat_is_not_sent_twice_and_the_session_goes_on():
     assert isinstance(request_in(driver.after(HEARTBEAT_MS)), contract.HeartbeatRequest)
 
 
-def test_a_heartbeat_answered_with_rebalance_in_progress_leads_to_a_join():
-    driver = Driver().into(State.STABLE)
-    driver.after(HEARTBEAT_MS)
+@pytest.mark.parametrize("state", [State.STABLE, State.REVOKING])
+def test_a_member_whose_neighbour_joins_asks_at_once_and_joins_if_the_group_rebalances(state: State):
+    driver = Driver().into(state)
+    if driver.machine._heartbeats.awaited is not None:
+        driver.answer_beat()
+    assert isinstance(request_in(driver.take(contract.NeighbourJoins())), contract.HeartbeatRequest)
     effects = driver.answer_beat(ErrorCode.REBALANCE_IN_PROGRESS)
-    assert [type(effect) for effect in effects] == [contract.Rejoining, contract.Send]
-    assert driver.state is State.JOINING
+    assert isinstance(request_in(effects), contract.JoinRequest)
+
+
+def test_a_member_whose_neighbours_join_asks_once_and_again_after_an_interval_if_nothing_has_changed():
+    driver = Driver().into(State.STABLE)
+    driver.take(contract.NeighbourJoins())
+    assert driver.take(contract.NeighbourJoins()) == []
+    driver.answer_beat()
+    assert driver.state is State.STABLE
+    assert driver.after(HEARTBEAT_MS - 1) == []
+    assert isinstance(request_in(driver.after(1)), contract.HeartbeatRequest)
+
+
+def test_an_eager_member_that_knows_of_the_rebalance_does_not_ask_when_a_neighbour_joins():
+    driver = Driver(assignors=(EAGER,)).into(State.STABLE)
+    driver.after(HEARTBEAT_MS)
+    driver.answer_beat(ErrorCode.REBALANCE_IN_PROGRESS)
+    assert driver.state is State.REVOKING
+    assert driver.take(contract.NeighbourJoins()) == []
 
 
 def test_a_heartbeat_refused_with_a_retriable_error_is_sent_again_at_the_next_interval():
@@ -70,18 +91,6 @@ def test_a_heartbeat_refused_with_a_retriable_error_is_sent_again_at_the_next_in
 
 
 # --------------------------------------------------------------------------------------------- the session
-
-
-def test_a_member_that_hears_nothing_for_a_session_loses_all_it_owns():
-    """KIP-345: "the member will only be removed due to session timeout"."""
-    driver = Driver().into(State.STABLE)
-    driver.after(HEARTBEAT_MS)  # never answered; the session runs from the last answer
-    assert none_of(driver.after(SESSION_MS - HEARTBEAT_MS - 1), contract.Lost)
-    effects = driver.after(1)
-    assert only(effects, contract.Lost).partitions == parts(0, 1)
-    assert driver.state is State.JOINING
-    assert only(effects, contract.Connect), "nothing more is asked where a question went unanswered"
-    assert claim(request_in(driver.take(contract.Connected()))).owned == frozenset()
 
 
 @pytest.mark.parametrize("error", [ErrorCode.NONE, ErrorCode.REBALANCE_IN_PROGRESS])
@@ -118,6 +127,14 @@ def test_a_session_that_ran_out_during_a_pause_ends_before_any_event_is_taken():
     assert only(driver.after(10 * SESSION_MS), contract.Lost)
     assert driver.answer_beat(ErrorCode.NONE) == []
     assert driver.state is State.JOINING
+
+
+def test_a_member_that_comes_back_into_its_generation_after_its_session_ran_out_heartbeats_at_once():
+    driver = Driver().into(State.STABLE)
+    driver.after(SESSION_MS)
+    driver.take(contract.Connected())
+    driver.answer_join()
+    assert request_in(driver.answer_sync(0, 1)) == contract.HeartbeatRequest(identity=driver.machine.identity)
 
 
 def test_a_newcomer_without_a_connection_has_no_session_to_lose():
@@ -177,12 +194,6 @@ def test_a_connection_that_breaks_ends_the_backoff():
     assert isinstance(request_in(driver.take(contract.Connected())), contract.JoinRequest)
 
 
-def test_a_group_that_rebalanced_while_syncing_is_joined_at_once():
-    driver = Driver().into(State.SYNCING)
-    effects = driver.answer_sync(error=ErrorCode.REBALANCE_IN_PROGRESS)
-    assert isinstance(request_in(effects), contract.JoinRequest)
-
-
 # ----------------------------------------------------------------------------- a coordinator that moves
 
 
@@ -234,20 +245,6 @@ def test_an_answer_of_the_old_connection_is_ignored():
     driver.take(contract.Connected())
     assert driver.take(contract.HeartbeatResponse(request=stale, error=ErrorCode.UNKNOWN_MEMBER_ID)) == []
     assert driver.machine.owned == parts(0, 1)
-
-
-def test_a_sync_cut_off_asks_for_the_same_generation_again():
-    """A join with unchanged metadata is answered from the current generation, without another rebalance."""
-    driver = Driver().into(State.STABLE)
-    driver.rebalance_and_join()
-    before = next(r for r in reversed(driver.sent) if isinstance(r, contract.JoinRequest))
-    driver.lose_connection()
-    again = request_in(driver.take(contract.Connected()))
-    assert isinstance(again, contract.JoinRequest)
-    assert again.protocols == before.protocols
-    driver.answer_join(generation=2)
-    driver.answer_sync(0, 1)
-    assert driver.machine.settled
 
 
 def test_a_leader_cut_off_while_assigning_asks_again_and_a_late_result_is_dropped():

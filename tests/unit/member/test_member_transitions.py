@@ -7,18 +7,18 @@ from random import Random
 from typing import get_args
 
 import pytest
+from harness.classic_driver import COOPERATIVE, EAGER, HEARTBEAT_MS, ME, OWN_ID, Driver, member, parts
+from harness.simulated_invariants import check_ownership
 
 from spark_kgroup.errors import IllegalTransition
 from spark_kgroup.member import contract
 from spark_kgroup.member.classic import LEAVES_TO, TRANSITIONS, ClassicMember, State
 from spark_kgroup.model import ErrorCode, MemberIdentity
 
-from .invariants import check_ownership
-from .member_driver import COOPERATIVE, EAGER, HEARTBEAT_MS, ME, Driver, member, parts
-
 EVENTS: tuple[type[contract.Event], ...] = get_args(contract.Event)
 JOIN = contract.JoinRequest(identity=MemberIdentity(instance_id="seat-0"), protocols=(), reason="never sent")
 SYNC = contract.SyncRequest(identity=MemberIdentity(instance_id="seat-0"), protocol="")
+RENAME = contract.RenameRequest(identity=MemberIdentity(instance_id="seat-0", member_id="never", generation=0))
 BEAT = contract.HeartbeatRequest(identity=MemberIdentity(instance_id="seat-0"))
 LEAVE = contract.LeaveRequest(identity=MemberIdentity(instance_id="seat-0"), reason="never sent")
 
@@ -29,10 +29,13 @@ SAMPLE: dict[type[contract.Event], contract.Event] = {
     contract.JoinResponse: contract.JoinResponse(request=JOIN, error=0),
     contract.SyncResponse: contract.SyncResponse(request=SYNC, error=0),
     contract.HeartbeatResponse: contract.HeartbeatResponse(request=BEAT, error=0),
+    contract.RenameResponse: contract.RenameResponse(request=RENAME, error=0),
     contract.LeaveResponse: contract.LeaveResponse(request=LEAVE, error=0),
     contract.AssignmentComputed: contract.AssignmentComputed(generation=-7, assignments=()),
     contract.GaveUp: contract.GaveUp(partitions=frozenset()),
     contract.RejoinWanted: contract.RejoinWanted(reason="test"),
+    contract.NeighbourJoins: contract.NeighbourJoins(),
+    contract.Rename: contract.Rename(),
     contract.MembershipRefused: contract.MembershipRefused(identity=BEAT.identity, error=ErrorCode.UNKNOWN_MEMBER_ID),
     contract.SeatSeen: contract.SeatSeen(member_id="another"),
     contract.Tick: contract.Tick(),
@@ -47,6 +50,7 @@ NOT_IN_THE_TABLE: dict[State, set[type[contract.Event]]] = {
     State.SYNCING: {contract.Join, contract.LeaveResponse, contract.Connected},  # it syncs only while connected
     State.STABLE: {contract.Join, contract.LeaveResponse},
     State.REVOKING: {contract.Join, contract.LeaveResponse},
+    State.RENAMING: {contract.Join, contract.LeaveResponse, contract.Connected},  # it renames only while connected
     State.LEAVING: {contract.Join},
     State.CLOSED: set(),
 }
@@ -77,6 +81,7 @@ STALE = (
     SAMPLE[contract.JoinResponse],
     SAMPLE[contract.SyncResponse],
     SAMPLE[contract.HeartbeatResponse],
+    SAMPLE[contract.RenameResponse],
     SAMPLE[contract.AssignmentComputed],
     SAMPLE[contract.MembershipRefused],
     SAMPLE[contract.SeatSeen],
@@ -104,7 +109,9 @@ class Walk:
         self.rng = Random(seed)
         eager = self.rng.random() < 0.3
         self.driver = Driver(
-            instance_id=self.rng.choice(("seat-0", None)), assignors=(EAGER if eager else COOPERATIVE,)
+            instance_id=self.rng.choice(("seat-0", None)),
+            assignors=(EAGER if eager else COOPERATIVE,),
+            own_id=self.rng.choice(("", OWN_ID)),
         )
         self.connected = self.connecting = False
         self.in_flight: list[contract.Request] = []
@@ -133,6 +140,8 @@ class Walk:
             contract.Tick(),
             contract.Tick(),
             contract.RejoinWanted(reason="walk"),
+            contract.NeighbourJoins(),
+            *[contract.Rename()] * 3,
             contract.GaveUp(partitions=frozenset(tp for tp in sorted(parts(0, 1, 2, 3)) if self.rng.random() < 0.5)),
             contract.GaveUp(partitions=self.driver.machine.to_give_up),
             contract.AssignmentComputed(generation=self.generation, assignments=((ME, parts(0, 1)),)),
@@ -162,7 +171,7 @@ class Walk:
                     generation=self.generation,
                     protocol="sticky",
                     leader=leader,
-                    member_id=ME,
+                    member_id=request.identity.member_id or ME,
                     members=(member(ME),) if leader == ME else (),
                     skip_assignment=skip,
                 )
@@ -173,6 +182,8 @@ class Walk:
                 if self.rng.random() < 0.3:
                     error = ErrorCode.REBALANCE_IN_PROGRESS
                 return contract.HeartbeatResponse(request=request, error=error)
+            case contract.RenameRequest():
+                return contract.RenameResponse(request=request, error=error)
             case contract.LeaveRequest():
                 return contract.LeaveResponse(request=request, error=error)
 

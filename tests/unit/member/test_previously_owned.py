@@ -9,12 +9,12 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from harness.classic_driver import COOPERATIVE, EAGER, Driver, claim, none_of, only, parts, request_in
+
 from spark_kgroup.assignors.contract import Assignor
 from spark_kgroup.member import contract
 from spark_kgroup.member.classic import ClassicMember, PreviouslyOwned, State
 from spark_kgroup.model import NO_GENERATION, ErrorCode
-
-from .member_driver import COOPERATIVE, EAGER, Driver, claim, none_of, only, parts, request_in
 
 
 def heir(*indexes: int, assignor: Assignor = COOPERATIVE) -> Driver:

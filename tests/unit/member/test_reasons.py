@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import pytest
+from harness.classic_driver import EAGER, HEARTBEAT_MS, Driver, none_of, only, parts, request_in
 
 from spark_kgroup.errors import FencedInstanceId
 from spark_kgroup.limits import RETRY_BACKOFF_MS
 from spark_kgroup.member import contract
 from spark_kgroup.member.classic import State
 from spark_kgroup.model import ErrorCode
-
-from .member_driver import EAGER, HEARTBEAT_MS, Driver, none_of, only, parts, request_in
 
 
 def refused(api: str, error: int) -> list[contract.Effect]:
@@ -43,7 +42,7 @@ def test_a_new_look_for_the_coordinator_says_which_request_was_refused_and_how(a
 @pytest.mark.parametrize("api", APIS)
 def test_an_error_that_ends_the_member_names_the_request_and_the_error(api: str):
     failed = only(refused(api, 12_345), contract.Failed)
-    assert f"'g' rejected this member: {api} failed with ERROR_12345" in str(failed.error)
+    assert f"'g' rejected member 'seat-0' (ERROR_12345): retrying {api} does not help" in str(failed.error)
 
 
 @pytest.mark.parametrize("api", ["Heartbeat", "OffsetCommit"])
@@ -84,7 +83,7 @@ def test_a_look_past_a_parked_request_says_that_a_heartbeat_was_refused_and_how(
 
 def test_an_error_that_a_look_past_a_parked_request_meets_names_the_heartbeat():
     failed = only(looked(12_345), contract.Failed)
-    assert "'g' rejected this member: Heartbeat failed with ERROR_12345" in str(failed.error)
+    assert "'g' rejected member 'seat-0' (ERROR_12345): retrying Heartbeat does not help" in str(failed.error)
 
 
 def looked(error: int) -> list[contract.Effect]:

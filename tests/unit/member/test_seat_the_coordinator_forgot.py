@@ -9,14 +9,13 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
+from harness.classic_driver import ME, Driver, only, request_in
 
 from spark_kgroup.errors import FencedInstanceId
 from spark_kgroup.limits import RETRY_BACKOFF_MS
 from spark_kgroup.member import contract
 from spark_kgroup.member.classic import ClassicMember, State
 from spark_kgroup.model import ErrorCode, MemberIdentity
-
-from .member_driver import ME, Driver, only, request_in
 
 BEFORE = "seat-0-of-the-process-before"
 
@@ -34,12 +33,6 @@ def back() -> Driver:
 def fenced(driver: Driver) -> list[contract.Effect]:
     """The next coordinator refuses its SyncGroup, or the JoinGroup after a lost connection."""
     return driver.answer_sync(error=ErrorCode.FENCED_INSTANCE_ID)
-
-
-def test_a_fenced_member_whose_id_no_generation_confirmed_asks_who_has_the_seat():
-    driver = back()
-    assert fenced(driver) == [contract.LookAtSeat()]
-    assert driver.state is State.JOINING
 
 
 def test_a_seat_that_the_coordinator_gives_to_whom_we_replaced_is_taken_again():

@@ -6,25 +6,19 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import pytest
-from harness.fake_broker import NO_THROTTLE, FakeBroker, on_a_loop, until
-from harness.sessions import joined, running, session_of, synced
-from kio.schema.errors import ErrorCode as KioErrorCode
-from kio.schema.heartbeat.v4 import HeartbeatRequest, HeartbeatResponse
-from kio.schema.join_group.v9 import JoinGroupRequest
+from harness.assigning_group import T0, Coordinator, seat
+from harness.fake_broker import on_a_loop, until
+from harness.sessions import running, session_of
+from kio.schema.heartbeat.v4 import HeartbeatRequest
+from kio.schema.join_group.v9 import JoinGroupRequest, JoinGroupResponse
 from kio.schema.sync_group.v5 import SyncGroupRequest
 
+from spark_kgroup.assignors import assignor
 from spark_kgroup.assignors.cooperative_sticky import CooperativeStickyAssignor
 from spark_kgroup.member import contract
-from spark_kgroup.member.classic import State
-from spark_kgroup.model import Assignment, GroupMember, Subscription, TopicDescription, TopicPartition
+from spark_kgroup.model import Assignment, GroupMember, TopicDescription
 from spark_kgroup.runtime import session as session_module
-from spark_kgroup.runtime.session import Session
-from spark_kgroup.wire.connection import Connection
-from spark_kgroup.wire.consumer_protocol import decode_assignment, encode_subscription
-from spark_kgroup.wire.responses import ClusterMetadata
-
-T0 = TopicPartition("t", 0)
-TOPIC = TopicDescription(name="t", topic_id=None, partition_count=1)
+from spark_kgroup.wire.consumer_protocol import decode_assignment, decode_subscription
 
 
 @dataclass
@@ -43,61 +37,52 @@ class BusyAssignor(CooperativeStickyAssignor):
 
 
 @pytest.fixture
-def busy(monkeypatch: pytest.MonkeyPatch) -> BusyAssignor:
-    slow = BusyAssignor()
-    monkeypatch.setattr(session_module, "assignor", lambda _: slow)
-    return slow
-
-
-@dataclass
-class Coordinator:
-    """The coordinator of two groups: the seat of "led" leads it, the one of "quiet" does not."""
-
-    broker: FakeBroker = field(default_factory=FakeBroker)
-    generation: int = 1
-
-    def __post_init__(self) -> None:
-        self.broker.answer = self.answer
-
-    async def open_coordinator(self, _group: str) -> Connection:
-        return await Connection.open(self.broker.address, client_id="test")
-
-    async def metadata(self, _topics: Sequence[str]) -> ClusterMetadata:
-        return ClusterMetadata(brokers={}, topics={"t": TOPIC}, leaders={}, errors={})
-
-    def count(self, kind: type[Any], group: str) -> int:
-        return sum(isinstance(request, kind) and request.group_id == group for request in self.broker.requests)
-
-    def answer(self, request: Any) -> Any:
-        match request:
-            case JoinGroupRequest():
-                led = request.group_id == "led"
-                members = {"m": encode_subscription(Subscription(topics=("t",)))} if led else {}
-                return joined(leader="m" if led else "other", generation=self.generation, members=members)
-            case SyncGroupRequest():
-                return synced(request.assignments[0].assignment if request.assignments else [])
-            case HeartbeatRequest():
-                return HeartbeatResponse(throttle_time=NO_THROTTLE, error_code=KioErrorCode.none)
-        raise AssertionError(f"not expected: {request}")
-
-
-def seat(group: str, coordinator: Coordinator) -> Session:
-    return session_of(coordinator, group=group, topics=("t",), heartbeat_interval_ms=10)
+def busy() -> BusyAssignor:
+    return BusyAssignor()
 
 
 def test_heartbeats_of_other_seats_go_out_while_an_assignor_is_busy(busy: BusyAssignor) -> None:
     @on_a_loop
     async def scenario() -> None:
         coordinator = Coordinator()
-        leader, quiet = seat("led", coordinator), seat("quiet", coordinator)
+        leader, quiet = seat("led", coordinator, busy), seat("quiet", coordinator, busy)
         async with coordinator.broker, running(leader, quiet):
             await until(busy.begun.is_set)
             before = coordinator.count(HeartbeatRequest, "quiet")
             await until(lambda: coordinator.count(HeartbeatRequest, "quiet") >= before + 3)
-            assert leader.machine.state is State.ASSIGNING
+            assert leader.machine.assigning_in is not None
             busy.may_end.set()
             await until(lambda: leader.machine.owned == {T0})
             assert leader.snapshot == {"t": 1}
+
+    scenario()
+
+
+@pytest.mark.parametrize(("translate", "api"), [("to_event", JoinGroupResponse), ("to_message", contract.SyncRequest)])
+def test_heartbeats_of_other_seats_go_out_while_everybody_s_subscriptions_or_shares_are_translated(
+    translate: str, api: type[Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begun, may_end, translated = threading.Event(), threading.Event(), getattr(session_module, translate)
+
+    def slowly(request: contract.Request, *more: Any) -> Any:
+        if request.identity.instance_id == "leader" and any(isinstance(each, api) for each in (request, *more)):
+            begun.set()
+            assert may_end.wait(timeout=20)
+        return translated(request, *more)
+
+    @on_a_loop
+    async def scenario() -> None:
+        coordinator, chosen = Coordinator(), assignor("cooperative-sticky")
+        leader, quiet = seat("led", coordinator, chosen, "leader"), seat("quiet", coordinator, chosen)
+        async with coordinator.broker, running(quiet):
+            await until(lambda: quiet.machine.settled)
+            monkeypatch.setattr(session_module, translate, slowly)
+            async with running(leader):
+                await until(begun.is_set)
+                before = coordinator.count(HeartbeatRequest, "quiet")
+                await until(lambda: coordinator.count(HeartbeatRequest, "quiet") >= before + 3)
+                may_end.set()
+                await until(lambda: leader.machine.owned == {T0})
 
     scenario()
 
@@ -109,7 +94,7 @@ def test_an_assignment_computed_for_an_earlier_generation_is_dropped(busy: BusyA
     @on_a_loop
     async def scenario() -> None:
         coordinator = Coordinator()
-        leader = seat("led", coordinator)
+        leader = seat("led", coordinator, busy)
         async with coordinator.broker, running(leader):
             await until(busy.begun.is_set)
             coordinator.generation = 2
@@ -124,20 +109,25 @@ def test_an_assignment_computed_for_an_earlier_generation_is_dropped(busy: BusyA
     scenario()
 
 
-def test_an_assignor_that_fails_ends_its_own_seat_alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    def broken(_: str) -> None:
-        raise ArithmeticError("a bug")
-
-    monkeypatch.setattr(session_module, "assignor", broken)
-
+def test_a_rack_that_changes_is_no_reason_to_join_and_the_next_join_names_the_new_one() -> None:
     @on_a_loop
     async def scenario() -> None:
-        coordinator = Coordinator()
-        leader, quiet = seat("led", coordinator), seat("quiet", coordinator)
-        async with coordinator.broker, running(leader, quiet):
-            await until(lambda: leader.failure is not None)
+        coordinator, rack = Coordinator(), "r1"
+        quiet = session_of(coordinator, group="quiet", topics=("t",), heartbeat_interval_ms=10, rack=lambda: rack)
+        async with coordinator.broker, running(quiet):
+            await until(lambda: quiet.machine.settled)
+            rack = "r2"
             before = coordinator.count(HeartbeatRequest, "quiet")
-            await until(lambda: coordinator.count(HeartbeatRequest, "quiet") > before)
-            assert quiet.failure is None
+            await until(lambda: coordinator.count(HeartbeatRequest, "quiet") >= before + 3)
+            assert racks_in(coordinator) == ["r1"]
+            quiet.post(contract.RejoinWanted(reason="a test"))
+            await until(lambda: len(racks_in(coordinator)) == 2)
+            assert racks_in(coordinator) == ["r1", "r2"]
 
     scenario()
+
+
+def racks_in(coordinator: Coordinator) -> list[str | None]:
+    """The rack of each join."""
+    joins = [request for request in coordinator.broker.requests if isinstance(request, JoinGroupRequest)]
+    return [decode_subscription(offer.metadata).rack for join in joins for offer in join.protocols]

@@ -17,7 +17,7 @@ from spark_kgroup.runtime.group import Group
 from spark_kgroup.runtime.session import Session
 from spark_kgroup.runtime.settings import GroupSettings
 from spark_kgroup.wire import messages
-from spark_kgroup.wire.consumer_protocol import encode_subscription
+from spark_kgroup.wire.consumer_protocol import decode_assignment, encode_subscription
 from spark_kgroup.wire.responses import ClusterMetadata
 
 pytestmark = pytest.mark.filterwarnings("error::ResourceWarning")
@@ -41,6 +41,7 @@ class Coordinator:
         self.odd: bytes | None = None
         self.reasons: list[str] = []
         self.rebalances = False
+        self.members: dict[str, bytes] = {}
         world.on_JoinGroup = self.on_join
         world.on_SyncGroup = self.on_sync
         world.on_Heartbeat = self.on_heartbeat
@@ -53,9 +54,14 @@ class Coordinator:
             members["other"] = encode_subscription(Subscription(topics=self.others))
         if self.odd is not None:
             members["odd"] = self.odd
+        self.members = members
         return joined(leader="m", generation=len(self.reasons), members=members, error=error.value)
 
     def on_sync(self, _: int, request: Any, error: KioErrorCode) -> Any:
+        self.world.described = {
+            given.member_id: (None, self.members[given.member_id], decode_assignment(given.assignment))
+            for given in request.assignments
+        }
         own = next(given.assignment for given in request.assignments if given.member_id == "m")
         return messages.SyncGroupResponse(
             throttle_time=NO_THROTTLE, error_code=error, protocol_type=None, protocol_name=None, assignment=own
@@ -100,7 +106,7 @@ async def test_an_answer_about_fewer_topics_than_are_watched_by_now_is_no_change
     coordinator: Coordinator, group: Group
 ) -> None:
     """1. The watch asks for a; 2. a member that wants b too joins, and the leader assigns with both; 3. the answer
-    about a alone arrives: b has not lost its partitions."""
+    about a alone arrives: b has not lost its partitions, and nobody has too many."""
     asked, go_on = asyncio.Event(), asyncio.Event()
     metadata = group._cluster.metadata
 
@@ -112,7 +118,7 @@ async def test_an_answer_about_fewer_topics_than_are_watched_by_now_is_no_change
         return answer
 
     group._cluster.metadata = held_up
-    watching = asyncio.create_task(group._watch.compare(seat_of(group)))
+    watching = asyncio.create_task(group._watch.look())
     await asked.wait()
     coordinator.others, coordinator.rebalances = ("b",), True
     await until(lambda: seat_of(group).snapshot == {"a": 1, "b": 1})

@@ -7,17 +7,15 @@ from typing import Any
 
 import pytest
 from harness.fake_broker import HUNG_UP, NO_THROTTLE, on_a_loop, until
-from harness.fake_cluster import A0, A1, BrokerWorld
+from harness.fake_cluster import A0, BrokerWorld
 from harness.sessions import joined, running, session_of, synced
 from kio.schema.errors import ErrorCode as KioErrorCode
 from kio.schema.leave_group.v5.response import MemberResponse
 
 from spark_kgroup.member import contract
 from spark_kgroup.member.classic import State
-from spark_kgroup.model import ErrorCode, GroupMember, Subscription, TopicPartition
-from spark_kgroup.runtime.group import Group
+from spark_kgroup.model import ErrorCode, GroupMember, Subscription
 from spark_kgroup.runtime.session import Session
-from spark_kgroup.runtime.settings import GroupSettings
 from spark_kgroup.wire import messages
 
 pytestmark = pytest.mark.filterwarnings("error::ResourceWarning")
@@ -241,49 +239,3 @@ async def test_metadata_that_arrives_after_its_generation_is_over_is_no_snapshot
     finally:
         await cluster.close()
         await world.stop()
-
-
-@pytest.mark.parametrize(
-    ("partitions", "finds", "reasons"),
-    [
-        pytest.param([A0, A1], True, ["start", "1 subscribed partitions have no owner"], id="one has no owner"),
-        pytest.param([A0], True, ["start"], id="all have owners"),
-        pytest.param([A0, A1], False, ["start"], id="somebody else looks"),
-    ],
-)
-def test_a_seat_that_came_back_to_a_group_at_rest_looks_once_for_partitions_without_an_owner(
-    partitions: list[TopicPartition], finds: bool, reasons: list[str]
-) -> None:
-    """It is given its old assignment, whatever it subscribes now (KIP-345)."""
-
-    @on_a_loop
-    async def scenario() -> None:
-        world = Coordinated()
-        world.leaders = dict.fromkeys(partitions, 0)
-        await world.start()
-        settings = GroupSettings(
-            bootstrap=(world.brokers[0].address,),
-            group="g",
-            topics=("a",),
-            instance_ids=("seat-0",),
-            metadata_max_age_ms=50,
-            finds_orphans=finds,
-        )
-        group = Group(settings, observer=lambda *_: None)
-        await group.start()
-        try:
-            looked = messages.DescribeGroupsRequest if finds else messages.HeartbeatRequest
-            await until(lambda: world.asked(looked) and len(joins(world)) == len(reasons))
-            await until(lambda: group.view().settled)
-            assert joins(world) == reasons
-            assert world.asked(messages.DescribeGroupsRequest) == finds
-        finally:
-            await group.close()
-            await world.stop()
-
-    scenario()
-
-
-def joins(world: Coordinated) -> list[str]:
-    """The reasons of all joins so far."""
-    return [str(r.reason) for r in world.brokers[0].requests if isinstance(r, messages.JoinGroupRequest)]

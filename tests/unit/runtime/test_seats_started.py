@@ -4,14 +4,17 @@ import asyncio
 from collections.abc import Mapping
 
 import pytest
-from harness.fake_broker import on_a_loop
+from harness.fake_broker import on_a_loop, until
 from harness.fake_cluster import A0, A1, B0, BrokerWorld
+from kio.schema.join_group.v9 import JoinGroupRequest
 
+from spark_kgroup.errors import OptionError
 from spark_kgroup.member.classic import PreviouslyOwned
 from spark_kgroup.model import ErrorCode, TopicPartition
 from spark_kgroup.runtime import group as group_module
 from spark_kgroup.runtime.group import Group
 from spark_kgroup.runtime.settings import GroupSettings
+from spark_kgroup.wire.consumer_protocol import decode_subscription
 
 pytestmark = pytest.mark.filterwarnings("error::ResourceWarning")
 
@@ -76,6 +79,60 @@ def test_seats_that_come_back_wait_for_their_coordinator_longer_than_for_a_first
             await group.start()
             assert asyncio.get_running_loop().time() - began > 0.3
             assert len(group.view().seats) == 1
+        finally:
+            await group.close()
+            await world.stop()
+
+    scenario()
+
+
+def test_each_seat_offers_its_assignors_in_order_and_names_its_own_rack() -> None:
+    @on_a_loop
+    async def scenario() -> None:
+        world = BrokerWorld(first={"JoinGroup": [None, None]})
+        await world.start()
+        group = Group(
+            GroupSettings(
+                bootstrap=(world.brokers[0].address,),
+                group="g",
+                topics=("a",),
+                instance_ids=("seat-0", "seat-1"),
+                assignors=("sticky", "harness.custom_assignors:FirstTakesAll", "range"),
+                rack_of={"seat-0": "r1"}.get,
+            )
+        )
+        try:
+            await group.start()
+            await until(lambda: world.asked(JoinGroupRequest) == 2)
+            joins = [r for broker in world.brokers for r in broker.requests if isinstance(r, JoinGroupRequest)]
+            for join in joins:
+                assert [offer.name for offer in join.protocols] == ["sticky", "first-takes-all", "range"]
+                rack = {"seat-0": "r1", "seat-1": None}[join.group_instance_id or ""]
+                assert {decode_subscription(offer.metadata).rack for offer in join.protocols} == {rack}
+        finally:
+            await group.close()
+            await world.stop()
+
+    scenario()
+
+
+def test_an_assignor_that_cannot_be_imported_is_an_error_of_the_start() -> None:
+    @on_a_loop
+    async def scenario() -> None:
+        world = BrokerWorld()
+        await world.start()
+        group = Group(
+            GroupSettings(
+                bootstrap=(world.brokers[0].address,),
+                group="g",
+                topics=("a",),
+                instance_ids=("seat-0",),
+                assignors=("no_such_module:Assignor",),
+            )
+        )
+        try:
+            with pytest.raises(OptionError, match="assignor 'no_such_module:Assignor'"):
+                await group.start()
         finally:
             await group.close()
             await world.stop()

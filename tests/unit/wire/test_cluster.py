@@ -2,6 +2,7 @@
 
 import asyncio
 import socket
+import threading
 import time
 from contextlib import ExitStack
 from uuid import UUID
@@ -24,6 +25,7 @@ from spark_kgroup.model import ErrorCode, TopicPartition
 from spark_kgroup.wire import cluster as cluster_module
 from spark_kgroup.wire import messages
 from spark_kgroup.wire.address import Address
+from spark_kgroup.wire.responses import ClusterMetadata
 
 pytestmark = pytest.mark.filterwarnings("error::ResourceWarning")
 
@@ -43,6 +45,9 @@ async def test_metadata_tells_brokers_topics_leaders_and_errors(world: BrokerWor
     }
     assert found.errors == {"c": ErrorCode.UNKNOWN_TOPIC_OR_PARTITION}
     assert found.leaders == {A0: 0, A1: 1}
+    where = [world.brokers[node].address for node in (0, 1)]
+    assert found.topics["a"].leaders == {n: (n, at.host, at.port, -1) for n, at in enumerate(where)}
+    assert found.topics["b"].leaders == {}
     assert sorted((await cluster.metadata(None)).topics) == ["a", "b"]
     assert (await cluster.metadata([])).topics == {}
     await cluster.close()
@@ -54,11 +59,35 @@ async def test_metadata_tells_leaders_epochs_and_a_topic_stays_the_same_under_a_
     cluster = world.cluster()
     before = (await cluster.metadata(["a"])).topics
     assert before["a"].leader_epochs == {0: 3}, "unknown of the other partition"
+    assert [leader.epoch for leader in before["a"].leaders.values()] == [3, -1]
     world.epochs = {A0: 4, A1: 0}
     after = (await cluster.metadata(["a"])).topics
     assert after["a"].leader_epochs == {0: 4, 1: 0}
     assert after == before
     await cluster.close()
+
+
+def test_the_event_loop_goes_on_while_large_metadata_are_looked_through(monkeypatch: pytest.MonkeyPatch) -> None:
+    begun, may_end, looked_through = threading.Event(), threading.Event(), cluster_module.metadata_of
+
+    def slowly(response: messages.MetadataResponse) -> ClusterMetadata:
+        begun.set()
+        assert may_end.wait(timeout=20)
+        return looked_through(response)
+
+    monkeypatch.setattr(cluster_module, "metadata_of", slowly)
+    monkeypatch.setattr(cluster_module, "PARTITIONS_AT_ONCE_MAX", 1)
+
+    @in_a_world()
+    async def scenario(world: BrokerWorld) -> None:
+        cluster = world.cluster()
+        asking = asyncio.create_task(cluster.metadata(["a"]))
+        await until(begun.is_set)
+        may_end.set()
+        assert sorted((await asking).topics) == ["a"]
+        await cluster.close()
+
+    scenario()
 
 
 @in_a_world()
@@ -155,6 +184,26 @@ def test_a_partition_that_is_denied_for_long_is_unknown_before_the_time_is_up(mo
         cluster = world.cluster()
         with pytest.raises(UnknownTopic, match="nowhere"):
             await cluster.list_offsets({TopicPartition("nowhere", 0): messages.LATEST}, timeout_ms=60_000)
+        await cluster.close()
+
+    scenario()
+
+
+def test_a_topic_that_was_denied_for_long_while_ends_were_listed_is_not_waited_for_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(cluster_module, "TOPIC_GONE_AFTER_MS", 1_200)
+
+    @in_a_world()
+    async def scenario(world: BrokerWorld) -> None:
+        cluster = world.cluster()
+        await cluster.metadata(["a"])
+        world.leaders = {}
+        with pytest.raises(UnknownTopic, match="a"):
+            await cluster.list_offsets({A0: messages.LATEST})
+        asked = world.asked(messages.MetadataRequest)
+        assert "a" in (await cluster.metadata(["a"])).errors
+        assert world.asked(messages.MetadataRequest) == asked + 1
         await cluster.close()
 
     scenario()

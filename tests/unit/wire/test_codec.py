@@ -2,7 +2,7 @@
 
 import struct
 from contextlib import suppress
-from dataclasses import fields, is_dataclass
+from dataclasses import fields, is_dataclass, replace
 from datetime import timedelta
 from types import UnionType
 from typing import Any, get_args, get_origin
@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from kio.schema.errors import ErrorCode as KioErrorCode
 from kio.schema.join_group.v9.response import JoinGroupResponseMember
 from kio.schema.metadata.v12.response import MetadataResponseBroker, MetadataResponsePartition, MetadataResponseTopic
-from kio.schema.types import BrokerId
+from kio.schema.types import BrokerId, TopicName
 from kio.serial import entity_reader
 from kio.static.primitive import i32, i32Timedelta, i64Timedelta
 
@@ -22,6 +22,7 @@ from spark_kgroup.errors import ProtocolViolation
 from spark_kgroup.model import ErrorCode, MemberIdentity, TopicPartition
 from spark_kgroup.wire import messages
 from spark_kgroup.wire.codec import correlation_id_of, decode_entity, decode_response, encode_entity, encode_request
+from spark_kgroup.wire.responses import metadata_of
 
 RESPONSES = sorted(messages.RESPONSE_OF.values(), key=lambda kind: (kind.__name__, kind.__version__))
 REQUEST_OF = {response: request for request, response in messages.RESPONSE_OF.items()}
@@ -310,6 +311,34 @@ def test_a_large_response_is_read_in_good_time() -> None:
         throttle_time=i32Timedelta.parse(timedelta(0)), brokers=(broker,), topics=(topic,)
     )
     assert decode_response(messages.MetadataRequest, as_frame(response)) == response
+
+
+def test_racks_of_a_partition_are_those_of_its_replicas_as_far_as_their_brokers_have_one() -> None:
+    replicas = ((1, 2), (2, 3), (3, 4))
+    partitions = tuple(
+        MetadataResponsePartition(
+            error_code=KioErrorCode.none,
+            partition_index=i32(index),
+            leader_id=BrokerId(nodes[0]),
+            replica_nodes=tuple(map(BrokerId, nodes)),
+        )
+        for index, nodes in enumerate(replicas)
+    )
+    topic = MetadataResponseTopic(
+        error_code=KioErrorCode.none, name=TopicName("t"), topic_id=None, partitions=partitions
+    )
+    brokers = tuple(
+        MetadataResponseBroker(node_id=BrokerId(node), host="h", port=i32(9092), rack=rack)
+        for node, rack in ((1, "a"), (2, "b"), (3, None))
+    )
+    response = messages.MetadataResponse(
+        throttle_time=i32Timedelta.parse(timedelta(0)), brokers=brokers, topics=(topic,)
+    )
+    found = metadata_of(decode_response(messages.MetadataRequest, as_frame(response))).topics["t"]
+    assert found.racks == {0: {"a", "b"}, 1: {"b"}, 2: set()}
+    without = metadata_of(replace(response, brokers=brokers[2:])).topics["t"]
+    assert without.racks == {}
+    assert without == found, "a moved replica makes no other topic"
 
 
 def test_an_entity_may_be_followed_by_a_newer_versions_fields() -> None:

@@ -5,9 +5,11 @@ import logging
 import socket
 import ssl
 import struct
+import sys
 import threading
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager, suppress
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -609,6 +611,21 @@ async def test_refused_authentication_closes_the_connection() -> None:
 
 
 # ------------------------------------------------------------------------------------------------------- versions
+
+
+def test_our_version_is_looked_up_beside_the_package_before_all_of_the_path(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Spark puts large archives on `sys.path`, and a look-up there reads their whole index."""
+    for place, version in (("elsewhere", "1.0"), ("beside", "2.0")):
+        metadata = tmp_path / place / "spark_kgroup-0.dist-info" / "METADATA"
+        metadata.parent.mkdir(parents=True)
+        metadata.write_text(f"Metadata-Version: 2.1\nName: spark-kgroup\nVersion: {version}\n")
+    monkeypatch.setattr(sys, "path", [str(tmp_path / "elsewhere")])
+    assert connection_module._software_version(tmp_path / "beside") == "2.0"
+    assert connection_module._software_version(tmp_path / "neither") == "1.0"
+    monkeypatch.setattr(sys, "path", [])
+    assert connection_module._software_version(tmp_path / "nowhere") == "unknown"
 
 
 @on_a_loop

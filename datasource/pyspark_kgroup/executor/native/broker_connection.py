@@ -1,10 +1,12 @@
-"""One blocking connection to one broker: one request at a time, and its answer in memory that is used again.
+"""One connection to one broker: one request at a time, and its answer in memory that is used again.
+
+Answers to Fetch are received as they come: nobody waits for the rest of one while others have something.
 
 Runs on: executor.
 
-Whatever goes wrong is `Unusual`: whoever reads goes on with librdkafka, which tries again and knows what to tell. A
-SASL session that is about to end (KIP-368) is not renewed: `session_ends` says so, and a new connection takes its
-place.
+Whatever goes wrong is a `BrokerFailed`: librdkafka goes on with what that broker has, tries again and knows what to
+tell. A SASL session that is about to end (KIP-368) is not renewed: `session_ends` says so, and a new connection takes
+its place.
 """
 
 from __future__ import annotations
@@ -14,7 +16,8 @@ import socket
 import ssl
 import struct
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future
 from contextlib import contextmanager, suppress
 from functools import partial
 from typing import Final, NamedTuple, Self
@@ -22,7 +25,7 @@ from typing import Final, NamedTuple, Self
 from pyspark_kgroup.executor.native import fetch_messages as messages
 from pyspark_kgroup.executor.native.connection_security import ConnectionSecurity
 from pyspark_kgroup.executor.native.decode import Unusual
-from pyspark_kgroup.limits import FETCH_ANSWER_BYTES_MAX, FETCH_CONNECT_MS
+from pyspark_kgroup.limits import FETCH_ANSWER_BYTES_MAX, FETCH_BROKERS_MS, FETCH_CONNECT_MS, FETCH_TURN_MS
 from spark_kgroup.errors import KgroupError
 from spark_kgroup.limits import (
     HANDSHAKE_FRAME_BYTES_MAX,
@@ -39,6 +42,9 @@ driver's connections say it."""
 _LENGTH: Final = struct.Struct(">i")
 _LENGTH_MIN: Final = 4
 """Each answer has its request's number."""
+
+_LOOK_S: Final = 0.001
+"""How long a look lasts at what has come already."""
 
 
 class Broker(NamedTuple):
@@ -75,6 +81,10 @@ class AnswerMemory:
         return False
 
 
+class BrokerFailed(Unusual):
+    """One broker cannot be asked, or did not answer as it has to; others may."""
+
+
 class BrokerConnection:
     """An open connection. Made by `open`.
 
@@ -89,6 +99,7 @@ class BrokerConnection:
         self._client_id = client_id
         self._socket = connected
         self._correlation_id = 0
+        self._incoming: _Incoming | None = None
         self._session_ends_at_s = math.inf
 
     @classmethod
@@ -102,10 +113,10 @@ class BrokerConnection:
             by_id: whether the ids of all topics are known, so that topics need no names.
 
         Raises:
-            Unusual: it did not come about.
+            BrokerFailed: it did not come about.
         """
         deadline_s = time.monotonic() + FETCH_CONNECT_MS / 1000
-        with _unusual_at(broker):
+        with _failing(broker):
             connection = cls(broker, client_id, _connected(broker, security.context, deadline_s))
             try:
                 connection._agree_on_versions(deadline_s, by_id=by_id)
@@ -116,13 +127,25 @@ class BrokerConnection:
             return connection
 
     def fileno(self) -> int:
-        """For `select`: readable when an answer begins to come."""
+        """For `select`: readable when an answer begins to come, or goes on."""
         return self._socket.fileno()
 
     @property
     def session_ends(self) -> bool:
         """Whether nothing should be sent any more, because the broker soon wants to know anew who we are."""
         return time.monotonic() >= self._session_ends_at_s
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether the broker has ended it while nothing was asked (Kafka: connections.max.idle.ms, 10 min)."""
+        try:
+            self._socket.settimeout(0)
+            self._socket.recv(1)
+        except (BlockingIOError, ssl.SSLWantReadError):
+            return False
+        except OSError:
+            return True
+        return True  # also if it speaks unasked
 
     def close(self) -> None:
         """End the connection. Safe to call twice."""
@@ -132,20 +155,41 @@ class BrokerConnection:
         """Send a Fetch; its answer must be taken before the next one is sent.
 
         Raises:
-            Unusual: the connection has ended.
+            BrokerFailed: the connection has ended.
         """
-        with _unusual_at(self.broker):
+        with _failing(self.broker):
             self._send(messages.FETCH, self.fetch_version, body, time.monotonic() + REQUEST_TIMEOUT_MS / 1000)
 
-    def take_fetched(self, memory: AnswerMemory) -> memoryview:
-        """The answer to the last Fetch, without its header; waits until all of it is there.
+    def take_fetched(self, memory: AnswerMemory) -> memoryview | None:
+        """Receive more of the answer to the last Fetch, for `FETCH_TURN_MS` at most.
+
+        Returns:
+            The answer without its header; None as long as it is not whole.
 
         Raises:
-            Unusual: the connection has ended, or the answer takes too long.
+            BrokerFailed: the connection has ended, or the answer takes too long.
         """
-        with _unusual_at(self.broker):
-            deadline_s = time.monotonic() + REQUEST_TIMEOUT_MS / 1000
-            return self._receive(messages.FETCH, memory, FETCH_ANSWER_BYTES_MAX, deadline_s)
+        with _failing(self.broker):
+            now_s = time.monotonic()
+            if self._incoming is None:
+                self._incoming = _Incoming(memory, FETCH_ANSWER_BYTES_MAX, now_s + REQUEST_TIMEOUT_MS / 1000)
+            answer = self._incoming.receive(self._socket, now_s + FETCH_TURN_MS / 1000)
+            if answer is None:
+                return None
+            self._incoming = None
+            return messages.answer_body(messages.FETCH, self._correlation_id, answer)
+
+    def brokers(self) -> dict[int, Broker]:
+        """Where all brokers listen, by their nodes. To be asked for while no Fetch is under way.
+
+        Raises:
+            BrokerFailed: the connection has ended, or the answer takes too long.
+        """
+        with _failing(self.broker):
+            deadline_s = time.monotonic() + FETCH_BROKERS_MS / 1000
+            body = messages.brokers_request()
+            answer = self._exchange(messages.METADATA, messages.METADATA_VERSION, body, deadline_s)
+            return {node_id: Broker(*where) for node_id, where in messages.brokers(answer).items()}
 
     # --------------------------------------------------------------------------------------------------- first contact
 
@@ -155,7 +199,7 @@ class BrokerConnection:
         first, last = messages.fetch_versions(answer)
         self.fetch_version = min(last, messages.FETCH_BY_ID if by_id else messages.FETCH_BY_NAME)
         if not max(first, messages.FETCH_BY_NAME) <= self.fetch_version:
-            raise Unusual(f"speaks Fetch in versions {first} to {last}")
+            raise Unusual(f"speaks Fetch in versions {first} to {last}", lasting=True)
 
     def _log_in(self, security: ConnectionSecurity, deadline_s: float) -> None:
         if security.login is None:
@@ -179,7 +223,10 @@ class BrokerConnection:
 
     def _exchange(self, api: int, api_version: int, body: bytes, deadline_s: float) -> memoryview:
         self._send(api, api_version, body, deadline_s)
-        return self._receive(api, AnswerMemory(), HANDSHAKE_FRAME_BYTES_MAX, deadline_s)
+        incoming = _Incoming(AnswerMemory(), HANDSHAKE_FRAME_BYTES_MAX, deadline_s)
+        while (answer := incoming.receive(self._socket, deadline_s)) is None:
+            pass
+        return messages.answer_body(api, self._correlation_id, answer)
 
     # ---------------------------------------------------------------------------------------------------------- frames
 
@@ -188,23 +235,108 @@ class BrokerConnection:
         self._socket.settimeout(_left_s(deadline_s))
         self._socket.sendall(messages.frame(api, api_version, self._correlation_id, self._client_id, body))
 
-    def _receive(self, api: int, memory: AnswerMemory, bytes_max: int, deadline_s: float) -> memoryview:
-        head = bytearray(_LENGTH.size)
-        self._fill(memoryview(head), deadline_s)
-        (length,) = _LENGTH.unpack(head)
-        if not _LENGTH_MIN <= length <= bytes_max:
-            raise Unusual(f"an answer of {length} bytes")
-        answer = memory.room(length)
-        self._fill(answer, deadline_s)
-        return messages.answer_body(api, self._correlation_id, answer)
 
-    def _fill(self, room: memoryview, deadline_s: float) -> None:
-        while room:
-            self._socket.settimeout(_left_s(deadline_s))
-            count = self._socket.recv_into(room)
+class _Incoming:
+    """An answer that comes in pieces.
+
+    Args:
+        memory: where it is put.
+        bytes_max: how long it may be.
+        deadline_s: when all of it has to be there.
+    """
+
+    def __init__(self, memory: AnswerMemory, bytes_max: int, deadline_s: float) -> None:
+        self._memory = memory
+        self._bytes_max = bytes_max
+        self._deadline_s = deadline_s
+        self._length = bytearray(_LENGTH.size)
+        self._missing = memoryview(self._length)
+        self._answer: memoryview | None = None
+
+    def receive(self, connected: socket.socket, until_s: float) -> memoryview | None:
+        """Receive more, until `until_s` at most: the answer with its header; None as long as it is not whole.
+
+        Raises:
+            TimeoutError: it is not whole, and its time is over.
+            Unusual: it is too long or too short, or the broker has closed the connection.
+        """
+        self._fill(connected, until_s)
+        if self._answer is None and not self._missing:
+            (length,) = _LENGTH.unpack(self._length)
+            if not _LENGTH_MIN <= length <= self._bytes_max:
+                raise Unusual(f"an answer of {length} bytes")
+            self._missing = self._answer = self._memory.room(length)
+            self._fill(connected, until_s)
+        if not self._missing:
+            return self._answer
+        _left_s(self._deadline_s)
+        return None
+
+    def _fill(self, connected: socket.socket, until_s: float) -> None:
+        while self._missing:
+            connected.settimeout(max(until_s - time.monotonic(), _LOOK_S))
+            try:
+                count = connected.recv_into(self._missing)
+            except TimeoutError:
+                return
             if not count:
                 raise Unusual("the broker has closed the connection")
-            room = room[count:]
+            self._missing = self._missing[count:]
+            # `select` does not see what TLS has decrypted already.
+            decrypted = isinstance(connected, ssl.SSLSocket) and connected.pending()
+            if time.monotonic() >= until_s and not decrypted:
+                return
+
+
+class Connecting:
+    """A connection that is being opened, by a thread: nobody has to wait for it.
+
+    Args:
+        broker: the other end.
+        open_: opens it.
+
+    Raises:
+        BrokerFailed: this machine has no thread or no socket left for it.
+    """
+
+    def __init__(self, broker: Broker, open_: Callable[[], BrokerConnection]) -> None:
+        with _failing(broker):
+            self._ends, end = socket.socketpair()
+            try:
+                self._opening = in_a_thread(open_, f"connect to {broker}")
+            except OSError:
+                self._ends.close()
+                end.close()
+                raise
+        self._opening.add_done_callback(lambda _: end.close())
+
+    def fileno(self) -> int:
+        """For `select`: readable when it is open, or has failed."""
+        return self._ends.fileno()
+
+    @property
+    def is_done(self) -> bool:
+        """Whether it is open, or has failed."""
+        return self._opening.done()
+
+    def connection(self) -> BrokerConnection:
+        """The open connection, which is the caller's from now on. To be called once, when it is done.
+
+        Raises:
+            BrokerFailed: it did not come about.
+        """
+        self._ends.close()
+        return self._opening.result(0)
+
+    def close(self) -> None:
+        """Want it no more: it is closed as soon as it is open."""
+        self._ends.close()
+        self._opening.add_done_callback(_close)
+
+
+def _close(opened: Future[BrokerConnection]) -> None:
+    if opened.exception() is None:
+        opened.result().close()
 
 
 def _connected(broker: Broker, context: ssl.SSLContext | None, deadline_s: float) -> socket.socket:
@@ -241,12 +373,12 @@ def _left_s(deadline_s: float) -> float:
 
 
 @contextmanager
-def _unusual_at(broker: Broker) -> Iterator[None]:
+def _failing(broker: Broker) -> Iterator[None]:
     try:
         yield
     except Unusual as unusual:
-        raise Unusual(f"{broker}: {unusual.reason}") from None
+        raise BrokerFailed(f"{broker}: {unusual.reason}", lasting=unusual.lasting) from None
     except TimeoutError:
-        raise Unusual(f"{broker} did not answer in time") from None
+        raise BrokerFailed(f"{broker} did not answer in time") from None
     except (OSError, UnicodeError, KgroupError) as problem:  # UnicodeError: of a host that cannot be a name
-        raise Unusual(f"{broker}: {problem}") from None
+        raise BrokerFailed(f"{broker}: {problem}") from None

@@ -28,18 +28,24 @@ class Undecodable(Exception):
     """Data that cannot be decompressed here."""
 
 
+class MissingCodec(Undecodable):
+    """PyArrow was built without the codec: a batch that has it can never be decompressed here."""
+
+
 def decompressed(codec: int, data: pa.Buffer) -> pa.Buffer:
     """What `data` was before it was compressed with `codec`, Kafka's number for it.
 
     Raises:
-        Undecodable: the codec is unknown or missing, the data are not whole, or become more than
-            `DECOMPRESSED_BYTES_MAX`.
+        MissingCodec: this process has no such codec.
+        Undecodable: the codec is unknown, the data are not whole, or become more than `DECOMPRESSED_BYTES_MAX`.
     """
     try:
         if codec == _SNAPPY:
             return _snappy(data)
         if codec in _STREAMS:
             return _streamed(_STREAMS[codec], data)
+    except pa.ArrowNotImplementedError as error:
+        raise MissingCodec(f"PyArrow cannot decompress batches here ({error}): install one with this codec") from None
     except (pa.ArrowException, OSError) as error:
         raise Undecodable(f"a batch could not be decompressed ({error})") from None
     raise Undecodable(f"a batch has the unknown codec {codec}")
@@ -60,7 +66,7 @@ def _streamed(codec: str, data: pa.Buffer) -> pa.Buffer:
 
 
 def _snappy(data: pa.Buffer) -> pa.Buffer:
-    if data.slice(0, len(_XERIAL)).to_pybytes() != _XERIAL:
+    if _first(data, len(_XERIAL)) != _XERIAL:
         return _block(data, DECOMPRESSED_BYTES_MAX)
     pieces, left, at = [], DECOMPRESSED_BYTES_MAX, _XERIAL_HEAD_BYTES
     while at < data.size:
@@ -77,7 +83,7 @@ def _snappy(data: pa.Buffer) -> pa.Buffer:
 def _block(data: pa.Buffer, bytes_max: int) -> pa.Buffer:
     """A snappy block: the size of what it holds is its first varint (snappy: format_description.txt)."""
     size = 0
-    for number, byte in enumerate(data.slice(0, 5).to_pybytes()):
+    for number, byte in enumerate(_first(data, 5)):
         size |= (byte & 0x7F) << (7 * number)
         if byte < 0x80:
             break
@@ -86,6 +92,11 @@ def _block(data: pa.Buffer, bytes_max: int) -> pa.Buffer:
     if size > bytes_max:
         raise _too_large()
     return pa.Codec("snappy").decompress(data, size)
+
+
+def _first(data: pa.Buffer, count: int) -> bytes:
+    """The first bytes; fewer if there are no more, where PyArrow would raise an error."""
+    return bytes(data.slice(0, min(count, data.size)).to_pybytes())
 
 
 def _too_large() -> Undecodable:

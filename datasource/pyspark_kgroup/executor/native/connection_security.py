@@ -78,7 +78,7 @@ def _login(settings: SecuritySettings) -> SaslLogin:
         case "SCRAM-SHA-256" | "SCRAM-SHA-512":
             who = (settings.username or "", settings.password or "")
             return SaslLogin(mechanism, partial(mechanisms.scram, mechanism, *who))
-    raise Unusual(f"SASL mechanism {mechanism}")
+    raise Unusual(f"SASL mechanism {mechanism}", lasting=True)
 
 
 class _Tokens:

@@ -5,6 +5,7 @@ Runs on: executor.
 
 from __future__ import annotations
 
+import logging
 from collections import deque
 from collections.abc import Iterator, Sequence
 from ctypes import CDLL, Array, byref, c_int32, c_int64
@@ -13,7 +14,7 @@ from typing import Final
 
 import pyarrow as pa
 
-from pyspark_kgroup.executor.native.codecs import Undecodable, decompressed
+from pyspark_kgroup.executor.native.codecs import MissingCodec, Undecodable, decompressed
 from pyspark_kgroup.executor.native.interface import (
     AbortedTransaction,
     Batch,
@@ -24,8 +25,10 @@ from pyspark_kgroup.executor.native.interface import (
     Status,
     Walk,
 )
-from pyspark_kgroup.limits import ARROW_BATCH_BYTES_MAX, ARROW_BATCH_ROWS_MAX, DECODED_BYTES_MAX
+from pyspark_kgroup.limits import ARROW_BATCH_BYTES_MAX, ARROW_BATCH_ROWS_MAX, DECODED_BYTES_MAX, FETCH_JOINED_BYTES_MAX
 from pyspark_kgroup.shared.arrow import HEADERS, arrow_schema, repeat
+
+log = logging.getLogger(__name__)
 
 _REASONS: Final = {
     Status.OLD_FORMAT: "records are in a format of before Kafka 0.11",
@@ -33,6 +36,9 @@ _REASONS: Final = {
     Status.MALFORMED: "a batch is not as Kafka writes it",
     Status.FAR_TIMESTAMP: "a record has a timestamp beyond what Spark can hold",
 }
+
+_LASTING: Final = {Status.OLD_FORMAT, Status.FAR_TIMESTAMP}
+"""What a topic has once, it has again."""
 
 _BATCH_BYTES_MIN: Final = 61
 """A batch without records (DefaultRecordBatch.RECORD_BATCH_OVERHEAD)."""
@@ -47,12 +53,30 @@ _INT64: Final = pa.int64()
 _TIMESTAMP: Final = pa.timestamp("us", tz="UTC")
 
 
-class Unusual(Exception):
-    """What is not decoded here: the caller reads on with librdkafka, from the offset that it asked for."""
+_warned_of: set[str] = set()
+"""Reasons that last, of which this process has warned."""
 
-    def __init__(self, reason: str) -> None:
+
+class Unusual(Exception):
+    """What is not decoded here: the caller reads on with librdkafka, from the offset that it asked for.
+
+    Attributes:
+        reason: for the log.
+        lasting: the next reads will most likely meet it as well.
+    """
+
+    def __init__(self, reason: str, *, lasting: bool = False) -> None:
         super().__init__(reason)
         self.reason = reason
+        self.lasting = lasting
+
+    def tell(self) -> None:
+        """Say in the log why librdkafka reads; what lasts, once in this process: tasks come many times a second."""
+        if not self.lasting:
+            log.info("Reading on with librdkafka: %s.", self.reason)
+        elif self.reason not in _warned_of:
+            _warned_of.add(self.reason)
+            log.warning("Reading with librdkafka, which is slower: %s.", self.reason)
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +85,7 @@ class Decoded:
 
     Attributes:
         batches: in the schema of the source (`arrow_schema`), each of at most `ARROW_BATCH_ROWS_MAX` rows and about
-            `ARROW_BATCH_BYTES_MAX` bytes; a larger record is a batch of its own.
+            `FETCH_JOINED_BYTES_MAX` bytes; a larger record is a batch of its own.
         next_offset: where to read on: past the last complete batch, control batches and gaps included, or the end of
             the range. Where it was, if the answer has no complete batch.
         leader_epoch: of the batch before `next_offset` (a Fetch request's LastFetchedEpoch); -1 if there was none.
@@ -91,7 +115,14 @@ class Decoder:
         self._include_headers = include_headers
         self._schema = arrow_schema(include_headers)
 
-    def decode(self, records: memoryview, start: int, end: int, aborted: Sequence[tuple[int, int]] = ()) -> Decoded:
+    def decode(
+        self,
+        records: memoryview,
+        start: int,
+        end: int,
+        aborted: Sequence[tuple[int, int]] = (),
+        bytes_max: int = DECODED_BYTES_MAX,
+    ) -> Decoded:
         """The records with offsets in [start, end), in their order.
 
         Args:
@@ -100,6 +131,7 @@ class Decoder:
             end: of the range.
             aborted: producer ids with first offsets, as the answer lists them under read_committed; none under
                 read_uncommitted.
+            bytes_max: the record batch with which so many bytes are reached is the last one.
 
         Raises:
             Unusual: something is not ordinary; nothing of `records` has been used then.
@@ -116,19 +148,19 @@ class Decoder:
             for batch, leader_epoch in self._arrow_batches(payloads, start, end):
                 batches.append(batch)
                 decoded_bytes += batch.nbytes
-                if decoded_bytes >= DECODED_BYTES_MAX:
+                if decoded_bytes >= min(bytes_max, DECODED_BYTES_MAX):
                     return Decoded(batches, batch["offset"][-1].as_py() + 1, leader_epoch, complete=False)
         return Decoded(batches, min(max(start, walk.next_offset), end), walk.leader_epoch, complete=True)
 
     def _call(self, name: str, *arguments: object) -> None:
         status = getattr(self._library, name)(*arguments)
         if status != Status.GOOD:
-            raise Unusual(_REASONS[Status(status)])
+            raise Unusual(_REASONS[Status(status)], lasting=status in _LASTING)
 
     def _arrow_batches(self, payloads: _Payloads, start: int, end: int) -> Iterator[tuple[pa.RecordBatch, int]]:
         """What the batches found hold, and the leader epoch of the last one in each."""
         place, sizes = Place(0, 0, 0, -1), Sizes()
-        limits = (self._include_headers, ARROW_BATCH_ROWS_MAX, ARROW_BATCH_BYTES_MAX)
+        limits = (self._include_headers, ARROW_BATCH_ROWS_MAX, FETCH_JOINED_BYTES_MAX)
         while place.batch < payloads.count:
             ready = payloads.make_ready(place)
             rest = (payloads.found, ready, byref(place), start, end)
@@ -205,7 +237,7 @@ class _Payloads:
         try:
             return decompressed(codec, payload)
         except Undecodable as error:
-            raise Unusual(str(error)) from None
+            raise Unusual(str(error), lasting=isinstance(error, MissingCodec)) from None
 
 
 class _Buffers:
@@ -261,7 +293,7 @@ class _Buffers:
         try:
             names.validate(full=True)
         except pa.ArrowInvalid:
-            raise Unusual("a header's name is not UTF-8") from None
+            raise Unusual("a header's name is not UTF-8", lasting=True) from None
         pairs = [names, self.array(_BINARY, "header_value")]
         structs = pa.Array.from_buffers(HEADERS.value_type, self.sizes.headers, [None], 0, children=pairs)
         rows, filled = self.sizes.rows, self.sizes.rows_with_headers

@@ -1,10 +1,11 @@
-"""Bytes of what a reader says to a broker and hears from it: ApiVersions, SASL, Fetch.
+"""Bytes of what a reader says to a broker and hears from it: ApiVersions, SASL, Fetch, Metadata.
 
 Runs on: executor. Pure.
 
 Layouts are those of Apache Kafka's schemas (clients/src/main/resources/common/message: ApiVersionsRequest.json,
-SaslHandshakeRequest.json, SaslAuthenticateRequest.json, FetchRequest.json, FetchResponse.json). Answers are read in
-place, and records are views of them. Every length is compared with what is there; what makes no sense is `Unusual`.
+SaslHandshakeRequest.json, SaslAuthenticateRequest.json, FetchRequest.json, FetchResponse.json, MetadataRequest.json).
+Answers are read in place, and records are views of them. Every length is compared with what is there; what makes no
+sense is `Unusual`.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from spark_kgroup.model import ErrorCode
 T = TypeVar("T")
 
 FETCH: Final = 1
+METADATA: Final = 3
 SASL_HANDSHAKE: Final = 17
 API_VERSIONS: Final = 18
 SASL_AUTHENTICATE: Final = 36
@@ -40,6 +42,8 @@ _WITHOUT_REPLICA_ID: Final = 15
 API_VERSIONS_VERSION: Final = 3
 SASL_HANDSHAKE_VERSION: Final = 1
 SASL_AUTHENTICATE_VERSION: Final = 2
+METADATA_VERSION: Final = 9
+"""The first flexible one: every broker with Fetch 12 has it."""
 
 _NOT_FLEXIBLE: Final = frozenset({SASL_HANDSHAKE})
 """Whose requests have the header without tagged fields."""
@@ -59,6 +63,12 @@ _NO_LOG_START: Final = -1
 _DIVERGING_EPOCH: Final = 0
 """The tag of `DivergingEpoch`: the log is not the one that was read before (KIP-595)."""
 
+_CURRENT_LEADER: Final = 1
+"""The tag of `CurrentLeader`: who leads instead of the broker that was asked (KIP-951)."""
+
+_NODE_ENDPOINTS: Final = 0
+"""The tag of `NodeEndpoints` in an answer as a whole: where those leaders listen (KIP-951)."""
+
 _INT32: Final = Struct(">i")
 _INT16: Final = Struct(">h")
 _HEADER: Final = Struct(">hhih")
@@ -67,6 +77,8 @@ _WANTED: Final = Struct(">iiqiqi")
 _FETCHED: Final = Struct(">ihqqq")
 _FETCH_ANSWER: Final = Struct(">ihi")
 _ABORTED: Final = Struct(">qq")
+_LEADER: Final = Struct(">ii")
+_EPOCH_END: Final = Struct(">iq")
 _API: Final = Struct(">hhh")
 _LIFETIME: Final = Struct(">q")
 _BATCH: Final = Struct(">qiibIhi")
@@ -77,6 +89,9 @@ _LENGTH_COUNTS_FROM: Final = 12
 """What a batch's length leaves out: base offset, and the length itself."""
 
 _MAGIC: Final = 2
+
+_OFFSET_MAX: Final = 2**63 - 1
+"""Kafka's offsets are int64, and so is what is asked for after a batch."""
 
 
 class Wanted(NamedTuple):
@@ -120,7 +135,8 @@ class Fetched:
         topic: its name or its id, as bytes: what the request had.
         aborted: (producer id, first offset) of the aborted transactions that `records` meets, ascending by offset.
         preferred_replica: the node to ask instead (KIP-392), -1 for none.
-        diverges: whether the log is not the one that was read before.
+        diverges_at: the first offset from which the log is not the one that was read before; None if it is that one.
+        leader: (node, epoch) of who leads, where that is another one than the request says; None if it was not told.
         records: record batches as they are in the log; the last one may be incomplete.
     """
 
@@ -129,8 +145,22 @@ class Fetched:
     error: int
     aborted: tuple[tuple[int, int], ...]
     preferred_replica: int
-    diverges: bool
+    diverges_at: int | None
+    leader: tuple[int, int] | None
     records: memoryview
+
+
+class FetchAnswer(NamedTuple):
+    """An answer to a Fetch.
+
+    Attributes:
+        throttle_ms: for how long the broker will mute the connection (KIP-219).
+        endpoints: node -> (host, port) of the leaders that are named.
+    """
+
+    throttle_ms: int
+    fetched: list[Fetched]
+    endpoints: Mapping[int, tuple[str, int]]
 
 
 class Batches(NamedTuple):
@@ -171,6 +201,11 @@ def sasl_handshake_request(mechanism: str) -> bytes:
 def sasl_authenticate_request(message: bytes) -> bytes:
     """What the mechanism says."""
     return _compact(message) + b"\0"
+
+
+def brokers_request() -> bytes:
+    """Which brokers there are: Metadata of no topic, which creates none, and of nobody's permissions."""
+    return _varint(1) + b"\0\0\0" + b"\0"
 
 
 def fetch_request(
@@ -305,14 +340,14 @@ def sasl_answer(body: memoryview) -> tuple[bytes, int]:
     return _read(body, read)
 
 
-def fetch_answer(version: int, body: memoryview) -> tuple[int, list[Fetched]]:
-    """For how many ms the broker will mute the connection (KIP-219), and what it says of each partition.
+def fetch_answer(version: int, body: memoryview) -> FetchAnswer:
+    """What a broker says of each partition that it was asked for.
 
     Raises:
         Unusual: it refused the whole request, or this is no answer to a Fetch.
     """
 
-    def read(cursor: _Cursor) -> tuple[int, list[Fetched]]:
+    def read(cursor: _Cursor) -> FetchAnswer:
         throttle_ms, error, _ = cursor.take(_FETCH_ANSWER)
         if error:
             raise Unusual(f"Fetch failed with {ErrorCode.name_of(error)}")
@@ -321,10 +356,10 @@ def fetch_answer(version: int, body: memoryview) -> tuple[int, list[Fetched]]:
             topic = cursor.bytes(16) if version >= _FIRST_BY_ID else bytes(cursor.bytes_or_null())
             found.extend(_fetched(cursor, topic) for _ in range(cursor.count()))
             cursor.tags()
-        cursor.tags()
+        endpoints = cursor.tags().get(_NODE_ENDPOINTS)
         if cursor.rest():
             raise Unusual("an answer to a Fetch has more than it says")
-        return throttle_ms, found
+        return FetchAnswer(throttle_ms, found, {} if endpoints is None else _endpoints(_Cursor(endpoints)))
 
     return _read(body, read)
 
@@ -334,14 +369,43 @@ def _fetched(cursor: _Cursor, topic: bytes) -> Fetched:
     aborted = tuple(_aborted(cursor) for _ in range(cursor.count()))
     (preferred_replica,) = cursor.take(_INT32)
     records = cursor.bytes_or_null()
-    diverges = _DIVERGING_EPOCH in cursor.tags()
-    return Fetched(topic, partition, error, aborted, preferred_replica, diverges, records)
+    tags = cursor.tags()
+    leader = _LEADER.unpack_from(tags[_CURRENT_LEADER]) if _CURRENT_LEADER in tags else None
+    diverges_at = _EPOCH_END.unpack_from(tags[_DIVERGING_EPOCH])[1] if _DIVERGING_EPOCH in tags else None
+    return Fetched(topic, partition, error, aborted, preferred_replica, diverges_at, leader, records)
 
 
 def _aborted(cursor: _Cursor) -> tuple[int, int]:
     producer_id, first_offset = cursor.take(_ABORTED)
     cursor.tags()
     return producer_id, first_offset
+
+
+def brokers(body: memoryview) -> Mapping[int, tuple[str, int]]:
+    """Node -> (host, port) of every broker, out of an answer to `brokers_request`.
+
+    Raises:
+        Unusual: this is no such answer.
+    """
+
+    def read(cursor: _Cursor) -> Mapping[int, tuple[str, int]]:
+        cursor.take(_INT32)  # the throttle time
+        return _endpoints(cursor)  # the rest is of no interest
+
+    return _read(body, read)
+
+
+def _endpoints(cursor: _Cursor) -> dict[int, tuple[str, int]]:
+    """Of nodes with their racks, as Fetch and Metadata have them."""
+    found = {}
+    for _ in range(cursor.count()):
+        (node_id,) = cursor.take(_INT32)
+        host = str(cursor.bytes_or_null(), "utf-8")
+        (port,) = cursor.take(_INT32)
+        cursor.bytes_or_null()  # its rack
+        cursor.tags()
+        found[node_id] = (host, port)
+    return found
 
 
 def batches_of(records: memoryview, position: int, end: int | None) -> Batches:
@@ -354,9 +418,10 @@ def batches_of(records: memoryview, position: int, end: int | None) -> Batches:
     while len(records) - at >= _BATCH_HEADER_BYTES:
         base, length, batch_epoch, magic, _, _, last_delta = _BATCH.unpack_from(records, at)
         if magic != _MAGIC:
-            raise Unusual(f"record format {magic}")
+            raise Unusual(f"record format {magic}", lasting=True)
         batch_end = at + _LENGTH_COUNTS_FROM + length
-        if length < _BATCH_HEADER_BYTES - _LENGTH_COUNTS_FROM or last_delta < 0 or base < max(next_offset, 0):
+        possible = length >= _BATCH_HEADER_BYTES - _LENGTH_COUNTS_FROM and last_delta >= 0
+        if not possible or not max(next_offset, 0) <= base < _OFFSET_MAX - last_delta:
             raise Unusual("the header of a record batch makes no sense")
         if batch_end > len(records):
             break
@@ -434,3 +499,5 @@ def _read(view: memoryview, read: Callable[[_Cursor], T]) -> T:
         return read(_Cursor(view))
     except (IndexError, struct.error):
         raise Unusual("an answer that ends in the midst of what it says") from None
+    except UnicodeDecodeError:
+        raise Unusual("an answer with a host that is no text") from None

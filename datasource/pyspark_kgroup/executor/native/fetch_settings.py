@@ -76,7 +76,7 @@ class FetchSettings:
         """
         for name in config:
             if name not in _UNDERSTOOD:
-                raise Unusual(f"only librdkafka understands kafka.{name}")
+                raise Unusual(f"only librdkafka understands kafka.{name}", lasting=True)
         partition_bytes_max = config.get("fetch.message.max.bytes", config.get("max.partition.fetch.bytes"))
         return cls(
             client_id=config.get("client.id", ""),
@@ -92,4 +92,4 @@ def _number(text: str | None, default: int) -> int:
     try:
         return default if text is None else min(int(text), default)
     except ValueError:
-        raise Unusual(f"{text!r} is no number") from None
+        raise Unusual(f"{text!r} is no number", lasting=True) from None

@@ -4,30 +4,48 @@ Runs on: executor.
 
 Each broker has one request under way, always: the next one goes out as soon as an answer has come, before anybody looks
 at its records, since the headers of its batches say where the next one begins. So the broker reads while we decode.
+
+Brokers do not wait for each other: while one is being connected to, is silent, or pauses in the midst of an answer, the
+others are read. If it fails, a replica's partitions go back to their leaders (KIP-392), and a leader's are left to
+librdkafka, but no others. So is a partition that something is unusual about. Only where brokers are that nobody has
+named is asked for while all wait (`FETCH_BROKERS_MS`).
 """
 
 from __future__ import annotations
 
+import math
 import selectors
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import partial
+from itertools import islice
 from typing import Final, NamedTuple
 
 from pyspark_kgroup.executor.native import fetch_messages as messages
-from pyspark_kgroup.executor.native.broker_connection import AnswerMemory, Broker, BrokerConnection
+from pyspark_kgroup.executor.native.broker_connection import (
+    AnswerMemory,
+    Broker,
+    BrokerConnection,
+    BrokerFailed,
+    Connecting,
+)
 from pyspark_kgroup.executor.native.connection_security import ConnectionSecurity
 from pyspark_kgroup.executor.native.decode import Unusual
-from pyspark_kgroup.executor.native.fetch_messages import Bounds, Fetched, Wanted
+from pyspark_kgroup.executor.native.fetch_messages import Bounds, FetchAnswer, Fetched
 from pyspark_kgroup.executor.native.fetch_settings import FetchSettings
+from pyspark_kgroup.executor.native.fetched_log import FetchedLog, LogLost
 from pyspark_kgroup.limits import (
+    FETCH_AWAITED_MS,
     FETCH_BUSY_BYTES_MIN,
     FETCH_BUSY_WAIT_MS,
     FETCH_IDLE_WAIT_MS,
+    FETCH_PARTITIONS_MAX,
     FETCH_SILENCE_MS,
 )
 from pyspark_kgroup.shared.tickets import Leader
-from spark_kgroup.model import ErrorCode, TopicPartition
+from spark_kgroup.model import TopicPartition
 
 _EMPTY_ANSWERS_MAX: Final = 2
 """Answers without a record for ranges that end below the end of their logs: the first may have come amid a change."""
@@ -53,160 +71,209 @@ class Chunk(NamedTuple):
 
 
 @dataclass(slots=True)
-class _Log:
-    """A partition that is fetched.
-
-    Attributes:
-        position: the first offset that the next request asks for.
-        last_epoch: of the batch before it, -1 if none was fetched.
-    """
-
-    partition: TopicPartition
-    leader: Leader
-    position: int
-    end: int | None
-    last_epoch: int = -1
-
-    @property
-    def done(self) -> bool:
-        return self.end is not None and self.position >= self.end
-
-    def wanted(self) -> Wanted:
-        topic_id = bytes.fromhex(self.leader.topic_id)
-        return Wanted(*self.partition, topic_id, self.leader.epoch, self.position, self.last_epoch)
-
-
-@dataclass(slots=True)
 class _Asked:
     """What one broker is asked.
 
     Attributes:
-        logs: in the order in which they are asked for: what has just given records comes last, since only the first is
-            promised progress (KIP-74).
+        node_id: the broker's.
+        owed: it is to be asked, which waits for a connection, or for the end of a pause or of `muted_until_s`.
+        logs: in the order in which they are asked for, `FETCH_PARTITIONS_MAX` at a time: those come last that were
+            asked for last, and of them what gave records, since only the first is promised progress (KIP-74).
         under_way: what the request under way asks for, by the names in its answer; empty if there is none.
         overdue_at_s: when the answer to it is overdue.
-        throttled_ms: how long the broker mutes the connection after its last answer (KIP-219).
-        empty: how many answers in a row had no record.
+        muted_until_s: until then it reads nothing of us, since a quota was exceeded (KIP-219).
+        awaited_since_s: since when a reader has waited who has heard nothing of it; None: nobody waits.
+        idle: whether the last answer had no record.
     """
 
+    node_id: int
     broker: Broker
-    logs: list[_Log] = field(default_factory=list)
+    logs: list[FetchedLog] = field(default_factory=list)
+    owed: bool = False
+    connecting: Connecting | None = None
     connection: BrokerConnection | None = None
-    under_way: dict[tuple[bytes, int], _Log] = field(default_factory=dict)
+    under_way: dict[tuple[bytes, int], FetchedLog] = field(default_factory=dict)
     overdue_at_s: float = 0.0
-    throttled_ms: int = 0
-    empty: int = 0
+    muted_until_s: float = 0.0
+    awaited_since_s: float | None = None
+    idle: bool = False
 
-    def open_logs(self) -> list[_Log]:
+    def open_logs(self) -> list[FetchedLog]:
         return [log for log in self.logs if not log.done]
 
-    def close(self) -> None:
+    def due_logs(self, now_s: float) -> list[FetchedLog]:
+        """Those that one request may ask for now."""
+        if now_s < self.muted_until_s:
+            return []
+        due = (log for log in self.logs if log.paused_until_s <= now_s and not log.done)
+        return list(islice(due, FETCH_PARTITIONS_MAX))
+
+    def on_awaited(self, now_s: float, *, at_once: bool) -> None:
+        """A reader waits for it, or nobody does."""
+        if not at_once:
+            self.awaited_since_s = None
+        elif self.awaited_since_s is None or (not self.under_way and self.connecting is None):
+            self.awaited_since_s = max(now_s, self.muted_until_s)
+
+    def silent_at_s(self) -> float:
+        """When it has failed, though nothing has come; infinity for never."""
+        patience_s = math.inf if self.awaited_since_s is None else self.awaited_since_s + FETCH_AWAITED_MS / 1000
+        if self.under_way:
+            return min(self.overdue_at_s, patience_s)
+        return patience_s if self.connecting is not None else math.inf
+
+    def wait_ends_at_s(self) -> float:
+        """When it has to be looked at, though nothing has come; infinity for never."""
+        if self.owed and not self.under_way and self.connecting is None:
+            paused_until_s = min((log.paused_until_s for log in self.open_logs()), default=math.inf)
+            return max(self.muted_until_s, paused_until_s)
+        return self.silent_at_s()
+
+    def hang_up(self) -> None:
+        """End the connection, which has no request under way; another one takes its place."""
         if self.connection is not None:
             self.connection.close()
         self.connection = None
+
+    def close(self) -> None:
+        for end in (self.connecting, self.connection):
+            if end is not None:
+                end.close()
+        self.connecting = self.connection = None
         self.under_way = {}
+        self.owed = False
+
+
+class _Terms(NamedTuple):
+    """Of the requests that are owed: as `Fetcher.ask` has them."""
+
+    bytes_max: int | None = None
+    at_once: bool = False
 
 
 class Fetcher:
     """Fetches partitions from where they are said to be, as long as nothing unusual happens.
 
-    Methods raise `Unusual`; nothing more can be fetched then, and `close` is due.
+    Methods raise `Unusual` when nothing is left that could be fetched; `close` is due then. If it is a `LogLost`,
+    another fetcher may go on.
 
     Args:
         settings: how to fetch.
         security: TLS and SASL.
-        brokers: where nodes listen that a leader may prefer to itself (KIP-392); those of leaders are known anyway.
+
+    Attributes:
+        left: partitions that are fetched no more while others are, and why: their broker has failed, or what it says of
+            them is unusual.
     """
 
-    def __init__(
-        self, settings: FetchSettings, security: ConnectionSecurity, brokers: Mapping[int, Broker] | None = None
-    ) -> None:
+    def __init__(self, settings: FetchSettings, security: ConnectionSecurity) -> None:
         self._settings = settings
         self._security = security
-        self._brokers = dict(brokers or {})
+        self._brokers: dict[int, Broker] = {}
         self._asked: dict[int, _Asked] = {}
+        self._terms = _Terms()
+        self.left: dict[TopicPartition, Unusual] = {}
         self._memory = AnswerMemory()
 
-    def add(self, partition: TopicPartition, leader: Leader, position: int, end: int | None = None) -> None:
+    def add(
+        self, partition: TopicPartition, leader: Leader, position: int, end: int | None = None, *, last_epoch: int = -1
+    ) -> None:
         """From the next request on, fetch `partition` too.
 
         Args:
-            partition: is not being fetched yet.
+            partition: is not being fetched yet, or is left.
             leader: as metadata has it.
             position: the first offset.
             end: one past the last; None: without an end, as records come.
+            last_epoch: of the batch before `position`, by which the leader tells whether its log is the same (KIP-320);
+                -1 if nobody knows.
         """
+        self.left.pop(partition, None)
         self._brokers[leader.node_id] = Broker(leader.host, leader.port)
-        self._add(_Log(partition, leader, position, end), leader.node_id)
+        self._add(FetchedLog(partition, leader, position, end, last_epoch))
 
-    def drop(self, partition: TopicPartition) -> None:
-        """Fetch `partition` no more; what is on its way of it will not be shown."""
+    def drop(self, partitions: Collection[TopicPartition]) -> None:
+        """Fetch these no more; what is on its way of them will not be shown."""
         for asked in self._asked.values():
             for log in asked.logs:
-                if log.partition == partition:
+                if log.partition in partitions:
                     log.end = log.position
             asked.logs = asked.open_logs()
+        for partition in partitions:
+            self.left.pop(partition, None)
 
-    def ask(self) -> None:
-        """Send a request to every broker that has none under way and has something to be asked for."""
+    def ask(self, bytes_max: int | None = None, *, at_once: bool = False) -> None:
+        """Ask every broker that has no request under way for what is wanted of it.
+
+        One that is not connected to yet, or of which all that is left has to pause (`FetchedLog`), is asked in `ready`.
+
+        Args:
+            bytes_max: of each answer, less than the settings allow.
+            at_once: whether somebody waits, for what should be there, and for `FETCH_AWAITED_MS` at most.
+        """
+        self._terms, now_s = _Terms(bytes_max, at_once), time.monotonic()
         for asked in self._asked.values():
-            if not asked.under_way:
-                self._ask(asked)
+            asked.owed = not asked.under_way
+            asked.on_awaited(now_s, at_once=at_once)
+        self._ask_owed()
 
     def connections(self) -> list[BrokerConnection]:
-        """Those with a request under way, for `select`."""
+        """Those with a request under way."""
         return [asked.connection for asked in self._asked.values() if asked.connection is not None and asked.under_way]
 
-    def patience_s(self) -> float:
-        """How long the next answer may still take; 0 if one is overdue, or there is nothing to wait for."""
-        overdue_at_s = [asked.overdue_at_s for asked in self._asked.values() if asked.under_way]
-        return max(0.0, min(overdue_at_s, default=0.0) - time.monotonic())
+    def readables(self) -> list[BrokerConnection | Connecting]:
+        """What `select` can wait for; then `ready` is due."""
+        connecting = [asked.connecting for asked in self._asked.values() if asked.connecting is not None]
+        return [*self.connections(), *connecting]
 
-    def ready(self) -> list[BrokerConnection]:
-        """Wait for the next answers: the connections on which they come.
+    def waits(self) -> bool:
+        """Whether something was asked or is to be asked, so that `ready` is of use."""
+        return bool(self.readables()) or self.wait_s() is not None
+
+    def wait_s(self) -> float | None:
+        """How long `select` may wait until `ready` is due anyway; None: for ever."""
+        ends_at_s = min((asked.wait_ends_at_s() for asked in self._asked.values()), default=math.inf)
+        return None if ends_at_s == math.inf else max(0.0, ends_at_s - time.monotonic())
+
+    def ready(self, wait_s: float = math.inf) -> list[BrokerConnection]:
+        """Wait for the next answers, `wait_s` at most: the connections on which they come.
 
         Raises:
-            Unusual: none has come for too long, or there is nothing to wait for.
+            Unusual: there is nothing to wait for, or nothing any more.
         """
-        waiting = self.connections()
-        if not waiting:
+        until_s = time.monotonic() + wait_s
+        if not self.waits():
             raise Unusual("nothing is left to ask for")
-        with selectors.DefaultSelector() as selector:  # not `select`, which takes no descriptor above 1,023
-            for connection in waiting:
-                selector.register(connection, selectors.EVENT_READ, connection)
-            found = [key.data for key, _ in selector.select(self.patience_s())]
-        if not found:
-            silent = min((asked for asked in self._asked.values() if asked.under_way), key=lambda a: a.overdue_at_s)
-            raise Unusual(f"{silent.broker} did not answer in time")
-        return found
+        while True:
+            self._ask_owed()
+            self._take_connected()
+            found = self._select(until_s - time.monotonic())
+            self._end_silent(found)
+            if found or time.monotonic() >= until_s or not self.waits():
+                return found
 
     def take(self, connection: BrokerConnection, *, go_on: bool = True) -> list[Chunk]:
-        """Receive the answer that comes on `connection`.
+        """Receive what comes on `connection`, without waiting for the rest of it.
 
         Args:
             connection: out of `connections`.
             go_on: whether the next request is sent before this returns.
 
         Returns:
-            What it holds: to be looked at before the next call.
+            What the answer holds, once all of it has come: to be looked at before the next call.
         """
         asked = next(asked for asked in self._asked.values() if asked.connection is connection)
-        answer = connection.take_fetched(self._memory)
-        asked.throttled_ms, fetched = messages.fetch_answer(connection.fetch_version, answer)
-        under_way, asked.under_way = asked.under_way, {}
-        chunks = []
-        for one in fetched:
-            log = under_way.pop((one.topic, one.partition), None)
-            if log is None:
-                raise Unusual(f"{asked.broker} answered for what it was not asked for")
-            chunk = self._chunk(log, one) if not log.done else None
-            if chunk is not None:
-                chunks.append(chunk)
-            elif one.preferred_replica >= 0:
-                self._move(log, asked, one.preferred_replica)
-        if under_way:
-            raise Unusual(f"{asked.broker} did not answer for all that it was asked for")
-        self._note(asked, {chunk.partition for chunk in chunks})
+        asked.awaited_since_s = None
+        chunks: list[Chunk] = []
+        left_before = len(self.left)
+        with self._losing_only(asked):
+            received = connection.take_fetched(self._memory)
+            if received is None:
+                asked.overdue_at_s = time.monotonic() + FETCH_SILENCE_MS / 1000
+                return []
+            chunks = self._take_answer(asked, messages.fetch_answer(connection.fetch_version, received))
+        if len(self.left) > left_before and not chunks and not self._has_open_logs():
+            raise next(reversed(self.left.values()))
         if go_on:
             self.ask()
         return chunks
@@ -218,23 +285,88 @@ class Fetcher:
 
     # --------------------------------------------------------------------------------------------------------- asking
 
-    def _add(self, log: _Log, node_id: int) -> None:
-        if node_id not in self._asked:
-            if node_id not in self._brokers:
-                raise Unusual(f"{log.partition} is to be read from node {node_id}, and where that is nobody said")
-            self._asked[node_id] = _Asked(self._brokers[node_id])
-        self._asked[node_id].logs.append(log)
+    def _select(self, wait_s: float) -> list[BrokerConnection]:
+        """Those on which answers come, within `wait_s`; fewer seconds if something else happens."""
+        own_s = self.wait_s()
+        wait_s = min(wait_s, math.inf if own_s is None else own_s)
+        with selectors.DefaultSelector() as selector:  # not `select`, which takes no descriptor above 1,023
+            for readable in self.readables():
+                selector.register(readable, selectors.EVENT_READ, readable)
+            found = [key.data for key, _ in selector.select(None if wait_s == math.inf else wait_s)]
+        return [readable for readable in found if isinstance(readable, BrokerConnection)]
 
-    def _move(self, log: _Log, asked: _Asked, node_id: int) -> None:
-        """Ask the replica that the leader prefers (KIP-392)."""
+    def _take_connected(self) -> None:
+        """Keep the connections that are open by now though nothing is to be asked on them: it was dropped."""
+        for asked in list(self._asked.values()):
+            if asked.connecting is not None:
+                with self._losing_only(asked):
+                    self._connection(asked)
+
+    def _end_silent(self, answering: Collection[BrokerConnection]) -> None:
+        now_s = time.monotonic()
+        for asked in list(self._asked.values()):
+            if asked.silent_at_s() <= now_s and asked.connection not in answering:
+                with self._losing_only(asked):
+                    raise BrokerFailed(f"{asked.broker} did not answer in time")
+
+    @contextmanager
+    def _losing_only(self, asked: _Asked) -> Iterator[None]:
+        """If this broker fails, the others go on.
+
+        Raises:
+            LogLost: it has told so.
+            Unusual: it has failed, and there are no others.
+        """
+        try:
+            yield
+        except LogLost:
+            raise
+        except Unusual as failure:
+            asked.close()
+            logs = asked.open_logs()
+            for log in logs:
+                self._lose(log, asked, failure)
+            if logs and not self._has_open_logs():
+                raise
+
+    def _lose(self, log: FetchedLog, asked: _Asked, failure: Unusual) -> None:
+        """Ask `asked` no more for `log`: it has failed, or what it says of that is unusual."""
         asked.logs = [other for other in asked.logs if other is not log]
-        self._add(log, node_id)
+        if log.return_to_leader(time.monotonic()):
+            leader = self._add(log)
+            leader.owed = not leader.under_way
+        else:
+            self.left[log.partition] = failure
+
+    def _has_open_logs(self) -> bool:
+        return any(asked.open_logs() for asked in self._asked.values())
+
+    def _ask_owed(self) -> None:
+        for asked in list(self._asked.values()):
+            if asked.owed:
+                with self._losing_only(asked):
+                    self._ask(asked)
+
+    def _add(self, log: FetchedLog) -> _Asked:
+        node_id = log.node_id
+        if node_id not in self._asked:
+            self._asked[node_id] = _Asked(node_id, self._brokers[node_id])
+        self._asked[node_id].logs.append(log)
+        return self._asked[node_id]
+
+    def _move(self, log: FetchedLog, asked: _Asked) -> None:
+        """From the next request on, ask who is to be asked for `log`."""
+        if log.node_id != asked.node_id:
+            asked.logs = [other for other in asked.logs if other is not log]
+            self._add(log)
 
     def _ask(self, asked: _Asked) -> None:
-        logs = asked.open_logs()
-        if not logs:
+        now_s = time.monotonic()
+        logs = asked.due_logs(now_s)
+        connection = self._connection(asked) if logs else None
+        if connection is None:
             return
-        connection = self._connection(asked)
+        asked.owed = False
         wanted = [log.wanted() for log in logs]
         bounds = self._bounds(asked, logs)
         body = messages.fetch_request(
@@ -242,59 +374,136 @@ class Fetcher:
             wanted,
             bounds,
             read_committed=self._settings.read_committed,
-            rack=self._settings.rack,
+            rack="" if any(log.keeps_to_leader(now_s) for log in logs) else self._settings.rack,
         )
         connection.ask_to_fetch(body)
         keys = (messages.key_of(connection.fetch_version, one) for one in wanted)
         asked.under_way = dict(zip(keys, logs, strict=True))
-        patience_ms = bounds.wait_ms_max + asked.throttled_ms + FETCH_SILENCE_MS
-        asked.overdue_at_s = time.monotonic() + patience_ms / 1000
+        asked.overdue_at_s = time.monotonic() + (bounds.wait_ms_max + FETCH_SILENCE_MS) / 1000
 
-    def _connection(self, asked: _Asked) -> BrokerConnection:
-        """An open connection whose session lasts; nothing is under way on it."""
-        if asked.connection is not None and asked.connection.session_ends:
-            asked.close()
+    def _connection(self, asked: _Asked) -> BrokerConnection | None:
+        """An open connection without a request under way, whose session lasts or has just begun; None: wait for it."""
+        if asked.connecting is not None:
+            if not asked.connecting.is_done:
+                return None
+            connecting, asked.connecting = asked.connecting, None
+            asked.connection = connecting.connection()
+        elif asked.connection is not None and (asked.connection.session_ends or asked.connection.has_ended):
+            asked.hang_up()
+        by_id = all(log.leader.topic_id for log in asked.logs)
+        if asked.connection is not None and asked.connection.fetch_version > messages.FETCH_BY_NAME and not by_id:
+            asked.hang_up()  # that version has no names, which is all that is known of one topic
         if asked.connection is None:
-            by_id = all(log.leader.topic_id for log in asked.logs)
-            asked.connection = BrokerConnection.open(
-                asked.broker, self._settings.client_id, self._security, by_id=by_id
+            asked.broker = self._brokers[asked.node_id]
+            opening = partial(
+                BrokerConnection.open, asked.broker, self._settings.client_id, self._security, by_id=by_id
             )
+            asked.connecting = Connecting(asked.broker, opening)
         return asked.connection
 
-    def _bounds(self, asked: _Asked, logs: Sequence[_Log]) -> Bounds:
+    def _bounds(self, asked: _Asked, logs: Sequence[FetchedLog]) -> Bounds:
         """How long the broker waits, for how much.
 
         Records that are known to be there need no wait. Of others several are awaited at a time while they flow, and
-        the first one ends the wait when they have ceased.
+        the first one ends the wait when they have ceased. While somebody reads, no poll lasts long: what is wanted
+        next may not be what it asks for. Where partitions have turns, what has no end shares the wait among them.
         """
-        flow = not asked.empty and all(log.end is None for log in logs)
-        wait_ms, bytes_min = (FETCH_BUSY_WAIT_MS, FETCH_BUSY_BYTES_MIN) if flow else (FETCH_IDLE_WAIT_MS, 1)
-        return Bounds(wait_ms, bytes_min, self._settings.bytes_max, self._settings.partition_bytes_max)
+        bytes_max, at_once = self._terms
+        endless = all(log.end is None for log in logs)
+        if at_once:
+            wait_ms, bytes_min = FETCH_BUSY_WAIT_MS, 1
+        elif endless and not asked.idle:
+            wait_ms, bytes_min = FETCH_BUSY_WAIT_MS, FETCH_BUSY_BYTES_MIN
+        else:
+            wait_ms, bytes_min = FETCH_IDLE_WAIT_MS, 1
+        if endless:
+            wait_ms = max(1, wait_ms * len(logs) // len(asked.logs))
+        return Bounds(wait_ms, bytes_min, bytes_max or self._settings.bytes_max, self._settings.partition_bytes_max)
 
     # -------------------------------------------------------------------------------------------------------- answers
 
-    def _chunk(self, log: _Log, fetched: Fetched) -> Chunk | None:
-        """What was fetched of `log`, whose position moves past it; None if there is no whole batch.
+    def _take_answer(self, asked: _Asked, answer: FetchAnswer) -> list[Chunk]:
+        under_way, asked.under_way = asked.under_way, {}
+        self._brokers.update((node_id, Broker(*where)) for node_id, where in answer.endpoints.items())
+        if answer.throttle_ms > 0:
+            asked.muted_until_s = time.monotonic() + min(answer.throttle_ms, FETCH_SILENCE_MS) / 1000
+            if not answer.fetched:  # what Kafka says above a quota, whatever it was asked for
+                return []
+        logs = []
+        for one in answer.fetched:
+            log = under_way.pop((one.topic, one.partition), None)
+            if log is None:
+                raise Unusual(f"{asked.broker} answered for what it was not asked for")
+            logs.append(log)
+        if under_way:
+            raise Unusual(f"{asked.broker} did not answer for all that it was asked for")
+        self._look_up({one.preferred_replica for one in answer.fetched if one.preferred_replica >= 0}, asked)
+        # From here on positions move: what is unusual about one log may not keep the others' records back.
+        taken = (self._take(log, one, asked) for log, one in zip(logs, answer.fetched, strict=True) if not log.done)
+        chunks = [chunk for chunk in taken if chunk is not None]
+        refused = any(one.error for one in answer.fetched)
+        self._note(asked, logs, {chunk.partition for chunk in chunks}, counts=not refused)
+        return chunks
 
-        Raises:
-            Unusual: it was refused, or the log is not what it was thought to be.
-        """
-        if fetched.error:
-            raise Unusual(f"{log.partition}: {ErrorCode.name_of(fetched.error)}")
-        if fetched.diverges:
-            raise Unusual(f"{log.partition}: its log is not the one that was read up to offset {log.position}")
+    def _look_up(self, preferred: Collection[int], asked: _Asked) -> None:
+        """Ask where these nodes are, if the driver's metadata did not tell."""
+        if asked.connection is not None and not self._brokers.keys() >= set(preferred):
+            self._brokers = asked.connection.brokers() | self._brokers
+
+    def _take(self, log: FetchedLog, fetched: Fetched, asked: _Asked) -> Chunk | None:
+        """What was fetched of `log`; None if that is nothing, and perhaps another node is to be asked then."""
+        chunk, now_s = None, time.monotonic()
+        try:
+            if fetched.error:
+                log.on_refused(fetched.error, self._new_leader(log, fetched.leader), now_s)
+            elif fetched.diverges_at is not None:
+                log.on_diverged(fetched.diverges_at, now_s)
+            else:
+                log.on_answered(now_s)
+                chunk = self._chunk(log, fetched)
+                if chunk is None and fetched.preferred_replica >= 0:
+                    self._on_preferred(log, fetched.preferred_replica, now_s)
+        except LogLost:
+            raise
+        except Unusual as unusual:
+            self._lose(log, asked, unusual)
+            return None
+        self._move(log, asked)
+        return chunk
+
+    def _on_preferred(self, log: FetchedLog, node_id: int, now_s: float) -> None:
+        """The leader prefers another node (KIP-392)."""
+        log.on_preferred(node_id, now_s)
+        if node_id not in self._brokers:
+            log.return_to_leader(now_s)
+
+    def _new_leader(self, log: FetchedLog, leader: tuple[int, int] | None) -> Leader | None:
+        """Who leads by an answer, if anybody said where that is."""
+        node_id, epoch = leader or (-1, -1)
+        where = self._brokers.get(node_id)
+        return where and Leader(node_id, *where, epoch, log.leader.topic_id)
+
+    def _chunk(self, log: FetchedLog, fetched: Fetched) -> Chunk | None:
+        """What was fetched of `log`, whose position moves past it; None if there is no whole batch."""
         batches = messages.batches_of(fetched.records, log.position, log.end)
         if not batches.size:
             return None
-        position, log.last_epoch = log.position, batches.leader_epoch
-        log.position = batches.next_offset if log.end is None else min(batches.next_offset, log.end)
+        position = log.position
+        log.on_records(batches.next_offset, batches.leader_epoch)
         records = fetched.records[: batches.size]
         return Chunk(log.partition, position, log.end, log.position, records, fetched.aborted)
 
-    def _note(self, asked: _Asked, spoke: set[TopicPartition]) -> None:
-        """Put behind those that gave records, and count answers in which none did."""
-        asked.logs = sorted(asked.open_logs(), key=lambda log: log.partition in spoke)
-        asked.empty = 0 if spoke else asked.empty + 1
-        starving = next((log for log in asked.logs if log.end is not None), None)
-        if asked.empty >= _EMPTY_ANSWERS_MAX and starving is not None:
-            raise Unusual(f"{starving.partition} has nothing from offset {starving.position} to {starving.end}")
+    def _note(self, asked: _Asked, had: Sequence[FetchedLog], spoke: set[TopicPartition], *, counts: bool) -> None:
+        """Put those that an answer was about behind the others, and count answers without any record for them."""
+        last = {id(log): log.partition in spoke for log in had}
+        others = [log for log in asked.logs if id(log) not in last and not log.done]
+        answered = sorted(
+            (log for log in asked.logs if id(log) in last and not log.done), key=lambda log: last[id(log)]
+        )
+        asked.logs = others + answered
+        asked.idle = not spoke and (counts or asked.idle)
+        for log in answered:
+            log.empty = 0 if spoke else log.empty + counts
+            if log.end is not None and log.empty >= _EMPTY_ANSWERS_MAX:
+                nothing = Unusual(f"{log.partition} has nothing from offset {log.position} to {log.end}")
+                self._lose(log, asked, nothing)

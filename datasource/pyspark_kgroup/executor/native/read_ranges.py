@@ -2,8 +2,9 @@
 
 Runs on: executor. Needs neither Spark nor the driver, and nothing of librdkafka.
 
-It decides nothing: where anything is out of the ordinary, it says from which offsets another reader is to go on, and
-that is where its rows end.
+Where anything is out of the ordinary, it says from which offsets another reader is to go on, and that is where its rows
+end. One thing it decides itself, since librdkafka would not see it: records that are gone while others have their
+offsets (`LogLost`). That is an error, or a warning, as `range_reader` has it.
 """
 
 from __future__ import annotations
@@ -11,24 +12,24 @@ from __future__ import annotations
 import logging
 from collections.abc import Generator, Iterator, Sequence
 from ctypes import CDLL
+from functools import partial
 
 import pyarrow as pa
 
-from pyspark_kgroup.executor.native import library
-from pyspark_kgroup.executor.native.connection_security import ConnectionSecurity, connection_security
+from pyspark_kgroup.errors import DataLoss
+from pyspark_kgroup.executor.native.connection_security import ConnectionSecurity
 from pyspark_kgroup.executor.native.decode import Decoder, Unusual
 from pyspark_kgroup.executor.native.fetch_settings import FetchSettings
+from pyspark_kgroup.executor.native.fetched_log import LogLost
 from pyspark_kgroup.executor.native.fetcher import Chunk, Fetcher
-from pyspark_kgroup.limits import FETCH_JOINED_BYTES_MAX
+from pyspark_kgroup.executor.native.means import native_means
+from pyspark_kgroup.limits import FETCH_JOINED_BYTES_MAX, FETCH_LARGE_BYTES
+from pyspark_kgroup.offsets.data_loss import WAYS_OUT
 from pyspark_kgroup.shared.arrow import rebatch
 from pyspark_kgroup.shared.tickets import Range, ReadSettings
-from spark_kgroup.errors import KgroupError
 from spark_kgroup.model import TopicPartition
 
 log = logging.getLogger(__name__)
-
-_warned: set[str] = set()
-"""Why this process does not read natively: it stays so, and is said once."""
 
 
 def read_natively(ranges: Sequence[Range], settings: ReadSettings) -> Generator[pa.RecordBatch, None, Sequence[Range]]:
@@ -43,42 +44,25 @@ def read_natively(ranges: Sequence[Range], settings: ReadSettings) -> Generator[
 
     Returns:
         What is left of the ranges: nothing of it has been in a batch.
+
+    Raises:
+        DataLoss: as `range_reader.read_ranges`.
     """
     unread = {TopicPartition(r.topic, r.partition): r for r in ranges if r.start_offset < r.end_offset}
     if not unread:
         return ()
-    try:
-        means = _means(settings)
-    except Unusual as unusual:
-        if unusual.reason not in _warned:
-            _warned.add(unusual.reason)
-            log.warning("Reading with librdkafka, which is slower: %s.", unusual.reason)
+    means = native_means(settings)
+    if means is None:
         return tuple(unread.values())
     reading = _Reading(unread, settings, *means)
     try:
         yield from reading.batches()
     except Unusual as unusual:
-        log.info("Reading on with librdkafka: %s.", unusual.reason)
+        unusual.tell()
         yield from reading.rest()
     finally:
         reading.close()
     return tuple(unread.values())
-
-
-def _means(settings: ReadSettings) -> tuple[CDLL, FetchSettings, ConnectionSecurity]:
-    """What reading natively needs whatever the ranges.
-
-    Raises:
-        Unusual: this process does not have it.
-    """
-    loaded = library.load()
-    if loaded.library is None:
-        raise Unusual(loaded.reason)
-    fetch_settings = FetchSettings.of(settings.consumer_config)
-    try:
-        return loaded.library, fetch_settings, connection_security(settings.consumer_config)
-    except KgroupError as problem:
-        raise Unusual(str(problem).rstrip(".")) from None
 
 
 class _Reading:
@@ -100,7 +84,9 @@ class _Reading:
         self._library = decoder
         self._include_headers = settings.include_headers
         self._decoders: dict[TopicPartition, Decoder] = {}
-        self._fetcher = Fetcher(fetch_settings, security)
+        self._fail_on_data_loss = settings.fail_on_data_loss
+        self._new_fetcher = partial(Fetcher, fetch_settings, security)
+        self._fetcher = self._new_fetcher()
         self._small: list[pa.RecordBatch] = []
         self._small_bytes = 0
 
@@ -109,17 +95,39 @@ class _Reading:
 
         Raises:
             Unusual: the rest is another reader's; first of all `rest` is to be taken.
+            DataLoss: some of it is gone, and that is an error.
         """
+        while self._unread:
+            try:
+                yield from self._fetched()
+            except LogLost as lost:
+                if self._fail_on_data_loss:
+                    raise DataLoss(f"{lost.loss} {WAYS_OUT}") from None
+                self._skip(lost)
+        yield from self.rest()
+
+    def _fetched(self) -> Iterator[pa.RecordBatch]:
+        left = self._fetcher.left
         for partition, r in self._unread.items():
             if r.leader is None:
-                raise Unusual(f"the driver did not know who leads {partition}")
+                left[partition] = Unusual(f"the driver did not know who leads {partition}")
+                continue
             self._fetcher.add(partition, r.leader, r.start_offset, r.end_offset)
-        self._fetcher.ask()
-        while self._unread:
+        while len(self._unread) > len(left):
+            self._fetcher.ask()
             for connection in self._fetcher.ready():
                 for chunk in self._fetcher.take(connection):
                     yield from self._decoded(chunk)
-        yield from self.rest()
+                    del chunk  # it keeps the memory of the answer from being used again
+        if left:
+            raise next(iter(left.values()))
+
+    def _skip(self, lost: LogLost) -> None:
+        """Leave out what is gone; what else was in the answer that told so is fetched again."""
+        log.warning("Data loss: %s Skipping to offset %d.", lost.loss, lost.goes_on_at)
+        self._move(lost.loss.partition, lost.goes_on_at)
+        self._fetcher.close()
+        self._fetcher = self._new_fetcher()
 
     def rest(self) -> Iterator[pa.RecordBatch]:
         """What waits to be joined."""
@@ -154,7 +162,7 @@ class _Reading:
 
     def _joined(self, batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
         """`batch`, or what was waiting to be joined with it."""
-        large = batch.nbytes > FETCH_JOINED_BYTES_MAX // 2
+        large = batch.nbytes > FETCH_LARGE_BYTES
         if large or self._small_bytes + batch.nbytes > FETCH_JOINED_BYTES_MAX:
             yield from self.rest()
         if large:

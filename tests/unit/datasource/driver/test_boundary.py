@@ -85,8 +85,16 @@ def test_a_restart_commits_what_the_last_run_left_at_its_first_boundary(world: W
     assert group.committed_now == {P0: 10}
 
 
-def test_an_idle_boundary_looks_at_each_partition_a_few_times_only(
-    world: World, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    ("news", "listed", "looks"),
+    [
+        (0, [500], {"_ends": 1}),
+        (1, [500, 1], {"position": 2 * 500, "_ends": 3, "topic_key": 4}),
+    ],
+    ids=["idle", "with news"],
+)
+def test_a_boundary_looks_at_each_partition_a_few_times_only(
+    world: World, monkeypatch: pytest.MonkeyPatch, news: int, listed: list[int], looks: dict[str, int]
 ) -> None:
     """Linear, and with small factors: 10,000 partitions are looked at between two batches of 100 ms."""
     group, driver = world(partitions=500, seats=5, records=1)
@@ -94,14 +102,15 @@ def test_an_idle_boundary_looks_at_each_partition_a_few_times_only(
     asked = Counter[str]()
     for owner, name in ((Ledger, "position"), (TopicLogs, "_ends"), (ledger_module, "topic_key")):
         monkeypatch.setattr(owner, name, counted(getattr(owner, name), name, asked))
-    listed: list[int] = []
+    seen: list[int] = []
     end_offsets, start_offsets = group.end_offsets, group.start_offsets
-    monkeypatch.setattr(group, "end_offsets", lambda tps, **more: listed.append(len(tps)) or end_offsets(tps, **more))
-    monkeypatch.setattr(group, "start_offsets", lambda tps: listed.append(len(tps)) or start_offsets(tps))
+    monkeypatch.setattr(group, "end_offsets", lambda tps, **more: seen.append(len(tps)) or end_offsets(tps, **more))
+    monkeypatch.setattr(group, "start_offsets", lambda tps: seen.append(len(tps)) or start_offsets(tps))
+    group.produce(P0, news)
     group.now_ms += END_OFFSETS_MAX_AGE_MS + 1
-    assert driver.ask() == driver.durable
-    assert listed == [500, 0], "ends, and where logs begin that have more to read"
-    assert asked == {"position": 2 * 500, "_ends": 2, "topic_key": 4}
+    assert (driver.ask() == driver.durable) is not bool(news)
+    assert seen == listed, "ends, and where logs begin that have more to read"
+    assert asked == looks
 
 
 def counted(function: Callable[..., object], name: str, calls: Counter[str]) -> Callable[..., object]:

@@ -30,6 +30,7 @@ def lost_before_its_commit(group: FakeGroup, driver: Driver) -> None:
     group.target = {}
     group.expel("seat-0")
     group.notice("seat-0")
+    group.look_due = False  # that nobody owns it would make it known to the group
     driver.trigger()
     group.produce(P0, 5)
     group.now_ms += END_OFFSETS_MAX_AGE_MS + 1

@@ -1,14 +1,12 @@
-"""The look for partitions that nobody owns: when it is due, and the one rebalance that it forces."""
-
-from itertools import pairwise
+"""Partitions that nobody owns, found by the runtime: what is committed first, and the one rebalance that follows."""
 
 import pytest
 from harness.boundary import P0, P1, World, elapsed_ms, messages
-from harness.fake_group import OTHER, FakeGroup
+from harness.fake_group import OTHER
 
-from pyspark_kgroup.limits import HANDOVER_WAIT_MS, ORPHAN_CHECK_INTERVAL_MS
+from pyspark_kgroup.limits import HANDOVER_WAIT_MS, LOOK_WAIT_MS
 
-# --------------------------------------------------------------------------------------------------- what is an orphan
+# -------------------------------------------------------------------------------------------------- what is committed
 
 
 def test_an_orphan_is_committed_and_gets_an_owner(world: World) -> None:
@@ -78,83 +76,38 @@ def test_a_rejoin_that_finds_orphans_forces_one_rebalance_only(world: World) -> 
 # ------------------------------------------------------------------------------------------------------ when it is due
 
 
-def looks(group: FakeGroup, monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """When the group was described, from now on."""
-    asked_at_ms: list[int] = []
-    describe = group.describe
-    monkeypatch.setattr(group, "describe", lambda: asked_at_ms.append(group.now_ms) or describe())
-    return asked_at_ms
+def test_a_boundary_waits_for_the_look_that_a_rejoin_needs(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without it, AvailableNow would end before it has read what has no owner yet."""
+    group, driver = world(records=10)
+    group.target[group.add_partition("t")] = "seat-0"
+    look, looked_at_ms = group._look, group.now_ms + LOOK_WAIT_MS // 2
+    monkeypatch.setattr(group, "_look", lambda: look() if group.now_ms >= looked_at_ms else None)
+    assert elapsed_ms(group, driver.trigger) < LOOK_WAIT_MS
+    assert len(group.forced) == 1
+    assert set(driver.durable.owned) == {P0, P1}
 
 
-def test_the_look_for_orphans_waits_until_the_group_is_stable(world: World) -> None:
+def test_a_boundary_that_waits_for_a_group_without_rest_goes_on_and_waits_again(world: World) -> None:
     group, driver = world(records=10)
     group.target[group.add_partition("t")] = "seat-0"
     group.state = "PreparingRebalance"
-    driver.trigger()
+    assert LOOK_WAIT_MS <= elapsed_ms(group, driver.trigger) < 2 * LOOK_WAIT_MS
     assert not group.forced
     group.state = "Stable"
-    group.now_ms += 2_000
     driver.drain()
     assert len(group.forced) == 1
     assert set(driver.durable.owned) == {P0, P1}
 
 
-def test_a_group_that_is_not_stable_is_looked_at_once_in_an_interval(
-    world: World, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_boundary_asks_nobody_for_the_group_s_description(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The runtime has looked; what it found is in the view."""
     group, driver = world(records=10)
     driver.trigger()
-    group.state = "PreparingRebalance"
-    group.rejoins += 1
-    group.now_ms += ORPHAN_CHECK_INTERVAL_MS
-    asked_at_ms = looks(group, monkeypatch)
-    for _ in range(30):
-        driver.ask()
-        group.now_ms += 90
-    gaps = [b - a for a, b in pairwise(asked_at_ms)]
-    assert gaps
-    assert all(ORPHAN_CHECK_INTERVAL_MS <= gap <= ORPHAN_CHECK_INTERVAL_MS + 200 for gap in gaps)
-
-
-def test_a_group_that_is_stable_is_looked_at_once_after_a_rejoin(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    group, driver = world(records=10)
-    driver.trigger()
+    asked: list[int | None] = []
+    monkeypatch.setattr(group, "describe", asked.append)
+    group.look_due = True
     driver.drain()
-    asked_at_ms = looks(group, monkeypatch)
-    for _ in range(5):
-        group.now_ms += 2 * ORPHAN_CHECK_INTERVAL_MS
-        driver.ask()
-    assert asked_at_ms == []
-    group.rejoins += 1
-    for _ in range(5):
-        group.now_ms += 2 * ORPHAN_CHECK_INTERVAL_MS
-        driver.ask()
-    assert len(asked_at_ms) == 1
-
-
-def test_nobody_looks_for_orphans_in_a_group_of_type_consumer(world: World) -> None:
-    """Its coordinator itself sees to new partitions, and a member that leads is none of its notions."""
-    group, driver = world(records=10)
-    group.target[group.add_partition("t")] = "seat-0"
-    group.state, group.group_type = "Reconciling", "consumer"
-    driver.trigger()
-    group.state = "Stable"
-    group.now_ms += 2_000
-    driver.drain()
-    assert not group.forced
-
-
-def test_a_group_of_type_consumer_is_looked_at_once_after_a_rejoin(
-    world: World, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    group, driver = world(records=10)
-    group.group_type = "consumer"
-    driver.drain()
-    asked_at_ms = looks(group, monkeypatch)
-    for _ in range(5):
-        group.now_ms += 2 * ORPHAN_CHECK_INTERVAL_MS
-        driver.ask()
-    assert asked_at_ms == []
+    assert asked == []
 
 
 # ------------------------------------------------------------------------------------------------------- the rebalance
@@ -166,7 +119,7 @@ def test_a_forced_rebalance_says_why_in_the_log_and_in_the_join(world: World, ca
     group.rebalance()
     driver.trigger()
     assert group.forced == ["2 partitions without an owner"]
-    assert messages(caplog, "the group rebalances after a rejoin: 2 partitions without an owner")
+    assert messages(caplog, "the group rebalances: 2 partitions without an owner")
 
 
 def test_partitions_that_a_forced_rebalance_assigns_are_adopted_in_the_same_boundary(world: World) -> None:
@@ -202,16 +155,6 @@ def test_nobody_looks_for_orphans_where_no_seat_was_asked_back(world: World) -> 
     group, driver = world(partitions=2, records=10)
     del group.target[P1]
     group.rebalance()
-    group.rejoins = 0
+    group.look_due = False
     driver.drain()
     assert group.forced == []
-
-
-def test_a_leader_that_came_back_gets_the_partitions_that_have_owners(
-    world: World, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    group, driver = world(partitions=2, records=10)
-    baselines: list[object] = []
-    monkeypatch.setattr(group, "tell_all_owned", baselines.append)
-    driver.trigger()
-    assert baselines == [group.topics_now]

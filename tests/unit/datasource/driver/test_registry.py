@@ -22,7 +22,8 @@ import pytest
 from harness.waiting import wait_for
 
 from pyspark_kgroup.driver import registry as registry_module
-from pyspark_kgroup.driver.registry import Counts, Registry
+from pyspark_kgroup.driver.registry import Registry
+from pyspark_kgroup.driver.reporting import Counts
 from pyspark_kgroup.driver.seats import Scan
 from pyspark_kgroup.errors import ChannelEnded
 from pyspark_kgroup.limits import REGISTRY_PORT_WAIT_MS
@@ -35,7 +36,7 @@ Dial = Callable[[], Channel]
 
 
 def executor(name: str, *, warm: bool = True) -> Message:
-    return {"key": f"{name}/1/1", "executor_id": name, "host": "here", "pid": 1, "warm": warm}
+    return {"key": f"{name}/1/1", "executor_id": name, "host": "here", "pid": 1, "warm": warm, "rack": ""}
 
 
 def ask(channel: Channel, op: str, **fields: Any) -> Message:
@@ -58,7 +59,7 @@ def reads_of(batch: int, seats: Sequence[str] = SEATS) -> dict[str, list[Range]]
 
 
 def plan(registry: Registry, batch: int, seats: Sequence[str] = SEATS) -> Scan:
-    owned = {seat: [("t", SEATS.index(seat), 10 * batch + 10, "id of t")] for seat in SEATS}
+    owned = {seat: [Position("t", SEATS.index(seat), 10 * batch + 10, "id of t")] for seat in SEATS}
     return registry.plan(str(batch), reads_of(batch, seats), owned)
 
 
@@ -113,7 +114,7 @@ def test_a_ticket_is_bound_to_a_seat_with_its_ranges_and_all_that_it_owns(regist
             "seat": seat,
             "at_home": True,
             "ranges": [["t", ticket, 0, 10, None]],
-            "owned": [["t", ticket, 10, "id of t"]],
+            "owned": [["t", ticket, 10, "id of t", None]],
         }
     assert homes(registry) == {"g-0": "1", "g-1": "1"}
     assert plan(registry, 1).mode is Mode.LATE
@@ -130,8 +131,8 @@ def test_a_late_ticket_for_which_nothing_is_left_is_answered_nothing_left(regist
     bound = {"op": "bound", "at_home": True}
     assert sorted(answers, key=lambda answer: str(answer.get("seat"))) == [
         {"op": "nothing-left"},
-        {**bound, "seat": "g-0", "ranges": [["t", 0, 10, 20, None]], "owned": [["t", 0, 20, "id of t"]]},
-        {**bound, "seat": "g-1", "ranges": [["t", 1, 10, 20, None]], "owned": [["t", 1, 20, "id of t"]]},
+        {**bound, "seat": "g-0", "ranges": [["t", 0, 10, 20, None]], "owned": [["t", 0, 20, "id of t", None]]},
+        {**bound, "seat": "g-1", "ranges": [["t", 1, 10, 20, None]], "owned": [["t", 1, 20, "id of t", None]]},
     ]
 
 
@@ -220,7 +221,10 @@ def shares(partitions: int) -> tuple[dict[str, list[Range]], dict[str, list[Posi
     far = 2**63 - 1
     leader = Leader(12, "broker-12.example.org", 9092, 2**31 - 1, "f" * 32)
     reads = {"g-0": [Range(name, 0, far - 1, far, leader) for name in names], "g-1": [Range("t", 0, 0, 1)]}
-    return reads, {"g-0": [(name, 0, far, "y" * 22 + "/12345") for name in names], "g-1": [("t", 0, 1, "")]}
+    return reads, {
+        "g-0": [Position(name, 0, far, "y" * 22 + "/12345") for name in names],
+        "g-1": [Position("t", 0, 1, "")],
+    }
 
 
 def test_a_seat_with_forty_thousand_partitions_gets_its_share(registry: Registry, sidecar: Sidecar) -> None:

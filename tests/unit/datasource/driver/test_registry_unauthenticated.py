@@ -14,6 +14,7 @@ from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import suppress
 from functools import partial
 from itertools import pairwise
+from pathlib import Path
 
 import pytest
 from harness.waiting import wait_for
@@ -23,7 +24,7 @@ from pyspark_kgroup.driver.registry import Registry
 from pyspark_kgroup.limits import REGISTRY_UNAUTHENTICATED_MAX
 from pyspark_kgroup.shared.channel import Channel, Message, connect, frame, new_key
 
-EXECUTOR: Message = {"key": "here/1/1", "executor_id": "1", "host": "here", "pid": 1, "warm": True}
+EXECUTOR: Message = {"key": "here/1/1", "executor_id": "1", "host": "here", "pid": 1, "warm": True, "rack": ""}
 BIND: Message = {"op": "bind", "id": 1, "scan": 1, "ticket": 0, "executor": EXECUTOR}
 FLOOD = 10_000
 KEY = new_key()
@@ -214,6 +215,12 @@ def flood(address: tuple[str, int], count: int, greet: bytes) -> None:
         reset(peer)
 
 
+def dropped_by_the_kernel() -> int:
+    """How many connections this machine has dropped because a listener's backlog was full, since it started."""
+    names, values = (line.split() for line in Path("/proc/net/netstat").read_text().splitlines()[:2])
+    return int(values[names.index("ListenOverflows")])
+
+
 def test_a_flood_of_connections_disturbs_nobody(
     registry: Registry, sidecar: Channel, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -222,7 +229,7 @@ def test_a_flood_of_connections_disturbs_nobody(
     address = ("127.0.0.1", registry.port)
     binds = newcomers = 0
     slowest_s = 0.0
-    begun_s = time.monotonic()
+    begun_s, dropped_before = time.monotonic(), dropped_by_the_kernel()
     with ThreadPoolExecutor(2) as beside:
         floods = [beside.submit(flood, address, FLOOD // 2, greet) for greet in (b"\xff" * 100, proof(KEY, bytes(32)))]
         while wait(floods, timeout=0.002).not_done:
@@ -243,7 +250,9 @@ def test_a_flood_of_connections_disturbs_nobody(
     )
     assert binds >= 100
     assert newcomers >= 5
-    wait_for(lambda: registry.counts().refused == FLOOD, "the count of all of them")
+    dropped_max = dropped_by_the_kernel() - dropped_before  # those that were reset before there was room in the backlog
+    wait_for(lambda: registry.counts().refused >= FLOOD - dropped_max, "the count of all of them")
+    assert registry.counts().refused <= FLOOD
     assert registry.counts().accepted == newcomers + 1
     warnings = [record.getMessage() for record in caplog.records if record.levelno >= logging.WARNING]
     assert 1 <= len(warnings) <= 1 + took_s / 60

@@ -248,6 +248,23 @@ def test_former_seats_that_may_not_leave_make_a_warning_and_are_tried_again(
     assert group.now_ms - before < 10 * HANDOVER_WAIT_MS
 
 
+@pytest.mark.parametrize(
+    ("group_type", "setting"),
+    [("classic", "(kafka.session.timeout.ms)"), ("consumer", "(consumer.session.timeout.ms of the group, else ")],
+)
+def test_former_seats_that_may_not_leave_name_the_session_timeout_of_their_protocol(
+    world: World, group_type: str, setting: str
+) -> None:
+    group, driver = world(partitions=6, seats=6, records=30)
+    driver.drain()
+    group.group_type = group_type
+    group.remove_members = lambda *_: {"seat-5": int(ErrorCode.UNKNOWN_SERVER_ERROR)}
+    driver.restart(5, bounded=True)
+    with pytest.raises(GroupUnsettled) as raised:
+        driver.trigger()
+    assert setting in str(raised.value)
+
+
 def test_former_seats_that_may_not_leave_are_tried_once_each_though_they_are_refused_one_after_the_other(
     world: World,
 ) -> None:

@@ -120,7 +120,8 @@ def test_a_new_topic_is_shared_though_other_members_had_all_of_it(
     comes_back(group, driver, "t", "u", seats=seats)
     group.target[U0] = "seat-0"
     driver.ask()
-    assert len(group.forced) > forced
+    # A seat more makes the group rebalance by itself.
+    assert group.forced[forced:].count("subscribed without a share: u") == (seats != 3)
     group.other_gives_up()
     driver.drain()
     assert driver.rows == {T0: [(0, 10)], U0: [(4, 10)]}

@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from pyspark_kgroup.executor.this_executor import start_ticks, this_executor
+from pyspark_kgroup.executor.this_executor import from_rack_of, start_ticks, this_executor
+from pyspark_kgroup.shared.tickets import ReadSettings
 
 AS_JVM = "import subprocess, sys; print(subprocess.run(sys.argv[1:3], capture_output=True, text=True).stdout)"
 AS_WORKER = """
@@ -45,6 +46,19 @@ def test_a_jvm_that_is_no_executor_is_the_driver_of_local_mode(tmp_path: Path) -
 
 def test_without_a_jvm_among_its_ancestors_a_worker_has_no_sidecar() -> None:
     assert not this_executor().warm
+
+
+@pytest.mark.parametrize("own", [None, "here"])
+def test_an_executor_reads_in_the_rack_of_its_environment_and_else_in_that_of_the_query(
+    monkeypatch: pytest.MonkeyPatch, own: str | None
+) -> None:
+    if own is not None:
+        monkeypatch.setenv("KGROUP_CLIENT_RACK", own)
+    executor = this_executor()
+    assert executor.rack == (own or "")
+    config = {"client.id": "c", "client.rack": "of the query"}
+    found = from_rack_of(executor, ReadSettings(consumer_config=config)).consumer_config
+    assert found == {"client.id": "c", "client.rack": own or "of the query"}
 
 
 def test_a_process_that_is_gone_has_not_start_ticks() -> None:

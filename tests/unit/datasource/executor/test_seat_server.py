@@ -2,19 +2,30 @@
 
 import socket
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from ctypes import CDLL
 
 import pytest
 from confluent_kafka import Message
 from confluent_kafka import TopicPartition as AssignedPartition
+from harness.fetch_broker import FetchBroker, answering
+from harness.record_batches import Batch, Record
 from harness.waiting import wait_for
 
-from pyspark_kgroup.executor import seat_server as seat_server_module
+from pyspark_kgroup.executor import librdkafka_prefetcher
+from pyspark_kgroup.executor.ahead import Ahead
 from pyspark_kgroup.executor.batch_stream import receive
+from pyspark_kgroup.executor.librdkafka_prefetcher import LibrdkafkaPrefetcher
+from pyspark_kgroup.executor.native.broker_connection import Broker
+from pyspark_kgroup.executor.native.connection_security import ConnectionSecurity
+from pyspark_kgroup.executor.native.fetch_settings import FetchSettings
+from pyspark_kgroup.executor.native_prefetcher import NativePrefetcher
+from pyspark_kgroup.executor.prefetcher import NativeFirst, Prefetcher
 from pyspark_kgroup.executor.seat_server import SeatServer
 from pyspark_kgroup.shared.channel import Frames, frame
 from pyspark_kgroup.shared.messages import Serve, to_json
-from pyspark_kgroup.shared.tickets import Range
+from pyspark_kgroup.shared.tickets import Leader, Position, Range
 from spark_kgroup.model import TopicPartition
 
 P0, P1 = (TopicPartition("t", partition) for partition in range(2))
@@ -67,15 +78,15 @@ class Consumer:
 @pytest.fixture
 def consumer(monkeypatch: pytest.MonkeyPatch) -> Consumer:
     consumer = Consumer({tp: [b"old"] * 10 for tp in (P0, P1)})
-    monkeypatch.setattr(seat_server_module, "Consumer", lambda *_, **__: consumer)
+    monkeypatch.setattr(librdkafka_prefetcher, "Consumer", lambda *_, **__: consumer)
     return consumer
 
 
-@pytest.fixture
-def control(consumer: Consumer) -> Iterator[socket.socket]:
+@contextmanager
+def serving(ahead: Ahead, prefetcher: Prefetcher) -> Iterator[socket.socket]:
     """The sidecar's end of a server that runs."""
     ours, its = socket.socketpair()
-    server = threading.Thread(target=SeatServer(its, lambda: 1024 * 1024, {}, include_headers=False).run)
+    server = threading.Thread(target=SeatServer(its, ahead, prefetcher).run)
     with ours, its:
         server.start()
         yield ours
@@ -84,12 +95,26 @@ def control(consumer: Consumer) -> Iterator[socket.socket]:
         assert not server.is_alive()
 
 
-def read(control: socket.socket, first: int, end: int, tags: dict[TopicPartition, str]) -> Values:
+@pytest.fixture
+def control(consumer: Consumer) -> Iterator[socket.socket]:
+    """The sidecar's end of a server that fetches with librdkafka."""
+    ahead = Ahead()
+    with serving(ahead, LibrdkafkaPrefetcher(ahead, lambda: 1024 * 1024, {}, include_headers=False)) as control:
+        yield control
+
+
+def read(
+    control: socket.socket,
+    first: int,
+    end: int,
+    tags: dict[TopicPartition, str],
+    leaders: Mapping[TopicPartition, Leader] | None = None,
+) -> Values:
     """What the server sends of these offsets of both partitions."""
     here, there = socket.socketpair()
     request = Serve(
-        ranges=tuple(Range(*tp, first, end) for tp in tags),
-        owned=tuple((*tp, end, tag) for tp, tag in tags.items()),
+        ranges=tuple(Range(*tp, first, end, (leaders or {}).get(tp)) for tp in tags),
+        owned=tuple(Position(*tp, end, tag) for tp, tag in tags.items()),
     )
     with here:
         with there:
@@ -114,3 +139,37 @@ def test_only_the_partition_whose_tag_has_changed_is_fetched_again(consumer: Con
     assert read(control, 2, 5, {P0: "x/1", P1: "x/2"}) == {P0: [b"old"] * 3, P1: [b"new"] * 3}
     wait_for(lambda: consumer.done, "all to be fetched")
     assert read(control, 5, 13, {P0: "x/1", P1: "x/2"}) == {P0: [b"old"] * 5 + [b"new"] * 3, P1: [b"new"] * 8}
+
+
+@pytest.fixture
+def deaf_listener() -> Iterator[Broker]:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        yield Broker(*listener.getsockname())
+
+
+@pytest.mark.parametrize("silent", ["at once", "after the connection"])
+def test_partitions_of_a_silent_broker_are_read_with_librdkafka_after_all_others_by_the_same_server(
+    library: CDLL, consumer: Consumer, deaf_listener: Broker, silent: str
+) -> None:
+    """Before the server takes itself for stalled: all that it has fetched ahead would be lost with it."""
+    ahead = Ahead()
+
+    def native() -> NativePrefetcher:
+        parts = (library, FetchSettings.of({}), ConnectionSecurity())
+        return NativePrefetcher(ahead, lambda: 1 << 20, *parts, include_headers=False)
+
+    def librdkafka() -> LibrdkafkaPrefetcher:
+        return LibrdkafkaPrefetcher(ahead, lambda: 1 << 20, {}, include_headers=False)
+
+    batch = Batch([Record(offset, None, b"new") for offset in range(10)]).encoded()
+    broker = FetchBroker(answering(lambda _, at: batch if at < 10 else b""))
+    with broker, FetchBroker(lambda _: None) as dumb:
+        dead = (
+            dumb.leader(1)
+            if silent == "after the connection"
+            else broker.leader(1)._replace(host=deaf_listener.host, port=deaf_listener.port)
+        )
+        leaders = {P0: dead, P1: broker.leader(2)}
+        with serving(ahead, NativeFirst(native, librdkafka)) as control:
+            tags = {P0: "x/1", P1: "x/1"}
+            assert read(control, 0, 10, tags, leaders) == {P0: [b"old"] * 10, P1: [b"new"] * 10}

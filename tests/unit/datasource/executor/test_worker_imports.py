@@ -8,7 +8,7 @@ from collections.abc import Mapping
 import pytest
 
 from pyspark_kgroup.options.parser import parse
-from pyspark_kgroup.shared.arrow import spark_schema
+from pyspark_kgroup.shared.columns import spark_schema
 from pyspark_kgroup.shared.tickets import Mode, ReadSettings, SeatRanges, TicketPayload
 from pyspark_kgroup.stream import KgroupStreamReader, Ticket
 
@@ -21,6 +21,8 @@ before = set(sys.modules)
 reader, ticket = pickle.load(sys.stdin.buffer)
 assert list(reader.read(ticket)) == []
 print(*sorted(set(sys.modules) - before))
+import pyspark_kgroup.executor.reader
+print(*sorted(set(sys.modules) - before))
 import pyspark_kgroup.executor.range_reader
 print(*sorted(set(sys.modules) - before))
 print(*sorted(name for name, module in sys.modules.items() if "kgroup" in name and "asyncio" in vars(module)))
@@ -29,13 +31,16 @@ print(*sorted(name for name, module in sys.modules.items() if "kgroup" in name a
 MODULES_MAX = 50
 """Measured: 33. With the driver's half there were 386."""
 
+MODULES_TO_READ_NATIVELY_MAX = 75
+"""Measured: 58."""
+
 MODULES_TO_READ_DIRECTLY_MAX = 110
-"""Measured: 87, of which 40 are confluent_kafka's and asyncio's."""
+"""Measured: 102, of which 25 are those above and 40 are confluent_kafka's and asyncio's."""
 
 
 def worker_imports(options: Mapping[str, str]) -> list[set[str]]:
-    """What a fresh process imports to read a ticket for which nothing is left; then, to read ranges by itself; and
-    which of our modules among these import asyncio.
+    """What a fresh process imports to read a ticket for which nothing is left; then, to read ranges by itself, natively
+    and with librdkafka; and which of our modules among these import asyncio.
     """
     ticket = TicketPayload(
         scan_id=1,
@@ -47,7 +52,7 @@ def worker_imports(options: Mapping[str, str]) -> list[set[str]]:
     )
     travelling = pickle.dumps((KgroupStreamReader(options, spark_schema(False)), Ticket(ticket)))
     worker = subprocess.run([sys.executable, "-c", AS_WORKER], input=travelling, stdout=subprocess.PIPE, check=True)
-    return [set(line.split()) for line in worker.stdout.decode().split("\n")[:3]]
+    return [set(line.split()) for line in worker.stdout.decode().split("\n")[:4]]
 
 
 @pytest.mark.parametrize(
@@ -59,11 +64,13 @@ def worker_imports(options: Mapping[str, str]) -> list[set[str]]:
     ids=["plaintext", "tokens"],
 )
 def test_a_worker_imports_neither_kio_nor_asyncio_nor_the_drivers_half(security: dict[str, str]) -> None:
-    to_read, to_read_directly, with_asyncio = worker_imports({**OPTIONS, **security})
+    to_read, to_read_natively, to_read_directly, with_asyncio = worker_imports({**OPTIONS, **security})
     assert "pyspark_kgroup.executor.ticket_reader" in to_read
-    assert not to_read & {"kio", "asyncio", "confluent_kafka"}
+    assert "pyspark_kgroup.executor.native.fetcher" in to_read_natively
+    assert not to_read_natively & {"kio", "asyncio", "confluent_kafka", "pyarrow.compute"}
     of_the_driver = ("pyspark_kgroup.driver", "pyspark_kgroup.options", "spark_kgroup.member", "spark_kgroup.runtime")
     assert not [module for module in to_read_directly if module == "kio" or module.startswith(of_the_driver)]
     assert with_asyncio == set(), "confluent_kafka imports it; nothing of ours needs it here"
     assert len(to_read) <= MODULES_MAX
+    assert len(to_read_natively) <= MODULES_TO_READ_NATIVELY_MAX, sorted(to_read_natively)
     assert len(to_read_directly) <= MODULES_TO_READ_DIRECTLY_MAX

@@ -154,12 +154,6 @@ def test_a_checkpoint_has_positions_of_owned_and_lost_partitions_only() -> None:
     assert [checkpoint.position(tp) for tp in (owned, lost, unknown)] == [5, 7, None]
 
 
-def test_topics_are_subscribed_anew_if_a_query_that_is_no_new_one_has_not_subscribed_to_them_last() -> None:
-    topics = {"kept": Topic(topic_id="", first_sight=1), "back": Topic(topic_id="", first_sight=1, left=True)}
-    assert Checkpoint(topics=topics).subscribed_anew(["kept", "back", "new"]) == {"back", "new"}
-    assert EMPTY.subscribed_anew(["new"]) == set()
-
-
 @pytest.mark.parametrize(
     ("version", "named"), [(VERSION + 1, "2"), (0, "0"), (None, "'NoneType'"), ("1", "'1'"), (1.5, "'float'")]
 )

@@ -68,17 +68,17 @@ def described(name: str, epochs: dict[int, int]) -> dict[str, TopicDescription]:
 def test_a_seats_positions_have_tags_that_change_with_the_topics_id_and_the_leaders_epoch() -> None:
     end = checkpoint({P0: (period(), 10), P1: (period(), 11), P2: (period(seat="job-1"), 12)})
     before = positions_by_seat(end, described("t", {0: 4, 2: 0}))
-    assert before == {"job-0": [("t", 0, 10, "x/4"), ("t", 1, 11, "x")], "job-1": [("t", 2, 12, "x/0")]}
+    assert before == {"job-0": [(P0, 10, "x/4"), (P1, 11, "x")], "job-1": [(P2, 12, "x/0")]}
     assert positions_by_seat(end, described("t", {0: 5, 2: 0})) == {
-        "job-0": [("t", 0, 10, "x/5"), ("t", 1, 11, "x")],
+        "job-0": [(P0, 10, "x/5"), (P1, 11, "x")],
         "job-1": before["job-1"],
     }
     renewed = checkpoint({P2: (period(seat="job-1", topic_id="y"), 12)})
-    assert positions_by_seat(renewed, described("t", {2: 0})) == {"job-1": [("t", 2, 12, "y/0")]}
+    assert positions_by_seat(renewed, described("t", {2: 0})) == {"job-1": [(P2, 12, "y/0")]}
 
 
 def test_the_tag_of_a_topic_that_is_not_seen_is_its_id() -> None:
-    assert positions_by_seat(checkpoint({P0: (period(), 10)}), {}) == {"job-0": [("t", 0, 10, "x")]}
+    assert positions_by_seat(checkpoint({P0: (period(), 10)}), {}) == {"job-0": [(P0, 10, "x")]}
 
 
 @dataclass

@@ -138,15 +138,24 @@ def test_a_bound_between_two_properties_is_named_by_their_options_with_a_value_t
     "package", ["org.apache.kafka.clients.consumer.", "kafkashaded.org.apache.kafka.clients.consumer."]
 )
 def test_the_class_names_of_javas_assignors_are_understood(package: str) -> None:
-    text = f"{package}CooperativeStickyAssignor,{package}RangeAssignor"
-    assert parsed(**{"kafka.partition.assignment.strategy": text}).assignors == ("cooperative-sticky", "range")
+    ours = {"CooperativeSticky": "cooperative-sticky", "Range": "range", "RoundRobin": "roundrobin", "Sticky": "sticky"}
+    text = ",".join(f"{package}{name}Assignor" for name in ours)
+    assert parsed(**{"kafka.partition.assignment.strategy": text}).assignors == tuple(ours.values())
 
 
-@pytest.mark.parametrize("name", ["Sticky", "RoundRobin"])
-def test_an_assignor_of_javas_that_we_lack_is_refused_by_name(name: str) -> None:
-    message = refusal(**{"kafka.partition.assignment.strategy": f"org.apache.kafka.clients.consumer.{name}Assignor"})
-    assert f"{name}Assignor is not among them" in message
+def test_an_assignor_of_javas_package_that_nobody_has_is_refused_by_name() -> None:
+    message = refusal(**{"kafka.partition.assignment.strategy": "org.apache.kafka.clients.consumer.StickyestAssignor"})
+    assert "StickyestAssignor is not among them" in message
     assert "cooperative-sticky" in message
+
+
+def test_an_assignor_of_ones_own_is_named_by_module_and_class() -> None:
+    text = "cooperative-sticky, my.assignors:Nearest"
+    assert parsed(**{"kafka.partition.assignment.strategy": text}).assignors == (
+        "cooperative-sticky",
+        "my.assignors:Nearest",
+    )
+    assert "unknown" in refusal(**{"kafka.partition.assignment.strategy": "my assignors:Nearest"})
 
 
 def test_an_assignor_of_somebody_elses_package_is_refused() -> None:

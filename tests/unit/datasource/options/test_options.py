@@ -204,7 +204,7 @@ def test_a_required_option_is_missing(name: str) -> None:
         ("kafka.metadata.max.age.ms", "99"),
         ("kafka.auto.offset.reset", "none"),
         ("kafka.isolation.level", "serializable"),
-        ("kafka.partition.assignment.strategy", "org.apache.kafka.clients.consumer.StickyAssignor"),
+        ("kafka.partition.assignment.strategy", "org.apache.kafka.clients.consumer.Sticky"),
         ("kafka.partition.assignment.strategy", ""),
     ],
 )
@@ -261,12 +261,46 @@ def test_options_of_others_are_refused_with_what_to_do_instead(name: str, fix: s
     [
         ("kafka.enable.auto.commit", "false", "true"),
         ("kafka.enable.auto.offset.store", "false", "true"),
-        ("kafka.group.protocol", "classic", "consumer"),
     ],
 )
 def test_a_refused_option_is_allowed_with_the_value_that_holds_anyway(name: str, accepted: str, refused: str) -> None:
     assert parsed(**{name: accepted}).passed_on == {}
     assert f"Option {name} cannot be used" in refusal(**{name: refused})
+
+
+# --------------------------------------------------------------------------------------- the group's protocol
+
+
+def test_the_group_protocol_is_classic_unless_it_is_said_otherwise_in_any_case() -> None:
+    assert (parsed().group_protocol, parsed().remote_assignor) == ("classic", None)
+    chosen = parsed(**{"kafka.group.protocol": "CONSUMER", "kafka.group.remote.assignor": "range"})
+    assert (chosen.group_protocol, chosen.remote_assignor) == ("consumer", "range")
+    assert chosen.passed_on == {}
+    assert "it needs classic or consumer" in refusal(**{"kafka.group.protocol": "streams"})
+
+
+def test_member_ids_are_the_broker_s_unless_it_is_said_otherwise_in_any_case() -> None:
+    assert parsed().member_ids == "broker"
+    assert parsed(memberIds="Client").member_ids == "client"
+    assert "it needs broker or client" in refusal(memberIds="uuid")
+
+
+@pytest.mark.parametrize(
+    ("protocol", "name", "value", "remedy"),
+    [
+        ("classic", "kafka.group.remote.assignor", "uniform", "set kafka.group.protocol=consumer"),
+        ("consumer", "kafka.partition.assignment.strategy", "range", "set kafka.group.remote.assignor"),
+        ("consumer", "memberIds", "client", "each seat's process makes its own there"),
+        ("consumer", "kafka.session.timeout.ms", "45000", "the group's consumer.session.timeout.ms"),
+        ("consumer", "kafka.heartbeat.interval.ms", "3000", "the group's consumer.heartbeat.interval.ms"),
+    ],
+)
+def test_an_option_that_the_group_protocol_has_no_use_for_is_refused_with_the_fix(
+    protocol: str, name: str, value: str, remedy: str
+) -> None:
+    message = refusal(**{"kafka.group.protocol": protocol, name: value})
+    assert f"Option {name} has no effect with kafka.group.protocol={protocol}" in message
+    assert remedy in message
 
 
 # ------------------------------------------------------------------------------------------- librdkafka

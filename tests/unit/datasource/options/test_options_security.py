@@ -14,7 +14,7 @@ from pyspark_kgroup.offsets.checkpoint import EMPTY
 from pyspark_kgroup.options.parser import SourceOptions, parse
 from pyspark_kgroup.options.security import driver_settings
 from pyspark_kgroup.options.security_rows import SECURITY
-from pyspark_kgroup.shared.arrow import spark_schema
+from pyspark_kgroup.shared.columns import spark_schema
 from pyspark_kgroup.shared.redacted import Redacted
 from pyspark_kgroup.shared.tickets import ReadSettings
 from pyspark_kgroup.stream import KgroupStreamReader

@@ -12,7 +12,8 @@ from pyspark.sql.pandas.types import to_arrow_schema
 
 from pyspark_kgroup.executor.records import record_batch
 from pyspark_kgroup.shared import arrow
-from pyspark_kgroup.shared.arrow import arrow_schema, before, last_offsets, rebatch, spark_schema
+from pyspark_kgroup.shared.arrow import arrow_schema, before, last_offsets, rebatch
+from pyspark_kgroup.shared.columns import spark_schema
 from spark_kgroup.errors import ProtocolViolation
 from spark_kgroup.model import TopicPartition
 

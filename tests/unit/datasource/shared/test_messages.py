@@ -35,12 +35,12 @@ from pyspark_kgroup.shared.messages import (
     parse,
     to_json,
 )
-from pyspark_kgroup.shared.tickets import Executor, Leader, Range
+from pyspark_kgroup.shared.tickets import Executor, Leader, Position, Range
 
 FAR = 2**63 - 1
 EXECUTOR = Executor(key="host:1:2", executor_id="7", host="host", pid=1, warm=False)
 RANGES = (Range("t", 0, 5, 10), Range("ü", 1, FAR - 1, FAR, Leader(1, "broker", 9092, 7, "0a" * 16)))
-OWNED = (("t", 0, 10, "id of t/1"), ("t", 2, 0, ""))
+OWNED = (Position("t", 0, 10, "id of t/1", Leader(1, "broker", 9092, 7, "")), Position("t", 2, 0, ""))
 
 EXAMPLES: list[QueryMessage] = [
     Hello(executor=EXECUTOR, sidecar=True),
@@ -63,7 +63,7 @@ EXAMPLES: list[QueryMessage] = [
     ),
     Ready(),
     CannotStart(reason="nobody is there"),
-    Read(scan=1, ticket=0, config={"sasl.password": "hush"}, headers=False),
+    Read(scan=1, ticket=0, config={"sasl.password": "hush"}, reader="native", headers=False),
     ReadFromServer(seat="g-0", ranges=RANGES),
     ReadDirectly(seat="g-0", ranges=()),
     Hung(seat="g-0"),

@@ -1,9 +1,10 @@
-"""A blocking connection: first contact, logins, and every way in which an answer may not be one."""
+"""One connection: first contact, logins, and every way in which an answer may not be one."""
 
 import socket
 import ssl
 import threading
 from datetime import timedelta
+from select import select
 from typing import Any
 
 import pytest
@@ -36,11 +37,18 @@ def connect(broker: FetchBroker, config: dict[str, str] | None = None, *, by_id:
     return BrokerConnection.open(broker.address, "me", security, by_id=by_id)
 
 
-def fetch(connection: BrokerConnection, memory: AnswerMemory | None = None) -> memoryview:
+def ask_to_fetch(connection: BrokerConnection) -> None:
     wanted = [fetch_messages.Wanted("t", 0, b"i" * 16, 0, 0, -1)]
     bounds = fetch_messages.Bounds(500, 1, 1 << 20, 1 << 20)
     connection.ask_to_fetch(fetch_messages.fetch_request(17, wanted, bounds, read_committed=False))
-    return connection.take_fetched(memory or AnswerMemory())
+
+
+def fetch(connection: BrokerConnection, memory: AnswerMemory | None = None) -> memoryview:
+    ask_to_fetch(connection)
+    memory = memory or AnswerMemory()
+    while (answer := connection.take_fetched(memory)) is None:
+        pass
+    return answer
 
 
 @pytest.fixture
@@ -70,8 +78,10 @@ def test_the_newest_version_of_fetch_that_both_speak_is_taken_and_names_topics_w
     [((0, 11), True, "Fetch in versions 0 to 11"), ((18, 20), True, "18 to 20"), ((13, 17), False, "13 to 17")],
 )
 def test_a_broker_without_a_version_in_common_is_unusual(versions: tuple[int, int], by_id: bool, why: str) -> None:
-    with FetchBroker(lambda _: None, versions=versions) as broker, pytest.raises(Unusual, match=why):
+    """It speaks the same at the next read: that is told once, not with each of them."""
+    with FetchBroker(lambda _: None, versions=versions) as broker, pytest.raises(Unusual, match=why) as unusual:
         connect(broker, by_id=by_id)
+    assert unusual.value.lasting
 
 
 def test_a_broker_without_fetch_is_unusual() -> None:
@@ -193,6 +203,33 @@ def test_tls_is_spoken_as_the_properties_say(ca: trustme.CA, server_tls: ssl.SSL
             connect(broker, {**trusted, "ssl.ca.pem": trustme.CA().cert_pem.bytes().decode()})
     with pytest.raises(OptionError, match=r"ssl\.ca\.location"):
         connection_security({"security.protocol": "SSL", "ssl.ca.location": "/nowhere"})
+
+
+def test_answers_that_take_turns_come_whole_into_one_memory_by_what_select_tells(
+    monkeypatch: pytest.MonkeyPatch, ca: trustme.CA, server_tls: ssl.SSLContext
+) -> None:
+    """What TLS has decrypted already, `select` does not tell; and neither answer is put over the other."""
+    monkeypatch.setattr(module, "FETCH_TURN_MS", 0)
+    trusted = {"security.protocol": "SSL", "ssl.ca.pem": ca.cert_pem.bytes().decode()}
+    contents = [b"x" * 300_000, b"y" * 300_000]
+    with FetchBroker(answering(lambda _, __: contents.pop(0)), tls=server_tls) as broker:
+        memory, waiting = AnswerMemory(), [connect(broker, trusted) for _ in range(2)]
+        connections, answers, turns = list(waiting), [], 0
+        for connection in connections:
+            ask_to_fetch(connection)
+        while waiting:
+            readable, _, _ = select(waiting, [], [], 60)
+            assert readable, "nothing more comes"
+            for connection in readable:
+                turns += 1
+                answer = connection.take_fetched(memory)
+                if answer is not None:
+                    waiting.remove(connection)
+                    answers.append(bytes(answer))
+        assert sorted(max(answer.count(b"x"), answer.count(b"y")) for answer in answers) == [300_000, 300_000]
+        assert turns > 10
+        for connection in connections:
+            connection.close()
 
 
 class Logins:

@@ -16,7 +16,7 @@ from kafka.record.default_records import DefaultRecordBatchBuilder
 from pyspark_kgroup.executor.native import codecs as codecs_module
 from pyspark_kgroup.executor.native import decode as decode_module
 from pyspark_kgroup.executor.native.decode import Decoded, Decoder, Unusual
-from pyspark_kgroup.limits import ARROW_BATCH_BYTES_MAX, ARROW_BATCH_ROWS_MAX
+from pyspark_kgroup.limits import ARROW_BATCH_BYTES_MAX, ARROW_BATCH_ROWS_MAX, FETCH_JOINED_BYTES_MAX
 from pyspark_kgroup.shared.arrow import arrow_schema
 
 ALL = 2**62
@@ -123,6 +123,13 @@ def test_codecs_may_change_from_batch_to_batch(decode: Decode) -> None:
 
 def test_snappy_in_the_frame_of_snappy_java_is_read(decode: Decode) -> None:
     records = log(0, 2000)
+    assert rows_of(decode(Batch(records, "snappy", xerial=True).encoded())) == expected(records)
+
+
+@pytest.mark.parametrize("more", range(12))
+def test_the_last_block_of_snappy_javas_frame_may_have_a_few_bytes_only(decode: Decode, more: int) -> None:
+    """Each block holds 1,024 bytes, and a record takes 9 beside its value; of one byte snappy makes three."""
+    records = [Record(0, None, bytes(1_015 + more))]
     assert rows_of(decode(Batch(records, "snappy", xerial=True).encoded())) == expected(records)
 
 
@@ -281,9 +288,9 @@ def test_a_record_of_10_mb_is_a_batch_of_its_own(decode: Decode) -> None:
 
 
 def test_batches_have_about_the_bytes_that_they_may(decode: Decode) -> None:
-    records = [Record(n, b"k", bytes(1_000_000), ((b"h", bytes(1_000_000)),)) for n in range(20)]
+    records = [Record(n, b"k", bytes(250_000), ((b"h", bytes(250_000)),)) for n in range(20)]
     decoded = decode(b"".join(Batch(records[at : at + 5], "gzip").encoded() for at in range(0, 20, 5)))
-    assert all(batch.nbytes < ARROW_BATCH_BYTES_MAX + 1000 for batch in decoded.batches)
+    assert all(batch.nbytes < FETCH_JOINED_BYTES_MAX + 1000 for batch in decoded.batches)
     assert [batch.num_rows for batch in decoded.batches] == [4, 4, 4, 4, 4]
     assert rows_of(decoded) == expected(records)
 
@@ -432,7 +439,10 @@ def test_a_batch_that_becomes_too_large_is_unusual(
         decode(batch.encoded())
 
 
-def test_a_codec_that_pyarrow_was_built_without_is_unusual(decode: Decode, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_codec_that_pyarrow_was_built_without_is_unusual_and_lasts(
+    decode: Decode, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setitem(codecs_module._STREAMS, 3, "lz4_raw")  # never a stream: refused by the same error
-    with pytest.raises(Unusual, match="decompressed"):
+    with pytest.raises(Unusual, match="PyArrow cannot decompress") as raised:
         decode(Batch([Record(0)], "lz4").encoded())
+    assert raised.value.lasting

@@ -6,16 +6,18 @@ from typing import Any
 from uuid import UUID
 
 import pytest
-from harness.fetch_broker import SCHEMAS, partition, response
+from harness.fetch_broker import SCHEMAS, of_brokers, partition, response
 from harness.record_batches import Batch, Record
 from hypothesis import given
 from hypothesis import strategies as st
 from kio.schema.errors import ErrorCode
+from kio.schema.metadata.v9.request import MetadataRequest
 from kio.schema.types import BrokerId, TopicName
 from kio.serial import entity_reader
 from kio.static.primitive import i8, i16, i32, i32Timedelta, i64
 
 from pyspark_kgroup.executor.native import fetch_messages as ours
+from pyspark_kgroup.executor.native.broker_connection import Broker
 from pyspark_kgroup.executor.native.decode import Unusual
 from pyspark_kgroup.executor.native.fetch_messages import Batches, Bounds, Fetched, Wanted
 from spark_kgroup.wire import messages
@@ -101,24 +103,28 @@ def one_of_everything(version: int) -> bytes:
             partition(0, b"records", version=version, aborted=((9, 100), (8, 2**40))),
             partition(300, b"", version=version, error=ErrorCode.not_leader_or_follower.value),
             partition(1, b"", version=version, preferred=3),
+            partition(2, b"", version=version, error=74, leader=(7, 9)),
         ],
         (ID_B if version > 12 else "b"): [partition(0, b"x" * 200, version=version, diverging=(3, 77))],
     }
-    return encode_entity(response(topics, version=version, throttle_ms=1_234))
+    endpoints = {7: Broker("b\u00fccher", 9092), 8: Broker("", 0)} if version > 15 else None
+    return encode_entity(response(topics, version=version, throttle_ms=1_234, endpoints=endpoints))
 
 
 @pytest.mark.parametrize("version", sorted(SCHEMAS))
 def test_an_answer_to_a_fetch_is_read_in_place(version: int) -> None:
     a, b = (ID_A.bytes, ID_B.bytes) if version > 12 else (b"a", b"b")
     body = memoryview(one_of_everything(version))
-    throttle_ms, found = ours.fetch_answer(version, body)
+    throttle_ms, found, endpoints = ours.fetch_answer(version, body)
     assert throttle_ms == 1_234
     assert found == [
-        Fetched(a, 0, 0, ((9, 100), (8, 2**40)), -1, False, memoryview(b"records")),
-        Fetched(a, 300, 6, (), -1, False, memoryview(b"")),
-        Fetched(a, 1, 0, (), 3, False, memoryview(b"")),
-        Fetched(b, 0, 0, (), -1, True, memoryview(b"x" * 200)),
+        Fetched(a, 0, 0, ((9, 100), (8, 2**40)), -1, None, None, memoryview(b"records")),
+        Fetched(a, 300, 6, (), -1, None, None, memoryview(b"")),
+        Fetched(a, 1, 0, (), 3, None, None, memoryview(b"")),
+        Fetched(a, 2, 74, (), -1, None, (7, 9), memoryview(b"")),
+        Fetched(b, 0, 0, (), -1, 77, None, memoryview(b"x" * 200)),
     ]
+    assert endpoints == ({7: ("b\u00fccher", 9092), 8: ("", 0)} if version > 15 else {})
     assert all(one.records.obj is body.obj for one in found), "no copy"
 
 
@@ -140,7 +146,7 @@ def test_an_answer_with_changed_bytes_is_read_or_unusual_and_never_reaches_beyon
     for at, byte in changes:
         body[at % len(body)] = byte
     try:
-        _, found = ours.fetch_answer(version, memoryview(body))
+        found = ours.fetch_answer(version, memoryview(body)).fetched
     except Unusual:
         return
     assert sum(len(one.records) for one in found) <= len(body)
@@ -148,7 +154,7 @@ def test_an_answer_with_changed_bytes_is_read_or_unusual_and_never_reaches_beyon
 
 @given(st.binary(max_size=200))
 def test_bytes_that_are_no_answer_are_read_or_unusual(body: bytes) -> None:
-    for read in (ours.fetch_versions, ours.check_handshake, ours.sasl_answer):
+    for read in (ours.fetch_versions, ours.check_handshake, ours.sasl_answer, ours.brokers):
         try:
             read(memoryview(body))
         except Unusual:
@@ -159,6 +165,21 @@ def test_a_fetch_that_is_refused_as_a_whole_is_unusual_by_its_name() -> None:
     refused = encode_entity(response({}, error=ErrorCode.unsupported_version.value))
     with pytest.raises(Unusual, match="UNSUPPORTED_VERSION"):
         ours.fetch_answer(17, memoryview(refused))
+
+
+@pytest.mark.parametrize("brokers", [{}, {1: Broker("a", 1), 2: Broker("b", 65_535)}], ids=["none", "two"])
+def test_metadata_of_no_topic_says_where_brokers_are(brokers: dict[int, Broker]) -> None:
+    asked = MetadataRequest(
+        topics=(),
+        allow_auto_topic_creation=False,
+        include_cluster_authorized_operations=False,
+        include_topic_authorized_operations=False,
+    )
+    assert ours.brokers_request() == encode_entity(asked)
+    body = memoryview(encode_entity(of_brokers(brokers)))
+    assert ours.brokers(body) == brokers
+    with pytest.raises(Unusual):
+        ours.brokers(body[:5] if brokers else body[:4])
 
 
 def api_versions(error: int = 0, **ranges: tuple[int, int]) -> memoryview:
@@ -238,6 +259,8 @@ def test_a_last_batch_that_is_not_whole_is_left_for_the_next_answer() -> None:
         (batch(5, 2) + batch(5, 2), "makes no sense"),
         (batch(0, 1, last_offset=-1), "makes no sense"),
         (batch(-5, 1), "makes no sense"),
+        (batch(2**63 - 1, 1), "makes no sense"),
+        (batch(2**63 - 3, 3), "makes no sense"),
         (batch(0, 1)[:8] + struct.pack(">i", 48) + batch(0, 1)[12:], "makes no sense"),
         (batch(0, 1)[:8] + struct.pack(">i", -1) + batch(0, 1)[12:], "makes no sense"),
         (batch(0, 3), "records before offset 3"),

@@ -18,6 +18,9 @@ from pyspark_kgroup.executor.native.decode import Decoder, Unusual
 
 ALL = 2**62
 
+EXAMPLES = 1_000
+"""Measured: 13 s, most of which Hypothesis takes to make the logs."""
+
 Seen = list[tuple[int, bytes | None, bytes | None, int, int, tuple[tuple[bytes, bytes | None], ...]]]
 
 
@@ -140,12 +143,18 @@ def expected(log: Sequence[Entry], start: int, end: int, *, committed: bool) -> 
 @contextmanager
 def small_batches(small: bool) -> Iterator[None]:
     """So small that a short log reaches every limit."""
-    limits = {"ARROW_BATCH_ROWS_MAX": 3, "ARROW_BATCH_BYTES_MAX": 200, "DECODED_BYTES_MAX": 900, "_BATCHES_AT_ONCE": 2}
+    limits = {
+        "ARROW_BATCH_ROWS_MAX": 3,
+        "ARROW_BATCH_BYTES_MAX": 200,
+        "FETCH_JOINED_BYTES_MAX": 200,
+        "DECODED_BYTES_MAX": 900,
+        "_BATCHES_AT_ONCE": 2,
+    }
     with patch.multiple(decode_module, **limits if small else {"_BATCHES_AT_ONCE": 1_024}):
         yield
 
 
-@settings(max_examples=500)
+@settings(max_examples=EXAMPLES)
 @given(log=logs(), committed=st.booleans(), small=st.booleans(), data=st.data())
 def test_a_random_log_is_read_as_it_was_written(
     library: CDLL, log: list[Entry], committed: bool, small: bool, data: st.DataObject

@@ -4,6 +4,7 @@ import logging
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
 from ctypes import CDLL
+from dataclasses import replace
 from typing import Any
 
 import pyarrow as pa
@@ -13,7 +14,8 @@ from harness.fetch_broker import FetchBroker, answering, partition
 from harness.record_batches import CODECS, TRANSACTIONAL, Batch, Record, marker
 from harness.waiting import wait_for
 
-from pyspark_kgroup.executor.native import read_ranges as module
+from pyspark_kgroup.errors import DataLoss
+from pyspark_kgroup.executor.native import codecs, decode, fetched_log, means
 from pyspark_kgroup.executor.native.library import Loaded
 from pyspark_kgroup.executor.native.read_ranges import read_natively
 from pyspark_kgroup.limits import FETCH_JOINED_BYTES_MAX
@@ -118,6 +120,12 @@ def test_small_batches_are_joined_up_to_a_bound_and_large_ones_are_handed_on() -
 # ------------------------------------------------------------------------------------------------------ hand-over
 
 
+@pytest.fixture
+def a_new_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It has told nothing yet."""
+    monkeypatch.setattr(decode, "_warned_of", set())
+
+
 def bad_crc(first: int) -> bytes:
     good = bytearray(log(0, first))
     good[-1] ^= 1
@@ -129,18 +137,19 @@ def bad_crc(first: int) -> bytes:
     [
         (lambda _: partition(0, error=6), "t-0: NOT_LEADER_OR_FOLLOWER"),
         (lambda _: partition(0, error=1), "t-0: OFFSET_OUT_OF_RANGE"),
-        (lambda _: partition(0, error=100), "t-0: UNKNOWN_TOPIC_ID"),
-        (lambda first: partition(0, diverging=(1, first)), "is not the one"),
+        (lambda _: partition(0, error=29), "t-0: TOPIC_AUTHORIZATION_FAILED"),
         (lambda first: log(0, first, magic=1), "record format 1"),
         (lambda first: log(0, first, codec="gzip", payload=b"no gzip"), "decompress"),
         (bad_crc, "checksum"),
     ],
 )
 @pytest.mark.parametrize("good", [0, 1, 3])
+@pytest.mark.usefixtures("a_new_process")
 def test_an_unusual_answer_ends_the_rows_where_the_next_reader_begins(
     odd: Callable[[int], Any], why: str, good: int, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """After none, one and three good answers of two partitions; the second partition is read as far as it was got."""
+    """After none, one and three good answers of two partitions. The second one is read to its end, or as far as it was
+    got if what is unusual was found by the decoder."""
     caplog.set_level(logging.INFO)
 
     def say(number: int, offset: int) -> Any:
@@ -153,9 +162,61 @@ def test_an_unusual_answer_ends_the_rows_where_the_next_reader_begins(
     assert found.get(0, []) == list(range(10 * good))
     ends = {r.partition: (r.start_offset, r.end_offset) for r in left}
     assert ends[0] == (10 * good, 100)
-    assert found.get(1, []) == list(range(ends[1][0]))
-    (line,) = [record.getMessage() for record in caplog.records if "Reading on with librdkafka" in record.getMessage()]
+    assert (1 in ends) == (why in ("decompress", "checksum"))
+    assert found.get(1, []) == list(range(ends[1][0] if 1 in ends else 100))
+    (line,) = [record.getMessage() for record in caplog.records if "with librdkafka" in record.getMessage()]
     assert why in line
+
+
+def losing(error: int) -> Callable[[int, int], Any]:
+    """Partition 0 is gone from offset 20 on."""
+    return lambda n, at: log(n, at) if n or at < 20 else partition(n, error=error)
+
+
+def test_a_topic_that_is_gone_in_the_midst_is_an_error_that_names_what_is_lost(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(fetched_log, "FETCH_TROUBLE_MS", 0)
+    with FetchBroker(answering(losing(100))) as broker:
+        ranges = [Range("t", n, 0, 50, broker.leader()) for n in range(2)]
+        with pytest.raises(DataLoss, match=r"Offsets 20 to 49 of t-0 .+does not exist any more.+failOnDataLoss=false"):
+            drained(ranges)
+
+
+def test_a_topic_that_is_gone_in_the_midst_is_left_out_with_a_warning_and_the_others_are_read(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(fetched_log, "FETCH_TROUBLE_MS", 0)
+    with FetchBroker(answering(losing(100))) as broker:
+        ranges = [Range("t", n, 0, 50, broker.leader()) for n in range(2)]
+        batches, left = drained(ranges, replace(settings(), fail_on_data_loss=False))
+        wait_for(lambda: broker.fake.open_connections == 0, "the end of both connections")
+    assert (rows(batches), left) == ({0: list(range(20)), 1: list(range(50))}, ())
+    (warning,) = [record.getMessage() for record in caplog.records if record.levelno == logging.WARNING]
+    assert warning.startswith("Data loss: Offsets 20 to 49 of t-0 were still to be read")
+    assert warning.endswith("Skipping to offset 50.")
+
+
+@pytest.mark.parametrize("fail", [True, False])
+def test_a_log_that_is_cut_in_the_midst_is_an_error_or_read_on_with_a_warning(
+    fail: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    """KIP-320: the broker compares what was read before; a fetch that has read nothing yet cannot be compared."""
+
+    def answer(request: Any) -> Any:
+        ((topic,),) = [request.topics]
+        read = topic.partitions[0].last_fetched_epoch >= 0
+        return answering(lambda n, at: partition(n, diverging=(0, 15)) if read and at == 20 else log(n, at))(request)
+
+    with FetchBroker(answer) as broker:
+        ranges = [Range("t", 0, 0, 50, broker.leader())]
+        how = replace(settings(), fail_on_data_loss=fail)
+        if fail:
+            with pytest.raises(DataLoss, match=r"Offsets 20 to 49 of t-0 .+from offset 15 on .+it was truncated"):
+                drained(ranges, how)
+            return
+        batches, left = drained(ranges, how)
+    assert (rows(batches), left) == ({0: list(range(50))}, ())
+    (warning,) = [record.getMessage() for record in caplog.records if record.levelno == logging.WARNING]
+    assert warning.endswith("Skipping to offset 20.")
 
 
 def test_a_connection_that_ends_in_the_midst_leaves_the_rest() -> None:
@@ -169,6 +230,43 @@ def test_a_connection_that_ends_in_the_midst_leaves_the_rest() -> None:
     assert [(r.start_offset, r.end_offset) for r in left] == [(20, 30)]
 
 
+def test_a_broker_that_is_gone_leaves_its_own_ranges_and_all_others_are_read(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO)
+    with FetchBroker(answering(lambda n, offset: log(n, offset))) as broker:
+        with FetchBroker(answering(lambda n, offset: log(n, offset))) as other:
+            gone = other.leader(2)
+        batches, left = drained([Range("t", 0, 0, 30, gone), Range("t", 1, 0, 300, broker.leader(1))])
+    assert rows(batches) == {1: list(range(300))}
+    assert left == (Range("t", 0, 0, 30, gone),)
+    (line,) = [record.getMessage() for record in caplog.records if "with librdkafka" in record.getMessage()]
+    assert "refused" in line
+
+
+@pytest.mark.parametrize(
+    ("odd", "why"),
+    [
+        (lambda: log(0, 10, codec="lz4"), "PyArrow cannot decompress"),
+        (lambda: log(0, 10, magic=1), "record format 1"),
+        (lambda: Batch([Record(10, headers=((b"\xff", b"1"),))]).encoded(), "header's name"),
+        (lambda: log(0, 10, append_time_ms=2**62), "timestamp"),
+    ],
+)
+@pytest.mark.usefixtures("a_new_process")
+def test_a_reason_that_lasts_is_given_once_in_a_process(
+    odd: Callable[[], bytes], why: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setitem(codecs._STREAMS, CODECS["lz4"], "lz4_raw")  # as PyArrow without lz4: refused by the same error
+    how = ReadSettings(consumer_config={}, include_headers=True)
+    with FetchBroker(answering(lambda n, offset: log(n, offset) if offset < 10 else odd())) as broker:
+        whole = Range("t", 0, 0, 100, broker.leader())
+        for _ in range(3):
+            _, left = drained([whole], how)
+            assert left == (whole._replace(start_offset=10),)
+    (warning,) = [record.getMessage() for record in caplog.records if record.levelno == logging.WARNING]
+    assert warning.startswith("Reading with librdkafka, which is slower: ")
+    assert why in warning
+
+
 def test_a_batch_that_is_odd_behind_good_ones_in_an_answer_leaves_the_whole_answer() -> None:
     """Its rows are decoded together: none of them has been handed over."""
     with FetchBroker(answering(lambda n, offset: log(n, offset) + bad_crc(offset + 10))) as broker:
@@ -176,21 +274,22 @@ def test_a_batch_that_is_odd_behind_good_ones_in_an_answer_leaves_the_whole_answ
     assert sum(batch.num_rows for batch in batches) == left[0].start_offset
 
 
-def test_a_range_whose_leader_nobody_knows_is_left_whole() -> None:
-    with FetchBroker(answering(lambda n, offset: log(n, offset))) as broker:
-        ranges = (Range("t", 0, 0, 10, broker.leader()), Range("t", 1, 0, 10))
-        assert drained(ranges) == ([], ranges)
+def test_a_range_whose_leader_nobody_knows_is_left_and_all_others_are_read() -> None:
+    with FetchBroker(answering(lambda n, at: log(n, at))) as broker:
+        unknown = Range("t", 1, 0, 20)
+        batches, left = drained([Range("t", 0, 0, 20, broker.leader()), unknown, Range("t", 2, 0, 20, broker.leader())])
+    assert (rows(batches), left) == ({0: list(range(20)), 2: list(range(20))}, (unknown,))
 
 
+@pytest.mark.usefixtures("a_new_process")
 def test_an_unknown_property_or_a_missing_decoder_leaves_everything_with_one_warning_each(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(module, "_warned", set())
     ranges = (Range("t", 0, 0, 10),)
     for _ in range(2):
         assert drained(ranges, settings(debug="all")) == ([], ranges)
         assert drained(ranges, settings(**{"security.protocol": "SSL", "ssl.ca.location": "/nowhere"})) == ([], ranges)
-    monkeypatch.setattr(module.library, "load", lambda: Loaded(None, "this installation has no decoder"))
+    monkeypatch.setattr(means.library, "load", lambda: Loaded(None, "this installation has no decoder"))
     for _ in range(2):
         assert drained(ranges) == ([], ranges)
     warnings = [record.getMessage() for record in caplog.records if record.levelno == logging.WARNING]

@@ -1,4 +1,4 @@
-"""The decoder for all tests of this folder."""
+"""The decoder for all tests of this folder and below."""
 
 from ctypes import CDLL
 

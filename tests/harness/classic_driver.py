@@ -5,17 +5,17 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TypeVar
 
+from harness.simulated_invariants import check_ownership
 from spark_kgroup.assignors.contract import Assignor, RebalanceProtocol
 from spark_kgroup.member import contract
 from spark_kgroup.member.classic import ClassicMember, MemberConfig, State
 from spark_kgroup.model import Assignment, ErrorCode, GroupMember, Subscription, TopicDescription, TopicPartition
 
-from .invariants import check_ownership
-
 TOPIC = "orders"
 SESSION_MS = 10_000
 HEARTBEAT_MS = 3_000
 ME = "seat-0-aaa"
+OWN_ID = "own-0"
 
 E = TypeVar("E", bound=contract.Effect)
 
@@ -55,8 +55,8 @@ class Driver:
         instance_id: str | None = "seat-0",
         assignors: tuple[Assignor, ...] = (COOPERATIVE,),
         jitter: float = 0.0,
-        rack: str | None = None,
         session_ms: int = SESSION_MS,
+        own_id: str = OWN_ID,
     ) -> None:
         config = MemberConfig(
             group="g",
@@ -66,7 +66,7 @@ class Driver:
             session_timeout_ms=session_ms,
             rebalance_timeout_ms=6 * SESSION_MS,
             heartbeat_interval_ms=HEARTBEAT_MS,
-            rack=rack,
+            own_id=own_id,
         )
         self.machine = ClassicMember(config, jitter=lambda: jitter)
         self.now_ms = 1_000_000
@@ -117,6 +117,10 @@ class Driver:
             )
         )
 
+    def answer_rename(self, error: int = ErrorCode.NONE) -> list[contract.Effect]:
+        request = next(r for r in reversed(self.sent) if isinstance(r, contract.RenameRequest))
+        return self.take(contract.RenameResponse(request=request, error=error))
+
     def answer_sync(self, *indexes: int, error: int = ErrorCode.NONE) -> list[contract.Effect]:
         request = next(r for r in reversed(self.sent) if isinstance(r, contract.SyncRequest))
         return self.take(contract.SyncResponse(request=request, error=error, assignment=parts(*indexes)))
@@ -158,6 +162,8 @@ class Driver:
                 self.answer_beat()
             if state is State.REVOKING:
                 self.rebalance_to(0)
+            if state is State.RENAMING:
+                self.take(contract.Rename())
         assert self.machine.state is state
         return self
 

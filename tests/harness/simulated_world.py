@@ -2,7 +2,8 @@
 
 Workload, faults and checks are apart: `Process` is one run of a seat as `runtime.session` would run it (timers before
 events, one connection whose requests are answered in order, one `Connected` for each `Connect`), `MemberWorld` moves
-time and messages, `faults` breaks things, `invariants` watches. Everything random comes from one seed.
+time and messages, `simulated_faults` breaks things, `simulated_invariants` watches. Everything random comes from one
+seed.
 """
 
 from __future__ import annotations
@@ -11,19 +12,19 @@ import heapq
 from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
+from enum import Enum
 from random import Random
 
 from harness.model_coordinator import ModelCoordinator, Phase, Response
-
+from harness.simulated_invariants import Invariants
 from spark_kgroup.errors import FencedInstanceId
 from spark_kgroup.member import contract
 from spark_kgroup.member.classic import ClassicMember, MemberConfig, PreviouslyOwned, State
 from spark_kgroup.model import ErrorCode, MemberIdentity, TopicDescription, TopicPartition
 
-from .invariants import Invariants
-
 TOPIC = "orders"
 METADATA_MAX_AGE_MS = 2_000
+RENAMES_EACH_MS = 1_000
 REQUEST_TIMEOUT_MS = 5_000
 LEAVE_TIMEOUT_MS = 4_000
 _MEMBERSHIP_OVER = (ErrorCode.UNKNOWN_MEMBER_ID, ErrorCode.ILLEGAL_GENERATION, ErrorCode.FENCED_INSTANCE_ID)
@@ -64,7 +65,8 @@ class Process:
         self.name = name
         self.config = config
         self.replaces = world.coordinator.member_id_of(config.instance_id)
-        own = replace(config, previously_owned=claimed, replaces=self.replaces)
+        own_id = f"own-{len(world.processes):03}" if world.own_ids and config.instance_id is not None else ""
+        own = replace(config, previously_owned=claimed, replaces=self.replaces, own_id=own_id)
         self.machine = ClassicMember(own, jitter=world.rng.random)
         self.previously_owned = owned_before.partitions
         self.adopted: frozenset[TopicPartition] = frozenset()
@@ -77,13 +79,23 @@ class Process:
         self.look_for_orphans = False
         self.failure: Exception | None = None
         self.flapping = False
+        self.dies_renaming = False
         self.word_given_at_ms = world.now_ms
+        self.word_is_watched = False
         self.healthy_since_ms = world.now_ms
         self._inbox: deque[contract.Event] = deque()
         self._connecting = False
+        self._wakes_at_ms: int | None = None
         self.post(contract.Join())
         world.after(world.rng.randrange(METADATA_MAX_AGE_MS), self._watch_metadata)
         world.after(world.next_boundary_in_ms(), self._boundary)
+        if own_id:
+            world.after(world.rng.randrange(RENAMES_EACH_MS), self._rename)
+
+    @property
+    def seat(self) -> str:
+        """The name of its seat: the configuration may be another one after a restart."""
+        return self.name.partition("/")[0]
 
     @property
     def running(self) -> bool:
@@ -99,6 +111,12 @@ class Process:
         """SIGKILL; the broker sees the connection end."""
         self.alive = False
         self.disconnect()
+
+    def _die_renaming(self) -> None:
+        """What it sent arrives before the next process is there: else it would fence that one, as a zombie's would."""
+        self.world.log(f"FAULT {self.name} dies renaming")
+        self.kill()
+        self.world.after(self.world.rng.choice((500, 1_000, 3_000)), lambda: self.world.relaunch(self.seat))
 
     # --------------------------------------------------------------------------- as runtime.session does it
 
@@ -129,9 +147,14 @@ class Process:
             self._take(event)
 
     def _wake(self) -> None:
+        self._wakes_at_ms = None
         due_at_ms = self.machine.next_wakeup_at_ms()
-        if due_at_ms is not None and due_at_ms <= self.world.now_ms and self.alive and not self.paused:
+        if due_at_ms is None or not self.alive or self.paused:
+            return
+        if due_at_ms <= self.world.now_ms:
             self._take(contract.Tick())
+        else:
+            self._wake_when_due()
 
     def _take(self, event: contract.Event) -> None:
         before, identity_before = self.machine.owned, self.machine.identity
@@ -140,17 +163,21 @@ class Process:
         elif isinstance(event, contract.ConnectionLost):
             self.connection = None
         effects = self.machine.handle(event, self.world.now_ms)
-        if any(not _is_heartbeat(effect) for effect in effects) or not isinstance(
-            event, contract.Tick | contract.HeartbeatResponse
-        ):
-            self.world.log(
-                f"{self.name} {self.machine.state.value}: {_short(event)} -> {', '.join(map(_short, effects))}"
-            )
-        for effect in effects:
-            self._carry_out(effect)
-        self.world.invariants.after(self, event, effects, before, identity_before)
+        if effects or not isinstance(event, contract.Tick):  # else nothing was due, and nothing has changed
+            if not isinstance(event, contract.Tick | contract.HeartbeatResponse) or not all(
+                map(_is_heartbeat, effects)
+            ):
+                self.world.log(self.name, self.machine.state, event, "->", *effects)
+            for effect in effects:
+                self._carry_out(effect)
+            self.world.invariants.after(self, event, effects, before, identity_before)
+        self._wake_when_due()
+
+    def _wake_when_due(self) -> None:
+        """Have the next timer fire; one that is set already for an earlier instant looks again by itself."""
         due_at_ms = self.machine.next_wakeup_at_ms()
-        if due_at_ms is not None:
+        if due_at_ms is not None and (self._wakes_at_ms is None or due_at_ms < self._wakes_at_ms):
+            self._wakes_at_ms = due_at_ms
             self.world.at(due_at_ms, self._wake)
 
     def _carry_out(self, effect: contract.Effect) -> None:
@@ -186,6 +213,9 @@ class Process:
         timeout_ms = self.config.rebalance_timeout_ms + 5_000 if parks else REQUEST_TIMEOUT_MS
         call = Call(request)
         self.world.transmit(connection, call)
+        if self.dies_renaming and isinstance(request, contract.RenameRequest):
+            self.dies_renaming = False
+            self.world.after(4 * self.world.delay_ms(), self._die_renaming)
         self.world.after(timeout_ms, lambda: None if call.answered else self.lose_connection(connection, "timeout"))
 
     def _look(self, look: contract.Look | contract.LookAtSeat, connection: Connection | None) -> None:
@@ -217,6 +247,8 @@ class Process:
     def disconnect(self) -> None:
         """Close our end."""
         if self.connection is not None:
+            if self.connection.black_hole:  # the trouble lasted until now
+                self.on_trouble()
             self.connection.open = False
             self.connection = None
 
@@ -241,11 +273,30 @@ class Process:
         if not self.running:
             return
         self.world.after(METADATA_MAX_AGE_MS, self._watch_metadata)
+        # Who was renamed knows no leader, and it is not sure that there is one that knows it.
+        if self.machine.in_generation and not self.machine.leader_id:
+            self.look_for_orphans = True
         if self.paused or not self.machine.watched_topics or self.machine.state not in (State.STABLE, State.REVOKING):
             return
         if self.snapshot not in (None, self.world.partition_count):
             self.snapshot = self.world.partition_count
             self.post(contract.RejoinWanted(reason="partitions were added"))
+
+    def _rename(self) -> None:
+        """While the seat has another member id: ask for our own when the group is at rest, and nobody hands over."""
+        group = self.world.coordinator
+        if not self.running:
+            return
+        self.world.after(RENAMES_EACH_MS, self._rename)
+        at_rest = group.phase is Phase.STABLE and not group.renaming and self.world.answers and not self.paused
+        member_id = self.machine.identity.member_id
+        lacking = member_id != self.machine.config.own_id and member_id in group.members
+        if (
+            lacking
+            and at_rest
+            and all(m.subscription(group.protocol).owned <= m.assignment for m in group.members.values())
+        ):
+            self.world.after(self.world.delay_ms(), lambda: self.post(contract.Rename()))
 
     def _boundary(self) -> None:
         """Between two batches: stop reading what must go, commit it, then say so, some time later."""
@@ -295,6 +346,7 @@ class MemberWorld:
         boundary_ms: shortest and longest time between two boundaries.
         delay_ms: shortest and longest time that a message takes.
         claims_previously_owned: a new process of a seat claims what the last one was reading.
+        own_ids: each process of a static seat asks for a member id of its own.
 
     """
 
@@ -307,7 +359,9 @@ class MemberWorld:
         boundary_ms: tuple[int, int],
         delay_ms: tuple[int, int],
         claims_previously_owned: bool = False,
+        own_ids: bool = False,
     ) -> None:
+        self.own_ids = own_ids
         self.rng = Random(seed)
         self.now_ms = 1_000
         self.coordinator = ModelCoordinator()
@@ -327,7 +381,7 @@ class MemberWorld:
         self._order = 0
         self._tick_at_ms: int | None = None
         self._held_up: list[Connection] = []
-        self.trace: deque[str] = deque(maxlen=150)
+        self._trace: deque[tuple[int, tuple[object, ...]]] = deque(maxlen=150)
         for name in seats:
             self.launch(name)
 
@@ -348,10 +402,10 @@ class MemberWorld:
         while self._agenda and self._agenda[0][0] <= end_ms:
             self.now_ms, _, action = heapq.heappop(self._agenda)
             action()
-            self._schedule_coordinator()
         self.now_ms = end_ms
 
     def _schedule_coordinator(self) -> None:
+        """Have the coordinator's next deadline fire; AFTER anything that may have set one."""
         due_at_ms = None if self.frozen else self.coordinator.next_wakeup_at_ms()
         if due_at_ms is not None and (self._tick_at_ms is None or due_at_ms < self._tick_at_ms):
             self._tick_at_ms = due_at_ms
@@ -361,10 +415,15 @@ class MemberWorld:
         self._tick_at_ms = None
         if not self.frozen:
             self.coordinator.tick(self.now_ms)
+            self._schedule_coordinator()
 
-    def log(self, line: str) -> None:
-        """Remember for the message of a failure."""
-        self.trace.append(f"{self.now_ms:>8} {line}")
+    def log(self, *words: object) -> None:
+        """Remember for the message of a failure, which alone makes text of it."""
+        self._trace.append((self.now_ms, words))
+
+    def story(self) -> str:
+        """The last events, for the message of a failure."""
+        return "\n".join(f"{at_ms:>8} {' '.join(map(_short, words))}" for at_ms, words in self._trace)
 
     # --------------------------------------------------------------------------------------------- messages
 
@@ -396,15 +455,14 @@ class MemberWorld:
                 self.after(0, lambda: self._serve(connection))
 
         if not isinstance(call.request, contract.HeartbeatRequest):
-            self.log(
-                f"coordinator {self.coordinator.phase.value}-{self.coordinator.generation}: {_short(call.request)}"
-            )
+            self.log("coordinator", self.coordinator.phase, self.coordinator.generation, call.request)
         if connection.outdated or self.loading:
             error = ErrorCode.NOT_COORDINATOR if connection.outdated else ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
             reply(refusal(call.request, error))
             return
         self.invariants.on_request(connection.owner, call.request)
         self.coordinator.receive(call.request, connection.owner.config, reply, self.now_ms)
+        self._schedule_coordinator()
         if connection.owner.flapping and isinstance(call.request, contract.JoinRequest):
             self.after(self.rng.randint(1, 500), lambda: connection.owner.lose_connection(connection, "flapping"))
 
@@ -414,11 +472,16 @@ class MemberWorld:
             self.invariants.word(connection.owner, response, given_at_ms)
             connection.owner.post(response)
 
+    def load_anew(self) -> None:
+        """The coordinator goes by what was persisted, and counts every session from now on."""
+        self.coordinator.fail_over(self.now_ms)
+        self._schedule_coordinator()
+        self.invariants.on_forgotten()
+
     def fail_over(self) -> None:
         """Another broker coordinates from now on; the old one answers NOT_COORDINATOR or is gone."""
         self.log("FAULT fail-over")
-        self.coordinator.fail_over(self.now_ms)
-        self.invariants.on_forgotten()
+        self.load_anew()
         for process in self.processes:
             connection = process.connection
             process.on_trouble()
@@ -454,6 +517,7 @@ class MemberWorld:
         for process in self.processes:
             process.on_trouble()
         self.coordinator.tick(self.now_ms)
+        self._schedule_coordinator()
         held_up, self._held_up = self._held_up, []
         for connection in held_up:
             self._serve(connection)
@@ -467,8 +531,7 @@ class MemberWorld:
         for connection in (*self._held_up, *(p.connection for p in self.processes if p.connection)):
             connection.black_hole = connection.outdated = True
         self._held_up.clear()
-        self.coordinator.fail_over(self.now_ms)
-        self.invariants.on_forgotten()
+        self.load_anew()
         for process in self.processes:
             process.on_trouble()
 
@@ -505,11 +568,12 @@ class MemberWorld:
     def launch(self, name: str) -> None:
         """Start a new process on a seat, whatever else runs there."""
         config = self.seats[name]
-        self.processes.append(Process(self, f"{name}/{len(self.processes)}", config, self._owned_before(config)))
+        self.processes.append(Process(self, f"{name}/{len(self.processes)}", config, self._owned_before(name)))
 
-    def _owned_before(self, config: MemberConfig) -> PreviouslyOwned:
+    def _owned_before(self, name: str) -> PreviouslyOwned:
         """What the last process of a seat left unfinished, if the group still keeps the seat."""
-        last = next((p for p in reversed(self.processes) if p.config is config), None)
+        config = self.seats[name]
+        last = next((p for p in reversed(self.processes) if p.seat == name), None)
         kept = any(m.instance_id == config.instance_id for m in self.coordinator.members.values())
         if last is None or not kept or config.instance_id is None:
             return PreviouslyOwned()
@@ -522,14 +586,13 @@ class MemberWorld:
 
     def of_seat(self, name: str) -> Iterator[Process]:
         """The running processes of a seat, oldest first."""
-        return (p for p in self.processes if p.running and p.config is self.seats[name])
+        return (p for p in self.processes if p.running and p.seat == name)
 
     def on_failed(self, process: Process) -> None:
         """A machine ended with an error: a supervisor starts another one unless a newer one runs."""
         assert isinstance(process.failure, FencedInstanceId), f"{process.name}: {process.failure}"
         self.invariants.on_fenced(process)
-        name = next(n for n, config in self.seats.items() if config is process.config)
-        self.after(1_000, lambda: self.relaunch(name))
+        self.after(1_000, lambda: self.relaunch(process.seat))
 
 
 def refusal(request: contract.Request, error: int) -> Response:
@@ -541,6 +604,8 @@ def refusal(request: contract.Request, error: int) -> Response:
             return contract.SyncResponse(request=request, error=error)
         case contract.HeartbeatRequest():
             return contract.HeartbeatResponse(request=request, error=error)
+        case contract.RenameRequest():
+            return contract.RenameResponse(request=request, error=error)
         case contract.LeaveRequest():
             return contract.LeaveResponse(request=request, error=error)
 
@@ -552,10 +617,16 @@ def _short(value: object) -> str:
             return f"Join({_who(who)} claims {_short(protocols[0][1].owned)}@{protocols[0][1].generation}: {reason})"
         case contract.SyncRequest(identity=who, assignments=shares):
             return f"Sync({_who(who)} {({m: _short(s) for m, s in shares}) or ''})"
-        case contract.HeartbeatRequest(identity=who) | contract.LeaveRequest(identity=who):
+        case (
+            contract.HeartbeatRequest(identity=who)
+            | contract.RenameRequest(identity=who)
+            | contract.LeaveRequest(identity=who)
+        ):
             return f"{type(value).__name__.removesuffix('Request')}({_who(who)})"
         case MemberIdentity():
             return _who(value)
+        case Enum():
+            return str(value.value)
         case frozenset():
             return str(sorted(tp.partition for tp in value if isinstance(tp, TopicPartition)))
         case _ if isinstance(value, contract.Event | contract.Effect):

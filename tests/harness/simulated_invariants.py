@@ -11,8 +11,7 @@ from spark_kgroup.model import NO_GENERATION, ErrorCode, MemberIdentity, TopicPa
 
 if TYPE_CHECKING:
     from harness.model_coordinator import Response
-
-    from .simulated_world import MemberWorld, Process
+    from harness.simulated_world import MemberWorld, Process
 
 SLACK_MS = 2_000
 
@@ -32,6 +31,8 @@ def check_ownership(machine: ClassicMember) -> None:
     assert not sets.owned or sets.assigned_in != NO_GENERATION, "invariant 6"
     if machine.state in (State.STABLE, State.REVOKING):
         assert sets.assigned_in == machine.identity.generation
+    if machine.state in (State.STABLE, State.RENAMING):
+        assert machine.identity.generation == sets.assigned_in
     if machine.state is State.STABLE:
         assert sets.owned == sets.assigned, "in a generation, owning what it is assigned"
         assert not machine.to_give_up
@@ -50,12 +51,20 @@ class Invariants:
         self.all_return_in_time = False
         self._world = world
         self._last_to_take_seat: dict[str, Process] = {}
+        self._displaced: set[Process] = set()
 
     def on_request(self, process: Process, request: contract.Request) -> None:
         """A request reached the coordinator."""
         who = request.identity
         if isinstance(request, contract.JoinRequest) and who.instance_id is not None and not who.member_id:
+            last = self._last_to_take_seat.get(who.instance_id)
+            if last is not None and last is not process:
+                self._displaced.add(last)  # whatever a coordinator that takes over remembers of it
             self._last_to_take_seat[who.instance_id] = process
+        if isinstance(request, contract.RenameRequest) and who.instance_id is not None:
+            current = self._world.coordinator.member_id_of(who.instance_id)
+            if current and current not in self._world.coordinator.renaming:
+                self._last_to_take_seat[who.instance_id] = process
 
     def on_forgotten(self) -> None:
         """The coordinator lost what it had not persisted: who took which seat is open again."""
@@ -68,7 +77,8 @@ class Invariants:
         last = self._last_to_take_seat.get(process.config.instance_id)
         assert last is not process, f"{process.name} is fenced though nobody took its seat"
         now = self._world.coordinator.member_id_of(process.config.instance_id)
-        assert not now or now != process.replaces, f"{process.name} is fenced by whom it replaced"
+        by_another = process in self._displaced or not now or now != process.replaces
+        assert by_another, f"{process.name} is fenced by whom it replaced"
 
     def word(self, process: Process, response: Response, given_at_ms: int) -> None:
         """A member was told that it is one; the coordinator gave its word at `given_at_ms`."""
@@ -77,8 +87,17 @@ class Invariants:
             gave_it |= response.error == ErrorCode.REBALANCE_IN_PROGRESS
         if gave_it:
             process.word_given_at_ms = max(process.word_given_at_ms, given_at_ms)
-            until_ms = process.word_given_at_ms + process.config.session_timeout_ms
-            self._world.at(until_ms + 1, lambda: self._nothing_held_without_a_word(process))
+            if not process.word_is_watched:
+                process.word_is_watched = True
+                self._when_the_word_is_over(process)
+
+    def _when_the_word_is_over(self, process: Process) -> None:
+        until_ms = process.word_given_at_ms + process.config.session_timeout_ms
+        if self._world.now_ms <= until_ms:  # given anew since, or for the first time
+            self._world.at(until_ms + 1, lambda: self._when_the_word_is_over(process))
+        else:
+            process.word_is_watched = False
+            self._nothing_held_without_a_word(process)
 
     def _nothing_held_without_a_word(self, process: Process) -> None:
         """Nothing is held for longer than a session after the group's last word, whatever connections and timers do."""
@@ -213,6 +232,7 @@ class Invariants:
             "each partition once": sorted(owned) != sorted(world.partitions()),
             "balance": bool(shares) and max(map(len, shares)) - min(map(len, shares)) > 1,
             "a word under way": world.words_under_way > 0,
-            "one leader": sum(p.machine.leader for p in running) != 1,
+            "one leader": sum(p.machine.leader for p in running) not in ((0, 1) if world.own_ids else (1,)),
+            "ids of their own": any(p.machine.config.own_id not in ("", p.machine.identity.member_id) for p in running),
         }
         return ", ".join(name for name, lacks in missing.items() if lacks)

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from harness.simulated_world import MemberWorld, Process
 from spark_kgroup.member import contract
 from spark_kgroup.member.classic import State
-
-from .simulated_world import MemberWorld, Process
 
 Fault = Callable[[MemberWorld], None]
 
@@ -15,10 +14,6 @@ Fault = Callable[[MemberWorld], None]
 def _someone(world: MemberWorld) -> Process | None:
     running = [p for p in world.processes if p.running]
     return world.rng.choice(running) if running else None
-
-
-def _seat_of(world: MemberWorld, process: Process) -> str:
-    return next(name for name, config in world.seats.items() if config is process.config)
 
 
 def break_connection(world: MemberWorld) -> None:
@@ -54,7 +49,7 @@ def restart(world: MemberWorld) -> None:
         world.log(f"FAULT restart {process.name}")
         process.kill()
         wait_ms = world.rng.choice((0, 50, 1_000, 2 * process.config.session_timeout_ms))
-        world.after(wait_ms, lambda: world.relaunch(_seat_of(world, process)))
+        world.after(wait_ms, lambda: world.relaunch(process.seat))
 
 
 def quick_restart(world: MemberWorld) -> None:
@@ -63,7 +58,22 @@ def quick_restart(world: MemberWorld) -> None:
     if process:
         world.log(f"FAULT quick restart {process.name}")
         process.kill()
-        world.after(world.rng.choice((0, 50, 1_000, 3_000)), lambda: world.relaunch(_seat_of(world, process)))
+        world.after(world.rng.choice((0, 50, 1_000, 3_000)), lambda: world.relaunch(process.seat))
+
+
+def die_renaming(world: MemberWorld) -> None:
+    """SIGKILL, and soon a new process, which is killed when it has asked for a member id of its own."""
+    process = _someone(world)
+    if process and process.config.instance_id is not None:
+        world.log(f"FAULT die renaming {process.name}")
+        process.kill()
+        world.after(500, lambda: _launch_to_die_renaming(world, process.seat))
+
+
+def _launch_to_die_renaming(world: MemberWorld, name: str) -> None:
+    world.relaunch(name)
+    for process in world.of_seat(name):
+        process.dies_renaming = not world.at_peace
 
 
 def duplicate(world: MemberWorld) -> None:
@@ -71,7 +81,7 @@ def duplicate(world: MemberWorld) -> None:
     process = _someone(world)
     if process and process.config.instance_id is not None:
         world.log(f"FAULT duplicate {process.name}")
-        world.launch(_seat_of(world, process))
+        world.launch(process.seat)
 
 
 def leave(world: MemberWorld) -> None:
@@ -81,7 +91,7 @@ def leave(world: MemberWorld) -> None:
         world.log(f"FAULT leave {process.name}")
         process.post(contract.Leave(reason="the test says so"))
         world.after(5_000, process.kill)
-        world.after(world.rng.randint(5_001, 10_000), lambda: world.relaunch(_seat_of(world, process)))
+        world.after(world.rng.randint(5_001, 10_000), lambda: world.relaunch(process.seat))
 
 
 def outage(world: MemberWorld) -> None:
@@ -123,8 +133,7 @@ def end_load(world: MemberWorld) -> None:
     """The group is loaded."""
     if world.loading:
         world.loading = False
-        world.coordinator.fail_over(world.now_ms)
-        world.invariants.on_forgotten()
+        world.load_anew()
         for process in world.processes:
             process.on_trouble()
 
@@ -187,7 +196,7 @@ def make_peace(world: MemberWorld) -> None:
     end_load(world)
     world.thaw()
     for process in list(world.processes):
-        process.flapping = False
+        process.flapping = process.dies_renaming = False
         if process.paused:
             process.resume()
         if process.connection and process.connection.black_hole:

@@ -1,0 +1,168 @@
+"""One partition that is fetched: where its next request goes on, at which broker, and when.
+
+Runs on: executor. Pure: time is handed in.
+
+It is fetched from its leader, or from a replica nearby that the leader prefers to itself (KIP-392). A broker that is
+asked for what it does not have says so. What happens then:
+
+| it says | and then |
+|---|---|
+| NOT_LEADER_OR_FOLLOWER or FENCED_LEADER_EPOCH, and a leader of a newer epoch (KIP-951) | that leader is asked |
+| anything else, and it does not lead: as a replica it may be behind, or have lost its place | the leader is asked |
+| UNKNOWN_LEADER_EPOCH: it has not heard of the leader that we know | it is asked again |
+| UNKNOWN_TOPIC_ID: it has not heard of the topic, or the topic was deleted | it is asked again, then `LogLost` |
+| UNKNOWN_TOPIC_OR_PARTITION, INCONSISTENT_TOPIC_ID: in the midst of such a change | it is asked again |
+| the log diverges from what was read: it was truncated (KIP-320) | `LogLost` |
+| anything else | `Unusual` |
+
+An election, or news of it, may be on the way while we ask. So there is a pause before a broker is asked again, and
+before a second leader is, and all of it may take `FETCH_TROUBLE_MS`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+from pyspark_kgroup.executor.native.decode import Unusual
+from pyspark_kgroup.executor.native.fetch_messages import Wanted
+from pyspark_kgroup.limits import FETCH_REPLICA_MS, FETCH_TROUBLE_MS
+from pyspark_kgroup.offsets.data_loss import Loss, truncated, unknown_id
+from pyspark_kgroup.shared.tickets import Leader
+from spark_kgroup.limits import RETRY_BACKOFF_MS
+from spark_kgroup.model import ErrorCode, TopicPartition
+
+_ANOTHER_LEADS: Final = frozenset({ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.FENCED_LEADER_EPOCH})
+
+
+_NEWS_ON_THE_WAY: Final = frozenset(
+    {
+        ErrorCode.UNKNOWN_LEADER_EPOCH,
+        ErrorCode.UNKNOWN_TOPIC_ID,
+        ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+        ErrorCode.INCONSISTENT_TOPIC_ID,
+    }
+)
+
+
+class LogLost(Unusual):
+    """Records that were still to be read are gone, which librdkafka would not notice: it would read others instead.
+
+    Attributes:
+        goes_on_at: where what is left begins.
+    """
+
+    def __init__(self, loss: Loss, goes_on_at: int) -> None:
+        super().__init__(str(loss).rstrip("."))
+        self.loss = loss
+        self.goes_on_at = goes_on_at
+
+
+@dataclass(slots=True)
+class FetchedLog:
+    """A partition that is fetched.
+
+    Attributes:
+        position: the first offset that the next request asks for.
+        end: one past the last that is wanted; None: all are.
+        last_epoch: of the batch before `position`, -1 if none was fetched.
+        paused_until_s: when it may be asked for again.
+        empty: how many answers in a row had no record, of this partition or of any other that was asked for with it.
+    """
+
+    partition: TopicPartition
+    leader: Leader
+    position: int
+    end: int | None
+    last_epoch: int = -1
+    paused_until_s: float = 0.0
+    empty: int = 0
+    _in_trouble_since_s: float | None = None
+    _replica: int | None = None
+    _replica_until_s: float = 0.0
+    _leader_until_s: float = 0.0
+
+    @property
+    def done(self) -> bool:
+        """Whether nothing more is wanted."""
+        return self.end is not None and self.position >= self.end
+
+    @property
+    def node_id(self) -> int:
+        """Who is to be asked."""
+        return self.leader.node_id if self._replica is None else self._replica
+
+    def keeps_to_leader(self, now_s: float) -> bool:
+        """Whether a leader that is asked now should not hear where this client is, and so prefer no replica."""
+        return now_s < self._leader_until_s
+
+    def wanted(self) -> Wanted:
+        """What a request asks for."""
+        topic_id = bytes.fromhex(self.leader.topic_id)
+        return Wanted(*self.partition, topic_id, self.leader.epoch, self.position, self.last_epoch)
+
+    def on_records(self, next_offset: int, leader_epoch: int) -> None:
+        """Whole batches came, the last one of `leader_epoch`."""
+        self.position = next_offset if self.end is None else min(next_offset, self.end)
+        self.last_epoch = leader_epoch
+
+    def on_answered(self, now_s: float) -> None:
+        """The broker that was asked took this partition for its own, whether it has records or not."""
+        self._in_trouble_since_s = None
+        if now_s >= self._replica_until_s:
+            self._replica = None  # the leader may prefer another one by now
+
+    def on_preferred(self, node_id: int, now_s: float) -> None:
+        """The leader prefers another node to itself."""
+        self._replica = node_id
+        self._replica_until_s = now_s + FETCH_REPLICA_MS / 1000
+
+    def return_to_leader(self, now_s: float) -> bool:
+        """Ask the leader from now on, and only the leader for a while; False if that was asked anyway."""
+        if self._replica is None:
+            return False
+        self._replica = None
+        self._leader_until_s = now_s + FETCH_REPLICA_MS / 1000
+        return True
+
+    def on_refused(self, error: int, named: Leader | None, now_s: float) -> None:
+        """The broker that was asked refused this partition.
+
+        Args:
+            error: Kafka's code.
+            named: who leads by its answer, if it says who and where.
+            now_s: by a monotonic clock.
+
+        Raises:
+            LogLost: the topic is gone.
+            Unusual: nobody here knows where to go on.
+        """
+        again = self._in_trouble_since_s is not None
+        since_s = now_s if self._in_trouble_since_s is None else self._in_trouble_since_s
+        if error in _ANOTHER_LEADS and named is not None and named.epoch > self.leader.epoch:
+            self.leader, self._replica = named, None
+        elif not self.return_to_leader(now_s):
+            if error not in _NEWS_ON_THE_WAY:
+                raise self._unusual(error)
+            again = True
+        if now_s - since_s > FETCH_TROUBLE_MS / 1000:
+            raise self._lost() if error == ErrorCode.UNKNOWN_TOPIC_ID else self._unusual(error)
+        self._in_trouble_since_s = since_s
+        if again:
+            self.paused_until_s = now_s + RETRY_BACKOFF_MS / 1000
+
+    def on_diverged(self, cut_at: int, now_s: float) -> None:
+        """From `cut_at` on, which is below `position`, the log is not the one that was read.
+
+        Raises:
+            LogLost: so the leader says. A replica may only be behind.
+        """
+        if not self.return_to_leader(now_s):
+            raise LogLost(truncated(self.partition, self.position, self.end, cut_at), self.position)
+
+    def _lost(self) -> LogLost:
+        loss = unknown_id(self.partition, self.position, self.end, self.leader.topic_id)
+        return LogLost(loss, self.position if self.end is None else self.end)
+
+    def _unusual(self, error: int) -> Unusual:
+        return Unusual(f"{self.partition}: {ErrorCode.name_of(error)}")

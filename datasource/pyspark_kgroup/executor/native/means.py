@@ -1,0 +1,48 @@
+"""What this process needs in order to read natively, whatever it reads.
+
+Runs on: executor.
+"""
+
+from __future__ import annotations
+
+from ctypes import CDLL
+from typing import NamedTuple
+
+from pyspark_kgroup.executor.native import library
+from pyspark_kgroup.executor.native.connection_security import ConnectionSecurity, connection_security
+from pyspark_kgroup.executor.native.decode import Unusual
+from pyspark_kgroup.executor.native.fetch_settings import FetchSettings
+from pyspark_kgroup.shared.tickets import ReadSettings
+from spark_kgroup.errors import KgroupError
+
+
+class Means(NamedTuple):
+    """What reading natively takes.
+
+    Attributes:
+        decoder: the library (`library.load`).
+    """
+
+    decoder: CDLL
+    fetch_settings: FetchSettings
+    security: ConnectionSecurity
+
+
+def native_means(settings: ReadSettings) -> Means | None:
+    """What reading natively with these settings takes; None if this process does not have it, which is warned of."""
+    try:
+        return _means(settings)
+    except Unusual as unusual:
+        unusual.tell()
+        return None
+
+
+def _means(settings: ReadSettings) -> Means:
+    loaded = library.load()
+    if loaded.library is None:
+        raise Unusual(loaded.reason, lasting=True)
+    try:
+        fetch_settings = FetchSettings.of(settings.consumer_config)
+        return Means(loaded.library, fetch_settings, connection_security(settings.consumer_config))
+    except KgroupError as problem:
+        raise Unusual(str(problem).rstrip("."), lasting=True) from None

@@ -1,0 +1,161 @@
+"""What fetches for a seat's server: it puts what partitions' logs have into the seat's `Ahead`.
+
+Runs on: executor.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import Protocol, TypeVar
+
+from pyspark_kgroup.executor.native.decode import Unusual
+from pyspark_kgroup.executor.native.fetched_log import LogLost
+from pyspark_kgroup.limits import NATIVE_RETRY_MS
+from pyspark_kgroup.shared.tickets import Leader
+from spark_kgroup.model import TopicPartition
+
+log = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+
+class CannotServe(Exception):
+    """A seat's server cannot go on. Seen by nobody: the process ends."""
+
+
+class Readable(Protocol):
+    """What `select` can wait for."""
+
+    def fileno(self) -> int:
+        """Its file descriptor."""
+        ...
+
+
+class Prefetcher(Protocol):
+    """Fetches partitions that have a span in an `Ahead`, each from the end of its span on.
+
+    All methods but `end` and `close` raise `CannotServe` if a partition cannot be read, and the native one `Unusual`.
+    """
+
+    def begin(self, leaders: Mapping[TopicPartition, Leader | None]) -> None:
+        """Fetch these from now on; those that are fetched already go on, from another broker if that leads by now."""
+        ...
+
+    def end(self, partitions: Collection[TopicPartition]) -> None:
+        """Fetch these no more. What of them is not in a span yet is forgotten."""
+        ...
+
+    def settle(self) -> None:
+        """Put all that has come into the spans."""
+        ...
+
+    def go_on(self) -> float | None:
+        """Between reads: fetch ahead, as far as there is room.
+
+        Returns:
+            How many seconds to wait for `connections`, and then to `take`; None: until one of them is readable.
+        """
+        ...
+
+    def connections(self) -> Sequence[Readable]:
+        """Where something may come."""
+        ...
+
+    def take(self) -> None:
+        """Between reads: take what has come."""
+        ...
+
+    def fetch(self, unread: Mapping[TopicPartition, int]) -> None:
+        """In a read: put what has come of these partitions into their spans; wait for a moment if that is nothing.
+
+        Args:
+            unread: partition -> one past the last offset that is wanted now.
+        """
+        ...
+
+    def close(self) -> None:
+        """Give back what it has. Safe to call twice."""
+        ...
+
+
+class NativeFirst:
+    """Fetches natively; from what is out of the ordinary on with librdkafka, for `NATIVE_RETRY_MS`.
+
+    Args:
+        native: makes a prefetcher that may raise `Unusual`.
+        librdkafka: makes the one that goes on then.
+        clock_s: monotonic.
+    """
+
+    def __init__(
+        self,
+        native: Callable[[], Prefetcher],
+        librdkafka: Callable[[], Prefetcher],
+        clock_s: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._native = native
+        self._librdkafka = librdkafka
+        self._clock_s = clock_s
+        self._prefetcher = native()
+        self._native_again_at_s: float | None = None
+        self._leaders: dict[TopicPartition, Leader | None] = {}
+
+    def begin(self, leaders: Mapping[TopicPartition, Leader | None]) -> None:
+        """As a `Prefetcher`. A read begins with this, so this is where the native one gets another chance."""
+        self._leaders |= leaders
+        if self._native_again_at_s is not None and self._clock_s() >= self._native_again_at_s:
+            self._native_again_at_s = None
+            self._use(self._native())
+        self._do(lambda prefetcher: prefetcher.begin(leaders))
+
+    def end(self, partitions: Collection[TopicPartition]) -> None:
+        """As a `Prefetcher`."""
+        for partition in partitions:
+            self._leaders.pop(partition, None)
+        self._prefetcher.end(partitions)
+
+    def settle(self) -> None:
+        """As a `Prefetcher`."""
+        self._do(lambda prefetcher: prefetcher.settle())
+
+    def go_on(self) -> float | None:
+        """As a `Prefetcher`."""
+        return self._do(lambda prefetcher: prefetcher.go_on())
+
+    def connections(self) -> Sequence[Readable]:
+        """As a `Prefetcher`."""
+        return self._prefetcher.connections()
+
+    def take(self) -> None:
+        """As a `Prefetcher`."""
+        self._do(lambda prefetcher: prefetcher.take())
+
+    def fetch(self, unread: Mapping[TopicPartition, int]) -> None:
+        """As a `Prefetcher`."""
+        self._do(lambda prefetcher: prefetcher.fetch(unread))
+
+    def close(self) -> None:
+        """As a `Prefetcher`."""
+        self._prefetcher.close()
+
+    def _do(self, what: Callable[[Prefetcher], T]) -> T:
+        try:
+            return what(self._prefetcher)
+        except LogLost as lost:  # librdkafka would not see it; the worker reads on by itself, and tells it
+            raise CannotServe(lost.reason) from None
+        except Unusual as unusual:
+            if unusual.lasting:
+                unusual.tell()
+            else:
+                log.warning("Fetching with librdkafka for %d s: %s.", NATIVE_RETRY_MS / 1000, unusual.reason)
+            self._native_again_at_s = self._clock_s() + NATIVE_RETRY_MS / 1000
+            self._use(self._librdkafka())
+            return what(self._prefetcher)
+
+    def _use(self, prefetcher: Prefetcher) -> None:
+        """Go on with this one, from where the spans end."""
+        self._prefetcher.close()
+        self._prefetcher = prefetcher
+        prefetcher.begin(self._leaders)

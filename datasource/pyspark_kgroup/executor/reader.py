@@ -1,0 +1,23 @@
+"""Reads ranges of offsets: with our own reader what is ordinary, with librdkafka what that leaves.
+
+Runs on: executor. Needs neither Spark nor the driver.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+import pyarrow as pa
+
+from pyspark_kgroup.executor.native.read_ranges import read_natively
+from pyspark_kgroup.shared.tickets import Range, ReadSettings
+
+
+def read_ranges(ranges: Sequence[Range], settings: ReadSettings) -> Iterator[pa.RecordBatch]:
+    """Read every range to its end, and nothing else: see `range_reader.read_ranges`, which judges what is unusual."""
+    left = ranges if settings.reader == "librdkafka" else (yield from read_natively(ranges, settings))
+    if left:
+        # Imported here: librdkafka's module brings asyncio with it, and mostly nothing is left.
+        from pyspark_kgroup.executor import range_reader
+
+        yield from range_reader.read_ranges(left, settings)

@@ -1,0 +1,87 @@
+"""Assignors of others: `module:Class`, loaded by that name and held to the contract in everything they answer."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Mapping, Sequence
+from importlib import import_module
+from operator import attrgetter
+from typing import Any, Final
+
+from spark_kgroup.assignors.contract import Assignor, RebalanceProtocol, check_assignment
+from spark_kgroup.errors import AssignorError, OptionError
+from spark_kgroup.model import Assignment, GroupMember, TopicDescription, TopicPartition
+
+SPELLING: Final = re.compile(r"[A-Za-z_]\w*(?:\.\w+)*:[A-Za-z_]\w*(?:\.\w+)*")
+"""How a custom assignor is named; no name of Kafka's has a colon."""
+
+
+class CustomAssignor:
+    """Somebody else's assignor. Whatever goes wrong in it is an `AssignorError` that names it.
+
+    Attributes:
+        spelled: `module:Class`.
+        name: the name on which members agree, as any other assignor's.
+        protocol: what it says of itself.
+    """
+
+    def __init__(self, spelled: str, made: Assignor) -> None:
+        self.spelled = spelled
+        self.name = made.name
+        self.protocol = RebalanceProtocol(made.protocol)
+        self._made = made
+        if not isinstance(self.name, str) or not self.name:
+            raise TypeError(f"its `name` is {self.name!r}, and should be text on which members agree")
+        if not callable(made.user_data) or not callable(made.assign):
+            raise TypeError("its `user_data` and `assign` should be methods")
+
+    def user_data(self, owned: frozenset[TopicPartition], generation: int) -> bytes | None:
+        """What it puts into a member's subscription.
+
+        Raises:
+            AssignorError: it raised, or this is neither bytes nor None.
+        """
+        found = self._ask("user_data", owned, generation)
+        if not isinstance(found, bytes | None):
+            raise AssignorError(
+                f"The assignor {self.spelled} gave user data of type {type(found).__name__}, not bytes."
+            )
+        return found
+
+    def assign(self, members: Sequence[GroupMember], topics: Mapping[str, TopicDescription]) -> Assignment:
+        """What it assigns.
+
+        Raises:
+            AssignorError: it raised, or broke the contract.
+        """
+        found = self._ask("assign", members, topics)
+        if not isinstance(found, Mapping) or not all(isinstance(share, Collection) for share in found.values()):
+            raise AssignorError(
+                f"The assignor {self.spelled} should give a mapping from member ids to sets of partitions."
+            )
+        check_assignment(self.spelled, self.protocol, members, topics, found)
+        return {member.member_id: frozenset(found.get(member.member_id, ())) for member in members}
+
+    def _ask(self, what: str, *arguments: Any) -> Any:
+        try:
+            return getattr(self._made, what)(*arguments)
+        except Exception as error:
+            raise AssignorError(f"The assignor {self.spelled} raised in {what}: {error!r}.") from error
+
+
+def load_assignor(spelled: str) -> CustomAssignor:
+    """An instance of the class that `spelled` names, made without arguments.
+
+    Raises:
+        OptionError: there is none, or it is no assignor.
+    """
+    module, _, of_module = spelled.partition(":")
+    try:
+        made = attrgetter(of_module)(import_module(module))()
+        return CustomAssignor(spelled, made)
+    except Exception as error:
+        raise OptionError(
+            f"The assignor {spelled!r} in `partition.assignment.strategy` cannot be used: {error!r}. It should be the "
+            "module:Class of an assignor (spark_kgroup.assignors.contract) that this process can import and make "
+            "without arguments."
+        ) from error

@@ -1,0 +1,414 @@
+"""What a classic member can do, whatever makes it do so: `handlers` says when.
+
+Each method acts, and returns what it wants done outside, in the order in which it is to be carried out. It quotes the
+sentence that it carries out, from a KIP or from the client that all brokers are tested with: AbstractCoordinator
+(membership: connections, joins, heartbeats, errors) and ConsumerCoordinator (partitions) of Apache Kafka. Where we
+differ, it says why.
+
+A comment on a race is a numbered sequence of events.
+
+One deadline watches over what is owned: a session after the coordinator last confirmed that we are a member
+(`_extend_session`). Only a confirmation moves it, and it counts from when the question was sent, as the coordinator
+heard from us no earlier. A broken connection, a refused or a parked request neither stop nor restart it; while a
+request is parked, `Look` asks over another connection.
+
+What a member owns and what it is assigned are two things. `assigned` is the group's word in the last SyncGroup.
+`owned` is what the application may be reading: it grows with each assignment and shrinks only when the application
+gave a partition up (`GaveUp`) or lost it. Each join claims what is owned, so the leader never hands a partition on
+while it is read here (`ownership`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from enum import Enum
+from typing import Final, TypeAlias
+
+from spark_kgroup.errors import FencedInstanceId, GroupError, IllegalTransition
+from spark_kgroup.limits import REQUEST_TIMEOUT_MS, RETRY_BACKOFF_MS
+from spark_kgroup.member import contract
+from spark_kgroup.member.config import MemberConfig, PreviouslyOwned
+from spark_kgroup.member.contract import Shares
+from spark_kgroup.member.heartbeats import Heartbeats
+from spark_kgroup.member.ownership import Ownership
+from spark_kgroup.member.pacing import Pacing
+from spark_kgroup.member.rejections import rejection
+from spark_kgroup.member.state import LEAVES_TO, State
+from spark_kgroup.model import (
+    NO_GENERATION,
+    UNKNOWN_MEMBER_ID,
+    ErrorCode,
+    MemberIdentity,
+    Subscription,
+    TopicPartition,
+)
+
+Effects: TypeAlias = list[contract.Effect]
+
+COORDINATOR_GONE: Final = frozenset({ErrorCode.NOT_COORDINATOR, ErrorCode.COORDINATOR_NOT_AVAILABLE})
+TRY_AGAIN: Final = (ErrorCode.retriable_codes() | {ErrorCode.REBALANCE_IN_PROGRESS}) - COORDINATOR_GONE
+_MEMBERSHIP_OVER: Final = frozenset({ErrorCode.UNKNOWN_MEMBER_ID, ErrorCode.ILLEGAL_GENERATION})
+
+
+class Timer(Enum):
+    """What a member waits for. At most one of each kind runs; one that fires is gone, and who wants another sets it."""
+
+    HEARTBEAT = "heartbeat"
+    """A heartbeat or, while a request is parked, a look is due."""
+    SESSION = "session"
+    """The coordinator has not confirmed our membership for a whole session."""
+    RETRY = "retry"
+    """The backoff after a refused join is over."""
+    OBJECT = "object"
+    """Time to tell the leader again that it assigns what we do not subscribe."""
+
+
+class Actions:
+    """What a classic member can do, and all that it knows.
+
+    Args:
+        config: how the member presents itself.
+        jitter: gives a number in [0, 1) for each heartbeat and retry; passed in so that a simulation repeats.
+
+    Attributes:
+        leader_id: the member id of who led the group when this member joined it last.
+        own_id_refused: the error with which the coordinator has refused our own member id in this generation, NONE if
+            it has not.
+        watched_topics: whose metadata this member watches for the group: all members' if it leads, else none. KIP-814:
+            "the leader can monitor all topics subscribed in the group".
+
+    """
+
+    def __init__(self, config: MemberConfig, *, jitter: Callable[[], float]) -> None:
+        self.config = config
+        self.state = State.IDLE
+        self.identity = MemberIdentity(instance_id=config.instance_id)
+        # An eager member's joins claim nothing (KIP-429), so it can keep nothing of an earlier process either.
+        owned_before = config.previously_owned if config.cooperative else PreviouslyOwned()
+        self.ownership: Final = Ownership(config.topics, owned_before)
+        self.leader = False
+        self.leader_id = UNKNOWN_MEMBER_ID
+        self.watched_topics: frozenset[str] = frozenset()
+        self._pacing = Pacing(config.heartbeat_interval_ms, jitter)
+        self._connected = False
+        self._awaited: contract.Request | None = None
+        self._asked_at_ms = -1
+        """When the awaited request was sent, or the last one; -1 before the first."""
+        self._heartbeats = Heartbeats()
+        self._heartbeat_sent_in = NO_GENERATION
+        self._protocol = ""
+        self._reason = "start"
+        self._confirmed_id = UNKNOWN_MEMBER_ID
+        """The member id of the last sync: a coordinator that takes over knows it."""
+        self._asked_who_has_seat = False
+        self.own_id_refused: int = ErrorCode.NONE
+        self._may_have_own_id = False
+        """A RenameRequest was sent, and it is not known whether it was carried out."""
+        self._wish = ""
+        """Why a rebalance was wanted when none could be had, by a renaming or a join; empty if none was."""
+        self._says_otherwise = False
+        """Joins leave their user data out, to be unlike the one before: see `_without_user_data`."""
+        self._timers: dict[Timer, int] = {}
+
+    # -------------------------------------------------------------------------------------------- the outside
+
+    @property
+    def owned(self) -> frozenset[TopicPartition]:
+        """What the application may be reading."""
+        return self.ownership.owned
+
+    @property
+    def to_give_up(self) -> frozenset[TopicPartition]:
+        """What is to be given up before the next piece of work: by an eager member everything (KIP-429), or nothing."""
+        if self.state is State.REVOKING and not self.config.cooperative:
+            return self.ownership.owned | self.ownership.unwanted
+        return self.ownership.to_give_up
+
+    def next_wakeup_at_ms(self) -> int | None:
+        """When the next `Tick` is due, None if no timer runs."""
+        return min(self._timers.values(), default=None)
+
+    def _become(self, state: State) -> None:
+        """Change the state. Nothing else does.
+
+        Raises:
+            IllegalTransition: `LEAVES_TO` does not have this step: a bug of ours.
+        """
+        if state is not self.state and state not in LEAVES_TO[self.state]:
+            raise IllegalTransition("classic member", self.state.value, f"become {state.value}")
+        self.state = state
+
+    # --------------------------------------------------------------------------------------------- connections
+    # A connection is a means, not a membership: it may break and come back within the session, and nothing is lost.
+    # Where the coordinator is, and over which sockets it is asked, is the runtime's business (`Connect`).
+
+    def _forget_connection(self) -> None:
+        """Nothing asked so far will be answered on a connection that leads to the coordinator."""
+        self._connected = False
+        self._awaited = None
+        self._heartbeats.drop()
+        self._timers.pop(Timer.HEARTBEAT, None)
+        self._timers.pop(Timer.RETRY, None)
+
+    def _lose_connection(self, reason: str) -> Effects:
+        """AbstractCoordinator.markCoordinatorUnknown: find it anew. Neither membership nor ownership end with it."""
+        self._forget_connection()
+        if self.state is State.SYNCING:
+            # The answer is lost, not the generation: a join with unchanged metadata is answered from it.
+            self._become(State.JOINING)
+            self._reason = "connection lost while syncing"
+        elif self.state is State.RENAMING:
+            self._become(State.STABLE)  # a heartbeat under the old id will tell whether that one is fenced
+        return [contract.Connect(reason=reason)]
+
+    # ------------------------------------------------------------------------------------------------- joining
+    # JoinGroup says what we subscribe and own, and is parked until all members have joined or the rebalance timeout is
+    # over. Its answer makes us a member of a generation; what we own stays ours through all of it.
+
+    def _join(self, reason: str, now_ms: int, *, afresh: bool = False) -> Effects:
+        """Enter JOINING; a cooperative member keeps what it owns, an eager one owns nothing by now.
+
+        KIP-429, "Consumer Coordinator Algorithm", 1.c: "re-join group with all the currently owned partitions as
+        assigned partitions".
+
+        Args:
+            reason: for the broker's log (KIP-800).
+            now_ms: the instant.
+            afresh: over another connection, for what was asked on this one may never be answered.
+        """
+        self._become(State.JOINING)
+        self._reason = reason
+        self._timers.pop(Timer.OBJECT, None)
+        if afresh and self._connected:
+            self._forget_connection()
+            return [contract.Rejoining(reason=reason), contract.Connect(reason=reason)]
+        return [contract.Rejoining(reason=reason), *self._send_join(now_ms)]
+
+    def _send_join(self, now_ms: int) -> Effects:
+        """AbstractCoordinator.sendJoinGroupRequest; without a connection it is sent when there is one."""
+        if not self._connected:
+            return []
+        # 1. a join is refused and a backoff runs; 2. something else has us join at once. One join is enough.
+        self._timers.pop(Timer.RETRY, None)
+        protocols = self._protocols()
+        if self._renamed is not self._says_otherwise:
+            protocols = self._without_user_data(protocols)
+        request = contract.JoinRequest(identity=self.identity, protocols=protocols, reason=self._reason)
+        return self._ask(request, now_ms)
+
+    def subscribe(self, topics: tuple[str, ...]) -> None:
+        """Subscribe to `topics` from the next join on; `RejoinWanted` makes one."""
+        self.config = replace(self.config, topics=topics)
+        self.ownership.subscribe(topics)
+
+    def _ask(self, request: contract.Parkable, now_ms: int) -> Effects:
+        """Send what the coordinator may park, and await its answer; looks go past it meanwhile."""
+        self._awaited, self._asked_at_ms = request, now_ms
+        self._heartbeats.drop()
+        self._schedule_look(now_ms)
+        return [contract.Send(request=request)]
+
+    def _protocols(self) -> tuple[tuple[str, Subscription], ...]:
+        """ConsumerCoordinator.metadata: a subscription for each assignor, with what we own and in which generation.
+
+        An eager member owns nothing by now. Its assignor is told what it was assigned (StickyAssignor.onAssignment).
+        """
+        claims, generation = self.ownership.claims, self.ownership.claims_generation
+        held = claims if self.config.cooperative else self.ownership.assigned
+        base = Subscription(topics=tuple(sorted(self.config.topics)), owned=claims, generation=generation)
+        return tuple((a.name, replace(base, user_data=a.user_data(held, generation))) for a in self.config.assignors)
+
+    @property
+    def _renamed(self) -> bool:
+        """Whether the seat has our own member id, and no join with it was answered yet."""
+        own_id = self.config.own_id
+        return own_id != UNKNOWN_MEMBER_ID and self.identity.member_id == own_id != self._confirmed_id
+
+    @staticmethod
+    def _without_user_data(protocols: tuple[tuple[str, Subscription], ...]) -> tuple[tuple[str, Subscription], ...]:
+        """`protocols` as the join before, or the one after, does not say them: without the user data, if they have any.
+
+        1. a seat gets its own member id in a join that claims what it owns; 2. somebody wants a rebalance; 3. the
+        coordinator has another leader, and answers a follower's join that says what the last one said from the current
+        generation (ClassicGroupMember.matches). The generation of our claims is in the subscription as well.
+        """
+        return tuple((name, replace(each, user_data=None if each.user_data else b"")) for name, each in protocols)
+
+    def _send_sync(self, shares: Shares, now_ms: int) -> Effects:
+        """AbstractCoordinator.onJoinFollower, onLeaderElected: who does not assign sends "an empty assignment"."""
+        self._become(State.SYNCING)
+        request = contract.SyncRequest(identity=self.identity, protocol=self._protocol, assignments=shares)
+        return self._ask(request, now_ms)
+
+    # --------------------------------------------------------------------------------------- in a generation
+    # A heartbeat each interval keeps us a member and tells us when the group rebalances. A join follows at once, or as
+    # soon as what must be given up first is given up.
+
+    def _begin_heartbeats(self, now_ms: int) -> Effects:
+        """Heartbeat at once, once in each generation; Kafka's client waits for an interval.
+
+        1. a member gives something up at once and joins again; 2. all others are to be in that next generation, and it
+        waits for them; 3. they learn of it from the answer to a heartbeat, and the regular one is an interval away.
+
+        Not again after a join that brought the same generation: a coordinator that asks each time would have us join
+        without end (DECISIONS 43).
+        """
+        if self._heartbeat_sent_in != self.identity.generation:
+            return self._send_heartbeat(now_ms)
+        self._heartbeats.drop()
+        self._timers[Timer.HEARTBEAT] = now_ms + self._pacing.heartbeat_ms()
+        return []
+
+    def _send_heartbeat(self, now_ms: int) -> Effects:
+        """AbstractCoordinator.HeartbeatThread: one each interval, and none while another is unanswered."""
+        if not self._connected:
+            return []
+        self._timers[Timer.HEARTBEAT] = now_ms + self._pacing.heartbeat_ms()
+        if self._heartbeats.awaited is not None:
+            # The session timer watches that it is answered; a second one behind it would be answered no sooner.
+            return []
+        request = contract.HeartbeatRequest(identity=self.identity)
+        self._heartbeats.send(request, now_ms)
+        self._heartbeat_sent_in = self.identity.generation
+        return [contract.Send(request=request)]
+
+    def _rebalance(self, reason: str, now_ms: int) -> Effects:
+        """Take part in the next generation as soon as the rebalance protocol allows.
+
+        KIP-429, and ConsumerCoordinator.onJoinPrepare: a cooperative member joins at once, claiming what it owns. An
+        eager one revokes everything first, for its join says that it owns nothing: the leader may give all of it to
+        others at once.
+        """
+        if self.config.cooperative or not (self.ownership.owned or self.ownership.unwanted):
+            return self._join(reason, now_ms)
+        if self.state is State.REVOKING:
+            return []
+        self._become(State.REVOKING)
+        self._reason = reason
+        return [contract.GiveUpAll(partitions=self.to_give_up, reason=reason)]
+
+    # ------------------------------------------------------------------------------ while a request is parked
+    # The coordinator reads nothing behind a parked request (a broker mutes the channel), for up to the rebalance
+    # timeout, which is longer than a session. Only another connection can tell whether the group still knows us.
+
+    def _schedule_look(self, now_ms: int) -> None:
+        # Three questions in a session, as heartbeats are advised to be; sooner on a connection that is new while the
+        # deadline is near; and a coordinator that moved costs one request timeout at most.
+        session_ms = self.config.session_timeout_ms
+        left_ms = self._timers.get(Timer.SESSION, now_ms + session_ms) - now_ms
+        longest_ms = min(REQUEST_TIMEOUT_MS, session_ms // 3, max(left_ms // 2, RETRY_BACKOFF_MS))
+        self._timers[Timer.HEARTBEAT] = now_ms + self._pacing.heartbeat_ms(longest_ms)
+
+    def _look(self, now_ms: int) -> Effects:
+        """Ask over another connection: does the group still know us, and where is its coordinator?
+
+        1. the coordinator stops (SIGSTOP, a partitioned network) while our join is parked there; 2. the group moves to
+        another broker; 3. on our connection nothing says so until the rebalance timeout. A newcomer has no generation,
+        so it asks for the coordinator alone.
+
+        Kafka's client sends no heartbeat while a join is parked, and trusts its connection. The coordinator checks
+        and renews a membership at a heartbeat in every phase of a rebalance
+        (GroupMetadataManager.classicGroupHeartbeatToClassicGroup).
+        """
+        self._schedule_look(now_ms)
+        known = self.identity.generation != NO_GENERATION
+        heartbeat = contract.HeartbeatRequest(identity=self.identity) if known else None
+        self._heartbeats.send(heartbeat, now_ms)
+        return [contract.Look(heartbeat=heartbeat)]
+
+    # ----------------------------------------------------------------------------------------------- errors
+    # An error is either about where the coordinator is, about when to ask again, about our membership, or final.
+
+    def _act_on_error(self, api: str, error: int, now_ms: int) -> Effects:
+        """Any error of any request of the group, as the response handlers of Kafka's AbstractCoordinator sort them."""
+        if error in COORDINATOR_GONE:  # markCoordinatorUnknown: "re-discover the coordinator and retry with backoff"
+            self._forget_connection()
+            return [contract.Connect(reason=f"{api}: {ErrorCode.name_of(error)}")]
+        if error in TRY_AGAIN:  # COORDINATOR_LOAD_IN_PROGRESS: "backoff and retry"
+            self._timers[Timer.RETRY] = now_ms + self._pacing.retry_ms()
+            return []
+        if error in _MEMBERSHIP_OVER:
+            return self._start_over(f"{api}: {ErrorCode.name_of(error)}", error, now_ms)
+        if error == ErrorCode.FENCED_INSTANCE_ID:
+            return self._act_on_fencing(now_ms)
+        return self._fail(rejection(self.config.group, self.config.instance_id, api, error))
+
+    def _act_on_fencing(self, now_ms: int) -> Effects:
+        """KIP-345: "some other consumer takes its spot. The client should immediately fail itself".
+
+        Unless the coordinator has forgotten that we took the seat. 1. we replace X while the group rebalances: our id
+        is written down when the generation is complete
+        (GroupMetadataManager.updateStaticMemberThenRebalanceOrComplete); 2. the coordinator dies; 3. the next one
+        knows X and fences us. A join that came without an id and is fenced was parked when a later one took the seat.
+        Or we have fenced ourselves: the answer to our RenameRequest was lost.
+        """
+        unconfirmed = self.identity.member_id not in (UNKNOWN_MEMBER_ID, self._confirmed_id)
+        if not ((unconfirmed and self.config.replaces) or self._may_have_own_id):
+            return self._fail_as_fenced()
+        self._become(State.JOINING)
+        self._awaited, self._asked_who_has_seat = None, True
+        self._timers[Timer.RETRY] = now_ms + self._pacing.retry_ms()
+        return [contract.LookAtSeat()]
+
+    def _fail_as_fenced(self) -> Effects:
+        return self._fail(FencedInstanceId(self.config.group, self.config.instance_id or ""))
+
+    def _start_over(self, reason: str, error: int, now_ms: int) -> Effects:
+        """Begin as a new member, owning nothing; or join again, if the coordinator still knows us.
+
+        KIP-429, 1.d: "reset generation / clear member-id correspondingly [...] onPartitionsLost for all the partition
+        and then re-join group with empty assigned partition".
+        """
+        behind = error == ErrorCode.ILLEGAL_GENERATION
+        lost = self._fall_behind(reason) if behind else self._lose(reason, keep_id=False)
+        return [*lost, *self._join(reason, now_ms, afresh=self._awaited is not None)]
+
+    def _fall_behind(self, reason: str) -> Effects:
+        """The group knows our member id, in a later generation: a cooperative member keeps what its last join claimed.
+
+        1. a group of type consumer raises its epoch, which does not concern us; 2. its last member with
+        `group.protocol=consumer` leaves, and the broker makes it a classic group whose generation is that epoch
+        (GroupMetadataManager.convertToClassicGroup); 3. all that we send from then on is refused; 4. the leader of the
+        next generation gives to nobody what we claim. Java's client drops all at 3
+        (AbstractCoordinator.resetStateOnResponseError), and others read it twice.
+        """
+        if not (self.config.cooperative and self.ownership.owned & self.ownership.claimed):
+            return self._lose(reason, keep_id=True)
+        self.identity = replace(self.identity, generation=NO_GENERATION)
+        lost = self.ownership.lose_unclaimed()
+        return [contract.Lost(partitions=lost, reason=reason)] if lost else []
+
+    def _lose(self, reason: str, *, keep_id: bool) -> Effects:
+        """AbstractCoordinator.resetStateAndGeneration, and onPartitionsLost for all that is owned (KIP-429)."""
+        lost = self.ownership.lose_all()
+        self._pacing.on_membership_over()
+        member_id = self.identity.member_id if keep_id else UNKNOWN_MEMBER_ID
+        self.identity = replace(self.identity, member_id=member_id, generation=NO_GENERATION)
+        self.leader = False
+        self.watched_topics = frozenset()
+        self._wish = ""
+        # A join or sync with nothing new to say does not renew a session that has nearly run out at the coordinator too
+        # (GroupMetadataManager.classicGroupSyncToClassicGroup). The heartbeat does: it is not to be an interval late.
+        self._heartbeat_sent_in = NO_GENERATION
+        self._timers.clear()
+        return [contract.Lost(partitions=lost, reason=reason)] if lost else []
+
+    def _fail(self, error: GroupError) -> Effects:
+        """End with an error that the user has to see: it names what to change, and nothing is retried."""
+        return self._end([*self._lose(str(error), keep_id=False), contract.Failed(error=error)])
+
+    def _end(self, effects: Effects) -> Effects:
+        """End; no timer runs any more, and no event changes anything."""
+        self._become(State.CLOSED)
+        self._timers.clear()
+        return effects
+
+    def _extend_session(self, asked_at_ms: int, now_ms: int) -> None:
+        """The coordinator confirmed, some time after `asked_at_ms`, that we are a member: it counts from then.
+
+        A newcomer's join may have been parked for longer than a session; it owns nothing yet.
+        """
+        session_ms = self.config.session_timeout_ms
+        until_ms = self._timers.get(Timer.SESSION, now_ms + session_ms)
+        self._timers[Timer.SESSION] = max(until_ms, asked_at_ms + session_ms)

@@ -1,0 +1,503 @@
+"""What a member under the consumer protocol does at each event. `consumer` has the table that says which, and when.
+
+A handler is named `_on_...` and is called by the table alone; every other method acts, and returns what it wants done,
+in the order in which it is to be carried out. Where we differ from Kafka's client, the handler says why.
+
+Only heartbeats go to the coordinator, one at a time. Its answer has the member's epoch, which moves without a loss; and
+an assignment if that is new. What is new in it is owned at once; what is missing from it is owned until the application
+has given it up between two pieces of work, and the next heartbeat acknowledges that. Nobody else is assigned it before.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from enum import Enum
+from typing import Final, TypeAlias
+
+from spark_kgroup.errors import FencedInstanceId, GroupError, IllegalTransition
+from spark_kgroup.limits import RETRY_BACKOFF_MAX_MS
+from spark_kgroup.member import contract
+from spark_kgroup.member.config import ConsumerMemberConfig, Resumption
+from spark_kgroup.member.consumer_contract import (
+    JOIN_EPOCH,
+    LEAVE_EPOCH,
+    RELEASE_EPOCH,
+    Ask,
+    ConsumerHeartbeatRequest,
+    ConsumerHeartbeatResponse,
+    Effect,
+    Event,
+    NewsExpected,
+    ResolveTopics,
+    TopicsResolved,
+    Unanswered,
+)
+from spark_kgroup.member.consumer_state import LEAVES_TO, State
+from spark_kgroup.member.pacing import Pacing
+from spark_kgroup.member.reconciliation import Reconciliation
+from spark_kgroup.member.rejections import consumer_rejection
+from spark_kgroup.model import NO_GENERATION, UNKNOWN_MEMBER_ID, ErrorCode, MemberIdentity, TopicPartition
+
+Effects: TypeAlias = list[Effect]
+
+_IN_THE_GROUP: Final = (State.RECONCILING, State.STABLE)
+
+_TRY_AGAIN: Final = ErrorCode.retriable_codes()
+_MEMBERSHIP_OVER: Final = frozenset(
+    {ErrorCode.FENCED_MEMBER_EPOCH, ErrorCode.UNKNOWN_MEMBER_ID, ErrorCode.GROUP_ID_NOT_FOUND}
+)
+"""The last: the group was deleted, or there was none but us and the coordinator lost us."""
+_GONE: Final = frozenset({ErrorCode.NONE, ErrorCode.UNKNOWN_MEMBER_ID, ErrorCode.GROUP_ID_NOT_FOUND})
+"""What says, in answer to who leaves, that it is no member any more."""
+
+
+class _Timer(Enum):
+    HEARTBEAT = "heartbeat"
+    """The next heartbeat is due."""
+    SESSION = "session"
+    """The coordinator has not confirmed our membership for a whole session."""
+    RETRY = "retry"
+    """The backoff after what failed is over."""
+    RESOLVE = "resolve"
+    """Time to ask again for the names of topic ids."""
+
+
+class ConsumerHandlers:
+    """What a member under the consumer protocol does at each event, and all that it knows.
+
+    Args:
+        config: how the member presents itself.
+        jitter: gives a number in [0, 1) for each heartbeat and retry.
+        new_id: gives a member id that nobody had before (`member_ids.new_member_id`).
+
+    Attributes:
+        leader: always False, as `watched_topics` is empty: the coordinator assigns, and watches metadata.
+
+    """
+
+    leader: Final = False
+    leader_id: Final = UNKNOWN_MEMBER_ID
+    watched_topics: Final[frozenset[str]] = frozenset()
+    assigning_in: Final[int | None] = None
+    awaits_join: Final = False
+
+    def __init__(self, config: ConsumerMemberConfig, *, jitter: Callable[[], float], new_id: Callable[[], str]) -> None:
+        self.config = config
+        self.state = State.IDLE
+        self.identity = MemberIdentity(instance_id=config.instance_id, member_id=new_id())
+        self.partitions: Final = Reconciliation()
+        self._new_id = new_id
+        self._pacing = Pacing(config.heartbeat_interval_ms, jitter)
+        self._interval_ms = config.heartbeat_interval_ms
+        self._awaited: ConsumerHeartbeatRequest | None = None
+        self._asked_at_ms = -1
+        """When the awaited heartbeat was sent, or the last one; -1 before the first."""
+        self._full = True
+        """Whether the next heartbeat says everything, as the coordinator may not have heard the last one."""
+        self._in_our_seat = UNKNOWN_MEMBER_ID
+        """Who is to be released."""
+        self._releases = 0
+        """How many seats were released since the coordinator took us for a member."""
+        self._was_member = False
+        self._timers: dict[_Timer, int] = {}
+
+    # -------------------------------------------------------------------------------------------- the outside
+
+    def subscribe(self, topics: tuple[str, ...]) -> None:
+        """Subscribe to `topics` from the next heartbeat on that says everything."""
+        self.config = replace(self.config, topics=topics)
+        self._full = True
+
+    @property
+    def owned(self) -> frozenset[TopicPartition]:
+        """What the application may be reading."""
+        return self.partitions.owned
+
+    @property
+    def to_give_up(self) -> frozenset[TopicPartition]:
+        """What is to be given up before the next piece of work."""
+        return self.partitions.to_give_up
+
+    @property
+    def in_generation(self) -> bool:
+        """Whether it is a member, as far as it knows."""
+        return self.state in _IN_THE_GROUP
+
+    @property
+    def settled(self) -> bool:
+        """Owns what it is assigned, and the coordinator knows."""
+        return self.state is State.STABLE
+
+    @property
+    def ended(self) -> bool:
+        """Nothing changes any more."""
+        return self.state is State.CLOSED
+
+    def next_wakeup_at_ms(self) -> int | None:
+        """When the next `Tick` is due, None if no timer runs."""
+        return min(self._timers.values(), default=None)
+
+    def _become(self, state: State) -> None:
+        """Change the state. Nothing else does.
+
+        Raises:
+            IllegalTransition: `LEAVES_TO` does not have this step: a bug of ours.
+        """
+        if state is not self.state and state not in LEAVES_TO[self.state]:
+            raise IllegalTransition("consumer member", self.state.value, f"become {state.value}")
+        self.state = state
+
+    def _ignore(self, _: Event, __: int) -> Effects:
+        """Nothing to do, and no surprise."""
+        return []
+
+    # ---------------------------------------------------------------------------------------------- heartbeats
+
+    def _ask(self, epoch: int, now_ms: int, *, member_id: str | None = None) -> Effects:
+        """Send a heartbeat with `epoch`, and await its answer. A partition that is owned is named by its topic's id."""
+        self._timers.pop(_Timer.HEARTBEAT, None)
+        self._timers.pop(_Timer.RETRY, None)
+        who = replace(self.identity, generation=epoch, member_id=member_id or self.identity.member_id)
+        says_owned = epoch >= JOIN_EPOCH and (self._full or not self.partitions.acknowledged)
+        self._awaited = ConsumerHeartbeatRequest(
+            identity=who,
+            full=epoch >= JOIN_EPOCH and self._full,
+            owned=self.partitions.owned_by_id if says_owned else None,
+        )
+        self._asked_at_ms = now_ms
+        return [Ask(request=self._awaited)]
+
+    def _beat(self, now_ms: int) -> Effects:
+        return self._ask(self.identity.generation, now_ms)
+
+    def _back_off(self, now_ms: int) -> Effects:
+        """Ask again later, and say everything then (ConsumerHeartbeatRequestManager.HeartbeatState.reset)."""
+        self._full = True
+        self._timers[_Timer.RETRY] = now_ms + self._pacing.retry_ms()
+        return []
+
+    def _on_unanswered(self, event: Unanswered, now_ms: int) -> Effects:
+        """AbstractHeartbeatRequestManager.onFailure: neither membership nor ownership end with an answer that is lost.
+
+        The coordinator takes the epoch before the current one once more, from a heartbeat that says all that is owned.
+        """
+        if event.request is not self._awaited:
+            return []
+        self._awaited = None
+        return self._back_off(now_ms)
+
+    # ------------------------------------------------------------------------------------------------- joining
+
+    def _on_join(self, _: contract.Join, now_ms: int) -> Effects:
+        """AbstractMembershipManager.transitionToJoining: a heartbeat with epoch 0, unless something is owed."""
+        return self._join(now_ms) if self.config.resumes is None else self._resume(self.config.resumes, now_ms)
+
+    def _join(self, now_ms: int) -> Effects:
+        self._become(State.JOINING)
+        self._full = True
+        return self._ask(JOIN_EPOCH, now_ms)
+
+    def _on_join_response(self, event: ConsumerHeartbeatResponse, now_ms: int) -> Effects:
+        """AbstractHeartbeatRequestManager.onResponse, in answer to epoch 0."""
+        if event.request is not self._awaited:
+            return []
+        self._awaited = None
+        if event.error == ErrorCode.NONE:
+            return self._enter_group(event, now_ms)
+        if event.error == ErrorCode.UNRELEASED_INSTANCE_ID:
+            return self._look(now_ms)
+        if event.error in (ErrorCode.FENCED_MEMBER_EPOCH, ErrorCode.UNKNOWN_MEMBER_ID):
+            # 1. we join; 2. the answer is lost, or a session of ours is over here and not there; 3. we join again, and
+            # the group has our id in another epoch. What it has of us goes, and a new id joins.
+            return self._release(self.identity.member_id, now_ms)
+        return self._act_on_error(event, now_ms)
+
+    def _enter_group(self, event: ConsumerHeartbeatResponse, now_ms: int) -> Effects:
+        self._was_member, self._releases = True, 0
+        if self._asked_at_ms + self.config.session_timeout_ms <= now_ms:
+            # We were stopped for a session while the answer lay here: what it says may be others' by now.
+            return self._back_off(now_ms)
+        joined = replace(self.identity, generation=event.epoch)
+        notice = contract.Joined(
+            identity=joined,
+            leader=False,
+            protocol=self.config.server_assignor or "",
+            skip_assignment=False,
+            rejoined=False,
+        )
+        return [notice, *self._take_word(event, now_ms, first=True)]
+
+    # --------------------------------------------------------------------------------------- a seat that owes
+    # A join may claim nothing, and who takes a seat over gets its target alone. So who has to finish an earlier
+    # process's work first goes on as that process's member, with all that it may have been reading. Nothing is owned
+    # meanwhile, but for what is to be given up. Then the seat is released and joined as by any other process.
+
+    def _resume(self, as_whom: Resumption, now_ms: int) -> Effects:
+        self._become(State.RESUMING)
+        self.identity = replace(self.identity, member_id=as_whom.member_id, generation=as_whom.epoch)
+        self.partitions.inherit(as_whom.owned)
+        return self._beat(now_ms)
+
+    def _on_resume_response(self, event: ConsumerHeartbeatResponse, now_ms: int) -> Effects:
+        """As to any member; but where the earlier process's membership is over, so is what it owed."""
+        if event.request is not self._awaited:
+            return []
+        if event.error in _MEMBERSHIP_OVER or event.error == ErrorCode.FENCED_INSTANCE_ID:
+            return self._start_over(f"Heartbeat: {ErrorCode.name_of(event.error)}", event.error, now_ms)
+        return self._on_heartbeat_response(event, now_ms)
+
+    def _pay(self, effects: Effects, now_ms: int) -> Effects:
+        """Release the seat as soon as nothing is to be given up; then its next member has what it is assigned."""
+        if not self.partitions.to_give_up:
+            self.partitions.lose_all()
+            self._timers.clear()
+            return [*effects, *self._release(self.identity.member_id, now_ms)]
+        waits = self._awaited is not None or _Timer.RETRY in self._timers
+        return effects if self.partitions.acknowledged or waits else [*effects, *self._beat(now_ms)]
+
+    # ---------------------------------------------------------------------------------------- a seat that is taken
+    # KIP-848: a static member may be replaced when it has released its seat with epoch -2. One that crashed has not,
+    # and the coordinator answers UNRELEASED_INSTANCE_ID until its session is over; Java's client and librdkafka end
+    # then. We release it in its name, with the id that the group shows, as KIP-345 has it: the newest process of a seat
+    # keeps it. Only who has not been a member yet does that. Who was one, and finds somebody in its seat, is fenced: so
+    # no older process takes the seat back from the one that followed it.
+
+    def _look(self, now_ms: int) -> Effects:
+        self._become(State.LOOKING)
+        self._timers[_Timer.RETRY] = now_ms + RETRY_BACKOFF_MAX_MS
+        return [contract.LookAtSeat()]
+
+    def _on_seat_seen(self, event: contract.SeatSeen, now_ms: int) -> Effects:
+        if event.member_id == UNKNOWN_MEMBER_ID:
+            self._become(State.JOINING)
+            return self._back_off(now_ms)
+        if self._was_member and event.member_id != self.identity.member_id:
+            return self._fail(FencedInstanceId(self.config.group, self.config.instance_id or ""))
+        return self._release(event.member_id, now_ms)
+
+    def _release(self, member_id: str, now_ms: int) -> Effects:
+        """Release the seat in the name of who has it; a dynamic member just leaves."""
+        self._become(State.RELEASING)
+        self._in_our_seat = member_id
+        epoch = LEAVE_EPOCH if self.config.instance_id is None else RELEASE_EPOCH
+        return self._ask(epoch, now_ms, member_id=member_id)
+
+    def _on_release_response(self, event: ConsumerHeartbeatResponse, now_ms: int) -> Effects:
+        """The seat is free: join, with an id that nobody had. If another one has it meanwhile, look again."""
+        if event.request is not self._awaited:
+            return []
+        self._awaited = None
+        if event.error in _GONE:
+            self.identity = replace(self.identity, member_id=self._new_id())
+            self._releases += 1
+            self._become(State.JOINING)
+            return self._join(now_ms) if self._releases == 1 else self._back_off(now_ms)
+        if event.error == ErrorCode.FENCED_INSTANCE_ID:
+            self._become(State.LOOKING)
+            return self._back_off(now_ms)
+        return self._act_on_error(event, now_ms)
+
+    # --------------------------------------------------------------------------------------------- in the group
+
+    def _on_heartbeat_response(self, event: ConsumerHeartbeatResponse, now_ms: int) -> Effects:
+        """AbstractMembershipManager.onHeartbeatSuccess: the epoch, and the assignment if it is new."""
+        if event.request is not self._awaited:
+            return []
+        self._awaited = None
+        if event.error == ErrorCode.NONE:
+            return self._take_word(event, now_ms)
+        if event.error in _MEMBERSHIP_OVER:
+            return self._start_over(f"Heartbeat: {ErrorCode.name_of(event.error)}", event.error, now_ms)
+        return self._act_on_error(event, now_ms)
+
+    def _take_word(self, event: ConsumerHeartbeatResponse, now_ms: int, *, first: bool = False) -> Effects:
+        """What a coordinator answers to a member: live on, in this epoch, with this assignment."""
+        self._pacing.on_answered()
+        self._full = False
+        self.identity = replace(self.identity, generation=event.epoch)
+        self._interval_ms = event.interval_ms or self._interval_ms
+        self._timers[_Timer.SESSION] = self._asked_at_ms + self.config.session_timeout_ms
+        self._timers[_Timer.HEARTBEAT] = now_ms + self._pacing.heartbeat_ms(self._interval_ms)
+        if event.request.owned is not None:
+            self.partitions.acknowledge(event.request.owned)
+        before = None if first else (self.partitions.assigned, self.partitions.to_give_up)
+        if event.assignment is not None:
+            self.partitions.assign(event.assignment)
+        return self._reconcile(before, now_ms)
+
+    def _reconcile(
+        self, before: tuple[frozenset[TopicPartition], frozenset[TopicPartition]] | None, now_ms: int
+    ) -> Effects:
+        """AbstractMembershipManager.maybeReconcile, but for what is given up: that is the application's, later.
+
+        Args:
+            before: what was assigned, and to be given up, when the application heard of it last; None if it has not.
+            now_ms: the instant.
+        """
+        effects: Effects = []
+        resumes = self.state is State.RESUMING
+        lost, added = self.partitions.adopt() if not resumes else (frozenset[TopicPartition](), frozenset())
+        if lost:
+            effects.append(contract.Lost(partitions=lost, reason="their topic was created anew"))
+        assigned, revoked = self.partitions.assigned, self.partitions.to_give_up
+        if added or before != (assigned, revoked):
+            effects.append(contract.Assigned(identity=self.identity, assigned=assigned, added=added, revoked=revoked))
+        if not self.partitions.unnamed:
+            self._timers.pop(_Timer.RESOLVE, None)
+        elif _Timer.RESOLVE not in self._timers:
+            effects += self._resolve(now_ms)
+        return self._pay(effects, now_ms) if resumes else effects + self._acknowledge(now_ms)
+
+    def _acknowledge(self, now_ms: int) -> Effects:
+        """Say at once what is owned, if that has changed (MemberState.ACKNOWLEDGING); or after the awaited answer."""
+        self._become(State.STABLE if self.partitions.at_rest else State.RECONCILING)
+        waits = self._awaited is not None or _Timer.RETRY in self._timers
+        return [] if self.partitions.acknowledged or waits else self._beat(now_ms)
+
+    def _resolve(self, now_ms: int) -> Effects:
+        """AbstractMembershipManager.findResolvableAssignmentAndTriggerMetadataUpdate: what has no name yet waits."""
+        self._timers[_Timer.RESOLVE] = now_ms + RETRY_BACKOFF_MAX_MS
+        return [ResolveTopics(topic_ids=self.partitions.unnamed)]
+
+    def _on_topics_resolved(self, event: TopicsResolved, now_ms: int) -> Effects:
+        before = self.partitions.assigned, self.partitions.to_give_up
+        self.partitions.resolve(event.names)
+        return self._reconcile(before, now_ms)
+
+    def _on_gave_up(self, event: contract.GaveUp, now_ms: int) -> Effects:
+        """Acknowledge that the application reads these no more: the coordinator may assign them to others.
+
+        1. the application gives P up; 2. before `GaveUp` is here, the membership is lost and a new one is assigned P
+        again; 3. now P is ours, and nobody reads it: it is new once more.
+        """
+        before = self.partitions.assigned, self.partitions.to_give_up - event.partitions
+        self.partitions.give_up(event.partitions)
+        return self._reconcile(before, now_ms)
+
+    def _on_membership_refused(self, event: contract.MembershipRefused, now_ms: int) -> Effects:
+        """A commit was the first to hear that our membership may be over: ask the coordinator at once.
+
+        It is a heartbeat that says so, and not a commit: a commit may carry an epoch of before.
+        """
+        waits = self._awaited is not None or _Timer.RETRY in self._timers
+        return [] if waits or event.identity.member_id != self.identity.member_id else self._beat(now_ms)
+
+    def _on_news_expected(self, _: NewsExpected, now_ms: int) -> Effects:
+        """Ask before the interval is over: what we wait for, or somebody for us, is there."""
+        waits = self._awaited is not None or _Timer.RETRY in self._timers
+        return [] if waits else self._beat(now_ms)
+
+    # ----------------------------------------------------------------------------------------------- errors
+
+    def _act_on_error(self, event: ConsumerHeartbeatResponse, now_ms: int) -> Effects:
+        """Errors that are not about our membership, as AbstractHeartbeatRequestManager.onErrorResponse sorts them."""
+        if event.error in _TRY_AGAIN:
+            return self._back_off(now_ms)
+        if event.error == ErrorCode.FENCED_INSTANCE_ID:
+            return self._fail(FencedInstanceId(self.config.group, self.config.instance_id or ""))
+        return self._fail(consumer_rejection(self.config.group, self.config.instance_id, event.error, event.message))
+
+    def _start_over(self, reason: str, error: int, now_ms: int) -> Effects:
+        """AbstractMembershipManager.transitionToFenced: drop all, and join again with epoch 0, under the same id.
+
+        A static member whose epoch is fenced waits first: 1. a new process of the seat releases it; 2. we heartbeat,
+        and are fenced; 3. if we joined before it does, we would have its seat.
+        """
+        resumed = self.state is State.RESUMING
+        effects = [*self._lose(reason), contract.Rejoining(reason=reason)]
+        if resumed:
+            self.identity = replace(self.identity, member_id=self._new_id())
+            return [*effects, *self._join(now_ms)]
+        if error == ErrorCode.FENCED_MEMBER_EPOCH and self.config.instance_id is not None:
+            self._become(State.JOINING)
+            self._full = True
+            self._timers[_Timer.RETRY] = now_ms + RETRY_BACKOFF_MAX_MS
+            return effects
+        return [*effects, *self._join(now_ms)]
+
+    def _lose(self, reason: str) -> Effects:
+        """Own nothing any more: nothing of it may be committed (ConsumerRebalanceListener.onPartitionsLost)."""
+        lost = self.partitions.lose_all()
+        self.identity = replace(self.identity, generation=NO_GENERATION)
+        self._awaited = None
+        self._timers.clear()
+        return [contract.Lost(partitions=lost, reason=reason)] if lost else []
+
+    def _fail(self, error: GroupError) -> Effects:
+        """End with an error that the user has to see: it names what to change, and nothing is retried."""
+        return self._end([*self._lose(str(error)), contract.Failed(error=error)])
+
+    def _end(self, effects: Effects) -> Effects:
+        """End; no timer runs any more, and no event changes anything."""
+        self._become(State.CLOSED)
+        self._timers.clear()
+        return effects
+
+    # ------------------------------------------------------------------------------------------------ timers
+
+    def _on_tick(self, _: contract.Tick, now_ms: int) -> Effects:
+        """Fire the timers that are due, the session's before all others."""
+        due = {timer for timer, at_ms in self._timers.items() if at_ms <= now_ms}
+        for timer in due:
+            del self._timers[timer]
+        if _Timer.SESSION in due:
+            reason = f"no answer from the coordinator for {self.config.session_timeout_ms} ms"
+            return self._start_over(reason, ErrorCode.NETWORK_EXCEPTION, now_ms)
+        effects: Effects = []
+        if _Timer.RESOLVE in due:
+            effects += self._resolve(now_ms)
+        if due & {_Timer.HEARTBEAT, _Timer.RETRY} and self._awaited is None:
+            effects += self._ask_again(now_ms)
+        return effects
+
+    def _ask_again(self, now_ms: int) -> Effects:
+        match self.state:
+            case State.JOINING:
+                return self._join(now_ms)
+            case State.LOOKING:
+                return self._look(now_ms)
+            case State.RELEASING:
+                return self._release(self._in_our_seat, now_ms)
+            case _:
+                return self._beat(now_ms)
+
+    # ------------------------------------------------------------------------------------------------ ending
+
+    def _on_leave(self, _: contract.Leave, now_ms: int) -> Effects:
+        """KIP-848: epoch -1 gives the seat back for good, of a static member as well.
+
+        Who asked to join, and has no answer, may be a member all the same: KIP-1082 calls it a ghost, and has given
+        clients ids of their own so that it can leave.
+        """
+        if self.state in (State.IDLE, State.LOOKING, State.RELEASING):
+            return self._end([contract.Left(error=ErrorCode.NETWORK_EXCEPTION)])
+        self._become(State.LEAVING)
+        self._timers.clear()
+        return self._ask(LEAVE_EPOCH, now_ms)
+
+    def _on_close(self, _: contract.Close, now_ms: int) -> Effects:
+        """KIP-848: a static member that will be back says epoch -2, so that its next process has the seat at once.
+
+        A seat that owes partitions keeps silent: to release it would give them to others this instant, and the next
+        process may have to do their last work again. The coordinator keeps it for a session, as after a crash.
+        """
+        if self.config.instance_id is None or not self.in_generation or self.to_give_up:
+            return self._end([])
+        self._become(State.LEAVING)
+        self._timers.clear()
+        return self._ask(RELEASE_EPOCH, now_ms)
+
+    def _on_leave_response(self, event: ConsumerHeartbeatResponse, _now_ms: int) -> Effects:
+        if event.request is not self._awaited:
+            return []
+        return self._end_after(event.request, ErrorCode.NONE if event.error in _GONE else event.error)
+
+    def _on_leave_unanswered(self, event: Unanswered, _now_ms: int) -> Effects:
+        if event.request is not self._awaited:
+            return []
+        return self._end_after(event.request, ErrorCode.NETWORK_EXCEPTION)
+
+    def _end_after(self, request: ConsumerHeartbeatRequest, error: int) -> Effects:
+        """Whoever wanted to leave hears how it went; a seat that is only released is still ours."""
+        return self._end([contract.Left(error=error)] if request.identity.generation == LEAVE_EPOCH else [])

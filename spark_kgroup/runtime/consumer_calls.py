@@ -1,0 +1,146 @@
+"""What a machine under the consumer protocol asks of the cluster: over the pool, since nothing is ever parked.
+
+Between the machine's requests and events and Kafka's messages this is what `translate` is for the classic protocol.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Iterable
+from random import Random
+from typing import Any
+from uuid import UUID
+
+from spark_kgroup.clock import monotonic_ms
+from spark_kgroup.errors import ProtocolViolation, UnsupportedApi, WireError
+from spark_kgroup.limits import CONSUMER_SESSION_TIMEOUT_MS, LEAVE_TIMEOUT_MS, REQUEST_TIMEOUT_MS
+from spark_kgroup.member.consumer_contract import (
+    JOIN_EPOCH,
+    ConsumerHeartbeatRequest,
+    ConsumerHeartbeatResponse,
+    TopicsResolved,
+    Unanswered,
+)
+from spark_kgroup.member.machine import Config
+from spark_kgroup.model import ErrorCode, TopicIdPartition
+from spark_kgroup.wire import messages
+from spark_kgroup.wire.backoff import Backoff
+from spark_kgroup.wire.cluster import Cluster
+
+log = logging.getLogger(__name__)
+
+
+async def session_timeout_ms(cluster: Cluster, group: str) -> int:
+    """How long the coordinator lets a member of the group be silent; Kafka's default if brokers do not say."""
+    try:
+        value = await cluster.group_config(group, "consumer.session.timeout.ms", timeout_ms=REQUEST_TIMEOUT_MS)
+    except WireError as error:
+        log.info("brokers do not say the session timeout of group %r, so it is taken for the default: %s", group, error)
+        value = None
+    return int(value) if value and value.isdecimal() else CONSUMER_SESSION_TIMEOUT_MS
+
+
+class ConsumerCalls:
+    """The calls of one member."""
+
+    def __init__(self, config: Config, cluster: Cluster, rng: Random, rack: Callable[[], str | None]) -> None:
+        self._config = config
+        self._cluster = cluster
+        self._rng = rng
+        self._rack = rack
+        self._unsupported = 0
+        """How many versions of ConsumerGroupHeartbeat, from the newest on, the coordinator does not speak."""
+
+    async def heartbeat(self, request: ConsumerHeartbeatRequest) -> ConsumerHeartbeatResponse | Unanswered:
+        """Send one heartbeat; one that leaves again, while the coordinator is moving: a person waits, but not for long.
+
+        Raises:
+            WireError: what no further attempt can mend.
+        """
+        # Three questions in a session: a connection that leads nowhere costs one of them.
+        timeout_ms = min(REQUEST_TIMEOUT_MS, self._config.session_timeout_ms // 3)
+        if request.identity.generation >= JOIN_EPOCH:
+            return await self._heartbeat_once(request, timeout_ms)
+        deadline_ms, backoff = monotonic_ms() + LEAVE_TIMEOUT_MS, Backoff(self._rng)
+        while True:
+            answer = await self._heartbeat_once(request, max(1, deadline_ms - monotonic_ms()))
+            again = isinstance(answer, Unanswered) or answer.error in ErrorCode.retriable_codes()
+            wait_ms = backoff.next_ms()
+            if not again or monotonic_ms() + wait_ms > deadline_ms:
+                return answer
+            await asyncio.sleep(wait_ms / 1000)
+
+    async def _heartbeat_once(
+        self, request: ConsumerHeartbeatRequest, timeout_ms: int
+    ) -> ConsumerHeartbeatResponse | Unanswered:
+        try:
+            return _to_event(request, await self._call(request, timeout_ms))
+        except UnsupportedApi as error:
+            return ConsumerHeartbeatResponse(
+                request=request, error=ErrorCode.UNSUPPORTED_VERSION, message=f"nothing, but {error}"
+            )
+        except WireError as error:
+            if not error.retriable:
+                raise
+            log.info("no answer to a heartbeat of %s: %s", request.identity.instance_id or "a member", error)
+            return Unanswered(request=request, reason=str(error))
+
+    async def _call(self, request: ConsumerHeartbeatRequest, timeout_ms: int) -> messages.Response:
+        versions = self._to_messages(request)
+        while True:
+            try:
+                message = versions[self._unsupported]
+                return await self._cluster.coordinator_call(self._config.group, message, timeout_ms=timeout_ms)
+            except UnsupportedApi:
+                if self._unsupported == len(versions) - 1:
+                    raise
+                self._unsupported += 1
+
+    def _to_messages(self, request: ConsumerHeartbeatRequest) -> tuple[messages.Request, ...]:
+        config = self._config
+        everything: dict[str, Any] = {
+            "rack": self._rack(),
+            "rebalance_timeout_ms": config.rebalance_timeout_ms,
+            "topics": sorted(config.topics),
+            "assignor": getattr(config, "server_assignor", None),
+        }
+        return messages.consumer_group_heartbeat(
+            config.group, request.identity, owned=request.owned, **(everything if request.full else {})
+        )
+
+    async def names_of(self, topic_ids: Iterable[UUID]) -> TopicsResolved | None:
+        """The names of `topic_ids`, as far as they are of subscribed topics; None if nobody says."""
+        try:
+            topics = (await self._cluster.metadata(self._config.topics, timeout_ms=REQUEST_TIMEOUT_MS)).topics
+        except WireError as error:
+            log.info("no names of topics this time: %s", error)
+            return None
+        names = {topic.topic_id: topic.name for topic in topics.values()}
+        return TopicsResolved(names=tuple((each, names[each]) for each in sorted(topic_ids) if each in names))
+
+
+def _to_event(request: ConsumerHeartbeatRequest, response: messages.Response) -> ConsumerHeartbeatResponse:
+    """What the response says.
+
+    Raises:
+        ProtocolViolation: it takes us for a member, without the epoch of one or an interval to wait.
+    """
+    assert isinstance(response, messages.ConsumerGroupHeartbeatResponse | messages.ConsumerGroupHeartbeatResponseV0)
+    interval_ms = round(response.heartbeat_interval.total_seconds() * 1000)
+    joined = int(response.error_code) == ErrorCode.NONE and request.identity.generation >= JOIN_EPOCH
+    if joined and (response.member_epoch <= JOIN_EPOCH or interval_ms <= 0):
+        message = f"A heartbeat was answered with epoch {response.member_epoch}, to wait for {interval_ms} ms."
+        raise ProtocolViolation(message, retriable=True)
+    assigned = None
+    if response.assignment is not None:
+        topics = ((each.topic_id, each.partitions) for each in response.assignment.topic_partitions)
+        assigned = frozenset(TopicIdPartition(of, p) for of, partitions in topics if of is not None for p in partitions)
+    return ConsumerHeartbeatResponse(
+        request=request,
+        error=int(response.error_code),
+        message=response.error_message or "",
+        epoch=int(response.member_epoch),
+        interval_ms=interval_ms,
+        assignment=assigned,
+    )

@@ -1,0 +1,20 @@
+"""Which machine runs a member: the protocol of its configuration decides, and only here."""
+
+from __future__ import annotations
+
+from random import Random
+
+from spark_kgroup.member.classic import ClassicMember
+from spark_kgroup.member.config import MemberConfig
+from spark_kgroup.member.machine import Config, Machine
+
+
+def machine_of(config: Config, rng: Random) -> Machine:
+    """A new machine for `config`."""
+    if isinstance(config, MemberConfig):
+        return ClassicMember(config, jitter=rng.random)
+    # Imported here: a start need not load what it does not use.
+    from spark_kgroup.member.consumer import ConsumerMember
+    from spark_kgroup.member.member_ids import new_member_id
+
+    return ConsumerMember(config, jitter=rng.random, new_id=lambda: new_member_id(rng.randbytes))

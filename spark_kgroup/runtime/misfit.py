@@ -1,0 +1,139 @@
+"""Whether a group's assignment still fits what its members subscribe and which partitions there are. No I/O.
+
+KIP-814 leaves a hole: a leader that comes back must not assign, and knows nothing of what changed while it was away. A
+static member that comes back with another subscription does not make the group rebalance either (KIP-345). So what the
+group *has* is compared with what it should have, whoever leads it, instead of what a leader remembers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+
+from spark_kgroup.assignors import NAMES, assignor
+from spark_kgroup.model import DescribedGroup, GroupMember, Subscription, TopicDescription, TopicPartition
+
+_NONE: frozenset[TopicPartition] = frozenset()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Misfit:
+    """In what a group's assignment does not fit; falsy if it does.
+
+    Attributes:
+        without_owner: subscribed, and neither assigned to a member nor claimed by one.
+        gone: assigned, and the topic, or the partition, is not there.
+        not_subscribed: assigned to a member that does not subscribe to the topic.
+        unshared: topics of which a member that subscribes to them has no share, though another assignment has one.
+    """
+
+    without_owner: frozenset[TopicPartition] = _NONE
+    gone: frozenset[TopicPartition] = _NONE
+    not_subscribed: frozenset[TopicPartition] = _NONE
+    unshared: frozenset[str] = frozenset()
+
+    def __bool__(self) -> bool:
+        return bool(self.without_owner or self.gone or self.not_subscribed or self.unshared)
+
+    def __le__(self, other: Misfit) -> bool:
+        """Whether `other` has all of this."""
+        return (
+            self.without_owner <= other.without_owner
+            and self.gone <= other.gone
+            and self.not_subscribed <= other.not_subscribed
+            and self.unshared <= other.unshared
+        )
+
+    @property
+    def reason(self) -> str:
+        """For logs, and for the coordinator's (KIP-800)."""
+        found = {
+            "without an owner": self.without_owner,
+            "that are gone": self.gone,
+            "assigned to members that do not subscribe to them": self.not_subscribed,
+        }
+        reasons = [f"{len(partitions)} partitions {what}" for what, partitions in found.items() if partitions]
+        if self.unshared:
+            reasons.append(f"subscribed without a share: {', '.join(sorted(self.unshared))}")
+        return "; ".join(reasons)
+
+
+def topics_of(group: DescribedGroup) -> frozenset[str]:
+    """Every topic that a member subscribes to, or has a partition of."""
+    return frozenset(
+        topic for member in group.members for topic in (*member.subscribed, *(tp.topic for tp in member.assignment))
+    )
+
+
+def misfit_of(
+    group: DescribedGroup,
+    topics: Mapping[str, TopicDescription],
+    *,
+    hidden: Collection[str] = (),
+    ours: Collection[str] = (),
+) -> Misfit:
+    """In what the assignment of a classic group at rest does not fit.
+
+    What a member claims has an owner: in a cooperative rebalance it is withheld from everybody until that member has
+    given it up (KIP-429).
+
+    Args:
+        group: classic, in state Stable.
+        topics: those of `topics_of(group)` that exist.
+        hidden: of which brokers do not say whether they exist.
+        ours: ids of members that give up by themselves what they do not subscribe to (`member.ownership`).
+    """
+    subscribed = frozenset(topic for member in group.members for topic in member.subscribed)
+    assigned = frozenset(tp for member in group.members for tp in member.assignment)
+    claimed = frozenset(tp for member in group.members for tp in member.claimed)
+    there = frozenset(tp for name in topics.keys() & subscribed for tp in topics[name].partitions)
+    return Misfit(
+        without_owner=there - assigned - claimed,
+        gone=frozenset(tp for tp in assigned if tp.topic not in hidden and not _exists(tp, topics)),
+        not_subscribed=frozenset(
+            tp
+            for member in group.members
+            if member.subscription is not None and member.member_id not in ours
+            for tp in member.assignment
+            if tp.topic not in member.subscription.topics and _exists(tp, topics)
+        ),
+    )
+
+
+def unshared_of(group: DescribedGroup, topics: Mapping[str, TopicDescription]) -> frozenset[str]:
+    """Topics of which a member that subscribes to them has nothing, if the group's assignor would change that now.
+
+    1. A static member comes back and subscribes to a topic more; 2. others have all of it, so nothing is without an
+    owner. Whether it shall have a share is for the assignor to say: a member without partitions of a topic is nothing
+    special. Runs the assignor, so not on an event loop.
+    """
+    lacking = frozenset(
+        topic
+        for member in group.members
+        for topic in {name for name in member.subscribed if name in topics} - {tp.topic for tp in member.assignment}
+    )
+    if not lacking or group.protocol not in NAMES:
+        return frozenset()
+    chosen = assignor(group.protocol)
+    members = [
+        GroupMember(
+            member_id=member.member_id,
+            instance_id=member.instance_id,
+            subscription=Subscription(
+                topics=tuple(sorted(member.subscribed)),
+                owned=member.assignment,
+                generation=0,
+                rack=member.subscription.rack if member.subscription else None,
+                user_data=chosen.user_data(member.assignment, 0),
+            ),
+        )
+        for member in group.members
+    ]
+    # A cooperative assignor takes away first (KIP-429), so that what moves is missing at its owner.
+    wanted = chosen.assign(members, topics)
+    moving = {tp.topic for member in group.members for tp in member.assignment - wanted[member.member_id]}
+    return lacking & moving
+
+
+def _exists(tp: TopicPartition, topics: Mapping[str, TopicDescription]) -> bool:
+    return tp.topic in topics and tp.partition < topics[tp.topic].partition_count

@@ -1,0 +1,161 @@
+"""Gives seats of a classic group member ids that this process made, where the coordinator lets it.
+
+KIP-1082 has clients make their member ids, under the consumer protocol. Under the classic one a coordinator takes no id
+that is not its own, but for a static seat there is a way over its migration path (`member.handlers`, renaming). It is
+gone only where it changes nothing else: in a group at rest, for seats that the group has, and where the broker makes
+the group a classic one again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+
+from spark_kgroup.errors import WireError
+from spark_kgroup.limits import OWN_IDS_AGAIN_MS
+from spark_kgroup.member import contract
+from spark_kgroup.member.classic import ClassicMember
+from spark_kgroup.model import UNKNOWN_MEMBER_ID, DescribedGroup, ErrorCode
+from spark_kgroup.runtime.session import Session
+from spark_kgroup.runtime.settings import GroupSettings
+from spark_kgroup.wire.cluster import Cluster
+
+log = logging.getLogger(__name__)
+
+_POLICY = "group.consumer.migration.policy"
+_FETCH_OF_KAFKA_4_1 = (1, 18)
+"""API key and version by which a broker of 4.1 or later is known (KIP-1166)."""
+
+
+class OwnIds:
+    """Watches over the ids of all our seats, in a task of its own.
+
+    Args:
+        sessions: our seats.
+        may_rename: whether the group has nothing else to do that we know of.
+
+    """
+
+    def __init__(
+        self,
+        settings: GroupSettings,
+        cluster: Cluster,
+        sessions: Mapping[str | None, Session],
+        may_rename: Callable[[], bool],
+    ) -> None:
+        self._settings = settings
+        self._cluster = cluster
+        self._sessions = sessions
+        self._may_rename = may_rename
+        self._assigned = asyncio.Event()
+        self._allowed = False
+        self._warned = False
+
+    def on_assigned(self) -> None:
+        """A seat has its share: it may be one that has the coordinator's id."""
+        self._assigned.set()
+
+    async def run(self) -> None:
+        """Have each seat renamed that has another id, whenever it got it, until cancelled, or impossible."""
+        while True:
+            await self._assigned.wait()
+            self._assigned.clear()
+            while lacking := self._lacking():
+                if refused := next((error for s in lacking if (error := _machine(s).own_id_refused)), 0):
+                    # In this generation: 1. a leader of librdkafka's writes user data into assignments; 2. the broker
+                    # takes it for that of an assignor that it does not know, and does not convert the group.
+                    self._tell(f"ConsumerGroupHeartbeat was refused with {ErrorCode.name_of(refused)}")
+                    break
+                if reason := await self._look(lacking):
+                    self._tell(reason)
+                    return
+                with suppress(TimeoutError):
+                    async with asyncio.timeout(OWN_IDS_AGAIN_MS / 1000):
+                        await self._assigned.wait()
+                self._assigned.clear()
+
+    def _tell(self, reason: str) -> None:
+        level = logging.DEBUG if self._warned else logging.WARNING
+        log.log(level, "group %s: seats keep the coordinator's member ids: %s", self._settings.group, reason)
+        self._warned = True
+
+    def _lacking(self) -> list[Session]:
+        machines = {session: _machine(session) for session in self._sessions.values()}
+        return [
+            session
+            for session, machine in machines.items()
+            if not machine.ended and machine.config.own_id not in (UNKNOWN_MEMBER_ID, machine.identity.member_id)
+        ]
+
+    def _generation(self) -> int | None:
+        """The generation that all our seats are in, with nothing to do; None if they are not."""
+        machines = [s.machine for s in self._sessions.values() if not s.machine.ended]
+        found = {m.identity.generation if m.settled else None for m in machines}
+        return found.pop() if len(found) == 1 else None
+
+    async def _look(self, lacking: list[Session]) -> str:
+        """Rename `lacking` if the group is at rest; why it cannot be done ever, empty if it can, now or later."""
+        generation = self._generation()
+        if generation is None or not self._may_rename():
+            return ""
+        timeout_ms = self._settings.request_timeout_ms
+        try:
+            if not self._allowed and (reason := await self._forbidden(timeout_ms)):
+                return reason
+            self._allowed = True
+            group = await self._cluster.describe_group(self._settings.group, timeout_ms=timeout_ms)
+        except WireError as error:
+            log.info("no look for own member ids this time: %s", error)
+            return ""
+        ours = {s.machine.identity.member_id: frozenset(s.config.topics) for s in self._sessions.values()}
+        if at_rest(group, ours) and self._generation() == generation and self._may_rename():
+            # All at once: the group is of type consumer until the last of them has joined.
+            for session in lacking:
+                session.post(contract.Rename())
+        return ""
+
+    async def _forbidden(self, timeout_ms: int) -> str:
+        """Why the coordinator would not make the group a classic one again, or would assign anew; empty if neither."""
+        group = self._settings.group
+        if not all(_machine(session).config.cooperative for session in self._sessions.values()):
+            return f"an eager assignor ({', '.join(self._settings.assignors)}) joins with empty hands"
+        # A group that becomes one of type consumer keeps its epoch since ConsumerGroup.fromClassicGroup knows the hash
+        # of its metadata. Kafka 4.0 has its own assignor assign anew (seen with 4.0.0, and not with 4.1.0).
+        if not await self._cluster.coordinator_speaks(group, *_FETCH_OF_KAFKA_4_1, timeout_ms=timeout_ms):
+            return "the coordinator is older than Apache Kafka 4.1"
+        try:
+            policy = await self._cluster.coordinator_config(group, _POLICY, timeout_ms=timeout_ms)
+        except WireError as error:
+            if error.retriable:
+                raise
+            return f"the broker does not tell this user its {_POLICY} (grant DESCRIBE_CONFIGS on the cluster): {error}"
+        if (policy or "").lower() != "bidirectional":
+            return f"the broker's {_POLICY} is {policy or 'not there'}, and it has to be bidirectional"
+        return ""
+
+
+def at_rest(group: DescribedGroup, ours: Mapping[str, frozenset[str]]) -> bool:
+    """Whether nothing of what a group has would be forgotten if it became one of type consumer for a moment.
+
+    Its coordinator takes assignments over, and not claims: a partition that a member still reads and the group has
+    taken from it would be free for all. Nor would it let a seat subscribe to something else without assigning anew.
+
+    Args:
+        group: as described.
+        ours: member id -> topics, of all our seats.
+    """
+    members = {member.member_id: member for member in group.members}
+    return (
+        not group.is_consumer_type
+        and group.state == "Stable"
+        and ours.keys() <= members.keys()
+        and all(frozenset(members[member_id].subscribed) == topics for member_id, topics in ours.items())
+        and all(member.subscription is not None and member.claimed <= member.assignment for member in group.members)
+    )
+
+
+def _machine(session: Session) -> ClassicMember:
+    assert isinstance(session.machine, ClassicMember)
+    return session.machine

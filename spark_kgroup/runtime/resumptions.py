@@ -1,0 +1,66 @@
+"""Which restarted seats go on as the member that an earlier process was, under the consumer protocol. No I/O.
+
+A join may claim nothing there, and whoever takes a seat over has its target alone. What an earlier process may have
+been reading, and the group wants for somebody else, is owed: to be finished, committed and given up first.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+
+from spark_kgroup.member.config import PreviouslyOwned, Resumption
+from spark_kgroup.member.consumer_contract import JOIN_EPOCH
+from spark_kgroup.model import DescribedGroup, TopicDescription, TopicPartition
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Owing:
+    """A seat that owes: as whom it goes on, with topics by name."""
+
+    member_id: str
+    epoch: int
+    owned: frozenset[TopicPartition]
+
+
+def resumable(
+    previously_owned: Mapping[str, PreviouslyOwned],
+    group: DescribedGroup,
+    seats: Sequence[str | None],
+    topics: Collection[str],
+) -> dict[str | None, Owing]:
+    """Those of `seats` that owe something of `previously_owned`, which `group` still keeps for them.
+
+    A partition is owed if it is not in the seat's target, or its topic is not subscribed any more, so that it will not
+    be; unless somebody else has it by now. What a member was told to give up is in nobody's assignment.
+
+    Args:
+        previously_owned: instance id -> what an earlier process may have been reading.
+        group: as it is now; a classic one has claims for this (`previously_owned.claimable`).
+        seats: the instance ids that this process serves.
+        topics: the subscribed ones.
+    """
+    if not group.is_consumer_type:
+        return {}
+    owners = {tp: member.member_id for member in group.members for tp in member.assignment}
+    found: dict[str | None, Owing] = {}
+    for member in group.members:
+        name = member.instance_id
+        if name is None or name not in seats or name not in previously_owned or (member.epoch or 0) <= JOIN_EPOCH:
+            continue
+        stays = frozenset(tp for tp in member.target or () if tp.topic in topics)
+        owed = frozenset(
+            tp
+            for tp in previously_owned[name].partitions - stays
+            if owners.get(tp, member.member_id) == member.member_id
+        )
+        if owed and member.protocol != "classic":
+            found[name] = Owing(member_id=member.member_id, epoch=member.epoch or 0, owned=member.assignment | owed)
+    return found
+
+
+def with_topic_ids(owing: Owing, topics: Mapping[str, TopicDescription]) -> Resumption:
+    """`owing` as the coordinator wants to hear it; a topic that is gone cannot be owed."""
+    ids = {name: topic.topic_id for name, topic in topics.items()}
+    owned = frozenset((tp, of) for tp in owing.owned if (of := ids.get(tp.topic)) is not None)
+    return Resumption(member_id=owing.member_id, epoch=owing.epoch, owned=owned)

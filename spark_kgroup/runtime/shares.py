@@ -1,0 +1,103 @@
+"""Whether our seats have heard what the group wants them to have, under the consumer protocol.
+
+A newcomer is first assigned nothing, or what is free at once, and the coordinator computes targets later and all at
+once (group.consumer.assignment.interval.ms): a member that owns what it is assigned may be far from its share. The
+group's description tells each member's target, so this is asked until all of them are reached. Whoever has news there
+heartbeats at once, and not at the end of its interval: seats of one process would else hand partitions over to each
+other at 5 s a step (group.consumer.heartbeat.interval.ms).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Mapping
+
+from spark_kgroup.errors import WireError
+from spark_kgroup.limits import SHARES_LOOK_MAX_MS, SHARES_LOOK_MIN_MS
+from spark_kgroup.member.consumer_contract import NewsExpected
+from spark_kgroup.model import CONSUMER, DescribedGroup, MemberIdentity
+from spark_kgroup.runtime.session import Session
+from spark_kgroup.runtime.settings import GroupSettings
+from spark_kgroup.wire.cluster import Cluster
+
+log = logging.getLogger(__name__)
+
+_Members = frozenset[MemberIdentity]
+
+
+class Shares:
+    """Compares our seats with the group's description, in a task of its own.
+
+    Args:
+        sessions: our seats.
+        on_known: called when `known` has become true.
+
+    """
+
+    def __init__(
+        self,
+        settings: GroupSettings,
+        cluster: Cluster,
+        sessions: Mapping[str | None, Session],
+        on_known: Callable[[], None],
+    ) -> None:
+        self._settings = settings
+        self._cluster = cluster
+        self._sessions = sessions
+        self._on_known = on_known
+        self._confirmed: _Members | None = None
+
+    @property
+    def known(self) -> bool:
+        """Whether each of our seats has its target, in the epoch in which it is; a classic group says so itself."""
+        if self._settings.group_protocol != CONSUMER:
+            return True
+        return self._confirmed is not None and self._confirmed == self._settled()
+
+    def forget(self) -> None:
+        """The group has changed by our own doing: ask anew."""
+        self._confirmed = None
+
+    async def run(self) -> None:
+        """Look while something is unknown, until cancelled; the longer nothing changes, the less often."""
+        wait_ms, before = SHARES_LOOK_MIN_MS, None
+        while True:
+            await asyncio.sleep(wait_ms / 1000)
+            settled = self._settled()
+            wait_ms = min(2 * wait_ms, SHARES_LOOK_MAX_MS) if settled == before else SHARES_LOOK_MIN_MS
+            before = settled
+            if settled is not None and settled != self._confirmed:
+                await self._look(settled)
+
+    def _settled(self) -> _Members | None:
+        """Our members, if each owns what it is assigned, as far as it knows."""
+        machines = [session.machine for session in self._sessions.values()]
+        return frozenset(m.identity for m in machines) if machines and all(m.settled for m in machines) else None
+
+    async def _look(self, settled: _Members) -> None:
+        try:
+            group = await self._cluster.describe_group(
+                self._settings.group, timeout_ms=self._settings.request_timeout_ms
+            )
+        except WireError as error:
+            log.info("nobody says what the group wants our seats to have: %s", error)
+            return
+        behind = _behind(group, settled)
+        for session in self._sessions.values():
+            if session.machine.identity in behind:
+                session.post(NewsExpected())
+        # The coordinator says Assigning while targets are older than the group's members, subscriptions and topics.
+        if not behind and group.state != "Assigning" and self._settled() == settled:
+            self._confirmed = settled
+            self._on_known()
+
+
+def _behind(group: DescribedGroup, ours: _Members) -> _Members:
+    """Those of `ours` that have not reached their target, or are not in the epoch of it."""
+    arrived = {
+        (member.instance_id, member.member_id, member.epoch)
+        for member in group.members
+        if member.epoch == group.target_epoch and member.target == member.assignment
+    }
+    return frozenset(who for who in ours if (who.instance_id, who.member_id, who.generation) not in arrived)

@@ -1,0 +1,120 @@
+"""Assignors of a user: one that keeps its promises, and some that each break one."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from spark_kgroup.assignors.contract import RebalanceProtocol, ranked
+from spark_kgroup.model import GroupMember, TopicDescription, TopicPartition
+
+
+class FirstTakesAll:
+    """All of a topic to the first member that wants it."""
+
+    name = "first-takes-all"
+    protocol = RebalanceProtocol.EAGER
+
+    def user_data(self, owned: frozenset[TopicPartition], generation: int) -> bytes | None:
+        """None: it has no memory."""
+
+    def assign(self, members: Sequence[GroupMember], topics: Mapping[str, TopicDescription]) -> Any:
+        shares: dict[str, set[TopicPartition]] = {member.member_id: set() for member in members}
+        for name, topic in topics.items():
+            first = next(m for m in ranked(members) if name in m.subscription.topics)
+            shares[first.member_id].update(topic.partitions)
+        return shares
+
+
+class Forgetful(FirstTakesAll):
+    """Says nothing of members that get nothing."""
+
+    def assign(self, members: Sequence[GroupMember], topics: Mapping[str, TopicDescription]) -> Any:
+        return {member_id: share for member_id, share in super().assign(members, topics).items() if share}
+
+
+class Cooperative(FirstTakesAll):
+    """Hands on what somebody else still owns."""
+
+    protocol = RebalanceProtocol.COOPERATIVE
+
+
+class Twice(FirstTakesAll):
+    """One partition to two members."""
+
+    def assign(self, members: Sequence[GroupMember], *_: Any) -> Any:
+        return {member.member_id: {TopicPartition("t", 0)} for member in members}
+
+
+class Foreign(FirstTakesAll):
+    """To somebody who is no member."""
+
+    def assign(self, *_: Any) -> Any:
+        return {"nobody": set()}
+
+
+class Unwanted(FirstTakesAll):
+    """To a member that does not want the topic."""
+
+    def assign(self, members: Sequence[GroupMember], *_: Any) -> Any:
+        return {members[0].member_id: {TopicPartition("u", 0)}}
+
+
+class Missing(FirstTakesAll):
+    """What does not exist."""
+
+    def assign(self, members: Sequence[GroupMember], *_: Any) -> Any:
+        return {members[0].member_id: {TopicPartition("t", 2)}}
+
+
+class Text(FirstTakesAll):
+    """Partitions that are none."""
+
+    def assign(self, members: Sequence[GroupMember], *_: Any) -> Any:
+        return {members[0].member_id: ["t-0"]}
+
+
+class Nothing(FirstTakesAll):
+    """No answer."""
+
+    def assign(self, *_: Any) -> Any:
+        return None
+
+
+class Raising(FirstTakesAll):
+    """Fails."""
+
+    def assign(self, *_: Any) -> Any:
+        raise KeyError("a bug")
+
+
+class TextData(FirstTakesAll):
+    """User data that is not bytes."""
+
+    def user_data(self, *_: Any) -> Any:
+        return "text"
+
+
+class Nameless(FirstTakesAll):
+    """Nobody could agree on it."""
+
+    name = ""
+
+
+class Mute(FirstTakesAll):
+    """Cannot assign."""
+
+    assign: Any = None
+
+
+class Undecided(FirstTakesAll):
+    """Of no protocol there is."""
+
+    protocol: Any = 7
+
+
+class Choosy(FirstTakesAll):
+    """Cannot be made without arguments."""
+
+    def __init__(self, taste: str) -> None:
+        self.taste = taste

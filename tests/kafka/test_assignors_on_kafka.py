@@ -1,0 +1,87 @@
+"""Assignors in groups on a real Kafka: beside Java's, several at once, and from one rebalance protocol to the other."""
+
+import threading
+from collections.abc import Callable, Iterator
+
+import pytest
+from harness.groups import assignment_by_instance, stable_generation
+from harness.kafka import MakeTopic
+from harness.members import MemberProcess, all_pairs
+from harness.waiting import wait_for
+
+from spark_kgroup.testing import ApacheKafka
+
+Join = Callable[..., MemberProcess]
+
+
+@pytest.fixture
+def topic(new_topic: MakeTopic) -> str:
+    return new_topic(6)
+
+
+@pytest.fixture
+def join(apache_kafka: ApacheKafka, group: str, topic: str) -> Iterator[Join]:
+    started: list[MemberProcess] = []
+
+    def start(instance_id: str, assignors: str) -> MemberProcess:
+        member = MemberProcess(apache_kafka.bootstrap_servers, group, topic, instance_id, "--assignor", assignors)
+        started.append(member)
+        return member
+
+    yield start
+    for member in started:
+        member.process.kill()
+        member.end()
+
+
+def test_java_s_sticky_leader_leaves_our_members_what_they_had_and_so_do_we_when_it_is_gone(
+    join: Join, apache_kafka: ApacheKafka, group: str, topic: str
+) -> None:
+    """1. Java leads. 2. Ours join, one after the other, with several assignors: Java reads what ours were assigned
+    from their user data. 3. Java leaves, and one of ours leads."""
+    java = threading.Thread(
+        target=apache_kafka.tool,
+        args=(
+            "org.apache.kafka.tools.consumer.ConsoleConsumer",
+            *("--bootstrap-server", apache_kafka.bootstrap_servers, "--topic", topic, "--group", group),
+            *("--timeout-ms", "12000"),
+            *("--command-property", "partition.assignment.strategy=org.apache.kafka.clients.consumer.StickyAssignor"),
+        ),
+    )
+    java.start()
+    wait_for(lambda: len(assignment_by_instance(apache_kafka, group)) == 1, "the Java member to lead", 40)
+    first = join("a", "cooperative-sticky,sticky")
+    had = first.wait_for_owned(3)
+    second = join("b", "sticky,cooperative-sticky")
+    kept, taken = first.wait_for_owned(2), second.wait_for_owned(2)
+    assert kept < had
+    assert not first.events[-1]["leader"]
+    java.join(60)
+    assert not java.is_alive()
+    assert first.wait_for_owned(3) > kept
+    assert second.wait_for_owned(3) > taken
+    assert first.owned | second.owned == all_pairs(topic, 6)
+
+
+def test_two_bounces_make_a_group_cooperative_and_each_restart_finds_its_seat(
+    join: Join, apache_kafka: ApacheKafka, group: str, topic: str
+) -> None:
+    """KIP-429, "Compatibility, Deprecation, and Migration Plan"."""
+    members = {name: join(name, "range") for name in "ab"}
+    for member in members.values():
+        member.wait_for_owned(3)
+    for assignors in ("cooperative-sticky,range", "cooperative-sticky"):
+        for name in "ab":
+            members[name].interrupt()
+            members[name] = join(name, assignors)
+            for member in members.values():
+                member.wait_for_owned(3)
+            assert members["a"].owned | members["b"].owned == all_pairs(topic, 6)
+    generation = stable_generation(apache_kafka, group)
+    third = join("c", "cooperative-sticky")
+    third.wait_for_owned(2)
+    for member in members.values():
+        member.wait_for_owned(2)
+        revoked = member.wait_for_event("revoked")
+        assert len(revoked["revoked"]) == 1, "an eager member would have given up all"
+    assert stable_generation(apache_kafka, group) > generation

@@ -1,0 +1,43 @@
+"""`kgroup member --pattern` against a real Kafka: topics that come and go while members run."""
+
+from uuid import uuid4
+
+import pytest
+from harness.members import MemberProcess
+from harness.waiting import wait_for
+
+from spark_kgroup.testing import ApacheKafka
+
+
+@pytest.fixture
+def prefix() -> str:
+    return f"of-{uuid4().hex[:8]}"
+
+
+def generations(member: MemberProcess) -> list[int]:
+    return [event["generation"] for event in member.events if event["event"] == "joined"]
+
+
+def test_a_topic_that_appears_costs_one_rebalance_and_one_that_is_deleted_is_given_up(
+    apache_kafka: ApacheKafka, group: str, prefix: str
+) -> None:
+    more = ["--metadata-max-age-ms", "1000"]
+    with (
+        MemberProcess(apache_kafka.bootstrap_servers, group, None, "a", *more, pattern=f"{prefix}-[a-y]++") as first,
+        MemberProcess(apache_kafka.bootstrap_servers, group, None, "b", *more, pattern=f"{prefix}-[a-y]++") as second,
+    ):
+        first.wait_for_event("assigned")
+        second.wait_for_event("assigned")
+        wait_for(lambda: generations(first)[-1] == generations(second)[-1], "one generation")
+        before = generations(first)[-1]
+        apache_kafka.create_topic(f"{prefix}-z", 2)
+        apache_kafka.create_topic(f"{prefix}-b", 4)
+        first.wait_for_owned(2)
+        second.wait_for_owned(2)
+        assert {topic for topic, _ in first.owned | second.owned} == {f"{prefix}-b"}
+        assert generations(first)[-1] == generations(second)[-1] == before + 1
+        apache_kafka.admin.delete_topics([f"{prefix}-b"])[f"{prefix}-b"].result(30)
+        first.wait_for_owned(0)
+        second.wait_for_owned(0)
+        assert first.process.poll() is None
+        assert second.process.poll() is None

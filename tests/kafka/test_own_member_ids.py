@@ -1,0 +1,203 @@
+"""Seats of a classic group with member ids that their processes made, on a real Kafka (DECISIONS 72)."""
+
+import asyncio
+import logging
+import os
+import re
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, ExitStack, asynccontextmanager
+from dataclasses import replace
+
+import pytest
+from harness.fake_broker import on_a_loop, until
+from harness.groups import stable_generation
+from harness.kafka import MakeTopic
+from harness.members import MemberProcess, all_pairs
+from harness.sharing import Sharing
+from harness.waiting import wait_for
+
+from spark_kgroup.member.member_ids import new_member_id
+from spark_kgroup.model import MemberIdentity, TopicPartition
+from spark_kgroup.runtime.group import Group
+from spark_kgroup.runtime.settings import GroupSettings
+from spark_kgroup.testing import ApacheKafka
+from spark_kgroup.wire import messages
+from spark_kgroup.wire.address import parse_bootstrap
+
+PARTITIONS = 6
+OWN_ID = re.compile(r"[\w-]{22}")
+
+
+@pytest.fixture
+def topic(new_topic: MakeTopic) -> str:
+    return new_topic(PARTITIONS)
+
+
+def settings_of(kafka: ApacheKafka, group: str, topic: str, *seats: str) -> GroupSettings:
+    return GroupSettings(
+        bootstrap=parse_bootstrap(kafka.bootstrap_servers),
+        group=group,
+        topics=(topic,),
+        instance_ids=seats,
+        own_ids=True,
+        heartbeat_interval_ms=500,
+        metadata_max_age_ms=1_000,
+    )
+
+
+@asynccontextmanager
+async def started(settings: GroupSettings) -> AsyncIterator[Group]:
+    group = Group(settings)
+    await group.start()
+    try:
+        yield group
+    finally:
+        await group.close()
+
+
+async def at_rest(partitions: int, *groups: Group, own_ids: bool = True) -> dict[str, frozenset[TopicPartition]]:
+    """What each seat owns when all is owned and each has its own id; seats give up what they must."""
+
+    def hold() -> bool:
+        for group in groups:
+            for seat in group.view().seats:
+                if seat.to_give_up:
+                    group.give_up(seat.instance_id, seat.to_give_up)
+        seats = [seat for group in groups for seat in group.view().seats]
+        shares = [len(seat.owned_since) for seat in seats]
+        named = all(bool(OWN_ID.fullmatch(seat.identity.member_id)) == own_ids for seat in seats)
+        fair = sum(shares) == partitions and max(shares) - min(shares) <= 1
+        return named and fair and all(seat.settled for seat in seats)
+
+    await until(hold)
+    return {seat.instance_id: frozenset(seat.owned_since) for group in groups for seat in group.view().seats}
+
+
+def test_members_with_ids_of_their_own_come_and_restart_beside_librdkafka_s_which_notices_nothing(
+    apache_kafka: ApacheKafka, topic: str, group: str
+) -> None:
+    server = apache_kafka.bootstrap_servers
+
+    def joined(name: str) -> MemberProcess:
+        return MemberProcess(server, group, topic, name, "--member-ids", "client")
+
+    def has_own_id(member: MemberProcess) -> bool:
+        return bool(OWN_ID.fullmatch(member.events[-1]["member_id"]))
+
+    with ExitStack() as running:
+        first, second = (running.enter_context(joined(name)) for name in ("a", "b"))
+        wait_for(lambda: bool(first.owned and second.owned), "a leader of ours", 60)
+        other = running.enter_context(Sharing(server, group, topic))
+
+        def shared() -> bool:
+            theirs = {(topic, index) for index in other.owned}
+            fair = {len(first.owned), len(second.owned), len(theirs)} == {PARTITIONS // 3}
+            return fair and first.owned | second.owned | theirs == all_pairs(topic, PARTITIONS)
+
+        wait_for(lambda: shared() and has_own_id(first) and has_own_id(second), "shares and ids", 60)
+        generation = stable_generation(apache_kafka, group)
+        before, moves, of_second = first.owned, other.moves, len(second.events)
+        first.process.kill()
+        first.end()
+        with joined("a") as again:
+            wait_for(lambda: again.owned == before and has_own_id(again), "the killed process's partitions", 30)
+            assert again.events[-1]["member_id"] != first.events[-1]["member_id"]
+            assert stable_generation(apache_kafka, group) == generation
+            assert (other.moves, len(second.events)) == (moves, of_second), "others noticed the restart"
+            assert again.last("lost") is None
+
+
+def test_partitions_that_are_added_while_a_leader_without_knowing_restarts_are_found_and_nothing_moves(
+    apache_kafka: ApacheKafka, topic: str, group: str
+) -> None:
+    """KIP-814's SkipAssignment, and a leader that the coordinator chose without a word (ClassicGroup.add)."""
+
+    @on_a_loop
+    async def scenario() -> None:
+        async with AsyncExitStack() as groups:
+            settings = [settings_of(apache_kafka, group, topic, *seats) for seats in (("a", "b"), ("c",))]
+            stays = await groups.enter_async_context(started(settings[0]))
+            restarts = Group(settings[1])
+            await restarts.start()
+            held = await at_rest(PARTITIONS, stays, restarts)
+            assert not [seat for each in (stays, restarts) for seat in each.view().seats if seat.leader]
+            await restarts.close()
+            await asyncio.to_thread(apache_kafka.add_partitions, topic, PARTITIONS + 3)
+            again = await groups.enter_async_context(started(settings[1]))
+            after = await at_rest(PARTITIONS + 3, stays, again)
+            assert all(held[name] <= after[name] for name in held)
+
+    scenario()
+
+
+def test_a_seat_whose_process_dies_between_the_two_requests_is_there_again_with_all_it_had(
+    apache_kafka: ApacheKafka, topic: str, group: str
+) -> None:
+    @on_a_loop
+    async def scenario() -> None:
+        async with AsyncExitStack() as groups:
+            stays = await groups.enter_async_context(started(settings_of(apache_kafka, group, topic, "b")))
+            settings = settings_of(apache_kafka, group, topic, "a")
+            dies = Group(settings)
+            await dies.start()
+            held = await at_rest(PARTITIONS, stays, dies)
+            since = stays.view().seats[0].owned_since
+            generation = stays.view().seats[0].identity.generation
+            await dies.close()
+            late = MemberIdentity(instance_id="a", member_id=new_member_id(os.urandom), generation=0)
+            request, _ = messages.consumer_group_heartbeat(
+                group, late, rebalance_timeout_ms=60_000, topics=[topic], owned=()
+            )
+            answer = await stays._cluster.coordinator_call(group, request)
+            assert isinstance(answer, messages.ConsumerGroupHeartbeatResponse)
+            assert (int(answer.error_code), answer.member_epoch) == (0, generation)
+            assert (await stays.describe()).is_consumer_type
+            again = await groups.enter_async_context(started(settings))
+            assert await at_rest(PARTITIONS, stays, again) == held
+            assert stays.view().seats[0].owned_since == since
+            assert not (await stays.describe()).is_consumer_type
+            assert {seat.identity.generation for each in (stays, again) for seat in each.view().seats} == {generation}
+
+    scenario()
+
+
+def test_a_broker_that_does_not_convert_groups_back_leaves_seats_their_ids_and_it_is_said_once(
+    group: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.WARNING)
+
+    @on_a_loop
+    async def scenario(kafka: ApacheKafka) -> None:
+        async with started(settings_of(kafka, group, "orders", "a", "b")) as seats:
+            await at_rest(PARTITIONS, seats, own_ids=False)
+            await until(lambda: bool(_warnings(caplog)))
+            seats.force_rebalance("the test says so")
+            before = seats.view().seats[0].identity.generation
+            await until(lambda: seats.view().settled and seats.view().seats[0].identity.generation > before)
+            await at_rest(PARTITIONS, seats, own_ids=False)
+
+    with ApacheKafka(server_properties={"group.consumer.migration.policy": "upgrade"}) as kafka:
+        kafka.create_topic("orders", PARTITIONS)
+        scenario(kafka)
+    (warning,) = _warnings(caplog)
+    assert "group.consumer.migration.policy is upgrade" in warning
+
+
+def test_an_eager_assignor_leaves_seats_their_ids_and_it_is_said_once(
+    apache_kafka: ApacheKafka, topic: str, group: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.WARNING)
+
+    @on_a_loop
+    async def scenario() -> None:
+        async with started(replace(settings_of(apache_kafka, group, topic, "a"), assignors=("range",))) as seats:
+            await until(lambda: bool(_warnings(caplog)))
+            await at_rest(PARTITIONS, seats, own_ids=False)
+
+    scenario()
+    (warning,) = _warnings(caplog)
+    assert "an eager assignor (range)" in warning
+
+
+def _warnings(caplog: pytest.LogCaptureFixture) -> list[str]:
+    return [each for each in caplog.messages if "keep the coordinator's member ids" in each]

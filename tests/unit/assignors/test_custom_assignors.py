@@ -1,0 +1,97 @@
+"""Assignors by module:Class: which are taken, and what of theirs is refused (`assignors.contract`)."""
+
+from __future__ import annotations
+
+import pytest
+
+from spark_kgroup.assignors import assignor, assignors_called
+from spark_kgroup.assignors.contract import RebalanceProtocol
+from spark_kgroup.errors import AssignorError, OptionError
+
+from .test_cooperative_sticky_cases import described, member, parts
+
+MEMBERS = [member("b", "t"), member("a", "t")]
+TOPICS = described(t=2)
+
+
+def spelled(name: str) -> str:
+    return f"harness.custom_assignors:{name}"
+
+
+def test_a_custom_assignor_goes_by_module_and_class_and_members_agree_on_its_name():
+    chosen = assignor(spelled("FirstTakesAll"))
+    assert (chosen.name, chosen.protocol) == ("first-takes-all", RebalanceProtocol.EAGER)
+    assert chosen.user_data(frozenset(), 1) is None
+    assert chosen.assign(MEMBERS, TOPICS) == {"a": parts("t-0 t-1"), "b": frozenset()}
+
+
+def test_a_member_of_which_an_assignment_says_nothing_gets_nothing():
+    assert assignor(spelled("Forgetful")).assign(MEMBERS, TOPICS) == {"a": parts("t-0 t-1"), "b": frozenset()}
+
+
+@pytest.mark.parametrize(
+    ("name", "fault"),
+    [
+        ("Twice", "assigned t-0 to member 'a': to member 'b', too"),
+        ("Foreign", "assigned to 'nobody', who is no member of the group"),
+        ("Unwanted", "assigned u-0 to member 'b': who does not subscribe to the topic"),
+        ("Missing", "assigned t-2 to member 'b': a partition that does not exist"),
+        ("Text", "assigned 't-0' to member 'b': this is a str, not a TopicPartition"),
+        ("Nothing", "should give a mapping from member ids to sets of partitions"),
+        ("Raising", "raised in assign: KeyError('a bug')"),
+    ],
+)
+def test_an_assignment_that_breaks_a_promise_is_refused_with_the_class_and_the_partition(name: str, fault: str):
+    with pytest.raises(AssignorError) as refused:
+        assignor(spelled(name)).assign(MEMBERS, TOPICS)
+    assert str(refused.value).startswith(f"The assignor {spelled(name)} ")
+    assert fault in str(refused.value)
+
+
+def test_a_cooperative_assignor_gives_nobody_what_another_member_still_owns():
+    """ConsumerCoordinator.validateCooperativeAssignment; who keeps a partition, or claims it as well, may have it."""
+    owning = [member("b", "t", owned="t-1"), member("a", "t", owned="t-0")]
+    with pytest.raises(AssignorError, match="assigned t-1 to member 'a', while member 'b' still owns it"):
+        assignor(spelled("Cooperative")).assign(owning, TOPICS)
+    kept = [member("b", "t"), member("a", "t", owned="t-0 t-1")]
+    assert assignor(spelled("Cooperative")).assign(kept, TOPICS)["a"] == parts("t-0 t-1")
+    both = [member("b", "t", owned="t-0"), member("a", "t", owned="t-0")]
+    assert assignor(spelled("Cooperative")).assign(both, TOPICS)["a"] == parts("t-0 t-1")
+
+
+def test_an_eager_assignor_may_give_anything_to_anybody():
+    owning = [member("b", "t", owned="t-1"), member("a", "t")]
+    assert assignor(spelled("FirstTakesAll")).assign(owning, TOPICS)["a"] == parts("t-0 t-1")
+
+
+def test_user_data_that_is_not_bytes_is_refused():
+    with pytest.raises(AssignorError, match="user data of type str"):
+        assignor(spelled("TextData")).user_data(frozenset(), 1)
+
+
+@pytest.mark.parametrize(
+    ("name", "why"),
+    [
+        ("harness.custom_assignors:Lacking", "has no attribute 'Lacking'"),
+        ("harness.lacking:Assignor", "No module named"),
+        (spelled("Nameless"), "`name` is ''"),
+        (spelled("Mute"), "`user_data` and `assign` should be methods"),
+        (spelled("Undecided"), "7 is not a valid RebalanceProtocol"),
+        (spelled("Choosy"), "missing 1 required positional argument"),
+        ("math:pi", "not callable"),
+        ("os:getcwd", "has no attribute 'name'"),
+    ],
+)
+def test_a_class_that_is_no_assignor_is_refused_by_name_with_the_setting(name: str, why: str):
+    with pytest.raises(OptionError) as refused:
+        assignor(name)
+    assert repr(name) in str(refused.value)
+    assert why in str(refused.value)
+    assert "`partition.assignment.strategy`" in str(refused.value)
+
+
+def test_several_assignors_keep_their_order_and_need_names_of_their_own():
+    found = assignors_called(["sticky", spelled("FirstTakesAll"), "range"])
+    assert [each.name for each in found] == ["sticky", "first-takes-all", "range"]
+    with pytest.raises(OptionError, match="have the same name, 'first-takes-all'"):
+        assignors_called([spelled("Forgetful"), "range", spelled("FirstTakesAll")])

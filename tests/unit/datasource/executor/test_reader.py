@@ -1,0 +1,59 @@
+"""Who reads a range: our own reader first, librdkafka what it leaves, or librdkafka alone."""
+
+from collections.abc import Iterator, Sequence
+
+import pyarrow as pa
+import pytest
+from harness.decoder import built_decoder
+from harness.fetch_broker import FetchBroker, answering, partition
+from harness.record_batches import Batch, Record
+
+from pyspark_kgroup.executor import range_reader
+from pyspark_kgroup.executor.reader import read_ranges
+from pyspark_kgroup.shared.arrow import arrow_schema
+from pyspark_kgroup.shared.tickets import Range, ReadSettings
+
+
+@pytest.fixture
+def left(monkeypatch: pytest.MonkeyPatch) -> list[Range]:
+    """What librdkafka is asked for: its reader is not run, it wants a whole cluster (tests/kafka has it)."""
+    built_decoder()
+    asked: list[Range] = []
+
+    def librdkafka(ranges: Sequence[Range], _: ReadSettings) -> Iterator[pa.RecordBatch]:
+        asked.extend(ranges)
+        nothing = arrow_schema(False).empty_table().to_batches()
+        yield from nothing
+
+    monkeypatch.setattr(range_reader, "read_ranges", librdkafka)
+    return asked
+
+
+def log(first: int) -> bytes:
+    return Batch([Record(offset) for offset in range(first, first + 10)]).encoded()
+
+
+def offsets(ranges: Sequence[Range], settings: ReadSettings) -> list[int]:
+    return [offset for batch in read_ranges(ranges, settings) for offset in batch["offset"].to_pylist()]
+
+
+def test_ordinary_ranges_are_read_without_librdkafka(left: list[Range]) -> None:
+    with FetchBroker(answering(lambda _, offset: log(offset))) as broker:
+        found = offsets([Range("t", 0, 0, 20, broker.leader())], ReadSettings(consumer_config={}))
+    assert found == list(range(20))
+    assert left == []
+
+
+def test_librdkafka_reads_on_where_our_own_reader_met_something_unusual(left: list[Range]) -> None:
+    with FetchBroker(answering(lambda n, offset: log(offset) if offset < 10 else partition(n, error=6))) as broker:
+        whole = Range("t", 0, 0, 20, broker.leader())
+        assert offsets([whole], ReadSettings(consumer_config={})) == list(range(10))
+    assert left == [whole._replace(start_offset=10)]
+
+
+def test_librdkafka_alone_reads_everything(left: list[Range]) -> None:
+    with FetchBroker(answering(lambda _, offset: log(offset))) as broker:
+        whole = Range("t", 0, 0, 20, broker.leader())
+        assert offsets([whole], ReadSettings(consumer_config={}, reader="librdkafka")) == []
+        assert broker.fake.connections == 0
+    assert left == [whole]

@@ -1,0 +1,165 @@
+"""Workers start a sidecar and do not wait for it. What is read has no records, so no Kafka is needed.
+
+A sidecar's Python waits behind a gate here, so that what happens before it listens is known.
+"""
+
+import pickle
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from harness.sidecars import Query, await_gone, kill, let_retry_time_pass, sidecars_of, sleeping_executor
+from harness.waiting import wait_for
+
+from pyspark_kgroup.executor import sidecar_start as sidecar_start_module
+from pyspark_kgroup.executor.ticket_reader import Worker
+from pyspark_kgroup.limits import SIDECAR_START_MS
+from pyspark_kgroup.shared.tickets import Executor, TicketPayload
+
+NO_RECORDS = {0: (41, 41)}
+
+GATED_PYTHON = """#!/bin/sh
+echo started >>{folder}/starts
+while [ ! -e {folder}/open ] && [ -e {folder}/starts ]; do sleep 0.02; done
+exec {python} "$@"
+"""
+
+WORKER_THAT_ENDS = """
+import os, pickle, sys, time
+from pathlib import Path
+from pyspark_kgroup.executor.ticket_reader import Worker
+executor, ticket, python, starts = pickle.load(sys.stdin.buffer)
+sys.executable = python
+assert list(Worker(executor).read(ticket)) == []
+deadline_s = time.monotonic() + 30
+while not Path(starts).exists() and time.monotonic() < deadline_s:
+    time.sleep(0.01)
+os._exit(0)
+"""
+
+
+class Gate:
+    """Stands before the Python of each sidecar that this process starts."""
+
+    def __init__(self, folder: Path) -> None:
+        self.python = folder / "python"
+        self.starts_file = folder / "starts"
+        self._open = folder / "open"
+        self.python.write_text(GATED_PYTHON.format(folder=folder, python=sys.executable))
+        self.python.chmod(0o700)
+
+    def starts(self) -> int:
+        return len(self.starts_file.read_text().splitlines()) if self.starts_file.exists() else 0
+
+    def open(self) -> None:
+        self._open.touch()
+
+
+@pytest.fixture
+def gate(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Gate]:
+    gate = Gate(tmp_path)
+    monkeypatch.setattr(sys, "executable", str(gate.python))
+    yield gate
+    gate.open()  # nobody is left behind it
+
+
+@pytest.fixture
+def executor() -> Iterator[Executor]:
+    with sleeping_executor() as executor:
+        yield executor
+
+
+@pytest.fixture
+def query() -> Iterator[Query]:
+    with Query("127.0.0.1:1", "t", {"seat-0": [0]}, leaders=lambda *_: {}) as query:
+        yield query
+
+
+def read(worker: Worker, ticket: TicketPayload) -> None:
+    begun_s = time.monotonic()
+    assert list(worker.read(ticket)) == []
+    assert time.monotonic() - begun_s < SIDECAR_START_MS / 2000, "it waited for a sidecar that does not come"
+
+
+def await_sidecar(query: Query, executor: Executor) -> int:
+    return wait_for(lambda: sidecars_of(query, executor), "a sidecar to listen", 30)[0]
+
+
+def await_reads(query: Query, *, direct: int, warm: int) -> None:
+    def read() -> bool:
+        counts = query.registry.counts()
+        return (counts.direct_reads, counts.warm_reads) == (direct, warm)
+
+    wait_for(read, f"{direct} direct reads and {warm} of the seat's server to be counted", 30)
+
+
+def test_reads_go_on_directly_while_a_sidecar_starts_and_the_next_one_finds_it(
+    query: Query, executor: Executor, gate: Gate
+) -> None:
+    first = Worker(executor)
+    read(first, query.plan(NO_RECORDS)[0])
+    wait_for(lambda: gate.starts() == 1, "the first worker to start a sidecar", 30)
+    for worker in (first, Worker(executor), Worker(executor)):  # the same one, and others of this executor
+        read(worker, query.plan(NO_RECORDS)[0])
+    assert (gate.starts(), sidecars_of(query, executor)) == (1, [])
+    await_reads(query, direct=4, warm=0)
+    assert (query.registry.homes(), query.registry.counts().guest_bindings) == ({}, 0)
+    gate.open()
+    await_sidecar(query, executor)
+    read(first, query.plan(NO_RECORDS)[0])
+    await_reads(query, direct=4, warm=1)
+    assert query.registry.homes()["seat-0"].executor == executor
+    assert gate.starts() == 1
+
+
+def test_after_a_sidecar_was_killed_the_next_read_goes_on_directly_and_starts_another(
+    query: Query, executor: Executor, gate: Gate
+) -> None:
+    gate.open()
+    worker = Worker(executor)
+    read(worker, query.plan(NO_RECORDS)[0])
+    killed = await_sidecar(query, executor)
+    read(worker, query.plan(NO_RECORDS)[0])
+    await_reads(query, direct=1, warm=1)
+    kill(killed)
+    await_gone([killed])
+    read(worker, query.plan(NO_RECORDS)[0])
+    await_sidecar(query, executor)
+    read(worker, query.plan(NO_RECORDS)[0])
+    await_reads(query, direct=2, warm=2)
+    assert gate.starts() == 2
+
+
+def test_a_sidecar_that_does_not_listen_in_time_is_tried_again_after_the_retry_time(
+    query: Query, executor: Executor, gate: Gate, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sidecar_start_module, "SIDECAR_START_MS", 200)
+    worker, mark = Worker(executor), query.place(executor).folder / "no-sidecar"
+    read(worker, query.plan(NO_RECORDS)[0])
+    wait_for(mark.exists, "the start to be given up", 30)
+    read(Worker(executor), query.plan(NO_RECORDS)[0])
+    assert gate.starts() == 1
+    let_retry_time_pass(query.place(executor))
+    monkeypatch.undo()
+    monkeypatch.setattr(sys, "executable", str(gate.python))
+    gate.open()
+    read(Worker(executor), query.plan(NO_RECORDS)[0])
+    await_sidecar(query, executor)
+    assert gate.starts() == 2
+
+
+def test_a_sidecar_listens_though_the_worker_that_started_it_has_ended(
+    query: Query, executor: Executor, gate: Gate
+) -> None:
+    (ticket,) = query.plan(NO_RECORDS)
+    given = pickle.dumps((executor, ticket, str(gate.python), str(gate.starts_file)))
+    python = gate.python.read_text().split("exec ")[1].split()[0]
+    subprocess.run([python, "-c", WORKER_THAT_ENDS], input=given, check=True, timeout=60)
+    assert gate.starts() == 1
+    gate.open()
+    await_sidecar(query, executor)
+    read(Worker(executor), query.plan(NO_RECORDS)[0])
+    await_reads(query, direct=1, warm=1)

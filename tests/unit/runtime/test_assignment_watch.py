@@ -1,0 +1,228 @@
+"""When a process looks at what its group has, and what it does about what does not fit."""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import pytest
+from harness.fake_broker import NO_THROTTLE, until
+from harness.fake_cluster import A0, A1, B0, BrokerWorld, in_a_world
+from harness.sessions import joined, synced
+from kio.schema.errors import ErrorCode as KioErrorCode
+
+from spark_kgroup.model import Subscription, TopicPartition
+from spark_kgroup.runtime.group import Group
+from spark_kgroup.runtime.misfit import Misfit
+from spark_kgroup.runtime.settings import GroupSettings
+from spark_kgroup.wire import messages
+from spark_kgroup.wire.consumer_protocol import encode_subscription
+
+pytestmark = pytest.mark.filterwarnings("error::ResourceWarning")
+
+OF_A = encode_subscription(Subscription(topics=("a",)))
+A2 = TopicPartition("a", 2)
+Scenario = Callable[["Coordinator", Group], Awaitable[None]]
+
+
+class Coordinator:
+    """A group at rest, in which our seat has A0. It follows, and was asked back; a join that has a member id begins
+    the next generation.
+
+    Attributes:
+        reasons: of each JoinGroup.
+        mends: whether a rebalance gives our seat all partitions there are.
+    """
+
+    def __init__(self, world: BrokerWorld) -> None:
+        self.world = world
+        self.reasons: list[str] = []
+        self.mends = True
+        self.share = [A0]
+        self.describes(A0)
+        world.leaders = {A0: 0}
+        world.protocol = "cooperative-sticky"
+        world.on_JoinGroup = self.on_join
+        world.on_SyncGroup = lambda *_: synced(self.share)
+        world.on_Heartbeat = lambda *_: messages.HeartbeatResponse(
+            throttle_time=NO_THROTTLE, error_code=KioErrorCode.none
+        )
+
+    def describes(self, *assigned: TopicPartition, leader: str = "leader") -> None:
+        """What our seat has, beside a leader that has nothing."""
+        self.world.described = {"m": ("seat-0", OF_A, assigned), leader: ("leader", OF_A, [])}
+
+    def on_join(self, _: int, request: Any, __: KioErrorCode) -> Any:
+        self.reasons.append(request.reason)
+        if request.member_id and self.mends:
+            self.share = sorted(self.world.leaders)
+        if request.member_id:
+            self.describes(*self.share)
+        return joined(leader="leader", generation=3 + len(self.reasons))
+
+    @property
+    def looks(self) -> int:
+        return self.world.asked(messages.DescribeGroupsRequest)
+
+    async def looked(self, times: int) -> None:
+        """Until it was looked so many times more, from the first question to what came of it."""
+        seen = self.looks
+        await until(lambda: self.looks > seen + times)
+
+
+def followed(**settings: Any) -> Callable[[Scenario], Callable[[], None]]:
+    """Run a scenario with a seat that was asked back, has been looked after, and has joined no further generation."""
+
+    def wrap(scenario: Scenario) -> Callable[[], None]:
+        @in_a_world()
+        async def run(world: BrokerWorld) -> None:
+            coordinator = Coordinator(world)
+            of_all = {"instance_ids": ("seat-0",), "heartbeat_interval_ms": 20, "metadata_max_age_ms": 20}
+            group = Group(
+                GroupSettings(bootstrap=(world.brokers[0].address,), group="g", topics=("a",), **{**of_all, **settings})
+            )
+            await group.start()
+            try:
+                view = await group.wait_until(lambda view: view.settled and not view.look_due, 10_000)
+                assert view.settled
+                assert not view.look_due
+                await scenario(coordinator, group)
+            finally:
+                await group.close()
+
+        run.__name__, run.__doc__ = scenario.__name__, scenario.__doc__
+        return run
+
+    return wrap
+
+
+@followed(metadata_max_age_ms=60_000)
+async def test_a_seat_that_was_asked_back_looks_once_and_not_a_refresh_later(
+    coordinator: Coordinator, group: Group
+) -> None:
+    assert coordinator.looks == 1
+    assert coordinator.reasons == ["start"]
+
+
+@followed()
+async def test_all_that_fits_is_left_alone_at_each_refresh(coordinator: Coordinator, group: Group) -> None:
+    await coordinator.looked(3)
+    assert coordinator.reasons == ["start"]
+
+
+@followed()
+async def test_a_follower_leaves_it_to_a_leader_that_may_be_away(coordinator: Coordinator, group: Group) -> None:
+    """The rebalance would wait for it, and the others with it."""
+    coordinator.world.leaders[A1] = 0
+    await coordinator.looked(3)
+    assert coordinator.reasons == ["start"]
+
+
+@followed()
+async def test_a_follower_acts_once_the_leader_was_asked_back(coordinator: Coordinator, group: Group) -> None:
+    """It has a new member id; a leader of another client knows nothing of what was added meanwhile."""
+    coordinator.world.leaders[A1] = 0
+    coordinator.describes(A0, leader="leader-anew")
+    view = await group.wait_until(lambda view: len(view.seats[0].owned_since) == 2, 10_000)
+    assert set(view.seats[0].owned_since) == {A0, A1}
+    await coordinator.looked(3)
+    assert coordinator.reasons == ["start", "1 partitions without an owner"]
+
+
+@followed()
+async def test_a_misfit_that_a_rebalance_has_not_mended_is_not_forced_again_and_a_larger_one_is(
+    coordinator: Coordinator, group: Group
+) -> None:
+    coordinator.mends = False
+    coordinator.world.leaders[A1] = 0
+    coordinator.describes(A0, leader="leader-anew")
+    await until(lambda: len(coordinator.reasons) == 2)
+    coordinator.describes(A0, leader="leader-anew")
+    await coordinator.looked(3)
+    assert coordinator.reasons == ["start", "1 partitions without an owner"]
+    coordinator.world.leaders[A2] = 0
+    await until(lambda: len(coordinator.reasons) == 3)
+    assert coordinator.reasons[2] == "2 partitions without an owner"
+
+
+@followed()
+async def test_a_partition_is_gone_when_two_looks_in_a_row_say_so(coordinator: Coordinator, group: Group) -> None:
+    """A broker that lags behind does not know yet what the leader has assigned."""
+    coordinator.describes(A0, A1, leader="leader-anew")
+    await until(lambda: len(coordinator.reasons) == 2)
+    assert coordinator.looks > 2
+    assert coordinator.reasons[1] == "1 partitions that are gone"
+
+
+@followed()
+async def test_a_topic_that_this_user_may_not_see_is_not_gone(coordinator: Coordinator, group: Group) -> None:
+    topic = coordinator.world.topic
+    hidden = KioErrorCode.topic_authorization_failed
+    coordinator.world.topic = lambda name, error: topic(name, hidden if name == "b" else error)
+    coordinator.describes(A0, B0, leader="leader-anew")
+    await coordinator.looked(3)
+    assert coordinator.reasons == ["start"]
+
+
+@followed()
+async def test_a_group_of_type_consumer_is_left_to_its_coordinator(coordinator: Coordinator, group: Group) -> None:
+    coordinator.world.group_type = "consumer"
+    coordinator.world.leaders[A1] = 0
+    await coordinator.looked(3)
+    assert coordinator.reasons == ["start"]
+
+
+@followed(holds_rebalances=True)
+async def test_a_rebalance_for_a_partition_that_may_be_remembered_waits_for_the_owner_s_word(
+    coordinator: Coordinator, group: Group
+) -> None:
+    coordinator.share = []
+    coordinator.describes(leader="leader-anew")
+    view = await group.wait_until(lambda view: view.held is not None, 10_000)
+    assert view.held == Misfit(without_owner=frozenset({A0}))
+    await coordinator.looked(3)
+    assert coordinator.reasons == ["start"]
+    group.force_rebalance(view.held.reason)
+    view = await group.wait_until(lambda view: view.held is None and view.settled, 10_000)
+    assert coordinator.reasons == ["start", "1 partitions without an owner"]
+
+
+@followed(holds_rebalances=True)
+async def test_partitions_that_are_new_wait_for_nobody(coordinator: Coordinator, group: Group) -> None:
+    coordinator.world.leaders[A1] = 0
+    coordinator.describes(A0, leader="leader-anew")
+    await until(lambda: len(coordinator.reasons) == 2)
+
+
+@followed(request_timeout_ms=200)
+async def test_a_broker_that_does_not_answer_ends_a_look_within_a_bound_and_the_next_one_asks_anew(
+    coordinator: Coordinator, group: Group
+) -> None:
+    coordinator.world.first["DescribeGroups"] = [None]
+    await coordinator.looked(2)
+    assert not coordinator.world.first["DescribeGroups"]
+    coordinator.world.leaders[A1] = 0
+    coordinator.describes(A0, leader="leader-anew")
+    await group.wait_until(lambda view: len(view.seats[0].owned_since) == 2, 10_000)
+    assert coordinator.reasons == ["start", "1 partitions without an owner"]
+
+
+@in_a_world()
+async def test_a_process_asks_once_for_all_its_seats(world: BrokerWorld) -> None:
+    coordinator = Coordinator(world)
+    names = tuple(f"seat-{k}" for k in range(20))
+    settings = GroupSettings(
+        bootstrap=(world.brokers[0].address,),
+        group="g",
+        topics=("a",),
+        instance_ids=names,
+        metadata_max_age_ms=60_000,
+    )
+    group = Group(settings)
+    world.on_JoinGroup = lambda *_: joined(leader="leader", generation=4)
+    await group.start()
+    try:
+        await group.wait_until(lambda view: view.settled and not view.look_due, 10_000)
+        assert coordinator.looks == 1
+    finally:
+        await group.close()
+        await asyncio.sleep(0)

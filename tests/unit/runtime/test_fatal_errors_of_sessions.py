@@ -1,0 +1,83 @@
+"""What ends a seat from outside its machine: its user hears whose error it is, of which group, why, and what to do."""
+
+from __future__ import annotations
+
+import pytest
+from harness.fake_broker import RANGES, until
+from harness.fake_cluster import BrokerWorld, in_a_world
+
+from spark_kgroup.errors import KgroupError
+from spark_kgroup.member import contract
+from spark_kgroup.model import CLASSIC, CONSUMER, ErrorCode
+from spark_kgroup.runtime.group import Group
+from spark_kgroup.runtime.settings import GroupSettings
+from spark_kgroup.wire import messages
+
+pytestmark = pytest.mark.filterwarnings("error::ResourceWarning")
+
+JOIN = {
+    CLASSIC: int(messages.JoinGroupRequest.__api_key__),
+    CONSUMER: int(messages.ConsumerGroupHeartbeatRequest.__api_key__),
+}
+
+
+async def end_of_seat(world: BrokerWorld, protocol: str, instance_id: str | None) -> tuple[KgroupError, KgroupError]:
+    """What whoever asks for the view is told, and what an observer is."""
+    errors: list[KgroupError] = []
+    group = Group(
+        GroupSettings(
+            bootstrap=(world.brokers[0].address,),
+            group="g",
+            topics=("a",),
+            instance_ids=(instance_id,),
+            group_protocol=protocol,
+        ),
+        observer=lambda _, notice: errors.append(notice.error) if isinstance(notice, contract.Failed) else None,
+    )
+    try:
+        await group.start()
+        await until(lambda: group._sessions[instance_id].failure is not None)
+        with pytest.raises(KgroupError) as raised:
+            group.view()
+    finally:
+        await group.close()
+    (noticed,) = errors
+    return raised.value, noticed
+
+
+@pytest.mark.parametrize("protocol", [CLASSIC, CONSUMER])
+@pytest.mark.parametrize("instance_id", ["seat-0", None])
+def test_a_seat_whose_user_may_not_read_the_group_names_itself_its_group_the_cause_and_the_grant(
+    protocol: str, instance_id: str | None
+) -> None:
+    @in_a_world()
+    async def scenario(world: BrokerWorld) -> None:
+        world.first["FindCoordinator"] = [ErrorCode.GROUP_AUTHORIZATION_FAILED] * 9
+        for error in await end_of_seat(world, protocol, instance_id):
+            who = "Member 'seat-0'" if instance_id else "A dynamic member"
+            assert str(error).startswith(f"{who} of group 'g' cannot go on: FindCoordinator failed with GROUP_AUTH")
+            assert "grant READ on the group" in str(error)
+            assert str(error).endswith(". Start it again when that is mended.")
+
+    scenario()
+
+
+@pytest.mark.parametrize(
+    ("protocol", "fix"),
+    [
+        (CLASSIC, f"Apache Kafka {messages.OLDEST_KAFKA} or newer is needed"),
+        (CONSUMER, "set `group.protocol` to classic"),
+    ],
+)
+def test_a_seat_whose_broker_is_too_old_names_itself_its_group_the_cause_and_what_is_needed(
+    protocol: str, fix: str
+) -> None:
+    ranges = {key: spoken for key, spoken in RANGES.items() if key != JOIN[protocol]}
+
+    @in_a_world(ranges=ranges)
+    async def scenario(world: BrokerWorld) -> None:
+        for error in await end_of_seat(world, protocol, "seat-0"):
+            for word in ("'seat-0'", "'g'", "does not know this API", fix):
+                assert word in str(error)
+
+    scenario()

@@ -1,0 +1,128 @@
+"""In what a group's assignment does not fit: tables of who subscribes and has what, and which partitions there are."""
+
+from collections.abc import Iterable, Mapping
+
+import pytest
+
+from spark_kgroup.model import DescribedGroup, DescribedMember, Subscription, TopicDescription, TopicPartition
+from spark_kgroup.runtime.misfit import Misfit, misfit_of, topics_of, unshared_of
+
+STICKY = "cooperative-sticky"
+
+
+def tps(text: str) -> frozenset[TopicPartition]:
+    """`t0 u12` -> partitions 0 of t, and 1 and 2 of u."""
+    return frozenset(TopicPartition(part[0], int(index)) for part in text.split() for index in part[1:])
+
+
+def topics(**counts: int) -> dict[str, TopicDescription]:
+    return {n: TopicDescription(name=n, topic_id=None, partition_count=count) for n, count in counts.items()}
+
+
+def member(name: str, subscribed: str | None, has: str = "", claims: str = "") -> DescribedMember:
+    """`subscribed` has a letter for each topic; None for a subscription that nobody can read."""
+    subscription = None if subscribed is None else Subscription(topics=tuple(subscribed), owned=tps(claims))
+    return DescribedMember(
+        member_id=f"{name}-1",
+        instance_id=name,
+        client_id="",
+        client_host="",
+        assignment=tps(has),
+        subscription=subscription,
+    )
+
+
+def group(*members: DescribedMember, protocol: str = STICKY) -> DescribedGroup:
+    return DescribedGroup(group="g", state="Stable", protocol=protocol, members=members)
+
+
+@pytest.mark.parametrize(
+    ("members", "there", "found"),
+    [
+        pytest.param([member("a", "t", "t012")], {"t": 3}, Misfit(), id="all fits"),
+        pytest.param([member("a", "t", "t01")], {"t": 3}, Misfit(without_owner=tps("t2")), id="a partition was added"),
+        pytest.param(
+            [member("a", "t", "t01"), member("b", "u")],
+            {"t": 2, "u": 1},
+            Misfit(without_owner=tps("u0")),
+            id="nobody has what another member subscribes",
+        ),
+        pytest.param([member("a", "t", "t0", "t01")], {"t": 2}, Misfit(), id="withheld, and claimed"),
+        pytest.param([member("a", "t", "t012")], {"t": 2}, Misfit(gone=tps("t2")), id="a topic was made anew, smaller"),
+        pytest.param([member("a", "tu", "t0 u0")], {"t": 1}, Misfit(gone=tps("u0")), id="a topic was deleted"),
+        pytest.param([member("a", "th", "t0 h0")], {"t": 1}, Misfit(), id="a topic cannot be seen"),
+        pytest.param(
+            [member("a", "t", "t0 u0"), member("b", "u", "u1")],
+            {"t": 1, "u": 2},
+            Misfit(not_subscribed=tps("u0")),
+            id="a member has left a topic",
+        ),
+        pytest.param([member("ours", "t", "t0 u0")], {"t": 1, "u": 1}, Misfit(), id="... and gives it up itself"),
+        pytest.param([member("a", None, "t0")], {"t": 1}, Misfit(), id="a subscription cannot be read"),
+        pytest.param([member("a", "tx", "t0")], {"t": 1}, Misfit(), id="a subscribed topic does not exist"),
+        pytest.param([member("a", "t"), member("b", "t", "t0")], {"t": 1}, Misfit(), id="a member has nothing"),
+        pytest.param([], {}, Misfit(), id="no members"),
+    ],
+)
+def test_the_assignment_of_a_group_at_rest_fits_or_not(
+    members: list[DescribedMember], there: Mapping[str, int], found: Misfit
+) -> None:
+    assert misfit_of(group(*members), topics(**there), hidden={"h"}, ours={"ours-1"}) == found
+
+
+def test_topics_to_look_up_are_those_that_are_subscribed_or_assigned() -> None:
+    assert topics_of(group(member("a", "tu", "t0 v0"), member("b", None, "w0"))) == set("tuvw")
+
+
+@pytest.mark.parametrize(
+    ("protocol", "members", "there", "found"),
+    [
+        pytest.param(STICKY, [member("a", "tu", "t0"), member("b", "u", "u012")], {"t": 1, "u": 3}, "u", id="sticky"),
+        pytest.param(STICKY, [member("a", "tu", "t01"), member("b", "u", "u01")], {"t": 2, "u": 2}, "", id="balanced"),
+        pytest.param(STICKY, [member("a", "t", "t0"), member("b", "t", "t12")], {"t": 3}, "", id="all have one"),
+        pytest.param("range", [member("a", "tu", "t0"), member("b", "u", "u01")], {"t": 1, "u": 2}, "u", id="range"),
+        pytest.param("range", [member("a", "t", "t0"), member("b", "t")], {"t": 1}, "", id="range has none for it"),
+        pytest.param("range", [member("a", "tx", "t0")], {"t": 1}, "", id="a topic that does not exist"),
+        pytest.param("theirs", [member("a", "t"), member("b", "t", "t01")], {"t": 2}, "", id="an unknown assignor"),
+    ],
+)
+def test_a_member_lacks_a_share_if_its_group_s_assignor_says_so(
+    protocol: str, members: list[DescribedMember], there: Mapping[str, int], found: Iterable[str]
+) -> None:
+    assert unshared_of(group(*members, protocol=protocol), topics(**there)) == set(found)
+
+
+def test_a_misfit_says_all_that_does_not_fit() -> None:
+    misfit = Misfit(without_owner=tps("t01"), gone=tps("u0"), not_subscribed=tps("v0"), unshared=frozenset("wx"))
+    assert misfit.reason == (
+        "2 partitions without an owner; 1 partitions that are gone; 1 partitions assigned to members that do not "
+        "subscribe to them; subscribed without a share: w, x"
+    )
+
+
+@pytest.mark.parametrize("more", ["without_owner", "gone", "not_subscribed", "unshared"])
+def test_a_misfit_is_part_of_another_that_has_all_of_it(more: str) -> None:
+    whole = Misfit(without_owner=tps("t0"), gone=tps("t0"), not_subscribed=tps("t0"), unshared=frozenset("t"))
+    part = Misfit(**{more: getattr(whole, more)})
+    assert part
+    assert part <= whole
+    assert not whole <= part
+    assert not part <= Misfit()
+
+
+def test_ten_thousand_partitions_of_a_thousand_members_are_compared() -> None:
+    share = {f"m{k}": frozenset(TopicPartition("t", 10 * k + n) for n in range(10)) for k in range(1_000)}
+    members = [
+        DescribedMember(
+            member_id=name,
+            instance_id=name,
+            client_id="",
+            client_host="",
+            assignment=owned,
+            subscription=Subscription(topics=("t",)),
+        )
+        for name, owned in share.items()
+    ]
+    assert misfit_of(group(*members), topics(t=10_000)) == Misfit()
+    assert len(misfit_of(group(*members), topics(t=10_003)).without_owner) == 3
+    assert unshared_of(group(*members), topics(t=10_000)) == set()

@@ -1,0 +1,66 @@
+"""What is taken of java.util.regex, and how. Beside the real one: tests/differential/test_patterns_against_java.py."""
+
+import pytest
+
+from spark_kgroup.topic_pattern import PatternError, PatternTooSlow, TopicPattern
+
+
+@pytest.mark.parametrize(
+    ("java", "matched", "unmatched"),
+    [
+        ("orders", "orders", "orders-eu my-orders"),
+        ("orders.*", "orders orders-eu orders.", "my-orders Orders"),
+        (r"a|b.c|\Qa.c\E", "a b.c b-c a.c", "a-c b"),
+        ("[a-z&&[^b-d]]+", "aef z", "abc A"),
+        ("[^a-c&&b-e]", "a d Z _", "b c"),
+        (r"\p{Alpha}+\p{Punct}\P{L}", "a-1 Zz.0", "1-1 a-a"),
+        ("(?<region>eu|us)-(?i)Orders", "eu-orders us-ORDERS", "EU-orders"),
+        ("(?!__)(?i:a)?+.*", "a_ A topic", "__consumer_offsets"),
+        ("a*+b", "aaab b", "aaa"),
+        ("a++a", "", "aaa"),
+        (r"(?>a|ab)c", "ac", "abc"),
+        (r"\x61\u0062\0143", "abc", "abd"),
+        (r"(?i)\x61", "a A", "b"),
+    ],
+)
+def test_a_pattern_matches_whole_names_as_in_java(java: str, matched: str, unmatched: str) -> None:
+    names = [*matched.split(), *unmatched.split()]
+    assert TopicPattern(java).select(names) == tuple(sorted(matched.split()))
+
+
+@pytest.mark.parametrize(
+    ("java", "fix"),
+    [
+        ("(a", "add )"),
+        ("a)", "escape it as \\)"),
+        ("*", "escape it as \\*"),
+        ("a**", "put what comes before it in (?:...)"),
+        ("a{", "escape the brace"),
+        ("[a", "add ]"),
+        ("[z-a]", "put the lower character first"),
+        (r"(a)\1", "write out what it repeats"),
+        ("(?x)a", "write without the others"),
+        (r"\p{IsGreek}", "write the characters"),
+        (r"(?i)\p{Lower}", "write [a-z]"),
+        ("(?<=a*)b", "write {0,249}"),
+        ("(?<n>a)(?<n>b)", "rename one"),
+        ("é", "leave other characters out"),
+        ("(" * 60 + ")" * 60, "50 deep"),
+        ("a" * 70_000, "65536 are the most"),
+        ("[a&&[b]c]", "put them all in one class"),
+    ],
+)
+def test_a_pattern_that_java_may_read_otherwise_is_refused_with_the_way_out(java: str, fix: str) -> None:
+    with pytest.raises(PatternError) as refused:
+        TopicPattern(java)
+    assert fix in str(refused.value)
+
+
+def test_a_pattern_that_would_try_for_years_stops_and_names_the_topic() -> None:
+    with pytest.raises(PatternTooSlow, match="possessive"):
+        TopicPattern("(a|aa|a.)*(a+)+(a*a*)*_").matches("a" * 200 + "-")
+
+
+def test_800_topics_of_10_000_are_selected_at_once() -> None:
+    names = [f"{'orders' if n % 25 < 2 else 'clicks'}-{n}" for n in range(10_000)]
+    assert len(TopicPattern(r"(?!__)orders-\d++").select(names)) == 800
