@@ -123,8 +123,17 @@ class Application:
     def __enter__(self) -> Self:
         return self if self._process is not None else self.start()
 
-    def __exit__(self, *_: object) -> None:
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         self.kill()
+        if kind is not None:
+            self._print_logs()
+
+    def _print_logs(self) -> None:
+        """What a failed test is explained by, for pytest to show with it."""
+        for name, length in (("failure.txt", 4_000), ("members.log", 6_000), ("driver.log", 12_000)):
+            path = self.folder / name
+            if path.exists():
+                print(f"----- the end of {name} of {self.folder.name}\n{path.read_text(errors='replace')[-length:]}")
 
     def kill(self) -> None:
         """SIGKILL to every process of the session."""

@@ -97,7 +97,10 @@ class _Peer(ABC):
         self._thread.start()
         return self
 
-    def __exit__(self, *_: object) -> None:
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        if kind is not None:  # for pytest to show with the test's failure
+            print(f"the other member: owns {self.owned}, read {len(self.rows)}, {self.moves} moves, {self.failure!r};")
+            print(f"  its positions that are not committed: {self._positions}; its commits: {self.commits[-20:]}")
         self.leave()
 
     def leave(self) -> None:

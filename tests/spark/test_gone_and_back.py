@@ -1,6 +1,7 @@
 """The driver is away or stands still, for less or for longer than its session, and comes back."""
 
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -52,7 +53,8 @@ def test_a_driver_killed_and_back_within_the_session_moves_nothing(
         application.kill()
         produce(server, topic, 40, partitions=4, first=40)
         with Application(tmp_path, read) as back:
-            wait_for(lambda: committed(server, group, topic, 4) == all_at(20), "the rest to be read and known", 120)
+            known = partial(committed, server, group, topic, 4)
+            back.wait_for(lambda: known() == all_at(20), "the rest to be read and known", 120)
             assert assignment_by_instance(apache_kafka, group) == before
             assert stable_generation(apache_kafka, group) == generation
             assert peer.moves == moves
