@@ -7,13 +7,14 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Coroutine, Iterable, Mapping
 from functools import partial
 from random import Random
+from typing import Any
 
 from spark_kgroup.assignors import assignors_called
 from spark_kgroup.clock import monotonic_ms
-from spark_kgroup.errors import GroupUnsettled, WireError
+from spark_kgroup.errors import GroupError, GroupUnsettled, KgroupError, WireError
 from spark_kgroup.limits import CLOSE_WORD_MS, LEAVE_TIMEOUT_MS, STARTUP_TIMEOUT_MS
 from spark_kgroup.member import contract
 from spark_kgroup.member.config import ConsumerMemberConfig, MemberConfig, PreviouslyOwned, Resumption
@@ -115,15 +116,27 @@ class Group:
                 look,
             )
             self._sessions[instance_id] = session
-            self._tasks.append(asyncio.create_task(session.run(), name=f"seat {instance_id}"))
-        self._tasks.append(asyncio.create_task(self._watch.run(), name="metadata watch"))
-        self._tasks.append(asyncio.create_task(self._neighbours.run(), name="neighbours"))
+            self._spawn(session.run(), name=f"seat {instance_id}")
+        self._spawn(self._watch.run(), name="metadata watch")
+        self._spawn(self._neighbours.run(), name="neighbours")
         if self.settings.pattern is not None:
-            self._tasks.append(asyncio.create_task(self._follow_pattern(), name="topics of the pattern"))
+            self._spawn(self._follow_pattern(), name="topics of the pattern")
         if self.settings.group_protocol == CONSUMER:
-            self._tasks.append(asyncio.create_task(self._shares.run(), name="shares"))
+            self._spawn(self._shares.run(), name="shares")
         if self.settings.own_ids:
-            self._tasks.append(asyncio.create_task(self._own_ids.run(), name="own member ids"))
+            self._spawn(self._own_ids.run(), name="own member ids")
+
+    def _spawn(self, work: Coroutine[Any, Any, None], *, name: str) -> None:
+        task = asyncio.create_task(work, name=name)
+        task.add_done_callback(self._on_done)
+        self._tasks.append(task)
+
+    def _on_done(self, task: asyncio.Task[None]) -> None:
+        if not task.cancelled() and (bug := task.exception()) is not None:
+            # Nobody awaits these tasks: without this, seats would go on, and nobody do what the task was for.
+            for session in self._sessions.values():
+                session.fail(GroupError(str(bug)) if isinstance(bug, KgroupError) else bug)  # one for each: it is named
+            self._changed.set()
 
     async def _follow_pattern(self) -> None:
         """Match the pattern each `metadata_max_age_ms`; one rebalance for all that came and went."""
@@ -272,9 +285,6 @@ class Group:
         for session in self._sessions.values():
             if session.failure is not None:
                 raise session.failure
-        for task in self._tasks:
-            if task.done() and not task.cancelled() and (bug := task.exception()) is not None:
-                raise bug
         seats = tuple(map(_seat_view, self._sessions.values()))
         return GroupView(
             seats=seats, look_due=self._watch.look_due, held=self._watch.held, shares_known=self._shares.known

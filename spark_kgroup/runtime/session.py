@@ -103,6 +103,8 @@ class Session:
                 # Timers first: after a pause longer than the session, no event may act on the old membership.
                 self._take(contract.Tick())
                 self._take(event)
+        except Exception as bug:  # noqa: BLE001 - of the machine, or of an observer: told, or the member falls silent
+            self.fail(bug)
         finally:
             await self._stop()
 
@@ -179,7 +181,7 @@ class Session:
         self._tasks.discard(task)
         if not task.cancelled() and (bug := task.exception()) is not None:
             # Nobody awaits these tasks: without this, a bug would be a member that waits forever.
-            self._fail(bug)
+            self.fail(bug)
 
     def _reconnect(self, reason: str) -> None:
         # The old connection is nobody's from this moment: a late answer or error on it must not reach the machine.
@@ -199,7 +201,7 @@ class Session:
                 self._connection = await self._cluster.open_coordinator(self.config.group)
             except WireError as error:
                 if not error.retriable:
-                    self._fail(error)
+                    self.fail(error)
                     return
                 log.info("%s: no coordinator yet: %s", self._name, error)
                 self.trouble = str(error)
@@ -228,7 +230,7 @@ class Session:
             if isinstance(request, contract.RenameRequest) and isinstance(error, UnsupportedApi):
                 self.post(contract.RenameResponse(request=request, error=ErrorCode.UNSUPPORTED_VERSION))
             elif not error.retriable and connection is self._connection:
-                self._fail(error)
+                self.fail(error)
             elif connection is self._connection:
                 await self._drop(connection, str(error))
             return
@@ -271,7 +273,7 @@ class Session:
         try:
             answer = await self._calls.heartbeat(request)
         except WireError as error:
-            self._fail(error)
+            self.fail(error)
             return
         self.trouble = answer.reason if isinstance(answer, Unanswered) else None
         self.post(answer)
@@ -348,21 +350,32 @@ class Session:
     def _still_assigns(self, work: contract.ComputeAssignment) -> bool:
         return self.machine.assigning_in == work.generation
 
-    def _fail(self, error: BaseException) -> None:
+    def fail(self, error: BaseException) -> None:
+        """End this member, with an error that names it; nothing happens if it has ended."""
         if self.failure is not None or self.machine.ended:
             return
         lost = self.machine.owned
         who = f"Member {self.config.instance_id!r}" if self.config.instance_id else "A dynamic member"
-        cause = f"{who} of group {self.config.group!r} cannot go on: {str(error).rstrip('.')}"
-        rejected = GroupRejected(f"{cause}. Start it again when that is mended.")
-        rejected.__cause__ = self.failure = error
+        cause = str(error) if isinstance(error, KgroupError) else f"a fault of its own, {error!r}"
+        rejected = GroupRejected(
+            f"{who} of group {self.config.group!r} cannot go on: {cause.rstrip('.')}. Start it again when that is "
+            "mended."
+        )
+        rejected.__cause__ = error
         if isinstance(error, KgroupError):
             error.args = rejected.args  # whoever asks for the group's view hears whose error it is
-        self._take(contract.Close())
+            self.failure = error
+        else:
+            log.error("%s: a fault that should be reported", self._name, exc_info=error)
+            self.failure = rejected
+        self.post(contract.Close())  # wakes `run`
+        try:
+            self._take(contract.Close())
+        except Exception:
+            log.debug("%s: it does not close by itself either", self._name, exc_info=True)
         if lost:
             self._observer(self, contract.Lost(partitions=lost, reason=str(error)))
         self._observer(self, contract.Failed(error=rejected))
-        self.post(contract.Close())  # wakes `run`
 
     @property
     def _name(self) -> str:

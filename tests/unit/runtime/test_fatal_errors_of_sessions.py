@@ -6,11 +6,17 @@ import pytest
 from harness.fake_broker import RANGES, until
 from harness.fake_cluster import BrokerWorld, in_a_world
 
-from spark_kgroup.errors import KgroupError
+from spark_kgroup.errors import KgroupError, OptionError
 from spark_kgroup.member import contract
 from spark_kgroup.model import CLASSIC, CONSUMER, ErrorCode
 from spark_kgroup.runtime.group import Group
+from spark_kgroup.runtime.metadata_watch import MetadataWatch
+from spark_kgroup.runtime.neighbours import Neighbours
+from spark_kgroup.runtime.own_ids import OwnIds
+from spark_kgroup.runtime.session import Session
 from spark_kgroup.runtime.settings import GroupSettings
+from spark_kgroup.runtime.shares import Shares
+from spark_kgroup.topic_pattern import TopicPattern
 from spark_kgroup.wire import messages
 
 pytestmark = pytest.mark.filterwarnings("error::ResourceWarning")
@@ -21,14 +27,24 @@ JOIN = {
 }
 
 
-async def end_of_seat(world: BrokerWorld, protocol: str, instance_id: str | None) -> tuple[KgroupError, KgroupError]:
+async def end_of_seat(
+    world: BrokerWorld,
+    protocol: str,
+    instance_id: str | None,
+    pattern: TopicPattern | None = None,
+    *,
+    own_ids: bool = False,
+) -> tuple[KgroupError, KgroupError]:
     """What whoever asks for the view is told, and what an observer is."""
     errors: list[KgroupError] = []
     group = Group(
         GroupSettings(
             bootstrap=(world.brokers[0].address,),
             group="g",
-            topics=("a",),
+            topics=() if pattern else ("a",),
+            pattern=pattern,
+            own_ids=own_ids,
+            metadata_max_age_ms=10,
             instance_ids=(instance_id,),
             group_protocol=protocol,
         ),
@@ -80,4 +96,42 @@ def test_a_seat_whose_broker_is_too_old_names_itself_its_group_the_cause_and_wha
             for word in ("'seat-0'", "'g'", "does not know this API", fix):
                 assert word in str(error)
 
+    scenario()
+
+
+@pytest.mark.parametrize("bug", [ValueError, OptionError])
+@pytest.mark.parametrize(
+    ("protocol", "pattern", "where"),
+    [
+        pytest.param(CLASSIC, None, (MetadataWatch, "look"), id="the watch over metadata"),
+        pytest.param(CLASSIC, None, (Neighbours, "run"), id="what tells seats of each other's joins"),
+        pytest.param(CLASSIC, None, (OwnIds, "run"), id="what renames members"),
+        pytest.param(CLASSIC, TopicPattern("a"), (Group, "_subscribe"), id="what follows a pattern"),
+        pytest.param(CONSUMER, None, (Shares, "run"), id="the look for shares"),
+        pytest.param(CLASSIC, None, (Session, "_take"), id="the machine"),
+        pytest.param(CONSUMER, None, (Session, "_take"), id="the machine of the consumer protocol"),
+        pytest.param(CLASSIC, None, (Session, "_connect"), id="what connects"),
+    ],
+)
+def test_a_fault_in_any_task_of_a_seat_ends_it_with_an_error_that_names_seat_group_and_cause(
+    protocol: str,
+    pattern: TopicPattern | None,
+    where: tuple[type, str],
+    bug: type[Exception],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def faulty(*_: object, **__: object) -> None:
+        raise bug("a bug")
+
+    async def faulty_task(*_: object, **__: object) -> None:
+        faulty()
+
+    @in_a_world()
+    async def scenario(world: BrokerWorld) -> None:
+        world.first["JoinGroup"] = world.first["ConsumerGroupHeartbeat"] = [None] * 9
+        for error in await end_of_seat(world, protocol, "seat-0", pattern, own_ids=where[0] is OwnIds):
+            assert str(error).startswith("Member 'seat-0' of group 'g' cannot go on: ")
+            assert "a bug" in str(error)
+
+    monkeypatch.setattr(*where, faulty_task if where[1] == "run" else faulty)
     scenario()
