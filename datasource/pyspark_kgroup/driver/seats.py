@@ -114,9 +114,8 @@ class Seats:
         """Begin a scan.
 
         LATE if it may be, and every ticket of the previous batch has reported here: then all executors reach us. A LATE
-        scan has a ticket for each seat of the query, so that an executor whose seats have no data can be answered
-        "nothing" instead of taking another's. If one seat alone has data, ticket 0 reads it (`_choose`) and is the only
-        one.
+        scan has spare tickets (`_late_tickets`), so that an executor whose seats have no data can be answered "nothing"
+        instead of taking another's.
 
         Args:
             batch: names the batch by its two offsets. That of two scans in succession means one batch; scans of
@@ -127,17 +126,29 @@ class Seats:
         if batch != self._batch:
             self._begin(batch)
         mode = self._mode if late else Mode.FIXED
-        count = max(len(seats), len(self._all)) if len(seats) > 1 else len(seats)
         self._last_scan += 1
         scan = Scan(
             scan_id=self._last_scan,
             mode=mode,
-            tickets=(None,) * count if mode is Mode.LATE else tuple(seats),
+            tickets=(None,) * self._late_tickets(seats) if mode is Mode.LATE else tuple(seats),
         )
         self._scans[scan.scan_id] = _Progress(scan, batch, dict.fromkeys(seats))
         if len(self._scans) > SCANS_MAX:
             del self._scans[next(iter(self._scans))]
         return scan
+
+    def _late_tickets(self, seats: Sequence[str]) -> int:
+        """How many tickets a LATE scan of `seats` has: as many as let nearly all be read at home.
+
+        Spark deals tasks to executors in turn, so the home with most of these seats comes to read all of them if every
+        executor can have as many tickets, and one more since some ask sooner. If one seat alone has data, ticket 0
+        reads it (`_choose`), whoever asks.
+        """
+        if len(seats) < 2:
+            return len(seats)
+        homes = self.homes()
+        busiest = max(Counter(homes[seat].executor.key for seat in seats if seat in homes).values(), default=0)
+        return max(len(seats), min(len(self._all), (busiest + 1) * len(self._sidecars)))
 
     def _begin(self, batch: str) -> None:
         self._scans = {number: progress for number, progress in self._scans.items() if progress.batch == self._batch}

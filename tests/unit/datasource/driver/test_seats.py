@@ -76,7 +76,24 @@ class TestMode:
         seats = joined(3, A)
         ask(seats, seats.plan("1", ["s-0", "s-2"]), [A])
         scan = seats.plan("2", ["s-0", "s-1"])
-        assert (scan.mode, scan.tickets) == (Mode.LATE, (None, None, None))
+        assert (scan.mode, scan.tickets) == (Mode.LATE, (None, None))
+
+    @pytest.mark.parametrize(("busy", "tickets"), [(["s-0", "s-2", "s-1"], 2 * 3), (["s-0", "s-1"], 2 * 2)])
+    def test_an_executor_can_have_a_ticket_more_than_the_busiest_home_has_seats(
+        self, busy: list[str], tickets: int
+    ) -> None:
+        seats = settled(64, A, B)  # the even ones at A, the odd ones at B
+        assert len(seats.plan("2", busy).tickets) == tickets
+
+    def test_a_late_scan_has_no_more_tickets_than_the_query_has_seats(self) -> None:
+        seats = settled(4, A, B)
+        assert len(seats.plan("2", ["s-0", "s-2", "s-1"]).tickets) == 4
+
+    def test_seats_without_a_home_have_a_ticket_each(self) -> None:
+        seats = settled(6, A, B)
+        for one in (A, B):
+            seats.on_sidecar_gone(one.key)
+        assert len(seats.plan("2", names(3)).tickets) == 3
 
     def test_one_seat_with_data_is_one_task(self) -> None:
         """Whoever runs ticket 0 must read it, so all others could only be told "nothing"."""

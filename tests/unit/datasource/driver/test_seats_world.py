@@ -129,8 +129,18 @@ class SeatWorld:
     def plan(self, with_data: list[str]) -> Scan:
         scan = self.seats.plan(f"batch {self.batch}", with_data)
         assert scan.mode is (Mode.LATE if self.all_reported else Mode.FIXED)
-        count = len(self.names) if len(with_data) > 1 else len(with_data)
-        assert scan.tickets == ((None,) * count if self.all_reported else tuple(with_data))
+        if not self.all_reported:
+            assert scan.tickets == tuple(with_data)
+            return scan
+        count = len(scan.tickets)
+        assert scan.tickets == (None,) * count
+        at_most = len(self.names) if len(with_data) > 1 else len(with_data)
+        assert len(with_data) <= count <= at_most
+        homes = self.seats.homes()
+        to_read = Counter(homes[seat].executor.key for seat in with_data if seat in homes)
+        live = len(self.executors) + len(self.unnoticed)
+        for_each = max(to_read.values(), default=0) + 1
+        assert count in (at_most, len(with_data)) or count == live * for_each
         return scan
 
     def run(self, job: Job, asked: set[Task], tasks_max: int) -> None:
