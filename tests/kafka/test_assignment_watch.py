@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from threading import Event, Thread
 from typing import Any
 from uuid import uuid4
@@ -12,6 +12,7 @@ from harness.fake_broker import on_a_loop, until
 from harness.groups import assignment_by_instance
 from kafka import KafkaConsumer
 from kafka.coordinator.assignors.cooperative_sticky import CooperativeStickyAssignor
+from kafka.errors import KafkaError, RetriableError
 
 from spark_kgroup.member import contract
 from spark_kgroup.model import TopicPartition
@@ -305,7 +306,8 @@ class KafkaPython:
     """A static member of kafka-python in a thread: as a leader that comes back it neither assigns nor watches."""
 
     def __init__(self, world: World, instance_id: str) -> None:
-        self.owned: set[int] = set()
+        self._owned: set[int] = set()
+        self._failure: KafkaError | None = None
         self._stop = Event()
         self._consumer = KafkaConsumer(
             f"{world.name}-t",
@@ -321,11 +323,25 @@ class KafkaPython:
         self._thread = Thread(target=self._run, name=f"kafka-python {instance_id}")
         self._thread.start()
 
+    @property
+    def owned(self) -> set[int]:
+        assert self._failure is None, repr(self._failure)
+        return self._owned
+
     def _run(self) -> None:
-        while not self._stop.is_set():
-            self._consumer.poll(timeout_ms=50)
-            self.owned = {tp.partition for tp in self._consumer.assignment()}
-        self._consumer.close(autocommit=False)
+        try:
+            while not self._stop.is_set():
+                self._poll()
+        except KafkaError as failure:
+            self._failure = failure  # told to the test by `owned`
+        finally:
+            self._consumer.close(autocommit=False)
+
+    def _poll(self) -> None:
+        """As an application does: what may be tried again is tried again."""
+        with suppress(RetriableError):
+            self._consumer.poll(timeout_ms=200)
+        self._owned = {tp.partition for tp in self._consumer.assignment()}
 
     def stop(self) -> None:
         """A static member says nothing when it goes."""
