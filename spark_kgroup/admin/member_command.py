@@ -198,7 +198,7 @@ def member(
 ) -> None:
     """Join a group and print one line per event, until Ctrl-C. Reads nothing and commits nothing."""
     _check_protocol(group_protocol, remote_assignor, assignor, session_timeout_ms)
-    _check_topics(topics, pattern, group_protocol)
+    _check_topics(topics, pattern)
     settings = GroupSettings(
         bootstrap=parse_bootstrap(bootstrap_server),
         group=group,
@@ -275,7 +275,7 @@ def _assignors(listed: str) -> tuple[str, ...]:
     return names
 
 
-def _check_topics(topics: str | None, pattern: str | None, protocol: str) -> None:
+def _check_topics(topics: str | None, pattern: str | None) -> None:
     """Refuse what does not say which topics, or says it twice.
 
     Raises:
@@ -283,8 +283,6 @@ def _check_topics(topics: str | None, pattern: str | None, protocol: str) -> Non
     """
     if (topics is None) == (pattern is None):
         raise OptionError("Which topics? Give either --topics, or --pattern.")
-    if pattern is not None and protocol == CONSUMER:
-        raise OptionError(f"--pattern is for --group-protocol {CLASSIC} as yet: leave one of them out.")
 
 
 def _pattern(java: str | None) -> TopicPattern | None:

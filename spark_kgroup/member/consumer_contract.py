@@ -75,7 +75,7 @@ class TopicsResolved:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NewsExpected:
-    """The coordinator has a new epoch or target for us, as the group's description shows: ask it now."""
+    """Heartbeat now: the group's description shows a new epoch or target for us, or our subscription has changed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -94,7 +94,8 @@ class ConsumerHandlers:
         self._asked_at_ms = -1
         """When the awaited heartbeat was sent, or the last one; -1 before the first."""
         self._full = True
-        """Whether the next heartbeat says everything, as the coordinator may not have heard the last one."""
+        """Whether the next heartbeat says everything: the coordinator may not have heard the last one, or we subscribe
+        to other topics since."""
         self._in_our_seat = UNKNOWN_MEMBER_ID
         """Who is to be released."""
         self._releases = 0
@@ -105,7 +106,7 @@ class ConsumerHandlers:
     # -------------------------------------------------------------------------------------------- the outside
 
     def subscribe(self, topics: tuple[str, ...]) -> None:
-        """Subscribe to `topics` from the next heartbeat on that says everything."""
+        """Subscribe to `topics` from the next heartbeat on."""
         self.config = replace(self.config, topics=topics)
         self._full = True
 
@@ -165,6 +166,8 @@ class ConsumerHandlers:
             full=epoch >= JOIN_EPOCH and self._full,
             owned=self.partitions.owned_by_id if says_owned else None,
         )
+        if self._awaited.full:
+            self._full = False
         self._asked_at_ms = now_ms
         return [Ask(request=self._awaited)]
 
@@ -314,7 +317,6 @@ class ConsumerHandlers:
     def _take_word(self, event: ConsumerHeartbeatResponse, now_ms: int, *, first: bool = False) -> Effects:
         """What a coordinator answers to a member: live on, in this epoch, with this assignment."""
         self._pacing.on_answered()
-        self._full = False
         self.identity = replace(self.identity, generation=event.epoch)
         self._interval_ms = event.interval_ms or self._interval_ms
         self._timers[_Timer.SESSION] = self._asked_at_ms + self.config.session_timeout_ms
@@ -350,10 +352,11 @@ class ConsumerHandlers:
         return self._pay(effects, now_ms) if resumes else effects + self._acknowledge(now_ms)
 
     def _acknowledge(self, now_ms: int) -> Effects:
-        """Say at once what is owned, if that has changed (MemberState.ACKNOWLEDGING); or after the awaited answer."""
+        """Say at once, or after the awaited answer, what is owned or subscribed if it has changed (ACKNOWLEDGING)."""
         self._become(State.STABLE if self.partitions.at_rest else State.RECONCILING)
+        known = self.partitions.acknowledged and not self._full
         waits = self._awaited is not None or _Timer.RETRY in self._timers
-        return [] if self.partitions.acknowledged or waits else self._beat(now_ms)
+        return [] if known or waits else self._beat(now_ms)
 
     def _resolve(self, now_ms: int) -> Effects:
         """AbstractMembershipManager.findResolvableAssignmentAndTriggerMetadataUpdate: what has no name yet waits."""
@@ -384,7 +387,7 @@ class ConsumerHandlers:
         return [] if waits or event.identity.member_id != self.identity.member_id else self._beat(now_ms)
 
     def _on_news_expected(self, _: NewsExpected, now_ms: int) -> Effects:
-        """Ask before the interval is over: what we wait for, or somebody for us, is there."""
+        """Ask before the interval is over: what we wait for, or somebody for us, is there; or we have news."""
         waits = self._awaited is not None or _Timer.RETRY in self._timers
         return [] if waits else self._beat(now_ms)
 

@@ -42,9 +42,15 @@ async def session_timeout_ms(cluster: Cluster, group: str) -> int:
 
 
 class ConsumerCalls:
-    """The calls of one member."""
+    """The calls of one member.
 
-    def __init__(self, config: Config, cluster: Cluster, rng: Random, rack: Callable[[], str | None]) -> None:
+    Args:
+        config: how the member presents itself now: what a pattern matches comes and goes.
+    """
+
+    def __init__(
+        self, config: Callable[[], Config], cluster: Cluster, rng: Random, rack: Callable[[], str | None]
+    ) -> None:
         self._config = config
         self._cluster = cluster
         self._rng = rng
@@ -59,7 +65,7 @@ class ConsumerCalls:
             WireError: what no further attempt can mend.
         """
         # Three questions in a session: a connection that leads nowhere costs one of them.
-        timeout_ms = min(REQUEST_TIMEOUT_MS, self._config.session_timeout_ms // 3)
+        timeout_ms = min(REQUEST_TIMEOUT_MS, self._config().session_timeout_ms // 3)
         if request.identity.generation >= JOIN_EPOCH:
             return await self._heartbeat_once(request, timeout_ms)
         deadline_ms, backoff = monotonic_ms() + LEAVE_TIMEOUT_MS, Backoff(self._rng)
@@ -91,14 +97,14 @@ class ConsumerCalls:
         while True:
             try:
                 message = versions[self._unsupported]
-                return await self._cluster.coordinator_call(self._config.group, message, timeout_ms=timeout_ms)
+                return await self._cluster.coordinator_call(self._config().group, message, timeout_ms=timeout_ms)
             except UnsupportedApi:
                 if self._unsupported == len(versions) - 1:
                     raise
                 self._unsupported += 1
 
     def _to_messages(self, request: ConsumerHeartbeatRequest) -> tuple[messages.Request, ...]:
-        config = self._config
+        config = self._config()
         everything: dict[str, Any] = {
             "rack": self._rack(),
             "rebalance_timeout_ms": config.rebalance_timeout_ms,
@@ -112,7 +118,7 @@ class ConsumerCalls:
     async def names_of(self, topic_ids: Iterable[UUID]) -> TopicsResolved | None:
         """The names of `topic_ids`, as far as they are of subscribed topics; None if nobody says."""
         try:
-            topics = (await self._cluster.metadata(self._config.topics, timeout_ms=REQUEST_TIMEOUT_MS)).topics
+            topics = (await self._cluster.metadata(self._config().topics, timeout_ms=REQUEST_TIMEOUT_MS)).topics
         except WireError as error:
             log.info("no names of topics this time: %s", error)
             return None

@@ -18,6 +18,7 @@ from spark_kgroup.errors import GroupError, GroupUnsettled, KgroupError, WireErr
 from spark_kgroup.limits import CLOSE_WORD_MS, LEAVE_TIMEOUT_MS, STARTUP_TIMEOUT_MS
 from spark_kgroup.member import contract
 from spark_kgroup.member.config import ConsumerMemberConfig, MemberConfig, PreviouslyOwned, Resumption
+from spark_kgroup.member.consumer_contract import NewsExpected
 from spark_kgroup.member.machine import Config
 from spark_kgroup.member.member_ids import new_member_id
 from spark_kgroup.model import (
@@ -147,7 +148,11 @@ class Group:
             except WireError as error:
                 log.info("no look at the pattern's topics this time: %s", error)
                 continue
-            if changed := self._subscribe():
+            changed = self._subscribe()
+            if changed and self.settings.group_protocol == CONSUMER:
+                for session in self._sessions.values():
+                    session.post(NewsExpected())  # each seat says itself what it subscribes to
+            elif changed:
                 self.force_rebalance(changed)
 
     async def _match_before_join(self) -> None:
@@ -177,7 +182,7 @@ class Group:
         )
         if kept is None:
             return
-        owing = resumable(self.settings.previously_owned, kept, self._seats(), self.settings.topics)
+        owing = resumable(self.settings.previously_owned, kept, self._seats(), self.topics.names)
         names = {tp.topic for each in owing.values() for tp in each.owned}
         if names:
             topics = (await self._cluster.metadata(names)).topics

@@ -70,7 +70,7 @@ class Session:
         self.failure: BaseException | None = None
         self.trouble: str | None = None
         self._cluster = cluster
-        self._calls = ConsumerCalls(config, cluster, rng, rack)
+        self._calls = ConsumerCalls(lambda: self.machine.config, cluster, rng, rack)
         self._observer = observer
         self._rng = rng
         self._on_join_sent = on_join_sent

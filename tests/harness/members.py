@@ -45,9 +45,11 @@ class MemberProcess:
     def __enter__(self) -> "MemberProcess":
         return self
 
-    def __exit__(self, *_: object) -> None:
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         self.process.send_signal(signal.SIGCONT)
         self.interrupt()
+        if kind is not None:  # for pytest to show with the test's failure
+            print(f"----- member {self.process.args!r}: {self.events[-10:]}\n{self.stderr[-4_000:]}")
 
     def interrupt(self) -> int:
         """Ctrl-C, and wait for the end; returns the exit code."""

@@ -18,6 +18,28 @@ def generations(member: MemberProcess) -> list[int]:
     return [event["generation"] for event in member.events if event["event"] == "joined"]
 
 
+def test_under_the_consumer_protocol_topics_are_assigned_as_they_appear_and_given_up_when_they_go(
+    apache_kafka: ApacheKafka, group: str, prefix: str
+) -> None:
+    more = ["--metadata-max-age-ms", "500", "--group-protocol", "consumer"]
+    with (
+        MemberProcess(apache_kafka.bootstrap_servers, group, None, None, *more, pattern=f"{prefix}-[a-y]++") as first,
+        MemberProcess(apache_kafka.bootstrap_servers, group, None, "b", *more, pattern=f"{prefix}-[a-y]++") as second,
+    ):
+        apache_kafka.create_topic(f"{prefix}-z", 2)
+        apache_kafka.create_topic(f"{prefix}-b", 4)
+        first.wait_for_owned(2)
+        second.wait_for_owned(2)
+        apache_kafka.create_topic(f"{prefix}-c", 4)
+        first.wait_for_owned(4)
+        second.wait_for_owned(4)
+        assert {topic for topic, _ in first.owned | second.owned} == {f"{prefix}-b", f"{prefix}-c"}
+        apache_kafka.admin.delete_topics([f"{prefix}-b"])[f"{prefix}-b"].result(30)
+        first.wait_for_owned(2)
+        second.wait_for_owned(2)
+        assert {topic for topic, _ in first.owned | second.owned} == {f"{prefix}-c"}
+
+
 def test_a_topic_that_appears_costs_one_rebalance_and_one_that_is_deleted_is_given_up(
     apache_kafka: ApacheKafka, group: str, prefix: str
 ) -> None:

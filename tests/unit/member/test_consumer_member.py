@@ -220,3 +220,34 @@ def test_a_member_for_whom_there_is_news_asks_at_once_but_not_twice(state: State
         driver.answer(epoch=7)
     assert only(driver.take(consumer_contract.NewsExpected()), Ask).request.full is False
     assert driver.take(consumer_contract.NewsExpected()) == []
+
+
+def test_a_member_that_subscribes_anew_says_so_in_its_next_heartbeat_and_not_again() -> None:
+    driver = driver_in(State.STABLE)
+    driver.machine.subscribe(("orders", "payments"))
+    assert only(driver.take(consumer_contract.NewsExpected()), Ask).request.full
+    assert driver.answer() == []
+    assert only(driver.take(consumer_contract.NewsExpected()), Ask).request.full is False
+
+
+def test_a_member_that_subscribes_anew_while_it_awaits_an_answer_says_so_right_after_that() -> None:
+    driver = driver_in(State.STABLE)
+    driver.take(consumer_contract.NewsExpected())
+    driver.machine.subscribe(("orders", "payments"))
+    assert driver.take(consumer_contract.NewsExpected()) == []
+    assert only(driver.answer(), Ask).request.full
+    assert driver.answer() == []
+
+
+def test_a_member_that_subscribes_anew_while_it_joins_says_so_as_soon_as_it_is_a_member() -> None:
+    driver = driver_in(State.JOINING)
+    driver.machine.subscribe(("orders", "payments"))
+    assert only(driver.answer(assignment=by_id()), Ask).request.full
+
+
+def test_a_new_subscription_whose_heartbeat_is_not_answered_is_said_again() -> None:
+    driver = driver_in(State.STABLE)
+    driver.machine.subscribe(("orders", "payments"))
+    asked = only(driver.take(consumer_contract.NewsExpected()), Ask).request
+    driver.take(Unanswered(request=asked, reason="a test"))
+    assert only(driver.pass_ms(1_000), Ask).request.full
