@@ -62,6 +62,10 @@ REASON_CHARACTERS_MAX: Final = 255
 """Longest reason in JoinGroup and LeaveGroup. Kafka: JoinGroupRequest.maybeTruncateReason, 255; a broker hangs up on
 one of more than 32,767."""
 
+CUSTOM_ASSIGNOR_TIMEOUT_MS: Final = 30_000
+"""How long a call of a custom assignor may take: ten times what the slowest of Kafka's takes for a million partitions,
+and a tenth of Kafka's rebalance timeout (max.poll.interval.ms, 5 min), after which a group gives up its leader."""
+
 ASSIGNOR_STEPS_MAX: Final = 20_000_000
 """Heap entries and arcs that the search for the best spread may look at when subscriptions differ. Measured: 2 to 8 s
 of one core (not of the event loop), while the group waits for its leader. The hardest group tried, 300 members with 60

@@ -18,8 +18,8 @@ Whatever it assigns is checked (`check_assignment`), and a broken promise ends t
         def assign(self, members, topics):
             shares = {member.member_id: frozenset() for member in members}
             for name, topic in topics.items():
-                first = next(m for m in ranked(members) if name in m.subscription.topics)
-                shares[first.member_id] |= frozenset(topic.partitions)
+                for first in ranked(m for m in members if name in m.subscription.topics)[:1]:
+                    shares[first.member_id] |= frozenset(topic.partitions)
             return shares
 
 A subscription may name the member's rack, and a `TopicDescription` those of its replicas (KIP-881).
@@ -68,7 +68,7 @@ class Assignor(Protocol):
         ...
 
     def assign(self, members: Sequence[GroupMember], topics: Mapping[str, TopicDescription]) -> Assignment:
-        """Decide who owns what from now on.
+        """Decide who owns what from now on; that of a custom one in a daemon thread, within 30 s.
 
         Args:
             members: all members of the group, in any order, each member id once.
@@ -123,6 +123,8 @@ def _fault_of(partition: TopicPartition, wanted: Collection[str], topics: Mappin
     """Why nobody who wants the topics in `wanted` may get this partition, empty if he may."""
     if not isinstance(partition, TopicPartition):
         return f"this is a {type(partition).__name__}, not a TopicPartition"
+    if type(partition.topic) is not str or type(partition.partition) is not int:  # True is no number here
+        return "a topic's name is a str, and the index of a partition an int"
     if partition.topic not in wanted:
         return "who does not subscribe to the topic"
     if partition.topic not in topics or not 0 <= partition.partition < topics[partition.topic].partition_count:

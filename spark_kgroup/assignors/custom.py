@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Mapping, Sequence
+from concurrent.futures import wait
+from dataclasses import replace
 from importlib import import_module
 from operator import attrgetter
 from typing import Any, Final
 
 from spark_kgroup.assignors.contract import Assignor, RebalanceProtocol, check_assignment
 from spark_kgroup.errors import AssignorError, OptionError
+from spark_kgroup.limits import CUSTOM_ASSIGNOR_TIMEOUT_MS
 from spark_kgroup.model import Assignment, GroupMember, TopicDescription, TopicPartition
+from spark_kgroup.threads import in_a_thread
 
 SPELLING: Final = re.compile(r"[A-Za-z_]\w*(?:\.\w+)*:[A-Za-z_]\w*(?:\.\w+)*")
 """How a custom assignor is named; no name of Kafka's has a colon."""
@@ -39,7 +43,7 @@ class CustomAssignor:
         """What it puts into a member's subscription.
 
         Raises:
-            AssignorError: it raised, or this is neither bytes nor None.
+            AssignorError: it raised, took longer than `CUSTOM_ASSIGNOR_TIMEOUT_MS`, or this is neither bytes nor None.
         """
         found = self._ask("user_data", owned, generation)
         if not isinstance(found, bytes | None):
@@ -52,9 +56,10 @@ class CustomAssignor:
         """What it assigns.
 
         Raises:
-            AssignorError: it raised, or broke the contract.
+            AssignorError: it raised, took longer than `CUSTOM_ASSIGNOR_TIMEOUT_MS`, or broke the contract.
         """
-        found = self._ask("assign", members, topics)
+        # What comes back is checked against what is there, whatever the assignor does to what it is given.
+        found = self._ask("assign", list(members), {name: _copy_of(topic) for name, topic in topics.items()})
         if not isinstance(found, Mapping) or not all(isinstance(share, Collection) for share in found.values()):
             raise AssignorError(
                 f"The assignor {self.spelled} should give a mapping from member ids to sets of partitions."
@@ -63,9 +68,15 @@ class CustomAssignor:
         return {member.member_id: frozenset(found.get(member.member_id, ())) for member in members}
 
     def _ask(self, what: str, *arguments: Any) -> Any:
+        asked = in_a_thread(lambda: getattr(self._made, what)(*arguments), f"{what} of {self.spelled}")
+        done, _ = wait([asked], CUSTOM_ASSIGNOR_TIMEOUT_MS / 1000)
+        if not done:
+            raise AssignorError(
+                f"The assignor {self.spelled} did not return from {what} within {CUSTOM_ASSIGNOR_TIMEOUT_MS} ms."
+            )
         try:
-            return getattr(self._made, what)(*arguments)
-        except Exception as error:
+            return asked.result()
+        except BaseException as error:
             raise AssignorError(f"The assignor {self.spelled} raised in {what}: {error!r}.") from error
 
 
@@ -77,11 +88,19 @@ def load_assignor(spelled: str) -> CustomAssignor:
     """
     module, _, of_module = spelled.partition(":")
     try:
-        made = attrgetter(of_module)(import_module(module))()
-        return CustomAssignor(spelled, made)
-    except Exception as error:
+        found = attrgetter(of_module)(import_module(module))
+        if not isinstance(found, type):
+            raise TypeError("it is not a class")
+        return CustomAssignor(spelled, found())
+    except KeyboardInterrupt:
+        raise
+    except BaseException as error:  # SystemExit, too: it would end this process, and as if all were well
         raise OptionError(
             f"The assignor {spelled!r} in `partition.assignment.strategy` cannot be used: {error!r}. It should be the "
             "module:Class of an assignor (spark_kgroup.assignors.contract) that this process can import and make "
             "without arguments."
         ) from error
+
+
+def _copy_of(topic: TopicDescription) -> TopicDescription:
+    return replace(topic, racks=dict(topic.racks), leaders=dict(topic.leaders), leader_epochs=dict(topic.leader_epochs))

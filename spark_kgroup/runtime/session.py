@@ -30,6 +30,7 @@ from spark_kgroup.model import UNKNOWN_MEMBER_ID, ErrorCode, MemberIdentity, Top
 from spark_kgroup.runtime.consumer_calls import ConsumerCalls
 from spark_kgroup.runtime.machines import machine_of
 from spark_kgroup.runtime.translate import Asked, to_event, to_message
+from spark_kgroup.threads import in_a_thread
 from spark_kgroup.uncollected import uncollected
 from spark_kgroup.wire.backoff import Backoff
 from spark_kgroup.wire.cluster import Cluster
@@ -324,8 +325,11 @@ class Session:
                 await asyncio.sleep(backoff.next_ms() / 1000)
                 continue
             self._warn_of_hidden(metadata.errors)
-            # For a large group this takes seconds, in which the other seats of this loop must not fall silent.
-            assignments = await asyncio.to_thread(_assign, self._chosen(work), work, metadata.topics)
+            # For a large group this takes seconds, in which the other seats of this loop must not fall silent; and a
+            # custom assignor that hangs must not keep the process from its end.
+            assignments = await asyncio.wrap_future(
+                in_a_thread(partial(_assign, self._chosen(work), work, metadata.topics), "assign")
+            )
             if self._still_assigns(work):
                 self.snapshot = {t: metadata.topics[t].partition_count if t in metadata.topics else 0 for t in wanted}
                 self.post(contract.AssignmentComputed(generation=work.generation, assignments=assignments))

@@ -16,8 +16,8 @@ from functools import partial
 from typing import Any, Final
 
 from spark_kgroup.limits import LOOK_UPS_MAX, NEXT_ADDRESS_AFTER_MS
+from spark_kgroup.threads import in_a_thread
 from spark_kgroup.wire.race import first_success
-from spark_kgroup.wire.threads import in_a_thread
 
 Found = tuple[socket.AddressFamily, tuple[Any, ...]]
 """One address of a host, as `socket.connect` takes it."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+import threading
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -21,8 +23,8 @@ class FirstTakesAll:
     def assign(self, members: Sequence[GroupMember], topics: Mapping[str, TopicDescription]) -> Any:
         shares: dict[str, set[TopicPartition]] = {member.member_id: set() for member in members}
         for name, topic in topics.items():
-            first = next(m for m in ranked(members) if name in m.subscription.topics)
-            shares[first.member_id].update(topic.partitions)
+            for first in ranked(m for m in members if name in m.subscription.topics)[:1]:
+                shares[first.member_id].update(topic.partitions)
         return shares
 
 
@@ -86,6 +88,61 @@ class Raising(FirstTakesAll):
 
     def assign(self, *_: Any) -> Any:
         raise KeyError("a bug")
+
+
+class Exiting(FirstTakesAll):
+    """Would end the process."""
+
+    def assign(self, *_: Any) -> Any:
+        sys.exit(0)
+
+
+class ExitingWhenMade(FirstTakesAll):
+    """Would end the process before it is asked anything."""
+
+    def __init__(self) -> None:
+        sys.exit(0)
+
+
+class Hanging(FirstTakesAll):
+    """Never answers."""
+
+    def assign(self, *_: Any) -> Any:
+        threading.Event().wait()
+
+
+class Growing(FirstTakesAll):
+    """Makes the topic larger, and assigns what it has made."""
+
+    def assign(self, members: Sequence[GroupMember], topics: Any) -> Any:
+        topics["t"] = TopicDescription(name="t", topic_id=None, partition_count=3)
+        return {members[0].member_id: {TopicPartition("t", 2)}}
+
+
+class Clearing(FirstTakesAll):
+    """Empties all that it is given."""
+
+    def assign(self, members: Any, topics: Any) -> Any:
+        shares = super().assign(members, topics)
+        topics["t"].racks.clear()
+        topics.clear()
+        members.clear()
+        return shares
+
+
+class Truthful(FirstTakesAll):
+    """An index that is equal to one, and is none."""
+
+    def assign(self, members: Sequence[GroupMember], *_: Any) -> Any:
+        return {members[0].member_id: {TopicPartition("t", True)}}
+
+
+class Halved(FirstTakesAll):
+    """An index between two partitions."""
+
+    def assign(self, members: Sequence[GroupMember], *_: Any) -> Any:
+        index: Any = 0.5
+        return {members[0].member_id: {TopicPartition("t", index)}}
 
 
 class TextData(FirstTakesAll):

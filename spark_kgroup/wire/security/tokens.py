@@ -9,8 +9,8 @@ from concurrent.futures import Future
 from dataclasses import dataclass, field
 from typing import Final, TypeVar
 
+from spark_kgroup import threads
 from spark_kgroup.errors import AuthenticationFailed
-from spark_kgroup.wire import threads
 
 T = TypeVar("T")
 

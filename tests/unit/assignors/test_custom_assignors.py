@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import threading
+from dataclasses import replace
+
 import pytest
 
-from spark_kgroup.assignors import assignor, assignors_called
+from spark_kgroup.assignors import assignor, assignors_called, custom
 from spark_kgroup.assignors.contract import RebalanceProtocol
 from spark_kgroup.errors import AssignorError, OptionError
 
@@ -38,6 +41,10 @@ def test_a_member_of_which_an_assignment_says_nothing_gets_nothing():
         ("Missing", "assigned t-2 to member 'b': a partition that does not exist"),
         ("Text", "assigned 't-0' to member 'b': this is a str, not a TopicPartition"),
         ("Nothing", "should give a mapping from member ids to sets of partitions"),
+        ("Growing", "assigned t-2 to member 'b': a partition that does not exist"),
+        ("Truthful", "assigned t-True to member 'b': a topic's name is a str, and the index of a partition an int"),
+        ("Halved", "assigned t-0.5 to member 'b': a topic's name is a str, and the index of a partition an int"),
+        ("Exiting", "raised in assign: SystemExit(0)"),
         ("Raising", "raised in assign: KeyError('a bug')"),
     ],
 )
@@ -46,6 +53,24 @@ def test_an_assignment_that_breaks_a_promise_is_refused_with_the_class_and_the_p
         assignor(spelled(name)).assign(MEMBERS, TOPICS)
     assert str(refused.value).startswith(f"The assignor {spelled(name)} ")
     assert fault in str(refused.value)
+
+
+def test_an_assignor_of_a_group_without_members_assigns_nothing():
+    assert assignor(spelled("FirstTakesAll")).assign([], TOPICS) == {}
+
+
+def test_an_assignor_that_changes_what_it_is_given_changes_only_its_copy():
+    members, topics = list(MEMBERS), described(t=2)
+    topics["t"] = replace(topics["t"], racks={0: frozenset({"r"})})
+    assert assignor(spelled("Clearing")).assign(members, topics)["a"] == parts("t-0 t-1")
+    assert (members, topics, topics["t"].racks) == (MEMBERS, TOPICS, {0: frozenset({"r"})})
+
+
+def test_an_assignor_that_never_returns_is_given_up_after_a_bound_and_holds_up_no_end(monkeypatch):
+    monkeypatch.setattr(custom, "CUSTOM_ASSIGNOR_TIMEOUT_MS", 10)
+    with pytest.raises(AssignorError, match="did not return from assign within 10 ms"):
+        assignor(spelled("Hanging")).assign(MEMBERS, TOPICS)
+    assert all(thread.daemon for thread in threading.enumerate() if "Hanging" in thread.name)
 
 
 def test_a_cooperative_assignor_gives_nobody_what_another_member_still_owns():
@@ -78,8 +103,10 @@ def test_user_data_that_is_not_bytes_is_refused():
         (spelled("Mute"), "`user_data` and `assign` should be methods"),
         (spelled("Undecided"), "7 is not a valid RebalanceProtocol"),
         (spelled("Choosy"), "missing 1 required positional argument"),
-        ("math:pi", "not callable"),
-        ("os:getcwd", "has no attribute 'name'"),
+        (spelled("ExitingWhenMade"), "SystemExit(0)"),
+        ("math:pi", "not a class"),
+        ("os:getcwd", "not a class"),
+        ("sys:exit", "not a class"),
     ],
 )
 def test_a_class_that_is_no_assignor_is_refused_by_name_with_the_setting(name: str, why: str):

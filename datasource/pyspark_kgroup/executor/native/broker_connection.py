@@ -33,7 +33,7 @@ from spark_kgroup.limits import (
     REAUTHENTICATION_FACTORS,
     REQUEST_TIMEOUT_MS,
 )
-from spark_kgroup.wire.threads import in_a_thread
+from spark_kgroup.threads import in_a_thread
 
 _SOFTWARE: Final = ("spark-kgroup", "unknown")
 """Our name and version in the broker's metrics (KIP-511). To know our version takes 58 modules more to import; the
