@@ -12,6 +12,7 @@ Of a topic only `partitions` must be there, of a member only `topics`. `racks` l
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, TypeVar
 
@@ -53,6 +54,10 @@ def _plan_of(line: bytes) -> dict[str, Any]:
     if sum(topic.partition_count for topic in topics.values()) > PLANNED_PARTITIONS_MAX:
         raise BadLine(f"topics have more than {PLANNED_PARTITIONS_MAX:,} partitions together")
     members = [_member(member_id, given, how) for member_id, given in _object("members", asked["members"]).items()]
+    seats: dict[str, str] = {}
+    for member in members:
+        if member.instance_id and (other := seats.setdefault(member.instance_id, member.member_id)) != member.member_id:
+            raise BadLine(f"members.{other} and members.{member.member_id} have the instance_id {member.instance_id!r}")
     return as_object(plan(how, members, topics))
 
 
@@ -84,8 +89,7 @@ def _parsed(line: bytes) -> Any:
 def _distinct(pairs: Sequence[tuple[str, Any]]) -> dict[str, Any]:
     found = dict(pairs)
     if len(found) < len(pairs):
-        names = [name for name, _ in pairs]
-        twice = next(name for name in names if names.count(name) > 1)
+        twice = next(name for name, count in Counter(name for name, _ in pairs).items() if count > 1)
         raise BadLine(f"{twice!r} stands twice in one object")
     return found
 

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from typer.testing import CliRunner
 
 from spark_kgroup.admin.cli import app
-from spark_kgroup.admin.plan_lines import answer
+from spark_kgroup.admin.plan_lines import BadLine, _distinct, answer
 from spark_kgroup.assignors import NAMES, assignor
 from spark_kgroup.assignors.contract import RebalanceProtocol
 from spark_kgroup.limits import PLANNED_PARTITIONS_MAX
@@ -264,3 +264,27 @@ def test_the_command_ends_when_its_reader_has_enough() -> None:
         process.stdin.write(json.dumps(GROUP).encode() + b"\n")
         process.stdin.flush()
         assert process.wait(timeout=20) == 141
+
+
+class CountedName(str):
+    """A name that counts how often it is compared."""
+
+    __hash__ = str.__hash__
+    compared = 0
+
+    def __eq__(self, other: object) -> bool:
+        CountedName.compared += 1
+        return str.__eq__(self, other)
+
+
+def test_a_name_that_stands_twice_among_very_many_is_found_without_comparing_each_with_each() -> None:
+    names = [*(CountedName(index) for index in range(3000)), CountedName(2999)]
+    with pytest.raises(BadLine, match="'2999' stands twice"):
+        _distinct([(name, None) for name in names])
+    assert CountedName.compared < 10 * len(names)
+
+
+def test_two_members_in_one_seat_are_refused_by_their_names_and_the_instance_id() -> None:
+    found = planned(group(a=member(instance_id="s"), b=member(instance_id="s"), c=member(instance_id="u")))
+    assert found == {"error": "members.a and members.b have the instance_id 's'"}
+    assert "error" not in planned(group(a=member(), b=member(instance_id=None), c=member(instance_id="u")))
