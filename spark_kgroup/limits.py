@@ -112,6 +112,10 @@ LOOK_AGAIN_MS: Final = 1_000
 """How soon a look at a group's assignment that could not be finished, or has to be confirmed, is taken again (ours):
 half of the time within which a change is to be noticed after a refresh of metadata."""
 
+FORCE_AGAIN_MAX_MS: Final = 3_600_000
+"""How long a group's watch waits at most after rebalances that mended nothing, from one refresh of metadata on, doubled
+each time: a group whose assignor leaves something else out each time would rebalance at each look (ours)."""
+
 OWN_IDS_AGAIN_MS: Final = 1_000
 """How soon seats without a member id of their own look again whether their group is at rest: no rebalance is shorter
 than a second by much where somebody hands over, and one DescribeGroups for each process and second is little."""

@@ -21,10 +21,13 @@ from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import replace
 
+from spark_kgroup.assignors import NAMES
+from spark_kgroup.clock import monotonic_ms
 from spark_kgroup.errors import WireError
-from spark_kgroup.limits import LOOK_AGAIN_MS
+from spark_kgroup.limits import FORCE_AGAIN_MAX_MS, LOOK_AGAIN_MS
+from spark_kgroup.member.config import MemberConfig
 from spark_kgroup.model import DescribedGroup, ErrorCode, TopicDescription, TopicPartition
-from spark_kgroup.runtime.misfit import Misfit, misfit_of, topics_of, unshared_of
+from spark_kgroup.runtime.misfit import Misfit, left_out_by, misfit_of, topics_of, unshared_of
 from spark_kgroup.runtime.session import Session
 from spark_kgroup.runtime.settings import GroupSettings
 from spark_kgroup.wire.cluster import Cluster, ClusterMetadata
@@ -69,6 +72,8 @@ class MetadataWatch:
         self._gone = frozenset[TopicPartition]()
         self._found: tuple[Misfit, int] | None = None
         self._held: tuple[Misfit, int] | None = None
+        self._pause_ms = 0
+        self._pause_ends_ms = 0
 
     @property
     def held(self) -> Misfit | None:
@@ -167,6 +172,11 @@ class MetadataWatch:
         hidden = {name for name, code in metadata.errors.items() if code != ErrorCode.UNKNOWN_TOPIC_OR_PARTITION}
         ours = {session.machine.identity.member_id for session in self._sessions.values()}
         found = await asyncio.to_thread(misfit_of, group, metadata.topics, hidden=hidden, ours=ours)
+        chosen = next((s.config.assignors for s in self._sessions.values() if isinstance(s.config, MemberConfig)), ())
+        custom = next((a for a in chosen if a.name == group.protocol and a.name not in NAMES), None)
+        if custom is not None and found.without_owner:  # it may leave them out on purpose
+            left = await asyncio.to_thread(left_out_by, custom, group, metadata.topics)
+            found = replace(found, without_owner=found.without_owner - left)
         known, now = self._subscriptions, {m.instance_id or m.member_id: m.subscribed for m in group.members}
         if known is not None and known != now:
             found = replace(found, unshared=await asyncio.to_thread(unshared_of, group, metadata.topics))
@@ -181,11 +191,18 @@ class MetadataWatch:
         self._again, self._gone = confirmed != found, found.gone
         if not confirmed:
             self._held = None
-            self._found = self._found if self._again else None
+            if not self._again:
+                self._found, self._pause_ms = None, 0
             return
-        if self._found is not None and confirmed <= self._found[0] and generation != self._found[1]:
-            log.debug("a rebalance has not mended it: %s", confirmed.reason)
-            return
+        if self._found is not None and generation != self._found[1]:
+            if confirmed <= self._found[0]:
+                log.debug("a rebalance has not mended it: %s", confirmed.reason)
+                self._found = (confirmed, self._found[1])  # what it has mended is news when it comes again
+                return
+            if self._pause_ms and monotonic_ms() < self._pause_ends_ms:
+                return
+            self._pause_ms = min(max(2 * self._pause_ms, self._settings.metadata_max_age_ms), FORCE_AGAIN_MAX_MS)
+            self._pause_ends_ms = monotonic_ms() + self._pause_ms
         self._found = (confirmed, generation)
         if self._settings.holds_rebalances and not self._is_new(confirmed):
             self._held = (confirmed, generation)

@@ -7,11 +7,16 @@ group *has* is compared with what it should have, whoever leads it, instead of w
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
 from spark_kgroup.assignors import NAMES, assignor
+from spark_kgroup.assignors.contract import Assignor
+from spark_kgroup.errors import AssignorError
 from spark_kgroup.model import DescribedGroup, GroupMember, Subscription, TopicDescription, TopicPartition
+
+log = logging.getLogger(__name__)
 
 _NONE: frozenset[TopicPartition] = frozenset()
 
@@ -115,7 +120,34 @@ def unshared_of(group: DescribedGroup, topics: Mapping[str, TopicDescription]) -
     if not lacking or group.protocol not in NAMES:
         return frozenset()
     chosen = assignor(group.protocol)
-    members = [
+    lacking &= _moving(chosen, group, topics, racks=True)
+    # In Kafka's client, too, a member's new rack counts from the next rebalance on, and is no reason for one.
+    return lacking & _moving(chosen, group, topics, racks=False) if lacking else lacking
+
+
+def left_out_by(
+    chosen: Assignor, group: DescribedGroup, topics: Mapping[str, TopicDescription]
+) -> frozenset[TopicPartition]:
+    """What a custom assignor would give to nobody if the group rebalanced now; all if it fails. Not on a loop."""
+    there = frozenset(tp for topic in topics.values() for tp in topic.partitions)
+    try:
+        return there.difference(*chosen.assign(_members_of(chosen, group, racks=True), topics).values())
+    except AssignorError as error:
+        log.warning("no rebalance for partitions without an owner: %s", error)
+        return there
+
+
+def _moving(
+    chosen: Assignor, group: DescribedGroup, topics: Mapping[str, TopicDescription], *, racks: bool
+) -> frozenset[str]:
+    """Topics of which something would be taken from a member. A cooperative assignor takes away first (KIP-429)."""
+    wanted = chosen.assign(_members_of(chosen, group, racks=racks), topics)
+    return frozenset(tp.topic for member in group.members for tp in member.assignment - wanted[member.member_id])
+
+
+def _members_of(chosen: Assignor, group: DescribedGroup, *, racks: bool) -> list[GroupMember]:
+    """The members as they would join now."""
+    return [
         GroupMember(
             member_id=member.member_id,
             instance_id=member.instance_id,
@@ -123,16 +155,12 @@ def unshared_of(group: DescribedGroup, topics: Mapping[str, TopicDescription]) -
                 topics=tuple(sorted(member.subscribed)),
                 owned=member.assignment,
                 generation=0,
-                rack=member.subscription.rack if member.subscription else None,
+                rack=member.subscription.rack if racks and member.subscription else None,
                 user_data=chosen.user_data(member.assignment, 0),
             ),
         )
         for member in group.members
     ]
-    # A cooperative assignor takes away first (KIP-429), so that what moves is missing at its owner.
-    wanted = chosen.assign(members, topics)
-    moving = {tp.topic for member in group.members for tp in member.assignment - wanted[member.member_id]}
-    return lacking & moving
 
 
 def _exists(tp: TopicPartition, topics: Mapping[str, TopicDescription]) -> bool:

@@ -48,6 +48,17 @@ class Twice(FirstTakesAll):
         return {member.member_id: {TopicPartition("t", 0)} for member in members}
 
 
+class Sparing(FirstTakesAll):
+    """Leaves out all but the first partition of a topic, which its contract allows."""
+
+    name = "sparing"
+    protocol = RebalanceProtocol.COOPERATIVE
+
+    def assign(self, members: Sequence[GroupMember], topics: Mapping[str, TopicDescription]) -> Any:
+        shares = super().assign(members, topics)
+        return {who: {tp for tp in share if tp.partition == 0} for who, share in shares.items()}
+
+
 class Foreign(FirstTakesAll):
     """To somebody who is no member."""
 

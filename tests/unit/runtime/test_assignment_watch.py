@@ -226,3 +226,50 @@ async def test_a_process_asks_once_for_all_its_seats(world: BrokerWorld) -> None
     finally:
         await group.close()
         await asyncio.sleep(0)
+
+
+@followed()
+async def test_a_group_whose_rebalances_leave_out_something_else_each_time_is_forced_ever_more_rarely(
+    coordinator: Coordinator, group: Group
+) -> None:
+    coordinator.mends = False
+    on_join = coordinator.on_join
+
+    def left_out_in_turn(*asked: Any) -> Any:
+        coordinator.share = [A0, A1] if A2 in coordinator.share else [A0, A2]
+        answer = on_join(*asked)
+        coordinator.describes(*coordinator.share, leader="leader-anew")
+        return answer
+
+    coordinator.world.on_JoinGroup = left_out_in_turn  # type: ignore[method-assign]
+    coordinator.share = [A0, A1]
+    coordinator.world.leaders |= {A1: 0, A2: 0}
+    coordinator.describes(A0, A1, leader="leader-anew")
+    await coordinator.looked(60)
+    assert 2 < len(coordinator.reasons) < 20
+
+
+@followed()
+async def test_a_misfit_that_was_mended_beside_one_that_was_not_is_forced_when_it_comes_again(
+    coordinator: Coordinator, group: Group
+) -> None:
+    coordinator.mends = False
+    coordinator.share = [A0, A1]
+    coordinator.world.leaders |= {A1: 0, A2: 0}
+    coordinator.describes(A0, leader="leader-anew")
+    await until(lambda: len(coordinator.reasons) == 2)
+    coordinator.describes(A0, A1, leader="leader-anew")
+    await coordinator.looked(2)
+    coordinator.describes(A0, leader="leader-anew")
+    await until(lambda: len(coordinator.reasons) == 3)
+
+
+@followed(assignors=("cooperative-sticky", "harness.custom_assignors:Sparing"))
+async def test_partitions_that_a_custom_assignor_leaves_out_are_left_alone(
+    coordinator: Coordinator, group: Group
+) -> None:
+    coordinator.world.protocol = "sparing"
+    coordinator.world.leaders |= {A1: 0}
+    coordinator.describes(A0, leader="leader-anew")
+    await coordinator.looked(3)
+    assert coordinator.reasons == ["start"]

@@ -1,11 +1,15 @@
 """In what a group's assignment does not fit: tables of who subscribes and has what, and which partitions there are."""
 
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
+from typing import Any
 
 import pytest
+from harness.custom_assignors import FirstTakesAll
 
+from spark_kgroup.assignors.custom import load_assignor
 from spark_kgroup.model import DescribedGroup, DescribedMember, Subscription, TopicDescription, TopicPartition
-from spark_kgroup.runtime.misfit import Misfit, misfit_of, topics_of, unshared_of
+from spark_kgroup.runtime.misfit import Misfit, left_out_by, misfit_of, topics_of, unshared_of
 
 STICKY = "cooperative-sticky"
 
@@ -126,3 +130,33 @@ def test_ten_thousand_partitions_of_a_thousand_members_are_compared() -> None:
     assert misfit_of(group(*members), topics(t=10_000)) == Misfit()
     assert len(misfit_of(group(*members), topics(t=10_003)).without_owner) == 3
     assert unshared_of(group(*members), topics(t=10_000)) == set()
+
+
+def test_members_that_swapped_their_racks_lack_no_share_until_the_next_rebalance() -> None:
+    """Kafka's leader compares the racks of replicas with those it knew (ConsumerCoordinator.MetadataSnapshot), and
+    never those of members."""
+
+    def at(rack: str, who: DescribedMember) -> DescribedMember:
+        assert who.subscription is not None
+        return replace(who, subscription=replace(who.subscription, rack=rack))
+
+    there = {
+        name: replace(topic, racks={0: frozenset({rack})})
+        for (name, topic), rack in zip(topics(t=1, u=1).items(), ("r1", "r2"), strict=True)
+    }
+    swapped = group(at("r2", member("a", "tu", "t0")), at("r1", member("b", "tu", "u0")))
+    assert unshared_of(swapped, there) == set()
+
+
+def test_a_custom_assignor_says_what_it_leaves_out() -> None:
+    class AllButTheFirst(FirstTakesAll):
+        def assign(self, *given: Any) -> Any:
+            return {who: {tp for tp in share if tp.partition} for who, share in super().assign(*given).items()}
+
+    resting = group(member("a", "t", "t1"))
+    assert left_out_by(AllButTheFirst(), resting, topics(t=3)) == tps("t0")
+
+
+def test_a_custom_assignor_that_fails_forces_no_rebalance() -> None:
+    failing = load_assignor("harness.custom_assignors:Raising")
+    assert left_out_by(failing, group(member("a", "t", "t1")), topics(t=3)) == tps("t012")
