@@ -14,7 +14,9 @@ from pyspark_kgroup.offsets.plan import Ranges, ranges_by_seat
 from pyspark_kgroup.offsets.previously_owned import owned_by_seat
 from pyspark_kgroup.options.parser import parse
 from pyspark_kgroup.options.starting_offsets import StartingOffsets, parse_starting_offsets
+from pyspark_kgroup.options.subscription import Subscription
 from spark_kgroup.model import TopicPartition
+from spark_kgroup.topic_pattern import TopicPattern
 
 COMMITTED_OR_EARLIEST = replace(parse_starting_offsets("committed"), everywhere=OffsetSpec.EARLIEST)
 """`startingOffsets=committed` with `kafka.auto.offset.reset=earliest`."""
@@ -50,6 +52,8 @@ class Driver:
     read_committed: bool = False
     fail_on_data_loss: bool = True
     bounded: bool = False
+    pattern: TopicPattern | None = None
+    """In place of the group's topics, which then are those that it matches."""
     planned: list[str] = field(default_factory=list)
     batches_done: int = 0
     sink: dict[int, Ranges] = field(default_factory=dict)
@@ -60,7 +64,7 @@ class Driver:
     def start(self) -> None:
         self.options = replace(
             _OPTIONS,
-            topics=self.group.subscribed,
+            subscription=Subscription(topics=() if self.pattern else self.group.subscribed, pattern=self.pattern),
             starting_offsets=self.starting,
             read_committed=self.read_committed,
             fail_on_data_loss=self.fail_on_data_loss,

@@ -27,7 +27,8 @@ def settings_of(options: SourceOptions) -> GroupSettings:
     return GroupSettings(
         bootstrap=parse_bootstrap(options.bootstrap_servers),
         group=options.group_id,
-        topics=options.topics,
+        topics=options.subscription.topics,
+        pattern=options.subscription.pattern,
         instance_ids=options.instance_ids,
         session_timeout_ms=30_000,
         heartbeat_interval_ms=options.heartbeat_interval_ms,

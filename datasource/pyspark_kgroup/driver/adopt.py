@@ -124,7 +124,8 @@ class Adoption:
         topics = crossing.topics
         explicit = crossing.start.fresh and self._explicit_start_counts(crossing)
         if explicit:
-            self._options.starting_offsets.check(tp for topic in topics.values() for tp in topic.partitions)
+            first = [topic for name, topic in topics.items() if not self._ledger.is_later(name)]
+            self._options.starting_offsets.check(tp for topic in first for tp in topic.partitions)
         return {
             tp: adopted_start(
                 tp,
@@ -132,6 +133,7 @@ class Adoption:
                 topic=topics[tp.topic],
                 committed=committed.get(tp),
                 explicit=explicit,
+                later=self._ledger.is_later(tp.topic),
             )
             for tp in arrived
         }

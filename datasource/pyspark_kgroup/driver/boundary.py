@@ -59,7 +59,7 @@ class Boundary:
     ) -> None:
         us = Author(app=options.instance_id_prefix, run_ms=run_ms)
         self._group = group
-        self._ledger = ledger = Ledger(options.topics)
+        self._ledger = ledger = Ledger(options.subscription)
         self._commits = commits = Commits(group, options, ledger, us)
         self._hand_over = hand_over = HandOver(group, ledger, commits)
         self._former_seats = former_seats = FormerSeats(group, options, commits)

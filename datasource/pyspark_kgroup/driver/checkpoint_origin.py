@@ -37,10 +37,10 @@ def origin_warnings(checkpoint: Checkpoint, options: SourceOptions) -> Iterator[
             f"{options.instance_id_prefix}-0, ...: it is of another group, or `instanceIdPrefix` was changed. "
             f"{goes_on} {_FRESH_START}"
         )
-    if not checkpoint.topics.keys() & set(options.topics):
+    if not any(topic in options.subscription for topic in checkpoint.topics):
         yield (
-            f"The checkpoint is of the topics {join(sorted(checkpoint.topics))}, of which `subscribe` names none. "
-            f"{join(options.topics)} will be read from the group's committed offsets, else from the beginning: "
+            f"The checkpoint is of the topics {join(sorted(checkpoint.topics))}, of which this query reads none. "
+            f"{options.subscription} will be read from the group's committed offsets, else from the beginning: "
             f"startingOffsets counts only for a query without a checkpoint. {_FRESH_START}"
         )
 

@@ -117,7 +117,7 @@ class Commits:
         """The topics of `partitions` that exist; some may have left `subscribe` since an earlier process read them."""
         names = {tp.topic for tp in partitions}
         topics = self._group.topics(self._options.metadata_max_age_ms)
-        left = names.difference(self._options.topics)
+        left = self._options.subscription.beyond(names)
         return {**topics, **self._group.topics_named(left)} if left else topics
 
     def committed(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, Committed]:

@@ -5,7 +5,7 @@ Runs on: driver. Pure bookkeeping: views and offsets go in, commits and checkpoi
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Container, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 
 from pyspark_kgroup.offsets.adoption import topic_key
@@ -32,16 +32,17 @@ class Ledger:
     """The adopted partitions of one query, from adoption to giving up or losing them.
 
     Args:
-        subscribed: names of the topics that the query reads, whether they exist or not.
+        subscribed: whether a topic of some name is read, if it exists.
 
     Attributes:
         topics_gone: not subscribed any more, and deleted since: nothing of them is remembered.
         taken_over: held by our seats, and read by another application meanwhile: neither committed nor adopted.
     """
 
-    def __init__(self, subscribed: Collection[str]) -> None:
-        self._subscribed = frozenset(subscribed)
+    def __init__(self, subscribed: Container[str]) -> None:
+        self._subscribed = subscribed
         self._start = EMPTY
+        self._first: frozenset[str] | None = None
         self.holdings: dict[TopicPartition, Holding] = {}
         self.topics_gone: frozenset[str] = frozenset()
         self.taken_over: set[TopicPartition] = set()
@@ -50,6 +51,13 @@ class Ledger:
     def begin_boundary(self, start: Checkpoint) -> None:
         """A boundary begins: `start` is durable, and holds until the next one begins."""
         self._start = start
+
+    def is_later(self, topic: str) -> bool:
+        """Whether a topic was not there yet when this query began: a pattern may match nothing for a while.
+
+        Nothing of that while is durable, so the checkpoint is as fresh as it was.
+        """
+        return self._first is not None and topic not in self._first
 
     def drop_lost(self, view: GroupView) -> frozenset[TopicPartition]:
         """Forget what is no longer held, or not without a break; returns it."""
@@ -156,6 +164,8 @@ class Ledger:
     def checkpoint(self, topics: Mapping[str, TopicDescription], positions: Mapping[TopicPartition, int]) -> Checkpoint:
         """The next offset of the stream: `positions` for all that is held; what was lost or given up is remembered."""
         start = self._start
+        if start.fresh and self._first is None:
+            self._first = frozenset(topics)
         remembered = {**start.lost, **{tp: owned.position for tp, owned in start.owned.items()}}
         forgotten = self.topics_gone | {
             name
@@ -185,7 +195,7 @@ class Ledger:
         for name, topic in topics.items():
             known = self._start.topics.get(name)
             if known is None or known.topic_id != topic_key(topic):
-                first_sight = topic.partition_count if self._start.fresh else 0
+                first_sight = topic.partition_count if self._start.fresh and not self.is_later(name) else 0
                 result[name] = Topic(topic_id=topic_key(topic), first_sight=first_sight)
         return result
 

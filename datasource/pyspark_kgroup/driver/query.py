@@ -204,7 +204,8 @@ class Query:
         return GroupSettings(
             bootstrap=parse_bootstrap(options.bootstrap_servers),
             group=options.group_id,
-            topics=options.topics,
+            topics=options.subscription.topics,
+            pattern=options.subscription.pattern,
             instance_ids=options.instance_ids,
             group_protocol=options.group_protocol,
             own_ids=options.member_ids == CLIENT,

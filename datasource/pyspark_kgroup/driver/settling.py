@@ -50,7 +50,7 @@ class Settling:
         A fresh query has none before that: explicit `startingOffsets` are decided once, for all partitions.
         """
         if not self.settled_once:
-            left = crossing.start.topics.keys() - self._options.topics
+            left = self._options.subscription.beyond(crossing.start.topics)
             self._ledger.topics_gone = self._group.topics_gone(left) if left else frozenset()
         elif not crossing.logs.frozen or self._former_seats.group_rests(crossing.view):
             return True

@@ -91,7 +91,7 @@ class TopicLogs:
         self.lose([self._loss(tp, start, start.position(tp) or 0, None) for tp in gone])
         if self._frozen is not None:  # a topic that was created anew waits for the next run
             self._frozen = {tp: end for tp, end in self._frozen.items() if tp not in gone}
-        absent = [name for name in self._options.topics if name not in topics]
+        absent = [name for name in self._options.subscription.topics if name not in topics]
         if absent and (self._options.fail_on_data_loss or not start.topics.keys() >= set(absent)):
             raise UnknownTopic(
                 f"Topic {', '.join(map(repr, absent))} does not exist on this cluster, or this user may not see it: "
@@ -111,11 +111,11 @@ class TopicLogs:
 
         Nothing is known here of a topic that is no longer subscribed.
         """
-        known = checkpoint.topics.keys() & self._options.topics
         return {
             name
-            for name in known
-            if name not in self.topics or topic_key(self.topics[name]) != checkpoint.topics[name].topic_id
+            for name, known in checkpoint.topics.items()
+            if name in self._options.subscription
+            and (name not in self.topics or topic_key(self.topics[name]) != known.topic_id)
         }
 
     def _loss(self, tp: TopicPartition, checkpoint: Checkpoint, position: int, end_offset: int | None) -> Loss:

@@ -93,6 +93,7 @@ def adopted_start(
     topic: TopicDescription,
     committed: Committed | None,
     explicit: bool,
+    later: bool = False,
 ) -> Start:
     """Where a partition starts that was not held without a break since `checkpoint`.
 
@@ -103,8 +104,9 @@ def adopted_start(
         committed: what the group has, None if nothing.
         explicit: `startingOffsets` was given and no other application is in the group: on a fresh checkpoint it wins
             over committed offsets.
+        later: its topic appeared after the query began, though the checkpoint is fresh.
     """
-    if checkpoint.fresh:
+    if checkpoint.fresh and not later:
         if explicit and (committed is None or committed.writer is not Writer.SUCCESSOR):
             return Start(offset=OffsetSpec.STARTING, commit_first=True)
         return _committed_or(OffsetSpec.STARTING, committed)

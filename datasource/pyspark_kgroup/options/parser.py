@@ -20,6 +20,7 @@ from pyspark_kgroup.options.refusals import REFUSED, refuse
 from pyspark_kgroup.options.rows import OPTIONS
 from pyspark_kgroup.options.security import JAVA_NAMES, check_mechanism, parse_security
 from pyspark_kgroup.options.starting_offsets import StartingOffsets
+from pyspark_kgroup.options.subscription import Subscription
 from pyspark_kgroup.options.values import PREFIX_CHARACTERS_MAX, join, shorten
 from pyspark_kgroup.shared.redacted import Redacted, is_secret
 from pyspark_kgroup.shared.tickets import Reader
@@ -40,7 +41,7 @@ class SourceOptions:
 
     bootstrap_servers: str
     group_id: str
-    topics: tuple[str, ...]
+    subscription: Subscription
     members: int | None
     instance_id_prefix: str
     starting_offsets: StartingOffsets
@@ -149,14 +150,14 @@ def parse(options: Mapping[str, str]) -> SourceOptions:
     _check_protocol(given)
     session_timeout_ms = rows.SESSION_TIMEOUT.value(given)
     group_id = rows.GROUP_ID.value(given)
-    topics = rows.SUBSCRIBE.value(given)
+    subscription = _subscription(given)
     parsed = SourceOptions(
         bootstrap_servers=rows.BOOTSTRAP_SERVERS.value(given),
         group_id=group_id,
-        topics=topics,
+        subscription=subscription,
         members=rows.MEMBERS.value(given),
         instance_id_prefix=rows.INSTANCE_ID_PREFIX.value(given) or _prefix_of(group_id),
-        starting_offsets=_starting_offsets_for(topics, given),
+        starting_offsets=_starting_offsets_for(subscription, given),
         max_offsets_per_trigger=rows.MAX_OFFSETS_PER_TRIGGER.value(given),
         include_headers=rows.INCLUDE_HEADERS.value(given),
         fail_on_data_loss=rows.FAIL_ON_DATA_LOSS.value(given),
@@ -244,13 +245,24 @@ def _prefix_of(group_id: str) -> str:
     return re.sub(r"[^A-Za-z0-9._-]", "_", group_id)[:PREFIX_CHARACTERS_MAX]
 
 
-def _starting_offsets_for(topics: tuple[str, ...], given: Mapping[str, str]) -> StartingOffsets:
+def _subscription(given: Mapping[str, str]) -> Subscription:
+    topics, pattern = rows.SUBSCRIBE.value(given), rows.SUBSCRIBE_PATTERN.value(given)
+    if topics is not None and pattern is not None:
+        raise OptionError("Options subscribe and subscribePattern are both given: leave one of them out.")
+    if topics is None and pattern is None:
+        raise OptionError(
+            "Option subscribe is missing: which topics to read. It needs TOPIC[,TOPIC...]; or set subscribePattern."
+        )
+    return Subscription(topics=topics or (), pattern=pattern)
+
+
+def _starting_offsets_for(subscription: Subscription, given: Mapping[str, str]) -> StartingOffsets:
     offsets = rows.STARTING_OFFSETS.value(given)
-    unsubscribed = sorted({tp.topic for tp in offsets.by_partition} - set(topics))
+    unsubscribed = sorted(subscription.beyond({tp.topic for tp in offsets.by_partition}))
     if unsubscribed:
         raise OptionError(
-            f"Option startingOffsets names topics that `subscribe` does not: {join(unsubscribed)}. Add them there, "
-            "or leave them out here."
+            f"Option startingOffsets names topics that `{subscription.option}` does not: {join(unsubscribed)}. "
+            "Add them there, or leave them out here."
         )
     if not offsets.committed:
         return offsets

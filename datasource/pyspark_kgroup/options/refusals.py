@@ -14,7 +14,6 @@ from spark_kgroup.errors import OptionError
 _REFUSALS: Final = (
     ("path", "topics are not files; call load() without a path and set `subscribe`."),
     ("assign", "the group decides who reads which partition; set `subscribe`."),
-    ("subscribePattern", "not in this version; list the topics in `subscribe`."),
     ("topic", "it belongs to writing; set `subscribe`."),
     ("topics streamName", "the topics to read are named in `subscribe`."),
     ("checkpointLocation", "it belongs to writeStream, which keeps the checkpoint; set it there."),

@@ -23,6 +23,7 @@ from pyspark_kgroup.options.values import (
     number,
     one_of,
     servers,
+    topic_pattern,
     topics,
     zero_or_number,
 )
@@ -37,6 +38,7 @@ from spark_kgroup.limits import (
     SESSION_TIMEOUT_MS,
 )
 from spark_kgroup.model import BROKER, CLASSIC, CLIENT, CONSUMER
+from spark_kgroup.topic_pattern import TopicPattern
 
 MEMBERS_MAX: Final = 1000
 """What one driver bears: 1,000 seats take 13 % of a core and 144 MiB between batches (measured, two busy cores)."""
@@ -63,15 +65,26 @@ GROUP_ID = Option(
     acts="both",
     read=non_empty,
 )
-SUBSCRIBE: Option[tuple[str, ...]] = Option(
+SUBSCRIBE: Option[tuple[str, ...] | None] = Option(
     name="subscribe",
     type="list",
-    default=(),
-    shown=None,
+    default=None,
+    shown="required, or subscribePattern",
     range="TOPIC[,TOPIC...]",
     effect="The topics to read.",
     origin="Spark's subscribe",
     read=topics,
+)
+SUBSCRIBE_PATTERN: Option[TopicPattern | None] = Option(
+    name="subscribePattern",
+    type="string",
+    default=None,
+    shown="unset",
+    range="a regular expression of Java's",
+    effect="In place of subscribe: all topics whose whole name matches, as they come and go (looked for each "
+    "kafka.metadata.max.age.ms). One that appears while the query runs is read from its earliest offset.",
+    origin="Spark's subscribePattern",
+    read=topic_pattern,
 )
 MEMBERS: Option[int | None] = Option(
     name="members",
@@ -313,6 +326,7 @@ OPTIONS: Final[tuple[Option[Any], ...]] = (
     BOOTSTRAP_SERVERS,
     GROUP_ID,
     SUBSCRIBE,
+    SUBSCRIBE_PATTERN,
     MEMBERS,
     INSTANCE_ID_PREFIX,
     STARTING_OFFSETS,

@@ -14,6 +14,7 @@ from typing import Final, Generic, TypeVar, cast
 from spark_kgroup.assignors import NAMES as ASSIGNORS
 from spark_kgroup.assignors.custom import SPELLING as CUSTOM_ASSIGNOR
 from spark_kgroup.errors import OptionError
+from spark_kgroup.topic_pattern import PatternError, TopicPattern
 from spark_kgroup.wire.address import read_address
 
 T = TypeVar("T")
@@ -158,6 +159,16 @@ def topics(text: str) -> tuple[str, ...]:
         if not _is_kafka_name(topic):
             raise ValueError(f"{topic!r} is not a topic's name")
     return names_in(text)
+
+
+def topic_pattern(text: str) -> TopicPattern:
+    """A pattern of topics' names."""
+    if not text:
+        raise ValueError
+    try:
+        return TopicPattern(text)
+    except PatternError as wrong:
+        raise ValueError(str(wrong).removesuffix(".")) from None
 
 
 def instance_id_prefix(text: str) -> str:

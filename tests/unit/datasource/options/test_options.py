@@ -9,6 +9,7 @@ from pyspark.sql.datasource import CaseInsensitiveDict
 from pyspark_kgroup.offsets.offset_spec import OffsetSpec
 from pyspark_kgroup.options.parser import SourceOptions, options_table, parse
 from pyspark_kgroup.options.rows import OPTIONS
+from pyspark_kgroup.options.subscription import Subscription
 from spark_kgroup import limits
 from spark_kgroup.errors import OptionError
 from spark_kgroup.model import TopicPartition
@@ -33,7 +34,7 @@ def test_options_that_are_not_given_have_their_defaults() -> None:
     options = parsed()
     assert options.bootstrap_servers == "a:9092,[::1]:9093"
     assert options.group_id == "g"
-    assert options.topics == ("t", "u")
+    assert options.subscription == Subscription(topics=("t", "u"))
     assert options.members is None
     assert options.instance_id_prefix == "g"
     assert options.starting_offsets.committed
@@ -229,12 +230,51 @@ def test_an_unknown_option_is_refused_with_the_nearest_name(name: str, near: str
     assert refusal(**{name: "1"}) == f"Option {name.lower()} is unknown: did you mean {near}?"
 
 
+def pattern(text: str, **more: str) -> SourceOptions:
+    return parse(
+        {name: value for name, value in REQUIRED.items() if name != "subscribe"} | {"subscribePattern": text} | more
+    )
+
+
+def test_a_pattern_subscribes_to_each_topic_whose_whole_name_it_matches() -> None:
+    subscription = pattern("orders-\\p{Digit}+").subscription
+    assert "orders-12" in subscription
+    assert "orders-12-dlq" not in subscription
+    assert subscription.topics == ()
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("", "Option subscribePattern is ''"),
+        ("(a", "Option subscribePattern is '(a'"),
+        (r"(a)\1", "back reference"),
+    ],
+)
+def test_a_pattern_that_is_not_taken_is_refused_with_its_reason(text: str, message: str) -> None:
+    with pytest.raises(OptionError) as problem:
+        pattern(text)
+    assert message in str(problem.value)
+
+
+def test_topics_and_a_pattern_together_are_refused_and_so_is_neither() -> None:
+    assert refusal(subscribePattern="t.*") == (
+        "Options subscribe and subscribePattern are both given: leave one of them out."
+    )
+    with pytest.raises(OptionError, match="or set subscribePattern"):
+        parse({name: value for name, value in REQUIRED.items() if name != "subscribe"})
+
+
+def test_starting_offsets_of_a_topic_that_the_pattern_does_not_match_are_refused() -> None:
+    with pytest.raises(OptionError, match="`subscribePattern` does not: u"):
+        pattern("t", startingOffsets='{"u": {"0": 1}}')
+
+
 @pytest.mark.parametrize(
     ("name", "fix"),
     [
         ("path", "`subscribe`"),
         ("assign", "`subscribe`"),
-        ("subscribePattern", "`subscribe`"),
         ("startingOffsetsByTimestamp", "startingOffsets"),
         ("endingOffsets", "a stream has no end"),
         ("minPartitions", "`members`"),
