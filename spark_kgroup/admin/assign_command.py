@@ -91,6 +91,8 @@ def assign(
 
 
 def _answer_lines() -> None:
+    if sys.stdin is None:
+        raise OptionError("Standard input is closed, and groups come on it: open it, or give --group.")
     try:
         for line in sys.stdin.buffer:
             sys.stdout.write(json.dumps(answer(line)) + "\n")

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import io
+import os
 import sys
 from typing import Annotated
 
@@ -11,7 +13,7 @@ import typer
 import spark_kgroup
 from spark_kgroup.admin import assign_command, describe_command, kafka_command, member_command, remove_members_command
 from spark_kgroup.admin.telling import complain
-from spark_kgroup.errors import KgroupError
+from spark_kgroup.errors import EnvironmentProblem, KgroupError
 
 app = typer.Typer(
     name="kgroup",
@@ -52,4 +54,10 @@ def main() -> None:
         app()
     except KgroupError as problem:
         complain(problem)
+        raise SystemExit(1) from None
+    except OSError as problem:
+        if problem.errno != errno.ENOSPC:
+            raise
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # Python flushes it once more
+        complain(EnvironmentProblem("Standard output takes no more: no space is left where it goes. Make room there."))
         raise SystemExit(1) from None

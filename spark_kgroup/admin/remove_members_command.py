@@ -102,7 +102,7 @@ def _names(given: Sequence[str]) -> tuple[str, ...]:
 def _confirm(group: str) -> None:
     """Ask on standard error: standard output is for the result."""
     say(f"Remove all members of group {printable(repr(group))}? Those that still run join anew. [y/N]")
-    if sys.stdin.readline().strip().lower() not in ("y", "yes"):
+    if sys.stdin is None or sys.stdin.readline().strip().lower() not in ("y", "yes"):
         raise OptionError("Nobody was removed: --all asks first. Answer y, or give --yes as well.")
 
 

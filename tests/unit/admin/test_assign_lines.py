@@ -288,3 +288,21 @@ def test_two_members_in_one_seat_are_refused_by_their_names_and_the_instance_id(
     found = planned(group(a=member(instance_id="s"), b=member(instance_id="s"), c=member(instance_id="u")))
     assert found == {"error": "members.a and members.b have the instance_id 's'"}
     assert "error" not in planned(group(a=member(), b=member(instance_id=None), c=member(instance_id="u")))
+
+
+@pytest.mark.parametrize(
+    ("shell", "told"),
+    [
+        ("assign <&-", "Standard input is closed"),
+        ("remove-members --bootstrap-server localhost:1 --group g --all <&-", "Nobody was removed: --all asks first"),
+        ("assign <<<'{}' >/dev/full", "no space is left"),
+        ("--version >/dev/full", "no space is left"),
+    ],
+)
+def test_a_closed_input_and_a_full_disk_are_told_in_one_sentence(shell: str, told: str) -> None:
+    done = subprocess.run(["bash", "-c", f"{KGROUP} {shell}"], capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode == 1
+    last = done.stderr.splitlines()[-1]
+    assert last.startswith("kgroup: ")
+    assert told in last
+    assert "Traceback" not in done.stderr
