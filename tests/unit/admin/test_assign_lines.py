@@ -291,7 +291,7 @@ def test_two_members_in_one_seat_are_refused_by_their_names_and_the_instance_id(
 
 
 @pytest.mark.parametrize(
-    ("shell", "told"),
+    ("shell", "sentence"),
     [
         ("assign <&-", "Standard input is closed"),
         ("remove-members --bootstrap-server localhost:1 --group g --all <&-", "Nobody was removed: --all asks first"),
@@ -299,10 +299,10 @@ def test_two_members_in_one_seat_are_refused_by_their_names_and_the_instance_id(
         ("--version >/dev/full", "no space is left"),
     ],
 )
-def test_a_closed_input_and_a_full_disk_are_told_in_one_sentence(shell: str, told: str) -> None:
+def test_a_closed_input_and_a_full_disk_end_a_command_with_one_sentence(shell: str, sentence: str) -> None:
     done = subprocess.run(["bash", "-c", f"{KGROUP} {shell}"], capture_output=True, text=True, timeout=120, check=False)
     assert done.returncode == 1
     last = done.stderr.splitlines()[-1]
     assert last.startswith("kgroup: ")
-    assert told in last
+    assert sentence in last
     assert "Traceback" not in done.stderr
