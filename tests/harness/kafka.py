@@ -16,13 +16,16 @@ MakeTopic = Callable[..., str]
 
 
 def produce(bootstrap: str, topic: str, count: int, *, partitions: int, first: int = 0, size: int = 20) -> None:
-    """Send `count` records round robin over `partitions`, values unique within the topic, and wait for all acks."""
-    producer = Producer({"bootstrap.servers": bootstrap, "linger.ms": 5})
+    """Send `count` records round robin over `partitions`, values unique within the topic, and wait for all acks.
+
+    Idempotent, as all producers of the tests are: what is sent again while the machine is busy is not there twice.
+    """
+    producer = Producer({"bootstrap.servers": bootstrap, "linger.ms": 5, "enable.idempotence": True})
     for index in range(first, first + count):
         value = f"{index:0{size}d}".encode()
         producer.produce(topic, value=value, key=str(index).encode(), partition=index % partitions)
         producer.poll(0)
-    assert producer.flush(30) == 0
+    assert producer.flush(120) == 0
 
 
 def fill(producer: Producer, topic: str, values: Sequence[bytes], partition: int = 0) -> None:
@@ -30,7 +33,7 @@ def fill(producer: Producer, topic: str, values: Sequence[bytes], partition: int
     for value in values:
         producer.produce(topic, value, value[:1], partition)
         producer.poll(0)
-    assert producer.flush(30) == 0
+    assert producer.flush(120) == 0
 
 
 def run_transaction(

@@ -9,7 +9,7 @@ class Trickle:
     """One record for each of two partitions every `pause_s`. A context manager."""
 
     def __init__(self, bootstrap: str, topic: str, *, pause_s: float = 0.05) -> None:
-        self._producer = Producer({"bootstrap.servers": bootstrap})
+        self._producer = Producer({"bootstrap.servers": bootstrap, "enable.idempotence": True})
         self._topic = topic
         self._pause_s = pause_s
         self._stop = threading.Event()
@@ -28,4 +28,4 @@ class Trickle:
     def __exit__(self, *_: object) -> None:
         self._stop.set()
         self._thread.join(60)
-        assert self._producer.flush(30) == 0
+        assert self._producer.flush(120) == 0

@@ -46,7 +46,7 @@ def executor() -> Iterator[Executor]:
 @pytest.fixture
 def producer(apache_kafka: ApacheKafka) -> Producer:
     """A producer without transactions."""
-    return Producer({"bootstrap.servers": apache_kafka.bootstrap_servers, "linger.ms": 5})
+    return Producer({"bootstrap.servers": apache_kafka.bootstrap_servers, "linger.ms": 5, "enable.idempotence": True})
 
 
 @pytest.fixture

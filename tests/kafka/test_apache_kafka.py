@@ -289,7 +289,7 @@ def test_a_producer_reaches_the_shared_kafka(apache_kafka: ApacheKafka) -> None:
     apache_kafka.create_topic(topic, 1, configs={"retention.ms": "-1"})
     producer = Producer({"bootstrap.servers": apache_kafka.bootstrap_servers})
     producer.produce(topic, b"x")
-    assert producer.flush(10) == 0
+    assert producer.flush(120) == 0
 
 
 def test_a_spark_that_is_started_beside_the_fixture_runs_a_python_that_was_chosen(apache_kafka: ApacheKafka) -> None:

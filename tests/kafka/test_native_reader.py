@@ -71,7 +71,12 @@ def test_records_of_every_codec_shape_and_size_are_the_same_rows(
     """Whole, cut at random, and in fetches of a batch each; any key, value or header may be null."""
     topic, rng = new_topic(4), random.Random(codec)
     producer = Producer(
-        {"bootstrap.servers": apache_kafka.bootstrap_servers, "compression.type": codec, "linger.ms": 5}
+        {
+            "bootstrap.servers": apache_kafka.bootstrap_servers,
+            "compression.type": codec,
+            "linger.ms": 5,
+            "enable.idempotence": True,
+        }
     )
     for number in range(4_000):
         text = b"%d " % number * rng.choice([0, 1, 1, 5, 100])
@@ -80,8 +85,8 @@ def test_records_of_every_codec_shape_and_size_are_the_same_rows(
         producer.produce(topic, value, rng.choice([None, b"", b"k", text]), number % 4, headers=headers)
         producer.poll(0)
         if rng.random() < 0.01:
-            producer.flush(30)
-    assert producer.flush(30) == 0
+            producer.flush(120)
+    assert producer.flush(120) == 0
     ranges, settings = all_of(apache_kafka, topic)
     assert by_both(ranges, settings).num_rows == 4_000
     cuts = [sorted(rng.sample(range(r.start_offset, r.end_offset + 1), 2)) for r in ranges]
@@ -98,7 +103,7 @@ def test_timestamps_of_all_kinds_are_the_same(
     topic = new_topic(message_timestamp_type=kind)
     for timestamp in (1, 1_700_000_000_123, -1, 1_000):
         producer.produce(topic, b"v", timestamp=timestamp)
-    assert producer.flush(30) == 0
+    assert producer.flush(120) == 0
     table = by_both(*all_of(apache_kafka, topic))
     assert set(table["timestampType"].to_pylist()) == {int(kind == "LogAppendTime")}
 
@@ -130,7 +135,8 @@ def test_transactions_are_read_as_the_isolation_level_says(
 
 def test_records_of_ten_megabytes_come_whole(apache_kafka: ApacheKafka, new_topic: MakeTopic) -> None:
     topic = new_topic(2, max_message_bytes=str(2 * TEN_MEGABYTES))
-    producer = Producer({"bootstrap.servers": apache_kafka.bootstrap_servers, "message.max.bytes": 2 * TEN_MEGABYTES})
+    limits = {"message.max.bytes": 2 * TEN_MEGABYTES, "enable.idempotence": True}
+    producer = Producer({"bootstrap.servers": apache_kafka.bootstrap_servers, **limits})
     for partition in range(2):
         fill(producer, topic, [b"small", b"x" * TEN_MEGABYTES, b"small", b"y" * TEN_MEGABYTES], partition)
     assert by_both(*all_of(apache_kafka, topic)).num_rows == 8
@@ -143,7 +149,7 @@ def test_a_compacted_log_has_the_same_gaps(apache_kafka: ApacheKafka, new_topic:
     filler = b"." * 1_000
     for number in range(2_500):
         producer.produce(topic, b"%d" % number + filler, b"%d" % (number % 7))
-    assert producer.flush(30) == 0
+    assert producer.flush(120) == 0
 
     def compacted() -> list[Range] | None:
         ranges, settings = all_of(apache_kafka, topic)

@@ -80,7 +80,7 @@ def test_null_and_empty_keys_values_and_headers_are_read_as_they_are(
         for key, value in [(None, None), (b"", b""), (b"k", None), (None, b"v"), (b"k", b"v")]:
             producer.produce(topic, value, key, partition)
             producer.produce(topic, value, key, partition, headers=headers)
-    assert producer.flush(30) == 0
+    assert producer.flush(120) == 0
     rows, query = read(apache_kafka.bootstrap_servers, topic, executor)
     assert rows == reference(apache_kafka.bootstrap_servers, topic, "read_uncommitted")
     assert rows[0][1].headers == tuple(headers)
@@ -95,7 +95,7 @@ def test_timestamps_of_all_kinds_are_read_as_they_are(
     topic = new_topic(message_timestamp_type=kind)
     for timestamp in (1, 1_700_000_000_123, -1, 1_000):
         producer.produce(topic, b"v", timestamp=timestamp)
-    assert producer.flush(30) == 0
+    assert producer.flush(120) == 0
     rows, _ = read(apache_kafka.bootstrap_servers, topic, executor)
     assert rows == reference(apache_kafka.bootstrap_servers, topic, "read_uncommitted")
     if kind == "CreateTime":
@@ -109,7 +109,12 @@ def test_a_log_with_every_codec_is_read_whole(
     sent = []
     for codec in ("none", "gzip", "snappy", "lz4", "zstd"):
         producer = Producer(
-            {"bootstrap.servers": apache_kafka.bootstrap_servers, "compression.type": codec, "linger.ms": 50}
+            {
+                "bootstrap.servers": apache_kafka.bootstrap_servers,
+                "compression.type": codec,
+                "linger.ms": 50,
+                "enable.idempotence": True,
+            }
         )
         values = [f"{codec} {number} ".encode() * 50 for number in range(200)]
         fill(producer, topic, values)
@@ -122,7 +127,9 @@ def test_records_of_ten_megabytes_need_no_option(
     apache_kafka: ApacheKafka, new_topic: MakeTopic, executor: Executor | None
 ) -> None:
     topic = new_topic(2, max_message_bytes=str(2 * TEN_MEGABYTES))
-    producer = Producer({"bootstrap.servers": apache_kafka.bootstrap_servers, "message.max.bytes": 2 * TEN_MEGABYTES})
+    # Idempotent: a request of 10 MB may be slow, and one that is sent again must not change places with the next.
+    limits = {"message.max.bytes": 2 * TEN_MEGABYTES, "enable.idempotence": True}
+    producer = Producer({"bootstrap.servers": apache_kafka.bootstrap_servers, **limits})
     values = [b"small", b"x" * TEN_MEGABYTES, b"small", b"y" * TEN_MEGABYTES]
     for partition in range(2):
         fill(producer, topic, values, partition)
@@ -231,11 +238,11 @@ def test_a_compacted_log_with_gaps_also_at_the_end_of_a_range(
     filler = b"." * 1_000
     for number in range(1_000):
         producer.produce(topic, b"%d" % number + filler, b"%d" % (number % 5))
-    assert producer.flush(30) == 0
+    assert producer.flush(120) == 0
     run_transaction(transactions, topic, [b"aborted" + filler] * 200, 0, commit=False)
     for number in range(1_000):  # the segments before this one are closed, and compacted
         producer.produce(topic, b"%d" % number + filler, b"%d" % (number % 7))
-    assert producer.flush(30) == 0
+    assert producer.flush(120) == 0
 
     def compacted() -> Rows | None:
         found = reference(server, topic, "read_committed")

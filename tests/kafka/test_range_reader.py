@@ -151,7 +151,7 @@ def test_nulls_tombstones_and_headers(apache_kafka: ApacheKafka, topic: str, pro
     producer.produce(topic, b"v", None, partition=0, headers=headers, timestamp=1_700_000_000_123)
     producer.produce(topic, None, b"k", partition=0)
     producer.produce(topic, b"", b"", partition=0)
-    assert producer.flush(30) == 0
+    assert producer.flush(120) == 0
     rows = read(apache_kafka, Range(topic, 0, 0, 3), includeHeaders="true")
     assert [(row["key"], row["value"]) for row in rows] == [(None, b"v"), (b"k", None), (b"", b"")]
     first = rows[0]["headers"]
@@ -176,9 +176,8 @@ def test_a_record_of_a_topic_with_log_append_time_has_that_timestamp_type(
 def test_large_records_come_in_bounded_batches(apache_kafka: ApacheKafka, producer: Producer) -> None:
     topic = f"reads-{uuid4().hex[:8]}"
     apache_kafka.create_topic(topic, partitions=1, configs={"max.message.bytes": str(16 * 1024 * 1024)})
-    large = Producer(
-        {"bootstrap.servers": apache_kafka.bootstrap_servers, "message.max.bytes": 16 * 1024 * 1024, "linger.ms": 0}
-    )
+    limits = {"message.max.bytes": 16 * 1024 * 1024, "linger.ms": 0, "enable.idempotence": True}
+    large = Producer({"bootstrap.servers": apache_kafka.bootstrap_servers, **limits})
     sizes = [1, 9 * 1024 * 1024, 1, 4 * 1024 * 1024, 4 * 1024 * 1024, 1]
     fill(large, topic, [b"x" * size for size in sizes])
     batches = list(read_ranges(*seat(apache_kafka, [Range(topic, 0, 0, len(sizes))])))

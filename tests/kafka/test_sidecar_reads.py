@@ -193,7 +193,8 @@ def test_a_range_may_end_with_the_marker_of_a_transaction(
 def test_a_record_larger_than_the_budget_passes(apache_kafka: ApacheKafka, executor: Executor) -> None:
     name, size = f"sidecar-{uuid4().hex[:8]}", 10 * 1024 * 1024
     apache_kafka.create_topic(name, partitions=1, configs={"max.message.bytes": str(16 * 1024 * 1024)})
-    large = Producer({"bootstrap.servers": apache_kafka.bootstrap_servers, "message.max.bytes": 16 * 1024 * 1024})
+    limits = {"message.max.bytes": 16 * 1024 * 1024, "enable.idempotence": True}
+    large = Producer({"bootstrap.servers": apache_kafka.bootstrap_servers, **limits})
     for value in (b"a", bytes(size), b"b", bytes(size), b"c"):
         large.produce(name, value, partition=0)
     assert large.flush(60) == 0

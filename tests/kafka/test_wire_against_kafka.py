@@ -147,7 +147,7 @@ async def test_a_read_committed_end_stops_before_an_open_transaction(apache_kafk
     producer.init_transactions(30)
     producer.begin_transaction()
     producer.produce(topic, b"open")
-    producer.flush(30)
+    producer.flush(120)
     cluster = client_of(apache_kafka)
     wanted = {TopicPartition(topic, 0): messages.LATEST}
     committed, uncommitted = [await cluster.list_offsets(wanted, isolation_level=level) for level in (1, 0)]

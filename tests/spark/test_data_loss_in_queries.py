@@ -129,7 +129,7 @@ def test_a_log_of_many_kinds_of_records_gives_the_rows_of_a_reference_consumer(
 def fill_with_many_kinds(server: str, topic: str) -> None:
     """60 offsets in each partition: plain records, one committed and one aborted transaction, and their markers."""
     headers = [("h", b"1"), ("h", None), ("h", b"1"), ("", b"")]
-    plain = Producer({"bootstrap.servers": server, "compression.type": "gzip"})
+    plain = Producer({"bootstrap.servers": server, "compression.type": "gzip", "enable.idempotence": True})
     transactional = Producer({"bootstrap.servers": server, "transactional.id": topic})
     transactional.init_transactions(30)
     for partition in range(3):
@@ -138,11 +138,11 @@ def fill_with_many_kinds(server: str, topic: str) -> None:
             plain.produce(
                 topic, value, [None, b"", b"k"][number % 3], partition, headers=headers if number % 2 else None
             )
-    assert plain.flush(30) == 0
+    assert plain.flush(120) == 0
     for count, commit in ((18, False), (19, True)):
         transactional.begin_transaction()
         for partition in range(3):
             for number in range(count):
                 transactional.produce(topic, b"%d" % number, partition=partition, timestamp=1_700_000_000_000)
-        assert transactional.flush(30) == 0  # aborting drops what was not sent
+        assert transactional.flush(120) == 0  # aborting drops what was not sent
         transactional.commit_transaction(30) if commit else transactional.abort_transaction(30)

@@ -142,7 +142,14 @@ def assert_small(kind: str, idle: dict[int, int], peaks: dict[int, int]) -> None
 
 def produce_kilobytes(server: str, topic: str, count: int, *, partitions: int) -> None:
     """Values of 1,000 bytes that do not compress, as fast as it goes."""
-    producer = Producer({"bootstrap.servers": server, "linger.ms": 20, "queue.buffering.max.kbytes": 262_144})
+    producer = Producer(
+        {
+            "bootstrap.servers": server,
+            "linger.ms": 20,
+            "queue.buffering.max.kbytes": 262_144,
+            "enable.idempotence": True,
+        }
+    )
     noise = os.urandom(1_000_000)
     for index in range(count):
         begin = index * 997 % 999_000
