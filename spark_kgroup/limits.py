@@ -226,6 +226,11 @@ TOKEN_REFRESH_FACTOR: Final = 0.8
 TOKEN_RETRY_MS: Final = 10_000
 """After a failed refresh the old token serves this much longer, if it lives. Kafka: sasl.login.retry.backoff.max.ms."""
 
+# --------------------------------------------------------------------------------------------------- texts
+
+STRING_BYTES_MAX: Final = 32_767
+"""The longest text of Kafka's protocol (its strings have a length of 16 bits, with a sign)."""
+
 # ------------------------------------------------------------------------------------------------- patterns of topics
 
 PATTERN_CHARS_MAX: Final = 65_536

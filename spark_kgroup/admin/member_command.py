@@ -16,10 +16,11 @@ import typer
 
 from spark_kgroup.admin.command_config import HELP as COMMAND_CONFIG_HELP
 from spark_kgroup.admin.command_config import security_from
+from spark_kgroup.admin.stop_signals import stop_signals
 from spark_kgroup.admin.telling import printable, say, text_of
 from spark_kgroup.assignors import NAMES, assignors_called
 from spark_kgroup.errors import FencedInstanceId, OptionError
-from spark_kgroup.limits import METADATA_MAX_AGE_MS, SESSION_TIMEOUT_MS
+from spark_kgroup.limits import METADATA_MAX_AGE_MS, SESSION_TIMEOUT_MS, STRING_BYTES_MAX
 from spark_kgroup.member import contract
 from spark_kgroup.model import BROKER, CLASSIC, CLIENT, CONSUMER, ErrorCode, TopicPartition
 from spark_kgroup.runtime.group import Group
@@ -215,6 +216,8 @@ def member(
         client_id="kgroup-member",
         security=security_from(command_config) if command_config else Plaintext(),
     )
+    if rack is not None and len(rack.encode()) > STRING_BYTES_MAX:
+        raise OptionError(f"--rack has more than the {STRING_BYTES_MAX} bytes that brokers take.")
     if instance_id == "":
         raise OptionError("--instance-id is empty: name the seat, or leave the option out for a dynamic member.")
     printer = EventPrinter(write_json if as_json else write_text)
@@ -311,7 +314,7 @@ async def _run(settings: GroupSettings, printer: EventPrinter, *, leave: bool) -
         else:
             over.set_exception(problem)
 
-    for signum in (signal.SIGINT, signal.SIGTERM):
+    for signum in stop_signals():
         loop.add_signal_handler(signum, end)
 
     def observe(session: Session, notice: contract.Notice) -> None:

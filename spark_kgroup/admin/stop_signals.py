@@ -7,19 +7,26 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Final
 
-STOP_SIGNALS: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+_STOP_SIGNALS: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+
+
+def stop_signals() -> tuple[signal.Signals, ...]:
+    """What ends a program; not the end of the terminal for one that `nohup` has started."""
+    kept = signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
+    return tuple(each for each in _STOP_SIGNALS if not (kept and each is signal.SIGHUP))
 
 
 @contextmanager
 def stop_signals_raise(stop: type[BaseException]) -> Iterator[None]:
     """Raise `stop` at the first stop signal, and ignore the others: what was started is then being stopped."""
+    stopping = stop_signals()
 
     def request_stop(*_: object) -> None:
-        for each in STOP_SIGNALS:
+        for each in stopping:
             signal.signal(each, signal.SIG_IGN)
         raise stop
 
-    before = {each: signal.signal(each, request_stop) for each in STOP_SIGNALS}
+    before = {each: signal.signal(each, request_stop) for each in stopping}
     try:
         yield
     finally:

@@ -161,15 +161,17 @@ def test_leave_gives_the_seat_back_for_good(join: Join, apache_kafka: ApacheKafk
     assert {m.instance_id for m in apache_kafka.describe_members(group)} == {"a"}
 
 
-def test_a_dynamic_member_gets_its_id_first_and_leaves_on_ctrl_c(
-    join: Join, apache_kafka: ApacheKafka, group: str
+@pytest.mark.parametrize("ending", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_a_dynamic_member_gets_its_id_first_and_leaves_on_ctrl_c_and_when_its_terminal_is_closed(
+    join: Join, apache_kafka: ApacheKafka, group: str, ending: signal.Signals
 ) -> None:
     """KIP-394: MEMBER_ID_REQUIRED, then a join with the id."""
     # KIP-394: the coordinator answers a first join with MEMBER_ID_REQUIRED.
     member = join(None)
     member.wait_for_owned(6)
     assert member.events[-1]["instance_id"] is None
-    assert member.interrupt() == 0
+    member.process.send_signal(ending)
+    assert member.end() == 0
     assert member.events[-1]["event"] == "left"
     assert apache_kafka.describe_members(group) == []
 
