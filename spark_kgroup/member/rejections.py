@@ -50,8 +50,9 @@ _CONSUMER_REJECTIONS: Final[Mapping[int, str]] = MappingProxyType(
         "`group.protocol` to classic",
         # GroupMetadataManager.getOrMaybeCreateConsumerGroup
         ErrorCode.GROUP_ID_NOT_FOUND: "there is a group of this name that is no consumer group, or one with members "
-        "under the classic protocol, which the broker's group.consumer.migration.policy does not let it become: stop "
-        "those, or set `group.protocol` to classic, or use another group id",
+        "under the classic protocol that the broker does not take over (its group.consumer.migration.policy, or an "
+        "assignor such as librdkafka's, whose assignments it cannot read): stop those, or set `group.protocol` to "
+        "classic, or use another group id",
         ErrorCode.UNSUPPORTED_ASSIGNOR: "its coordinator has no such assignor: set `group.remote.assignor` to one of "
         "the broker's group.consumer.assignors (uniform, range), or leave it out",
         ErrorCode.INVALID_REQUEST: "its coordinator does not take what we ask for: one of us has a bug, so report it "

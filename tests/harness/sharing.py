@@ -111,7 +111,7 @@ class _Peer(ABC):
         assert self.failure is None, repr(self.failure)
 
 
-_SPEAKING = {
+SPEAKING = {
     "classic": {"partition.assignment.strategy": "cooperative-sticky"},
     "consumer": {"group.protocol": "consumer"},  # the brokers assign (KIP-848)
 }
@@ -128,7 +128,7 @@ class Sharing(_Peer):
             {
                 "bootstrap.servers": bootstrap,
                 "group.id": group,
-                **_SPEAKING[protocol],
+                **SPEAKING[protocol],
                 "auto.offset.reset": "earliest",
                 "enable.auto.commit": False,
             }

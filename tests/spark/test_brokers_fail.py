@@ -24,10 +24,17 @@ PATIENT_MS = 300_000
 """A session that outlives the outage (and the default)."""
 
 
+SESSIONS = {
+    "group.min.session.timeout.ms": "1000",
+    "group.consumer.min.session.timeout.ms": "1000",
+    "group.consumer.max.session.timeout.ms": "120000",
+}
+"""What brokers allow: shorter and longer ones than their defaults."""
+
+
 @pytest.fixture(scope="module")
 def one_node() -> Iterator[ApacheKafka]:
-    properties = {"group.min.session.timeout.ms": "1000"}
-    with ApacheKafka(server_properties=properties, jvm_options=("-XX:TieredStopAtLevel=1",)) as kafka:
+    with ApacheKafka(server_properties=SESSIONS, jvm_options=("-XX:TieredStopAtLevel=1",)) as kafka:
         yield kafka
 
 
@@ -52,7 +59,7 @@ def test_an_orderly_restart_of_the_broker_moves_nothing(
     topic, server = new_topic(one_node, 4), one_node.bootstrap_servers
     produce(server, topic, 80, partitions=4)
     collected = Collected()
-    read = {**options(server, topic, group), "kafka.session.timeout.ms": str(PATIENT_MS)}
+    read = options(server, topic, group, **{"kafka.session.timeout.ms": PATIENT_MS})
     query = start(spark, read, tmp_path / "cp", collected)
     await_rows(query, collected, 80)
     generation = stable_generation(one_node, group)
@@ -66,11 +73,11 @@ def test_an_orderly_restart_of_the_broker_moves_nothing(
 def test_a_coordinator_that_dies_is_replaced_by_another_broker(
     spark: SparkSession, apache_kafka_factory: Callable[..., ApacheKafka], group: str, tmp_path: Path
 ) -> None:
-    kafka = apache_kafka_factory(nodes=3)
+    kafka = apache_kafka_factory(nodes=3, server_properties=SESSIONS)
     topic, server = new_topic(kafka, 6), kafka.bootstrap_servers
     produce(server, topic, 60, partitions=6)
     collected = Collected()
-    read = {**options(server, topic, group), "kafka.session.timeout.ms": str(PATIENT_MS)}
+    read = options(server, topic, group, **{"kafka.session.timeout.ms": PATIENT_MS})
     query = start(spark, read, tmp_path / "cp", collected)
     await_rows(query, collected, 60)
     generation = stable_generation(kafka, group)
@@ -90,8 +97,8 @@ def test_an_outage_of_all_brokers_is_waited_for(spark: SparkSession, one_node: A
     groups = {name: f"group-of-{topic}" for name, topic in topics.items()}
 
     def read(name: str, session_timeout_ms: int, **more: str) -> dict[str, str]:
-        given = options(server, topics[name], groups[name], **more)
-        return {**given, "kafka.session.timeout.ms": str(session_timeout_ms)}
+        more["kafka.session.timeout.ms"] = str(session_timeout_ms)
+        return options(server, topics[name], groups[name], **more)
 
     for name in ("patient", "expiring"):
         produce(server, topics[name], 40, partitions=4)

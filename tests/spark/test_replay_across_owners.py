@@ -11,9 +11,10 @@ import pytest
 from confluent_kafka import Consumer, TopicPartition
 from harness.application import Application, rows
 from harness.group_history import assert_never_rewound, group_history
+from harness.group_protocol import OF_ENVIRONMENT
 from harness.kafka import contents, produce
 from harness.offsets import committed, set_committed
-from harness.sharing import Sharing
+from harness.sharing import SPEAKING, Sharing
 from harness.stream import Collected, await_rows, options, start
 from harness.waiting import wait_for
 from pyspark.sql import DataFrame, SparkSession
@@ -45,7 +46,7 @@ def from_committed(bootstrap: str, topic: str, group: str, session_timeout_ms: i
 
 
 def test_other_owner_keeps_reading_while_the_batch_is_replayed(
-    apache_kafka: ApacheKafka, topic: str, group: str, tmp_path: Path
+    apache_kafka: ApacheKafka, topic: str, group: str, tmp_path: Path, group_protocol: str
 ) -> None:
     server = apache_kafka.bootstrap_servers
     read = from_committed(server, topic, group, 6_000)
@@ -55,7 +56,7 @@ def test_other_owner_keeps_reading_while_the_batch_is_replayed(
     planned = (tmp_path / "checkpoint/offsets/0").read_bytes()
     assert killed.batches_done() == 0
 
-    with Sharing(server, group, topic, commit_each=True) as peer:
+    with Sharing(server, group, topic, commit_each=True, protocol=group_protocol) as peer:
         produce(server, topic, 40, partitions=PARTITIONS, first=40)
         wait_for(lambda: len(peer.rows) == 60, "the other member to read the batch, and on", 60)
         with Application(tmp_path, read, sink="batches") as back:
@@ -113,7 +114,7 @@ def own_for_a_while(bootstrap: str, group: str, topic: str, positions: dict[int,
             "bootstrap.servers": bootstrap,
             "group.id": group,
             "enable.auto.commit": False,
-            "partition.assignment.strategy": "cooperative-sticky",
+            **SPEAKING[OF_ENVIRONMENT],
         }
     )
     try:

@@ -133,7 +133,7 @@ def test_a_refusal_under_the_classic_protocol_says_how_to_mend_it(error: int, fi
     [
         (ErrorCode.UNSUPPORTED_VERSION, "set `group.protocol` to classic"),
         (ErrorCode.UNSUPPORTED_ASSIGNOR, "set `group.remote.assignor` to one of"),
-        (ErrorCode.GROUP_ID_NOT_FOUND, "group.consumer.migration.policy does not let it become: stop those"),
+        (ErrorCode.GROUP_ID_NOT_FOUND, "whose assignments it cannot read): stop those"),
         (ErrorCode.GROUP_MAX_SIZE_REACHED, "use fewer `members`, or raise group.consumer.max.size"),
         (ErrorCode.GROUP_AUTHORIZATION_FAILED, "grant READ on the group"),
         (ErrorCode.TOPIC_AUTHORIZATION_FAILED, "grant READ on the subscribed topics"),
