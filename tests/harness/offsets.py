@@ -2,13 +2,20 @@
 
 from collections.abc import Mapping
 
-from confluent_kafka import Consumer, TopicPartition
+from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 from confluent_kafka.admin import OffsetSpec
 
 from harness.waiting import wait_for
 from spark_kgroup import model
 from spark_kgroup.testing import ApacheKafka
 from spark_kgroup.wire.responses import CommittedOffset
+
+_STARTING = (
+    KafkaError.COORDINATOR_LOAD_IN_PROGRESS,
+    KafkaError.COORDINATOR_NOT_AVAILABLE,
+    KafkaError.NOT_COORDINATOR,
+)
+"""What brokers answer while they start, and to nobody's harm."""
 
 
 def offsets_alone(
@@ -21,8 +28,19 @@ def offsets_alone(
 def set_committed(bootstrap: str, group: str, topic: str, offsets: dict[int, int]) -> None:
     """Commit for a group that has no members."""
     consumer = Consumer({"bootstrap.servers": bootstrap, "group.id": group, "enable.auto.commit": False})
+    wanted = [TopicPartition(topic, p, o) for p, o in offsets.items()]
+
+    def done() -> bool:
+        try:
+            consumer.commit(offsets=wanted, asynchronous=False)
+        except KafkaException as refusal:
+            if refusal.args[0].code() not in _STARTING:
+                raise
+            return False
+        return True
+
     try:
-        consumer.commit(offsets=[TopicPartition(topic, p, o) for p, o in offsets.items()], asynchronous=False)
+        wait_for(done, f"the offsets of group {group!r} to be committed", 60)
     finally:
         consumer.close()
 

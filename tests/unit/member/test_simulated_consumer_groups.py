@@ -13,6 +13,7 @@ from spark_kgroup.member.config import ConsumerMemberConfig
 from .seeds import seeds_of
 from .simulated_consumers import ConsumerWorld
 
+SESSION_MS = 10_000
 UNREST_MS = 60_000
 REST_WITHIN_MS = 200_000
 QUIET_MS = 30_000
@@ -46,7 +47,7 @@ class Scenario:
             group="g",
             instance_id=instance_id,
             topics=("orders",),
-            session_timeout_ms=10_000,
+            session_timeout_ms=SESSION_MS,
             rebalance_timeout_ms=self.rebalance_timeout_ms,
             heartbeat_interval_ms=3_000,
         )
@@ -75,6 +76,7 @@ def run(world: ConsumerWorld, kinds: tuple[Fault, ...]) -> None:
         world.run_for(world.rng.choice((5, 60, 500, 5_000)))
         world.rng.choice(kinds)(world)
     world.make_peace()
+    world.run_for(SESSION_MS)  # whose heartbeats were lost until now may have to join again
     to_rest(world)
     epoch = world.group.epoch
     world.run_for(QUIET_MS)
