@@ -131,3 +131,20 @@ def test_the_error_about_a_session_beyond_the_broker_s_cap_names_option_and_fix(
     (line,) = member.stderr.splitlines()
     assert "set --session-timeout-ms within the broker's group.min/max.session.timeout.ms" in line
     assert "6000 to 1800000" in line
+
+
+def test_the_error_of_a_full_group_names_the_member_and_the_fix_under_either_protocol(
+    apache_kafka_factory: Callable[..., ApacheKafka], group: str
+) -> None:
+    """KIP-389."""
+    kafka = apache_kafka_factory(server_properties={"group.max.size": "1", "group.consumer.max.size": "1"})
+    kafka.create_topic("orders", 2)
+    for protocol, setting in (("classic", "group.max.size"), ("consumer", "group.consumer.max.size")):
+        servers, more = kafka.bootstrap_servers, ("--group-protocol", protocol)
+        with MemberProcess(servers, f"{group}-{protocol}", "orders", "a", *more) as first:
+            first.wait_for_owned(2)
+            with MemberProcess(servers, f"{group}-{protocol}", "orders", "b", *more) as second:
+                assert second.end() == 1
+            assert f"Group '{group}-{protocol}' rejected member 'b' (GROUP_MAX_SIZE_REACHED)" in second.stderr
+            assert f"raise {setting}" in second.stderr
+            assert len(first.owned) == 2
