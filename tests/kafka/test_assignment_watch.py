@@ -2,17 +2,14 @@
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from contextlib import asynccontextmanager, suppress
-from threading import Event, Thread
+from contextlib import asynccontextmanager
 from typing import Any
 from uuid import uuid4
 
 import pytest
 from harness.fake_broker import on_a_loop, until
 from harness.groups import assignment_by_instance
-from kafka import KafkaConsumer
-from kafka.coordinator.assignors.cooperative_sticky import CooperativeStickyAssignor
-from kafka.errors import KafkaError, RetriableError
+from harness.mixed.clients import JAVA, KAFKA_PYTHON, LIBRDKAFKA, Client
 
 from spark_kgroup.member import contract
 from spark_kgroup.model import TopicPartition
@@ -302,74 +299,34 @@ def test_a_leader_restarted_while_the_group_rebalances_leaves_nothing_without_an
     scenario()
 
 
-class KafkaPython:
-    """A static member of kafka-python in a thread: as a leader that comes back it neither assigns nor watches."""
+@pytest.mark.parametrize("kind", [JAVA, LIBRDKAFKA, KAFKA_PYTHON])
+def test_a_follower_notices_for_a_leader_of_another_client_that_came_back(apache_kafka: ApacheKafka, kind: str) -> None:
+    """As a leader that comes back it neither assigns nor watches: its own look at metadata comes every five minutes."""
 
-    def __init__(self, world: World, instance_id: str) -> None:
-        self._owned: set[int] = set()
-        self._failure: KafkaError | None = None
-        self._stop = Event()
-        self._consumer = KafkaConsumer(
-            f"{world.name}-t",
-            bootstrap_servers=world.kafka.bootstrap_servers,
-            group_id=world.name,
-            group_instance_id=instance_id,
-            partition_assignment_strategy=[CooperativeStickyAssignor],
-            enable_auto_commit=False,
-            heartbeat_interval_ms=200,
-            session_timeout_ms=30_000,
-            metadata_max_age_ms=300_000,
-        )
-        self._thread = Thread(target=self._run, name=f"kafka-python {instance_id}")
-        self._thread.start()
-
-    @property
-    def owned(self) -> set[int]:
-        assert self._failure is None, repr(self._failure)
-        return self._owned
-
-    def _run(self) -> None:
-        try:
-            while not self._stop.is_set():
-                self._poll()
-        except KafkaError as failure:
-            self._failure = failure  # told to the test by `owned`
-        finally:
-            self._consumer.close(autocommit=False)
-
-    def _poll(self) -> None:
-        """As an application does: what may be tried again is tried again."""
-        with suppress(RetriableError):
-            self._consumer.poll(timeout_ms=200)
-        self._owned = {tp.partition for tp in self._consumer.assignment()}
-
-    def stop(self) -> None:
-        """A static member says nothing when it goes."""
-        self._stop.set()
-        self._thread.join(30)
-        assert not self._thread.is_alive()
-
-
-def test_a_follower_notices_for_a_leader_of_another_client_that_came_back(apache_kafka: ApacheKafka) -> None:
     @on_a_loop
     async def scenario() -> None:
         world = World(apache_kafka, STICKY)
-        await world.create_topic("t", 6)
-        theirs = await asyncio.to_thread(KafkaPython, world, "theirs")
+        name = await world.create_topic("t", 6)
+
+        def start() -> Client:
+            given = (kind, apache_kafka.bootstrap_servers, world.name, name)
+            return Client(*given, instance_id="theirs", session_timeout_ms=60_000)
+
+        theirs = await asyncio.to_thread(start)
         try:
             await until(lambda: len(theirs.owned) == 6)
             await world.start("ours")
             before = await world.rest(3)
             assert not _seat(world.running["ours"]).leader
-            await asyncio.to_thread(theirs.stop)
+            await asyncio.to_thread(theirs.kill)
             await world.add_partitions("t", 9)
-            theirs = await asyncio.to_thread(KafkaPython, world, "theirs")
+            theirs = await asyncio.to_thread(start)
             await until(lambda: len(theirs.owned) + len(world.owned["ours"]) == 9)
             assert world.generation > before
             found = await asyncio.to_thread(assignment_by_instance, apache_kafka, world.name)
             assert len(set.union(*found.values())) == sum(map(len, found.values())) == 9
         finally:
-            await asyncio.to_thread(theirs.stop)
+            await asyncio.to_thread(theirs.abandon)
             await world.stop()
 
     scenario()

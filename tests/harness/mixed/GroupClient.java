@@ -12,7 +12,8 @@ import org.apache.kafka.common.TopicPartition;
  * Kafka's own consumer as a member of a group that tells, one JSON object a line, what it owns and since when: the
  * lines of `kgroup member --json`. It leaves the group when its standard input ends.
  *
- * Arguments: bootstrap servers, group, topic, client id, group protocol, instance id (may be empty).
+ * Arguments: bootstrap servers, group, topic, client id, group protocol, instance id (may be empty), session timeout in
+ * ms (of the classic protocol).
  */
 public final class GroupClient implements ConsumerRebalanceListener {
     private static final String BYTES = "org.apache.kafka.common.serialization.ByteArrayDeserializer";
@@ -58,7 +59,7 @@ public final class GroupClient implements ConsumerRebalanceListener {
         }
         if (args[4].equals("classic")) {
             settings.put("partition.assignment.strategy", "org.apache.kafka.clients.consumer.CooperativeStickyAssignor");
-            settings.put("session.timeout.ms", "6000");
+            settings.put("session.timeout.ms", args[6]);
             settings.put("heartbeat.interval.ms", "500");
         }
         settings.put("key.deserializer", BYTES);

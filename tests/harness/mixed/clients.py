@@ -49,6 +49,7 @@ class Client:
     Args:
         kind: its client.
         instance_id: makes it static.
+        session_timeout_ms: of the classic protocol.
 
     Attributes:
         changes: what it said, in order.
@@ -56,14 +57,22 @@ class Client:
     """
 
     def __init__(
-        self, kind: str, bootstrap: str, group: str, topic: str, *, protocol: str = "classic", instance_id: str = ""
+        self,
+        kind: str,
+        bootstrap: str,
+        group: str,
+        topic: str,
+        *,
+        protocol: str = "classic",
+        instance_id: str = "",
+        session_timeout_ms: int = 6_000,
     ) -> None:
         self.kind = kind
         self.changes: list[Change] = []
         self.ended_at_ms: int | None = None
         self._log: list[str] = []
         self._process = subprocess.Popen(
-            _command(kind, bootstrap, group, topic, protocol, instance_id),
+            _command(kind, bootstrap, group, topic, protocol, instance_id, session_timeout_ms),
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
@@ -161,13 +170,15 @@ def _java_classes() -> TemporaryDirectory[str]:
     return folder
 
 
-def _command(kind: str, bootstrap: str, group: str, topic: str, protocol: str, instance_id: str) -> list[str | Path]:
+def _command(
+    kind: str, bootstrap: str, group: str, topic: str, protocol: str, instance_id: str, session_timeout_ms: int
+) -> list[str | Path]:
     if kind == OURS:
         command: list[str | Path] = [KGROUP, "member", "--json", "--bootstrap-server", bootstrap, "--group", group]
         command += ["--topics", topic, "--group-protocol", protocol, "--leave"]
         command += ["--instance-id", instance_id] if instance_id else []
-        return command + (["--session-timeout-ms", "6000"] if protocol == "classic" else [])
-    arguments = [bootstrap, group, topic, kind, protocol, instance_id]
+        return command + (["--session-timeout-ms", str(session_timeout_ms)] if protocol == "classic" else [])
+    arguments = [bootstrap, group, topic, kind, protocol, instance_id, str(session_timeout_ms)]
     if kind == JAVA:
         with _COMPILING:
             classes = _java_classes()

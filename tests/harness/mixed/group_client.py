@@ -9,6 +9,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterable
+from dataclasses import dataclass
 from typing import Any
 
 from confluent_kafka import Consumer
@@ -59,7 +60,7 @@ def run_librdkafka(member: "Arguments", stop: threading.Event) -> None:
     owned = Owned()
     classic = {
         "partition.assignment.strategy": "cooperative-sticky",
-        "session.timeout.ms": 6_000,
+        "session.timeout.ms": int(member.session_timeout_ms),
         "heartbeat.interval.ms": 500,
     }
     consumer = Consumer(
@@ -98,7 +99,7 @@ def run_kafka_python(member: "Arguments", stop: threading.Event) -> None:
         client_id=member.client_id,
         group_instance_id=member.instance_id or None,
         partition_assignment_strategy=[CooperativeStickyAssignor],
-        session_timeout_ms=6_000,
+        session_timeout_ms=int(member.session_timeout_ms),
         heartbeat_interval_ms=500,
         enable_auto_commit=False,
         auto_offset_reset="earliest",
@@ -110,16 +111,17 @@ def run_kafka_python(member: "Arguments", stop: threading.Event) -> None:
     consumer.close(autocommit=False)
 
 
+@dataclass(frozen=True, slots=True)
 class Arguments:
-    """What this member is to be."""
+    """What this member is to be: texts, as the command line has them."""
 
-    def __init__(self, bootstrap: str, group: str, topic: str, client_id: str, protocol: str, instance_id: str) -> None:
-        self.bootstrap = bootstrap
-        self.group = group
-        self.topic = topic
-        self.client_id = client_id
-        self.protocol = protocol
-        self.instance_id = instance_id
+    bootstrap: str
+    group: str
+    topic: str
+    client_id: str
+    protocol: str
+    instance_id: str
+    session_timeout_ms: str
 
 
 def main() -> None:
