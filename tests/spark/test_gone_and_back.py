@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 from harness.application import Application, rows
 from harness.group_history import assert_never_rewound, commits, generations, group_history
+from harness.group_protocol import OF_ENVIRONMENT
 from harness.groups import assignment_by_instance, stable_generation
 from harness.kafka import contents, produce
 from harness.offsets import committed, set_committed
@@ -110,7 +111,7 @@ def test_a_commit_from_before_a_long_pause_is_refused(
         application.pause()
         batch = {(r.partition, r.offset) for r in rows(tmp_path)}
         assert committed(server, group, topic, 4) == all_at(5)
-        with Sharing(server, group, topic, commit_each=True) as peer:
+        with Sharing(server, group, topic, commit_each=True, protocol=OF_ENVIRONMENT) as peer:
             produce(server, topic, 40, partitions=4, first=40)
             wait_for(lambda: len(peer.rows) == 60, "the other member to read the batch, and on", 60)
             assert committed(server, group, topic, 4) == all_at(20)
