@@ -84,13 +84,16 @@ class Topics:
     async def _match(self, pattern: TopicPattern, timeout_ms: int) -> None:
         """Ask for all topics; those that this user may not describe are not among them.
 
-        What was there and is not is asked for by name: a broker that lags behind would make the group rebalance.
+        What was there and is not is asked for by name: a broker that lags behind would make the group rebalance. What
+        this user may not describe any more is not gone: whoever reads it hears why that is refused.
         """
         every = await self._cluster.metadata(None, timeout_ms=timeout_ms)
         chosen = await asyncio.to_thread(pattern.select, every.topics.keys() - every.internal)
         found = {name: every.topics[name] for name in chosen}
         if vanished := self.known.keys() - found.keys():
-            found |= (await self._cluster.metadata(sorted(vanished), timeout_ms=timeout_ms)).topics
+            named = await self._cluster.metadata(sorted(vanished), timeout_ms=timeout_ms)
+            hidden = {name for name, code in named.errors.items() if code == ErrorCode.TOPIC_AUTHORIZATION_FAILED}
+            found |= {name: self.known[name] for name in hidden & vanished} | dict(named.topics)
         if not found and (self.known or not self._known_at_ms):
             log.warning("No topic that this user may see matches %r: the group waits for one.", pattern.java)
         self.known, self._known_at_ms = found, monotonic_ms()

@@ -262,7 +262,7 @@ def _starting_offsets_for(subscription: Subscription, given: Mapping[str, str]) 
     if unsubscribed:
         raise OptionError(
             f"Option startingOffsets names topics that `{subscription.option}` does not: {join(unsubscribed)}. "
-            "Add them there, or leave them out here."
+            "Subscribe to them, or leave them out here."
         )
     if not offsets.committed:
         return offsets
