@@ -15,7 +15,7 @@ from harness.sharing import Sharing
 from harness.waiting import wait_for
 
 from spark_kgroup.errors import BrokerError, FencedInstanceId, GroupRejected
-from spark_kgroup.model import CLASSIC, CONSUMER, TopicPartition
+from spark_kgroup.model import CLASSIC, CONSUMER, MemberIdentity, TopicPartition
 from spark_kgroup.runtime.group import Group
 from spark_kgroup.runtime.settings import GroupSettings
 from spark_kgroup.runtime.views import GroupView
@@ -66,11 +66,13 @@ def owned(view: GroupView) -> dict[str, frozenset[TopicPartition]]:
 
 async def all_owned(*groups: Group) -> dict[str, frozenset[TopicPartition]]:
     """What each seat owns when each has its share of all, and nothing to give up; seats give up what they must."""
+    given_up: set[tuple[MemberIdentity, frozenset[TopicPartition]]] = set()
 
     def hold() -> bool:
         for group in groups:
             for seat in group.view().seats:
-                if seat.to_give_up:
+                if seat.to_give_up and (seat.identity, seat.to_give_up) not in given_up:
+                    given_up.add((seat.identity, seat.to_give_up))
                     group.give_up(seat.instance_id, seat.to_give_up)
         seats = [seat for group in groups for seat in group.view().seats]
         shares = [len(seat.owned_since) for seat in seats]
@@ -80,6 +82,14 @@ async def all_owned(*groups: Group) -> dict[str, frozenset[TopicPartition]]:
 
     await until(hold)
     return {name: share for group in groups for name, share in owned(group.view()).items()}
+
+
+async def at_rest(group: Group) -> None:
+    """Wait until the coordinator calls the group stable: of one that rebalances it forgets who was assigned what."""
+    bound_s = asyncio.get_running_loop().time() + 60
+    while (state := (await group.describe()).state) != "Stable":
+        assert asyncio.get_running_loop().time() < bound_s, f"the group is {state}"
+        await asyncio.sleep(0.05)
 
 
 def test_two_of_our_members_and_one_of_librdkafka_s_share_a_topic_and_a_restart_moves_nothing(
@@ -169,13 +179,15 @@ def test_seats_change_to_the_consumer_protocol_and_back_one_by_one_and_nothing_m
         for each in running:
             await each.start()
         held = await all_owned(*running)
+        await at_rest(running[0])
         for at, settings in [(0, modern), (1, modern), (1, classic), (0, classic)]:
             since = running[1 - at].view().seats[0].owned_since
             await running[at].close()
             running[at] = Group(settings[at])
             await running[at].start()
-            assert await all_owned(*running) == held
+            assert await all_owned(*running) == held, f"{running[at].settings.group_protocol} seat {at} came"
             assert running[1 - at].view().seats[0].owned_since == since
+            await at_rest(running[at])
         for each in running:
             await each.close()
 

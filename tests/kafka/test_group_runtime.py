@@ -17,7 +17,7 @@ from pyspark_kgroup.driver import rest
 from pyspark_kgroup.driver.boundary import Boundary
 from pyspark_kgroup.offsets.checkpoint import EMPTY, Checkpoint
 from spark_kgroup.assignors.cooperative_sticky import CooperativeStickyAssignor
-from spark_kgroup.errors import ConnectionFailed, GroupUnsettled, OptionError, UnknownTopic
+from spark_kgroup.errors import ConnectionFailed, GroupRejected, GroupUnsettled, OptionError, UnknownTopic
 from spark_kgroup.runtime.thread import GroupRuntime
 from spark_kgroup.testing import ApacheKafka
 from spark_kgroup.wire import messages
@@ -160,7 +160,7 @@ def test_a_bug_in_an_assignor_reaches_the_query(run: Run, monkeypatch: pytest.Mo
 
     monkeypatch.setattr(CooperativeStickyAssignor, "assign", fail)
     runtime, _ = run("one", 1)
-    with pytest.raises(ZeroDivisionError, match="a bug"):
+    with pytest.raises(GroupRejected, match=r"Member 'one-0' of group .*ZeroDivisionError\('a bug'\)"):
         runtime.wait_until(lambda v: v.settled, 20_000)
 
 

@@ -82,6 +82,8 @@ class HandOverWorld:
         self.two = self.query("two")
         self.asked = wait_for(lambda: self.one.asked, "the first to be asked for partitions", 60)
         assert len(self.asked) == 2
+        # It has its share, which is empty: nothing of this generation is under way any more.
+        wait_for(lambda: all(seat.settled for seat in self.two.runtime.view().seats), "the second to be a member", 60)
 
     def query(self, prefix: str) -> Query:
         return Query(f"127.0.0.1:{self.proxy.port}", self.topic, prefix, self._started)

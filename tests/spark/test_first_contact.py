@@ -159,7 +159,7 @@ def test_a_start_warns_of_idle_seats_of_a_start_at_the_end_and_of_another_checkp
         assert application.await_end() == 0
     log_text = log.read_text().removeprefix(log_text)
     assert f"written by group '{group}', but kafka.group.id is '{group}-2'" in log_text
-    assert f"topics {first}, of which `subscribe` names none" in log_text
+    assert f"topics {first}, of which this query reads none" in log_text
     assert "seats for 2 partitions" not in log_text
 
 
