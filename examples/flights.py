@@ -316,7 +316,8 @@ def spark_session(folder: Path, master: str = "local[2]") -> Iterator[SparkSessi
     gateway = None
     try:
         with log.open("ab") as file, ctrl_c_waits() as restore_ctrl_c:
-            gateway = launch_gateway(conf, {"stdout": file, "stderr": file})
+            # pyspark gives its launcher no types.
+            gateway = launch_gateway(conf, {"stdout": file, "stderr": file})  # type: ignore[no-untyped-call]
         context = SparkContext(conf=conf, gateway=gateway)
         restore_ctrl_c()  # Spark puts its own handler there
         yield SparkSession(context)

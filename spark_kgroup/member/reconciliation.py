@@ -54,13 +54,13 @@ class Reconciliation:
     @property
     def to_give_up(self) -> frozenset[TopicPartition]:
         """What is to be given up before the next piece of work."""
-        held = self.owned | self._inherited.keys() if self._heard else self.owned
-        return held - self.assigned
+        held = {**self._inherited, **self._owned} if self._heard else self._owned
+        return frozenset(held) - self.assigned
 
     @property
     def unnamed(self) -> frozenset[UUID]:
         """Topic ids of which brokers have to say the name."""
-        return frozenset(each.topic_id for each in self._word) - self._names.keys() - self._replaced
+        return frozenset(each.topic_id for each in self._word if each.topic_id not in self._names) - self._replaced
 
     @property
     def acknowledged(self) -> bool:
