@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Annotated, Any, Final
+from typing import Annotated, Any
 
 import typer
 from rich.console import Console
@@ -17,9 +17,9 @@ from rich.table import Table
 
 from spark_kgroup.admin.command_config import HELP as COMMAND_CONFIG_HELP
 from spark_kgroup.admin.command_config import security_from
+from spark_kgroup.admin.consumer_groups import describe_consumers, no_such_group
 from spark_kgroup.admin.tables import add_row, table, write
 from spark_kgroup.admin.telling import printable
-from spark_kgroup.errors import GroupError
 from spark_kgroup.limits import STARTUP_TIMEOUT_MS
 from spark_kgroup.model import DescribedGroup, DescribedMember, TopicPartition
 from spark_kgroup.seat_note import SeatNote
@@ -114,25 +114,15 @@ async def look(cluster: Cluster, group: str) -> GroupLines:
         GroupError: there is no such group, or it is none of consumers.
         WireError: the cluster cannot be reached, or refuses us.
     """
-    described = await cluster.describe_group(group)
-    group_type = await cluster.group_type(group) if described.state == "Dead" else described.group_type
-    if group_type not in (None, "classic", "consumer"):
-        raise GroupError(
-            f"{group!r} is a {group_type} group: its members are not consumers that own partitions"
-            f"{_SHOWN_BY.get(group_type, '')}. An application of Kafka consumers needs another group id."
-        )
+    described = await describe_consumers(cluster, group)
     committed = await cluster.all_committed(group)
     if described.state == "Dead" and not committed:
-        raise GroupError(f"There is no group {group!r} on this cluster: check --group and --bootstrap-server.")
+        raise no_such_group(group)
     held = {tp for member in described.members for tp in member.assignment}
     ends = await _ends(cluster, held | committed.keys())
     return lines_of(described, committed, ends)
 
 
-_SHOWN_BY: Final[Mapping[str, str]] = {
-    "share": "; kafka-share-groups.sh shows it",
-    "streams": "; kafka-streams-groups.sh shows it",
-}
 """Kafka's own tools for the groups that have one."""
 
 

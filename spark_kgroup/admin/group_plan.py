@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 
 from rich.console import Console
 
+from spark_kgroup.admin.consumer_groups import describe_consumers, no_such_group
 from spark_kgroup.admin.tables import add_row, table, write
 from spark_kgroup.admin.telling import printable
 from spark_kgroup.assignors import NAMES
@@ -89,7 +90,7 @@ async def look(cluster: Cluster, name: str, change: Change) -> GroupPlan:
         OptionError: the change names what is not there.
         WireError: the cluster cannot be reached, or refuses us.
     """
-    group = await cluster.describe_group(name)
+    group = await describe_consumers(cluster, name)
     check_plannable(group)
     wanted = {topic for member in group.members for topic in member.subscribed}
     metadata = await cluster.metadata(wanted)
@@ -99,14 +100,11 @@ async def look(cluster: Cluster, name: str, change: Change) -> GroupPlan:
 def check_plannable(group: DescribedGroup) -> None:
     """Raises GroupError: no leader's assignor can be asked what it would do."""
     if group.state == "Dead":
-        raise GroupError(f"There is no group {group.group!r} on this cluster: check --group and --bootstrap-server.")
+        raise no_such_group(group.group)
     if group.is_consumer_type:
         raise GroupError(
-            f"Brokers assign the partitions of group {group.group!r} (KIP-848), not an assignor of members."
-        )
-    if group.group_type != "classic":
-        raise GroupError(
-            f"{group.group!r} is a {group.group_type} group: its members do not share partitions of topics."
+            f"Brokers assign the partitions of group {group.group!r} (KIP-848), not an assignor of its members: there "
+            "is nothing to plan. `kgroup describe` shows who owns what."
         )
     if group.state != "Stable":
         raise GroupError(

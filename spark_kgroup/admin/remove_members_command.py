@@ -14,8 +14,9 @@ import typer
 
 from spark_kgroup.admin.command_config import HELP as COMMAND_CONFIG_HELP
 from spark_kgroup.admin.command_config import security_from
+from spark_kgroup.admin.consumer_groups import describe_consumers, no_such_group
 from spark_kgroup.admin.telling import printable, say
-from spark_kgroup.errors import GroupError, OptionError
+from spark_kgroup.errors import OptionError
 from spark_kgroup.limits import STARTUP_TIMEOUT_MS
 from spark_kgroup.model import DescribedMember, ErrorCode, MemberIdentity
 from spark_kgroup.wire.address import parse_bootstrap
@@ -110,12 +111,9 @@ async def _remove(cluster: Cluster, group: str, wanted: Sequence[str], reason: s
     """Remove whom of `wanted` the group has, everybody if it is empty."""
     try:
         await cluster.reach()
-        described = await cluster.describe_group(group)
+        described = await describe_consumers(cluster, group)
         if described.state == "Dead":
-            raise GroupError(
-                f"There is no group {group!r} of consumers: correct --group. A group of type share or "
-                "streams has no static members; its own tools remove them."
-            )
+            raise no_such_group(group)
         leaving = [member for member in described.members if not wanted or member.instance_id in wanted]
         identities = [MemberIdentity(instance_id=m.instance_id, member_id=m.member_id) for m in leaving]
         refused = await cluster.remove_members(group, identities, reason) if identities else {}

@@ -254,7 +254,11 @@ def test_a_seat_keeps_what_it_reads_when_the_group_becomes_classic_again_in_an_e
 
 
 def described(kafka: ApacheKafka, group: str, *more: str) -> subprocess.CompletedProcess[str]:
-    command = [KGROUP, "describe", "--bootstrap-server", kafka.bootstrap_servers, "--group", group, *more]
+    return kgroup(kafka, group, "describe", *more)
+
+
+def kgroup(kafka: ApacheKafka, group: str, *arguments: str) -> subprocess.CompletedProcess[str]:
+    command = [KGROUP, *arguments, "--bootstrap-server", kafka.bootstrap_servers, "--group", group]
     return subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
 
 
@@ -284,6 +288,9 @@ def test_a_share_group_is_named_as_one_and_takes_no_seats(run: Run, apache_kafka
     assert (ended.returncode, ended.stdout) == (1, "")
     assert f"kgroup: '{group}' is a share group" in ended.stderr
     assert "kafka-share-groups.sh" in ended.stderr
+    for command in (["assign"], ["remove-members", "--all", "--yes"]):
+        asked = kgroup(apache_kafka, group, *command)
+        assert (asked.returncode, asked.stdout, asked.stderr) == (1, "", ended.stderr)
     runtime, _ = run(1)
     with pytest.raises(GroupRejected, match="share, streams, connect"):
         runtime.wait_until(lambda view: view.settled, 20_000)
@@ -309,7 +316,10 @@ async def connect_worker(kafka: ApacheKafka, group: str, then: Callable[[], None
 def test_a_connect_group_is_named_as_one(apache_kafka: ApacheKafka) -> None:
     group = f"connect-{uuid4().hex[:8]}"
     found: list[subprocess.CompletedProcess[str]] = []
-    connect_worker(apache_kafka, group, lambda: found.append(described(apache_kafka, group)))
-    (ended,) = found
-    assert ended.returncode == 1
-    assert f"kgroup: '{group}' is a connect group" in ended.stderr
+    commands = (["describe"], ["assign"], ["remove-members", "--all", "--yes"])
+    connect_worker(
+        apache_kafka, group, lambda: found.extend(kgroup(apache_kafka, group, *command) for command in commands)
+    )
+    assert [ended.returncode for ended in found] == [1, 1, 1]
+    for ended in found:
+        assert f"kgroup: '{group}' is a connect group" in ended.stderr

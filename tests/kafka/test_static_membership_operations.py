@@ -88,6 +88,30 @@ def test_all_members_are_removed_after_a_question(
     assert (empty.returncode, empty.stdout) == (0, f"group {group!r} has no members\n")
 
 
+def test_members_under_the_consumer_protocol_are_removed_too(
+    join: Join, remove: Remove, apache_kafka: ApacheKafka, group: str, topic: str
+) -> None:
+    members = {name: join(name, "--group-protocol", "consumer") for name in "abc"}
+    for member in members.values():
+        member.wait_for_owned(2)
+    assert members["b"].interrupt() == 0
+    members["c"].process.kill()
+    done = remove("--instance-id", "b,c")
+    assert (done.returncode, done.stdout.splitlines()) == (0, ["removed b", "removed c"])
+    assert members["a"].wait_for_owned(6, 30) == all_pairs(topic, 6)
+    dynamic = join(None, "--group-protocol", "consumer")
+    wait_for_halves(members["a"], dynamic, topic)
+    before = apache_kafka.describe_members(group)
+    done = remove("--all", "--yes")
+    assert (done.returncode, len(done.stdout.splitlines())) == (0, 2)
+    since = max(row.member_epoch for row in before)
+    wait_for(
+        lambda: [row.member_epoch > since for row in apache_kafka.describe_members(group)] == [True, True],
+        "both to join anew, for they still run",
+    )
+    wait_for_halves(members["a"], dynamic, topic)
+
+
 def test_a_group_that_is_not_there_has_nobody_to_remove(remove: Remove, group: str) -> None:
     done = remove("--instance-id", "a")
     assert (done.returncode, done.stdout) == (1, "")

@@ -14,9 +14,10 @@ from pathlib import Path
 from typing import Literal
 
 import pytest
-from confluent_kafka import Consumer, ConsumerGroupState, KafkaException, TopicPartition
-from confluent_kafka.admin import ConsumerGroupDescription
+from confluent_kafka import Consumer, KafkaException, TopicPartition
 from harness.application import Application, rows
+from harness.group_protocol import OF_ENVIRONMENT
+from harness.groups import described_by_us
 from harness.kafka import contents, produce
 from harness.sharing import Sharing
 from harness.stream import options
@@ -24,6 +25,7 @@ from harness.waiting import wait_for
 
 from pyspark_kgroup.offsets.checkpoint import EMPTY, Checkpoint
 from pyspark_kgroup.offsets.plan import ranges_by_seat
+from spark_kgroup.model import CLASSIC, CONSUMER
 from spark_kgroup.testing import ApacheKafka
 
 NewTopic = Callable[[int], str]
@@ -84,9 +86,6 @@ class Chain:
         """Whether the group's lag is 0."""
         ends = {tp.partition: self._consumer.get_watermark_offsets(tp, 30)[1] for tp in self._partitions}
         return self.committed() == ends
-
-    def described(self) -> ConsumerGroupDescription:
-        return self.kafka.admin.describe_consumer_groups([self.group])[self.group].result(30)
 
     # ------------------------------------------------------------------------------------- checkpoint and sink
 
@@ -173,14 +172,21 @@ def after_commit_log(chain: Chain) -> None:
 
 
 def during_rebalance(chain: Chain) -> None:
-    assert chain.described().state is ConsumerGroupState.COMPLETING_REBALANCING
+    assert described_by_us(chain.kafka, chain.group).state == "CompletingRebalance"
 
 
-def after_revoking_sync(chain: Chain) -> None:
-    group = chain.described()
-    assert group.state is ConsumerGroupState.STABLE
-    given = [tp for member in group.members for tp in member.assignment.topic_partitions]
-    assert len(given) == PARTITIONS - 1, "what is taken back is given to nobody yet"
+def asked_to_give_up(chain: Chain) -> set[int]:
+    """Returns the partitions that are taken back: they are given to nobody yet."""
+    group = described_by_us(chain.kafka, chain.group)
+    assert group.state == ("Reconciling" if group.is_consumer_type else "Stable")
+    given = {tp.partition for member in group.members for tp in member.assignment}
+    assert len(given) == PARTITIONS - 1
+    return set(range(PARTITIONS)) - given
+
+
+def given_up_unsaid(chain: Chain) -> None:
+    committed, durable = chain.committed(), chain.positions("commits")
+    assert all(committed[p] == durable[p] for p in asked_to_give_up(chain))
 
 
 REACHED_ALONE: list[tuple[str, Callable[[Chain], None]]] = [
@@ -191,6 +197,15 @@ REACHED_ALONE: list[tuple[str, Callable[[Chain], None]]] = [
     ("after commit log, before group commit", after_commit_log),
 ]
 """Points that a query comes to by itself, each with work left over from the last one."""
+
+REACHED_WITH_OTHERS: dict[str, list[tuple[str, Callable[[Chain], object]]]] = {
+    CLASSIC: [("during rebalance", during_rebalance), ("when asked to give up", asked_to_give_up)],
+    CONSUMER: [("when asked to give up", asked_to_give_up), ("given up, unsaid", given_up_unsaid)],
+}
+"""Group protocol -> points that it comes to when another member joins.
+
+Of the second one the query hears when it is back: in the midst of the rebalance, with what its unfinished batch reads.
+"""
 
 
 @pytest.mark.usefixtures("class_archive")
@@ -241,19 +256,19 @@ def killed_while_others_join(chain: Chain) -> Places:
     Returns:
         What the other has read.
     """
+    (first, as_described), (second, as_described_then) = REACHED_WITH_OTHERS[OF_ENVIRONMENT]
     with ExitStack() as others:
-        with chain.application("during rebalance") as application:
+        with chain.application(first) as application:
             application.wait_for(chain.drained, "lag 0, after all kills without others")
             chain.produce(400)  # batches follow each other: the kill meets one
-            peer = others.enter_context(Sharing(chain.server, chain.group, chain.topic))
+            peer = others.enter_context(Sharing(chain.server, chain.group, chain.topic, protocol=OF_ENVIRONMENT))
             application.await_stop_point()
-            during_rebalance(chain)
-        chain.check("killed during rebalance")
-        with chain.application("between revoking sync and rejoin") as application:
-            # Back in the midst of the rebalance it claims what its unfinished batch reads, and is asked for a share.
+            as_described(chain)
+        chain.check(f"killed {first}")
+        with chain.application(second) as application:
             application.await_stop_point()
-            after_revoking_sync(chain)
-        chain.check("killed between revoking sync and rejoin")
+            as_described_then(chain)
+        chain.check(f"killed {second}")
         assert peer.owned == set()
         chain.produce()
         with chain.application() as application:

@@ -86,10 +86,16 @@ def _during_rebalance(session: ModuleType) -> None:
     _stop(session.Session, "_send", before=lambda seat, request: isinstance(request, sync) and seat.machine.owned)
 
 
-def _after_revoking_sync(session: ModuleType) -> None:
-    """The sync asks a seat to give something up; it has neither committed it nor rejoined."""
+def _asked_to_give_up(session: ModuleType) -> None:
+    """The coordinator's answer asks a seat to give something up; it has neither committed it nor said that it has."""
     assigned = session.contract.Assigned
     _stop(session.Session, "_carry_out", before=lambda _, effect: isinstance(effect, assigned) and effect.revoked)
+
+
+def _given_up_unsaid(session: ModuleType) -> None:
+    """What a seat was asked for is committed, and the coordinator does not know yet that it is given up."""
+    gave_up = session.contract.GaveUp
+    _stop(session.Session, "post", before=lambda _, event: isinstance(event, gave_up) and event.partitions)
 
 
 def _during_adoption(ledger: ModuleType) -> None:
@@ -141,7 +147,8 @@ POINTS: dict[str, tuple[str, Callable[[ModuleType], None]]] = {
     "while reading": ("pyspark_kgroup.stream", _while_reading),
     "after commit log, before group commit": ("pyspark_kgroup.driver.ledger", _before_group_commit),
     "during rebalance": ("spark_kgroup.runtime.session", _during_rebalance),
-    "between revoking sync and rejoin": ("spark_kgroup.runtime.session", _after_revoking_sync),
+    "when asked to give up": ("spark_kgroup.runtime.session", _asked_to_give_up),
+    "given up, unsaid": ("spark_kgroup.runtime.session", _given_up_unsaid),
     "during adoption": ("pyspark_kgroup.driver.ledger", _during_adoption),
     "before connecting": ("spark_kgroup.runtime.group", _before_connecting),
     "before the look at the group": ("spark_kgroup.wire.cluster", _before_look_at_group),

@@ -88,7 +88,6 @@ def test_a_change_of_something_that_is_not_there_is_refused(change: Change, more
         (group(state="Empty"), "Start a member first"),
         (group(state="PreparingRebalance"), "Try again when it is Stable"),
         (group(group_type="consumer"), "KIP-848"),
-        (group(group_type="connect"), "is a connect group"),
     ],
 )
 def test_a_group_whose_leader_cannot_be_asked_is_refused(described: DescribedGroup, words: str) -> None:

@@ -136,7 +136,7 @@ def test_a_join_that_was_answered_a_session_ago_is_sent_again() -> None:
     assert only(driver.pass_ms(1_000), Ask).request.identity.generation == 0
 
 
-def test_what_is_to_be_given_up_can_be_a_key_of_the_application_s_own_notes() -> None:
+def test_an_application_may_use_the_partitions_to_give_up_as_a_key() -> None:
     driver = Driver(resumes=OWING)
     driver.take(contract.Join())
     driver.answer(epoch=7, assignment=by_id(0))

@@ -1,0 +1,37 @@
+"""Which groups the commands speak of: those whose members are consumers and own partitions."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final
+
+from spark_kgroup.errors import GroupError
+from spark_kgroup.model import DescribedGroup
+from spark_kgroup.wire.cluster import Cluster
+
+_TOOLS: Final[Mapping[str, str]] = {
+    "share": "; kafka-share-groups.sh shows it",
+    "streams": "; kafka-streams-groups.sh shows it",
+}
+
+
+async def describe_consumers(cluster: Cluster, group: str) -> DescribedGroup:
+    """`group` as its coordinator shows it; its state is Dead if there is none.
+
+    Raises:
+        GroupError: its members are no consumers: a share group, a group of Kafka Streams or of Kafka Connect.
+        WireError: the cluster cannot be reached, or refuses us.
+    """
+    described = await cluster.describe_group(group)
+    group_type = await cluster.group_type(group) if described.state == "Dead" else described.group_type
+    if group_type not in (None, "classic", "consumer"):
+        raise GroupError(
+            f"{group!r} is a {group_type} group: its members are not consumers that own partitions"
+            f"{_TOOLS.get(group_type, '')}. An application of Kafka consumers needs another group id."
+        )
+    return described
+
+
+def no_such_group(group: str) -> GroupError:
+    """The error of a command whose group is not there."""
+    return GroupError(f"There is no group {group!r} on this cluster: check --group and --bootstrap-server.")
