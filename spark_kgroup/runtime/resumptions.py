@@ -32,7 +32,8 @@ def resumable(
     """Those of `seats` that owe something of `previously_owned`, which `group` still keeps for them.
 
     A partition is owed if it is not in the seat's target, or its topic is not subscribed any more, so that it will not
-    be; unless somebody else has it by now. What a member was told to give up is in nobody's assignment.
+    be; unless somebody else has it by now. What a member was told to give up is still in its assignment, or in
+    nobody's: brokers differ (`wire.responses.consumer_description_of`).
 
     Args:
         previously_owned: instance id -> what an earlier process may have been reading.

@@ -217,7 +217,8 @@ def consumer_description_of(
     """The one group in `response`, None if it is not of type consumer.
 
     A member's assignment is what it has, its target what it shall have. What it was told to give up, and may still be
-    reading, is in neither (ConsumerGroupMember.asConsumerGroupDescribeMember).
+    reading, is in its assignment on Kafka 4.3, and was in neither before
+    (ConsumerGroupMember.asConsumerGroupDescribeMember).
 
     Raises:
         BrokerError: the group has another error.

@@ -262,10 +262,15 @@ class Application:
         self.wait_for(lambda: reached.exists() and reached.read_text(), f"the point {self.stop_at!r}", timeout_s)
         return int(reached.read_text())
 
+    def disarm(self) -> None:
+        """Let nobody stop at the named point, until `arm`. May be called before the start."""
+        (self.folder / "stop").mkdir(parents=True, exist_ok=True)
+        (self.folder / "stop" / "disarmed").touch()
+
     def arm(self) -> None:
-        """Let the next process that comes to the named point stop there as well."""
-        (self.folder / "stop" / "released").unlink(missing_ok=True)
-        (self.folder / "stop" / "reached").unlink()
+        """Let the next process that comes to the named point stop there, whether one has stopped there before or not."""
+        for left in ("released", "reached", "disarmed"):
+            (self.folder / "stop" / left).unlink(missing_ok=True)
 
     def release(self) -> None:
         """Let the process go on from where it stands."""

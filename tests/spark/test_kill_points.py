@@ -179,9 +179,11 @@ def asked_to_give_up(chain: Chain) -> set[int]:
     """Returns the partitions that are taken back: they are given to nobody yet."""
     group = described_by_us(chain.kafka, chain.group)
     assert group.state == ("Reconciling" if group.is_consumer_type else "Stable")
-    given = {tp.partition for member in group.members for tp in member.assignment}
-    assert len(given) == PARTITIONS - 1
-    return set(range(PARTITIONS)) - given
+    assert [member.assignment for member in group.members if member.instance_id is None] == [frozenset()]
+    seats = [member for member in group.members if member.instance_id is not None]
+    kept = {tp.partition for seat in seats for tp in (seat.assignment if seat.target is None else seat.target)}
+    assert len(kept) == PARTITIONS - 1
+    return set(range(PARTITIONS)) - kept
 
 
 def given_up_unsaid(chain: Chain) -> None:
@@ -258,9 +260,12 @@ def killed_while_others_join(chain: Chain) -> Places:
     """
     (first, as_described), (second, as_described_then) = REACHED_WITH_OTHERS[OF_ENVIRONMENT]
     with ExitStack() as others:
-        with chain.application(first) as application:
+        application = chain.application(first)
+        application.disarm()  # seats that find their places in the group may come to it, too
+        with application:
             application.wait_for(chain.drained, "lag 0, after all kills without others")
             chain.produce(400)  # batches follow each other: the kill meets one
+            application.arm()
             peer = others.enter_context(Sharing(chain.server, chain.group, chain.topic, protocol=OF_ENVIRONMENT))
             application.await_stop_point()
             as_described(chain)

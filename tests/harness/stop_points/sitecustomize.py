@@ -1,9 +1,9 @@
 """Named points at which a real process stops and waits to be killed. Python imports this file at its start.
 
 `harness.application` puts this folder on the PYTHONPATH of a driver and of all its children, and says by environment
-which point is armed, and where. The first process that reaches the point writes its pid into `reached` and blocks until
-`released` appears; nobody stops there a second time. Product code knows nothing of it: its modules are wrapped when
-they are imported.
+which point is armed, and where; a file `disarmed` there lets everybody pass. The first process that reaches the point
+writes its pid into `reached` and blocks until `released` appears; nobody stops there a second time. Product code knows
+nothing of it: its modules are wrapped when they are imported.
 """
 
 import importlib.machinery
@@ -27,7 +27,7 @@ OUTLIVES_ITS_JVM = "KGROUP_OUTLIVES_ITS_JVM" in os.environ
 
 def reach(point: str) -> None:
     """Stop here if `point` is armed and nobody has stopped there yet."""
-    if point != ARMED:
+    if point != ARMED or (FOLDER / "disarmed").exists():
         return
     try:
         reached = os.open(FOLDER / "reached", os.O_CREAT | os.O_EXCL | os.O_WRONLY)
