@@ -268,7 +268,7 @@ class Application:
         (self.folder / "stop" / "disarmed").touch()
 
     def arm(self) -> None:
-        """Let the next process that comes to the named point stop there, whether one has stopped there before or not."""
+        """Let the next process that comes to the named point stop there, even if one has stopped there before."""
         for left in ("released", "reached", "disarmed"):
             (self.folder / "stop" / left).unlink(missing_ok=True)
 

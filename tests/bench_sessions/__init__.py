@@ -1,0 +1,1 @@
+"""What many seats in one process cost on a real Kafka: `make bench-sessions`."""
