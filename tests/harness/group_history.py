@@ -43,11 +43,6 @@ def commits(history: list[Commit | GroupRecord]) -> list[Commit]:
     return [entry for entry in history if isinstance(entry, tuple)]
 
 
-def generations(history: list[Commit | GroupRecord]) -> list[int]:
-    """The group's generations, each once."""
-    return sorted({entry.generation for entry in history if isinstance(entry, GroupRecord)})
-
-
 def assert_never_rewound(history: list[Commit | GroupRecord]) -> None:
     """No committed offset ever fell."""
     by_partition: dict[int, list[int]] = defaultdict(list)
