@@ -248,7 +248,13 @@ class ConsumerHandlers:
             return []
         if event.error in _MEMBERSHIP_OVER or event.error == ErrorCode.FENCED_INSTANCE_ID:
             return self._start_over(f"Heartbeat: {ErrorCode.name_of(event.error)}", event.error, now_ms)
-        return self._on_heartbeat_response(event, now_ms)
+        effects = self._on_heartbeat_response(event, now_ms)
+        if self.state is State.RESUMING and self.to_give_up and event.epoch > event.request.identity.generation:
+            # A member stays in its epoch until all is given up. So somebody has said that it is: the earlier process
+            # still lives. What we owe may be another member's by now, and the new epoch must not let us commit it.
+            reason = "the earlier process of this seat is alive, and gave up what this one owes"
+            return self._start_over(reason, ErrorCode.NONE, now_ms)
+        return effects
 
     def _pay(self, effects: Effects, now_ms: int) -> Effects:
         """Release the seat as soon as nothing is to be given up; then its next member has what it is assigned."""

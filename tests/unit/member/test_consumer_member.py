@@ -186,6 +186,16 @@ def test_a_seat_whose_debt_the_group_has_called_off_is_released_at_once() -> Non
     assert request.identity.generation == consumer_contract.RELEASE_EPOCH
 
 
+def test_a_seat_that_owes_joins_anew_if_the_process_that_it_goes_on_for_lives_and_gives_up_what_is_owed() -> None:
+    driver = driver_in(State.RESUMING)
+    driver.take(consumer_contract.NewsExpected())
+    effects = driver.answer(epoch=8)
+    assert "is alive" in only(effects, contract.Rejoining).reason
+    assert only(effects, Ask).request.identity.generation == consumer_contract.JOIN_EPOCH
+    assert only(effects, Ask).request.identity.member_id != "crashed"
+    assert (driver.machine.owned, driver.machine.to_give_up) == (frozenset(), frozenset())
+
+
 @pytest.mark.parametrize(
     "error", [ErrorCode.UNKNOWN_MEMBER_ID, ErrorCode.FENCED_MEMBER_EPOCH, ErrorCode.FENCED_INSTANCE_ID]
 )
