@@ -124,6 +124,13 @@ TOPIC_GONE_AFTER_MS: Final = 5_000
 """How long brokers are asked for a topic that was there before it counts as deleted: right after a change not all of
 them know the same. Measured on one broker: under 50 ms."""
 
+TOPIC_NAMES_KNOWN_MS: Final = 1_000
+"""How old an answer about topics may be that names all ids which a seat asks for (ours): an id keeps its name, but its
+topic may be gone by now."""
+
+TOPIC_NAMES_MISSED_MS: Final = 100
+"""How old one may be that lacks an id: a new topic is known to all brokers soon. Kafka: retry.backoff.ms, 100."""
+
 REPLACED_TOPICS_MAX: Final = 10_000
 """Ids of topics that were created anew, remembered so that a broker which lags behind is not believed (ours; a broker
 lags by seconds, and this takes 1 MiB)."""

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from random import Random
 from typing import Any
 from uuid import UUID
@@ -115,15 +115,14 @@ class ConsumerCalls:
             config.group, request.identity, owned=request.owned, **(everything if request.full else {})
         )
 
-    async def names_of(self, topic_ids: Iterable[UUID]) -> TopicsResolved | None:
+    async def names_of(self, topic_ids: frozenset[UUID]) -> TopicsResolved | None:
         """The names of `topic_ids`, as far as they are of subscribed topics; None if nobody says."""
         try:
-            topics = (await self._cluster.metadata(self._config().topics, timeout_ms=REQUEST_TIMEOUT_MS)).topics
+            names = await self._cluster.names_of(topic_ids, self._config().topics, timeout_ms=REQUEST_TIMEOUT_MS)
         except WireError as error:
             log.info("no names of topics this time: %s", error)
             return None
-        names = {topic.topic_id: topic.name for topic in topics.values()}
-        return TopicsResolved(names=tuple((each, names[each]) for each in sorted(topic_ids) if each in names))
+        return TopicsResolved(names=tuple(sorted(names.items())))
 
 
 def _to_event(request: ConsumerHeartbeatRequest, response: messages.Response) -> ConsumerHeartbeatResponse:

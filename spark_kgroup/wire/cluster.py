@@ -11,13 +11,13 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence, Set
 from contextlib import asynccontextmanager
 from contextvars import ContextVar
 from functools import partial
 from math import inf
 from random import Random
-from typing import Any, Final, TypeVar
+from typing import Any, Final, NamedTuple, TypeVar
 from uuid import UUID
 
 from spark_kgroup.errors import (
@@ -39,6 +39,8 @@ from spark_kgroup.limits import (
     REQUEST_TIMEOUT_MS,
     RETRY_BACKOFF_MAX_MS,
     TOPIC_GONE_AFTER_MS,
+    TOPIC_NAMES_KNOWN_MS,
+    TOPIC_NAMES_MISSED_MS,
 )
 from spark_kgroup.model import DescribedGroup, ErrorCode, MemberIdentity, TopicDescription, TopicPartition
 from spark_kgroup.wire import messages
@@ -80,6 +82,13 @@ _ENDS_AT_S: Final[ContextVar[float]] = ContextVar("_ENDS_AT_S")
 """When the bound ends the call that this task works for, by the event loop's clock."""
 
 
+class _Names(NamedTuple):
+    """Topic ids to names, as brokers said at `asked_at_s` or later."""
+
+    names: Mapping[UUID, str]
+    asked_at_s: float
+
+
 class Cluster:
     """A pooled client of one cluster. Belongs to one event loop; `close` it."""
 
@@ -110,13 +119,15 @@ class Cluster:
         self._pool: dict[Address, Connection] = {}
         self._opening: dict[Address, asyncio.Task[Connection]] = {}
         self._looking_up: dict[str, asyncio.Task[Address]] = {}
+        self._naming: dict[tuple[str, ...], asyncio.Task[_Names]] = {}
+        self._names: dict[tuple[str, ...], _Names] = {}
         self._pace = Pace(self._rng)
         self._closed = False
 
     async def close(self) -> None:
         """Close every pooled connection; whoever still waits gets `Disconnected`. Safe to call twice."""
         self._closed = True
-        shared = [*self._looking_up.values(), *self._opening.values()]
+        shared = [*self._looking_up.values(), *self._naming.values(), *self._opening.values()]
         for task in shared:
             task.cancel()
         await asyncio.gather(*shared, return_exceptions=True)
@@ -149,6 +160,29 @@ class Cluster:
             return found
 
         return await self._retry(attempt, timeout_ms)
+
+    async def names_of(self, topic_ids: Set[UUID], topics: Iterable[str], *, timeout_ms: int) -> Mapping[UUID, str]:
+        """Those of `topic_ids` that are ids of `topics`, to their names: an older answer while it is young enough.
+
+        All seats of a process hear new ids within the same moments, and one answer about many partitions is long.
+
+        Raises:
+            WireError: as `metadata`.
+        """
+        key = tuple(sorted(set(topics)))
+        if (found := self._names.get(key)) is not None:
+            max_age_ms = TOPIC_NAMES_KNOWN_MS if topic_ids <= found.names.keys() else TOPIC_NAMES_MISSED_MS
+            found = found if time.monotonic() - found.asked_at_s <= max_age_ms / 1000 else None
+        if found is None:
+            found = await self._join_or_start(self._naming, key, lambda: self._ask_for_names(key, timeout_ms))
+        return {each: found.names[each] for each in topic_ids & found.names.keys() if each not in self._replaced}
+
+    async def _ask_for_names(self, topics: tuple[str, ...], timeout_ms: int) -> _Names:
+        asked_at_s = time.monotonic()
+        described = (await self.metadata(topics, timeout_ms=timeout_ms)).topics.values()
+        found = _Names({t.topic_id: t.name for t in described if t.topic_id is not None}, asked_at_s)
+        self._names = {topics: found}
+        return found
 
     async def reach(self) -> None:
         """Ask every broker that is known once, until one answers: for a person who waits, and can try again.

@@ -6,7 +6,6 @@ the machine does meets all. Tables come as Markdown on stdout, progress on stder
 """
 
 import os
-import signal
 import socket
 import subprocess
 import sys
@@ -21,6 +20,7 @@ from threading import Event
 from typing import Annotated, Any, Self
 
 import typer
+from harness.measuring import Problem, heed_only_the_first_stop, problems_told
 from rich.console import Console
 
 from bench.cpu import Cpu, cpu_seconds
@@ -28,7 +28,6 @@ from bench.driver import TRIGGER
 from bench.results import CEILING, SOURCES, TITLES, Drained, Followed, summed
 from bench.tables import cpu, latency, machine, memory, micro_batches, throughput, where_time_goes
 from bench.workload import PARTITIONS, QUICK_SHAPES, SHAPES, Paced, Shape, fill
-from spark_kgroup.errors import KgroupError
 from spark_kgroup.testing import ApacheKafka
 from spark_kgroup.testing.kafka_jars import Coordinate, fetch_jars
 from spark_kgroup.testing.watchdog import ProcessGuard
@@ -55,7 +54,6 @@ EXAMPLES = """Examples:
 
     make bench >measured.txt
 """
-STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 console = Console(highlight=False, stderr=True, soft_wrap=True)
 app = typer.Typer(add_completion=False, pretty_exceptions_enable=False, rich_markup_mode="markdown")
@@ -63,10 +61,6 @@ app = typer.Typer(add_completion=False, pretty_exceptions_enable=False, rich_mar
 # mypy cannot know members that are computed.
 What = StrEnum("What", [*(shape.name for shape in SHAPES), LATENCY_TOPIC])  # type: ignore[misc]
 Source = StrEnum("Source", list(SOURCES))  # type: ignore[misc]
-
-
-class Problem(Exception):
-    """The bench cannot go on; the message says why."""
 
 
 class Driver:
@@ -234,30 +228,13 @@ def main(
     shapes = [shape for shape in (QUICK_SHAPES if quick else SHAPES) if shape.name in wanted]
     warm_up_s, measured_s = (1.0, 2.0) if quick else (5.0, 20.0)
     on_machine = machine(CONNECTOR[0].revision)
-    for number in STOP_SIGNALS:
-        signal.signal(number, _stop_once)
-    try:
-        with ExitStack() as things:
-            bench = _start(
-                things, [each for each in SOURCES if each in (source or SOURCES)], 1 if quick else repetitions
-            )
-            drained = {shape: bench.drain(shape) for shape in shapes}
-            followed = bench.follow(warm_up_s, measured_s) if LATENCY_TOPIC in wanted else {}
-    except KeyboardInterrupt:
-        console.print("Stopped.")
-        raise typer.Exit(130) from None
-    except (Problem, KgroupError) as problem:
-        console.print(str(problem), markup=False)
-        raise typer.Exit(1) from None
+    heed_only_the_first_stop()
+    with problems_told(console), ExitStack() as things:
+        bench = _start(things, [each for each in SOURCES if each in (source or SOURCES)], 1 if quick else repetitions)
+        drained = {shape: bench.drain(shape) for shape in shapes}
+        followed = bench.follow(warm_up_s, measured_s) if LATENCY_TOPIC in wanted else {}
     for text in (on_machine, *_tables(drained, followed)):
         typer.echo(f"{text}\n")
-
-
-def _stop_once(*_: object) -> None:
-    """Only the first Ctrl-C counts: ending what runs must not be interrupted."""
-    for number in STOP_SIGNALS:
-        signal.signal(number, signal.SIG_IGN)
-    raise KeyboardInterrupt
 
 
 def _start(things: ExitStack, sources: Sequence[str], repetitions: int) -> Bench:

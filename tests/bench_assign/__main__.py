@@ -14,11 +14,11 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
+from harness.measuring import Problem, problems_told
 from rich.console import Console
 
 from bench_assign.cases import CASES, Case, Measured, Run
 from bench_assign.table import machine, table
-from spark_kgroup.errors import KgroupError
 from spark_kgroup.testing.java import find_java
 from spark_kgroup.testing.kafka_jars import kafka_jars
 
@@ -38,10 +38,6 @@ console = Console(highlight=False, stderr=True, soft_wrap=True)
 app = typer.Typer(add_completion=False, pretty_exceptions_enable=False, rich_markup_mode="markdown")
 
 Only = StrEnum("Only", [case.name for case in CASES])  # type: ignore[misc]  # its members are computed
-
-
-class Problem(Exception):
-    """A program under measurement failed; the message has its last words."""
 
 
 def ours(case: Case, repetitions: int) -> Measured:
@@ -73,7 +69,7 @@ def _measure(command: Sequence[str], lines: str, timeout_s: float | None) -> Mea
     except subprocess.TimeoutExpired:
         return None
     if done.returncode:
-        raise Problem("\n  ".join([f"{command[0]} failed:", *done.stderr.splitlines()[-10:]]))
+        raise Problem.of(command[0], done.stderr)
     runs = [json.loads(line) for line in done.stdout.splitlines()]
     return Measured([Run.of(run) for run in runs], max(run["peak_mib"] for run in runs))
 
@@ -88,7 +84,7 @@ def main(
     on_machine = machine()
     cases = [case for case in CASES if case.name in (only or list(Only))]
     measured: dict[Case, tuple[Measured, Measured | None]] = {}
-    try:
+    with problems_told(console):
         for case in cases:
             with console.status(f"{case}: ours"):
                 mine = ours(case, repetitions)
@@ -97,12 +93,6 @@ def main(
                 theirs = java(case, repetitions, java_timeout_s)
             console.print(f"{case}: Java's {_in_short(theirs) if theirs else f'took more than {java_timeout_s:g} s'}")
             measured[case] = mine, theirs
-    except KeyboardInterrupt:
-        console.print("Stopped.")
-        raise typer.Exit(130) from None
-    except (Problem, KgroupError) as problem:
-        console.print(str(problem), markup=False)
-        raise typer.Exit(1) from None
     typer.echo(f"{on_machine}\n\n{table(measured, java_timeout_s)}\n")
 
 

@@ -6,7 +6,6 @@ left, nor after Ctrl-C.
 
 import json
 import random
-import signal
 import tempfile
 import time
 from collections.abc import Sequence
@@ -17,17 +16,17 @@ from typing import Annotated
 from uuid import uuid4
 
 import typer
-from bench.__main__ import CONNECTOR, STOP_SIGNALS
+from bench.__main__ import CONNECTOR
 from bench.tables import machine
+from harness.measuring import heed_only_the_first_stop, problems_told
 from rich.console import Console
 
 from bench_seats.driver import Settings
 from bench_seats.kills import CLUSTERS, EXECUTORS, REPLACED, Killing
 from bench_seats.placement import OURS, SOURCES, Kill
-from bench_seats.session import PARTITIONS, RECORDS_A_SECOND, Problem, Session
+from bench_seats.session import PARTITIONS, RECORDS_A_SECOND, Session
 from bench_seats.tables import Killed, Setup, as_json, kills_table, missed, undisturbed_table
 from bench_seats.undisturbed import Served, follow
-from spark_kgroup.errors import KgroupError
 from spark_kgroup.testing import ApacheKafka
 from spark_kgroup.testing.free_ports import PortReservation
 from spark_kgroup.testing.kafka_jars import fetch_jars
@@ -131,35 +130,18 @@ def main(
 ) -> None:
     """Kill executors of format("kafka") and format("kgroup"), then leave ours alone: who reads what, and how warm."""
     seed = random.randrange(10**6) if seed is None else seed
-    for number in STOP_SIGNALS:
-        signal.signal(number, _stop_once)
+    heed_only_the_first_stop()
     began = time.monotonic()
-    try:
-        with ExitStack() as things:
-            bench = _start(things, seed)
-            console.print(machine(CONNECTOR[0].revision))
-            console.print(
-                f"{PARTITIONS} partitions, {EXECUTORS} executors, {RECORDS_A_SECOND:,} records/s; --seed {seed}"
-            )
-            try:
-                _measure(bench, [source.value] if source else SOURCES, only, kills, batches)
-            finally:  # what is there is told, whatever ends it
-                _report(bench, time.monotonic() - began, json_file, seed)
-    except KeyboardInterrupt:
-        console.print("Stopped.")
-        raise typer.Exit(130) from None
-    except (Problem, KgroupError) as problem:
-        console.print(str(problem), markup=False)
-        raise typer.Exit(1) from None
+    with problems_told(console), ExitStack() as things:
+        bench = _start(things, seed)
+        console.print(machine(CONNECTOR[0].revision))
+        console.print(f"{PARTITIONS} partitions, {EXECUTORS} executors, {RECORDS_A_SECOND:,} records/s; --seed {seed}")
+        try:
+            _measure(bench, [source.value] if source else SOURCES, only, kills, batches)
+        finally:  # what is there is told, whatever ends it
+            _report(bench, time.monotonic() - began, json_file, seed)
     if missed(bench.kills, bench.undisturbed):
         raise typer.Exit(1)
-
-
-def _stop_once(*_: object) -> None:
-    """Only the first Ctrl-C counts: ending what runs must not be interrupted."""
-    for number in STOP_SIGNALS:
-        signal.signal(number, signal.SIG_IGN)
-    raise KeyboardInterrupt
 
 
 def _start(things: ExitStack, seed: int) -> Bench:

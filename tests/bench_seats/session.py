@@ -13,6 +13,7 @@ from threading import Event
 from typing import Any, Self, TypeVar
 
 from bench.workload import Paced
+from harness.measuring import Problem
 
 from bench_seats.driver import Settings
 from bench_seats.executors import Executor, executors_of
@@ -34,10 +35,6 @@ CONF = Path(__file__).parents[2] / "conf"
 
 WORKERS_PATH = str(Path(__file__).parents[1])
 """PYTHONPATH of Spark's workers: what runs there is in this package."""
-
-
-class Problem(Exception):
-    """The bench cannot go on; the message says why."""
 
 
 class Lines:

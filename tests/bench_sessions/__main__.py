@@ -11,10 +11,10 @@ from typing import Annotated
 from uuid import uuid4
 
 import typer
+from harness.measuring import Problem, problems_told
 from rich.console import Console
 
 from bench_sessions.measured import Cpu, Sessions, machine, table
-from spark_kgroup.errors import KgroupError
 from spark_kgroup.model import CLASSIC, CONSUMER
 from spark_kgroup.testing import ApacheKafka
 
@@ -29,10 +29,6 @@ console = Console(highlight=False, stderr=True, soft_wrap=True)
 app = typer.Typer(add_completion=False, pretty_exceptions_enable=False, rich_markup_mode="markdown")
 
 
-class Problem(Exception):
-    """A program under measurement failed; the message has its last words."""
-
-
 def measure(kafka: ApacheKafka, protocol: str, seats: int, partitions: int) -> Sessions:
     """One run on a topic of its own."""
     topic = f"sessions-{uuid4().hex[:8]}"
@@ -41,7 +37,7 @@ def measure(kafka: ApacheKafka, protocol: str, seats: int, partitions: int) -> S
     command = [sys.executable, "-P", "-m", "bench_sessions.seats", *map(str, arguments)]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode:
-        raise Problem("\n  ".join([f"{protocol} failed:", *done.stderr.splitlines()[-10:]]))
+        raise Problem.of(protocol, done.stderr)
     found = json.loads(done.stdout)
     cpu = {name: Cpu(*found[name]) for name in ("starting", "minute", "noticing")}
     return Sessions(**{**found, **cpu})
@@ -55,20 +51,13 @@ def main(
     """Measure what many sessions of one process cost: their start, a minute at rest, and partitions that are added."""
     on_machine = machine()
     runs = []
-    try:
-        with ExitStack() as things:
-            with console.status("Starting Kafka"):
-                kafka = things.enter_context(ApacheKafka(jvm_options=["-Xmx2g"]))
-            for protocol in (CLASSIC, CONSUMER):
-                with console.status(f"{protocol}: {seats:,} seats"):
-                    runs.append(measure(kafka, protocol, seats, partitions))
-                console.print(f"{protocol}: all have their share after {runs[-1].started_s:.1f} s")
-    except KeyboardInterrupt:
-        console.print("Stopped.")
-        raise typer.Exit(130) from None
-    except (Problem, KgroupError) as problem:
-        console.print(str(problem), markup=False)
-        raise typer.Exit(1) from None
+    with problems_told(console), ExitStack() as things:
+        with console.status("Starting Kafka"):
+            kafka = things.enter_context(ApacheKafka(jvm_options=["-Xmx2g"]))
+        for protocol in (CLASSIC, CONSUMER):
+            with console.status(f"{protocol}: {seats:,} seats"):
+                runs.append(measure(kafka, protocol, seats, partitions))
+            console.print(f"{protocol}: all have their share after {runs[-1].started_s:.1f} s")
     typer.echo(f"{on_machine}\n\n{table(runs)}\n")
 
 

@@ -8,26 +8,17 @@ from collections.abc import Callable
 from dataclasses import asdict
 
 from confluent_kafka.admin import AdminClient, NewPartitions
+from harness.runtime import give_up_at_once
 
 from bench_sessions.measured import Cpu, Sessions, memory_mib
-from spark_kgroup.member import contract
 from spark_kgroup.model import TopicPartition
 from spark_kgroup.runtime.group import Group
-from spark_kgroup.runtime.session import Session
 from spark_kgroup.runtime.settings import GroupSettings
 from spark_kgroup.wire.address import parse_bootstrap
 
 REST_S = 60
 BOUND_S = 600
-
-
-def _give_up(session: Session, notice: contract.Notice) -> None:
-    """Nothing is read, so what is asked for is given up at once."""
-    match notice:
-        case contract.Assigned(revoked=revoked) if revoked:
-            session.post(contract.GaveUp(partitions=revoked))
-        case contract.GiveUpAll(partitions=partitions):
-            session.post(contract.GaveUp(partitions=partitions))
+POLL_S = 0.25  # a look at 1,000 seats takes 15 ms
 
 
 def _owners(group: Group) -> dict[TopicPartition, str | None]:
@@ -47,7 +38,7 @@ async def _until(condition: Callable[[], bool], what: str) -> float:
     while not condition():
         if time.monotonic() > began + BOUND_S:
             raise TimeoutError(f"waited {BOUND_S} s in vain for {what}")
-        await asyncio.sleep(0.1)
+        await asyncio.sleep(POLL_S)
     return time.monotonic() - began
 
 
@@ -62,7 +53,7 @@ async def _measure(bootstrap: str, broker: int, topic: str, protocol: str, seats
         metadata_max_age_ms=3_000,
         api_timeout_ms=BOUND_S * 1_000,
     )
-    group = Group(settings, observer=_give_up)
+    group = Group(settings, observer=give_up_at_once)
     before = Cpu.now(broker)
     began = time.monotonic()
     await group.start()

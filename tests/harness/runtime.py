@@ -1,7 +1,9 @@
 """The seats of one query without Spark: a runtime, and the boundary that Spark would ask."""
 
 from pyspark_kgroup.options.parser import SourceOptions, parse
+from spark_kgroup.member import contract
 from spark_kgroup.model import TopicPartition
+from spark_kgroup.runtime.session import Session
 from spark_kgroup.runtime.settings import GroupSettings
 from spark_kgroup.runtime.views import GroupView
 from spark_kgroup.wire.address import parse_bootstrap
@@ -39,3 +41,12 @@ def settings_of(options: SourceOptions) -> GroupSettings:
 
 def owned(view: GroupView) -> set[TopicPartition]:
     return {tp for seat in view.seats for tp in seat.owned_since}
+
+
+def give_up_at_once(session: Session, notice: contract.Notice) -> None:
+    """An observer of a `Group` whose application reads nothing: what is asked for is given up at once."""
+    match notice:
+        case contract.Assigned(revoked=revoked) if revoked:
+            session.post(contract.GaveUp(partitions=revoked))
+        case contract.GiveUpAll(partitions=partitions):
+            session.post(contract.GaveUp(partitions=partitions))

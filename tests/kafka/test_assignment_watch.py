@@ -10,11 +10,10 @@ import pytest
 from harness.fake_broker import on_a_loop, until
 from harness.groups import assignment_by_instance
 from harness.mixed.clients import JAVA, KAFKA_PYTHON, LIBRDKAFKA, Client
+from harness.runtime import give_up_at_once
 
-from spark_kgroup.member import contract
 from spark_kgroup.model import TopicPartition
 from spark_kgroup.runtime.group import Group
-from spark_kgroup.runtime.session import Session
 from spark_kgroup.runtime.settings import GroupSettings
 from spark_kgroup.testing import ApacheKafka
 from spark_kgroup.wire.address import parse_bootstrap
@@ -60,7 +59,7 @@ class World:
                 topics_must_exist=False,
                 **settings | more,
             ),
-            observer=_give_up,
+            observer=give_up_at_once,
         )
         self.running[instance_id] = group
         await group.start()
@@ -122,14 +121,6 @@ class _Looks:
 
 def _seat(group: Group) -> Any:
     return group.view().seats[0]
-
-
-def _give_up(session: Session, notice: contract.Notice) -> None:
-    match notice:
-        case contract.Assigned(revoked=revoked) if revoked:
-            session.post(contract.GaveUp(partitions=revoked))
-        case contract.GiveUpAll(partitions=partitions):
-            session.post(contract.GaveUp(partitions=partitions))
 
 
 Scenario = Callable[[World], Awaitable[None]]

@@ -25,6 +25,7 @@ from spark_kgroup.model import ErrorCode, TopicPartition
 from spark_kgroup.wire import cluster as cluster_module
 from spark_kgroup.wire import messages
 from spark_kgroup.wire.address import Address
+from spark_kgroup.wire.cluster import Cluster
 from spark_kgroup.wire.responses import ClusterMetadata
 
 pytestmark = pytest.mark.filterwarnings("error::ResourceWarning")
@@ -141,6 +142,48 @@ def test_of_replaced_topic_ids_the_last_ones_are_remembered(monkeypatch: pytest.
         await cluster.close()
 
     scenario()
+
+
+async def _names(cluster: Cluster, *topic_ids: UUID) -> dict[UUID, str]:
+    return dict(await cluster.names_of(frozenset(topic_ids), ["a"], timeout_ms=5_000))
+
+
+@in_a_world()
+async def test_a_thousand_seats_that_ask_for_a_topics_name_make_one_request(world: BrokerWorld) -> None:
+    cluster = world.cluster()
+    for _ in range(2):  # the second time it is known
+        found = await asyncio.gather(*(_names(cluster, TOPIC_ID) for _ in range(1_000)))
+        assert found == [{TOPIC_ID: "a"}] * 1_000
+    assert world.asked(messages.MetadataRequest) == 1
+    await cluster.close()
+
+
+@pytest.mark.parametrize(("known", "limit"), [(True, "TOPIC_NAMES_KNOWN_MS"), (False, "TOPIC_NAMES_MISSED_MS")])
+def test_names_of_topics_are_asked_for_anew_when_the_answer_is_too_old(
+    known: bool, limit: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(cluster_module, limit, -1)
+
+    @in_a_world()
+    async def scenario(world: BrokerWorld) -> None:
+        cluster = world.cluster()
+        wanted, expected = (TOPIC_ID, {TOPIC_ID: "a"}) if known else (UUID(int=8), {})
+        for asked in (1, 2):
+            assert await _names(cluster, wanted) == expected
+            assert world.asked(messages.MetadataRequest) == asked
+        await cluster.close()
+
+    scenario()
+
+
+@in_a_world()
+async def test_a_topic_that_was_created_anew_has_no_name_under_its_old_id(world: BrokerWorld) -> None:
+    cluster = world.cluster()
+    assert await _names(cluster, TOPIC_ID) == {TOPIC_ID: "a"}
+    world.topic_id = UUID(int=8)
+    await cluster.metadata(["a"])
+    assert await _names(cluster, TOPIC_ID) == {}
+    await cluster.close()
 
 
 @in_a_world()
