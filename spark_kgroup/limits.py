@@ -31,9 +31,9 @@ CONSUMER_HEARTBEAT_INTERVAL_MS: Final = 5_000
 """Until the coordinator's first answer says its own. Kafka: group.consumer.heartbeat.interval.ms, 5 s."""
 
 SHARES_LOOK_MIN_MS: Final = 50
-SHARES_LOOK_MAX_MS: Final = 1_000
-"""How long between two looks at whether seats have their targets: at first a round trip or a few, then as long as a
-coordinator takes to compute targets (Kafka: group.consumer.assignment.interval.ms, 1 s)."""
+SHARES_LOOK_MAX_MS: Final = 250
+"""How long between two looks at whether seats have their targets: at first a round trip or a few, then a quarter of the
+time between two computations of targets (Kafka: group.consumer.assignment.interval.ms, 1 s)."""
 
 HEARTBEAT_JITTER: Final = 0.1
 """Fraction of the interval a heartbeat may come early. Kafka has none; 10 % spreads 1,000 seats over 300 ms."""

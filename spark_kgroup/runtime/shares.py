@@ -4,7 +4,8 @@ A newcomer is first assigned nothing, or what is free at once, and the coordinat
 once (group.consumer.assignment.interval.ms): a member that owns what it is assigned may be far from its share. The
 group's description tells each member's target, so this is asked until all of them are reached. Whoever has news there
 heartbeats at once, and not at the end of its interval: seats of one process would else hand partitions over to each
-other at 5 s a step (group.consumer.heartbeat.interval.ms).
+other at 5 s a step (group.consumer.heartbeat.interval.ms). Targets are computed while the coordinator answers some
+member's heartbeat, so one seat of ours asks while they are due.
 """
 
 from __future__ import annotations
@@ -84,11 +85,13 @@ class Shares:
             log.info("nobody says what the group wants our seats to have: %s", error)
             return
         behind = _behind(group, settled)
-        for session in self._sessions.values():
-            if session.machine.identity in behind:
-                session.post(NewsExpected())
         # The coordinator says Assigning while targets are older than the group's members, subscriptions and topics.
-        if not behind and group.state != "Assigning" and self._settled() == settled:
+        targets_due = group.state == "Assigning"
+        asking = behind or (frozenset([min(settled, key=lambda who: who.member_id)]) if targets_due else frozenset())
+        for session in self._sessions.values():
+            if session.machine.identity in asking:
+                session.post(NewsExpected())
+        if not asking and self._settled() == settled:
             self._confirmed = settled
             self._on_known()
 

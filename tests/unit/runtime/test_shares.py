@@ -123,6 +123,24 @@ async def test_nothing_is_known_while_the_group_computes_new_targets_or_nobody_s
 
 
 @on_a_loop
+async def test_one_seat_is_told_to_ask_while_targets_are_due_and_then_each_that_has_a_new_one() -> None:
+    """A coordinator computes them when a member's heartbeat comes, and those are 5 s apart."""
+    due = described(member("a", 2), member("b", 2), state="Assigning")
+    world = World(due, Seat("a", 2, lambda: compute()), Seat("b", 2, lambda: arrive()))
+
+    def compute() -> None:
+        world.a.reach(3)
+        world.group = described(member("a", 3), member("b", 2), epoch=3)
+
+    def arrive() -> None:
+        world.b.reach(3)
+        world.group = described(member("a", 3), member("b", 3), epoch=3)
+
+    await world.run(lambda: world.shares.known)
+    assert (world.a.asked, world.b.asked) == (1, 1)
+
+
+@on_a_loop
 async def test_a_change_of_our_own_doing_is_asked_about_anew() -> None:
     world = World(described(member("a", 2), member("b", 2)), Seat("a", 2), Seat("b", 2))
     await world.run(lambda: world.shares.known)
