@@ -11,6 +11,9 @@ than the next, is refused with its reason: nobody shall read other topics than w
   `^ $ \A \z \Z`
 - refused: back references, `\G \R \X \N`, comments `(?x)`, characters beyond ASCII, quantifiers without a bound in a
   look behind, a quantifier after another or after an anchor
+
+What is translated is also what RE2/J reads, with which brokers match (KIP-848), but for looks ahead and behind, `(?>`
+and possessive quantifiers.
 """
 
 from __future__ import annotations
@@ -18,7 +21,7 @@ from __future__ import annotations
 import string
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from spark_kgroup.errors import OptionError
 from spark_kgroup.limits import PATTERN_CHARS_MAX, PATTERN_DEPTH_MAX, PATTERN_MATCH_S_MAX, PATTERN_REPEATS_MAX
@@ -69,6 +72,11 @@ _PROPERTIES: Final = _CASED | {
 _CONTROLS: Final = {"t": "\t", "n": "\n", "r": "\r", "f": "\f", "a": "\a", "e": "\x1b"}
 _ANCHORS: Final = {"A": r"\A", "z": r"\Z", "Z": r"\Z", "b": r"\b", "B": r"\B"}
 _GROUPS: Final = ("(?:", "(?=", "(?!", "(?<=", "(?<!", "(?>")
+_NOTHING: Final = "(?:(?!))"
+"""Matches nowhere: a class without a character that a topic's name may have."""
+
+_INTERNAL: Final = ("__consumer_offsets", "__transaction_state", "__share_group_state")
+"""Topics of the brokers' own (Topic.INTERNAL_TOPICS)."""
 
 
 class PatternError(OptionError):
@@ -85,18 +93,29 @@ class TopicPattern:
 
     Attributes:
         java: as it was given.
+        re2: the same for the brokers' RE2/J; None if that cannot say it, or would match topics of the brokers' own too.
 
     Raises:
         PatternError: it is not taken.
     """
 
     java: str
+    re2: str | None = field(init=False, repr=False, compare=False, hash=False)
     _compiled: Any = field(init=False, repr=False, compare=False, hash=False)
 
     def __post_init__(self) -> None:
         import regex  # only whoever has a pattern needs it
 
-        object.__setattr__(self, "_compiled", regex.compile(translated(self.java), regex.V0))
+        read = _read(self.java)
+        object.__setattr__(self, "_compiled", regex.compile(read.whole, regex.V0))
+        for_brokers = read.is_re2 and not self._is_for_internal()
+        object.__setattr__(self, "re2", _for_brokers(read.whole) if for_brokers else None)
+
+    def _is_for_internal(self) -> bool:
+        try:
+            return any(map(self.matches, _INTERNAL))
+        except PatternTooSlow:
+            return True
 
     def matches(self, name: str) -> bool:
         """Whether the whole of `name` is matched (Matcher.matches).
@@ -117,23 +136,33 @@ class TopicPattern:
         return tuple(sorted(name for name in names if self.matches(name)))
 
 
-def translated(java: str) -> str:
-    """The pattern for `regex` that matches the same topics' names as `java` does in Java 17.
+class _Read(NamedTuple):
+    """A pattern for `regex` that matches the same topics' names as Java 17 does."""
 
-    Raises:
-        PatternError: it is not taken.
-    """
+    whole: str
+    is_re2: bool
+    """Whether RE2 has all that is in it."""
+
+
+def _read(java: str) -> _Read:
     if len(java) > PATTERN_CHARS_MAX:
         raise PatternError(f"it has {len(java)} characters, and {PATTERN_CHARS_MAX} are the most")
     if not java.isascii():
         raise PatternError("names of topics are ASCII: leave other characters out")
-    return _Reader(java).whole()
+    reader = _Reader(java)
+    return _Read(reader.whole(), reader.is_re2)
+
+
+def _for_brokers(whole: str) -> str:
+    r"""`\Z` is \z where no line ends, and RE2 has it not; nor has it a look ahead that never holds."""
+    return whole.replace(r"\Z", r"\z").replace(_NOTHING, r"[^\x00-\x7f]")
 
 
 class _Reader:
     """Reads one pattern from left to right."""
 
     def __init__(self, java: str) -> None:
+        self.is_re2 = True
         self._java = java
         self._at = 0
         self._names: set[str] = set()
@@ -253,6 +282,7 @@ class _Reader:
     def _opening(self) -> str:
         for opening in _GROUPS:
             if self._skip(opening):
+                self.is_re2 = self.is_re2 and opening == "(?:"
                 return opening
         if self._skip("(?<"):
             name = self._java[self._at :].partition(">")[0]
@@ -297,6 +327,7 @@ class _Reader:
             raise self._error(f"a look behind needs a bound: write {{0,{PATTERN_REPEATS_MAX}}} or the like")
         self._take(len(times))
         kind = self._take() if self._next() in ("?", "+") else ""
+        self.is_re2 = self.is_re2 and kind != "+"
         if self._next() in ("*", "+", "?", "{"):
             raise self._error("a quantifier after another: put what comes before it in (?:...)")
         return atom + times + kind
@@ -414,4 +445,4 @@ def _class(chars: frozenset[str], fold: bool) -> str:
         return f"\\{legal[0]}" if legal[0] in ".-" else legal[0]
     if len(legal) == len(_LEGAL):
         return "."
-    return f"[{''.join(legal).replace('-', '')}{'-' if '-' in legal else ''}]" if legal else r"(?:(?!))"
+    return f"[{''.join(legal).replace('-', '')}{'-' if '-' in legal else ''}]" if legal else _NOTHING

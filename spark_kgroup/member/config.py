@@ -85,6 +85,7 @@ class ConsumerMemberConfig:
     Attributes:
         instance_id: None makes a dynamic member, anything else a static one.
         topics: subscribed names.
+        regex: what it matches, as brokers read it, is subscribed as well; empty for nothing.
         server_assignor: one of the coordinator's assignors (group.consumer.assignors); None for its first.
         session_timeout_ms: the coordinator's, as far as it is known: after it without an answer, all is taken for lost.
         rebalance_timeout_ms: how long the coordinator waits until something is given up.
@@ -98,6 +99,7 @@ class ConsumerMemberConfig:
     group: str
     instance_id: str | None
     topics: tuple[str, ...]
+    regex: str = ""
     server_assignor: str | None = None
     session_timeout_ms: int = CONSUMER_SESSION_TIMEOUT_MS
     rebalance_timeout_ms: int = REBALANCE_TIMEOUT_MS

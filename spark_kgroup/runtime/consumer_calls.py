@@ -57,6 +57,7 @@ class ConsumerCalls:
         self._rack = rack
         self._unsupported = 0
         """How many versions of ConsumerGroupHeartbeat, from the newest on, the coordinator does not speak."""
+        self._regex_refused = False
 
     async def heartbeat(self, request: ConsumerHeartbeatRequest) -> ConsumerHeartbeatResponse | Unanswered:
         """Send one heartbeat; one that leaves again, while the coordinator is moving: a person waits, but not for long.
@@ -81,7 +82,13 @@ class ConsumerCalls:
         self, request: ConsumerHeartbeatRequest, timeout_ms: int
     ) -> ConsumerHeartbeatResponse | Unanswered:
         try:
-            return _to_event(request, await self._call(request, timeout_ms))
+            event = _to_event(request, await self._call(request, timeout_ms))
+            if event.error == ErrorCode.INVALID_REGULAR_EXPRESSION and not self._regex_refused:
+                # Names of what it matches go with each heartbeat that says everything, so this costs time alone.
+                log.info("brokers do not match the pattern themselves: %s", event.message)
+                self._regex_refused = True
+                event = _to_event(request, await self._call(request, timeout_ms))
+            return event
         except UnsupportedApi as error:
             return ConsumerHeartbeatResponse(
                 request=request, error=ErrorCode.UNSUPPORTED_VERSION, message=f"nothing, but {error}"
@@ -109,6 +116,7 @@ class ConsumerCalls:
             "rack": self._rack(),
             "rebalance_timeout_ms": config.rebalance_timeout_ms,
             "topics": sorted(config.topics),
+            "regex": "" if self._regex_refused else getattr(config, "regex", ""),
             "assignor": getattr(config, "server_assignor", None),
         }
         return messages.consumer_group_heartbeat(

@@ -103,7 +103,7 @@ class Group:
         make_room_for(len(self._seats()))
         if self.settings.group_protocol == CONSUMER:
             await self._prepare_consumer_protocol(kept)
-        look = self._match_before_join if self.settings.pattern is not None else None
+        match = self._match_now if self.settings.pattern is not None else None
         for instance_id in self._seats():
             owned_before = previously_owned.get(instance_id, PreviouslyOwned())
             config = self._member_config(instance_id, owned_before, replaced.get(instance_id, UNKNOWN_MEMBER_ID))
@@ -114,7 +114,7 @@ class Group:
                 self._rng,
                 self._neighbours.on_join_sent,
                 partial(self.settings.rack_of, instance_id),
-                look,
+                match,
             )
             self._sessions[instance_id] = session
             self._spawn(session.run(), name=f"seat {instance_id}")
@@ -155,8 +155,8 @@ class Group:
             elif changed:
                 self.force_rebalance(changed)
 
-    async def _match_before_join(self) -> None:
-        await self.topics.match_before_join()
+    async def _match_now(self) -> None:
+        await self.topics.match_now()
         self._subscribe()
 
     def _subscribe(self) -> str:
@@ -209,6 +209,7 @@ class Group:
                 group=self.settings.group,
                 instance_id=instance_id,
                 topics=self.topics.names,
+                regex=(self.settings.pattern and self.settings.pattern.re2) or "",
                 server_assignor=self.settings.server_assignor,
                 session_timeout_ms=self._session_timeout_ms,
                 rebalance_timeout_ms=self.settings.rebalance_timeout_ms,

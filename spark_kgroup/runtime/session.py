@@ -63,7 +63,7 @@ class Session:
         rng: Random,
         on_join_sent: Callable[[], None] = lambda: None,
         rack: Callable[[], str | None] = lambda: None,
-        before_join: Callable[[], Awaitable[None]] | None = None,
+        match_now: Callable[[], Awaitable[None]] | None = None,
     ) -> None:
         self.machine = machine_of(config, rng)
         self.owned_since: Mapping[TopicPartition, MemberIdentity] = MappingProxyType({})
@@ -78,7 +78,7 @@ class Session:
         self._rack = rack
         self._said_rack: str | None = None
         """Where it reads, as its last join said."""
-        self._before_join = before_join
+        self._match_now = match_now
         self._backoff = Backoff(rng)
         self._events: asyncio.Queue[contract.Event | ConsumerEvent] = asyncio.Queue()
         self._connection: Connection | None = None
@@ -242,9 +242,9 @@ class Session:
 
     async def _up_to_date(self, request: contract.JoinRequest) -> contract.JoinRequest:
         """The request with the topics that a pattern matches at this moment."""
-        if self._before_join is None:
+        if self._match_now is None:
             return request
-        await self._before_join()
+        await self._match_now()
         topics = self.config.topics
         return replace(request, protocols=tuple((name, replace(of, topics=topics)) for name, of in request.protocols))
 
@@ -281,6 +281,9 @@ class Session:
 
     async def _resolve(self, topic_ids: frozenset[UUID]) -> None:
         answer = await self._calls.names_of(topic_ids)
+        if self._match_now is not None and answer is not None and len(answer.names) < len(topic_ids):
+            await self._match_now()
+            answer = await self._calls.names_of(topic_ids)
         if answer is not None:
             self.post(answer)
 

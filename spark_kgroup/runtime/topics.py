@@ -69,17 +69,19 @@ class Topics:
         """What is subscribed: the names that were given, or those that the pattern matched last."""
         return self._settings.topics if self._settings.pattern is None else tuple(sorted(self.known))
 
-    async def match_before_join(self) -> None:
+    async def match_now(self) -> None:
         """Match the pattern once more, unless that was done just now, for all seats of this process together.
 
-        Whoever finds a topic first makes the group rebalance. If all others look before they join, that is the only
-        rebalance for it (ConsumerCoordinator.onJoinPrepare). If brokers do not answer, what is known has to do.
+        A classic member does so before it joins. Whoever finds a topic first makes the group rebalance: if all others
+        look before they join, that is the only rebalance for it (ConsumerCoordinator.onJoinPrepare). One under the
+        consumer protocol does so when it is assigned a topic that brokers have matched and we have not. If brokers do
+        not answer, what is known has to do.
         """
         async with self._matching:
             try:
                 await self.subscribed(MATCH_AGAIN_AFTER_MS)
             except WireError as error:
-                log.info("no look at the pattern's topics before this join: %s", error)
+                log.info("no look at the pattern's topics this time: %s", error)
 
     async def _match(self, pattern: TopicPattern, timeout_ms: int) -> None:
         """Ask for all topics; those that this user may not describe are not among them.

@@ -376,12 +376,14 @@ def consumer_group_heartbeat(
     rack: str | None = None,
     rebalance_timeout_ms: int = -1,
     topics: Iterable[str] | None = None,
+    regex: str | None = None,
     assignor: str | None = None,
     owned: Iterable[TopicIdPartition] | None = None,
 ) -> tuple[Request, ...]:
     """Join, still here, or leave, as the epoch of `who` says (KIP-848); in the versions to try, newest first.
 
-    What is None, or a timeout of -1, is as it was in the last one.
+    What is None, or a timeout of -1, is as it was in the last one. `regex` adds what it matches to `topics`, and an
+    empty one nothing; version 0 does not have it.
     """
     values: dict[str, Any] = {
         "group_id": GroupId(group),
@@ -397,7 +399,7 @@ def consumer_group_heartbeat(
     by_id = None if owned is None else [(topic_id, tuple(map(i32, found))) for topic_id, found in _by_topic_id(owned)]
     in_v1 = None if by_id is None else tuple(v1.TopicPartitions(topic_id=t, partitions=found) for t, found in by_id)
     in_v0 = None if by_id is None else tuple(v0.TopicPartitions(topic_id=t, partitions=found) for t, found in by_id)
-    newest = v1.ConsumerGroupHeartbeatRequest(**values, topic_partitions=in_v1)
+    newest = v1.ConsumerGroupHeartbeatRequest(**values, subscribed_topic_regex=regex, topic_partitions=in_v1)
     return newest, v0.ConsumerGroupHeartbeatRequest(**values, topic_partitions=in_v0)
 
 

@@ -6,6 +6,7 @@ from pathlib import Path
 from random import Random
 
 from spark_kgroup.testing.java import find_java
+from spark_kgroup.testing.kafka_jars import kafka_jars
 from spark_kgroup.topic_pattern import PatternError, TopicPattern
 
 SEED, PATTERNS, NAMES = 1, 8_000, 200
@@ -64,15 +65,33 @@ def a_pattern(rng: Random, depth: int = 0) -> str:
     return found
 
 
-def test_a_random_pattern_matches_the_names_that_it_matches_in_java_or_is_refused() -> None:
+def answers(names: list[str], patterns: list[str], *how: str) -> list[str]:
+    """Of each pattern a 0 or 1 for each of `names`, or ! and why it is not taken."""
+    re2j = next(jar for jar in kafka_jars() if jar.name.startswith("re2j-"))
+    command: list[str | Path] = [find_java().executable, "-XX:TieredStopAtLevel=1", "-cp", re2j, PROGRAM, *how]
+    asked = "\n".join([",".join(names), *patterns]) + "\n"
+    done = subprocess.run(command, input=asked, capture_output=True, text=True, timeout=120, check=True)
+    return done.stdout.splitlines()
+
+
+def random_patterns_and_names() -> tuple[list[str], list[str]]:
     rng = Random(SEED)
     patterns = [a_pattern(rng) for _ in range(PATTERNS)]
-    names = ["".join(rng.choices("aAbBzZ01._-", k=rng.randint(1, 6))) for _ in range(NAMES)]
-    asked = "\n".join([",".join(names), *patterns]) + "\n"
-    command: list[str | Path] = [find_java().executable, "-XX:TieredStopAtLevel=1", PROGRAM]
-    answers = subprocess.run(command, input=asked, capture_output=True, text=True, timeout=120, check=True).stdout
+    return patterns, ["".join(rng.choices("aAbBzZ01._-", k=rng.randint(1, 6))) for _ in range(NAMES)]
+
+
+def matched(pattern: TopicPattern, names: list[str]) -> str:
+    return "".join("01"[pattern.matches(name)] for name in names)
+
+
+def first_difference(names: list[str], ours: str, theirs: str) -> str:
+    return next(n for n, a, b in zip(names, ours, theirs, strict=True) if a != b)
+
+
+def test_a_random_pattern_matches_the_names_that_it_matches_in_java_or_is_refused() -> None:
+    patterns, names = random_patterns_and_names()
     counts, wrong = Counter[str](), []
-    for pattern, java in zip(patterns, answers.splitlines(), strict=True):
+    for pattern, java in zip(patterns, answers(names, patterns), strict=True):
         try:
             taken = TopicPattern(pattern)
         except PatternError:
@@ -81,11 +100,32 @@ def test_a_random_pattern_matches_the_names_that_it_matches_in_java_or_is_refuse
         if java.startswith("!"):
             counts["taken, and not by Java"] += 1  # a look behind that it finds too long; nobody reads other topics
             continue
-        ours = "".join("01"[taken.matches(name)] for name in names)
+        ours = matched(taken, names)
         counts["taken, and matches some" if "1" in ours else "taken"] += 1
         if ours != java:
-            wrong.append((pattern, next(n for n, a, b in zip(names, ours, java, strict=True) if a != b)))
+            wrong.append((pattern, first_difference(names, ours, java)))
     print(dict(counts))
     assert wrong == []
     assert counts["taken, and matches some"] > PATTERNS / 5
     assert counts["taken, and not by Java"] < PATTERNS / 1_000
+
+
+def test_a_random_pattern_as_brokers_get_it_matches_the_same_names_with_re2j() -> None:
+    patterns, names = random_patterns_and_names()
+    taken = [pattern for text in patterns if (pattern := _taken(text)) is not None and pattern.re2 is not None]
+    for_brokers = [pattern.re2 or "" for pattern in taken]
+    wrong = []
+    for pattern, theirs in zip(taken, answers(names, for_brokers, "re2j"), strict=True):
+        ours = matched(pattern, names)
+        if ours != theirs:
+            what = theirs if theirs.startswith("!") else first_difference(names, ours, theirs)
+            wrong.append((pattern.java, pattern.re2, what))
+    assert wrong == []
+    assert len(taken) > PATTERNS / 10
+
+
+def _taken(text: str) -> TopicPattern | None:
+    try:
+        return TopicPattern(text)
+    except PatternError:
+        return None

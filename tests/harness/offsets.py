@@ -1,6 +1,7 @@
 """A group's committed offsets, read and set from outside of the group."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 from confluent_kafka.admin import OffsetSpec
@@ -27,43 +28,52 @@ def offsets_alone(
 
 def set_committed(bootstrap: str, group: str, topic: str, offsets: dict[int, int]) -> None:
     """Commit for a group that has no members."""
-    consumer = Consumer({"bootstrap.servers": bootstrap, "group.id": group, "enable.auto.commit": False})
     wanted = [TopicPartition(topic, p, o) for p, o in offsets.items()]
-
-    def done() -> bool:
-        try:
-            consumer.commit(offsets=wanted, asynchronous=False)
-        except KafkaException as refusal:
-            if refusal.args[0].code() not in _STARTING:
-                raise
-            return False
-        return True
-
-    try:
-        wait_for(done, f"the offsets of group {group!r} to be committed", 60)
-    finally:
-        consumer.close()
+    with _consumer(bootstrap, group) as consumer:
+        _answered(lambda: consumer.commit(offsets=wanted, asynchronous=False), f"a commit for group {group!r}")
 
 
 def committed(bootstrap: str, group: str, topic: str, partitions: int) -> dict[int, int]:
     """Partition -> committed offset, negative where there is none."""
-    consumer = Consumer({"bootstrap.servers": bootstrap, "group.id": group, "enable.auto.commit": False})
-    try:
-        found = consumer.committed([TopicPartition(topic, p) for p in range(partitions)], timeout=30)
+    with _consumer(bootstrap, group) as consumer:
+        found = _committed(consumer, group, [TopicPartition(topic, p) for p in range(partitions)])
         return {tp.partition: tp.offset for tp in found}
-    finally:
-        consumer.close()
 
 
 def lag(bootstrap: str, group: str, topic: str) -> int:
     """How many records of `topic` the group has not committed yet."""
-    consumer = Consumer({"bootstrap.servers": bootstrap, "group.id": group, "enable.auto.commit": False})
-    try:
+    with _consumer(bootstrap, group) as consumer:
         partitions = [TopicPartition(topic, p) for p in consumer.list_topics(topic, 30).topics[topic].partitions]
         ends = [consumer.get_watermark_offsets(tp, timeout=30)[1] for tp in partitions]
-        return sum(end - max(0, tp.offset) for end, tp in zip(ends, consumer.committed(partitions, 30), strict=True))
+        found = _committed(consumer, group, partitions)
+        return sum(end - max(0, tp.offset) for end, tp in zip(ends, found, strict=True))
+
+
+@contextmanager
+def _consumer(bootstrap: str, group: str) -> Iterator[Consumer]:
+    consumer = Consumer({"bootstrap.servers": bootstrap, "group.id": group, "enable.auto.commit": False})
+    try:
+        yield consumer
     finally:
         consumer.close()
+
+
+def _committed(consumer: Consumer, group: str, partitions: list[TopicPartition]) -> list[TopicPartition]:
+    return _answered(lambda: consumer.committed(partitions, timeout=30), f"the committed offsets of group {group!r}")
+
+
+def _answered(call: Callable[[], list[TopicPartition]], what: str) -> list[TopicPartition]:
+    """What `call` returns, once the group's coordinator is there."""
+
+    def attempt() -> list[list[TopicPartition]]:
+        try:
+            return [call()]
+        except KafkaException as refusal:
+            if refusal.args[0].code() not in _STARTING:
+                raise
+            return []
+
+    return wait_for(attempt, what, 60)[0]
 
 
 def offset_of(kafka: ApacheKafka, topic: str, partition: int, place: OffsetSpec) -> int:

@@ -18,6 +18,7 @@ from spark_kgroup.errors import GroupRejected
 from spark_kgroup.model import CONSUMER, ErrorCode
 from spark_kgroup.runtime.group import Group
 from spark_kgroup.runtime.settings import GroupSettings
+from spark_kgroup.topic_pattern import TopicPattern
 from spark_kgroup.wire import messages
 
 pytestmark = pytest.mark.filterwarnings("error::ResourceWarning")
@@ -69,11 +70,12 @@ def _ms(count: int) -> Any:
 
 
 @asynccontextmanager
-async def seated(world: BrokerWorld) -> AsyncIterator[Group]:
+async def seated(world: BrokerWorld, pattern: TopicPattern | None = None) -> AsyncIterator[Group]:
     settings = GroupSettings(
         bootstrap=(world.brokers[0].address,),
         group="g",
-        topics=("a",),
+        topics=() if pattern else ("a",),
+        pattern=pattern,
         instance_ids=("seat-0",),
         group_protocol=CONSUMER,
         server_assignor="range",
@@ -105,6 +107,7 @@ def test_a_seat_owns_what_it_is_assigned_in_whichever_version_the_broker_speaks(
             join, beat = coordinator.asked[0], coordinator.asked[before]
             assert (join.instance_id, join.server_assignor, join.topic_partitions) == ("seat-0", "range", ())
             assert join.subscribed_topic_names == ("a",)
+            assert getattr(join, "subscribed_topic_regex", "") == "", "an earlier one does not count any more"
             assert join.rebalance_timeout == _ms(60_000)
             assert (beat.subscribed_topic_names, beat.topic_partitions, beat.rebalance_timeout) == (None, None, _ms(-1))
         assert coordinator.asked[-1].member_epoch == -2, "a static seat that closes is released"
@@ -123,6 +126,45 @@ def test_a_cluster_that_does_not_speak_the_protocol_is_one_clear_error() -> None
                 group.view()
 
     scenario()
+
+
+@pytest.mark.parametrize(
+    ("pattern", "errors", "regexes"),
+    [
+        ("a|t-.", [], ["a|t\\-."]),
+        ("a++", [], [""]),
+        ("a|t-.", [KioErrorCode.invalid_regular_expression], ["a|t\\-.", ""]),
+    ],
+    ids=["brokers match it", "Java's alone", "brokers refuse it"],
+)
+def test_a_pattern_goes_to_brokers_that_can_match_it_beside_the_names_that_it_matches_now(
+    pattern: str, errors: list[KioErrorCode], regexes: list[str]
+) -> None:
+    @in_a_world()
+    async def scenario(world: BrokerWorld) -> None:
+        coordinator = Coordinator(world)
+        coordinator.errors += errors
+        async with seated(world, TopicPattern(pattern)) as group:
+            await until(lambda: len(group.view().seats[0].owned_since) == 2)
+            joins = [request for request in coordinator.asked if request.member_epoch == 0]
+            assert [join.subscribed_topic_regex for join in joins] == regexes
+            assert {join.subscribed_topic_names for join in joins} == {("a",)}
+
+    scenario()
+
+
+@in_a_world()
+async def test_a_topic_that_brokers_match_before_the_member_does_is_owned_and_subscribed(world: BrokerWorld) -> None:
+    leaders, world.leaders = world.leaders, {}
+    coordinator = Coordinator(world)
+    coordinator.assignment = ()
+    async with seated(world, TopicPattern("a")) as group:
+        await until(lambda: group.view().seats[0].settled)
+        assert group.topics.names == ()
+        world.leaders, coordinator.assignment = leaders, (0, 1)
+        await until(lambda: set(group.view().seats[0].owned_since) == {A0, A1})
+        assert group.topics.names == ("a",)
+        await until(lambda: coordinator.asked[-1].subscribed_topic_names == ("a",))
 
 
 @in_a_world()
