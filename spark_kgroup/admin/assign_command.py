@@ -60,8 +60,8 @@ def assign(
     """Plan rebalances, and change nothing.
 
     Without --group each line on standard input is a group as a JSON object, and each line on standard output its plan:
-    `assignment`, where everything is in the end; `first_round`, what the leader sends now; `moved`, what changes hands,
-    as [topic, partition, from, to]. A bad line gets {"error": "..."}, and the next one is answered.
+    `assignment`, where everything is in the end; `first_round`, what the leader sends now; `moved`, what changes hands
+    (topic, partition, from, to). A bad line gets {"error": "..."}, and the next one is answered.
 
     With --group: what the next rebalance of a live group would move if all that the options say happened at once.
     """

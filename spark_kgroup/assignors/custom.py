@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Mapping, Sequence
-from concurrent.futures import wait
+from concurrent.futures import Future, wait
 from dataclasses import replace
 from importlib import import_module
 from operator import attrgetter
@@ -69,8 +69,7 @@ class CustomAssignor:
 
     def _ask(self, what: str, *arguments: Any) -> Any:
         asked = in_a_thread(lambda: getattr(self._made, what)(*arguments), f"{what} of {self.spelled}")
-        done, _ = wait([asked], CUSTOM_ASSIGNOR_TIMEOUT_MS / 1000)
-        if not done:
+        if not _ends_in_time(asked):
             raise AssignorError(
                 f"The assignor {self.spelled} did not return from {what} within {CUSTOM_ASSIGNOR_TIMEOUT_MS} ms."
             )
@@ -84,14 +83,21 @@ def load_assignor(spelled: str) -> CustomAssignor:
     """An instance of the class that `spelled` names, made without arguments.
 
     Raises:
-        OptionError: there is none, or it is no assignor.
+        OptionError: there is none, it is no assignor, or this took longer than `CUSTOM_ASSIGNOR_TIMEOUT_MS`.
     """
     module, _, of_module = spelled.partition(":")
-    try:
+
+    def make() -> CustomAssignor:
         found = attrgetter(of_module)(import_module(module))
         if not isinstance(found, type):
             raise TypeError("it is not a class")
         return CustomAssignor(spelled, found())
+
+    made = in_a_thread(make, f"import of {spelled}")
+    try:
+        if not _ends_in_time(made):
+            raise TimeoutError(f"it was not imported and made within {CUSTOM_ASSIGNOR_TIMEOUT_MS} ms")
+        return made.result()
     except KeyboardInterrupt:
         raise
     except BaseException as error:  # SystemExit, too: it would end this process, and as if all were well
@@ -100,6 +106,10 @@ def load_assignor(spelled: str) -> CustomAssignor:
             "module:Class of an assignor (spark_kgroup.assignors.contract) that this process can import and make "
             "without arguments."
         ) from error
+
+
+def _ends_in_time(future: Future[Any]) -> bool:
+    return bool(wait([future], CUSTOM_ASSIGNOR_TIMEOUT_MS / 1000).done)
 
 
 def _copy_of(topic: TopicDescription) -> TopicDescription:

@@ -122,6 +122,13 @@ class Hanging(FirstTakesAll):
         threading.Event().wait()
 
 
+class HangingWhenMade(FirstTakesAll):
+    """Never comes to be."""
+
+    def __init__(self) -> None:
+        threading.Event().wait()
+
+
 class Growing(FirstTakesAll):
     """Makes the topic larger, and assigns what it has made."""
 

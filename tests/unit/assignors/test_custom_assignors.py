@@ -73,6 +73,12 @@ def test_an_assignor_that_never_returns_is_given_up_after_a_bound_and_holds_up_n
     assert all(thread.daemon for thread in threading.enumerate() if "Hanging" in thread.name)
 
 
+def test_a_class_that_is_not_made_in_time_is_refused(monkeypatch):
+    monkeypatch.setattr(custom, "CUSTOM_ASSIGNOR_TIMEOUT_MS", 10)
+    with pytest.raises(OptionError, match="not imported and made within 10 ms"):
+        assignor(spelled("HangingWhenMade"))
+
+
 def test_a_cooperative_assignor_gives_nobody_what_another_member_still_owns():
     """ConsumerCoordinator.validateCooperativeAssignment; who keeps a partition, or claims it as well, may have it."""
     owning = [member("b", "t", owned="t-1"), member("a", "t", owned="t-0")]
