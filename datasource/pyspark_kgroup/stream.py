@@ -19,6 +19,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from functools import cache, cached_property
+from hashlib import sha256
 from typing import TYPE_CHECKING, Any
 
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
@@ -151,7 +152,8 @@ class KgroupStreamReader(AdmissionControl, DataSourceStreamReader):
     @brief_errors()
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
         """One ticket for each seat that may have data between `start` and `end`."""
-        batch = json.dumps([start, end], sort_keys=True)
+        # Tickets and the registry name the batch by this; the offsets of a large query are a megabyte.
+        batch = sha256(json.dumps([start, end], sort_keys=True).encode()).hexdigest()
         tickets = self._query.tickets(batch, self._checkpoint(start), self._checkpoint(end))
         self._planned_end = end
         return [Ticket(ticket) for ticket in tickets]

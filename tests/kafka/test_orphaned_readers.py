@@ -17,7 +17,7 @@ from harness.kafka import produce
 from harness.reader_process import ReaderProcess
 from harness.waiting import wait_for
 
-from pyspark_kgroup.offsets.checkpoint import EMPTY
+from pyspark_kgroup.offsets.checkpoint import EMPTY, Checkpoint
 from pyspark_kgroup.shared.columns import spark_schema
 from pyspark_kgroup.source import DefaultSource
 from spark_kgroup.errors import FencedInstanceId
@@ -52,8 +52,7 @@ class Query:
 
 def positions(offset: dict[str, Any]) -> dict[int, int]:
     """Partition -> where the batch ends."""
-    (partitions,) = offset["owned"].values()
-    return {int(partition): held["pos"] for partition, held in partitions.items()}
+    return {tp.partition: held.position for tp, held in Checkpoint.from_json(offset).owned.items()}
 
 
 @pytest.fixture

@@ -9,6 +9,7 @@ from harness.kafka import produce
 from harness.query import Query
 from harness.waiting import wait_for
 
+from pyspark_kgroup.offsets.checkpoint import Checkpoint
 from spark_kgroup.testing import ApacheKafka
 
 PARTITIONS = 4
@@ -42,7 +43,7 @@ class SubscriptionWorld:
 
     def owned(self, query: Query) -> int:
         """Partitions of the second topic."""
-        return len(json.loads(query.durable)["owned"].get(self.second, {}))
+        return sum(tp.topic == self.second for tp in Checkpoint.from_json(json.loads(query.durable)).owned)
 
     def shared(self) -> bool:
         shares = self.owned(self.a), self.owned(self.b)

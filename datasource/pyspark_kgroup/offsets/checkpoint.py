@@ -4,31 +4,46 @@ Runs on: driver. Pure: JSON objects in and out, no I/O.
 
 One offset, as JSON (`version` guards the shape)::
 
-    {"version": 1,
+    {"version": 2,
      "topics":   {"flights": {"id": "<topic id>", "first_sight": 8}},
-     "owned":    {"flights": {"0": {"from": 0, "pos": 120, "seat": "job-0", "generation": 3}}},
-     "released": {"flights": {"5": 77}},
-     "given_up": {"flights": {"6": 90}},
+     "periods":  [["job-0", 3], ["job-1", 3]],
+     "owned":    {"flights": {"partitions": "0-2 4", "period": "0 1 0 1", "from": "0", "pos": "120 7 0 95"}},
+     "released": {"flights": {"partitions": "5", "pos": "77"}},
+     "given_up": {"flights": {"partitions": "6", "pos": "90"}},
      "group":    "flights"}
 
-`owned` has an entry for every partition that this query owned at the boundary. `released`, here `Checkpoint.lost`,
-remembers how far this query had read a partition whose ownership ended without an acknowledged commit, so that its
-return reads no record twice; the key is older than that name, and stays as checkpoints have it.
+`owned` has every partition that this query owned at the boundary, as columns: the n-th number of `period`, `from` and
+`pos` is about the n-th partition, and one number alone about all of them. A period is a line of `periods`: seat,
+generation, and the cut if there was one; `from` is where it began in the partition. Spark writes three offsets with
+each batch and keeps hundreds of them: so a partition takes some 14 bytes, and not 90.
+
+`released`, here `Checkpoint.lost`, remembers how far this query had read a partition whose ownership ended without an
+acknowledged commit, so that its return reads no record twice; the key is older than that name.
 `given_up` says where a partition was left in good order: the group's committed offset is its memory, unless this query
 itself went on from there later: then this checkpoint was set back. Releases up to 0.1.0 did not write it. `group` says
 who wrote the offset, is absent from older ones, and is no part of what makes two offsets differ.
+
+Version 1 is read for ever. It had an object for each partition, and no `periods`::
+
+    "owned":    {"flights": {"0": {"from": 0, "pos": 120, "seat": "job-0", "generation": 3}}},
+    "released": {"flights": {"5": 77}}
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final
+from itertools import pairwise
+from typing import Any, Final, TypeVar
 
 from pyspark_kgroup.errors import CheckpointError
 from spark_kgroup.model import TopicPartition
 
-VERSION: Final = 1
+T = TypeVar("T")
+
+VERSION: Final = 2
+"""What is written. An earlier release does not read it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,6 +73,8 @@ class Period:
         generation: the group's generation at adoption.
         cut: tells it from the period before, if that began at the same offset in the same generation: the log was
             truncated back to there (in the JSON only if it is not 0).
+
+    In the JSON seat, generation and cut are a line of `periods`, for all partitions that share them.
     """
 
     topic_id: str
@@ -96,44 +113,44 @@ class Checkpoint:
         return owned.position if owned is not None else self.lost.get(partition)
 
     def to_json(self) -> dict[str, Any]:
-        """Canonical JSON object: equal checkpoints give equal bytes (keys are sorted)."""
+        """Canonical JSON object: equal checkpoints give equal bytes (keys and partitions are sorted)."""
+        periods = sorted({_line_of(owned.period) for owned in self.owned.values()})
+        numbers = {line: number for number, line in enumerate(periods)}
         return {
             "version": VERSION,
             "topics": {
                 name: {"id": topic.topic_id, "first_sight": topic.first_sight, **({"left": True} if topic.left else {})}
                 for name, topic in sorted(self.topics.items())
             },
-            "owned": _by_topic(
-                {
-                    tp: {
-                        "from": owned.period.start,
-                        "pos": owned.position,
-                        "seat": owned.period.seat,
-                        "generation": owned.period.generation,
-                        **({"cut": owned.period.cut} if owned.period.cut else {}),
-                    }
-                    for tp, owned in self.owned.items()
+            "periods": [[seat, generation, *([cut] if cut else [])] for seat, generation, cut in periods],
+            "owned": {
+                topic: {
+                    "partitions": _ranges(index for index, _ in found),
+                    "period": _column([numbers[_line_of(owned.period)] for _, owned in found]),
+                    "from": _column([owned.period.start for _, owned in found]),
+                    "pos": _numbers(owned.position for _, owned in found),
                 }
-            ),
-            "released": _by_topic(self.lost),
-            **({"given_up": _by_topic(self.given_up)} if self.given_up else {}),
+                for topic, found in _by_topic(self.owned).items()
+            },
+            "released": _positions(self.lost),
+            **({"given_up": _positions(self.given_up)} if self.given_up else {}),
             **({"group": self.group} if self.group else {}),
         }
 
     @staticmethod
     def from_json(raw: Mapping[str, Any]) -> Checkpoint:
-        """Read what `to_json` wrote.
+        """Read what `to_json` wrote, or an earlier release's.
 
         Raises:
-            CheckpointError: another version's offset, or one that is not ours.
+            CheckpointError: a later version's offset, or one that is not ours.
         """
         if _is_of_kafka_source(raw):
             raise CheckpointError(_OF_KAFKA_SOURCE)
         version = raw.get("version") if isinstance(raw, Mapping) else None
-        if version != VERSION:
+        if type(version) is not int or version not in _READERS:
             version_text = version if isinstance(version, int | str) else type(version).__name__
             raise CheckpointError(
-                f"The checkpoint holds an offset of version {version_text!r}; this spark-kgroup reads version "
+                f"The checkpoint holds an offset of version {version_text!r}; this spark-kgroup reads versions 1 to "
                 f"{VERSION}. Use the release that wrote it, or start with a new checkpointLocation."
             )
         try:
@@ -143,14 +160,15 @@ class Checkpoint:
                 )
                 for name, t in raw["topics"].items()
             }
+            owned, positions = _READERS[version]
             return Checkpoint(
                 topics=topics,
-                owned={tp: _owned(topics[tp.topic], entry) for tp, entry in _flat(raw["owned"])},
-                lost={tp: _number(entry) for tp, entry in _flat(raw["released"])},
-                given_up={tp: _number(entry) for tp, entry in _flat(raw.get("given_up", {}))},
+                owned=owned(topics, raw),
+                lost=positions(raw["released"]),
+                given_up=positions(raw.get("given_up", {})),
                 group=_text(raw.get("group", "")),
             )
-        except (KeyError, TypeError, ValueError, AttributeError) as error:
+        except (KeyError, TypeError, ValueError, AttributeError, IndexError) as error:
             raise CheckpointError(
                 f"The checkpoint holds an offset that is not kgroup's ({error!r}): was it written by another source? "
                 "Start with a new checkpointLocation."
@@ -179,29 +197,11 @@ EMPTY: Final = Checkpoint()
 """What `initialOffset` returns: constant, without I/O (Spark does not persist it and asks again on a replay)."""
 
 
-def _owned(topic: Topic, entry: Mapping[str, Any]) -> Owned:
-    period = Period(
-        topic_id=topic.topic_id,
-        start=_number(entry["from"]),
-        seat=_text(entry["seat"]),
-        generation=_number(entry["generation"]),
-        cut=_number(entry.get("cut", 0)),
-    )
-    return Owned(period=period, position=_number(entry["pos"]))
-
-
 def _number(value: object) -> int:
     """JSON's numbers may be infinite, and longer than Kafka's 64 bits."""
     if type(value) is not int or not -(2**63) <= value < 2**63:
         raise ValueError("a number does not fit into 64 bits")
     return value
-
-
-def _index(key: str) -> int:
-    """A partition's number in ASCII digits; other digits of Unicode are refused."""
-    if not (key.isascii() and key.isdigit() and len(key) <= len(str(2**31))):
-        raise ValueError("a partition is not a number")
-    return int(key)
 
 
 def _text(value: object) -> str:
@@ -212,11 +212,129 @@ def _text(value: object) -> str:
     return value
 
 
-def _by_topic(values: Mapping[TopicPartition, Any]) -> dict[str, dict[str, Any]]:
-    grouped: dict[str, dict[str, Any]] = {}
-    for (topic, partition), value in sorted(values.items()):
-        grouped.setdefault(topic, {})[str(partition)] = value
+def _by_topic(values: Mapping[TopicPartition, T]) -> dict[str, list[tuple[int, T]]]:
+    """The partitions' numbers, sorted, with what is said of each."""
+    grouped: dict[str, list[tuple[int, T]]] = {}
+    for (topic, partition), value in sorted(values.items(), key=lambda item: item[0]):
+        grouped.setdefault(topic, []).append((partition, value))
     return grouped
+
+
+# ------------------------------------------------------------------------------------------------------- version 2
+
+
+def _line_of(period: Period) -> tuple[str, int, int]:
+    return period.seat, period.generation, period.cut
+
+
+def _numbers(values: Iterable[int]) -> str:
+    return " ".join(map(str, values))
+
+
+def _column(values: Sequence[int]) -> str:
+    """A number for each partition, or the one that they all have."""
+    return str(values[0]) if len(set(values)) == 1 else _numbers(values)
+
+
+def _ranges(indexes: Iterable[int]) -> str:
+    """Sorted numbers with neighbours joined: 0-2 4."""
+    found: list[list[int]] = []
+    for index in indexes:
+        if found and found[-1][1] == index - 1:
+            found[-1][1] = index
+        else:
+            found.append([index, index])
+    return " ".join(str(first) if first == last else f"{first}-{last}" for first, last in found)
+
+
+def _positions(values: Mapping[TopicPartition, int]) -> dict[str, dict[str, str]]:
+    return {
+        topic: {"partitions": _ranges(index for index, _ in found), "pos": _numbers(value for _, value in found)}
+        for topic, found in _by_topic(values).items()
+    }
+
+
+def _owned_in(topics: Mapping[str, Topic], raw: Mapping[str, Any]) -> dict[TopicPartition, Owned]:
+    periods = [(_text(seat), _number(generation), _number(cut)) for seat, generation, cut in map(_line, raw["periods"])]
+    found: dict[TopicPartition, Owned] = {}
+    for topic, columns in raw["owned"].items():
+        topic_id, pos = topics[_text(topic)].topic_id, _numbers_in(columns["pos"])
+        period, start = _column_in(columns["period"], len(pos)), _column_in(columns["from"], len(pos))
+        if min(period) < 0:
+            raise ValueError("a period is none of those that are listed")
+        made: dict[tuple[int, int], Period] = {}  # one for all partitions that share it
+        for index, which, began, position in zip(_ranges_in(columns, len(pos)), period, start, pos, strict=True):
+            if (which, began) not in made:
+                seat, generation, cut = periods[which]
+                made[which, began] = Period(topic_id=topic_id, start=began, seat=seat, generation=generation, cut=cut)
+            found[TopicPartition(topic, index)] = Owned(period=made[which, began], position=position)
+    return found
+
+
+def _positions_in(grouped: Mapping[str, Any]) -> dict[TopicPartition, int]:
+    found: dict[TopicPartition, int] = {}
+    for topic, columns in grouped.items():
+        pos = _numbers_in(columns["pos"])
+        where = (TopicPartition(_text(topic), index) for index in _ranges_in(columns, len(pos)))
+        found.update(zip(where, pos, strict=True))
+    return found
+
+
+def _line(period: Sequence[Any]) -> tuple[Any, Any, Any]:
+    seat, generation, *cut = period
+    if len(cut) > 1:
+        raise ValueError("a period is a seat, a generation and a cut")
+    return seat, generation, cut[0] if cut else 0
+
+
+def _numbers_in(column: object) -> list[int]:
+    if not isinstance(column, str) or not _NUMBERS.fullmatch(column):
+        raise ValueError("a column is not numbers with a space between them")
+    return list(map(_number, map(int, column.split(" "))))
+
+
+def _column_in(column: object, count: int) -> list[int]:
+    found = _numbers_in(column)
+    return found * count if len(found) == 1 else found
+
+
+def _ranges_in(columns: Mapping[str, Any], count: int) -> list[int]:
+    """The partitions of a column with `count` numbers: a damaged range shall not fill the memory."""
+    text = columns["partitions"]
+    if not isinstance(text, str) or not _RANGES.fullmatch(text):
+        raise ValueError("the partitions are not numbers and ranges with a space between them")
+    pairs = [(int(first), int(last or first)) for first, _, last in (each.partition("-") for each in text.split(" "))]
+    if sum(last - first + 1 for first, last in pairs) != count or any(last < first for first, last in pairs):
+        raise ValueError("there are not as many partitions as positions")
+    if any(before[1] >= after[0] for before, after in pairwise(pairs)):
+        raise ValueError("the partitions are not in order")
+    return [index for first, last in pairs for index in range(first, last + 1)]
+
+
+_NUMBERS: Final = re.compile("-?[0-9]{1,19}(?: -?[0-9]{1,19})*")
+_RANGES: Final = re.compile("[0-9]{1,10}(?:-[0-9]{1,10})?(?: [0-9]{1,10}(?:-[0-9]{1,10})?)*")
+
+# ------------------------------------------------------------------------------------------------------- version 1
+
+
+def _owned_in_v1(topics: Mapping[str, Topic], raw: Mapping[str, Any]) -> dict[TopicPartition, Owned]:
+    return {
+        tp: Owned(
+            period=Period(
+                topic_id=topics[tp.topic].topic_id,
+                start=_number(entry["from"]),
+                seat=_text(entry["seat"]),
+                generation=_number(entry["generation"]),
+                cut=_number(entry.get("cut", 0)),
+            ),
+            position=_number(entry["pos"]),
+        )
+        for tp, entry in _flat(raw["owned"])
+    }
+
+
+def _positions_in_v1(grouped: Mapping[str, Any]) -> dict[TopicPartition, int]:
+    return {tp: _number(entry) for tp, entry in _flat(grouped)}
 
 
 def _flat(grouped: Mapping[str, Mapping[str, Any]]) -> list[tuple[TopicPartition, Any]]:
@@ -225,3 +343,17 @@ def _flat(grouped: Mapping[str, Mapping[str, Any]]) -> list[tuple[TopicPartition
         for topic, entries in grouped.items()
         for partition, value in entries.items()
     ]
+
+
+def _index(key: str) -> int:
+    """A partition's number in ASCII digits; other digits of Unicode are refused."""
+    if not (key.isascii() and key.isdigit() and len(key) <= len(str(2**31))):
+        raise ValueError("a partition is not a number")
+    return int(key)
+
+
+_Readers = tuple[
+    Callable[[Mapping[str, Topic], Mapping[str, Any]], dict[TopicPartition, Owned]],
+    Callable[[Mapping[str, Any]], dict[TopicPartition, int]],
+]
+_READERS: Final[Mapping[int, _Readers]] = {1: (_owned_in_v1, _positions_in_v1), 2: (_owned_in, _positions_in)}

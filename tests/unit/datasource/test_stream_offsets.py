@@ -12,6 +12,7 @@ from pyspark_kgroup.driver.boundary import Boundary
 from pyspark_kgroup.limits import END_OFFSETS_MAX_AGE_MS
 from pyspark_kgroup.offsets import checkpoint as checkpoint_module
 from pyspark_kgroup.offsets.checkpoint import Checkpoint
+from pyspark_kgroup.offsets.plan import ranges_by_seat
 from pyspark_kgroup.shared.columns import spark_schema
 from pyspark_kgroup.stream import KgroupStreamReader
 from spark_kgroup.model import TopicPartition
@@ -39,11 +40,27 @@ def again(offset: dict[str, Any]) -> dict[str, Any]:
     return copied
 
 
-def test_an_offset_that_spark_shows_again_is_read_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """To read one of 10,000 partitions takes 30 ms, and an idle query has nothing else to do."""
+def in_version_1(offset: dict[str, Any]) -> dict[str, Any]:
+    """The offset as releases before this shape wrote it."""
+    written: dict[str, Any] = {**again(offset), "version": 1, "owned": {}}
+    del written["periods"]
+    for tp, held in Checkpoint.from_json(offset).owned.items():
+        period = held.period
+        entry = {"from": period.start, "pos": held.position, "seat": period.seat, "generation": period.generation}
+        written["owned"].setdefault(tp.topic, {})[str(tp.partition)] = entry
+    return written
+
+
+@pytest.fixture
+def group(monkeypatch: pytest.MonkeyPatch) -> Runtime:
     group = Runtime({"t": 2})
     monkeypatch.setattr(query_module, "GroupRuntime", lambda _: group)
     monkeypatch.setattr(query_module, "Boundary", partial(Boundary, clock=lambda: group.now_ms))
+    return group
+
+
+def test_an_offset_that_spark_shows_again_is_read_once(group: Runtime, monkeypatch: pytest.MonkeyPatch) -> None:
+    """To read one of 10,000 partitions takes 30 ms, and an idle query has nothing else to do."""
     shown: list[dict[str, Any]] = []
     from_json = Checkpoint.from_json
 
@@ -65,5 +82,19 @@ def test_an_offset_that_spark_shows_again_is_read_once(monkeypatch: pytest.Monke
         reader.partitions(again(start), again(end))
         start = end
 
-    assert start["owned"]["t"]["0"]["pos"] == 7
+    assert start["owned"]["t"]["pos"] == "7 0"
     assert len(shown) == 3, "the empty offset, and the ends of two batches"
+
+
+def test_a_checkpoint_of_version_1_is_gone_on_from_and_rewritten_with_the_next_batch(group: Runtime) -> None:
+    reader = KgroupStreamReader(OPTIONS, spark_schema(False))
+    group.produce(TopicPartition("t", 0), 3)
+    written = in_version_1(reader.latestOffset(reader.initialOffset()))
+    group.now_ms += END_OFFSETS_MAX_AGE_MS + 1
+    assert reader.latestOffset(again(written)) == written, "nothing is new, so there is no batch"
+    group.produce(TopicPartition("t", 1), 4)
+    group.now_ms += END_OFFSETS_MAX_AGE_MS + 1
+    end = reader.latestOffset(again(written))
+    assert (end["version"], end["owned"]["t"]["pos"]) == (2, "3 4")
+    (ranges,) = ranges_by_seat(Checkpoint.from_json(written), Checkpoint.from_json(end)).values()
+    assert ranges == {TopicPartition("t", 1): (0, 4)}

@@ -4,6 +4,7 @@ import json
 from dataclasses import replace
 from random import Random
 from typing import Any
+from uuid import UUID
 
 import pytest
 from hypothesis import given
@@ -92,50 +93,125 @@ def test_who_wrote_a_checkpoint_is_no_part_of_what_makes_two_differ() -> None:
     assert Checkpoint(group="flights") == EMPTY
 
 
-def test_the_shape_on_disk_is_what_the_module_documents() -> None:
+FLIGHTS = Checkpoint(
+    topics={"flights": Topic(topic_id="id", first_sight=8)},
+    owned={
+        TopicPartition("flights", index): Owned(
+            period=Period(topic_id="id", start=0, seat=f"job-{seat}", generation=3), position=position
+        )
+        for index, seat, position in ((0, 0, 120), (1, 1, 7), (2, 0, 0), (4, 1, 95))
+    },
+    lost={TopicPartition("flights", 5): 77},
+)
+SELDOM = Checkpoint(
+    topics={"flights": Topic(topic_id="id", first_sight=8, left=True)},
+    owned={
+        TopicPartition("flights", index): Owned(
+            period=Period(topic_id="id", start=start, seat="job-0", generation=3, cut=2), position=60
+        )
+        for index, start in ((0, 60), (10, 50))
+    },
+    given_up={TopicPartition("flights", 6): 90},
+    group="airport",
+)
+IN_VERSION_2 = [
+    (
+        FLIGHTS,
+        {
+            "version": 2,
+            "topics": {"flights": {"id": "id", "first_sight": 8}},
+            "periods": [["job-0", 3], ["job-1", 3]],
+            "owned": {"flights": {"partitions": "0-2 4", "period": "0 1 0 1", "from": "0", "pos": "120 7 0 95"}},
+            "released": {"flights": {"partitions": "5", "pos": "77"}},
+        },
+    ),
+    (
+        SELDOM,
+        {
+            "version": 2,
+            "topics": {"flights": {"id": "id", "first_sight": 8, "left": True}},
+            "periods": [["job-0", 3, 2]],
+            "owned": {"flights": {"partitions": "0 10", "period": "0", "from": "60 50", "pos": "60 60"}},
+            "released": {},
+            "given_up": {"flights": {"partitions": "6", "pos": "90"}},
+            "group": "airport",
+        },
+    ),
+]
+IN_VERSION_1 = [
+    (
+        FLIGHTS,
+        {
+            "version": 1,
+            "topics": {"flights": {"id": "id", "first_sight": 8}},
+            "owned": {
+                "flights": {
+                    "0": {"from": 0, "pos": 120, "seat": "job-0", "generation": 3},
+                    "1": {"from": 0, "pos": 7, "seat": "job-1", "generation": 3},
+                    "2": {"from": 0, "pos": 0, "seat": "job-0", "generation": 3},
+                    "4": {"from": 0, "pos": 95, "seat": "job-1", "generation": 3},
+                }
+            },
+            "released": {"flights": {"5": 77}},
+        },
+    ),
+    (
+        SELDOM,
+        {
+            "version": 1,
+            "topics": {"flights": {"id": "id", "first_sight": 8, "left": True}},
+            "owned": {
+                "flights": {
+                    "0": {"from": 60, "pos": 60, "seat": "job-0", "generation": 3, "cut": 2},
+                    "10": {"from": 50, "pos": 60, "seat": "job-0", "generation": 3, "cut": 2},
+                }
+            },
+            "released": {},
+            "given_up": {"flights": {"6": 90}},
+            "group": "airport",
+        },
+    ),
+]
+
+
+@pytest.mark.parametrize(("checkpoint", "written"), IN_VERSION_2, ids=["usual", "with what is seldom there"])
+def test_the_shape_on_disk_is_what_the_module_documents(checkpoint: Checkpoint, written: dict[str, Any]) -> None:
     """A checkpoint lives longer than a release: whoever changes this shape needs a new version."""
-    period = Period(topic_id="id", start=0, seat="job-0", generation=3)
-    checkpoint = Checkpoint(
-        topics={"flights": Topic(topic_id="id", first_sight=8)},
-        owned={TopicPartition("flights", 0): Owned(period=period, position=120)},
-        lost={TopicPartition("flights", 5): 77},
-    )
-    assert checkpoint.to_json() == {
-        "version": 1,
-        "topics": {"flights": {"id": "id", "first_sight": 8}},
-        "owned": {"flights": {"0": {"from": 0, "pos": 120, "seat": "job-0", "generation": 3}}},
-        "released": {"flights": {"5": 77}},
-    }
-
-
-def test_the_shape_on_disk_has_what_is_seldom_there_under_names_of_its_own() -> None:
-    period = Period(topic_id="id", start=60, seat="job-0", generation=3, cut=2)
-    checkpoint = Checkpoint(
-        topics={"flights": Topic(topic_id="id", first_sight=8, left=True)},
-        owned={TopicPartition("flights", 0): Owned(period=period, position=60)},
-        given_up={TopicPartition("flights", 6): 90},
-        group="airport",
-    )
-    written = {
-        "version": 1,
-        "topics": {"flights": {"id": "id", "first_sight": 8, "left": True}},
-        "owned": {"flights": {"0": {"from": 60, "pos": 60, "seat": "job-0", "generation": 3, "cut": 2}}},
-        "released": {},
-        "given_up": {"flights": {"6": 90}},
-        "group": "airport",
-    }
     assert checkpoint.to_json() == written
+
+
+@pytest.mark.parametrize(("checkpoint", "written"), [*IN_VERSION_1, *IN_VERSION_2])
+def test_every_version_that_was_ever_written_is_read(checkpoint: Checkpoint, written: dict[str, Any]) -> None:
     again = Checkpoint.from_json(written)
-    assert (again, again.group) == (checkpoint, "airport")
+    assert (again, again.group) == (checkpoint, checkpoint.group)
 
 
 def test_partitions_are_in_order_of_their_number() -> None:
-    checkpoint = Checkpoint(lost={TopicPartition("t", index): 0 for index in (10, 9, 100)})
-    assert list(checkpoint.to_json()["released"]["t"]) == ["9", "10", "100"]
+    checkpoint = Checkpoint(lost={TopicPartition("t", index): index for index in (10, 9, 100, 11)})
+    assert checkpoint.to_json()["released"]["t"] == {"partitions": "9-11 100", "pos": "9 10 11 100"}
+
+
+def test_an_offset_of_10_000_partitions_is_no_longer_than_the_built_in_sources() -> None:
+    """Spark writes three of them with each batch, and keeps them in its progress."""
+    partitions = [TopicPartition(f"orders.eu.v{number % 10}", number // 10) for number in range(10_000)]
+    topics = {
+        tp.topic: Topic(topic_id=str(UUID(int=number)), first_sight=1_000) for number, tp in enumerate(partitions)
+    }
+
+    def owned(number: int, tp: TopicPartition) -> Owned:
+        seat, topic_id = f"orders-app-{number % 64}", topics[tp.topic].topic_id
+        period = Period(topic_id=topic_id, start=1_234_567_890, seat=seat, generation=17)
+        return Owned(period=period, position=1_234_667_890 + number)
+
+    found = Checkpoint(topics=topics, owned={tp: owned(number, tp) for number, tp in enumerate(partitions)})
+    built_in: dict[str, dict[str, int]] = {}
+    for tp, held in found.owned.items():
+        built_in.setdefault(tp.topic, {})[str(tp.partition)] = held.position
+    assert len(dumps(found)) < len(json.dumps(built_in, separators=(",", ":"))) < 200_000
 
 
 def test_the_initial_offset_is_constant_and_fresh() -> None:
-    assert EMPTY.to_json() == {"version": VERSION, "topics": {}, "owned": {}, "released": {}}
+    assert EMPTY.to_json() == {"version": VERSION, "topics": {}, "periods": [], "owned": {}, "released": {}}
     assert EMPTY.fresh
 
 
@@ -155,10 +231,11 @@ def test_a_checkpoint_has_positions_of_owned_and_lost_partitions_only() -> None:
 
 
 @pytest.mark.parametrize(
-    ("version", "named"), [(VERSION + 1, "2"), (0, "0"), (None, "'NoneType'"), ("1", "'1'"), (1.5, "'float'")]
+    ("version", "named"),
+    [(VERSION + 1, "3"), (0, "0"), (None, "'NoneType'"), ("1", "'1'"), (1.5, "'float'"), (True, "True")],
 )
 def test_another_version_is_refused_by_name(version: object, named: str) -> None:
-    with pytest.raises(CheckpointError, match=f"of version {named}; .*reads version 1"):
+    with pytest.raises(CheckpointError, match=f"of version {named}; .*reads versions 1 to 2"):
         Checkpoint.from_json({**EMPTY.to_json(), "version": version})
 
 
@@ -196,25 +273,26 @@ for _ in range(100_000):
     DEEP = [DEEP]
 
 
+ONE = {"topics": {"t": {"id": "x", "first_sight": 8}}, "periods": [["s", 1]]}
+COLUMNS = {"partitions": "0", "period": "0", "from": "0", "pos": "0"}
+
+
+def repr_in_short(value: object) -> str:
+    try:
+        return repr(value)[:60]
+    except RecursionError:
+        return "deep"
+
+
+def held(**columns: Any) -> dict[str, Any]:
+    return ONE | {"owned": {"t": COLUMNS | columns}}
+
+
 @pytest.mark.parametrize(
     "broken",
     [
         {"topics": None},
         {"topics": {"t": {"id": "x"}}},
-        {"owned": {"t": 5}},
-        {"owned": {"t": {"zero": {}}}},
-        {"owned": {"unknown": {"0": {"from": 0, "pos": 0, "seat": "s", "generation": 1}}}},
-        {"released": {"t": {"0": "many"}}},
-        {"released": {"t": {"0": float("inf")}}},
-        {"released": {"t": {"0": float("nan")}}},
-        {"released": {"t": {"0": 1.5}}},
-        {"released": {"t": {"0": True}}},
-        {"released": {"t": {"0": 2**63}}},
-        {"released": {"t": {"0": DEEP}}},
-        {"released": {"t": {"-1": 0}}},
-        {"released": {"t": {"\u0663": 0}}},
-        {"released": {"t": {"9" * 5_000: 0}}},
-        {"released": {"\ud800": {"0": 0}}},
         {"topics": {"t": {"id": DEEP, "first_sight": 1}}},
         {"topics": {"t": {"id": "\ud800", "first_sight": 1}}},
         {"topics": {"t": {"id": "x", "first_sight": float("inf")}}},
@@ -222,8 +300,41 @@ for _ in range(100_000):
         {"topics": DEEP},
         {"owned": DEEP},
         {"version": DEEP},
+        {"owned": {"t": 5}},
+        {"owned": {"unknown": COLUMNS}, "periods": [["s", 1]]},
+        {"released": {"t": {"0": 7}}},
+        {"released": {"t": {"partitions": "0", "pos": 7}}},
+        {"released": {"t": {"partitions": "0", "pos": DEEP}}},
+        {"released": {"t": {"partitions": "0", "pos": "many"}}},
+        {"released": {"t": {"partitions": "0", "pos": "1.5"}}},
+        {"released": {"t": {"partitions": "0", "pos": " 1"}}},
+        {"released": {"t": {"partitions": "0", "pos": "1_0"}}},
+        {"released": {"t": {"partitions": "0", "pos": "\u0663"}}},
+        {"released": {"t": {"partitions": "0", "pos": str(2**63)}}},
+        {"released": {"t": {"partitions": "0", "pos": "9" * 5_000}}},
+        {"released": {"t": {"partitions": "", "pos": ""}}},
+        {"released": {"t": {"partitions": "-1", "pos": "0"}}},
+        {"released": {"t": {"partitions": "\u0663", "pos": "0"}}},
+        {"released": {"t": {"partitions": "9" * 5_000, "pos": "0"}}},
+        {"released": {"t": {"partitions": "0-9999999999", "pos": "0"}}},
+        {"released": {"t": {"partitions": "3-2", "pos": ""}}},
+        {"released": {"t": {"partitions": "3-2 5-6", "pos": "0 0"}}},
+        {"released": {"t": {"partitions": "1 0", "pos": "0 0"}}},
+        {"released": {"t": {"partitions": "0 0", "pos": "0 0"}}},
+        {"released": {"t": {"partitions": "0-1 1", "pos": "0 0 0"}}},
+        {"released": {"\ud800": {"partitions": "0", "pos": "0"}}},
+        held(pos="0 0"),
+        held(period="1"),
+        held(period="-1"),
+        held(period="0 0"),
+        held(**{"from": "0 0"}),
+        held() | {"periods": [["s"]]},
+        held() | {"periods": [["s", 1, 0, 0]]},
+        held() | {"periods": [["\ud800", 1]]},
+        held() | {"periods": [["s", True]]},
+        held() | {"periods": DEEP},
     ],
-    ids=lambda broken: json.dumps(list(broken)),
+    ids=repr_in_short,
 )
 def test_a_damaged_offset_is_refused(broken: dict[str, Any]) -> None:
     with pytest.raises(CheckpointError, match=r"not kgroup's|of version 'list'") as problem:
@@ -232,11 +343,35 @@ def test_a_damaged_offset_is_refused(broken: dict[str, Any]) -> None:
 
 
 @pytest.mark.parametrize(
+    "broken",
+    [
+        {"owned": {"t": {"zero": {}}}},
+        {"owned": {"unknown": {"0": {"from": 0, "pos": 0, "seat": "s", "generation": 1}}}},
+        {"released": {"t": {"0": "many"}}},
+        {"released": {"t": {"0": float("nan")}}},
+        {"released": {"t": {"0": True}}},
+        {"released": {"t": {"0": 2**63}}},
+        {"released": {"t": {"-1": 0}}},
+        {"released": {"t": {"\u0663": 0}}},
+        {"released": {"t": {"9" * 5_000: 0}}},
+    ],
+    ids=repr_in_short,
+)
+def test_a_damaged_offset_of_version_1_is_refused(broken: dict[str, Any]) -> None:
+    with pytest.raises(CheckpointError, match="not kgroup's"):
+        Checkpoint.from_json({"version": 1, "topics": {}, "owned": {}, "released": {}, **broken})
+
+
+@pytest.mark.parametrize(
     ("broken", "why"),
     [
-        ({"released": {"t": {"0": 2**63}}}, "does not fit into 64 bits"),
-        ({"released": {"t": {"0": -(2**63) - 1}}}, "does not fit into 64 bits"),
-        ({"released": {"t": {"first": 0}}}, "a partition is not a number"),
+        ({"released": {"t": {"partitions": "0", "pos": str(2**63)}}}, "does not fit into 64 bits"),
+        ({"released": {"t": {"partitions": "0", "pos": str(-(2**63) - 1)}}}, "does not fit into 64 bits"),
+        ({"released": {"t": {"partitions": "first", "pos": "0"}}}, "not numbers and ranges"),
+        ({"released": {"t": {"partitions": "0-2", "pos": "0"}}}, "not as many partitions as positions"),
+        ({"released": {"t": {"partitions": "1 0", "pos": "0 0"}}}, "not in order"),
+        (held(pos="one"), "a column is not numbers"),
+        (held(period="-1"), "a period is none of those that are listed"),
         ({"group": 5}, "a text is not a string"),
     ],
     ids=str,
@@ -254,31 +389,26 @@ def test_the_widest_numbers_of_kafka_are_read_back(partition: int, position: int
 
 VALUES: list[Any] = [
     *(None, [], {}, "", "x", 1, -1, 1.5, float("inf"), float("nan"), True, 2**70, {"a": 1}, [1], "9" * 5_000, "\u0663"),
-    *("\ud800", "\0"),
+    *("\ud800", "\0", "0", "0 1", "0-1", "1-0", "-1", "0-99999999"),
 ]
 KEYS = ("t", "0", "-1", "x", "", "\u0663", "9" * 5_000, "\ud800")
 
 
-def test_any_json_is_read_as_it_was_written_or_refused() -> None:
+@pytest.mark.parametrize("whole", [IN_VERSION_1[1][1], IN_VERSION_2[0][1]], ids=["version 1", "version 2"])
+def test_any_json_is_read_as_it_was_written_or_refused(whole: dict[str, Any]) -> None:
     """10,000 damaged ones, seeded."""
     random = Random(11)
-    whole = {
-        "version": 1,
-        "topics": {"t": {"id": "x", "first_sight": 8}},
-        "owned": {"t": {"0": {"from": 0, "pos": 120, "seat": "s-0", "generation": 3}}},
-        "released": {"t": {"5": 77}},
-    }
 
     def damaged(part: Any) -> Any:
-        if random.random() < 0.08:
+        if random.random() < 0.05:
             return random.choice(VALUES)
         if isinstance(part, dict):
             return {
-                (random.choice(KEYS) if random.random() < 0.05 else key): damaged(value)
+                (random.choice(KEYS) if random.random() < 0.03 else key): damaged(value)
                 for key, value in part.items()
-                if random.random() > 0.03
+                if random.random() > 0.02
             }
-        return part
+        return list(map(damaged, part)) if isinstance(part, list) else part
 
     read = 0
     for _ in range(10_000):
@@ -292,7 +422,7 @@ def test_any_json_is_read_as_it_was_written_or_refused() -> None:
     assert 500 < read < 9_500
 
 
-@pytest.mark.parametrize("missing", ["topics", "owned", "released"])
+@pytest.mark.parametrize("missing", ["topics", "periods", "owned", "released"])
 def test_an_incomplete_offset_is_refused(missing: str) -> None:
     with pytest.raises(CheckpointError, match=missing):
         Checkpoint.from_json({key: value for key, value in EMPTY.to_json().items() if key != missing})
