@@ -186,10 +186,11 @@ class Query:
     def _start_registry(self, seats: Sequence[str]) -> Registry | None:
         """What executors ask which seat to read; None if they are to fetch nothing ahead.
 
-        Under AvailableNow mostly one batch is read: a sidecar would take longer to start than it saves. Windows has
-        nothing that a sidecar needs.
+        Under AvailableNow without a limit one batch reads all: a sidecar would take longer to start than it saves.
+        Windows has nothing that a sidecar needs.
         """
-        if not self._options.prefetch_bytes or self._bounded or os.name == "nt":
+        one_batch = self._bounded and self._options.max_offsets_per_trigger is None
+        if not self._options.prefetch_bytes or one_batch or os.name == "nt":
             return None
         from pyspark_kgroup.driver.registry import Registry  # while the seats join: 16 ms (measured)
 
