@@ -73,9 +73,11 @@ class Ownership:
     def claims_generation(self) -> int:
         """The generation in which `claims` were assigned: a subscription has one for all of them (KIP-792).
 
-        What is left over may have another owner by now, whose claim must win: the older generation, then.
+        What is left over may have another owner by now, who claims it in our generation and must win. What we own may
+        be claimed by a process that comes back and knows it from before, and must not win. So it is the generation
+        before ours: who claims the same in that one is no surer than we are, and the leader gives it to neither.
         """
-        return self._previously_owned_in if self.left_over else self.assigned_in
+        return max(self._previously_owned_in, self.assigned_in - 1) if self.left_over else self.assigned_in
 
     @property
     def to_give_up(self) -> frozenset[TopicPartition]:

@@ -102,6 +102,7 @@ def run(world: MemberWorld, scenario: Scenario) -> None:
         world.run_for(world.rng.choice((5, 20, 60, 500, 5_000)))
         world.rng.choice(scenario.kinds)(world)
     faults.make_peace(world)
+    world.run_for(scenario.session_ms)  # a member may not have noticed yet that its session is over
     end_ms = world.now_ms + REST_WITHIN_MS
     while lacking := world.invariants.at_rest():
         assert world.now_ms < end_ms, f"not at rest, lacking: {lacking}"
