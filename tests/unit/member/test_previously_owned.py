@@ -57,7 +57,7 @@ def test_a_previously_owned_partition_that_is_not_assigned_is_claimed_until_it_i
     assert (subscription.owned, subscription.generation) == (parts(1), 8)
 
 
-def test_what_is_left_over_is_claimed_in_the_generation_from_which_it_is_known_where_that_is_the_one_before() -> None:
+def test_a_partition_left_over_is_claimed_in_the_generation_it_is_known_from_if_that_is_the_one_before() -> None:
     driver = heir(0, 1)
     driver.answer_join(generation=5)
     driver.answer_sync(1)
