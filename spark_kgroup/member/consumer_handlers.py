@@ -96,6 +96,9 @@ class ConsumerHandlers:
         self._full = True
         """Whether the next heartbeat says everything: the coordinator may not have heard the last one, or we subscribe
         to other topics since."""
+        self._owned_unheard = False
+        """Whether a heartbeat that says what we own has no answer: 1. it says that we own nothing yet; 2. a topic's name
+        is learned, and its partitions are owned; 3. the heartbeat arrives, and gives them to others at once."""
         self._in_our_seat = UNKNOWN_MEMBER_ID
         """Who is to be released."""
         self._releases = 0
@@ -168,6 +171,7 @@ class ConsumerHandlers:
         )
         if self._awaited.full:
             self._full = False
+        self._owned_unheard = self._owned_unheard or says_owned
         self._asked_at_ms = now_ms
         return [Ask(request=self._awaited)]
 
@@ -329,6 +333,7 @@ class ConsumerHandlers:
         self._timers[_Timer.HEARTBEAT] = now_ms + self._pacing.heartbeat_ms(self._interval_ms)
         if event.request.owned is not None:
             self.partitions.acknowledge(event.request.owned)
+            self._owned_unheard = False
         before = None if first else (self.partitions.assigned, self.partitions.to_give_up)
         if event.assignment is not None:
             self.partitions.assign(event.assignment)
@@ -345,7 +350,8 @@ class ConsumerHandlers:
         """
         effects: Effects = []
         resumes = self.state is State.RESUMING
-        lost, added = self.partitions.adopt() if not resumes else (frozenset[TopicPartition](), frozenset())
+        waits = resumes or self._owned_unheard
+        lost, added = self.partitions.adopt() if not waits else (frozenset[TopicPartition](), frozenset())
         if lost:
             effects.append(contract.Lost(partitions=lost, reason="their topic was created anew"))
         assigned, revoked = self.partitions.assigned, self.partitions.to_give_up

@@ -69,8 +69,8 @@ class Reconciliation:
 
     @property
     def at_rest(self) -> bool:
-        """Nothing to give up, to resolve or to acknowledge."""
-        return not self.to_give_up and not self.unnamed and self.acknowledged
+        """Nothing to adopt, to give up, to resolve or to acknowledge."""
+        return not self.unnamed and self.assigned == self.owned and not self.to_give_up and self.acknowledged
 
     def _assigned_by_name(self) -> dict[TopicPartition, UUID]:
         named = (each for each in self._word if each.topic_id in self._names)

@@ -192,6 +192,20 @@ def test_assignments_have_topic_ids_and_wait_for_metadata_that_knows_their_names
     assert only(driver.pass_ms(1_000), ResolveTopics).topic_ids == {OLD}, "and are asked for again"
 
 
+def test_a_name_that_comes_while_the_coordinator_hears_that_nothing_is_owned_waits_for_its_answer() -> None:
+    """It may give the partitions to others at once, since nobody owns them; the assignment in its answer counts."""
+    driver = Driver().into(State.JOINING)
+    driver.answer(epoch=3, assignment=by_id(0, 1))
+    driver.pass_ms(5_000)
+    driver.take(Unanswered(request=driver.awaited, reason="a test"))
+    driver.pass_ms(1_000)
+    assert (driver.awaited.full, driver.awaited.owned) == (True, frozenset())
+    driver.resolve()
+    assert (driver.machine.owned, driver.machine.settled) == (frozenset(), False)
+    effects = driver.answer(epoch=4, assignment=by_id(0))
+    assert only(effects, contract.Assigned).added == driver.machine.owned == parts(0)
+
+
 def test_a_topic_that_was_created_anew_has_another_id_so_its_old_partitions_are_lost_and_the_new_ones_new() -> None:
     driver = Driver().into(State.STABLE)
     driver.pass_ms(5_000)
