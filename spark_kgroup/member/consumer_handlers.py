@@ -97,8 +97,8 @@ class ConsumerHandlers:
         """Whether the next heartbeat says everything: the coordinator may not have heard the last one, or we subscribe
         to other topics since."""
         self._owned_unheard = False
-        """Whether a heartbeat that says what we own has no answer: 1. it says that we own nothing yet; 2. a topic's name
-        is learned, and its partitions are owned; 3. the heartbeat arrives, and gives them to others at once."""
+        """Whether a heartbeat that says what we own has no answer: 1. it says that we own nothing yet; 2. a topic's
+        name is learned, and its partitions are owned; 3. the heartbeat arrives, and gives them to others at once."""
         self._in_our_seat = UNKNOWN_MEMBER_ID
         """Who is to be released."""
         self._releases = 0

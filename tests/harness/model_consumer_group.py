@@ -137,7 +137,8 @@ class ModelConsumerGroup:
             raise Refused(ErrorCode.UNKNOWN_MEMBER_ID)
         if who.generation in (LEAVE_EPOCH, RELEASE_EPOCH) or who.generation == member.epoch:
             return member
-        # The answer that had the new epoch may have been lost. A member that was released is in an epoch below all others.
+        # The answer that had the new epoch may have been lost. A member that was released is in an epoch below all
+        # others.
         behind_by_one = who.generation == member.previous_epoch and who.generation < member.epoch
         if not behind_by_one or request.owned is None or not request.owned <= member.assigned:
             raise Refused(ErrorCode.FENCED_MEMBER_EPOCH)
