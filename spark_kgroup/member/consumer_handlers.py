@@ -96,7 +96,7 @@ class ConsumerHandlers:
         self._full = True
         """Whether the next heartbeat says everything: the coordinator may not have heard the last one, or we subscribe
         to other topics since."""
-        self._owned_unheard = False
+        self._owned_unanswered = False
         """Whether a heartbeat that says what we own has no answer: 1. it says that we own nothing yet; 2. a topic's
         name is learned, and its partitions are owned; 3. the heartbeat arrives, and gives them to others at once."""
         self._in_our_seat = UNKNOWN_MEMBER_ID
@@ -171,7 +171,7 @@ class ConsumerHandlers:
         )
         if self._awaited.full:
             self._full = False
-        self._owned_unheard = self._owned_unheard or says_owned
+        self._owned_unanswered = self._owned_unanswered or says_owned
         self._asked_at_ms = now_ms
         return [Ask(request=self._awaited)]
 
@@ -333,7 +333,7 @@ class ConsumerHandlers:
         self._timers[_Timer.HEARTBEAT] = now_ms + self._pacing.heartbeat_ms(self._interval_ms)
         if event.request.owned is not None:
             self.partitions.acknowledge(event.request.owned)
-            self._owned_unheard = False
+            self._owned_unanswered = False
         before = None if first else (self.partitions.assigned, self.partitions.to_give_up)
         if event.assignment is not None:
             self.partitions.assign(event.assignment)
@@ -350,7 +350,7 @@ class ConsumerHandlers:
         """
         effects: Effects = []
         resumes = self.state is State.RESUMING
-        waits = resumes or self._owned_unheard
+        waits = resumes or self._owned_unanswered
         lost, added = self.partitions.adopt() if not waits else (frozenset[TopicPartition](), frozenset())
         if lost:
             effects.append(contract.Lost(partitions=lost, reason="their topic was created anew"))
