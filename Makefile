@@ -27,7 +27,7 @@ NATIVE     := datasource/pyspark_kgroup/executor/native/records.c hatch_build.py
 SOURCES    := $(shell find spark_kgroup datasource -name '*.py' -o -name 'py.typed') $(NATIVE)
 
 .PHONY: help setup lint format test test-unit simulate test-wheel fuzz mutants test-kafka interop test-spark \
-  test-consumer-protocol test-fallback test-fallback-reads test-fallback-queries chaos soak bench bench-assign bench-seats bench-sessions wheel lock demo clean
+  test-consumer-protocol test-fallback test-fallback-reads test-fallback-queries chaos soak bench bench-assign bench-seats bench-sessions bench-scale wheel lock demo clean
 
 help:  ## show the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -139,6 +139,9 @@ bench-assign: setup  ## the sticky assignor beside Java's, up to a million parti
 
 bench-sessions: setup  ## 1,000 seats in one process on a real Kafka: CPU and memory (BENCH="--help")
 	cd tests && PYTHONPATH=. ../$(BIN)/python -P -m bench_sessions $(BENCH)
+
+bench-scale: setup  ## what grows with partitions, seats and executors (BENCH="--minutes 60")
+	cd tests && PYTHONPATH=. ../$(BIN)/python -P -m bench_scale $(BENCH)
 
 bench-seats: $(SPARK_VENV)/.installed  ## who reads what when executors die; KILLS=10 of each (BENCH="--only undisturbed")
 	$(IN_TESTS) -m bench_seats --kills $(KILLS) $(BENCH)

@@ -150,6 +150,26 @@ hosts that vanish. Spark itself waits 120 s (spark.network.timeout)."""
 SIDECAR_UNAUTHENTICATED_MAX: Final = 64
 """Connections of processes of the same user that have not shown the key yet; the oldest is dropped for a new one."""
 
+MISSED_TICKETS_MAX: Final = 20
+MISSED_BATCHES_MIN: Final = 4
+"""How many tickets an executor must have missed, on average, and how many batches at least, until its seats may have
+another home. Spark deals tasks to executors at random: with probability exp(-20) one that still gets tasks has missed
+so many; in one batch it may be busy with something else."""
+
+SIDECARS_IN_TICKET: Final = 3
+"""How many other executors' sidecars a ticket names: one of them asks the registry for a worker that cannot."""
+
+SIDECAR_NETWORK_TIMEOUT_MS: Final = 120_000
+"""How long a worker of another executor may take nothing of what a sidecar sends it, or its host be gone without a word
+(Spark: spark.network.timeout, 120 s)."""
+
+REGISTRY_PATIENCE_MS: Final = 30_000
+"""How long a worker goes on asking where only the registry knows what to read. With Spark's four attempts of a task
+(spark.task.maxFailures) that is as long as Spark bears an executor's silence (spark.network.timeout, 120 s)."""
+
+REGISTRY_AGAIN_MS: Final = 200
+"""Pause between two rounds of asking (ours)."""
+
 SEAT_SERVER_STALL_MS: Final = 3_000
 """How long a seat's server waits for the next record of a read before the worker goes on directly, with the patience
 of `API_TIMEOUT_MS` (Spark: kafkaConsumer.pollTimeoutMs, 120 s). Measured: the end of a log is heard of after 50 ms, a

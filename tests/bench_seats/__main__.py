@@ -81,13 +81,17 @@ class Bench:
         """Let so many batches of ours run."""
         folder = self._new_folder()
         master = f"local-cluster[{EXECUTORS},{setup.cores},1024]"
-        settings = self._settings(OURS, master, What.undisturbed, cores=setup.cores, maps=setup.maps)
+        members = setup.seats or EXECUTORS * setup.cores
+        settings = self._settings(OURS, master, What.undisturbed, members, cores=setup.cores, maps=setup.maps)
         title = f"Undisturbed, {setup}"
         with console.status(f"{title}: starting Spark") as status, Session(settings, folder / "driver") as session:
             served = self.undisturbed[setup] = follow(
                 session, batches, lambda ran: status.update(f"{title}: {ran} of {batches} batches")
             )
-        console.print(f"{title}: {served.home_share:.1%} at home, {served.ready_share:.1%} ready")
+        console.print(
+            f"{title}: {served.home_share:.1%} at home, {served.server_share:.1%} by the seats' servers, "
+            f"{served.ready_share:.1%} ready"
+        )
 
     def _new_folder(self) -> Path:
         """A short name: it is TMPDIR, and the address of a Unix socket in it has at most 107 bytes."""
@@ -95,7 +99,9 @@ class Bench:
         folder.mkdir()
         return folder
 
-    def _settings(self, source: str, master: str, what: What, *, cores: int = 1, **more: bool) -> Settings:
+    def _settings(
+        self, source: str, master: str, what: What, members: int = EXECUTORS, *, cores: int = 1, **more: bool
+    ) -> Settings:
         name = f"seats-{uuid4().hex[:8]}"
         self._kafka.create_topic(name, PARTITIONS)
         return Settings(
@@ -105,7 +111,7 @@ class Bench:
             topic=name,
             group=name,
             cores=cores,
-            members=EXECUTORS * cores,
+            members=members,
             trigger_ms=TRIGGER_MS[what],
             jars=self._jars,
             **{"observes": False, "maps": False, **more},
@@ -170,9 +176,9 @@ def _measure(bench: Bench, sources: Sequence[str], only: What | None, kills: int
             for source in sources:
                 bench.kill(Killed(replaced, source), kills)
     if only in (None, What.undisturbed) and OURS in sources:
-        for cores in (1, 2):
-            for maps in (False, True):
-                bench.follow(Setup(cores, maps), batches)
+        setups = [Setup(cores, maps) for cores in (1, 2) for maps in (False, True)]
+        for setup in (*setups, Setup(1, False, seats=2), Setup(2, False, seats=2)):
+            bench.follow(setup, batches)
 
 
 def _report(bench: Bench, seconds: float, json_file: Path | None, seed: int) -> None:

@@ -16,15 +16,17 @@ class Served:
     """Reads of all batches that count, as our reader reports them (running totals in Spark's progress).
 
     Attributes:
-        at_home: by the seat's own server.
-        guest: on another executor than the seat's home.
+        at_home: by the seat's own server, on the same executor.
+        network: by the seat's own server, for a worker on another executor.
+        guest: directly, on another executor than the seat's home.
         alone: by a worker that found no server.
-        rows: read at home.
+        rows: of all reads.
         ready: those of them that were there when the worker asked.
         batch_ms: Spark's triggerExecution, the median.
     """
 
     at_home: int
+    network: int
     guest: int
     alone: int
     rows: int
@@ -33,8 +35,17 @@ class Served:
     batch_ms: float
 
     @property
+    def reads(self) -> int:
+        return self.at_home + self.network + self.guest + self.alone
+
+    @property
     def home_share(self) -> float:
-        return self.at_home / max(1, self.at_home + self.guest + self.alone)
+        return self.at_home / max(1, self.reads)
+
+    @property
+    def server_share(self) -> float:
+        """Of all reads, those that the seat's own server has served, wherever it is."""
+        return (self.at_home + self.network) / max(1, self.reads)
 
     @property
     def ready_share(self) -> float:
@@ -44,7 +55,10 @@ class Served:
 def served(progress: Sequence[Mapping[str, Any]]) -> Served:
     """What was read between the first and the last of these batches."""
     first, last = (_reads(batch) for batch in (progress[0], progress[-1]))
-    totals = {name: last.get(name, 0) - first.get(name, 0) for name in ("at_home", "guest", "alone", "rows", "ready")}
+    totals = {
+        name: last.get(name, 0) - first.get(name, 0)
+        for name in ("at_home", "network", "guest", "alone", "rows", "ready")
+    }
     took_ms = median(batch["durationMs"]["triggerExecution"] for batch in progress[1:])
     return Served(**totals, batches=len(progress) - 1, batch_ms=took_ms)
 

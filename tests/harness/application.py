@@ -57,6 +57,7 @@ class Application:
         trigger: a processing time, or "availableNow".
         stop_at: one of the points in `harness/stop_points`, or "after sink, before commit log".
         conf: Spark's configuration beyond what is set here.
+        cut_off: Spark's id of an executor that cannot reach the registry on the driver.
         shuffles: whether the rows are shuffled on their way to the sink ("after shuffle" is a point there).
 
     Attributes:
@@ -75,10 +76,12 @@ class Application:
         master: str = "local[2]",
         stop_at: str | None = None,
         conf: dict[str, str] | None = None,
+        cut_off: str = "",
         shuffles: bool = False,
     ) -> None:
         self.folder = folder
         self.stop_at = stop_at
+        self._cut_off = cut_off
         self._sink = sink
         self._settings = {
             "read": {"reader": READER, **read},
@@ -118,6 +121,7 @@ class Application:
             "PYSPARK_PYTHON": sys.executable,
             "PYSPARK_DRIVER_PYTHON": sys.executable,
             **stop_environment(self.folder, self.stop_at),
+            "KGROUP_CUT_OFF": self._cut_off,
         }
 
     def __enter__(self) -> Self:

@@ -66,6 +66,7 @@ class Query:
     Args:
         owned: seat -> partitions of `topic` it owns.
         leaders: finds out who leads partitions, when the query begins.
+        homes_serve_others: as `Registry` takes it.
 
     Attributes:
         tags: partition -> its log's tag; absent: that of the beginning.
@@ -80,6 +81,7 @@ class Query:
         prefetch_bytes: int = 64 * 1024 * 1024,
         idle_ms: int = SIDECAR_IDLE_MS,
         leaders: Callable[[SourceOptions, str], Mapping[int, Leader]] = leaders_of,
+        homes_serve_others: bool = False,
         **options: str,
     ) -> None:
         own = {"kafka.bootstrap.servers": bootstrap, "kafka.group.id": "sidecars", "subscribe": topic, "reader": READER}
@@ -88,7 +90,7 @@ class Query:
         self.topic = topic
         self.tags: dict[int, str] = {}
         self.owned = dict(owned)
-        self.registry = Registry(sorted(owned), bind_host="127.0.0.1")
+        self.registry = Registry(sorted(owned), bind_host="127.0.0.1", homes_serve_others=homes_serve_others)
         self.settings = ReadSettings(
             consumer_config=checked.consumer_config(),
             reader=checked.reader,
@@ -152,6 +154,7 @@ class Query:
                 prefetch_bytes=self._prefetch_bytes,
                 idle_ms=self._idle_ms,
             ),
+            sidecars=self.registry.sidecars(),
         )
 
     def run(self, executor: Executor, ranges: Mapping[int, tuple[int, int]]) -> Rows:

@@ -29,6 +29,7 @@ from harness.sidecars import (
 from harness.waiting import wait_for
 
 from pyspark_kgroup.errors import RegistryUnreachable, SeatRefused
+from pyspark_kgroup.executor import ticket_reader
 from pyspark_kgroup.executor.range_reader import read_ranges
 from pyspark_kgroup.executor.ticket_reader import Worker
 from pyspark_kgroup.shared.tickets import Executor, Mode, Range, TicketPayload
@@ -97,7 +98,7 @@ def test_batches_have_the_rows_of_read_range_and_later_ones_are_there_already(qu
             wait_for(lambda before=before: ready(query) >= before + 1_000, "one seat's rows at least to be ready", 5)
     (sidecar,) = sidecars_of(query, executor)
     assert len(seat_servers_of(sidecar)) == 2
-    assert query.registry.counts().home_bindings == 10
+    assert query.registry.counts().guest_bindings == 0
     wait_for(lambda: query.registry.counts().warm_reads == 10, "all reads to be counted", 10)
     assert all(home.warm for home in query.registry.homes().values())
 
@@ -264,6 +265,40 @@ def test_a_ticket_read_on_another_executor_is_a_guest(query: Query, executor: Ex
         assert {home.executor.executor_id for home in query.registry.homes().values()} == {"1", "2"}
 
 
+@pytest.fixture
+def sharing(apache_kafka: ApacheKafka, topic: str) -> Iterator[Query]:
+    """A query whose executors send each other records."""
+    with Query(apache_kafka.bootstrap_servers, topic, {"seat-0": range(PARTITIONS)}, homes_serve_others=True) as query:
+        yield query
+
+
+def test_a_guest_gets_from_the_home_what_was_fetched_ahead_there(sharing: Query, executor: Executor) -> None:
+    with sleeping_executor("2") as other:
+        guest = replace(other, warm=False)
+        assert sorted(sharing.run(executor, spans(0, 500))) == directly(sharing, 0, 500)
+        for first in (500, 1_000, 1_500):
+            before = ready(sharing)
+            rows = sharing.run(guest, spans(first, first + 500))
+            assert sorted(rows) == directly(sharing, first, first + 500)
+            assert in_order(rows)
+            wait_for(lambda before=before: ready(sharing) >= before + 1_000, "half of the rows to be ready", 5)
+        counts = sharing.registry.counts()
+        assert (counts.warm_reads, counts.network_reads, counts.direct_reads) == (1, 3, 0)
+
+
+def test_a_guest_goes_on_directly_when_the_home_ends_in_the_midst_of_a_read(sharing: Query, executor: Executor) -> None:
+    with sleeping_executor("2") as other:
+        sharing.run(executor, spans(0, 10))
+        (sidecar,) = sidecars_of(sharing, executor)
+        (ticket,) = sharing.plan(dict.fromkeys(range(PARTITIONS), (10, RECORDS)))
+        reading = Worker(replace(other, warm=False)).read(ticket)
+        rows = rows_of([next(reading)])
+        kill(sidecar)
+        rows += rows_of(reading)
+        assert sorted(rows) == directly(sharing, 10, RECORDS)
+        wait_for(lambda: sharing.registry.counts().direct_reads == 1, "the rest to be read directly", 10)
+
+
 def test_without_a_sidecar_the_worker_asks_and_reads_by_itself(
     query: Query, executor: Executor, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -275,7 +310,9 @@ def test_without_a_sidecar_the_worker_asks_and_reads_by_itself(
     assert sidecars_of(query, executor) == []
 
 
-def test_a_fixed_ticket_needs_no_registry_and_a_late_one_says_what_is_wrong(query: Query, executor: Executor) -> None:
+def test_a_fixed_ticket_needs_no_registry_and_a_late_one_says_what_is_wrong(
+    query: Query, executor: Executor, monkeypatch: pytest.MonkeyPatch
+) -> None:
     fixed = query.plan(spans(0, 100))
     for ticket in fixed:
         list(read_on(executor, ticket))
@@ -288,6 +325,7 @@ def test_a_fixed_ticket_needs_no_registry_and_a_late_one_says_what_is_wrong(quer
     await_gone(sidecars)
     rows = [row for ticket in fixed for row in rows_of(read_on(executor, ticket))]
     assert sorted(rows) == directly(query, 0, 100)
+    monkeypatch.setattr(ticket_reader, "REGISTRY_PATIENCE_MS", 500)
     with pytest.raises(RegistryUnreachable, match="registryPort"):
         list(read_on(executor, late[0]))
 

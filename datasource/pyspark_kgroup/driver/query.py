@@ -133,6 +133,8 @@ class Query:
             scan = Scan(scan_id=0, mode=Mode.FIXED, tickets=tuple(sorted(reads)))
         else:
             scan = registry.plan(batch, reads, owned)
+        access = self._registry_access()
+        sidecars = registry.sidecars() if registry is not None else ()
         return [
             TicketPayload(
                 scan_id=scan.scan_id,
@@ -140,7 +142,8 @@ class Query:
                 mode=scan.mode,
                 reads=SeatRanges(seat=seat, ranges=tuple(reads[seat])) if seat is not None else None,
                 settings=settings,
-                registry=self._registry_access(),
+                registry=access,
+                sidecars=sidecars,
             )
             for number, seat in enumerate(scan.tickets)
         ]
@@ -195,7 +198,12 @@ class Query:
         from pyspark_kgroup.driver.registry import Registry  # while the seats join: 16 ms (measured)
 
         here = self._options.registry_host is None and stays_on_this_host()
-        registry = Registry(seats, bind_host=_LOOPBACK if here else "", port=self._options.registry_port)
+        registry = Registry(
+            seats,
+            homes_serve_others=self._options.homes_serve_others,
+            bind_host=_LOOPBACK if here else "",
+            port=self._options.registry_port,
+        )
         registry.start()
         return registry
 

@@ -12,6 +12,7 @@ from __future__ import annotations
 import asyncio
 import errno
 import logging
+import random
 import socket
 import threading
 import time
@@ -37,6 +38,7 @@ from pyspark_kgroup.limits import (
     REGISTRY_UNAUTHENTICATED_MAX,
     SCANS_MAX,
     SIDECAR_SILENCE_MS,
+    SIDECARS_IN_TICKET,
 )
 from pyspark_kgroup.shared.channel import REGISTRY, Challenge, Frames, Message, frame, new_key
 from pyspark_kgroup.shared.messages import (
@@ -53,7 +55,7 @@ from pyspark_kgroup.shared.messages import (
     parse,
     to_json,
 )
-from pyspark_kgroup.shared.tickets import Executor, Position, Range
+from pyspark_kgroup.shared.tickets import Executor, Position, Range, SidecarAddress
 from spark_kgroup.clock import monotonic_ms
 from spark_kgroup.errors import OptionError
 from spark_kgroup.limits import API_TIMEOUT_MS, CLOSE_TIMEOUT_MS
@@ -68,6 +70,13 @@ _NUMBERS_BYTES: Final = 64
 
 _LEADER_BYTES: Final = 72
 """What a leader takes beside its host: three numbers of 10, 5 and 10 digits, and the topic's id of 32."""
+
+_READS: Final = {
+    "server": Counts(warm_reads=1),
+    "network": Counts(network_reads=1),
+    "worker": Counts(direct_reads=1),
+}
+"""What a read counts as, by whoever has served it."""
 
 _VERSIONS: Final = "Is the same version of spark-kgroup installed on the driver and on every executor?"
 
@@ -86,6 +95,7 @@ class Registry:
 
     Args:
         all_seats: instance ids.
+        homes_serve_others: whether a worker on another executor than a seat's home reads from there.
         bind_host: an address of this host to listen on; "" is all, of IPv4 and of IPv6.
         port: where to listen; 0 takes any free port.
         clock: in milliseconds; goes on while the process is stopped.
@@ -102,6 +112,7 @@ class Registry:
         self,
         all_seats: Sequence[str],
         *,
+        homes_serve_others: bool = False,
         bind_host: str = "",
         port: int = 0,
         clock: Callable[[], int] = monotonic_ms,
@@ -113,7 +124,10 @@ class Registry:
         self.clock = clock
         self._wait_s = wait_s
         self._lock = threading.Lock()
+        self._homes_serve_others = homes_serve_others
         self._seats = Seats(all_seats)
+        self._sidecars: dict[str, SidecarAddress] = {}  # executor -> where others reach its sidecar
+        self._warned_of: set[str] = set()  # executors that cannot reach us
         self._planned: dict[int, _Planned] = {}
         self._counts = Counts()
         self._peers: set[_Peer] = set()
@@ -190,6 +204,12 @@ class Registry:
             newest = list(self._planned.items())[-SCANS_MAX:]
             self._planned = {n: planned for n, planned in newest if planned.batch in kept}  # as `seats` keeps them
         return scan
+
+    def sidecars(self) -> tuple[SidecarAddress, ...]:
+        """A few sidecars, at random: a worker that cannot reach us asks one of them."""
+        with self._lock:
+            known = list(self._sidecars.values())
+        return tuple(random.sample(known, min(len(known), SIDECARS_IN_TICKET)))
 
     def homes(self) -> Mapping[str, Home]:
         """Which executor each seat has as its home."""
@@ -292,6 +312,8 @@ class Registry:
             log.info("The sidecar of executor %s has gone.", peer.sidecar_of.key)
             with self._lock:
                 self._seats.on_sidecar_gone(peer.sidecar_of.key)
+                if self._sidecars.get(peer.sidecar_of.key) == peer.address:
+                    self._sidecars.pop(peer.sidecar_of.key, None)
 
     # --------------------------------------------------------------------------------------------------- requests
 
@@ -305,21 +327,43 @@ class Registry:
             case Heartbeat():
                 return Homes(seats=self._homes_of(peer))
             case Bind():
+                self._warn_of_detour(peer, request.executor)
                 return self._bind(request)
             case Served():
                 self._on_served(peer, request)
                 return None
-            case Hello(executor=executor, sidecar=is_sidecar):
+            case Hello(executor=executor, sidecar=is_sidecar, address=address):
                 if is_sidecar and peer.sidecar_of is None:
-                    self._on_sidecar(peer, executor)
+                    self._on_sidecar(peer, executor, address)
                 return Welcome()
         raise ChannelEnded(f"The peer sent the registry a {type(request).__name__}.")
 
-    def _on_sidecar(self, peer: _Peer, executor: Executor) -> None:
-        peer.sidecar_of = executor
+    def _on_sidecar(self, peer: _Peer, executor: Executor, address: SidecarAddress | None) -> None:
+        peer.sidecar_of, peer.address = executor, address
         log.info("The sidecar of executor %s has come.", executor.key)
         with self._lock:
             self._seats.on_sidecar_joined(executor, self.clock())
+            if address is not None:
+                self._sidecars[executor.key] = address
+
+    def _warn_of_detour(self, peer: _Peer, executor: Executor) -> None:
+        """Warn once of an executor that asks by way of another one's sidecar."""
+        way = peer.sidecar_of
+        if way is None or way.key == executor.key or executor.key in self._warned_of:
+            return
+        if len(self._warned_of) >= REGISTRY_CONNECTIONS_MAX:
+            self._warned_of.clear()
+        self._warned_of.add(executor.key)
+        log.warning(
+            "Executor %s on host %s cannot reach port %d of this stream reader: it asks by way of executor %s on host "
+            "%s, and has no sidecar of its own, which is slower. Open that port to it (options `registryPort` and "
+            "`registryHost`).",
+            executor.executor_id or executor.key,
+            executor.host,
+            self.port,
+            way.executor_id or way.key,
+            way.host,
+        )
 
     def _homes_of(self, peer: _Peer) -> tuple[str, ...]:
         """The seats whose servers are to run beside this peer's executor."""
@@ -336,20 +380,24 @@ class Registry:
                     raise SeatRefused(asked.scan, asked.ticket)
                 binding = self._seats.bind(asked.scan, asked.ticket, asked.executor, self.clock())
                 home = self._seats.home(binding.seat) if binding.seat is not None else None
+                address = self._sidecars.get(home.executor.key) if home is not None else None
         except SeatRefused as refused:
             return Refused(reason=str(refused))
         if binding.seat is None:
             return NothingLeft()
         guest = home is not None and home.executor.key != asked.executor.key
-        self._counts += Counts(home_bindings=int(binding.at_home), guest_bindings=int(guest))
-        ranges, owned = planned.reads[binding.seat], planned.owned.get(binding.seat, ())
-        return Bound(seat=binding.seat, at_home=binding.at_home, ranges=tuple(ranges), owned=tuple(owned))
+        self._counts += Counts(guest_bindings=int(guest))
+        return Bound(
+            seat=binding.seat,
+            at_home=binding.at_home,
+            ranges=tuple(planned.reads[binding.seat]),
+            owned=tuple(planned.owned.get(binding.seat, ())),
+            home=address if guest and self._homes_serve_others else None,
+        )
 
     def _on_served(self, peer: _Peer, read: Served) -> None:
-        by_server = read.by == "server"
-        reads = Counts(warm_reads=1) if by_server else Counts(direct_reads=1)
-        self._counts += replace(reads, rows=read.rows, rows_ready=read.ready)
-        if by_server and peer.sidecar_of is not None:
+        self._counts += replace(_READS[read.by], rows=read.rows, rows_ready=read.ready)
+        if read.by != "worker" and peer.sidecar_of is not None:
             with self._lock:
                 self._seats.on_served(read.seat, peer.sidecar_of.key)
 
@@ -370,11 +418,13 @@ class _Peer(asyncio.Protocol):
         deadline_ms: when it ends if nothing happens: the handshake takes too long, the peer is silent, or it does not
             read what we sent.
         sidecar_of: whose life this connection is, if a sidecar said so.
+        address: where others reach that sidecar.
     """
 
     def __init__(self, registry: Registry) -> None:
         self.deadline_ms = registry.clock() + CHANNEL_HANDSHAKE_MS
         self.sidecar_of: Executor | None = None
+        self.address: SidecarAddress | None = None
         self._registry = registry
         self._challenge = Challenge(registry.key, REGISTRY)
         self._trusted = False

@@ -22,19 +22,19 @@ class Counts:
     """What a registry has seen since it started.
 
     Attributes:
-        home_bindings: tickets bound to a seat on its own executor.
         guest_bindings: tickets bound to a seat that has its home elsewhere.
-        warm_reads: reads that a seat's own server has served.
+        warm_reads: reads that a seat's own server has served to a worker beside it.
+        network_reads: reads that it has served to a worker of another executor.
         direct_reads: reads that workers did directly, as far as they could tell us.
-        rows: rows of both.
+        rows: rows of all of them.
         rows_ready: rows that a seat's server had there already when it was asked.
         accepted: connections whose peer has shown the key.
         refused: connections whose peer has not.
     """
 
-    home_bindings: int = 0
     guest_bindings: int = 0
     warm_reads: int = 0
+    network_reads: int = 0
     direct_reads: int = 0
     rows: int = 0
     rows_ready: int = 0
@@ -77,8 +77,9 @@ def latest_offset(
     """What Spark shows as `latestOffset` in a query's progress: `end` with the ends of the logs for positions.
 
     `seats` says in addition who serves each seat: {seat: {member, executor, host, warm, since (wall clock, ms)}}.
-    `reads` are totals since the query was started: reads by the seat's own server (`at_home`), by a worker on another
-    executor (`guest`), directly for want of a server (`alone`); rows, and how many were there when asked (`ready`).
+    `reads` are totals since the query was started: reads by the seat's own server on the same executor (`at_home`) and
+    from another one (`network`), directly by a worker on another executor (`guest`), directly for want of a server
+    (`alone`); rows, and how many were there when asked (`ready`).
 
     Args:
         end: the offset that the boundary came to.
@@ -101,10 +102,12 @@ def latest_offset(
         }
         for seat, home in sorted(homes.items())
     }
+    guest = max(0, counts.guest_bindings - counts.network_reads)
     reads = {
         "at_home": counts.warm_reads,
-        "guest": counts.guest_bindings,
-        "alone": max(0, counts.direct_reads - counts.guest_bindings),
+        "network": counts.network_reads,
+        "guest": guest,
+        "alone": max(0, counts.direct_reads - guest),
         "rows": counts.rows,
         "ready": counts.rows_ready,
     }

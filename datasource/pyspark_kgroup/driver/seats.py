@@ -6,9 +6,9 @@ The *home* of a seat is the executor whose sidecar runs the seat's server. What 
 offsets alone; here it is only decided where. Three laws hold at every moment:
 
 1. Each seat of a scan is bound to exactly one of its tickets, for good.
-2. A home moves for one of two reasons: its executor is gone, or another one has fewer seats than its even share. Of the
-   second kind there are never more moves than an even spread needs, and the seats that moved last go first. So when a
-   lost executor is replaced, exactly its own seats have moved in the end.
+2. A home moves for one of two reasons: its executor is gone, or gets no tasks any more; or another one has fewer seats
+   than its even share. Of the second kind there are never more moves than an even spread needs, and the seats that
+   moved last go first. So when a lost executor is replaced, exactly its own seats have moved in the end.
 3. A seat that is read away from its home (a *guest read*) keeps its home.
 """
 
@@ -20,7 +20,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from pyspark_kgroup.errors import SeatRefused
-from pyspark_kgroup.limits import SCANS_MAX
+from pyspark_kgroup.limits import MISSED_BATCHES_MIN, MISSED_TICKETS_MAX, SCANS_MAX
 from pyspark_kgroup.shared.tickets import Executor, Mode
 
 
@@ -105,6 +105,12 @@ class Seats:
         self._free = dict.fromkeys(self._all)
         # Sidecars of a live executor: two for a moment, when one is replaced before the end of the first is noticed.
         self._sidecars: Counter[str] = Counter()
+        # Live executor -> the tickets that it would have had on average since a batch in which it asked for one.
+        self._missed: dict[str, float] = {}
+        # Executors that have asked for a ticket since the batch began.
+        self._asked: set[str] = set()
+        # Live executors that get no tasks, since Spark has excluded them or is about to remove them.
+        self._away: set[str] = set()
         # The moves that an even spread needs; None: not known since the last change.
         self._due: dict[str, None] | None = None
 
@@ -113,9 +119,11 @@ class Seats:
     def plan(self, batch: str, seats: Sequence[str], *, late: bool = True) -> Scan:
         """Begin a scan.
 
-        LATE if it may be, and every ticket of the previous batch has reported here: then all executors reach us. A LATE
-        scan has spare tickets (`_late_tickets`), so that an executor whose seats have no data can be answered "nothing"
-        instead of taking another's.
+        LATE if it may be, if there is a sidecar (else nobody has a home), and every ticket of the previous batch has
+        reported here: then all executors reach us, if only by way of another one's sidecar.
+
+        A LATE scan has spare tickets (`_late_tickets`), so that an executor whose seats have no data can be answered
+        "nothing" instead of taking another's.
 
         Args:
             batch: names the batch by its two offsets. That of two scans in succession means one batch; scans of
@@ -125,7 +133,7 @@ class Seats:
         """
         if batch != self._batch:
             self._begin(batch)
-        mode = self._mode if late else Mode.FIXED
+        mode = self._mode if late and self._sidecars else Mode.FIXED
         self._last_scan += 1
         scan = Scan(
             scan_id=self._last_scan,
@@ -148,7 +156,7 @@ class Seats:
             return len(seats)
         homes = self.homes()
         busiest = max(Counter(homes[seat].executor.key for seat in seats if seat in homes).values(), default=0)
-        return max(len(seats), min(len(self._all), (busiest + 1) * len(self._sidecars)))
+        return max(len(seats), min(len(self._all), (busiest + 1) * len(self._live())))
 
     def _begin(self, batch: str) -> None:
         self._scans = {number: progress for number, progress in self._scans.items() if progress.batch == self._batch}
@@ -156,7 +164,23 @@ class Seats:
         reported = sum(len(progress.bound) for progress in self._scans.values())
         if asked > 0:  # a batch without data has no tickets, and proves nothing either way
             self._mode = Mode.LATE if reported == asked else Mode.FIXED
+        self._look_for_away(reported)
         self._batch = batch
+
+    def _look_for_away(self, reported: int) -> None:
+        """Free the seats of executors that ask for no tickets while others do: for so many in the last batch."""
+        live, asked, self._asked = self._live(), self._asked, set()
+        for key in live:
+            missed = min(reported / len(live), MISSED_TICKETS_MAX / MISSED_BATCHES_MIN)
+            self._missed[key] = self._missed.get(key, 0.0) + missed if key not in asked else 0.0
+            if self._missed[key] >= MISSED_TICKETS_MAX and len(live) > 1:
+                self._away.add(key)
+                self._free |= self._held[key]
+                self._due = None
+
+    def _live(self) -> list[str]:
+        """Executors that are here and get tasks."""
+        return [key for key in self._sidecars if key not in self._away]
 
     def bind(self, scan_id: int, ticket: int, executor: Executor, now_ms: int) -> Binding:
         """Say what `ticket` reads; asked again, by whomever, the answer names the same seat.
@@ -167,6 +191,7 @@ class Seats:
         progress = self._scans.get(scan_id)
         if progress is None or not 0 <= ticket < len(progress.scan.tickets):
             raise SeatRefused(scan_id, ticket)
+        self._on_asked(executor.key)
         if ticket not in progress.bound:
             late = progress.scan.mode is Mode.LATE
             seat = self._choose(progress, ticket, executor, now_ms) if late else progress.scan.tickets[ticket]
@@ -187,12 +212,23 @@ class Seats:
             self._homes[seat] = replace(self._homes[seat], executor=executor, since_ms=now_ms, warm=False)
         self._due = None
 
+    def _on_asked(self, key: str) -> None:
+        """An executor gets tasks. If it was away, it is home again to what nobody has taken since."""
+        self._asked.add(key)
+        if key in self._away:
+            self._away.discard(key)
+            for seat in self._held[key]:
+                self._free.pop(seat, None)
+            self._due = None
+
     def on_sidecar_gone(self, key: str) -> None:
         """A sidecar ended or fell silent. With its last one, the executor is lost and its seats are free."""
         self._sidecars[key] -= 1
         if self._sidecars[key] > 0:
             return
         del self._sidecars[key]
+        self._missed.pop(key, None)
+        self._away.discard(key)
         if held := self._held.get(key):
             self._free |= held
         else:
@@ -268,20 +304,20 @@ class Seats:
         Prefers seats that are not due to move: their new home could not take them in this scan.
         """
         any_seat = next(iter(unread))
-        if not self._sidecars:
+        if not self._live():
             return any_seat  # the seat of an earlier query, since one of this query would be free
-        busiest = max(self._sidecars, key=lambda key: len(unread.keys() & self._held[key].keys()))
+        busiest = max(self._live(), key=lambda key: len(unread.keys() & self._held[key].keys()))
         last_first = [seat for seat in reversed(self._held[busiest]) if seat in unread]
         return min(last_first, key=self._moves_due().__contains__, default=any_seat)
 
     def _share(self) -> int:
         """Seats that each live executor has if they are spread evenly; some have one more."""
-        return len(self._all) // len(self._sidecars)
+        return len(self._all) // len(self._live())
 
     def _lacking(self) -> int:
         """How many seats must move so that no executor has less than the even share; free ones need no move."""
         share = self._share()
-        return max(0, sum(max(0, share - len(self._held[key])) for key in self._sidecars) - len(self._free))
+        return max(0, sum(max(0, share - len(self._held[key])) for key in self._live()) - len(self._free))
 
     def _due_to(self, executor: Executor) -> Iterable[str]:
         """The seats that may move to `executor`: none unless it is below its even share.
@@ -302,7 +338,7 @@ class Seats:
         if self._due is not None:
             return self._due
         share = self._share()
-        held = [list(self._held[key]) for key in self._sidecars]
+        held = [list(self._held[key]) for key in self._live()]
         too_many = sum(max(0, len(seats) - share - 1) for seats in held)
         donors = [(-len(seats), -self._homes[seats[-1]].move, seats) for seats in held if seats]
         heapq.heapify(donors)

@@ -1,37 +1,37 @@
 """Reaches a query's registry from a worker, and asks it where the executor has no sidecar that would.
 
+Where a firewall keeps this executor from the driver's port, the sidecar of another executor asks for it.
+
 Runs on: executor.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Final
 
 from pyspark_kgroup.errors import ChannelEnded, KeyRefused, RegistryUnreachable
 from pyspark_kgroup.executor.place import RecentFailures
-from pyspark_kgroup.limits import SIDECAR_SILENCE_MS
+from pyspark_kgroup.limits import REGISTRY_AGAIN_MS, SIDECAR_SILENCE_MS
 from pyspark_kgroup.shared.channel import Channel, connect
 from pyspark_kgroup.shared.messages import (
     Bind,
     Bound,
     Hello,
     NothingLeft,
+    ReadAtHome,
+    ReadFromServer,
     Refused,
 )
-from pyspark_kgroup.shared.tickets import Executor
+from pyspark_kgroup.shared.tickets import Executor, SidecarAddress
 
 _NO_REGISTRY: Final = "no-registry"
 """The mark of an executor whose workers could not reach the registry."""
 
 _ANSWER_S: Final = SIDECAR_SILENCE_MS / 1000
 """As long as a sidecar waits for an answer."""
-
-_TRIES: Final = 20
-"""How often a registry that must answer is asked within that time."""
 
 RegistryAnswer = Bound | NothingLeft | Refused
 """What the registry says that a ticket reads."""
@@ -52,13 +52,18 @@ class RegistryClient:
         self._key = key
         self._failures = failures
 
-    @property
-    def failed_lately(self) -> bool:
-        """Whether a worker of this executor could not reach it a while ago."""
-        return self._failures.has(_NO_REGISTRY)
+    def has_way(self, sidecars: Sequence[SidecarAddress]) -> bool:
+        """Whether it, or one of these, may answer: workers of this executor have not failed with all of them lately."""
+        return any(not self._failures.has(_mark_of(way)) for way in (None, *sidecars))
 
     def bind(
-        self, executor: Executor, scan: int, ticket: int, *, insist_s: float = 0.0
+        self,
+        executor: Executor,
+        scan: int,
+        ticket: int,
+        sidecars: Sequence[SidecarAddress] = (),
+        *,
+        insist_s: float = 0.0,
     ) -> tuple[RegistryAnswer, Channel]:
         """Ask what a ticket reads, for a worker of `executor` that reads directly.
 
@@ -66,7 +71,8 @@ class RegistryClient:
             executor: whose worker asks.
             scan: the ticket's.
             ticket: its number.
-            insist_s: for how long to try again if it cannot be reached.
+            sidecars: of other executors, to ask by way of them.
+            insist_s: for how long to try again if it cannot be reached, also in ways that failed lately.
 
         Returns:
             The answer, and the channel over which to say what was read.
@@ -76,27 +82,54 @@ class RegistryClient:
         """
         deadline_s = time.monotonic() + insist_s
         while True:
-            try:
-                return self._bind(replace(executor, warm=False), scan, ticket)
-            except RegistryUnreachable:
-                if time.monotonic() >= deadline_s:
-                    raise
-                time.sleep(insist_s / _TRIES)
+            problem: Exception | None = None
+            for way in self._ways(sidecars, all_of_them=insist_s > 0):
+                try:
+                    return self._bind(way, replace(executor, warm=False), scan, ticket)
+                except (ChannelEnded, KeyRefused) as failure:
+                    self._failures.add(_mark_of(way))
+                    problem = failure if problem is None or way is None else problem
+            if time.monotonic() >= deadline_s:
+                raise RegistryUnreachable(self.host, self.port, problem)
+            time.sleep(REGISTRY_AGAIN_MS / 1000)
 
-    def _bind(self, executor: Executor, scan: int, ticket: int) -> tuple[RegistryAnswer, Channel]:
-        with self._connect() as channel:
-            channel.ask(Hello(executor=executor, sidecar=False), _ANSWER_S)
-            answer = channel.ask(Bind(scan=scan, ticket=ticket, executor=executor), _ANSWER_S)
-            if not isinstance(answer, RegistryAnswer):
-                channel.close()
-                raise ChannelEnded("The registry does not answer what a ticket reads.")
+    def ask_home(self, home: SidecarAddress, scan: int, ticket: int) -> tuple[ReadFromServer, Channel] | None:
+        """Ask a seat's home, on another executor, to serve what a ticket reads; None if it does not."""
+        if self._failures.has(_mark_of(home)):
+            return None
+        try:
+            channel = connect((home.host, home.port), self._key, home.server)
+            answer = channel.ask(ReadAtHome(scan=scan, ticket=ticket), _ANSWER_S)
+        except (ChannelEnded, KeyRefused):
+            self._failures.add(_mark_of(home))
+            return None
+        if not isinstance(answer, ReadFromServer):
+            channel.close()
+            return None
         return answer, channel
 
-    @contextmanager
-    def _connect(self) -> Iterator[Channel]:
-        """A channel to it, which stays open unless it fails meanwhile."""
-        try:
-            yield connect((self.host, self.port), self._key)
-        except (ChannelEnded, KeyRefused) as problem:
-            self._failures.add(_NO_REGISTRY)
-            raise RegistryUnreachable(self.host, self.port, problem) from None
+    def _ways(self, sidecars: Sequence[SidecarAddress], *, all_of_them: bool) -> Sequence[SidecarAddress | None]:
+        """The registry itself (None) and sidecars that ask it; those that failed lately come last, or not at all."""
+        ways = [None, *sidecars]
+        failed = [way for way in ways if self._failures.has(_mark_of(way))]
+        return [way for way in ways if way not in failed] + (failed if all_of_them else [])
+
+    def _bind(
+        self, way: SidecarAddress | None, executor: Executor, scan: int, ticket: int
+    ) -> tuple[RegistryAnswer, Channel]:
+        """Ask by one way; raises ChannelEnded and KeyRefused."""
+        if way is None:
+            channel = connect((self.host, self.port), self._key)
+        else:
+            channel = connect((way.host, way.port), self._key, way.server)
+        channel.ask(Hello(executor=executor, sidecar=False), _ANSWER_S)
+        answer = channel.ask(Bind(scan=scan, ticket=ticket, executor=executor), _ANSWER_S)
+        if not isinstance(answer, RegistryAnswer):
+            channel.close()
+            raise ChannelEnded("The registry does not answer what a ticket reads.")
+        return answer, channel
+
+
+def _mark_of(way: SidecarAddress | None) -> str:
+    """The mark of an executor whose workers could not use this way."""
+    return _NO_REGISTRY if way is None else f"no-way-to-{way.executor.replace('/', '_')}-{way.port}"

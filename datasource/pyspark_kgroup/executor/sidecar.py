@@ -12,6 +12,7 @@ from __future__ import annotations
 import asyncio
 import ctypes
 import gc
+import ipaddress
 import logging
 import mmap
 import os
@@ -21,13 +22,13 @@ import socket
 import struct
 import sys
 import time
-from collections.abc import Coroutine
+from collections.abc import Awaitable, Callable, Coroutine
 from contextlib import suppress
 from dataclasses import dataclass, field
 from importlib.abc import MetaPathFinder
 from itertools import count
 from pathlib import Path
-from typing import Any, Final, NoReturn, cast
+from typing import Any, Final, Literal, NoReturn, cast
 
 import pyarrow as pa
 
@@ -43,6 +44,7 @@ from pyspark_kgroup.limits import (
     CHANNEL_RECEIVE_BYTES,
     CHANNEL_REQUEST_BYTES_MAX,
     SIDECAR_HEARTBEAT_MS,
+    SIDECAR_NETWORK_TIMEOUT_MS,
     SIDECAR_SILENCE_MS,
     SIDECAR_UNAUTHENTICATED_MAX,
 )
@@ -59,6 +61,7 @@ from pyspark_kgroup.shared.messages import (
     NothingLeft,
     QueryMessage,
     Read,
+    ReadAtHome,
     ReadDirectly,
     ReadFromServer,
     Ready,
@@ -71,7 +74,7 @@ from pyspark_kgroup.shared.messages import (
     parse,
     to_json,
 )
-from pyspark_kgroup.shared.tickets import ReadSettings
+from pyspark_kgroup.shared.tickets import Executor, ReadSettings, SidecarAddress
 from spark_kgroup.errors import KgroupError
 
 log = logging.getLogger(__name__)
@@ -190,11 +193,16 @@ class _RegistryLink:
 
 @dataclass(slots=True)
 class _SeatProcess:
-    """A seat's server, as the sidecar sees it."""
+    """A seat's server, as the sidecar sees it.
+
+    Attributes:
+        reads_over: whether it serves a worker of this executor, or one of another over the network.
+    """
 
     pid: int
     link: _Link
     busy: bool = False
+    reads_over: Literal["server", "network"] = "server"
     asked_at_s: float = field(default_factory=time.monotonic)
     ended: bool = False
 
@@ -217,6 +225,13 @@ def request_of(message: QueryMessage) -> Read | Hung:
     raise ChannelEnded(f"A worker sent a {type(message).__name__} where it asks for something.")
 
 
+def bind_of(message: QueryMessage) -> Bind:
+    """What a worker that cannot reach the registry asks it by way of us; raises ChannelEnded if it is nothing such."""
+    if isinstance(message, Bind):
+        return message
+    raise ChannelEnded(f"A worker sent a {type(message).__name__} where it asks what its ticket reads.")
+
+
 def account_of(message: QueryMessage, seat: str) -> Served:
     """What a worker says of the seat that it has read directly: it goes to the registry in our name.
 
@@ -230,10 +245,26 @@ def account_of(message: QueryMessage, seat: str) -> Served:
 
 
 class Sidecar:
-    """Answers this executor's workers until its executor or its query ends, or nobody asks any more."""
+    """Answers this executor's workers until its executor or its query ends, or nobody asks any more.
+
+    It answers workers of other executors as well: it serves the seats that have their home here, and asks the registry
+    for those that cannot reach it.
+
+    Args:
+        parameters: as it was started with.
+        registry: a socket to the registry, which knows this sidecar already.
+        listener: where workers of this executor connect.
+        network: where those of others do, and where that is; None if nowhere.
+        executor_fd: of the executor's process.
+    """
 
     def __init__(
-        self, parameters: SidecarParameters, registry: socket.socket, listener: socket.socket, executor_fd: int
+        self,
+        parameters: SidecarParameters,
+        registry: socket.socket,
+        listener: socket.socket,
+        network: tuple[socket.socket, SidecarAddress] | None,
+        executor_fd: int,
     ) -> None:
         self._key = parameters.key
         self._executor = parameters.executor
@@ -246,7 +277,8 @@ class Sidecar:
         self._executor_fd = executor_fd
         self._share = mmap.mmap(-1, struct.calcsize("Q"))  # shared with the seat servers
         self._seats: dict[str, _SeatProcess] = {}
-        self._unauthenticated: dict[socket.socket, None] = {}  # the oldest first
+        self._network = network
+        self._reads_as: Read | None = None  # the last of this executor's workers
         self._asked_at_s = time.monotonic()
         self._tasks: set[asyncio.Task[None]] = set()
 
@@ -256,8 +288,12 @@ class Sidecar:
         self._over: asyncio.Future[str] = loop.create_future()
         loop.add_reader(self._executor_fd, self._end, "its executor has ended")
         loop.add_signal_handler(signal.SIGTERM, self._end, "it has got SIGTERM")
-        for lasting in (self._registry.hear(), self._beat(), self._accept(), self._look_for_idle()):
+        local = self._accept(self._listener, self._place.server, self._answer, peer_is_us)
+        for lasting in (self._registry.hear(), self._beat(), local, self._look_for_idle()):
             self._begin(lasting)
+        if self._network is not None:
+            network, address = self._network
+            self._begin(self._accept(network, address.server, self._answer_other, _keep_alive))
         try:
             return await self._over
         finally:
@@ -312,11 +348,26 @@ class Sidecar:
 
     # ------------------------------------------------------------------------------------------------------ workers
 
-    async def _accept(self) -> None:
+    async def _accept(
+        self,
+        listener: socket.socket,
+        server: str,
+        answer: Callable[[_Link, QueryMessage], Awaitable[None]],
+        may_be_ours: Callable[[socket.socket], bool],
+    ) -> None:
+        """Let workers connect.
+
+        Args:
+            listener: where they do.
+            server: our name in their handshake.
+            answer: what is done for one that has shown the key.
+            may_be_ours: whether somebody who has connected is heard at all.
+        """
         loop, warned = asyncio.get_running_loop(), False
+        unauthenticated: dict[socket.socket, None] = {}  # the oldest first
         while True:
             try:
-                client, _ = await loop.sock_accept(self._listener)
+                client, _ = await loop.sock_accept(listener)
             except OSError as problem:  # mostly, no file descriptor is left; who waits for too long starts another one
                 if not warned:
                     log.warning(
@@ -327,52 +378,90 @@ class Sidecar:
                 warned = True
                 await asyncio.sleep(ACCEPT_AGAIN_S)
                 continue
-            if not peer_is_us(client):
+            if not may_be_ours(client):
                 client.close()
                 continue
-            if len(self._unauthenticated) >= SIDECAR_UNAUTHENTICATED_MAX:
+            if len(unauthenticated) >= SIDECAR_UNAUTHENTICATED_MAX:
                 with suppress(OSError):
-                    next(iter(self._unauthenticated)).shutdown(socket.SHUT_RDWR)
-            self._unauthenticated[client] = None
-            self._begin(self._hear(client))
+                    next(iter(unauthenticated)).shutdown(socket.SHUT_RDWR)
+            unauthenticated[client] = None
+            self._begin(self._hear(client, server, answer, unauthenticated))
 
-    async def _hear(self, client: socket.socket) -> None:
+    async def _hear(
+        self,
+        client: socket.socket,
+        server: str,
+        answer: Callable[[_Link, QueryMessage], Awaitable[None]],
+        unauthenticated: dict[socket.socket, None],
+    ) -> None:
         """One worker, from its greeting to the answer."""
         link = _Link(client, trusted=False)
         try:
             try:
                 async with asyncio.timeout(CHANNEL_HANDSHAKE_MS / 1000):
-                    await link.authenticate(self._key, self._place.server)
-                    request = request_of(await link.receive())
+                    await link.authenticate(self._key, server)
+                    request = await link.receive()
             finally:
-                del self._unauthenticated[client]
-            await self._answer(link, request)
+                del unauthenticated[client]
+            await answer(link, request)
         except (ChannelEnded, KeyRefused, TimeoutError) as problem:
             log.debug("a worker has gone: %s", problem)
         finally:
             client.close()
 
-    async def _answer(self, link: _Link, request: Read | Hung) -> None:
+    async def _answer_other(self, link: _Link, message: QueryMessage) -> None:
+        """What a worker of another executor asks for: a seat that has its home here, or what the registry knows."""
+        self._asked_at_s = time.monotonic()
+        match message:
+            case ReadAtHome():
+                await self._serve_other(link, message)
+            case Hello():
+                await link.send(Welcome())
+                async with asyncio.timeout(CHANNEL_HANDSHAKE_MS / 1000):
+                    asked = bind_of(await link.receive())
+                answer = await self._registry.ask(asked)
+                await link.send(answer)
+                if isinstance(answer, Bound):
+                    await self._registry.report(account_of(await link.receive(), answer.seat))
+            case _:
+                raise ChannelEnded(f"A worker sent a {type(message).__name__} where it asks for something.")
+
+    async def _serve_other(self, link: _Link, asked: ReadAtHome) -> None:
+        bound = await self._registry.ask(Bind(scan=asked.scan, ticket=asked.ticket, executor=self._executor))
+        if not isinstance(bound, Bound):
+            raise ChannelEnded("The registry does not name the seat of a read.")
+        seat = None
+        if bound.at_home and self._reads_as is not None:
+            seat = self._idle_seat(bound.seat, self._reads_as)
+        if seat is not None:
+            await self._let_serve(seat, link, bound, "network")
+        else:
+            await link.send(ReadDirectly(seat=bound.seat, ranges=bound.ranges))
+
+    async def _answer(self, link: _Link, message: QueryMessage) -> None:
+        request = request_of(message)
         if isinstance(request, Hung):
             if (hung := self._seats.get(request.seat)) is not None:
                 hung.end()
             return
         self._asked_at_s = time.monotonic()
+        self._reads_as = request
         bind = Bind(scan=request.scan, ticket=request.ticket, executor=self._executor)
         match await self._registry.ask(bind):
             case NothingLeft() | Refused() as answer:
                 await link.send(answer)
             case Bound(seat=name, at_home=True) as bound if (seat := self._idle_seat(name, request)) is not None:
-                seat.busy = True
-                await self._let_serve(seat, link, bound)
-            case Bound(seat=name, ranges=ranges):
-                await link.send(ReadDirectly(seat=name, ranges=ranges))
+                await self._let_serve(seat, link, bound, "server")
+            case Bound(seat=name, ranges=ranges, home=home):
+                await link.send(ReadDirectly(seat=name, ranges=ranges, home=home))
                 await self._registry.report(account_of(await link.receive(), name))
             case _:
                 raise ChannelEnded("The registry does not answer what a ticket reads.")
 
-    async def _let_serve(self, seat: _SeatProcess, link: _Link, bound: Bound) -> None:
-        seat.asked_at_s = time.monotonic()
+    async def _let_serve(
+        self, seat: _SeatProcess, link: _Link, bound: Bound, over: Literal["server", "network"]
+    ) -> None:
+        seat.busy, seat.reads_over, seat.asked_at_s = True, over, time.monotonic()
         try:
             await link.send(ReadFromServer(seat=bound.seat, ranges=bound.ranges))
         except ChannelEnded:
@@ -410,7 +499,7 @@ class Sidecar:
                 match await seat.link.receive():
                     case Finished(rows=rows, ready=ready):
                         seat.busy = False
-                        await self._registry.report(Served(seat=name, by="server", rows=rows, ready=ready))
+                        await self._registry.report(Served(seat=name, by=seat.reads_over, rows=rows, ready=ready))
                     case WorkerGone():
                         seat.busy = False
                     case other:
@@ -526,7 +615,9 @@ def _start(parameters: SidecarParameters) -> Sidecar:
     if executor.key.rpartition(":")[2] != str(start_ticks(executor.pid)):
         raise ProcessLookupError("the executor has gone")
     registry = connect((parameters.registry_host, parameters.registry_port), parameters.key)
-    if not isinstance(registry.ask(Hello(executor=executor, sidecar=True), CHANNEL_HANDSHAKE_MS / 1000), Welcome):
+    network = _listen_to_others(registry, executor)
+    hello = Hello(executor=executor, sidecar=True, address=network[1] if network is not None else None)
+    if not isinstance(registry.ask(hello, CHANNEL_HANDSHAKE_MS / 1000), Welcome):
         raise ChannelEnded("The registry does not answer to a greeting.")
     _sweep(place.folder.parent)
     place.socket.unlink(missing_ok=True)  # of one that was killed
@@ -535,7 +626,40 @@ def _start(parameters: SidecarParameters) -> Sidecar:
         listener.bind(str(path))
     listener.listen(CHANNEL_BACKLOG)
     listener.setblocking(False)
-    return Sidecar(parameters, registry.socket, listener, executor_fd)
+    return Sidecar(parameters, registry.socket, listener, network, executor_fd)
+
+
+def _listen_to_others(registry: Channel, executor: Executor) -> tuple[socket.socket, SidecarAddress] | None:
+    """A socket for workers of other executors, and where they find it; None if there are none, or there can be no such.
+
+    It is where this executor is reached by others, as Spark knows it, unless the driver is reached by the loopback
+    interface: then the others are on this host, and nobody else has to know of it.
+    """
+    if executor.executor_id in ("", "driver"):  # local mode has one executor
+        return None
+    ours = registry.socket.getsockname()[0]
+    host = ours if ipaddress.ip_address(ours.partition("%")[0]).is_loopback else executor.host.strip("[]")
+    try:
+        family, _, _, _, address = socket.getaddrinfo(host, 0, type=socket.SOCK_STREAM)[0]
+        listener = socket.create_server(address[:2], family=family, backlog=CHANNEL_BACKLOG)
+    except OSError as problem:
+        log.info("Workers of other executors cannot reach this one: %s does not listen (%s).", host, problem)
+        return None
+    listener.setblocking(False)
+    return listener, SidecarAddress(host, listener.getsockname()[1], executor.key)
+
+
+def _keep_alive(client: socket.socket) -> bool:
+    """Let a connection over the network end when the other host has gone without a word; whether it is there still."""
+    try:
+        client.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        client.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+        client.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, SIDECAR_SILENCE_MS // 1000)
+        client.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, SIDECAR_SILENCE_MS // 1000)
+        client.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, SIDECAR_NETWORK_TIMEOUT_MS)
+    except OSError:
+        return False
+    return True
 
 
 def _sweep(folders: Path) -> None:

@@ -25,7 +25,7 @@ from pyspark_kgroup.executor.registry_client import RegistryAnswer, RegistryClie
 from pyspark_kgroup.executor.sidecar_start import SidecarAnswer, SidecarClient, SidecarMissing, SidecarUnavailable
 from pyspark_kgroup.executor.spark_delays import SparkDelays
 from pyspark_kgroup.executor.this_executor import from_rack_of, this_executor
-from pyspark_kgroup.limits import SEAT_SERVER_SILENCE_MS
+from pyspark_kgroup.limits import REGISTRY_PATIENCE_MS, SEAT_SERVER_SILENCE_MS
 from pyspark_kgroup.shared.arrow import last_offsets
 from pyspark_kgroup.shared.channel import Channel
 from pyspark_kgroup.shared.messages import (
@@ -40,9 +40,6 @@ from pyspark_kgroup.shared.tickets import Executor, Range, ReadSettings, Registr
 from spark_kgroup.model import TopicPartition
 
 log = logging.getLogger(__name__)
-
-_INSIST_S: Final = 3.0
-"""How long a worker insists that the registry tells what to read (a busy driver may miss one handshake)."""
 
 _QUERIES_MAX: Final = 16
 """Of how many queries a worker remembers what it found out; what is forgotten is found out again."""
@@ -95,8 +92,8 @@ class Worker:
             match answer:
                 case ReadFromServer() if query is not None and channel is not None:
                     ranges = yield from query.receive(channel, answer, ticket.settings.include_headers)
-                case ReadDirectly() | Bound():
-                    ranges = answer.ranges
+                case ReadDirectly() | Bound() if query is not None:
+                    ranges = yield from query.read_at_home(answer, ticket)
                 case None | Refused() if ticket.reads is not None:
                     ranges = ticket.reads.ranges
                 case None | Refused():
@@ -105,7 +102,7 @@ class Worker:
             for batch in _read_directly(ranges, ticket.settings):
                 rows += batch.num_rows
                 yield batch
-            if channel is not None and isinstance(answer, ReadDirectly | Bound):
+            if channel is not None and ranges and isinstance(answer, ReadDirectly | Bound):
                 with suppress(ChannelEnded):  # nobody counts any more
                     channel.say(Served(seat=answer.seat, by="worker", rows=rows, ready=0))
         finally:
@@ -141,18 +138,9 @@ class _Query:
         Raises:
             RegistryUnreachable: the ticket does not say what to read, and nobody can be asked.
         """
-        settings = ticket.settings
         missing = False
         try:
-            return self._sidecar.request(
-                Read(
-                    scan=ticket.scan_id,
-                    ticket=ticket.ticket,
-                    config=settings.consumer_config,
-                    reader=settings.reader,
-                    headers=settings.include_headers,
-                )
-            )
+            return self._sidecar.request(_read_of(ticket))
         except SidecarMissing:
             missing = True
         except SidecarUnavailable as why:
@@ -166,11 +154,12 @@ class _Query:
 
     def _ask_registry(self, ticket: TicketPayload) -> tuple[RegistryAnswer | None, Channel | None]:
         """As `ask`, for a worker that reads directly."""
+        asked = self._executor, ticket.scan_id, ticket.ticket, ticket.sidecars
         if ticket.reads is None:
-            return self._registry.bind(self._executor, ticket.scan_id, ticket.ticket, insist_s=_INSIST_S)
+            return self._registry.bind(*asked, insist_s=REGISTRY_PATIENCE_MS / 1000)
         try:
-            if not self._registry.failed_lately:
-                return self._registry.bind(self._executor, ticket.scan_id, ticket.ticket)
+            if self._registry.has_way(ticket.sidecars):
+                return self._registry.bind(*asked)
         except RegistryUnreachable as problem:
             self._warn_once("%s This executor reads what its tickets say.", problem)
         return None, None
@@ -189,6 +178,25 @@ class _Query:
         if text not in self._warned:
             self._warned.add(text)
             log.warning(text, problem)
+
+    def read_at_home(
+        self, answer: ReadDirectly | Bound, ticket: TicketPayload
+    ) -> Generator[pa.RecordBatch, None, Sequence[Range]]:
+        """What the seat's home, another executor, sends over the network.
+
+        Returns:
+            What is left to read: all, if the home does not serve it.
+        """
+        if (
+            answer.home is None
+            or (served := self._registry.ask_home(answer.home, ticket.scan_id, ticket.ticket)) is None
+        ):
+            return answer.ranges
+        read, channel = served
+        try:
+            return (yield from self.receive(channel, read, ticket.settings.include_headers))
+        finally:
+            channel.close()
 
     def receive(
         self, channel: Channel, answer: ReadFromServer, include_headers: bool
@@ -211,6 +219,17 @@ class _Query:
                 self._sidecar.report_hung(answer.seat)
             return tuple(unread.values())
         return ()
+
+
+def _read_of(ticket: TicketPayload) -> Read:
+    """What a sidecar is asked for."""
+    return Read(
+        scan=ticket.scan_id,
+        ticket=ticket.ticket,
+        config=ticket.settings.consumer_config,
+        reader=ticket.settings.reader,
+        headers=ticket.settings.include_headers,
+    )
 
 
 def _place_of(executor: Executor, key: bytes) -> Place | None:

@@ -50,6 +50,7 @@ class SourceOptions:
     fail_on_data_loss: bool
     reader: Reader
     prefetch_bytes: int
+    records_between_executors: bool | None
     registry_host: str | None
     registry_port: int
     session_timeout_ms: int
@@ -72,6 +73,13 @@ class SourceOptions:
         """The instance id of every seat: `<prefix>-<k>`, k = 0..members-1; `sizing.sized` fills `members` in."""
         assert self.members is not None, "nobody has said how many seats there are"
         return tuple(f"{self.instance_id_prefix}-{seat}" for seat in range(self.members))
+
+    @property
+    def homes_serve_others(self) -> bool:
+        """Whether records may go from one executor to another: as the option says, or as openly as they do anyway."""
+        if self.records_between_executors is not None:
+            return self.records_between_executors
+        return not self.security.get("security.protocol", "PLAINTEXT").upper().endswith("SSL")
 
     def consumer_config(self) -> dict[str, str]:
         """Configuration of an executor's librdkafka consumer, which makes no group calls.
@@ -163,6 +171,7 @@ def parse(options: Mapping[str, str]) -> SourceOptions:
         fail_on_data_loss=rows.FAIL_ON_DATA_LOSS.value(given),
         reader=rows.READER.value(given),
         prefetch_bytes=rows.PREFETCH_BYTES.value(given),
+        records_between_executors=rows.RECORDS_BETWEEN_EXECUTORS.value(given),
         registry_host=rows.REGISTRY_HOST.value(given),
         registry_port=rows.REGISTRY_PORT.value(given),
         session_timeout_ms=session_timeout_ms,

@@ -267,6 +267,19 @@ PREFETCH_BYTES = Option(
     acts="executor",
     read=zero_or_number(PREFETCH_BYTES_MIN, LONG_MAX),
 )
+RECORDS_BETWEEN_EXECUTORS: Option[bool | None] = Option(
+    name="recordsBetweenExecutors",
+    type="string",
+    default=None,
+    shown="auto",
+    range="auto, true or false",
+    effect="Whether a task that Spark has put on another executor than its seat's home gets the records from there, as "
+    "they were fetched ahead, or from Kafka. These connections are authenticated and not encrypted; auto: only where "
+    "Kafka's are not, either (kafka.security.protocol PLAINTEXT or SASL_PLAINTEXT).",
+    origin="ours",
+    acts="both",
+    read=lambda text: {"auto": None, "true": True, "false": False}[one_of("auto", "true", "false")(text.lower())],
+)
 REGISTRY_HOST: Option[str | None] = Option(
     name="registryHost",
     type="string",
@@ -335,6 +348,7 @@ OPTIONS: Final[tuple[Option[Any], ...]] = (
     FAIL_ON_DATA_LOSS,
     READER,
     PREFETCH_BYTES,
+    RECORDS_BETWEEN_EXECUTORS,
     REGISTRY_HOST,
     REGISTRY_PORT,
     AUTO_OFFSET_RESET,

@@ -9,6 +9,8 @@ Runs on: both. Pure.
     worker       sidecar          Served                -       when it has read directly
     worker       registry         Hello, then Bind      Welcome, then Bound | NothingLeft | Refused
     worker       registry         Served                -       when it has read
+    worker       home's sidecar   ReadAtHome            ReadFromServer | ReadDirectly    from another executor
+    worker       any sidecar      as to the registry    as of the registry: the worker cannot reach that itself
     sidecar      registry         Hello                 Welcome
     sidecar      registry         Heartbeat             Homes
     sidecar      registry         Bind                  Bound | NothingLeft | Refused
@@ -28,7 +30,7 @@ from dataclasses import dataclass, field, fields, is_dataclass
 from typing import Any, ClassVar, Final, Literal, TypeVar, get_args, get_type_hints
 
 from pyspark_kgroup.errors import ChannelEnded
-from pyspark_kgroup.shared.tickets import Executor, Leader, Position, Range, Reader
+from pyspark_kgroup.shared.tickets import Executor, Leader, Position, Range, Reader, SidecarAddress
 
 JsonObject = dict[str, Any]
 
@@ -48,11 +50,13 @@ class Hello:
 
     Attributes:
         sidecar: whether this is the executor's sidecar, which lives as long as the connection.
+        address: where workers of other executors reach this sidecar; None if nowhere.
     """
 
     op: ClassVar[str] = "hello"
     executor: Executor
     sidecar: bool
+    address: SidecarAddress | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -95,6 +99,7 @@ class Bound:
         at_home: whether the asking executor is the seat's home.
         ranges: what is read of the seat's partitions.
         owned: all that the seat owns at the end of the batch, and where the next batch will begin.
+        home: the sidecar that serves the seat to workers of other executors; None if none does, or none should.
     """
 
     op: ClassVar[str] = "bound"
@@ -102,6 +107,7 @@ class Bound:
     at_home: bool
     ranges: tuple[Range, ...]
     owned: tuple[Position, ...]
+    home: SidecarAddress | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -124,14 +130,14 @@ class Served:
     """A seat was read.
 
     Attributes:
-        by: the seat's own server, or a worker that read directly.
+        by: the seat's own server for a worker beside it, or over the network; or a worker that read directly.
         rows: rows of the read.
         ready: how many of them a server had fetched before it was asked.
     """
 
     op: ClassVar[str] = "served"
     seat: str
-    by: Literal["server", "worker"]
+    by: Literal["server", "network", "worker"]
     rows: int
     ready: int
 
@@ -197,6 +203,18 @@ class Read:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ReadAtHome:
+    """Asks the sidecar of a seat's home to serve what a ticket reads, for a worker of another executor.
+
+    No configuration goes with it, since that may hold secrets: the home reads as it does for its own workers.
+    """
+
+    op: ClassVar[str] = "read-at-home"
+    scan: int
+    ticket: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ReadFromServer:
     """The seat's server sends these ranges, over this same connection (`seat_server`)."""
 
@@ -207,11 +225,16 @@ class ReadFromServer:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReadDirectly:
-    """The worker has to read these ranges with a consumer of its own."""
+    """The worker has to read these ranges elsewhere.
+
+    Attributes:
+        home: as `Bound.home`; without one, with a consumer of its own.
+    """
 
     op: ClassVar[str] = "read-directly"
     seat: str
     ranges: tuple[Range, ...]
+    home: SidecarAddress | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -267,6 +290,7 @@ QueryMessage = (
     | Ready
     | CannotStart
     | Read
+    | ReadAtHome
     | ReadFromServer
     | ReadDirectly
     | Hung
@@ -385,6 +409,15 @@ def _leader(value: object) -> Leader | None:
     raise ValueError("no leader")
 
 
+def _address(value: object) -> SidecarAddress | None:
+    match value:
+        case None:
+            return None
+        case [host, port, executor]:
+            return SidecarAddress(_string(host), _integer(port), _string(executor))
+    raise ValueError("no address")
+
+
 def _position(value: object) -> Position:
     match value:
         case [topic, partition, offset, tag, leader]:
@@ -400,8 +433,9 @@ _READERS: Final[Mapping[object, Callable[[object], object]]] = {
     bytes: lambda value: bytes.fromhex(_string(value)),
     Executor: lambda value: _read_fields(Executor, _object(value)),
     Mapping[str, str]: lambda value: {name: _string(text) for name, text in _object(value).items()},
-    Literal["server", "worker"]: _one_of("server", "worker"),
+    Literal["server", "network", "worker"]: _one_of("server", "network", "worker"),
     Reader: _one_of("native", "librdkafka"),
+    SidecarAddress | None: _address,
     tuple[str, ...]: lambda value: tuple(map(_string, _list(value))),
     tuple[Range, ...]: lambda value: tuple(map(_range, _list(value))),
     tuple[Position, ...]: lambda value: tuple(map(_position, _list(value))),

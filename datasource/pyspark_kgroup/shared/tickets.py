@@ -113,6 +113,24 @@ class Executor:
     warm: bool = True
 
 
+class SidecarAddress(NamedTuple):
+    """Where an executor's sidecar can be reached by workers of other executors.
+
+    Attributes:
+        host: a name or an address.
+        executor: the executor's key.
+    """
+
+    host: str
+    port: int
+    executor: str
+
+    @property
+    def server(self) -> str:
+        """The sidecar's name in a handshake over the network: no other sidecar can pass for it."""
+        return f"sidecar of executor {self.executor}"
+
+
 class Mode(Enum):
     """Who decides what a ticket reads: the ticket itself, or the registry when a worker asks."""
 
@@ -151,6 +169,7 @@ class TicketPayload:
         reads: FIXED: what to read, whether the registry can be asked or not. None if LATE.
         settings: how to read.
         registry: None: there is none, and nothing is fetched ahead.
+        sidecars: some of other executors, which ask the registry for a worker that cannot reach it.
     """
 
     scan_id: int
@@ -159,3 +178,4 @@ class TicketPayload:
     reads: SeatRanges | None
     settings: ReadSettings
     registry: RegistryAccess | None
+    sidecars: tuple[SidecarAddress, ...] = ()

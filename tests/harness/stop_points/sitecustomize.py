@@ -3,7 +3,8 @@
 `harness.application` puts this folder on the PYTHONPATH of a driver and of all its children, and says by environment
 which point is armed, and where; a file `disarmed` there lets everybody pass. The first process that reaches the point
 writes its pid into `reached` and blocks until `released` appears; nobody stops there a second time. Product code knows
-nothing of it: its modules are wrapped when they are imported.
+nothing of it: its modules are wrapped when they are imported. In the same way an executor is cut off from the driver's
+registry, as by a firewall.
 """
 
 import importlib.machinery
@@ -11,7 +12,7 @@ import logging
 import os
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import wraps
 from importlib.abc import MetaPathFinder
 from importlib.machinery import ModuleSpec, PathFinder
@@ -21,6 +22,9 @@ from typing import Any, NoReturn
 
 ARMED = os.environ.get("KGROUP_STOP_AT", "")
 FOLDER = Path(os.environ.get("KGROUP_STOP_FOLDER", "."))
+CUT_OFF = os.environ.get("KGROUP_CUT_OFF", "")
+"""Spark's id of the executor that cannot reach the registry; "" for none."""
+
 OUTLIVES_ITS_JVM = "KGROUP_OUTLIVES_ITS_JVM" in os.environ
 """Whether a reader is not ended from outside its main thread, as if the thread that does that had never its turn."""
 
@@ -163,14 +167,48 @@ POINTS: dict[str, tuple[str, Callable[[ModuleType], None]]] = {
 `harness.driver_program`."""
 
 
-class _Arming(MetaPathFinder):
-    """Wraps the armed point's module as soon as it is imported."""
+def _workers_cannot_reach_the_registry(registry_client: ModuleType) -> None:
+    from pyspark_kgroup.executor.this_executor import this_executor
+
+    connect = registry_client.connect
+
+    def kept_out(address: Any, key: bytes, *server: str) -> Any:
+        if not server and this_executor().executor_id == CUT_OFF:
+            raise registry_client.ChannelEnded("the test has cut this executor off")
+        return connect(address, key, *server)
+
+    registry_client.connect = kept_out  # type: ignore[attr-defined]
+
+
+def _sidecar_cannot_reach_the_registry(sidecar_start: ModuleType) -> None:
+    start = sidecar_start.SidecarClient._start
+
+    def kept_out(client: Any) -> None:
+        if client._parameters.executor.executor_id == CUT_OFF:
+            raise sidecar_start.SidecarUnavailable("the test has cut this executor off")
+        start(client)
+
+    sidecar_start.SidecarClient._start = kept_out
+
+
+CUTS: dict[str, Callable[[ModuleType], None]] = {
+    "pyspark_kgroup.executor.registry_client": _workers_cannot_reach_the_registry,
+    "pyspark_kgroup.executor.sidecar_start": _sidecar_cannot_reach_the_registry,
+}
+"""The module to wrap -> how."""
+
+
+class _Wrapping(MetaPathFinder):
+    """Wraps modules as soon as they are imported."""
+
+    def __init__(self, wraps: Mapping[str, Callable[[ModuleType], None]]) -> None:
+        self._wraps = wraps
 
     def find_spec(
         self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
-        wrapped, wrap = POINTS[ARMED]
-        if fullname != wrapped or (spec := PathFinder.find_spec(fullname, path, target)) is None:
+        wrap = self._wraps.get(fullname)
+        if wrap is None or (spec := PathFinder.find_spec(fullname, path, target)) is None:
             return None
         loader = spec.loader
         assert isinstance(loader, importlib.machinery.SourceFileLoader)
@@ -193,7 +231,10 @@ if OUTLIVES_ITS_JVM:
     os._exit = _stay
 
 if ARMED in POINTS:
-    sys.meta_path.insert(0, _Arming())
+    sys.meta_path.insert(0, _Wrapping(dict([POINTS[ARMED]])))
+
+if CUT_OFF:
+    sys.meta_path.insert(0, _Wrapping(CUTS))
 
 
 def _keep_log(path: str) -> None:

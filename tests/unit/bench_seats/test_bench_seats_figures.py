@@ -110,17 +110,21 @@ def test_the_tables_say_what_was_measured() -> None:
     rows = printed(kills_table({Killed("new ids", "kafka"): [CHURN], Killed("new ids", "kgroup"): [CLEAN]}))
     assert rows[2] == "new ids kafka 1 4 of 6 (67%) 2 2 of 4 (50%) 10 6.0 (6.0) 0.0 5 - 1 of 1"
     assert rows[3] == "new ids kgroup 1 2 of 6 (33%) 2 0 of 4 (0%) 4 4.0 (4.0) 0.0 5 0 1 of 1"
-    one = Served(at_home=98, guest=1, alone=1, rows=2_000, ready=500, batches=50, batch_ms=123.4)
+    one = Served(at_home=90, network=8, guest=1, alone=1, rows=2_000, ready=500, batches=50, batch_ms=123.4)
     assert printed(undisturbed_table({Setup(2, True): one})) == [
-        "2 cores, mapInPandas 50 100 98 1 1 98.0% 2,000 25.0% 123"
+        "2 cores, mapInPandas 50 100 90 8 1 1 90.0% 98.0% 2,000 25.0% 123"
     ]
 
 
 def test_only_what_we_promise_can_be_missed() -> None:
-    warm = Served(at_home=98, guest=2, alone=0, rows=1, ready=1, batches=50, batch_ms=1)
-    cold = Served(at_home=97, guest=3, alone=0, rows=1, ready=1, batches=50, batch_ms=1)
+    warm = Served(at_home=98, network=0, guest=2, alone=0, rows=1, ready=1, batches=50, batch_ms=1)
+    cold = Served(at_home=97, network=3, guest=0, alone=0, rows=1, ready=1, batches=50, batch_ms=1)
     kept = {Killed("new ids", "kafka"): [CHURN], Killed("new ids", "kgroup"): [CLEAN]}
-    assert missed(kept, {Setup(1, False): warm}) == []
+    assert missed(kept, {Setup(1, False): warm, Setup(1, False, seats=2): cold}) == []
+    direct = Served(at_home=80, network=9, guest=11, alone=0, rows=1, ready=1, batches=50, batch_ms=1)
+    assert missed({}, {Setup(1, False, seats=2): direct}) == [
+        "1 core, 2 seats: 89.0% of reads by the seats' own servers"
+    ]
     broken = as_json({Killed("new hosts", "kgroup"): [CHURN]}, {Setup(1, False): cold})["missed"]
     assert broken == [
         "new hosts: 50% of the survivors' partitions moved",
@@ -144,11 +148,11 @@ def test_undisturbed_reads_are_the_difference_of_running_totals() -> None:
     def progress(took_ms: int, **reads: int) -> dict[str, object]:
         return {"durationMs": {"triggerExecution": took_ms}, "sources": [{"latestOffset": {"reads": reads}}]}
 
-    first = progress(900, at_home=3, guest=3, alone=3, rows=100, ready=0)
-    last = progress(100, at_home=9, guest=4, alone=4, rows=300, ready=150)
+    first = progress(900, at_home=3, network=1, guest=3, alone=3, rows=100, ready=0)
+    last = progress(100, at_home=9, network=3, guest=4, alone=4, rows=300, ready=150)
     counted = served([first, progress(300), last])
-    assert counted == Served(at_home=6, guest=1, alone=1, rows=200, ready=150, batches=2, batch_ms=200)
-    assert (counted.home_share, counted.ready_share) == (0.75, 0.75)
+    assert counted == Served(at_home=6, network=2, guest=1, alone=1, rows=200, ready=150, batches=2, batch_ms=200)
+    assert (counted.home_share, counted.server_share, counted.ready_share) == (0.6, 0.8, 0.75)
 
 
 # ---------------------------------------------------------------------------------------------- observing

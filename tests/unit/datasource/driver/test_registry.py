@@ -40,7 +40,8 @@ def executor(name: str, *, warm: bool = True) -> Message:
 
 
 def ask(channel: Channel, op: str, **fields: Any) -> Message:
-    channel.send({"op": op, "id": 5, **fields})
+    address = {"address": None} if op == "hello" else {}
+    channel.send({"op": op, "id": 5, **address, **fields})
     answer = channel.receive(30)
     assert answer.pop("id") == 5
     return answer
@@ -115,6 +116,7 @@ def test_a_ticket_is_bound_to_a_seat_with_its_ranges_and_all_that_it_owns(regist
             "at_home": True,
             "ranges": [["t", ticket, 0, 10, None]],
             "owned": [["t", ticket, 10, "id of t", None]],
+            "home": None,
         }
     assert homes(registry) == {"g-0": "1", "g-1": "1"}
     assert plan(registry, 1).mode is Mode.LATE
@@ -128,7 +130,7 @@ def test_a_late_ticket_for_which_nothing_is_left_is_answered_nothing_left(regist
         ask(channel, "bind", scan=first.scan_id, ticket=ticket, executor=executor("1"))
     late = plan(registry, 1)
     answers = [ask(channel, "bind", scan=late.scan_id, ticket=n, executor=executor("1")) for n in range(3)]
-    bound = {"op": "bound", "at_home": True}
+    bound = {"op": "bound", "at_home": True, "home": None}
     assert sorted(answers, key=lambda answer: str(answer.get("seat"))) == [
         {"op": "nothing-left"},
         {**bound, "seat": "g-0", "ranges": [["t", 0, 10, 20, None]], "owned": [["t", 0, 20, "id of t", None]]},
@@ -274,11 +276,12 @@ def test_a_served_read_is_counted_and_makes_its_seat_warm(registry: Registry, si
     ask(channel, "bind", scan=scan.scan_id, ticket=1, executor=executor("2"))
     assert not registry.homes()["g-0"].warm
     channel.send({"op": "served", "seat": "g-0", "by": "server", "rows": 10, "ready": 7})
+    channel.send({"op": "served", "seat": "g-0", "by": "network", "rows": 3, "ready": 3})
     channel.send({"op": "served", "seat": "g-1", "by": "worker", "rows": 5, "ready": 0})
     assert beat(channel) == ["g-0", "g-1"]
     assert {seat: home.warm for seat, home in registry.homes().items()} == {"g-0": True, "g-1": False}
     assert registry.counts() == Counts(
-        home_bindings=2, guest_bindings=1, warm_reads=1, direct_reads=1, rows=15, rows_ready=7, accepted=1
+        guest_bindings=1, warm_reads=1, network_reads=1, direct_reads=1, rows=18, rows_ready=10, accepted=1
     )
 
 

@@ -34,7 +34,7 @@ KEY = new_key()
 @pytest.fixture
 def sidecar(registry: Registry) -> Iterator[Channel]:
     channel = connect(("127.0.0.1", registry.port), registry.key)
-    channel.send({"op": "hello", "id": 0, "executor": EXECUTOR, "sidecar": True})
+    channel.send({"op": "hello", "id": 0, "executor": EXECUTOR, "sidecar": True, "address": None})
     assert channel.receive(30) == {"op": "welcome", "id": 0}
     yield channel
     channel.close()

@@ -27,7 +27,7 @@ from spark_kgroup.seat_note import Author, SeatNote
 
 P0, P1, P2 = (TopicPartition("t", index) for index in range(3))
 BY = Author(app="job", run_ms=1_700_000_000_000)
-COUNTS = Counts(guest_bindings=2, warm_reads=7, direct_reads=3, rows=100, rows_ready=80)
+COUNTS = Counts(guest_bindings=6, warm_reads=7, network_reads=4, direct_reads=3, rows=100, rows_ready=80)
 MEMBERS = {"seat-0": "m0", "seat-1": "m1"}
 RUN = "4f624205-1dad-4d49-9be3-c798bd1eaab1"
 
@@ -99,7 +99,7 @@ def test_the_latest_offset_is_the_offset_with_the_ends_of_the_logs_and_who_serve
 
 
 def test_reads_are_counted_by_who_did_them() -> None:
-    assert reported()["reads"] == {"at_home": 7, "guest": 2, "alone": 1, "rows": 100, "ready": 80}
+    assert reported()["reads"] == {"at_home": 7, "network": 4, "guest": 2, "alone": 1, "rows": 100, "ready": 80}
 
 
 def _since(found: dict[str, Any], seat: str) -> int:

@@ -4,12 +4,13 @@ import pickle
 from collections.abc import Iterable
 from dataclasses import replace
 from itertools import cycle, permutations
+from random import Random
 
 import pytest
 
 from pyspark_kgroup.driver.seats import Binding, Scan, Seats
 from pyspark_kgroup.errors import SeatRefused
-from pyspark_kgroup.limits import SCANS_MAX
+from pyspark_kgroup.limits import MISSED_BATCHES_MIN, SCANS_MAX
 from pyspark_kgroup.shared.tickets import Executor, Mode
 
 
@@ -627,3 +628,68 @@ def test_a_lost_executor_whose_seats_have_all_moved_leaves_nothing_behind() -> N
         sizes.append(len(pickle.dumps(seats)))
     assert homes(seats) == {"s-0": "109", "s-1": "B"}
     assert len(set(sizes[1:])) == 1
+
+
+class TestAway:
+    """An executor that Spark gives no tasks, since it is excluded or about to be removed, gives its seats up."""
+
+    def test_the_seats_of_an_executor_that_misses_its_tickets_move_within_some_batches(self) -> None:
+        seats = settled(6, A, B, C)
+        for batch in range(MISSED_BATCHES_MIN + 20):
+            if not of(seats, C):
+                break
+            ask(seats, seats.plan(str(batch), names(6)), [A, B])
+        assert MISSED_BATCHES_MIN <= batch <= 11, "6 tickets for 3 executors: 20 are missed after 10 batches"
+        ask(seats, seats.plan("then", names(6)), [A, B])
+        assert counts(seats) == {"A": 3, "B": 3}
+
+    def test_one_batch_alone_never_makes_seats_move_however_large_it_is(self) -> None:
+        seats = settled(300, A, B, C)
+        before = homes(seats)
+        for batch in range(MISSED_BATCHES_MIN - 1):
+            ask(seats, seats.plan(str(batch), names(300)), [A, B])
+        ask(seats, seats.plan("last", names(300)), [A, B, C])
+        assert homes(seats) == before
+
+    def test_an_executor_that_gets_tasks_again_keeps_what_nobody_has_taken(self) -> None:
+        seats = settled(6, A, B, C)
+        held = of(seats, C)
+        for batch in range(30):  # batches without the seats of C: nobody takes them
+            ask(seats, seats.plan(str(batch), ["s-0", "s-1", "s-3", "s-4"]), [A, B])
+        assert of(seats, C) == {}
+        ask(seats, seats.plan("back", names(6)), [C, A, B])
+        assert of(seats, C) == held
+
+    def test_an_executor_that_comes_back_gets_its_even_share_again(self) -> None:
+        seats = settled(6, A, B, C)
+        for batch in range(30):
+            ask(seats, seats.plan(str(batch), names(6)), [A, B])
+        assert counts(seats) == {"A": 3, "B": 3}
+        for batch in range(30, 34):
+            ask(seats, seats.plan(str(batch), names(6)), [A, B, C])
+        assert counts(seats) == {"A": 2, "B": 2, "C": 2}
+
+    def test_batches_that_nobody_reads_make_no_seat_move(self) -> None:
+        seats = settled(6, A, B)
+        before = homes(seats)
+        for batch in range(100):
+            seats.plan(str(batch), names(6))
+        assert homes(seats) == before
+
+    def test_the_only_executor_is_never_away(self) -> None:
+        seats = settled(3, A)
+        for batch in range(30):
+            ask(seats, seats.plan(str(batch), names(3)), [COLD])
+        assert counts(seats) == {"A": 3}
+
+    @pytest.mark.parametrize("seed", range(20))
+    def test_random_placement_makes_no_seat_move(self, seed: int) -> None:
+        """More executors than seats, so that in most batches most executors get nothing."""
+        rng = Random(seed)
+        executors = [executor(f"e{number}") for number in range(50)]
+        seats = joined(20, *executors)
+        ask(seats, seats.plan("first", names(20)), rng.sample(executors, 20))
+        before = homes(seats)
+        for batch in range(200):
+            ask(seats, seats.plan(str(batch), names(20)), rng.sample(executors, 50))
+        assert homes(seats) == before

@@ -58,7 +58,7 @@ def test_a_sidecar_ends_with_the_reason_why_its_registry_is_not_heard_any_more(
         listener.listen()
         for each in (ours, theirs, listener):
             each.setblocking(False)
-        why = asyncio.run(ended(theirs, Sidecar(parameters, ours, listener, jvm)))
+        why = asyncio.run(ended(theirs, Sidecar(parameters, ours, listener, None, jvm)))
     os.close(jvm)
     os.close(jvm_lives)
     assert re.search(f"connection to the registry.+{re.escape(reason)}", why)

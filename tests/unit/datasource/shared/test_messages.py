@@ -23,6 +23,7 @@ from pyspark_kgroup.shared.messages import (
     NothingLeft,
     QueryMessage,
     Read,
+    ReadAtHome,
     ReadDirectly,
     ReadFromServer,
     Ready,
@@ -35,20 +36,22 @@ from pyspark_kgroup.shared.messages import (
     parse,
     to_json,
 )
-from pyspark_kgroup.shared.tickets import Executor, Leader, Position, Range
+from pyspark_kgroup.shared.tickets import Executor, Leader, Position, Range, SidecarAddress
 
 FAR = 2**63 - 1
 EXECUTOR = Executor(key="host:1:2", executor_id="7", host="host", pid=1, warm=False)
+ADDRESS = SidecarAddress("host", 7078, EXECUTOR.key)
 RANGES = (Range("t", 0, 5, 10), Range("ü", 1, FAR - 1, FAR, Leader(1, "broker", 9092, 7, "0a" * 16)))
 OWNED = (Position("t", 0, 10, "id of t/1", Leader(1, "broker", 9092, 7, "")), Position("t", 2, 0, ""))
 
 EXAMPLES: list[QueryMessage] = [
-    Hello(executor=EXECUTOR, sidecar=True),
+    Hello(executor=EXECUTOR, sidecar=True, address=ADDRESS),
     Welcome(),
     Heartbeat(),
     Homes(seats=("g-0", "g-1")),
     Bind(scan=1, ticket=0, executor=EXECUTOR),
     Bound(seat="g-0", at_home=True, ranges=RANGES, owned=OWNED),
+    Bound(seat="g-0", at_home=False, ranges=RANGES, owned=OWNED, home=ADDRESS),
     NothingLeft(),
     Refused(reason="the batch is over"),
     Served(seat="g-0", by="server", rows=10, ready=10),
@@ -65,7 +68,8 @@ EXAMPLES: list[QueryMessage] = [
     CannotStart(reason="nobody is there"),
     Read(scan=1, ticket=0, config={"sasl.password": "hush"}, reader="native", headers=False),
     ReadFromServer(seat="g-0", ranges=RANGES),
-    ReadDirectly(seat="g-0", ranges=()),
+    ReadDirectly(seat="g-0", ranges=(), home=ADDRESS),
+    ReadAtHome(scan=1, ticket=0),
     Hung(seat="g-0"),
     Serve(ranges=RANGES, owned=OWNED),
     Finished(rows=10, ready=0),
@@ -80,6 +84,9 @@ ODD += [
 ]
 
 
+ODD += [["h", 1, 2], ["h", "1", "x"], [1, 1, "x"], ["h", 1, "x", 0]]
+
+
 def by_name(example: QueryMessage) -> str:
     return type(example).__name__
 
@@ -92,7 +99,7 @@ def travelled(message: QueryMessage) -> JsonObject:
 
 def test_there_is_an_example_of_each_message() -> None:
     assert {type(example) for example in EXAMPLES} == set(get_args(QueryMessage))
-    assert len({example.op for example in EXAMPLES}) == len(EXAMPLES)
+    assert len({example.op for example in EXAMPLES}) == len({type(example) for example in EXAMPLES})
 
 
 @pytest.mark.parametrize("example", EXAMPLES, ids=by_name)

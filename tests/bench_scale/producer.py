@@ -1,0 +1,20 @@
+"""Writes one record to each partition of a topic for each line on standard input, and answers with a line."""
+
+import sys
+
+from confluent_kafka import Producer
+
+
+def main(bootstrap: str, topic: str, partitions: int) -> None:
+    """Until standard input ends."""
+    producer = Producer({"bootstrap.servers": bootstrap, "linger.ms": 50, "queue.buffering.max.messages": 1_000_000})
+    for _ in sys.stdin:
+        for partition in range(partitions):
+            producer.produce(topic, b"x" * 100, partition=partition)
+        if producer.flush(120):
+            raise TimeoutError("records were not acknowledged within 120 s")
+        print(flush=True)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1], sys.argv[2], int(sys.argv[3]))
