@@ -13,6 +13,7 @@ from uuid import uuid4
 
 import typer
 from bench_sessions.measured import machine
+from confluent_kafka.admin import AdminClient, NewPartitions
 from harness.measuring import Problem, heed_only_the_first_stop, problems_told
 from rich.console import Console
 
@@ -36,6 +37,8 @@ SIZES = [(100, 4), (1_000, 4), (1_000, 64), (10_000, 4), (10_000, 64), (10_000, 
 LASTING = (10_000, 100)
 """Of the query that runs for long."""
 
+CREATED_AT_ONCE = 5_000
+
 EXECUTORS = [(3, 4), (30, 4), (300, 4)]
 """(executors, cores of each)."""
 
@@ -43,6 +46,14 @@ SEATS = (4, 64, 1_000)
 
 console = Console(highlight=False, stderr=True, soft_wrap=True)
 app = typer.Typer(add_completion=False, pretty_exceptions_enable=False, rich_markup_mode="markdown")
+
+
+def create(kafka: ApacheKafka, topic: str, partitions: int) -> None:
+    """Create a topic in steps: a controller makes no more than 10,000 records at once (QuorumController)."""
+    kafka.create_topic(topic, min(partitions, CREATED_AT_ONCE))
+    admin = AdminClient({"bootstrap.servers": kafka.bootstrap_servers})
+    for count in range(2 * CREATED_AT_ONCE, partitions + 1, CREATED_AT_ONCE):
+        admin.create_partitions([NewPartitions(topic, count)])[topic].result(120)
 
 
 def measure(kafka: ApacheKafka, topic: str, partitions: int, seats: int) -> Boundaries:
@@ -84,13 +95,13 @@ def main(
             with console.status(title):
                 if partitions not in topics:
                     topics[partitions] = f"scale-{partitions}-{uuid4().hex[:8]}"
-                    kafka.create_topic(topics[partitions], partitions)
+                    create(kafka, topics[partitions], partitions)
                 runs.append(measure(kafka, topics[partitions], partitions, seats))
             console.print(f"{title}: {runs[-1].idle_ms:.0f} ms idle, {runs[-1].busy_ms:.0f} ms busy")
         typer.echo(f"{on_machine}\n\n{boundaries_table(runs)}\n\n{placement_table(placements)}\n")
         if minutes:
             topic = f"lasting-{uuid4().hex[:8]}"
-            kafka.create_topic(topic, LASTING[0])
+            create(kafka, topic, LASTING[0])
             seen = watch(kafka, topic, *LASTING, minutes=minutes, show=console.print)
             typer.echo(f"{lasting_table(seen)}\n")
 
