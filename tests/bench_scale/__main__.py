@@ -15,6 +15,7 @@ import typer
 from bench_sessions.measured import machine
 from confluent_kafka.admin import AdminClient, NewPartitions
 from harness.measuring import Problem, heed_only_the_first_stop, problems_told
+from harness.waiting import wait_for
 from rich.console import Console
 
 from bench_scale.lasting import lasting_table, watch
@@ -54,6 +55,9 @@ def create(kafka: ApacheKafka, topic: str, partitions: int) -> None:
     admin = AdminClient({"bootstrap.servers": kafka.bootstrap_servers})
     for count in range(2 * CREATED_AT_ONCE, partitions + 1, CREATED_AT_ONCE):
         admin.create_partitions([NewPartitions(topic, count)])[topic].result(120)
+    wait_for(
+        lambda: len(admin.list_topics(topic).topics[topic].partitions) == partitions, f"{partitions} partitions", 120
+    )
 
 
 def measure(kafka: ApacheKafka, topic: str, partitions: int, seats: int) -> Boundaries:
