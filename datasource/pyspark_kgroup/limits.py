@@ -33,6 +33,10 @@ IDLE_TOPICS_MAX_AGE_MS: Final = 5_000
 topic that was created anew with just as many records. At 200 ms a trigger, one request for 25 of them; Kafka's
 consumers look each metadata.max.age.ms, 5 min, which is the bound here if it is shorter."""
 
+NEW_OBJECTS_MAX: Final = 50_000
+"""How many objects a stream reader makes until Python looks for cycles among them (CPython: 700). Measured at 5,000
+partitions: a boundary takes 265 ms of CPU instead of 380, and CPU grows as partitions do."""
+
 PLANNED_TOPICS_MAX_AGE_MS: Final = 1_000
 """How old the list of topics may be when a batch is planned: the boundary that fixed its end has just asked for it
 (Spark writes its offset log in between, 50 ms measured); only a replay finds none."""
@@ -40,6 +44,14 @@ PLANNED_TOPICS_MAX_AGE_MS: Final = 1_000
 PROGRESS_LOGGED_MS: Final = 10_000
 """Shortest time between two log lines about one query's lag (Spark:
 spark.sql.streaming.noDataProgressEventInterval)."""
+
+SEATS_GROW_AFTER_MS: Final = 10_000
+"""How long no further executor may come before seats are added for those that came: Spark asks for more of them each
+second (spark.dynamicAllocation.sustainedSchedulerBacklogTimeout), and one takes some seconds to start."""
+
+SEATS_SHRINK_AFTER_MS: Final = 600_000
+"""How long executors must run fewer tasks at once than there are seats before the others leave: ten times as long as
+Spark keeps an executor that has nothing to do (spark.dynamicAllocation.executorIdleTimeout, 60 s)."""
 
 # -------------------------------------------------------------------------------------------------------------- records
 

@@ -26,6 +26,7 @@ from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 
 from pyspark_kgroup.admission import AdmissionControl, default_read_limit, offsets_max
 from pyspark_kgroup.brief_errors import brief_errors
+from pyspark_kgroup.limits import NEW_OBJECTS_MAX
 from pyspark_kgroup.offsets.checkpoint import EMPTY, Checkpoint
 from pyspark_kgroup.shared.redacted import Redacted
 from pyspark_kgroup.shared.tickets import TicketPayload
@@ -52,6 +53,7 @@ def _load_drivers_half() -> None:
     """Import it while Spark is still starting the query: it asks for offsets 60 ms after its first call (measured)."""
 
     def load() -> None:
+        gc.set_threshold(NEW_OBJECTS_MAX)
         gc.freeze()  # PyArrow and Spark stay: collections need not look at them during our imports (20 ms, measured)
         with suppress(ImportError):  # whoever needs it meets that again
             import pyspark_kgroup.driver.query  # noqa: F401

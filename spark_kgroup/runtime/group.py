@@ -72,6 +72,7 @@ class Group:
             alive=settings.alive,
         )
         self._sessions: dict[str | None, Session] = {}
+        self._seat_tasks: dict[str | None, asyncio.Task[None]] = {}
         self._tasks: list[asyncio.Task[None]] = []
         self._changed = asyncio.Event()
         self._leave_error = 0
@@ -103,21 +104,9 @@ class Group:
         make_room_for(len(self._seats()))
         if self.settings.group_protocol == CONSUMER:
             await self._prepare_consumer_protocol(kept)
-        match = self._match_now if self.settings.pattern is not None else None
         for instance_id in self._seats():
             owned_before = previously_owned.get(instance_id, PreviouslyOwned())
-            config = self._member_config(instance_id, owned_before, replaced.get(instance_id, UNKNOWN_MEMBER_ID))
-            session = Session(
-                config,
-                self._cluster,
-                self._on_notice,
-                self._rng,
-                self._neighbours.on_join_sent,
-                partial(self.settings.rack_of, instance_id),
-                match,
-            )
-            self._sessions[instance_id] = session
-            self._spawn(session.run(), name=f"seat {instance_id}")
+            self._start_seat(instance_id, owned_before, replaced.get(instance_id, UNKNOWN_MEMBER_ID))
         self._spawn(self._watch.run(), name="metadata watch")
         self._spawn(self._neighbours.run(), name="neighbours")
         if self.settings.pattern is not None:
@@ -127,10 +116,26 @@ class Group:
         if self.settings.own_ids:
             self._spawn(self._own_ids.run(), name="own member ids")
 
+    def _start_seat(self, instance_id: str | None, owned_before: PreviouslyOwned, replaces: str) -> None:
+        session = Session(
+            self._member_config(instance_id, owned_before, replaces),
+            self._cluster,
+            self._on_notice,
+            self._rng,
+            self._neighbours.on_join_sent,
+            partial(self.settings.rack_of, instance_id),
+            self._match_now if self.settings.pattern is not None else None,
+        )
+        self._sessions[instance_id] = session
+        self._seat_tasks[instance_id] = self._begin(session.run(), name=f"seat {instance_id}")
+
     def _spawn(self, work: Coroutine[Any, Any, None], *, name: str) -> None:
+        self._tasks.append(self._begin(work, name=name))
+
+    def _begin(self, work: Coroutine[Any, Any, None], *, name: str) -> asyncio.Task[None]:
         task = asyncio.create_task(work, name=name)
         task.add_done_callback(self._on_done)
-        self._tasks.append(task)
+        return task
 
     def _on_done(self, task: asyncio.Task[None]) -> None:
         if not task.cancelled() and (bug := task.exception()) is not None:
@@ -234,14 +239,47 @@ class Group:
         Under the consumer protocol they are released, for whatever process is next (`GroupSettings.releases_seats`);
         that takes `CLOSE_WORD_MS` at most.
         """
-        if self._tasks and self.settings.releases_seats:
+        if self._seat_tasks and self.settings.releases_seats:
             for session in self._sessions.values():
                 session.post(contract.Close())
-            await asyncio.wait(self._tasks[: len(self._sessions)], timeout=CLOSE_WORD_MS / 1000)
-        for task in self._tasks:
+            await asyncio.wait(self._seat_tasks.values(), timeout=CLOSE_WORD_MS / 1000)
+        tasks = [*self._seat_tasks.values(), *self._tasks]
+        for task in tasks:
             task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await asyncio.gather(*tasks, return_exceptions=True)
         await self._cluster.close()
+
+    async def add_seats(self, instance_ids: Iterable[str]) -> None:
+        """Let more static members join, all at once: the group rebalances for all of them together (KIP-345, scale up).
+
+        Raises:
+            EnvironmentProblem: this process may not have as many file descriptors as seats.
+        """
+        more = list(instance_ids)
+        make_room_for(len(self._sessions) + len(more))
+        for instance_id in more:
+            self._start_seat(instance_id, PreviouslyOwned(), UNKNOWN_MEMBER_ID)
+        self._changed.set()
+
+    async def remove_seats(self, instance_ids: Iterable[str], reason: str) -> None:
+        """Give some seats back for good, all at once (KIP-345, scale down); AFTER their positions were committed.
+
+        A seat whose coordinator does not confirm it stays in the group until its session times out.
+
+        Args:
+            instance_ids: of seats of ours.
+            reason: for the coordinator's log (KIP-800).
+        """
+        leaving = {instance_id: self._sessions[instance_id] for instance_id in instance_ids}
+        for session in leaving.values():
+            session.post(contract.Leave(reason=reason))
+        await self.wait_until(lambda _: all(each.machine.ended for each in leaving.values()), 2 * LEAVE_TIMEOUT_MS)
+        for instance_id in leaving:
+            del self._sessions[instance_id]
+            self._seat_tasks.pop(instance_id).cancel()
+        self._leave_error = 0
+        self._shares.forget()
+        self._changed.set()
 
     async def leave(self) -> None:
         """Give every seat back for good; the group rebalances.
@@ -330,7 +368,8 @@ class Group:
         return not self._watch.look_due and self._watch.held is None
 
     def _post(self, instance_id: str | None, event: contract.Event) -> None:
-        self._sessions[instance_id].post(event)
+        if instance_id in self._sessions:  # else it was removed meanwhile
+            self._sessions[instance_id].post(event)
 
     def _newest(self, who: MemberIdentity, partitions: Iterable[TopicPartition]) -> MemberIdentity:
         """`who` in its newest member epoch, if all of `partitions` are still owned as they were when it was `who`."""

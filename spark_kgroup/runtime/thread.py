@@ -101,6 +101,14 @@ class GroupRuntime:
         """`Group.remove_members`."""
         return self._run(lambda group: group.remove_members(members, reason))
 
+    def add_seats(self, instance_ids: Iterable[str]) -> None:
+        """`Group.add_seats`."""
+        self._run(lambda group: group.add_seats(instance_ids))
+
+    def remove_seats(self, instance_ids: Iterable[str], reason: str) -> None:
+        """`Group.remove_seats`."""
+        self._run(lambda group: group.remove_seats(instance_ids, reason))
+
     def force_rebalance(self, reason: str) -> None:
         """`Group.force_rebalance`."""
         self._run(lambda group: _immediate(lambda: group.force_rebalance(reason)))

@@ -103,7 +103,9 @@ def main(
                 runs.append(measure(kafka, topics[partitions], partitions, seats))
             console.print(f"{title}: {runs[-1].idle_ms:.0f} ms idle, {runs[-1].busy_ms:.0f} ms busy")
         typer.echo(f"{on_machine}\n\n{boundaries_table(runs)}\n\n{placement_table(placements)}\n")
-        if minutes:
+    if minutes:
+        # Another broker: one alone bears no 20,000 partitions.
+        with problems_told(console), ApacheKafka(jvm_options=["-Xmx3g"]) as kafka:
             topic = f"lasting-{uuid4().hex[:8]}"
             create(kafka, topic, LASTING[0])
             seen = watch(kafka, topic, *LASTING, minutes=minutes, show=console.print)

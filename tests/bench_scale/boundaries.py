@@ -92,6 +92,7 @@ class Trigger:
 
     def __init__(self, options: dict[str, str], durable: dict[str, Any]) -> None:
         self._reader = KgroupStreamReader(options, spark_schema(False))
+        self._reader.initialOffset()  # as Spark does first
         self.durable = durable
 
     def pull(self) -> int:

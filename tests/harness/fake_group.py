@@ -413,6 +413,22 @@ class FakeGroup:
         self.expire({str(member.instance_id) for member in members} & self.old)
         return {}
 
+    def add_seats(self, count: int) -> None:
+        """More of our seats join; the group deals partitions out to all of them."""
+        names = [f"seat-{k}" for k in range(len(self.seats) + count)]
+        self.seats = {name: self.seats.get(name) or Seat(name, _nobody(name)) for name in names}
+        self.spread(names)
+
+    def remove_seats(self, instance_ids: Iterable[str], reason: str) -> None:
+        """Our own seats leave in good order; what they held is dealt out to the others."""
+        self.meanwhile()
+        self.forced.append(reason)
+        names = set(instance_ids)
+        for name in names:
+            del self.seats[name]
+        self._deal_out(names)
+        self.rebalance()
+
     def expire(self, names: set[str]) -> None:
         """The group has no member of these names any more."""
         self._deal_out(names)

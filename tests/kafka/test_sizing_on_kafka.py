@@ -17,7 +17,7 @@ from pyspark_kgroup.driver.boundary import Boundary
 from pyspark_kgroup.offsets.checkpoint import EMPTY, Checkpoint
 from pyspark_kgroup.offsets.plan import ranges_by_seat
 from pyspark_kgroup.offsets.previously_owned import owned_by_seat
-from spark_kgroup.model import TopicPartition
+from spark_kgroup.model import CLASSIC, CONSUMER, TopicPartition
 from spark_kgroup.runtime.thread import GroupRuntime
 from spark_kgroup.testing import ApacheKafka
 
@@ -37,12 +37,13 @@ class Query:
         self.read: dict[TopicPartition, list[tuple[int, int]]] = {}
 
     @contextmanager
-    def run(self, members: int, *, bounded: bool = False) -> Iterator[None]:
+    def run(self, members: int, *, bounded: bool = False, protocol: str = CLASSIC) -> Iterator[None]:
         options = options_of(self.server, self.topic, "job", members)
         settings = replace(
             settings_of(options),
             session_timeout_ms=SESSION_TIMEOUT_MS,
             previously_owned=owned_by_seat(self.done),
+            group_protocol=protocol,
         )
         with GroupRuntime(settings) as self.runtime:
             self.boundary = Boundary(self.runtime, options, bounded=bounded)
@@ -114,6 +115,43 @@ def test_a_query_restarted_with_fewer_and_then_more_seats_reads_each_record_once
         assert sorted(len(share) for share in query.shares.values()) == [2, 2, 2, 3, 3]
         stayed = sum(len(before[name] & query.shares[name]) for name in before)
         assert stayed == PARTITIONS - 4, "two new seats need two partitions each"
+    query.assert_read_once()
+
+
+@pytest.mark.parametrize("protocol", [CLASSIC, CONSUMER])
+def test_seats_that_join_and_leave_while_the_query_runs_cost_one_rebalance_each_time(
+    apache_kafka: ApacheKafka, protocol: str
+) -> None:
+    """One that takes nothing from anybody before it has let go (KIP-429): two generations, however many seats come."""
+    query = Query(apache_kafka)
+    generations_max = 2 if protocol == CLASSIC else 2 * 4  # a coordinator has an epoch for each seat that comes or goes
+    with query.run(2, protocol=protocol):
+
+        def all_have_a_share(seats: int) -> bool:
+            query.trigger()
+            shares = query.shares
+            return len(shares) == seats and all(shares.values()) and query.runtime.view().settled
+
+        query.produce(10)
+        query.drain()
+        generation, before = query.runtime.view().seats[0].identity.generation, query.shares
+        query.runtime.add_seats([f"job-{number}" for number in range(2, 6)])
+        query.produce(10)
+        wait_for(lambda: all_have_a_share(6), "six seats to have a share", 60)
+        query.produce(10)
+        query.drain()
+        grown = query.runtime.view().seats[0].identity.generation
+        assert grown - generation <= generations_max
+        assert {len(share) for share in query.shares.values()} == {2}
+        assert all(query.shares[name] <= before[name] for name in before), "nothing moves between the two"
+        kept = query.shares
+        query.boundary.let_leave(["job-3", "job-4", "job-5"])
+        query.produce(10)
+        wait_for(lambda: all_have_a_share(3), "three seats to have all", 60)
+        query.drain()
+        assert {m.instance_id for m in query.runtime.describe().members} == {"job-0", "job-1", "job-2"}
+        assert query.runtime.view().seats[0].identity.generation - grown <= generations_max
+        assert all(kept[name] <= query.shares[name] for name in query.shares), "nobody who stays loses anything"
     query.assert_read_once()
 
 

@@ -23,6 +23,7 @@ from pyspark_kgroup.driver.ledger import Ledger, holders_of
 from pyspark_kgroup.driver.odd_commits import OddCommits
 from pyspark_kgroup.driver.orphans import Orphans
 from pyspark_kgroup.driver.rest import Rest
+from pyspark_kgroup.driver.scale_down import ScaleDown
 from pyspark_kgroup.driver.settling import Settling
 from pyspark_kgroup.driver.topic_logs import TopicLogs
 from pyspark_kgroup.offsets.checkpoint import Checkpoint
@@ -71,8 +72,18 @@ class Boundary:
         )
         self._batch_end = BatchEnd(ledger)
         self._rest = Rest(group, options)
+        self._scale_down = ScaleDown(group, ledger)
         self.logs = TopicLogs(group, options, clock, bounded=bounded)
         self.members: Mapping[str, str] = {}
+
+    @property
+    def settled_once(self) -> bool:
+        """Whether the group has been at rest since this process began."""
+        return self._settling.settled_once
+
+    def let_leave(self, instance_ids: Collection[str]) -> None:
+        """Let these seats leave at the next boundary that can do without them."""
+        self._scale_down.leaving = frozenset(instance_ids)
 
     def advance(self, start: Checkpoint, limit: int | None) -> Checkpoint:
         """The next offset after `start`, which is durable: Spark has it in its commit log.
@@ -99,13 +110,14 @@ class Boundary:
     def _cross(self, start: Checkpoint, limit: int | None) -> Checkpoint:
         self._ledger.begin_boundary(start)
         crossing = Crossing(start=start, logs=self.logs, view=self._group.view())
-        if self._rest.goes_on(crossing):
+        if not self._scale_down.leaving and self._rest.goes_on(crossing):
             return start
         # 1. See which topics there are, BEFORE a commit: a deleted topic's position must not go to a new one.
         self._see_topics(crossing)
         # 2. Commit what is durable, and give up what the group asks for by now.
         crossing.view = self._group.view()
         self._hand_over.commit_and_give_up(crossing)
+        self._scale_down.make_leave(crossing)
         # 3. Before the first batch of this process, and under AvailableNow: wait until the group is at rest.
         if not self._settling.settle(crossing):
             return start

@@ -38,6 +38,9 @@ class GroupPort(Protocol):
     def remove_members(self, members: Iterable[DescribedMember], reason: str) -> dict[str, int]:
         """Take static members out that no process serves any more; returns who is still there, and why."""
 
+    def remove_seats(self, instance_ids: Iterable[str], reason: str) -> None:
+        """Give some of our seats back for good; AFTER their positions were committed."""
+
     # -------------------------------------------------------------------------------------------------- offsets
 
     def commit(self, commits: Sequence[SeatCommit]) -> frozenset[TopicPartition]:

@@ -15,8 +15,15 @@ from pyspark_kgroup.driver.boundary import Boundary
 from pyspark_kgroup.driver.checkpoint_origin import origin_warnings
 from pyspark_kgroup.driver.jvm import Jvm
 from pyspark_kgroup.driver.reporting import Counts, commit_metadata, latest_offset
+from pyspark_kgroup.driver.seat_count import SeatCount
 from pyspark_kgroup.driver.seats import Home, Scan
-from pyspark_kgroup.driver.sizing import fill_in_members, seats_warning, stays_on_this_host
+from pyspark_kgroup.driver.sizing import (
+    as_many_as_before,
+    fill_in_members,
+    grows_with_executors,
+    seats_warning,
+    stays_on_this_host,
+)
 from pyspark_kgroup.offsets.checkpoint import Checkpoint
 from pyspark_kgroup.offsets.plan import positions_by_seat, ranges_by_seat
 from pyspark_kgroup.offsets.previously_owned import owned_by_seat
@@ -33,6 +40,7 @@ from pyspark_kgroup.shared.tickets import (
     TicketPayload,
 )
 from pyspark_kgroup.wording import log_in_options_words
+from spark_kgroup.clock import monotonic_ms
 from spark_kgroup.model import CLIENT, TopicDescription, TopicPartition
 from spark_kgroup.runtime.settings import GroupSettings
 from spark_kgroup.runtime.thread import GroupRuntime
@@ -65,12 +73,37 @@ class Query:
         self._registry: Registry | None = None
         self._undo_wording: Callable[[], None] | None = None
         self._latest: Checkpoint | None = None
+        self._seat_count: SeatCount | None = None
+        self._registered: Sequence[str] = ()
         self._run_ms = time.time_ns() // 1_000_000
 
     def advance(self, start: Checkpoint, offsets_max: int | None) -> Checkpoint:
         """The boundary between two batches: `start` is durable; what comes back is the next batch's end."""
-        self._latest = self._join(start).advance(start, offsets_max)
+        boundary = self._join(start)
+        if self._seat_count is not None:
+            self._resize(boundary, self._seat_count)
+        self._latest = boundary.advance(start, offsets_max)
         return self._latest
+
+    def _resize(self, boundary: Boundary, seat_count: SeatCount) -> None:
+        """Let seats join, or begin to leave, if executors run more tasks at once than there are seats, or fewer."""
+        runtime, registry = self._runtime, self._registry
+        if runtime is None or registry is None:
+            return
+        view = runtime.view()
+        seats = [seat.instance_id for seat in view.seats]
+        if seats != self._registered:
+            registry.resize(seats)
+            self._registered = seats
+        if not (boundary.settled_once and view.settled):
+            return  # one change after the other
+        partitions = sum(topic.partition_count for topic in boundary.logs.topics.values())
+        wanted = seat_count.wanted(len(seats), registry.slots(), partitions, monotonic_ms())
+        if wanted > len(seats):
+            more = [f"{self._options.instance_id_prefix}-{number}" for number in range(len(seats), wanted)]
+            log.info("executors run %d tasks at once: %d seats join the group", registry.slots(), len(more))
+            runtime.add_seats(more)
+        boundary.let_leave(seats[wanted:])
 
     def progress(self) -> dict[str, Any] | None:
         """How far the logs go and who serves the seats (`reporting`); asks nobody. None before the first boundary."""
@@ -176,7 +209,10 @@ class Query:
             runtime.start()
             self._runtime = runtime
             self._tell_of_seats(runtime)
-            self._registry = self._start_registry([seat.instance_id for seat in runtime.view().seats])
+            self._registered = [seat.instance_id for seat in runtime.view().seats]
+            self._registry = self._start_registry(self._registered)
+            if self._registry is not None and not self._bounded and grows_with_executors(self._options):
+                self._seat_count = SeatCount(least=fill_in_members(self._options).members or 1)
             self._boundary = Boundary(runtime, self._options, self._run_ms, bounded=self._bounded)
         return self._boundary
 
@@ -209,6 +245,8 @@ class Query:
 
     def _settings(self, planned: Checkpoint, jvm: Jvm | None) -> GroupSettings:
         options = fill_in_members(self._options)
+        if grows_with_executors(self._options):
+            options = as_many_as_before(options, planned)
         author = Author(app=options.instance_id_prefix, run_ms=self._run_ms)
         return GroupSettings(
             bootstrap=parse_bootstrap(options.bootstrap_servers),

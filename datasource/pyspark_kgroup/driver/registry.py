@@ -211,6 +211,16 @@ class Registry:
             known = list(self._sidecars.values())
         return tuple(random.sample(known, min(len(known), SIDECARS_IN_TICKET)))
 
+    def slots(self) -> int:
+        """As `Seats.slots`."""
+        with self._lock:
+            return self._seats.slots()
+
+    def resize(self, all_seats: Sequence[str]) -> None:
+        """As `Seats.resize`."""
+        with self._lock:
+            self._seats.resize(all_seats)
+
     def homes(self) -> Mapping[str, Home]:
         """Which executor each seat has as its home."""
         with self._lock:

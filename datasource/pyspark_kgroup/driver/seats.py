@@ -103,6 +103,8 @@ class Seats:
         self._held: dict[str, dict[str, None]] = {}
         # Seats without a living home: those that never had one, then those of lost executors.
         self._free = dict.fromkeys(self._all)
+        # Live executor -> how many tasks it runs at once.
+        self._cores: dict[str, int] = {}
         # Sidecars of a live executor: two for a moment, when one is replaced before the end of the first is noticed.
         self._sidecars: Counter[str] = Counter()
         # Live executor -> the tickets that it would have had on average since a batch in which it asked for one.
@@ -207,6 +209,7 @@ class Seats:
     def on_sidecar_joined(self, executor: Executor, now_ms: int) -> None:
         """A sidecar says hello. If its executor was home to seats before, it is again, unless they were taken since."""
         self._sidecars[executor.key] += 1
+        self._cores[executor.key] = executor.cores
         for seat in self._held.setdefault(executor.key, {}):
             self._free.pop(seat, None)
             self._homes[seat] = replace(self._homes[seat], executor=executor, since_ms=now_ms, warm=False)
@@ -227,13 +230,33 @@ class Seats:
         if self._sidecars[key] > 0:
             return
         del self._sidecars[key]
-        self._missed.pop(key, None)
+        for by_executor in (self._missed, self._cores):
+            by_executor.pop(key, None)
         self._away.discard(key)
         if held := self._held.get(key):
             self._free |= held
         else:
             self._held.pop(key, None)
         self._due = None
+
+    def slots(self) -> int:
+        """How many tasks all executors together run at once, as far as they are known and get tasks."""
+        return sum(self._cores[key] for key in self._live())
+
+    def resize(self, all_seats: Sequence[str]) -> None:
+        """The query holds these seats from now on; the others have no home any more."""
+        self._free |= {seat: None for seat in all_seats if seat not in self._all}
+        for seat in set(self._all) - set(all_seats):
+            self._free.pop(seat, None)
+            if (home := self._homes.pop(seat, None)) is not None:
+                self._leave_home(seat, home.executor.key)
+        self._all = tuple(all_seats)
+        self._due = None
+
+    def _leave_home(self, seat: str, executor: str) -> None:
+        del self._held[executor][seat]
+        if not self._held[executor] and executor not in self._sidecars:
+            del self._held[executor]
 
     def on_served(self, seat: str, key: str) -> None:
         """The seat's server on this executor has served a read: it is warm."""
@@ -255,10 +278,7 @@ class Seats:
     def _move(self, seat: str, executor: Executor, now_ms: int) -> None:
         """Make `executor` the home of `seat`."""
         if seat in self._homes:
-            former = self._homes[seat].executor.key
-            del self._held[former][seat]
-            if not self._held[former] and former not in self._sidecars:
-                del self._held[former]
+            self._leave_home(seat, self._homes[seat].executor.key)
         self._free.pop(seat, None)
         self._held[executor.key][seat] = None
         self._moves += 1

@@ -16,8 +16,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
+from pyspark_kgroup.offsets.checkpoint import Checkpoint
 from pyspark_kgroup.options.parser import SourceOptions
 from pyspark_kgroup.options.rows import MEMBERS_MAX
+from spark_kgroup.model import CLIENT
 
 log = logging.getLogger(__name__)
 
@@ -45,6 +47,25 @@ def fill_in_members(options: SourceOptions) -> SourceOptions:
     return options if options.members is not None else replace(options, members=_default_members())
 
 
+def grows_with_executors(options: SourceOptions) -> bool:
+    """Whether nobody has said how many seats there are to be: then executors tell how many tasks they run at once.
+
+    Member ids of our own are changed for all seats at once: there the number stays.
+    """
+    return options.members is None and options.member_ids != CLIENT and _known_slots() is None
+
+
+def as_many_as_before(options: SourceOptions, planned: Checkpoint) -> SourceOptions:
+    """`options`, whose `members` are filled in, with as many seats as the last process of this query came to have."""
+    prefix = f"{options.instance_id_prefix}-"
+    numbers = [
+        int(number)
+        for owned in planned.owned.values()
+        if owned.period.seat.startswith(prefix) and (number := owned.period.seat.removeprefix(prefix)).isdecimal()
+    ]
+    return replace(options, members=min(max([options.members or 1, *(n + 1 for n in numbers)]), MEMBERS_MAX))
+
+
 def seats_warning(options: SourceOptions, seats: int, partitions: int) -> str | None:
     """What to say of a number of seats that is a guess, or leaves seats without work; None if there is nothing to say.
 
@@ -56,7 +77,8 @@ def seats_warning(options: SourceOptions, seats: int, partitions: int) -> str | 
     if options.members is None and seats < partitions and _known_slots() is None:
         return (
             f"{seats} seats for {partitions} partitions, which is a guess: how Spark was started does not say how many "
-            "tasks run at once. Set the option `members`: each seat is read by one task."
+            "tasks run at once. More will join as executors tell it. Or set the option `members`: each seat is read by "
+            "one task."
         )
     if options.members is not None and seats > partitions:
         return (

@@ -37,6 +37,7 @@ def this_executor() -> Executor:
                     host=_argument(command, "--hostname") or host,
                     pid=pid,
                     rack=rack,
+                    cores=int(cores) if (cores := _argument(command, "--cores")).isdecimal() else 0,
                 )
             pid = _parent_of(pid)
     except OSError as problem:  # no /proc here

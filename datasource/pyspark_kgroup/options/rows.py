@@ -90,10 +90,13 @@ MEMBERS: Option[int | None] = Option(
     name="members",
     type="int",
     default=None,
-    shown="the executors' cores if the driver's start tells them, else 4; no more than partitions",
+    shown="the executors' cores, as the driver's start tells them, or else the executors, 4 at first; no more than "
+    "partitions",
     range=f"1 to {MEMBERS_MAX}",
     effect="Seats of this query: static members of the group, each read by one task. On a restart with fewer, the "
-    "rest leave the group; with more, as few partitions as possible move.",
+    "rest leave the group; with more, as few partitions as possible move. Without this option, and where Spark's start "
+    "does not say how many tasks run at once, seats join while the query runs as executors come, and leave when there "
+    "are fewer for 10 min.",
     origin="ours",
     read=number(1, MEMBERS_MAX),
 )

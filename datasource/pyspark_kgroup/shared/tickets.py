@@ -103,6 +103,7 @@ class Executor:
         pid: of the JVM.
         rack: where it is, as its environment says; "" if it says nothing.
         warm: whether it has a sidecar; if not, its workers read directly and it is never a home.
+        cores: how many tasks it runs at once, by the arguments of its JVM; 0 if they do not say.
     """
 
     key: str
@@ -111,6 +112,7 @@ class Executor:
     pid: int
     rack: str = ""
     warm: bool = True
+    cores: int = 0
 
 
 class SidecarAddress(NamedTuple):

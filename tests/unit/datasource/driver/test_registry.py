@@ -36,7 +36,7 @@ Dial = Callable[[], Channel]
 
 
 def executor(name: str, *, warm: bool = True) -> Message:
-    return {"key": f"{name}/1/1", "executor_id": name, "host": "here", "pid": 1, "warm": warm, "rack": ""}
+    return {"key": f"{name}/1/1", "executor_id": name, "host": "here", "pid": 1, "warm": warm, "rack": "", "cores": 0}
 
 
 def ask(channel: Channel, op: str, **fields: Any) -> Message:

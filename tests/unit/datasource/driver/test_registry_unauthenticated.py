@@ -24,7 +24,15 @@ from pyspark_kgroup.driver.registry import Registry
 from pyspark_kgroup.limits import REGISTRY_UNAUTHENTICATED_MAX
 from pyspark_kgroup.shared.channel import Channel, Message, connect, frame, new_key
 
-EXECUTOR: Message = {"key": "here/1/1", "executor_id": "1", "host": "here", "pid": 1, "warm": True, "rack": ""}
+EXECUTOR: Message = {
+    "key": "here/1/1",
+    "executor_id": "1",
+    "host": "here",
+    "pid": 1,
+    "warm": True,
+    "rack": "",
+    "cores": 0,
+}
 BIND: Message = {"op": "bind", "id": 1, "scan": 1, "ticket": 0, "executor": EXECUTOR}
 FLOOD = 10_000
 KEY = new_key()

@@ -693,3 +693,46 @@ class TestAway:
         for batch in range(200):
             ask(seats, seats.plan(str(batch), names(20)), rng.sample(executors, 50))
         assert homes(seats) == before
+
+
+class TestSize:
+    """Seats that join and leave while the query runs, and the task slots that executors tell of."""
+
+    def test_seats_that_join_get_homes_and_keep_those_of_the_others(self) -> None:
+        seats = settled(4, A, B)
+        before = homes(seats)
+        seats.resize(names(8))
+        ask(seats, seats.plan("then", names(8)), [A, B])
+        assert of(seats, A, B).items() >= before.items()
+        assert counts(seats) == {"A": 4, "B": 4}
+
+    def test_seats_that_leave_have_no_home_and_the_others_keep_theirs(self) -> None:
+        seats = settled(8, A, B)
+        before = homes(seats)
+        seats.resize(names(4))
+        assert homes(seats) == {seat: home for seat, home in before.items() if seat in names(4)}
+        assert read(ask(seats, seats.plan("then", names(4)), [A, B])) == names(4)
+
+    def test_a_batch_that_names_a_seat_which_has_left_is_read_all_the_same(self) -> None:
+        seats = settled(4, A, B)
+        seats.resize(names(2))
+        assert read(ask(seats, seats.plan("replayed", names(4)), [A, B])) == names(4)
+
+    def test_a_seat_that_leaves_the_last_home_of_a_lost_executor_leaves_nothing_behind(self) -> None:
+        seats = settled(2, A, B)
+        seats.on_sidecar_gone(B.key)
+        seats.resize(names(1))
+        assert homes(seats) == {"s-0": "A"}
+        seats.on_sidecar_joined(B, 0)
+        assert of(seats, B) == {}
+
+    def test_the_slots_are_those_of_executors_that_are_here_and_get_tasks(self) -> None:
+        four, two = replace(A, cores=4), replace(B, cores=2)
+        seats = joined(6, four, two)
+        assert seats.slots() == 6
+        seats.on_sidecar_gone(two.key)
+        assert seats.slots() == 4
+        seats.on_sidecar_joined(two, 0)
+        for batch in range(30):
+            ask(seats, seats.plan(str(batch), names(6)), [four])
+        assert seats.slots() == 4, "the other one is away"

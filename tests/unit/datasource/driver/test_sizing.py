@@ -2,15 +2,27 @@
 
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from pyspark_kgroup.driver import sizing
-from pyspark_kgroup.driver.sizing import MEMBERS_DEFAULT, fill_in_members, is_local, seats_warning, task_slots
+from pyspark_kgroup.driver.sizing import (
+    MEMBERS_DEFAULT,
+    as_many_as_before,
+    fill_in_members,
+    grows_with_executors,
+    is_local,
+    seats_warning,
+    task_slots,
+)
+from pyspark_kgroup.offsets.checkpoint import EMPTY, Checkpoint, Owned, Period
 from pyspark_kgroup.options.parser import parse
 from pyspark_kgroup.options.rows import MEMBERS_MAX
+from spark_kgroup.model import TopicPartition
 
+TOPIC_ID = "0a" * 16
 REQUIRED = {"kafka.bootstrap.servers": "a:9092", "kafka.group.id": "g", "subscribe": "t"}
 JAVA = ["/usr/bin/java", "-cp", "/spark/jars/*", "-Xmx1g", "org.apache.spark.deploy.SparkSubmit"]
 
@@ -148,3 +160,44 @@ def test_a_number_of_seats_that_is_a_guess_or_leaves_some_idle_makes_a_warning(
     warning = seats_warning(options, seats, partitions)
     assert (warning is None) == (expected is None)
     assert warning is None or (warning.startswith(str(expected)) and "`members`" in warning)
+
+
+@pytest.mark.parametrize(
+    ("master", "options", "expected"),
+    [
+        ("yarn", {}, True),
+        ("yarn", {"members": "4"}, False),
+        ("yarn", {"memberIds": "client"}, False),
+        ("local[2]", {}, False),
+    ],
+)
+def test_seats_follow_executors_only_where_nobody_says_how_many_there_are_to_be(
+    monkeypatch: pytest.MonkeyPatch, master: str, options: dict[str, str], expected: bool
+) -> None:
+    monkeypatch.setattr(sizing, "_command_of", lambda _: [*JAVA, "--master", master])
+    assert grows_with_executors(parse({**REQUIRED, **options})) == expected
+
+
+def planned(*seats: str) -> Checkpoint:
+    """The checkpoint of a query whose seats own a partition each."""
+    period = Period(topic_id=TOPIC_ID, start=0, seat="", generation=1)
+    owned = {
+        TopicPartition("t", index): Owned(period=replace(period, seat=seat), position=0)
+        for index, seat in enumerate(seats)
+    }
+    return replace(EMPTY, owned=owned)
+
+
+@pytest.mark.parametrize(
+    ("seats", "expected"),
+    [
+        ([], 4),
+        (["g-0", "g-1"], 4),
+        (["g-0", "g-23", "g-7"], 24),
+        (["other-90", "g-x", "g--1", "g-", "g"], 4),
+        (["g-99999"], MEMBERS_MAX),
+    ],
+)
+def test_a_restart_has_as_many_seats_as_the_checkpoint_has_owners(seats: list[str], expected: int) -> None:
+    options = parse({**REQUIRED, "members": "4"})
+    assert as_many_as_before(options, planned(*seats)).members == expected

@@ -16,14 +16,14 @@ import os, subprocess, sys
 if sys.argv[1:] == ["worker"]:
     from pyspark_kgroup.executor.this_executor import this_executor
     found = this_executor()
-    print(found.key, found.executor_id, found.host, found.pid, found.warm)
+    print(found.key, found.executor_id, found.host, found.pid, found.warm, found.cores)
 else:  # pyspark.daemon stands between the two
     print(subprocess.run([sys.executable, __file__, "worker"], capture_output=True, text=True).stdout)
 """
 
 
 def found_by_a_worker_of(tmp_path: Path, *arguments: str) -> list[str]:
-    """Key, Spark's id, host, JVM pid and whether it may have a sidecar, with Python as a `java` above the daemon."""
+    """Key, Spark's id, host, JVM pid, whether it may have a sidecar, and cores: Python is a `java` above the daemon."""
     java, worker = tmp_path / "java", tmp_path / "worker.py"
     java.symlink_to(Path(sys.executable).resolve())
     worker.write_text(AS_WORKER)
@@ -32,16 +32,17 @@ def found_by_a_worker_of(tmp_path: Path, *arguments: str) -> list[str]:
 
 
 def test_a_worker_finds_its_jvm_behind_the_daemon(tmp_path: Path) -> None:
-    key, executor_id, host, pid, warm = found_by_a_worker_of(tmp_path, "--executor-id", "7", "--hostname", "node-3")
-    assert (executor_id, host, warm) == ("7", "node-3", "True")
+    arguments = ("--executor-id", "7", "--hostname", "node-3", "--cores", "16")
+    key, executor_id, host, pid, warm, cores = found_by_a_worker_of(tmp_path, *arguments)
+    assert (executor_id, host, warm, cores) == ("7", "node-3", "True", "16")
     name, jvm, began = key.split(":")
     assert (name, jvm) == (platform.node(), pid)
     assert int(began) >= start_ticks(1)
 
 
 def test_a_jvm_that_is_no_executor_is_the_driver_of_local_mode(tmp_path: Path) -> None:
-    _, executor_id, host, _, warm = found_by_a_worker_of(tmp_path)
-    assert (executor_id, host, warm) == ("driver", platform.node(), "True")
+    _, executor_id, host, _, warm, cores = found_by_a_worker_of(tmp_path)
+    assert (executor_id, host, warm, cores) == ("driver", platform.node(), "True", "0")
 
 
 def test_without_a_jvm_among_its_ancestors_a_worker_has_no_sidecar() -> None:

@@ -19,7 +19,7 @@ MESSAGES = 50_000
 """For each of four readers."""
 
 EXECUTORS: list[Any] = [
-    {"key": f"{name}:1:1", "executor_id": name, "host": "h", "pid": 1, "warm": warm, "rack": ""}
+    {"key": f"{name}:1:1", "executor_id": name, "host": "h", "pid": 1, "warm": warm, "rack": "", "cores": 0}
     for name, warm in (("1", True), ("2", True), ("3", False))
 ]
 VALUES: list[Any] = [

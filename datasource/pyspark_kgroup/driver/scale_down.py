@@ -1,0 +1,42 @@
+"""Seats that are too many give themselves back between two batches (KIP-345, scale down), while the query goes on.
+
+Runs on: driver.
+
+Their durable positions are committed and acknowledged BEFORE they leave. Who gets their partitions then goes on from
+there: a seat of ours by the checkpoint, which remembers what was lost, and another application by the group's offsets.
+"""
+
+from __future__ import annotations
+
+import logging
+
+from pyspark_kgroup.driver.crossing import Crossing
+from pyspark_kgroup.driver.group_port import GroupPort
+from pyspark_kgroup.driver.ledger import Ledger
+
+log = logging.getLogger(__name__)
+
+
+class ScaleDown:
+    """Makes seats leave.
+
+    Attributes:
+        leaving: instance ids of those that are to leave; empty when they have.
+    """
+
+    def __init__(self, group: GroupPort, ledger: Ledger) -> None:
+        self._group = group
+        self._ledger = ledger
+        self.leaving: frozenset[str] = frozenset()
+
+    def make_leave(self, crossing: Crossing) -> None:
+        """Make them leave, all at once, if the group is at rest and knows their positions; else at a later boundary."""
+        leaving = [seat for seat in crossing.view.seats if seat.instance_id in self.leaving]
+        if not leaving or not crossing.view.settled or any(map(self._ledger.uncommitted, leaving)):
+            return
+        names = sorted(seat.instance_id for seat in leaving)
+        log.info("executors run fewer tasks at once than there are seats: %s leave", ", ".join(names))
+        self._group.remove_seats(names, "executors run fewer tasks at once")
+        self.leaving = frozenset()
+        crossing.view = self._group.view()
+        self._ledger.drop_lost(crossing.view)

@@ -1,0 +1,53 @@
+"""How many seats a query should have, as executors come and go: where neither an option nor Spark's start says so.
+
+Runs on: driver. Pure.
+
+Each change costs the group a rebalance. So executors that come one after the other make one change together, once none
+has come for `SEATS_GROW_AFTER_MS`; and seats go only when there have been fewer task slots for `SEATS_SHRINK_AFTER_MS`.
+"""
+
+from __future__ import annotations
+
+from pyspark_kgroup.limits import SEATS_GROW_AFTER_MS, SEATS_SHRINK_AFTER_MS
+from pyspark_kgroup.options.rows import MEMBERS_MAX
+
+
+class SeatCount:
+    """What the query had, and since when it should have more, or fewer.
+
+    Args:
+        least: never fewer than this.
+    """
+
+    def __init__(self, least: int) -> None:
+        self._least = least
+        self._more: tuple[int, int] | None = None  # how many, and since when (ms)
+        self._fewer: tuple[int, int] | None = None  # the most that were wanted since it was fewer, and since when
+
+    def wanted(self, seats: int, slots: int, partitions: int, now_ms: int) -> int:
+        """How many seats there should be from now on; `seats` if nothing is to change.
+
+        Args:
+            seats: how many there are.
+            slots: how many tasks the executors run at once, as far as they are known.
+            partitions: of all topics; more seats would have nothing to read.
+            now_ms: monotonic.
+        """
+        target = min(max(slots, self._least), max(1, partitions), MEMBERS_MAX)
+        if target == seats:
+            self._more = self._fewer = None
+        elif target > seats:
+            self._fewer = None
+            if self._more is None or self._more[0] != target:
+                self._more = (target, now_ms)
+            if now_ms - self._more[1] >= SEATS_GROW_AFTER_MS:
+                self._more = None
+                return target
+        else:
+            self._more = None
+            most, since_ms = self._fewer or (target, now_ms)
+            self._fewer = (max(most, target), since_ms)
+            if now_ms - since_ms >= SEATS_SHRINK_AFTER_MS:
+                fewer, self._fewer = self._fewer[0], None
+                return fewer
+        return seats
