@@ -28,6 +28,10 @@ END_OFFSETS_MAX_AGE_MS: Final = 50
 """How long listed end offsets serve further idle triggers, which may come every 10 ms (Spark:
 spark.sql.streaming.pollingDelay)."""
 
+BEGUN_END_OFFSETS_MAX_AGE_MS: Final = 1_000
+"""How old end offsets may be that a boundary began to list when it began, beside its commits: older ones are listed
+again, after it had to wait for something."""
+
 IDLE_TOPICS_MAX_AGE_MS: Final = 5_000
 """How old the list of topics may be while nothing happens: so late is noticed what shows in no end offset, such as a
 topic that was created anew with just as many records. At 200 ms a trigger, one request for 25 of them; Kafka's

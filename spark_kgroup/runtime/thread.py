@@ -10,7 +10,7 @@ import asyncio
 import logging
 import threading
 from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
-from concurrent.futures import CancelledError
+from concurrent.futures import CancelledError, Future
 from concurrent.futures import TimeoutError as FutureTimeout
 from typing import Any, TypeVar
 
@@ -135,6 +135,12 @@ class GroupRuntime:
         """`Offsets.ends`."""
         return self._run(lambda group: group.offsets.ends(partitions, read_committed=read_committed))
 
+    def begin_end_offsets(
+        self, partitions: Iterable[TopicPartition], *, read_committed: bool
+    ) -> Callable[[], dict[TopicPartition, int]]:
+        """Begin `Offsets.ends`; other calls go on beside it. What comes back waits for the answer."""
+        return self._begin(lambda group: group.offsets.ends(partitions, read_committed=read_committed))
+
     def start_offsets(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
         """`Offsets.starts`."""
         return self._run(lambda group: group.offsets.starts(partitions))
@@ -167,14 +173,20 @@ class GroupRuntime:
     # ---------------------------------------------------------------------------------------------- inside
 
     def _run(self, work: Callable[[Group], Coroutine[Any, Any, T]], timeout_ms: int | None = None) -> T:
+        return self._begin(work, timeout_ms)()
+
+    def _begin(self, work: Callable[[Group], Coroutine[Any, Any, T]], timeout_ms: int | None = None) -> Callable[[], T]:
+        """Begin `work`; what comes back waits for its end."""
         group = self._group
         if group is None:
             raise GroupUnsettled("The group runtime is closed; this stream reader cannot be used any more.")
-        return self._call(work(group), timeout_ms)
+        future = asyncio.run_coroutine_threadsafe(work(group), self._loop)
+        return lambda: self._await(future, timeout_ms or self._call_timeout_ms)
 
     def _call(self, work: Coroutine[Any, Any, T], timeout_ms: int | None = None) -> T:
-        timeout_ms = timeout_ms or self._call_timeout_ms
-        future = asyncio.run_coroutine_threadsafe(work, self._loop)
+        return self._await(asyncio.run_coroutine_threadsafe(work, self._loop), timeout_ms or self._call_timeout_ms)
+
+    def _await(self, future: Future[T], timeout_ms: int) -> T:
         try:
             return future.result(timeout_ms / 1000)
         except FutureTimeout:

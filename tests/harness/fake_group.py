@@ -19,7 +19,7 @@ from types import MappingProxyType
 from uuid import UUID
 
 from harness.model_coordinator import Member, ModelCoordinator, Phase, Response
-from spark_kgroup.errors import UnknownTopic
+from spark_kgroup.errors import KgroupError, UnknownTopic
 from spark_kgroup.limits import TOPIC_GONE_AFTER_MS
 from spark_kgroup.member import contract
 from spark_kgroup.member.classic import MemberConfig, PreviouslyOwned
@@ -523,6 +523,20 @@ class FakeGroup:
 
     def topics_gone(self, names: Iterable[str]) -> frozenset[str]:
         return frozenset(names) - self.topics_now.keys()
+
+    def begin_end_offsets(
+        self, partitions: Iterable[TopicPartition], *, read_committed: bool
+    ) -> Callable[[], dict[TopicPartition, int]]:
+        try:
+            ends = self.end_offsets(partitions, read_committed=read_committed)
+        except KgroupError as error:
+            problem = error
+
+            def fail() -> dict[TopicPartition, int]:
+                raise problem
+
+            return fail
+        return lambda: ends
 
     def end_offsets(self, partitions: Iterable[TopicPartition], *, read_committed: bool) -> dict[TopicPartition, int]:
         ends = {tp: end for tp, (_, end) in self._listed(partitions).items()}

@@ -114,6 +114,7 @@ class Boundary:
             return start
         # 1. See which topics there are, BEFORE a commit: a deleted topic's position must not go to a new one.
         self._see_topics(crossing)
+        self.logs.begin_listing(self._ledger.holdings.keys())  # for 8; commits need not wait for it, nor it for them
         # 2. Commit what is durable, and give up what the group asks for by now.
         crossing.view = self._group.view()
         self._hand_over.commit_and_give_up(crossing)

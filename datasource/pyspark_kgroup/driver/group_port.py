@@ -68,6 +68,11 @@ class GroupPort(Protocol):
     def end_offsets(self, partitions: Iterable[TopicPartition], *, read_committed: bool) -> dict[TopicPartition, int]:
         """One past the last readable offset of each partition."""
 
+    def begin_end_offsets(
+        self, partitions: Iterable[TopicPartition], *, read_committed: bool
+    ) -> Callable[[], dict[TopicPartition, int]]:
+        """Begin `end_offsets`; other calls go on beside it. What comes back waits for the answer."""
+
     def start_offsets(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
         """The first offset that each partition still has."""
 

@@ -16,7 +16,11 @@ from typing import Final
 
 from pyspark_kgroup.driver.group_port import GroupPort
 from pyspark_kgroup.errors import DataLoss
-from pyspark_kgroup.limits import END_OFFSETS_MAX_AGE_MS, PLANNED_TOPICS_MAX_AGE_MS
+from pyspark_kgroup.limits import (
+    BEGUN_END_OFFSETS_MAX_AGE_MS,
+    END_OFFSETS_MAX_AGE_MS,
+    PLANNED_TOPICS_MAX_AGE_MS,
+)
 from pyspark_kgroup.offsets.adoption import topic_key
 from pyspark_kgroup.offsets.checkpoint import Checkpoint
 from pyspark_kgroup.offsets.data_loss import WAYS_OUT, LogRange, Loss, deleted, recreated
@@ -33,6 +37,15 @@ class _Listed:
     """Where logs ended, and when they were listed."""
 
     ends: Mapping[TopicPartition, int]
+    at_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class _Listing:
+    """A listing of where logs end that is under way, and when it began."""
+
+    partitions: frozenset[TopicPartition]
+    ends: Callable[[], Mapping[TopicPartition, int]]
     at_ms: int
 
 
@@ -63,6 +76,7 @@ class TopicLogs:
         self._clock = clock
         self._options = options
         self._listed = _Listed({}, 0)
+        self._listing: _Listing | None = None
         self.bounded: Final = bounded
         self._frozen: Mapping[TopicPartition, int] | None = None
         self._warned_of: dict[TopicPartition, Loss] = {}
@@ -84,7 +98,7 @@ class TopicLogs:
         if any(tp.topic in topics and tp.partition >= topics[tp.topic].partition_count for tp in held):
             topics = self._group.topics(0)  # the leader saw the new partition before us
         if self._differ_from(topics):
-            self._listed = _Listed({}, 0)  # perhaps those of a topic that is gone
+            self._listed, self._listing = _Listed({}, 0), None  # perhaps those of a topic that is gone
         self.topics = topics
         others = self._others(start)
         gone = sorted({tp for held in (start.lost, start.owned) for tp in held if tp.topic in others})
@@ -152,6 +166,12 @@ class TopicLogs:
         """End offsets are those of the run's beginning."""
         return self._frozen is not None
 
+    def begin_listing(self, held: Collection[TopicPartition]) -> None:
+        """Begin to list where the logs of `held` end, beside what else is asked of brokers before they are needed."""
+        if held and self._is_stale(held):
+            ends = self._group.begin_end_offsets(held, read_committed=self._options.read_committed)
+            self._listing = _Listing(frozenset(held), ends, self._clock())
+
     def ends(self, held: Collection[TopicPartition]) -> dict[TopicPartition, int]:
         """One past the last offset of each partition that may be read now."""
         if self.bounded and self._frozen is None:
@@ -182,10 +202,18 @@ class TopicLogs:
         return {tp: LogRange(*span) for tp, span in listed.items()}
 
     def _ends(self, held: Collection[TopicPartition]) -> Mapping[TopicPartition, int]:
-        stale = self._clock() - self._listed.at_ms > END_OFFSETS_MAX_AGE_MS
-        if stale or not self._listed.ends.keys() >= set(held):
+        listing, self._listing = self._listing, None
+        fresh = listing is not None and self._clock() - listing.at_ms <= BEGUN_END_OFFSETS_MAX_AGE_MS
+        if listing is not None and fresh and listing.partitions >= set(held):
+            self._listed = _Listed(listing.ends(), listing.at_ms)
+        elif self._is_stale(held):
             self._listed = _Listed(self._list(held), self._clock())
         return self._listed.ends
+
+    def _is_stale(self, held: Collection[TopicPartition]) -> bool:
+        """Whether what was listed last is old, or lacks some of `held`."""
+        old = self._clock() - self._listed.at_ms > END_OFFSETS_MAX_AGE_MS
+        return old or not self._listed.ends.keys() >= set(held)
 
     def _list(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, int]:
         return self._group.end_offsets(partitions, read_committed=self._options.read_committed)

@@ -1,5 +1,6 @@
 """Where a batch ends: end offsets and how long they are believed, the limit and whose turn it is under it."""
 
+import pytest
 from harness.boundary import P0, P1, World
 from harness.fake_group import OTHER
 
@@ -64,3 +65,45 @@ def test_partitions_take_turns_under_a_limit_below_their_number(world: World) ->
     assert {tp: sum(last - first for first, last in spans) for tp, spans in driver.rows.items()} == {
         TopicPartition("t", index): 2 for index in range(6)
     }
+
+
+def test_end_offsets_are_asked_for_before_commits_are_acknowledged(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A trigger waits for one round trip less. What is read is still bounded by what was acknowledged."""
+    group, driver = world(partitions=2, seats=1, records=10)
+    driver.trigger()
+    asked: list[str] = []
+    for name in ("begin_end_offsets", "end_offsets", "commit"):
+        call = getattr(group, name)
+        monkeypatch.setattr(
+            group, name, lambda *given, name=name, call=call, **more: asked.append(name) or call(*given, **more)
+        )
+    group.commit_fate = lambda: "lost"
+    group.now_ms += 1_000
+    for tp in group.log:
+        group.produce(tp, 5)
+    durable = driver.durable
+    driver.ask()
+    assert asked[:3] == ["begin_end_offsets", "end_offsets", "commit"], "the model carries the first out as the second"
+    assert {tp: held.position for tp, held in driver.ask().owned.items()} == {
+        tp: held.position for tp, held in durable.owned.items()
+    }
+
+
+def test_end_offsets_that_were_listed_before_a_long_wait_are_listed_again(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    group, driver = world(partitions=2, seats=1, records=10)
+    driver.trigger()
+    commit = group.commit
+
+    def slow(*given: object) -> frozenset[TopicPartition]:
+        group.now_ms += 2_000
+        for tp in group.log:
+            group.produce(tp, 5)
+        return commit(*given)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(group, "commit", slow)
+    group.now_ms += 1_000
+    assert {held.position for held in driver.ask().owned.values()} == {15}
