@@ -57,6 +57,9 @@ SEATS_SHRINK_AFTER_MS: Final = 600_000
 """How long executors must run fewer tasks at once than there are seats before the others leave: ten times as long as
 Spark keeps an executor that has nothing to do (spark.dynamicAllocation.executorIdleTimeout, 60 s)."""
 
+SLOTS_KNOWN_MS: Final = 60_000
+"""How long ago a batch may be whose executors are counted: a sidecar ends after `SIDECAR_IDLE_MS` without a read."""
+
 # -------------------------------------------------------------------------------------------------------------- records
 
 ARROW_BATCH_ROWS_MAX: Final = 65_536

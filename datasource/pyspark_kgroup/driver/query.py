@@ -24,6 +24,7 @@ from pyspark_kgroup.driver.sizing import (
     seats_warning,
     stays_on_this_host,
 )
+from pyspark_kgroup.limits import SLOTS_KNOWN_MS
 from pyspark_kgroup.offsets.checkpoint import Checkpoint
 from pyspark_kgroup.offsets.plan import positions_by_seat, ranges_by_seat
 from pyspark_kgroup.offsets.previously_owned import owned_by_seat
@@ -75,6 +76,7 @@ class Query:
         self._latest: Checkpoint | None = None
         self._seat_count: SeatCount | None = None
         self._registered: Sequence[str] = ()
+        self._last_batch: tuple[int, int] | None = None  # seats with data, and when it was planned (ms)
         self._run_ms = time.time_ns() // 1_000_000
 
     def advance(self, start: Checkpoint, offsets_max: int | None) -> Checkpoint:
@@ -95,10 +97,15 @@ class Query:
         if seats != self._registered:
             registry.resize(seats)
             self._registered = seats
+        batch, self._last_batch = self._last_batch, None
+        if batch is None or monotonic_ms() - batch[1] > SLOTS_KNOWN_MS:
+            return  # it is long ago: sidecars of executors have ended since
         if not (boundary.settled_once and view.settled):
             return  # one change after the other
         partitions = sum(topic.partition_count for topic in boundary.logs.topics.values())
-        wanted = seat_count.wanted(len(seats), registry.slots(), partitions, monotonic_ms())
+        wanted = seat_count.wanted(
+            len(seats), registry.slots(), partitions, monotonic_ms(), busy=batch[0] >= len(seats)
+        )
         if wanted > len(seats):
             more = [f"{self._options.instance_id_prefix}-{number}" for number in range(len(seats), wanted)]
             log.info("executors run %d tasks at once: %d seats join the group", registry.slots(), len(more))
@@ -155,6 +162,7 @@ class Query:
     ) -> list[TicketPayload]:
         """The tickets of a new scan of a batch: bound to a seat now, or when a task asks the registry."""
         options, registry = self._options, self._registry
+        self._last_batch = len(reads), monotonic_ms()
         settings = ReadSettings(
             consumer_config=options.consumer_config(),
             reader=options.reader,

@@ -3,7 +3,8 @@
 Runs on: driver. Pure.
 
 Each change costs the group a rebalance. So executors that come one after the other make one change together, once none
-has come for `SEATS_GROW_AFTER_MS`; and seats go only when there have been fewer task slots for `SEATS_SHRINK_AFTER_MS`.
+has come for `SEATS_GROW_AFTER_MS`; and seats go only when there have been fewer task slots for `SEATS_SHRINK_AFTER_MS`,
+by batches that had a task for each seat: an executor that gets no tasks for long is not known any more.
 """
 
 from __future__ import annotations
@@ -24,14 +25,15 @@ class SeatCount:
         self._more: tuple[int, int] | None = None  # how many, and since when (ms)
         self._fewer: tuple[int, int] | None = None  # the most that were wanted since it was fewer, and since when
 
-    def wanted(self, seats: int, slots: int, partitions: int, now_ms: int) -> int:
-        """How many seats there should be from now on; `seats` if nothing is to change.
+    def wanted(self, seats: int, slots: int, partitions: int, now_ms: int, *, busy: bool) -> int:
+        """How many seats there should be from now on; `seats` if nothing is to change. To be asked after a batch.
 
         Args:
             seats: how many there are.
             slots: how many tasks the executors run at once, as far as they are known.
             partitions: of all topics; more seats would have nothing to read.
             now_ms: monotonic.
+            busy: whether the batch had data for each seat.
         """
         target = min(max(slots, self._least), max(1, partitions), MEMBERS_MAX)
         if target == seats:
@@ -43,6 +45,8 @@ class SeatCount:
             if now_ms - self._more[1] >= SEATS_GROW_AFTER_MS:
                 self._more = None
                 return target
+        elif not busy or not slots:  # nobody knows how many executors there are
+            self._more = self._fewer = None
         else:
             self._more = None
             most, since_ms = self._fewer or (target, now_ms)
