@@ -253,7 +253,7 @@ class Channels:
         self._maker = Maker(rng)
         self._registry = Registry(["s-0", "s-1"])
         self._honest, self._honest_transport = self._admit()
-        self._say(self._honest, {"op": "hello", "executor": self._executor("honest"), "sidecar": True})
+        self._say(self._honest, {"op": "hello", "executor": self._executor("honest"), "sidecar": True, "address": None})
         self._honest_transport.sent.clear()
         self._peer: _Peer | None = None
 
@@ -283,14 +283,16 @@ class Channels:
             {"op": "served", "seat": "s-0", "by": "worker", "rows": 5, "ready": 0},
             {"op": "serve", "ranges": [["t", 0, 1, 2, [1, "b", 9092, 5, "0a"]]], "owned": [["t", 0, 2, "tag"]]},
             {"op": "homes", "seats": ["s-0"]},
-            {"op": "hello", "executor": self._executor("e"), "sidecar": True},
+            {"op": "hello", "executor": self._executor("e"), "sidecar": True, "address": None},
+            {"op": "hello", "executor": self._executor("e"), "sidecar": True, "address": ["h", 7078, "e"]},
             {"op": "hung", "seat": "s-0"},
+            {"op": "read-at-home", "scan": 1, "ticket": 0},
             {"op": "read", "scan": 1, "ticket": 0, "config": {"a": "b"}, "reader": "native", "headers": False},
             {"nonce": "00" * 32, "mac": "00" * 32},
         ]
 
     def _executor(self, key: str) -> Message:
-        fields = {"key": key, "executor_id": "1", "host": "h", "pid": 1, "warm": True, "rack": ""}
+        fields = {"key": key, "executor_id": "1", "host": "h", "pid": 1, "warm": True, "rack": "", "cores": 4}
         return {name: self._maker._odd_json(value) for name, value in fields.items()} if key != "honest" else fields
 
     def _meet(self) -> None:
