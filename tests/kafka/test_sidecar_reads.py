@@ -305,7 +305,7 @@ def test_without_a_sidecar_the_worker_asks_and_reads_by_itself(
     cold = replace(executor, warm=False)
     for first in (0, 100, 200):
         assert sorted(query.run(cold, spans(first, first + 100))) == directly(query, first, first + 100)
-    assert query.plan(spans(300, 400))[0].mode is Mode.LATE
+    assert query.plan(spans(300, 400))[0].mode is Mode.FIXED, "nobody has a home"
     assert caplog.text.count("read directly, which is slower") == 1
     assert sidecars_of(query, executor) == []
 
