@@ -54,9 +54,10 @@ async def started(settings: GroupSettings) -> AsyncIterator[Group]:
 
 async def kill(group: Group) -> None:
     """End it as SIGKILL would: nothing is said to the group."""
-    for task in group._tasks:
+    tasks = [*group._seat_tasks.values(), *group._tasks]
+    for task in tasks:
         task.cancel()
-    await asyncio.gather(*group._tasks, return_exceptions=True)
+    await asyncio.gather(*tasks, return_exceptions=True)
     await group._cluster.close()
 
 
