@@ -1,6 +1,7 @@
 """What Spark's driver does around a boundary: logs, batches, replays and crashes, against a `FakeGroup`."""
 
 import json
+from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from itertools import pairwise
@@ -156,3 +157,16 @@ def dumps(checkpoint: Checkpoint) -> str:
 def loads(text: str) -> Checkpoint:
     """A checkpoint is a value: in a world a hundred checks look at each, and reading it was half of the time."""
     return Checkpoint.from_json(json.loads(text))
+
+
+def seats_of(driver: Driver) -> set[str]:
+    """The seats that own something by the last durable offset."""
+    return {owned.period.seat for owned in driver.durable.owned.values()}
+
+
+def assert_read_once(driver: Driver, count: int, partitions: Iterable[TopicPartition]) -> None:
+    """Each of `partitions` was read from 0 to `count`, without a gap and nothing twice."""
+    for tp in partitions:
+        spans = driver.rows[tp]
+        assert (spans[0][0], spans[-1][1]) == (0, count)
+        assert all(a[1] == b[0] for a, b in pairwise(spans)), spans

@@ -27,9 +27,6 @@ CUT_OFF = "0"
 """Spark's id of its first executor."""
 
 
-@pytest.mark.skipif(
-    not HAS_ADMISSION_CONTROL, reason="PySpark 4.0 and 4.1 show no totals of reads in a query's progress"
-)
 def test_seats_on_few_of_many_executors_are_read_from_their_servers_though_one_cannot_reach_the_driver(
     apache_kafka: ApacheKafka, new_topic: NewTopic, group: str, tmp_path: Path
 ) -> None:

@@ -1,11 +1,10 @@
 """Seats that join and leave while the query runs, against a model of the group: each record is read once."""
 
 from collections.abc import Callable, Iterable
-from itertools import pairwise
 from random import Random
 
 import pytest
-from harness.fake_driver import Crash, Driver
+from harness.fake_driver import Crash, Driver, assert_read_once, seats_of
 from harness.fake_group import FakeGroup
 
 from spark_kgroup.model import TopicPartition
@@ -13,17 +12,6 @@ from spark_kgroup.model import TopicPartition
 World = Callable[..., tuple[FakeGroup, Driver]]
 
 PARTITIONS = [TopicPartition("t", index) for index in range(6)]
-
-
-def seats_of(driver: Driver) -> set[str]:
-    return {owned.period.seat for owned in driver.durable.owned.values()}
-
-
-def assert_read_once(driver: Driver, count: int) -> None:
-    for tp in PARTITIONS:
-        spans = driver.rows[tp]
-        assert (spans[0][0], spans[-1][1]) == (0, count)
-        assert all(a[1] == b[0] for a, b in pairwise(spans)), spans
 
 
 def test_seats_that_are_too_many_leave_after_their_durable_positions_are_committed(
@@ -46,7 +34,7 @@ def test_seats_that_are_too_many_leave_after_their_durable_positions_are_committ
     for tp in PARTITIONS:
         group.produce(tp, 10)
     driver.drain()
-    assert_read_once(driver, 40)
+    assert_read_once(driver, 40, PARTITIONS)
 
 
 def test_seats_stay_while_their_commits_are_not_acknowledged(world: World) -> None:
@@ -59,7 +47,7 @@ def test_seats_stay_while_their_commits_are_not_acknowledged(world: World) -> No
     group.commit_fate = lambda: "ok"
     driver.drain()
     assert "seat-5" not in group.seats
-    assert_read_once(driver, 30)
+    assert_read_once(driver, 30, PARTITIONS)
 
 
 @pytest.mark.parametrize("seed", range(40))
@@ -86,4 +74,4 @@ def test_seats_that_come_and_go_between_batches_lose_nothing_and_repeat_nothing(
             case _:
                 driver.trigger(limit=20)
     driver.drain()
-    assert_read_once(driver, produced)
+    assert_read_once(driver, produced, PARTITIONS)

@@ -2,10 +2,9 @@
 
 from collections.abc import Callable
 from dataclasses import replace
-from itertools import pairwise
 
 import pytest
-from harness.fake_driver import Crash, Driver
+from harness.fake_driver import Crash, Driver, assert_read_once, seats_of
 from harness.fake_group import OTHER, FakeGroup
 
 from pyspark_kgroup.driver.boundary import Boundary
@@ -16,17 +15,6 @@ from spark_kgroup.model import DescribedGroup, DescribedMember, ErrorCode, Topic
 World = Callable[..., tuple[FakeGroup, Driver]]
 
 PARTITIONS = [TopicPartition("t", index) for index in range(6)]
-
-
-def seats_of(driver: Driver) -> set[str]:
-    return {owned.period.seat for owned in driver.durable.owned.values()}
-
-
-def assert_read_once(driver: Driver, count: int) -> None:
-    for tp in PARTITIONS:
-        spans = driver.rows[tp]
-        assert (spans[0][0], spans[-1][1]) == (0, count)
-        assert all(a[1] == b[0] for a, b in pairwise(spans)), spans
 
 
 @pytest.mark.parametrize("crash", ["unplanned", "unread", "uncommitted"])
@@ -47,7 +35,7 @@ def test_fewer_seats_then_more_read_each_record_once(world: World, crash: str) -
     group.spread(list(group.instance_ids))
     driver.drain()
     assert seats_of(driver) == set(group.instance_ids)
-    assert_read_once(driver, 40)
+    assert_read_once(driver, 40, PARTITIONS)
     assert group.committed_now == dict.fromkeys(PARTITIONS, 40)
 
 
@@ -162,7 +150,7 @@ def test_available_now_does_not_end_before_former_seats_are_replaced(world: Worl
         group.produce(tp, 10)
     driver.restart(3, bounded=True)
     driver.trigger()
-    assert_read_once(driver, 40)
+    assert_read_once(driver, 40, PARTITIONS)
 
 
 def test_the_first_batch_waits_for_the_generation_without_former_seats(world: World) -> None:
@@ -187,7 +175,7 @@ def test_the_first_batch_waits_for_the_generation_without_former_seats(world: Wo
     driver.restart(3)
     driver.trigger()
     assert seats_of(driver) == {"seat-0", "seat-1", "seat-2"}
-    assert_read_once(driver, 40)
+    assert_read_once(driver, 40, PARTITIONS)
 
 
 def test_former_seats_are_known_by_all_of_a_prefix_that_has_hyphens(
