@@ -4,7 +4,7 @@
     ├── CheckpointError             the checkpoint's: not offsets of ours, or of a later version
     ├── DataLoss                    records we had still to read are gone
     ├── ChannelEnded                between driver and executor, or within an executor: it ended, or was silent too long
-    ├── KeyRefused                  the two ends of such a channel do not hold the same query's key
+    ├── KeyRefused                  the two ends of such a channel do not hold the same application's key
     ├── RegistryUnreachable         an executor cannot reach the stream reader on the driver
     └── SeatRefused                 a task asks for a ticket that the stream reader does not know
 

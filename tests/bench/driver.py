@@ -75,7 +75,7 @@ class Queries:
             else:
                 query.awaitTermination()
             seconds = time.monotonic() - began
-            peaks = {"worker": _peak(spark_processes(WORKERS)), "server": _peak(sidecar_processes(name))}
+            peaks = {"worker": _peak(spark_processes(WORKERS)), "server": _peak(sidecar_processes())}
         finally:
             query.stop()
         return {"seconds": seconds, "progress": [_plain(each) for each in query.recentProgress], "peaks": peaks}

@@ -13,7 +13,7 @@ from typing import Any, cast
 from fuzz.frames import Maker
 from pyspark_kgroup.driver.registry import Registry, _Peer
 from pyspark_kgroup.errors import ChannelEnded, KeyRefused
-from pyspark_kgroup.executor import sidecar
+from pyspark_kgroup.executor import sidecar, sidecar_query
 from pyspark_kgroup.shared.channel import REGISTRY, Challenge, Frames, Message, _mac, frame
 from pyspark_kgroup.shared.messages import parse
 from spark_kgroup.admin.describe_command import as_object, lines_of
@@ -252,8 +252,9 @@ class Channels:
         self._rng = rng
         self._maker = Maker(rng)
         self._registry = Registry(["s-0", "s-1"])
+        self._registry.query = "q"
         self._honest, self._honest_transport = self._admit()
-        self._say(self._honest, {"op": "hello", "executor": self._executor("honest"), "sidecar": True, "address": None})
+        self._say(self._honest, self._hello("honest", None))
         self._honest_transport.sent.clear()
         self._peer: _Peer | None = None
 
@@ -283,13 +284,26 @@ class Channels:
             {"op": "served", "seat": "s-0", "by": "worker", "rows": 5, "ready": 0},
             {"op": "serve", "ranges": [["t", 0, 1, 2, [1, "b", 9092, 5, "0a"]]], "owned": [["t", 0, 2, "tag"]]},
             {"op": "homes", "seats": ["s-0"]},
-            {"op": "hello", "executor": self._executor("e"), "sidecar": True, "address": None},
-            {"op": "hello", "executor": self._executor("e"), "sidecar": True, "address": ["h", 7078, "e"]},
-            {"op": "hung", "seat": "s-0"},
-            {"op": "read-at-home", "scan": 1, "ticket": 0},
-            {"op": "read", "scan": 1, "ticket": 0, "config": {"a": "b"}, "reader": "native", "headers": False},
+            self._hello("e", None),
+            self._hello("e", ["h", 7078, "e"]),
+            {"op": "hung", "query": "q", "seat": "s-0"},
+            {"op": "read-at-home", "query": "q", "scan": 1, "ticket": 0},
+            {"op": "add-query", "query": "q", "prefetch_bytes": 1, "idle_ms": 1},
+            {"op": "host", "seat": "s-0", "config": {}, "reader": "native", "headers": False},
+            {
+                "op": "read",
+                "query": "q",
+                "scan": 1,
+                "ticket": 0,
+                "config": {"a": "b"},
+                "reader": "native",
+                "headers": False,
+            },
             {"nonce": "00" * 32, "mac": "00" * 32},
         ]
+
+    def _hello(self, key: str, address: list[Any] | None) -> Message:
+        return {"op": "hello", "query": "q", "executor": self._executor(key), "sidecar": True, "address": address}
 
     def _executor(self, key: str) -> Message:
         fields = {"key": key, "executor_id": "1", "host": "h", "pid": 1, "warm": True, "rack": "", "cores": 4}
@@ -359,4 +373,4 @@ class Channels:
 
     @staticmethod
     def _account(message: Message) -> None:
-        sidecar.account_of(parse(message), "s-0")
+        sidecar_query.account_of(parse(message), "s-0")

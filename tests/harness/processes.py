@@ -20,7 +20,7 @@ WORKERS: Kind = ("-m", "pyspark.daemon", "pyspark.worker")
 
 
 SIDECAR: Kind = ("-P", "-m", "pyspark_kgroup.executor.sidecar")
-"""Followed by the query's group; seat servers, which a sidecar forks, have the same arguments."""
+"""Followed by the executor's key; seats' processes, which a sidecar forks, have the same arguments."""
 
 
 @dataclass(frozen=True)
@@ -102,12 +102,12 @@ Kinds = Mapping[str, Callable[[], set[int]]]
 """What a kind of process is called -> pids of those that live."""
 
 
-def kinds_of(reader: int, group: str) -> Kinds:
-    """All Python processes of a query: its stream reader, the workers, and its sidecar with the seats' servers."""
+def kinds_of(reader: int) -> Kinds:
+    """All Python processes of a query: its stream reader, the workers, and the sidecar with the seats' processes."""
     return {
         "reader": lambda: {reader},
         "worker": lambda: spark_processes(WORKERS),
-        "sidecar": lambda: sidecar_processes(group),
+        "sidecar": sidecar_processes,
     }
 
 
@@ -135,9 +135,12 @@ def largest(uses: list[Use]) -> Use:
     return Use(*(max(getattr(use, name) for use in uses) for name in Use.__dataclass_fields__))
 
 
-def sidecar_processes(group: str) -> set[int]:
-    """Pids of the sidecars of a group's queries, and of their seat servers, whoever is their parent by now."""
-    return {pid for pid, (command, _) in _all_processes().items() if tuple(command[1:-1]) == (*SIDECAR, group)}
+def sidecar_processes() -> set[int]:
+    """Pids of sidecars whose executors descend from us, and of their seats' processes, whoever is their parent."""
+    all_of_them = _all_processes()
+    parents = {pid: parent for pid, (_, parent) in all_of_them.items()}
+    executors = {pid: command[-2] for pid, (command, _) in all_of_them.items() if tuple(command[1:-2]) == SIDECAR}
+    return {pid for pid, key in executors.items() if _descends_from(os.getpid(), int(key.split(":")[1]), parents)}
 
 
 def spark_processes(kind: Kind) -> set[int]:

@@ -19,10 +19,10 @@ from pyspark_kgroup.driver.seats import Scan
 from pyspark_kgroup.executor.place import Place, RecentFailures, place_of
 from pyspark_kgroup.executor.registry_client import RegistryClient
 from pyspark_kgroup.executor.sidecar_start import SidecarClient, SidecarUnavailable
-from pyspark_kgroup.executor.this_executor import start_ticks
 from pyspark_kgroup.executor.ticket_reader import Worker, driver_host
 from pyspark_kgroup.limits import SIDECAR_IDLE_MS, SIDECAR_RETRY_MS
 from pyspark_kgroup.options.parser import SourceOptions, parse
+from pyspark_kgroup.shared.process_folder import start_ticks
 from pyspark_kgroup.shared.tickets import (
     Executor,
     Leader,
@@ -66,7 +66,7 @@ class Query:
     Args:
         owned: seat -> partitions of `topic` it owns.
         leaders: finds out who leads partitions, when the query begins.
-        homes_serve_others: as `Registry` takes it.
+        homes_serve_others, key: as `Registry` takes them.
 
     Attributes:
         tags: partition -> its log's tag; absent: that of the beginning.
@@ -82,6 +82,7 @@ class Query:
         idle_ms: int = SIDECAR_IDLE_MS,
         leaders: Callable[[SourceOptions, str], Mapping[int, Leader]] = leaders_of,
         homes_serve_others: bool = False,
+        key: bytes | None = None,
         **options: str,
     ) -> None:
         own = {"kafka.bootstrap.servers": bootstrap, "kafka.group.id": "sidecars", "subscribe": topic, "reader": READER}
@@ -90,7 +91,7 @@ class Query:
         self.topic = topic
         self.tags: dict[int, str] = {}
         self.owned = dict(owned)
-        self.registry = Registry(sorted(owned), bind_host="127.0.0.1", homes_serve_others=homes_serve_others)
+        self.registry = Registry(sorted(owned), key=key, bind_host="127.0.0.1", homes_serve_others=homes_serve_others)
         self.settings = ReadSettings(
             consumer_config=checked.consumer_config(),
             reader=checked.reader,
@@ -150,7 +151,7 @@ class Query:
                 host="127.0.0.1",
                 port=self.registry.port,
                 key=self.registry.key,
-                query="test",
+                query=self.registry.query,
                 prefetch_bytes=self._prefetch_bytes,
                 idle_ms=self._idle_ms,
             ),
@@ -180,8 +181,8 @@ def start_sidecar(executor: Executor, ticket: TicketPayload) -> None:
     access = ticket.registry
     assert access is not None
     place = place_of(executor, access.key)
-    failures = RecentFailures(place)
-    registry = RegistryClient(access.host or driver_host(), access.port, access.key, failures)
+    failures = RecentFailures(place, access.query)
+    registry = RegistryClient(access.host or driver_host(), access.port, access.query, access.key, failures)
     with suppress(SidecarUnavailable):
         SidecarClient(executor, access, place, registry, failures).start()
 
@@ -235,6 +236,7 @@ def _parent(pid: int) -> int:
 
 
 def seat_servers_of(sidecar: int) -> list[int]:
+    """Pids of the processes in which seats have their servers."""
     try:
         children = Path(f"/proc/{sidecar}/task/{sidecar}/children").read_text().split()
     except OSError:

@@ -90,7 +90,7 @@ def run(spark: SparkSession, kafka: ApacheKafka, batches: int, folder: Path) -> 
         query = start(spark, read, folder / "checkpoint", sink, trigger={"processingTime": "0 seconds"})
         wait_running(query, lambda: sink.batches >= 1, "the first batch", 120)
         reader = joined_reader(before, int(read["members"]))
-        kinds = kinds_of(reader, topic)
+        kinds = kinds_of(reader)
         seen: dict[str, list[tuple[int, Use]]] = {kind: [] for kind in (*kinds, "jvm")}
         for moment in range(1, MOMENTS + 1):
             due = batches * moment // MOMENTS

@@ -104,10 +104,10 @@ def test_a_gigabyte_in_one_batch_keeps_sidecars_and_their_workers_small(
         sent = sum(rows for rows, _ in counted.batches)
         produce(server, topic, 80, partitions=8, first=sent)
         wait_running(query, lambda: sum(rows for rows, _ in counted.batches) == sent + 80, "a small batch", 60)
-        return len(sidecar_processes(group)) == 3
+        return len(sidecar_processes()) == 3
 
     wait_for(served_warm, "a sidecar, and a server for each seat", 120)
-    served = sidecar_processes(group)
+    served = sidecar_processes()
     idle_workers, idle_servers = idle(spark_processes(WORKERS)), idle(served)
     counted.goes_on.clear()
     produce(server, topic, 8, partitions=8)  # their batch waits while the gigabyte is produced
@@ -115,11 +115,11 @@ def test_a_gigabyte_in_one_batch_keeps_sidecars_and_their_workers_small(
     produce_kilobytes(server, topic, GIGABYTE[0], partitions=8)
     with (
         watched(lambda: spark_processes(WORKERS)) as workers,
-        watched(lambda: sidecar_processes(group)) as servers,
+        watched(sidecar_processes) as servers,
     ):
         counted.goes_on.set()
         wait_running(query, lambda: any(rows >= GIGABYTE[0] for rows, _ in counted.batches), "the gigabyte", 300)
-    assert sidecar_processes(group) == served
+    assert sidecar_processes() == served
     query.stop()
     assert_small("worker", idle_workers, workers)
     assert_small("sidecar or server", idle_servers, servers)
@@ -202,7 +202,7 @@ def test_tiny_batches_leave_nothing_behind(
         )
         wait_running(query, lambda: len(collected.batches) >= 1, "the first batch", 120)
         reader = joined_reader(before, members=2)
-        kinds = kinds_of(reader, group)
+        kinds = kinds_of(reader)
         uses: list[dict[str, Use]] = []
         for batches in (WARM, BATCHES):
             wait_running(

@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
+from pyspark_kgroup.driver.application_key import application_key
 from pyspark_kgroup.driver.boundary import Boundary
 from pyspark_kgroup.driver.checkpoint_origin import origin_warnings
 from pyspark_kgroup.driver.jvm import Jvm
@@ -40,6 +41,7 @@ from pyspark_kgroup.shared.tickets import (
     SeatRanges,
     TicketPayload,
 )
+from pyspark_kgroup.shared.token_callback import CALLBACK
 from pyspark_kgroup.wording import log_in_options_words
 from spark_kgroup.clock import monotonic_ms
 from spark_kgroup.model import CLIENT, TopicDescription, TopicPartition
@@ -196,7 +198,7 @@ class Query:
             host=self._options.registry_host or self._registry.bind_host or None,
             port=self._registry.port,
             key=self._registry.key,
-            query=self._options.group_id,
+            query=self._registry.query,
             prefetch_bytes=self._options.prefetch_bytes,
         )
 
@@ -218,7 +220,7 @@ class Query:
             self._runtime = runtime
             self._tell_of_seats(runtime)
             self._registered = [seat.instance_id for seat in runtime.view().seats]
-            self._registry = self._start_registry(self._registered)
+            self._registry = self._start_registry(self._registered, jvm)
             if self._registry is not None and not self._bounded and grows_with_executors(self._options):
                 self._seat_count = SeatCount(least=fill_in_members(self._options).members or 1)
             self._boundary = Boundary(runtime, self._options, self._run_ms, bounded=self._bounded)
@@ -230,7 +232,7 @@ class Query:
         if warning := seats_warning(self._options, len(runtime.view().seats), partitions):
             log.warning("%s", warning)
 
-    def _start_registry(self, seats: Sequence[str]) -> Registry | None:
+    def _start_registry(self, seats: Sequence[str], jvm: Jvm | None) -> Registry | None:
         """What executors ask which seat to read; None if they are to fetch nothing ahead.
 
         Under AvailableNow without a limit one batch reads all: a sidecar would take longer to start than it saves.
@@ -242,8 +244,12 @@ class Query:
         from pyspark_kgroup.driver.registry import Registry  # while the seats join: 16 ms (measured)
 
         here = self._options.registry_host is None and stays_on_this_host()
+        key = None
+        if jvm is not None and CALLBACK not in self._options.consumer_config():
+            key = application_key(os.getppid())  # a callback's module may be on the path of this query's workers alone
         registry = Registry(
             seats,
+            key=key,
             homes_serve_others=self._options.homes_serve_others,
             bind_host=_LOOPBACK if here else "",
             port=self._options.registry_port,

@@ -1,4 +1,4 @@
-"""The registry: tells executors which seat a ticket reads, over connections of peers that have shown the query's key.
+"""The registry: tells executors which seat a ticket reads, over connections of peers that have shown the key.
 
 Runs on: driver. A daemon thread with an event loop, in the stream-reader process; `seats` decides, here is the world.
 
@@ -13,6 +13,7 @@ import asyncio
 import errno
 import logging
 import random
+import secrets
 import socket
 import threading
 import time
@@ -95,6 +96,7 @@ class Registry:
 
     Args:
         all_seats: instance ids.
+        key: the application's secret; None: this query shares none with others.
         homes_serve_others: whether a worker on another executor than a seat's home reads from there.
         bind_host: an address of this host to listen on; "" is all, of IPv4 and of IPv6.
         port: where to listen; 0 takes any free port.
@@ -104,7 +106,8 @@ class Registry:
     Attributes:
         bind_host: as given.
         clock: as given.
-        key: the query's secret, for its tickets.
+        key: for the query's tickets.
+        query: names this run of the query, for its tickets.
         port: where it listens, once it was started.
     """
 
@@ -112,13 +115,15 @@ class Registry:
         self,
         all_seats: Sequence[str],
         *,
+        key: bytes | None = None,
         homes_serve_others: bool = False,
         bind_host: str = "",
         port: int = 0,
         clock: Callable[[], int] = monotonic_ms,
         wait_s: Callable[[float], None] = time.sleep,
     ) -> None:
-        self.key = new_key()
+        self.key = key or new_key()
+        self.query = secrets.token_hex(8)
         self.port = port
         self.bind_host = bind_host
         self.clock = clock
@@ -285,7 +290,8 @@ class Registry:
     def _warn_of_refusals(self) -> None:
         if self._counts.refused > self._refusals_warned and self.clock() >= self._warn_of_refusals_at_ms:
             log.warning(
-                "%d connections to port %d of this stream reader were closed: they did not show this query's key.",
+                "%d connections to port %d of this stream reader were closed: they did not show the key of this "
+                "application.",
                 self._counts.refused - self._refusals_warned,
                 self.port,
             )
@@ -342,10 +348,12 @@ class Registry:
             case Served():
                 self._on_served(peer, request)
                 return None
-            case Hello(executor=executor, sidecar=is_sidecar, address=address):
+            case Hello(query=self.query, executor=executor, sidecar=is_sidecar, address=address):
                 if is_sidecar and peer.sidecar_of is None:
                     self._on_sidecar(peer, executor, address)
                 return Welcome()
+            case Hello():  # the port was another query's before
+                return Refused(reason="This is the registry of another query.")
         raise ChannelEnded(f"The peer sent the registry a {type(request).__name__}.")
 
     def _on_sidecar(self, peer: _Peer, executor: Executor, address: SidecarAddress | None) -> None:

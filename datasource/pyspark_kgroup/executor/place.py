@@ -1,4 +1,4 @@
-"""Where the sidecar of one executor and one query is on disk: a folder with its lock, its socket and workers' marks.
+"""Where an executor's sidecar for one application is on disk: a folder with its lock, its socket and workers' marks.
 
 Runs on: executor.
 
@@ -9,13 +9,9 @@ answer as the sidecar, or leave marks.
 from __future__ import annotations
 
 import errno
-import hashlib
 import hmac
 import math
 import os
-import platform
-import stat
-import tempfile
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
@@ -24,6 +20,8 @@ from pathlib import Path
 from typing import IO, Final
 
 from pyspark_kgroup.limits import SIDECAR_RETRY_MS
+from pyspark_kgroup.shared import process_folder
+from pyspark_kgroup.shared.process_folder import folder_of
 from pyspark_kgroup.shared.tickets import Executor
 
 _SOCKET_PATH_MAX: Final = 107
@@ -58,7 +56,7 @@ class Place:
         Raises:
             OSError: there is no such folder, or it is not ours alone.
         """
-        self._check()  # BEFORE anybody connects: whoever made the folder could answer
+        process_folder.check(self.folder)  # BEFORE anybody connects: whoever made the folder could answer
         if len(os.fsencode(self.socket)) <= _SOCKET_PATH_MAX:
             yield self.socket  # as people find it in the list of sockets
             return
@@ -99,7 +97,7 @@ class Place:
             OSError: the folder cannot be made, or is not ours alone.
         """
         for _ in range(_LOCK_TRIES):
-            self._make()
+            process_folder.make(self.folder)
             if (lock := self._open_lock()) is not None:
                 with lock:
                     if not _try_lock(lock.fileno()):
@@ -119,7 +117,7 @@ class Place:
 
     def mark(self, name: str) -> None:
         """Leave a mark for the other workers of this executor; raises OSError as `hold_lock`."""
-        self._make()
+        process_folder.make(self.folder)
         (self.folder / name).touch()
 
     def marked_wall_s(self, name: str) -> float:
@@ -128,19 +126,8 @@ class Place:
         Raises:
             OSError: it never was, or the folder is not ours alone.
         """
-        self._check()
+        process_folder.check(self.folder)
         return (self.folder / name).stat().st_mtime
-
-    # ------------------------------------------------------------------------------------------------- the folder
-
-    def _make(self) -> None:
-        self.folder.mkdir(mode=0o700, exist_ok=True)
-        self._check()
-
-    def _check(self) -> None:
-        found = self.folder.lstat()
-        if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.geteuid() or stat.S_IMODE(found.st_mode) & 0o077:
-            raise PermissionError(errno.EPERM, "not a folder of this user alone", str(self.folder))
 
 
 def _try_lock(descriptor: int) -> bool:
@@ -154,22 +141,14 @@ def _try_lock(descriptor: int) -> bool:
 
 
 def place_of(executor: Executor, key: bytes) -> Place:
-    """Where the sidecar of `executor` for the query with `key` is.
+    """Where the sidecar of `executor` for the application with `key` is.
 
     Raises:
         OSError: it can be nowhere.
     """
     # With the key, of the executor: from the folders that are there, nobody can tell how the next one will be called.
     digest = hmac.digest(key, f"place of {executor.key}".encode(), "sha256").hex()[:16]
-    name = f"{place_prefix()}{executor.pid}-{executor.key.rpartition(':')[2]}-{digest}"
-    return Place(Path(tempfile.gettempdir()) / name)
-
-
-def place_prefix() -> str:
-    """What the names of all folders of this user begin with, among processes that see the same process ids."""
-    processes = os.stat("/proc/self/ns/pid").st_ino
-    host = hashlib.sha256(platform.node().encode()).hexdigest()[:8]  # the folder may be one of several hosts
-    return f"kgroup-{os.geteuid()}-{host}-{processes}-"
+    return Place(folder_of(executor.pid, executor.key.rpartition(":")[2], digest))
 
 
 class RecentFailures:
@@ -179,11 +158,13 @@ class RecentFailures:
 
     Args:
         place: None: there is none on this platform.
+        query: whose failures these are, as `RegistryAccess.query`.
         clock_s: a monotonic one.
     """
 
-    def __init__(self, place: Place | None, clock_s: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, place: Place | None, query: str, clock_s: Callable[[], float] = time.monotonic) -> None:
         self._place = place
+        self._query = query
         self._clock_s = clock_s
         self._failed_at_s: dict[str, float] = {}
 
@@ -194,7 +175,7 @@ class RecentFailures:
         if self._place is None:
             return False
         try:
-            age_s = time.time() - self._place.marked_wall_s(what)
+            age_s = time.time() - self._place.marked_wall_s(self._mark(what))
         except OSError:  # nobody has left one, or nobody can
             return False
         return abs(age_s) < SIDECAR_RETRY_MS / 1000  # below 0: the clock was set back
@@ -206,4 +187,7 @@ class RecentFailures:
         self._failed_at_s[what] = self._clock_s()
         if self._place is not None:
             with suppress(OSError):  # each process finds out by itself then
-                self._place.mark(what)
+                self._place.mark(self._mark(what))
+
+    def _mark(self, what: str) -> str:
+        return f"{what}-{self._query}"

@@ -24,6 +24,7 @@ from pyspark_kgroup.shared.messages import (
     ReadAtHome,
     ReadFromServer,
     Refused,
+    Welcome,
 )
 from pyspark_kgroup.shared.tickets import Executor, SidecarAddress
 
@@ -42,13 +43,15 @@ class RegistryClient:
 
     Args:
         host: an address or a name of the driver.
-        key: the query's secret.
+        query: as `RegistryAccess.query`.
+        key: the application's secret.
         failures: of this executor, with this query.
     """
 
-    def __init__(self, host: str, port: int, key: bytes, failures: RecentFailures) -> None:
+    def __init__(self, host: str, port: int, query: str, key: bytes, failures: RecentFailures) -> None:
         self.host = host
         self.port = port
+        self._query = query
         self._key = key
         self._failures = failures
 
@@ -93,13 +96,17 @@ class RegistryClient:
                 raise RegistryUnreachable(self.host, self.port, problem)
             time.sleep(REGISTRY_AGAIN_MS / 1000)
 
+    def connect(self) -> Channel:
+        """A connection that has shown the key; raises as `channel.connect`."""
+        return connect((self.host, self.port), self._key)
+
     def ask_home(self, home: SidecarAddress, scan: int, ticket: int) -> tuple[ReadFromServer, Channel] | None:
         """Ask a seat's home, on another executor, to serve what a ticket reads; None if it does not."""
         if self._failures.has(_mark_of(home)):
             return None
         try:
             channel = connect((home.host, home.port), self._key, home.server)
-            answer = channel.ask(ReadAtHome(scan=scan, ticket=ticket), _ANSWER_S)
+            answer = channel.ask(ReadAtHome(query=self._query, scan=scan, ticket=ticket), _ANSWER_S)
         except (ChannelEnded, KeyRefused):
             self._failures.add(_mark_of(home))
             return None
@@ -118,11 +125,11 @@ class RegistryClient:
         self, way: SidecarAddress | None, executor: Executor, scan: int, ticket: int
     ) -> tuple[RegistryAnswer, Channel]:
         """Ask by one way; raises ChannelEnded and KeyRefused."""
-        if way is None:
-            channel = connect((self.host, self.port), self._key)
-        else:
-            channel = connect((way.host, way.port), self._key, way.server)
-        channel.ask(Hello(executor=executor, sidecar=False), _ANSWER_S)
+        channel = self.connect() if way is None else connect((way.host, way.port), self._key, way.server)
+        hello = Hello(query=self._query, executor=executor, sidecar=False)
+        if not isinstance(channel.ask(hello, _ANSWER_S), Welcome):
+            channel.close()
+            raise ChannelEnded("Another query is asked there by now.")
         answer = channel.ask(Bind(scan=scan, ticket=ticket, executor=executor), _ANSWER_S)
         if not isinstance(answer, RegistryAnswer):
             channel.close()

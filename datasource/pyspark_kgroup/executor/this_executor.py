@@ -13,6 +13,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Final
 
+from pyspark_kgroup.shared.process_folder import start_ticks, stat_of
 from pyspark_kgroup.shared.tickets import Executor, ReadSettings
 
 log = logging.getLogger(__name__)
@@ -52,22 +53,8 @@ def from_rack_of(executor: Executor, settings: ReadSettings) -> ReadSettings:
     return replace(settings, consumer_config={**settings.consumer_config, _RACK: executor.rack})
 
 
-def start_ticks(pid: int) -> int:
-    """When a process started, in clock ticks since boot (proc(5), stat): with its id, a name for it alone.
-
-    Raises:
-        OSError: there is no such process (any more).
-    """
-    return int(_stat(pid)[19])
-
-
-def _stat(pid: int) -> list[str]:
-    """Fields of /proc/PID/stat from the third on; the second may hold anything, spaces too."""
-    return Path(f"/proc/{pid}/stat").read_text(errors="replace").rpartition(")")[2].split()
-
-
 def _parent_of(pid: int) -> int:
-    return int(_stat(pid)[1])
+    return int(stat_of(pid)[1])
 
 
 def _name_of(pid: int) -> str:

@@ -126,9 +126,10 @@ class _Query:
 
     def __init__(self, executor: Executor, access: RegistryAccess, warned: set[str]) -> None:
         self._executor = executor
+        self._query = access.query
         place = _place_of(executor, access.key)
-        failures = RecentFailures(place)
-        self._registry = RegistryClient(access.host or driver_host(), access.port, access.key, failures)
+        failures = RecentFailures(place, access.query)
+        self._registry = RegistryClient(access.host or driver_host(), access.port, access.query, access.key, failures)
         self._sidecar = SidecarClient(executor, access, place, self._registry, failures)
         self._warned = warned
 
@@ -140,7 +141,7 @@ class _Query:
         """
         missing = False
         try:
-            return self._sidecar.request(_read_of(ticket))
+            return self._sidecar.request(self._read_of(ticket))
         except SidecarMissing:
             missing = True
         except SidecarUnavailable as why:
@@ -151,6 +152,17 @@ class _Query:
         if missing and answer is not None:  # for the next read; without the registry a sidecar could do nothing
             threading.Thread(target=self._start_sidecar, name="kgroup sidecar start", daemon=True).start()
         return answer, channel
+
+    def _read_of(self, ticket: TicketPayload) -> Read:
+        """What a sidecar is asked for."""
+        return Read(
+            query=self._query,
+            scan=ticket.scan_id,
+            ticket=ticket.ticket,
+            config=ticket.settings.consumer_config,
+            reader=ticket.settings.reader,
+            headers=ticket.settings.include_headers,
+        )
 
     def _ask_registry(self, ticket: TicketPayload) -> tuple[RegistryAnswer | None, Channel | None]:
         """As `ask`, for a worker that reads directly."""
@@ -219,17 +231,6 @@ class _Query:
                 self._sidecar.report_hung(answer.seat)
             return tuple(unread.values())
         return ()
-
-
-def _read_of(ticket: TicketPayload) -> Read:
-    """What a sidecar is asked for."""
-    return Read(
-        scan=ticket.scan_id,
-        ticket=ticket.ticket,
-        config=ticket.settings.consumer_config,
-        reader=ticket.settings.reader,
-        headers=ticket.settings.include_headers,
-    )
 
 
 def _place_of(executor: Executor, key: bytes) -> Place | None:

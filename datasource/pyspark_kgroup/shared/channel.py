@@ -60,7 +60,7 @@ _NONCE_BYTES: Final = 32
 _CREDENTIALS: Final = struct.Struct("3i")
 """struct ucred of unix(7): pid, uid, gid."""
 
-_REFUSED: Final = "The peer does not hold this query's key, or has another version of spark-kgroup."
+_REFUSED: Final = "The peer does not hold this application's key, or has another version of spark-kgroup."
 
 
 def new_key() -> bytes:
@@ -142,7 +142,7 @@ class Challenge:
     """The server's half of the handshake: send `message`, then what `answer` returns.
 
     Args:
-        key: the query's secret.
+        key: the application's secret.
         server: who we are.
 
     Attributes:
@@ -286,7 +286,7 @@ def connect(
 
     Args:
         address: where to find the server.
-        key: the query's secret.
+        key: the application's secret.
         server: who must be there: a proof for it is worth nothing to anybody else.
         timeout_s: for all of it, but for finding out where a name is.
 
@@ -310,7 +310,7 @@ def connect(
             channel.send({"nonce": ours.hex(), "mac": _mac(key, "client", server, theirs, ours).hex()})
             answer = channel._receive(deadline_s)
         except ChannelEnded as ended:  # that is how a server refuses
-            raise KeyRefused(f"The peer does not answer to this query's key: {ended}") from None
+            raise KeyRefused(f"The peer does not answer to this application's key: {ended}") from None
         if not hmac.compare_digest(_hex(answer, "mac"), _mac(key, "server", server, theirs, ours)):
             raise KeyRefused(_REFUSED)
         channel.trust()

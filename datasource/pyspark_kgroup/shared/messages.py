@@ -1,10 +1,11 @@
-"""What the processes of one query say to each other: every message, who says it to whom, and one parser for all.
+"""What the processes of an application say to each other: every message, who says it to whom, and one parser for all.
 
 Runs on: both. Pure.
 
     who          to whom          says                  and hears
     worker       new sidecar      SidecarParameters     Ready | CannotStart
-    worker       sidecar          Read                  ReadFromServer | ReadDirectly | NothingLeft | Refused
+    worker       sidecar          AddQuery              Ready | CannotStart    with a socket to the query's registry
+    worker       sidecar          Read                  ReadFromServer | ReadDirectly | NothingLeft | Refused | UnknownQuery
     worker       sidecar          Hung                  -
     worker       sidecar          Served                -       when it has read directly
     worker       registry         Hello, then Bind      Welcome, then Bound | NothingLeft | Refused
@@ -15,12 +16,13 @@ Runs on: both. Pure.
     sidecar      registry         Heartbeat             Homes
     sidecar      registry         Bind                  Bound | NothingLeft | Refused
     sidecar      registry         Served                -       a worker's, or for its seats' servers
+    sidecar      seats' process   Host                  -       with the sockets of a seat's new server
     sidecar      seat's server    Serve                 Finished | WorkerGone       with the worker's socket
 
 A message travels as a JSON object: `op` names its type, and each of the type's fields is there by its own name, and
 nothing else. Only `id` may be beside them: the sender chooses it, and the registry's answer has it too, since a
-sidecar asks for several workers at once. The processes of a query have one version of this package (the handshake
-refuses another, see `channel`), so this table may change with any version.
+sidecar asks for several workers at once. Only processes of one version of this package talk to each other (a handshake
+with another fails, see `channel`), so this table may change with any version.
 """
 
 from __future__ import annotations
@@ -49,11 +51,13 @@ class Hello:
     """Says who has connected.
 
     Attributes:
-        sidecar: whether this is the executor's sidecar, which lives as long as the connection.
+        query: whose registry is meant (`RegistryAccess.query`).
+        sidecar: whether this is the executor's sidecar, which serves the query as long as the connection lasts.
         address: where workers of other executors reach this sidecar; None if nowhere.
     """
 
     op: ClassVar[str] = "hello"
+    query: str
     executor: Executor
     sidecar: bool
     address: SidecarAddress | None = None
@@ -154,34 +158,53 @@ class SidecarParameters:
 
     Attributes:
         folder: where it is to be found (`place.Place`).
-        key: the query's secret.
-        prefetch_bytes: what its seats may hold ahead of the next batch, in all.
-        idle_ms: how long it lives without a read.
+        key: the application's secret.
+        host: where workers of other executors are to reach it; "" if nowhere.
     """
 
     op: ClassVar[str] = "start"
     folder: str
     key: bytes = field(repr=False)
-    registry_host: str
-    registry_port: int
     executor: Executor
+    host: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AddQuery:
+    """Asks a sidecar to serve one more query. A byte follows, with a socket that has shown the key to its registry.
+
+    Attributes:
+        query: as `RegistryAccess.query`.
+        prefetch_bytes: what the query's seats may hold ahead of the next batch here, in all.
+        idle_ms: how long it is served without a read.
+    """
+
+    op: ClassVar[str] = "add-query"
+    query: str
     prefetch_bytes: int
     idle_ms: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ready:
-    """The sidecar listens."""
+    """The sidecar listens, or serves the query."""
 
     op: ClassVar[str] = "ready"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CannotStart:
-    """The sidecar ends before it has begun."""
+    """The sidecar ends before it has begun, or does not serve the query."""
 
     op: ClassVar[str] = "cannot-start"
     reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UnknownQuery:
+    """The sidecar does not serve the query, or not any more."""
+
+    op: ClassVar[str] = "unknown-query"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -195,6 +218,7 @@ class Read:
     """
 
     op: ClassVar[str] = "read"
+    query: str
     scan: int
     ticket: int
     config: Mapping[str, str] = field(repr=False)
@@ -210,6 +234,7 @@ class ReadAtHome:
     """
 
     op: ClassVar[str] = "read-at-home"
+    query: str
     scan: int
     ticket: int
 
@@ -239,13 +264,28 @@ class ReadDirectly:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Hung:
-    """The seat's server lives and sends nothing: the sidecar ends it."""
+    """The seat's server lives and sends nothing: the sidecar ends its process."""
 
     op: ClassVar[str] = "hung"
+    query: str
     seat: str
 
 
 # ------------------------------------------------------------------------------ between a sidecar and a seat's server
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Host:
+    """Let one more seat have its server in this process. The sidecar's socket and the query's share are attached.
+
+    The other fields are those of `Read`.
+    """
+
+    op: ClassVar[str] = "host"
+    seat: str
+    config: Mapping[str, str] = field(repr=False)
+    reader: Reader
+    headers: bool
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -287,13 +327,16 @@ QueryMessage = (
     | Refused
     | Served
     | SidecarParameters
+    | AddQuery
     | Ready
     | CannotStart
+    | UnknownQuery
     | Read
     | ReadAtHome
     | ReadFromServer
     | ReadDirectly
     | Hung
+    | Host
     | Serve
     | Finished
     | WorkerGone

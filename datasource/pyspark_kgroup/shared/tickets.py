@@ -146,10 +146,10 @@ class RegistryAccess:
 
     Attributes:
         host: None: the driver's host as Spark knows it.
-        key: the query's secret.
-        query: names the query in the list of processes.
-        prefetch_bytes: what one executor's seats may hold ahead of the next batch, in all.
-        idle_ms: how long a sidecar lives without a read.
+        key: the application's secret; queries that share it share the sidecars of their executors.
+        query: names this run of the query among all of the application.
+        prefetch_bytes: what the query's seats on one executor may hold ahead of the next batch, in all.
+        idle_ms: how long a sidecar serves the query without a read.
     """
 
     host: str | None

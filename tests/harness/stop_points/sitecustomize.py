@@ -180,20 +180,8 @@ def _workers_cannot_reach_the_registry(registry_client: ModuleType) -> None:
     registry_client.connect = kept_out  # type: ignore[attr-defined]
 
 
-def _sidecar_cannot_reach_the_registry(sidecar_start: ModuleType) -> None:
-    start = sidecar_start.SidecarClient._start
-
-    def kept_out(client: Any) -> None:
-        if client._parameters.executor.executor_id == CUT_OFF:
-            raise sidecar_start.SidecarUnavailable("the test has cut this executor off")
-        start(client)
-
-    sidecar_start.SidecarClient._start = kept_out
-
-
 CUTS: dict[str, Callable[[ModuleType], None]] = {
     "pyspark_kgroup.executor.registry_client": _workers_cannot_reach_the_registry,
-    "pyspark_kgroup.executor.sidecar_start": _sidecar_cannot_reach_the_registry,
 }
 """The module to wrap -> how."""
 

@@ -35,6 +35,7 @@ def world() -> World:
 def registry() -> Iterator[Registry]:
     """That of a query with one seat, which has nothing to read in batch 0."""
     registry = Registry(["g-0"])
+    registry.query = "q"
     registry.start()
     registry.plan("0", {"g-0": []}, {})
     yield registry

@@ -40,8 +40,8 @@ def executor(name: str, *, warm: bool = True) -> Message:
 
 
 def ask(channel: Channel, op: str, **fields: Any) -> Message:
-    address = {"address": None} if op == "hello" else {}
-    channel.send({"op": op, "id": 5, **address, **fields})
+    also = {"address": None, "query": "q"} if op == "hello" else {}
+    channel.send({"op": op, "id": 5, **also, **fields})
     answer = channel.receive(30)
     assert answer.pop("id") == 5
     return answer
@@ -67,6 +67,7 @@ def plan(registry: Registry, batch: int, seats: Sequence[str] = SEATS) -> Scan:
 @pytest.fixture
 def registry(request: pytest.FixtureRequest) -> Iterator[Registry]:
     registry = Registry(getattr(request, "param", SEATS))
+    registry.query = "q"
     registry.start()
     yield registry
     registry.close()

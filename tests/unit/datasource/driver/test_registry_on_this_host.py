@@ -25,7 +25,7 @@ def test_a_registry_listens_where_its_executors_are(
 ) -> None:
     monkeypatch.setattr(query_module, "stays_on_this_host", lambda: stays)
     query = Query(parse({**OPTIONS, **options}), bounded=False)
-    registry = query._start_registry(["g-0"])
+    registry = query._start_registry(["g-0"], None)
     assert registry is not None
     query._registry = registry
     try:

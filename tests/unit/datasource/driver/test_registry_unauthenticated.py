@@ -1,4 +1,4 @@
-"""Who does not hold the query's key learns nothing from the registry, changes nothing, and disturbs nobody."""
+"""Who does not hold the application's key learns nothing from the registry, changes nothing, and disturbs nobody."""
 
 import hashlib
 import hmac
@@ -42,7 +42,8 @@ KEY = new_key()
 @pytest.fixture
 def sidecar(registry: Registry) -> Iterator[Channel]:
     channel = connect(("127.0.0.1", registry.port), registry.key)
-    channel.send({"op": "hello", "id": 0, "executor": EXECUTOR, "sidecar": True, "address": None})
+    hello = {"op": "hello", "query": registry.query, "executor": EXECUTOR, "sidecar": True, "address": None}
+    channel.send({"id": 0, **hello})
     assert channel.receive(30) == {"op": "welcome", "id": 0}
     yield channel
     channel.close()

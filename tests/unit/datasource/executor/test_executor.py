@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from pyspark_kgroup.executor.this_executor import from_rack_of, start_ticks, this_executor
+from pyspark_kgroup.executor.this_executor import from_rack_of, this_executor
+from pyspark_kgroup.shared.process_folder import start_ticks
 from pyspark_kgroup.shared.tickets import ReadSettings
 
 AS_JVM = "import subprocess, sys; print(subprocess.run(sys.argv[1:3], capture_output=True, text=True).stdout)"

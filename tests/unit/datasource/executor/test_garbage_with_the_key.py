@@ -9,7 +9,7 @@ import pytest
 
 from pyspark_kgroup.driver.registry import Registry, _Peer
 from pyspark_kgroup.errors import ChannelEnded
-from pyspark_kgroup.executor import sidecar
+from pyspark_kgroup.executor import sidecar, sidecar_query
 from pyspark_kgroup.executor.seat_server import _serve_of
 from pyspark_kgroup.shared.channel import Message
 from pyspark_kgroup.shared.messages import parse
@@ -48,11 +48,12 @@ VALUES: list[Any] = [
 FIELDS = {
     "bind": ("scan", "ticket", "executor"),
     "served": ("seat", "by", "rows", "ready"),
-    "hello": ("executor", "sidecar", "address"),
+    "hello": ("query", "executor", "sidecar", "address"),
     "heartbeat": (),
-    "read": ("scan", "ticket", "config", "headers"),
-    "read-at-home": ("scan", "ticket"),
-    "hung": ("seat",),
+    "read": ("query", "scan", "ticket", "config", "reader", "headers"),
+    "read-at-home": ("query", "scan", "ticket"),
+    "hung": ("query", "seat"),
+    "add-query": ("query", "prefetch_bytes", "idle_ms"),
     "serve": ("ranges", "owned"),
     "homes": ("seats",),
     None: ("seat",),
@@ -68,6 +69,10 @@ MEANT: dict[str, tuple[Any, ...]] = {
     "by": ("worker", "worker", "worker", "server", "network"),
     "rows": (1,),
     "ready": (0,),
+    "query": ("q",),
+    "reader": ("native",),
+    "prefetch_bytes": (1,),
+    "idle_ms": (1,),
     "sidecar": (True, False),
     "address": (None, ["here", 1, "x"]),
     "config": ({}, {"a": "b"}),
@@ -117,6 +122,7 @@ class Unconnected:
 
 def test_the_registry_understands_a_request_or_ends_its_connection() -> None:
     registry = Registry(["g-0", "g-1"])
+    registry.query = "q"
     peers = [cast("_Peer", Unconnected()) for _ in range(5)]
     random = Random(1)
 
@@ -136,7 +142,7 @@ def request_of(message: Message) -> object:
 
 
 def account_of(message: Message) -> object:
-    return sidecar.account_of(parse(message), "g-0")
+    return sidecar_query.account_of(parse(message), "g-0")
 
 
 @pytest.mark.parametrize("read", [request_of, account_of])

@@ -197,9 +197,11 @@ def test_a_peer_without_the_key_learns_nothing_and_disturbs_nobody(
 BAD: list[Message] = [
     {},
     {"op": "heartbeat"},
-    {"op": "hung", "seat": "seat-0"},
-    {"op": "read", "scan": 1, "ticket": 0, "config": {}, "reader": "native", "headers": False},
-    {"op": "read-at-home", "scan": 99, "ticket": 0},
+    {"op": "hung", "query": "QUERY", "seat": "seat-0"},
+    {"op": "read", "query": "QUERY", "scan": 1, "ticket": 0, "config": {}, "reader": "native", "headers": False},
+    {"op": "add-query", "query": "q", "prefetch_bytes": 1, "idle_ms": 1},
+    {"op": "read-at-home", "query": "other", "scan": 1, "ticket": 0},
+    {"op": "read-at-home", "query": "QUERY", "scan": 99, "ticket": 0},
 ]
 
 
@@ -208,7 +210,7 @@ def test_a_bad_message_over_the_network_ends_its_connection_alone(
     query: Query, home: Executor, address: SidecarAddress, message: Message
 ) -> None:
     peer = connect((address.host, address.port), query.registry.key, address.server)
-    peer.send(message)
+    peer.send({**message, "query": query.registry.query} if message.get("query") == "QUERY" else message)
     with pytest.raises(ChannelEnded, match="hung up"):
         peer.receive(30)
     assert query.run(home, NO_RECORDS) == []
@@ -219,7 +221,7 @@ def test_a_ticket_that_the_registry_refuses_is_refused_by_way_of_a_sidecar_as_we
     query: Query, guest: Executor, address: SidecarAddress
 ) -> None:
     peer = connect((address.host, address.port), query.registry.key, address.server)
-    assert peer.ask(Hello(executor=guest, sidecar=False), 30) == Welcome()
+    assert peer.ask(Hello(query=query.registry.query, executor=guest, sidecar=False), 30) == Welcome()
     assert isinstance(peer.ask(Bind(scan=77, ticket=0, executor=guest), 30), Refused)
     peer.close()
 
@@ -232,7 +234,7 @@ def test_a_sidecar_refuses_to_serve_a_seat_that_has_its_home_elsewhere(
         list(read_on(other, ticket))
         (its,) = [one for one in query.registry.sidecars() if one.executor == other.key]
         peer = connect((its.host, its.port), query.registry.key, its.server)
-        answer = peer.ask(ReadAtHome(scan=ticket.scan_id, ticket=0), 30)
+        answer = peer.ask(ReadAtHome(query=query.registry.query, scan=ticket.scan_id, ticket=0), 30)
         assert isinstance(answer, ReadDirectly)
         assert answer.home is None
         peer.close()

@@ -10,45 +10,42 @@ import pytest
 
 from pyspark_kgroup.executor.sidecar import Sidecar
 from pyspark_kgroup.shared.channel import frame, new_key
-from pyspark_kgroup.shared.messages import SidecarParameters
+from pyspark_kgroup.shared.messages import AddQuery, CannotStart, QueryMessage, Ready, SidecarParameters
 from pyspark_kgroup.shared.tickets import Executor
 
 ANSWERS = [
     (b"", "The peer hung up"),
-    (frame({"op": "welcome", "id": 0}), "does not answer to a heartbeat"),
-    (frame({"op": "other", "id": 0}), "unknown type: 'other'"),
-    (frame({"op": "homes", "id": 0}), "Homes has other fields"),
+    (frame({"op": "welcome", "id": 1}), "does not answer to a heartbeat"),
+    (frame({"op": "other", "id": 1}), "unknown type: 'other'"),
+    (frame({"op": "homes", "id": 1}), "Homes has other fields"),
 ]
 
 
 @pytest.fixture
-def folder(tmp_path: Path) -> Path:
+def parameters(tmp_path: Path) -> SidecarParameters:
     folder = tmp_path / "place"
     folder.mkdir(mode=0o700)
-    return folder
+    executor = Executor(key="here", executor_id="1", host="here", pid=os.getpid())
+    return SidecarParameters(folder=str(folder), key=new_key(), executor=executor, host="")
 
 
-@pytest.mark.parametrize(("answer", "reason"), ANSWERS)
-def test_a_sidecar_ends_with_the_reason_why_its_registry_is_not_heard_any_more(
-    folder: Path, answer: bytes, reason: str
-) -> None:
-    parameters = SidecarParameters(
-        folder=str(folder),
-        key=new_key(),
-        registry_host="127.0.0.1",
-        registry_port=1,
-        executor=Executor(key="here", executor_id="1", host="here", pid=os.getpid()),
-        prefetch_bytes=1,
-        idle_ms=60_000,
-    )
+def end_of(parameters: SidecarParameters, *answers: bytes) -> tuple[QueryMessage, str, bool]:
+    """Start a sidecar with a query whose registry says this, and hangs up at an empty answer.
 
-    async def ended(registry: socket.socket, sidecar: Sidecar) -> str:
-        running = asyncio.create_task(sidecar.run())
+    Returns:
+        What the worker is answered that started it, why the sidecar has ended, and whether its folder is left.
+    """
+    folder, answered = Path(parameters.folder), list[QueryMessage]()
+
+    async def run(sidecar: Sidecar, ours: socket.socket, theirs: socket.socket) -> str:
+        asked = AddQuery(query="q", prefetch_bytes=1, idle_ms=60_000)
+        running = asyncio.create_task(sidecar.run(asked, ours, answered.append))
         loop = asyncio.get_running_loop()
-        assert await loop.sock_recv(registry, 4096), "its first heartbeat"
-        await loop.sock_sendall(registry, answer)
-        if not answer:
-            registry.close()
+        for answer in answers:
+            assert await loop.sock_recv(theirs, 4096), "its greeting, and then its first heartbeat"
+            await loop.sock_sendall(theirs, answer)
+            if not answer:
+                theirs.close()
         return await asyncio.wait_for(running, 30)
 
     ours, theirs = socket.socketpair()
@@ -56,10 +53,28 @@ def test_a_sidecar_ends_with_the_reason_why_its_registry_is_not_heard_any_more(
     with ours, theirs, socket.socket(socket.AF_UNIX) as listener:
         listener.bind(str(folder / "socket"))
         listener.listen()
-        for each in (ours, theirs, listener):
+        for each in (theirs, listener):
             each.setblocking(False)
-        why = asyncio.run(ended(theirs, Sidecar(parameters, ours, listener, None, jvm)))
+        why = asyncio.run(run(Sidecar(parameters, listener, None, jvm), ours, theirs))
     os.close(jvm)
     os.close(jvm_lives)
-    assert re.search(f"connection to the registry.+{re.escape(reason)}", why)
-    assert not folder.exists(), "it leaves nothing behind"
+    (answer,) = answered
+    return answer, why, folder.exists()
+
+
+@pytest.mark.parametrize(("answer", "reason"), ANSWERS)
+def test_a_sidecar_ends_with_the_reason_why_the_registry_of_its_last_query_is_not_answered_any_more(
+    parameters: SidecarParameters, answer: bytes, reason: str
+) -> None:
+    answered, why, left = end_of(parameters, frame({"op": "welcome", "id": 0}), answer)
+    assert isinstance(answered, Ready)
+    assert re.search(f"last query is over: its connection to the registry.+{re.escape(reason)}", why)
+    assert not left, "it leaves nothing behind"
+
+
+def test_a_query_whose_port_is_another_querys_by_now_is_not_served(parameters: SidecarParameters) -> None:
+    refused = frame({"op": "refused", "reason": "This is the registry of another query.", "id": 0})
+    answered, _, left = end_of(parameters, refused)
+    assert isinstance(answered, CannotStart)
+    assert "does not answer to a greeting" in answered.reason
+    assert not left

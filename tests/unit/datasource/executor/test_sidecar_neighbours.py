@@ -127,15 +127,24 @@ def test_a_sidecars_folder_is_open_to_this_user_only(query: Query, executor: Exe
 # --------------------------------------------------------------------------------- peers with the key that err
 
 
+READ: Message = {
+    "op": "read",
+    "query": "q",
+    "scan": 1,
+    "ticket": 0,
+    "config": {},
+    "reader": "native",
+    "headers": False,
+}
 BAD: list[Message] = [
     {},
     {"op": None},
     {"op": "read"},
-    {"op": "read", "scan": "1", "ticket": 0, "config": {}, "reader": "native", "headers": False},
-    {"op": "read", "scan": 1, "ticket": 0, "config": {"group.id": {}}, "reader": "native", "headers": False},
-    {"op": "read", "scan": 1, "ticket": 0, "config": [], "reader": "native", "headers": False},
+    *({**READ, name: value} for name, value in {"scan": "1", "config": {"group.id": {}}, "query": 1}.items()),
+    {**READ, "config": []},
     {"op": "hung"},
-    {"op": "hung", "seat": []},
+    {"op": "hung", "query": "q", "seat": []},
+    {"op": "add-query", "query": "q", "prefetch_bytes": 1, "idle_ms": 1},
     {"op": "heartbeat"},
     {"op": "served", "seat": "seat-0", "by": "worker", "rows": 1, "ready": 0},
 ]
@@ -183,9 +192,7 @@ def test_a_workers_message_reaches_the_registry_only_if_it_reports_a_read(
         for account in ACCOUNTS:
             (ticket,) = query.plan(NO_RECORDS)
             worker = of_a_worker(query, other)
-            worker.send(
-                {"op": "read", "scan": ticket.scan_id, "ticket": 0, "config": {}, "reader": "native", "headers": False}
-            )
+            worker.send({**READ, "query": query.registry.query, "scan": ticket.scan_id})
             assert worker.receive(30)["op"] == "read-directly"
             worker.send(account)
             with pytest.raises(ChannelEnded, match="hung up"):

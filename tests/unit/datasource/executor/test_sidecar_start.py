@@ -137,7 +137,7 @@ def test_a_sidecar_that_does_not_listen_in_time_is_tried_again_after_the_retry_t
     query: Query, executor: Executor, gate: Gate, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(sidecar_start_module, "SIDECAR_START_MS", 200)
-    worker, mark = Worker(executor), query.place(executor).folder / "no-sidecar"
+    worker, mark = Worker(executor), query.place(executor).folder / f"no-sidecar-{query.registry.query}"
     read(worker, query.plan(NO_RECORDS)[0])
     wait_for(mark.exists, "the start to be given up", 30)
     read(Worker(executor), query.plan(NO_RECORDS)[0])

@@ -43,7 +43,7 @@ def fixed_ticket(port: int, key: bytes) -> TicketPayload:
         mode=Mode.FIXED,
         reads=NOTHING,
         settings=ReadSettings(consumer_config={}),
-        registry=RegistryAccess(host="127.0.0.1", port=port, key=key, query="test", prefetch_bytes=1024 * 1024),
+        registry=RegistryAccess(host="127.0.0.1", port=port, key=key, query="q", prefetch_bytes=1024 * 1024),
     )
 
 
@@ -69,7 +69,7 @@ def took_s(executor: Executor, ticket: TicketPayload, worker: Worker | None = No
 @contextmanager
 def registry_at(port: int, key: bytes) -> Iterator[Registry]:
     registry = Registry(["g-0"], port=port)
-    registry.key = key
+    registry.key, registry.query = key, "q"
     registry.plan("0", {"g-0": []}, {})
     registry.start()
     yield registry
@@ -118,7 +118,7 @@ def test_workers_that_start_together_wait_together_and_start_no_sidecar(
     with ThreadPoolExecutor(8) as workers:
         took = list(workers.map(lambda _: took_s(warm, firewalled), range(8)))
     assert max(took) < 4 * CONNECT_MS / 1000
-    assert sorted(entry.name for entry in place.folder.iterdir()) == ["no-registry"]
+    assert sorted(entry.name for entry in place.folder.iterdir()) == ["no-registry-q"]
 
 
 def test_marks_in_a_folder_that_others_can_open_are_not_believed(
@@ -150,11 +150,12 @@ def test_a_worker_that_can_leave_no_mark_remembers_the_failure_for_as_long(
 @pytest.mark.parametrize("marked", [True, False], ids=["with a mark", "without a place"])
 def test_a_failure_is_remembered_for_the_retry_time_and_no_longer(place: Place, marked: bool) -> None:
     now_s = 1_000.0
-    failures = RecentFailures(place if marked else None, lambda: now_s)
+    failures = RecentFailures(place if marked else None, "q", lambda: now_s)
     assert not failures.has("no-registry")
     failures.add("no-registry")
     assert not failures.has("no-sidecar")
-    assert RecentFailures(place).has("no-registry") == marked  # another worker
+    assert RecentFailures(place, "q").has("no-registry") == marked  # another worker
+    assert not RecentFailures(place, "other").has("no-registry")
     now_s += SIDECAR_RETRY_MS / 1000 - 0.001
     assert failures.has("no-registry")
     failures.add("no-registry")  # that does not make it last
