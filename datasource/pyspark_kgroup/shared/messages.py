@@ -5,7 +5,8 @@ Runs on: both. Pure.
     who          to whom          says                  and hears
     worker       new sidecar      SidecarParameters     Ready | CannotStart
     worker       sidecar          AddQuery              Ready | CannotStart    with a socket to the query's registry
-    worker       sidecar          Read                  ReadFromServer | ReadDirectly | NothingLeft | Refused | UnknownQuery
+    worker       sidecar          Read                  ReadFromServer | ReadDirectly | NothingLeft | Refused
+    worker       sidecar          Read, Hung            UnknownQuery    if it does not serve the query
     worker       sidecar          Hung                  -
     worker       sidecar          Served                -       when it has read directly
     worker       registry         Hello, then Bind      Welcome, then Bound | NothingLeft | Refused
