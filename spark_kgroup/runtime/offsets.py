@@ -53,6 +53,13 @@ class Offsets:
         """The first offset that each partition still has."""
         return await self._list(partitions, messages.EARLIEST, read_committed=False)
 
+    async def at(self, timestamps: Mapping[TopicPartition, int], *, read_committed: bool) -> dict[TopicPartition, int]:
+        """The first offset of each partition whose record is not older than its timestamp (ms); absent if none is."""
+        if not timestamps:
+            return {}
+        listed = await self._cluster.list_offsets(timestamps, isolation_level=int(read_committed))
+        return {tp: found.offset for tp, found in listed.items() if found.offset >= 0}
+
     async def ranges(
         self, partitions: Iterable[TopicPartition], *, read_committed: bool
     ) -> dict[TopicPartition, tuple[int, int]]:

@@ -145,6 +145,12 @@ class GroupRuntime:
         """`Offsets.starts`."""
         return self._run(lambda group: group.offsets.starts(partitions))
 
+    def offsets_at(
+        self, timestamps: Mapping[TopicPartition, int], *, read_committed: bool
+    ) -> dict[TopicPartition, int]:
+        """`Offsets.at`."""
+        return self._run(lambda group: group.offsets.at(timestamps, read_committed=read_committed))
+
     def log_ranges(
         self, partitions: Iterable[TopicPartition], *, read_committed: bool
     ) -> dict[TopicPartition, tuple[int, int]]:

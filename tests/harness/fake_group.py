@@ -545,6 +545,14 @@ class FakeGroup:
     def start_offsets(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
         return {tp: start for tp, (start, _) in self._listed(partitions).items()}
 
+    def offsets_at(
+        self, timestamps: Mapping[TopicPartition, int], *, read_committed: bool
+    ) -> dict[TopicPartition, int]:
+        """The record at offset n is of the n-th second of 1970."""
+        ends = self.end_offsets(timestamps, read_committed=read_committed)
+        found = {tp: max(self._listed([tp])[tp][0], -(-ms // 1000)) for tp, ms in timestamps.items()}
+        return {tp: offset for tp, offset in found.items() if offset < ends[tp]}
+
     def _listed(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, tuple[int, int]]:
         self.meanwhile()
         listed = {}

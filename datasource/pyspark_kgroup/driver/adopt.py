@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping, Sequence
+from datetime import UTC, datetime, timedelta
 
 from pyspark_kgroup.driver.acknowledgement import Acknowledgement, changed_from
 from pyspark_kgroup.driver.commits import Commits
@@ -22,9 +23,9 @@ from pyspark_kgroup.driver.odd_commits import OddCommits
 from pyspark_kgroup.limits import HANDOVER_WAIT_MS, SETTLE_TIMEOUT_MS
 from pyspark_kgroup.offsets.adoption import Committed, Start, adopted_start, period_of
 from pyspark_kgroup.offsets.data_loss import out_of_log
-from pyspark_kgroup.offsets.offset_spec import OffsetSpec
+from pyspark_kgroup.offsets.offset_spec import AtTimestamp, OffsetSpec
 from pyspark_kgroup.options.parser import SourceOptions
-from pyspark_kgroup.options.starting_offsets import LATEST
+from pyspark_kgroup.options.starting_offsets import LATEST, Place
 from pyspark_kgroup.options.values import join
 from spark_kgroup.errors import OptionError
 from spark_kgroup.model import TopicPartition
@@ -146,8 +147,8 @@ class Adoption:
         others = sorted(m.instance_id or m.member_id for m in members if not self._former_seats.is_one(m))
         if others:
             log.warning(
-                "startingOffsets=%s is ignored: group %r has members of other applications (%s), so their committed "
-                "offsets count.",
+                "%s=%s is ignored: group %r has members of other applications (%s), so their committed offsets count.",
+                self._options.starting_offsets.option,
                 self._options.starting_offsets,
                 self._options.group_id,
                 ", ".join(others),
@@ -172,14 +173,30 @@ class Adoption:
         specs = {tp: self._by_option(tp, offset) for tp, offset in offsets.items()}
         earliest = [tp for tp, spec in specs.items() if spec is OffsetSpec.EARLIEST]
         latest = [tp for tp, spec in specs.items() if spec is OffsetSpec.LATEST]
+        timestamps = {tp: spec for tp, spec in specs.items() if isinstance(spec, AtTimestamp)}
         found = {tp: spec for tp, spec in specs.items() if isinstance(spec, int)}
         self._check_option({tp: offset for tp, offset in found.items() if offsets[tp] is OffsetSpec.STARTING})
         found |= self._group.start_offsets(earliest)
-        found |= self._group.end_offsets(latest, read_committed=self._options.read_committed)
+        read_committed = self._options.read_committed
+        at = {tp: timestamp.ms for tp, timestamp in timestamps.items()}
+        found |= self._group.offsets_at(at, read_committed=read_committed)
+        without = {tp: timestamp for tp, timestamp in timestamps.items() if tp not in found}
+        self._check_without_record(without)
+        found |= self._group.end_offsets([*latest, *without], read_committed=read_committed)
         return found
 
-    def _by_option(self, partition: TopicPartition, offset: int | OffsetSpec) -> int | OffsetSpec:
+    def _by_option(self, partition: TopicPartition, offset: int | OffsetSpec) -> Place:
         return self._options.starting_offsets.offset_of(partition) if offset is OffsetSpec.STARTING else offset
+
+    def _check_without_record(self, timestamps: Mapping[TopicPartition, AtTimestamp]) -> None:
+        """See that partitions without a record at or after their timestamps may start at their ends."""
+        starting = self._options.starting_offsets
+        if timestamps and not starting.later_is_latest:
+            without = join([f"{tp} ({_instant(timestamps[tp].ms)})" for tp in sorted(timestamps)])
+            raise OptionError(
+                f"Option {starting.option}: there is no record at or after its timestamp in {without}. Give an earlier "
+                "one, or set startingOffsetsByTimestampStrategy=latest to start such partitions at their end."
+            )
 
     def _check_option(self, offsets: Mapping[TopicPartition, int]) -> None:
         ends = self._group.end_offsets(offsets, read_committed=False)
@@ -229,3 +246,12 @@ class Adoption:
         unacknowledged = frozenset(seats.keys() - self._commits.commit(wanted))
         self._ledger.forget(unacknowledged)
         return unacknowledged
+
+
+def _instant(timestamp_ms: int) -> str:
+    """A timestamp as a date, too, where the calendar goes so far."""
+    try:
+        at = datetime(1970, 1, 1, tzinfo=UTC) + timedelta(milliseconds=timestamp_ms)
+    except OverflowError:
+        return f"{timestamp_ms} ms"
+    return f"{timestamp_ms} ms: {at:%Y-%m-%d %H:%M:%S} UTC"

@@ -76,6 +76,11 @@ class GroupPort(Protocol):
     def start_offsets(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
         """The first offset that each partition still has."""
 
+    def offsets_at(
+        self, timestamps: Mapping[TopicPartition, int], *, read_committed: bool
+    ) -> dict[TopicPartition, int]:
+        """The first offset of each partition whose record is not older than its timestamp (ms); absent if none is."""
+
     def log_ranges(
         self, partitions: Iterable[TopicPartition], *, read_committed: bool
     ) -> dict[TopicPartition, tuple[int, int]]:

@@ -84,8 +84,9 @@ class OddCommits:
 
     def _warn_of_a_later_run(self, partitions: Sequence[TopicPartition]) -> None:
         log.warning(
-            "startingOffsets=%s is ignored for %s: this very query (instanceIdPrefix=%s) was started again "
-            "meanwhile, and has committed since.",
+            "%s=%s is ignored for %s: this very query (instanceIdPrefix=%s) was started again meanwhile, and has "
+            "committed since.",
+            self._options.starting_offsets.option,
             self._options.starting_offsets,
             ", ".join(map(str, partitions)),
             self._us.app,

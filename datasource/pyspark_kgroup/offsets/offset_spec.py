@@ -6,6 +6,7 @@ Runs on: driver. Pure.
 from __future__ import annotations
 
 from enum import Enum
+from typing import NamedTuple
 
 
 class OffsetSpec(Enum):
@@ -19,3 +20,13 @@ class OffsetSpec(Enum):
 
     STARTING = "starting"
     """Where the option `startingOffsets` says; for `committed`, where `kafka.auto.offset.reset` says."""
+
+
+class AtTimestamp(NamedTuple):
+    """The first offset whose record is not older than this (Kafka: OffsetSpec.forTimestamp).
+
+    Attributes:
+        ms: since 1970, in UTC.
+    """
+
+    ms: int

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from difflib import get_close_matches
 from typing import Final, NoReturn
 
@@ -266,15 +266,20 @@ def _subscription(given: Mapping[str, str]) -> Subscription:
 
 
 def _starting_offsets_for(subscription: Subscription, given: Mapping[str, str]) -> StartingOffsets:
-    offsets = rows.STARTING_OFFSETS.value(given)
+    offsets = (
+        rows.STARTING_TIMESTAMP.value(given)
+        or rows.STARTING_OFFSETS_BY_TIMESTAMP.value(given)
+        or rows.STARTING_OFFSETS.value(given)
+    )
     unsubscribed = sorted(subscription.beyond({tp.topic for tp in offsets.by_partition}))
     if unsubscribed:
         raise OptionError(
-            f"Option startingOffsets names topics that `{subscription.option}` does not: {join(unsubscribed)}. "
+            f"Option {offsets.option} names topics that `{subscription.option}` does not: {join(unsubscribed)}. "
             "Subscribe to them, or leave them out here."
         )
+    strategy = rows.STARTING_OFFSETS_BY_TIMESTAMP_STRATEGY.value(given)
     if not offsets.committed:
-        return offsets
+        return replace(offsets, later_is_latest=strategy == "latest")
     reset = OffsetSpec.EARLIEST if rows.AUTO_OFFSET_RESET.value(given) == "earliest" else OffsetSpec.LATEST
     return StartingOffsets(text=offsets.text, committed=True, everywhere=reset)
 

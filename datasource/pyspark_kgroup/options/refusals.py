@@ -22,10 +22,6 @@ _REFUSALS: Final = (
         "log in with OAUTHBEARER and a function that returns tokens: set `tokenCallback`.",
     ),
     (
-        "startingTimestamp startingOffsetsByTimestamp startingOffsetsByTimestampStrategy",
-        "not in this version; use startingOffsets, or set the group's offsets with kafka-consumer-groups.",
-    ),
-    (
         "endingOffsets endingTimestamp endingOffsetsByTimestamp",
         "it belongs to batch queries; a stream has no end. For a bounded run: writeStream.trigger(availableNow=True).",
     ),

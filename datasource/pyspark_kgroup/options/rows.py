@@ -10,7 +10,12 @@ from typing import Any, Final, cast
 from pyspark_kgroup.limits import PREFETCH_BYTES_MIN, PREFETCH_BYTES_PER_EXECUTOR
 from pyspark_kgroup.offsets.offset_spec import OffsetSpec
 from pyspark_kgroup.options.security_rows import SECURITY
-from pyspark_kgroup.options.starting_offsets import StartingOffsets, parse_starting_offsets
+from pyspark_kgroup.options.starting_offsets import (
+    StartingOffsets,
+    parse_starting_offsets,
+    parse_starting_offsets_by_timestamp,
+    parse_starting_timestamp,
+)
 from pyspark_kgroup.options.values import (
     INT_MAX,
     LONG_MAX,
@@ -120,6 +125,38 @@ STARTING_OFFSETS = Option(
     "or where this says. Partitions added later start at earliest.",
     origin="Spark's startingOffsets, latest",
     read=parse_starting_offsets,
+)
+STARTING_TIMESTAMP: Option[StartingOffsets | None] = Option(
+    name="startingTimestamp",
+    type="long",
+    default=None,
+    shown="unset",
+    range=f"0 to {LONG_MAX} ms since 1970, UTC",
+    effect="In place of startingOffsets: each partition starts at its first record that is not older.",
+    origin="Spark's startingTimestamp",
+    read=parse_starting_timestamp,
+)
+STARTING_OFFSETS_BY_TIMESTAMP: Option[StartingOffsets | None] = Option(
+    name="startingOffsetsByTimestamp",
+    type="string",
+    default=None,
+    shown="unset",
+    range='JSON such as {"topic":{"0":1767225600000,"1":0}}, in ms since 1970, UTC',
+    effect="In place of startingOffsets: the same with a timestamp for each partition. startingTimestamp comes before "
+    "it.",
+    origin="Spark's startingOffsetsByTimestamp",
+    read=parse_starting_offsets_by_timestamp,
+)
+STARTING_OFFSETS_BY_TIMESTAMP_STRATEGY = Option(
+    name="startingOffsetsByTimestampStrategy",
+    type="string",
+    default="error",
+    shown="error",
+    range="error or latest",
+    effect="What becomes of a partition without a record at or after its timestamp: the query fails, or starts at the "
+    "partition's end.",
+    origin="Spark's startingOffsetsByTimestampStrategy, error",
+    read=lambda text: one_of("error", "latest")(text.lower()),
 )
 MAX_OFFSETS_PER_TRIGGER: Option[int | None] = Option(
     name="maxOffsetsPerTrigger",
@@ -346,6 +383,9 @@ OPTIONS: Final[tuple[Option[Any], ...]] = (
     MEMBERS,
     INSTANCE_ID_PREFIX,
     STARTING_OFFSETS,
+    STARTING_TIMESTAMP,
+    STARTING_OFFSETS_BY_TIMESTAMP,
+    STARTING_OFFSETS_BY_TIMESTAMP_STRATEGY,
     MAX_OFFSETS_PER_TRIGGER,
     INCLUDE_HEADERS,
     FAIL_ON_DATA_LOSS,

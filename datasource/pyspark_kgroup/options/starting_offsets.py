@@ -1,4 +1,4 @@
-"""The option `startingOffsets`: its value, and how it is read.
+"""Where a query starts: the options `startingOffsets`, `startingTimestamp` and `startingOffsetsByTimestamp`.
 
 Runs on: driver. Pure.
 """
@@ -8,11 +8,11 @@ from __future__ import annotations
 import json
 import re
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from pyspark_kgroup.offsets.offset_spec import OffsetSpec
+from pyspark_kgroup.offsets.offset_spec import AtTimestamp, OffsetSpec
 from pyspark_kgroup.options.values import join, shorten
 from spark_kgroup.errors import OptionError
 from spark_kgroup.model import TopicPartition
@@ -26,7 +26,10 @@ LATEST: Final = -1
 _BY_NUMBER: Final = {EARLIEST: OffsetSpec.EARLIEST, LATEST: OffsetSpec.LATEST}
 
 OFFSET_MAX: Final = 2**63 - 1
-"""Offsets are int64 on the wire."""
+"""Offsets are int64 on the wire, and so are timestamps."""
+
+Place = int | OffsetSpec | AtTimestamp
+"""Where a partition starts, as an option says it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,15 +38,20 @@ class StartingOffsets:
 
     Attributes:
         text: the option as given; messages have the beginning of it.
+        option: its name.
         committed: the group's committed offsets come first; `offset_of` says what holds where there is none.
         everywhere: where all partitions start; None if `by_partition` says it.
         by_partition: where each partition starts.
+        later_is_latest: a partition without a record at or after its timestamp starts at its end; else that is an
+            error.
     """
 
     text: str
-    committed: bool
-    everywhere: OffsetSpec | None
-    by_partition: Mapping[TopicPartition, int | OffsetSpec] = field(default_factory=dict)
+    option: str = "startingOffsets"
+    committed: bool = False
+    everywhere: OffsetSpec | AtTimestamp | None
+    by_partition: Mapping[TopicPartition, Place] = field(default_factory=dict)
+    later_is_latest: bool = False
 
     def __str__(self) -> str:
         return shorten(self.text)
@@ -61,16 +69,16 @@ class StartingOffsets:
             return
         existing = set(partitions)
         if missing := sorted(existing - self.by_partition.keys()):
-            raise _says_nothing_of(missing)
+            raise self._says_nothing_of(missing)
         if unknown := sorted(self.by_partition.keys() - existing):
             counts = Counter(tp.topic for tp in existing)
             have = ", ".join(f"{topic} has 0 to {counts[topic] - 1}" for topic in sorted({tp.topic for tp in unknown}))
             raise OptionError(
-                f"Option startingOffsets names partitions that do not exist: {join(unknown)}. Leave them out: {have}."
+                f"Option {self.option} names partitions that do not exist: {join(unknown)}. Leave them out: {have}."
             )
 
-    def offset_of(self, partition: TopicPartition) -> int | OffsetSpec:
-        """Where `partition` starts: an offset, or the earliest or latest one.
+    def offset_of(self, partition: TopicPartition) -> Place:
+        """Where `partition` starts.
 
         Raises:
             OptionError: the option's JSON leaves this partition out (as in `format("kafka")`, it has to name all).
@@ -80,14 +88,14 @@ class StartingOffsets:
         try:
             return self.by_partition[partition]
         except KeyError:
-            raise _says_nothing_of([partition]) from None
+            raise self._says_nothing_of([partition]) from None
 
-
-def _says_nothing_of(partitions: Sequence[TopicPartition]) -> OptionError:
-    return OptionError(
-        f"Option startingOffsets does not name {join(partitions)}: name every partition of a subscribed topic, "
-        f"with {EARLIEST} for earliest and {LATEST} for latest."
-    )
+    def _says_nothing_of(self, partitions: Sequence[TopicPartition]) -> OptionError:
+        special = f", with {EARLIEST} for earliest and {LATEST} for latest" if self.option == "startingOffsets" else ""
+        return OptionError(
+            f"Option {self.option} does not name {join(partitions)}: name every partition of a subscribed topic"
+            f"{special}."
+        )
 
 
 def parse_starting_offsets(text: str) -> StartingOffsets:
@@ -101,32 +109,58 @@ def parse_starting_offsets(text: str) -> StartingOffsets:
         return StartingOffsets(text=text.lower(), committed=text.lower() == "committed", everywhere=everywhere)
     if not text.startswith("{"):
         raise ValueError
-    return StartingOffsets(text=text, committed=False, everywhere=None, by_partition=_offsets_by_partition(text))
+    return StartingOffsets(text=text, committed=False, everywhere=None, by_partition=_by_partition(text, _offset))
 
 
-def _offsets_by_partition(text: str) -> dict[TopicPartition, int | OffsetSpec]:
+def parse_starting_timestamp(text: str) -> StartingOffsets:
+    """The option `startingTimestamp`: raises ValueError if it is none."""
+    if re.fullmatch("[0-9]{1,19}", text) is None or int(text) > OFFSET_MAX:
+        raise ValueError
+    return StartingOffsets(text=text, option="startingTimestamp", everywhere=AtTimestamp(int(text)))
+
+
+def parse_starting_offsets_by_timestamp(text: str) -> StartingOffsets:
+    """The option `startingOffsetsByTimestamp`: raises ValueError if it is no JSON of that shape."""
+    if not text.startswith("{"):
+        raise ValueError
+    by_partition = _by_partition(text, _timestamp)
+    return StartingOffsets(text=text, option="startingOffsetsByTimestamp", everywhere=None, by_partition=by_partition)
+
+
+def _by_partition(text: str, read: Callable[[TopicPartition, object], Place]) -> dict[TopicPartition, Place]:
     try:
         topics: Any = json.loads(text, object_pairs_hook=_without_twins, parse_int=_integer)
     except json.JSONDecodeError as problem:
         raise ValueError(f"not JSON: {problem}") from None
     except RecursionError:
         raise ValueError("objects within objects: it needs partitions within topics") from None
-    offsets: dict[TopicPartition, int | OffsetSpec] = {}
+    places: dict[TopicPartition, Place] = {}
     for topic, partitions in topics.items():
         if not isinstance(partitions, dict):
             raise ValueError(f"{topic!r} needs an object of partitions")
-        for index, offset in partitions.items():
+        for index, value in partitions.items():
             if re.fullmatch("0|[1-9][0-9]{0,9}", index) is None:
                 raise ValueError(f"{topic!r} has a partition {index!r}")
-            if type(offset) is not int or not EARLIEST <= offset <= OFFSET_MAX:
-                raise ValueError(f"{topic}-{index} has the offset {json.dumps(offset)}")
-            offsets[TopicPartition(topic, int(index))] = _BY_NUMBER.get(offset, offset)
-    return offsets
+            partition = TopicPartition(topic, int(index))
+            places[partition] = read(partition, value)
+    return places
+
+
+def _offset(partition: TopicPartition, value: object) -> int | OffsetSpec:
+    if type(value) is not int or not EARLIEST <= value <= OFFSET_MAX:
+        raise ValueError(f"{partition} has the offset {json.dumps(value)}")
+    return _BY_NUMBER.get(value, value)
+
+
+def _timestamp(partition: TopicPartition, value: object) -> AtTimestamp:
+    if type(value) is not int or not 0 <= value <= OFFSET_MAX:
+        raise ValueError(f"{partition} has the timestamp {json.dumps(value)}")
+    return AtTimestamp(value)
 
 
 def _integer(digits: str) -> int:
     if len(digits) > len(str(-OFFSET_MAX)):
-        raise ValueError(f"an offset of {len(digits)} digits")
+        raise ValueError(f"a number of {len(digits)} digits")
     return int(digits)
 
 

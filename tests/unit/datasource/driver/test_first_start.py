@@ -7,7 +7,11 @@ import pytest
 from harness.fake_driver import COMMITTED_OR_EARLIEST, Driver
 from harness.fake_group import OTHER, FakeGroup
 
-from pyspark_kgroup.options.starting_offsets import parse_starting_offsets
+from pyspark_kgroup.options.starting_offsets import (
+    parse_starting_offsets,
+    parse_starting_offsets_by_timestamp,
+    parse_starting_timestamp,
+)
 from spark_kgroup.errors import OptionError
 from spark_kgroup.model import DescribedGroup, DescribedMember, TopicPartition
 
@@ -117,3 +121,62 @@ def test_a_member_without_an_instance_id_that_overrules_an_explicit_start_is_nam
     monkeypatch.setattr(group, "describe", described)
     driver.trigger()
     assert "members of other applications (consumer-7, static)" in caplog.text
+
+
+# ---------------------------------------------------------------------- by timestamp: record n is of second n
+
+
+def test_a_start_by_timestamp_is_at_the_first_record_that_is_not_older(world: World) -> None:
+    group, driver = world(partitions=2, records=100, starting=parse_starting_timestamp("79001"))
+    group.committed_now = {P0: 10}  # an explicit start comes before it
+    driver.drain()
+    assert driver.rows == {TopicPartition("t", number): [(80, 100)] for number in (0, 1)}
+    assert group.committed_now == dict.fromkeys(driver.rows, 100)
+
+
+def test_each_partition_may_have_a_timestamp_of_its_own(world: World) -> None:
+    text = '{"t": {"0": 0, "1": 99000}}'
+    _, driver = world(partitions=2, records=100, starting=parse_starting_offsets_by_timestamp(text))
+    driver.drain()
+    assert driver.rows == {P0: [(0, 100)], TopicPartition("t", 1): [(99, 100)]}
+
+
+def test_a_query_that_finds_no_record_at_its_timestamp_fails_with_the_date_and_the_way_out(world: World) -> None:
+    text = '{"t": {"0": 5000, "1": 1767225600000, "2": 9223372036854775807}}'
+    group, driver = world(partitions=3, records=100, starting=parse_starting_offsets_by_timestamp(text))
+    with pytest.raises(OptionError) as problem:
+        driver.trigger()
+    message = str(problem.value)
+    assert "t-1 (1767225600000 ms: 2026-01-01 00:00:00 UTC), t-2 (9223372036854775807 ms)" in message
+    assert "startingOffsetsByTimestampStrategy=latest" in message
+    assert "t-0" not in message
+    assert group.commits == []
+
+
+def test_a_partition_without_a_record_at_its_timestamp_may_start_at_its_end(world: World) -> None:
+    starting = replace(parse_starting_timestamp("100000"), later_is_latest=True)
+    group, driver = world(partitions=2, records=100, starting=starting)
+    driver.drain()
+    assert driver.rows == {}
+    group.produce(P0, 5)
+    driver.drain()
+    assert driver.rows == {P0: [(100, 105)]}
+
+
+def test_a_timestamp_counts_for_a_query_without_a_checkpoint_only(world: World) -> None:
+    group, driver = world(partitions=2, records=100, starting=parse_starting_timestamp("50000"))
+    driver.drain()
+    group.produce(P0, 5)
+    driver.restart()
+    driver.drain()
+    assert driver.rows[P0] == [(50, 100), (100, 105)]
+
+
+def test_partitions_added_later_start_at_their_first_record_whatever_the_timestamp(world: World) -> None:
+    group, driver = world(partitions=1, records=100, starting=parse_starting_timestamp("50000"))
+    driver.drain()
+    added = group.add_partition("t")
+    group.spread(list(group.instance_ids))
+    group.produce(added, 7)
+    driver.drain()
+    assert driver.rows == {P0: [(50, 100)], added: [(0, 7)]}

@@ -6,7 +6,7 @@ import threading
 import pytest
 from pyspark.sql.datasource import CaseInsensitiveDict
 
-from pyspark_kgroup.offsets.offset_spec import OffsetSpec
+from pyspark_kgroup.offsets.offset_spec import AtTimestamp, OffsetSpec
 from pyspark_kgroup.options.parser import SourceOptions, options_table, parse
 from pyspark_kgroup.options.rows import OPTIONS
 from pyspark_kgroup.options.subscription import Subscription
@@ -164,6 +164,39 @@ def test_malformed_starting_offsets(text: str, why: str) -> None:
     assert why in message
 
 
+def test_a_start_by_timestamp_comes_before_one_by_offsets() -> None:
+    everywhere, by_partition = {"startingTimestamp": "1000"}, {"startingOffsetsByTimestamp": '{"t": {"0": 5, "1": 0}}'}
+    starting = parsed(startingOffsets="earliest", **by_partition, **everywhere).starting_offsets
+    assert starting.offset_of(TopicPartition("t", 0)) == AtTimestamp(1000)
+    assert (starting.option, starting.committed, starting.later_is_latest) == ("startingTimestamp", False, False)
+    starting = parsed(
+        startingOffsets="earliest", **by_partition, startingOffsetsByTimestampStrategy="LATEST"
+    ).starting_offsets
+    assert [starting.offset_of(TopicPartition("t", number)) for number in (0, 1)] == [AtTimestamp(5), AtTimestamp(0)]
+    assert starting.later_is_latest
+    with pytest.raises(OptionError, match=r"startingOffsetsByTimestamp does not name t-2: name every .* topic\."):
+        starting.offset_of(TopicPartition("t", 2))
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "why"),
+    [
+        ("startingTimestamp", "-1", "it needs 0 to 9223372036854775807 ms"),
+        ("startingTimestamp", "9223372036854775808", "it needs 0 to"),
+        ("startingTimestamp", "yesterday", "it needs 0 to"),
+        ("startingOffsetsByTimestamp", "1000", "it needs JSON"),
+        ("startingOffsetsByTimestamp", '{"t":{"0":-2}}', "t-0 has the timestamp -2"),
+        ("startingOffsetsByTimestamp", '{"t":{"0":"5"}}', 't-0 has the timestamp "5"'),
+        ("startingOffsetsByTimestamp", '{"v":{"0":1}}', "names topics that `subscribe` does not: v"),
+        ("startingOffsetsByTimestampStrategy", "earliest", "it needs error or latest"),
+    ],
+)
+def test_malformed_timestamps(name: str, text: str, why: str) -> None:
+    message = refusal(**{name: text})
+    assert message.startswith(f"Option {name} ")
+    assert why in message
+
+
 # ------------------------------------------------------------------------------------------------ refusals
 
 
@@ -275,7 +308,6 @@ def test_starting_offsets_of_a_topic_that_the_pattern_does_not_match_are_refused
     [
         ("path", "`subscribe`"),
         ("assign", "`subscribe`"),
-        ("startingOffsetsByTimestamp", "startingOffsets"),
         ("endingOffsets", "a stream has no end"),
         ("minPartitions", "`members`"),
         ("groupIdPrefix", "`kafka.group.id`"),

@@ -1,0 +1,65 @@
+"""`startingTimestamp` and its kind on a real Kafka: offsets as librdkafka finds them, and what a query then reads."""
+
+import json
+from collections.abc import Iterator
+from uuid import uuid4
+
+import pytest
+from confluent_kafka import Consumer, Producer
+from confluent_kafka import TopicPartition as At
+from harness.query import Query
+
+from spark_kgroup.errors import OptionError
+from spark_kgroup.testing import ApacheKafka
+
+HOUR_MS = 3_600_000
+TIMES_MS = {0: [1, 5, 3, 2, 8, 8, 13], 1: [4], 2: []}
+"""Partition -> hours of its records, which producers may send in any order."""
+
+
+@pytest.fixture(scope="module")
+def topic(apache_kafka: ApacheKafka) -> str:
+    name = f"timestamps-{uuid4().hex[:8]}"
+    apache_kafka.create_topic(name, partitions=len(TIMES_MS))
+    producer = Producer({"bootstrap.servers": apache_kafka.bootstrap_servers, "compression.type": "lz4"})
+    for partition, hours in TIMES_MS.items():
+        for hour in hours:
+            producer.produce(name, b"value", partition=partition, timestamp=hour * HOUR_MS)
+            producer.flush(30)
+    return name
+
+
+@pytest.fixture(scope="module")
+def judge(apache_kafka: ApacheKafka) -> Iterator[Consumer]:
+    consumer = Consumer({"bootstrap.servers": apache_kafka.bootstrap_servers, "group.id": "judge"})
+    yield consumer
+    consumer.close()
+
+
+def read(kafka: ApacheKafka, topic: str, **options: str) -> dict[int, list[int]]:
+    """Partition -> offsets that a new query reads."""
+    with Query(kafka.bootstrap_servers, f"group-{uuid4().hex[:8]}", topic, **options) as query:
+        query.settle()
+    return {partition: [row["offset"] for row in rows] for (_, partition), rows in query.rows.items()}
+
+
+@pytest.mark.parametrize("hour", [0, 1, 2, 4, 6, 8, 9, 13])
+def test_a_query_starts_where_librdkafka_finds_the_first_record_that_is_not_older(
+    apache_kafka: ApacheKafka, topic: str, judge: Consumer, hour: int
+) -> None:
+    asked = [At(topic, partition, hour * HOUR_MS) for partition in TIMES_MS]
+    ends = {partition: len(hours) for partition, hours in TIMES_MS.items()}
+    found = {at.partition: at.offset for at in judge.offsets_for_times(asked, 30)}
+    starts = {partition: offset if offset >= 0 else ends[partition] for partition, offset in found.items()}
+    expected = {p: list(range(start, ends[p])) for p, start in starts.items() if start < ends[p]}
+    strategy = {"startingOffsetsByTimestampStrategy": "latest"}
+    assert read(apache_kafka, topic, startingTimestamp=str(hour * HOUR_MS), **strategy) == expected
+    by_partition = json.dumps({topic: {str(partition): hour * HOUR_MS for partition in TIMES_MS}})
+    assert read(apache_kafka, topic, startingOffsetsByTimestamp=by_partition, **strategy) == expected
+
+
+def test_a_query_fails_where_a_partition_has_no_record_so_young_unless_it_may_start_at_the_end(
+    apache_kafka: ApacheKafka, topic: str
+) -> None:
+    with pytest.raises(OptionError, match=rf"in {topic}-1 \(18000000 ms: 1970-01-01 05:00:00 UTC\), {topic}-2 \("):
+        read(apache_kafka, topic, startingTimestamp=str(5 * HOUR_MS))
