@@ -9,7 +9,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 try:
-    from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows, SupportsTriggerAvailableNow
+    from pyspark.sql.streaming.datasource import (
+        ReadAllAvailable,
+        ReadMaxRows,
+        ReadMinRows,
+        SupportsTriggerAvailableNow,
+    )
 except ImportError:  # PySpark 4.0 and 4.1
     HAS_ADMISSION_CONTROL = False
 else:
@@ -26,8 +31,13 @@ else:
         """Nothing to take part in before PySpark 4.2."""
 
 
-def default_read_limit(offsets_max: int | None) -> Any:
-    """The option `maxOffsetsPerTrigger` as Spark's read limit; never asked for before PySpark 4.2."""
+def default_read_limit(offsets_max: int | None, offsets_min: int | None) -> Any:
+    """The options `maxOffsetsPerTrigger` and `minOffsetsPerTrigger` as Spark's read limit; not asked for before 4.2.
+
+    PySpark has no limit that is both. It only hands ours back, and Trigger.Once another one: so either will do.
+    """
+    if offsets_min is not None:
+        return ReadMinRows(offsets_min)
     return ReadAllAvailable() if offsets_max is None else ReadMaxRows(offsets_max)
 
 
@@ -38,6 +48,11 @@ def offsets_max(limit: Any, option: int | None) -> int | None:
         limit: Spark's read limit, None before PySpark 4.2. Trigger.Once asks for everything, whatever the option says.
         option: `maxOffsetsPerTrigger`.
     """
-    if limit is None:
+    if limit is None or hasattr(limit, "min_rows"):
         return option
     return limit.max_rows if hasattr(limit, "max_rows") else None
+
+
+def is_at_once(limit: Any) -> bool:
+    """Whether Spark wants what there is, however little: it hands back another limit than `minOffsetsPerTrigger`'s."""
+    return limit is not None and not hasattr(limit, "min_rows")

@@ -60,6 +60,9 @@ Spark keeps an executor that has nothing to do (spark.dynamicAllocation.executor
 SLOTS_KNOWN_MS: Final = 60_000
 """How long ago a batch may be whose executors are counted: a sidecar ends after `SIDECAR_IDLE_MS` without a read."""
 
+MAX_TRIGGER_DELAY_MS: Final = 900_000
+"""For how long `minOffsetsPerTrigger` may hold records back (Spark: maxTriggerDelay, 15m)."""
+
 # -------------------------------------------------------------------------------------------------------------- records
 
 ARROW_BATCH_ROWS_MAX: Final = 65_536

@@ -55,6 +55,7 @@ class Driver:
     bounded: bool = False
     pattern: TopicPattern | None = None
     """In place of the group's topics, which then are those that it matches."""
+    offsets_min: int | None = None
     planned: list[str] = field(default_factory=list)
     batches_done: int = 0
     sink: dict[int, Ranges] = field(default_factory=dict)
@@ -69,6 +70,7 @@ class Driver:
             starting_offsets=self.starting,
             read_committed=self.read_committed,
             fail_on_data_loss=self.fail_on_data_loss,
+            min_offsets_per_trigger=self.offsets_min,
         )
         self.boundary = Boundary(self.group, self.options, clock=lambda: self.group.now_ms, bounded=self.bounded)
 

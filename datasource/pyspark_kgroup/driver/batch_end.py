@@ -2,26 +2,44 @@
 
 Runs on: driver.
 
-A partition that the group has not acknowledged stays where it is. Under a limit each partition has its turn.
+A partition that the group has not acknowledged stays where it is. Under a limit each partition has its turn. A batch
+with too few new offsets waits for more (`minOffsetsPerTrigger`).
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
+
 from pyspark_kgroup.driver.crossing import Crossing
 from pyspark_kgroup.driver.ledger import Ledger
 from pyspark_kgroup.offsets.plan import apply_limit, in_turn
+from pyspark_kgroup.options.parser import SourceOptions
 from spark_kgroup.model import TopicPartition
 
 
 class BatchEnd:
-    """Whose turn it was last."""
+    """Whose turn it was last, and when there was a batch with records.
 
-    def __init__(self, ledger: Ledger) -> None:
+    Attributes:
+        waits: the last boundary found new offsets, and left them for a later batch.
+    """
+
+    def __init__(self, options: SourceOptions, ledger: Ledger, clock: Callable[[], int]) -> None:
+        self.waits = False
+        self._options = options
         self._ledger = ledger
+        self._clock = clock
         self._last_in_turn: TopicPartition | None = None
+        self._last_batch_ms: int | None = None
 
-    def positions(self, crossing: Crossing, limit: int | None) -> dict[TopicPartition, int]:
-        """The position of each adopted partition after the next batch of at most `limit` offsets, None for all."""
+    def positions(self, crossing: Crossing, limit: int | None, *, at_once: bool) -> dict[TopicPartition, int]:
+        """The position of each adopted partition after the next batch.
+
+        Args:
+            crossing: the boundary.
+            limit: offsets of the batch, None for all.
+            at_once: Spark wants what there is, however little.
+        """
         ends = crossing.logs.ends(self._ledger.holdings.keys())
         unacknowledged = self._ledger.unacknowledged()
         available = {}
@@ -29,8 +47,20 @@ class BatchEnd:
             position = self._ledger.position(tp)
             end = position if tp in unacknowledged else max(position, ends.get(tp, position))
             available[tp] = (position, end)
+        self.waits = not (at_once or crossing.logs.bounded) and self._are_too_few(available)
+        if self.waits:
+            return {tp: position for tp, (position, _) in available.items()}
         positions = apply_limit(available, limit, self._last_in_turn)
         moved = [tp for tp, position in positions.items() if position > available[tp][0]]
+        if moved:
+            self._last_batch_ms = self._clock()
         if limit is not None and moved:
             self._last_in_turn = in_turn(moved, self._last_in_turn)[-1]
         return positions
+
+    def _are_too_few(self, available: Mapping[TopicPartition, tuple[int, int]]) -> bool:
+        """Whether new offsets are to wait for more; the first ones of a process never do, as in `format("kafka")`."""
+        least, last_ms = self._options.min_offsets_per_trigger, self._last_batch_ms
+        if least is None or last_ms is None or self._clock() - last_ms >= self._options.max_trigger_delay_ms:
+            return False
+        return 0 < sum(end - position for position, end in available.values()) < least

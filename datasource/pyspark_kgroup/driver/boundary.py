@@ -70,7 +70,7 @@ class Boundary:
         self._adoption = Adoption(
             group, options, ledger, commits, hand_over, former_seats, acknowledgement, OddCommits(options, us), clock
         )
-        self._batch_end = BatchEnd(ledger)
+        self._batch_end = BatchEnd(options, ledger, clock)
         self._rest = Rest(group, options)
         self._scale_down = ScaleDown(group, ledger)
         self.logs = TopicLogs(group, options, clock, bounded=bounded)
@@ -85,7 +85,7 @@ class Boundary:
         """Let these seats leave at the next boundary that can do without them."""
         self._scale_down.leaving = frozenset(instance_ids)
 
-    def advance(self, start: Checkpoint, limit: int | None) -> Checkpoint:
+    def advance(self, start: Checkpoint, limit: int | None, *, at_once: bool = False) -> Checkpoint:
         """The next offset after `start`, which is durable: Spark has it in its commit log.
 
         A topic may go while this runs: whichever step meets that, topics are looked at anew and the boundary is crossed
@@ -95,19 +95,20 @@ class Boundary:
         Args:
             start: the end of the last completed batch.
             limit: offsets for the next batch, None for all there is.
+            at_once: new offsets do not wait for more (Trigger.Once).
 
         Returns:
             `start` itself, or an equal checkpoint, if there is nothing new.
         """
         while True:
             try:
-                return self._cross(start, limit)
+                return self._cross(start, limit, at_once=at_once)
             except (UnknownTopic, GroupUnsettled) as error:  # unsettled: nobody acknowledges commits for such a topic
                 if not self.logs.some_went():
                     raise
                 log.info("a topic was deleted or created again during the boundary, which starts over: %s", error)
 
-    def _cross(self, start: Checkpoint, limit: int | None) -> Checkpoint:
+    def _cross(self, start: Checkpoint, limit: int | None, *, at_once: bool) -> Checkpoint:
         self._ledger.begin_boundary(start)
         crossing = Crossing(start=start, logs=self.logs, view=self._group.view())
         if not self._scale_down.leaving and self._rest.goes_on(crossing):
@@ -135,7 +136,7 @@ class Boundary:
         # 7. Under AvailableNow wait for acknowledgements; at other times what lacks one adds nothing to the batch.
         self._acknowledgement.wait_for_commits(crossing)
         # 8. List end offsets, apply the limit.
-        end = self._ledger.checkpoint(crossing.topics, self._batch_end.positions(crossing, limit))
+        end = self._ledger.checkpoint(crossing.topics, self._batch_end.positions(crossing, limit, at_once=at_once))
         if end == start and not self._is_something_left(crossing):
             self._rest.begin(crossing, self._ledger.holdings.keys())
         return end
@@ -159,4 +160,5 @@ class Boundary:
             or not (self._settling.settled_once and crossing.view.settled and holds_all)
             or self._orphans.is_something_left(crossing.view)
             or bool(self._ledger.unacknowledged())
+            or self._batch_end.waits
         )

@@ -46,6 +46,8 @@ class SourceOptions:
     instance_id_prefix: str
     starting_offsets: StartingOffsets
     max_offsets_per_trigger: int | None
+    min_offsets_per_trigger: int | None
+    max_trigger_delay_ms: int
     include_headers: bool
     fail_on_data_loss: bool
     reader: Reader
@@ -167,6 +169,8 @@ def parse(options: Mapping[str, str]) -> SourceOptions:
         instance_id_prefix=rows.INSTANCE_ID_PREFIX.value(given) or _prefix_of(group_id),
         starting_offsets=_starting_offsets_for(subscription, given),
         max_offsets_per_trigger=rows.MAX_OFFSETS_PER_TRIGGER.value(given),
+        min_offsets_per_trigger=_min_offsets_per_trigger(given),
+        max_trigger_delay_ms=rows.MAX_TRIGGER_DELAY.value(given),
         include_headers=rows.INCLUDE_HEADERS.value(given),
         fail_on_data_loss=rows.FAIL_ON_DATA_LOSS.value(given),
         reader=rows.READER.value(given),
@@ -282,6 +286,16 @@ def _starting_offsets_for(subscription: Subscription, given: Mapping[str, str]) 
         return replace(offsets, later_is_latest=strategy == "latest")
     reset = OffsetSpec.EARLIEST if rows.AUTO_OFFSET_RESET.value(given) == "earliest" else OffsetSpec.LATEST
     return StartingOffsets(text=offsets.text, committed=True, everywhere=reset)
+
+
+def _min_offsets_per_trigger(given: Mapping[str, str]) -> int | None:
+    least, most = rows.MIN_OFFSETS_PER_TRIGGER.value(given), rows.MAX_OFFSETS_PER_TRIGGER.value(given)
+    if least is not None and most is not None and least > most:
+        raise OptionError(
+            f"Option {rows.MIN_OFFSETS_PER_TRIGGER.name} is {least}, and {rows.MAX_OFFSETS_PER_TRIGGER.name} {most}: "
+            "no batch could be large enough. Lower the one or raise the other."
+        )
+    return least
 
 
 def _heartbeat_interval_ms(session_timeout_ms: int, given: Mapping[str, str]) -> int:

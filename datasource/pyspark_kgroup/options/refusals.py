@@ -26,7 +26,6 @@ _REFUSALS: Final = (
         "it belongs to batch queries; a stream has no end. For a bounded run: writeStream.trigger(availableNow=True).",
     ),
     ("minPartitions maxRecordsPerPartition", "each seat is read by one task; set `members`."),
-    ("minOffsetsPerTrigger maxTriggerDelay", "not in this version; use a longer processing-time trigger."),
     ("groupIdPrefix", "a query is one group for its whole life; set `kafka.group.id`."),
     (
         "fetchOffset.numRetries fetchOffset.retryIntervalMs kafkaConsumer.pollTimeoutMs",

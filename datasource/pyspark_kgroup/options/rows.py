@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Any, Final, cast
 
-from pyspark_kgroup.limits import PREFETCH_BYTES_MIN, PREFETCH_BYTES_PER_EXECUTOR
+from pyspark_kgroup.limits import MAX_TRIGGER_DELAY_MS, PREFETCH_BYTES_MIN, PREFETCH_BYTES_PER_EXECUTOR
 from pyspark_kgroup.offsets.offset_spec import OffsetSpec
 from pyspark_kgroup.options.security_rows import SECURITY
 from pyspark_kgroup.options.starting_offsets import (
@@ -28,6 +28,7 @@ from pyspark_kgroup.options.values import (
     number,
     one_of,
     servers,
+    time_span,
     topic_pattern,
     topics,
     zero_or_number,
@@ -167,6 +168,27 @@ MAX_OFFSETS_PER_TRIGGER: Option[int | None] = Option(
     effect="Most offsets in one micro-batch, shared among partitions in proportion to what each has.",
     origin="Spark's maxOffsetsPerTrigger",
     read=number(1, LONG_MAX),
+)
+MIN_OFFSETS_PER_TRIGGER: Option[int | None] = Option(
+    name="minOffsetsPerTrigger",
+    type="long",
+    default=None,
+    shown="no minimum",
+    range=f"1 to {LONG_MAX} offsets",
+    effect="New offsets wait for more until they are so many, or maxTriggerDelay has passed since the last batch with "
+    "records. Not for the first batch after a start, nor with availableNow or once.",
+    origin="Spark's minOffsetsPerTrigger",
+    read=number(1, LONG_MAX),
+)
+MAX_TRIGGER_DELAY = Option(
+    name="maxTriggerDelay",
+    type="duration",
+    default=MAX_TRIGGER_DELAY_MS,
+    shown="15m",
+    range="a number and ms, s, m, min, h or d; without a unit, ms",
+    effect="For how long minOffsetsPerTrigger may hold records back.",
+    origin="Spark's maxTriggerDelay, 15m",
+    read=time_span,
 )
 INCLUDE_HEADERS = Option(
     name="includeHeaders",
@@ -387,6 +409,8 @@ OPTIONS: Final[tuple[Option[Any], ...]] = (
     STARTING_OFFSETS_BY_TIMESTAMP,
     STARTING_OFFSETS_BY_TIMESTAMP_STRATEGY,
     MAX_OFFSETS_PER_TRIGGER,
+    MIN_OFFSETS_PER_TRIGGER,
+    MAX_TRIGGER_DELAY,
     INCLUDE_HEADERS,
     FAIL_ON_DATA_LOSS,
     READER,

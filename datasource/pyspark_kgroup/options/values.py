@@ -103,6 +103,18 @@ def duration(
     )
 
 
+_UNITS_MS: Final = {"ms": 1, "s": 1_000, "m": 60_000, "min": 60_000, "h": 3_600_000, "d": 86_400_000}
+"""Those of Spark's durations (JavaUtils.timeStringAs) that are not below 1 ms."""
+
+
+def time_span(text: str) -> int:
+    """Reads a duration as Spark writes it, "90s" or "15m"; in ms."""
+    found = re.fullmatch(r"([0-9]{1,12})([a-z]*)", text.strip().lower())
+    if found is None or (found[2] or "ms") not in _UNITS_MS:
+        raise ValueError
+    return int(found[1]) * _UNITS_MS[found[2] or "ms"]
+
+
 def number(low: int, high: int) -> Callable[[str], int]:
     """Reads an integer, `low` and `high` included."""
 

@@ -197,6 +197,28 @@ def test_malformed_timestamps(name: str, text: str, why: str) -> None:
     assert why in message
 
 
+# ---------------------------------------------------------------------------------------- minOffsetsPerTrigger
+
+
+@pytest.mark.parametrize(
+    ("text", "expected_ms"), [("90s", 90_000), ("15m", 900_000), ("2min", 120_000), ("1H", 3_600_000), ("250", 250)]
+)
+def test_a_trigger_delay_is_written_as_spark_writes_durations(text: str, expected_ms: int) -> None:
+    assert parsed(maxTriggerDelay=text).max_trigger_delay_ms == expected_ms
+    assert parsed().max_trigger_delay_ms == 900_000
+
+
+@pytest.mark.parametrize("text", ["", "soon", "-1s", "1.5s", "3 weeks", "7us"])
+def test_a_trigger_delay_that_is_no_duration_is_refused(text: str) -> None:
+    assert refusal(maxTriggerDelay=text).startswith(f"Option maxTriggerDelay is {text!r}: it needs a number and ms, s")
+
+
+def test_a_minimum_of_offsets_above_the_maximum_is_refused() -> None:
+    assert parsed(minOffsetsPerTrigger="5", maxOffsetsPerTrigger="5").min_offsets_per_trigger == 5
+    message = refusal(minOffsetsPerTrigger="6", maxOffsetsPerTrigger="5")
+    assert message.startswith("Option minOffsetsPerTrigger is 6, and maxOffsetsPerTrigger 5: no batch")
+
+
 # ------------------------------------------------------------------------------------------------ refusals
 
 
