@@ -63,6 +63,10 @@ SLOTS_KNOWN_MS: Final = 60_000
 MAX_TRIGGER_DELAY_MS: Final = 900_000
 """For how long `minOffsetsPerTrigger` may hold records back (Spark: maxTriggerDelay, 15m)."""
 
+DURABLE_TOLD_AFTER_MS: Final = 3_000
+"""How long a query makes no progress before its listener tells the reader that the last batch is durable (ours): with
+shorter triggers the next one has said so by then."""
+
 # -------------------------------------------------------------------------------------------------------------- records
 
 ARROW_BATCH_ROWS_MAX: Final = 65_536

@@ -1,6 +1,6 @@
-"""`KgroupListener`: a query's lag in logs and metrics, from the progress that Spark reports.
+"""`KgroupListener`: a query's lag in logs and metrics, and in the group under long triggers, from Spark's progress.
 
-Runs on: driver; with Spark Connect in the client, which needs this package then.
+Runs on: driver, in the user's own process; with Spark Connect in the client, which needs this package then.
 
     spark.streams.addListener(KgroupListener())
 
@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from pyspark.sql.streaming.listener import StreamingQueryListener
 
+from pyspark_kgroup.durable_ends import DurableEnds
 from pyspark_kgroup.errors import CheckpointError
 from pyspark_kgroup.limits import PROGRESS_LOGGED_MS
 from pyspark_kgroup.offsets.checkpoint import Checkpoint
@@ -106,6 +107,10 @@ class KgroupListener(StreamingQueryListener):
 
     At DEBUG there are lines of each seat and partition as well.
 
+    A query that then makes no progress for 3 s commits the end of its last batch to the group. Without a listener it
+    does so at the next trigger, when Spark tells the source that the batch is durable. For that this process must run
+    on the driver's host, as this user, and without Spark Connect.
+
     Gauges need `prometheus-client` (`pip install spark-kgroup[metrics]`) and an exporter of yours, such as
     `prometheus_client.start_http_server(8000)`. Without it, progress is logged only.
 
@@ -117,6 +122,7 @@ class KgroupListener(StreamingQueryListener):
         self._lock = threading.Lock()
         self._lags: dict[str, QueryLag] = {}
         self._logged_at_ms: dict[str, int] = {}
+        self._durable = DurableEnds()
         try:
             from prometheus_client import REGISTRY
         except ImportError:
@@ -135,10 +141,11 @@ class KgroupListener(StreamingQueryListener):
 
     def onQueryProgress(self, event: QueryProgressEvent) -> None:
         """A batch is done."""
-        lag = lag_of(json.loads(event.progress.json))
+        progress, run = json.loads(event.progress.json), str(event.progress.runId)
+        self._durable.put(run, progress)
+        lag = lag_of(progress)
         if lag is None:
             return
-        run = str(event.progress.runId)
         with self._lock:
             self._lags[run] = lag
             due = monotonic_ms() - self._logged_at_ms.get(run, -PROGRESS_LOGGED_MS) >= PROGRESS_LOGGED_MS
@@ -154,6 +161,7 @@ class KgroupListener(StreamingQueryListener):
 
     def onQueryTerminated(self, event: QueryTerminatedEvent) -> None:
         """Its gauges go with it."""
+        self._durable.drop(str(event.runId))
         with self._lock:
             self._lags.pop(str(event.runId), None)
             self._logged_at_ms.pop(str(event.runId), None)

@@ -89,3 +89,10 @@ class MemberProcess:
 
 def all_pairs(topic: str, partitions: int) -> set[Pair]:
     return {(topic, index) for index in range(partitions)}
+
+
+def described(bootstrap: str, group: str) -> dict[str, Any]:
+    """What `kgroup describe` says of a group."""
+    command = [KGROUP, "describe", "--bootstrap-server", bootstrap, "--group", group, "--json"]
+    found: dict[str, Any] = json.loads(subprocess.run(command, capture_output=True, timeout=60, check=True).stdout)
+    return found

@@ -1,14 +1,12 @@
 """A query as others see it: in its progress, in a listener's gauges, and with `kgroup describe`."""
 
 import json
-import subprocess
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 from harness.kafka import produce
-from harness.members import KGROUP
+from harness.members import described
 from harness.offsets import lag
 from harness.processes import STREAM_READER, listens_on, spark_processes
 from harness.stream import Collected, await_rows, options, start
@@ -24,12 +22,6 @@ PARTITIONS = 4
 GAUGES = ["kgroup_partition_position_offset", "kgroup_partition_lag_offsets"]
 
 
-def described(bootstrap: str, group: str) -> dict[str, Any]:
-    command = [KGROUP, "describe", "--bootstrap-server", bootstrap, "--group", group, "--json"]
-    found: dict[str, Any] = json.loads(subprocess.run(command, capture_output=True, timeout=60, check=True).stdout)
-    return found
-
-
 def by_partition(registry: CollectorRegistry) -> list[dict[str, float]]:
     """For each of GAUGES, partition -> value."""
     samples = [sample for family in registry.collect() for sample in family.samples]
@@ -43,6 +35,29 @@ def gauges(spark: SparkSession) -> Iterator[CollectorRegistry]:
     spark.streams.addListener(listener)
     yield registry
     spark.streams.removeListener(listener)
+
+
+@pytest.mark.skipif(not HAS_ADMISSION_CONTROL, reason="PySpark 4.0 and 4.1 show no latest offset in progress")
+def test_under_a_long_trigger_a_listener_lets_the_group_have_the_end_of_the_last_batch(
+    spark: SparkSession,
+    apache_kafka: ApacheKafka,
+    new_topic: Callable[[int], str],
+    group: str,
+    tmp_path: Path,
+    gauges: CollectorRegistry,
+) -> None:
+    server, topic, collected = apache_kafka.bootstrap_servers, new_topic(PARTITIONS), Collected()
+    produce(server, topic, 400, partitions=PARTITIONS)
+    read = options(server, topic, group)
+    query = start(spark, read, tmp_path, collected, trigger={"processingTime": "1 hour"})
+    await_rows(query, collected, 400)
+    wait_for(lambda: lag(server, group, topic) == 0, "lag 0, an hour before the next trigger", 60)
+    query.stop()
+    produce(server, topic, 400, partitions=PARTITIONS, first=400)
+    query = start(spark, read, tmp_path, collected)
+    await_rows(query, collected, 800)
+    query.stop()
+    assert sorted(row[1:3] for row in collected.rows) == [(p, o) for p in range(PARTITIONS) for o in range(200)]
 
 
 def test_progress_gauges_and_describe_show_who_serves_each_seat_and_its_lag(

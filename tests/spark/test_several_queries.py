@@ -6,6 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from harness.kafka import produce
+from harness.members import described
 from harness.processes import sidecar_processes
 from harness.stream import Collected, await_rows, options, start
 from harness.waiting import wait_for
@@ -45,10 +46,12 @@ def test_queries_of_one_application_share_a_sidecar_and_its_processes_until_the_
         sent += 400
         for query, collected in queries:
             await_rows(query, collected, sent)
-        return len(sidecar_processes()) == 1 + min(SEATS * QUERIES, len(os.sched_getaffinity(0)))
+        shown = [described(server, f"{group}-{number}") for number in range(QUERIES)]
+        return all(member["warm"] for members in shown for member in members["members"])
 
-    wait_for(at_home, "one sidecar, and a process for each core", 120)
+    wait_for(at_home, "the servers of all seats to have served", 120)
     served = sidecar_processes()
+    assert len(served) == 1 + min(SEATS * QUERIES, len(os.sched_getaffinity(0))), "one sidecar, a process for each core"
     assert len(key_folders(spark)) == 1
     for query, _ in queries[1:]:
         query.stop()

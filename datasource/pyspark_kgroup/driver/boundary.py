@@ -85,6 +85,20 @@ class Boundary:
         """Let these seats leave at the next boundary that can do without them."""
         self._scale_down.leaving = frozenset(instance_ids)
 
+    def commit_durable(self, end: Checkpoint) -> None:
+        """Commit where the last batch ended, before Spark asks for the next one.
+
+        Args:
+            end: of the batch; durable: Spark has it in its commit log.
+
+        Raises:
+            KgroupError: the next boundary will meet that, too.
+        """
+        self._ledger.begin_boundary(end)
+        crossing = Crossing(start=end, logs=self.logs, view=self._group.view())
+        self._see_topics(crossing)  # BEFORE a commit, as in `_cross`
+        self._commits.commit_durable(crossing)
+
     def advance(self, start: Checkpoint, limit: int | None, *, at_once: bool = False) -> Checkpoint:
         """The next offset after `start`, which is durable: Spark has it in its commit log.
 

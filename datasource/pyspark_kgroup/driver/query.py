@@ -7,8 +7,10 @@ from __future__ import annotations
 
 import logging
 import os
+import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from pyspark_kgroup.driver.boundary import Boundary
@@ -42,6 +44,7 @@ from pyspark_kgroup.shared.tickets import (
 )
 from pyspark_kgroup.wording import log_in_options_words
 from spark_kgroup.clock import monotonic_ms
+from spark_kgroup.errors import KgroupError
 from spark_kgroup.model import CLIENT, TopicDescription, TopicPartition
 from spark_kgroup.runtime.settings import GroupSettings
 from spark_kgroup.runtime.thread import GroupRuntime
@@ -77,18 +80,34 @@ class Query:
         self._seat_count: SeatCount | None = None
         self._registered: Sequence[str] = ()
         self._last_batch: tuple[int, int] | None = None  # seats with data, and when it was planned (ms)
+        self._key_folder: Path | None = None
         self._run_ms = time.time_ns() // 1_000_000
+        self._lock = threading.Lock()  # of the boundary: held by Spark's thread, or by one that commits between batches
 
-    def advance(self, start: Checkpoint, offsets_max: int | None, *, at_once: bool) -> Checkpoint:
+    def advance(self, start: Checkpoint, offsets_max: int | None, *, at_once: bool = False) -> Checkpoint:
         """The boundary between two batches: `start` is durable; what comes back is the next batch's end.
 
         The arguments are those of `Boundary.advance`.
         """
-        boundary = self._join(start)
-        if self._seat_count is not None:
-            self._resize(boundary, self._seat_count)
-        self._latest = boundary.advance(start, offsets_max, at_once=at_once)
-        return self._latest
+        with self._lock:
+            boundary = self._join(start)
+            if self._seat_count is not None:
+                self._resize(boundary, self._seat_count)
+            self._latest = boundary.advance(start, offsets_max, at_once=at_once)
+            return self._latest
+
+    def _on_durable(self, digest: str) -> None:
+        """The batch with this end is in Spark's commit log, and Spark may ask for the next one much later."""
+        threading.Thread(target=self._commit_durable, args=(digest,), name="kgroup commit", daemon=True).start()
+
+    def _commit_durable(self, digest: str) -> None:
+        with self._lock:
+            if self._boundary is None or self._latest is None or self._latest.digest != digest:
+                return  # Spark has asked meanwhile
+            try:
+                self._boundary.commit_durable(self._latest)
+            except KgroupError as error:
+                log.info("what is durable is committed at the next trigger: %s", error)
 
     def _resize(self, boundary: Boundary, seat_count: SeatCount) -> None:
         """Let seats join, or begin to leave, if executors run more tasks at once than there are seats, or fewer."""
@@ -120,7 +139,11 @@ class Query:
         if self._boundary is None or self._latest is None:
             return None
         boundary = self._boundary
-        return latest_offset(self._latest, boundary.logs.listed_ends, boundary.members, self._homes(), self._counts())
+        shown = latest_offset(self._latest, boundary.logs.listed_ends, boundary.members, self._homes(), self._counts())
+        if self._registry is not None and self._key_folder is not None:  # for the listener
+            where = {"port": self._registry.port, "query": self._registry.query}
+            shown["reader"] = {"folder": str(self._key_folder), **where}
+        return shown
 
     def _homes(self) -> Mapping[str, Home]:
         return self._registry.homes() if self._registry is not None else {}
@@ -144,7 +167,10 @@ class Query:
             start: where it begins.
             end: where it ends.
         """
-        boundary = self._join(end)  # a replay begins here: the seats are asked back while the batch runs
+        with self._lock:
+            return self._tickets_of(self._join(end), batch, start, end)  # a replay begins here
+
+    def _tickets_of(self, boundary: Boundary, batch: str, start: Checkpoint, end: Checkpoint) -> list[TicketPayload]:
         topics = boundary.logs.topics
         plan = boundary.logs.readable(end, ranges_by_seat(start, end))
         reads = {
@@ -243,20 +269,24 @@ class Query:
         if not self._options.prefetch_bytes or one_batch or os.name == "nt":
             return None
         # While the seats join: 16 ms (measured).
-        from pyspark_kgroup.driver.application_key import application_key
         from pyspark_kgroup.driver.registry import Registry
+        from pyspark_kgroup.shared.application_key import application_key, key_folder
         from pyspark_kgroup.shared.token_callback import CALLBACK
 
         here = self._options.registry_host is None and stays_on_this_host()
-        key = None
+        key, folder = None, None
         if jvm is not None and CALLBACK not in self._options.consumer_config():
-            key = application_key(os.getppid())  # a callback's module may be on the path of this query's workers alone
+            folder = key_folder(os.getppid())  # with a callback, its module may be on the path of our workers alone
+        if folder is not None:
+            key = application_key(folder)
+        self._key_folder = folder if key is not None else None
         registry = Registry(
             seats,
             key=key,
             homes_serve_others=self._options.homes_serve_others,
             bind_host=_LOOPBACK if here else "",
             port=self._options.registry_port,
+            on_durable=self._on_durable,
         )
         registry.start()
         return registry

@@ -45,6 +45,7 @@ from pyspark_kgroup.shared.channel import REGISTRY, Challenge, Frames, Message, 
 from pyspark_kgroup.shared.messages import (
     Bind,
     Bound,
+    Durable,
     Heartbeat,
     Hello,
     Homes,
@@ -102,6 +103,7 @@ class Registry:
         port: where to listen; 0 takes any free port.
         clock: in milliseconds; goes on while the process is stopped.
         wait_s: how Spark's thread waits for a port that is taken.
+        on_durable: is told of a batch that is in Spark's commit log, by `Checkpoint.digest`; it must not block.
 
     Attributes:
         bind_host: as given.
@@ -121,6 +123,7 @@ class Registry:
         port: int = 0,
         clock: Callable[[], int] = monotonic_ms,
         wait_s: Callable[[float], None] = time.sleep,
+        on_durable: Callable[[str], None] = lambda _: None,
     ) -> None:
         self.key = key or new_key()
         self.query = secrets.token_hex(8)
@@ -128,6 +131,7 @@ class Registry:
         self.bind_host = bind_host
         self.clock = clock
         self._wait_s = wait_s
+        self._on_durable = on_durable
         self._lock = threading.Lock()
         self._homes_serve_others = homes_serve_others
         self._seats = Seats(all_seats)
@@ -352,6 +356,10 @@ class Registry:
                 if is_sidecar and peer.sidecar_of is None:
                     self._on_sidecar(peer, executor, address)
                 return Welcome()
+            case Durable():
+                if request.query == self.query:  # the port may have been another query's before
+                    self._on_durable(request.end)
+                return None
             case Hello():  # the port was another query's before
                 return Refused(reason="This is the registry of another query.")
         raise ChannelEnded(f"The peer sent the registry a {type(request).__name__}.")

@@ -31,9 +31,11 @@ Version 1 is read for ever. It had an object for each partition, and no `periods
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from hashlib import sha256
 from itertools import pairwise
 from typing import Any, Final, TypeVar
 
@@ -111,6 +113,11 @@ class Checkpoint:
         """How far this query has read `partition`, unless it gave it up, or never had it."""
         owned = self.owned.get(partition)
         return owned.position if owned is not None else self.lost.get(partition)
+
+    @property
+    def digest(self) -> str:
+        """The same for equal checkpoints, and for no others."""
+        return sha256(json.dumps(replace(self, group="").to_json()).encode()).hexdigest()
 
     def to_json(self) -> dict[str, Any]:
         """Canonical JSON object: equal checkpoints give equal bytes (keys and partitions are sorted)."""

@@ -13,6 +13,7 @@ Runs on: both. Pure.
     worker       registry         Served                -       when it has read
     worker       home's sidecar   ReadAtHome            ReadFromServer | ReadDirectly    from another executor
     worker       any sidecar      as to the registry    as of the registry: the worker cannot reach that itself
+    listener     registry         Durable               -       in the user's own process
     sidecar      registry         Hello                 Welcome
     sidecar      registry         Heartbeat             Homes
     sidecar      registry         Bind                  Bound | NothingLeft | Refused
@@ -148,6 +149,20 @@ class Served:
 
     def __post_init__(self) -> None:
         _check_rows(self.rows, self.ready)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Durable:
+    """A batch is in Spark's commit log.
+
+    Attributes:
+        query: as `RegistryAccess.query`.
+        end: where it ended (`Checkpoint.digest`).
+    """
+
+    op: ClassVar[str] = "durable"
+    query: str
+    end: str
 
 
 # ------------------------------------------------------------------------------------ between a worker and its sidecar
@@ -327,6 +342,7 @@ QueryMessage = (
     | NothingLeft
     | Refused
     | Served
+    | Durable
     | SidecarParameters
     | AddQuery
     | Ready

@@ -1,6 +1,7 @@
 """The secret that all queries of an application share, and with it the sidecars of their executors.
 
-Runs on: driver, in the stream-reader process of each query. Linux; elsewhere there are no sidecars.
+Runs on: driver, in the stream-reader process of each query, and in the user's own. Linux; elsewhere there are no
+sidecars.
 
 The first query leaves it in a folder of the driver's JVM that opens for this user alone. Spark ends stream readers
 without a word, so others remove it: in local mode the sidecar, as it ends with the last query; on a cluster whatever of
@@ -22,19 +23,30 @@ from spark_kgroup import __version__
 log = logging.getLogger(__name__)
 
 
-def application_key(jvm: int) -> bytes | None:
-    """What the queries make of it that have this version of the package: no other one understands their messages.
+def key_folder(jvm: int) -> Path | None:
+    """Where the driver with this pid has its key; None if none can be shared: each query has its own then."""
+    try:
+        return process_folder.folder_of(jvm, str(process_folder.start_ticks(jvm)), process_folder.KEY)
+    except OSError as problem:
+        log.info("this query shares no sidecars with others of its application: %s", problem)
+        return None
+
+
+def application_key(folder: Path, *, make: bool = True) -> bytes | None:
+    """What queries make of it that have this version of the package: no other one understands their messages.
 
     Args:
-        jvm: pid of the driver.
+        folder: the driver's (`key_folder`).
+        make: whether to make it if there is none.
 
     Returns:
         None if none can be shared: such a query has a key and sidecars of its own.
     """
     try:
-        process_folder.sweep()
-        folder = process_folder.folder_of(jvm, str(process_folder.start_ticks(jvm)), process_folder.KEY)
-        process_folder.make(folder)
+        if make:
+            process_folder.sweep()
+            process_folder.make(folder)
+        process_folder.check(folder)
         secret = _secret(folder / "secret")
     except OSError as problem:
         log.info("this query shares no sidecars with others of its application: %s", problem)
