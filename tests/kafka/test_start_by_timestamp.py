@@ -1,6 +1,7 @@
 """`startingTimestamp` and its kind on a real Kafka: offsets as librdkafka finds them, and what a query then reads."""
 
 import json
+import time
 from collections.abc import Iterator
 from uuid import uuid4
 
@@ -13,18 +14,21 @@ from spark_kgroup.errors import OptionError
 from spark_kgroup.testing import ApacheKafka
 
 HOUR_MS = 3_600_000
-TIMES_MS = {0: [1, 5, 3, 2, 8, 8, 13], 1: [4], 2: []}
-"""Partition -> hours of its records, which producers may send in any order."""
+FIRST_MS = int(time.time() * 1000) - 24 * HOUR_MS
+"""Brokers delete what is a week old."""
+
+HOURS = {0: [1, 5, 3, 2, 8, 8, 13], 1: [4], 2: []}
+"""Partition -> when its records are of, in hours since then; producers may send them in any order."""
 
 
 @pytest.fixture(scope="module")
 def topic(apache_kafka: ApacheKafka) -> str:
     name = f"timestamps-{uuid4().hex[:8]}"
-    apache_kafka.create_topic(name, partitions=len(TIMES_MS))
+    apache_kafka.create_topic(name, partitions=len(HOURS))
     producer = Producer({"bootstrap.servers": apache_kafka.bootstrap_servers, "compression.type": "lz4"})
-    for partition, hours in TIMES_MS.items():
+    for partition, hours in HOURS.items():
         for hour in hours:
-            producer.produce(name, b"value", partition=partition, timestamp=hour * HOUR_MS)
+            producer.produce(name, b"value", partition=partition, timestamp=FIRST_MS + hour * HOUR_MS)
             producer.flush(30)
     return name
 
@@ -47,19 +51,21 @@ def read(kafka: ApacheKafka, topic: str, **options: str) -> dict[int, list[int]]
 def test_a_query_starts_where_librdkafka_finds_the_first_record_that_is_not_older(
     apache_kafka: ApacheKafka, topic: str, judge: Consumer, hour: int
 ) -> None:
-    asked = [At(topic, partition, hour * HOUR_MS) for partition in TIMES_MS]
-    ends = {partition: len(hours) for partition, hours in TIMES_MS.items()}
+    at_ms = FIRST_MS + hour * HOUR_MS
+    asked = [At(topic, partition, at_ms) for partition in HOURS]
+    ends = {partition: len(hours) for partition, hours in HOURS.items()}
     found = {at.partition: at.offset for at in judge.offsets_for_times(asked, 30)}
     starts = {partition: offset if offset >= 0 else ends[partition] for partition, offset in found.items()}
     expected = {p: list(range(start, ends[p])) for p, start in starts.items() if start < ends[p]}
     strategy = {"startingOffsetsByTimestampStrategy": "latest"}
-    assert read(apache_kafka, topic, startingTimestamp=str(hour * HOUR_MS), **strategy) == expected
-    by_partition = json.dumps({topic: {str(partition): hour * HOUR_MS for partition in TIMES_MS}})
+    assert read(apache_kafka, topic, startingTimestamp=str(at_ms), **strategy) == expected
+    by_partition = json.dumps({topic: {str(partition): at_ms for partition in HOURS}})
     assert read(apache_kafka, topic, startingOffsetsByTimestamp=by_partition, **strategy) == expected
 
 
 def test_a_query_fails_where_a_partition_has_no_record_so_young_unless_it_may_start_at_the_end(
     apache_kafka: ApacheKafka, topic: str
 ) -> None:
-    with pytest.raises(OptionError, match=rf"in {topic}-1 \(18000000 ms: 1970-01-01 05:00:00 UTC\), {topic}-2 \("):
-        read(apache_kafka, topic, startingTimestamp=str(5 * HOUR_MS))
+    at_ms = FIRST_MS + 5 * HOUR_MS
+    with pytest.raises(OptionError, match=rf"in {topic}-1 \({at_ms} ms: 2\d\d\d-[-0-9: ]+ UTC\), {topic}-2 \("):
+        read(apache_kafka, topic, startingTimestamp=str(at_ms))
