@@ -121,8 +121,7 @@ class Sidecar:
         finally:
             self._processes.end()
             self._place.vacate(self._socket_inode)
-            process_folder.remove_key(self._executor.pid, self._executor.key.rpartition(":")[2])
-            process_folder.sweep()
+            process_folder.sweep()  # in local mode, if the driver has ended, its key
 
     def _end(self, why: str) -> None:
         if not self._over.done():

@@ -4,8 +4,8 @@ Runs on: driver, in the stream-reader process of each query, and in the user's o
 sidecars.
 
 The first query leaves it in a folder of the driver's JVM that opens for this user alone. Spark ends stream readers
-without a word, so others remove it: in local mode the sidecar, as it ends with the last query; on a cluster whatever of
-ours starts or ends on the driver's host after the JVM has ended.
+without a word, so others remove it: whatever of ours starts or ends on the driver's host after the JVM has ended. Not
+before: readers that have the key, and listeners that look for it, would be parted.
 """
 
 from __future__ import annotations

@@ -70,11 +70,6 @@ def check(folder: Path) -> None:
         raise PermissionError(errno.EPERM, "not a folder of this user alone", str(folder))
 
 
-def remove_key(pid: int, ticks: str) -> None:
-    """Remove a driver's key, if this process is a driver (local mode): queries that have it keep it."""
-    shutil.rmtree(folder_of(pid, ticks, KEY), ignore_errors=True)
-
-
 def sweep() -> None:
     """Remove what processes have left that were killed."""
     prefix = _prefix()
