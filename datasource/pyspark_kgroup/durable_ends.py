@@ -81,11 +81,11 @@ def tell(reader: Mapping[str, Any], end: Mapping[str, Any]) -> None:
         CheckpointError, KeyError, TypeError, ValueError: these are no words of ours.
     """
     from pyspark_kgroup.offsets.checkpoint import Checkpoint
-    from pyspark_kgroup.shared.application_key import application_key
+    from pyspark_kgroup.shared.application_key import find_key
     from pyspark_kgroup.shared.channel import connect
     from pyspark_kgroup.shared.messages import Durable
 
-    key = application_key(Path(reader["folder"]), make=False)
+    key = find_key(Path(reader["folder"]))
     if key is None:
         raise ChannelEnded("The driver is on another host, or another user's.")
     channel = connect(("127.0.0.1", int(reader["port"])), key)

@@ -19,7 +19,7 @@ from harness.waiting import wait_for
 from pyspark_kgroup.errors import KeyRefused
 from pyspark_kgroup.executor.place import place_of
 from pyspark_kgroup.limits import SIDECAR_UNAUTHENTICATED_MAX
-from pyspark_kgroup.shared.application_key import application_key, key_folder
+from pyspark_kgroup.shared.application_key import find_key, hold_key, key_folder
 from pyspark_kgroup.shared.channel import connect, new_key, peer_is_us
 from pyspark_kgroup.shared.tickets import Executor
 from spark_kgroup.testing import ApacheKafka
@@ -140,21 +140,23 @@ def test_leftovers_of_dead_executors_are_swept(query: Query, executor: Executor)
     living.rmdir()
 
 
-def test_the_key_of_a_driver_goes_with_the_last_sidecar_beside_it_and_not_before(
+def test_the_key_of_a_killed_driver_goes_with_the_last_sidecar_beside_it_and_not_before(
     apache_kafka: ApacheKafka, topic: str, executor: Executor
 ) -> None:
     """In local mode, where driver and executor are one process."""
     folder = key_folder(executor.pid)
     assert folder is not None
-    key = application_key(folder)
-    with Query(apache_kafka.bootstrap_servers, topic, {"seat-0": [0]}, key=key) as query:
+    held = hold_key(folder)
+    assert held is not None
+    with Query(apache_kafka.bootstrap_servers, topic, {"seat-0": [0]}, key=held.value) as query:
         begun(query, executor)
     wait_for(lambda: not query.place(executor).folder.exists(), "the end of the first sidecar", 30)
-    assert application_key(folder, make=False) == key
-    with Query(apache_kafka.bootstrap_servers, topic, {"seat-0": [0]}, key=key) as query:
+    assert find_key(folder) == held.value
+    with Query(apache_kafka.bootstrap_servers, topic, {"seat-0": [0]}, key=held.value) as query:
         begun(query, executor)
         os.kill(executor.pid, signal.SIGKILL)
         wait_for(lambda: not folder.exists(), "the key to be removed", 30)
+    held.release()
 
 
 # ------------------------------------------------------------------------------------------- unauthenticated peers

@@ -8,16 +8,19 @@ fresh query starts. Spark's reader learns that its JVM is gone only when it answ
 
 How Spark starts it (PythonStreamingSourceRunner, PythonWorkerFactory.createSimpleWorker; 4.0 to 4.3, and under Spark
 Connect): the JVM's child, without Spark's daemon, connected to the JVM by one socket. The kernel closes that socket
-when the JVM ends, however it ends, and Spark does when the query stops.
+when the JVM ends, however it ends, and Spark does when the query stops, after it has sent the reader SIGTERM.
 """
 
 from __future__ import annotations
 
+import atexit
 import os
 import select
+import signal
 import socket
 import stat
 import threading
+from collections.abc import Callable
 from contextlib import suppress
 from typing import Final, Self
 
@@ -55,23 +58,52 @@ class Jvm:
         """Whether the JVM is still there: two system calls, to be made right before each request to the group."""
         return os.getppid() == self._parent and not self._hung_up(0)
 
-    def _hung_up(self, timeout_ms: int) -> bool:
+    def _hung_up(self, timeout_ms: int, signals: int | None = None) -> bool:
         poll = select.poll()
         poll.register(self._connection, _HUNG_UP)
-        return bool(poll.poll(timeout_ms))
+        if signals is not None:
+            poll.register(signals, select.POLLIN)
+        return any(descriptor == self._connection for descriptor, _ in poll.poll(timeout_ms))
 
-    def end_process_with_it(self) -> None:
-        """From now on, end this process as soon as the JVM is gone.
+    def end_process_with_it(self, last: Callable[[], None]) -> None:
+        """From now on, end this process as soon as the JVM is gone, or Spark sends SIGTERM.
 
         At once: it sends nothing, and waits for no thread and no pipe. Nobody is left to care, and the
         seats wait for the next start (KIP-345).
-        """
-        threading.Thread(target=self._end_with_it, name="kgroup jvm", daemon=True).start()
 
-    def _end_with_it(self) -> None:
-        while self.alive():
-            self._hung_up(_LOOK_INTERVAL_MS)
+        Args:
+            last: what is done before, however the process ends; it must be quick, and may be called again.
+        """
+        atexit.register(last)
+        threading.Thread(target=self._end_with_it, args=(last, _terminations()), name="kgroup jvm", daemon=True).start()
+
+    def _end_with_it(self, last: Callable[[], None], signals: int | None) -> None:
+        while self.alive() and not (signals is not None and _terminated(signals)):
+            self._hung_up(_LOOK_INTERVAL_MS, signals)
+        last()
         os._exit(1)
+
+
+def _terminations() -> int | None:
+    """A descriptor from which SIGTERM can be read; None where somebody else handles it, or this is not the main thread.
+
+    Python itself would run a handler only when its main thread is free.
+    """
+    if threading.current_thread() is not threading.main_thread() or signal.getsignal(signal.SIGTERM) != signal.SIG_DFL:
+        return None
+    readable, writable = os.pipe()
+    os.set_blocking(readable, False)
+    os.set_blocking(writable, False)
+    signal.set_wakeup_fd(writable, warn_on_full_buffer=False)
+    signal.signal(signal.SIGTERM, lambda *_: None)
+    return readable
+
+
+def _terminated(signals: int) -> bool:
+    """Whether SIGTERM has come."""
+    with suppress(BlockingIOError):
+        return signal.SIGTERM in os.read(signals, 4096)
+    return False
 
 
 def _address_of_jvm() -> object:

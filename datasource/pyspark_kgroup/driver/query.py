@@ -10,7 +10,6 @@ import os
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from pyspark_kgroup.driver.boundary import Boundary
@@ -54,6 +53,7 @@ from spark_kgroup.wire.security.secured import security_of
 
 if TYPE_CHECKING:
     from pyspark_kgroup.driver.registry import Registry
+    from pyspark_kgroup.shared.application_key import ApplicationKey
 
 log = logging.getLogger(__name__)
 
@@ -80,7 +80,7 @@ class Query:
         self._seat_count: SeatCount | None = None
         self._registered: Sequence[str] = ()
         self._last_batch: tuple[int, int] | None = None  # seats with data, and when it was planned (ms)
-        self._key_folder: Path | None = None
+        self._key: ApplicationKey | None = None
         self._run_ms = time.time_ns() // 1_000_000
         self._lock = threading.Lock()  # of the boundary: held by Spark's thread, or by one that commits between batches
 
@@ -140,9 +140,9 @@ class Query:
             return None
         boundary = self._boundary
         shown = latest_offset(self._latest, boundary.logs.listed_ends, boundary.members, self._homes(), self._counts())
-        if self._registry is not None and self._key_folder is not None:  # for the listener
+        if self._registry is not None and self._key is not None:  # for the listener
             where = {"port": self._registry.port, "query": self._registry.query}
-            shown["reader"] = {"folder": str(self._key_folder), **where}
+            shown["reader"] = {"folder": str(self._key.folder), **where}
         return shown
 
     def _homes(self) -> Mapping[str, Home]:
@@ -240,7 +240,7 @@ class Query:
                 log.warning("%s", warning)
             jvm = Jvm.of_this_process()
             if jvm is not None:
-                jvm.end_process_with_it()
+                jvm.end_process_with_it(self._release_key)
             self._undo_wording = self._undo_wording or log_in_options_words()
             runtime = GroupRuntime(self._settings(planned, jvm))
             runtime.start()
@@ -270,19 +270,16 @@ class Query:
             return None
         # While the seats join: 16 ms (measured).
         from pyspark_kgroup.driver.registry import Registry
-        from pyspark_kgroup.shared.application_key import application_key, key_folder
+        from pyspark_kgroup.shared.application_key import hold_key, key_folder
         from pyspark_kgroup.shared.token_callback import CALLBACK
 
         here = self._options.registry_host is None and stays_on_this_host()
-        key, folder = None, None
         if jvm is not None and CALLBACK not in self._options.consumer_config():
             folder = key_folder(os.getppid())  # with a callback, its module may be on the path of our workers alone
-        if folder is not None:
-            key = application_key(folder)
-        self._key_folder = folder if key is not None else None
+            self._key = hold_key(folder) if folder is not None else None
         registry = Registry(
             seats,
-            key=key,
+            key=self._key.value if self._key is not None else None,
             homes_serve_others=self._options.homes_serve_others,
             bind_host=_LOOPBACK if here else "",
             port=self._options.registry_port,
@@ -333,9 +330,14 @@ class Query:
         if self._runtime is not None:
             self._runtime.close()
             self._runtime = self._boundary = None
+        self._release_key()
         if self._undo_wording is not None:
             self._undo_wording()
             self._undo_wording = None
+
+    def _release_key(self) -> None:
+        if self._key is not None:
+            self._key.release()
 
 
 def _leader(topics: Mapping[str, TopicDescription], partition: TopicPartition) -> Leader | None:

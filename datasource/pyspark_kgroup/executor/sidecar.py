@@ -121,7 +121,7 @@ class Sidecar:
         finally:
             self._processes.end()
             self._place.vacate(self._socket_inode)
-            process_folder.sweep()  # in local mode, if the driver has ended, its key
+            process_folder.sweep()
 
     def _end(self, why: str) -> None:
         if not self._over.done():

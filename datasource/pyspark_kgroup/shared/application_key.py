@@ -3,24 +3,61 @@
 Runs on: driver, in the stream-reader process of each query, and in the user's own. Linux; elsewhere there are no
 sidecars.
 
-The first query leaves it in a folder of the driver's JVM that opens for this user alone. Spark ends stream readers
-without a word, so others remove it: whatever of ours starts or ends on the driver's host after the JVM has ended. Not
-before: readers that have the key, and listeners that look for it, would be parted.
+The first query leaves it in a folder of the driver's JVM that opens for this user alone. Each stream reader locks it
+for as long as it lives, and whichever of them ends last removes it. What killed ones leave is swept after the JVM has
+ended.
 """
 
 from __future__ import annotations
 
+import fcntl
 import hmac
 import logging
 import os
+import threading
 from contextlib import suppress
 from pathlib import Path
+from typing import Final
 
 from pyspark_kgroup.shared import process_folder
 from pyspark_kgroup.shared.channel import KEY_BYTES, new_key
 from spark_kgroup import __version__
 
 log = logging.getLogger(__name__)
+
+_ATTEMPTS: Final = 100
+"""How often a key is made or read anew that another stream reader removes at this moment."""
+
+
+class ApplicationKey:
+    """The key of this application, held by a stream reader: it stays for others until all have released it.
+
+    Args:
+        secret: what the file holds.
+        path: of the file.
+        descriptor: of the file, locked.
+    """
+
+    def __init__(self, secret: bytes, path: Path, descriptor: int) -> None:
+        self.value: Final = _of_this_version(secret)
+        self.folder: Final = path.parent
+        self._path = path
+        self._descriptor: int | None = descriptor
+        self._lock = threading.Lock()
+
+    def release(self) -> None:
+        """Remove it, unless another stream reader holds it. May be called by any thread, and again."""
+        with self._lock:
+            descriptor, self._descriptor = self._descriptor, None
+            if descriptor is None:
+                return
+            with suppress(OSError):  # another one holds it; or Windows, or a disk that has gone
+                fcntl.flock(descriptor, fcntl.LOCK_UN)
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                if _is_file(self._path, descriptor):
+                    self._path.unlink()
+                    self.folder.rmdir()
+            os.close(descriptor)
 
 
 def key_folder(jvm: int) -> Path | None:
@@ -32,40 +69,82 @@ def key_folder(jvm: int) -> Path | None:
         return None
 
 
-def application_key(folder: Path, *, make: bool = True) -> bytes | None:
-    """What queries make of it that have this version of the package: no other one understands their messages.
+def hold_key(folder: Path) -> ApplicationKey | None:
+    """Hold the key of this application, made if there is none.
 
     Args:
         folder: the driver's (`key_folder`).
-        make: whether to make it if there is none.
 
     Returns:
         None if none can be shared: such a query has a key and sidecars of its own.
     """
+    path = folder / "secret"
     try:
-        if make:
-            process_folder.sweep()
-            process_folder.make(folder)
-        process_folder.check(folder)
-        secret = _secret(folder / "secret")
+        process_folder.sweep()
+        for _ in range(_ATTEMPTS):
+            with suppress(FileNotFoundError):  # the last one that held it has removed it meanwhile
+                process_folder.make(folder)
+                _make_secret(path)
+                if (key := _hold(path)) is not None:
+                    return key
+        raise OSError(f"others remove {path} all the time")
     except OSError as problem:
         log.info("this query shares no sidecars with others of its application: %s", problem)
         return None
+
+
+def find_key(folder: Path) -> bytes | None:
+    """The key of the application with this folder; None if there is none, or it is not this user's."""
+    try:
+        process_folder.check(folder)
+        return _of_this_version(_checked((folder / "secret").read_bytes(), folder))
+    except OSError:
+        return None
+
+
+def _of_this_version(secret: bytes) -> bytes:
+    """What queries make of it that have this version of the package: no other one understands their messages."""
     return hmac.digest(secret, f"spark-kgroup {__version__}".encode(), "sha256")
 
 
-def _secret(path: Path) -> bytes:
-    """What the file holds, made if there is none: whole from the first moment; raises OSError."""
-    if not path.exists():
-        draft = path.with_name(f"draft-{os.getpid()}")
-        try:
-            draft.touch(mode=0o600)
-            draft.write_bytes(new_key())
-            with suppress(FileExistsError):  # another query was faster
-                os.link(draft, path)
-        finally:
-            draft.unlink(missing_ok=True)
-    secret = path.read_bytes()
+def _make_secret(path: Path) -> None:
+    """Make the file if there is none, whole from the first moment; raises OSError."""
+    if path.exists():
+        return
+    draft = path.with_name(f"draft-{os.getpid()}")
+    try:
+        draft.touch(mode=0o600)
+        draft.write_bytes(new_key())
+        with suppress(FileExistsError):  # another query was faster
+            os.link(draft, path)
+    finally:
+        draft.unlink(missing_ok=True)
+
+
+def _hold(path: Path) -> ApplicationKey | None:
+    """The locked file; None if it was removed before it was locked; raises OSError."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_SH)
+        if _is_file(path, descriptor):
+            key = ApplicationKey(_checked(os.read(descriptor, KEY_BYTES + 1), path), path, descriptor)
+            descriptor = -1
+            return key
+        return None
+    finally:
+        if descriptor >= 0:
+            os.close(descriptor)
+
+
+def _is_file(path: Path, descriptor: int) -> bool:
+    """Whether the file at this path is the one that is open."""
+    try:
+        return os.path.samestat(path.stat(), os.fstat(descriptor))
+    except FileNotFoundError:
+        return False
+
+
+def _checked(secret: bytes, path: Path) -> bytes:
     if len(secret) != KEY_BYTES:
         raise OSError(f"{path} holds no key")
     return secret

@@ -73,10 +73,10 @@ def reader(digests: list[str], monkeypatch: pytest.MonkeyPatch) -> Iterator[Regi
     registry = Registry(["g-0"], bind_host="127.0.0.1", on_durable=digests.append)
     registry.start()
 
-    def key_of(folder: Path, *, make: bool) -> bytes | None:
-        return registry.key if str(folder) == FOLDER and not make else None
+    def find_key(folder: Path) -> bytes | None:
+        return registry.key if str(folder) == FOLDER else None
 
-    monkeypatch.setattr(application_key, "application_key", key_of)
+    monkeypatch.setattr(application_key, "find_key", find_key)
     monkeypatch.setattr(durable_ends, "DURABLE_TOLD_AFTER_MS", 50)
     yield registry
     registry.close()

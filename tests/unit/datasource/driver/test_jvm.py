@@ -2,6 +2,9 @@
 
 import os
 import socket
+import subprocess
+import sys
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -70,11 +73,59 @@ def test_a_jvm_whose_socket_was_inherited_by_another_process_ends_as_our_parent(
 def test_a_process_ends_with_a_jvm_whose_socket_was_inherited_by_another_process(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    ended: list[int] = []
-    monkeypatch.setattr(os, "_exit", ended.append)
-    found().end_process_with_it()
+    ended: list[str] = []
+    monkeypatch.setattr(os, "_exit", lambda _: ended.append("ended"))
+    monkeypatch.setattr(threading, "main_thread", lambda: None)  # signals of the tests stay as they are
+    found().end_process_with_it(lambda: ended.append("last"))
     monkeypatch.setattr(os, "getppid", lambda: 1)
-    wait_for(lambda: ended == [1], "the process to end", 10)
+    wait_for(lambda: ended == ["last", "ended"], "the process to end", 10)
+
+
+READER = """
+import hashlib, sys, socket
+from pathlib import Path
+from pyspark_kgroup.driver.jvm import Jvm
+
+connection = socket.create_connection(("127.0.0.1", int(sys.argv[1])))
+jvm = Jvm.of_this_process()
+jvm.end_process_with_it(lambda: Path(sys.argv[2]).touch())
+print("begun", flush=True)
+if sys.argv[3] == "busy":  # in C, where no handler of Python's runs
+    hashlib.pbkdf2_hmac("sha256", b"", b"", 10**9)
+elif sys.argv[3] == "waiting":
+    connection.recv(1)
+"""
+"""A stream reader, as far as its end matters."""
+
+
+@pytest.mark.parametrize(
+    ("what", "end"),
+    [
+        ("waiting", "SIGTERM"),
+        ("busy", "SIGTERM"),
+        ("waiting", "its JVM closes the connection"),
+        ("busy", "its JVM closes the connection"),
+        ("about to end", "the end of its program"),
+    ],
+)
+def test_a_reader_does_what_is_last_however_it_ends(what: str, end: str, tmp_path: Path) -> None:
+    last = tmp_path / "last"
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        port = str(listener.getsockname()[1])
+        command = [sys.executable, "-c", READER, port, str(last), what]
+        environment = {**os.environ, PORT: port}
+        environment.pop(PATH, None)
+        with subprocess.Popen(command, env=environment, stdout=subprocess.PIPE) as reader:
+            connection, _ = listener.accept()
+            with connection:
+                assert reader.stdout is not None
+                assert reader.stdout.readline() == b"begun\n"
+                if end == "SIGTERM":
+                    reader.terminate()
+                elif end == "its JVM closes the connection":
+                    connection.close()
+                reader.wait(30)
+    assert last.exists()
 
 
 @pytest.mark.usefixtures("jvm_end")

@@ -1,5 +1,6 @@
-"""Queries of one application find the same secret, which goes when the application's driver has gone."""
+"""Queries of one application find the same secret, which goes with the last of them, or with the driver."""
 
+import os
 import stat
 import tempfile
 from collections.abc import Iterator
@@ -10,8 +11,8 @@ from pathlib import Path
 import pytest
 from harness.sidecars import sleeping_executor
 
-from pyspark_kgroup.shared import application_key as application_key_module
-from pyspark_kgroup.shared.application_key import application_key, key_folder
+from pyspark_kgroup.shared import application_key
+from pyspark_kgroup.shared.application_key import ApplicationKey, find_key, hold_key, key_folder
 from pyspark_kgroup.shared.channel import KEY_BYTES
 
 
@@ -38,47 +39,98 @@ def folder_of(jvm: int) -> Path:
     return folder
 
 
-def test_queries_of_one_application_share_a_key_and_those_of_another_have_theirs(folder: Path) -> None:
-    key = application_key(folder)
+def held(folder: Path) -> ApplicationKey:
+    key = hold_key(folder)
     assert key is not None
+    return key
+
+
+def value_of(folder: Path) -> bytes:
+    """In a process of its own, which ends without a word, as killed ones do."""
+    return held(folder).value
+
+
+def test_queries_of_one_application_share_a_key_and_those_of_another_have_theirs(folder: Path) -> None:
+    key = held(folder).value
     assert len(key) == KEY_BYTES
-    assert application_key(folder) == key
+    assert held(folder).value == key
     with sleeping_executor("driver") as other:
-        assert application_key(folder_of(other.pid)) not in (key, None)
+        assert held(folder_of(other.pid)).value != key
     assert stat.S_IMODE(folder.stat().st_mode) == 0o700
     assert [(entry.name, stat.S_IMODE(entry.stat().st_mode)) for entry in folder.iterdir()] == [("secret", 0o600)]
 
 
 def test_queries_that_start_at_once_share_a_key(folder: Path) -> None:
     with ProcessPoolExecutor(8, get_context("spawn")) as queries:
-        assert len(set(queries.map(application_key, [folder] * 32))) == 1
+        assert len(set(queries.map(value_of, [folder] * 32))) == 1
     assert [entry.name for entry in folder.iterdir()] == ["secret"]
 
 
-def test_whoever_only_looks_for_a_key_makes_none(folder: Path, tmp_path: Path) -> None:
-    assert application_key(folder, make=False) is None
+def test_a_key_goes_when_the_last_query_releases_it_and_not_before(tmp_path: Path, folder: Path) -> None:
+    first, second = held(folder), held(folder)
+    first.release()
+    first.release()
+    third = held(folder)
+    assert first.value == second.value == third.value == find_key(folder)
+    second.release()
+    assert find_key(folder) == first.value
+    third.release()
+    assert find_key(folder) is None
     assert list(tmp_path.iterdir()) == []
-    key = application_key(folder)
-    assert application_key(folder, make=False) == key
+    assert held(folder).value != first.value
+
+
+def start_and_end(folder: Path) -> int:
+    """Hold and release the key many times; returns how often it was not the one that others find meanwhile."""
+    wrong = 0
+    for _ in range(200):
+        key = held(folder)
+        wrong += find_key(folder) != key.value
+        key.release()
+    return wrong
+
+
+def test_queries_that_end_and_start_at_once_leave_a_key_to_those_that_hold_it(tmp_path: Path, folder: Path) -> None:
+    with ProcessPoolExecutor(4, get_context("spawn")) as queries:
+        assert sum(queries.map(start_and_end, [folder] * 4)) == 0
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_key_that_was_replaced_stays_when_who_held_the_old_one_releases_it(folder: Path) -> None:
+    old = held(folder)
+    (folder / "secret").unlink()
+    new = held(folder)
+    old.release()
+    assert find_key(folder) == new.value
+
+
+def test_whoever_only_looks_for_a_key_makes_none(folder: Path, tmp_path: Path) -> None:
+    assert find_key(folder) is None
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_another_version_of_the_package_has_another_key(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    ours = application_key(folder)
-    monkeypatch.setattr(application_key_module, "__version__", "0.0.0")
-    assert application_key(folder) not in (ours, None)
+    ours = held(folder).value
+    monkeypatch.setattr(application_key, "__version__", "0.0.0")
+    assert held(folder).value != ours
+    assert find_key(folder) != ours
 
 
 def test_a_folder_that_others_can_open_is_not_believed(folder: Path) -> None:
     folder.mkdir()
     folder.chmod(0o777)
     (folder / "secret").write_bytes(bytes(KEY_BYTES))
-    assert application_key(folder) is None
+    assert hold_key(folder) is None
+    assert find_key(folder) is None
 
 
 def test_a_file_that_holds_no_key_is_not_believed(folder: Path) -> None:
     folder.mkdir(mode=0o700)
     (folder / "secret").write_bytes(b"short")
-    assert application_key(folder) is None
+    descriptors = len(os.listdir("/proc/self/fd"))
+    assert hold_key(folder) is None
+    assert find_key(folder) is None
+    assert len(os.listdir("/proc/self/fd")) == descriptors
 
 
 def test_a_query_that_finds_the_disk_full_shares_no_key_and_leaves_none(
@@ -89,15 +141,15 @@ def test_a_query_that_finds_the_disk_full_shares_no_key_and_leaves_none(
 
     with monkeypatch.context() as patch:
         patch.setattr(Path, "write_bytes", full)
-        assert application_key(folder) is None
+        assert hold_key(folder) is None
     assert list(folder.iterdir()) == []
-    assert application_key(folder) is not None
+    assert held(folder).value
 
 
 def test_the_key_of_a_driver_that_has_ended_is_removed_when_another_query_starts(tmp_path: Path, folder: Path) -> None:
     with sleeping_executor("driver") as ended:
-        application_key(folder_of(ended.pid))
-    application_key(folder)
+        held(folder_of(ended.pid))
+    held(folder)
     assert list(tmp_path.iterdir()) == [folder]
 
 
