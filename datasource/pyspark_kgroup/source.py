@@ -32,15 +32,11 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-_ONLY_STREAMS: Final = (
-    'format("kgroup") streams, it does not read in batch: use spark.readStream.format("kgroup"), with '
-    'writeStream.trigger(availableNow=True) for a bounded run; or read a range once with format("kafka").'
-)
 _ONLY_READS: Final = 'format("kgroup") reads from Kafka, it does not write: write with format("kafka").'
 
 
 class DefaultSource(DataSource):
-    """Streams Kafka topics as a real consumer group (the class name is the one that Spark looks for).
+    """Kafka topics as a real consumer group, or read once (the class name is the one that Spark looks for).
 
     Options are documented in `pyspark_kgroup.options.rows`. Columns are those of `format("kafka")`: key, value, topic,
     partition, offset, timestamp, timestampType, and headers with `includeHeaders`.
@@ -56,25 +52,34 @@ class DefaultSource(DataSource):
         """The fixed schema.
 
         Raises:
-            OptionError: an option is missing, unknown or contradictory.
+            OptionError: the options are neither those of a stream nor those of a batch read: Spark does not say here
+                which of the two it is to be. What is wrong for the one alone, its first call says.
         """
         # Imported here: of the five processes of a query that load this class one asks for its columns.
         from pyspark_kgroup.options.parser import parse
 
-        return spark_schema(parse(self.options).include_headers)
+        try:
+            return spark_schema(parse(self.options).include_headers)
+        except OptionError as error:
+            return spark_schema(self._include_headers_of_batch(error))
+
+    def _include_headers_of_batch(self, of_stream: OptionError) -> bool:
+        """As the options of a batch read say, which may lack a group; raises `of_stream` if they want to be one's."""
+        from pyspark_kgroup.options.batch import concerns_batches, parse_batch
+
+        if not concerns_batches(self.options):
+            raise of_stream
+        return parse_batch(self.options).include_headers
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
         """The reader of one query. Options are read by its first call: an error here would reach users garbled."""
         return KgroupStreamReader(dict(self.options), schema)
 
-    @brief_errors()
     def reader(self, schema: StructType) -> DataSourceReader:
-        """Refused: `spark.read` has no place in a group.
+        """The reader of one batch query, which joins no group. Options are read by its first call."""
+        from pyspark_kgroup.batch import batch_reader  # most queries are streams
 
-        Raises:
-            OptionError: always; says what to use.
-        """
-        raise OptionError(_ONLY_STREAMS)
+        return batch_reader(dict(self.options), schema)
 
     @brief_errors()
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:

@@ -48,6 +48,14 @@ class Ticket(InputPartition):
         self.payload = payload
 
 
+def check_schema(schema: StructType, *, include_headers: bool) -> None:
+    """See that Spark goes by our columns; raises OptionError if a user gave others."""
+    from pyspark_kgroup.shared.columns import spark_schema
+
+    if schema != spark_schema(include_headers):
+        raise OptionError("kgroup has a fixed schema, like format('kafka'): remove .schema(...) from the query.")
+
+
 @cache
 def _load_drivers_half() -> None:
     """Import it while Spark is still starting the query: it asks for offsets 60 ms after its first call (measured)."""
@@ -80,11 +88,9 @@ class KgroupStreamReader(AdmissionControl, DataSourceStreamReader):
     def _options(self) -> SourceOptions:
         """The checked options; with a schema of the user's own, Spark has not asked for them before the first call."""
         from pyspark_kgroup.options.parser import parse
-        from pyspark_kgroup.shared.columns import spark_schema
 
         options = parse(self._given)
-        if self._schema != spark_schema(options.include_headers):
-            raise OptionError("kgroup has a fixed schema, like format('kafka'): remove .schema(...) from the query.")
+        check_schema(self._schema, include_headers=options.include_headers)
         return options
 
     @property

@@ -13,8 +13,8 @@ from pyspark_kgroup.offsets.checkpoint import EMPTY, Checkpoint
 from pyspark_kgroup.offsets.offset_spec import OffsetSpec
 from pyspark_kgroup.offsets.plan import Ranges, ranges_by_seat
 from pyspark_kgroup.offsets.previously_owned import owned_by_seat
+from pyspark_kgroup.options.offset_bound import OffsetBound, parse_starting_offsets
 from pyspark_kgroup.options.parser import parse
-from pyspark_kgroup.options.starting_offsets import StartingOffsets, parse_starting_offsets
 from pyspark_kgroup.options.subscription import Subscription
 from spark_kgroup.model import TopicPartition
 from spark_kgroup.topic_pattern import TopicPattern
@@ -49,7 +49,7 @@ class Driver:
     """
 
     group: FakeGroup
-    starting: StartingOffsets = COMMITTED_OR_EARLIEST
+    starting: OffsetBound = COMMITTED_OR_EARLIEST
     read_committed: bool = False
     fail_on_data_loss: bool = True
     bounded: bool = False

@@ -42,16 +42,6 @@ def run(spark: SparkSession, read: dict[str, str], checkpoint: Path) -> None:
 # ------------------------------------------------------------------------------------------- what it is not
 
 
-def test_a_batch_read_is_refused_with_the_way_out_and_joins_nothing(
-    spark: SparkSession, apache_kafka: ApacheKafka, new_topic: NewTopic, group: str
-) -> None:
-    read = options(apache_kafka.bootstrap_servers, new_topic(1), group)
-    message = brief_message(lambda: spark.read.format("kgroup").options(**read).load().collect())
-    assert "spark.readStream" in message
-    assert "availableNow" in message
-    assert apache_kafka.describe_members(group) == []
-
-
 @pytest.mark.parametrize("mode", ["append", "overwrite"])
 def test_a_batch_write_is_refused_with_the_way_out(spark: SparkSession, mode: str) -> None:
     message = brief_message(lambda: spark.range(3).write.format("kgroup").mode(mode).save())

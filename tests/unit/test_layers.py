@@ -46,7 +46,8 @@ SOURCE_ROOMS: dict[str, set[str]] = {
     "durable_ends": SOURCE_BASE | {"offsets", "shared"},
     "listener": SOURCE_BASE | {"offsets", "durable_ends"},
     "stream": SOURCE_BASE | {"shared", "offsets", "options", "driver", "executor", "admission", "brief_errors"},
-    "source": SOURCE_BASE | {"shared", "options", "driver", "brief_errors", "stream"},
+    "batch": SOURCE_BASE | {"shared", "offsets", "options", "driver", "executor", "brief_errors", "wording", "stream"},
+    "source": SOURCE_BASE | {"shared", "options", "driver", "brief_errors", "stream", "batch"},
     "__init__": {"source"},
 }
 PURE_BY_THEMSELVES = {
@@ -55,7 +56,7 @@ PURE_BY_THEMSELVES = {
     "driver/seats",
     "options/refusals",
     "options/rows",
-    "options/starting_offsets",
+    "options/offset_bound",
     "options/values",
     "shared/redacted",
     "shared/tickets",

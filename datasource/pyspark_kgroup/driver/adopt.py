@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping, Sequence
-from datetime import UTC, datetime, timedelta
 
 from pyspark_kgroup.driver.acknowledgement import Acknowledgement, changed_from
 from pyspark_kgroup.driver.commits import Commits
@@ -20,12 +19,13 @@ from pyspark_kgroup.driver.group_port import GroupPort
 from pyspark_kgroup.driver.hand_over import HandOver
 from pyspark_kgroup.driver.ledger import Holding, Ledger, holders_of
 from pyspark_kgroup.driver.odd_commits import OddCommits
+from pyspark_kgroup.driver.timestamps import check_without_record
 from pyspark_kgroup.limits import HANDOVER_WAIT_MS, SETTLE_TIMEOUT_MS
 from pyspark_kgroup.offsets.adoption import Committed, Start, adopted_start, period_of
 from pyspark_kgroup.offsets.data_loss import out_of_log
 from pyspark_kgroup.offsets.offset_spec import AtTimestamp, OffsetSpec
+from pyspark_kgroup.options.offset_bound import LATEST, Place
 from pyspark_kgroup.options.parser import SourceOptions
-from pyspark_kgroup.options.starting_offsets import LATEST, Place
 from pyspark_kgroup.options.values import join
 from spark_kgroup.errors import OptionError
 from spark_kgroup.model import TopicPartition
@@ -181,22 +181,12 @@ class Adoption:
         at = {tp: timestamp.ms for tp, timestamp in timestamps.items()}
         found |= self._group.offsets_at(at, read_committed=read_committed)
         without = {tp: timestamp for tp, timestamp in timestamps.items() if tp not in found}
-        self._check_without_record(without)
+        check_without_record(self._options.starting_offsets, without)
         found |= self._group.end_offsets([*latest, *without], read_committed=read_committed)
         return found
 
     def _by_option(self, partition: TopicPartition, offset: int | OffsetSpec) -> Place:
         return self._options.starting_offsets.offset_of(partition) if offset is OffsetSpec.STARTING else offset
-
-    def _check_without_record(self, timestamps: Mapping[TopicPartition, AtTimestamp]) -> None:
-        """See that partitions without a record at or after their timestamps may start at their ends."""
-        starting = self._options.starting_offsets
-        if timestamps and not starting.later_is_latest:
-            without = join([f"{tp} ({_instant(timestamps[tp].ms)})" for tp in sorted(timestamps)])
-            raise OptionError(
-                f"Option {starting.option}: there is no record at or after its timestamp in {without}. Give an earlier "
-                "one, or set startingOffsetsByTimestampStrategy=latest to start such partitions at their end."
-            )
 
     def _check_option(self, offsets: Mapping[TopicPartition, int]) -> None:
         ends = self._group.end_offsets(offsets, read_committed=False)
@@ -246,12 +236,3 @@ class Adoption:
         unacknowledged = frozenset(seats.keys() - self._commits.commit(wanted))
         self._ledger.forget(unacknowledged)
         return unacknowledged
-
-
-def _instant(timestamp_ms: int) -> str:
-    """A timestamp as a date, too, where the calendar goes so far."""
-    try:
-        at = datetime(1970, 1, 1, tzinfo=UTC) + timedelta(milliseconds=timestamp_ms)
-    except OverflowError:
-        return f"{timestamp_ms} ms"
-    return f"{timestamp_ms} ms: {at:%Y-%m-%d %H:%M:%S} UTC"

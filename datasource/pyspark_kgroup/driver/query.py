@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Final
 from pyspark_kgroup.driver.boundary import Boundary
 from pyspark_kgroup.driver.checkpoint_origin import origin_warnings
 from pyspark_kgroup.driver.jvm import Jvm
+from pyspark_kgroup.driver.leaders import leader_of
 from pyspark_kgroup.driver.reporting import Counts, commit_metadata, latest_offset
 from pyspark_kgroup.driver.seat_count import SeatCount
 from pyspark_kgroup.driver.seats import Home, Scan
@@ -32,11 +33,9 @@ from pyspark_kgroup.offsets.previously_owned import owned_by_seat
 from pyspark_kgroup.options.parser import SourceOptions
 from pyspark_kgroup.options.security import driver_settings
 from pyspark_kgroup.shared.tickets import (
-    Leader,
     Mode,
     Position,
     Range,
-    ReadSettings,
     RegistryAccess,
     SeatRanges,
     TicketPayload,
@@ -44,7 +43,7 @@ from pyspark_kgroup.shared.tickets import (
 from pyspark_kgroup.wording import log_in_options_words
 from spark_kgroup.clock import monotonic_ms
 from spark_kgroup.errors import KgroupError
-from spark_kgroup.model import CLIENT, TopicDescription, TopicPartition
+from spark_kgroup.model import CLIENT
 from spark_kgroup.runtime.settings import GroupSettings
 from spark_kgroup.runtime.thread import GroupRuntime
 from spark_kgroup.seat_note import Author
@@ -174,13 +173,14 @@ class Query:
         topics = boundary.logs.topics
         plan = boundary.logs.readable(end, ranges_by_seat(start, end))
         reads = {
-            seat: [Range(*tp, first, last, _leader(topics, tp)) for tp, (first, last) in sorted(ranges.items())]
+            seat: [Range(*tp, first, last, leader_of(topics, tp)) for tp, (first, last) in sorted(ranges.items())]
             for seat, ranges in plan.items()
         }
         read = {tp for ranges in plan.values() for tp in ranges}
         owned = {
             seat: [
-                Position(*tp, offset, tag, None if tp in read else _leader(topics, tp)) for tp, offset, tag in positions
+                Position(*tp, offset, tag, None if tp in read else leader_of(topics, tp))
+                for tp, offset, tag in positions
             ]
             for seat, positions in positions_by_seat(end, topics).items()
         }
@@ -192,13 +192,7 @@ class Query:
         """The tickets of a new scan of a batch: bound to a seat now, or when a task asks the registry."""
         options, registry = self._options, self._registry
         self._last_batch = len(reads), monotonic_ms()
-        settings = ReadSettings(
-            consumer_config=options.consumer_config(),
-            reader=options.reader,
-            include_headers=options.include_headers,
-            fail_on_data_loss=options.fail_on_data_loss,
-            stall_timeout_ms=options.api_timeout_ms,
-        )
+        settings = options.read_settings()
         if registry is None:
             scan = Scan(scan_id=0, mode=Mode.FIXED, tickets=tuple(sorted(reads)))
         else:
@@ -338,12 +332,3 @@ class Query:
     def _release_key(self) -> None:
         if self._key is not None:
             self._key.release()
-
-
-def _leader(topics: Mapping[str, TopicDescription], partition: TopicPartition) -> Leader | None:
-    """Who leads `partition`, as far as `topics` say."""
-    topic = topics.get(partition.topic)
-    leader = topic.leaders.get(partition.partition) if topic is not None else None
-    if topic is None or leader is None:
-        return None
-    return Leader(*leader, topic_id=topic.topic_id.hex if topic.topic_id is not None else "")

@@ -9,21 +9,21 @@ here goes to the executors' librdkafka consumers without its prefix.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from difflib import get_close_matches
 from typing import Final, NoReturn
 
 from pyspark_kgroup.offsets.offset_spec import OffsetSpec
 from pyspark_kgroup.options import rows
+from pyspark_kgroup.options.offset_bound import OffsetBound
+from pyspark_kgroup.options.read_options import ReadOptions
 from pyspark_kgroup.options.refusals import REFUSED, refuse
 from pyspark_kgroup.options.rows import OPTIONS
 from pyspark_kgroup.options.security import JAVA_NAMES, check_mechanism, parse_security
-from pyspark_kgroup.options.starting_offsets import StartingOffsets
 from pyspark_kgroup.options.subscription import Subscription
-from pyspark_kgroup.options.values import PREFIX_CHARACTERS_MAX, join, shorten
+from pyspark_kgroup.options.values import PREFIX_CHARACTERS_MAX, Option, join, shorten
 from pyspark_kgroup.shared.redacted import Redacted, is_secret
-from pyspark_kgroup.shared.tickets import Reader
 from spark_kgroup.errors import OptionError
 from spark_kgroup.limits import HEARTBEAT_INTERVAL_MS
 from spark_kgroup.model import CLASSIC, CONSUMER
@@ -32,25 +32,19 @@ from spark_kgroup.model import CLASSIC, CONSUMER
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SourceOptions:
-    """The options of one query, checked. Units are last in a name; `rows` says what each does.
+class SourceOptions(ReadOptions):
+    """The options of one streaming query, checked: see `ReadOptions`.
 
     Attributes:
         members: None if the option was not given: what the driver's machine tells is no option (`sizing`).
     """
 
-    bootstrap_servers: str
     group_id: str
-    subscription: Subscription
     members: int | None
     instance_id_prefix: str
-    starting_offsets: StartingOffsets
     max_offsets_per_trigger: int | None
     min_offsets_per_trigger: int | None
     max_trigger_delay_ms: int
-    include_headers: bool
-    fail_on_data_loss: bool
-    reader: Reader
     prefetch_bytes: int
     records_between_executors: bool | None
     registry_host: str | None
@@ -59,16 +53,10 @@ class SourceOptions:
     rebalance_timeout_ms: int
     heartbeat_interval_ms: int
     metadata_max_age_ms: int
-    request_timeout_ms: int
-    api_timeout_ms: int
     group_protocol: str
     member_ids: str
     assignors: tuple[str, ...]
     remote_assignor: str | None
-    read_committed: bool
-    client_id: str
-    passed_on: Redacted = field(default_factory=Redacted)
-    security: Redacted = field(default_factory=Redacted)
 
     @property
     def instance_ids(self) -> tuple[str, ...]:
@@ -82,30 +70,6 @@ class SourceOptions:
         if self.records_between_executors is not None:
             return self.records_between_executors
         return not self.security.get("security.protocol", "PLAINTEXT").upper().endswith("SSL")
-
-    def consumer_config(self) -> dict[str, str]:
-        """Configuration of an executor's librdkafka consumer, which makes no group calls.
-
-        `group.id` is there because librdkafka wants one; with `assign()` it neither joins nor commits.
-        """
-        return {
-            "check.crcs": "true",  # what is damaged is an error, as with Java's consumer; its own default is false
-            "fetch.queue.backoff.ms": "10",  # with 1 s it waits half of the time (measured: 100 B records)
-            "fetch.wait.max.ms": "25",  # all that is asked for is in the log: only its end is ever waited for
-            "log_level": "2",  # `range_reader` tells once what befalls a read; librdkafka, 20 times a second
-            "log.connection.close": "false",  # brokers close idle connections all the time
-            "topic.metadata.propagation.max.ms": "5000",  # what a ticket names exists: only brokers' metadata may lag
-            **self.passed_on,
-            **self.security,
-            "bootstrap.servers": self.bootstrap_servers,
-            "group.id": self.group_id,
-            "client.id": self.client_id,
-            "isolation.level": "read_committed" if self.read_committed else "read_uncommitted",
-            "auto.offset.reset": "error",  # an offset that is gone is an error, never a jump
-            "enable.auto.commit": "false",
-            "enable.auto.offset.store": "false",
-            "enable.partition.eof": "true",  # the end of a range may lie past the last record one can see
-        }
 
 
 _LIBRDKAFKA_NAMES: Final = (
@@ -153,21 +117,21 @@ def parse(options: Mapping[str, str]) -> SourceOptions:
     Raises:
         OptionError: an option is missing, unknown, out of range, refused, or contradicts another.
     """
-    given = _in_lower_case(options)
+    given = in_lower_case(options)
     check_mechanism(given)
     refuse(given)
-    passed_on = _for_librdkafka(given)
+    passed_on = for_librdkafka(given)
     _check_protocol(given)
     session_timeout_ms = rows.SESSION_TIMEOUT.value(given)
     group_id = rows.GROUP_ID.value(given)
-    subscription = _subscription(given)
+    subscription = subscription_of(given)
     parsed = SourceOptions(
         bootstrap_servers=rows.BOOTSTRAP_SERVERS.value(given),
         group_id=group_id,
         subscription=subscription,
         members=rows.MEMBERS.value(given),
         instance_id_prefix=rows.INSTANCE_ID_PREFIX.value(given) or _prefix_of(group_id),
-        starting_offsets=_starting_offsets_for(subscription, given),
+        starting_offsets=starting_offsets_for(subscription, given, rows.STARTING_OFFSETS, rows.AUTO_OFFSET_RESET),
         max_offsets_per_trigger=rows.MAX_OFFSETS_PER_TRIGGER.value(given),
         min_offsets_per_trigger=_min_offsets_per_trigger(given),
         max_trigger_delay_ms=rows.MAX_TRIGGER_DELAY.value(given),
@@ -193,12 +157,12 @@ def parse(options: Mapping[str, str]) -> SourceOptions:
         passed_on=passed_on,
         security=Redacted(parse_security(given)),
     )
-    if passed_on:
-        _check_with_librdkafka(parsed)
+    check_with_librdkafka(parsed)
     return parsed
 
 
-def _in_lower_case(options: Mapping[str, str]) -> dict[str, str]:
+def in_lower_case(options: Mapping[str, str]) -> dict[str, str]:
+    """The options by their names in lower case; raises OptionError if one is given twice, or is no text."""
     given: dict[str, str] = {}
     for name, value in options.items():
         _check_characters(name, value)
@@ -225,7 +189,7 @@ def _spelling_of(name: str) -> str:
     return next((known for known in (*_OURS, *REFUSED) if known.lower() == name.lower()), name)
 
 
-def _for_librdkafka(given: Mapping[str, str]) -> Redacted:
+def for_librdkafka(given: Mapping[str, str]) -> Redacted:
     """The options that librdkafka gets.
 
     Raises:
@@ -258,7 +222,8 @@ def _prefix_of(group_id: str) -> str:
     return re.sub(r"[^A-Za-z0-9._-]", "_", group_id)[:PREFIX_CHARACTERS_MAX]
 
 
-def _subscription(given: Mapping[str, str]) -> Subscription:
+def subscription_of(given: Mapping[str, str]) -> Subscription:
+    """Which topics to read; raises OptionError if that is not said, or said twice."""
     topics, pattern = rows.SUBSCRIBE.value(given), rows.SUBSCRIBE_PATTERN.value(given)
     if topics is not None and pattern is not None:
         raise OptionError("Options subscribe and subscribePattern are both given: leave one of them out.")
@@ -269,23 +234,49 @@ def _subscription(given: Mapping[str, str]) -> Subscription:
     return Subscription(topics=topics or (), pattern=pattern)
 
 
-def _starting_offsets_for(subscription: Subscription, given: Mapping[str, str]) -> StartingOffsets:
-    offsets = (
-        rows.STARTING_TIMESTAMP.value(given)
-        or rows.STARTING_OFFSETS_BY_TIMESTAMP.value(given)
-        or rows.STARTING_OFFSETS.value(given)
-    )
-    unsubscribed = sorted(subscription.beyond({tp.topic for tp in offsets.by_partition}))
+def offset_bound(
+    subscription: Subscription,
+    given: Mapping[str, str],
+    rows_in_order: Sequence[Option[OffsetBound] | Option[OffsetBound | None]],
+) -> OffsetBound:
+    """Where a query starts, or ends.
+
+    Args:
+        subscription: its topics.
+        given: names in lower case.
+        rows_in_order: of these options the first that is given counts; the last has a default.
+
+    Raises:
+        OptionError: it names topics that are not subscribed, or cannot be read.
+    """
+    values = [row.value(given) for row in rows_in_order]
+    bound = next(value for value in values if value is not None)
+    unsubscribed = sorted(subscription.beyond({tp.topic for tp in bound.by_partition}))
     if unsubscribed:
         raise OptionError(
-            f"Option {offsets.option} names topics that `{subscription.option}` does not: {join(unsubscribed)}. "
+            f"Option {bound.option} names topics that `{subscription.option}` does not: {join(unsubscribed)}. "
             "Subscribe to them, or leave them out here."
         )
+    return bound
+
+
+def starting_offsets_for(
+    subscription: Subscription, given: Mapping[str, str], row: Option[OffsetBound], reset: Option[str]
+) -> OffsetBound:
+    """Where a query starts; raises as `offset_bound`.
+
+    Args:
+        subscription: its topics.
+        given: names in lower case.
+        row: of `startingOffsets`.
+        reset: of `kafka.auto.offset.reset`.
+    """
+    start = offset_bound(subscription, given, (rows.STARTING_TIMESTAMP, rows.STARTING_OFFSETS_BY_TIMESTAMP, row))
     strategy = rows.STARTING_OFFSETS_BY_TIMESTAMP_STRATEGY.value(given)
-    if not offsets.committed:
-        return replace(offsets, later_is_latest=strategy == "latest")
-    reset = OffsetSpec.EARLIEST if rows.AUTO_OFFSET_RESET.value(given) == "earliest" else OffsetSpec.LATEST
-    return StartingOffsets(text=offsets.text, committed=True, everywhere=reset)
+    if not start.committed:
+        return replace(start, later_is_latest=strategy == "latest")
+    everywhere = OffsetSpec.EARLIEST if reset.value(given) == "earliest" else OffsetSpec.LATEST
+    return replace(start, everywhere=everywhere)
 
 
 def _min_offsets_per_trigger(given: Mapping[str, str]) -> int | None:
@@ -319,11 +310,16 @@ def _check_protocol(given: Mapping[str, str]) -> None:
             raise OptionError(f"Option {name} has no effect with {rows.GROUP_PROTOCOL.name}={protocol}: {remedy}.")
 
 
-def _check_with_librdkafka(options: SourceOptions) -> None:
+def check_with_librdkafka(options: ReadOptions) -> None:
     """Let librdkafka judge what is passed on to it.
 
     Without a broker's address its client opens no connection; it is closed at once (measured: 0.4 ms in all).
+
+    Raises:
+        OptionError: it rejects something.
     """
+    if not options.passed_on:
+        return
     from confluent_kafka import Consumer, KafkaException  # 60 CPU ms, which most queries do without
 
     elsewhere = {"bootstrap.servers", *options.security}

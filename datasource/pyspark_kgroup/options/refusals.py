@@ -5,7 +5,7 @@ Runs on: driver. Pure.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Final
 
 from pyspark_kgroup.options.values import without_shading
@@ -23,9 +23,13 @@ _REFUSALS: Final = (
     ),
     (
         "endingOffsets endingTimestamp endingOffsetsByTimestamp",
-        "it belongs to batch queries; a stream has no end. For a bounded run: writeStream.trigger(availableNow=True).",
+        "it belongs to batch reads (spark.read); a stream has no end. For a bounded run: "
+        "writeStream.trigger(availableNow=True).",
     ),
-    ("minPartitions maxRecordsPerPartition", "each seat is read by one task; set `members`."),
+    (
+        "minPartitions maxRecordsPerPartition",
+        "it belongs to batch reads (spark.read); in a stream each seat is read by one task: set `members`.",
+    ),
     ("groupIdPrefix", "a query is one group for its whole life; set `kafka.group.id`."),
     (
         "fetchOffset.numRetries fetchOffset.retryIntervalMs kafkaConsumer.pollTimeoutMs",
@@ -108,13 +112,17 @@ _TRUE_ANYWAY: Final[Mapping[str, tuple[str, ...]]] = {
 """Refused options that may be given with a value that says what is so anyway."""
 
 
-def refuse(given: Mapping[str, str]) -> None:
+def refuse(given: Mapping[str, str], but: Collection[str] = ()) -> None:
     """Check that nothing in `given` (names in lower case) is refused.
 
+    Args:
+        given: the options.
+        but: names of what may be given all the same.
+
     Raises:
-        OptionError: something is; it says what to do instead.
+        OptionError: something is refused; it says what to do instead.
     """
     for name, reason in REFUSED.items():
-        value = given.get(name.lower())
+        value = given.get(name.lower()) if name not in but else None
         if value is not None and without_shading(value.strip().lower()) not in _TRUE_ANYWAY.get(name, ()):
             raise OptionError(f"Option {name} cannot be used with this source: {reason}")

@@ -9,13 +9,14 @@ from typing import Any, Final, cast
 
 from pyspark_kgroup.limits import MAX_TRIGGER_DELAY_MS, PREFETCH_BYTES_MIN, PREFETCH_BYTES_PER_EXECUTOR
 from pyspark_kgroup.offsets.offset_spec import OffsetSpec
-from pyspark_kgroup.options.security_rows import SECURITY
-from pyspark_kgroup.options.starting_offsets import (
-    StartingOffsets,
+from pyspark_kgroup.options.offset_bound import (
+    OffsetBound,
+    by_timestamp,
+    by_timestamps,
+    parse_ending_offsets,
     parse_starting_offsets,
-    parse_starting_offsets_by_timestamp,
-    parse_starting_timestamp,
 )
+from pyspark_kgroup.options.security_rows import SECURITY
 from pyspark_kgroup.options.values import (
     INT_MAX,
     LONG_MAX,
@@ -49,6 +50,9 @@ from spark_kgroup.topic_pattern import TopicPattern
 MEMBERS_MAX: Final = 1000
 """What one driver bears: 1,000 seats take 13 % of a core and 144 MiB between batches (measured, two busy cores)."""
 
+TASKS_MAX: Final = 100_000
+"""Of one batch read: what Spark's scheduler bears."""
+
 BOOTSTRAP_SERVERS = Option(
     name="kafka.bootstrap.servers",
     type="string",
@@ -60,13 +64,14 @@ BOOTSTRAP_SERVERS = Option(
     acts="both",
     read=servers,
 )
-GROUP_ID = Option(
+GROUP_ID: Option[str] = Option(
     name="kafka.group.id",
     type="string",
     default="",
     shown=None,
     range="a group's name",
-    effect="The consumer group whose members are this query's seats.",
+    effect="The consumer group whose members are this query's seats. A batch read joins no group: it needs one with "
+    "startingOffsets=committed only.",
     origin="Kafka's group.id",
     acts="both",
     read=non_empty,
@@ -119,7 +124,7 @@ INSTANCE_ID_PREFIX: Option[str | None] = Option(
 STARTING_OFFSETS = Option(
     name="startingOffsets",
     type="string",
-    default=StartingOffsets(text="committed", committed=True, everywhere=OffsetSpec.LATEST),
+    default=OffsetBound(text="committed", committed=True, everywhere=OffsetSpec.LATEST),
     shown="committed",
     range='committed, earliest, latest, or JSON such as {"topic":{"0":23,"1":-2,"2":-1}} (-2 earliest, -1 latest)',
     effect="Where a query without a checkpoint starts: at the group's committed offsets (see kafka.auto.offset.reset) "
@@ -127,7 +132,7 @@ STARTING_OFFSETS = Option(
     origin="Spark's startingOffsets, latest",
     read=parse_starting_offsets,
 )
-STARTING_TIMESTAMP: Option[StartingOffsets | None] = Option(
+STARTING_TIMESTAMP: Option[OffsetBound | None] = Option(
     name="startingTimestamp",
     type="long",
     default=None,
@@ -135,9 +140,9 @@ STARTING_TIMESTAMP: Option[StartingOffsets | None] = Option(
     range=f"0 to {LONG_MAX} ms since 1970, UTC",
     effect="In place of startingOffsets: each partition starts at its first record that is not older.",
     origin="Spark's startingTimestamp",
-    read=parse_starting_timestamp,
+    read=by_timestamp("startingTimestamp"),
 )
-STARTING_OFFSETS_BY_TIMESTAMP: Option[StartingOffsets | None] = Option(
+STARTING_OFFSETS_BY_TIMESTAMP: Option[OffsetBound | None] = Option(
     name="startingOffsetsByTimestamp",
     type="string",
     default=None,
@@ -146,7 +151,7 @@ STARTING_OFFSETS_BY_TIMESTAMP: Option[StartingOffsets | None] = Option(
     effect="In place of startingOffsets: the same with a timestamp for each partition. startingTimestamp comes before "
     "it.",
     origin="Spark's startingOffsetsByTimestamp",
-    read=parse_starting_offsets_by_timestamp,
+    read=by_timestamps("startingOffsetsByTimestamp"),
 )
 STARTING_OFFSETS_BY_TIMESTAMP_STRATEGY = Option(
     name="startingOffsetsByTimestampStrategy",
@@ -158,6 +163,58 @@ STARTING_OFFSETS_BY_TIMESTAMP_STRATEGY = Option(
     "partition's end.",
     origin="Spark's startingOffsetsByTimestampStrategy, error",
     read=lambda text: one_of("error", "latest")(text.lower()),
+)
+ENDING_OFFSETS = Option(
+    name="endingOffsets",
+    type="string",
+    default=OffsetBound(text="latest", option="endingOffsets", everywhere=OffsetSpec.LATEST),
+    shown="latest",
+    range='latest, or JSON such as {"topic":{"0":50,"1":-1}} (-1 latest)',
+    effect="Batch reads: where they end; the offset itself is not read.",
+    origin="Spark's endingOffsets, latest",
+    read=parse_ending_offsets,
+)
+ENDING_TIMESTAMP: Option[OffsetBound | None] = Option(
+    name="endingTimestamp",
+    type="long",
+    default=None,
+    shown="unset",
+    range=f"0 to {LONG_MAX} ms since 1970, UTC",
+    effect="Batch reads, in place of endingOffsets: each partition ends before its first record that is not older, or "
+    "at its end.",
+    origin="Spark's endingTimestamp",
+    read=by_timestamp("endingTimestamp"),
+)
+ENDING_OFFSETS_BY_TIMESTAMP: Option[OffsetBound | None] = Option(
+    name="endingOffsetsByTimestamp",
+    type="string",
+    default=None,
+    shown="unset",
+    range='JSON such as {"topic":{"0":1767225600000,"1":0}}, in ms since 1970, UTC',
+    effect="Batch reads, in place of endingOffsets: the same with a timestamp for each partition. endingTimestamp "
+    "comes before it.",
+    origin="Spark's endingOffsetsByTimestamp",
+    read=by_timestamps("endingOffsetsByTimestamp"),
+)
+MIN_PARTITIONS: Option[int | None] = Option(
+    name="minPartitions",
+    type="int",
+    default=None,
+    shown="a task for each partition of the topics",
+    range=f"1 to {TASKS_MAX} tasks",
+    effect="Batch reads: at least so many tasks, as far as there are offsets; the largest ranges are divided.",
+    origin="Spark's minPartitions",
+    read=number(1, TASKS_MAX),
+)
+MAX_RECORDS_PER_PARTITION: Option[int | None] = Option(
+    name="maxRecordsPerPartition",
+    type="long",
+    default=None,
+    shown="no limit",
+    range=f"1 to {LONG_MAX} offsets",
+    effect="Batch reads: most offsets that one task reads.",
+    origin="Spark's maxRecordsPerPartition",
+    read=number(1, LONG_MAX),
 )
 MAX_OFFSETS_PER_TRIGGER: Option[int | None] = Option(
     name="maxOffsetsPerTrigger",
@@ -408,6 +465,11 @@ OPTIONS: Final[tuple[Option[Any], ...]] = (
     STARTING_TIMESTAMP,
     STARTING_OFFSETS_BY_TIMESTAMP,
     STARTING_OFFSETS_BY_TIMESTAMP_STRATEGY,
+    ENDING_OFFSETS,
+    ENDING_TIMESTAMP,
+    ENDING_OFFSETS_BY_TIMESTAMP,
+    MIN_PARTITIONS,
+    MAX_RECORDS_PER_PARTITION,
     MAX_OFFSETS_PER_TRIGGER,
     MIN_OFFSETS_PER_TRIGGER,
     MAX_TRIGGER_DELAY,
@@ -434,3 +496,33 @@ OPTIONS: Final[tuple[Option[Any], ...]] = (
     *SECURITY,
 )
 """Every option there is, in the order in which people need them."""
+
+OF_BATCHES: Final = (
+    ENDING_OFFSETS,
+    ENDING_TIMESTAMP,
+    ENDING_OFFSETS_BY_TIMESTAMP,
+    MIN_PARTITIONS,
+    MAX_RECORDS_PER_PARTITION,
+)
+"""What only batch reads have; streams refuse it (`refusals`)."""
+
+OF_STREAMS: Final = (
+    MEMBERS,
+    INSTANCE_ID_PREFIX,
+    MAX_OFFSETS_PER_TRIGGER,
+    MIN_OFFSETS_PER_TRIGGER,
+    MAX_TRIGGER_DELAY,
+    PREFETCH_BYTES,
+    RECORDS_BETWEEN_EXECUTORS,
+    REGISTRY_HOST,
+    REGISTRY_PORT,
+    GROUP_PROTOCOL,
+    ASSIGNORS,
+    REMOTE_ASSIGNOR,
+    MEMBER_IDS,
+    SESSION_TIMEOUT,
+    REBALANCE_TIMEOUT,
+    HEARTBEAT_INTERVAL,
+    METADATA_MAX_AGE,
+)
+"""What only streams have; a batch read does without it, and warns."""

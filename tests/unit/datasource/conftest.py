@@ -7,7 +7,7 @@ from harness.fake_driver import COMMITTED_OR_EARLIEST, Driver
 from harness.fake_group import FakeGroup
 
 from pyspark_kgroup.driver.registry import Registry
-from pyspark_kgroup.options.starting_offsets import StartingOffsets
+from pyspark_kgroup.options.offset_bound import OffsetBound
 
 World = Callable[..., tuple[FakeGroup, Driver]]
 
@@ -18,7 +18,7 @@ def world() -> World:
         partitions: int = 1,
         seats: int = 1,
         records: int = 0,
-        starting: StartingOffsets = COMMITTED_OR_EARLIEST,
+        starting: OffsetBound = COMMITTED_OR_EARLIEST,
         read_committed: bool = False,
         fail_on_data_loss: bool = True,
         bounded: bool = False,

@@ -6,7 +6,7 @@ from harness.fake_driver import Crash
 from harness.fake_group import OTHER
 
 from pyspark_kgroup.limits import END_OFFSETS_MAX_AGE_MS
-from pyspark_kgroup.options.starting_offsets import parse_starting_offsets
+from pyspark_kgroup.options.offset_bound import parse_starting_offsets
 from spark_kgroup.limits import METADATA_MAX_AGE_MS
 
 

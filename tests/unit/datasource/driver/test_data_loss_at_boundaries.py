@@ -10,7 +10,7 @@ from harness.fake_group import OTHER, FakeGroup
 from pyspark_kgroup.errors import DataLoss
 from pyspark_kgroup.limits import END_OFFSETS_MAX_AGE_MS
 from pyspark_kgroup.offsets.data_loss import WAYS_OUT, LogRange, deleted, out_of_log, recreated
-from pyspark_kgroup.options.starting_offsets import parse_starting_offsets
+from pyspark_kgroup.options.offset_bound import parse_starting_offsets
 from spark_kgroup.errors import UnknownTopic
 from spark_kgroup.model import TopicPartition
 

@@ -7,10 +7,10 @@ import pytest
 from harness.fake_driver import COMMITTED_OR_EARLIEST, Driver
 from harness.fake_group import OTHER, FakeGroup
 
-from pyspark_kgroup.options.starting_offsets import (
+from pyspark_kgroup.options.offset_bound import (
+    by_timestamp,
+    by_timestamps,
     parse_starting_offsets,
-    parse_starting_offsets_by_timestamp,
-    parse_starting_timestamp,
 )
 from spark_kgroup.errors import OptionError
 from spark_kgroup.model import DescribedGroup, DescribedMember, TopicPartition
@@ -127,7 +127,7 @@ def test_a_member_without_an_instance_id_that_overrules_an_explicit_start_is_nam
 
 
 def test_a_start_by_timestamp_is_at_the_first_record_that_is_not_older(world: World) -> None:
-    group, driver = world(partitions=2, records=100, starting=parse_starting_timestamp("79001"))
+    group, driver = world(partitions=2, records=100, starting=by_timestamp("startingTimestamp")("79001"))
     group.committed_now = {P0: 10}  # an explicit start comes before it
     driver.drain()
     assert driver.rows == {TopicPartition("t", number): [(80, 100)] for number in (0, 1)}
@@ -136,14 +136,14 @@ def test_a_start_by_timestamp_is_at_the_first_record_that_is_not_older(world: Wo
 
 def test_each_partition_may_have_a_timestamp_of_its_own(world: World) -> None:
     text = '{"t": {"0": 0, "1": 99000}}'
-    _, driver = world(partitions=2, records=100, starting=parse_starting_offsets_by_timestamp(text))
+    _, driver = world(partitions=2, records=100, starting=by_timestamps("startingOffsetsByTimestamp")(text))
     driver.drain()
     assert driver.rows == {P0: [(0, 100)], TopicPartition("t", 1): [(99, 100)]}
 
 
 def test_a_query_that_finds_no_record_at_its_timestamp_fails_with_the_date_and_the_way_out(world: World) -> None:
     text = '{"t": {"0": 5000, "1": 1767225600000, "2": 9223372036854775807}}'
-    group, driver = world(partitions=3, records=100, starting=parse_starting_offsets_by_timestamp(text))
+    group, driver = world(partitions=3, records=100, starting=by_timestamps("startingOffsetsByTimestamp")(text))
     with pytest.raises(OptionError) as problem:
         driver.trigger()
     message = str(problem.value)
@@ -154,7 +154,7 @@ def test_a_query_that_finds_no_record_at_its_timestamp_fails_with_the_date_and_t
 
 
 def test_a_partition_without_a_record_at_its_timestamp_may_start_at_its_end(world: World) -> None:
-    starting = replace(parse_starting_timestamp("100000"), later_is_latest=True)
+    starting = replace(by_timestamp("startingTimestamp")("100000"), later_is_latest=True)
     group, driver = world(partitions=2, records=100, starting=starting)
     driver.drain()
     assert driver.rows == {}
@@ -164,7 +164,7 @@ def test_a_partition_without_a_record_at_its_timestamp_may_start_at_its_end(worl
 
 
 def test_a_timestamp_counts_for_a_query_without_a_checkpoint_only(world: World) -> None:
-    group, driver = world(partitions=2, records=100, starting=parse_starting_timestamp("50000"))
+    group, driver = world(partitions=2, records=100, starting=by_timestamp("startingTimestamp")("50000"))
     driver.drain()
     group.produce(P0, 5)
     driver.restart()
@@ -173,7 +173,7 @@ def test_a_timestamp_counts_for_a_query_without_a_checkpoint_only(world: World) 
 
 
 def test_partitions_added_later_start_at_their_first_record_whatever_the_timestamp(world: World) -> None:
-    group, driver = world(partitions=1, records=100, starting=parse_starting_timestamp("50000"))
+    group, driver = world(partitions=1, records=100, starting=by_timestamp("startingTimestamp")("50000"))
     driver.drain()
     added = group.add_partition("t")
     group.spread(list(group.instance_ids))

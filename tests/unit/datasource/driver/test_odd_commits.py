@@ -6,7 +6,7 @@ from harness.fake_driver import Driver
 from harness.fake_group import OTHER, FakeGroup
 
 from pyspark_kgroup.driver.boundary import Boundary
-from pyspark_kgroup.options.starting_offsets import parse_starting_offsets
+from pyspark_kgroup.options.offset_bound import parse_starting_offsets
 from spark_kgroup.seat_note import Author
 
 

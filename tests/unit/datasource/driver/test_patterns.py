@@ -6,7 +6,7 @@ from harness.fake_group import FakeGroup
 
 from pyspark_kgroup.errors import DataLoss
 from pyspark_kgroup.offsets.checkpoint import Topic
-from pyspark_kgroup.options.starting_offsets import StartingOffsets, parse_starting_offsets
+from pyspark_kgroup.options.offset_bound import OffsetBound, parse_starting_offsets
 from spark_kgroup.model import TopicPartition
 from spark_kgroup.topic_pattern import TopicPattern
 
@@ -16,7 +16,7 @@ AT_5 = parse_starting_offsets('{"t": {"0": 5}}')
 
 
 def running(
-    *topics: str, starting: StartingOffsets = COMMITTED_OR_EARLIEST, fail_on_data_loss: bool = True
+    *topics: str, starting: OffsetBound = COMMITTED_OR_EARLIEST, fail_on_data_loss: bool = True
 ) -> tuple[FakeGroup, Driver]:
     """A query that reads `[tu]`; each topic has one partition with ten records."""
     group = FakeGroup({"t": 1})
@@ -44,7 +44,7 @@ def vanish(group: FakeGroup, topic: str) -> None:
 
 @pytest.mark.parametrize("starting", [COMMITTED_OR_EARLIEST, LATEST, AT_5])
 def test_a_topic_that_appears_is_read_from_its_earliest_offset_whatever_the_query_started_with(
-    starting: StartingOffsets,
+    starting: OffsetBound,
 ) -> None:
     group, driver = running("t", starting=starting)
     appear(group, "u")
@@ -55,7 +55,7 @@ def test_a_topic_that_appears_is_read_from_its_earliest_offset_whatever_the_quer
 
 @pytest.mark.parametrize("starting", [COMMITTED_OR_EARLIEST, LATEST])
 def test_the_first_topic_to_appear_is_read_from_its_earliest_offset_though_nothing_is_durable_yet(
-    starting: StartingOffsets,
+    starting: OffsetBound,
 ) -> None:
     group, driver = running(starting=starting)
     assert driver.planned == []

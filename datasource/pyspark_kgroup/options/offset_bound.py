@@ -1,4 +1,4 @@
-"""Where a query starts: the options `startingOffsets`, `startingTimestamp` and `startingOffsetsByTimestamp`.
+"""Where a query starts, or a batch read ends: `startingOffsets`, `endingOffsets`, and their forms by timestamp.
 
 Runs on: driver. Pure.
 """
@@ -29,21 +29,21 @@ OFFSET_MAX: Final = 2**63 - 1
 """Offsets are int64 on the wire, and so are timestamps."""
 
 Place = int | OffsetSpec | AtTimestamp
-"""Where a partition starts, as an option says it."""
+"""Where a partition starts or ends, as an option says it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class StartingOffsets:
-    """Where a partition starts that has neither a position in the checkpoint nor, for `committed`, in the group.
+class OffsetBound:
+    """Where partitions start or end that have neither a position in the checkpoint nor, for `committed`, in the group.
 
     Attributes:
         text: the option as given; messages have the beginning of it.
         option: its name.
         committed: the group's committed offsets come first; `offset_of` says what holds where there is none.
-        everywhere: where all partitions start; None if `by_partition` says it.
-        by_partition: where each partition starts.
-        later_is_latest: a partition without a record at or after its timestamp starts at its end; else that is an
-            error.
+        everywhere: where all partitions have it; None if `by_partition` says it.
+        by_partition: where each partition has it.
+        later_is_latest: for a partition without a record at or after its timestamp it is the partition's end; else
+            that is an error.
     """
 
     text: str
@@ -78,7 +78,7 @@ class StartingOffsets:
             )
 
     def offset_of(self, partition: TopicPartition) -> Place:
-        """Where `partition` starts.
+        """Where it is in `partition`.
 
         Raises:
             OptionError: the option's JSON leaves this partition out (as in `format("kafka")`, it has to name all).
@@ -91,14 +91,18 @@ class StartingOffsets:
             raise self._says_nothing_of([partition]) from None
 
     def _says_nothing_of(self, partitions: Sequence[TopicPartition]) -> OptionError:
-        special = f", with {EARLIEST} for earliest and {LATEST} for latest" if self.option == "startingOffsets" else ""
+        numbers = {
+            "startingOffsets": f", with {EARLIEST} for earliest and {LATEST} for latest",
+            "endingOffsets": f", with {LATEST} for latest",
+        }
+        special = numbers.get(self.option, "")
         return OptionError(
             f"Option {self.option} does not name {join(partitions)}: name every partition of a subscribed topic"
             f"{special}."
         )
 
 
-def parse_starting_offsets(text: str) -> StartingOffsets:
+def parse_starting_offsets(text: str) -> OffsetBound:
     """The option without what other options say: the fallback of `committed`, the subscribed topics.
 
     Raises:
@@ -106,25 +110,43 @@ def parse_starting_offsets(text: str) -> StartingOffsets:
     """
     words = {"committed": OffsetSpec.LATEST, "latest": OffsetSpec.LATEST, "earliest": OffsetSpec.EARLIEST}
     if (everywhere := words.get(text.lower())) is not None:
-        return StartingOffsets(text=text.lower(), committed=text.lower() == "committed", everywhere=everywhere)
+        return OffsetBound(text=text.lower(), committed=text.lower() == "committed", everywhere=everywhere)
     if not text.startswith("{"):
         raise ValueError
-    return StartingOffsets(text=text, committed=False, everywhere=None, by_partition=_by_partition(text, _offset))
+    return OffsetBound(text=text, committed=False, everywhere=None, by_partition=_by_partition(text, _offset))
 
 
-def parse_starting_timestamp(text: str) -> StartingOffsets:
-    """The option `startingTimestamp`: raises ValueError if it is none."""
-    if re.fullmatch("[0-9]{1,19}", text) is None or int(text) > OFFSET_MAX:
-        raise ValueError
-    return StartingOffsets(text=text, option="startingTimestamp", everywhere=AtTimestamp(int(text)))
-
-
-def parse_starting_offsets_by_timestamp(text: str) -> StartingOffsets:
-    """The option `startingOffsetsByTimestamp`: raises ValueError if it is no JSON of that shape."""
+def parse_ending_offsets(text: str) -> OffsetBound:
+    """The option `endingOffsets`: raises ValueError as `parse_starting_offsets`."""
+    if text.lower() == "latest":
+        return OffsetBound(text="latest", option="endingOffsets", everywhere=OffsetSpec.LATEST)
     if not text.startswith("{"):
         raise ValueError
-    by_partition = _by_partition(text, _timestamp)
-    return StartingOffsets(text=text, option="startingOffsetsByTimestamp", everywhere=None, by_partition=by_partition)
+    return OffsetBound(
+        text=text, option="endingOffsets", everywhere=None, by_partition=_by_partition(text, _end_offset)
+    )
+
+
+def by_timestamp(option: str) -> Callable[[str], OffsetBound]:
+    """How the text of an option is read that is one timestamp; raises ValueError if it is none."""
+
+    def read(text: str) -> OffsetBound:
+        if re.fullmatch("[0-9]{1,19}", text) is None or int(text) > OFFSET_MAX:
+            raise ValueError
+        return OffsetBound(text=text, option=option, everywhere=AtTimestamp(int(text)))
+
+    return read
+
+
+def by_timestamps(option: str) -> Callable[[str], OffsetBound]:
+    """The same with a timestamp for each partition; raises ValueError if it is no JSON of that shape."""
+
+    def read(text: str) -> OffsetBound:
+        if not text.startswith("{"):
+            raise ValueError
+        return OffsetBound(text=text, option=option, everywhere=None, by_partition=_by_partition(text, _timestamp))
+
+    return read
 
 
 def _by_partition(text: str, read: Callable[[TopicPartition, object], Place]) -> dict[TopicPartition, Place]:
@@ -150,6 +172,13 @@ def _offset(partition: TopicPartition, value: object) -> int | OffsetSpec:
     if type(value) is not int or not EARLIEST <= value <= OFFSET_MAX:
         raise ValueError(f"{partition} has the offset {json.dumps(value)}")
     return _BY_NUMBER.get(value, value)
+
+
+def _end_offset(partition: TopicPartition, value: object) -> int | OffsetSpec:
+    offset = _offset(partition, value)
+    if offset is OffsetSpec.EARLIEST:
+        raise ValueError(f"{partition} has {EARLIEST}, which is for the beginning")
+    return offset
 
 
 def _timestamp(partition: TopicPartition, value: object) -> AtTimestamp:

@@ -1,0 +1,126 @@
+"""The options of one batch read (`spark.read`): the rows of streams, as far as they concern it, and those of its own.
+
+Runs on: driver. No I/O, as `parser`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Final
+
+from pyspark_kgroup.offsets.offset_spec import OffsetSpec
+from pyspark_kgroup.options import rows
+from pyspark_kgroup.options.offset_bound import LATEST, OffsetBound
+from pyspark_kgroup.options.parser import (
+    check_with_librdkafka,
+    for_librdkafka,
+    in_lower_case,
+    offset_bound,
+    starting_offsets_for,
+    subscription_of,
+)
+from pyspark_kgroup.options.read_options import ReadOptions
+from pyspark_kgroup.options.refusals import refuse
+from pyspark_kgroup.options.security import check_mechanism, parse_security
+from pyspark_kgroup.shared.redacted import Redacted
+from spark_kgroup.errors import OptionError
+
+_STARTING_OFFSETS: Final = replace(
+    rows.STARTING_OFFSETS, default=OffsetBound(text="earliest", everywhere=OffsetSpec.EARLIEST)
+)
+"""Nobody has to have a group: a batch read starts at the beginning, as with `format("kafka")`."""
+
+_AUTO_OFFSET_RESET: Final = replace(rows.AUTO_OFFSET_RESET, default="earliest")
+"""A batch read has an end: where the group has no offset, the records before it are those nobody has read."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BatchOptions(ReadOptions):
+    """The options of one batch read, checked: see `ReadOptions`."""
+
+    ending_offsets: OffsetBound
+    min_partitions: int | None
+    max_records_per_partition: int | None
+
+
+def concerns_batches(options: Mapping[str, str]) -> bool:
+    """Whether options are such as no stream has: without a group, or with an end."""
+    given = {name.lower() for name in options}
+    return rows.GROUP_ID.name not in given or any(row.name.lower() in given for row in rows.OF_BATCHES)
+
+
+def given_for_streams(options: Mapping[str, str]) -> list[str]:
+    """Those of the options given that have no effect on a batch read."""
+    given = {name.lower() for name in options}
+    return [row.name for row in rows.OF_STREAMS if row.name.lower() in given]
+
+
+def parse_batch(options: Mapping[str, str]) -> BatchOptions:
+    """The options of one batch read, checked, with defaults filled in.
+
+    Args:
+        options: as Spark hands them over; names match in any case.
+
+    Raises:
+        OptionError: an option is missing, unknown, out of range, refused, or contradicts another.
+    """
+    given = in_lower_case(options)
+    check_mechanism(given)
+    refuse(given, but=[row.name for row in rows.OF_BATCHES])
+    passed_on = for_librdkafka(given)
+    subscription = subscription_of(given)
+    parsed = BatchOptions(
+        bootstrap_servers=rows.BOOTSTRAP_SERVERS.value(given),
+        group_id=_group_id(given),
+        subscription=subscription,
+        starting_offsets=_start(starting_offsets_for(subscription, given, _STARTING_OFFSETS, _AUTO_OFFSET_RESET)),
+        ending_offsets=_end(
+            offset_bound(
+                subscription,
+                given,
+                (rows.ENDING_TIMESTAMP, rows.ENDING_OFFSETS_BY_TIMESTAMP, rows.ENDING_OFFSETS),
+            )
+        ),
+        min_partitions=rows.MIN_PARTITIONS.value(given),
+        max_records_per_partition=rows.MAX_RECORDS_PER_PARTITION.value(given),
+        include_headers=rows.INCLUDE_HEADERS.value(given),
+        fail_on_data_loss=rows.FAIL_ON_DATA_LOSS.value(given),
+        reader=rows.READER.value(given),
+        request_timeout_ms=rows.REQUEST_TIMEOUT.value(given),
+        api_timeout_ms=rows.API_TIMEOUT.value(given),
+        read_committed=rows.ISOLATION_LEVEL.value(given) == "read_committed",
+        client_id=rows.CLIENT_ID.value(given),
+        passed_on=passed_on,
+        security=Redacted(parse_security(given)),
+    )
+    if parsed.starting_offsets.committed and parsed.group_id is None:
+        raise OptionError(
+            "Option startingOffsets is 'committed', and kafka.group.id is missing: name the group whose offsets count, "
+            "or start at earliest."
+        )
+    check_with_librdkafka(parsed)
+    return parsed
+
+
+def _group_id(given: Mapping[str, str]) -> str | None:
+    return rows.GROUP_ID.value(given) if rows.GROUP_ID.name in given else None
+
+
+def _start(start: OffsetBound) -> OffsetBound:
+    if start.everywhere is OffsetSpec.LATEST and not start.committed:
+        raise OptionError(
+            "Option startingOffsets is 'latest': a batch read would have nothing to read. Start at earliest, at an "
+            "offset, or at a timestamp (startingTimestamp)."
+        )
+    at_end = [tp for tp, place in start.by_partition.items() if place is OffsetSpec.LATEST]
+    if at_end:
+        raise OptionError(
+            f"Option startingOffsets has {LATEST} (latest) for {min(at_end)}: a batch read starts before its end. "
+            "Give an offset."
+        )
+    return start
+
+
+def _end(end: OffsetBound) -> OffsetBound:
+    return replace(end, later_is_latest=True)  # nothing of such a partition is too late

@@ -1,0 +1,71 @@
+"""What the options of streams and of batch reads have in common.
+
+Runs on: driver. Pure.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Final
+
+from pyspark_kgroup.options.offset_bound import OffsetBound
+from pyspark_kgroup.options.subscription import Subscription
+from pyspark_kgroup.shared.redacted import Redacted
+from pyspark_kgroup.shared.tickets import Reader, ReadSettings
+
+_NO_GROUP: Final = "spark-kgroup"
+"""What librdkafka gets that wants the name of a group: with `assign()` it neither joins nor commits."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReadOptions:
+    """Options of a query, checked. Units are last in a name; `rows` says what each does.
+
+    Attributes:
+        group_id: None for a batch read that names none.
+    """
+
+    bootstrap_servers: str
+    group_id: str | None
+    subscription: Subscription
+    starting_offsets: OffsetBound
+    include_headers: bool
+    fail_on_data_loss: bool
+    reader: Reader
+    request_timeout_ms: int
+    api_timeout_ms: int
+    read_committed: bool
+    client_id: str
+    passed_on: Redacted = field(default_factory=Redacted)
+    security: Redacted = field(default_factory=Redacted)
+
+    def read_settings(self) -> ReadSettings:
+        """How executors read."""
+        return ReadSettings(
+            consumer_config=self.consumer_config(),
+            reader=self.reader,
+            include_headers=self.include_headers,
+            fail_on_data_loss=self.fail_on_data_loss,
+            stall_timeout_ms=self.api_timeout_ms,
+        )
+
+    def consumer_config(self) -> dict[str, str]:
+        """Configuration of an executor's librdkafka consumer, which makes no group calls."""
+        return {
+            "check.crcs": "true",  # what is damaged is an error, as with Java's consumer; its own default is false
+            "fetch.queue.backoff.ms": "10",  # with 1 s it waits half of the time (measured: 100 B records)
+            "fetch.wait.max.ms": "25",  # all that is asked for is in the log: only its end is ever waited for
+            "log_level": "2",  # `range_reader` tells once what befalls a read; librdkafka, 20 times a second
+            "log.connection.close": "false",  # brokers close idle connections all the time
+            "topic.metadata.propagation.max.ms": "5000",  # what a ticket names exists: only brokers' metadata may lag
+            **self.passed_on,
+            **self.security,
+            "bootstrap.servers": self.bootstrap_servers,
+            "group.id": self.group_id or _NO_GROUP,
+            "client.id": self.client_id,
+            "isolation.level": "read_committed" if self.read_committed else "read_uncommitted",
+            "auto.offset.reset": "error",  # an offset that is gone is an error, never a jump
+            "enable.auto.commit": "false",
+            "enable.auto.offset.store": "false",
+            "enable.partition.eof": "true",  # the end of a range may lie past the last record one can see
+        }
