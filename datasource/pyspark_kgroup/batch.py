@@ -57,7 +57,7 @@ class KgroupReader(DataSourceReader):
         options = parse_batch(self._given)
         if without_effect := given_for_streams(self._given):
             log.warning("A batch read has no use for %s: it joins no group.", ", ".join(without_effect))
-        check_schema(self._schema, include_headers=options.include_headers)
+        check_schema(self._schema, options.columns)
         undo = log_in_options_words()
         try:
             return [Ticket(ticket) for ticket in plan_batch(options, self._filters or PushedFilters())]

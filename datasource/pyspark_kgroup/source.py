@@ -39,7 +39,7 @@ class DefaultSource(DataSource):
     """Kafka topics as a real consumer group, or read once (the class name is the one that Spark looks for).
 
     Options are documented in `pyspark_kgroup.options.rows`. Columns are those of `format("kafka")`: key, value, topic,
-    partition, offset, timestamp, timestampType, and headers with `includeHeaders`.
+    partition, offset, timestamp, timestampType, and headers with `includeHeaders`; or those that `columns` names.
     """
 
     @classmethod
@@ -59,17 +59,17 @@ class DefaultSource(DataSource):
         from pyspark_kgroup.options.parser import parse
 
         try:
-            return spark_schema(parse(self.options).include_headers)
+            return spark_schema(parse(self.options).columns)
         except OptionError as error:
-            return spark_schema(self._include_headers_of_batch(error))
+            return spark_schema(self._columns_of_batch(error))
 
-    def _include_headers_of_batch(self, of_stream: OptionError) -> bool:
+    def _columns_of_batch(self, of_stream: OptionError) -> tuple[str, ...]:
         """As the options of a batch read say, which may lack a group; raises `of_stream` if they want to be one's."""
         from pyspark_kgroup.options.batch import concerns_batches, parse_batch
 
         if not concerns_batches(self.options):
             raise of_stream
-        return parse_batch(self.options).include_headers
+        return parse_batch(self.options).columns
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
         """The reader of one query. Options are read by its first call: an error here would reach users garbled."""

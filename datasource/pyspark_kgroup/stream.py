@@ -48,12 +48,15 @@ class Ticket(InputPartition):
         self.payload = payload
 
 
-def check_schema(schema: StructType, *, include_headers: bool) -> None:
+def check_schema(schema: StructType, columns: Sequence[str]) -> None:
     """See that Spark goes by our columns; raises OptionError if a user gave others."""
     from pyspark_kgroup.shared.columns import spark_schema
 
-    if schema != spark_schema(include_headers):
-        raise OptionError("kgroup has a fixed schema, like format('kafka'): remove .schema(...) from the query.")
+    if schema != spark_schema(columns):
+        raise OptionError(
+            "kgroup has a fixed schema, like format('kafka'): remove .schema(...) from the query. To have fewer "
+            "columns, name them in the option columns."
+        )
 
 
 @cache
@@ -90,7 +93,7 @@ class KgroupStreamReader(AdmissionControl, DataSourceStreamReader):
         from pyspark_kgroup.options.parser import parse
 
         options = parse(self._given)
-        check_schema(self._schema, include_headers=options.include_headers)
+        check_schema(self._schema, options.columns)
         return options
 
     @property

@@ -14,7 +14,7 @@ from pyspark.sql.types import StructType
 
 from pyspark_kgroup.limits import FETCH_JOINED_BYTES_MAX
 from pyspark_kgroup.shared.arrow import arrow_schema, repeat
-from pyspark_kgroup.shared.columns import spark_schema
+from pyspark_kgroup.shared.columns import COLUMNS, spark_schema
 
 ROW_BYTES = 36
 """What a row has beside its value: offsets, numbers, and the topic's name."""
@@ -28,7 +28,7 @@ class Ceiling(DataSource):
         return "ceiling"
 
     def schema(self) -> StructType:
-        return spark_schema(include_headers=False)
+        return spark_schema(COLUMNS)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: ARG002 -- Spark's signature
         return _Reader(self.options)

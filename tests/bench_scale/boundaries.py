@@ -19,7 +19,7 @@ from bench_sessions.measured import memory_mib
 from bench_scale.measured import Boundaries
 from pyspark_kgroup.limits import END_OFFSETS_MAX_AGE_MS
 from pyspark_kgroup.offsets.checkpoint import EMPTY
-from pyspark_kgroup.shared.columns import spark_schema
+from pyspark_kgroup.shared.columns import COLUMNS, spark_schema
 from pyspark_kgroup.stream import KgroupStreamReader
 from spark_kgroup.wire.connection import Connection
 
@@ -91,7 +91,7 @@ class Trigger:
     """One query, trigger after trigger; no task runs, what is planned counts as read."""
 
     def __init__(self, options: dict[str, str], durable: dict[str, Any]) -> None:
-        self._reader = KgroupStreamReader(options, spark_schema(False))
+        self._reader = KgroupStreamReader(options, spark_schema(COLUMNS))
         self._reader.initialOffset()  # as Spark does first
         self.durable = durable
 

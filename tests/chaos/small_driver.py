@@ -16,7 +16,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from pyspark_kgroup.shared.columns import spark_schema
+from pyspark_kgroup.shared.columns import COLUMNS, spark_schema
 from pyspark_kgroup.stream import KgroupStreamReader
 
 _COLUMNS = ["topic", "partition", "offset", "value"]
@@ -34,7 +34,7 @@ class MicroBatches:
     """Batch after batch: the end goes into the offset log before it is read, the commit log follows the sink."""
 
     def __init__(self, folder: Path, read: Mapping[str, str]) -> None:
-        self._reader = KgroupStreamReader(read, spark_schema(include_headers=False))
+        self._reader = KgroupStreamReader(read, spark_schema(COLUMNS))
         self._limit = self._reader.getDefaultReadLimit()
         self._offsets, self._commits, self._sink = (
             folder / "checkpoint/offsets",

@@ -17,7 +17,7 @@ import sys
 import threading
 from typing import IO, cast
 
-from pyspark_kgroup.shared.columns import spark_schema
+from pyspark_kgroup.shared.columns import COLUMNS, spark_schema
 from pyspark_kgroup.source import DefaultSource
 
 READER = "pyspark.sql.streaming.python_streaming_source_runner"
@@ -56,7 +56,7 @@ def introduce(pipe: IO[bytes], secret: str, options: dict[str, str]) -> int:
     send_text(pipe, os.getcwd())  # Spark's folder of files
     pipe.write(struct.pack(">i", 0))
     send_bytes(pipe, pickle.dumps(DefaultSource(options)))
-    send_text(pipe, spark_schema(False).json())
+    send_text(pipe, spark_schema(COLUMNS).json())
     pipe.write(struct.pack(">i", 10_000))
     pipe.flush()
     assert read_int(pipe) == 0

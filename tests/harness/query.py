@@ -9,7 +9,7 @@ from harness.sidecars import read_on
 from harness.waiting import wait_for
 from pyspark_kgroup.limits import END_OFFSETS_MAX_AGE_MS
 from pyspark_kgroup.offsets.checkpoint import EMPTY
-from pyspark_kgroup.shared.columns import spark_schema
+from pyspark_kgroup.shared.columns import COLUMNS, HEADERS, spark_schema
 from pyspark_kgroup.shared.tickets import Executor
 from pyspark_kgroup.stream import KgroupStreamReader, Ticket
 from spark_kgroup.clock import monotonic_ms
@@ -53,7 +53,7 @@ class Query:
 
     def __enter__(self) -> Self:
         headers = self.options.get("includeHeaders") == "true"
-        self._reader = KgroupStreamReader(self.options, spark_schema(headers))
+        self._reader = KgroupStreamReader(self.options, spark_schema((*COLUMNS, HEADERS) if headers else COLUMNS))
         return self
 
     def __exit__(self, *_: object) -> None:

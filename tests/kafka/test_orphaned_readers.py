@@ -18,7 +18,7 @@ from harness.reader_process import ReaderProcess
 from harness.waiting import wait_for
 
 from pyspark_kgroup.offsets.checkpoint import EMPTY, Checkpoint
-from pyspark_kgroup.shared.columns import spark_schema
+from pyspark_kgroup.shared.columns import COLUMNS, spark_schema
 from pyspark_kgroup.source import DefaultSource
 from spark_kgroup.errors import FencedInstanceId
 from spark_kgroup.limits import STARTUP_TIMEOUT_MS
@@ -32,7 +32,7 @@ class Query:
     """The restarted query: the reader that Spark would ask, in this process, and what Spark's logs would hold."""
 
     def __init__(self, options: dict[str, str], durable: dict[str, Any] | None = None) -> None:
-        self._reader: Any = DefaultSource(options).streamReader(spark_schema(False))
+        self._reader: Any = DefaultSource(options).streamReader(spark_schema(COLUMNS))
         self.durable: dict[str, Any] = EMPTY.to_json() if durable is None else durable
 
     def __enter__(self) -> "Query":

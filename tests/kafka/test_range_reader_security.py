@@ -14,7 +14,7 @@ from pyspark_kgroup.executor import range_reader
 from pyspark_kgroup.executor.range_reader import read_ranges
 from pyspark_kgroup.offsets.checkpoint import EMPTY
 from pyspark_kgroup.options.parser import parse
-from pyspark_kgroup.shared.columns import spark_schema
+from pyspark_kgroup.shared.columns import COLUMNS, spark_schema
 from pyspark_kgroup.shared.tickets import Range, ReadSettings
 from pyspark_kgroup.stream import KgroupStreamReader
 from spark_kgroup.errors import AuthenticationFailed, BrokerError
@@ -74,7 +74,7 @@ def test_driver_and_executor_log_in_and_their_fullest_log_holds_no_secret(
     }
     fullest = {"debug": "all", "log_level": "7"}
     given = options(secured_kafka, "SASL_SSL", topic, group, **SCRAM, **certificate, **fullest)
-    reader = KgroupStreamReader(given, spark_schema(include_headers=False))
+    reader = KgroupStreamReader(given, spark_schema(COLUMNS))
     try:
         end = reader.latestOffset(EMPTY.to_json())
         tickets = pickle.loads(pickle.dumps(reader.partitions(EMPTY.to_json(), end)))

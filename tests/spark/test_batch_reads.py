@@ -83,6 +83,14 @@ def test_a_batch_read_is_the_topic_and_joins_no_group(
     assert apache_kafka.describe_members(group) == []
 
 
+def test_rows_have_the_columns_that_the_option_names(apache_kafka: ApacheKafka, read: Read, topic: str) -> None:
+    frame = read(topic, columns="offset,value,partition")
+    assert frame.columns == ["offset", "value", "partition"]
+    found = {(row.partition, row.offset): bytes(row.value) for row in frame.collect()}
+    assert found == contents(apache_kafka.bootstrap_servers, topic)
+    assert read(topic, columns="headers").distinct().collect() == [(None,)]
+
+
 def test_two_topics_and_a_pattern_read_the_same(read: Read, topic: str, apache_kafka: ApacheKafka) -> None:
     other = f"{topic}-other"
     apache_kafka.create_topic(other, partitions=1)

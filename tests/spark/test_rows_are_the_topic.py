@@ -3,6 +3,7 @@
 import json
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 from harness.kafka import Producing, contents, produce
@@ -21,13 +22,17 @@ def lag_by_partition(kafka: ApacheKafka, group: str) -> dict[int, int | None]:
     return {row.partition: row.lag for row in kafka.describe_group(group)}
 
 
-@pytest.mark.parametrize("limit", [None, 37])
+@pytest.mark.parametrize("more", [{}, {"maxOffsetsPerTrigger": 37}, {"columns": "offset,value,partition,topic"}])
 def test_many_batches_while_a_producer_runs(
-    spark: SparkSession, apache_kafka: ApacheKafka, new_topic: NewTopic, group: str, tmp_path: Path, limit: int | None
+    spark: SparkSession,
+    apache_kafka: ApacheKafka,
+    new_topic: NewTopic,
+    group: str,
+    tmp_path: Path,
+    more: dict[str, Any],
 ) -> None:
     topic = new_topic(4)
     server = apache_kafka.bootstrap_servers
-    more = {} if limit is None else {"maxOffsetsPerTrigger": limit}
     collected = Collected()
     with Producing(server, topic, partitions=4, per_round=20, pause_s=0.2) as producing:
         query = start(spark, options(server, topic, group, **more), tmp_path / "cp", collected)
@@ -35,8 +40,8 @@ def test_many_batches_while_a_producer_runs(
     await_rows(query, collected, producing.sent, 120)
     query.stop()
     assert_exactly(collected, contents(server, topic))
-    if limit is not None:
-        assert max(map(len, collected.batches.values())) <= limit
+    if "maxOffsetsPerTrigger" in more:
+        assert max(map(len, collected.batches.values())) <= more["maxOffsetsPerTrigger"]
 
 
 def test_no_file_is_empty_beside_others_of_its_batch(

@@ -81,7 +81,9 @@ class Worker:
         """
         if self._delays is not None:
             self._delays.spare()
-        return self._batches_of(replace(ticket, settings=from_rack_of(self._executor, ticket.settings)))
+        batches = self._batches_of(replace(ticket, settings=from_rack_of(self._executor, ticket.settings)))
+        columns = list(ticket.settings.columns)
+        return (batch.select(columns) for batch in batches) if columns else batches
 
     def _batches_of(self, ticket: TicketPayload) -> Iterator[pa.RecordBatch]:
         # Without a registry (`prefetchBytes` 0) there is nobody to ask.

@@ -14,6 +14,7 @@ from pyspark_kgroup.options import rows
 from pyspark_kgroup.options.offset_bound import LATEST, OffsetBound
 from pyspark_kgroup.options.parser import (
     check_with_librdkafka,
+    columns_of,
     for_librdkafka,
     in_lower_case,
     offset_bound,
@@ -84,7 +85,7 @@ def parse_batch(options: Mapping[str, str]) -> BatchOptions:
         ),
         min_partitions=rows.MIN_PARTITIONS.value(given),
         max_records_per_partition=rows.MAX_RECORDS_PER_PARTITION.value(given),
-        include_headers=rows.INCLUDE_HEADERS.value(given),
+        columns=columns_of(given),
         fail_on_data_loss=rows.FAIL_ON_DATA_LOSS.value(given),
         reader=rows.READER.value(given),
         request_timeout_ms=rows.REQUEST_TIMEOUT.value(given),

@@ -23,6 +23,7 @@ from pyspark_kgroup.options.rows import OPTIONS
 from pyspark_kgroup.options.security import JAVA_NAMES, check_mechanism, parse_security
 from pyspark_kgroup.options.subscription import Subscription
 from pyspark_kgroup.options.values import PREFIX_CHARACTERS_MAX, Option, join, shorten
+from pyspark_kgroup.shared.columns import HEADERS
 from pyspark_kgroup.shared.redacted import Redacted, is_secret
 from spark_kgroup.errors import OptionError
 from spark_kgroup.limits import HEARTBEAT_INTERVAL_MS
@@ -135,7 +136,7 @@ def parse(options: Mapping[str, str]) -> SourceOptions:
         max_offsets_per_trigger=rows.MAX_OFFSETS_PER_TRIGGER.value(given),
         min_offsets_per_trigger=_min_offsets_per_trigger(given),
         max_trigger_delay_ms=rows.MAX_TRIGGER_DELAY.value(given),
-        include_headers=rows.INCLUDE_HEADERS.value(given),
+        columns=columns_of(given),
         fail_on_data_loss=rows.FAIL_ON_DATA_LOSS.value(given),
         reader=rows.READER.value(given),
         prefetch_bytes=rows.PREFETCH_BYTES.value(given),
@@ -232,6 +233,13 @@ def subscription_of(given: Mapping[str, str]) -> Subscription:
             "Option subscribe is missing: which topics to read. It needs TOPIC[,TOPIC...]; or set subscribePattern."
         )
     return Subscription(topics=topics or (), pattern=pattern)
+
+
+def columns_of(given: Mapping[str, str]) -> tuple[str, ...]:
+    """The columns of a query's rows, in their order."""
+    columns = rows.COLUMN_NAMES.value(given)
+    more = (HEADERS,) if rows.INCLUDE_HEADERS.value(given) and HEADERS not in columns else ()
+    return (*columns, *more)
 
 
 def offset_bound(

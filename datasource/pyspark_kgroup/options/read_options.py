@@ -10,6 +10,7 @@ from typing import Final
 
 from pyspark_kgroup.options.offset_bound import OffsetBound
 from pyspark_kgroup.options.subscription import Subscription
+from pyspark_kgroup.shared.columns import HEADERS
 from pyspark_kgroup.shared.redacted import Redacted
 from pyspark_kgroup.shared.tickets import Reader, ReadSettings
 
@@ -29,7 +30,7 @@ class ReadOptions:
     group_id: str | None
     subscription: Subscription
     starting_offsets: OffsetBound
-    include_headers: bool
+    columns: tuple[str, ...]
     fail_on_data_loss: bool
     reader: Reader
     request_timeout_ms: int
@@ -39,12 +40,18 @@ class ReadOptions:
     passed_on: Redacted = field(default_factory=Redacted)
     security: Redacted = field(default_factory=Redacted)
 
+    @property
+    def include_headers(self) -> bool:
+        """Whether rows have the column `headers`."""
+        return HEADERS in self.columns
+
     def read_settings(self) -> ReadSettings:
         """How executors read."""
         return ReadSettings(
             consumer_config=self.consumer_config(),
             reader=self.reader,
             include_headers=self.include_headers,
+            columns=self.columns,
             fail_on_data_loss=self.fail_on_data_loss,
             stall_timeout_ms=self.api_timeout_ms,
         )

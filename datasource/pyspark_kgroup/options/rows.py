@@ -23,6 +23,7 @@ from pyspark_kgroup.options.values import (
     PREFIX_CHARACTERS_MAX,
     Option,
     assignor_names,
+    column_names,
     duration,
     instance_id_prefix,
     non_empty,
@@ -34,6 +35,7 @@ from pyspark_kgroup.options.values import (
     topics,
     zero_or_number,
 )
+from pyspark_kgroup.shared.columns import COLUMNS, HEADERS
 from pyspark_kgroup.shared.tickets import Reader
 from spark_kgroup.assignors import NAMES as ASSIGNOR_NAMES
 from spark_kgroup.limits import (
@@ -246,6 +248,18 @@ MAX_TRIGGER_DELAY = Option(
     effect="For how long minOffsetsPerTrigger may hold records back.",
     origin="Spark's maxTriggerDelay, 15m",
     read=time_span,
+)
+COLUMN_NAMES: Option[tuple[str, ...]] = Option(
+    name="columns",
+    type="list",
+    default=COLUMNS,
+    shown="all but headers",
+    range=f"one or more of {', '.join((*COLUMNS, HEADERS))}",
+    effect="The columns that rows have, in this order: what is not named is not handed to Spark, which cannot say "
+    "itself what a query needs.",
+    origin="ours",
+    acts="both",
+    read=column_names,
 )
 INCLUDE_HEADERS = Option(
     name="includeHeaders",
@@ -473,6 +487,7 @@ OPTIONS: Final[tuple[Option[Any], ...]] = (
     MAX_OFFSETS_PER_TRIGGER,
     MIN_OFFSETS_PER_TRIGGER,
     MAX_TRIGGER_DELAY,
+    COLUMN_NAMES,
     INCLUDE_HEADERS,
     FAIL_ON_DATA_LOSS,
     READER,

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from difflib import get_close_matches
 from typing import Final, Generic, TypeVar, cast
 
+from pyspark_kgroup.shared.columns import COLUMNS, HEADERS
 from spark_kgroup.assignors import NAMES as ASSIGNORS
 from spark_kgroup.assignors.custom import SPELLING as CUSTOM_ASSIGNOR
 from spark_kgroup.errors import OptionError
@@ -181,6 +182,15 @@ def topic_pattern(text: str) -> TopicPattern:
         return TopicPattern(text)
     except PatternError as wrong:
         raise ValueError(str(wrong).removesuffix(".")) from None
+
+
+def column_names(text: str) -> tuple[str, ...]:
+    """Names of our columns between commas, in any case."""
+    known = {name.lower(): name for name in (*COLUMNS, HEADERS)}
+    for name in names_in(text.lower()):
+        if name not in known:
+            raise ValueError(nearest(name, known) or f"{name!r} is unknown")
+    return tuple(known[name] for name in names_in(text.lower()))
 
 
 def instance_id_prefix(text: str) -> str:

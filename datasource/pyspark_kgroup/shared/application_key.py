@@ -82,7 +82,7 @@ def hold_key(folder: Path) -> ApplicationKey | None:
     try:
         process_folder.sweep()
         for _ in range(_ATTEMPTS):
-            with suppress(FileNotFoundError):  # the last one that held it has removed it meanwhile
+            with suppress(FileNotFoundError, FileExistsError):  # who held it last removes it at this moment
                 process_folder.make(folder)
                 _make_secret(path)
                 if (key := _hold(path)) is not None:

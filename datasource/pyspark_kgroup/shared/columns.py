@@ -6,28 +6,37 @@ process that has not loaded PyArrow (170 CPU ms).
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
 
-def spark_schema(include_headers: bool) -> StructType:
-    """The columns as Spark names their types; every one may be null, as in `format("kafka")`."""
+COLUMNS: Final = ("key", "value", "topic", "partition", "offset", "timestamp", "timestampType")
+"""All that there are without being asked for, in their order."""
+
+HEADERS: Final = "headers"
+"""One more, with `includeHeaders`, or where `columns` names it."""
+
+
+def spark_schema(columns: Sequence[str]) -> StructType:
+    """Columns as Spark names their types; every one may be null, as in `format("kafka")`."""
     # Imported here: reading needs no Spark, only describing does.
     from pyspark.sql.types import ArrayType, BinaryType, IntegerType, LongType, StringType, StructType, TimestampType
 
-    schema = (
-        StructType()
-        .add("key", BinaryType())
-        .add("value", BinaryType())
-        .add("topic", StringType())
-        .add("partition", IntegerType())
-        .add("offset", LongType())
-        .add("timestamp", TimestampType())
-        .add("timestampType", IntegerType())
-    )
-    if include_headers:
-        header = StructType().add("key", StringType()).add("value", BinaryType())
-        schema = schema.add("headers", ArrayType(header))
+    header = StructType().add("key", StringType()).add("value", BinaryType())
+    types = {
+        "key": BinaryType(),
+        "value": BinaryType(),
+        "topic": StringType(),
+        "partition": IntegerType(),
+        "offset": LongType(),
+        "timestamp": TimestampType(),
+        "timestampType": IntegerType(),
+        HEADERS: ArrayType(header),
+    }
+    schema = StructType()
+    for column in columns:
+        schema = schema.add(column, types[column])
     return schema

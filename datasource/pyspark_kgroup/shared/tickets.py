@@ -82,6 +82,7 @@ class ReadSettings:
         consumer_config: librdkafka's configuration (`SourceOptions.consumer_config`); may hold secrets.
         reader: who reads.
         include_headers: whether batches have the column `headers`.
+        columns: those that Spark gets, in their order; empty for all.
         fail_on_data_loss: whether offsets that are gone are an error, or skipped with a warning.
         stall_timeout_ms: how long may pass without a record; the time the caller takes for a batch does not count.
     """
@@ -89,6 +90,7 @@ class ReadSettings:
     consumer_config: Mapping[str, str] = field(repr=False)
     reader: Reader = "native"
     include_headers: bool = False
+    columns: tuple[str, ...] = ()
     fail_on_data_loss: bool = True
     stall_timeout_ms: int = API_TIMEOUT_MS
 

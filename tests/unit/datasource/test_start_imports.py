@@ -32,8 +32,8 @@ import json, sys
 import pyarrow, pyspark.sql.streaming.python_streaming_source_runner
 before = set(sys.modules)
 from pyspark_kgroup import DefaultSource
-from pyspark_kgroup.shared.columns import spark_schema
-reader = DefaultSource(json.loads(sys.argv[1])).streamReader(spark_schema(False))
+from pyspark_kgroup.shared.columns import COLUMNS, spark_schema
+reader = DefaultSource(json.loads(sys.argv[1])).streamReader(spark_schema(COLUMNS))
 print(*sorted(set(sys.modules) - before))
 from pyspark_kgroup.driver.query import Query
 from spark_kgroup.wire.security.secured import security_of
@@ -45,8 +45,8 @@ print(*sorted(set(sys.modules) - before))
 AT_THE_FIRST_CALL = """
 import json, sys, threading
 from pyspark_kgroup import DefaultSource
-from pyspark_kgroup.shared.columns import spark_schema
-reader = DefaultSource(json.loads(sys.argv[1])).streamReader(spark_schema(False))
+from pyspark_kgroup.shared.columns import COLUMNS, spark_schema
+reader = DefaultSource(json.loads(sys.argv[1])).streamReader(spark_schema(COLUMNS))
 assert threading.active_count() == 1
 CALL
 others = set(threading.enumerate()) - {threading.main_thread()}

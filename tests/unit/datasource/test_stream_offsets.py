@@ -13,7 +13,7 @@ from pyspark_kgroup.limits import END_OFFSETS_MAX_AGE_MS
 from pyspark_kgroup.offsets import checkpoint as checkpoint_module
 from pyspark_kgroup.offsets.checkpoint import Checkpoint
 from pyspark_kgroup.offsets.plan import ranges_by_seat
-from pyspark_kgroup.shared.columns import spark_schema
+from pyspark_kgroup.shared.columns import COLUMNS, spark_schema
 from pyspark_kgroup.stream import KgroupStreamReader
 from spark_kgroup.model import TopicPartition
 
@@ -70,7 +70,7 @@ def test_an_offset_that_spark_shows_again_is_read_once(group: Runtime, monkeypat
 
     monkeypatch.setattr(checkpoint_module.Checkpoint, "from_json", read)
 
-    reader = KgroupStreamReader(OPTIONS, spark_schema(False))
+    reader = KgroupStreamReader(OPTIONS, spark_schema(COLUMNS))
     start = reader.initialOffset()
     for records in (3, 0, 0, 4, 0):
         group.produce(TopicPartition("t", 0), records)
@@ -87,7 +87,7 @@ def test_an_offset_that_spark_shows_again_is_read_once(group: Runtime, monkeypat
 
 
 def test_a_checkpoint_of_version_1_is_gone_on_from_and_rewritten_with_the_next_batch(group: Runtime) -> None:
-    reader = KgroupStreamReader(OPTIONS, spark_schema(False))
+    reader = KgroupStreamReader(OPTIONS, spark_schema(COLUMNS))
     group.produce(TopicPartition("t", 0), 3)
     written = in_version_1(reader.latestOffset(reader.initialOffset()))
     group.now_ms += END_OFFSETS_MAX_AGE_MS + 1

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 import pytest
 
 from pyspark_kgroup.options.parser import parse
-from pyspark_kgroup.shared.columns import spark_schema
+from pyspark_kgroup.shared.columns import COLUMNS, spark_schema
 from pyspark_kgroup.shared.tickets import Mode, ReadSettings, SeatRanges, TicketPayload
 from pyspark_kgroup.stream import KgroupStreamReader, Ticket
 
@@ -50,7 +50,7 @@ def worker_imports(options: Mapping[str, str]) -> list[set[str]]:
         settings=ReadSettings(consumer_config=parse(options).consumer_config()),
         registry=None,
     )
-    travelling = pickle.dumps((KgroupStreamReader(options, spark_schema(False)), Ticket(ticket)))
+    travelling = pickle.dumps((KgroupStreamReader(options, spark_schema(COLUMNS)), Ticket(ticket)))
     worker = subprocess.run([sys.executable, "-c", AS_WORKER], input=travelling, stdout=subprocess.PIPE, check=True)
     return [set(line.split()) for line in worker.stdout.decode().split("\n")[:4]]
 

@@ -125,6 +125,29 @@ def test_committed_falls_back_to_auto_offset_reset(reset: str, offset: int) -> N
     assert parsed().starting_offsets.offset_of(TopicPartition("t", 0)) == OffsetSpec.LATEST
 
 
+@pytest.mark.parametrize(
+    ("given", "columns"),
+    [
+        ({}, "key value topic partition offset timestamp timestampType"),
+        ({"includeHeaders": "true"}, "key value topic partition offset timestamp timestampType headers"),
+        ({"columns": "Value, OFFSET,value"}, "value offset"),
+        ({"columns": "timestamptype,headers"}, "timestampType headers"),
+        ({"columns": "value", "includeHeaders": "true"}, "value headers"),
+        ({"columns": "headers,value", "includeHeaders": "true"}, "headers value"),
+    ],
+)
+def test_rows_have_the_columns_that_are_named_in_that_order(given: dict[str, str], columns: str) -> None:
+    options = parsed(**given)
+    assert options.columns == tuple(columns.split())
+    assert options.include_headers == ("headers" in columns)
+    assert options.read_settings().columns == options.columns
+
+
+@pytest.mark.parametrize(("text", "hint"), [("valeu", "did you mean 'value'?"), ("", "it needs one or more of key,")])
+def test_a_column_that_there_is_not_is_refused(text: str, hint: str) -> None:
+    assert hint in refusal(columns=text)
+
+
 @pytest.mark.parametrize(("text", "offset"), [("earliest", OffsetSpec.EARLIEST), ("Latest", OffsetSpec.LATEST)])
 def test_explicit_starting_offsets_are_not_what_the_group_committed(text: str, offset: int) -> None:
     starting = parsed(startingOffsets=text, **{"kafka.auto.offset.reset": "earliest"}).starting_offsets

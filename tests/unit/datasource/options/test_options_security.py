@@ -14,7 +14,7 @@ from pyspark_kgroup.offsets.checkpoint import EMPTY
 from pyspark_kgroup.options.parser import SourceOptions, parse
 from pyspark_kgroup.options.security import driver_settings
 from pyspark_kgroup.options.security_rows import SECURITY
-from pyspark_kgroup.shared.columns import spark_schema
+from pyspark_kgroup.shared.columns import COLUMNS, spark_schema
 from pyspark_kgroup.shared.redacted import Redacted
 from pyspark_kgroup.shared.tickets import ReadSettings
 from pyspark_kgroup.stream import KgroupStreamReader
@@ -333,6 +333,6 @@ def test_a_file_that_an_executor_lacks_is_named_with_the_way_out(tmp_path: Path)
 def test_a_file_that_the_driver_lacks_is_named_by_the_first_call(tmp_path: Path) -> None:
     given = {f"kafka.{name}": value for name, value in PASSWORD.items()}
     options = {**REQUIRED, **given, "kafka.ssl.ca.location": str(tmp_path / "none.pem")}
-    reader = KgroupStreamReader(options, spark_schema(include_headers=False))
+    reader = KgroupStreamReader(options, spark_schema(COLUMNS))
     with pytest.raises(OptionError, match=r"kafka\.ssl\.ca\.location"):
         reader.latestOffset(EMPTY.to_json())

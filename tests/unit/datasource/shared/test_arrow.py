@@ -13,7 +13,7 @@ from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark_kgroup.executor.records import record_batch
 from pyspark_kgroup.shared import arrow
 from pyspark_kgroup.shared.arrow import arrow_schema, before, last_offsets, rebatch
-from pyspark_kgroup.shared.columns import spark_schema
+from pyspark_kgroup.shared.columns import COLUMNS, HEADERS, spark_schema
 from spark_kgroup.errors import ProtocolViolation
 from spark_kgroup.model import TopicPartition
 
@@ -35,7 +35,7 @@ def cut(records: list[Message], include_headers: bool) -> list[list[int]]:
 
 @pytest.mark.parametrize("include_headers", [False, True])
 def test_the_arrow_schema_is_the_one_spark_makes_of_ours(include_headers: bool) -> None:
-    expected = to_arrow_schema(spark_schema(include_headers), timezone="UTC")
+    expected = to_arrow_schema(spark_schema((*COLUMNS, HEADERS) if include_headers else COLUMNS), timezone="UTC")
     assert arrow_schema(include_headers).equals(expected, check_metadata=True)
     batch = record_batch([message()], include_headers)
     assert batch.schema.equals(expected, check_metadata=True)
@@ -43,11 +43,13 @@ def test_the_arrow_schema_is_the_one_spark_makes_of_ours(include_headers: bool) 
 
 
 def test_the_columns_are_those_of_format_kafka() -> None:
-    assert spark_schema(False).simpleString() == (
+    assert spark_schema(COLUMNS).simpleString() == (
         "struct<key:binary,value:binary,topic:string,partition:int,offset:bigint,timestamp:timestamp,timestampType:int>"
     )
-    assert spark_schema(True)["headers"].dataType.simpleString() == "array<struct<key:string,value:binary>>"
-    assert all(column.nullable for column in spark_schema(True))
+    assert (
+        spark_schema((*COLUMNS, HEADERS))["headers"].dataType.simpleString() == "array<struct<key:string,value:binary>>"
+    )
+    assert all(column.nullable for column in spark_schema((*COLUMNS, HEADERS)))
 
 
 def test_a_record_becomes_a_row() -> None:
