@@ -22,12 +22,14 @@ SPARK_VENV := .venv-spark-$(SPARK)
 WHEEL_DIR  := .build/wheel
 # What is tested is what is locked: pip takes these versions of everything, also of what builds the packages.
 VERSIONS   := conf/versions.txt
-PIP_ARGS   := --quiet --constraint $(VERSIONS) --build-constraint $(VERSIONS)
+# In a terminal, pip shows how far it is.
+QUIET      := $(shell test -t 2 || echo --quiet)
+PIP_ARGS   := $(QUIET) --constraint $(VERSIONS) --build-constraint $(VERSIONS)
 NATIVE     := datasource/pyspark_kgroup/executor/native/records.c hatch_build.py
 SOURCES    := $(shell find spark_kgroup datasource -name '*.py' -o -name 'py.typed') $(NATIVE)
 
 .PHONY: help setup lint format test test-unit simulate test-wheel fuzz mutants test-kafka interop test-spark \
-  test-consumer-protocol test-fallback test-fallback-reads test-fallback-queries chaos soak bench bench-assign bench-seats bench-sessions bench-scale wheel lock demo clean
+  test-consumer-protocol test-fallback test-fallback-reads test-fallback-queries chaos soak bench bench-assign bench-seats bench-sessions bench-scale wheel release lock demo clean
 
 help:  ## show the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -35,10 +37,11 @@ help:  ## show the targets
 setup: $(VENV)/.ready $(VENV)/.native  ## build .venv in place
 
 $(VENV)/.ready: pyproject.toml $(VERSIONS)
+	@echo 'Making $(VENV): some minutes at first (500 MB).'
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --constraint $(VERSIONS) --upgrade pip
 	$(BIN)/pip install $(PIP_ARGS) --group dev
-	$(BIN)/pip install --quiet --constraint $(VERSIONS) --no-build-isolation --editable .  # with what dev has just brought
+	$(BIN)/pip install --quiet --constraint $(VERSIONS) --no-build-isolation --editable '.[cli,testing]'  # with what dev has just brought
 	@touch $@
 
 $(VENV)/.native: $(VENV)/.ready $(NATIVE)
@@ -151,12 +154,18 @@ soak: $(SPARK_VENV)/.installed  ## BATCHES=10000 tiny batches: does anything lea
 
 wheel: $(WHEEL_DIR)/.built  ## build the wheel into .build/wheel
 
+release: setup  ## build the sdist, and the wheel from it, into dist
+	rm -rf dist
+	$(BIN)/python -m build --no-isolation --outdir dist . >/dev/null
+	@ls -1 dist/*
+
 $(WHEEL_DIR)/.built: $(VENV)/.ready $(SOURCES) pyproject.toml README.md
 	rm -rf $(WHEEL_DIR)
 	$(BIN)/python -m build --wheel --no-isolation --outdir $(WHEEL_DIR) . >/dev/null
 	@touch $@
 
 $(SPARK_VENV)/.ready: pyproject.toml $(VERSIONS)
+	@echo 'Making $(SPARK_VENV): some minutes at first (600 MB).'
 	$(PYTHON) -m venv $(SPARK_VENV)
 	$(SPARK_VENV)/bin/python -m pip install --quiet --constraint $(VERSIONS) --upgrade pip
 	$(SPARK_VENV)/bin/pip install $(PIP_ARGS) 'pyspark[connect]==$(SPARK)' --group spark-tests
@@ -164,7 +173,7 @@ $(SPARK_VENV)/.ready: pyproject.toml $(VERSIONS)
 
 $(SPARK_VENV)/.installed: $(SPARK_VENV)/.ready $(WHEEL_DIR)/.built
 	$(SPARK_VENV)/bin/pip uninstall --quiet --yes spark-kgroup 2>/dev/null
-	$(SPARK_VENV)/bin/pip install $(PIP_ARGS) $(WHEEL_DIR)/*.whl
+	$(SPARK_VENV)/bin/pip install $(PIP_ARGS) "$$(echo $(WHEEL_DIR)/*.whl)[cli,testing]"
 	@touch $@
 
 # One resolution of everything that any environment here needs, on the oldest Python that is supported: what runs on it
@@ -174,7 +183,7 @@ lock:  ## lock the newest versions that pyproject.toml allows (needs Python 3.11
 	$(PYTHON) -c 'import sys; assert sys.version_info[:2] == (3, 11), "lock with the oldest Python: make lock PYTHON=python3.11"'
 	$(PYTHON) -m venv --clear $(LOCK_VENV)
 	$(LOCK_VENV)/bin/python -m pip install --quiet --upgrade pip setuptools  # setuptools builds PySpark
-	$(LOCK_VENV)/bin/pip install --quiet . 'pyspark[connect]==$(SPARK)' --group dev --group spark-tests --group mutants
+	$(LOCK_VENV)/bin/pip install --quiet '.[cli,testing]' 'pyspark[connect]==$(SPARK)' --group dev --group spark-tests --group mutants
 	{ echo '# What CI tests with; `make lock` writes this file. PySpark has its version in the Makefile and pyproject.toml.'; \
 	  $(LOCK_VENV)/bin/pip freeze --all | grep -vE '^(spark-kgroup|pyspark|py4j)\b'; } >$(VERSIONS)
 	$(LOCK_VENV)/bin/python -c 'from spark_kgroup.testing.kafka_jars import write_pins; write_pins()'

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Final
 
-from rich.console import Console
+from spark_kgroup.errors import EnvironmentProblem
 
 _JAR_FETCHED = re.compile(r"\[SUCCESSFUL \] .*!(?P<jar>\S+)")
 _MODULE_FOUND = re.compile(r"found (?P<module>\S+) in ")
@@ -38,7 +38,17 @@ class FetchProgress:
 
 @contextmanager
 def fetch_progress(name: str) -> Iterator[FetchProgress]:
-    """Announce the download of `name`, show how far it is, and say when it has ended."""
+    """Announce the download of `name`, show how far it is, and say when it has ended.
+
+    Raises:
+        EnvironmentProblem: rich is not installed.
+    """
+    try:
+        from rich.console import Console
+    except ModuleNotFoundError:
+        raise EnvironmentProblem(
+            "Fetching jars shows its progress with rich, which is not installed: pip install 'spark-kgroup[testing]'."
+        ) from None
     console = Console(stderr=True)
     if not console.is_terminal:
         yield FetchProgress(_plain_lines(name))
