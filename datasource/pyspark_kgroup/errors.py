@@ -4,6 +4,7 @@
     ├── CheckpointError             the checkpoint's: not offsets of ours, or of a later version
     ├── DataLoss                    records we had still to read are gone
     ├── ChannelEnded                between driver and executor, or within an executor: it ended, or was silent too long
+    │   └── NobodyListens           its other end has no process any more
     ├── KeyRefused                  the two ends of such a channel do not hold the same application's key
     ├── RegistryUnreachable         an executor cannot reach the stream reader on the driver
     └── SeatRefused                 a task asks for a ticket that the stream reader does not know
@@ -28,6 +29,10 @@ class DataLoss(KgroupError):
 
 class ChannelEnded(KgroupError):
     """The other end of a channel hung up, was silent for too long, or does not speak like one of ours."""
+
+
+class NobodyListens(ChannelEnded):
+    """The other host answers, and no process has that port: whoever listened there has ended."""
 
 
 class KeyRefused(KgroupError):

@@ -193,6 +193,10 @@ REGISTRY_PATIENCE_MS: Final = 30_000
 """How long a worker goes on asking where only the registry knows what to read. With Spark's four attempts of a task
 (spark.task.maxFailures) that is as long as Spark bears an executor's silence (spark.network.timeout, 120 s)."""
 
+REGISTRY_GONE_MS: Final = 3_000
+"""How long it goes on where nobody listens at the registry's port any more: its process has ended, and with it the
+query, unless a firewall answers for it, and then another executor can still ask (ours)."""
+
 REGISTRY_AGAIN_MS: Final = 200
 """Pause between two rounds of asking (ours)."""
 

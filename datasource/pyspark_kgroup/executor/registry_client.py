@@ -12,9 +12,9 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Final
 
-from pyspark_kgroup.errors import ChannelEnded, KeyRefused, RegistryUnreachable
+from pyspark_kgroup.errors import ChannelEnded, KeyRefused, NobodyListens, RegistryUnreachable
 from pyspark_kgroup.executor.place import RecentFailures
-from pyspark_kgroup.limits import REGISTRY_AGAIN_MS, SIDECAR_SILENCE_MS
+from pyspark_kgroup.limits import REGISTRY_AGAIN_MS, REGISTRY_GONE_MS, SIDECAR_SILENCE_MS
 from pyspark_kgroup.shared.channel import Channel, connect
 from pyspark_kgroup.shared.messages import (
     Bind,
@@ -75,7 +75,8 @@ class RegistryClient:
             scan: the ticket's.
             ticket: its number.
             sidecars: of other executors, to ask by way of them.
-            insist_s: for how long to try again if it cannot be reached, also in ways that failed lately.
+            insist_s: for how long to try again if it cannot be reached, also in ways that failed lately; at most
+                `REGISTRY_GONE_MS` where it has gone.
 
         Returns:
             The answer, and the channel over which to say what was read.
@@ -83,16 +84,19 @@ class RegistryClient:
         Raises:
             RegistryUnreachable: it cannot be reached from here, or has gone meanwhile.
         """
-        deadline_s = time.monotonic() + insist_s
+        begun_s = time.monotonic()
         while True:
             problem: Exception | None = None
+            patience_s = insist_s
             for way in self._ways(sidecars, all_of_them=insist_s > 0):
                 try:
                     return self._bind(way, replace(executor, warm=False), scan, ticket)
                 except (ChannelEnded, KeyRefused) as failure:
                     self._failures.add(_mark_of(way))
                     problem = failure if problem is None or way is None else problem
-            if time.monotonic() >= deadline_s:
+                    if way is None and isinstance(failure, NobodyListens):
+                        patience_s = min(insist_s, REGISTRY_GONE_MS / 1000)
+            if time.monotonic() >= begun_s + patience_s:
                 raise RegistryUnreachable(self.host, self.port, problem)
             time.sleep(REGISTRY_AGAIN_MS / 1000)
 

@@ -32,7 +32,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, Final
 
-from pyspark_kgroup.errors import ChannelEnded, KeyRefused
+from pyspark_kgroup.errors import ChannelEnded, KeyRefused, NobodyListens
 from pyspark_kgroup.limits import (
     CHANNEL_BYTES_MAX,
     CHANNEL_CONNECT_MS,
@@ -291,14 +291,16 @@ def connect(
         timeout_s: for all of it, but for finding out where a name is.
 
     Raises:
-        ChannelEnded: nobody listens there, or nobody of ours, or not in time.
+        NobodyListens: nobody does, on a host that answers.
+        ChannelEnded: nobody can be reached there, or nobody of ours, or not in time.
         KeyRefused: whoever listens there does not hold `key`, or is another user, who learned nothing.
     """
     deadline_s = time.monotonic() + timeout_s
     try:
         channel = Channel(_open_socket(address, timeout_s))
     except OSError as problem:
-        raise ChannelEnded(f"Nobody can be reached there ({problem}).") from None
+        kind = NobodyListens if isinstance(problem, ConnectionRefusedError) else ChannelEnded
+        raise kind(f"Nobody can be reached there ({problem}).") from None
     if not isinstance(address, Path):  # finding out where it is had a bound of its own
         deadline_s = time.monotonic() + timeout_s
     with _close_on_error(channel):

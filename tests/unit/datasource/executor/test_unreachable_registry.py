@@ -12,7 +12,9 @@ from harness.odd_servers import Listener, firewalled_port
 from harness.sidecars import let_retry_time_pass, sleeping_executor, with_registry_at
 
 from pyspark_kgroup.driver.registry import Registry
+from pyspark_kgroup.errors import RegistryUnreachable
 from pyspark_kgroup.executor import place as place_module
+from pyspark_kgroup.executor import registry_client, ticket_reader
 from pyspark_kgroup.executor.place import Place, RecentFailures, place_of
 from pyspark_kgroup.executor.ticket_reader import Worker
 from pyspark_kgroup.limits import SIDECAR_RETRY_MS
@@ -108,6 +110,20 @@ def test_a_late_ticket_asks_the_registry_though_others_found_it_unreachable(
         with registry_at(nobody.port, registry.key) as reached:
             reading.result()
     assert reached.counts().accepted == 1
+
+
+def test_a_late_ticket_asks_a_registry_whose_process_has_ended_for_a_shorter_time(
+    executor: Executor, firewalled: TicketPayload, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(ticket_reader, "REGISTRY_PATIENCE_MS", 3_000)
+    monkeypatch.setattr(registry_client, "REGISTRY_GONE_MS", 300)
+    with Listener(lambda _: None) as ended:
+        gone = with_registry_at(ended.port, firewalled)
+    for ticket, least_s, most_s in ((gone, 0.3, 2.5), (firewalled, 3.0, 30.0)):
+        begun_s = time.monotonic()
+        with pytest.raises(RegistryUnreachable):
+            took_s(executor, replace(ticket, mode=Mode.LATE, reads=None))
+        assert least_s <= time.monotonic() - begun_s < most_s
 
 
 def test_workers_that_start_together_wait_together_and_start_no_sidecar(
