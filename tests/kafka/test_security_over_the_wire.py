@@ -3,7 +3,7 @@ clear error within a bound."""
 
 import asyncio
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from itertools import count
 from pathlib import Path
 from ssl import SSLContext
@@ -106,6 +106,14 @@ async def owning(group: Group, partitions: int) -> list[TopicPartition]:
     return sorted(view.seats[0].owned_since)
 
 
+def at_rest_with_one_each(groups: Iterable[Group]) -> bool:
+    """Whether all are in one generation, which is not the case while one of them is still to join."""
+    views = [group.view() for group in groups]
+    seats = [seat for view in views for seat in view.seats]
+    own_one = all(view.settled for view in views) and all(len(seat.owned_since) == 1 for seat in seats)
+    return own_one and len({seat.identity.generation for seat in seats}) == 1
+
+
 # -------------------------------------------------------------------------------------------------------- ways in
 
 
@@ -142,6 +150,7 @@ def test_every_way_in_joins_the_group_commits_and_is_seen_by_kafkas_tool(
         assert len(seats) == 8
         try:
             await asyncio.gather(*(each.start() for each in seats.values()))
+            await until(lambda: at_rest_with_one_each(seats.values()))
             for name, each in seats.items():
                 (mine,) = await owning(each, 1)
                 assert await each.commits.commit(each.view().seats[0].identity, {mine: 1}) == {mine}, name
