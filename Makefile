@@ -29,7 +29,7 @@ NATIVE     := datasource/pyspark_kgroup/executor/native/records.c hatch_build.py
 SOURCES    := $(shell find spark_kgroup datasource -name '*.py' -o -name 'py.typed') $(NATIVE)
 
 .PHONY: help setup lint format test test-unit simulate test-wheel fuzz mutants test-kafka interop test-spark \
-  test-consumer-protocol test-fallback test-fallback-reads test-fallback-queries chaos soak bench bench-assign bench-seats bench-sessions bench-scale wheel release lock demo clean
+  test-consumer-protocol test-fallback test-fallback-reads test-fallback-queries chaos soak bench bench-assign bench-seats bench-sessions bench-scale bench-tasks wheel release lock demo clean
 
 help:  ## show the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -148,6 +148,9 @@ bench-scale: setup  ## what grows with partitions, seats and executors (BENCH="-
 
 bench-seats: $(SPARK_VENV)/.installed  ## who reads what when executors die; KILLS=10 of each (BENCH="--only undisturbed")
 	$(IN_TESTS) -m bench_seats --kills $(KILLS) $(BENCH)
+
+bench-tasks: $(SPARK_VENV)/.installed  ## a slow operator behind few partitions, with minPartitions and without (BENCH="--help")
+	$(IN_TESTS) -m bench_tasks $(BENCH)
 
 soak: $(SPARK_VENV)/.installed  ## BATCHES=10000 tiny batches: does anything leak?
 	$(IN_TESTS) -m soak --batches $(BATCHES)

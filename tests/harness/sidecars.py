@@ -172,7 +172,8 @@ class Query:
 
 def read_on(executor: Executor, ticket: TicketPayload) -> Iterator[pa.RecordBatch]:
     """Read in a worker of `executor` that has not read before, beside a sidecar."""
-    start_sidecar(executor, ticket)
+    if ticket.registry is not None:  # a piece of a share is read directly
+        start_sidecar(executor, ticket)
     return Worker(executor).read(ticket)
 
 

@@ -10,17 +10,17 @@ import logging
 from collections.abc import Collection, Mapping, Sequence
 
 from pyspark_kgroup.driver.filters import PushedFilters
-from pyspark_kgroup.driver.leaders import leader_of
+from pyspark_kgroup.driver.leaders import ranges_of
 from pyspark_kgroup.driver.timestamps import check_without_record
 from pyspark_kgroup.errors import DataLoss
-from pyspark_kgroup.offsets.batch_plan import Span, pieces
 from pyspark_kgroup.offsets.data_loss import LogRange, out_of_log
 from pyspark_kgroup.offsets.offset_spec import AtTimestamp, OffsetSpec
+from pyspark_kgroup.offsets.pieces import Span, pieces
 from pyspark_kgroup.options.batch import BatchOptions
 from pyspark_kgroup.options.offset_bound import LATEST, OffsetBound
 from pyspark_kgroup.options.security import driver_settings
 from pyspark_kgroup.options.values import join
-from pyspark_kgroup.shared.tickets import Mode, Range, SeatRanges, TicketPayload
+from pyspark_kgroup.shared.tickets import Mode, SeatRanges, TicketPayload
 from spark_kgroup.errors import OptionError, UnknownTopic
 from spark_kgroup.limits import STARTUP_TIMEOUT_MS
 from spark_kgroup.model import ErrorCode, TopicDescription, TopicPartition
@@ -82,13 +82,11 @@ class _BatchRead:
                 scan_id=0,
                 ticket=number,
                 mode=Mode.FIXED,
-                reads=SeatRanges(seat="", ranges=(Range(*tp, *span, leader_of(topics, tp)),)),
+                reads=SeatRanges(seat="", ranges=ranges_of(piece, topics)),
                 settings=settings,
                 registry=None,
             )
-            for number, (tp, span) in enumerate(
-                pieces(spans, options.min_partitions, options.max_records_per_partition)
-            )
+            for number, piece in enumerate(pieces(spans, options.min_partitions, options.max_records_per_partition))
         ]
 
     async def _topics(self) -> Mapping[str, TopicDescription]:

@@ -10,7 +10,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from datetime import datetime
 from typing import Any, Final
 
-from pyspark_kgroup.offsets.batch_plan import Span
+from pyspark_kgroup.offsets.pieces import Span
 from spark_kgroup.model import TopicPartition
 
 _COMPARISONS: Final[Mapping[str, Callable[[Any, Any], bool]]] = {

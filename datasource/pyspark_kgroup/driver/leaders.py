@@ -1,4 +1,4 @@
-"""Who leads a partition, as executors are told.
+"""What tickets say of a range: its offsets, and who leads its partition.
 
 Runs on: driver. Pure.
 """
@@ -7,8 +7,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from pyspark_kgroup.shared.tickets import Leader
+from pyspark_kgroup.offsets.pieces import Piece
+from pyspark_kgroup.shared.tickets import Leader, Range
 from spark_kgroup.model import TopicDescription, TopicPartition
+
+
+def ranges_of(piece: Piece, topics: Mapping[str, TopicDescription]) -> tuple[Range, ...]:
+    """What one task reads, with the leaders as `topics` say."""
+    return tuple(Range(*tp, *span, leader_of(topics, tp)) for tp, span in piece)
 
 
 def leader_of(topics: Mapping[str, TopicDescription], partition: TopicPartition) -> Leader | None:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Final
 from pyspark_kgroup.driver.boundary import Boundary
 from pyspark_kgroup.driver.checkpoint_origin import origin_warnings
 from pyspark_kgroup.driver.jvm import Jvm
-from pyspark_kgroup.driver.leaders import leader_of
+from pyspark_kgroup.driver.leaders import leader_of, ranges_of
 from pyspark_kgroup.driver.reporting import Counts, commit_metadata, latest_offset
 from pyspark_kgroup.driver.seat_count import SeatCount
 from pyspark_kgroup.driver.seats import Home, Scan
@@ -28,7 +28,8 @@ from pyspark_kgroup.driver.sizing import (
 )
 from pyspark_kgroup.limits import SLOTS_KNOWN_MS
 from pyspark_kgroup.offsets.checkpoint import Checkpoint
-from pyspark_kgroup.offsets.plan import positions_by_seat, ranges_by_seat
+from pyspark_kgroup.offsets.pieces import pieces_of_seats
+from pyspark_kgroup.offsets.plan import Ranges, positions_by_seat, ranges_by_seat
 from pyspark_kgroup.offsets.previously_owned import owned_by_seat
 from pyspark_kgroup.options.parser import SourceOptions
 from pyspark_kgroup.options.security import driver_settings
@@ -43,7 +44,7 @@ from pyspark_kgroup.shared.tickets import (
 from pyspark_kgroup.wording import log_in_options_words
 from spark_kgroup.clock import monotonic_ms
 from spark_kgroup.errors import KgroupError
-from spark_kgroup.model import CLIENT
+from spark_kgroup.model import CLIENT, TopicDescription
 from spark_kgroup.runtime.settings import GroupSettings
 from spark_kgroup.runtime.thread import GroupRuntime
 from spark_kgroup.seat_note import Author
@@ -172,6 +173,8 @@ class Query:
     def _tickets_of(self, boundary: Boundary, batch: str, start: Checkpoint, end: Checkpoint) -> list[TicketPayload]:
         topics = boundary.logs.topics
         plan = boundary.logs.readable(end, ranges_by_seat(start, end))
+        if (split := self._split(plan, topics)) is not None:
+            return split
         reads = {
             seat: [Range(*tp, first, last, leader_of(topics, tp)) for tp, (first, last) in sorted(ranges.items())]
             for seat, ranges in plan.items()
@@ -185,6 +188,33 @@ class Query:
             for seat, positions in positions_by_seat(end, topics).items()
         }
         return self._tickets(batch, reads, owned)
+
+    def _split(self, plan: Mapping[str, Ranges], topics: Mapping[str, TopicDescription]) -> list[TicketPayload] | None:
+        """Tickets of pieces of what seats read; None if no seat's share is to be divided.
+
+        Tasks read pieces directly, wherever they run: what a home has fetched ahead, it serves in one piece.
+        """
+        options = self._options
+        at_least, offsets_max = options.min_partitions, options.max_records_per_partition
+        if at_least is None and offsets_max is None:
+            return None
+        of_seats = pieces_of_seats(plan, at_least, offsets_max)
+        if all(len(pieces) == 1 for pieces in of_seats.values()):
+            return None
+        self._last_batch = len(of_seats), monotonic_ms()
+        settings = options.read_settings()
+        every = [(seat, piece) for seat, pieces in of_seats.items() for piece in pieces]
+        return [
+            TicketPayload(
+                scan_id=0,
+                ticket=number,
+                mode=Mode.FIXED,
+                reads=SeatRanges(seat=seat, ranges=ranges_of(piece, topics)),
+                settings=settings,
+                registry=None,
+            )
+            for number, (seat, piece) in enumerate(every)
+        ]
 
     def _tickets(
         self, batch: str, reads: Mapping[str, Sequence[Range]], owned: Mapping[str, Sequence[Position]]

@@ -46,6 +46,8 @@ class SourceOptions(ReadOptions):
     max_offsets_per_trigger: int | None
     min_offsets_per_trigger: int | None
     max_trigger_delay_ms: int
+    min_partitions: int | None
+    max_records_per_partition: int | None
     prefetch_bytes: int
     records_between_executors: bool | None
     registry_host: str | None
@@ -136,6 +138,8 @@ def parse(options: Mapping[str, str]) -> SourceOptions:
         max_offsets_per_trigger=rows.MAX_OFFSETS_PER_TRIGGER.value(given),
         min_offsets_per_trigger=_min_offsets_per_trigger(given),
         max_trigger_delay_ms=rows.MAX_TRIGGER_DELAY.value(given),
+        min_partitions=rows.MIN_PARTITIONS.value(given),
+        max_records_per_partition=rows.MAX_RECORDS_PER_PARTITION.value(given),
         columns=columns_of(given),
         fail_on_data_loss=rows.FAIL_ON_DATA_LOSS.value(given),
         reader=rows.READER.value(given),

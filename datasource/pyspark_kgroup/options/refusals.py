@@ -26,10 +26,6 @@ _REFUSALS: Final = (
         "it belongs to batch reads (spark.read); a stream has no end. For a bounded run: "
         "writeStream.trigger(availableNow=True).",
     ),
-    (
-        "minPartitions maxRecordsPerPartition",
-        "it belongs to batch reads (spark.read); in a stream each seat is read by one task: set `members`.",
-    ),
     ("groupIdPrefix", "a query is one group for its whole life; set `kafka.group.id`."),
     (
         "fetchOffset.numRetries fetchOffset.retryIntervalMs kafkaConsumer.pollTimeoutMs",

@@ -53,7 +53,7 @@ MEMBERS_MAX: Final = 1000
 """What one driver bears: 1,000 seats take 13 % of a core and 144 MiB between batches (measured, two busy cores)."""
 
 TASKS_MAX: Final = 100_000
-"""Of one batch read: what Spark's scheduler bears."""
+"""Of one batch: what Spark's scheduler bears."""
 
 BOOTSTRAP_SERVERS = Option(
     name="kafka.bootstrap.servers",
@@ -202,9 +202,10 @@ MIN_PARTITIONS: Option[int | None] = Option(
     name="minPartitions",
     type="int",
     default=None,
-    shown="a task for each partition of the topics",
+    shown="a task for each seat; for batch reads, for each partition",
     range=f"1 to {TASKS_MAX} tasks",
-    effect="Batch reads: at least so many tasks, as far as there are offsets; the largest ranges are divided.",
+    effect="At least so many tasks read a batch, as far as it has offsets: the largest shares are divided, also within "
+    "a partition. Where that is so, tasks read from Kafka directly; seats, and what they own, stay as they are.",
     origin="Spark's minPartitions",
     read=number(1, TASKS_MAX),
 )
@@ -214,7 +215,7 @@ MAX_RECORDS_PER_PARTITION: Option[int | None] = Option(
     default=None,
     shown="no limit",
     range=f"1 to {LONG_MAX} offsets",
-    effect="Batch reads: most offsets that one task reads.",
+    effect="Most offsets that one task reads; a larger share is divided as with minPartitions.",
     origin="Spark's maxRecordsPerPartition",
     read=number(1, LONG_MAX),
 )
@@ -516,8 +517,6 @@ OF_BATCHES: Final = (
     ENDING_OFFSETS,
     ENDING_TIMESTAMP,
     ENDING_OFFSETS_BY_TIMESTAMP,
-    MIN_PARTITIONS,
-    MAX_RECORDS_PER_PARTITION,
 )
 """What only batch reads have; streams refuse it (`refusals`)."""
 

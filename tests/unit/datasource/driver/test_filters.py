@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from pyspark.sql import datasource
 
 from pyspark_kgroup.driver.filters import PushedFilters
-from pyspark_kgroup.offsets.batch_plan import Span
+from pyspark_kgroup.offsets.pieces import Span
 from spark_kgroup.model import TopicPartition
 
 COMPARISONS = {

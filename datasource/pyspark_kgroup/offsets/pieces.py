@@ -1,0 +1,97 @@
+"""Ranges of offsets cut into pieces, one for each task, so that more tasks can read than there are seats or partitions.
+
+Runs on: driver. Pure.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from heapq import heapify, heapreplace
+from itertools import pairwise
+from typing import NamedTuple, TypeVar
+
+from spark_kgroup.model import TopicPartition
+
+K = TypeVar("K", bound=str | TopicPartition)
+
+
+class Span(NamedTuple):
+    """Offsets: `start_offset` <= offset < `end_offset`."""
+
+    start_offset: int
+    end_offset: int
+
+    @property
+    def offsets(self) -> int:
+        """How many there are."""
+        return max(0, self.end_offset - self.start_offset)
+
+
+Piece = tuple[tuple[TopicPartition, Span], ...]
+"""What one task reads; no span is empty."""
+
+
+def pieces(spans: Mapping[TopicPartition, Span], at_least: int | None, offsets_max: int | None) -> list[Piece]:
+    """Pieces of one partition each, in the order of partitions and offsets; none is empty.
+
+    Args:
+        spans: what to read of each partition.
+        at_least: how many pieces there are to be, as far as there are offsets; the largest are divided further. None
+            if one for each partition is enough.
+        offsets_max: most offsets of a piece; None for any number.
+    """
+    counts = _counts({tp: span.offsets for tp, span in sorted(spans.items())}, at_least, offsets_max)
+    return [piece for tp, count in counts.items() for piece in divide([(tp, spans[tp])], count)]
+
+
+def pieces_of_seats(
+    reads: Mapping[str, Mapping[TopicPartition, tuple[int, int]]], at_least: int | None, offsets_max: int | None
+) -> dict[str, list[Piece]]:
+    """The pieces of each seat, one or more, in the order of its partitions and offsets; otherwise as `pieces`.
+
+    Args:
+        reads: seat -> partition -> what the seat is to read of it.
+        at_least: how many pieces there are to be, of all seats together.
+        offsets_max: most offsets of a piece.
+    """
+    spans = {seat: [(tp, Span(*ranges[tp])) for tp in sorted(ranges)] for seat, ranges in sorted(reads.items())}
+    sizes = {seat: sum(span.offsets for _, span in each) for seat, each in spans.items()}
+    return {seat: divide(spans[seat], count) for seat, count in _counts(sizes, at_least, offsets_max).items()}
+
+
+def _counts(sizes: Mapping[K, int], at_least: int | None, offsets_max: int | None) -> dict[K, int]:
+    """Into how many pieces each is divided that has offsets."""
+    left = {key: offsets for key, offsets in sizes.items() if offsets}
+    counts = {key: -(-offsets // offsets_max) if offsets_max else 1 for key, offsets in left.items()}
+    missing = (at_least or 0) - sum(counts.values())
+    largest = [(-(left[key] / counts[key]), key) for key in left]
+    heapify(largest)
+    while missing > 0 and largest and -largest[0][0] > 1:
+        key = largest[0][1]
+        counts[key] += 1
+        missing -= 1
+        heapreplace(largest, (-(left[key] / counts[key]), key))
+    return counts
+
+
+def divide(spans: Sequence[tuple[TopicPartition, Span]], count: int) -> list[Piece]:
+    """`spans`, one after the other, in `count` pieces whose sizes differ by one offset at most.
+
+    Args:
+        spans: with `count` offsets at least.
+        count: 1 or more.
+    """
+    total = sum(span.offsets for _, span in spans)
+    cuts = [total * number // count for number in range(count + 1)]
+    return [tuple(_between(spans, first, end)) for first, end in pairwise(cuts)]
+
+
+def _between(spans: Sequence[tuple[TopicPartition, Span]], first: int, end: int) -> list[tuple[TopicPartition, Span]]:
+    """The offsets from the `first` to the `end` of all offsets of `spans`, counted through."""
+    found, before = [], 0
+    for tp, span in spans:
+        cut = Span(span.start_offset + max(0, first - before), span.start_offset + min(span.offsets, end - before))
+        if cut.offsets:
+            found.append((tp, cut))
+        before += span.offsets
+    return found
