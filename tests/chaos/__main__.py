@@ -47,6 +47,7 @@ def main() -> int:
     parser.add_argument(
         "--member-ids", choices=(BROKER, CLIENT), default=BROKER, help="who makes those of classic queries"
     )
+    parser.add_argument("--min-partitions", type=int, default=None, help="tasks of a batch, which divide seats' shares")
     asked = parser.parse_args()
     seed = asked.seed if asked.seed is not None else random.SystemRandom().randrange(1_000_000)
     console = Console(width=None if sys.stdout.isatty() else 200)
@@ -72,7 +73,7 @@ def _run(console: Console, folder: Path, seed: int, asked: argparse.Namespace) -
     """Whether the run's folder is worth keeping."""
     say = Diary(console)
     how = {"small": asked.small, "protocol": asked.protocol, "member_ids": asked.member_ids}
-    with ChaosWorld(folder, seed, asked.minutes, say, **how) as world:
+    with ChaosWorld(folder, seed, asked.minutes, say, **how, min_partitions=asked.min_partitions) as world:
         say("world", "three brokers are up; queries and producers start")
         world.run(lambda: say("world", _progress(world)))
         world.drain()

@@ -55,7 +55,16 @@ class ChaosWorld:
     """
 
     def __init__(
-        self, folder: Path, seed: int, minutes: float, say: Say, *, small: bool, protocol: str, member_ids: str
+        self,
+        folder: Path,
+        seed: int,
+        minutes: float,
+        say: Say,
+        *,
+        small: bool,
+        protocol: str,
+        member_ids: str,
+        min_partitions: int | None,
     ) -> None:
         self.folder = folder
         self.failures: list[str] = []
@@ -65,6 +74,7 @@ class ChaosWorld:
         self._small = small
         self._protocol = protocol
         self._member_ids = member_ids
+        self._min_partitions = min_partitions
         self._minutes = minutes
         self._marker = f"{MARKER}={folder.name}"
         os.environ[MARKER] = folder.name
@@ -113,6 +123,8 @@ class ChaosWorld:
         read = _read(self.kafka.bootstrap_servers, members, name) | _speaking(protocol, session_s)
         if protocol == CLASSIC:
             read["memberIds"] = self._member_ids
+        if self._min_partitions is not None:
+            read["minPartitions"] = str(self._min_partitions)
         return Query(self.folder / name, name, read, session_s, small=self._small)
 
     def _events(self, lane: str) -> Sequence[Event]:
