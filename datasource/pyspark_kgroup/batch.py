@@ -31,8 +31,12 @@ _ASKED_TO_FILTER: Final = "pyspark.sql.worker.data_source_pushdown_filters"
 def batch_reader(options: Mapping[str, str], schema: StructType) -> KgroupReader:
     """The reader of one query.
 
-    One that takes filters is for where Spark hands them over: elsewhere it refuses a reader that could take some.
+    One that takes filters is for where Spark hands them over, and `pushFilters` says so: elsewhere Spark refuses a
+    reader that could take some. By itself it is not, since Spark 4.1 to 4.3 keeps what a reader plans with the frame of
+    one `load()`, whichever query asks next (PythonDataSourceV2.setReadInfo).
     """
+    if {name.lower(): value for name, value in options.items()}.get("pushfilters", "").strip().lower() != "true":
+        return KgroupReader(options, schema)
     main = getattr(sys.modules.get("__main__"), "__spec__", None)
     asked = _ASKED_TO_FILTER in sys.modules or (main is not None and main.name == _ASKED_TO_FILTER)
     return (KgroupFilteringReader if asked else KgroupReader)(options, schema)

@@ -285,3 +285,6 @@ stay below `ARROW_BATCH_ROWS_MAX`. Measured: with 8 MiB Spark's socket takes 1.6
 FETCH_LARGE_BYTES: Final = 512 * 1024
 """Batches above this are not joined, which copies them. Measured at 1 KB: a tenth less CPU for a read than with half of
 `FETCH_JOINED_BYTES_MAX`, since answers have 1 MiB of a partition at most."""
+
+TASKS_MAX: Final = 100_000
+"""Of one batch: what Spark's scheduler bears, and what makes tickets of 50 MB (ours)."""

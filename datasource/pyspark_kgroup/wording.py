@@ -22,7 +22,7 @@ _OPTIONS: Final[Mapping[str, str]] = {
 
 def option_of(setting: str) -> str:
     """The option that sets it."""
-    return _OPTIONS.get(setting) or f"kafka.{setting}"
+    return _OPTIONS.get(setting) or (setting if setting.startswith("kafka.") else f"kafka.{setting}")
 
 
 def name_options(error: KgroupError) -> None:

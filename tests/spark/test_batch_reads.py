@@ -34,12 +34,17 @@ def topic(apache_kafka: ApacheKafka, new_topic: NewTopic) -> str:
 
 
 @pytest.fixture
-def read(spark: SparkSession, apache_kafka: ApacheKafka) -> Callable[..., DataFrame]:
-    def load(topic: str, **options: Any) -> DataFrame:
+def load(spark: SparkSession, apache_kafka: ApacheKafka) -> Callable[..., DataFrame]:
+    def frame_of(topic: str, **options: Any) -> DataFrame:
         required = {"kafka.bootstrap.servers": apache_kafka.bootstrap_servers, "subscribe": topic, "reader": READER}
         given = {name: value for name, value in {**required, **options}.items() if value is not None}
         return spark.read.format("kgroup").options(**given).load()
 
+    return frame_of
+
+
+@pytest.fixture
+def read(load: "Read") -> "Read":
     return load
 
 
@@ -166,6 +171,10 @@ def test_transactions_are_read_as_the_isolation_level_says(
     assert [bytes(row.value) for row in committed.orderBy("offset").collect()] == [b"a", b"b"]
     everything = read(topic)
     assert [bytes(row.value) for row in everything.orderBy("offset").collect()] == [b"a", b"b", b"c", b"open"]
+    end = by_partition(topic, {0: 6})
+    assert "behind transactions that are still open: " in refusal(
+        lambda: read(topic, endingOffsets=end, **{"kafka.isolation.level": "read_committed"})
+    )
     producer.abort_transaction(30)
 
 
@@ -192,8 +201,22 @@ def pushdown(spark: SparkSession) -> Iterator[None]:
 
 
 @pytest.mark.usefixtures("pushdown")
-def test_filters_spare_what_they_exclude(read: Read, topic: str) -> None:
+def test_queries_on_one_frame_have_their_own_rows_each_where_filters_are_not_asked_for(read: Read, topic: str) -> None:
+    """Spark 4.1 to 4.3 keeps what a reader with filters has planned, for whatever reads the same frame next."""
+    frame = read(topic)
+    assert frame.where(col("partition") == 0).count() == RECORDS // PARTITIONS
+    assert frame.count() == RECORDS
+    both = frame.where(col("partition") == 0).union(frame.where(col("partition") == 1))
+    assert places(both) == span((0, 0, 100), (1, 0, 100))
+
+
+@pytest.mark.usefixtures("pushdown")
+def test_filters_spare_what_they_exclude(load: Read, topic: str) -> None:
     """PySpark 4.0 hands none over: it reads everything and filters, so only the rows are the same there."""
+
+    def read(topic: str) -> DataFrame:
+        return load(topic, pushFilters="true")
+
     wanted = (col("partition") == 1) & (col("offset") >= 40) & (col("offset") < 50) & (col("topic") == topic)
     frame = read(topic).where(wanted)
     assert places(frame) == span((1, 40, 50))
@@ -226,6 +249,11 @@ def test_filters_spare_what_they_exclude(read: Read, topic: str) -> None:
             },
             "Option endingOffsets lies before startingOffsets in TOPIC-1: 9 to 8",
         ),
+        (
+            {"startingTimestamp": "9", "endingTimestamp": "8"},
+            "Option endingTimestamp lies before startingTimestamp in TOPIC-0: 9 ms to 8 ms",
+        ),
+        ({"pushFilters": "maybe"}, "Option pushFilters is 'maybe'"),
         ({"assign": '{"TOPIC":[0]}'}, "Option assign cannot be used"),
         ({"kafka.bootstrap.servers": "127.0.0.1:1"}, "No broker could be reached"),
     ],
@@ -256,4 +284,8 @@ def test_records_that_are_gone_fail_a_batch_read_or_are_skipped(
     assert "failOnDataLoss=false" in message
     left = read(topic, startingOffsets=start, failOnDataLoss="false")
     assert places(left) == span((0, 30, 100), (1, 99, 100), (2, 99, 100))
+    gone = read(
+        topic, startingOffsets=start, endingOffsets=by_partition(topic, {0: 25, 1: 99, 2: 99}), failOnDataLoss="false"
+    )
+    assert places(gone) == []
     assert places(read(topic, endingOffsets=by_partition(topic, {0: 31, 1: 0, 2: 0}))) == span((0, 30, 31))

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 
 from pyspark_kgroup.driver.filters import PushedFilters
 from pyspark_kgroup.driver.leaders import ranges_of
@@ -74,6 +74,7 @@ class _BatchRead:
         every = [tp for topic in topics.values() for tp in topic.partitions]
         options.starting_offsets.check(every)
         options.ending_offsets.check(every)
+        self._check_order(every)
         partitions = [tp for tp in every if self._filters.may_have_rows(tp)]
         spans = await self._spans(partitions) if partitions else {}
         settings = options.read_settings()
@@ -116,6 +117,7 @@ class _BatchRead:
 
     async def _spans(self, partitions: Sequence[TopicPartition]) -> dict[TopicPartition, Span]:
         """What to read of each partition, filters considered."""
+        committed = await self._committed(partitions)  # first: a group at work may stand past ends that were listed
         firsts, ends, readable = await asyncio.gather(
             self._list(partitions, messages.EARLIEST),
             self._list(partitions, messages.LATEST),
@@ -123,9 +125,8 @@ class _BatchRead:
         )
         logs = {tp: LogRange(firsts[tp], max(firsts[tp], ends[tp])) for tp in partitions}
         starts, stops, since = await asyncio.gather(
-            self._starts(logs, readable), self._stops(logs, readable), self._since(readable)
+            self._starts(logs, readable, committed), self._stops(logs, readable), self._since(readable)
         )
-        self._check_order(starts, stops)
         return {tp: self._filters.within(Span(max(starts[tp], since.get(tp, 0)), stops[tp])) for tp in partitions}
 
     async def _list(
@@ -134,15 +135,21 @@ class _BatchRead:
         listed = await self._cluster.list_offsets(dict.fromkeys(partitions, timestamp), isolation_level=isolation_level)
         return {tp: found.offset for tp, found in listed.items()}
 
+    async def _committed(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, int]:
+        """Where the group stands, if that is where to start."""
+        group = self._options.group_id
+        if not self._options.starting_offsets.committed or group is None:
+            return {}
+        found = await self._cluster.committed_offsets(group, partitions)
+        return {tp: each.offset for tp, each in found.items() if each is not None}
+
     async def _starts(
-        self, logs: Mapping[TopicPartition, LogRange], readable: Mapping[TopicPartition, int]
+        self,
+        logs: Mapping[TopicPartition, LogRange],
+        readable: Mapping[TopicPartition, int],
+        committed: Mapping[TopicPartition, int],
     ) -> dict[TopicPartition, int]:
         start = self._options.starting_offsets
-        group = self._options.group_id
-        committed: dict[TopicPartition, int] = {}
-        if start.committed and group is not None:
-            found = await self._cluster.committed_offsets(group, logs)
-            committed = {tp: each.offset for tp, each in found.items() if each is not None}
         given = {tp: place for tp, place in self._places(start, logs).items() if isinstance(place, int)}
         self._check_beyond(start, given, logs)
         asked = {**given, **committed}
@@ -157,6 +164,7 @@ class _BatchRead:
         end = self._options.ending_offsets
         given = {tp: place for tp, place in self._places(end, logs).items() if isinstance(place, int)}
         self._check_beyond(end, given, logs)
+        self._check_settled(given, readable)
         rest = {tp: log_range for tp, log_range in logs.items() if tp not in given}
         return {**await self._looked_up(end, rest, readable), **given}
 
@@ -203,21 +211,32 @@ class _BatchRead:
         beyond = [tp for tp in sorted(given) if given[tp] > logs[tp].end_offset]
         if beyond:
             shown = join([f"{tp}: {given[tp]} (ends at {logs[tp].end_offset})" for tp in beyond])
+            latest = f", or {LATEST} for latest" if bound.may_be_latest else ""
             raise OptionError(
-                f"Option {bound.option} lies beyond the end of {shown}: give an offset that exists, or {LATEST} for "
-                "latest."
+                f"Option {bound.option} lies beyond the end of {shown}: give an offset that exists{latest}."
             )
 
-    def _check_order(self, starts: Mapping[TopicPartition, int], stops: Mapping[TopicPartition, int]) -> None:
-        """See that what options give as numbers is no range that ends before it starts."""
+    def _check_settled(self, given: Mapping[TopicPartition, int], readable: Mapping[TopicPartition, int]) -> None:
+        """See that read_committed can read so far."""
+        open_at = [tp for tp in sorted(given) if given[tp] > readable[tp]]
+        if self._options.read_committed and open_at:
+            shown = join([f"{tp}: {given[tp]} (open since {readable[tp]})" for tp in open_at])
+            raise OptionError(
+                f"Option {self._options.ending_offsets.option} lies behind transactions that are still open: {shown}. "
+                f"Try again when they have ended, or give {LATEST} for what can be read now."
+            )
+
+    def _check_order(self, partitions: Iterable[TopicPartition]) -> None:
+        """See that what options give is no range that ends before it starts, be it in offsets or in timestamps."""
         start, end = self._options.starting_offsets, self._options.ending_offsets
-        wrong = [
-            f"{tp}: {start.by_partition[tp]} to {end.by_partition[tp]}"
-            for tp in sorted(starts)
-            if isinstance(start.by_partition.get(tp), int)
-            and isinstance(end.by_partition.get(tp), int)
-            and starts[tp] > stops[tp]
-        ]
+        if start.committed:
+            return
+        wrong = []
+        for tp in sorted(partitions):
+            first, last = start.offset_of(tp), end.offset_of(tp)
+            offsets = isinstance(first, int) and isinstance(last, int) and first > last
+            if offsets or (isinstance(first, AtTimestamp) and isinstance(last, AtTimestamp) and first.ms > last.ms):
+                wrong.append(f"{tp}: {_text_of(first)} to {_text_of(last)}")
         if wrong:
             raise OptionError(
                 f"Option {end.option} lies before {start.option} in {join(wrong)}: a batch read goes from the one to "
@@ -228,5 +247,15 @@ class _BatchRead:
         for tp, position in sorted(asked.items()):
             loss = out_of_log(tp, position, None, logs[tp])
             if self._options.fail_on_data_loss:
-                raise DataLoss(f"{loss} To read what is left, set failOnDataLoss=false, or start where the log begins.")
+                before = position < logs[tp].first_offset
+                remedy = (
+                    "To read what is left, set failOnDataLoss=false, or start where the log begins."
+                    if before
+                    else "Start at earliest, or set the group's offsets anew (kafka-consumer-groups --reset-offsets)."
+                )
+                raise DataLoss(f"{loss} {remedy}")
             log.warning("Data loss: %s", loss)
+
+
+def _text_of(place: object) -> str:
+    return f"{place.ms} ms" if isinstance(place, AtTimestamp) else str(place)

@@ -6,10 +6,13 @@ Runs on: driver. Pure.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import TYPE_CHECKING
 
-from pyspark_kgroup.offsets.pieces import Piece
 from pyspark_kgroup.shared.tickets import Leader, Range
 from spark_kgroup.model import TopicDescription, TopicPartition
+
+if TYPE_CHECKING:
+    from pyspark_kgroup.offsets.pieces import Piece
 
 
 def ranges_of(piece: Piece, topics: Mapping[str, TopicDescription]) -> tuple[Range, ...]:

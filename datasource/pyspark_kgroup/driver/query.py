@@ -28,7 +28,6 @@ from pyspark_kgroup.driver.sizing import (
 )
 from pyspark_kgroup.limits import SLOTS_KNOWN_MS
 from pyspark_kgroup.offsets.checkpoint import Checkpoint
-from pyspark_kgroup.offsets.pieces import pieces_of_seats
 from pyspark_kgroup.offsets.plan import Ranges, positions_by_seat, ranges_by_seat
 from pyspark_kgroup.offsets.previously_owned import owned_by_seat
 from pyspark_kgroup.options.parser import SourceOptions
@@ -198,6 +197,8 @@ class Query:
         at_least, offsets_max = options.min_partitions, options.max_records_per_partition
         if at_least is None and offsets_max is None:
             return None
+        from pyspark_kgroup.offsets.pieces import pieces_of_seats  # most queries divide nothing
+
         of_seats = pieces_of_seats(plan, at_least, offsets_max)
         if all(len(pieces) == 1 for pieces in of_seats.values()):
             return None

@@ -10,6 +10,8 @@ from heapq import heapify, heapreplace
 from itertools import pairwise
 from typing import NamedTuple, TypeVar
 
+from pyspark_kgroup.limits import TASKS_MAX
+from spark_kgroup.errors import OptionError
 from spark_kgroup.model import TopicPartition
 
 K = TypeVar("K", bound=str | TopicPartition)
@@ -39,6 +41,9 @@ def pieces(spans: Mapping[TopicPartition, Span], at_least: int | None, offsets_m
         at_least: how many pieces there are to be, as far as there are offsets; the largest are divided further. None
             if one for each partition is enough.
         offsets_max: most offsets of a piece; None for any number.
+
+    Raises:
+        OptionError: that would be more than `TASKS_MAX` pieces.
     """
     counts = _counts({tp: span.offsets for tp, span in sorted(spans.items())}, at_least, offsets_max)
     return [piece for tp, count in counts.items() for piece in divide([(tp, spans[tp])], count)]
@@ -63,6 +68,12 @@ def _counts(sizes: Mapping[K, int], at_least: int | None, offsets_max: int | Non
     """Into how many pieces each is divided that has offsets."""
     left = {key: offsets for key, offsets in sizes.items() if offsets}
     counts = {key: -(-offsets // offsets_max) if offsets_max else 1 for key, offsets in left.items()}
+    if offsets_max and sum(counts.values()) > max(TASKS_MAX, len(left)):
+        total, tasks = sum(left.values()), sum(counts.values())
+        raise OptionError(
+            f"Option maxRecordsPerPartition is {offsets_max}: {total} offsets would be {tasks} tasks, and {TASKS_MAX} "
+            f"is the most. Set it to {-(-total // max(1, TASKS_MAX - len(left)))} or more."
+        )
     missing = (at_least or 0) - sum(counts.values())
     largest = [(-(left[key] / counts[key]), key) for key in left]
     heapify(largest)

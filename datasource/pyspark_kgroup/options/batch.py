@@ -28,7 +28,9 @@ from pyspark_kgroup.shared.redacted import Redacted
 from spark_kgroup.errors import OptionError
 
 _STARTING_OFFSETS: Final = replace(
-    rows.STARTING_OFFSETS, default=OffsetBound(text="earliest", everywhere=OffsetSpec.EARLIEST)
+    rows.STARTING_OFFSETS,
+    default=OffsetBound(text="earliest", everywhere=OffsetSpec.EARLIEST),
+    range='earliest, committed, or JSON such as {"topic":{"0":23,"1":-2}} (-2 earliest)',
 )
 """Nobody has to have a group: a batch read starts at the beginning, as with `format("kafka")`."""
 
@@ -43,6 +45,7 @@ class BatchOptions(ReadOptions):
     ending_offsets: OffsetBound
     min_partitions: int | None
     max_records_per_partition: int | None
+    push_filters: bool
 
 
 def concerns_batches(options: Mapping[str, str]) -> bool:
@@ -68,7 +71,7 @@ def parse_batch(options: Mapping[str, str]) -> BatchOptions:
     """
     given = in_lower_case(options)
     check_mechanism(given)
-    refuse(given, but=[row.name for row in rows.OF_BATCHES])
+    refuse(given, batch=True, but=[row.name for row in rows.OF_BATCHES])
     passed_on = for_librdkafka(given)
     subscription = subscription_of(given)
     parsed = BatchOptions(
@@ -85,6 +88,7 @@ def parse_batch(options: Mapping[str, str]) -> BatchOptions:
         ),
         min_partitions=rows.MIN_PARTITIONS.value(given),
         max_records_per_partition=rows.MAX_RECORDS_PER_PARTITION.value(given),
+        push_filters=rows.PUSH_FILTERS.value(given),
         columns=columns_of(given),
         fail_on_data_loss=rows.FAIL_ON_DATA_LOSS.value(given),
         reader=rows.READER.value(given),
@@ -120,7 +124,7 @@ def _start(start: OffsetBound) -> OffsetBound:
             f"Option startingOffsets has {LATEST} (latest) for {min(at_end)}: a batch read starts before its end. "
             "Give an offset."
         )
-    return start
+    return replace(start, may_be_latest=False)
 
 
 def _end(end: OffsetBound) -> OffsetBound:

@@ -42,6 +42,7 @@ class OffsetBound:
         committed: the group's committed offsets come first; `offset_of` says what holds where there is none.
         everywhere: where all partitions have it; None if `by_partition` says it.
         by_partition: where each partition has it.
+        may_be_latest: whether the end of a partition may be given; messages then say how.
         later_is_latest: for a partition without a record at or after its timestamp it is the partition's end; else
             that is an error.
     """
@@ -51,6 +52,7 @@ class OffsetBound:
     committed: bool = False
     everywhere: OffsetSpec | AtTimestamp | None
     by_partition: Mapping[TopicPartition, Place] = field(default_factory=dict)
+    may_be_latest: bool = True
     later_is_latest: bool = False
 
     def __str__(self) -> str:
@@ -72,7 +74,10 @@ class OffsetBound:
             raise self._says_nothing_of(missing)
         if unknown := sorted(self.by_partition.keys() - existing):
             counts = Counter(tp.topic for tp in existing)
-            have = ", ".join(f"{topic} has 0 to {counts[topic] - 1}" for topic in sorted({tp.topic for tp in unknown}))
+            have = ", ".join(
+                f"{topic} has 0 to {counts[topic] - 1}" if counts[topic] else f"there is no topic {topic}"
+                for topic in sorted({tp.topic for tp in unknown})
+            )
             raise OptionError(
                 f"Option {self.option} names partitions that do not exist: {join(unknown)}. Leave them out: {have}."
             )
@@ -91,14 +96,12 @@ class OffsetBound:
             raise self._says_nothing_of([partition]) from None
 
     def _says_nothing_of(self, partitions: Sequence[TopicPartition]) -> OptionError:
-        numbers = {
-            "startingOffsets": f", with {EARLIEST} for earliest and {LATEST} for latest",
-            "endingOffsets": f", with {LATEST} for latest",
-        }
-        special = numbers.get(self.option, "")
+        latest = f"{LATEST} for latest" if self.may_be_latest else ""
+        numbers = {"startingOffsets": [f"{EARLIEST} for earliest", latest], "endingOffsets": [latest]}
+        special = " and ".join(filter(None, numbers.get(self.option, ())))
         return OptionError(
             f"Option {self.option} does not name {join(partitions)}: name every partition of a subscribed topic"
-            f"{special}."
+            f"{', with ' if special else ''}{special}."
         )
 
 

@@ -284,10 +284,9 @@ def starting_offsets_for(
         reset: of `kafka.auto.offset.reset`.
     """
     start = offset_bound(subscription, given, (rows.STARTING_TIMESTAMP, rows.STARTING_OFFSETS_BY_TIMESTAMP, row))
-    strategy = rows.STARTING_OFFSETS_BY_TIMESTAMP_STRATEGY.value(given)
+    strategy, everywhere = rows.STARTING_OFFSETS_BY_TIMESTAMP_STRATEGY.value(given), OffsetSpec(reset.value(given))
     if not start.committed:
         return replace(start, later_is_latest=strategy == "latest")
-    everywhere = OffsetSpec.EARLIEST if reset.value(given) == "earliest" else OffsetSpec.LATEST
     return replace(start, everywhere=everywhere)
 
 

@@ -22,11 +22,15 @@ _REFUSALS: Final = (
         "log in with OAUTHBEARER and a function that returns tokens: set `tokenCallback`.",
     ),
     (
+        "pushFilters",
+        "it belongs to batch reads (spark.read): Spark hands no filters to streams.",
+    ),
+    (
         "endingOffsets endingTimestamp endingOffsetsByTimestamp",
         "it belongs to batch reads (spark.read); a stream has no end. For a bounded run: "
         "writeStream.trigger(availableNow=True).",
     ),
-    ("groupIdPrefix", "a query is one group for its whole life; set `kafka.group.id`."),
+    ("groupIdPrefix", "a stream is one group for its whole life: set `kafka.group.id`; a batch read joins no group."),
     (
         "fetchOffset.numRetries fetchOffset.retryIntervalMs kafkaConsumer.pollTimeoutMs",
         "set `kafka.default.api.timeout.ms`, which says how long to wait for brokers.",
@@ -95,6 +99,16 @@ _REFUSALS: Final = (
 )
 """Options of `format("kafka")` and of Kafka's clients that have no place here, and why."""
 
+_OF_BATCHES: Final[Mapping[str, str]] = {
+    "assign": "set `subscribe`, and filter on the column partition.",
+    "groupIdPrefix": "a batch read joins no group; leave it out.",
+    "kafka.enable.auto.commit": "a batch read commits nothing; leave it out.",
+    "kafka.auto.commit.interval.ms": "a batch read commits nothing; leave it out.",
+    "kafka.group.instance.id": "a batch read joins no group; leave it out.",
+    "kafka.max.poll.records": "a task's share is bounded by `maxRecordsPerPartition`.",
+}
+"""What a batch read says of options for which streams have another reason."""
+
 REFUSED: Final = {name: reason for names, reason in _REFUSALS for name in names.split()}
 
 _TRUE_ANYWAY: Final[Mapping[str, tuple[str, ...]]] = {
@@ -108,11 +122,12 @@ _TRUE_ANYWAY: Final[Mapping[str, tuple[str, ...]]] = {
 """Refused options that may be given with a value that says what is so anyway."""
 
 
-def refuse(given: Mapping[str, str], but: Collection[str] = ()) -> None:
+def refuse(given: Mapping[str, str], *, batch: bool = False, but: Collection[str] = ()) -> None:
     """Check that nothing in `given` (names in lower case) is refused.
 
     Args:
         given: the options.
+        batch: whether they are of a batch read.
         but: names of what may be given all the same.
 
     Raises:
@@ -121,4 +136,5 @@ def refuse(given: Mapping[str, str], but: Collection[str] = ()) -> None:
     for name, reason in REFUSED.items():
         value = given.get(name.lower()) if name not in but else None
         if value is not None and without_shading(value.strip().lower()) not in _TRUE_ANYWAY.get(name, ()):
-            raise OptionError(f"Option {name} cannot be used with this source: {reason}")
+            why = _OF_BATCHES.get(name, reason) if batch else reason
+            raise OptionError(f"Option {name} cannot be used with this source: {why}")

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Any, Final, cast
 
-from pyspark_kgroup.limits import MAX_TRIGGER_DELAY_MS, PREFETCH_BYTES_MIN, PREFETCH_BYTES_PER_EXECUTOR
+from pyspark_kgroup.limits import MAX_TRIGGER_DELAY_MS, PREFETCH_BYTES_MIN, PREFETCH_BYTES_PER_EXECUTOR, TASKS_MAX
 from pyspark_kgroup.offsets.offset_spec import OffsetSpec
 from pyspark_kgroup.options.offset_bound import (
     OffsetBound,
@@ -51,9 +51,6 @@ from spark_kgroup.topic_pattern import TopicPattern
 
 MEMBERS_MAX: Final = 1000
 """What one driver bears: 1,000 seats take 13 % of a core and 144 MiB between batches (measured, two busy cores)."""
-
-TASKS_MAX: Final = 100_000
-"""Of one batch: what Spark's scheduler bears."""
 
 BOOTSTRAP_SERVERS = Option(
     name="kafka.bootstrap.servers",
@@ -218,6 +215,18 @@ MAX_RECORDS_PER_PARTITION: Option[int | None] = Option(
     effect="Most offsets that one task reads; a larger share is divided as with minPartitions.",
     origin="Spark's maxRecordsPerPartition",
     read=number(1, LONG_MAX),
+)
+PUSH_FILTERS = Option(
+    name="pushFilters",
+    type="boolean",
+    default=False,
+    shown="false",
+    range="true or false",
+    effect="Batch reads, with spark.sql.python.filterPushdown.enabled (PySpark 4.1): whether filters on topic, "
+    "partition, offset and timestamp spare reading. Call load() for each query then: Spark 4.1 to 4.3 gives a second "
+    "query on the same load() the rows of the first.",
+    origin="ours",
+    read=lambda text: one_of("true", "false")(text.lower()) == "true",
 )
 MAX_OFFSETS_PER_TRIGGER: Option[int | None] = Option(
     name="maxOffsetsPerTrigger",
@@ -485,6 +494,7 @@ OPTIONS: Final[tuple[Option[Any], ...]] = (
     ENDING_OFFSETS_BY_TIMESTAMP,
     MIN_PARTITIONS,
     MAX_RECORDS_PER_PARTITION,
+    PUSH_FILTERS,
     MAX_OFFSETS_PER_TRIGGER,
     MIN_OFFSETS_PER_TRIGGER,
     MAX_TRIGGER_DELAY,
@@ -517,6 +527,7 @@ OF_BATCHES: Final = (
     ENDING_OFFSETS,
     ENDING_TIMESTAMP,
     ENDING_OFFSETS_BY_TIMESTAMP,
+    PUSH_FILTERS,
 )
 """What only batch reads have; streams refuse it (`refusals`)."""
 

@@ -116,7 +116,13 @@ def _identify(context: ssl.SSLContext, settings: SecuritySettings) -> None:
         try:
             context.load_cert_chain(path, password=password)
         except (ssl.SSLError, ValueError) as error:
-            raise OptionError(_key_problem(error, asked=bool(asked), given=bool(settings.key_password))) from None
+            names = (
+                f"ssl.certificate.{'pem' if settings.certificate_location is None else 'location'}",
+                f"ssl.key.{'pem' if settings.key_location is None else 'location'}",
+            )
+            raise OptionError(
+                _key_problem(error, names, asked=bool(asked), given=bool(settings.key_password))
+            ) from None
 
 
 @contextmanager
@@ -137,27 +143,31 @@ def _as_file(text: str) -> Iterator[str]:
         yield f"/proc/self/fd/{descriptor}"
 
 
-def _key_problem(error: Exception, *, asked: bool, given: bool) -> str:
+def _key_problem(error: Exception, names: tuple[str, str], *, asked: bool, given: bool) -> str:
+    certificate, key = names
     if asked:
         problem = "does not open the key" if given else "is missing, but the key is encrypted"
         return f"`ssl.key.password` {problem} (`ssl.key.location` or .pem)."
     if getattr(error, "reason", None) == "KEY_VALUES_MISMATCH":
-        return "`ssl.key` is not the key of `ssl.certificate`: give the pair."
+        return f"`{key}` is not the key of `{certificate}`: give the pair."
     return (
-        "`ssl.certificate` and `ssl.key` do not hold a certificate and its private key in PEM form: give both, "
+        f"`{certificate}` and `{key}` do not hold a certificate and its private key in PEM form: give both, "
         "or a file that holds both. A PKCS12 store becomes PEM by `openssl pkcs12 -in store.p12 -nodes`."
     )
 
 
 def _text(location: str | None, pem: str | None, option: str) -> str | None:
-    return pem if location is None else _read(location, f"`{option}.location`")
+    return pem if location is None else _read(location, option)
 
 
-def _read(location: str, name: str) -> str:
+def _read(location: str, option: str) -> str:
     try:
         return Path(location).read_text(encoding="utf-8", errors="replace")
     except OSError as error:
-        raise OptionError(f"{name}: cannot read {location!r} on this machine: {error.strerror}.") from None
+        raise OptionError(
+            f"`{option}.location`: cannot read {location!r} on this machine: {error.strerror}. Put the file there, or "
+            f"give its text in `{option}.pem`."
+        ) from None
 
 
 def tls_failure(address: object, error: ssl.SSLError) -> WireError:

@@ -54,7 +54,11 @@ def test_a_bug_keeps_its_traceback(bug: Exception) -> None:
 def test_every_call_of_the_source_is_brief() -> None:
     source = DefaultSource({"subscribe": "t"})
     calls: list[Callable[[], object]] = [source.schema]
-    calls += [lambda: source.reader(None), lambda: source.writer(None, False), lambda: source.streamWriter(None, False)]
+    calls += [
+        source.reader(None).partitions,
+        lambda: source.writer(None, False),
+        lambda: source.streamWriter(None, False),
+    ]
     reader = source.streamReader(None)
     calls += [reader.getDefaultReadLimit, reader.latestOffset, lambda: reader.partitions({}, {})]
     for call in calls:

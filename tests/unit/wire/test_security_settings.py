@@ -112,7 +112,7 @@ def test_an_encrypted_key_needs_its_password_and_never_asks_the_terminal(
 
 def test_a_key_must_fit_its_certificate(ca: trustme.CA, client: Identity, tmp_path: Path) -> None:
     other = identity(ca.issue_cert("other@example.org"), tmp_path, "other")
-    with pytest.raises(OptionError, match=r"`ssl\.key` is not the key of `ssl\.certificate`"):
+    with pytest.raises(OptionError, match=r"`ssl\.key\.pem` is not the key of `ssl\.certificate\.pem`"):
         tls(certificate_pem=client.certificate_pem, key_pem=other.key_pem)
 
 

@@ -1,9 +1,11 @@
 """Ranges are cut into one piece for each task: nothing is left out, nothing is there twice."""
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from pyspark_kgroup.offsets.pieces import Span, pieces, pieces_of_seats
+from spark_kgroup.errors import OptionError
 from spark_kgroup.model import TopicPartition
 
 spans = st.dictionaries(
@@ -33,6 +35,14 @@ def test_the_largest_ranges_are_divided_and_small_ones_stay_whole() -> None:
     cut = pieces({large: Span(0, 1000), small: Span(0, 10)}, 5, None)
     assert [span.offsets for ((tp, span),) in cut if tp == large] == [250] * 4
     assert [span for ((tp, span),) in cut if tp == small] == [Span(0, 10)]
+
+
+def test_more_tasks_than_spark_bears_are_refused_with_a_number_that_fits() -> None:
+    many = {TopicPartition("t", number): Span(0, 10**9) for number in range(3)}
+    with pytest.raises(OptionError, match=r"maxRecordsPerPartition is 1: .* Set it to \d+ or more\.$") as problem:
+        pieces(many, None, 1)
+    fits = int(str(problem.value).rpartition("Set it to ")[2].split()[0])
+    assert len(pieces(many, None, fits)) <= 100_000
 
 
 def test_nothing_to_read_is_no_task() -> None:

@@ -92,7 +92,7 @@ def test_options_of_streams_have_no_effect_on_a_batch_read_and_are_named() -> No
 
 @pytest.mark.parametrize("row", rows.OF_BATCHES, ids=lambda row: row.name)
 def test_a_stream_refuses_what_only_batch_reads_have(row: rows.Option[object]) -> None:
-    given = {**REQUIRED, row.name: "1" if row.type == "long" else "{}"}
+    given = {**REQUIRED, row.name: {"long": "1", "boolean": "true"}.get(row.type, "{}")}
     parse_batch(given)
     assert concerns_batches(given)
     with pytest.raises(OptionError, match=r"it belongs to batch reads \(spark.read\)"):
