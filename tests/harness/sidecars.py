@@ -135,7 +135,8 @@ class Query:
         batch: str | None = None,
     ) -> list[TicketPayload]:
         """The tickets of the next batch, by seat, of whatever topics."""
-        scan = self.registry.plan(batch or f"batch {next(self._batches)}", reads, owned)
+        pieces = {seat: [ranges] for seat, ranges in reads.items()}
+        scan = self.registry.plan(batch or f"batch {next(self._batches)}", pieces, owned)
         return [self._ticket(scan, number, reads) for number in range(len(scan.tickets))]
 
     def _ticket(self, scan: Scan, number: int, reads: Mapping[str, Sequence[Range]]) -> TicketPayload:
@@ -172,8 +173,7 @@ class Query:
 
 def read_on(executor: Executor, ticket: TicketPayload) -> Iterator[pa.RecordBatch]:
     """Read in a worker of `executor` that has not read before, beside a sidecar."""
-    if ticket.registry is not None:  # a piece of a share is read directly
-        start_sidecar(executor, ticket)
+    start_sidecar(executor, ticket)
     return Worker(executor).read(ticket)
 
 

@@ -18,7 +18,7 @@ from pyspark_kgroup.driver.jvm import Jvm
 from pyspark_kgroup.driver.leaders import leader_of, ranges_of
 from pyspark_kgroup.driver.reporting import Counts, commit_metadata, latest_offset
 from pyspark_kgroup.driver.seat_count import SeatCount
-from pyspark_kgroup.driver.seats import Home, Scan
+from pyspark_kgroup.driver.seats import Home, Part, Scan, parts_of
 from pyspark_kgroup.driver.sizing import (
     as_many_as_before,
     fill_in_members,
@@ -28,6 +28,7 @@ from pyspark_kgroup.driver.sizing import (
 )
 from pyspark_kgroup.limits import SLOTS_KNOWN_MS
 from pyspark_kgroup.offsets.checkpoint import Checkpoint
+from pyspark_kgroup.offsets.pieces import Piece, Span, pieces_of_seats
 from pyspark_kgroup.offsets.plan import Ranges, positions_by_seat, ranges_by_seat
 from pyspark_kgroup.offsets.previously_owned import owned_by_seat
 from pyspark_kgroup.options.parser import SourceOptions
@@ -43,7 +44,7 @@ from pyspark_kgroup.shared.tickets import (
 from pyspark_kgroup.wording import log_in_options_words
 from spark_kgroup.clock import monotonic_ms
 from spark_kgroup.errors import KgroupError
-from spark_kgroup.model import CLIENT, TopicDescription
+from spark_kgroup.model import CLIENT
 from spark_kgroup.runtime.settings import GroupSettings
 from spark_kgroup.runtime.thread import GroupRuntime
 from spark_kgroup.seat_note import Author
@@ -172,12 +173,7 @@ class Query:
     def _tickets_of(self, boundary: Boundary, batch: str, start: Checkpoint, end: Checkpoint) -> list[TicketPayload]:
         topics = boundary.logs.topics
         plan = boundary.logs.readable(end, ranges_by_seat(start, end))
-        if (split := self._split(plan, topics)) is not None:
-            return split
-        reads = {
-            seat: [Range(*tp, first, last, leader_of(topics, tp)) for tp, (first, last) in sorted(ranges.items())]
-            for seat, ranges in plan.items()
-        }
+        reads = {seat: [ranges_of(piece, topics) for piece in pieces] for seat, pieces in self._pieces_of(plan).items()}
         read = {tp for ranges in plan.values() for tp in ranges}
         owned = {
             seat: [
@@ -188,59 +184,42 @@ class Query:
         }
         return self._tickets(batch, reads, owned)
 
-    def _split(self, plan: Mapping[str, Ranges], topics: Mapping[str, TopicDescription]) -> list[TicketPayload] | None:
-        """Tickets of pieces of what seats read; None if no seat's share is to be divided.
-
-        Tasks read pieces directly, wherever they run: what a home has fetched ahead, it serves in one piece.
-        """
-        options = self._options
-        at_least, offsets_max = options.min_partitions, options.max_records_per_partition
+    def _pieces_of(self, plan: Mapping[str, Ranges]) -> Mapping[str, Sequence[Piece]]:
+        """What each seat reads, in one piece, or in as many as options say."""
+        at_least, offsets_max = self._options.min_partitions, self._options.max_records_per_partition
         if at_least is None and offsets_max is None:
-            return None
-        from pyspark_kgroup.offsets.pieces import pieces_of_seats  # most queries divide nothing
-
-        of_seats = pieces_of_seats(plan, at_least, offsets_max)
-        if all(len(pieces) == 1 for pieces in of_seats.values()):
-            return None
-        self._last_batch = len(of_seats), monotonic_ms()
-        settings = options.read_settings()
-        every = [(seat, piece) for seat, pieces in of_seats.items() for piece in pieces]
-        return [
-            TicketPayload(
-                scan_id=0,
-                ticket=number,
-                mode=Mode.FIXED,
-                reads=SeatRanges(seat=seat, ranges=ranges_of(piece, topics)),
-                settings=settings,
-                registry=None,
-            )
-            for number, (seat, piece) in enumerate(every)
-        ]
+            return {
+                seat: [tuple((tp, Span(*span)) for tp, span in sorted(ranges.items()))] for seat, ranges in plan.items()
+            }
+        return pieces_of_seats(plan, at_least, offsets_max)
 
     def _tickets(
-        self, batch: str, reads: Mapping[str, Sequence[Range]], owned: Mapping[str, Sequence[Position]]
+        self, batch: str, reads: Mapping[str, Sequence[Sequence[Range]]], owned: Mapping[str, Sequence[Position]]
     ) -> list[TicketPayload]:
         """The tickets of a new scan of a batch: bound to a seat now, or when a task asks the registry."""
         options, registry = self._options, self._registry
         self._last_batch = len(reads), monotonic_ms()
         settings = options.read_settings()
         if registry is None:
-            scan = Scan(scan_id=0, mode=Mode.FIXED, tickets=tuple(sorted(reads)))
+            seats = tuple(seat for seat in sorted(reads) for _ in reads[seat])
+            scan = Scan(scan_id=0, mode=Mode.FIXED, tickets=seats)
         else:
             scan = registry.plan(batch, reads, owned)
         access = self._registry_access()
         sidecars = registry.sidecars() if registry is not None else ()
+        fixed = scan.mode is Mode.FIXED
+        parts: Sequence[Part | None] = parts_of(scan.tickets) if fixed else [None] * len(scan.tickets)
         return [
             TicketPayload(
                 scan_id=scan.scan_id,
                 ticket=number,
                 mode=scan.mode,
-                reads=SeatRanges(seat=seat, ranges=tuple(reads[seat])) if seat is not None else None,
+                reads=SeatRanges(seat=part.seat, ranges=tuple(reads[part.seat][part.piece])) if part else None,
                 settings=settings,
                 registry=access,
                 sidecars=sidecars,
             )
-            for number, seat in enumerate(scan.tickets)
+            for number, part in enumerate(parts)
         ]
 
     def _registry_access(self) -> RegistryAccess | None:

@@ -85,10 +85,10 @@ _VERSIONS: Final = "Is the same version of spark-kgroup installed on the driver 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Planned:
-    """What the seats read in one scan, and where the batch after it begins."""
+    """What the seats read in one scan, in one piece or several, and where the batch after it begins."""
 
     batch: str
-    reads: Mapping[str, Sequence[Range]]
+    reads: Mapping[str, Sequence[Sequence[Range]]]
     owned: Mapping[str, Sequence[Position]]
 
 
@@ -189,12 +189,14 @@ class Registry:
 
     # ----------------------------------------------------------------------------------------------- Spark's thread
 
-    def plan(self, batch: str, reads: Mapping[str, Sequence[Range]], owned: Mapping[str, Sequence[Position]]) -> Scan:
+    def plan(
+        self, batch: str, reads: Mapping[str, Sequence[Sequence[Range]]], owned: Mapping[str, Sequence[Position]]
+    ) -> Scan:
         """A new scan of a batch.
 
         Args:
             batch: canonical text of the batch's two offsets.
-            reads: what each seat with data reads.
+            reads: the pieces that each seat with data reads, in their order; mostly one.
             owned: all that each seat owns at the end of the batch, and where the next batch will begin.
         """
         too_large = next((seat for seat in reads if not _fits(reads[seat], owned.get(seat, ()))), None)
@@ -206,7 +208,8 @@ class Registry:
                 too_large,
             )
         with self._lock:
-            scan = self._seats.plan(batch, sorted(reads), late=too_large is None)
+            seats = [seat for seat in sorted(reads) for _ in reads[seat]]
+            scan = self._seats.plan(batch, seats, late=too_large is None)
             if too_large is None:
                 self._planned[scan.scan_id] = _Planned(batch=batch, reads=reads, owned=owned)
             kept = list(dict.fromkeys(planned.batch for planned in self._planned.values()))[-2:]
@@ -413,12 +416,15 @@ class Registry:
             return NothingLeft()
         guest = home is not None and home.executor.key != asked.executor.key
         self._counts += Counts(guest_bindings=int(guest))
+        # Of several pieces the seat's server has the beginning of the first one ahead. It cannot serve two at a time,
+        # and would fetch for a later one what other tasks are reading: those are read directly.
+        served = binding.piece == 0
         return Bound(
             seat=binding.seat,
-            at_home=binding.at_home,
-            ranges=tuple(planned.reads[binding.seat]),
-            owned=tuple(planned.owned.get(binding.seat, ())),
-            home=address if guest and self._homes_serve_others else None,
+            at_home=binding.at_home and served,
+            ranges=tuple(planned.reads[binding.seat][binding.piece]),
+            owned=tuple(planned.owned.get(binding.seat, ())) if served else (),
+            home=address if guest and served and self._homes_serve_others else None,
         )
 
     def _on_served(self, peer: _Peer, read: Served) -> None:
@@ -428,8 +434,9 @@ class Registry:
                 self._seats.on_served(read.seat, peer.sidecar_of.key)
 
 
-def _fits(reads: Sequence[Range], owned: Sequence[Position]) -> bool:
-    """Whether a seat's share fits into a message; exactly so would cost as much as sending it."""
+def _fits(pieces: Sequence[Sequence[Range]], owned: Sequence[Position]) -> bool:
+    """Whether each piece of a seat's share fits into a message; exactly so would cost as much as sending it."""
+    reads = max(pieces, key=len)
     names = sum(len(one.topic) for one in reads) + sum(len(one.topic) + len(one.tag) for one in owned)
     leaders = chain((one.leader for one in reads), (one.leader for one in owned))
     hosts = [len(leader.host) for leader in leaders if leader is not None]

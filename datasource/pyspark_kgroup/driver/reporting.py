@@ -78,8 +78,8 @@ def latest_offset(
 
     `seats` says in addition who serves each seat: {seat: {member, executor, host, warm, since (wall clock, ms)}}.
     `reads` are totals since the query was started: reads by the seat's own server on the same executor (`at_home`) and
-    from another one (`network`), directly by a worker on another executor (`guest`), directly for want of a server
-    (`alone`); rows, and how many were there when asked (`ready`).
+    from another one (`network`), directly by a worker on another executor (`guest`), directly for want of a server or
+    as a later piece of a share (`alone`); rows, and how many were there when asked (`ready`).
 
     Args:
         end: the offset that the boundary came to.

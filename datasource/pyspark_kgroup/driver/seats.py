@@ -5,7 +5,7 @@ Runs on: driver. Pure: executors, tickets and `now_ms` go in, bindings come out.
 The *home* of a seat is the executor whose sidecar runs the seat's server. What is read is decided by the batch's two
 offsets alone; here it is only decided where. Three laws hold at every moment:
 
-1. Each seat of a scan is bound to exactly one of its tickets, for good.
+1. Each seat of a scan, or each piece of its share if that is divided, is bound to exactly one of its tickets, for good.
 2. A home moves for one of two reasons: its executor is gone, or gets no tasks any more; or another one has fewer seats
    than its even share. Of the second kind there are never more moves than an even spread needs, and the seats that
    moved last go first. So when a lost executor is replaced, exactly its own seats have moved in the end.
@@ -18,10 +18,33 @@ import heapq
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import NamedTuple
 
 from pyspark_kgroup.errors import SeatRefused
 from pyspark_kgroup.limits import MISSED_BATCHES_MIN, MISSED_TICKETS_MAX, SCANS_MAX
 from pyspark_kgroup.shared.tickets import Executor, Mode
+
+
+class Part(NamedTuple):
+    """What one ticket reads: a piece of what a seat has of the batch.
+
+    Attributes:
+        piece: its number, in the order of the share's pieces; 0 if that is not divided.
+    """
+
+    seat: str
+    piece: int
+
+
+def parts_of(tickets: Iterable[str | None]) -> list[Part]:
+    """What the tickets of a FIXED scan read: a seat is among them as often as its share has pieces, in their order."""
+    before = Counter[str]()
+    parts = []
+    for seat in tickets:
+        if seat is not None:
+            parts.append(Part(seat, before[seat]))
+            before[seat] += 1
+    return parts
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,7 +52,7 @@ class Scan:
     """One call of `partitions()`; a self-union makes two of them for one batch.
 
     Attributes:
-        tickets: FIXED: ticket k reads this seat. LATE: None for each ticket.
+        tickets: FIXED: ticket k reads this seat, or one piece of its share (`parts_of`). LATE: None for each ticket.
     """
 
     scan_id: int
@@ -43,11 +66,13 @@ class Binding:
 
     Attributes:
         seat: None if nothing is left to read for this ticket.
-        at_home: whether the asking executor is the seat's home: its server reads; else the worker reads directly.
+        at_home: whether the asking executor is the seat's home.
+        piece: which piece of the seat's share.
     """
 
     seat: str | None
     at_home: bool
+    piece: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,14 +96,29 @@ class _Progress:
     """How far a scan is bound.
 
     Attributes:
-        unread: LATE: seats with data that no ticket has yet.
-        bound: ticket -> its seat, None if it has nothing to read.
+        unread: LATE: seat -> the numbers of its pieces that no ticket has yet, the next one last.
+        unread_pieces: LATE: how many they are in all.
+        fixed: FIXED: what each ticket reads.
+        bound: ticket -> what it reads, None if it has nothing to read.
     """
 
     scan: Scan
     batch: str
-    unread: dict[str, None]
-    bound: dict[int, str | None] = field(default_factory=dict)
+    unread: dict[str, list[int]]
+    fixed: Sequence[Part] = ()
+    bound: dict[int, Part | None] = field(default_factory=dict)
+    unread_pieces: int = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.unread_pieces = sum(map(len, self.unread.values()))
+
+    def take(self, seat: str) -> Part:
+        """LATE: the seat's next piece, which a ticket has from now on."""
+        part = Part(seat, self.unread[seat].pop())
+        self.unread_pieces -= 1
+        if not self.unread[seat]:
+            del self.unread[seat]
+        return part
 
 
 class Seats:
@@ -130,7 +170,7 @@ class Seats:
         Args:
             batch: names the batch by its two offsets. That of two scans in succession means one batch; scans of
                 batches before the previous one are forgotten.
-            seats: those with data.
+            seats: those with data, each as often as its share has pieces.
             late: whether what a seat reads fits into a message to an executor.
         """
         if batch != self._batch:
@@ -142,7 +182,9 @@ class Seats:
             mode=mode,
             tickets=(None,) * self._late_tickets(seats) if mode is Mode.LATE else tuple(seats),
         )
-        self._scans[scan.scan_id] = _Progress(scan, batch, dict.fromkeys(seats))
+        late_parts = {seat: list(reversed(range(count))) for seat, count in Counter(seats).items()}
+        fixed = parts_of(seats) if mode is Mode.FIXED else ()
+        self._scans[scan.scan_id] = _Progress(scan, batch, late_parts, fixed)
         if len(self._scans) > SCANS_MAX:
             del self._scans[next(iter(self._scans))]
         return scan
@@ -152,9 +194,10 @@ class Seats:
 
         Spark deals tasks to executors in turn, so the home with most of these seats comes to read all of them if every
         executor can have as many tickets, and one more since some ask sooner. If one seat alone has data, ticket 0
-        reads it (`_choose`), whoever asks.
+        reads it (`_choose`), whoever asks. Where shares are divided there are no more tickets than pieces: an executor
+        without a home among them is to help, not to be told "nothing".
         """
-        if len(seats) < 2:
+        if len(seats) < 2 or len(set(seats)) < len(seats):
             return len(seats)
         homes = self.homes()
         busiest = max(Counter(homes[seat].executor.key for seat in seats if seat in homes).values(), default=0)
@@ -185,7 +228,7 @@ class Seats:
         return [key for key in self._sidecars if key not in self._away]
 
     def bind(self, scan_id: int, ticket: int, executor: Executor, now_ms: int) -> Binding:
-        """Say what `ticket` reads; asked again, by whomever, the answer names the same seat.
+        """Say what `ticket` reads; asked again, by whomever, the answer names the same seat and piece.
 
         Raises:
             SeatRefused: there is no such scan (any more), or no such ticket in it.
@@ -195,14 +238,22 @@ class Seats:
             raise SeatRefused(scan_id, ticket)
         self._on_asked(executor.key)
         if ticket not in progress.bound:
-            late = progress.scan.mode is Mode.LATE
-            seat = self._choose(progress, ticket, executor, now_ms) if late else progress.scan.tickets[ticket]
-            progress.bound[ticket] = seat
-        seat = progress.bound[ticket]
+            progress.bound[ticket] = self._part_of(progress, ticket, executor, now_ms)
+        part = progress.bound[ticket]
+        if part is None:
+            return Binding(seat=None, at_home=False)
         may_be_home = self._may_be_home(executor)
-        if seat in self._free and may_be_home:
-            self._move(seat, executor, now_ms)
-        return Binding(seat=seat, at_home=may_be_home and seat in self._held[executor.key])
+        if part.seat in self._free and may_be_home:
+            self._move(part.seat, executor, now_ms)
+        at_home = may_be_home and part.seat in self._held[executor.key]
+        return Binding(seat=part.seat, piece=part.piece, at_home=at_home)
+
+    def _part_of(self, progress: _Progress, ticket: int, executor: Executor, now_ms: int) -> Part | None:
+        """What a ticket reads that nobody has asked for before."""
+        if progress.scan.mode is Mode.FIXED:
+            return progress.fixed[ticket]
+        seat = self._choose(progress, ticket, executor, now_ms)
+        return progress.take(seat) if seat is not None else None
 
     # -------------------------------------------------------------------------------------------------- executors
 
@@ -302,8 +353,8 @@ class Seats:
         4. Nothing, while there are more tickets than seats to read; but not for ticket 0.
         5. As a guest: from the executor that has most left to read, what it would read last.
         """
-        unread = progress.unread
-        if ticket != 0 and 0 not in progress.bound and len(unread) == 1:
+        unread, unread_pieces = progress.unread, progress.unread_pieces
+        if ticket != 0 and 0 not in progress.bound and unread_pieces == 1:
             return None
         may_be_home = self._may_be_home(executor)
         seat = _first(self._held[executor.key], unread) if may_be_home else None
@@ -312,13 +363,11 @@ class Seats:
             seat = _first(self._due_to(executor), unread)
             if seat is not None:
                 self._move(seat, executor, now_ms)
-        if seat is None and (ticket == 0 or len(progress.scan.tickets) - len(progress.bound) <= len(unread)):
+        if seat is None and (ticket == 0 or len(progress.scan.tickets) - len(progress.bound) <= unread_pieces):
             seat = self._furthest_from_read(unread)
-        if seat is not None:
-            del unread[seat]
         return seat
 
-    def _furthest_from_read(self, unread: Mapping[str, None]) -> str:
+    def _furthest_from_read(self, unread: Mapping[str, Sequence[int]]) -> str:
         """The seat that its home would read last, of the executor that has most left to read.
 
         Prefers seats that are not due to move: their new home could not take them in this scan.
@@ -326,7 +375,7 @@ class Seats:
         any_seat = next(iter(unread))
         if not self._live():
             return any_seat  # the seat of an earlier query, since one of this query would be free
-        busiest = max(self._live(), key=lambda key: len(unread.keys() & self._held[key].keys()))
+        busiest = max(self._live(), key=lambda key: sum(len(unread[s]) for s in unread.keys() & self._held[key].keys()))
         last_first = [seat for seat in reversed(self._held[busiest]) if seat in unread]
         return min(last_first, key=self._moves_due().__contains__, default=any_seat)
 
@@ -372,5 +421,5 @@ class Seats:
         return due
 
 
-def _first(seats: Iterable[str], unread: Mapping[str, None]) -> str | None:
+def _first(seats: Iterable[str], unread: Mapping[str, Sequence[int]]) -> str | None:
     return next((seat for seat in seats if seat in unread), None)

@@ -147,7 +147,7 @@ class SeatServer:
                 self._say(WorkerGone())
         finally:
             worker.close()
-        self._give_up([partition for partition in self._ahead.partitions if partition not in owned])
+        self._take_on(owned, leaders)  # the next batch begins there, also where other tasks read the rest of this one
 
     def _send(self, outlet: Outlet, ends: Mapping[TopicPartition, int]) -> Finished:
         fetched = self._ahead.take(ends)

@@ -202,7 +202,7 @@ MIN_PARTITIONS: Option[int | None] = Option(
     shown="a task for each seat; for batch reads, for each partition",
     range=f"1 to {TASKS_MAX} tasks",
     effect="At least so many tasks read a batch, as far as it has offsets: the largest shares are divided, also within "
-    "a partition. Where that is so, tasks read from Kafka directly; seats, and what they own, stay as they are.",
+    "a partition. Seats, and what they own, stay as they are.",
     origin="Spark's minPartitions",
     read=number(1, TASKS_MAX),
 )

@@ -102,9 +102,11 @@ class Bound:
     """What a ticket reads.
 
     Attributes:
-        at_home: whether the asking executor is the seat's home.
+        at_home: whether the seat's server on the asking executor is to read: it is the seat's home, and what is read is
+            all of its share or the first piece.
         ranges: what is read of the seat's partitions.
-        owned: all that the seat owns at the end of the batch, and where the next batch will begin.
+        owned: all that the seat owns at the end of the batch, and where the next batch will begin; empty where no
+            server is to read.
         home: the sidecar that serves the seat to workers of other executors; None if none does, or none should.
     """
 

@@ -63,10 +63,10 @@ class Position(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SeatRanges:
-    """All that one seat reads in one micro-batch.
+    """What one ticket reads: all that a seat has of a micro-batch, or a piece of it.
 
     Attributes:
-        seat: the seat's instance id.
+        seat: the seat's instance id; "" in a batch read.
         ranges: at most one for each partition.
     """
 

@@ -37,6 +37,6 @@ def registry() -> Iterator[Registry]:
     registry = Registry(["g-0"])
     registry.query = "q"
     registry.start()
-    registry.plan("0", {"g-0": []}, {})
+    registry.plan("0", {"g-0": [[]]}, {})
     yield registry
     registry.close()

@@ -55,8 +55,8 @@ def beat(channel: Channel) -> list[str]:
     return list(answer["seats"])
 
 
-def reads_of(batch: int, seats: Sequence[str] = SEATS) -> dict[str, list[Range]]:
-    return {seat: [Range("t", SEATS.index(seat), 10 * batch, 10 * batch + 10)] for seat in seats}
+def reads_of(batch: int, seats: Sequence[str] = SEATS) -> dict[str, list[list[Range]]]:
+    return {seat: [[Range("t", SEATS.index(seat), 10 * batch, 10 * batch + 10)]] for seat in seats}
 
 
 def plan(registry: Registry, batch: int, seats: Sequence[str] = SEATS) -> Scan:
@@ -218,12 +218,12 @@ def test_a_registry_without_descriptors_says_so_once_and_serves_those_it_has(
 # ------------------------------------------------------------------------------------------------------ large shares
 
 
-def shares(partitions: int) -> tuple[dict[str, list[Range]], dict[str, list[Position]]]:
+def shares(partitions: int) -> tuple[dict[str, list[list[Range]]], dict[str, list[Position]]]:
     """One seat reads topics with names as long as Kafka has them, from offsets as large."""
     names = [f"{n:0249}" for n in range(partitions)]
     far = 2**63 - 1
     leader = Leader(12, "broker-12.example.org", 9092, 2**31 - 1, "f" * 32)
-    reads = {"g-0": [Range(name, 0, far - 1, far, leader) for name in names], "g-1": [Range("t", 0, 0, 1)]}
+    reads = {"g-0": [[Range(name, 0, far - 1, far, leader) for name in names]], "g-1": [[Range("t", 0, 0, 1)]]}
     return reads, {
         "g-0": [Position(name, 0, far, "y" * 22 + "/12345") for name in names],
         "g-1": [Position("t", 0, 1, "")],
@@ -235,8 +235,23 @@ def test_a_seat_with_forty_thousand_partitions_gets_its_share(registry: Registry
     channel = sidecar("1")
     scan = registry.plan("large", reads, owned)
     answer = ask(channel, "bind", scan=scan.scan_id, ticket=0, executor=executor("1"))
-    assert answer["ranges"] == [[*one[:-1], list(one.leader or ())] for one in reads["g-0"]]
+    assert answer["ranges"] == [[*one[:-1], list(one.leader or ())] for one in reads["g-0"][0]]
     assert answer["owned"] == [list(one) for one in owned["g-0"]]
+    assert beat(channel) == ["g-0"]
+
+
+def test_the_server_of_a_divided_share_reads_its_first_piece_and_workers_the_others(
+    registry: Registry, sidecar: Sidecar
+) -> None:
+    """What was fetched ahead is in the first one; a server that read a later one would drop it."""
+    channel = sidecar("1")
+    pieces = [[Range("t", 0, first, first + 10)] for first in (0, 10, 20)]
+    scan = registry.plan("divided", {"g-0": pieces}, {"g-0": [Position("t", 0, 30, "id of t")]})
+    for ticket, piece in enumerate(pieces):
+        answer = ask(channel, "bind", scan=scan.scan_id, ticket=ticket, executor=executor("1"))
+        assert answer["ranges"] == [list(one) for one in piece]
+        assert answer["at_home"] == (ticket == 0)
+        assert answer["owned"] == ([["t", 0, 30, "id of t", None]] if ticket == 0 else [])
     assert beat(channel) == ["g-0"]
 
 
@@ -382,7 +397,7 @@ def test_scans_may_be_planned_while_tickets_are_bound(registry: Registry, sideca
             scan = scans[name].get(timeout=30)
             answer = ask(channel, "bind", scan=scan.scan_id, ticket=int(name), executor=executor(name))
             if answer["op"] != "refused":  # the batch is over by now
-                assert answer["ranges"] == [[*r] for r in reads_of(batch)[answer["seat"]]]
+                assert answer["ranges"] == [[*r] for r in reads_of(batch)[answer["seat"]][0]]
                 bound.append((batch, answer["seat"]))
 
     with ThreadPoolExecutor(2) as binders:
@@ -401,7 +416,7 @@ def test_scans_may_be_planned_while_tickets_are_bound(registry: Registry, sideca
 
 
 def test_only_the_last_two_batches_are_kept(registry: Registry, dial: Dial) -> None:
-    class Reads(dict[str, list[Range]]):
+    class Reads(dict[str, list[list[Range]]]):
         """A dict that can be referred to weakly."""
 
     def planned(batch: int) -> tuple[Scan, Callable[[], Mapping[str, Any] | None]]:

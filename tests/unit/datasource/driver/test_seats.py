@@ -148,6 +148,60 @@ class TestMode:
         assert seats.plan("2", names(2)).mode is Mode.FIXED
 
 
+class TestPieces:
+    """A seat is named as often as its share has pieces; they prefer the seat's home, and move none."""
+
+    def test_fixed_tickets_read_the_pieces_in_their_order(self) -> None:
+        seats = joined(2, A)
+        scan = seats.plan("1", ["s-0", "s-0", "s-1"])
+        assert (scan.mode, scan.tickets) == (Mode.FIXED, ("s-0", "s-0", "s-1"))
+        assert [(b.seat, b.piece) for b in ask(seats, scan, [A])] == [("s-0", 0), ("s-0", 1), ("s-1", 0)]
+
+    def test_each_executor_reads_pieces_of_its_own_seats_first(self) -> None:
+        seats = settled(2, A, B)
+        bindings = ask(seats, seats.plan("2", ["s-0"] * 3 + ["s-1"] * 3), [B, A])
+        assert [(b.seat, b.piece) for b in bindings] == [
+            ("s-1", 0),
+            ("s-0", 0),
+            ("s-1", 1),
+            ("s-0", 1),
+            ("s-1", 2),
+            ("s-0", 2),
+        ]
+        assert all(binding.at_home for binding in bindings)
+
+    def test_an_executor_whose_own_are_read_helps_with_others_and_no_home_moves(self) -> None:
+        seats = settled(2, A, B)
+        before = homes(seats)
+        bindings = ask(seats, seats.plan("2", ["s-0"] * 5 + ["s-1"]), [A, B])
+        assert sorted((b.seat or "", b.piece) for b in bindings) == [
+            *(("s-0", piece) for piece in range(5)),
+            ("s-1", 0),
+        ]
+        assert [(b.seat, b.at_home) for b in bindings[1::2]] == [("s-1", True), ("s-0", False), ("s-0", False)]
+        assert homes(seats) == before
+
+    def test_there_is_no_spare_ticket_for_whoever_has_no_home_among_them(self) -> None:
+        seats = settled(64, A, B, C)
+        scan = seats.plan("2", ["s-0", "s-0", "s-1"])
+        assert scan.tickets == (None, None, None)
+        assert sorted((b.seat or "", b.piece) for b in ask(seats, scan, [C])) == [("s-0", 0), ("s-0", 1), ("s-1", 0)]
+
+    def test_ticket_0_is_left_a_piece_where_one_seat_alone_has_data(self) -> None:
+        seats = settled(4, A, B)
+        scan = seats.plan("2", ["s-0", "s-0"])
+        assert seats.bind(scan.scan_id, 1, A, 0) == Binding(seat="s-0", piece=0, at_home=True)
+        assert seats.bind(scan.scan_id, 0, B, 0) == Binding(seat="s-0", piece=1, at_home=False)
+
+    def test_a_ticket_asked_for_again_reads_the_same_piece(self) -> None:
+        seats = settled(2, A, B)
+        scan = seats.plan("2", ["s-0", "s-0", "s-1"])
+        first = seats.bind(scan.scan_id, 1, A, 0)
+        seats.bind(scan.scan_id, 2, A, 0)
+        again = seats.bind(scan.scan_id, 1, B, 0)
+        assert (again.seat, again.piece) == (first.seat, first.piece)
+
+
 class TestFixed:
     """Ticket k reads seat k, and the registry is only told."""
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 
 import pytest
 
-from pyspark_kgroup.driver.seats import Binding, Home, Scan, Seats
+from pyspark_kgroup.driver.seats import Binding, Home, Part, Scan, Seats, parts_of
 from pyspark_kgroup.shared.tickets import Executor, Mode
 
 SEEDS = os.environ.get("KGROUP_SIMULATION_SEEDS")
@@ -29,6 +29,7 @@ class Shape:
     Attributes:
         data: probability that a seat has data in a batch.
         trouble: probability of a failed task, a speculative copy or a stage retry at a step of a job.
+        pieces: into how many pieces a seat's share is divided at most.
     """
 
     seats: int
@@ -36,6 +37,7 @@ class Shape:
     cores: int
     data: float = 1.0
     trouble: float = 0.0
+    pieces: int = 1
 
 
 @dataclass
@@ -43,15 +45,15 @@ class Job:
     """One Spark job over a batch.
 
     Attributes:
-        read: for each scan, how often each seat's data has arrived: a task that did not finish does not count.
+        read: for each scan, how often each piece's data has arrived: a task that did not finish does not count.
     """
 
     waiting: list[Task]
     running: list[tuple[Task, Executor, Binding | None]] = field(default_factory=list)
-    done: dict[Task, str | None] = field(default_factory=dict)
+    done: dict[Task, Part | None] = field(default_factory=dict)
 
-    def read(self, scan: Scan) -> Counter[str]:
-        return Counter(seat for (number, _), seat in self.done.items() if number == scan.scan_id and seat is not None)
+    def read(self, scan: Scan) -> Counter[Part]:
+        return Counter(part for (number, _), part in self.done.items() if number == scan.scan_id and part is not None)
 
 
 class SeatWorld:
@@ -113,7 +115,8 @@ class SeatWorld:
             limit: the sink is satisfied before all tasks have run.
         """
         self.batch += 1
-        with_data = [name for name in self.names if self.rng.random() < self.shape.data]
+        seats = [name for name in self.names if self.rng.random() < self.shape.data]
+        with_data = [name for name in seats for _ in range(self.rng.randint(1, self.shape.pieces))]
         scans = [self.plan(with_data) for _ in range(1 + (self.rng.random() < self.shape.trouble))]
         tasks = [(scan.scan_id, ticket) for scan in scans for ticket in range(len(scan.tickets))]
         asked: set[Task] = set()
@@ -122,7 +125,8 @@ class SeatWorld:
             self.run(job, asked, tasks_max=self.rng.randrange(len(tasks) + 1) if limit else len(tasks))
             if not limit:
                 for scan in scans:
-                    assert job.read(scan) == Counter(with_data), "each seat exactly once in each scan of each job"
+                    once = Counter(parts_of(with_data))
+                    assert job.read(scan) == once, "each piece exactly once in each scan of each job"
         if tasks:
             self.all_reported = asked == set(tasks)
 
@@ -134,7 +138,8 @@ class SeatWorld:
             return scan
         count = len(scan.tickets)
         assert scan.tickets == (None,) * count
-        at_most = len(self.names) if len(with_data) > 1 else len(with_data)
+        divided = len(set(with_data)) < len(with_data)
+        at_most = len(self.names) if len(with_data) > 1 and not divided else len(with_data)
         assert len(with_data) <= count <= at_most
         homes = self.seats.homes()
         to_read = Counter(homes[seat].executor.key for seat in with_data if seat in homes)
@@ -178,8 +183,8 @@ class SeatWorld:
             asked.add(task)
         else:
             del job.running[index]
-            job.done.setdefault(task, binding.seat)
-            assert job.done[task] == binding.seat, "a ticket is never rebound"
+            part = Part(binding.seat, binding.piece) if binding.seat is not None else None
+            assert job.done.setdefault(task, part) == part, "a ticket is never rebound"
 
     def bind(self, task: Task, who: Executor) -> Binding:
         alone = self.rng.random() < self.shape.trouble  # this worker cannot reach its executor's sidecar
@@ -250,11 +255,12 @@ def shape_of(rng: random.Random) -> Shape:
 
 @pytest.mark.parametrize("seed", range(int(SEEDS or 150)))
 def test_each_seat_is_read_once_per_scan_in_random_worlds(seed: int) -> None:
-    """Kills, replacements, vanished hosts, crashed sidecars, retries, copies, second jobs, limits, seats without data:
-    each seat of a scan is read exactly once, and what lives moves only for the even spread."""
+    """Kills, replacements, vanished hosts, crashed sidecars, retries, copies, second jobs, limits, seats without data,
+    divided shares: each piece of a scan is read exactly once, and what lives moves only for the even spread."""
     rng = random.Random(f"shape {seed}")
     shape = shape_of(rng)
     shape.data, shape.trouble = rng.choice([1.0, 0.7, 0.2]), rng.choice([0.0, 0.05, 0.3])
+    shape.pieces = rng.choice([1, 1, 2, 5])
     world = SeatWorld(seed, shape)
 
     def meanwhile() -> None:
@@ -277,7 +283,7 @@ def test_after_a_kill_and_a_replacement_exactly_the_lost_executors_seats_have_mo
     """One kill in 20 batches, in the middle of one; a replacement of the same size some batches later, or in the same
     batch; tasks fail, are copied and run again."""
     shape = shape_of(random.Random(f"shape {seed}"))
-    shape.executors = max(2, shape.executors)
+    shape.executors, shape.pieces = max(2, shape.executors), 1 + 3 * (seed % 2)
     world = SeatWorld(seed, shape)
     world.settle()
     for _ in range(6):

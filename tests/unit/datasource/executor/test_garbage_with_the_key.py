@@ -128,7 +128,7 @@ def test_the_registry_understands_a_request_or_ends_its_connection() -> None:
 
     def read(message: Message) -> None:
         if random.random() < 0.001:
-            registry.plan(str(random.random()), {"g-0": [Range("t", 0, 0, 1)], "g-1": [Range("t", 1, 0, 1)]}, {})
+            registry.plan(str(random.random()), {"g-0": [[Range("t", 0, 0, 1)]], "g-1": [[Range("t", 1, 0, 1)]]}, {})
         registry.answer(random.choice(peers), parse(message))
 
     outcomes = understood(read, 1)

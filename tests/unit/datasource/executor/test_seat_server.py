@@ -109,12 +109,20 @@ def read(
     end: int,
     tags: dict[TopicPartition, str],
     leaders: Mapping[TopicPartition, Leader] | None = None,
+    *,
+    owned: int | None = None,
+    ready: int | None = None,
 ) -> Values:
-    """What the server sends of these offsets of both partitions."""
+    """What the server sends of these offsets of both partitions.
+
+    Args:
+        owned: where the next batch begins, if the read is a piece of a share.
+        ready: how many rows must have been there.
+    """
     here, there = socket.socketpair()
     request = Serve(
         ranges=tuple(Range(*tp, first, end, (leaders or {}).get(tp)) for tp in tags),
-        owned=tuple(Position(*tp, end, tag) for tp, tag in tags.items()),
+        owned=tuple(Position(*tp, owned or end, tag) for tp, tag in tags.items()),
     )
     with here:
         with there:
@@ -126,6 +134,7 @@ def read(
     assert finished is not None
     assert finished["op"] == "finished"
     assert finished["rows"] == len(rows)
+    assert ready in (None, finished["ready"])
     assert [row["offset"] for row in rows if row["partition"] == 1] == list(range(first, end))
     return {tp: [row["value"] for row in rows if row["partition"] == tp.partition] for tp in tags}
 
@@ -139,6 +148,17 @@ def test_only_the_partition_whose_tag_has_changed_is_fetched_again(consumer: Con
     assert read(control, 2, 5, {P0: "x/1", P1: "x/2"}) == {P0: [b"old"] * 3, P1: [b"new"] * 3}
     wait_for(lambda: consumer.done, "all to be fetched")
     assert read(control, 5, 13, {P0: "x/1", P1: "x/2"}) == {P0: [b"old"] * 5 + [b"new"] * 3, P1: [b"new"] * 8}
+
+
+def test_behind_a_piece_the_server_fetches_what_the_next_batch_begins_with(
+    consumer: Consumer, control: socket.socket
+) -> None:
+    """Other tasks read the rest of its share: 2..6 is no business of the server's."""
+    for log in consumer.logs.values():
+        log[:] = [str(offset).encode() for offset in range(10)]
+    assert read(control, 0, 2, {P0: "x/1", P1: "x/1"}, owned=6) == {P0: [b"0", b"1"], P1: [b"0", b"1"]}
+    wait_for(lambda: consumer.done, "all to be fetched")
+    assert read(control, 6, 10, {P0: "x/1", P1: "x/1"}, ready=8)[P0] == [b"6", b"7", b"8", b"9"]
 
 
 @pytest.fixture

@@ -72,7 +72,7 @@ def took_s(executor: Executor, ticket: TicketPayload, worker: Worker | None = No
 def registry_at(port: int, key: bytes) -> Iterator[Registry]:
     registry = Registry(["g-0"], port=port)
     registry.key, registry.query = key, "q"
-    registry.plan("0", {"g-0": []}, {})
+    registry.plan("0", {"g-0": [[]]}, {})
     registry.start()
     yield registry
     registry.close()
