@@ -31,26 +31,19 @@ else:
         """Nothing to take part in before PySpark 4.2."""
 
 
-def default_read_limit(offsets_max: int | None, offsets_min: int | None) -> Any:
-    """The options `maxOffsetsPerTrigger` and `minOffsetsPerTrigger` as Spark's read limit; not asked for before 4.2.
+def default_read_limit(offsets_max: int | None, bytes_max: int | None, offsets_min: int | None) -> Any:
+    """What the options say of the size of a batch, as Spark's read limit; not asked for before 4.2.
 
-    PySpark has no limit that is both. It only hands ours back, and Trigger.Once another one: so either will do.
+    PySpark has no limit that is all of it. It only hands ours back, and Trigger.Once another one: so any will do.
     """
-    if offsets_min is not None:
-        return ReadMinRows(offsets_min)
+    if offsets_min is not None or bytes_max is not None:
+        return ReadMinRows(offsets_min or 1)
     return ReadAllAvailable() if offsets_max is None else ReadMaxRows(offsets_max)
 
 
-def offsets_max(limit: Any, option: int | None) -> int | None:
-    """How many offsets the next batch may take, None for all there is.
-
-    Args:
-        limit: Spark's read limit, None before PySpark 4.2. Trigger.Once asks for everything, whatever the option says.
-        option: `maxOffsetsPerTrigger`.
-    """
-    if limit is None or hasattr(limit, "min_rows"):
-        return option
-    return limit.max_rows if hasattr(limit, "max_rows") else None
+def takes_everything(limit: Any) -> bool:
+    """Whether a batch takes all there is, whatever options say, as Trigger.Once does; None before PySpark 4.2."""
+    return limit is not None and not hasattr(limit, "min_rows") and not hasattr(limit, "max_rows")
 
 
 def is_at_once(limit: Any) -> bool:

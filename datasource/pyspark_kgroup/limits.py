@@ -286,5 +286,18 @@ FETCH_LARGE_BYTES: Final = 512 * 1024
 """Batches above this are not joined, which copies them. Measured at 1 KB: a tenth less CPU for a read than with half of
 `FETCH_JOINED_BYTES_MAX`, since answers have 1 MiB of a partition at most."""
 
+RECORD_BYTES_UNKNOWN: Final = 1024 * 1024
+"""What a record of a topic counts as under `maxBytesPerTrigger` until some were read. Kafka: message.max.bytes."""
+
+ROWS_REMEMBERED: Final = 10_000
+"""How many of a topic's earlier records count towards its mean size (ours): some batches, if they are small."""
+
+TOPICS_SIZED_MAX: Final = 100_000
+"""Of so many topics the driver remembers how large their records are (ours); records of others count as unknown."""
+
+SIZES_TOLD_MAX: Final = 1_000
+"""Of so many topics one read tells how large their records are, 300 KB of a message (ours); the next tells of others,
+since reads mostly begin elsewhere."""
+
 TASKS_MAX: Final = 100_000
 """Of one batch: what Spark's scheduler bears, and what makes tickets of 50 MB (ours)."""

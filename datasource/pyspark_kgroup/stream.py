@@ -24,10 +24,11 @@ from typing import TYPE_CHECKING, Any
 
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 
-from pyspark_kgroup.admission import AdmissionControl, default_read_limit, is_at_once, offsets_max
+from pyspark_kgroup.admission import AdmissionControl, default_read_limit, is_at_once, takes_everything
 from pyspark_kgroup.brief_errors import brief_errors
 from pyspark_kgroup.limits import NEW_OBJECTS_MAX
 from pyspark_kgroup.offsets.checkpoint import EMPTY, Checkpoint
+from pyspark_kgroup.offsets.plan import NO_LIMIT
 from pyspark_kgroup.shared.redacted import Redacted
 from pyspark_kgroup.shared.tickets import TicketPayload
 from spark_kgroup.errors import OptionError
@@ -114,9 +115,9 @@ class KgroupStreamReader(AdmissionControl, DataSourceStreamReader):
 
     @brief_errors()
     def getDefaultReadLimit(self) -> Any:
-        """`maxOffsetsPerTrigger` and `minOffsetsPerTrigger` as Spark's read limit."""
+        """`maxOffsetsPerTrigger` and the like as Spark's read limit."""
         _load_drivers_half()
-        return default_read_limit(self._options.max_offsets_per_trigger, self._options.min_offsets_per_trigger)
+        return default_read_limit(*self._options.limit, self._options.min_offsets_per_trigger)
 
     def prepareForTriggerAvailableNow(self) -> None:
         """Spark's AvailableNow: read no further than the end offsets of the first boundary."""
@@ -138,9 +139,8 @@ class KgroupStreamReader(AdmissionControl, DataSourceStreamReader):
         # begins with partitions(X, X), a replay goes on with partitions(W, X), and this call comes when X is durable.
         start = self._planned_end if start is None else start
         before = self._checkpoint(start)
-        after = self._query.advance(
-            before, offsets_max(limit, self._options.max_offsets_per_trigger), at_once=is_at_once(limit)
-        )
+        most = NO_LIMIT if takes_everything(limit) else self._options.limit
+        after = self._query.advance(before, most, at_once=is_at_once(limit))
         # Unchanged means unchanged to the byte: any difference makes Spark run a batch.
         return dict(start) if after == before else replace(after, group=self._options.group_id).to_json()
 

@@ -280,8 +280,8 @@ class Channels:
         return [
             {"op": "heartbeat", "id": 1},
             {"op": "bind", "scan": 1, "ticket": 0, "executor": self._executor("e"), "id": 2},
-            {"op": "served", "seat": "s-0", "by": "server", "rows": 5, "ready": 1},
-            {"op": "served", "seat": "s-0", "by": "worker", "rows": 5, "ready": 0},
+            {"op": "served", "seat": "s-0", "by": "server", "rows": 5, "ready": 1, "sizes": [["t", 5, 99]]},
+            {"op": "served", "seat": "s-0", "by": "worker", "rows": 5, "ready": 0, "sizes": []},
             {"op": "serve", "ranges": [["t", 0, 1, 2, [1, "b", 9092, 5, "0a"]]], "owned": [["t", 0, 2, "tag"]]},
             {"op": "homes", "seats": ["s-0"]},
             self._hello("e", None),

@@ -11,7 +11,7 @@ from pyspark_kgroup.driver.boundary import Boundary
 from pyspark_kgroup.limits import END_OFFSETS_MAX_AGE_MS
 from pyspark_kgroup.offsets.checkpoint import EMPTY, Checkpoint
 from pyspark_kgroup.offsets.offset_spec import OffsetSpec
-from pyspark_kgroup.offsets.plan import Ranges, ranges_by_seat
+from pyspark_kgroup.offsets.plan import Limit, Ranges, ranges_by_seat
 from pyspark_kgroup.offsets.previously_owned import owned_by_seat
 from pyspark_kgroup.options.offset_bound import OffsetBound, parse_starting_offsets
 from pyspark_kgroup.options.parser import parse
@@ -96,7 +96,7 @@ class Driver:
 
     def ask(self, limit: int | None = None) -> Checkpoint:
         self.group.step()  # messages do not stay under way for longer than a batch
-        return self.boundary.advance(self.durable, limit)
+        return self.boundary.advance(self.durable, Limit(limit))
 
     def trigger(self, limit: int | None = None, crash: str = "") -> bool:
         """One trigger; whether a batch ran. `crash` says where the driver dies: unplanned, unread, uncommitted."""

@@ -64,7 +64,7 @@ def test_a_fresh_group_whose_first_seat_was_alone_settles_without_waiting_for_it
     together = runtime.wait_until(lambda v: all(s.identity.generation == 2 for s in v.seats), LONG_MS // 4)
     assert [seat.identity.generation for seat in together.seats] == [2] * 4
     began = time.monotonic()
-    assert len(boundary.advance(EMPTY, None).owned) == 4
+    assert len(boundary.advance(EMPTY).owned) == 4
     assert time.monotonic() - began < LONG_MS / 4000
     assert {(len(seat.owned_since), seat.identity.generation) for seat in runtime.view().seats} == {(1, 3)}
 
@@ -83,18 +83,18 @@ def test_a_partition_still_being_read_is_claimed_though_assigned_to_nobody(run: 
     assert withheld <= members["one-0"].claimed
     # So the newcomer, whose join was a static one, sees no orphans and forces nothing.
     generation = second.view().seats[0].identity.generation
-    boundary.advance(EMPTY, None)
+    boundary.advance(EMPTY)
     assert second.view().seats[0].identity.generation == generation
 
 
 def test_partitions_added_right_after_a_restart_are_noticed(run: Run, apache_kafka: ApacheKafka, topic: str) -> None:
     # KIP-814: a leader that comes back does not assign, so it has no metadata to compare with.
     first, boundary = run("one", 2)
-    checkpoint = boundary.advance(EMPTY, None)
+    checkpoint = boundary.advance(EMPTY)
     assert len(checkpoint.owned) == 4
     first.close()
     again, boundary = run("one", 2)
-    assert boundary.advance(checkpoint, None) == checkpoint
+    assert boundary.advance(checkpoint) == checkpoint
     apache_kafka.add_partitions(topic, 6)
     noticed = again.wait_until(lambda v: len(owned(v)) == 6, 20_000)
     assert len(owned(noticed)) == 6
@@ -105,13 +105,13 @@ def test_partitions_added_while_the_leader_was_away_are_noticed(
 ) -> None:
     # The hole that KIP-814 names and leaves open.
     first, boundary = run("one", 2)
-    checkpoint = boundary.advance(EMPTY, None)
+    checkpoint = boundary.advance(EMPTY)
     first.close()
     apache_kafka.add_partitions(topic, 6)
     _, boundary = run("one", 2)
 
     def adopted() -> Checkpoint | None:
-        now = boundary.advance(checkpoint, None)
+        now = boundary.advance(checkpoint)
         return now if len(now.owned) == 6 else None
 
     wait_for(adopted, "six partitions", 20)
@@ -122,7 +122,7 @@ def test_seats_of_an_earlier_run_leave_before_a_fresh_checkpoint_is_begun(run: R
     first.wait_until(lambda v: v.settled and len(owned(v)) == 4, 20_000)
     first.close()
     again, boundary = run("one", 2, bounded=True)
-    assert len(boundary.advance(EMPTY, None).owned) == 4
+    assert len(boundary.advance(EMPTY).owned) == 4
     assert sorted(str(m.instance_id) for m in again.describe().members) == ["one-0", "one-1"]
 
 
@@ -131,7 +131,7 @@ def test_a_start_beyond_the_end_is_refused(run: Run, apache_kafka: ApacheKafka, 
     places = ",".join(f'"{index}":{99 if index == 2 else 5}' for index in range(4))
     _, boundary = run("one", 1, startingOffsets=f'{{"{topic}":{{{places}}}}}')
     with pytest.raises(OptionError, match=rf"{topic}-2: 99 \(ends at 10\)"):
-        boundary.advance(EMPTY, None)
+        boundary.advance(EMPTY)
 
 
 def test_a_start_that_fails_leaves_no_thread(apache_kafka: ApacheKafka) -> None:
@@ -177,14 +177,14 @@ def test_idle_triggers_ask_brokers_for_end_offsets_alone(
     monkeypatch.setattr(Connection, "call", noted)
     monkeypatch.setattr(rest, "IDLE_TOPICS_MAX_AGE_MS", 300_000)
     _, boundary = run("one", 2, **{"kafka.metadata.max.age.ms": "300000", "kafka.heartbeat.interval.ms": "3000"})
-    durable = boundary.advance(EMPTY, None)
-    at_rest = boundary.advance(durable, None)
+    durable = boundary.advance(EMPTY)
+    at_rest = boundary.advance(durable)
     assert at_rest == durable
     asked.clear()
-    wait_for(lambda: boundary.advance(durable, None) != durable or asked.count("ListOffsetsRequest") == 10, "triggers")
+    wait_for(lambda: boundary.advance(durable) != durable or asked.count("ListOffsetsRequest") == 10, "triggers")
     assert set(asked) - {"HeartbeatRequest"} == {"ListOffsetsRequest"}
     produce(apache_kafka.bootstrap_servers, topic, 8, partitions=4)
     asked.clear()
-    wait_for(lambda: boundary.advance(durable, None) != durable, "what is new")
+    wait_for(lambda: boundary.advance(durable) != durable, "what is new")
     assert asked.count("MetadataRequest") == 1
     assert asked.index("MetadataRequest") > asked.index("ListOffsetsRequest")

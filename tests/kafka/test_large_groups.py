@@ -108,14 +108,14 @@ def test_a_seat_whose_commit_takes_several_requests_reads_commits_and_comes_back
     options = options_of(apache_kafka.bootstrap_servers, topic, "job", 1)
     with runtime_of(apache_kafka, topic) as runtime:
         boundary = Boundary(runtime, options, bounded=False)
-        begun = boundary.advance(EMPTY, None)
+        begun = boundary.advance(EMPTY)
         assert len(begun.owned) == count
         produce(apache_kafka.bootstrap_servers, topic, count, partitions=count)
-        read = boundary.advance(begun, None)
+        read = boundary.advance(begun)
         assert {place.position for place in read.owned.values()} == {1}
-        assert boundary.advance(read, None) == read
+        assert boundary.advance(read) == read
         assert set(offsets_alone(runtime.committed(read.owned)).values()) == {1}
         generations = {seat.identity.generation for seat in runtime.view().seats}
     with runtime_of(apache_kafka, topic, checkpoint=read) as runtime:
-        assert Boundary(runtime, options, bounded=False).advance(read, None) == read
+        assert Boundary(runtime, options, bounded=False).advance(read) == read
         assert {seat.identity.generation for seat in runtime.view().seats} == generations, "nothing moved"

@@ -182,6 +182,6 @@ def test_seats_without_a_partition_only_where_they_were_asked_for(
     apache_kafka.create_topic(topic, partitions=4)
     options = options_of(apache_kafka.bootstrap_servers, topic, "job", 6)
     with GroupRuntime(replace(settings_of(options), cap_seats_to_partitions=cap_seats_to_partitions)) as runtime:
-        assert len(Boundary(runtime, options, bounded=False).advance(EMPTY, None).owned) == 4
+        assert len(Boundary(runtime, options, bounded=False).advance(EMPTY).owned) == 4
         seats = [seat.instance_id for seat in runtime.view().seats]
         assert seats == [f"job-{index}" for index in range(expected)]

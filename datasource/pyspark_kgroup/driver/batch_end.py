@@ -2,8 +2,8 @@
 
 Runs on: driver.
 
-A partition that the group has not acknowledged stays where it is. Under a limit each partition has its turn. A batch
-with too few new offsets waits for more (`minOffsetsPerTrigger`).
+A partition that the group has not acknowledged stays where it is. Under a limit, of offsets or of bytes, each partition
+has its turn. A batch with too few new offsets waits for more (`minOffsetsPerTrigger`).
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 
 from pyspark_kgroup.driver.crossing import Crossing
 from pyspark_kgroup.driver.ledger import Ledger
-from pyspark_kgroup.offsets.plan import apply_limit, in_turn
+from pyspark_kgroup.offsets.plan import NO_LIMIT, Limit, apply_limit, apply_limit_in_bytes, in_turn
 from pyspark_kgroup.options.parser import SourceOptions
 from spark_kgroup.model import TopicPartition
 
@@ -20,24 +20,34 @@ from spark_kgroup.model import TopicPartition
 class BatchEnd:
     """Whose turn it was last, and when there was a batch with records.
 
+    Args:
+        record_bytes: how large a topic's records are, by what is known.
+
     Attributes:
         waits: the last boundary found new offsets, and left them for a later batch.
     """
 
-    def __init__(self, options: SourceOptions, ledger: Ledger, clock: Callable[[], int]) -> None:
+    def __init__(
+        self,
+        options: SourceOptions,
+        ledger: Ledger,
+        clock: Callable[[], int],
+        record_bytes: Callable[[str], float],
+    ) -> None:
         self.waits = False
         self._options = options
         self._ledger = ledger
         self._clock = clock
+        self._record_bytes = record_bytes
         self._last_in_turn: TopicPartition | None = None
         self._last_batch_ms: int | None = None
 
-    def positions(self, crossing: Crossing, limit: int | None, *, at_once: bool) -> dict[TopicPartition, int]:
+    def positions(self, crossing: Crossing, limit: Limit, *, at_once: bool) -> dict[TopicPartition, int]:
         """The position of each adopted partition after the next batch.
 
         Args:
             crossing: the boundary.
-            limit: offsets of the batch, None for all.
+            limit: of the batch.
             at_once: Spark wants what there is, however little.
         """
         ends = crossing.logs.ends(self._ledger.holdings.keys())
@@ -50,11 +60,13 @@ class BatchEnd:
         self.waits = not (at_once or crossing.logs.bounded) and self._are_too_few(available)
         if self.waits:
             return {tp: position for tp, (position, _) in available.items()}
-        positions = apply_limit(available, limit, self._last_in_turn)
+        within = apply_limit(available, limit.offsets, self._last_in_turn)
+        affordable = {tp: (position, within[tp]) for tp, (position, _) in available.items()}
+        positions = apply_limit_in_bytes(affordable, limit.size_bytes, self._record_bytes, self._last_in_turn)
         moved = [tp for tp, position in positions.items() if position > available[tp][0]]
         if moved:
             self._last_batch_ms = self._clock()
-        if limit is not None and moved:
+        if limit != NO_LIMIT and moved:
             self._last_in_turn = in_turn(moved, self._last_in_turn)[-1]
         return positions
 

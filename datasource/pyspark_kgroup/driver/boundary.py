@@ -26,7 +26,9 @@ from pyspark_kgroup.driver.rest import Rest
 from pyspark_kgroup.driver.scale_down import ScaleDown
 from pyspark_kgroup.driver.settling import Settling
 from pyspark_kgroup.driver.topic_logs import TopicLogs
+from pyspark_kgroup.limits import RECORD_BYTES_UNKNOWN
 from pyspark_kgroup.offsets.checkpoint import Checkpoint
+from pyspark_kgroup.offsets.plan import NO_LIMIT, Limit
 from pyspark_kgroup.options.parser import SourceOptions
 from spark_kgroup.clock import monotonic_ms
 from spark_kgroup.errors import GroupUnsettled, KgroupError, UnknownTopic
@@ -42,6 +44,7 @@ class Boundary:
     Args:
         run_ms: when this run of the query was started (wall clock), as its commits say; None if they do not.
         clock: in milliseconds; goes on while the process is stopped.
+        record_bytes: see `BatchEnd`.
         bounded: see `TopicLogs`.
 
     Attributes:
@@ -55,6 +58,7 @@ class Boundary:
         options: SourceOptions,
         run_ms: int | None = None,
         clock: Callable[[], int] = monotonic_ms,
+        record_bytes: Callable[[str], float] = lambda _: RECORD_BYTES_UNKNOWN,
         *,
         bounded: bool,
     ) -> None:
@@ -70,7 +74,7 @@ class Boundary:
         self._adoption = Adoption(
             group, options, ledger, commits, hand_over, former_seats, acknowledgement, OddCommits(options, us), clock
         )
-        self._batch_end = BatchEnd(options, ledger, clock)
+        self._batch_end = BatchEnd(options, ledger, clock, record_bytes)
         self._rest = Rest(group, options)
         self._scale_down = ScaleDown(group, ledger)
         self.logs = TopicLogs(group, options, clock, bounded=bounded)
@@ -99,7 +103,7 @@ class Boundary:
         self._see_topics(crossing)  # BEFORE a commit, as in `_cross`
         self._commits.commit_durable(crossing)
 
-    def advance(self, start: Checkpoint, limit: int | None, *, at_once: bool = False) -> Checkpoint:
+    def advance(self, start: Checkpoint, limit: Limit = NO_LIMIT, *, at_once: bool = False) -> Checkpoint:
         """The next offset after `start`, which is durable: Spark has it in its commit log.
 
         A topic may go while this runs: whichever step meets that, topics are looked at anew and the boundary is crossed
@@ -108,7 +112,7 @@ class Boundary:
 
         Args:
             start: the end of the last completed batch.
-            limit: offsets for the next batch, None for all there is.
+            limit: what the next batch may take.
             at_once: new offsets do not wait for more (Trigger.Once).
 
         Returns:
@@ -122,7 +126,7 @@ class Boundary:
                     raise
                 log.info("a topic was deleted or created again during the boundary, which starts over: %s", error)
 
-    def _cross(self, start: Checkpoint, limit: int | None, *, at_once: bool) -> Checkpoint:
+    def _cross(self, start: Checkpoint, limit: Limit, *, at_once: bool) -> Checkpoint:
         self._ledger.begin_boundary(start)
         crossing = Crossing(start=start, logs=self.logs, view=self._group.view())
         if not self._scale_down.leaving and self._rest.goes_on(crossing):

@@ -5,18 +5,16 @@ Runs on: driver. Pure.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import TYPE_CHECKING
+from collections.abc import Iterable, Mapping
 
 from pyspark_kgroup.shared.tickets import Leader, Range
 from spark_kgroup.model import TopicDescription, TopicPartition
 
-if TYPE_CHECKING:
-    from pyspark_kgroup.offsets.pieces import Piece
 
-
-def ranges_of(piece: Piece, topics: Mapping[str, TopicDescription]) -> tuple[Range, ...]:
-    """What one task reads, with the leaders as `topics` say."""
+def ranges_of(
+    piece: Iterable[tuple[TopicPartition, tuple[int, int]]], topics: Mapping[str, TopicDescription]
+) -> tuple[Range, ...]:
+    """What one task reads of which partitions, with the leaders as `topics` say."""
     return tuple(Range(*tp, *span, leader_of(topics, tp)) for tp, span in piece)
 
 

@@ -26,10 +26,9 @@ from pyspark_kgroup.driver.sizing import (
     seats_warning,
     stays_on_this_host,
 )
-from pyspark_kgroup.limits import SLOTS_KNOWN_MS
+from pyspark_kgroup.limits import RECORD_BYTES_UNKNOWN, SLOTS_KNOWN_MS
 from pyspark_kgroup.offsets.checkpoint import Checkpoint
-from pyspark_kgroup.offsets.pieces import Piece, Span, pieces_of_seats
-from pyspark_kgroup.offsets.plan import Ranges, positions_by_seat, ranges_by_seat
+from pyspark_kgroup.offsets.plan import NO_LIMIT, Limit, Ranges, positions_by_seat, ranges_by_seat
 from pyspark_kgroup.offsets.previously_owned import owned_by_seat
 from pyspark_kgroup.options.parser import SourceOptions
 from pyspark_kgroup.options.security import driver_settings
@@ -44,7 +43,7 @@ from pyspark_kgroup.shared.tickets import (
 from pyspark_kgroup.wording import log_in_options_words
 from spark_kgroup.clock import monotonic_ms
 from spark_kgroup.errors import KgroupError
-from spark_kgroup.model import CLIENT
+from spark_kgroup.model import CLIENT, TopicPartition
 from spark_kgroup.runtime.settings import GroupSettings
 from spark_kgroup.runtime.thread import GroupRuntime
 from spark_kgroup.seat_note import Author
@@ -84,7 +83,7 @@ class Query:
         self._run_ms = time.time_ns() // 1_000_000
         self._lock = threading.Lock()  # of the boundary: held by Spark's thread, or by one that commits between batches
 
-    def advance(self, start: Checkpoint, offsets_max: int | None, *, at_once: bool = False) -> Checkpoint:
+    def advance(self, start: Checkpoint, limit: Limit = NO_LIMIT, *, at_once: bool = False) -> Checkpoint:
         """The boundary between two batches: `start` is durable; what comes back is the next batch's end.
 
         The arguments are those of `Boundary.advance`.
@@ -93,7 +92,7 @@ class Query:
             boundary = self._join(start)
             if self._seat_count is not None:
                 self._resize(boundary, self._seat_count)
-            self._latest = boundary.advance(start, offsets_max, at_once=at_once)
+            self._latest = boundary.advance(start, limit, at_once=at_once)
             return self._latest
 
     def _on_durable(self, digest: str) -> None:
@@ -156,6 +155,9 @@ class Query:
         home = self._home(seat)
         return (home.executor.rack if home is not None else "") or self._options.passed_on.get("client.rack") or None
 
+    def _record_bytes(self, topic: str) -> float:
+        return self._registry.record_bytes(topic) if self._registry is not None else RECORD_BYTES_UNKNOWN
+
     def _counts(self) -> Counts:
         return self._registry.counts() if self._registry is not None else Counts()
 
@@ -184,13 +186,15 @@ class Query:
         }
         return self._tickets(batch, reads, owned)
 
-    def _pieces_of(self, plan: Mapping[str, Ranges]) -> Mapping[str, Sequence[Piece]]:
+    def _pieces_of(
+        self, plan: Mapping[str, Ranges]
+    ) -> Mapping[str, Sequence[Sequence[tuple[TopicPartition, tuple[int, int]]]]]:
         """What each seat reads, in one piece, or in as many as options say."""
         at_least, offsets_max = self._options.min_partitions, self._options.max_records_per_partition
         if at_least is None and offsets_max is None:
-            return {
-                seat: [tuple((tp, Span(*span)) for tp, span in sorted(ranges.items()))] for seat, ranges in plan.items()
-            }
+            return {seat: [tuple(sorted(ranges.items()))] for seat, ranges in plan.items()}
+        from pyspark_kgroup.offsets.pieces import pieces_of_seats  # most queries divide nothing
+
         return pieces_of_seats(plan, at_least, offsets_max)
 
     def _tickets(
@@ -254,7 +258,9 @@ class Query:
             self._registry = self._start_registry(self._registered, jvm)
             if self._registry is not None and not self._bounded and grows_with_executors(self._options):
                 self._seat_count = SeatCount(least=fill_in_members(self._options).members or 1)
-            self._boundary = Boundary(runtime, self._options, self._run_ms, bounded=self._bounded)
+            self._boundary = Boundary(
+                runtime, self._options, self._run_ms, record_bytes=self._record_bytes, bounded=self._bounded
+            )
         return self._boundary
 
     def _tell_of_seats(self, runtime: GroupRuntime) -> None:
@@ -269,7 +275,7 @@ class Query:
         Under AvailableNow without a limit one batch reads all: a sidecar would take longer to start than it saves.
         Windows has nothing that a sidecar needs.
         """
-        one_batch = self._bounded and self._options.max_offsets_per_trigger is None
+        one_batch = self._bounded and self._options.limit == NO_LIMIT
         if not self._options.prefetch_bytes or one_batch or os.name == "nt":
             return None
         # While the seats join: 16 ms (measured).

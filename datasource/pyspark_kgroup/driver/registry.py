@@ -23,6 +23,7 @@ from dataclasses import dataclass, replace
 from itertools import chain
 from typing import Final, cast
 
+from pyspark_kgroup.driver.record_sizes import RecordSizes
 from pyspark_kgroup.driver.reporting import Counts
 from pyspark_kgroup.driver.seats import Home, Scan, Seats
 from pyspark_kgroup.errors import ChannelEnded, KeyRefused, SeatRefused
@@ -139,6 +140,7 @@ class Registry:
         self._warned_of: set[str] = set()  # executors that cannot reach us
         self._planned: dict[int, _Planned] = {}
         self._counts = Counts()
+        self._sizes = RecordSizes()
         self._peers: set[_Peer] = set()
         self._unauthenticated: dict[_Peer, None] = {}  # the oldest first
         self._refusals_warned = 0
@@ -242,6 +244,10 @@ class Registry:
         """Which executor one seat has as its home; None if none."""
         with self._lock:
             return self._seats.home(seat)
+
+    def record_bytes(self, topic: str) -> float:
+        """As `RecordSizes.of`."""
+        return self._sizes.of(topic)
 
     def counts(self) -> Counts:
         """What happened so far."""
@@ -429,6 +435,7 @@ class Registry:
 
     def _on_served(self, peer: _Peer, read: Served) -> None:
         self._counts += replace(_READS[read.by], rows=read.rows, rows_ready=read.ready)
+        self._sizes.add(read.sizes)
         if read.by != "worker" and peer.sidecar_of is not None:
             with self._lock:
                 self._seats.on_served(read.seat, peer.sidecar_of.key)

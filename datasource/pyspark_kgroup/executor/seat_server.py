@@ -25,6 +25,7 @@ from pyspark_kgroup.executor.batch_stream import Outlet
 from pyspark_kgroup.executor.native.means import native_means
 from pyspark_kgroup.executor.native_prefetcher import NativePrefetcher
 from pyspark_kgroup.executor.prefetcher import CannotServe, NativeFirst, Prefetcher
+from pyspark_kgroup.executor.read_sizes import ReadSizes
 from pyspark_kgroup.limits import ARROW_BATCH_ROWS_MAX, FETCH_JOINED_BYTES_MAX, FETCH_LARGE_BYTES, SEAT_SERVER_STALL_MS
 from pyspark_kgroup.shared.arrow import rebatch
 from pyspark_kgroup.shared.channel import Frames, frame
@@ -151,11 +152,11 @@ class SeatServer:
 
     def _send(self, outlet: Outlet, ends: Mapping[TopicPartition, int]) -> Finished:
         fetched = self._ahead.take(ends)
-        rows, ready = 0, sum(batch.num_rows for batch in fetched)
+        sizes, ready = ReadSizes(tp.topic for tp in ends), sum(batch.num_rows for batch in fetched)
         for batch in self._batches(fetched, ends):
             outlet.send(batch)
-            rows += batch.num_rows
-        return Finished(rows=rows, ready=ready)
+            sizes.add(batch)
+        return Finished(rows=sizes.rows, ready=ready, sizes=sizes.by_topic())
 
     def _say(self, message: Finished | WorkerGone) -> None:
         self._control.sendall(frame(to_json(message)))

@@ -246,9 +246,10 @@ class SidecarQuery:
         try:
             while True:
                 match await server.link.receive():
-                    case Finished(rows=rows, ready=ready):
+                    case Finished(rows=rows, ready=ready, sizes=sizes):
                         server.busy = False
-                        await self._registry.report(Served(seat=name, by=server.reads_over, rows=rows, ready=ready))
+                        served = Served(seat=name, by=server.reads_over, rows=rows, ready=ready, sizes=sizes)
+                        await self._registry.report(served)
                     case WorkerGone():
                         server.busy = False
                     case other:

@@ -21,6 +21,7 @@ import pyarrow as pa
 from pyspark_kgroup.errors import ChannelEnded, RegistryUnreachable, SeatRefused
 from pyspark_kgroup.executor.batch_stream import receive
 from pyspark_kgroup.executor.place import Place, RecentFailures, place_of
+from pyspark_kgroup.executor.read_sizes import ReadSizes
 from pyspark_kgroup.executor.registry_client import RegistryAnswer, RegistryClient
 from pyspark_kgroup.executor.sidecar_start import SidecarAnswer, SidecarClient, SidecarMissing, SidecarUnavailable
 from pyspark_kgroup.executor.spark_delays import SparkDelays
@@ -100,13 +101,14 @@ class Worker:
                     ranges = ticket.reads.ranges
                 case None | Refused():
                     raise SeatRefused(ticket.scan_id, ticket.ticket)
-            rows = 0
+            sizes = ReadSizes(r.topic for r in ranges)
             for batch in _read_directly(ranges, ticket.settings):
-                rows += batch.num_rows
+                sizes.add(batch)
                 yield batch
             if channel is not None and ranges and isinstance(answer, ReadDirectly | Bound):
                 with suppress(ChannelEnded):  # nobody counts any more
-                    channel.say(Served(seat=answer.seat, by="worker", rows=rows, ready=0))
+                    served = Served(seat=answer.seat, by="worker", rows=sizes.rows, ready=0, sizes=sizes.by_topic())
+                    channel.say(served)
         finally:
             if channel is not None:
                 channel.close()

@@ -5,13 +5,29 @@ Runs on: driver. Pure.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from typing import Final, NamedTuple
 
 from pyspark_kgroup.offsets.checkpoint import Checkpoint
 from spark_kgroup.model import TopicDescription, TopicPartition
 
 Ranges = dict[TopicPartition, tuple[int, int]]
 """Partition -> (first offset, one past the last)."""
+
+
+class Limit(NamedTuple):
+    """What one batch may take at most; None for any number.
+
+    Attributes:
+        offsets: of all partitions together (`maxOffsetsPerTrigger`).
+        size_bytes: of their records, by what is known of them (`maxBytesPerTrigger`).
+    """
+
+    offsets: int | None = None
+    size_bytes: int | None = None
+
+
+NO_LIMIT: Final = Limit()
 
 
 def ranges_by_seat(start: Checkpoint, end: Checkpoint) -> dict[str, Ranges]:
@@ -71,11 +87,7 @@ def apply_limit(
     if limit is None or sum(sizes.values()) <= limit:
         return {tp: end for tp, (_, end) in available.items()}
     if len(sizes) > limit:
-        order = in_turn(sizes, after)
-        # A query that came back remembers nobody. All positions together move on by `limit` with each such batch, so
-        # their sum says where the turn is: who comes last would starve if each restart began with who comes first.
-        first = 0 if after is not None else sum(position for position, _ in available.values()) % len(order)
-        turn = set((order[first:] + order[:first])[:limit])
+        turn = set(_turns(available, sizes, after)[:limit])
         return {tp: position + (tp in turn) for tp, (position, _) in available.items()}
     spare = limit - len(sizes)
     rest = {tp: size - 1 for tp, size in sizes.items()}
@@ -86,6 +98,59 @@ def apply_limit(
     for tp in by_remainder[: limit - sum(shares.values())]:
         shares[tp] += 1
     return {tp: position + shares.get(tp, 0) for tp, (position, _) in available.items()}
+
+
+def apply_limit_in_bytes(
+    available: Mapping[TopicPartition, tuple[int, int]],
+    limit: int | None,
+    record_bytes: Callable[[str], float],
+    after: TopicPartition | None = None,
+) -> dict[TopicPartition, int]:
+    """End offsets that take at most `limit` bytes in all, shared as `apply_limit` shares offsets.
+
+    A batch takes one record at least, however large.
+
+    Args:
+        available: as of `apply_limit`.
+        limit: bytes for the whole batch, at least 1; None takes everything.
+        record_bytes: what a record of a topic takes.
+        after: as of `apply_limit`.
+
+    Returns:
+        Partition -> new position.
+    """
+    counts = {tp: end - position for tp, (position, end) in available.items() if end > position}
+    one = {tp: record_bytes(tp.topic) for tp in counts}
+    if limit is None or sum(counts[tp] * one[tp] for tp in counts) <= limit:
+        return {tp: end for tp, (_, end) in available.items()}
+    spare = limit - sum(one.values())
+    if spare >= 0:
+        rest = {tp: (counts[tp] - 1) * one[tp] for tp in counts}
+        total = sum(rest.values())
+        shares = {tp: min(counts[tp], 1 + int(size * spare / total / one[tp])) for tp, size in rest.items()}
+        return {tp: position + shares.get(tp, 0) for tp, (position, _) in available.items()}
+    turn: set[TopicPartition] = set()
+    left: float = limit
+    for tp in _turns(available, counts, after):
+        if turn and one[tp] > left:
+            break
+        turn.add(tp)
+        left -= one[tp]
+    return {tp: position + (tp in turn) for tp, (position, _) in available.items()}
+
+
+def _turns(
+    available: Mapping[TopicPartition, tuple[int, int]],
+    with_data: Iterable[TopicPartition],
+    after: TopicPartition | None,
+) -> list[TopicPartition]:
+    """Those with data in the order of their turns, where there is no room for one record of each."""
+    order = in_turn(with_data, after)
+    # A query that came back remembers nobody. All positions together move on with each such batch, by as many records
+    # as it takes, so their sum says where the turn is: who comes last would starve if each restart began with who comes
+    # first.
+    first = 0 if after is not None else sum(position for position, _ in available.values()) % len(order)
+    return order[first:] + order[:first]
 
 
 def in_turn(partitions: Iterable[TopicPartition], after: TopicPartition | None) -> list[TopicPartition]:

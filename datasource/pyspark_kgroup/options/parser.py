@@ -15,6 +15,7 @@ from difflib import get_close_matches
 from typing import Final, NoReturn
 
 from pyspark_kgroup.offsets.offset_spec import OffsetSpec
+from pyspark_kgroup.offsets.plan import Limit
 from pyspark_kgroup.options import rows
 from pyspark_kgroup.options.offset_bound import OffsetBound
 from pyspark_kgroup.options.read_options import ReadOptions
@@ -38,12 +39,13 @@ class SourceOptions(ReadOptions):
 
     Attributes:
         members: None if the option was not given: what the driver's machine tells is no option (`sizing`).
+        limit: `maxOffsetsPerTrigger` and `maxBytesPerTrigger`.
     """
 
     group_id: str
     members: int | None
     instance_id_prefix: str
-    max_offsets_per_trigger: int | None
+    limit: Limit
     min_offsets_per_trigger: int | None
     max_trigger_delay_ms: int
     min_partitions: int | None
@@ -135,7 +137,7 @@ def parse(options: Mapping[str, str]) -> SourceOptions:
         members=rows.MEMBERS.value(given),
         instance_id_prefix=rows.INSTANCE_ID_PREFIX.value(given) or _prefix_of(group_id),
         starting_offsets=starting_offsets_for(subscription, given, rows.STARTING_OFFSETS, rows.AUTO_OFFSET_RESET),
-        max_offsets_per_trigger=rows.MAX_OFFSETS_PER_TRIGGER.value(given),
+        limit=_limit(given),
         min_offsets_per_trigger=_min_offsets_per_trigger(given),
         max_trigger_delay_ms=rows.MAX_TRIGGER_DELAY.value(given),
         min_partitions=rows.MIN_PARTITIONS.value(given),
@@ -288,6 +290,16 @@ def starting_offsets_for(
     if not start.committed:
         return replace(start, later_is_latest=strategy == "latest")
     return replace(start, everywhere=everywhere)
+
+
+def _limit(given: Mapping[str, str]) -> Limit:
+    bytes_max = rows.MAX_BYTES_PER_TRIGGER.value(given)
+    if bytes_max is not None and not rows.PREFETCH_BYTES.value(given):
+        raise OptionError(
+            f"Options {rows.MAX_BYTES_PER_TRIGGER.name} and {rows.PREFETCH_BYTES.name}=0 exclude each other: how large "
+            "records are is told by the executors, which do not speak with the driver then. Leave one of them out."
+        )
+    return Limit(rows.MAX_OFFSETS_PER_TRIGGER.value(given), bytes_max)
 
 
 def _min_offsets_per_trigger(given: Mapping[str, str]) -> int | None:

@@ -238,6 +238,18 @@ MAX_OFFSETS_PER_TRIGGER: Option[int | None] = Option(
     origin="Spark's maxOffsetsPerTrigger",
     read=number(1, LONG_MAX),
 )
+MAX_BYTES_PER_TRIGGER: Option[int | None] = Option(
+    name="maxBytesPerTrigger",
+    type="long",
+    default=None,
+    shown="no limit",
+    range=f"1 to {LONG_MAX} bytes",
+    effect="About how many bytes one micro-batch takes, as rows have them in memory: a topic's records count as those "
+    "read last. Until some were, each counts as 1 MiB, so the first batch after a start is small. A batch has one "
+    "record at least.",
+    origin="ours",
+    read=number(1, LONG_MAX),
+)
 MIN_OFFSETS_PER_TRIGGER: Option[int | None] = Option(
     name="minOffsetsPerTrigger",
     type="long",
@@ -496,6 +508,7 @@ OPTIONS: Final[tuple[Option[Any], ...]] = (
     MAX_RECORDS_PER_PARTITION,
     PUSH_FILTERS,
     MAX_OFFSETS_PER_TRIGGER,
+    MAX_BYTES_PER_TRIGGER,
     MIN_OFFSETS_PER_TRIGGER,
     MAX_TRIGGER_DELAY,
     COLUMN_NAMES,
@@ -535,6 +548,7 @@ OF_STREAMS: Final = (
     MEMBERS,
     INSTANCE_ID_PREFIX,
     MAX_OFFSETS_PER_TRIGGER,
+    MAX_BYTES_PER_TRIGGER,
     MIN_OFFSETS_PER_TRIGGER,
     MAX_TRIGGER_DELAY,
     PREFETCH_BYTES,

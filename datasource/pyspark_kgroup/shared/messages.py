@@ -34,7 +34,7 @@ from dataclasses import dataclass, field, fields, is_dataclass
 from typing import Any, ClassVar, Final, Literal, TypeVar, get_args, get_type_hints
 
 from pyspark_kgroup.errors import ChannelEnded
-from pyspark_kgroup.shared.tickets import Executor, Leader, Position, Range, Reader, SidecarAddress
+from pyspark_kgroup.shared.tickets import Executor, Leader, Position, Range, Reader, SidecarAddress, TopicSize
 
 JsonObject = dict[str, Any]
 
@@ -141,6 +141,7 @@ class Served:
         by: the seat's own server for a worker beside it, or over the network; or a worker that read directly.
         rows: rows of the read.
         ready: how many of them a server had fetched before it was asked.
+        sizes: how large they were; of at most `SIZES_TOLD_MAX` topics.
     """
 
     op: ClassVar[str] = "served"
@@ -148,6 +149,7 @@ class Served:
     by: Literal["server", "network", "worker"]
     rows: int
     ready: int
+    sizes: tuple[TopicSize, ...]
 
     def __post_init__(self) -> None:
         _check_rows(self.rows, self.ready)
@@ -322,6 +324,7 @@ class Finished:
     op: ClassVar[str] = "finished"
     rows: int
     ready: int
+    sizes: tuple[TopicSize, ...]
 
     def __post_init__(self) -> None:
         _check_rows(self.rows, self.ready)
@@ -480,6 +483,15 @@ def _address(value: object) -> SidecarAddress | None:
     raise ValueError("no address")
 
 
+def _topic_size(value: object) -> TopicSize:
+    match value:
+        case [topic, rows, size_bytes]:
+            size = TopicSize(_string(topic), _integer(rows), _integer(size_bytes))
+            if size.rows >= 0 and size.size_bytes >= 0:
+                return size
+    raise ValueError("no size")
+
+
 def _position(value: object) -> Position:
     match value:
         case [topic, partition, offset, tag, leader]:
@@ -501,6 +513,7 @@ _READERS: Final[Mapping[object, Callable[[object], object]]] = {
     tuple[str, ...]: lambda value: tuple(map(_string, _list(value))),
     tuple[Range, ...]: lambda value: tuple(map(_range, _list(value))),
     tuple[Position, ...]: lambda value: tuple(map(_position, _list(value))),
+    tuple[TopicSize, ...]: lambda value: tuple(map(_topic_size, _list(value))),
 }
 """A field's type -> what makes a value of that type out of JSON, or raises ValueError."""
 

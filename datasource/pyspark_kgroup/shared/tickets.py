@@ -61,6 +61,14 @@ class Position(NamedTuple):
     leader: Leader | None = None
 
 
+class TopicSize(NamedTuple):
+    """How many rows of one topic a read had, and how many bytes they take as Arrow has them."""
+
+    topic: str
+    rows: int
+    size_bytes: int
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SeatRanges:
     """What one ticket reads: all that a seat has of a micro-batch, or a piece of it.

@@ -83,7 +83,7 @@ def test_a_warning_that_no_broker_is_reached_names_the_option_until_the_query_st
     servers = f"127.0.0.1:{nobody.ports[0]}"
     query = Query(parse({"kafka.bootstrap.servers": servers, "kafka.group.id": "g", "subscribe": "t"}), bounded=False)
     with pytest.raises(ConnectionFailed):
-        query.advance(EMPTY, None)
+        query.advance(EMPTY)
     nobody.close()
     assert engine_filters() != before
     query.stop()

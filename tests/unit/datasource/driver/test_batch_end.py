@@ -4,7 +4,9 @@ import pytest
 from harness.boundary import P0, P1, World
 from harness.fake_group import OTHER
 
-from pyspark_kgroup.limits import END_OFFSETS_MAX_AGE_MS
+from pyspark_kgroup.driver.boundary import Boundary
+from pyspark_kgroup.limits import END_OFFSETS_MAX_AGE_MS, RECORD_BYTES_UNKNOWN
+from pyspark_kgroup.offsets.plan import Limit
 from spark_kgroup.model import TopicPartition
 
 
@@ -107,3 +109,23 @@ def test_end_offsets_that_were_listed_before_a_long_wait_are_listed_again(
     monkeypatch.setattr(group, "commit", slow)
     group.now_ms += 1_000
     assert {held.position for held in driver.ask().owned.values()} == {15}
+
+
+def test_a_limit_in_bytes_goes_by_the_size_of_records_as_it_is_known_at_each_boundary(world: World) -> None:
+    group, driver = world(records=1_000)
+    known = {"t": float(RECORD_BYTES_UNKNOWN)}
+    driver.boundary = Boundary(
+        group, driver.options, clock=lambda: group.now_ms, record_bytes=known.__getitem__, bounded=False
+    )
+    limit = Limit(size_bytes=3 * RECORD_BYTES_UNKNOWN)
+    end = driver.boundary.advance(driver.durable, limit)
+    assert end.position(P0) == 3
+    known["t"] = RECORD_BYTES_UNKNOWN / 8
+    group.now_ms += END_OFFSETS_MAX_AGE_MS + 1
+    assert driver.boundary.advance(end, limit).position(P0) == 27
+
+
+def test_of_two_limits_the_lower_one_counts(world: World) -> None:
+    _, driver = world(records=1_000)
+    for limit, taken in ((Limit(7, 3 * RECORD_BYTES_UNKNOWN), 3), (Limit(7, 30 * RECORD_BYTES_UNKNOWN), 7)):
+        assert driver.boundary.advance(driver.durable, limit).position(P0) == taken

@@ -89,5 +89,5 @@ def test_under_once_nothing_waits(waiting: tuple[FakeGroup, Driver]) -> None:
     group, driver = waiting
     group.produce(PARTITIONS[0], 1)
     later(group)
-    assert driver.boundary.advance(driver.durable, None) == driver.durable
-    assert driver.boundary.advance(driver.durable, None, at_once=True).owned[PARTITIONS[0]].position == 4
+    assert driver.boundary.advance(driver.durable) == driver.durable
+    assert driver.boundary.advance(driver.durable, at_once=True).owned[PARTITIONS[0]].position == 4

@@ -26,7 +26,7 @@ from pyspark_kgroup.driver.registry import Registry
 from pyspark_kgroup.driver.reporting import Counts
 from pyspark_kgroup.driver.seats import Scan
 from pyspark_kgroup.errors import ChannelEnded
-from pyspark_kgroup.limits import REGISTRY_PORT_WAIT_MS
+from pyspark_kgroup.limits import RECORD_BYTES_UNKNOWN, REGISTRY_PORT_WAIT_MS
 from pyspark_kgroup.shared.channel import Channel, Message, connect, frame
 from pyspark_kgroup.shared.tickets import Leader, Mode, Position, Range
 from spark_kgroup.errors import OptionError
@@ -165,8 +165,8 @@ BAD: list[Message] = [
     {"op": "bind", "scan": 1, "ticket": 0},
     {"op": "bind", "scan": 1, "ticket": 0, "executor": {"key": 1}},
     {"op": "bind", "scan": "1", "ticket": 0, "executor": executor("1")},
-    {"op": "served", "seat": "g-0", "by": "worker", "rows": -1, "ready": -1},
-    {"op": "served", "seat": "g-0", "by": "worker", "rows": 10**4000, "ready": 0},
+    {"op": "served", "seat": "g-0", "by": "worker", "rows": -1, "ready": -1, "sizes": []},
+    {"op": "served", "seat": "g-0", "by": "worker", "rows": 10**4000, "ready": 0, "sizes": []},
     {"op": "hello", "executor": {}, "sidecar": True},
     {"op": "hello", "executor": executor("1"), "sidecar": "yes"},
     {"op": "heartbeat", "id": {"deep": [[[]]]}},
@@ -291,14 +291,16 @@ def test_a_served_read_is_counted_and_makes_its_seat_warm(registry: Registry, si
     ask(channel, "bind", scan=scan.scan_id, ticket=1, executor=executor("1"))
     ask(channel, "bind", scan=scan.scan_id, ticket=1, executor=executor("2"))
     assert not registry.homes()["g-0"].warm
-    channel.send({"op": "served", "seat": "g-0", "by": "server", "rows": 10, "ready": 7})
-    channel.send({"op": "served", "seat": "g-0", "by": "network", "rows": 3, "ready": 3})
-    channel.send({"op": "served", "seat": "g-1", "by": "worker", "rows": 5, "ready": 0})
+    channel.send({"op": "served", "seat": "g-0", "by": "server", "rows": 10, "ready": 7, "sizes": [["t", 10, 1_000]]})
+    channel.send({"op": "served", "seat": "g-0", "by": "network", "rows": 3, "ready": 3, "sizes": []})
+    sizes = [["t", 10, 3_000], ["u", 0, 0]]
+    channel.send({"op": "served", "seat": "g-1", "by": "worker", "rows": 5, "ready": 0, "sizes": sizes})
     assert beat(channel) == ["g-0", "g-1"]
     assert {seat: home.warm for seat, home in registry.homes().items()} == {"g-0": True, "g-1": False}
     assert registry.counts() == Counts(
         guest_bindings=1, warm_reads=1, network_reads=1, direct_reads=1, rows=18, rows_ready=10, accepted=1
     )
+    assert (registry.record_bytes("t"), registry.record_bytes("u")) == (200, RECORD_BYTES_UNKNOWN)
 
 
 def test_each_heartbeat_answers_a_sidecar_which_seats_it_is_home_to(registry: Registry, sidecar: Sidecar) -> None:

@@ -36,7 +36,7 @@ def test_a_registry_listens_where_its_executors_are(
             assert not reached
         else:
             assert reached
-        (ticket,) = query._tickets("b", {"g-0": []}, {})
+        (ticket,) = query._tickets("b", {"g-0": [[]]}, {})
         assert ticket.registry is not None
         assert ticket.registry.host == host
     finally:

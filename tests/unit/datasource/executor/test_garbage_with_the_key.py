@@ -42,12 +42,12 @@ VALUES: list[Any] = [
         "server",
         "\ud800",
     ),
-    *([], {}, [[]], [["t", 0, 0, 1]], [["t", 0, 1, "tag"]], {"a": "b"}, {"a": {}}, {"key": 1}),
+    *([], {}, [[]], [["t", 0, 0, 1]], [["t", 0, 1, "tag"]], [["t", 1, 1]], {"a": "b"}, {"a": {}}, {"key": 1}),
     *EXECUTORS,
 ]
 FIELDS = {
     "bind": ("scan", "ticket", "executor"),
-    "served": ("seat", "by", "rows", "ready"),
+    "served": ("seat", "by", "rows", "ready", "sizes"),
     "hello": ("query", "executor", "sidecar", "address"),
     "heartbeat": (),
     "read": ("query", "scan", "ticket", "config", "reader", "headers"),
@@ -81,6 +81,7 @@ MEANT: dict[str, tuple[Any, ...]] = {
     "ranges": ([], [["t", 0, 0, 1]]),
     "owned": ([], [["t", 0, 1, "tag"]]),
     "seats": ([], ["g-0"]),
+    "sizes": ([], [["t", 1, 100]]),
 }
 """What a field holds that is right."""
 

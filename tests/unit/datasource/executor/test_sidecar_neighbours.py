@@ -146,7 +146,7 @@ BAD: list[Message] = [
     {"op": "hung", "query": "q", "seat": []},
     {"op": "add-query", "query": "q", "prefetch_bytes": 1, "idle_ms": 1},
     {"op": "heartbeat"},
-    {"op": "served", "seat": "seat-0", "by": "worker", "rows": 1, "ready": 0},
+    {"op": "served", "seat": "seat-0", "by": "worker", "rows": 1, "ready": 0, "sizes": []},
 ]
 
 
@@ -167,7 +167,7 @@ def of_a_worker(query: Query, executor: Executor) -> Channel:
         return connect(path, query.registry.key, place.server)
 
 
-ACCOUNT: Message = {"op": "served", "seat": "seat-0", "by": "worker", "rows": 0, "ready": 0}
+ACCOUNT: Message = {"op": "served", "seat": "seat-0", "by": "worker", "rows": 0, "ready": 0, "sizes": []}
 ACCOUNTS: list[Message] = [
     {},
     {"op": "nonsense"},

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pyspark_kgroup.offsets.checkpoint import EMPTY, Checkpoint, Owned, Period, Topic
-from pyspark_kgroup.offsets.plan import apply_limit, in_turn, positions_by_seat, ranges_by_seat
+from pyspark_kgroup.offsets.plan import apply_limit, apply_limit_in_bytes, in_turn, positions_by_seat, ranges_by_seat
 from spark_kgroup.model import TopicDescription, TopicPartition
 
 P0, P1, P2 = (TopicPartition("t", index) for index in range(3))
@@ -241,3 +241,68 @@ def test_nobody_waits_longer_than_one_round_of_batches_with_a_restart_after_each
     for _ in range(-(-len(began) // limit)):
         positions = apply_limit({tp: (position, 1_000) for tp, position in positions.items()}, limit)
     assert all(positions[tp] > began[tp] for tp in began)
+
+
+# ------------------------------------------------------------------------------------------------ limits in bytes
+
+SIZES = {"t": 100.0, "u": 7_000.0}
+byte_limits = st.integers(1, 100_000) | st.integers(1, 10**14)
+
+
+def bytes_of(shares: dict[TopicPartition, int]) -> float:
+    return sum(count * SIZES[tp.topic] for tp, count in shares.items())
+
+
+def taken_in_bytes(available: dict[TopicPartition, tuple[int, int]], limit: int | None) -> dict[TopicPartition, int]:
+    ends = apply_limit_in_bytes(available, limit, SIZES.__getitem__)
+    return {tp: end - available[tp][0] for tp, end in ends.items()}
+
+
+@given(availables)
+def test_without_a_limit_in_bytes_all_is_taken(available: dict[TopicPartition, tuple[int, int]]) -> None:
+    assert apply_limit_in_bytes(available, None, SIZES.__getitem__) == {tp: end for tp, (_, end) in available.items()}
+
+
+@given(availables, byte_limits)
+def test_a_batch_keeps_within_its_bytes_or_has_one_record(
+    available: dict[TopicPartition, tuple[int, int]], limit: int
+) -> None:
+    shares = taken_in_bytes(available, limit)
+    assert shares.keys() == available.keys()
+    assert all(0 <= shares[tp] <= end - position for tp, (position, end) in available.items())
+    assert bytes_of(shares) <= limit * (1 + 1e-9) or sum(shares.values()) == 1
+
+
+@given(availables, byte_limits)
+def test_a_limit_in_bytes_is_used_but_for_less_than_a_record_of_each_partition(
+    available: dict[TopicPartition, tuple[int, int]], limit: int
+) -> None:
+    there_is = {tp: end - position for tp, (position, end) in available.items() if end > position}
+    at_least = min(float(limit), bytes_of(there_is)) - sum(SIZES[tp.topic] for tp in there_is)
+    assert bytes_of(taken_in_bytes(available, limit)) >= at_least - 1e-9 * limit
+
+
+@given(availables, byte_limits)
+def test_every_partition_with_data_takes_part_while_there_are_bytes_for_it(
+    available: dict[TopicPartition, tuple[int, int]], limit: int
+) -> None:
+    waiting = {tp: 1 for tp, (position, end) in available.items() if end > position}
+    shares = taken_in_bytes(available, limit)
+    if bytes_of(waiting) <= limit:
+        assert all(shares[tp] for tp in waiting)
+    else:
+        assert any(shares[tp] for tp in waiting)
+
+
+def test_partitions_take_turns_where_bytes_do_not_suffice_for_a_record_of_each() -> None:
+    tps = [TopicPartition("u", index) for index in range(5)]
+    positions: dict[TopicPartition, int] = dict.fromkeys(tps, 0)
+    last, turns = None, []
+    for _ in range(5):
+        before = positions
+        available = {tp: (position, 1_000) for tp, position in before.items()}
+        positions = apply_limit_in_bytes(available, 15_000, SIZES.__getitem__, last)
+        moved = [tp for tp in tps if positions[tp] > before[tp]]
+        last = in_turn(moved, last)[-1]
+        turns.append([tp.partition for tp in moved])
+    assert turns == [[0, 1], [2, 3], [0, 4], [1, 2], [3, 4]]

@@ -38,7 +38,7 @@ def test_options_that_are_not_given_have_their_defaults() -> None:
     assert options.members is None
     assert options.instance_id_prefix == "g"
     assert options.starting_offsets.committed
-    assert options.max_offsets_per_trigger is None
+    assert options.limit == (None, None)
     assert not options.include_headers
     assert options.fail_on_data_loss
     assert not options.read_committed
@@ -71,7 +71,7 @@ def test_every_given_value_is_used() -> None:
         }
     )
     assert options.instance_ids == ("job-0", "job-1")
-    assert options.max_offsets_per_trigger == 2**40
+    assert options.limit == (2**40, None)
     assert options.include_headers
     assert not options.fail_on_data_loss
     assert (options.session_timeout_ms, options.rebalance_timeout_ms) == (9000, 60000)
@@ -85,7 +85,7 @@ def test_every_given_value_is_used() -> None:
 def test_names_match_in_the_case_in_which_spark_hands_them_over() -> None:
     given = CaseInsensitiveDict(REQUIRED | {"maxOffsetsPerTrigger": "7", "kafka.Fetch.Min.Bytes": "2"})
     options = parse(given)
-    assert options.max_offsets_per_trigger == 7
+    assert options.limit.offsets == 7
     assert options.passed_on == {"fetch.min.bytes": "2"}
 
 
@@ -471,3 +471,9 @@ def test_the_table_has_one_line_for_every_option() -> None:
     assert {line.count(" | ") for line in lines if "`" in line} == {6}
     for line, option in zip(lines[2:], OPTIONS, strict=True):
         assert line.startswith(f"| `{option.name}` | {option.type} | {option.shown or 'required'} | ")
+
+
+def test_a_limit_in_bytes_needs_executors_that_tell_how_large_records_are() -> None:
+    assert parse({**REQUIRED, "maxBytesPerTrigger": "64000000"}).limit == (None, 64_000_000)
+    with pytest.raises(OptionError, match=r"maxBytesPerTrigger and prefetchBytes=0 exclude each other.*Leave one"):
+        parse({**REQUIRED, "maxBytesPerTrigger": "1", "prefetchBytes": "0"})

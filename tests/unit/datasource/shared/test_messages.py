@@ -40,7 +40,7 @@ from pyspark_kgroup.shared.messages import (
     parse,
     to_json,
 )
-from pyspark_kgroup.shared.tickets import Executor, Leader, Position, Range, SidecarAddress
+from pyspark_kgroup.shared.tickets import Executor, Leader, Position, Range, SidecarAddress, TopicSize
 
 FAR = 2**63 - 1
 EXECUTOR = Executor(key="host:1:2", executor_id="7", host="host", pid=1, warm=False)
@@ -58,7 +58,7 @@ EXAMPLES: list[QueryMessage] = [
     Bound(seat="g-0", at_home=False, ranges=RANGES, owned=OWNED, home=ADDRESS),
     NothingLeft(),
     Refused(reason="the batch is over"),
-    Served(seat="g-0", by="server", rows=10, ready=10),
+    Served(seat="g-0", by="server", rows=10, ready=10, sizes=(TopicSize("t", 10, 360),)),
     SidecarParameters(
         folder="/tmp/\udcff",
         key=b"\x00\xff",
@@ -77,7 +77,7 @@ EXAMPLES: list[QueryMessage] = [
     ReadAtHome(query="q", scan=1, ticket=0),
     Hung(query="q", seat="g-0"),
     Serve(ranges=RANGES, owned=OWNED),
-    Finished(rows=10, ready=0),
+    Finished(rows=10, ready=0, sizes=()),
     WorkerGone(),
 ]
 ODD: list[Any] = [None, True, 1, 1.5, 2**63, -(2**70), "x", [], [1], ["x"], [[]], [["t", 0, 1]], {}, {"a": 1}]
@@ -161,7 +161,7 @@ def test_an_accepted_message_has_each_field_of_its_type(example: QueryMessage) -
 
 @pytest.mark.parametrize(("rows", "ready"), [(1, 2), (-1, -1), (5, -1), (2**63, 0)])
 def test_counts_that_cannot_be_are_refused(rows: int, ready: int) -> None:
-    for kind in ({"op": "served", "seat": "g-0", "by": "worker"}, {"op": "finished"}):
+    for kind in ({"op": "served", "seat": "g-0", "by": "worker", "sizes": []}, {"op": "finished", "sizes": []}):
         with pytest.raises(ChannelEnded):
             parse({**kind, "rows": rows, "ready": ready})
 

@@ -1,0 +1,34 @@
+"""How large the records of each topic are, by what executors have read of it.
+
+Runs on: driver. Pure.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from pyspark_kgroup.limits import RECORD_BYTES_UNKNOWN, ROWS_REMEMBERED, TOPICS_SIZED_MAX
+from pyspark_kgroup.shared.tickets import TopicSize
+
+
+class RecordSizes:
+    """The mean size of a topic's records, in which later reads count more: sizes change."""
+
+    def __init__(self) -> None:
+        self._seen: dict[str, tuple[float, float]] = {}  # topic -> rows and bytes that count
+
+    def add(self, read: Iterable[TopicSize]) -> None:
+        """Take what one read has shown."""
+        for topic, rows, size_bytes in read:
+            if rows <= 0 or (topic not in self._seen and len(self._seen) >= TOPICS_SIZED_MAX):
+                continue
+            rows_before, bytes_before = self._seen.get(topic, (0.0, 0.0))
+            kept = min(1.0, ROWS_REMEMBERED / max(1.0, rows_before))
+            self._seen[topic] = kept * rows_before + rows, kept * bytes_before + size_bytes
+
+    def of(self, topic: str) -> float:
+        """Bytes of one record of `topic`, more than 0; as large as brokers allow by default if none was read."""
+        if topic not in self._seen:
+            return RECORD_BYTES_UNKNOWN
+        rows, size_bytes = self._seen[topic]
+        return max(1.0, size_bytes / rows)

@@ -1,0 +1,56 @@
+"""`maxBytesPerTrigger`: batches of about as many bytes, by the records that executors have read."""
+
+from uuid import uuid4
+
+import pytest
+from harness.kafka import MakeTopic, contents, produce
+from harness.query import Query
+
+from spark_kgroup.testing import ApacheKafka
+
+LIMIT = 200_000
+SMALL, LARGE = 100, 10_000
+"""Bytes of a value."""
+
+
+class Sizes(Query):
+    """A query that remembers how many records each of its batches had of each topic."""
+
+    def __enter__(self) -> "Sizes":
+        super().__enter__()
+        self.batches: list[dict[str, int]] = []
+        return self
+
+    def run(self) -> None:
+        before = self.counts()
+        super().run()
+        batch = {topic: count - before.get(topic, 0) for topic, count in self.counts().items()}
+        if any(batch.values()):
+            self.batches.append(batch)
+
+    def counts(self) -> dict[str, int]:
+        counts: dict[str, int] = {}
+        for (topic, _), rows in self.rows.items():
+            counts[topic] = counts.get(topic, 0) + len(rows)
+        return counts
+
+
+@pytest.mark.parametrize("options", [{}, {"minPartitions": "3"}], ids=["whole shares", "pieces"])
+def test_batches_have_about_as_many_bytes_however_large_the_records_of_a_topic_are(
+    apache_kafka: ApacheKafka, new_topic: MakeTopic, options: dict[str, str]
+) -> None:
+    server, group = apache_kafka.bootstrap_servers, f"group-{uuid4().hex[:8]}"
+    small, large = new_topic(2), new_topic(1)
+    produce(server, small, 10_000, partitions=2, size=SMALL)
+    produce(server, large, 100, partitions=1, size=LARGE)
+    with Sizes(server, group, f"{small},{large}", maxBytesPerTrigger=str(LIMIT), **options) as query:
+        query.settle()
+        first, *later = query.batches
+        assert sum(first.values()) == 1, "nothing is known of the records yet"
+        # The second batch knows one topic at most; from then on both are known.
+        sizes = [batch.get(small, 0) * (SMALL + 50) + batch.get(large, 0) * (LARGE + 50) for batch in later[2:-1]]
+        assert len(sizes) > 5
+        assert all(LIMIT / 2 < size < LIMIT * 1.2 for size in sizes), sizes
+        for topic in (small, large):
+            rows = {(p, r["offset"]): r["value"] for (name, p), of in query.rows.items() if name == topic for r in of}
+            assert rows == contents(server, topic)

@@ -1,0 +1,45 @@
+"""How large the driver takes the records of a topic to be: as the last that were read."""
+
+import pytest
+
+from pyspark_kgroup.driver.record_sizes import RecordSizes
+from pyspark_kgroup.limits import RECORD_BYTES_UNKNOWN, TOPICS_SIZED_MAX
+from pyspark_kgroup.shared.tickets import TopicSize
+
+
+def test_a_topic_of_which_nothing_was_read_counts_as_the_largest_that_brokers_take_by_default() -> None:
+    assert RecordSizes().of("t") == RECORD_BYTES_UNKNOWN == 1024 * 1024
+
+
+def test_each_topic_has_the_mean_of_its_own_records() -> None:
+    sizes = RecordSizes()
+    sizes.add([TopicSize("t", 10, 1_000), TopicSize("u", 2, 14_000)])
+    sizes.add([TopicSize("t", 30, 7_000)])
+    assert (sizes.of("t"), sizes.of("u")) == (200, 7_000)
+
+
+def test_later_reads_count_more_than_the_records_of_long_ago() -> None:
+    sizes = RecordSizes()
+    sizes.add([TopicSize("t", 1_000_000, 100_000_000)])
+    for _ in range(4):
+        sizes.add([TopicSize("t", 20_000, 20_000 * 1_000)])
+    assert sizes.of("t") == pytest.approx(1_000, rel=0.02)
+
+
+def test_a_read_without_rows_says_nothing() -> None:
+    sizes = RecordSizes()
+    sizes.add([TopicSize("t", 0, 0)])
+    assert sizes.of("t") == RECORD_BYTES_UNKNOWN
+
+
+def test_a_record_takes_a_byte_at_least_so_that_no_limit_is_divided_by_nothing() -> None:
+    sizes = RecordSizes()
+    sizes.add([TopicSize("t", 10, 0)])
+    assert sizes.of("t") == 1
+
+
+def test_topics_beyond_the_bound_are_not_remembered() -> None:
+    sizes = RecordSizes()
+    sizes.add(TopicSize(f"t{number}", 1, 100) for number in range(TOPICS_SIZED_MAX + 1))
+    assert sizes.of(f"t{TOPICS_SIZED_MAX - 1}") == 100
+    assert sizes.of(f"t{TOPICS_SIZED_MAX}") == RECORD_BYTES_UNKNOWN
