@@ -10,6 +10,7 @@ import tempfile
 import time
 from collections.abc import Sequence
 from contextlib import ExitStack
+from dataclasses import replace
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
@@ -50,9 +51,12 @@ class Bench:
         folder: each session gets a folder in it.
         jmx_port: of the broker.
         seed: of whom to kill and when; the same for each source and kind of replacement.
+        tasks: minPartitions where executors are killed; 0 for as many tasks as the source makes by itself.
     """
 
-    def __init__(self, kafka: ApacheKafka, folder: Path, jars: list[Path], jmx_port: int, seed: int) -> None:
+    def __init__(
+        self, kafka: ApacheKafka, folder: Path, jars: list[Path], jmx_port: int, seed: int, tasks: int
+    ) -> None:
         self.kills: dict[Killed, list[Kill]] = {}
         self.undisturbed: dict[Setup, Served] = {}
         self._kafka = kafka
@@ -60,6 +64,7 @@ class Bench:
         self._jars = [str(jar) for jar in jars]
         self._jmx_url = f"service:jmx:rmi:///jndi/rmi://127.0.0.1:{jmx_port}/jmxrmi"
         self._seed = seed
+        self._tasks = tasks
 
     def kill(self, where: Killed, count: int) -> None:
         """Kill so many executors of one source."""
@@ -67,6 +72,7 @@ class Bench:
         title = f"{where.source}, replaced on {where.replaced}"
         with console.status(f"{title}: starting Spark") as status, CLUSTERS[where.replaced](folder) as cluster:
             settings = self._settings(where.source, cluster.master, What.kills, observes=True)
+            settings = replace(settings, tasks=self._tasks)
             with Session(settings, folder / "driver") as session:
                 killing = Killing(session, cluster, self._kafka, random.Random(self._seed), self._connections)
                 for number, kill in enumerate(killing.kills(count), start=1):
@@ -131,6 +137,7 @@ def main(
     batches: Annotated[int, typer.Option(min=1, help="Of each undisturbed set-up.")] = 200,
     seed: Annotated[int | None, typer.Option(help="For the same victims and moments again.")] = None,
     only: Annotated[What | None, typer.Option()] = None,
+    tasks: Annotated[int, typer.Option(min=0, help="minPartitions where executors are killed.")] = 0,
     source: Annotated[Source | None, typer.Option(help="Only this one.")] = None,
     json_file: Annotated[Path | None, typer.Option("--json", help="Write all figures there, too.")] = None,
 ) -> None:
@@ -139,7 +146,7 @@ def main(
     heed_only_the_first_stop()
     began = time.monotonic()
     with problems_told(console), ExitStack() as things:
-        bench = _start(things, seed)
+        bench = _start(things, seed, tasks)
         console.print(machine(CONNECTOR[0].revision))
         console.print(f"{PARTITIONS} partitions, {EXECUTORS} executors, {RECORDS_A_SECOND:,} records/s; --seed {seed}")
         try:
@@ -150,7 +157,7 @@ def main(
         raise typer.Exit(1)
 
 
-def _start(things: ExitStack, seed: int) -> Bench:
+def _start(things: ExitStack, seed: int, tasks: int) -> Bench:
     jars = fetch_jars(CONNECTOR, "spark-sql-kafka-4.2.0")
     folder = Path(things.enter_context(tempfile.TemporaryDirectory(prefix="kgroup-bench-", ignore_cleanup_errors=True)))
     port = PortReservation("127.0.0.1", 1)
@@ -167,7 +174,7 @@ def _start(things: ExitStack, seed: int) -> Bench:
         kafka = things.enter_context(
             ApacheKafka(jvm_options=["-Xmx1g", "-Djava.rmi.server.hostname=127.0.0.1", *options])
         )
-    return Bench(kafka, folder, jars, port.ports[0], seed)
+    return Bench(kafka, folder, jars, port.ports[0], seed, tasks)
 
 
 def _measure(bench: Bench, sources: Sequence[str], only: What | None, kills: int, batches: int) -> None:

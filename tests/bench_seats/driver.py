@@ -30,6 +30,7 @@ class Settings:
         members: seats of ours.
         observes: whether the sink notes who read what (Arrow behind the source); else records go nowhere.
         maps: whether records go through a mapInPandas behind the source.
+        tasks: minPartitions; 0 for as many tasks as the source makes by itself.
     """
 
     source: str
@@ -43,6 +44,7 @@ class Settings:
     observes: bool
     maps: bool
     jars: list[str]
+    tasks: int = 0
 
 
 def session(settings: Settings, folder: Path) -> SparkSession:
@@ -113,6 +115,8 @@ def writer(spark: SparkSession, settings: Settings, folder: Path) -> DataStreamW
     reader = reader.option("subscribe", settings.topic).option("startingOffsets", "earliest")
     if settings.source == "kgroup":
         reader = reader.option("kafka.group.id", settings.group).option("members", settings.members)
+    if settings.tasks:
+        reader = reader.option("minPartitions", settings.tasks)
     frame = reader.load()
     if settings.maps:
         frame = frame.mapInPandas(unchanged, frame.schema)

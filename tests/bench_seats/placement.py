@@ -1,4 +1,7 @@
-"""Who read which partition, and what that comes to: moves, spread, gaps, latencies. Pure."""
+"""Who read which partition, and what that comes to: moves, spread, gaps, latencies. Pure.
+
+Where a partition is read in pieces, by several executors, the home of its seat counts as who reads it.
+"""
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -6,6 +9,8 @@ from dataclasses import dataclass
 from itertools import pairwise
 from statistics import quantiles
 from typing import Any
+
+from pyspark_kgroup.offsets.checkpoint import Checkpoint
 
 BUILT_IN, OURS = SOURCES = ("kafka", "kgroup")
 """As `spark.readStream.format` names them."""
@@ -19,6 +24,7 @@ class Batch:
     """One batch, as its sink saw it.
 
     Attributes:
+        number: Spark's.
         at_ms: when its records were at the sink, in ms since the epoch.
         live: ids of the executors that Spark had by then.
         births_ms: of its records.
@@ -28,6 +34,7 @@ class Batch:
     live: frozenset[str]
     placement: Placement
     births_ms: Sequence[int]
+    number: int = 0
 
     @classmethod
     def from_json(cls, line: Mapping[str, Any]) -> "Batch":
@@ -36,7 +43,19 @@ class Batch:
             live=frozenset(line["live"]),
             placement={partition: executor for executor, partition, _ in line["reads"]},
             births_ms=[born for _, _, births in line["reads"] for born in births],
+            number=line["batch"],
         )
+
+
+def homes_of(progress: Mapping[str, Any]) -> Placement:
+    """Partition -> the home of its seat, by the progress of a batch of ours; without those whose seat has none."""
+    (source,) = progress["sources"]
+    seats = source["latestOffset"]["seats"]
+    return {
+        tp.partition: f"{seats[owned.period.seat]['host']}/{seats[owned.period.seat]['executor']}"
+        for tp, owned in Checkpoint.from_json(source["endOffset"]).owned.items()
+        if owned.period.seat in seats
+    }
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

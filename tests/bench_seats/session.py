@@ -7,7 +7,7 @@ import sys
 import time
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from threading import Event
 from typing import Any, Self, TypeVar
@@ -17,7 +17,7 @@ from harness.measuring import Problem
 
 from bench_seats.driver import Settings
 from bench_seats.executors import Executor, executors_of
-from bench_seats.placement import Batch
+from bench_seats.placement import OURS, Batch, homes_of
 from spark_kgroup.testing.spark_cluster import spark_environment, spark_home
 from spark_kgroup.testing.watchdog import ProcessGuard
 
@@ -70,6 +70,7 @@ class Session:
         self.batches: list[Batch] = []
         self.progress: list[Mapping[str, Any]] = []
         self._folder = folder
+        self._seen: list[Batch] = []  # those whose progress has not come
         self._batches = Lines(folder / "batches.jsonl")
         self._progress = Lines(folder / "progress.jsonl")
         self._stack = ExitStack()
@@ -125,5 +126,13 @@ class Session:
     def _poll(self) -> None:
         batches = [Batch.from_json(line) for line in self._batches.more()]
         # A batch without records is one of the source's own, such as ours when partitions are adopted.
-        self.batches += [batch for batch in batches if len(batch.placement) == PARTITIONS]
+        self._seen += [batch for batch in batches if len(batch.placement) == PARTITIONS]
         self.progress += self._progress.more()
+        if self.settings.tasks and self.settings.source == OURS:
+            known = {progress["batchId"]: progress for progress in self.progress}
+            done = [batch for batch in self._seen if batch.number in known]
+            self.batches += [replace(batch, placement=homes_of(known[batch.number])) for batch in done]
+            self._seen = self._seen[len(done) :]
+        else:
+            self.batches += self._seen
+            self._seen = []

@@ -11,12 +11,15 @@ import pyarrow as pa
 import pytest
 from bench_seats import observed as observing
 from bench_seats.executors import Executor, executors_of, own_executor, parse_command
-from bench_seats.placement import Batch, Kill, batch_to_batch_moves, is_even, settled_at
+from bench_seats.placement import Batch, Kill, batch_to_batch_moves, homes_of, is_even, settled_at
 from bench_seats.session import Lines
 from bench_seats.tables import Killed, Setup, as_json, kills_table, missed, summary, undisturbed_table
 from bench_seats.undisturbed import Served, served
 from harness.waiting import wait_for
 from rich.console import Console
+
+from pyspark_kgroup.offsets.checkpoint import Checkpoint, Owned, Period, Topic
+from spark_kgroup.model import TopicPartition
 
 URL = "spark://CoarseGrainedScheduler@127.0.0.1:4711"
 WORDS = ("java", "-cp", "x", "--driver-url", URL, "--executor-id", "7", "--hostname", "127.0.1.9", "--cores", "1")
@@ -51,6 +54,19 @@ def test_a_kill_that_moves_only_what_the_victim_had() -> None:
     assert CLEAN.batch_to_batch == 4  # two to survivors, and the same two to the newcomer
     assert CLEAN.gap_s == 4.0
     assert CLEAN.even
+
+
+def test_the_home_of_a_seat_is_where_its_partitions_are() -> None:
+    owned = {
+        TopicPartition("t", number): Owned(
+            period=Period(seat=f"s-{number % 3}", generation=1, topic_id="", start=0), position=9
+        )
+        for number in range(5)
+    }
+    end = Checkpoint(topics={"t": Topic(topic_id="", first_sight=5)}, owned=owned)
+    seats = {"s-0": {"host": "h", "executor": "7"}, "s-1": {"host": "i", "executor": "8"}}
+    progress = {"sources": [{"endOffset": end.to_json(), "latestOffset": {"seats": seats}}]}
+    assert homes_of(progress) == {0: "h/7", 1: "i/8", 3: "h/7", 4: "i/8"}
 
 
 def test_a_kill_that_moves_partitions_of_survivors() -> None:
@@ -92,7 +108,7 @@ def test_latencies_are_of_records_born_around_the_kill() -> None:
 
 def test_a_batch_is_read_from_what_the_driver_wrote() -> None:
     line = {"batch": 3, "at_ms": 9, "live": ["1"], "reads": [["h/1", 0, [1, 2]], ["h/2", 1, [3]]]}
-    assert Batch.from_json(line) == Batch(9, frozenset({"1"}), {0: "h/1", 1: "h/2"}, [1, 2, 3])
+    assert Batch.from_json(line) == Batch(9, frozenset({"1"}), {0: "h/1", 1: "h/2"}, [1, 2, 3], 3)
 
 
 # ------------------------------------------------------------------------------------------------- tables
