@@ -1,4 +1,4 @@
-"""`KgroupListener`: a query's lag in logs and metrics, and in the group under long triggers, from Spark's progress.
+"""`KgroupListener`: what Spark's progress is good for: a query's lag in logs and metrics, its last commit, its end.
 
 Runs on: driver, in the user's own process; with Spark Connect in the client, which needs this package then.
 
@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any, Final
 from pyspark.sql.streaming.listener import StreamingQueryListener
 
 from pyspark_kgroup.durable_ends import DurableEnds
+from pyspark_kgroup.ended_queries import EndedQueries
 from pyspark_kgroup.errors import CheckpointError
 from pyspark_kgroup.limits import PROGRESS_LOGGED_MS
 from pyspark_kgroup.offsets.checkpoint import Checkpoint
@@ -111,6 +112,10 @@ class KgroupListener(StreamingQueryListener):
     does so at the next trigger, when Spark tells the source that the batch is durable. For that this process must run
     on the driver's host, as this user, and without Spark Connect.
 
+    A query with an end (`endingOffsets` and the like) that has read everything up to there is stopped, some 10 s later
+    (`spark.sql.streaming.noDataProgressEventInterval`). If it is not of this process's session, set the attribute
+    `spark` to its own.
+
     Gauges need `prometheus-client` (`pip install spark-kgroup[metrics]`) and an exporter of yours, such as
     `prometheus_client.start_http_server(8000)`. Without it, progress is logged only.
 
@@ -123,6 +128,7 @@ class KgroupListener(StreamingQueryListener):
         self._lags: dict[str, QueryLag] = {}
         self._logged_at_ms: dict[str, int] = {}
         self._durable = DurableEnds()
+        self._ended = EndedQueries()
         try:
             from prometheus_client import REGISTRY
         except ImportError:
@@ -143,6 +149,7 @@ class KgroupListener(StreamingQueryListener):
         """A batch is done."""
         progress, run = json.loads(event.progress.json), str(event.progress.runId)
         self._durable.put(run, progress)
+        self._ended.see(run, progress)
         lag = lag_of(progress)
         if lag is None:
             return
@@ -157,11 +164,13 @@ class KgroupListener(StreamingQueryListener):
                 log.debug("%s", line)
 
     def onQueryIdle(self, event: QueryIdleEvent) -> None:
-        """Nothing new."""
+        """Nothing new: a query with an end may have come to it."""
+        self._ended.stop_if_ended(getattr(self, "spark", None), str(event.id), str(event.runId))
 
     def onQueryTerminated(self, event: QueryTerminatedEvent) -> None:
         """Its gauges go with it."""
         self._durable.drop(str(event.runId))
+        self._ended.drop(str(event.runId))
         with self._lock:
             self._lags.pop(str(event.runId), None)
             self._logged_at_ms.pop(str(event.runId), None)

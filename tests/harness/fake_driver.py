@@ -56,6 +56,7 @@ class Driver:
     pattern: TopicPattern | None = None
     """In place of the group's topics, which then are those that it matches."""
     offsets_min: int | None = None
+    ending: OffsetBound | None = None
     planned: list[str] = field(default_factory=list)
     batches_done: int = 0
     sink: dict[int, Ranges] = field(default_factory=dict)
@@ -71,6 +72,7 @@ class Driver:
             read_committed=self.read_committed,
             fail_on_data_loss=self.fail_on_data_loss,
             min_offsets_per_trigger=self.offsets_min,
+            ending_offsets=self.ending,
         )
         self.boundary = Boundary(self.group, self.options, clock=lambda: self.group.now_ms, bounded=self.bounded)
 

@@ -19,6 +19,7 @@ from pyspark_kgroup.driver.group_port import GroupPort
 from pyspark_kgroup.driver.hand_over import HandOver
 from pyspark_kgroup.driver.ledger import Holding, Ledger, holders_of
 from pyspark_kgroup.driver.odd_commits import OddCommits
+from pyspark_kgroup.driver.stop_offsets import StopOffsets
 from pyspark_kgroup.driver.timestamps import check_without_record
 from pyspark_kgroup.limits import HANDOVER_WAIT_MS, SETTLE_TIMEOUT_MS
 from pyspark_kgroup.offsets.adoption import Committed, Start, adopted_start, period_of
@@ -47,6 +48,7 @@ class Adoption:
         former_seats: FormerSeats,
         acknowledgement: Acknowledgement,
         odd_commits: OddCommits,
+        stops: StopOffsets,
         clock: Callable[[], int],
     ) -> None:
         self._group = group
@@ -57,6 +59,7 @@ class Adoption:
         self._former_seats = former_seats
         self._acknowledgement = acknowledgement
         self._odd_commits = odd_commits
+        self._stops = stops
         self._clock = clock
 
     def adopt_what_arrived(self, crossing: Crossing) -> bool:
@@ -104,9 +107,10 @@ class Adoption:
 
     def _arrived(self, crossing: Crossing) -> dict[TopicPartition, SeatView]:
         """What our seats hold, may keep, and have not adopted; also what a log lost our position of."""
-        positions = {tp: self._ledger.position(tp) for tp in self._ledger.holdings}
-        self._ledger.forget(crossing.logs.lacking(positions))  # to be adopted anew, where the log goes on
         topics = crossing.topics
+        positions = {tp: self._ledger.position(tp) for tp in self._ledger.holdings}
+        lacking = crossing.logs.lacking(self._stops.unread(topics, positions))
+        self._ledger.forget(lacking)  # to be adopted anew, where the log goes on
         return {
             tp: seat
             for tp, seat in holders_of(crossing.view).items()
@@ -201,7 +205,8 @@ class Adoption:
         self, crossing: Crossing, starts: Mapping[TopicPartition, Start], offsets: Mapping[TopicPartition, int]
     ) -> dict[TopicPartition, int]:
         """`offsets`, or where the logs go on that do not have them: what lies between is lost."""
-        given = [tp for tp, start in starts.items() if self._by_option(tp, start.offset) is not OffsetSpec.EARLIEST]
+        unread = self._stops.unread(crossing.topics, offsets)
+        given = [tp for tp in unread if self._by_option(tp, starts[tp].offset) is not OffsetSpec.EARLIEST]
         log_ranges = crossing.logs.now(given)
         nearest = {tp: log_ranges[tp].nearest(offsets[tp]) for tp in given}
         crossing.logs.lose(

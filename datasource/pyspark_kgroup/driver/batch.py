@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 from pyspark_kgroup.driver.filters import PushedFilters
 from pyspark_kgroup.driver.leaders import ranges_of
@@ -17,7 +17,7 @@ from pyspark_kgroup.offsets.data_loss import LogRange, out_of_log
 from pyspark_kgroup.offsets.offset_spec import AtTimestamp, OffsetSpec
 from pyspark_kgroup.offsets.pieces import Span, pieces
 from pyspark_kgroup.options.batch import BatchOptions
-from pyspark_kgroup.options.offset_bound import LATEST, OffsetBound
+from pyspark_kgroup.options.offset_bound import LATEST, OffsetBound, check_order
 from pyspark_kgroup.options.security import driver_settings
 from pyspark_kgroup.options.values import join
 from pyspark_kgroup.shared.tickets import Mode, SeatRanges, TicketPayload
@@ -74,7 +74,7 @@ class _BatchRead:
         every = [tp for topic in topics.values() for tp in topic.partitions]
         options.starting_offsets.check(every)
         options.ending_offsets.check(every)
-        self._check_order(every)
+        check_order(options.starting_offsets, options.ending_offsets, every)
         partitions = [tp for tp in every if self._filters.may_have_rows(tp)]
         spans = await self._spans(partitions) if partitions else {}
         settings = options.read_settings()
@@ -226,23 +226,6 @@ class _BatchRead:
                 f"Try again when they have ended, or give {LATEST} for what can be read now."
             )
 
-    def _check_order(self, partitions: Iterable[TopicPartition]) -> None:
-        """See that what options give is no range that ends before it starts, be it in offsets or in timestamps."""
-        start, end = self._options.starting_offsets, self._options.ending_offsets
-        if start.committed:
-            return
-        wrong = []
-        for tp in sorted(partitions):
-            first, last = start.offset_of(tp), end.offset_of(tp)
-            offsets = isinstance(first, int) and isinstance(last, int) and first > last
-            if offsets or (isinstance(first, AtTimestamp) and isinstance(last, AtTimestamp) and first.ms > last.ms):
-                wrong.append(f"{tp}: {_text_of(first)} to {_text_of(last)}")
-        if wrong:
-            raise OptionError(
-                f"Option {end.option} lies before {start.option} in {join(wrong)}: a batch read goes from the one to "
-                "the other."
-            )
-
     def _lose(self, asked: Mapping[TopicPartition, int], logs: Mapping[TopicPartition, LogRange]) -> None:
         for tp, position in sorted(asked.items()):
             loss = out_of_log(tp, position, None, logs[tp])
@@ -255,7 +238,3 @@ class _BatchRead:
                 )
                 raise DataLoss(f"{loss} {remedy}")
             log.warning("Data loss: %s", loss)
-
-
-def _text_of(place: object) -> str:
-    return f"{place.ms} ms" if isinstance(place, AtTimestamp) else str(place)

@@ -1,4 +1,4 @@
-"""Where the next batch ends: end offsets, less what must wait and what the limit leaves for later.
+"""Where the next batch ends: end offsets or stops, less what must wait and what the limit leaves for later.
 
 Runs on: driver.
 
@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping
 
 from pyspark_kgroup.driver.crossing import Crossing
 from pyspark_kgroup.driver.ledger import Ledger
+from pyspark_kgroup.driver.stop_offsets import StopOffsets
 from pyspark_kgroup.offsets.plan import NO_LIMIT, Limit, apply_limit, apply_limit_in_bytes, in_turn
 from pyspark_kgroup.options.parser import SourceOptions
 from spark_kgroup.model import TopicPartition
@@ -31,12 +32,14 @@ class BatchEnd:
         self,
         options: SourceOptions,
         ledger: Ledger,
+        stops: StopOffsets,
         clock: Callable[[], int],
         record_bytes: Callable[[str], float],
     ) -> None:
         self.waits = False
         self._options = options
         self._ledger = ledger
+        self._stops = stops
         self._clock = clock
         self._record_bytes = record_bytes
         self._last_in_turn: TopicPartition | None = None
@@ -52,12 +55,14 @@ class BatchEnd:
         """
         ends = crossing.logs.ends(self._ledger.holdings.keys())
         unacknowledged = self._ledger.unacknowledged()
-        available = {}
+        unread = {}
         for tp in self._ledger.holdings:
             position = self._ledger.position(tp)
             end = position if tp in unacknowledged else max(position, ends.get(tp, position))
-            available[tp] = (position, end)
-        self.waits = not (at_once or crossing.logs.bounded) and self._are_too_few(available)
+            unread[tp] = (position, end)
+        available = self._stops.within(crossing.topics, unread)
+        last = self._stops.are_at_hand(crossing.topics, available)
+        self.waits = not (at_once or last or crossing.logs.bounded) and self._are_too_few(available)
         if self.waits:
             return {tp: position for tp, (position, _) in available.items()}
         within = apply_limit(available, limit.offsets, self._last_in_turn)

@@ -25,6 +25,7 @@ from pyspark_kgroup.driver.orphans import Orphans
 from pyspark_kgroup.driver.rest import Rest
 from pyspark_kgroup.driver.scale_down import ScaleDown
 from pyspark_kgroup.driver.settling import Settling
+from pyspark_kgroup.driver.stop_offsets import StopOffsets
 from pyspark_kgroup.driver.topic_logs import TopicLogs
 from pyspark_kgroup.limits import RECORD_BYTES_UNKNOWN
 from pyspark_kgroup.offsets.checkpoint import Checkpoint
@@ -50,6 +51,7 @@ class Boundary:
     Attributes:
         logs: what brokers have of the subscribed topics, with the count of what was lost and skipped.
         members: instance id of each seat -> its member id, as of the last boundary.
+        stops: where a stream with an end stops reading.
     """
 
     def __init__(
@@ -71,10 +73,12 @@ class Boundary:
         self._settling = Settling(group, options, ledger, hand_over, former_seats, clock)
         self._orphans = Orphans(group, commits, hand_over)
         self._acknowledgement = acknowledgement = Acknowledgement(group, options, ledger, commits, clock)
+        self.stops = stops = StopOffsets(group, options)
+        odd_commits = OddCommits(options, us)
         self._adoption = Adoption(
-            group, options, ledger, commits, hand_over, former_seats, acknowledgement, OddCommits(options, us), clock
+            group, options, ledger, commits, hand_over, former_seats, acknowledgement, odd_commits, stops, clock
         )
-        self._batch_end = BatchEnd(options, ledger, clock, record_bytes)
+        self._batch_end = BatchEnd(options, ledger, stops, clock, record_bytes)
         self._rest = Rest(group, options)
         self._scale_down = ScaleDown(group, ledger)
         self.logs = TopicLogs(group, options, clock, bounded=bounded)
@@ -145,6 +149,7 @@ class Boundary:
         self._orphans.find_owners(crossing)
         # 5. Adopt what arrived; see topics again before, since the leader may have assigned newer partitions than 1.
         self._see_topics(crossing, {tp for seat in crossing.view.seats for tp in seat.owned_since})
+        self.stops.begin_boundary(crossing)  # BEFORE a start is committed
         if not self._adoption.adopt_what_arrived(crossing):
             return start
         # 6. Commit once more: what an earlier period read of a partition that goes on from there.
@@ -153,8 +158,12 @@ class Boundary:
         self._ledger.drop_lost(crossing.view)
         # 7. Under AvailableNow wait for acknowledgements; at other times what lacks one adds nothing to the batch.
         self._acknowledgement.wait_for_commits(crossing)
-        # 8. List end offsets, apply the limit.
-        end = self._ledger.checkpoint(crossing.topics, self._batch_end.positions(crossing, limit, at_once=at_once))
+        # 8. List end offsets, apply stops and limit.
+        positions = self._batch_end.positions(crossing, limit, at_once=at_once)
+        end = self._ledger.checkpoint(crossing.topics, positions)
+        if self.stops.ended is not None:
+            idle = end == start and not self.logs.bounded
+            self.stops.see_end(crossing.topics, positions, rests=self._rests(crossing), idle=idle)
         if end == start and not self._is_something_left(crossing):
             self._rest.begin(crossing, self._ledger.holdings.keys())
         return end
@@ -172,11 +181,15 @@ class Boundary:
 
     def _is_something_left(self, crossing: Crossing) -> bool:
         """Whether the next boundary has something to do, even if nothing changes before it."""
-        holds_all = self._ledger.holdings.keys() == holders_of(crossing.view).keys()
         return (
             self.logs.bounded
-            or not (self._settling.settled_once and crossing.view.settled and holds_all)
+            or not self._rests(crossing)
             or self._orphans.is_something_left(crossing.view)
-            or bool(self._ledger.unacknowledged())
             or self._batch_end.waits
         )
+
+    def _rests(self, crossing: Crossing) -> bool:
+        """Whether the group is at rest, all that our seats hold is adopted, and what was read of it acknowledged."""
+        holds_all = self._ledger.holdings.keys() == holders_of(crossing.view).keys()
+        settled = self._settling.settled_once and crossing.view.settled
+        return settled and holds_all and not self._ledger.unacknowledged()

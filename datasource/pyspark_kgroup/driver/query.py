@@ -138,7 +138,8 @@ class Query:
         if self._boundary is None or self._latest is None:
             return None
         boundary = self._boundary
-        shown = latest_offset(self._latest, boundary.logs.listed_ends, boundary.members, self._homes(), self._counts())
+        ends, ended = boundary.logs.listed_ends, boundary.stops.ended
+        shown = latest_offset(self._latest, ends, boundary.members, self._homes(), self._counts(), ended=ended)
         if self._registry is not None and self._key is not None:  # for the listener
             where = {"port": self._registry.port, "query": self._registry.query}
             shown["reader"] = {"folder": str(self._key.folder), **where}
@@ -181,6 +182,7 @@ class Query:
             seat: [
                 Position(*tp, offset, tag, None if tp in read else leader_of(topics, tp))
                 for tp, offset, tag in positions
+                if tp in read or not boundary.stops.is_reached(topics, tp, offset)  # else nothing to fetch ahead
             ]
             for seat, positions in positions_by_seat(end, topics).items()
         }

@@ -73,6 +73,8 @@ def latest_offset(
     members: Mapping[str, str],
     homes: Mapping[str, Home],
     counts: Counts,
+    *,
+    ended: bool | None = None,
 ) -> dict[str, Any]:
     """What Spark shows as `latestOffset` in a query's progress: `end` with the ends of the logs for positions.
 
@@ -80,6 +82,7 @@ def latest_offset(
     `reads` are totals since the query was started: reads by the seat's own server on the same executor (`at_home`) and
     from another one (`network`), directly by a worker on another executor (`guest`), directly for want of a server or
     as a later piece of a share (`alone`); rows, and how many were there when asked (`ready`).
+    A stream with an end says whether it has come to it (`ended`).
 
     Args:
         end: the offset that the boundary came to.
@@ -87,6 +90,7 @@ def latest_offset(
         members: instance id -> member id.
         homes: instance id -> who serves it.
         counts: what the registry has seen.
+        ended: whether all is read up to the stops; None for a stream without an end.
     """
     owned = {
         tp: replace(held, position=max(held.position, log_ends.get(tp, held.position)))
@@ -111,7 +115,8 @@ def latest_offset(
         "rows": counts.rows,
         "ready": counts.rows_ready,
     }
-    return {**replace(end, owned=owned).to_json(), "seats": seats, "reads": reads}
+    shown = {**replace(end, owned=owned).to_json(), "seats": seats, "reads": reads}
+    return shown if ended is None else {**shown, "ended": ended}
 
 
 def _wall_ms(at_ms: int) -> int:

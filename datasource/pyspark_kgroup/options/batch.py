@@ -49,9 +49,9 @@ class BatchOptions(ReadOptions):
 
 
 def concerns_batches(options: Mapping[str, str]) -> bool:
-    """Whether options are such as no stream has: without a group, or with an end."""
+    """Whether options may be a batch read's that no stream takes: without a group, or with an end such as latest."""
     given = {name.lower() for name in options}
-    return rows.GROUP_ID.name not in given or any(row.name.lower() in given for row in rows.OF_BATCHES)
+    return rows.GROUP_ID.name not in given or any(row.name.lower() in given for row in (*rows.ENDS, *rows.OF_BATCHES))
 
 
 def given_for_streams(options: Mapping[str, str]) -> list[str]:
@@ -79,13 +79,7 @@ def parse_batch(options: Mapping[str, str]) -> BatchOptions:
         group_id=_group_id(given),
         subscription=subscription,
         starting_offsets=_start(starting_offsets_for(subscription, given, _STARTING_OFFSETS, _AUTO_OFFSET_RESET)),
-        ending_offsets=_end(
-            offset_bound(
-                subscription,
-                given,
-                (rows.ENDING_TIMESTAMP, rows.ENDING_OFFSETS_BY_TIMESTAMP, rows.ENDING_OFFSETS),
-            )
-        ),
+        ending_offsets=_end(offset_bound(subscription, given, rows.ENDS)),
         min_partitions=rows.MIN_PARTITIONS.value(given),
         max_records_per_partition=rows.MAX_RECORDS_PER_PARTITION.value(given),
         push_filters=rows.PUSH_FILTERS.value(given),

@@ -105,6 +105,30 @@ class OffsetBound:
         )
 
 
+def check_order(start: OffsetBound, end: OffsetBound, partitions: Iterable[TopicPartition]) -> None:
+    """See that what options give is no range that ends before it starts, be it in offsets or in timestamps.
+
+    Raises:
+        OptionError: it is; names all such partitions.
+    """
+    if start.committed:
+        return
+    wrong = []
+    for tp in sorted(partitions):
+        first, last = (bound.by_partition.get(tp, bound.everywhere) for bound in (start, end))
+        offsets = isinstance(first, int) and isinstance(last, int) and first > last
+        if offsets or (isinstance(first, AtTimestamp) and isinstance(last, AtTimestamp) and first.ms > last.ms):
+            wrong.append(f"{tp}: {_text_of(first)} to {_text_of(last)}")
+    if wrong:
+        raise OptionError(
+            f"Option {end.option} lies before {start.option} in {join(wrong)}: reading goes from the one to the other."
+        )
+
+
+def _text_of(place: Place | None) -> str:
+    return f"{place.ms} ms" if isinstance(place, AtTimestamp) else str(place)
+
+
 def parse_starting_offsets(text: str) -> OffsetBound:
     """The option without what other options say: the fallback of `committed`, the subscribed topics.
 

@@ -17,7 +17,7 @@ from typing import Final, NoReturn
 from pyspark_kgroup.offsets.offset_spec import OffsetSpec
 from pyspark_kgroup.offsets.plan import Limit
 from pyspark_kgroup.options import rows
-from pyspark_kgroup.options.offset_bound import OffsetBound
+from pyspark_kgroup.options.offset_bound import LATEST, OffsetBound
 from pyspark_kgroup.options.read_options import ReadOptions
 from pyspark_kgroup.options.refusals import REFUSED, refuse
 from pyspark_kgroup.options.rows import OPTIONS
@@ -39,12 +39,14 @@ class SourceOptions(ReadOptions):
 
     Attributes:
         members: None if the option was not given: what the driver's machine tells is no option (`sizing`).
+        ending_offsets: None if the stream has no end.
         limit: `maxOffsetsPerTrigger` and `maxBytesPerTrigger`.
     """
 
     group_id: str
     members: int | None
     instance_id_prefix: str
+    ending_offsets: OffsetBound | None
     limit: Limit
     min_offsets_per_trigger: int | None
     max_trigger_delay_ms: int
@@ -137,6 +139,7 @@ def parse(options: Mapping[str, str]) -> SourceOptions:
         members=rows.MEMBERS.value(given),
         instance_id_prefix=rows.INSTANCE_ID_PREFIX.value(given) or _prefix_of(group_id),
         starting_offsets=starting_offsets_for(subscription, given, rows.STARTING_OFFSETS, rows.AUTO_OFFSET_RESET),
+        ending_offsets=_end(subscription, given),
         limit=_limit(given),
         min_offsets_per_trigger=_min_offsets_per_trigger(given),
         max_trigger_delay_ms=rows.MAX_TRIGGER_DELAY.value(given),
@@ -290,6 +293,21 @@ def starting_offsets_for(
     if not start.committed:
         return replace(start, later_is_latest=strategy == "latest")
     return replace(start, everywhere=everywhere)
+
+
+def _end(subscription: Subscription, given: Mapping[str, str]) -> OffsetBound | None:
+    """Where a stream ends, if it does; raises OptionError if that is where logs end by now, or as `offset_bound`."""
+    if not any(row.name.lower() in given for row in rows.ENDS):
+        return None
+    end = offset_bound(subscription, given, rows.ENDS)
+    at_end = [tp for tp, place in end.by_partition.items() if place is OffsetSpec.LATEST]
+    if at_end or end.everywhere is OffsetSpec.LATEST:
+        given_as = f"has {LATEST} (latest) for {min(at_end)}" if at_end else "is 'latest'"
+        raise OptionError(
+            f"Option {end.option} {given_as}: a stream ends at offsets that you name. To end where logs end now, leave "
+            "it out and use writeStream.trigger(availableNow=True)."
+        )
+    return replace(end, may_be_latest=False)
 
 
 def _limit(given: Mapping[str, str]) -> Limit:

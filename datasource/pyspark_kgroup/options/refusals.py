@@ -25,11 +25,6 @@ _REFUSALS: Final = (
         "pushFilters",
         "it belongs to batch reads (spark.read): Spark hands no filters to streams.",
     ),
-    (
-        "endingOffsets endingTimestamp endingOffsetsByTimestamp",
-        "it belongs to batch reads (spark.read); a stream has no end. For a bounded run: "
-        "writeStream.trigger(availableNow=True).",
-    ),
     ("groupIdPrefix", "a stream is one group for its whole life: set `kafka.group.id`; a batch read joins no group."),
     (
         "fetchOffset.numRetries fetchOffset.retryIntervalMs kafkaConsumer.pollTimeoutMs",

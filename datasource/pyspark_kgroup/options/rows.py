@@ -167,9 +167,10 @@ ENDING_OFFSETS = Option(
     name="endingOffsets",
     type="string",
     default=OffsetBound(text="latest", option="endingOffsets", everywhere=OffsetSpec.LATEST),
-    shown="latest",
-    range='latest, or JSON such as {"topic":{"0":50,"1":-1}} (-1 latest)',
-    effect="Batch reads: where they end; the offset itself is not read.",
+    shown="latest for batch reads; a stream has no end",
+    range='latest, or JSON such as {"topic":{"0":50,"1":-1}} (-1 latest); for streams offsets alone',
+    effect="Where reading ends: the offset itself is not read. A stream goes on up to there, also beyond the present "
+    "end of a log; of partitions that come later it reads nothing.",
     origin="Spark's endingOffsets, latest",
     read=parse_ending_offsets,
 )
@@ -179,8 +180,8 @@ ENDING_TIMESTAMP: Option[OffsetBound | None] = Option(
     default=None,
     shown="unset",
     range=f"0 to {LONG_MAX} ms since 1970, UTC",
-    effect="Batch reads, in place of endingOffsets: each partition ends before its first record that is not older, or "
-    "at its end.",
+    effect="In place of endingOffsets: each partition ends before its first record that is not older. As long as there "
+    "is none, a batch read ends at the partition's end, and a stream goes on.",
     origin="Spark's endingTimestamp",
     read=by_timestamp("endingTimestamp"),
 )
@@ -190,8 +191,7 @@ ENDING_OFFSETS_BY_TIMESTAMP: Option[OffsetBound | None] = Option(
     default=None,
     shown="unset",
     range='JSON such as {"topic":{"0":1767225600000,"1":0}}, in ms since 1970, UTC',
-    effect="Batch reads, in place of endingOffsets: the same with a timestamp for each partition. endingTimestamp "
-    "comes before it.",
+    effect="In place of endingOffsets: the same with a timestamp for each partition. endingTimestamp comes before it.",
     origin="Spark's endingOffsetsByTimestamp",
     read=by_timestamps("endingOffsetsByTimestamp"),
 )
@@ -536,12 +536,10 @@ OPTIONS: Final[tuple[Option[Any], ...]] = (
 )
 """Every option there is, in the order in which people need them."""
 
-OF_BATCHES: Final = (
-    ENDING_OFFSETS,
-    ENDING_TIMESTAMP,
-    ENDING_OFFSETS_BY_TIMESTAMP,
-    PUSH_FILTERS,
-)
+ENDS: Final = (ENDING_TIMESTAMP, ENDING_OFFSETS_BY_TIMESTAMP, ENDING_OFFSETS)
+"""Where reading ends: the first that is given counts."""
+
+OF_BATCHES: Final = (PUSH_FILTERS,)
 """What only batch reads have; streams refuse it (`refusals`)."""
 
 OF_STREAMS: Final = (

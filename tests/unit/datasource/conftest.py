@@ -22,11 +22,12 @@ def world() -> World:
         read_committed: bool = False,
         fail_on_data_loss: bool = True,
         bounded: bool = False,
+        ending: OffsetBound | None = None,
     ) -> tuple[FakeGroup, Driver]:
         group = FakeGroup({"t": partitions}, seats)
         for tp in sorted(group.log):
             group.produce(tp, records)
-        return group, Driver(group, starting, read_committed, fail_on_data_loss, bounded)
+        return group, Driver(group, starting, read_committed, fail_on_data_loss, bounded, ending=ending)
 
     return build
 

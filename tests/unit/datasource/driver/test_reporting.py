@@ -111,6 +111,14 @@ def test_a_partition_whose_log_was_not_listed_stands_where_it_is_read() -> None:
     assert Checkpoint.from_json(latest_offset(checkpoint(a=5), {}, {}, {}, COUNTS)) == checkpoint(a=5)
 
 
+@pytest.mark.parametrize("ended", [True, False])
+def test_a_stream_with_an_end_says_whether_it_has_come_to_it_and_no_other_stream_does(ended: bool) -> None:
+    found = latest_offset(checkpoint(a=5), {}, {}, {}, COUNTS, ended=ended)
+    assert found.pop("ended") is ended
+    assert found == latest_offset(checkpoint(a=5), {}, {}, {}, COUNTS)
+    assert "ended" not in found
+
+
 def test_the_metadata_of_a_commit_says_who_serves_the_seat() -> None:
     note = SeatNote.decode(commit_metadata(BY, "job-1-id", home(warm=False)))
     assert note is not None

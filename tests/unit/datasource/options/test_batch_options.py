@@ -99,6 +99,48 @@ def test_a_stream_refuses_what_only_batch_reads_have(row: rows.Option[object]) -
         parse({**given, "kafka.group.id": "g"})
 
 
+@pytest.mark.parametrize(
+    ("option", "text", "place"),
+    [
+        ("endingOffsets", '{"t": {"0": 23}}', 23),
+        ("endingTimestamp", "1000", AtTimestamp(1000)),
+        ("endingOffsetsByTimestamp", '{"t": {"0": 7}}', AtTimestamp(7)),
+    ],
+)
+def test_a_stream_takes_an_end_of_either_form(option: str, text: str, place: object) -> None:
+    end = parse({**REQUIRED, "kafka.group.id": "g", option: text}).ending_offsets
+    assert end is not None
+    assert end.option == option
+    assert end.offset_of(T0) == place
+    if option != "endingTimestamp":
+        with pytest.raises(OptionError, match=r"does not name t-1: name every partition of a subscribed topic.$"):
+            end.check([T0, T1])
+
+
+def test_a_stream_without_the_option_has_no_end_and_a_timestamp_comes_before_offsets() -> None:
+    stream = {**REQUIRED, "kafka.group.id": "g"}
+    assert parse(stream).ending_offsets is None
+    end = parse({**stream, "endingOffsets": "latest", "endingTimestamp": "9"}).ending_offsets
+    assert end is not None
+    assert end.everywhere == AtTimestamp(9)
+
+
+@pytest.mark.parametrize(
+    ("text", "given_as"),
+    [("latest", "is 'latest'"), ('{"t": {"0": 5, "1": -1}, "u": {"0": -1}}', r"has -1 \(latest\) for t-1")],
+)
+def test_a_stream_refuses_to_end_where_logs_end_and_says_which_trigger_does(text: str, given_as: str) -> None:
+    given = {**REQUIRED, "kafka.group.id": "g", "endingOffsets": text}
+    assert concerns_batches(given)
+    with pytest.raises(OptionError, match=rf"Option endingOffsets {given_as}: .+trigger\(availableNow=True\)"):
+        parse(given)
+
+
+def test_a_stream_may_end_at_subscribed_topics_alone() -> None:
+    with pytest.raises(OptionError, match="Option endingOffsets names topics that `subscribe` does not: v"):
+        parse({**REQUIRED, "kafka.group.id": "g", "endingOffsets": '{"v": {"0": 1}}'})
+
+
 def test_options_with_a_group_and_without_an_end_are_those_of_a_stream() -> None:
     assert not concerns_batches({**REQUIRED, "Kafka.Group.Id": "g"})
     assert concerns_batches(REQUIRED)

@@ -18,7 +18,7 @@ was asked. Those that need Spark or a broker are in `tests/spark/test_mistakes.p
     13 write.format("kgroup")
     14 assign, or a wrong subscribePattern
     15 a wrong startingTimestamp or startingOffsetsByTimestamp
-    16 endingOffsets for a stream
+    16 a stream that is to end where logs end
     17 wrong minPartitions or maxRecordsPerPartition
     18 wrong minOffsetsPerTrigger or maxTriggerDelay
     19 kafkaConsumer.pollTimeoutMs, fetchOffset.*
@@ -156,8 +156,9 @@ MISTAKES = [
     *of_both(15, {"startingTimestamp": "2024-01-01"}, "startingTimestamp is '2024-01-01'", "ms since 1970, UTC"),
     *of_both(15, {"startingOffsetsByTimestamp": "17"}, "startingOffsetsByTimestamp is '17'", "it needs JSON such as"),
     *of_both(15, {"startingOffsetsByTimestampStrategy": "x"}, "ByTimestampStrategy is 'x'", "error or latest"),
-    Mistake(16, "stream", {"endingOffsets": "latest"}, "Option endingOffsets cannot", "trigger(availableNow=True)"),
-    Mistake(16, "stream", {"endingTimestamp": "17"}, "Option endingTimestamp cannot", "trigger(availableNow=True)"),
+    Mistake(16, "stream", {"endingOffsets": "latest"}, "endingOffsets is 'latest'", "trigger(availableNow=True)"),
+    Mistake(16, "stream", {"endingOffsets": '{"flights":{"0":-1}}'}, "has -1 (latest)", "trigger(availableNow=True)"),
+    *of_both(16, {"endingTimestamp": "2024-01-01"}, "endingTimestamp is '2024-01-01'", "ms since 1970, UTC"),
     *of_both(17, {"minPartitions": "0"}, "Option minPartitions is '0'", "it needs 1 to"),
     *of_both(17, {"maxRecordsPerPartition": "many"}, "maxRecordsPerPartition is 'many'", "it needs 1 to"),
     Mistake(18, "stream", {"minOffsetsPerTrigger": "-1"}, "minOffsetsPerTrigger is '-1'", "it needs 1 to"),

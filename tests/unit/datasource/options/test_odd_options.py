@@ -95,7 +95,6 @@ def test_any_text_in_any_options_ends_in_options_or_an_option_error() -> None:
         ("topics", "`subscribe`"),
         ("streamName", "`subscribe`"),
         ("databricks.serviceCredential", "`tokenCallback`"),
-        ("endingOffsets", "availableNow"),
         ("kafka.metric.reporters", "Java"),
         ("kafka.exclude.internal.topics", "leave it out"),
         ("kafka.sasl.kerberos.principal", "SCRAM"),

@@ -353,7 +353,6 @@ def test_starting_offsets_of_a_topic_that_the_pattern_does_not_match_are_refused
     [
         ("path", "`subscribe`"),
         ("assign", "`subscribe`"),
-        ("endingOffsets", "a stream has no end"),
         ("groupIdPrefix", "`kafka.group.id`"),
         ("kafka.group.instance.id", "`instanceIdPrefix`"),
         ("kafka.key.deserializer", "DataFrame operations"),

@@ -1,0 +1,80 @@
+"""Stops queries that have read everything up to their ends (`endingOffsets`); by itself a stream goes on for ever.
+
+Runs on: driver, in the user's own process (`listener`); with Spark Connect in the client.
+
+Only a query of which every source has an end can come to one. That it has, is told by the progress of an idle trigger:
+then the last positions are durable and committed to the group. There may be no batch that could tell it: a query may be
+started anew when all is read, and by timestamp the last record may be known to be the last one only later.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import threading
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+log = logging.getLogger(__name__)
+
+
+class EndedQueries:
+    """Which query runs may come to an end. Thread-safe."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._endless: set[str] = set()
+
+    def see(self, run: str, progress: Mapping[str, Any]) -> None:
+        """What a run tells of itself: a source without an end now has none later."""
+        if any(ended is None for ended in _ended(progress)):
+            with self._lock:
+                self._endless.add(run)
+
+    def drop(self, run: str) -> None:
+        """The run is over."""
+        with self._lock:
+            self._endless.discard(run)
+
+    def stop_if_ended(self, spark: SparkSession | None, query: str, run: str) -> None:
+        """Stop an idle query if it has come to its end: in a thread, since nobody waits for a listener.
+
+        Args:
+            spark: whose query it is; None for the session of this process.
+            query: its id.
+            run: of this query.
+        """
+        with self._lock:
+            if run in self._endless:
+                return
+        threading.Thread(target=self._stop, args=(spark, query, run), name="kgroup end", daemon=True).start()
+
+    def _stop(self, spark: SparkSession | None, query: str, run: str) -> None:
+        try:
+            found = (spark or _session()).streams.get(query)
+            progress = found.lastProgress if found is not None and str(found.runId) == run else None
+            if found is None or progress is None:
+                return
+            reported = json.loads(progress.json)
+            self.see(run, reported)
+            if all(ended is True for ended in _ended(reported)):
+                log.info("query %s has read everything up to its end, and is stopped", found.name or query)
+                found.stop()
+        except Exception as problem:  # noqa: BLE001 - a session may be over at any time, and each Spark says so otherwise
+            log.info("query %s may have come to its end, but cannot be asked or stopped from here: %s", query, problem)
+
+
+def _session() -> SparkSession:
+    """That of this process: outside Spark Connect a listener is not told (`StreamingQueryListener.spark` is None)."""
+    from pyspark.sql import SparkSession
+
+    return SparkSession.active()
+
+
+def _ended(progress: Mapping[str, Any]) -> list[bool | None]:
+    """What each source says: whether it has come to its end, None if it has none."""
+    latest = [source.get("latestOffset") for source in progress.get("sources", ())]
+    return [each.get("ended") if isinstance(each, Mapping) else None for each in latest] or [None]
