@@ -40,6 +40,9 @@ LASTING = (10_000, 100)
 
 CREATED_AT_ONCE = 5_000
 
+CREATED_S = 600.0
+"""How long partitions may take to be there. Measured: 25 s for 10,000, minutes beside other work."""
+
 EXECUTORS = [(3, 4), (30, 4), (300, 4)]
 """(executors, cores of each)."""
 
@@ -54,9 +57,11 @@ def create(kafka: ApacheKafka, topic: str, partitions: int) -> None:
     kafka.create_topic(topic, min(partitions, CREATED_AT_ONCE))
     admin = AdminClient({"bootstrap.servers": kafka.bootstrap_servers})
     for count in range(2 * CREATED_AT_ONCE, partitions + 1, CREATED_AT_ONCE):
-        admin.create_partitions([NewPartitions(topic, count)])[topic].result(120)
+        admin.create_partitions([NewPartitions(topic, count)])[topic].result(CREATED_S)
     wait_for(
-        lambda: len(admin.list_topics(topic).topics[topic].partitions) == partitions, f"{partitions} partitions", 120
+        lambda: len(admin.list_topics(topic).topics[topic].partitions) == partitions,
+        f"{partitions} partitions",
+        CREATED_S,
     )
 
 

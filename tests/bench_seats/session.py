@@ -70,7 +70,7 @@ class Session:
         self.batches: list[Batch] = []
         self.progress: list[Mapping[str, Any]] = []
         self._folder = folder
-        self._seen: list[Batch] = []  # those whose progress has not come
+        self._seen: list[Batch] = []  # those after which the homes are not known yet
         self._batches = Lines(folder / "batches.jsonl")
         self._progress = Lines(folder / "progress.jsonl")
         self._stack = ExitStack()
@@ -129,7 +129,8 @@ class Session:
         self._seen += [batch for batch in batches if len(batch.placement) == PARTITIONS]
         self.progress += self._progress.more()
         if self.settings.tasks and self.settings.source == OURS:
-            known = {progress["batchId"]: progress for progress in self.progress}
+            # Homes are those of the batch's beginning: where a batch left them, the next one tells.
+            known = {progress["batchId"] - 1: progress for progress in self.progress}
             done = [batch for batch in self._seen if batch.number in known]
             self.batches += [replace(batch, placement=homes_of(known[batch.number])) for batch in done]
             self._seen = self._seen[len(done) :]

@@ -26,7 +26,7 @@ from pyspark_kgroup.executor.registry_client import RegistryAnswer, RegistryClie
 from pyspark_kgroup.executor.sidecar_start import SidecarAnswer, SidecarClient, SidecarMissing, SidecarUnavailable
 from pyspark_kgroup.executor.spark_delays import SparkDelays
 from pyspark_kgroup.executor.this_executor import from_rack_of, this_executor
-from pyspark_kgroup.limits import REGISTRY_PATIENCE_MS, SEAT_SERVER_SILENCE_MS
+from pyspark_kgroup.limits import REGISTRY_PATIENCE_MS, SEAT_SERVER_SILENCE_MS, SIDECAR_START_AFTER_MS
 from pyspark_kgroup.shared.arrow import last_offsets
 from pyspark_kgroup.shared.channel import Channel
 from pyspark_kgroup.shared.messages import (
@@ -136,6 +136,7 @@ class _Query:
         self._registry = RegistryClient(access.host or driver_host(), access.port, access.query, access.key, failures)
         self._sidecar = SidecarClient(executor, access, place, self._registry, failures)
         self._warned = warned
+        self._starting: threading.Timer | None = None
 
     def ask(self, ticket: TicketPayload) -> tuple[Answer | None, Channel | None]:
         """What the ticket reads, and the channel of whoever said so; None if nobody does, but the ticket says it.
@@ -153,8 +154,8 @@ class _Query:
         except ChannelEnded as ended:
             log.debug("the sidecar has gone: %s", ended)
         answer, channel = self._ask_registry(ticket)
-        if missing and answer is not None:  # for the next read; without the registry a sidecar could do nothing
-            threading.Thread(target=self._start_sidecar, name="kgroup sidecar start", daemon=True).start()
+        if missing and answer is not None:  # without the registry a sidecar could do nothing
+            self._start_sidecar_soon()
         return answer, channel
 
     def _read_of(self, ticket: TicketPayload) -> Read:
@@ -179,6 +180,13 @@ class _Query:
         except RegistryUnreachable as problem:
             self._warn_once("%s This executor reads what its tickets say.", problem)
         return None, None
+
+    def _start_sidecar_soon(self) -> None:
+        """For later reads: this one has the CPU first, on an executor that has just started itself."""
+        if self._starting is None or not self._starting.is_alive():
+            self._starting = threading.Timer(SIDECAR_START_AFTER_MS / 1000, self._start_sidecar)
+            self._starting.name, self._starting.daemon = "kgroup sidecar start", True
+            self._starting.start()
 
     def _start_sidecar(self) -> None:
         try:
