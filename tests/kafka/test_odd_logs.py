@@ -102,6 +102,21 @@ def test_timestamps_of_all_kinds_are_read_as_they_are(
         assert [row.timestamp for row in rows[0]] == [1, 1_700_000_000_123, -1, 1_000]
 
 
+def test_a_timestamp_that_spark_cannot_hold_is_an_error_that_names_the_record(
+    apache_kafka: ApacheKafka, new_topic: MakeTopic, executor: Executor | None, producer: Producer
+) -> None:
+    """As a producer writes it that takes nanoseconds for milliseconds."""
+    topic = new_topic(message_timestamp_after_max_ms=str(2**63 - 1))
+    nanoseconds = 1_712_345_678_123_456_789
+    producer.produce(topic, b"v", timestamp=nanoseconds)
+    assert producer.flush(120) == 0
+    with (
+        Query(apache_kafka.bootstrap_servers, f"group-{topic}", topic, executor=executor) as query,
+        pytest.raises(WireError, match=f"offset 0 of {topic}-0 has the timestamp {nanoseconds} ms"),
+    ):
+        query.settle()
+
+
 def test_a_log_with_every_codec_is_read_whole(
     apache_kafka: ApacheKafka, new_topic: MakeTopic, executor: Executor | None
 ) -> None:

@@ -127,7 +127,28 @@ class _BatchRead:
         starts, stops, since = await asyncio.gather(
             self._starts(logs, readable, committed), self._stops(logs, readable), self._since(readable)
         )
+        self._check_found(starts, stops, readable)
         return {tp: self._filters.within(Span(max(starts[tp], since.get(tp, 0)), stops[tp])) for tp in partitions}
+
+    def _check_found(
+        self,
+        starts: Mapping[TopicPartition, int],
+        stops: Mapping[TopicPartition, int],
+        readable: Mapping[TopicPartition, int],
+    ) -> None:
+        """See that an offset and a timestamp, for which one was found by now, are in their order."""
+        start, end = self._options.starting_offsets, self._options.ending_offsets
+        if start.committed:
+            return
+        mixed = [
+            tp for tp in sorted(starts) if {type(start.offset_of(tp)), type(end.offset_of(tp))} == {int, AtTimestamp}
+        ]
+        found = [tp for tp in mixed if stops[tp] < readable[tp]]  # else it ends where all there is ends
+        if wrong := [f"{tp}: {starts[tp]} to {stops[tp]}" for tp in found if starts[tp] > stops[tp]]:
+            raise OptionError(
+                f"Option {end.option} lies before {start.option} in {join(wrong)}: reading goes from the one to the "
+                "other."
+            )
 
     async def _list(
         self, partitions: Collection[TopicPartition], timestamp: int, isolation_level: int = 0

@@ -98,3 +98,7 @@ def test_a_checkpoint_of_version_1_is_gone_on_from_and_rewritten_with_the_next_b
     assert (end["version"], end["owned"]["t"]["pos"]) == (2, "3 4")
     (ranges,) = ranges_by_seat(Checkpoint.from_json(written), Checkpoint.from_json(end)).values()
     assert ranges == {TopicPartition("t", 1): (0, 4)}
+
+
+def test_a_reader_that_has_not_been_asked_for_offsets_yet_reports_none() -> None:
+    assert KgroupStreamReader(OPTIONS, spark_schema(COLUMNS)).reportLatestOffset() is None

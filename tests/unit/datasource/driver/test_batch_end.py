@@ -2,6 +2,7 @@
 
 import pytest
 from harness.boundary import P0, P1, World
+from harness.fake_driver import Crash
 from harness.fake_group import OTHER
 
 from pyspark_kgroup.driver.boundary import Boundary
@@ -47,6 +48,21 @@ def test_frozen_end_offsets_bound_the_run_also_for_partitions_adopted_later(worl
     driver.drain()
     assert {tp: spans[-1][1] for tp, spans in driver.rows.items()} == {P0: 60, P1: 60, added: 5}
     assert group.committed_now == {P0: 60, P1: 60, added: 5}
+
+
+@pytest.mark.parametrize("crash", ["unread", "uncommitted"])
+def test_an_unfinished_batch_of_available_now_is_read_again_though_there_are_more_partitions_by_then(
+    world: World, crash: str
+) -> None:
+    group, driver = world(records=10, bounded=True)
+    with pytest.raises(Crash):
+        driver.trigger(crash=crash)
+    added = group.add_partition("t")
+    group.produce(added, 5)
+    driver.restart(bounded=True)
+    assert driver.rows == {P0: [(0, 10)]}
+    driver.drain()
+    assert driver.rows[P0] == [(0, 10)]
 
 
 def test_a_limit_below_the_number_of_partitions_starves_nobody(world: World) -> None:

@@ -185,6 +185,10 @@ def test_a_starting_offset_that_is_gone_is_a_loss_and_earliest_is_not(world: Wor
                 driver.drain()
         else:
             driver.drain()
+    group, driver = world(records=100, starting=parse_starting_offsets('{"t": {"0": 10}}'), fail_on_data_loss=False)
+    retention(group, P0, 40)
+    driver.drain()
+    assert driver.rows == {P0: [(40, 100)]}
 
 
 # ---------------------------------------------------------------------------------------- logs lose their end
@@ -465,3 +469,22 @@ def test_a_recreated_topic_waits_for_the_next_run(world: World) -> None:
     driver.restart(bounded=True)
     driver.drain()
     assert driver.rows == {P0: [(0, 80), (0, 50)]}
+
+
+@pytest.mark.parametrize(
+    ("partitions", "records"), [(0, 0), (1, 100), (2, 50)], ids=["deleted", "fewer partitions", "fewer records"]
+)
+def test_a_topic_that_goes_between_batches_of_available_now_fails_the_query(
+    world: World, partitions: int, records: int
+) -> None:
+    group, driver = world(partitions=2, records=100, bounded=True)
+    driver.trigger(limit=80)
+    group.delete_topic("t")
+    if partitions:
+        group.create_topic("t", partitions)
+        for number in range(partitions):
+            group.produce(TopicPartition("t", number), records)
+    later(group)
+    with pytest.raises(DataLoss, match=r"Offsets 40 on of t-0 were still to be read, but .+ 1 more partitions"):
+        driver.trigger()
+    assert driver.rows == {P0: [(0, 40)], P1: [(0, 40)]}

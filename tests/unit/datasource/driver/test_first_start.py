@@ -8,6 +8,7 @@ from harness.fake_driver import COMMITTED_OR_EARLIEST, Driver
 from harness.fake_group import OTHER, FakeGroup
 
 from pyspark_kgroup.options.offset_bound import (
+    OffsetBound,
     by_timestamp,
     by_timestamps,
     parse_starting_offsets,
@@ -20,20 +21,21 @@ P0 = TopicPartition("t", 0)
 World = Callable[..., tuple[FakeGroup, Driver]]
 
 
+@pytest.mark.parametrize("read", [parse_starting_offsets, by_timestamps("startingOffsetsByTimestamp")])
 @pytest.mark.parametrize(
     ("text", "message"),
     [
         ('{"t": {"0": 5}}', "does not name t-1, t-2, t-3: name every"),
         (
-            '{"t": {"0": 5, "1": -1, "2": -1, "3": -2, "7": 5, "9": 1}}',
+            '{"t": {"0": 5, "1": 1, "2": 1, "3": 2, "7": 5, "9": 1}}',
             "t-7, t-9. Leave them out: t has 0 to 3",
         ),
     ],
 )
 def test_an_explicit_start_that_misses_or_invents_partitions_is_refused_with_all_of_them(
-    world: World, text: str, message: str
+    world: World, read: Callable[[str], OffsetBound], text: str, message: str
 ) -> None:
-    group, driver = world(partitions=4, records=100, starting=parse_starting_offsets(text))
+    group, driver = world(partitions=4, records=100, starting=read(text))
     with pytest.raises(OptionError) as problem:
         driver.trigger()
     assert message in str(problem.value)

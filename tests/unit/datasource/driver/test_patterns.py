@@ -5,7 +5,8 @@ from harness.fake_driver import COMMITTED_OR_EARLIEST, Driver
 from harness.fake_group import FakeGroup
 
 from pyspark_kgroup.errors import DataLoss
-from pyspark_kgroup.offsets.checkpoint import Topic
+from pyspark_kgroup.limits import IDLE_TOPICS_MAX_AGE_MS
+from pyspark_kgroup.offsets.checkpoint import EMPTY, Topic
 from pyspark_kgroup.options.offset_bound import OffsetBound, parse_starting_offsets
 from spark_kgroup.model import TopicPartition
 from spark_kgroup.topic_pattern import TopicPattern
@@ -85,6 +86,30 @@ def test_a_topic_that_vanishes_is_skipped_without_fail_on_data_loss_and_the_othe
     group.produce(T0, 5)
     driver.drain()
     assert driver.rows[T0] == [(0, 10), (10, 15)]
+
+
+def test_a_query_whose_topics_have_all_vanished_does_not_begin_anew() -> None:
+    """What is written then says that the query has begun, so `latest` is not looked up a second time."""
+    group, driver = running("t", starting=LATEST, fail_on_data_loss=False)
+    vanish(group, "t")
+    driver.drain()
+    assert not driver.durable.owned
+    assert driver.durable != EMPTY
+    driver.restart()
+    appear(group, "t")
+    driver.drain()
+    assert driver.rows == {T0: [(0, 10)]}
+
+
+@pytest.mark.parametrize("count", [1, 10, 20], ids=["fewer", "as many", "more"])
+def test_a_topic_that_is_recreated_under_a_pattern_is_a_loss_whatever_its_offsets(count: int) -> None:
+    group, driver = running("t", "u")
+    group.delete_topic("u")
+    group.create_topic("u", 1)
+    group.produce(U0, count)
+    group.now_ms += IDLE_TOPICS_MAX_AGE_MS
+    with pytest.raises(DataLoss, match=r"Offsets 10 on of u-0 .+ its topic is another one now"):
+        driver.drain()
 
 
 def test_topics_that_appear_and_vanish_while_the_driver_is_away_are_met_as_if_it_had_been_there() -> None:

@@ -148,7 +148,7 @@ def test_a_column_that_there_is_not_is_refused(text: str, hint: str) -> None:
     assert hint in refusal(columns=text)
 
 
-@pytest.mark.parametrize(("text", "offset"), [("earliest", OffsetSpec.EARLIEST), ("Latest", OffsetSpec.LATEST)])
+@pytest.mark.parametrize(("text", "offset"), [("earLiEst", OffsetSpec.EARLIEST), ("Latest", OffsetSpec.LATEST)])
 def test_explicit_starting_offsets_are_not_what_the_group_committed(text: str, offset: int) -> None:
     starting = parsed(startingOffsets=text, **{"kafka.auto.offset.reset": "earliest"}).starting_offsets
     assert not starting.committed
@@ -162,6 +162,12 @@ def test_starting_offsets_by_partition() -> None:
     assert not starting.committed
     with pytest.raises(OptionError, match=r"startingOffsets does not name u-1"):
         starting.offset_of(TopicPartition("u", 1))
+
+
+def test_names_of_topics_in_starting_offsets_keep_their_case() -> None:
+    starting = parsed(subscribe="Topic-A", startingOffsets='{"Topic-A": {"0": 23}}').starting_offsets
+    assert starting.offset_of(TopicPartition("Topic-A", 0)) == 23
+    assert "does not: topic-a" in refusal(subscribe="Topic-A", startingOffsets='{"topic-a": {"0": 23}}')
 
 
 @pytest.mark.parametrize(
@@ -254,6 +260,7 @@ def test_a_required_option_is_missing(name: str) -> None:
 @pytest.mark.parametrize(
     ("name", "text"),
     [
+        ("subscribe", ""),
         ("kafka.bootstrap.servers", "broker"),
         ("kafka.bootstrap.servers", "broker:0"),
         ("kafka.bootstrap.servers", "a:1,b:65536"),
@@ -283,6 +290,10 @@ def test_a_required_option_is_missing(name: str) -> None:
         ("kafka.metadata.max.age.ms", "99"),
         ("kafka.auto.offset.reset", "none"),
         ("kafka.isolation.level", "serializable"),
+        ("minPartitions", "a"),
+        ("minPartitions", "1.0"),
+        ("minPartitions", "0"),
+        ("minPartitions", "-1"),
         ("kafka.partition.assignment.strategy", "org.apache.kafka.clients.consumer.Sticky"),
         ("kafka.partition.assignment.strategy", ""),
     ],
