@@ -115,6 +115,36 @@ def test_a_query_goes_on_from_where_it_started_and_reads_added_partitions_from_t
         list(at_once.map(story, *zip(*product(("subscribe", "subscribePattern"), ("true", "false")), strict=True)))
 
 
+def test_topics_start_where_a_word_for_each_says_and_one_that_appears_later_at_its_beginning(
+    apache_kafka: ApacheKafka,
+) -> None:
+    early, late = (topic_with(apache_kafka, {0: "oo", 1: "o"}) for _ in range(2))
+    appears = f"{early}-too"
+    words = json.dumps({early: "earliest", late: "Latest"})
+    query = Query(apache_kafka.bootstrap_servers, f"group-{early}", "unused", startingOffsets=words)
+    del query.options["subscribe"]
+    query.options["subscribePattern"] = f"{early}.*|{late}"
+
+    def found() -> dict[str, list[list[int]]]:
+        rows = {topic: [query.rows.get((topic, p), []) for p in (0, 1)] for topic in (early, late, appears)}
+        return {topic: [[row["offset"] for row in part] for part in parts] for topic, parts in rows.items()}
+
+    def appeared() -> bool:
+        query.trigger()
+        return found()[appears] == [[0, 1], []]
+
+    with query:
+        query.settle()
+        assert found() == {early: [[0, 1], [0]], late: [[], []], appears: [[], []]}
+    send(apache_kafka, late, {0: "y"})
+    with query:
+        apache_kafka.create_topic(appears, partitions=2)
+        send(apache_kafka, appears, {0: "oo"})
+        wait_for(appeared, "a topic that appears", 60)
+        query.settle()
+        assert found() == {early: [[0, 1], [0]], late: [[2], []], appears: [[0, 1], []]}
+
+
 @pytest.mark.parametrize("start", ["timestamps", "one timestamp"])
 def test_a_query_without_a_record_so_young_fails_or_reads_what_comes_later(
     apache_kafka: ApacheKafka, start: str

@@ -11,7 +11,7 @@ from typing import Final
 
 from pyspark_kgroup.offsets.offset_spec import OffsetSpec
 from pyspark_kgroup.options import rows
-from pyspark_kgroup.options.offset_bound import LATEST, OffsetBound
+from pyspark_kgroup.options.offset_bound import OffsetBound
 from pyspark_kgroup.options.parser import (
     check_with_librdkafka,
     columns_of,
@@ -112,12 +112,8 @@ def _start(start: OffsetBound) -> OffsetBound:
             "Option startingOffsets is 'latest': a batch read would have nothing to read. Start at earliest, at an "
             "offset, or at a timestamp (startingTimestamp)."
         )
-    at_end = [tp for tp, place in start.by_partition.items() if place is OffsetSpec.LATEST]
-    if at_end:
-        raise OptionError(
-            f"Option startingOffsets has {LATEST} (latest) for {min(at_end)}: a batch read starts before its end. "
-            "Give an offset."
-        )
+    if at_end := start.first_at_end():
+        raise OptionError(f"Option startingOffsets has {at_end}: a batch read starts before its end. Give an offset.")
     return replace(start, may_be_latest=False)
 
 

@@ -40,8 +40,9 @@ class OffsetBound:
         text: the option as given; messages have the beginning of it.
         option: its name.
         committed: the group's committed offsets come first; `offset_of` says what holds where there is none.
-        everywhere: where all partitions have it; None if `by_partition` says it.
+        everywhere: where all partitions have it; None if `by_partition` and `by_topic` say it.
         by_partition: where each partition has it.
+        by_topic: where all partitions of a topic have it.
         may_be_latest: whether the end of a partition may be given; messages then say how.
         later_is_latest: for a partition without a record at or after its timestamp it is the partition's end; else
             that is an error.
@@ -52,6 +53,7 @@ class OffsetBound:
     committed: bool = False
     everywhere: OffsetSpec | AtTimestamp | None
     by_partition: Mapping[TopicPartition, Place] = field(default_factory=dict)
+    by_topic: Mapping[str, OffsetSpec] = field(default_factory=dict)
     may_be_latest: bool = True
     later_is_latest: bool = False
 
@@ -70,16 +72,18 @@ class OffsetBound:
         if self.everywhere is not None:
             return
         existing = set(partitions)
-        if missing := sorted(existing - self.by_partition.keys()):
+        counts = Counter(tp.topic for tp in existing)
+        if missing := sorted(tp for tp in existing - self.by_partition.keys() if tp.topic not in self.by_topic):
             raise self._says_nothing_of(missing)
-        if unknown := sorted(self.by_partition.keys() - existing):
-            counts = Counter(tp.topic for tp in existing)
+        unknown, topics = sorted(self.by_partition.keys() - existing), self.by_topic.keys() - counts.keys()
+        if unknown or topics:
             have = ", ".join(
                 f"{topic} has 0 to {counts[topic] - 1}" if counts[topic] else f"there is no topic {topic}"
-                for topic in sorted({tp.topic for tp in unknown})
+                for topic in sorted({tp.topic for tp in unknown} | topics)
             )
             raise OptionError(
-                f"Option {self.option} names partitions that do not exist: {join(unknown)}. Leave them out: {have}."
+                f"Option {self.option} names partitions that do not exist: {join([*unknown, *sorted(topics)])}. Leave "
+                f"them out: {have}."
             )
 
     def offset_of(self, partition: TopicPartition) -> Place:
@@ -90,10 +94,23 @@ class OffsetBound:
         """
         if self.everywhere is not None:
             return self.everywhere
-        try:
-            return self.by_partition[partition]
-        except KeyError:
-            raise self._says_nothing_of([partition]) from None
+        place = self.by_partition.get(partition, self.by_topic.get(partition.topic))
+        if place is None:
+            raise self._says_nothing_of([partition])
+        return place
+
+    @property
+    def topics(self) -> set[str]:
+        """Those that the option's JSON names."""
+        return {tp.topic for tp in self.by_partition} | self.by_topic.keys()
+
+    def first_at_end(self) -> str:
+        """What of the option's JSON says that something lies at a partition's end, as errors name it; empty if none."""
+        partitions = [tp for tp, place in self.by_partition.items() if place is OffsetSpec.LATEST]
+        topics = [topic for topic, place in self.by_topic.items() if place is OffsetSpec.LATEST]
+        if partitions:
+            return f"{LATEST} (latest) for {min(partitions)}"
+        return f"latest for {min(topics)}" if topics else ""
 
     def _says_nothing_of(self, partitions: Sequence[TopicPartition]) -> OptionError:
         latest = f"{LATEST} for latest" if self.may_be_latest else ""
@@ -140,7 +157,8 @@ def parse_starting_offsets(text: str) -> OffsetBound:
         return OffsetBound(text=text.lower(), committed=text.lower() == "committed", everywhere=everywhere)
     if not text.startswith("{"):
         raise ValueError
-    return OffsetBound(text=text, committed=False, everywhere=None, by_partition=_by_partition(text, _offset))
+    by_partition, by_topic = _places(text, _offset, words=("earliest", "latest"))
+    return OffsetBound(text=text, everywhere=None, by_partition=by_partition, by_topic=by_topic)
 
 
 def parse_ending_offsets(text: str) -> OffsetBound:
@@ -149,9 +167,8 @@ def parse_ending_offsets(text: str) -> OffsetBound:
         return OffsetBound(text="latest", option="endingOffsets", everywhere=OffsetSpec.LATEST)
     if not text.startswith("{"):
         raise ValueError
-    return OffsetBound(
-        text=text, option="endingOffsets", everywhere=None, by_partition=_by_partition(text, _end_offset)
-    )
+    by_partition, by_topic = _places(text, _end_offset, words=("latest",))
+    return OffsetBound(text=text, option="endingOffsets", everywhere=None, by_partition=by_partition, by_topic=by_topic)
 
 
 def by_timestamp(option: str) -> Callable[[str], OffsetBound]:
@@ -171,12 +188,15 @@ def by_timestamps(option: str) -> Callable[[str], OffsetBound]:
     def read(text: str) -> OffsetBound:
         if not text.startswith("{"):
             raise ValueError
-        return OffsetBound(text=text, option=option, everywhere=None, by_partition=_by_partition(text, _timestamp))
+        return OffsetBound(text=text, option=option, everywhere=None, by_partition=_places(text, _timestamp)[0])
 
     return read
 
 
-def _by_partition(text: str, read: Callable[[TopicPartition, object], Place]) -> dict[TopicPartition, Place]:
+def _places(
+    text: str, read: Callable[[TopicPartition, object], Place], *, words: Sequence[str] = ()
+) -> tuple[dict[TopicPartition, Place], dict[str, OffsetSpec]]:
+    """What JSON says by partition, and by topic where it has one of `words`."""
     try:
         topics: Any = json.loads(text, object_pairs_hook=_without_twins, parse_int=_integer)
     except json.JSONDecodeError as problem:
@@ -184,15 +204,19 @@ def _by_partition(text: str, read: Callable[[TopicPartition, object], Place]) ->
     except RecursionError:
         raise ValueError("objects within objects: it needs partitions within topics") from None
     places: dict[TopicPartition, Place] = {}
+    by_topic: dict[str, OffsetSpec] = {}
     for topic, partitions in topics.items():
+        if isinstance(partitions, str) and partitions.lower() in words:
+            by_topic[topic] = OffsetSpec(partitions.lower())
+            continue
         if not isinstance(partitions, dict):
-            raise ValueError(f"{topic!r} needs an object of partitions")
+            raise ValueError(f"{topic!r} needs {' or '.join(['an object of partitions', *words])}")
         for index, value in partitions.items():
             if re.fullmatch("0|[1-9][0-9]{0,9}", index) is None:
                 raise ValueError(f"{topic!r} has a partition {index!r}")
             partition = TopicPartition(topic, int(index))
             places[partition] = read(partition, value)
-    return places
+    return places, by_topic
 
 
 def _offset(partition: TopicPartition, value: object) -> int | OffsetSpec:

@@ -17,7 +17,7 @@ from typing import Final, NoReturn
 from pyspark_kgroup.offsets.offset_spec import OffsetSpec
 from pyspark_kgroup.offsets.plan import Limit
 from pyspark_kgroup.options import rows
-from pyspark_kgroup.options.offset_bound import LATEST, OffsetBound
+from pyspark_kgroup.options.offset_bound import OffsetBound
 from pyspark_kgroup.options.read_options import ReadOptions
 from pyspark_kgroup.options.refusals import REFUSED, refuse
 from pyspark_kgroup.options.rows import OPTIONS
@@ -268,7 +268,7 @@ def offset_bound(
     """
     values = [row.value(given) for row in rows_in_order]
     bound = next(value for value in values if value is not None)
-    unsubscribed = sorted(subscription.beyond({tp.topic for tp in bound.by_partition}))
+    unsubscribed = sorted(subscription.beyond(bound.topics))
     if unsubscribed:
         raise OptionError(
             f"Option {bound.option} names topics that `{subscription.option}` does not: {join(unsubscribed)}. "
@@ -300,9 +300,9 @@ def _end(subscription: Subscription, given: Mapping[str, str]) -> OffsetBound | 
     if not any(row.name.lower() in given for row in rows.ENDS):
         return None
     end = offset_bound(subscription, given, rows.ENDS)
-    at_end = [tp for tp, place in end.by_partition.items() if place is OffsetSpec.LATEST]
+    at_end = end.first_at_end()
     if at_end or end.everywhere is OffsetSpec.LATEST:
-        given_as = f"has {LATEST} (latest) for {min(at_end)}" if at_end else "is 'latest'"
+        given_as = f"has {at_end}" if at_end else "is 'latest'"
         raise OptionError(
             f"Option {end.option} {given_as}: a stream ends at offsets that you name. To end where logs end now, leave "
             "it out and use writeStream.trigger(availableNow=True)."

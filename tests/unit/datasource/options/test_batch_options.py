@@ -37,6 +37,7 @@ def test_an_end_is_given_by_words_offsets_or_timestamps() -> None:
     assert parsed(endingOffsets="Latest").ending_offsets.everywhere is OffsetSpec.LATEST
     by_offset = parsed(endingOffsets='{"t": {"0": 23, "1": -1}}').ending_offsets
     assert (by_offset.offset_of(T0), by_offset.offset_of(T1)) == (23, OffsetSpec.LATEST)
+    assert parsed(endingOffsets='{"t": "Latest"}').ending_offsets.offset_of(T0) is OffsetSpec.LATEST
     assert parsed(endingTimestamp="1000").ending_offsets.everywhere == AtTimestamp(1000)
     by_timestamp = parsed(endingOffsetsByTimestamp='{"t": {"0": 7, "1": 8}}').ending_offsets
     assert (by_timestamp.offset_of(T0), by_timestamp.offset_of(T1)) == (AtTimestamp(7), AtTimestamp(8))
@@ -62,6 +63,8 @@ def test_partitions_without_a_record_as_late_as_the_end_are_read_to_their_ends_w
         ({"maxRecordsPerPartition": "none"}, "Option maxRecordsPerPartition is 'none'"),
         ({"startingOffsets": "latest"}, "Option startingOffsets is 'latest': a batch read would have nothing to read."),
         ({"startingOffsets": '{"t": {"0": 1, "1": -1}}'}, "Option startingOffsets has -1 (latest) for t-1"),
+        ({"startingOffsets": '{"t": "earliest", "u": "latest"}'}, "Option startingOffsets has latest for u: a batch"),
+        ({"endingOffsets": '{"t": "earliest"}'}, "'t' needs an object of partitions or latest"),
         ({"startingOffsets": "committed"}, "kafka.group.id is missing: name the group"),
         ({"assign": '{"t":[0]}'}, "Option assign cannot be used"),
         ({"endngOffsets": "latest"}, "did you mean endingOffsets?"),
@@ -127,7 +130,11 @@ def test_a_stream_without_the_option_has_no_end_and_a_timestamp_comes_before_off
 
 @pytest.mark.parametrize(
     ("text", "given_as"),
-    [("latest", "is 'latest'"), ('{"t": {"0": 5, "1": -1}, "u": {"0": -1}}', r"has -1 \(latest\) for t-1")],
+    [
+        ("latest", "is 'latest'"),
+        ('{"t": {"0": 5, "1": -1}, "u": {"0": -1}}', r"has -1 \(latest\) for t-1"),
+        ('{"t": {"0": 5}, "u": "latest"}', "has latest for u"),
+    ],
 )
 def test_a_stream_refuses_to_end_where_logs_end_and_says_which_trigger_does(text: str, given_as: str) -> None:
     given = {**REQUIRED, "kafka.group.id": "g", "endingOffsets": text}

@@ -164,6 +164,19 @@ def test_starting_offsets_by_partition() -> None:
         starting.offset_of(TopicPartition("u", 1))
 
 
+def test_a_topic_may_start_at_a_word_in_any_case() -> None:
+    starting = parsed(startingOffsets='{"t": {"0": 23}, "u": "eArLiEst"}').starting_offsets
+    places = [starting.offset_of(TopicPartition(*tp)) for tp in [("t", 0), ("u", 0), ("u", 7)]]
+    assert places == [23, OffsetSpec.EARLIEST, OffsetSpec.EARLIEST]
+    starting.check([TopicPartition("t", 0), TopicPartition("u", 0), TopicPartition("u", 1)])
+    with pytest.raises(OptionError, match="startingOffsets does not name t-1: name every"):
+        starting.check([TopicPartition("t", number) for number in (0, 1)])
+    with pytest.raises(
+        OptionError, match=r"do not exist: t-0, u. Leave them out: there is no topic t, .* no topic u\."
+    ):
+        starting.check([])
+
+
 def test_names_of_topics_in_starting_offsets_keep_their_case() -> None:
     starting = parsed(subscribe="Topic-A", startingOffsets='{"Topic-A": {"0": 23}}').starting_offsets
     assert starting.offset_of(TopicPartition("Topic-A", 0)) == 23
@@ -176,7 +189,9 @@ def test_names_of_topics_in_starting_offsets_keep_their_case() -> None:
         ("oldest", "it needs committed, earliest, latest, or JSON"),
         ("", "it needs committed"),
         ('{"t":{"0":1}', "not JSON"),
-        ('{"t":[1]}', "'t' needs an object of partitions"),
+        ('{"t":[1]}', "'t' needs an object of partitions or earliest or latest"),
+        ('{"t":"committed"}', "'t' needs an object of partitions or earliest or latest"),
+        ('{"v":"latest"}', "names topics that `subscribe` does not: v"),
         ('{"t":{"x":1}}', "'t' has a partition 'x'"),
         ('{"t":{"00":1}}', "'t' has a partition '00'"),
         ('{"t":{"0":1.5}}', "t-0 has the offset 1.5"),
@@ -214,6 +229,7 @@ def test_a_start_by_timestamp_comes_before_one_by_offsets() -> None:
         ("startingTimestamp", "9223372036854775808", "it needs 0 to"),
         ("startingTimestamp", "yesterday", "it needs 0 to"),
         ("startingOffsetsByTimestamp", "1000", "it needs JSON"),
+        ("startingOffsetsByTimestamp", '{"t":"latest"}', "'t' needs an object of partitions"),
         ("startingOffsetsByTimestamp", '{"t":{"0":-2}}', "t-0 has the timestamp -2"),
         ("startingOffsetsByTimestamp", '{"t":{"0":"5"}}', 't-0 has the timestamp "5"'),
         ("startingOffsetsByTimestamp", '{"v":{"0":1}}', "names topics that `subscribe` does not: v"),
