@@ -26,7 +26,7 @@ VERSIONS   := conf/versions.txt
 QUIET      := $(shell test -t 2 || echo --quiet)
 PIP_ARGS   := $(QUIET) --constraint $(VERSIONS) --build-constraint $(VERSIONS)
 NATIVE     := datasource/pyspark_kgroup/executor/native/records.c hatch_build.py
-SOURCES    := $(shell find spark_kgroup datasource -name '*.py' -o -name 'py.typed') $(NATIVE)
+SOURCES    := $(shell find spark_kgroup datasource -name '*.py' -o -name '*.pins' -o -name 'py.typed') $(NATIVE)
 
 .PHONY: help setup lint format test test-unit simulate test-wheel fuzz mutants test-kafka interop test-spark \
   test-consumer-protocol test-fallback test-fallback-reads test-fallback-queries chaos soak bench bench-assign bench-seats bench-sessions bench-scale bench-tasks wheel release lock demo clean

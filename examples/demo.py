@@ -20,8 +20,9 @@ from rich.table import Table
 from terminal import as_program, console, step
 
 from spark_kgroup.testing import ApacheKafka
+from spark_kgroup.testing.class_archive import prepare_kafka
 from spark_kgroup.testing.group_tool import PartitionRow
-from spark_kgroup.testing.kafka_jars import KAFKA_VERSION, kafka_jars
+from spark_kgroup.testing.kafka_jars import KAFKA_VERSION
 
 TOPIC = GROUP = "flights"
 SEATS = 4
@@ -49,7 +50,7 @@ def main(
 def _run(rows: int, things: ExitStack) -> None:
     """The demo up to its end; what it starts is ended by `things`."""
     folder = things.enter_context(tempfile.TemporaryDirectory(prefix="kgroup-", ignore_cleanup_errors=True))
-    kafka_jars()  # shows its own progress the first time
+    prepare_kafka()  # shows its own progress the first time
     with step(f"Starting Apache Kafka {KAFKA_VERSION}"):
         kafka = things.enter_context(ApacheKafka())
     client = flights.client_config(kafka.bootstrap_servers)

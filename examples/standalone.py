@@ -28,7 +28,8 @@ from rich.table import Table
 from terminal import as_program, console, step
 
 from spark_kgroup.testing import ApacheKafka
-from spark_kgroup.testing.kafka_jars import KAFKA_VERSION, kafka_jars
+from spark_kgroup.testing.class_archive import prepare_kafka
+from spark_kgroup.testing.kafka_jars import KAFKA_VERSION
 from spark_kgroup.testing.spark_cluster import SparkCluster, spark_environment
 
 CONF = Path(__file__).parents[1] / "conf"
@@ -66,7 +67,7 @@ def main(
 
 
 def _kafka(things: ExitStack) -> str:
-    kafka_jars()  # shows its own progress the first time
+    prepare_kafka()  # shows its own progress the first time
     with step(f"Starting Apache Kafka {KAFKA_VERSION}"):
         return things.enter_context(ApacheKafka()).bootstrap_servers
 

@@ -7,7 +7,6 @@ started with a given Java; the JVM checks itself that it fits, and does without 
 
 from __future__ import annotations
 
-import fcntl
 import hashlib
 import tempfile
 from dataclasses import replace
@@ -16,8 +15,13 @@ from typing import Final
 
 from spark_kgroup.errors import EnvironmentProblem
 from spark_kgroup.testing.free_ports import PortReservation
+from spark_kgroup.testing.held_lock import held_lock
+from spark_kgroup.testing.java import find_java
+from spark_kgroup.testing.kafka_jars import KAFKA_VERSION, kafka_jars
 from spark_kgroup.testing.kafka_node import Jvm, KafkaNode
 from spark_kgroup.testing.node_properties import node_properties
+from spark_kgroup.testing.progress import announced
+from spark_kgroup.testing.watchdog import ProcessGuard
 
 _QUIET: Final = ("-Xlog:disable", "-Xlog:all=error:stderr")
 """Some Javas tell on standard output that an archive does not fit, where a tool's answer is awaited."""
@@ -27,6 +31,19 @@ _CLUSTER_ID: Final = "AAAAAAAAAAAAAAAAAAAAAA"
 
 _RECORD_TIMEOUT_S: Final = 60.0
 """Bound on the orderly end in which the archive is written. Measured: 3 s."""
+
+
+def prepare_kafka(version: str = KAFKA_VERSION) -> None:
+    """Fetch and make what the first start of Kafka needs once, and show how far that is: later starts show nothing.
+
+    Raises:
+        EnvironmentProblem: no Java, or no jars.
+    """
+    guard = ProcessGuard()
+    try:
+        with_class_archive(Jvm(find_java(), kafka_jars(version)[0].parent, guard))
+    finally:
+        guard.close()
 
 
 def with_class_archive(jvm: Jvm) -> Jvm:
@@ -47,11 +64,13 @@ def with_class_archive(jvm: Jvm) -> Jvm:
 
 def _make(archive: Path, jvm: Jvm) -> None:
     """Let the archive appear under its name in one step; one process makes it, others wait for it."""
-    with archive.with_suffix(".lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
+    with held_lock(archive.with_suffix(".lock"), "prepares Kafka's classes"):
         if archive.exists():
             return
-        with tempfile.TemporaryDirectory(prefix="recording-", dir=archive.parent) as directory:
+        with (
+            announced("Preparing Kafka's classes for faster starts (once)"),
+            tempfile.TemporaryDirectory(prefix="recording-", dir=archive.parent) as directory,
+        ):
             unfinished = Path(directory) / archive.name
             _record(unfinished, jvm)
             unfinished.rename(archive)

@@ -8,8 +8,8 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack
-from typing import TYPE_CHECKING
+from contextlib import AbstractContextManager, ExitStack, nullcontext
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -26,8 +26,14 @@ def _spark_of_this_python() -> None:
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
 
 
+def _uncaptured(config: pytest.Config) -> AbstractContextManager[None]:
+    """Shows what the first start of Kafka says of its progress while it waits; later ones say nothing."""
+    capture = config.pluginmanager.getplugin("capturemanager")
+    return capture.global_and_fixture_disabled() if capture else nullcontext()
+
+
 @pytest.fixture(scope="session")
-def apache_kafka(_spark_of_this_python: None) -> Iterator[ApacheKafka]:
+def apache_kafka(pytestconfig: pytest.Config, _spark_of_this_python: None) -> Iterator[ApacheKafka]:
     """One Kafka node that all tests of the session share: give topics and groups names of their own.
 
     Sessions may be as short as 1 s (Kafka's group.min.session.timeout.ms is 6 s, and group.consumer's 45 s), so that a
@@ -43,16 +49,23 @@ def apache_kafka(_spark_of_this_python: None) -> Iterator[ApacheKafka]:
         "group.consumer.min.heartbeat.interval.ms": "1000",
         "group.consumer.heartbeat.interval.ms": "1000",
     }
-    with ApacheKafka(server_properties=properties, jvm_options=_QUICK_START) as kafka:
+    cluster = ApacheKafka(server_properties=properties, jvm_options=_QUICK_START)
+    with _uncaptured(pytestconfig):
+        cluster.start()
+    with cluster as kafka:
         yield kafka
 
 
 @pytest.fixture
-def apache_kafka_factory(_spark_of_this_python: None) -> Iterator[Callable[..., ApacheKafka]]:
+def apache_kafka_factory(
+    pytestconfig: pytest.Config, _spark_of_this_python: None
+) -> Iterator[Callable[..., ApacheKafka]]:
     """Called with the arguments of `ApacheKafka`: starts a cluster of the test's own, and stops it at its end."""
     from spark_kgroup.testing.apache_kafka import ApacheKafka
 
+    def start(*args: Any, **kwargs: Any) -> ApacheKafka:
+        with _uncaptured(pytestconfig):
+            return clusters.enter_context(ApacheKafka(*args, **{"jvm_options": _QUICK_START, **kwargs}))
+
     with ExitStack() as clusters:
-        yield lambda *args, **kwargs: clusters.enter_context(
-            ApacheKafka(*args, **{"jvm_options": _QUICK_START, **kwargs})
-        )
+        yield start

@@ -29,7 +29,8 @@ from bench.results import CEILING, SOURCES, TITLES, Drained, Followed, summed
 from bench.tables import cpu, latency, machine, memory, micro_batches, throughput, where_time_goes
 from bench.workload import PARTITIONS, QUICK_SHAPES, SHAPES, Paced, Shape, fill
 from spark_kgroup.testing import ApacheKafka
-from spark_kgroup.testing.kafka_jars import Coordinate, fetch_jars
+from spark_kgroup.testing.ivy import Coordinate
+from spark_kgroup.testing.kafka_jars import fetch_jars
 from spark_kgroup.testing.watchdog import ProcessGuard
 
 CONNECTOR = (

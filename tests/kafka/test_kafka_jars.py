@@ -12,8 +12,10 @@ from pathlib import Path
 import pytest
 
 from spark_kgroup.errors import EnvironmentProblem
-from spark_kgroup.testing import kafka_jars
-from spark_kgroup.testing.kafka_jars import Coordinate, fetch_jars
+from spark_kgroup.testing import ivy, kafka_jars
+from spark_kgroup.testing.ivy import Coordinate
+from spark_kgroup.testing.kafka_jars import fetch_jars
+from spark_kgroup.testing.pinned_jars import Pin, read_pins, write_pins
 
 APPLE = Coordinate("org.example", "apple", "1.0")
 ONLY_APPLE = Coordinate("org.example", "apple", "1.0", transitive=False)
@@ -115,55 +117,28 @@ def test_a_spoiled_set_is_repaired(repository: str, cache: Path, spoil: object) 
     assert contents(fetch_jars([APPLE], "fruit", repository=repository, cache=cache)) == BOTH
 
 
-def sha256(text: str) -> str:
-    return hashlib.sha256(text.encode()).hexdigest()
-
-
-PINNED = {jar: sha256(text) for jar, text in BOTH.items()}
-
-
-def test_pinned_jars_are_taken_from_a_repository_and_from_the_cache(repository: str, cache: Path) -> None:
+def test_pins_are_what_ivy_finds_with_its_place_in_the_repository(repository: str, tmp_path: Path) -> None:
+    """`make lock`, and then a fetch of what it pinned: without Ivy, and of the same jars."""
+    ivy.fetch_with_ivy([APPLE], tmp_path / "found", "fruit", repository, ivy.AS_IN_MAVEN)
+    write_pins(tmp_path / "fruit.pins", tmp_path / "found" / "jars")
+    pins = read_pins(tmp_path / "fruit.pins")
+    assert pins == [
+        Pin(hashlib.sha256(b"apple").hexdigest(), 5, "org/example/apple/1.0/apple-1.0.jar"),
+        Pin(hashlib.sha256(b"pear").hexdigest(), 4, "org/example/pear/1.0/pear-1.0.jar"),
+    ]
     for source in (repository, "file:///nowhere"):
-        assert contents(fetch_jars([APPLE], "fruit", repository=source, cache=cache, sha256=PINNED)) == BOTH
-
-
-@pytest.mark.parametrize(
-    ("pins", "message"),
-    [
-        pytest.param(
-            PINNED | {"pear-1.0.jar": sha256("another pear")},
-            rf"pear-1.0.jar: SHA-256 {sha256('pear')}, expected {sha256('another pear')}",
-            id="another jar",
-        ),
-        pytest.param({"apple-1.0.jar": sha256("apple")}, r"pear-1.0.jar: .*expected no such jar", id="one too many"),
-        pytest.param(PINNED | {"fig-1.0.jar": sha256("fig")}, r"fig-1.0.jar: SHA-256 of no jar", id="one too few"),
-    ],
-)
-def test_a_repository_that_gives_other_jars_than_those_pinned_is_refused_and_nothing_is_kept(
-    repository: str, cache: Path, pins: dict[str, str], message: str
-) -> None:
-    with pytest.raises(EnvironmentProblem, match=rf"(?s)gives other jars of fruit.*KGROUP_MAVEN_REPOSITORY.*{message}"):
-        fetch_jars([APPLE], "fruit", repository=repository, cache=cache, sha256=pins)
-    assert [path for path in (cache / "jars").iterdir() if path.is_dir()] == []
-
-
-def test_a_cached_set_that_is_not_the_pinned_one_is_fetched_anew(repository: str, cache: Path, tmp_path: Path) -> None:
-    """1. A mirror once gave another pear, and its manifest says so. 2. The pins are of the true one."""
-    (tmp_path / "elsewhere").mkdir()
-    publish(tmp_path / "elsewhere", "apple", needs="pear")
-    publish(tmp_path / "elsewhere", "pear")
-    (tmp_path / "elsewhere" / "org" / "example" / "pear" / "1.0" / "pear-1.0.jar").write_text("a worm in a pear")
-    fetch_jars([APPLE], "fruit", repository=(tmp_path / "elsewhere").as_uri(), cache=cache)
-    assert contents(fetch_jars([APPLE], "fruit", repository=repository, cache=cache, sha256=PINNED)) == BOTH
+        jars = fetch_jars([APPLE], "fruit", repository=source, cache=tmp_path / "cache", pins=pins)
+        assert contents(jars) == BOTH
 
 
 def test_every_jar_of_the_kafka_that_is_run_is_pinned() -> None:
-    pins = kafka_jars._pinned_sha256(kafka_jars.KAFKA_VERSION)
-    assert pins is not None
-    assert {jar.name for jar in kafka_jars.kafka_jars()} == pins.keys()
-    assert f"kafka-clients-{kafka_jars.KAFKA_VERSION}.jar" in pins
-    assert all(re.fullmatch("[0-9a-f]{64}", digest) for digest in pins.values())
-    assert kafka_jars._pinned_sha256("3.9.9") is None
+    pins = {pin.jar: pin for pin in read_pins(kafka_jars._pins_of(kafka_jars.KAFKA_VERSION))}
+    assert {jar.name: jar.stat().st_size for jar in kafka_jars.kafka_jars()} == {
+        jar: pin.size_bytes for jar, pin in pins.items()
+    }
+    place = f"org/apache/kafka/kafka-clients/{kafka_jars.KAFKA_VERSION}/kafka-clients-{kafka_jars.KAFKA_VERSION}.jar"
+    assert pins[f"kafka-clients-{kafka_jars.KAFKA_VERSION}.jar"].place == place
+    assert all(re.fullmatch("[0-9a-f]{64}", pin.sha256) for pin in pins.values())
 
 
 def test_files_left_by_an_interrupted_fetch_are_replaced(repository: str, cache: Path) -> None:
@@ -184,7 +159,8 @@ def test_a_changed_list_under_the_same_name_is_fetched_anew(repository: str, cac
 
 FETCH = """
 import json
-from spark_kgroup.testing.kafka_jars import Coordinate, fetch_jars
+from spark_kgroup.testing.ivy import Coordinate
+from spark_kgroup.testing.kafka_jars import fetch_jars
 print(json.dumps([jar.read_text() for jar in fetch_jars([Coordinate("org.example", "apple", "1.0")], "fruit")]))
 """
 
@@ -203,7 +179,7 @@ def test_of_two_processes_at_once_one_fetches_and_both_have_the_whole_set(reposi
     ]
     outputs = [process.communicate(timeout=60) for process in started]
     assert [json.loads(output) for output, _ in outputs] == [["apple", "pear"]] * 2
-    assert sorted("Fetching" in errors for _, errors in outputs) == [False, True]
+    assert sorted("Fetching fruit" in errors for _, errors in outputs) == [False, True]
 
 
 def test_jars_that_cannot_be_fetched_are_an_error_with_ivys_last_lines_and_leave_no_set(
@@ -218,10 +194,17 @@ def test_jars_that_cannot_be_fetched_are_an_error_with_ivys_last_lines_and_leave
     assert contents(fetch_jars([APPLE], "fruit", repository=repository, cache=cache)) == BOTH
 
 
-def test_without_pyspark_the_error_says_how_to_get_it(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(kafka_jars, "find_spec", lambda _: None)
-    with pytest.raises(EnvironmentProblem, match=r"PySpark is not installed here: pip install 'spark-kgroup\[spark\]'"):
-        fetch_jars([APPLE], "fruit", cache=cache)
+def test_without_pyspark_a_version_that_is_not_pinned_says_how_to_get_it(
+    cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("KGROUP_CACHE", str(cache))
+    monkeypatch.setattr(ivy, "find_spec", lambda _: None)
+    with pytest.raises(
+        EnvironmentProblem,
+        match=r"^kafka-4\.0\.0 is not pinned: .*Ivy.*PySpark is not installed here: "
+        rf"pip install 'spark-kgroup\[spark\]', or run Kafka {re.escape(kafka_jars.KAFKA_VERSION)}, ",
+    ):
+        kafka_jars.kafka_jars("4.0.0")
 
 
 def test_a_cache_that_cannot_be_written_is_one_clear_error(tmp_path: Path) -> None:

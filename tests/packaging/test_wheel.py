@@ -35,6 +35,14 @@ assert Decoder(found.library, "t", 0, include_headers=True).decode(memoryview(b"
 print(library.__file__)
 """
 
+JARS = """
+import sys
+sys.modules["pyspark"] = None  # it cannot be imported
+from spark_kgroup.testing import kafka_jars
+print(kafka_jars.__file__, flush=True)
+kafka_jars.kafka_jars()
+"""
+
 
 def build(source: Path, into: Path, environment: Mapping[str, str] = os.environ, *options: str) -> Path:
     command = [sys.executable, "-m", "build", "--no-isolation", *options, "--outdir", str(into), str(source)]
@@ -112,6 +120,19 @@ def test_the_decoder_for_macs_needs_the_system_s_library_alone_and_is_signed(
     ]
     assert LC_UUID in dict(found)
     assert LC_CODE_SIGNATURE in dict(found) or name == "darwin-x86_64.dylib"  # macOS asks for it on its own processors
+
+
+def test_the_wheel_knows_the_jars_of_kafka_and_asks_neither_for_pyspark_nor_java(wheel: Path, tmp_path: Path) -> None:
+    with ZipFile(wheel) as archive:
+        archive.extractall(tmp_path)
+    environment = {name: value for name, value in os.environ.items() if name != "JAVA_HOME"}
+    environment |= {"PATH": "", "PYTHONPATH": str(tmp_path), "KGROUP_CACHE": str(tmp_path / "cache")}
+    environment |= {"KGROUP_MAVEN_REPOSITORY": (tmp_path / "nowhere").as_uri()}
+    done = subprocess.run([sys.executable, "-c", JARS], env=environment, cwd=tmp_path, capture_output=True, text=True)
+    assert done.stdout == str(tmp_path / "spark_kgroup" / "testing" / "kafka_jars.py") + "\n"
+    assert "Fetching kafka-4.3.1 (once): 45.7 MB" in done.stderr
+    assert "Could not fetch the jars of kafka-4.3.1" in done.stderr
+    assert "No such file" in done.stderr
 
 
 @pytest.mark.parametrize("zipped", [False, True], ids=["installed", "zipped"])

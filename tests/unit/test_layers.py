@@ -24,7 +24,7 @@ ROOMS = {
     "member": BASE | {"assignors"},
     "wire": BASE | {"threads"},
     "runtime": BASE | {"clock", "uncollected", "threads", "assignors", "member", "wire", "topic_pattern"},
-    "testing": BASE,
+    "testing": BASE | {"threads"},
     "admin": BASE | {"uncollected", "assignors", "member", "wire", "runtime", "testing", "seat_note", "topic_pattern"},
 }
 PURE_ROOMS = {"model", "limits", "errors", "seat_note", "topic_pattern", "assignors", "member"}

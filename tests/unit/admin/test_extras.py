@@ -2,8 +2,9 @@
 
 import subprocess
 import sys
+from pathlib import Path
 
-EXTRAS = ("typer", "rich", "javaproperties", "prometheus_client")
+EXTRAS = ("typer", "rich", "javaproperties", "prometheus_client", "pooch", "requests")
 
 WITHOUT = f"import sys; sys.modules.update(dict.fromkeys({EXTRAS}))\n"
 """An environment without these packages, as far as imports can tell."""
@@ -37,6 +38,12 @@ def test_a_fault_in_the_command_itself_is_not_taken_for_a_missing_extra() -> Non
     assert "Traceback" in done.stderr
 
 
-def test_a_download_without_the_extra_names_it() -> None:
-    done = run("from spark_kgroup.testing.fetch_progress import fetch_progress\nwith fetch_progress('x'): pass")
-    assert "with rich, which is not installed: pip install 'spark-kgroup[testing]'" in done.stderr
+def test_a_download_without_the_extra_names_it(tmp_path: Path) -> None:
+    program = "from pathlib import Path; from spark_kgroup.testing.pinned_jars import Pin, download; "
+    done = run(f"{program}download([Pin('0', 1, 'a/b.jar')], Path({str(tmp_path)!r}), 'b', None)")
+    assert "needs pooch, which is not installed: pip install 'spark-kgroup[testing]'" in done.stderr
+
+
+def test_progress_without_the_extra_is_plain_lines() -> None:
+    done = run("from spark_kgroup.testing.progress import announced\nwith announced('Waiting'): pass")
+    assert done.stderr.startswith("Waiting\nWaiting: done after 0.")
