@@ -54,6 +54,8 @@ def run(
     is ready; everything else goes to standard error.
     """
     from spark_kgroup.testing.apache_kafka import ApacheKafka
+    from spark_kgroup.testing.class_archive import prepare_kafka
+    from spark_kgroup.testing.progress import announced
 
     try:
         cluster = ApacheKafka(nodes, data_dir=data_dir, port=port)
@@ -62,11 +64,11 @@ def run(
     ready = False
     with stop_signals_raise(_StopRequested):
         try:
-            began = time.monotonic()
-            _say(f"Starting Apache Kafka ({nodes} node{'s' if nodes > 1 else ''})")
-            cluster.start()
+            prepare_kafka()
+            with announced(f"Starting Apache Kafka ({nodes} node{'s' if nodes > 1 else ''})"):
+                cluster.start()
             ready = True
-            _say(f"Ready after {time.monotonic() - began:.1f} s. Ctrl-C stops it.")
+            _say("Ctrl-C stops it.")
             typer.echo(f"bootstrap.servers={cluster.bootstrap_servers}")
             _watch(cluster)
         except _StopRequested:

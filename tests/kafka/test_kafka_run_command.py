@@ -13,6 +13,8 @@ import pytest
 from confluent_kafka.admin import AdminClient
 from harness.waiting import wait_for
 
+from spark_kgroup.testing.kafka_jars import kafka_jars
+
 COMMAND = [str(Path(sys.executable).parent / "kgroup"), "kafka", "run"]
 
 
@@ -182,3 +184,21 @@ def test_help_shows_examples() -> None:
     shown = subprocess.run([*COMMAND, "--help"], capture_output=True, text=True, check=True).stdout
     for words in ("kgroup kafka run --nodes 3", "--data-dir", "--port"):
         assert words in shown
+
+
+def test_the_first_run_of_a_user_shows_that_classes_are_prepared_and_on_standard_error_only(
+    run: Callable[..., Run], tmp_path: Path
+) -> None:
+    (jar, *_) = kafka_jars()
+    (tmp_path / "jars").mkdir()
+    (tmp_path / "jars" / jar.parent.name).symlink_to(jar.parent)
+    kafka = run(KGROUP_CACHE=str(tmp_path))
+    assert kafka.bootstrap_servers()
+    assert [path.suffix for path in sorted((tmp_path / "classes").iterdir())] == [".jsa", ".lock"]
+    assert [line.partition(" after")[0] for line in kafka.errors.splitlines()] == [
+        "Preparing Kafka's classes for faster starts (once)",
+        "Preparing Kafka's classes for faster starts (once): done",
+        "Starting Apache Kafka (1 node)",
+        "Starting Apache Kafka (1 node): done",
+        "Ctrl-C stops it.",
+    ]

@@ -3,6 +3,7 @@
 import hashlib
 import json
 import os
+import signal
 import subprocess
 import sys
 import time
@@ -223,6 +224,15 @@ def test_a_killed_process_leaves_whole_jars_to_the_next_one_and_no_half_a_jar(
     assert found_in(tmp_path / "cache" / "jars" / "fruit").keys() == {*JARS, "manifest.json"}
     assert {jar.name: jar.read_bytes() for jar in jars} == JARS
     assert server.asked == [APPLE]
+
+
+def test_an_interrupt_ends_a_download_at_once_however_silent_the_repository(server: FileServer, tmp_path: Path) -> None:
+    server.held = {APPLE, FIG, PEAR}
+    fetching = Fetching(tmp_path / "cache", server, tmp_path / "errors")
+    wait_for(lambda: len(server.asked) == 3, "the process to ask")
+    fetching.process.send_signal(signal.SIGINT)
+    assert fetching.process.wait(10) == -signal.SIGINT
+    assert "KeyboardInterrupt" in fetching.errors
 
 
 def test_a_cached_set_that_is_not_the_pinned_one_is_downloaded_anew(

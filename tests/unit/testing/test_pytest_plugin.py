@@ -1,0 +1,29 @@
+"""The fixtures in somebody else's project, with a Kafka whose start takes long and says so."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+CONFTEST = """
+import sys
+from spark_kgroup.testing.apache_kafka import ApacheKafka
+ApacheKafka.start = lambda kafka: print("Preparing Kafka", file=sys.stderr)
+"""
+
+TESTS = """
+def test_shared(apache_kafka): print("unseen")
+def test_own(apache_kafka_factory): apache_kafka_factory(nodes=3)
+"""
+
+
+@pytest.mark.parametrize("option", ["--capture=fd", "--capture=sys", "--capture=no"])
+def test_progress_of_a_start_is_shown_while_tests_wait_for_it(tmp_path: Path, option: str) -> None:
+    (tmp_path / "conftest.py").write_text(CONFTEST)
+    (tmp_path / "test_mine.py").write_text(TESTS)
+    command = [sys.executable, "-m", "pytest", option, "-p", "no:cacheprovider", tmp_path]
+    done = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path)
+    assert "2 passed" in done.stdout, done.stdout
+    assert done.stderr.count("Preparing Kafka\n") >= 2
+    assert ("unseen" in done.stdout) == (option == "--capture=no")
