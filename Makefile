@@ -22,7 +22,7 @@ SPARK_VENV := .venv-spark-$(SPARK)
 WHEEL_DIR  := .build/wheel
 # What is tested is what is locked: pip takes these versions of everything, also of what builds the packages.
 VERSIONS   := conf/versions.txt
-# In a terminal, pip shows how far it is.
+# In a terminal, pip shows how far it is; elsewhere make shows each command before it runs.
 QUIET      := $(shell test -t 2 || echo --quiet)
 PIP_ARGS   := $(QUIET) --constraint $(VERSIONS) --build-constraint $(VERSIONS)
 NATIVE     := datasource/pyspark_kgroup/executor/native/records.c hatch_build.py
@@ -39,9 +39,9 @@ setup: $(VENV)/.ready $(VENV)/.native  ## build .venv in place
 $(VENV)/.ready: pyproject.toml $(VERSIONS)
 	@echo 'Making $(VENV): some minutes at first (500 MB).'
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --constraint $(VERSIONS) --upgrade pip
+	$(BIN)/python -m pip install $(QUIET) --constraint $(VERSIONS) --upgrade pip
 	$(BIN)/pip install $(PIP_ARGS) --group dev
-	$(BIN)/pip install --quiet --constraint $(VERSIONS) --no-build-isolation --editable '.[cli,testing]'  # with what dev has just brought
+	$(BIN)/pip install $(QUIET) --constraint $(VERSIONS) --no-build-isolation --editable '.[cli,testing]'  # with what dev has just brought
 	@touch $@
 
 $(VENV)/.native: $(VENV)/.ready $(NATIVE)
@@ -62,6 +62,7 @@ format: setup  ## rewrite the sources the way ruff wants them
 
 # Spark's environment is made first: else make would begin the others meanwhile, and the longest last.
 test: lint $(SPARK_VENV)/.installed  ## lint, types and every test
+	@echo 'Two at a time, some 20 minutes in all; each shows its output when it has ended: $(TESTS)'
 	$(MAKE) --no-print-directory -j2 --output-sync=line $(TESTS)  # two at a time: they mostly wait
 
 test-unit: setup  ## pure machines: seconds; and what the KIPs say of them, sentence by sentence
@@ -170,7 +171,7 @@ $(WHEEL_DIR)/.built: $(VENV)/.ready $(SOURCES) pyproject.toml README.md
 $(SPARK_VENV)/.ready: pyproject.toml $(VERSIONS)
 	@echo 'Making $(SPARK_VENV): some minutes at first (600 MB).'
 	$(PYTHON) -m venv $(SPARK_VENV)
-	$(SPARK_VENV)/bin/python -m pip install --quiet --constraint $(VERSIONS) --upgrade pip
+	$(SPARK_VENV)/bin/python -m pip install $(QUIET) --constraint $(VERSIONS) --upgrade pip
 	$(SPARK_VENV)/bin/pip install $(PIP_ARGS) 'pyspark[connect]==$(SPARK)' --group spark-tests
 	@touch $@
 

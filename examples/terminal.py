@@ -66,6 +66,7 @@ def step(title: str) -> Iterator[None]:
         with console.status(title):
             yield
     else:
+        console.print(title, soft_wrap=True)
         yield
     console.print(f"{title}: done in {time.monotonic() - began:.1f} s", soft_wrap=True)
 

@@ -50,7 +50,7 @@ def run(
 ) -> None:
     """Run Apache Kafka until Ctrl-C.
 
-    Fetches Kafka once (45 MB), and needs Java 17. Prints `bootstrap.servers=HOST:PORT[,...]` on standard output when it
+    Fetches Kafka once (46 MB), and needs Java 17. Prints `bootstrap.servers=HOST:PORT[,...]` on standard output when it
     is ready; everything else goes to standard error.
     """
     from spark_kgroup.testing.apache_kafka import ApacheKafka
