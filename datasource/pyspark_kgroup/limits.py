@@ -154,9 +154,8 @@ its query reads the source (one, two in a self-union), and those of two batches 
 # -------------------------------------------------------------------------------------------- sidecars and seat servers
 
 SIDECAR_START_AFTER_MS: Final = 1_000
-"""How long after it found no sidecar a worker starts one: its imports compete for the CPU with the worker's own.
-Measured: the first read of a new executor takes 0.53 s and not 0.87 where nothing else runs, up to 1.5 s where it
-does."""
+"""How long a worker that has found no sidecar waits for the end of its read before it starts one, whose imports compete
+for the CPU with the worker's own. Measured: the first read of a new executor takes 0.53 s and not 0.87."""
 
 SIDECAR_START_MS: Final = 20_000
 """How long a sidecar may take to start before it counts as one that cannot; nobody waits for it. Measured: 1.5 s, most

@@ -9,6 +9,7 @@ directly: slower, the same rows. It starts a sidecar beside that, for the reads 
 from __future__ import annotations
 
 import logging
+import os
 import threading
 from collections.abc import Generator, Iterator, Sequence
 from contextlib import suppress
@@ -41,6 +42,9 @@ from pyspark_kgroup.shared.tickets import Executor, Range, ReadSettings, Registr
 from spark_kgroup.model import TopicPartition
 
 log = logging.getLogger(__name__)
+
+_REUSED: Final = "SPARK_REUSE_WORKER"
+"""Set by Spark for workers that live on after their tasks (PythonWorkerFactory; `spark.python.worker.reuse`)."""
 
 _QUERIES_MAX: Final = 16
 """Of how many queries a worker remembers what it found out; what is forgotten is found out again."""
@@ -110,6 +114,8 @@ class Worker:
                     served = Served(seat=answer.seat, by="worker", rows=sizes.rows, ready=0, sizes=sizes.by_topic())
                     channel.say(served)
         finally:
+            if query is not None:
+                query.on_read_over()
             if channel is not None:
                 channel.close()
 
@@ -136,7 +142,7 @@ class _Query:
         self._registry = RegistryClient(access.host or driver_host(), access.port, access.query, access.key, failures)
         self._sidecar = SidecarClient(executor, access, place, self._registry, failures)
         self._warned = warned
-        self._starting: threading.Timer | None = None
+        self._read_over = threading.Event()
 
     def ask(self, ticket: TicketPayload) -> tuple[Answer | None, Channel | None]:
         """What the ticket reads, and the channel of whoever said so; None if nobody does, but the ticket says it.
@@ -183,12 +189,17 @@ class _Query:
 
     def _start_sidecar_soon(self) -> None:
         """For later reads: this one has the CPU first, on an executor that has just started itself."""
-        if self._starting is None or not self._starting.is_alive():
-            self._starting = threading.Timer(SIDECAR_START_AFTER_MS / 1000, self._start_sidecar)
-            self._starting.name, self._starting.daemon = "kgroup sidecar start", True
-            self._starting.start()
+        self._read_over.clear()
+        if not os.environ.get(_REUSED):
+            self._read_over.set()  # this process ends with its task, and whatever it has not started by then
+        threading.Thread(target=self._start_sidecar, name="kgroup sidecar start", daemon=True).start()
+
+    def on_read_over(self) -> None:
+        """A read has ended: the CPU is free, and this process may be about to end."""
+        self._read_over.set()
 
     def _start_sidecar(self) -> None:
+        self._read_over.wait(SIDECAR_START_AFTER_MS / 1000)
         try:
             self._sidecar.start()
         except SidecarUnavailable as why:

@@ -10,16 +10,21 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
 from harness.sidecars import Query, await_gone, kill, let_retry_time_pass, sidecars_of, sleeping_executor
 from harness.waiting import wait_for
 
 from pyspark_kgroup.executor import sidecar_start as sidecar_start_module
+from pyspark_kgroup.executor import ticket_reader
 from pyspark_kgroup.executor.ticket_reader import Worker
 from pyspark_kgroup.limits import SIDECAR_START_MS
+from pyspark_kgroup.shared.arrow import arrow_schema
 from pyspark_kgroup.shared.tickets import Executor, TicketPayload
 
 NO_RECORDS = {0: (41, 41)}
+
+BATCHES = [pa.RecordBatch.from_pylist([], schema=arrow_schema(False))] * 2
 
 GATED_PYTHON = """#!/bin/sh
 echo started >>{folder}/starts
@@ -113,6 +118,32 @@ def test_reads_go_on_directly_while_a_sidecar_starts_and_the_next_one_finds_it(
     await_reads(query, direct=4, warm=1)
     assert query.registry.homes()["seat-0"].executor == executor
     assert gate.starts() == 1
+
+
+@pytest.mark.parametrize(
+    ("reused", "waits_ms", "while_reading"),
+    [("1", 60_000, False), ("1", 10, True), ("", 60_000, True)],
+    ids=["after the read", "after a while", "at once where the worker ends with its task"],
+)
+def test_a_read_has_the_cpu_before_the_sidecar_that_is_started_for_later_ones(
+    query: Query,
+    executor: Executor,
+    gate: Gate,
+    monkeypatch: pytest.MonkeyPatch,
+    reused: str,
+    waits_ms: int,
+    while_reading: bool,
+) -> None:
+    monkeypatch.setenv("SPARK_REUSE_WORKER", reused)
+    monkeypatch.setattr(ticket_reader, "SIDECAR_START_AFTER_MS", waits_ms)
+    monkeypatch.setattr(ticket_reader, "_read_directly", lambda *_: iter(BATCHES))
+    reading = Worker(executor).read(query.plan(NO_RECORDS)[0])
+    next(reading)
+    if while_reading:
+        wait_for(lambda: gate.starts() == 1, "a sidecar to be started in the midst of the read", 30)
+    assert gate.starts() == while_reading
+    assert len(list(reading)) == len(BATCHES) - 1
+    wait_for(lambda: gate.starts() == 1, "a sidecar to be started", 30)
 
 
 def test_after_a_sidecar_was_killed_the_next_read_goes_on_directly_and_starts_another(
