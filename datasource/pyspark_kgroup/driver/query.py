@@ -237,6 +237,7 @@ class Query:
             key=self._registry.key,
             query=self._registry.query,
             prefetch_bytes=self._options.prefetch_bytes,
+            tells_sizes=self._options.limit.size_bytes is not None,
         )
 
     def _join(self, planned: Checkpoint) -> Boundary:

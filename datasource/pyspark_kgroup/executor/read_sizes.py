@@ -5,7 +5,7 @@ Runs on: executor.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection
 
 import pyarrow as pa
 
@@ -18,24 +18,26 @@ class ReadSizes:
     """The batches of one read, added up.
 
     Args:
-        topics: of its ranges.
+        topics: of its ranges; none if nobody wants to know how large its rows are.
 
     Attributes:
         rows: of all batches.
     """
 
-    def __init__(self, topics: Iterable[str]) -> None:
+    def __init__(self, topics: Collection[str]) -> None:
         self.rows = 0
-        each = set(topics)
-        self._only = each.pop() if len(each) == 1 else None
+        self._topics = topics
         self._seen: dict[str, tuple[int, int]] = {}
 
     def add(self, batch: pa.RecordBatch) -> None:
         """Count one more; in one of several topics, to find out whose rows it has takes time."""
         self.rows += batch.num_rows
-        if self._only is not None:
-            self._count(self._only, batch)
-            return
+        if len(self._topics) > 1:
+            self._add_runs(batch)
+        for topic in self._topics if len(self._topics) == 1 else ():
+            self._count(topic, batch)
+
+    def _add_runs(self, batch: pa.RecordBatch) -> None:
         first_row = 0
         for last_row in last_rows(batch):
             self._count(batch["topic"][last_row].as_py(), batch.slice(first_row, last_row + 1 - first_row))

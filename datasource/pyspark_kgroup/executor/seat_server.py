@@ -139,7 +139,8 @@ class SeatServer:
             self._forget_changed(tags)
             self._take_on(owned | starts, leaders)
             outlet = Outlet(worker)
-            self._say(self._send(outlet, ends))  # BEFORE the worker can ask for more, of a seat that is busy
+            sizes = ReadSizes({r.topic for r in request.ranges} if request.tells_sizes else ())
+            self._say(self._send(outlet, ends, sizes))  # BEFORE the worker can ask for more, of a seat that is busy
             finished = True
             outlet.end()
         except OSError as problem:  # a consumer above the worker has enough, or the worker died
@@ -150,9 +151,9 @@ class SeatServer:
             worker.close()
         self._take_on(owned, leaders)  # the next batch begins there, also where other tasks read the rest of this one
 
-    def _send(self, outlet: Outlet, ends: Mapping[TopicPartition, int]) -> Finished:
+    def _send(self, outlet: Outlet, ends: Mapping[TopicPartition, int], sizes: ReadSizes) -> Finished:
         fetched = self._ahead.take(ends)
-        sizes, ready = ReadSizes(tp.topic for tp in ends), sum(batch.num_rows for batch in fetched)
+        ready = sum(batch.num_rows for batch in fetched)
         for batch in self._batches(fetched, ends):
             outlet.send(batch)
             sizes.add(batch)

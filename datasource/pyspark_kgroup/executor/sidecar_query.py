@@ -74,6 +74,7 @@ class SidecarQuery:
         self._executor = executor
         self._prefetch_bytes = asked.prefetch_bytes
         self._idle_s = asked.idle_ms / 1000
+        self._tells_sizes = asked.tells_sizes
         self._link = registry
         self._registry = RegistryLink(registry)
         self._processes = processes
@@ -211,7 +212,8 @@ class SidecarQuery:
             raise
         try:
             async with asyncio.timeout(CHANNEL_HANDSHAKE_MS / 1000):
-                await server.link.send_with_socket(Serve(ranges=bound.ranges, owned=bound.owned), link.socket)
+                asked = Serve(ranges=bound.ranges, owned=bound.owned, tells_sizes=self._tells_sizes)
+                await server.link.send_with_socket(asked, link.socket)
         except ChannelEnded:  # it ends just now: its worker hears that
             server.end()
         except TimeoutError:

@@ -145,7 +145,14 @@ class SidecarClient:
     def _name_query(self, channel: Channel, registry: socket.socket) -> None:
         """Ask for this query to be served over this connection; raises ChannelEnded."""
         access = self._access
-        channel.say(AddQuery(query=access.query, prefetch_bytes=access.prefetch_bytes, idle_ms=access.idle_ms))
+        channel.say(
+            AddQuery(
+                query=access.query,
+                prefetch_bytes=access.prefetch_bytes,
+                idle_ms=access.idle_ms,
+                tells_sizes=access.tells_sizes,
+            )
+        )
         try:
             socket.send_fds(channel.socket, [b"+"], [registry.fileno()])
         except OSError as problem:

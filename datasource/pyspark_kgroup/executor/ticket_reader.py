@@ -105,7 +105,8 @@ class Worker:
                     ranges = ticket.reads.ranges
                 case None | Refused():
                     raise SeatRefused(ticket.scan_id, ticket.ticket)
-            sizes = ReadSizes(r.topic for r in ranges)
+            tells_sizes = ticket.registry is not None and ticket.registry.tells_sizes
+            sizes = ReadSizes({r.topic for r in ranges} if tells_sizes else ())
             for batch in _read_directly(ranges, ticket.settings):
                 sizes.add(batch)
                 yield batch

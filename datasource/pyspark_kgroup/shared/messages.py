@@ -141,7 +141,7 @@ class Served:
         by: the seat's own server for a worker beside it, or over the network; or a worker that read directly.
         rows: rows of the read.
         ready: how many of them a server had fetched before it was asked.
-        sizes: how large they were; of at most `SIZES_TOLD_MAX` topics.
+        sizes: how large they were, if that is asked for; of at most `SIZES_TOLD_MAX` topics.
     """
 
     op: ClassVar[str] = "served"
@@ -197,12 +197,14 @@ class AddQuery:
         query: as `RegistryAccess.query`.
         prefetch_bytes: what the query's seats may hold ahead of the next batch here, in all.
         idle_ms: how long it is served without a read.
+        tells_sizes: as `RegistryAccess.tells_sizes`.
     """
 
     op: ClassVar[str] = "add-query"
     query: str
     prefetch_bytes: int
     idle_ms: int
+    tells_sizes: bool
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -310,11 +312,12 @@ class Host:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Serve:
-    """Send `ranges` to the worker whose socket is attached. The fields are those of `Bound`."""
+    """Send `ranges` to the worker whose socket is attached. The fields are those of `Bound` and `AddQuery`."""
 
     op: ClassVar[str] = "serve"
     ranges: tuple[Range, ...]
     owned: tuple[Position, ...]
+    tells_sizes: bool
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -160,6 +160,7 @@ class RegistryAccess:
         query: names this run of the query among all of the application.
         prefetch_bytes: what the query's seats on one executor may hold ahead of the next batch, in all.
         idle_ms: how long a sidecar serves the query without a read.
+        tells_sizes: whether reads tell how large their rows were (`maxBytesPerTrigger`).
     """
 
     host: str | None
@@ -168,6 +169,7 @@ class RegistryAccess:
     query: str
     prefetch_bytes: int
     idle_ms: int = SIDECAR_IDLE_MS
+    tells_sizes: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

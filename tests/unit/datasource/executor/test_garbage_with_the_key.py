@@ -53,8 +53,8 @@ FIELDS = {
     "read": ("query", "scan", "ticket", "config", "reader", "headers"),
     "read-at-home": ("query", "scan", "ticket"),
     "hung": ("query", "seat"),
-    "add-query": ("query", "prefetch_bytes", "idle_ms"),
-    "serve": ("ranges", "owned"),
+    "add-query": ("query", "prefetch_bytes", "idle_ms", "tells_sizes"),
+    "serve": ("ranges", "owned", "tells_sizes"),
     "homes": ("seats",),
     None: ("seat",),
 }
@@ -82,6 +82,7 @@ MEANT: dict[str, tuple[Any, ...]] = {
     "owned": ([], [["t", 0, 1, "tag"]]),
     "seats": ([], ["g-0"]),
     "sizes": ([], [["t", 1, 100]]),
+    "tells_sizes": (True, False),
 }
 """What a field holds that is right."""
 
@@ -157,6 +158,7 @@ def test_a_seats_server_understands_its_share_or_ends() -> None:
     def read(message: Message) -> None:
         one = [random.choice(VALUES) for _ in range(4)]
         share = random.choice([message.get("ranges"), [*message.values()], [one], []])
-        _serve_of(parse({"op": "serve", "ranges": share, "owned": random.choice([message.get("owned"), [one], []])}))
+        owned = random.choice([message.get("owned"), [one], []])
+        _serve_of(parse({"op": "serve", "ranges": share, "owned": owned, "tells_sizes": True}))
 
     assert min(understood(read, 3).values()) > MESSAGES / 100

@@ -19,7 +19,7 @@ def batch_of(*rows: tuple[str, int, bytes]) -> pa.RecordBatch:
 
 def test_all_bytes_of_a_read_of_one_topic_are_that_topics() -> None:
     batches = [batch_of(("t", 0, b"x" * 100), ("t", 1, b"x" * 300)), batch_of(("t", 0, b""))]
-    sizes = ReadSizes(["t", "t"])
+    sizes = ReadSizes({"t"})
     for batch in batches:
         sizes.add(batch)
     assert sizes.rows == 3
@@ -27,12 +27,18 @@ def test_all_bytes_of_a_read_of_one_topic_are_that_topics() -> None:
 
 
 def test_each_topic_of_a_mixed_batch_has_the_bytes_of_its_own_rows() -> None:
-    sizes = ReadSizes(["t", "u"])
+    sizes = ReadSizes({"t", "u"})
     sizes.add(batch_of(*[("t", 0, b"x" * 100)] * 50, *[("u", 3, b"x" * 9_000)] * 5, *[("t", 1, b"x" * 100)] * 50))
     (t, u) = sizes.by_topic()
     assert (t.topic, t.rows, u.topic, u.rows) == ("t", 100, "u", 5)
     assert t.size_bytes / t.rows == pytest.approx(145, abs=10)
     assert u.size_bytes / u.rows == pytest.approx(9_045, abs=10)
+
+
+def test_where_nobody_wants_to_know_only_rows_are_counted() -> None:
+    sizes = ReadSizes(())
+    sizes.add(batch_of(("t", 0, b"x"), ("u", 0, b"x")))
+    assert (sizes.rows, sizes.by_topic()) == (2, ())
 
 
 def test_a_read_of_very_many_topics_tells_of_some() -> None:

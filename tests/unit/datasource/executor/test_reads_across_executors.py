@@ -199,7 +199,7 @@ BAD: list[Message] = [
     {"op": "heartbeat"},
     {"op": "hung", "query": "QUERY", "seat": "seat-0"},
     {"op": "read", "query": "QUERY", "scan": 1, "ticket": 0, "config": {}, "reader": "native", "headers": False},
-    {"op": "add-query", "query": "q", "prefetch_bytes": 1, "idle_ms": 1},
+    {"op": "add-query", "query": "q", "prefetch_bytes": 1, "idle_ms": 1, "tells_sizes": False},
     {"op": "read-at-home", "query": "other", "scan": 1, "ticket": 0},
     {"op": "read-at-home", "query": "QUERY", "scan": 99, "ticket": 0},
 ]

@@ -123,6 +123,7 @@ def read(
     request = Serve(
         ranges=tuple(Range(*tp, first, end, (leaders or {}).get(tp)) for tp in tags),
         owned=tuple(Position(*tp, owned or end, tag) for tp, tag in tags.items()),
+        tells_sizes=False,
     )
     with here:
         with there:

@@ -38,7 +38,7 @@ def end_of(parameters: SidecarParameters, *answers: bytes) -> tuple[QueryMessage
     folder, answered = Path(parameters.folder), list[QueryMessage]()
 
     async def run(sidecar: Sidecar, ours: socket.socket, theirs: socket.socket) -> str:
-        asked = AddQuery(query="q", prefetch_bytes=1, idle_ms=60_000)
+        asked = AddQuery(query="q", prefetch_bytes=1, idle_ms=60_000, tells_sizes=False)
         running = asyncio.create_task(sidecar.run(asked, ours, answered.append))
         loop = asyncio.get_running_loop()
         for answer in answers:

@@ -144,7 +144,7 @@ BAD: list[Message] = [
     {**READ, "config": []},
     {"op": "hung"},
     {"op": "hung", "query": "q", "seat": []},
-    {"op": "add-query", "query": "q", "prefetch_bytes": 1, "idle_ms": 1},
+    {"op": "add-query", "query": "q", "prefetch_bytes": 1, "idle_ms": 1, "tells_sizes": False},
     {"op": "heartbeat"},
     {"op": "served", "seat": "seat-0", "by": "worker", "rows": 1, "ready": 0, "sizes": []},
 ]

@@ -66,7 +66,7 @@ EXAMPLES: list[QueryMessage] = [
         host="here",
     ),
     Durable(query="q", end="0a"),
-    AddQuery(query="q", prefetch_bytes=1, idle_ms=2),
+    AddQuery(query="q", prefetch_bytes=1, idle_ms=2, tells_sizes=True),
     UnknownQuery(),
     Host(seat="g-0", config={"sasl.password": "hush"}, reader="librdkafka", headers=True),
     Ready(),
@@ -76,7 +76,7 @@ EXAMPLES: list[QueryMessage] = [
     ReadDirectly(seat="g-0", ranges=(), home=ADDRESS),
     ReadAtHome(query="q", scan=1, ticket=0),
     Hung(query="q", seat="g-0"),
-    Serve(ranges=RANGES, owned=OWNED),
+    Serve(ranges=RANGES, owned=OWNED, tells_sizes=False),
     Finished(rows=10, ready=0, sizes=()),
     WorkerGone(),
 ]
