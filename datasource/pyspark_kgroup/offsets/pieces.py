@@ -94,15 +94,18 @@ def divide(spans: Sequence[tuple[TopicPartition, Span]], count: int) -> list[Pie
     """
     total = sum(span.offsets for _, span in spans)
     cuts = [total * number // count for number in range(count + 1)]
-    return [tuple(_between(spans, first, end)) for first, end in pairwise(cuts)]
+    left = [(tp, span) for tp, span in reversed(spans) if span.offsets]  # the next one last
+    return [_taken(left, end - first) for first, end in pairwise(cuts)]
 
 
-def _between(spans: Sequence[tuple[TopicPartition, Span]], first: int, end: int) -> list[tuple[TopicPartition, Span]]:
-    """The offsets from the `first` to the `end` of all offsets of `spans`, counted through."""
-    found, before = [], 0
-    for tp, span in spans:
-        cut = Span(span.start_offset + max(0, first - before), span.start_offset + min(span.offsets, end - before))
-        if cut.offsets:
-            found.append((tp, cut))
-        before += span.offsets
-    return found
+def _taken(left: list[tuple[TopicPartition, Span]], offsets: int) -> Piece:
+    """The next `offsets` of what is left, which are taken from it: no span is looked at for more pieces than it has."""
+    found = []
+    while offsets:
+        tp, span = left.pop()
+        cut = min(span.end_offset, span.start_offset + offsets)
+        found.append((tp, Span(span.start_offset, cut)))
+        if cut < span.end_offset:
+            left.append((tp, Span(cut, span.end_offset)))
+        offsets -= cut - span.start_offset
+    return tuple(found)
