@@ -10,7 +10,6 @@ from collections.abc import Collection
 import pyarrow as pa
 
 from pyspark_kgroup.limits import SIZES_TOLD_MAX
-from pyspark_kgroup.shared.arrow import last_rows
 from pyspark_kgroup.shared.tickets import TopicSize
 
 
@@ -30,7 +29,7 @@ class ReadSizes:
         self._seen: dict[str, tuple[int, int]] = {}
 
     def add(self, batch: pa.RecordBatch) -> None:
-        """Count one more; in one of several topics, to find out whose rows it has takes time."""
+        """Count one more."""
         self.rows += batch.num_rows
         if len(self._topics) > 1:
             self._add_runs(batch)
@@ -38,10 +37,14 @@ class ReadSizes:
             self._count(topic, batch)
 
     def _add_runs(self, batch: pa.RecordBatch) -> None:
+        """Count runs of rows of one topic, which are longer than those of one partition: each costs 17 us (measured)."""
+        import pyarrow.compute as pc  # 37 ms: most reads have one topic
+
+        runs = pc.run_end_encode(batch["topic"])
         first_row = 0
-        for last_row in last_rows(batch):
-            self._count(batch["topic"][last_row].as_py(), batch.slice(first_row, last_row + 1 - first_row))
-            first_row = last_row + 1
+        for topic, end_row in zip(runs.values.to_pylist(), runs.run_ends.to_pylist(), strict=True):
+            self._count(topic, batch.slice(first_row, end_row - first_row))
+            first_row = end_row
 
     def _count(self, topic: str, rows: pa.RecordBatch) -> None:
         if topic in self._seen or len(self._seen) < SIZES_TOLD_MAX:

@@ -1,5 +1,7 @@
 """What a read tells of the sizes of its rows."""
 
+import time
+
 import pyarrow as pa
 import pytest
 
@@ -47,3 +49,13 @@ def test_a_read_of_very_many_topics_tells_of_some() -> None:
     sizes.add(batch_of(*((topic, 0, b"x") for topic in topics)))
     assert sizes.rows == len(topics)
     assert len(sizes.by_topic()) == SIZES_TOLD_MAX
+
+
+def test_what_a_mixed_batch_costs_goes_by_its_topics_and_not_by_their_partitions() -> None:
+    """10,000 partitions with a row each took 170 ms of CPU when each was looked at."""
+    batch = batch_of(*((f"t{topic}", partition, b"x") for topic in range(10) for partition in range(1_000)))
+    sizes = ReadSizes({f"t{topic}" for topic in range(10)})
+    began_s = time.process_time()
+    sizes.add(batch)
+    assert time.process_time() - began_s < 0.05
+    assert [size.rows for size in sizes.by_topic()] == [1_000] * 10
