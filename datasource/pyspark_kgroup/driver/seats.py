@@ -373,9 +373,14 @@ class Seats:
         Prefers seats that are not due to move: their new home could not take them in this scan.
         """
         any_seat = next(iter(unread))
-        if not self._live():
+        live = self._live()
+        if not live:
             return any_seat  # the seat of an earlier query, since one of this query would be free
-        busiest = max(self._live(), key=lambda key: sum(len(unread[s]) for s in unread.keys() & self._held[key].keys()))
+        left = Counter[str]()  # executor -> pieces; by seats, which may be few where executors are many
+        for seat, pieces in unread.items():
+            if seat in self._homes:
+                left[self._homes[seat].executor.key] += len(pieces)
+        busiest = max(live, key=left.__getitem__)
         last_first = [seat for seat in reversed(self._held[busiest]) if seat in unread]
         return min(last_first, key=self._moves_due().__contains__, default=any_seat)
 
