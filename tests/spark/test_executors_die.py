@@ -30,6 +30,10 @@ ROUNDS_MAX = 30
 CONF = Path(__file__).parents[2] / "conf"
 CLUSTER = f"local-cluster[{EXECUTORS},1,1024]"
 
+IN_WHOLE_SHARES_AND_IN_PIECES = pytest.mark.parametrize(
+    "more", [{}, {"minPartitions": 7}], ids=["whole shares", "pieces"]
+)
+
 
 def parent_of(pid: int) -> int:
     return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
@@ -103,12 +107,13 @@ def test_a_process_that_dies_during_a_read_costs_no_record_and_repeats_none(
     assert sorted((r.partition, r.offset) for r in rows(tmp_path)) == sorted(contents(server, topic))
 
 
+@IN_WHOLE_SHARES_AND_IN_PIECES
 def test_a_speculative_copy_of_a_slow_task_reads_the_same(
-    apache_kafka: ApacheKafka, new_topic: NewTopic, group: str, tmp_path: Path
+    apache_kafka: ApacheKafka, new_topic: NewTopic, group: str, tmp_path: Path, more: dict[str, int]
 ) -> None:
     topic, server = new_topic(PARTITIONS), apache_kafka.bootstrap_servers
     filling = Filling(server, topic)
-    read = options(server, topic, group, members=EXECUTORS)
+    read = options(server, topic, group, members=EXECUTORS, **more)
     conf = {
         "spark.speculation": "true",
         "spark.speculation.interval": "100ms",
@@ -135,12 +140,13 @@ def test_a_speculative_copy_of_a_slow_task_reads_the_same(
     assert sorted((r.partition, r.offset) for r in rows(tmp_path)) == sorted(contents(server, topic))
 
 
+@IN_WHOLE_SHARES_AND_IN_PIECES
 def test_a_stage_repeated_after_its_shuffle_files_were_lost_reads_the_same(
-    apache_kafka: ApacheKafka, new_topic: NewTopic, group: str, tmp_path: Path
+    apache_kafka: ApacheKafka, new_topic: NewTopic, group: str, tmp_path: Path, more: dict[str, int]
 ) -> None:
     topic, server = new_topic(PARTITIONS), apache_kafka.bootstrap_servers
     filling = Filling(server, topic)
-    read = options(server, topic, group, members=EXECUTORS)
+    read = options(server, topic, group, members=EXECUTORS, **more)
     filling.more()
     with Application(tmp_path, read, master=CLUSTER, stop_at="after shuffle", shuffles=True) as application:
         application.await_stop_point()

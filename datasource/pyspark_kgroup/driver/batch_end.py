@@ -22,7 +22,7 @@ class BatchEnd:
     """Whose turn it was last, and when there was a batch with records.
 
     Args:
-        record_bytes: how large a topic's records are, by what is known.
+        record_bytes: how large a topic's records are, None if nobody knows.
 
     Attributes:
         waits: the last boundary found new offsets, and left them for a later batch.
@@ -34,7 +34,7 @@ class BatchEnd:
         ledger: Ledger,
         stops: StopOffsets,
         clock: Callable[[], int],
-        record_bytes: Callable[[str], float],
+        record_bytes: Callable[[str], float | None],
     ) -> None:
         self.waits = False
         self._options = options

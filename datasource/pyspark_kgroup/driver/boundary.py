@@ -27,7 +27,6 @@ from pyspark_kgroup.driver.scale_down import ScaleDown
 from pyspark_kgroup.driver.settling import Settling
 from pyspark_kgroup.driver.stop_offsets import StopOffsets
 from pyspark_kgroup.driver.topic_logs import TopicLogs
-from pyspark_kgroup.limits import RECORD_BYTES_UNKNOWN
 from pyspark_kgroup.offsets.checkpoint import Checkpoint
 from pyspark_kgroup.offsets.plan import NO_LIMIT, Limit
 from pyspark_kgroup.options.parser import SourceOptions
@@ -60,7 +59,7 @@ class Boundary:
         options: SourceOptions,
         run_ms: int | None = None,
         clock: Callable[[], int] = monotonic_ms,
-        record_bytes: Callable[[str], float] = lambda _: RECORD_BYTES_UNKNOWN,
+        record_bytes: Callable[[str], float | None] = lambda _: None,
         *,
         bounded: bool,
     ) -> None:

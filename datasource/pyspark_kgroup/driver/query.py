@@ -26,7 +26,7 @@ from pyspark_kgroup.driver.sizing import (
     seats_warning,
     stays_on_this_host,
 )
-from pyspark_kgroup.limits import RECORD_BYTES_UNKNOWN, SLOTS_KNOWN_MS
+from pyspark_kgroup.limits import SLOTS_KNOWN_MS
 from pyspark_kgroup.offsets.checkpoint import Checkpoint
 from pyspark_kgroup.offsets.plan import NO_LIMIT, Limit, Ranges, positions_by_seat, ranges_by_seat
 from pyspark_kgroup.offsets.previously_owned import owned_by_seat
@@ -156,8 +156,8 @@ class Query:
         home = self._home(seat)
         return (home.executor.rack if home is not None else "") or self._options.passed_on.get("client.rack") or None
 
-    def _record_bytes(self, topic: str) -> float:
-        return self._registry.record_bytes(topic) if self._registry is not None else RECORD_BYTES_UNKNOWN
+    def _record_bytes(self, topic: str) -> float | None:
+        return self._registry.record_bytes(topic) if self._registry is not None else None
 
     def _counts(self) -> Counts:
         return self._registry.counts() if self._registry is not None else Counts()

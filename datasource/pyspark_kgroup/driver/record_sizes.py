@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from pyspark_kgroup.limits import RECORD_BYTES_UNKNOWN, ROWS_REMEMBERED, TOPICS_SIZED_MAX
+from pyspark_kgroup.limits import ROWS_REMEMBERED, TOPICS_SIZED_MAX
 from pyspark_kgroup.shared.tickets import TopicSize
 
 
@@ -26,9 +26,9 @@ class RecordSizes:
             kept = min(1.0, ROWS_REMEMBERED / max(1.0, rows_before))
             self._seen[topic] = kept * rows_before + rows, kept * bytes_before + size_bytes
 
-    def of(self, topic: str) -> float:
-        """Bytes of one record of `topic`, more than 0; as large as brokers allow by default if none was read."""
+    def of(self, topic: str) -> float | None:
+        """Bytes of one record of `topic`, more than 0; None if none was read."""
         if topic not in self._seen:
-            return RECORD_BYTES_UNKNOWN
+            return None
         rows, size_bytes = self._seen[topic]
         return max(1.0, size_bytes / rows)

@@ -245,7 +245,7 @@ class Registry:
         with self._lock:
             return self._seats.home(seat)
 
-    def record_bytes(self, topic: str) -> float:
+    def record_bytes(self, topic: str) -> float | None:
         """As `RecordSizes.of`."""
         return self._sizes.of(topic)
 

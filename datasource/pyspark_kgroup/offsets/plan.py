@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from typing import Final, NamedTuple
 
+from pyspark_kgroup.limits import RECORD_BYTES_UNKNOWN
 from pyspark_kgroup.offsets.checkpoint import Checkpoint
 from spark_kgroup.model import TopicDescription, TopicPartition
 
@@ -103,26 +104,31 @@ def apply_limit(
 def apply_limit_in_bytes(
     available: Mapping[TopicPartition, tuple[int, int]],
     limit: int | None,
-    record_bytes: Callable[[str], float],
+    record_bytes: Callable[[str], float | None],
     after: TopicPartition | None = None,
 ) -> dict[TopicPartition, int]:
     """End offsets that take at most `limit` bytes in all, shared as `apply_limit` shares offsets.
 
-    A batch takes one record at least, however large.
+    A batch takes one record at least, however large. Of a topic whose records nobody has read, each counts as large as
+    brokers allow by default; one of its partitions, in turn, is enough to know better.
 
     Args:
         available: as of `apply_limit`.
         limit: bytes for the whole batch, at least 1; None takes everything.
-        record_bytes: what a record of a topic takes.
+        record_bytes: what a record of a topic takes; None if nobody knows.
         after: as of `apply_limit`.
 
     Returns:
         Partition -> new position.
     """
     counts = {tp: end - position for tp, (position, end) in available.items() if end > position}
-    one = {tp: record_bytes(tp.topic) for tp in counts}
+    known = {topic: record_bytes(topic) for topic in {tp.topic for tp in counts}}
+    one = {tp: known[tp.topic] or RECORD_BYTES_UNKNOWN for tp in counts}
     if limit is None or sum(counts[tp] * one[tp] for tp in counts) <= limit:
         return {tp: end for tp, (_, end) in available.items()}
+    probed = {tp.topic: tp for tp in reversed(_turns(available, counts, after)) if known[tp.topic] is None}
+    counts = {tp: count for tp, count in counts.items() if probed.get(tp.topic, tp) == tp}
+    one = {tp: one[tp] for tp in counts}
     spare = limit - sum(one.values())
     if spare >= 0:
         rest = {tp: (counts[tp] - 1) * one[tp] for tp in counts}
@@ -144,7 +150,7 @@ def _turns(
     with_data: Iterable[TopicPartition],
     after: TopicPartition | None,
 ) -> list[TopicPartition]:
-    """Those with data in the order of their turns, where there is no room for one record of each."""
+    """Those with data in the order of their turns, where there is no room for something of each."""
     order = in_turn(with_data, after)
     # A query that came back remembers nobody. All positions together move on with each such batch, by as many records
     # as it takes, so their sum says where the turn is: who comes last would starve if each restart began with who comes

@@ -129,10 +129,8 @@ def test_end_offsets_that_were_listed_before_a_long_wait_are_listed_again(
 
 def test_a_limit_in_bytes_goes_by_the_size_of_records_as_it_is_known_at_each_boundary(world: World) -> None:
     group, driver = world(records=1_000)
-    known = {"t": float(RECORD_BYTES_UNKNOWN)}
-    driver.boundary = Boundary(
-        group, driver.options, clock=lambda: group.now_ms, record_bytes=known.__getitem__, bounded=False
-    )
+    known: dict[str, float] = {}
+    driver.boundary = Boundary(group, driver.options, clock=lambda: group.now_ms, record_bytes=known.get, bounded=False)
     limit = Limit(size_bytes=3 * RECORD_BYTES_UNKNOWN)
     end = driver.boundary.advance(driver.durable, limit)
     assert end.position(P0) == 3

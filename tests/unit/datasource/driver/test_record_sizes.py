@@ -3,12 +3,8 @@
 import pytest
 
 from pyspark_kgroup.driver.record_sizes import RecordSizes
-from pyspark_kgroup.limits import RECORD_BYTES_UNKNOWN, TOPICS_SIZED_MAX
+from pyspark_kgroup.limits import TOPICS_SIZED_MAX
 from pyspark_kgroup.shared.tickets import TopicSize
-
-
-def test_a_topic_of_which_nothing_was_read_counts_as_the_largest_that_brokers_take_by_default() -> None:
-    assert RecordSizes().of("t") == RECORD_BYTES_UNKNOWN == 1024 * 1024
 
 
 def test_each_topic_has_the_mean_of_its_own_records() -> None:
@@ -29,7 +25,7 @@ def test_later_reads_count_more_than_the_records_of_long_ago() -> None:
 def test_a_read_without_rows_says_nothing() -> None:
     sizes = RecordSizes()
     sizes.add([TopicSize("t", 0, 0)])
-    assert sizes.of("t") == RECORD_BYTES_UNKNOWN
+    assert sizes.of("t") is None
 
 
 def test_a_record_takes_a_byte_at_least_so_that_no_limit_is_divided_by_nothing() -> None:
@@ -42,4 +38,4 @@ def test_topics_beyond_the_bound_are_not_remembered() -> None:
     sizes = RecordSizes()
     sizes.add(TopicSize(f"t{number}", 1, 100) for number in range(TOPICS_SIZED_MAX + 1))
     assert sizes.of(f"t{TOPICS_SIZED_MAX - 1}") == 100
-    assert sizes.of(f"t{TOPICS_SIZED_MAX}") == RECORD_BYTES_UNKNOWN
+    assert sizes.of(f"t{TOPICS_SIZED_MAX}") is None

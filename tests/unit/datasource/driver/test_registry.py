@@ -26,7 +26,7 @@ from pyspark_kgroup.driver.registry import Registry
 from pyspark_kgroup.driver.reporting import Counts
 from pyspark_kgroup.driver.seats import Scan
 from pyspark_kgroup.errors import ChannelEnded
-from pyspark_kgroup.limits import RECORD_BYTES_UNKNOWN, REGISTRY_PORT_WAIT_MS
+from pyspark_kgroup.limits import REGISTRY_PORT_WAIT_MS
 from pyspark_kgroup.shared.channel import Channel, Message, connect, frame
 from pyspark_kgroup.shared.tickets import Leader, Mode, Position, Range
 from spark_kgroup.errors import OptionError
@@ -300,7 +300,7 @@ def test_a_served_read_is_counted_and_makes_its_seat_warm(registry: Registry, si
     assert registry.counts() == Counts(
         guest_bindings=1, warm_reads=1, network_reads=1, direct_reads=1, rows=18, rows_ready=10, accepted=1
     )
-    assert (registry.record_bytes("t"), registry.record_bytes("u")) == (200, RECORD_BYTES_UNKNOWN)
+    assert (registry.record_bytes("t"), registry.record_bytes("u")) == (200, None)
 
 
 def test_each_heartbeat_answers_a_sidecar_which_seats_it_is_home_to(registry: Registry, sidecar: Sidecar) -> None:

@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from pyspark_kgroup.limits import RECORD_BYTES_UNKNOWN
 from pyspark_kgroup.offsets.checkpoint import EMPTY, Checkpoint, Owned, Period, Topic
 from pyspark_kgroup.offsets.plan import apply_limit, apply_limit_in_bytes, in_turn, positions_by_seat, ranges_by_seat
 from spark_kgroup.model import TopicDescription, TopicPartition
@@ -292,6 +293,38 @@ def test_every_partition_with_data_takes_part_while_there_are_bytes_for_it(
         assert all(shares[tp] for tp in waiting)
     else:
         assert any(shares[tp] for tp in waiting)
+
+
+def probed(available: dict[TopicPartition, tuple[int, int]], limit: int) -> dict[TopicPartition, int]:
+    """What is taken of topics of which nobody knows how large their records are."""
+    ends = apply_limit_in_bytes(available, limit, lambda topic: SIZES["t"] if topic == "t" else None)
+    return {tp: end - available[tp][0] for tp, end in ends.items() if end > available[tp][0]}
+
+
+def test_of_topics_that_nobody_has_read_one_partition_each_is_enough() -> None:
+    """64 of 800 topics in each batch, however many partitions they have."""
+    many = {TopicPartition(f"u{topic}", index): (0, 1_000) for topic in range(800) for index in range(12)}
+    taken = probed(many, 64 * RECORD_BYTES_UNKNOWN)
+    assert sorted(taken.values()) == [1] * 64
+    assert len({tp.topic for tp in taken}) == 64
+
+
+def test_topics_of_known_sizes_take_their_part_beside_others() -> None:
+    taken = probed({P0: (0, 100_000), TopicPartition("u", 0): (0, 1), TopicPartition("u", 1): (0, 1)}, 3_000_000)
+    assert taken.pop(P0) > 10_000
+    assert list(taken.values()) == [1]
+
+
+def test_all_partitions_of_a_topic_of_which_no_row_is_ever_seen_have_their_turn() -> None:
+    """All that there is are aborted transactions, say."""
+    available = {TopicPartition("u", index): (0, 9) for index in range(3)}
+    last, turns = None, []
+    for _ in range(6):
+        ends = apply_limit_in_bytes(available, RECORD_BYTES_UNKNOWN, lambda _: None, last)
+        (last,) = (tp for tp in available if ends[tp] > available[tp][0])
+        turns.append(last.partition)
+        available = {tp: (ends[tp], 9) for tp in available}
+    assert turns == [0, 1, 2, 0, 1, 2]
 
 
 def test_partitions_take_turns_where_bytes_do_not_suffice_for_a_record_of_each() -> None:
