@@ -1,5 +1,6 @@
 """Jars with known bytes, downloaded from a small repository on this machine: no network, no Java, no PySpark."""
 
+import gc
 import hashlib
 import json
 import os
@@ -7,6 +8,7 @@ import signal
 import subprocess
 import sys
 import time
+import warnings
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -23,6 +25,15 @@ FRUIT = {f"org/example/{name}/1.0/{name}-1.0.jar": name.encode() * 100_000 for n
 APPLE, FIG, PEAR = FRUIT
 PINS = [Pin(hashlib.sha256(content).hexdigest(), len(content), place) for place, content in FRUIT.items()]
 JARS = {pin.jar: FRUIT[pin.place] for pin in PINS}
+
+
+@pytest.fixture(autouse=True)
+def collected() -> Iterator[None]:
+    """pooch leaves the connection of an answer that it refuses to the collector: it is no other test's leak."""
+    yield
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ResourceWarning)
+        gc.collect()
 
 
 @pytest.fixture
