@@ -76,7 +76,7 @@ def all_owned(runtime: GroupRuntime, boundary: Boundary, checkpoint: Checkpoint,
     now = [checkpoint]
 
     def holds() -> bool:
-        now.append(boundary.advance(now[-1], None))
+        now.append(boundary.advance(now[-1]))
         return len(owned(runtime.view())) == len(now[-1].owned) == PARTITIONS - others
 
     wait_for(holds, f"our seats to own all but {others}", 40)
@@ -88,7 +88,7 @@ def shared(runtime: GroupRuntime, boundary: Boundary, checkpoint: Checkpoint, ot
     now = [checkpoint]
 
     def holds() -> bool:
-        now.append(boundary.advance(now[-1], None))
+        now.append(boundary.advance(now[-1]))
         ours = len(owned(runtime.view()))
         all_have_owners = 0 < len(other.owned) == PARTITIONS - ours and len(now[-1].owned) == ours
         return all_have_owners and runtime.describe().state == "Stable"
@@ -149,7 +149,7 @@ def test_a_group_that_is_converted_while_a_batch_reads_what_must_go_is_never_set
     now = [done]
 
     def read_on() -> bool:
-        now.append(boundary.advance(now[-1], None))
+        now.append(boundary.advance(now[-1]))
         return {place.position for place in now[-1].owned.values()} == {2 * RECORDS // PARTITIONS}
 
     wait_for(read_on, "a second batch", 30)
@@ -165,14 +165,14 @@ def test_a_group_that_is_converted_while_a_batch_reads_what_must_go_is_never_set
     wait_for(read_by_others, "others to read and commit what our seat still holds", 60)
     assert asked <= owned(runtime.view()), "a seat gives nothing up before its boundary"
 
-    after = boundary.advance(now[-1], None)
+    after = boundary.advance(now[-1])
     assert_never_rewound(group_history(server, group))
     assert {tp: after.lost.get(tp) for tp in asked} == dict.fromkeys(asked, 2 * RECORDS // PARTITIONS)
     assert "may be delivered twice, by both applications" in caplog.text
     now.append(after)
 
     def shared_by_three() -> bool:
-        now.append(boundary.advance(now[-1], None))
+        now.append(boundary.advance(now[-1]))
         ours = {tp.partition for tp in owned(runtime.view())}
         return all((ours, classic.owned, modern.owned)) and len(ours | classic.owned | modern.owned) == PARTITIONS
 
@@ -192,7 +192,7 @@ def test_a_driver_that_comes_back_finds_no_orphans_and_makes_nobody_rebalance(
     done = all_owned(again, boundary, done, len(other.owned))
     epochs = {member.epoch for member in again.describe().members}
     moves = other.moves
-    assert boundary.advance(done, None).owned == done.owned
+    assert boundary.advance(done).owned == done.owned
     assert not again.view().look_due, "it would wait at each boundary"
     assert ({member.epoch for member in again.describe().members}, other.moves) == (epochs, moves)
 
@@ -237,7 +237,7 @@ def test_a_seat_keeps_what_it_reads_when_the_group_becomes_classic_again_in_an_e
     with modern() as last, modern() as first:
 
         def shared_by_three() -> bool:
-            now.append(boundary.advance(now[-1], None))
+            now.append(boundary.advance(now[-1]))
             ours = {tp.partition for tp in owned(runtime.view())}
             shared = (ours, last.owned, first.owned)
             return all(shared) and sum(map(len, shared)) == PARTITIONS and runtime.view().settled

@@ -44,7 +44,7 @@ class Query:
         self.done: Checkpoint = EMPTY
 
     def trigger(self) -> Checkpoint:
-        self.done = self._boundary.advance(self.done, None)
+        self.done = self._boundary.advance(self.done)
         return self.done
 
     @property

@@ -55,7 +55,7 @@ class Query:
 
     def trigger(self) -> bool:
         """Whether there was a batch."""
-        before, self.done = self.done, self.boundary.advance(self.done, None)
+        before, self.done = self.done, self.boundary.advance(self.done)
         for ranges in ranges_by_seat(before, self.done).values():
             for tp, span in ranges.items():
                 self.read.setdefault(tp, []).append(span)
