@@ -48,9 +48,6 @@ $(VENV)/.native: $(VENV)/.ready $(NATIVE)
 	$(BIN)/python hatch_build.py
 	@touch $@
 
-# The longest first: the others take as long, one after the other.
-TESTS := test-spark test-unit test-wheel test-kafka test-fallback-reads test-fallback-queries
-
 lint: setup  ## ruff and mypy --strict
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
@@ -60,20 +57,27 @@ format: setup  ## rewrite the sources the way ruff wants them
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
-# Spark's environment is made first: else make would begin the others meanwhile, and the longest last.
-test: lint $(SPARK_VENV)/.installed  ## lint, types and every test
-	@echo 'Two at a time, some 20 minutes in all; each shows its output when it has ended: $(TESTS)'
-	$(MAKE) --no-print-directory -j2 --output-sync=line $(TESTS)  # two at a time: they mostly wait
+# One test process leaves both cores idle for two thirds of its time, so lanes run side by side (tests/lanes).
+# LANES="--keep-going" finishes all of them when a test has failed; LANES="--help" for more.
+test: setup $(SPARK_VENV)/.installed  ## lint, types and every test
+	cd tests && PYTHONPATH=. ../$(BIN)/python -P -m lanes $(LANES)
 
+# Several test processes share the tests, one by one, the dearest first (tests/harness/handing_out.py).
+ONE_BY_ONE := --dist loadgroup --no-loadscope-reorder
+
+# Some tests have a longer form, marked `full` (pyproject.toml), which `make test-all` runs: WHICH=full.
+WHICH      := not full
+
+# Of each target below, TESTS=tests/unit/test_layers.py runs these tests alone, and PYTEST="-x" gives pytest more options.
 test-unit: setup  ## pure machines: seconds; and what the KIPs say of them, sentence by sentence
-	$(BIN)/pytest tests/unit tests/spec
+	$(BIN)/pytest -n 2 $(PYTEST) $(or $(TESTS),tests/unit tests/spec)
 
 simulate: setup  ## SEEDS=100000 simulated groups under each protocol; FIRST=7 SEEDS=1 for one of them
 	KGROUP_SIMULATION_FIRST=$(FIRST) KGROUP_SIMULATION_SEEDS=$(SEEDS) $(BIN)/pytest -q -x \
 	  tests/unit/member/test_simulated_groups.py tests/unit/member/test_simulated_consumer_groups.py
 
 test-wheel: setup  ## the wheel, built twice: all platforms' decoders in it, the same bytes
-	$(BIN)/pytest tests/packaging
+	$(BIN)/pytest $(PYTEST) $(or $(TESTS),tests/packaging)
 
 fuzz: setup  ## FRAMES=1000000 hostile messages, ANSWERS=1000000 to Fetch; SEED=7 for the same again
 	cd tests && PYTHONPATH=. ../$(BIN)/python -P -m fuzz.native --answers $(RECORD_BATCHES) $(if $(SEED),--seed $(SEED))
@@ -90,7 +94,7 @@ $(VENV)/.mutmut: $(VENV)/.ready
 	@touch $@
 
 test-kafka: setup  ## over the wire, against a real Apache Kafka
-	$(BIN)/pytest tests/kafka tests/differential
+	$(BIN)/pytest -m "$(WHICH)" -n 2 $(ONE_BY_ONE) $(PYTEST) $(or $(TESTS),tests/kafka tests/differential)
 
 interop: setup  ## members of Java, librdkafka, kafka-python and ours in one group, each of them leading
 	$(BIN)/pytest -s tests/interop
@@ -101,7 +105,7 @@ differential: setup  ## CASES=200000 random groups, our assignors beside Java's;
 # Spark runs the wheel, never the source tree: what is not packaged must fail here. The sources of `spark_kgroup`
 # and `pyspark_kgroup` are not on the path of this environment.
 test-spark: $(SPARK_VENV)/.installed  ## Spark with the wheel installed; SPARK=4.0.4 for another PySpark
-	$(SPARK_VENV)/bin/pytest tests/spark
+	$(SPARK_VENV)/bin/pytest -m "$(WHICH)" -n 2 $(ONE_BY_ONE) $(PYTEST) $(or $(TESTS),tests/spark)
 
 # What speaks of membership, under the protocol that CI runs with the most telling tests alone (`group_protocol`).
 ABOUT_MEMBERSHIP := tests/spark/test_sharing_a_group.py tests/spark/test_gone_and_back.py tests/spark/test_fenced.py \
@@ -114,6 +118,9 @@ test-consumer-protocol: $(SPARK_VENV)/.installed  ## the tests about membership 
 
 # Where the decoder has no binary for a platform, all is read with librdkafka, as `reader=librdkafka` says.
 WITHOUT_DECODER := $(CURDIR)/.build/without-decoder
+READS_AS_EVER   := tests/kafka/test_odd_logs.py tests/kafka/test_sidecar_reads.py tests/kafka/test_data_loss.py \
+  tests/kafka/test_reads_through_an_outage.py
+QUERIES_AS_EVER := tests/spark/test_rows_are_the_topic.py tests/spark/test_data_loss_in_queries.py
 LOAD_DECODER    := from pyspark_kgroup.executor.native.library import load
 
 test-fallback: test-fallback-reads test-fallback-queries  ## reading without the native decoder
@@ -123,11 +130,10 @@ test-fallback-reads: setup
 	cp -r datasource/pyspark_kgroup $(WITHOUT_DECODER)
 	rm -rf $(WITHOUT_DECODER)/pyspark_kgroup/executor/native/lib
 	export PYTHONPATH=$(WITHOUT_DECODER); $(BIN)/python -c '$(LOAD_DECODER); assert load().library is None' && \
-	  $(BIN)/pytest tests/kafka/test_odd_logs.py tests/kafka/test_sidecar_reads.py tests/kafka/test_data_loss.py \
-	    tests/kafka/test_reads_through_an_outage.py
+	  $(BIN)/pytest $(PYTEST) $(or $(TESTS),$(READS_AS_EVER))
 
 test-fallback-queries: $(SPARK_VENV)/.installed
-	READER=librdkafka $(SPARK_VENV)/bin/pytest tests/spark/test_rows_are_the_topic.py tests/spark/test_data_loss_in_queries.py
+	READER=librdkafka $(SPARK_VENV)/bin/pytest $(PYTEST) $(or $(TESTS),$(QUERIES_AS_EVER))
 
 # Long runs, not in CI. They use the wheel and the harness of the tests.
 IN_TESTS = cd tests && PYTHONPATH=. ../$(SPARK_VENV)/bin/python -P
@@ -173,6 +179,7 @@ $(SPARK_VENV)/.ready: pyproject.toml $(VERSIONS)
 	$(PYTHON) -m venv $(SPARK_VENV)
 	$(SPARK_VENV)/bin/python -m pip install $(QUIET) --constraint $(VERSIONS) --upgrade pip
 	$(SPARK_VENV)/bin/pip install $(PIP_ARGS) 'pyspark[connect]==$(SPARK)' --group spark-tests
+	cd tests && PYTHONPATH=. ../$(SPARK_VENV)/bin/python -P -m harness.compiled_archives
 	@touch $@
 
 $(SPARK_VENV)/.installed: $(SPARK_VENV)/.ready $(WHEEL_DIR)/.built

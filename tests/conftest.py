@@ -1,10 +1,14 @@
 """Fixtures that tests on a real Kafka and tests of Spark share."""
 
 from collections.abc import Iterator
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+from harness.costs import Costs
 from harness.group_protocol import OF_ENVIRONMENT, PROTOCOLS, speaking
+from harness.handing_out import hand_out
+from harness.progress import Progress
 
 if TYPE_CHECKING:
     from harness.secured import SecuredKafka
@@ -24,3 +28,20 @@ def secured_kafka(tmp_path_factory: pytest.TempPathFactory) -> "Iterator[Secured
 
     with secured_cluster(tmp_path_factory.mktemp("secured")) as secured:
         yield secured
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--costs", metavar="FILE", type=Path, help="write what each test costs, a line of JSON a phase")
+    parser.addoption("--progress", metavar="FILE", type=Path, help="write what goes on, a line of JSON an event")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    if costs := config.getoption("--costs"):
+        config.pluginmanager.register(Costs(costs))
+    if (progress := config.getoption("--progress")) and not hasattr(config, "workerinput"):
+        config.pluginmanager.register(Progress(progress))  # not in the processes that pytest-xdist hands tests to
+
+
+@pytest.hookimpl(tryfirst=True)  # pytest-xdist reads the groups
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    hand_out(items)

@@ -4,6 +4,7 @@ Its folder holds all that outlives it: `checkpoint`, `sink`, and beside them `pr
 object per line), `failure.txt` (the query's error), `driver.log` and `members.log` (joins and losses of its seats).
 """
 
+import fcntl
 import json
 import os
 import signal
@@ -26,6 +27,9 @@ _LOGGED = "after sink, before commit log"
 CLASS_ARCHIVE = Path(sys.prefix) / "spark-classes.jsa"
 """Spark's classes as one memory-mapped file, if it was recorded: a driver's JVM then starts with half the CPU time
 (measured: 4.8 instead of 10.2 s until its first batch). A Java or a PySpark that it does not fit does without it."""
+
+QUICK = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
+"""Of a JVM that lives for seconds: a second compiler and a collector with many threads cost more than they give."""
 
 
 class Row(NamedTuple):
@@ -353,14 +357,19 @@ def stop_environment(folder: Path, stop_at: str | None) -> dict[str, str]:
 
 
 def record_class_archive(folder: Path, read: dict[str, str]) -> None:
-    """Let one whole run of a query write `CLASS_ARCHIVE` at its end, unless it is there already."""
-    if CLASS_ARCHIVE.exists():
-        return
-    unfinished = CLASS_ARCHIVE.with_suffix(f".{os.getpid()}")
-    conf = {"spark.driver.extraJavaOptions": " ".join([*_java(folder), f"-XX:ArchiveClassesAtExit={unfinished}"])}
-    with Application(folder, read, trigger="availableNow", conf=conf) as application:
-        assert application.await_end() == 0
-    unfinished.rename(CLASS_ARCHIVE)
+    """Let one whole run of a query write `CLASS_ARCHIVE` at its end, unless it is there already.
+
+    Test processes that begin at once wait for the one that records it: they would take the machine from each other.
+    """
+    with CLASS_ARCHIVE.with_suffix(".lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if CLASS_ARCHIVE.exists():
+            return
+        unfinished = CLASS_ARCHIVE.with_suffix(f".{os.getpid()}")
+        conf = {"spark.driver.extraJavaOptions": f"{_temporary(folder)} {QUICK} -XX:ArchiveClassesAtExit={unfinished}"}
+        with Application(folder, read, trigger="availableNow", conf=conf) as application:
+            assert application.await_end() == 0
+        unfinished.rename(CLASS_ARCHIVE)
 
 
 def _environment_of(pid: int) -> list[bytes]:
@@ -408,20 +417,25 @@ def _newest(folder: Path) -> int:
     return max(_numbers(folder), default=-1)
 
 
-def _java(temporary: Path) -> list[str]:
-    """What is killed cannot clean up: everything temporary lies in the folder. C1 alone takes less CPU time."""
-    return [f"-Djava.io.tmpdir={temporary}", "-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC"]
+def quick_java() -> str:
+    """Options of a JVM that starts with half the CPU time, and of which no test asks for throughput."""
+    return f"{QUICK} -XX:SharedArchiveFile={CLASS_ARCHIVE} -Xshare:auto" if CLASS_ARCHIVE.exists() else QUICK
+
+
+def _temporary(folder: Path) -> str:
+    """What is killed cannot clean up: everything temporary lies in the folder."""
+    return f"-Djava.io.tmpdir={folder}"
 
 
 def _conf(temporary: Path) -> dict[str, str]:
-    archive = [f"-XX:SharedArchiveFile={CLASS_ARCHIVE}", "-Xshare:auto"] if CLASS_ARCHIVE.exists() else []
     return {
         "spark.ui.enabled": "false",
         "spark.sql.shuffle.partitions": "2",
         "spark.driver.host": "127.0.0.1",
         "spark.driver.bindAddress": "127.0.0.1",
         "spark.local.dir": str(temporary),
-        "spark.driver.extraJavaOptions": " ".join(_java(temporary) + archive),
+        "spark.driver.extraJavaOptions": f"{_temporary(temporary)} {quick_java()}",
+        "spark.executor.extraJavaOptions": QUICK,
         # The file sink's log stays as it is written, one entry for each batch, so that a row's batch can be told.
         "spark.sql.streaming.fileSink.log.compactInterval": "1000000",
     }

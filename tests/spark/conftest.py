@@ -8,7 +8,7 @@ from pathlib import Path
 from uuid import uuid4
 
 import pytest
-from harness.application import record_class_archive
+from harness.application import quick_java, record_class_archive
 from harness.kafka import produce
 from harness.stream import options
 from pyspark.sql import SparkSession
@@ -30,7 +30,7 @@ def own_temporary_folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[N
 
 
 @pytest.fixture(scope="session")
-def spark() -> Iterator[SparkSession]:
+def spark(class_archive: None) -> Iterator[SparkSession]:
     os.environ["PYTHONPATH"] = str(Path(__file__).parents[1])  # harness.tokens, which a test names as tokenCallback
     os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
     os.environ["PYTHONSAFEPATH"] = "1"  # Spark starts `python -m`, which would import the sources from our directory
@@ -41,6 +41,7 @@ def spark() -> Iterator[SparkSession]:
         .config("spark.sql.shuffle.partitions", "2")
         .config("spark.driver.host", "127.0.0.1")
         .config("spark.driver.bindAddress", "127.0.0.1")
+        .config("spark.driver.extraJavaOptions", quick_java())
         .getOrCreate()
     )
     session.sparkContext.setLogLevel("ERROR")
@@ -50,7 +51,7 @@ def spark() -> Iterator[SparkSession]:
 
 @pytest.fixture(scope="session")
 def class_archive(apache_kafka: ApacheKafka, tmp_path_factory: pytest.TempPathFactory) -> None:
-    """For tests that start many drivers (`harness.application`): each start takes half the CPU time."""
+    """Each start of a JVM takes half the CPU time then, and tests start more than a hundred."""
     server, topic = apache_kafka.bootstrap_servers, "topic-of-the-class-archive"
     apache_kafka.create_topic(topic, partitions=2)
     produce(server, topic, 20, partitions=2)

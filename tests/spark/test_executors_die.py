@@ -30,9 +30,9 @@ ROUNDS_MAX = 30
 CONF = Path(__file__).parents[2] / "conf"
 CLUSTER = f"local-cluster[{EXECUTORS},1,1024]"
 
-IN_WHOLE_SHARES_AND_IN_PIECES = pytest.mark.parametrize(
-    "more", [{}, {"minPartitions": 7}], ids=["whole shares", "pieces"]
-)
+WHOLE: dict[str, int] = {}
+PIECES = {"minPartitions": 7}
+"""Options with which seats' shares are divided among more tasks."""
 
 
 def parent_of(pid: int) -> int:
@@ -65,7 +65,6 @@ class Filling:
         self.sent += records
 
 
-@pytest.mark.usefixtures("group_protocol")
 def test_a_process_that_dies_during_a_read_costs_no_record_and_repeats_none(
     apache_kafka: ApacheKafka, new_topic: NewTopic, group: str, tmp_path: Path
 ) -> None:
@@ -107,7 +106,7 @@ def test_a_process_that_dies_during_a_read_costs_no_record_and_repeats_none(
     assert sorted((r.partition, r.offset) for r in rows(tmp_path)) == sorted(contents(server, topic))
 
 
-@IN_WHOLE_SHARES_AND_IN_PIECES
+@pytest.mark.parametrize("more", [WHOLE, pytest.param(PIECES, marks=pytest.mark.full)], ids=["whole shares", "pieces"])
 def test_a_speculative_copy_of_a_slow_task_reads_the_same(
     apache_kafka: ApacheKafka, new_topic: NewTopic, group: str, tmp_path: Path, more: dict[str, int]
 ) -> None:
@@ -140,7 +139,7 @@ def test_a_speculative_copy_of_a_slow_task_reads_the_same(
     assert sorted((r.partition, r.offset) for r in rows(tmp_path)) == sorted(contents(server, topic))
 
 
-@IN_WHOLE_SHARES_AND_IN_PIECES
+@pytest.mark.parametrize("more", [pytest.param(WHOLE, marks=pytest.mark.full), PIECES], ids=["whole shares", "pieces"])
 def test_a_stage_repeated_after_its_shuffle_files_were_lost_reads_the_same(
     apache_kafka: ApacheKafka, new_topic: NewTopic, group: str, tmp_path: Path, more: dict[str, int]
 ) -> None:

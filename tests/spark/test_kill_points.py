@@ -200,6 +200,22 @@ REACHED_ALONE: list[tuple[str, Callable[[Chain], None]]] = [
 ]
 """Points that a query comes to by itself, each with work left over from the last one."""
 
+WITH_OTHERS = "when others join"
+"""Stands for the points of `REACHED_WITH_OTHERS`, which come last."""
+
+EVERY_POINT = (*(point for point, _ in REACHED_ALONE), WITH_OTHERS)
+
+BETWEEN_THEM: dict[Sink, tuple[str, ...]] = {
+    "files": ("during adoption", "while reading", "after sink, before commit log", WITH_OTHERS),
+    "batches": (
+        "before read",
+        "while reading",
+        "after sink, before commit log",
+        "after commit log, before group commit",
+    ),
+}
+"""Two chains that share the points: each has what concerns its sink, and work left over from the one before."""
+
 REACHED_WITH_OTHERS: dict[str, list[tuple[str, Callable[[Chain], object]]]] = {
     CLASSIC: [("during rebalance", during_rebalance), ("when asked to give up", asked_to_give_up)],
     CONSUMER: [("when asked to give up", asked_to_give_up), ("given up, unsaid", given_up_unsaid)],
@@ -210,25 +226,34 @@ Of the second one the query hears when it is back: in the midst of the rebalance
 """
 
 
+@pytest.mark.parametrize(
+    "everywhere", [False, pytest.param(True, marks=pytest.mark.full)], ids=["shared", "everywhere"]
+)
 @pytest.mark.usefixtures("class_archive")
 def test_exactly_once_at_every_kill_point(
-    apache_kafka: ApacheKafka, new_topic: NewTopic, group: str, tmp_path: Path
+    apache_kafka: ApacheKafka, new_topic: NewTopic, group: str, tmp_path: Path, everywhere: bool
 ) -> None:
-    sinks: tuple[Sink, ...] = ("files", "batches")
-    chains = [Chain(apache_kafka, new_topic(PARTITIONS), f"{group}-{s}", tmp_path / s, s) for s in sinks]
+    """Two sinks, a chain for each; they share the points, or each goes through all of them."""
+    assert {point for points in BETWEEN_THEM.values() for point in points} == set(EVERY_POINT)
+    chains = [Chain(apache_kafka, new_topic(PARTITIONS), f"{group}-{s}", tmp_path / s, s) for s in BETWEEN_THEM]
     with ThreadPoolExecutor(len(chains)) as side_by_side:  # most of a start is waiting
-        outcomes = [(chain, side_by_side.submit(killed_at_every_point, chain)) for chain in chains]
+        outcomes = [
+            (chain, side_by_side.submit(killed_at, chain, EVERY_POINT if everywhere else BETWEEN_THEM[chain.sink]))
+            for chain in chains
+        ]
     for chain, outcome in outcomes:
         if (failure := outcome.exception()) is not None:
             failure.add_note(f"sink: {chain.sink}")
             raise failure
 
 
-def killed_at_every_point(to_be_killed: Chain) -> None:
+def killed_at(to_be_killed: Chain, points: tuple[str, ...]) -> None:
     with to_be_killed as chain:
         chain.produce(100)
         chain.commit(COMMITTED)
         for point, as_described in REACHED_ALONE:
+            if point not in points:
+                continue
             with chain.application(point) as application:
                 application.await_stop_point()
                 as_described(chain)
@@ -236,7 +261,7 @@ def killed_at_every_point(to_be_killed: Chain) -> None:
             chain.produce()
             if point == "while reading":
                 one_process_is_killed(chain, point)
-        by_others = killed_while_others_join(chain)
+        by_others = killed_while_others_join(chain) if WITH_OTHERS in points else read_to_the_end(chain)
         ours = chain.check("at the end")
         assert ours | by_others == contents(chain.server, chain.topic).keys(), "at the end: a gap"
         assert not ours & by_others, "at the end: read by both, and no membership was lost"
@@ -250,6 +275,14 @@ def one_process_is_killed(chain: Chain, point: str) -> None:
         application.release()
         assert application.await_end() != 0, "a part of the application was killed, and it took no notice"
     chain.check_without_gap(f"one process killed {point}")
+
+
+def read_to_the_end(chain: Chain) -> Places:
+    """Let the query read all that is left, alone; returns what others have read: nothing."""
+    with chain.application() as application:
+        application.wait_for(chain.drained, "lag 0 at the end")
+        application.stop()
+    return set()
 
 
 def killed_while_others_join(chain: Chain) -> Places:
