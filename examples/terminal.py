@@ -15,7 +15,7 @@ from confluent_kafka import KafkaException
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn
 
-from spark_kgroup.admin.stop_signals import stop_signals, stop_signals_raise
+from spark_kgroup.admin.stop_signals import STOP_SIGNALS, stop_signals, stop_signals_raise
 from spark_kgroup.errors import KgroupError
 
 console = Console(highlight=False)
@@ -94,13 +94,13 @@ def ctrl_c_waits() -> Iterator[Callable[[], None]]:
     Yields what puts the handlers back to what they are now.
     """
     held: list[int] = []
-    before = {each: signal.getsignal(each) for each in stop_signals()}
+    before = {each: signal.getsignal(each) for each in STOP_SIGNALS}
 
     def restore() -> None:
         for each, handler in before.items():
             signal.signal(each, handler)
 
-    for each in before:
+    for each in stop_signals():
         signal.signal(each, lambda number, _: held.append(number))
     try:
         yield restore

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import sys
 from typing import Final
 
@@ -9,7 +10,13 @@ _OF_THE_EXTRA: Final = {"typer", "rich", "javaproperties"}
 
 
 def main() -> None:
-    """Run the command line (`cli.main`), if what it takes is installed."""
+    """Run the command line (`cli.main`), if what it takes is installed.
+
+    Until a subcommand handles Ctrl-C, in the half second of the imports above all, it ends the process as SIGTERM does:
+    silently, with 128 + 2 in a shell. A process that was started to ignore it has no handler here, and goes on.
+    """
+    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
     try:
         from spark_kgroup.admin import cli
     except ModuleNotFoundError as missing:

@@ -7,13 +7,16 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Final
 
-_STOP_SIGNALS: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+STOP_SIGNALS: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 def stop_signals() -> tuple[signal.Signals, ...]:
-    """What ends a program; not the end of the terminal for one that `nohup` has started."""
-    kept = signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
-    return tuple(each for each in _STOP_SIGNALS if not (kept and each is signal.SIGHUP))
+    """What ends a program: all but what it was started to ignore.
+
+    `nohup` has its command ignore the end of the terminal, and a script its background jobs Ctrl-C, which is for the
+    script (POSIX, Shell Command Language, 2.11). The JVM does the same.
+    """
+    return tuple(each for each in STOP_SIGNALS if signal.getsignal(each) is not signal.SIG_IGN)
 
 
 @contextmanager
