@@ -1,4 +1,4 @@
-"""Fixtures that tests on a real Kafka and tests of Spark share."""
+"""What all tests have in common, and fixtures that tests on a real Kafka and tests of Spark share."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -8,10 +8,18 @@ import pytest
 from harness.costs import Costs
 from harness.group_protocol import OF_ENVIRONMENT, PROTOCOLS, speaking
 from harness.handing_out import hand_out
+from harness.inherited_signals import children_ignore_no_signals
 from harness.progress import Progress
 
 if TYPE_CHECKING:
     from harness.secured import SecuredKafka
+
+
+@pytest.fixture(scope="session", autouse=True)
+def no_process_ignores_signals() -> Iterator[None]:
+    """Tests end processes by SIGINT and SIGHUP, also in a run that was started with `&` or `nohup`."""
+    with children_ignore_no_signals():
+        yield
 
 
 @pytest.fixture(params=PROTOCOLS if PROTOCOLS[0] == OF_ENVIRONMENT else (OF_ENVIRONMENT,))

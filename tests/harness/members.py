@@ -46,15 +46,21 @@ class MemberProcess:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        self.process.send_signal(signal.SIGCONT)
-        self.interrupt()
-        if kind is not None:  # for pytest to show with the test's failure
+        if kind is None:
+            self.process.send_signal(signal.SIGCONT)
+            self.interrupt()
+        else:  # the test has failed: pytest shows with it what the member said, if anything
+            self.process.kill()
+            self.end()
             print(f"----- member {self.process.args!r}: {self.events[-10:]}\n{self.stderr[-4_000:]}")
 
     def interrupt(self) -> int:
-        """Ctrl-C, and wait for the end; returns the exit code."""
-        if self.process.poll() is None:
-            self.process.send_signal(signal.SIGINT)
+        """Ctrl-C after its first event, and wait for the end; returns the exit code.
+
+        A member that has joined listens for signals; one that still imports its modules would end at once.
+        """
+        wait_for(lambda: self.events or self.process.poll() is not None, f"a first event of {self.process.args!r}")
+        self.process.send_signal(signal.SIGINT)
         return self.end()
 
     def end(self) -> int:

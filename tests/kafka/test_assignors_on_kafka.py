@@ -80,6 +80,8 @@ def bounce(join: Join, members: dict[str, MemberProcess], topic: str, *steps: st
 def test_two_bounces_make_a_cooperative_group_eager_again(join: Join, topic: str) -> None:
     """KIP-429 has no such path; a group that was made cooperative must have a way back."""
     members = {name: join(name, "cooperative-sticky") for name in "ab"}
+    for member in members.values():
+        member.wait_for_owned(3)
     bounce(join, members, topic, "cooperative-sticky,range", "range")
     owned = {name: member.owned for name, member in members.items()}
     join("c", "range").wait_for_owned(2)

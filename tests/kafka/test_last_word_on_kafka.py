@@ -198,7 +198,8 @@ def test_a_leave_does_not_wait_behind_a_parked_join(apache_kafka: ApacheKafka) -
         with MemberProcess(apache_kafka.bootstrap_servers, seats.name, seats.topic, None) as leaving:
             wait_for(lambda: len(apache_kafka.describe_members(seats.name)) == 2, "its join to be parked")
             began_at_ms = monotonic_ms()
-            assert leaving.interrupt() == 0
+            leaving.process.send_signal(signal.SIGINT)
+            assert leaving.end() == 0
             assert monotonic_ms() - began_at_ms < 3_000
             assert leaving.events[-1]["event"] == "left"
         assert {m.instance_id for m in apache_kafka.describe_members(seats.name)} == {"slow"}

@@ -171,9 +171,8 @@ def test_a_repository_that_falls_silent_is_given_up(
 
 
 FETCH = f"""
-import json, os, signal, sys
+import json, os, sys
 from pathlib import Path
-signal.signal(signal.SIGINT, signal.default_int_handler)  # whoever runs the tests may ignore it
 sys.modules["pyspark"] = None  # it cannot be imported
 from spark_kgroup.testing.kafka_jars import fetch_jars
 from spark_kgroup.testing.pinned_jars import Pin
