@@ -368,7 +368,11 @@ class Connection:
         if not low <= request.__version__ <= high:
             spoken = f"speaks v{low} to v{high}" if high >= 0 else "does not know this API"
             newer = request.__version__ < low
-            fix = "use a newer spark-kgroup" if newer else f"Apache Kafka {messages.OLDEST_KAFKA} or newer is needed"
+            fix = (
+                "use a newer spark-kgroup"
+                if newer
+                else f"Apache Kafka {messages.oldest_kafka(request)} or newer is needed"
+            )
             raise UnsupportedApi(
                 f"{_name(request)} v{request.__version__} is needed, but the broker at {self.address} {spoken}: {fix}."
             )

@@ -163,6 +163,9 @@ RESPONSE_OF: Final[Mapping[type[Request], type[Response]]] = {
 OLDEST_KAFKA: Final = "3.2"
 """The first Apache Kafka release that serves all that the classic protocol needs."""
 
+OLDEST_FOR_CONSUMER_PROTOCOL: Final = "4.0"
+"""The first one in which KIP-848 is for production."""
+
 CONSUMER: Final = "consumer"
 """The kind of group that consumers form (ConsumerProtocol.PROTOCOL_TYPE)."""
 
@@ -442,6 +445,12 @@ def sasl_authenticate(auth_bytes: bytes) -> SaslAuthenticateRequest:
     return SaslAuthenticateRequest(auth_bytes=auth_bytes)
 
 
+def oldest_kafka(request: Request) -> str:
+    """The first Apache Kafka release that serves requests of this kind in the version that is sent."""
+    of_consumer_protocol = (ConsumerGroupHeartbeatRequest.__api_key__, ConsumerGroupDescribeRequest.__api_key__)
+    return OLDEST_FOR_CONSUMER_PROTOCOL if request.__api_key__ in of_consumer_protocol else OLDEST_KAFKA
+
+
 def _milliseconds(value: int) -> i32Timedelta:
     return i32Timedelta.parse(timedelta(milliseconds=value))
 
@@ -450,6 +459,7 @@ __all__ = [
     "CONSUMER",
     "EARLIEST",
     "LATEST",
+    "OLDEST_FOR_CONSUMER_PROTOCOL",
     "OLDEST_KAFKA",
     "RESPONSE_OF",
     "ApiVersionsRequest",
@@ -501,6 +511,7 @@ __all__ = [
     "offset_commit_errors",
     "offset_fetch",
     "offset_fetch_of_member",
+    "oldest_kafka",
     "sasl_authenticate",
     "sasl_handshake",
     "sync_group",

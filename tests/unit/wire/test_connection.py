@@ -678,6 +678,14 @@ def test_a_version_that_the_broker_does_not_speak_is_not_sent(spoken: tuple[int,
     scenario()
 
 
+@on_a_loop
+async def test_a_broker_without_the_consumer_protocol_needs_the_release_that_has_it() -> None:
+    ranges = {key: span for key, span in RANGES.items() if key != 69}  # ConsumerGroupDescribe
+    async with FakeBroker(lambda _: ok(), ranges=ranges) as broker, await connect(broker) as connection:
+        with pytest.raises(UnsupportedApi, match=r"does not know this API: Apache Kafka 4\.0 or newer is needed"):
+            await connection.call(messages.consumer_group_describe("g")[0])
+
+
 def test_an_address_with_colons_is_printed_in_brackets() -> None:
     assert str(Address("::1", 9092)) == "[::1]:9092"
     assert str(Address("broker", 9092)) == "broker:9092"
