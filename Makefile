@@ -29,7 +29,7 @@ NATIVE     := datasource/pyspark_kgroup/executor/native/records.c hatch_build.py
 SOURCES    := $(shell find spark_kgroup datasource -name '*.py' -o -name '*.pins' -o -name 'py.typed') $(NATIVE)
 
 .PHONY: help setup lint format test test-unit simulate test-wheel fuzz mutants test-kafka interop test-spark \
-  test-consumer-protocol test-fallback test-fallback-reads test-fallback-queries chaos soak bench bench-assign bench-seats bench-sessions bench-scale bench-tasks wheel release lock demo clean
+  test-consumer-protocol test-versions test-fallback test-fallback-reads test-fallback-queries chaos soak bench bench-assign bench-seats bench-sessions bench-scale bench-tasks wheel release lock demo clean
 
 help:  ## show the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -115,6 +115,26 @@ ABOUT_MEMBERSHIP := tests/spark/test_sharing_a_group.py tests/spark/test_gone_an
 test-consumer-protocol: $(SPARK_VENV)/.installed  ## the tests about membership with kafka.group.protocol=consumer
 	GROUP_PROTOCOL=consumer $(SPARK_VENV)/bin/pytest $(ABOUT_MEMBERSHIP)
 	GROUP_PROTOCOL=consumer $(BIN)/pytest tests/kafka/test_back_in_a_rebalance.py tests/kafka/test_consumer_protocol.py
+
+# Each release of Kafka and of PySpark with the tests that tell most of it. Brokers before 4.0 have no consumer protocol.
+KAFKA_VERSIONS := 3.2.3 3.7.2 3.9.2 4.0.2 4.3.1
+SPARK_VERSIONS := 4.0.1 4.1.4 4.2.0 4.3.0
+ABOUT_KAFKA := tests/kafka/test_apache_kafka.py tests/kafka/test_static_membership_operations.py \
+  tests/kafka/test_wire_against_kafka.py tests/kafka/test_odd_logs.py tests/kafka/test_member_command.py \
+  tests/kafka/test_consumer_protocol.py
+ABOUT_SPARK := tests/spark/test_rows_are_the_topic.py tests/spark/test_kill_points.py tests/spark/test_batch_reads.py \
+  tests/spark/test_sharing_a_group.py
+
+ON_VERSIONS := $(KAFKA_VERSIONS:%=test-kafka-%) $(SPARK_VERSIONS:%=test-spark-%)
+
+test-versions: $(ON_VERSIONS)  ## on each Kafka (test-kafka-3.2.3 for one) and each PySpark (test-spark-4.0.1)
+
+test-kafka-%: setup
+	KGROUP_KAFKA_VERSION=$* $(BIN)/pytest $(ABOUT_KAFKA) $(if $(filter 3.%,$*),-m 'not since_kafka_4')
+
+test-spark-%:
+	$(MAKE) --no-print-directory SPARK=$* .venv-spark-$*/.installed
+	.venv-spark-$*/bin/pytest $(ABOUT_SPARK)
 
 # Where the decoder has no binary for a platform, all is read with librdkafka, as `reader=librdkafka` says.
 WITHOUT_DECODER := $(CURDIR)/.build/without-decoder

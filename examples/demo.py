@@ -22,7 +22,7 @@ from terminal import as_program, console, step
 from spark_kgroup.testing import ApacheKafka
 from spark_kgroup.testing.class_archive import prepare_kafka
 from spark_kgroup.testing.group_tool import PartitionRow
-from spark_kgroup.testing.kafka_jars import KAFKA_VERSION
+from spark_kgroup.testing.kafka_release import kafka_version
 
 TOPIC = GROUP = "flights"
 SEATS = 4
@@ -51,7 +51,7 @@ def _run(rows: int, things: ExitStack) -> None:
     """The demo up to its end; what it starts is ended by `things`."""
     folder = things.enter_context(tempfile.TemporaryDirectory(prefix="kgroup-", ignore_cleanup_errors=True))
     prepare_kafka()  # shows its own progress the first time
-    with step(f"Starting Apache Kafka {KAFKA_VERSION}"):
+    with step(f"Starting Apache Kafka {kafka_version()}"):
         kafka = things.enter_context(ApacheKafka())
     client = flights.client_config(kafka.bootstrap_servers)
     with step("Reading the file"):

@@ -29,7 +29,7 @@ from terminal import as_program, console, step
 
 from spark_kgroup.testing import ApacheKafka
 from spark_kgroup.testing.class_archive import prepare_kafka
-from spark_kgroup.testing.kafka_jars import KAFKA_VERSION
+from spark_kgroup.testing.kafka_release import kafka_version
 from spark_kgroup.testing.spark_cluster import SparkCluster, spark_environment
 
 CONF = Path(__file__).parents[1] / "conf"
@@ -68,7 +68,7 @@ def main(
 
 def _kafka(things: ExitStack) -> str:
     prepare_kafka()  # shows its own progress the first time
-    with step(f"Starting Apache Kafka {KAFKA_VERSION}"):
+    with step(f"Starting Apache Kafka {kafka_version()}"):
         return things.enter_context(ApacheKafka()).bootstrap_servers
 
 

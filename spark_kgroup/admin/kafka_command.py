@@ -50,8 +50,8 @@ def run(
 ) -> None:
     """Run Apache Kafka until Ctrl-C.
 
-    Fetches Kafka once (46 MB), and needs Java 17. Prints `bootstrap.servers=HOST:PORT[,...]` on standard output when it
-    is ready; everything else goes to standard error.
+    Fetches Kafka once (46 MB), and needs Java 17; KGROUP_KAFKA_VERSION names another release than 4.3.1. Prints
+    `bootstrap.servers=HOST:PORT[,...]` on standard output when it is ready; everything else goes to standard error.
     """
     from spark_kgroup.testing.apache_kafka import ApacheKafka
     from spark_kgroup.testing.class_archive import prepare_kafka

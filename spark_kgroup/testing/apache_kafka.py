@@ -24,8 +24,9 @@ from spark_kgroup.testing.free_ports import PortReservation
 from spark_kgroup.testing.group_log import GroupRecord, read_group_record
 from spark_kgroup.testing.group_tool import GroupStateRow, MemberRow, PartitionRow
 from spark_kgroup.testing.java import find_java
-from spark_kgroup.testing.kafka_jars import KAFKA_VERSION, kafka_jars
+from spark_kgroup.testing.kafka_jars import kafka_jars
 from spark_kgroup.testing.kafka_node import START_TIMEOUT_S, Jvm, KafkaNode, PortTaken
+from spark_kgroup.testing.kafka_release import KafkaRelease, kafka_version
 from spark_kgroup.testing.listeners import SecureListener, scram_arguments
 from spark_kgroup.testing.node_properties import node_properties
 from spark_kgroup.testing.watchdog import ProcessGuard
@@ -46,6 +47,9 @@ _TOOL_TIMEOUT_S: Final = 60.0
 _PROBE_TIMEOUT_S: Final = 1.0
 _POLL_S: Final = 0.05
 
+_BOOTSTRAP: Final = -1
+"""librdkafka's id of a broker that it knows by its address alone."""
+
 _QUIET = logging.getLogger("spark_kgroup.testing.librdkafka")
 _QUIET.setLevel(logging.CRITICAL)  # a client that watches nodes come and go reports every failed connection
 
@@ -53,19 +57,22 @@ _QUIET.setLevel(logging.CRITICAL)  # a client that watches nodes come and go rep
 class ApacheKafka:
     """A cluster as a context manager; `start` and `stop` do the same by hand, and may be repeated.
 
+    Attributes:
+        release: of Apache Kafka.
+
     Args:
         nodes: 1 or 3, each a broker and a controller, in a rack of its own: rack-1, rack-2, rack-3.
         data_dir: kept after `stop` and used again by the next start; None for a temporary one.
         port: node i listens on port + i; None for free ports.
-        version: of Apache Kafka, 4.0 or later.
+        version: of Apache Kafka, 3.2.0 or later; None for $KGROUP_KAFKA_VERSION, else 4.3.1.
         server_properties: broker configuration that adds to or overrides what is set here.
         host: the address that is listened on and advertised.
         jvm_options: of every node, such as "-Xmx1g".
         listeners: beside the plain one, on free ports; see `bootstrap_of`.
-        users: name -> password, for listeners with SASL (PLAIN and SCRAM).
+        users: name -> password, for listeners with SASL (PLAIN; from Kafka 3.5 on SCRAM, too).
 
     Raises:
-        OptionError: another number of nodes, or a port out of range.
+        OptionError: another number of nodes, a port out of range, or an older version.
     """
 
     def __init__(
@@ -74,7 +81,7 @@ class ApacheKafka:
         *,
         data_dir: str | Path | None = None,
         port: int | None = None,
-        version: str = KAFKA_VERSION,
+        version: str | None = None,
         server_properties: Mapping[str, str] | None = None,
         host: str = "127.0.0.1",
         jvm_options: Sequence[str] = (),
@@ -89,7 +96,7 @@ class ApacheKafka:
         self._node_count = nodes
         self._data_dir = Path(data_dir).absolute() if data_dir is not None else None
         self._port = port
-        self._version = version
+        self.release = KafkaRelease(version or kafka_version())
         self._server_properties = dict(server_properties or {})
         self._host = host
         self._jvm_options = tuple(jvm_options)
@@ -157,11 +164,13 @@ class ApacheKafka:
         if self.nodes:
             return
         java = find_java()
-        jars = kafka_jars(self._version)
+        jars = kafka_jars(self.release.version)
         try:
             root = self._open_data_dir()
             self._guard = ProcessGuard(self._temporary, [self._lock_file] if self._lock_file is not None else [])
-            self._jvm = with_class_archive(Jvm(java, jars[0].parent, self._guard, node_options=self._jvm_options))
+            self._jvm = with_class_archive(
+                Jvm(java, self.release, jars[0].parent, self._guard, node_options=self._jvm_options)
+            )
             self._launch(root, self._jvm)
             self.await_ready()
         except BaseException:
@@ -186,7 +195,10 @@ class ApacheKafka:
             self._release()
 
     def await_ready(self, timeout_s: float = START_TIMEOUT_S) -> None:
-        """Wait until every running node has started, and the cluster has a controller and shows all of them.
+        """Wait until every running node has started, has a controller, and shows all of them.
+
+        Each is asked itself: some may know of a node before others do, and a client that hears from one that does not
+        gives up the requests that it has sent to that node (librdkafka: _DESTROY_BROKER).
 
         Raises:
             EnvironmentProblem: a node died, or this was not so in time.
@@ -196,13 +208,13 @@ class ApacheKafka:
         for node in running:
             node.await_started(max(0.0, deadline - time.monotonic()))
         wanted = {node.node_id for node in running}
-        while True:
-            metadata = self._metadata()
-            if metadata is not None and metadata.controller_id >= 0 and wanted <= set(metadata.brokers):
-                return
-            if time.monotonic() > deadline:
-                raise EnvironmentProblem(f"Apache Kafka did not show its nodes {sorted(wanted)} in {timeout_s:.0f} s.")
-            time.sleep(_POLL_S)
+        for node in [node for node in running if node.answers]:
+            while not _shows(self._metadata_of(node), wanted):
+                if time.monotonic() > deadline:
+                    raise EnvironmentProblem(
+                        f"Kafka node {node.node_id} did not show the nodes {sorted(wanted)} in {timeout_s:.0f} s."
+                    )
+                time.sleep(_POLL_S)
 
     def create_topic(
         self,
@@ -259,12 +271,15 @@ class ApacheKafka:
 
         Runs the tool twice (2 s): the table of offsets names members by id, that of members their instance ids.
         """
-        members = self.describe_members(group)
+        members = self._group_tool(group, "--members")
         return group_tool.parse_offsets(self._group_tool(group, "--offsets"), members)
 
     def describe_members(self, group: str) -> list[MemberRow]:
         """The group's members, as Kafka's own group tool shows them; empty for a group that does not exist."""
-        return group_tool.parse_members(self._group_tool(group, "--members", "--verbose"))
+        members = group_tool.parse_members(self._group_tool(group, "--members", "--verbose"))
+        if self.release.shows_topics_of_members:
+            return members
+        return group_tool.with_owned(members, self._group_tool(group, "--offsets"))
 
     def describe_group_state(self, group: str) -> GroupStateRow:
         """The group as a whole, as Kafka's own group tool shows it.
@@ -283,7 +298,7 @@ class ApacheKafka:
 
     def _group_tool(self, group: str, *arguments: str) -> str:
         server = ("--bootstrap-server", self.bootstrap_servers)
-        return self.tool(group_tool.MAIN_CLASS, *server, "--describe", "--group", group, *arguments)
+        return self.tool(self.release.group_tool, *server, "--describe", "--group", group, *arguments)
 
     def _open_data_dir(self) -> Path:
         """The cluster's directory, locked if it is the caller's."""
@@ -308,6 +323,7 @@ class ApacheKafka:
         cluster_id = self._cluster_id(root)
         more = {name: value for each in self._listeners for name, value in each.properties(self._users)}
         more |= self._server_properties
+        scram = scram_arguments(self._users) if self.release.has_scram_users else []
         for attempt in range(1, _PORT_ATTEMPTS + 1):
             self._ports = PortReservation(self._host, 2 * self._node_count, self._port)
             self._secure_ports = PortReservation(self._host, len(self._listeners) * self._node_count)
@@ -319,7 +335,7 @@ class ApacheKafka:
             for node in self.nodes:
                 secure = self._secure_of(node.node_id)
                 node.configure(node_properties(node.node_id, self._host, node.port, controllers, more, secure))
-                node.format(jvm, cluster_id, scram_arguments(self._users))
+                node.format(jvm, cluster_id, scram)
             self._ports.hand_over()
             self._secure_ports.hand_over()
             try:
@@ -353,12 +369,17 @@ class ApacheKafka:
         unfinished.rename(path)
         return cluster_id
 
-    def _metadata(self, admin: AdminClient | None = None) -> ClusterMetadata | None:
-        """What the cluster says of itself now, None if it does not answer."""
+    def _metadata_of(self, node: KafkaNode) -> ClusterMetadata | None:
+        """What a node says of the cluster now, None if it does not answer.
+
+        A new client knows that node alone, and asks it on its own account; what is asked here may then go to another
+        one. Measured with three nodes: a third of the answers were another's.
+        """
         from confluent_kafka import KafkaException
 
         try:
-            return (admin or self.admin).list_topics(timeout=_PROBE_TIMEOUT_S)
+            metadata = self._client(f"{self._host}:{node.port}").list_topics(timeout=_PROBE_TIMEOUT_S)
+            return metadata if metadata.orig_broker_id in (node.node_id, _BOOTSTRAP) else None
         except KafkaException:
             return None
 
@@ -370,8 +391,7 @@ class ApacheKafka:
         """
         deadline = time.monotonic() + _TOPIC_TIMEOUT_S
         for node in [node for node in self.nodes if node.answers]:
-            # A client knows no other node before its first answer, so that comes from this one.
-            while not _has_leaders(self._metadata(self._client(f"{self._host}:{node.port}")), topic, partitions):
+            while not _has_leaders(self._metadata_of(node), topic, partitions):
                 if time.monotonic() > deadline:
                     raise EnvironmentProblem(
                         f"Node {node.node_id} knows no leaders of topic {topic} after {_TOPIC_TIMEOUT_S:.0f} s."
@@ -403,6 +423,10 @@ class ApacheKafka:
         if self._temporary is not None:
             shutil.rmtree(self._temporary, ignore_errors=True)
             self._temporary = None
+
+
+def _shows(metadata: ClusterMetadata | None, node_ids: set[int]) -> bool:
+    return metadata is not None and metadata.controller_id >= 0 and node_ids <= set(metadata.brokers)
 
 
 def _has_leaders(metadata: ClusterMetadata | None, topic: str, partitions: int) -> bool:

@@ -17,8 +17,9 @@ from spark_kgroup.errors import EnvironmentProblem
 from spark_kgroup.testing.free_ports import PortReservation
 from spark_kgroup.testing.held_lock import held_lock
 from spark_kgroup.testing.java import find_java
-from spark_kgroup.testing.kafka_jars import KAFKA_VERSION, kafka_jars
+from spark_kgroup.testing.kafka_jars import kafka_jars
 from spark_kgroup.testing.kafka_node import Jvm, KafkaNode
+from spark_kgroup.testing.kafka_release import KafkaRelease, kafka_version
 from spark_kgroup.testing.node_properties import node_properties
 from spark_kgroup.testing.progress import announced
 from spark_kgroup.testing.watchdog import ProcessGuard
@@ -33,15 +34,20 @@ _RECORD_TIMEOUT_S: Final = 60.0
 """Bound on the orderly end in which the archive is written. Measured: 3 s."""
 
 
-def prepare_kafka(version: str = KAFKA_VERSION) -> None:
+def prepare_kafka(version: str | None = None) -> None:
     """Fetch and make what the first start of Kafka needs once, and show how far that is: later starts show nothing.
+
+    Args:
+        version: of Apache Kafka, None for `kafka_version()`.
 
     Raises:
         EnvironmentProblem: no Java, or no jars.
+        OptionError: see `KafkaRelease`.
     """
+    release = KafkaRelease(version or kafka_version())
     guard = ProcessGuard()
     try:
-        with_class_archive(Jvm(find_java(), kafka_jars(version)[0].parent, guard))
+        with_class_archive(Jvm(find_java(), release, kafka_jars(release.version)[0].parent, guard))
     finally:
         guard.close()
 

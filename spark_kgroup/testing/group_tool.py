@@ -1,23 +1,27 @@
 """A group as Kafka's own command-line tool shows it (ConsumerGroupCommand, "kafka-consumer-groups").
 
 The tool prints tables; a value may hold spaces, so a row is cut where the heading's words begin. That holds for all
-columns but those after #PARTITIONS, which are not made as wide as their widest value; there no value holds a space.
-"-" is how the tool prints what it does not have.
+columns but those after #PARTITIONS, which are not made as wide as their widest value; there no value holds a space, but
+for the last one. "-" is how the tool prints what it does not have.
+
+Before Kafka 4.0 no column has an epoch, and an assignment is "topic(0,1), other(2)" under ASSIGNMENT; since then
+it is "topic:0,1;other:2" under CURRENT-ASSIGNMENT (KIP-1099). The tool of 3.8 and 3.9 prints "(0,1), (2)": what a
+member owns is then taken from the table of offsets.
 """
 
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 from spark_kgroup.errors import EnvironmentProblem
 from spark_kgroup.model import TopicPartition
 
-MAIN_CLASS: Final = "org.apache.kafka.tools.consumer.group.ConsumerGroupCommand"
-
 _NARROW_FROM: Final = "#PARTITIONS"
 _HEADING = re.compile(r"[#A-Z][A-Z-]*(?: \(ID\))?")
+_PARTITIONS = re.compile(r"([\w.-]+)[:(]([\d,]+)")
+"""A topic and its partitions. A topic's name has letters, digits and "._-" alone (Kafka's Topic.validate)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,9 +82,14 @@ class GroupStateRow:
     group_epoch: int | None
 
 
-def parse_offsets(output: str, members: list[MemberRow]) -> list[PartitionRow]:
-    """Rows of `--describe --offsets`, sorted by topic and partition; members without partitions are left out."""
-    instance_ids = {member.member_id: member.instance_id for member in members}
+def parse_offsets(output: str, members: str) -> list[PartitionRow]:
+    """Rows of `--describe --offsets`, sorted by topic and partition; members without partitions are left out.
+
+    Args:
+        output: the table of offsets.
+        members: that of `--describe --members`, which has the instance ids.
+    """
+    instance_ids = {row["CONSUMER-ID"]: _text(row.get("GROUP-INSTANCE-ID", "")) for row in _table(members)}
     rows = [
         PartitionRow(
             topic=row["TOPIC"],
@@ -107,12 +116,20 @@ def parse_members(output: str) -> list[MemberRow]:
             instance_id=_text(row.get("GROUP-INSTANCE-ID", "")),
             host=row["HOST"],
             client_id=row["CLIENT-ID"],
-            member_epoch=_number(row["CURRENT-EPOCH"]),
-            assignment=_partitions(row["CURRENT-ASSIGNMENT"]),
+            member_epoch=_number(row.get("CURRENT-EPOCH", "")),
+            assignment=_partitions(row.get("CURRENT-ASSIGNMENT") or row["ASSIGNMENT"]),
         )
         for row in _table(output)
     ]
     return sorted(rows, key=lambda row: (row.instance_id or "", row.member_id))
+
+
+def with_owned(members: list[MemberRow], offsets: str) -> list[MemberRow]:
+    """`members` with what they own by the rows of `--describe --offsets`."""
+    owned: dict[str | None, set[TopicPartition]] = {}
+    for row in parse_offsets(offsets, ""):
+        owned.setdefault(row.member_id, set()).add(TopicPartition(row.topic, row.partition))
+    return [replace(member, assignment=frozenset(owned.get(member.member_id, ()))) for member in members]
 
 
 def parse_state(output: str) -> GroupStateRow:
@@ -130,7 +147,7 @@ def parse_state(output: str) -> GroupStateRow:
         assignor=_text(row["ASSIGNMENT-STRATEGY"]) or "",
         state=row["STATE"],
         member_count=int(row["#MEMBERS"]),
-        group_epoch=_number(row["GROUP-EPOCH"]),
+        group_epoch=_number(row.get("GROUP-EPOCH", "")),
     )
 
 
@@ -149,7 +166,7 @@ def _row(headings: list[tuple[str, int]], line: str) -> dict[str, str]:
     for (name, begin), end in zip(headings, [*(begin for _, begin in headings[1:]), None], strict=True):
         if name == _NARROW_FROM:
             narrow = [heading for heading, at in headings if at >= begin]
-            return row | dict(zip(narrow, line[begin:].split(), strict=True))
+            return row | dict(zip(narrow, line[begin:].split(maxsplit=len(narrow) - 1), strict=True))
         row[name] = line[begin:end].strip()
     return row
 
@@ -163,12 +180,5 @@ def _number(value: str) -> int | None:
 
 
 def _partitions(value: str) -> frozenset[TopicPartition]:
-    """From "topic:0,1;other:2"."""
-    if _text(value) is None:
-        return frozenset()
-    return frozenset(
-        TopicPartition(topic, int(index))
-        for part in value.split(";")
-        for topic, _, indexes in [part.rpartition(":")]
-        for index in indexes.split(",")
-    )
+    found = _PARTITIONS.findall(value)
+    return frozenset(TopicPartition(topic, int(index)) for topic, indexes in found for index in indexes.split(","))

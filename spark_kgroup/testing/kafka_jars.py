@@ -24,38 +24,39 @@ from typing import Final
 from spark_kgroup.errors import EnvironmentProblem
 from spark_kgroup.testing.held_lock import held_lock
 from spark_kgroup.testing.ivy import AS_IN_MAVEN, Coordinate, NoIvy, fetch_with_ivy
+from spark_kgroup.testing.kafka_release import KAFKA_VERSION, KafkaRelease
 from spark_kgroup.testing.pinned_jars import REPOSITORY, Pin, download, read_pins, sha256_of
 from spark_kgroup.testing.pinned_jars import write_pins as write_pins_of
 
-KAFKA_VERSION: Final = "4.3.1"
-"""The Apache Kafka release that is run unless another is named."""
-
-_LOG4J_VERSION: Final = "2.25.4"
-"""What kafka_2.13 4.3.1 depends on; the slf4j binding must be of the same release."""
+PINNED: Final = ("3.2.3", "3.7.2", "3.9.2", "4.0.2", KAFKA_VERSION)
+"""The releases of Apache Kafka whose jars are known: those that this package is tested with (`make test-versions`)."""
 
 _MANIFEST: Final = "manifest.json"
 
 
 def kafka_jars(version: str = KAFKA_VERSION) -> list[Path]:
-    """Every jar of an Apache Kafka broker and of Kafka's command-line tools (4.0 or later).
+    """Every jar of an Apache Kafka broker and of Kafka's command-line tools.
 
-    Those of `KAFKA_VERSION` are pinned; those of another version are what the repository gives.
+    Those of the releases in `PINNED` are pinned; those of another one are what the repository gives.
 
     Raises:
         EnvironmentProblem: see `fetch_jars`.
+        OptionError: see `KafkaRelease`.
     """
-    pins = read_pins(_pins_of(version)) if version == KAFKA_VERSION else ()
+    pins = read_pins(_pins_of(version)) if version in PINNED else ()
     try:
         return fetch_jars(_kafka(version), f"kafka-{version}", pins=pins)
     except NoIvy as problem:
-        raise NoIvy(f"{problem}, or run Kafka {KAFKA_VERSION}, whose jars are known.") from None
+        raise NoIvy(f"{problem}, or run one whose jars are known: Kafka {', '.join(PINNED)}.") from None
 
 
 def write_pins() -> None:
-    """Pin what Ivy finds for `KAFKA_VERSION`, whatever is pinned now (`make lock`)."""
-    with TemporaryDirectory() as folder:
-        fetch_with_ivy(_kafka(KAFKA_VERSION), Path(folder), "Kafka's jars", os.environ.get(REPOSITORY), AS_IN_MAVEN)
-        write_pins_of(_pins_of(KAFKA_VERSION), Path(folder, "jars"))
+    """Pin what Ivy finds for each release in `PINNED`, whatever is pinned now (`make lock`)."""
+    for version in PINNED:
+        with TemporaryDirectory() as folder:
+            name, repository = f"kafka-{version}", os.environ.get(REPOSITORY)
+            fetch_with_ivy(_kafka(version), Path(folder), name, repository, AS_IN_MAVEN)
+            write_pins_of(_pins_of(version), Path(folder, "jars"))
 
 
 def _pins_of(version: str) -> Path:
@@ -66,7 +67,7 @@ def _kafka(version: str) -> tuple[Coordinate, ...]:
     return (
         Coordinate("org.apache.kafka", "kafka_2.13", version),
         Coordinate("org.apache.kafka", "kafka-tools", version, transitive=False),
-        Coordinate("org.apache.logging.log4j", "log4j-slf4j-impl", _LOG4J_VERSION, transitive=False),
+        KafkaRelease(version).logging.binding,
     )
 
 
@@ -81,7 +82,7 @@ def fetch_jars(
     """The jars of `coordinates`, from the cache if they are there and whole, else fetched into it.
 
     Args:
-        coordinates: what to fetch; a changed list under the same name is fetched anew.
+        coordinates: what to fetch; a changed list under the same name is fetched anew, unless `pins` say what it has.
         name: of the set, and of its directory in the cache.
         repository: URL of a Maven repository; None for $KGROUP_MAVEN_REPOSITORY, else Maven Central.
         cache: None for `cache_directory()`.
@@ -135,7 +136,7 @@ def _whole(directory: Path, coordinates: Sequence[Coordinate], pins: Sequence[Pi
     """The jars in `directory` if they are exactly what its manifest and the pins say, byte for byte, else None."""
     try:
         manifest = json.loads((directory / _MANIFEST).read_text())
-        if manifest["coordinates"] != _as_json(coordinates):
+        if not pins and manifest["coordinates"] != _as_json(coordinates):
             return None
         expected = {jar["name"]: (jar["size_bytes"], jar["sha256"]) for jar in manifest["jars"]}
     except (OSError, ValueError, KeyError, TypeError):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import subprocess
 import time
@@ -13,6 +14,7 @@ from typing import Final
 
 from spark_kgroup.errors import EnvironmentProblem
 from spark_kgroup.testing.java import Java
+from spark_kgroup.testing.kafka_release import KafkaRelease, Logging
 from spark_kgroup.testing.watchdog import ProcessGuard
 
 START_TIMEOUT_S: Final = 120.0
@@ -24,6 +26,9 @@ STOP_TIMEOUT_S: Final = 20.0
 
 _POLL_S: Final = 0.02
 _LOG_LINES_MAX: Final = 15
+_ERRORS_MAX: Final = 4
+_ERROR = re.compile(r"\S+ \S+ (?:ERROR|FATAL) |(?:Caused by: )?[\w.$]+(?:Exception|Error)\b")
+"""A line of the log at that level ("%d %p ..."), or what a stack trace begins with."""
 
 _BROKER_JVM: Final = ("-Xmx512m", "-XX:+UseSerialGC")
 """Serial: 2.2 s until started against 2.7 s with G1 on 2 cores. C1 only (-XX:TieredStopAtLevel=1) would be 1.8 s, at
@@ -35,16 +40,6 @@ _TOOL_JVM: Final = ("-Xmx256m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1")
 _STARTED: Final = "Kafka Server started"
 _PORT_TAKEN: Final = ("Address already in use", "BindException")
 
-_LOG4J: Final = """\
-rootLogger.level=INFO
-rootLogger.appenderRef.file.ref=file
-appender.file.type=File
-appender.file.name=file
-appender.file.fileName={log}
-appender.file.layout.type=PatternLayout
-appender.file.layout.pattern=%d %p %m (%c)%n%throwable
-"""
-
 
 class PortTaken(EnvironmentProblem):
     """Somebody else listens on a port that a node needs."""
@@ -55,12 +50,14 @@ class Jvm:
     """How this cluster's Java processes are started.
 
     Attributes:
-        jars: the directory that holds Kafka's jars.
+        release: of Apache Kafka.
+        jars: the directory that holds its jars.
         options: of every JVM, a node's or a tool's.
         node_options: of nodes only.
     """
 
     java: Java
+    release: KafkaRelease
     jars: Path
     guard: ProcessGuard
     options: Sequence[str] = ()
@@ -138,12 +135,11 @@ class KafkaNode:
         return self.running and not self._paused
 
     def configure(self, properties: Mapping[str, str]) -> None:
-        """Write the node's files; log.dirs is added here."""
+        """Write the node's properties; log.dirs is added here."""
         self.directory.mkdir(parents=True, exist_ok=True)
         own = {"log.dirs": str(self.directory / "data"), **properties}
         text = "".join(f"{name}={_escape(value)}\n" for name, value in own.items())
         self._properties_path.write_text(text)
-        (self.directory / "log4j2.properties").write_text(_LOG4J.format(log=_escape(str(self.log_path))))
 
     def format(self, jvm: Jvm, cluster_id: str, more: Sequence[str] = ()) -> None:
         """Prepare the data directory unless it already holds data; `more` are arguments of Kafka's storage tool."""
@@ -159,11 +155,7 @@ class KafkaNode:
         self._jvm = jvm
         self._paused = False
         self._log_start = self.log_path.stat().st_size if self.log_path.exists() else 0
-        options = [
-            *_BROKER_JVM,
-            *jvm.node_options,
-            f"-Dlog4j2.configurationFile={(self.directory / 'log4j2.properties').as_uri()}",
-        ]
+        options = [*_BROKER_JVM, *jvm.node_options, self._log_option(jvm.release.logging)]
         with self._stdout_path.open("ab") as stdout:
             self._process = jvm.guard.popen(
                 jvm.command(options, "kafka.Kafka", [str(self._properties_path)]),
@@ -171,6 +163,12 @@ class KafkaNode:
                 stderr=subprocess.STDOUT,
                 directory=self.directory,
             )
+
+    def _log_option(self, logging: Logging) -> str:
+        """Write how the process logs; the option that tells it so."""
+        path = self.directory / "log4j.properties"
+        path.write_text(logging.settings.format(log=_escape(str(self.log_path))))
+        return f"-D{logging.property}={path.as_uri()}"
 
     def await_started(self, timeout_s: float = START_TIMEOUT_S) -> None:
         """Wait until the node says that it has started.
@@ -262,10 +260,13 @@ class KafkaNode:
         return EnvironmentProblem(f"Kafka node {self.node_id} died while it started. {self.last_words()}")
 
     def last_words(self) -> str:
-        """The end of the node's log, for an error message."""
+        """The first errors in the node's log and its end, for an error message."""
         printed = self._stdout_path.read_text(errors="replace").splitlines() if self._stdout_path.exists() else []
-        lines = [*self._log_since_launch().splitlines(), *printed][-_LOG_LINES_MAX:]
-        return f"Last lines of {self.log_path}:\n  " + "\n  ".join(lines)
+        lines = [*self._log_since_launch().splitlines(), *printed]
+        before, last = lines[:-_LOG_LINES_MAX], lines[-_LOG_LINES_MAX:]
+        errors = [line for line in before if _ERROR.match(line)][:_ERRORS_MAX]
+        shown = [*errors, "...", *last] if errors else last
+        return f"Last lines of {self.log_path}:\n  " + "\n  ".join(shown)
 
 
 def _escape(value: str) -> str:

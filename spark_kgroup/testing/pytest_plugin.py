@@ -1,5 +1,7 @@
 """Fixtures with a real Apache Kafka, for every project that has this package installed.
 
+`KGROUP_KAFKA_VERSION` in the environment names its release, such as 3.7.2 (`kafka_release`).
+
 pytest imports this in each of its runs, so it imports nothing but pytest until a fixture is asked for.
 """
 

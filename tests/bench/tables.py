@@ -14,7 +14,7 @@ from bench.cpu import Cpu
 from bench.results import BUILT_IN, CEILING, SOURCES, TITLES, Drained, Followed, median_cpu, median_of
 from bench.workload import Shape
 from spark_kgroup.testing.java import find_java
-from spark_kgroup.testing.kafka_jars import KAFKA_VERSION
+from spark_kgroup.testing.kafka_release import kafka_version
 
 R = TypeVar("R", Drained, Followed)
 
@@ -35,7 +35,7 @@ def machine(built_in: str) -> str:
     return (
         f"{os.cpu_count()} cores ({_processor()}), {memory_gib:.0f} GiB, {platform.system()} {platform.release()}, "
         f"load average {os.getloadavg()[0]:.1f} at the start; Spark {version('pyspark')}, built-in source {built_in}, "
-        f"Kafka broker {KAFKA_VERSION}, librdkafka {confluent_kafka.libversion()[0]}, PyArrow {version('pyarrow')}, "
+        f"Kafka broker {kafka_version()}, librdkafka {confluent_kafka.libversion()[0]}, PyArrow {version('pyarrow')}, "
         f"Python {platform.python_version()}, Java {find_java().version}"
     )
 

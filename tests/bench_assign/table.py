@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 
 from bench_assign.cases import Case, Measured
 from spark_kgroup.testing.java import find_java
-from spark_kgroup.testing.kafka_jars import KAFKA_VERSION
+from spark_kgroup.testing.kafka_release import KAFKA_VERSION
 
 HEADINGS = ("partitions x members", "", "ours s", "again", "Java s", "again", "ours / Java", "loads", "moved", "MiB")
 

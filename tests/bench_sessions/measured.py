@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
-from spark_kgroup.testing.kafka_jars import KAFKA_VERSION
+from spark_kgroup.testing.kafka_release import kafka_version
 
 _TICKS_A_SECOND = os.sysconf("SC_CLK_TCK")
 
@@ -73,7 +73,7 @@ def machine() -> str:
     """What the figures depend on, in one line."""
     return (
         f"{os.cpu_count()} cores, {platform.system()} {platform.release()}, load average {os.getloadavg()[0]:.1f} at "
-        f"the start; Python {platform.python_version()}, Kafka broker {KAFKA_VERSION}"
+        f"the start; Python {platform.python_version()}, Kafka broker {kafka_version()}"
     )
 
 

@@ -22,6 +22,8 @@ from spark_kgroup.runtime.views import GroupView
 from spark_kgroup.testing import ApacheKafka
 from spark_kgroup.wire.address import parse_bootstrap
 
+pytestmark = pytest.mark.since_kafka_4
+
 PARTITIONS = 6
 TAKEN_OVER_WITHIN_S = 30
 """Kafka would keep the seat of a killed process for 45 s; most of this is a busy machine's, to start a process."""

@@ -15,6 +15,7 @@ from spark_kgroup.errors import EnvironmentProblem
 from spark_kgroup.testing import ivy, kafka_jars
 from spark_kgroup.testing.ivy import Coordinate
 from spark_kgroup.testing.kafka_jars import fetch_jars
+from spark_kgroup.testing.kafka_release import KAFKA_VERSION
 from spark_kgroup.testing.pinned_jars import Pin, read_pins, write_pins
 
 APPLE = Coordinate("org.example", "apple", "1.0")
@@ -132,12 +133,12 @@ def test_pins_are_what_ivy_finds_with_its_place_in_the_repository(repository: st
 
 
 def test_every_jar_of_the_kafka_that_is_run_is_pinned() -> None:
-    pins = {pin.jar: pin for pin in read_pins(kafka_jars._pins_of(kafka_jars.KAFKA_VERSION))}
+    pins = {pin.jar: pin for pin in read_pins(kafka_jars._pins_of(KAFKA_VERSION))}
     assert {jar.name: jar.stat().st_size for jar in kafka_jars.kafka_jars()} == {
         jar: pin.size_bytes for jar, pin in pins.items()
     }
-    place = f"org/apache/kafka/kafka-clients/{kafka_jars.KAFKA_VERSION}/kafka-clients-{kafka_jars.KAFKA_VERSION}.jar"
-    assert pins[f"kafka-clients-{kafka_jars.KAFKA_VERSION}.jar"].place == place
+    place = f"org/apache/kafka/kafka-clients/{KAFKA_VERSION}/kafka-clients-{KAFKA_VERSION}.jar"
+    assert pins[f"kafka-clients-{KAFKA_VERSION}.jar"].place == place
     assert all(re.fullmatch("[0-9a-f]{64}", pin.sha256) for pin in pins.values())
 
 
@@ -149,6 +150,16 @@ def test_files_left_by_an_interrupted_fetch_are_replaced(repository: str, cache:
     (left / "ivy").write_text("not even a directory")
     assert contents(fetch_jars([APPLE], "fruit", repository=repository, cache=cache)) == BOTH
     assert not left.exists()
+
+
+def test_a_set_that_has_what_is_pinned_is_kept_whatever_it_was_found_by(repository: str, tmp_path: Path) -> None:
+    ivy.fetch_with_ivy([APPLE], tmp_path / "found", "fruit", repository, ivy.AS_IN_MAVEN)
+    write_pins(tmp_path / "fruit.pins", tmp_path / "found" / "jars")
+    pins = read_pins(tmp_path / "fruit.pins")
+    fetch_jars([APPLE], "fruit", repository=repository, cache=tmp_path / "cache", pins=pins)
+    same = [APPLE, Coordinate("org.example", "pear", "1.0")]
+    jars = fetch_jars(same, "fruit", repository="file:///nowhere", cache=tmp_path / "cache", pins=pins)
+    assert contents(jars) == BOTH
 
 
 def test_a_changed_list_under_the_same_name_is_fetched_anew(repository: str, cache: Path) -> None:
@@ -202,7 +213,8 @@ def test_without_pyspark_a_version_that_is_not_pinned_says_how_to_get_it(
     with pytest.raises(
         EnvironmentProblem,
         match=r"^kafka-4\.0\.0 is not pinned: .*Ivy.*PySpark is not installed here: "
-        rf"pip install 'spark-kgroup\[spark\]', or run Kafka {re.escape(kafka_jars.KAFKA_VERSION)}, ",
+        rf"pip install 'spark-kgroup\[spark\]', or run one whose jars are known: Kafka 3\.2\.3, .*"
+        rf"{re.escape(KAFKA_VERSION)}\.$",
     ):
         kafka_jars.kafka_jars("4.0.0")
 

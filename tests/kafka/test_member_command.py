@@ -301,10 +301,10 @@ def test_a_member_shares_a_group_with_the_java_client(
     java = threading.Thread(
         target=apache_kafka.tool,
         args=(
-            "org.apache.kafka.tools.consumer.ConsoleConsumer",
+            apache_kafka.release.console_consumer,
             *("--bootstrap-server", apache_kafka.bootstrap_servers, "--topic", topic, "--group", group),
             *("--timeout-ms", "15000"),
-            *("--command-property", "partition.assignment.strategy=" + JAVA_COOPERATIVE_STICKY),
+            *("--consumer-property", "partition.assignment.strategy=" + JAVA_COOPERATIVE_STICKY),
         ),
     )
     java.start()

@@ -88,6 +88,7 @@ def test_all_members_are_removed_after_a_question(
     assert (empty.returncode, empty.stdout) == (0, f"group {group!r} has no members\n")
 
 
+@pytest.mark.since_kafka_4
 def test_members_under_the_consumer_protocol_are_removed_too(
     join: Join, remove: Remove, apache_kafka: ApacheKafka, group: str, topic: str
 ) -> None:
@@ -157,6 +158,7 @@ def test_the_error_about_a_session_beyond_the_broker_s_cap_names_option_and_fix(
     assert "6000 to 1800000" in line
 
 
+@pytest.mark.since_kafka_4
 def test_the_error_of_a_full_group_names_the_member_and_the_fix_under_either_protocol(
     apache_kafka_factory: Callable[..., ApacheKafka], group: str
 ) -> None:

@@ -259,6 +259,7 @@ async def test_a_commit_under_an_unknown_member_id_is_refused_with_that_error(ap
 NEWEST, OLDEST = 0, 1
 
 
+@pytest.mark.since_kafka_4
 @pytest.mark.parametrize("version", [NEWEST, OLDEST], ids=["ConsumerGroupHeartbeat v1", "v0"])
 def test_a_member_under_the_consumer_protocol_lives_through_every_message(
     apache_kafka: ApacheKafka, version: int

@@ -1,0 +1,62 @@
+"""What differs between the releases of Apache Kafka that are run, and which is run where none is named."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+from spark_kgroup.errors import EnvironmentProblem, OptionError
+from spark_kgroup.testing import ApacheKafka
+from spark_kgroup.testing.kafka_jars import PINNED, _pins_of
+from spark_kgroup.testing.kafka_release import KAFKA_VERSION, KafkaRelease
+from spark_kgroup.testing.pinned_jars import read_pins
+
+MAKEFILE = (Path(__file__).parents[3] / "Makefile").read_text()
+
+
+def test_the_environment_names_the_release_where_the_caller_names_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("KGROUP_KAFKA_VERSION", raising=False)
+    assert ApacheKafka().release.version == KAFKA_VERSION
+    monkeypatch.setenv("KGROUP_KAFKA_VERSION", "3.7.2")
+    assert ApacheKafka().release.version == "3.7.2"
+    assert ApacheKafka(version="4.0.2").release.version == "4.0.2"
+
+
+@pytest.mark.parametrize("version", ["3.1.2", "2.8.2", "4", "newest", "4.x.1"])
+def test_a_version_that_cannot_be_run_is_refused_by_name(version: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(OptionError, match=rf"^version is {re.escape(version)}: Apache Kafka 3\.2\.0 or later"):
+        ApacheKafka(version=version)
+    monkeypatch.setenv("KGROUP_KAFKA_VERSION", version)
+    with pytest.raises(EnvironmentProblem, match=rf"^KGROUP_KAFKA_VERSION is {re.escape(version)}: Apache Kafka 3"):
+        ApacheKafka()
+
+
+@pytest.mark.parametrize(
+    ("version", "group_tool", "binding", "scram"),
+    [
+        ("3.2.0", "kafka.admin.ConsumerGroupCommand", "slf4j-reload4j", False),
+        ("3.4.1", "kafka.admin.ConsumerGroupCommand", "slf4j-reload4j", False),
+        ("3.5.0", "kafka.admin.ConsumerGroupCommand", "slf4j-reload4j", True),
+        ("3.7.2", "kafka.admin.ConsumerGroupCommand", "slf4j-reload4j", True),
+        ("3.10.0", "org.apache.kafka.tools.consumer.group.ConsumerGroupCommand", "slf4j-reload4j", True),
+        ("4.0.0", "org.apache.kafka.tools.consumer.group.ConsumerGroupCommand", "log4j-slf4j-impl", True),
+    ],
+)
+def test_a_release_has_what_came_with_it_or_before(version: str, group_tool: str, binding: str, scram: bool) -> None:
+    release = KafkaRelease(version)
+    assert (release.group_tool, release.has_scram_users) == (group_tool, scram)
+    assert release.logging.binding.module == binding
+
+
+@pytest.mark.parametrize("version", PINNED)
+def test_a_pinned_release_has_its_broker_its_tools_and_what_it_logs_with(version: str) -> None:
+    jars = {pin.jar for pin in read_pins(_pins_of(version))}
+    _, module, revision, _ = KafkaRelease(version).logging.binding
+    log4j = "log4j-core-" if version.startswith("4") else "reload4j-"
+    assert {f"kafka_2.13-{version}.jar", f"kafka-tools-{version}.jar", f"{module}-{revision}.jar"} <= jars
+    assert any(jar.startswith(log4j) for jar in jars)
+
+
+def test_the_releases_that_are_tested_are_those_that_are_pinned() -> None:
+    (tested,) = re.findall(r"(?m)^KAFKA_VERSIONS +:= (.+)$", MAKEFILE)
+    assert set(tested.split()) == set(PINNED)
