@@ -29,7 +29,7 @@ NATIVE     := datasource/pyspark_kgroup/executor/native/records.c hatch_build.py
 SOURCES    := $(shell find spark_kgroup datasource -name '*.py' -o -name '*.pins' -o -name 'py.typed') $(NATIVE)
 
 .PHONY: help setup lint format test test-unit simulate test-wheel fuzz mutants test-kafka interop test-spark \
-  test-consumer-protocol test-versions test-fallback test-fallback-reads test-fallback-queries chaos soak bench bench-assign bench-seats bench-sessions bench-scale bench-tasks wheel release lock demo clean
+  test-consumer-protocol test-versions test-all test-fallback test-fallback-reads test-fallback-queries chaos soak bench bench-assign bench-seats bench-sessions bench-scale bench-tasks wheel release lock demo clean
 
 help:  ## show the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -135,6 +135,11 @@ test-kafka-%: setup
 test-spark-%:
 	$(MAKE) --no-print-directory SPARK=$* .venv-spark-$*/.installed
 	.venv-spark-$*/bin/pytest $(ABOUT_SPARK)
+
+ALL ?= test test-consumer-protocol test-fallback interop $(ON_VERSIONS) 'simulate SEEDS=100000'
+
+test-all: setup  ## everything, for hours; its last result is tests/LAST_FULL_RUN.md (ALL="test-kafka-3.2.3 interop")
+	cd tests && PYTHONPATH=. ../$(BIN)/python -P -m full_run $(ALL)
 
 # Where the decoder has no binary for a platform, all is read with librdkafka, as `reader=librdkafka` says.
 WITHOUT_DECODER := $(CURDIR)/.build/without-decoder
