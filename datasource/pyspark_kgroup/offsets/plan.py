@@ -132,7 +132,7 @@ def apply_limit_in_bytes(
     spare = limit - sum(one.values())
     if spare >= 0:
         rest = {tp: (counts[tp] - 1) * one[tp] for tp in counts}
-        total = sum(rest.values())
+        total = sum(rest.values()) or 1  # 0: all that takes part has one record
         shares = {tp: min(counts[tp], 1 + int(size * spare / total / one[tp])) for tp, size in rest.items()}
         return {tp: position + shares.get(tp, 0) for tp, (position, _) in available.items()}
     turn: set[TopicPartition] = set()

@@ -315,6 +315,25 @@ def test_topics_of_known_sizes_take_their_part_beside_others() -> None:
     assert list(taken.values()) == [1]
 
 
+def test_single_records_of_topics_that_nobody_has_read_are_taken() -> None:
+    """The partition whose turn it is has one record, and all that there is counts as more than the limit."""
+    single = {TopicPartition("u", index): (0, 1) for index in range(12)}
+    assert list(probed(single, 10 * RECORD_BYTES_UNKNOWN).values()) == [1]
+    beside_many = {TopicPartition("u", 0): (0, 1), TopicPartition("u", 1): (0, 100_000)}
+    assert probed(beside_many, 4 * RECORD_BYTES_UNKNOWN) == {TopicPartition("u", 0): 1}
+
+
+@given(availables, byte_limits, st.sets(st.sampled_from(["t", "u"])))
+def test_a_batch_takes_something_whatever_is_known_of_its_topics(
+    available: dict[TopicPartition, tuple[int, int]], limit: int, known: set[str]
+) -> None:
+    ends = apply_limit_in_bytes(available, limit, lambda topic: SIZES[topic] if topic in known else None)
+    assert all(position <= ends[tp] <= end for tp, (position, end) in available.items())
+    assert any(ends[tp] > position for tp, (position, _) in available.items()) == any(
+        end > position for position, end in available.values()
+    )
+
+
 def test_all_partitions_of_a_topic_of_which_no_row_is_ever_seen_have_their_turn() -> None:
     """All that there is are aborted transactions, say."""
     available = {TopicPartition("u", index): (0, 9) for index in range(3)}
