@@ -17,7 +17,6 @@ import json
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import replace
 from functools import cache, cached_property
 from hashlib import sha256
 from typing import TYPE_CHECKING, Any
@@ -142,7 +141,7 @@ class KgroupStreamReader(AdmissionControl, DataSourceStreamReader):
         most = NO_LIMIT if takes_everything(limit) else self._options.limit
         after = self._query.advance(before, most, at_once=is_at_once(limit))
         # Unchanged means unchanged to the byte: any difference makes Spark run a batch.
-        return dict(start) if after == before else replace(after, group=self._options.group_id).to_json()
+        return dict(start) if after == before else after.to_json()
 
     def _checkpoint(self, offset: Mapping[str, Any]) -> Checkpoint:
         """What `offset` says; one that equals one of the last two is not read again: Spark shows each several times."""

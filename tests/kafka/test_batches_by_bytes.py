@@ -5,6 +5,7 @@ from uuid import uuid4
 import pytest
 from harness.kafka import MakeTopic, contents, produce
 from harness.query import Query
+from harness.waiting import wait_for
 
 from spark_kgroup.testing import ApacheKafka
 
@@ -43,7 +44,8 @@ def test_batches_have_about_as_many_bytes_however_large_the_records_of_a_topic_a
     small, large = new_topic(2), new_topic(1)
     produce(server, small, 10_000, partitions=2, size=SMALL)
     produce(server, large, 100, partitions=1, size=LARGE)
-    with Sizes(server, group, f"{small},{large}", maxBytesPerTrigger=str(LIMIT), **options) as query:
+    query = Sizes(server, group, f"{small},{large}", maxBytesPerTrigger=str(LIMIT), **options)
+    with query:
         query.settle()
         first, *later = query.batches
         assert sum(first.values()) == 1, "nothing is known of the records yet"
@@ -54,3 +56,8 @@ def test_batches_have_about_as_many_bytes_however_large_the_records_of_a_topic_a
         for topic in (small, large):
             rows = {(p, r["offset"]): r["value"] for (name, p), of in query.rows.items() if name == topic for r in of}
             assert rows == contents(server, topic)
+    produce(server, small, 10_000, partitions=2, size=SMALL)
+    with query:  # a restart: the checkpoint has the sizes
+        wait_for(query.trigger, "the first batch of another run", 60)
+        (batch,) = query.batches
+        assert LIMIT / 2 < batch[small] * (SMALL + 50) < LIMIT * 1.2

@@ -10,6 +10,7 @@ import os
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
 from pyspark_kgroup.driver.boundary import Boundary
@@ -92,8 +93,9 @@ class Query:
             boundary = self._join(start)
             if self._seat_count is not None:
                 self._resize(boundary, self._seat_count)
-            self._latest = boundary.advance(start, limit, at_once=at_once)
-            return self._latest
+            after = boundary.advance(start, limit, at_once=at_once)
+            self._latest = after
+            return replace(after, group=self._options.group_id, record_bytes=self._sizes_to_remember(after))
 
     def _on_durable(self, digest: str) -> None:
         """The batch with this end is in Spark's commit log, and Spark may ask for the next one much later."""
@@ -157,7 +159,12 @@ class Query:
         return (home.executor.rack if home is not None else "") or self._options.passed_on.get("client.rack") or None
 
     def _record_bytes(self, topic: str) -> float | None:
-        return self._registry.record_bytes(topic) if self._registry is not None else None
+        return self._registry.sizes.of(topic) if self._registry is not None else None
+
+    def _sizes_to_remember(self, end: Checkpoint) -> Mapping[str, int]:
+        if self._registry is None or self._options.limit.size_bytes is None:
+            return {}
+        return self._registry.sizes.to_remember(end.topics)
 
     def _counts(self) -> Counts:
         return self._registry.counts() if self._registry is not None else Counts()
@@ -261,6 +268,8 @@ class Query:
             self._registry = self._start_registry(self._registered, jvm)
             if self._registry is not None and not self._bounded and grows_with_executors(self._options):
                 self._seat_count = SeatCount(least=fill_in_members(self._options).members or 1)
+            if self._registry is not None:
+                self._registry.sizes.remember(planned.record_bytes)
             self._boundary = Boundary(
                 runtime, self._options, self._run_ms, record_bytes=self._record_bytes, bounded=self._bounded
             )

@@ -5,7 +5,7 @@ Runs on: driver. Pure.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 from pyspark_kgroup.limits import ROWS_REMEMBERED, TOPICS_SIZED_MAX
 from pyspark_kgroup.shared.tickets import TopicSize
@@ -16,6 +16,14 @@ class RecordSizes:
 
     def __init__(self) -> None:
         self._seen: dict[str, tuple[float, float]] = {}  # topic -> rows and bytes that count
+
+    def remember(self, record_bytes: Mapping[str, int]) -> None:
+        """Take what an earlier run has seen: the first read of this one counts as much more as it has more rows."""
+        self.add(TopicSize(topic, 1, size_bytes) for topic, size_bytes in record_bytes.items())
+
+    def to_remember(self, topics: Iterable[str]) -> dict[str, int]:
+        """What a later run may `remember` of these topics."""
+        return {topic: round(size) for topic in topics if (size := self.of(topic)) is not None}
 
     def add(self, read: Iterable[TopicSize]) -> None:
         """Take what one read has shown."""

@@ -112,6 +112,7 @@ class Registry:
         key: for the query's tickets.
         query: names this run of the query, for its tickets.
         port: where it listens, once it was started.
+        sizes: how large the records are that executors have read.
     """
 
     def __init__(
@@ -140,7 +141,7 @@ class Registry:
         self._warned_of: set[str] = set()  # executors that cannot reach us
         self._planned: dict[int, _Planned] = {}
         self._counts = Counts()
-        self._sizes = RecordSizes()
+        self.sizes = RecordSizes()
         self._peers: set[_Peer] = set()
         self._unauthenticated: dict[_Peer, None] = {}  # the oldest first
         self._refusals_warned = 0
@@ -244,10 +245,6 @@ class Registry:
         """Which executor one seat has as its home; None if none."""
         with self._lock:
             return self._seats.home(seat)
-
-    def record_bytes(self, topic: str) -> float | None:
-        """As `RecordSizes.of`."""
-        return self._sizes.of(topic)
 
     def counts(self) -> Counts:
         """What happened so far."""
@@ -435,7 +432,7 @@ class Registry:
 
     def _on_served(self, peer: _Peer, read: Served) -> None:
         self._counts += replace(_READS[read.by], rows=read.rows, rows_ready=read.ready)
-        self._sizes.add(read.sizes)
+        self.sizes.add(read.sizes)
         if read.by != "worker" and peer.sidecar_of is not None:
             with self._lock:
                 self._seats.on_served(read.seat, peer.sidecar_of.key)

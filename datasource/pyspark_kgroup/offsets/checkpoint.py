@@ -10,7 +10,8 @@ One offset, as JSON (`version` guards the shape)::
      "owned":    {"flights": {"partitions": "0-2 4", "period": "0 1 0 1", "from": "0", "pos": "120 7 0 95"}},
      "released": {"flights": {"partitions": "5", "pos": "77"}},
      "given_up": {"flights": {"partitions": "6", "pos": "90"}},
-     "group":    "flights"}
+     "group":    "flights",
+     "record_bytes": {"flights": 449}}
 
 `owned` has every partition that this query owned at the boundary, as columns: the n-th number of `period`, `from` and
 `pos` is about the n-th partition, and one number alone about all of them. A period is a line of `periods`: seat,
@@ -21,7 +22,9 @@ each batch and keeps hundreds of them: so a partition takes some 14 bytes, and n
 acknowledged commit, so that its return reads no record twice; the key is older than that name.
 `given_up` says where a partition was left in good order: the group's committed offset is its memory, unless this query
 itself went on from there later: then this checkpoint was set back. Releases up to 0.1.0 did not write it. `group` says
-who wrote the offset, is absent from older ones, and is no part of what makes two offsets differ.
+who wrote the offset, is absent from older ones, and is no part of what makes two offsets differ. Neither is
+`record_bytes`, how large a topic's records were when the batch was planned, by which a restart plans
+(`maxBytesPerTrigger`). A release that does not know one of these keys passes over it.
 
 Version 1 is read for ever. It had an object for each partition, and no `periods`::
 
@@ -103,6 +106,7 @@ class Checkpoint:
     lost: Mapping[TopicPartition, int] = field(default_factory=dict)
     given_up: Mapping[TopicPartition, int] = field(default_factory=dict)
     group: str = field(default="", compare=False)
+    record_bytes: Mapping[str, int] = field(default_factory=dict, compare=False)
 
     @property
     def fresh(self) -> bool:
@@ -117,7 +121,7 @@ class Checkpoint:
     @property
     def digest(self) -> str:
         """The same for equal checkpoints, and for no others."""
-        return sha256(json.dumps(replace(self, group="").to_json()).encode()).hexdigest()
+        return sha256(json.dumps(replace(self, group="", record_bytes={}).to_json()).encode()).hexdigest()
 
     def to_json(self) -> dict[str, Any]:
         """Canonical JSON object: equal checkpoints give equal bytes (keys and partitions are sorted)."""
@@ -142,6 +146,7 @@ class Checkpoint:
             "released": _positions(self.lost),
             **({"given_up": _positions(self.given_up)} if self.given_up else {}),
             **({"group": self.group} if self.group else {}),
+            **({"record_bytes": dict(sorted(self.record_bytes.items()))} if self.record_bytes else {}),
         }
 
     @staticmethod
@@ -174,6 +179,7 @@ class Checkpoint:
                 lost=positions(raw["released"]),
                 given_up=positions(raw.get("given_up", {})),
                 group=_text(raw.get("group", "")),
+                record_bytes={_text(name): _number(size) for name, size in raw.get("record_bytes", {}).items()},
             )
         except (KeyError, TypeError, ValueError, AttributeError, IndexError) as error:
             raise CheckpointError(

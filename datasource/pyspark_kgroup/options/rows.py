@@ -246,8 +246,8 @@ MAX_BYTES_PER_TRIGGER: Option[int | None] = Option(
     shown="no limit",
     range=f"1 to {LONG_MAX} bytes",
     effect="About how many bytes one micro-batch takes, as rows have them in memory: a topic's records count as those "
-    "read last. Until some of a topic were, each counts as 1 MiB, so the first batches after a start are small. A "
-    "batch has one record at least.",
+    "read last, in this run or the one before. Until some of a topic were, each counts as 1 MiB, so the first batches "
+    "of a new query are small. A batch has one record at least.",
     origin="ours",
     read=number(1, LONG_MAX),
 )

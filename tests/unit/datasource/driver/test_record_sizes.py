@@ -34,6 +34,16 @@ def test_a_record_takes_a_byte_at_least_so_that_no_limit_is_divided_by_nothing()
     assert sizes.of("t") == 1
 
 
+def test_sizes_of_an_earlier_run_count_until_this_run_reads() -> None:
+    earlier = RecordSizes()
+    earlier.add([TopicSize("t", 10_000, 4_490_000), TopicSize("gone", 1, 9)])
+    sizes = RecordSizes()
+    sizes.remember(earlier.to_remember(["t", "unread"]))
+    assert (sizes.of("t"), sizes.of("unread"), sizes.of("gone")) == (449, None, None)
+    sizes.add([TopicSize("t", 1_000, 7_000_000)])
+    assert sizes.of("t") == pytest.approx(7_000, rel=0.01)
+
+
 def test_topics_beyond_the_bound_are_not_remembered() -> None:
     sizes = RecordSizes()
     sizes.add(TopicSize(f"t{number}", 1, 100) for number in range(TOPICS_SIZED_MAX + 1))

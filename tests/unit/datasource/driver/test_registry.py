@@ -300,7 +300,7 @@ def test_a_served_read_is_counted_and_makes_its_seat_warm(registry: Registry, si
     assert registry.counts() == Counts(
         guest_bindings=1, warm_reads=1, network_reads=1, direct_reads=1, rows=18, rows_ready=10, accepted=1
     )
-    assert (registry.record_bytes("t"), registry.record_bytes("u")) == (200, None)
+    assert (registry.sizes.of("t"), registry.sizes.of("u")) == (200, None)
 
 
 def test_each_heartbeat_answers_a_sidecar_which_seats_it_is_home_to(registry: Registry, sidecar: Sidecar) -> None:
