@@ -124,6 +124,10 @@ TOPIC_GONE_AFTER_MS: Final = 5_000
 """How long brokers are asked for a topic that was there before it counts as deleted: right after a change not all of
 them know the same. Measured on one broker: under 50 ms."""
 
+WITNESS_MAX_AGE_MS: Final = 30_000
+"""How long one broker is the first to be asked, though all it says leads somewhere: a broker that is cut off believes
+that it leads what it led (ours; a tenth of Kafka's metadata.max.age.ms. Kafka's clients ask the least loaded node)."""
+
 TOPIC_NAMES_KNOWN_MS: Final = 1_000
 """How old an answer about topics may be that names all ids which a seat asks for (ours): an id keeps its name, but its
 topic may be gone by now."""

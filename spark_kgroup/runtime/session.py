@@ -32,6 +32,7 @@ from spark_kgroup.runtime.machines import machine_of
 from spark_kgroup.runtime.translate import Asked, to_event, to_message
 from spark_kgroup.threads import in_a_thread
 from spark_kgroup.uncollected import uncollected
+from spark_kgroup.wire.address import Address
 from spark_kgroup.wire.backoff import Backoff
 from spark_kgroup.wire.cluster import Cluster
 from spark_kgroup.wire.connection import Connection
@@ -83,6 +84,8 @@ class Session:
         self._events: asyncio.Queue[contract.Event | ConsumerEvent] = asyncio.Queue()
         self._connection: Connection | None = None
         self._connecting: asyncio.Task[None] | None = None
+        self._connected_to: Address | None = None
+        """Where its last connection led."""
         self._tasks: set[asyncio.Task[None]] = set()
         self._hidden: set[str] = set()
 
@@ -199,7 +202,7 @@ class Session:
             await asyncio.sleep(self._backoff.next_ms() / 1000)
         while True:
             try:
-                self._connection = await self._cluster.open_coordinator(self.config.group)
+                connection = await self._cluster.open_coordinator(self.config.group, lost=self._connected_to)
             except WireError as error:
                 if not error.retriable:
                     self.fail(error)
@@ -208,7 +211,7 @@ class Session:
                 self.trouble = str(error)
                 await asyncio.sleep(self._backoff.next_ms() / 1000)
             else:
-                self.trouble = None
+                self._connection, self._connected_to, self.trouble = connection, connection.address, None
                 self.post(contract.Connected())
                 return
 
@@ -258,7 +261,8 @@ class Session:
         """Ask past a parked request: over the pool, since nothing is read behind it on its own connection."""
         connection, timeout_ms = self._connection, min(REQUEST_TIMEOUT_MS, self.config.session_timeout_ms)
         try:
-            address = await self._cluster.coordinator(self.config.group, timeout_ms=timeout_ms)
+            known = connection.address if connection is not None else None
+            address = await self._cluster.coordinator(self.config.group, known=known, timeout_ms=timeout_ms)
             if connection is None or connection is not self._connection:
                 return
             if address != connection.address:

@@ -11,29 +11,21 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence, Set
-from contextlib import asynccontextmanager
-from contextvars import ContextVar
-from functools import partial
-from math import inf
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
+from contextlib import contextmanager
 from random import Random
-from typing import Any, Final, NamedTuple, TypeVar
+from typing import NamedTuple, TypeVar
 from uuid import UUID
 
 from spark_kgroup.errors import (
-    AuthenticationFailed,
     BrokerError,
     ConnectionFailed,
-    Disconnected,
-    ProtocolViolation,
-    RequestTimedOut,
     UnknownTopic,
     UnsupportedApi,
     WireError,
 )
 from spark_kgroup.limits import (
     API_TIMEOUT_MS,
-    NEXT_BROKER_AFTER_MS,
     PARTITIONS_AT_ONCE_MAX,
     REPLACED_TOPICS_MAX,
     REQUEST_TIMEOUT_MS,
@@ -45,11 +37,9 @@ from spark_kgroup.limits import (
 from spark_kgroup.model import DescribedGroup, ErrorCode, MemberIdentity, TopicDescription, TopicPartition
 from spark_kgroup.wire import messages
 from spark_kgroup.wire.address import Address
-from spark_kgroup.wire.backoff import Backoff
+from spark_kgroup.wire.brokers import ENDS_AT_S, Brokers, end_after
 from spark_kgroup.wire.connection import Connection
 from spark_kgroup.wire.messages import Request, Response
-from spark_kgroup.wire.pace import Pace
-from spark_kgroup.wire.race import first_success
 from spark_kgroup.wire.responses import (
     ClusterMetadata,
     CommittedOffset,
@@ -74,12 +64,12 @@ log = logging.getLogger(__name__)
 K = TypeVar("K")
 T = TypeVar("T")
 
-_CLOSED: Final = "The cluster's connections were closed here."
 
-_CHECK_BOOTSTRAP: Final = "Check the bootstrap servers (`bootstrap.servers`)."
+class _Coordinator(NamedTuple):
+    """Who coordinates a group, and the broker that said so."""
 
-_ENDS_AT_S: Final[ContextVar[float]] = ContextVar("_ENDS_AT_S")
-"""When the bound ends the call that this task works for, by the event loop's clock."""
+    address: Address
+    told_by: Address
 
 
 class _Names(NamedTuple):
@@ -89,7 +79,7 @@ class _Names(NamedTuple):
     asked_at_s: float
 
 
-class Cluster:
+class Cluster(Brokers):
     """A pooled client of one cluster. Belongs to one event loop; `close` it."""
 
     def __init__(
@@ -103,37 +93,29 @@ class Cluster:
         rng: Random | None = None,
         alive: Callable[[], bool] = lambda: True,
     ) -> None:
-        self._bootstrap = tuple(bootstrap)
-        self._client_id = client_id
-        self._security = security or Plaintext()
-        self._request_timeout_ms = request_timeout_ms
-        self._api_timeout_ms = api_timeout_ms
-        self._rng = rng or Random()
-        self._alive = alive
-        self._brokers: Mapping[int, Address] = {}
+        super().__init__(
+            bootstrap,
+            client_id=client_id,
+            security=security or Plaintext(),
+            request_timeout_ms=request_timeout_ms,
+            api_timeout_ms=api_timeout_ms,
+            rng=rng or Random(),
+            alive=alive,
+        )
         self._topics: dict[str, TopicDescription] = {}
         self._replaced: dict[UUID | None, None] = {}
         self._vanished: set[str] = set()
         self._leaders: dict[TopicPartition, int] = {}
-        self._coordinators: dict[str, Address] = {}
-        self._pool: dict[Address, Connection] = {}
-        self._opening: dict[Address, asyncio.Task[Connection]] = {}
+        self._told_by: dict[str, Address] = {}
+        """Which broker said last what there is of a topic, its leaders included."""
+        self._coordinators: dict[str, _Coordinator] = {}
         self._looking_up: dict[str, asyncio.Task[Address]] = {}
         self._naming: dict[tuple[str, ...], asyncio.Task[_Names]] = {}
         self._names: dict[tuple[str, ...], _Names] = {}
-        self._pace = Pace(self._rng)
-        self._closed = False
 
     async def close(self) -> None:
         """Close every pooled connection; whoever still waits gets `Disconnected`. Safe to call twice."""
-        self._closed = True
-        shared = [*self._looking_up.values(), *self._naming.values(), *self._opening.values()]
-        for task in shared:
-            task.cancel()
-        await asyncio.gather(*shared, return_exceptions=True)
-        pool, self._pool = self._pool, {}
-        for connection in pool.values():
-            await connection.close()
+        await self._close([*self._looking_up.values(), *self._naming.values()])
 
     # ----------------------------------------------------------------------------------------------- metadata
 
@@ -155,6 +137,7 @@ class Cluster:
             self._vanished -= found.topics.keys()
             vanished = (found.errors.keys() & self._topics.keys()) - self._vanished
             if vanished and time.monotonic() + RETRY_BACKOFF_MAX_MS / 1000 < gone_at_s:
+                self._doubt(vanished)
                 raise BrokerError("Metadata", ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ", ".join(sorted(vanished)))
             self._vanished |= vanished
             return found
@@ -191,14 +174,28 @@ class Cluster:
             ConnectionFailed: no broker can be reached.
             WireError: what answered is no broker, or refuses us.
         """
-        async with _end_after(self._api_timeout_ms):
+        async with end_after(self._api_timeout_ms):
             await self._any_broker(messages.metadata(()))
 
     async def _metadata_once(self, topics: Sequence[str] | None) -> ClusterMetadata:
-        response = await self._any_broker(messages.metadata(topics))
+        witness, response = await self._any_broker(messages.metadata(topics))
         assert isinstance(response, messages.MetadataResponse)
         large = sum(len(topic.partitions) for topic in response.topics) > PARTITIONS_AT_ONCE_MAX
         found = await asyncio.to_thread(metadata_of, response) if large else metadata_of(response)
+        try:
+            self._believe(found)
+        except BrokerError:
+            self._witnesses.doubt(witness)
+            raise
+        self._told_by.update(dict.fromkeys([*found.topics, *found.errors], witness))
+        return found
+
+    def _believe(self, found: ClusterMetadata) -> None:
+        """Remember what a broker said.
+
+        Raises:
+            BrokerError: it does not know yet, or knows less than another broker did.
+        """
         waiting = sorted(t for t, code in found.errors.items() if code == ErrorCode.LEADER_NOT_AVAILABLE)
         if waiting:
             raise BrokerError("Metadata", ErrorCode.LEADER_NOT_AVAILABLE, ", ".join(waiting))
@@ -222,7 +219,11 @@ class Cluster:
         self._topics.update(found.topics)
         self._leaders = {tp: node for tp, node in self._leaders.items() if tp.topic not in found.topics}
         self._leaders.update(found.leaders)
-        return found
+
+    def _doubt(self, topics: Iterable[str]) -> None:
+        """What a broker said of these topics led nowhere: the next question goes to another one."""
+        for told_by in {self._told_by[topic] for topic in topics if topic in self._told_by}:
+            self._witnesses.doubt(told_by)
 
     async def list_offsets(
         self, wanted: Mapping[TopicPartition, int], *, isolation_level: int = 0, timeout_ms: int | None = None
@@ -263,6 +264,7 @@ class Cluster:
     async def _by_leader(self, wanted: Mapping[TopicPartition, int]) -> dict[int, dict[TopicPartition, int]]:
         if not wanted.keys() <= self._leaders.keys():
             known = await self._metadata_once(sorted({tp.topic for tp in wanted}))
+            self._doubt(known.errors)
             for topic, code in known.errors.items():
                 raise BrokerError("Metadata", code, topic)
         grouped: dict[int, dict[TopicPartition, int]] = {}
@@ -270,6 +272,7 @@ class Cluster:
             if tp not in self._leaders:
                 absent = tp.topic in self._topics and tp.partition >= self._topics[tp.topic].partition_count
                 code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION if absent else ErrorCode.LEADER_NOT_AVAILABLE
+                self._doubt([tp.topic])
                 raise BrokerError("ListOffsets", code, str(tp))
             grouped.setdefault(self._leaders[tp], {})[tp] = timestamp
         return grouped
@@ -307,30 +310,48 @@ class Cluster:
             assert isinstance(response, messages.ListOffsetsResponse)
             take_listed(response, wanted, found)
         finally:
-            for tp in wanted.keys() - found.keys():
+            unanswered = wanted.keys() - found.keys()
+            for tp in unanswered:
                 self._leaders.pop(tp, None)
+            self._doubt({tp.topic for tp in unanswered})
 
     # --------------------------------------------------------------------------------------------- coordinators
 
-    async def open_coordinator(self, group: str, *, timeout_ms: int | None = None) -> Connection:
+    async def open_coordinator(
+        self, group: str, *, lost: Address | None = None, timeout_ms: int | None = None
+    ) -> Connection:
         """A new connection of the caller's own to the group's coordinator; one attempt.
+
+        Args:
+            group: its id.
+            lost: where the caller's last connection led, which ended, or which was no coordinator's (any more).
+            timeout_ms: bound on all of it.
 
         Raises:
             WireError: not this time; `retriable` says whether trying again makes sense.
         """
-        self._coordinators.pop(group, None)
-        async with _end_after(timeout_ms or self._api_timeout_ms):
-            address = await self._coordinator(group)
-            self._pace.check_in_time(address, _ENDS_AT_S.get())
-            return await self._open(address)
+        known = self._coordinators.pop(group, None)
+        if known is not None and known.address == lost:
+            self._witnesses.doubt(known.told_by)
+        with self._doubting_coordinator(group):
+            async with end_after(timeout_ms or self._api_timeout_ms):
+                address = await self._coordinator(group)
+                self._pace.check_in_time(address, ENDS_AT_S.get())
+                return await self._open(address)
 
-    async def coordinator(self, group: str, *, timeout_ms: int | None = None) -> Address:
+    async def coordinator(self, group: str, *, known: Address | None = None, timeout_ms: int | None = None) -> Address:
         """Who coordinates the group now, as brokers say that can be reached; one attempt.
+
+        Where a broker contradicts what is `known`, another one is asked before that is believed.
 
         Raises:
             WireError: nobody said so.
         """
-        async with _end_after(timeout_ms or self._api_timeout_ms):
+        async with end_after(timeout_ms or self._api_timeout_ms):
+            address = await self._coordinator(group)
+            if known is None or address == known:
+                return address
+            self._forget_coordinator(group)
             return await self._coordinator(group)
 
     async def coordinator_call(self, group: str, request: Request, *, timeout_ms: int | None = None) -> Response:
@@ -342,29 +363,45 @@ class Cluster:
         Raises:
             WireError: no answer; the request may have been carried out, unless it was never sent.
         """
-        try:
-            async with _end_after(timeout_ms or self._api_timeout_ms):
-                address = self._coordinators.get(group) or await self._coordinator(group)
+        with self._doubting_coordinator(group):
+            async with end_after(timeout_ms or self._api_timeout_ms):
+                known = self._coordinators.get(group)
+                address = known.address if known is not None else await self._coordinator(group)
                 response = await self._at(address, request)
-        except WireError:
+        if group_error_codes(response) & {ErrorCode.NOT_COORDINATOR, ErrorCode.COORDINATOR_NOT_AVAILABLE}:
+            self._forget_coordinator(group)
+        return response
+
+    @contextmanager
+    def _doubting_coordinator(self, group: str) -> Iterator[None]:
+        """What fails inside may have gone to a broker that does not coordinate the group (any more)."""
+        try:
+            yield
+        except UnsupportedApi:
             self._coordinators.pop(group, None)
             raise
-        if group_error_codes(response) & {ErrorCode.NOT_COORDINATOR, ErrorCode.COORDINATOR_NOT_AVAILABLE}:
-            self._coordinators.pop(group, None)
-        return response
+        except WireError:
+            self._forget_coordinator(group)
+            raise
+
+    def _forget_coordinator(self, group: str) -> None:
+        """Who was named as coordinator led nowhere: the next question goes to another broker than said so."""
+        if (known := self._coordinators.pop(group, None)) is not None:
+            self._witnesses.doubt(known.told_by)
 
     async def _coordinator(self, group: str) -> Address:
         """Look the coordinator up; all who ask meanwhile share it: all seats lose it at the same moment."""
         return await self._join_or_start(self._looking_up, group, lambda: self._look_up(group))
 
     async def _look_up(self, group: str) -> Address:
-        response = await self._any_broker(messages.find_coordinator(group))
+        witness, response = await self._any_broker(messages.find_coordinator(group))
         assert isinstance(response, messages.FindCoordinatorResponse)
         found = the_only(response.coordinators, "coordinator")
         if int(found.error_code) != ErrorCode.NONE:
+            self._witnesses.doubt(witness)
             raise BrokerError("FindCoordinator", int(found.error_code), found.error_message or f"group {group!r}")
-        self._coordinators[group] = Address(found.host, found.port)
-        return self._coordinators[group]
+        self._coordinators[group] = _Coordinator(Address(found.host, found.port), witness)
+        return self._coordinators[group].address
 
     async def committed_offsets(
         self,
@@ -477,9 +514,13 @@ class Cluster:
         """
 
         async def attempt() -> str | None:
-            response = await self._any_broker(messages.group_config(group, name))
+            witness, response = await self._any_broker(messages.group_config(group, name))
             assert isinstance(response, messages.DescribeConfigsResponse)
-            return config_of(response)
+            try:
+                return config_of(response)
+            except BrokerError:
+                self._witnesses.doubt(witness)
+                raise
 
         return await self._retry(attempt, timeout_ms)
 
@@ -491,13 +532,14 @@ class Cluster:
         """
 
         async def attempt() -> str | None:
-            address = await self._coordinator(group)
-            node_id = next((node for node, known in self._brokers.items() if known == address), None)
-            if node_id is None:
-                raise ConnectionFailed(f"No metadata yet of the broker at {address}.")
-            response = await self._at(address, messages.broker_config(node_id, name))
-            assert isinstance(response, messages.DescribeConfigsResponse)
-            return config_of(response)
+            with self._doubting_coordinator(group):
+                address = await self._coordinator(group)
+                node_id = next((node for node, known in self._brokers.items() if known == address), None)
+                if node_id is None:
+                    raise ConnectionFailed(f"No metadata yet of the broker at {address}.")
+                response = await self._at(address, messages.broker_config(node_id, name))
+                assert isinstance(response, messages.DescribeConfigsResponse)
+                return config_of(response)
 
         return await self._retry(attempt, timeout_ms)
 
@@ -511,8 +553,9 @@ class Cluster:
         """
 
         async def attempt() -> bool:
-            address = await self._coordinator(group)
-            return (self._pool.get(address) or await self._open_pooled(address)).speaks(api_key, version)
+            with self._doubting_coordinator(group):
+                address = await self._coordinator(group)
+                return (self._pool.get(address) or await self._open_pooled(address)).speaks(api_key, version)
 
         return await self._retry(attempt, timeout_ms)
 
@@ -535,122 +578,6 @@ class Cluster:
 
         return await self._retry(attempt, timeout_ms)
 
-    # ---------------------------------------------------------------------------------------------- connections
-
-    async def _any_broker(self, request: Request) -> Response:
-        """Ask until one answers: brokers we are connected to, then those we know of, then the bootstrap list."""
-        connected = (address for address, connection in self._pool.items() if not connection.closed)
-        refused: dict[Address, WireError] = {}
-        addresses = dict.fromkeys([*connected, *self._brokers.values(), *self._bootstrap])
-        attempts = [(address, partial(self._at, address, request)) for address in addresses]
-        answer = await first_success(attempts, patience_ms=NEXT_BROKER_AFTER_MS, failure=WireError, failures=refused)
-        if answer is not None:
-            return answer
-        errors = list(refused.values())
-        if not any(e.retriable for e in errors) or all(isinstance(e, AuthenticationFailed) for e in errors):
-            raise errors[0]
-        failures = "; ".join(str(e) if str(a) in str(e) else f"{a}: {e}" for a, e in refused.items())
-        raise ConnectionFailed(f"No broker could be reached. {_CHECK_BOOTSTRAP} Tried: {failures}")
-
-    async def _at(self, address: Address, request: Request) -> Response:
-        connection = self._pool.get(address)
-        if connection is None or connection.closed:
-            self._pace.check_in_time(address, _ENDS_AT_S.get())
-            connection = await self._open_pooled(address)
-        return await connection.call(request)
-
-    async def _open_pooled(self, address: Address) -> Connection:
-        """A new connection for the pool; all who ask while it is being opened share it, or its failure."""
-
-        async def open_and_pool() -> Connection:
-            self._pool[address] = await self._open(address)
-            return self._pool[address]
-
-        return await self._join_or_start(self._opening, address, open_and_pool)
-
-    async def _join_or_start(
-        self, running: dict[K, asyncio.Task[T]], key: K, work: Callable[[], Coroutine[Any, Any, T]]
-    ) -> T:
-        """The result of the `work` that is running for `key`, which goes on for the others if one caller gives up."""
-        if self._closed:
-            raise Disconnected(_CLOSED)
-        if key not in running:
-            running[key] = asyncio.create_task(work(), name=f"for all who ask for {key}")
-            running[key].add_done_callback(lambda done: _forget(running, key, done))
-        task = running[key]
-        try:
-            return await asyncio.shield(task)
-        except asyncio.CancelledError:
-            if not task.cancelled():
-                raise  # it is our caller who was cancelled
-            raise Disconnected(_CLOSED) from None
-
-    async def _open(self, address: Address) -> Connection:
-        turn = await self._pace.turn(address)
-        try:
-            connection = await Connection.open(
-                address,
-                turn=turn,
-                client_id=self._client_id,
-                security=self._security,
-                request_timeout_ms=self._request_timeout_ms,
-                alive=self._alive,
-            )
-        except ProtocolViolation as error:
-            failure = self._not_a_broker(address, error)
-            self._pace.on_failed(address, failure.again())
-            raise failure from error
-        except WireError as error:
-            self._pace.on_failed(address, error.again())
-            raise
-        self._pace.on_opened(address, connection)
-        return connection
-
-    def _not_a_broker(self, address: Address, error: ProtocolViolation) -> WireError:
-        if self._brokers:
-            # This cluster has answered before: whoever has a broker's address just now will give it back.
-            return ConnectionFailed(str(error))
-        message = str(error) if str(address) in str(error) else f"{address}: {error}"
-        return ProtocolViolation(f"{message} {_CHECK_BOOTSTRAP}")
-
-    async def _retry(self, attempt: Callable[[], Awaitable[T]], timeout_ms: int | None) -> T:
-        timeout_ms = timeout_ms or self._api_timeout_ms
-        deadline_s = time.monotonic() + timeout_ms / 1000
-        backoff = Backoff(self._rng)
-        failed: WireError | None = None
-        while True:
-            try:
-                async with _end_after(round((deadline_s - time.monotonic()) * 1000), of_ms=timeout_ms, failed=failed):
-                    return await attempt()
-            except WireError as error:
-                wait_s = backoff.next_ms() / 1000
-                if not error.retriable or time.monotonic() + wait_s > deadline_s:
-                    raise
-                log.log(logging.WARNING if failed is None else logging.DEBUG, "Trying again: %s", error)
-                failed = error
-            await asyncio.sleep(wait_s)
-
-
-def _forget(running: dict[K, asyncio.Task[T]], key: K, done: asyncio.Task[T]) -> None:
-    del running[key]
-    if not done.cancelled():
-        done.exception()  # seen, though all who waited for it may have given up
-
 
 def _unknown(error: BrokerError) -> UnknownTopic:
     return UnknownTopic(f"{error.message} does not exist (any more), or this user may not see it.")
-
-
-@asynccontextmanager
-async def _end_after(left_ms: int, *, of_ms: int | None = None, failed: WireError | None = None) -> AsyncIterator[None]:
-    """End what is inside after `left_ms`; the error says of how many ms in all, and what had `failed` before."""
-    ends_at_s = asyncio.get_running_loop().time() + max(0, left_ms) / 1000
-    outer = _ENDS_AT_S.set(min(ends_at_s, _ENDS_AT_S.get(inf)))
-    try:
-        async with asyncio.timeout_at(ends_at_s):
-            yield
-    except TimeoutError:
-        before = f" Before that: {failed}" if failed else ""
-        raise RequestTimedOut(f"The cluster did not answer within {of_ms or left_ms} ms.{before}") from None
-    finally:
-        _ENDS_AT_S.reset(outer)

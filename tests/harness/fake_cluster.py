@@ -44,7 +44,7 @@ WHO = MemberIdentity(instance_id="seat-0", member_id="m", generation=3)
 
 @dataclass
 class BrokerWorld:
-    """Some brokers, and what all of them believe; a test changes it as it goes.
+    """Some brokers, and what all of them believe that are not cut off; a test changes it as it goes.
 
     Attributes:
         leaders: partition -> node id.
@@ -56,6 +56,7 @@ class BrokerWorld:
         first: API name -> answers to give before the true ones: an error code for the whole response, `HUNG_UP`, or
             None for silence on this connection for ever.
         hosts: node id -> its host, as the cluster says it; the true one if it is not here.
+        cut_off: node id -> what a broker believes that hears nothing of the others any more (`cut_off_from_now_on`).
     """
 
     brokers: list[FakeBroker] = field(default_factory=list)
@@ -73,6 +74,7 @@ class BrokerWorld:
     )
     protocol: str = "range"
     session_timeout: str = "50000"
+    cut_off: dict[int, "BrokerWorld"] = field(default_factory=dict)
 
     async def start(self, nodes: int = 1, ranges: Ranges = RANGES) -> None:
         for node in range(nodes):
@@ -93,6 +95,16 @@ class BrokerWorld:
         of = self.brokers if node is None else [self.brokers[node]]
         return sum(isinstance(request, kind) for broker in of for request in broker.requests)
 
+    def cut_off_from_now_on(self, node: int) -> None:
+        """From now on this broker answers as the world is at this moment, whatever becomes of the world."""
+        self.cut_off[node] = replace(
+            self,
+            leaders=dict(self.leaders),
+            epochs=dict(self.epochs),
+            ends=dict(self.ends),
+            committed=dict(self.committed),
+        )
+
     def answer(self, node: int, request: Any) -> Any:
         name = type(request).__name__.removesuffix("Request")
         error = 0
@@ -102,7 +114,7 @@ class BrokerWorld:
                 return asyncio.Event().wait()
             if error is HUNG_UP:
                 return HUNG_UP
-        return getattr(self, f"on_{name}")(node, request, KioErrorCode(error))
+        return getattr(self.cut_off.get(node, self), f"on_{name}")(node, request, KioErrorCode(error))
 
     def on_Metadata(self, _: int, request: Any, error: KioErrorCode) -> Any:
         brokers = tuple(
@@ -312,7 +324,7 @@ def logged() -> Iterator[list[str]]:
     warnings: list[str] = []
     handler = logging.Handler(logging.WARNING)
     handler.emit = lambda record: warnings.append(record.getMessage())  # type: ignore[method-assign]
-    logger = logging.getLogger("spark_kgroup.wire.cluster")
+    logger = logging.getLogger("spark_kgroup.wire.brokers")
     logger.addHandler(handler)
     try:
         yield warnings

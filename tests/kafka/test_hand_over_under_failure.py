@@ -170,7 +170,7 @@ def test_a_coordinator_that_dies_at_the_hand_over_delays_it(
 ) -> None:
     node = world.kafka.nodes[0]
     node.kill()
-    with ThreadPoolExecutor(1) as pool, caplog.at_level(logging.WARNING, "spark_kgroup.wire.cluster"):
+    with ThreadPoolExecutor(1) as pool, caplog.at_level(logging.WARNING, "spark_kgroup.wire.brokers"):
         boundary = pool.submit(world.one.trigger)
         try:
             wait_for(lambda: "Trying again" in caplog.text, "the boundary to find no coordinator", 60)

@@ -88,7 +88,7 @@ def test_a_warning_that_no_broker_is_reached_names_the_option_until_the_query_st
     assert engine_filters() != before
     query.stop()
     assert engine_filters() == before
-    (warning,) = (r.getMessage() for r in caplog.records if r.name == "spark_kgroup.wire.cluster")
+    (warning,) = (r.getMessage() for r in caplog.records if r.name == "spark_kgroup.wire.brokers")
     assert warning.startswith("Trying again: No broker could be reached. Check the bootstrap servers (kafka.bootstrap.")
 
 

@@ -1,0 +1,213 @@
+"""Connections to the brokers of one cluster: one pooled for each, whom of them to ask, and when to ask again."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
+from contextlib import asynccontextmanager
+from contextvars import ContextVar
+from functools import partial
+from math import inf
+from random import Random
+from typing import Any, Final, TypeVar
+
+from spark_kgroup.errors import (
+    AuthenticationFailed,
+    ConnectionFailed,
+    Disconnected,
+    ProtocolViolation,
+    RequestTimedOut,
+    WireError,
+)
+from spark_kgroup.limits import NEXT_BROKER_AFTER_MS
+from spark_kgroup.wire.address import Address
+from spark_kgroup.wire.backoff import Backoff
+from spark_kgroup.wire.connection import Connection
+from spark_kgroup.wire.messages import Request, Response
+from spark_kgroup.wire.pace import Pace
+from spark_kgroup.wire.race import first_success
+from spark_kgroup.wire.security.settings import Security
+from spark_kgroup.wire.witnesses import Witnesses
+
+log = logging.getLogger(__name__)
+
+K = TypeVar("K")
+T = TypeVar("T")
+
+_CLOSED: Final = "The cluster's connections were closed here."
+
+_CHECK_BOOTSTRAP: Final = "Check the bootstrap servers (`bootstrap.servers`)."
+
+ENDS_AT_S: Final[ContextVar[float]] = ContextVar("ENDS_AT_S")
+"""When the bound ends the call that this task works for, by the event loop's clock."""
+
+
+class Brokers:
+    """Pooled connections to the brokers of one cluster. Belongs to one event loop.
+
+    Attributes:
+        _brokers: node id -> its address, as a broker said last.
+    """
+
+    def __init__(
+        self,
+        bootstrap: Sequence[Address],
+        *,
+        client_id: str,
+        security: Security,
+        request_timeout_ms: int,
+        api_timeout_ms: int,
+        rng: Random,
+        alive: Callable[[], bool],
+    ) -> None:
+        self._bootstrap = tuple(bootstrap)
+        self._client_id = client_id
+        self._security = security
+        self._request_timeout_ms = request_timeout_ms
+        self._api_timeout_ms = api_timeout_ms
+        self._rng = rng
+        self._alive = alive
+        self._brokers: Mapping[int, Address] = {}
+        self._witnesses = Witnesses()
+        self._pool: dict[Address, Connection] = {}
+        self._opening: dict[Address, asyncio.Task[Connection]] = {}
+        self._pace = Pace(self._rng)
+        self._closed = False
+
+    async def _close(self, shared: Iterable[asyncio.Task[Any]]) -> None:
+        """Close every pooled connection, and cancel `shared` work; whoever still waits gets `Disconnected`."""
+        self._closed = True
+        tasks = [*shared, *self._opening.values()]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        pool, self._pool = self._pool, {}
+        for connection in pool.values():
+            await connection.close()
+
+    async def _any_broker(self, request: Request) -> tuple[Address, Response]:
+        """Ask until one answers: brokers we are connected to, then those we know of, then the bootstrap list.
+
+        Those whose last answers led nowhere come after all others (`Witnesses`).
+
+        Returns:
+            Who answered, and what.
+        """
+
+        async def ask(address: Address) -> tuple[Address, Response]:
+            return address, await self._at(address, request)
+
+        connected = (address for address, connection in self._pool.items() if not connection.closed)
+        refused: dict[Address, WireError] = {}
+        addresses = self._witnesses.in_order([*connected, *self._brokers.values(), *self._bootstrap])
+        attempts = [(address, partial(ask, address)) for address in addresses]
+        answer = await first_success(attempts, patience_ms=NEXT_BROKER_AFTER_MS, failure=WireError, failures=refused)
+        if answer is not None:
+            self._witnesses.heard(answer[0], addresses, time.monotonic())
+            return answer
+        errors = list(refused.values())
+        if not any(e.retriable for e in errors) or all(isinstance(e, AuthenticationFailed) for e in errors):
+            raise errors[0]
+        failures = "; ".join(str(e) if str(a) in str(e) else f"{a}: {e}" for a, e in refused.items())
+        raise ConnectionFailed(f"No broker could be reached. {_CHECK_BOOTSTRAP} Tried: {failures}")
+
+    async def _at(self, address: Address, request: Request) -> Response:
+        connection = self._pool.get(address)
+        if connection is None or connection.closed:
+            self._pace.check_in_time(address, ENDS_AT_S.get())
+            connection = await self._open_pooled(address)
+        return await connection.call(request)
+
+    async def _open_pooled(self, address: Address) -> Connection:
+        """A new connection for the pool; all who ask while it is being opened share it, or its failure."""
+
+        async def open_and_pool() -> Connection:
+            self._pool[address] = await self._open(address)
+            return self._pool[address]
+
+        return await self._join_or_start(self._opening, address, open_and_pool)
+
+    async def _join_or_start(
+        self, running: dict[K, asyncio.Task[T]], key: K, work: Callable[[], Coroutine[Any, Any, T]]
+    ) -> T:
+        """The result of the `work` that is running for `key`, which goes on for the others if one caller gives up."""
+        if self._closed:
+            raise Disconnected(_CLOSED)
+        if key not in running:
+            running[key] = asyncio.create_task(work(), name=f"for all who ask for {key}")
+            running[key].add_done_callback(lambda done: _forget(running, key, done))
+        task = running[key]
+        try:
+            return await asyncio.shield(task)
+        except asyncio.CancelledError:
+            if not task.cancelled():
+                raise  # it is our caller who was cancelled
+            raise Disconnected(_CLOSED) from None
+
+    async def _open(self, address: Address) -> Connection:
+        turn = await self._pace.turn(address)
+        try:
+            connection = await Connection.open(
+                address,
+                turn=turn,
+                client_id=self._client_id,
+                security=self._security,
+                request_timeout_ms=self._request_timeout_ms,
+                alive=self._alive,
+            )
+        except ProtocolViolation as error:
+            failure = self._not_a_broker(address, error)
+            self._pace.on_failed(address, failure.again())
+            raise failure from error
+        except WireError as error:
+            self._pace.on_failed(address, error.again())
+            raise
+        self._pace.on_opened(address, connection)
+        return connection
+
+    def _not_a_broker(self, address: Address, error: ProtocolViolation) -> WireError:
+        if self._brokers:
+            # This cluster has answered before: whoever has a broker's address just now will give it back.
+            return ConnectionFailed(str(error))
+        message = str(error) if str(address) in str(error) else f"{address}: {error}"
+        return ProtocolViolation(f"{message} {_CHECK_BOOTSTRAP}")
+
+    async def _retry(self, attempt: Callable[[], Awaitable[T]], timeout_ms: int | None) -> T:
+        timeout_ms = timeout_ms or self._api_timeout_ms
+        deadline_s = time.monotonic() + timeout_ms / 1000
+        backoff = Backoff(self._rng)
+        failed: WireError | None = None
+        while True:
+            try:
+                async with end_after(round((deadline_s - time.monotonic()) * 1000), of_ms=timeout_ms, failed=failed):
+                    return await attempt()
+            except WireError as error:
+                wait_s = backoff.next_ms() / 1000
+                if not error.retriable or time.monotonic() + wait_s > deadline_s:
+                    raise
+                log.log(logging.WARNING if failed is None else logging.DEBUG, "Trying again: %s", error)
+                failed = error
+            await asyncio.sleep(wait_s)
+
+
+@asynccontextmanager
+async def end_after(left_ms: int, *, of_ms: int | None = None, failed: WireError | None = None) -> AsyncIterator[None]:
+    """End what is inside after `left_ms`; the error says of how many ms in all, and what had `failed` before."""
+    ends_at_s = asyncio.get_running_loop().time() + max(0, left_ms) / 1000
+    outer = ENDS_AT_S.set(min(ends_at_s, ENDS_AT_S.get(inf)))
+    try:
+        async with asyncio.timeout_at(ends_at_s):
+            yield
+    except TimeoutError:
+        before = f" Before that: {failed}" if failed else ""
+        raise RequestTimedOut(f"The cluster did not answer within {of_ms or left_ms} ms.{before}") from None
+    finally:
+        ENDS_AT_S.reset(outer)
+
+
+def _forget(running: dict[K, asyncio.Task[T]], key: K, done: asyncio.Task[T]) -> None:
+    del running[key]
+    if not done.cancelled():
+        done.exception()  # seen, though all who waited for it may have given up

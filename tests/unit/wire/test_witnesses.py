@@ -1,0 +1,231 @@
+"""What one broker says is one witness: brokers that are cut off go on answering, and others know better."""
+
+import pytest
+from harness.fake_broker import until
+from harness.fake_cluster import A0, A1, WHO, BrokerWorld, in_a_world
+
+from spark_kgroup.errors import ConnectionFailed, Disconnected
+from spark_kgroup.limits import WITNESS_MAX_AGE_MS
+from spark_kgroup.model import ErrorCode
+from spark_kgroup.wire import brokers as brokers_module
+from spark_kgroup.wire import messages
+from spark_kgroup.wire.address import Address
+from spark_kgroup.wire.cluster import Cluster
+from spark_kgroup.wire.witnesses import Witnesses
+
+pytestmark = pytest.mark.filterwarnings("error::ResourceWarning")
+
+A, B, C = (Address("broker", port) for port in (1, 2, 3))
+SOON_MS = 5_000
+"""Far more than a round or two of retries take, and far less than any bound on a look-up."""
+
+
+# -------------------------------------------------------------------------------------------- who is asked next
+
+
+def test_brokers_are_asked_as_they_come_until_one_leads_nowhere() -> None:
+    witnesses = Witnesses()
+    assert witnesses.in_order([A, B, C, A]) == [A, B, C]
+    witnesses.doubt(A)
+    assert witnesses.in_order([A, B, C]) == [B, C, A]
+    witnesses.doubt(B)
+    witnesses.doubt(C)
+    assert witnesses.in_order([A, B, C]) == [A, B, C], "each has led nowhere: the one that did so longest ago is first"
+
+
+def test_a_broker_that_was_asked_in_vain_comes_after_the_one_that_answered() -> None:
+    witnesses = Witnesses()
+    witnesses.heard(B, [A, B, C], 0)
+    assert witnesses.in_order([A, B, C]) == [B, C, A]
+
+
+def test_a_broker_is_not_asked_first_for_ever() -> None:
+    witnesses = Witnesses()
+    old_s = WITNESS_MAX_AGE_MS / 1000 + 1
+    witnesses.heard(A, [A, B], 0)
+    witnesses.heard(A, [A, B], old_s - 2)
+    assert witnesses.in_order([A, B]) == [A, B]
+    witnesses.heard(A, [A, B], old_s)
+    assert witnesses.in_order([A, B]) == [B, A]
+    witnesses.heard(B, [B, A], old_s + 1)
+    witnesses.heard(B, [B, A], 2 * old_s)
+    assert witnesses.in_order([A, B]) == [B, A], "its own time has begun anew"
+
+
+def test_of_addresses_that_are_no_brokers_any_more_nothing_is_remembered() -> None:
+    witnesses = Witnesses()
+    witnesses.doubt(A)
+    assert witnesses.in_order([B, C]) == [B, C]
+    assert witnesses.in_order([A, B, C]) == [A, B, C]
+
+
+# -------------------------------------------------------------------------------------------- leaders, topics
+
+
+async def acquainted(world: BrokerWorld) -> Cluster:
+    """A client that knows all brokers and is connected to node 0 alone."""
+    cluster = world.cluster()
+    await cluster.metadata(["a"])
+    return cluster
+
+
+@in_a_world(nodes=3)
+async def test_a_leader_that_is_gone_is_asked_for_at_another_broker(world: BrokerWorld) -> None:
+    """librdkafka #1389, sarama #595: the broker that names it is cut off, and names it for ever."""
+    world.leaders = {A0: 2, A1: 2}
+    cluster = await acquainted(world)
+    world.cut_off_from_now_on(0)
+    world.leaders = {A0: 1, A1: 1}
+    await world.brokers[2].stop()
+    found = await cluster.list_offsets({A0: messages.LATEST, A1: messages.LATEST}, timeout_ms=SOON_MS)
+    assert {tp: listed.offset for tp, listed in found.items()} == {A0: 10, A1: 11}
+    await cluster.close()
+    await world.brokers[2].start()
+
+
+@in_a_world(nodes=3)
+async def test_a_leader_that_leads_no_more_is_asked_for_at_another_broker(world: BrokerWorld) -> None:
+    world.leaders = {A0: 2}
+    cluster = await acquainted(world)
+    world.cut_off_from_now_on(0)
+    world.leaders = {A0: 1}
+    assert (await cluster.list_offsets({A0: messages.LATEST}, timeout_ms=SOON_MS))[A0].offset == 10
+    await cluster.close()
+
+
+@in_a_world(nodes=2)
+async def test_a_partition_without_a_leader_is_asked_for_at_another_broker(world: BrokerWorld) -> None:
+    world.leaders = {A0: -1}
+    cluster = await acquainted(world)
+    world.cut_off_from_now_on(0)
+    world.leaders = {A0: 1}
+    assert (await cluster.list_offsets({A0: messages.LATEST}, timeout_ms=SOON_MS))[A0].offset == 10
+    await cluster.close()
+
+
+@in_a_world(nodes=2)
+async def test_a_broker_that_knows_less_is_not_asked_next(world: BrokerWorld) -> None:
+    """It was asked 53 times, and the other one, who knows, never (knows_less)."""
+    del world.leaders[A1]
+    cluster = await acquainted(world)
+    world.cut_off_from_now_on(0)
+    world.leaders[A1] = 1
+    await cluster.list_offsets({A1: messages.LATEST}, timeout_ms=SOON_MS)  # the other one says so
+    before = [world.asked(messages.MetadataRequest, node) for node in (0, 1)]
+    for _ in range(5):
+        assert (await cluster.metadata(["a"], timeout_ms=SOON_MS)).topics["a"].partition_count == 2
+    asked = [world.asked(messages.MetadataRequest, node) - at for node, at in enumerate(before)]
+    assert asked[0] <= 1 < asked[1]
+    await cluster.close()
+
+
+@in_a_world(nodes=2)
+async def test_a_topic_that_one_broker_denies_is_asked_for_at_another(world: BrokerWorld) -> None:
+    cluster = await acquainted(world)
+    leaders, world.leaders = world.leaders, {}
+    world.cut_off_from_now_on(0)
+    world.leaders = leaders
+    assert "a" in (await cluster.metadata(["a"], timeout_ms=SOON_MS)).topics
+    assert world.asked(messages.MetadataRequest, 0) == 2
+    await cluster.close()
+
+
+def test_a_broker_that_was_silent_once_is_not_asked_first_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    @in_a_world(nodes=2)
+    async def scenario(world: BrokerWorld) -> None:
+        cluster = await acquainted(world)
+        world.first["Metadata"] = [None]  # nor does it answer anything else on this connection
+        await cluster.metadata(["a"])
+        monkeypatch.setattr(brokers_module, "NEXT_BROKER_AFTER_MS", 2 * SOON_MS)
+        await cluster.metadata(["a"], timeout_ms=SOON_MS)
+        assert [world.asked(messages.MetadataRequest, node) for node in (0, 1)] == [2, 2]
+        await cluster.close()
+
+    scenario()
+
+
+# ----------------------------------------------------------------------------------------------- coordinators
+
+
+@in_a_world(nodes=3)
+async def test_a_coordinator_that_is_gone_is_looked_up_at_another_broker(world: BrokerWorld) -> None:
+    """librdkafka #2944, sarama #1004: the broker that names it is cut off."""
+    world.coordinator = 2
+    cluster = await acquainted(world)
+    world.cut_off_from_now_on(0)
+    world.coordinator = 1
+    await world.brokers[2].stop()
+    with pytest.raises((ConnectionFailed, Disconnected)):
+        await cluster.open_coordinator("g")
+    connection = await cluster.open_coordinator("g")
+    assert connection.address == world.brokers[1].address
+    await connection.close()
+    await cluster.close()
+    await world.brokers[2].start()
+
+
+@in_a_world(nodes=3)
+async def test_a_coordinator_that_says_it_is_none_is_looked_up_at_another_broker(world: BrokerWorld) -> None:
+    world.coordinator = 2
+    cluster = await acquainted(world)
+    world.cut_off_from_now_on(0)
+    world.coordinator = 1
+    connection = await cluster.open_coordinator("g")
+    assert connection.address == world.brokers[2].address, "who is asked first does not know better"
+    moved = await cluster.open_coordinator("g", lost=connection.address)  # its answer was NOT_COORDINATOR
+    assert moved.address == world.brokers[1].address
+    commit = messages.offset_commit("g", WHO, {A0: 5})
+    assert await cluster.committed_offsets("g", [A0], timeout_ms=SOON_MS) == {A0: None}
+    response = await cluster.coordinator_call("g", commit)
+    assert isinstance(response, messages.OffsetCommitResponse)
+    assert messages.offset_commit_errors(response) == {A0: 0}
+    for each in (connection, moved):
+        await each.close()
+    await cluster.close()
+
+
+@in_a_world(nodes=2)
+async def test_a_broker_that_finds_no_coordinator_is_not_asked_next(world: BrokerWorld) -> None:
+    cluster = await acquainted(world)
+    world.first["FindCoordinator"] = [ErrorCode.COORDINATOR_NOT_AVAILABLE]
+    assert await cluster.committed_offsets("g", [A0], timeout_ms=SOON_MS) == {A0: None}
+    assert [world.asked(messages.FindCoordinatorRequest, node) for node in (0, 1)] == [1, 1]
+    await cluster.close()
+
+
+@in_a_world(nodes=3)
+async def test_another_broker_is_asked_where_one_contradicts_what_is_known_of_the_coordinator(
+    world: BrokerWorld,
+) -> None:
+    """Else a session would end a good connection because of one broker that is cut off."""
+    world.coordinator = 2
+    cluster = await acquainted(world)
+    world.cut_off_from_now_on(0)
+    world.coordinator = 1
+    good = world.brokers[1].address
+    assert await cluster.coordinator("g", known=good) == good
+    assert world.asked(messages.FindCoordinatorRequest, 0) == 1
+    assert await cluster.coordinator("g", known=world.brokers[2].address) == good, "it has moved, as two brokers say"
+    await cluster.close()
+
+
+@in_a_world(nodes=2)
+async def test_the_coordinators_own_setting_is_asked_of_the_coordinator_that_another_broker_names(
+    world: BrokerWorld,
+) -> None:
+    cluster = await acquainted(world)
+    world.cut_off_from_now_on(0)
+    await world.brokers[0].stop()  # it named itself
+    world.coordinator = 1
+    assert await cluster.coordinator_config("g", "any", timeout_ms=SOON_MS) == "50000"
+    await cluster.close()
+    await world.brokers[0].start()
+
+
+@in_a_world(nodes=2)
+async def test_a_setting_of_a_group_that_one_broker_cannot_tell_is_asked_of_another(world: BrokerWorld) -> None:
+    cluster = await acquainted(world)
+    world.first["DescribeConfigs"] = [ErrorCode.REQUEST_TIMED_OUT]
+    assert await cluster.group_config("g", "any", timeout_ms=SOON_MS) == "50000"
+    await until(lambda: world.asked(messages.DescribeConfigsRequest, 1) == 1)
+    await cluster.close()
