@@ -28,6 +28,14 @@ END_OFFSETS_MAX_AGE_MS: Final = 50
 """How long listed end offsets serve further idle triggers, which may come every 10 ms (Spark:
 spark.sql.streaming.pollingDelay)."""
 
+END_BELOW_MS: Final = 10_000
+"""How long a leader is asked again that says that its log ends below what was read of it, unless it is newer than who
+led it then: one may list less than it did for a moment (seen in the field for seconds), and no log is cut without
+another election."""
+
+END_BELOW_ASKED_MS: Final = 500
+"""How long between two such questions (ours)."""
+
 BEGUN_END_OFFSETS_MAX_AGE_MS: Final = 1_000
 """How old end offsets may be that a boundary began to list when it began, beside its commits: older ones are listed
 again, after it had to wait for something."""

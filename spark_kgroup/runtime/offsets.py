@@ -47,11 +47,13 @@ class Offsets:
 
     async def ends(self, partitions: Iterable[TopicPartition], *, read_committed: bool) -> dict[TopicPartition, int]:
         """One past the last readable offset of each partition (the last stable offset if `read_committed`)."""
-        return await self._list(partitions, messages.LATEST, read_committed=read_committed)
+        listed = await self._list(partitions, messages.LATEST, read_committed=read_committed)
+        return {tp: found.offset for tp, found in listed.items()}
 
     async def starts(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
         """The first offset that each partition still has."""
-        return await self._list(partitions, messages.EARLIEST, read_committed=False)
+        listed = await self._list(partitions, messages.EARLIEST, read_committed=False)
+        return {tp: found.offset for tp, found in listed.items()}
 
     async def at(self, timestamps: Mapping[TopicPartition, int], *, read_committed: bool) -> dict[TopicPartition, int]:
         """The first offset of each partition whose record is not older than its timestamp (ms); absent if none is."""
@@ -62,22 +64,23 @@ class Offsets:
 
     async def ranges(
         self, partitions: Iterable[TopicPartition], *, read_committed: bool
-    ) -> dict[TopicPartition, tuple[int, int]]:
-        """The first offset of each partition, and one past the last readable one."""
+    ) -> dict[TopicPartition, tuple[int, int, int]]:
+        """The first offset of each partition, one past the last readable one, and the epoch of the leader that said so.
+
+        The epoch is -1 where the leader does not say.
+        """
         wanted = tuple(partitions)
-        starts, ends = await asyncio.gather(self.starts(wanted), self.ends(wanted, read_committed=read_committed))
-        return {tp: (starts[tp], ends[tp]) for tp in wanted}
+        starts, ends = await asyncio.gather(
+            self._list(wanted, messages.EARLIEST, read_committed=False),
+            self._list(wanted, messages.LATEST, read_committed=read_committed),
+        )
+        return {tp: (starts[tp].offset, ends[tp].offset, ends[tp].leader_epoch) for tp in wanted}
 
     async def _list(
         self, partitions: Iterable[TopicPartition], timestamp: int, *, read_committed: bool
-    ) -> dict[TopicPartition, int]:
+    ) -> Mapping[TopicPartition, ListedOffset]:
         wanted = dict.fromkeys(partitions, timestamp)
-        if not wanted:
-            return {}
-        listed: Mapping[TopicPartition, ListedOffset] = await self._cluster.list_offsets(
-            wanted, isolation_level=int(read_committed)
-        )
-        return {tp: found.offset for tp, found in listed.items()}
+        return await self._cluster.list_offsets(wanted, isolation_level=int(read_committed)) if wanted else {}
 
     async def committed(
         self, partitions: Iterable[TopicPartition], timeout_ms: int | None = None

@@ -153,7 +153,7 @@ class GroupRuntime:
 
     def log_ranges(
         self, partitions: Iterable[TopicPartition], *, read_committed: bool
-    ) -> dict[TopicPartition, tuple[int, int]]:
+    ) -> dict[TopicPartition, tuple[int, int, int]]:
         """`Offsets.ranges`."""
         return self._run(lambda group: group.offsets.ranges(partitions, read_committed=read_committed))
 

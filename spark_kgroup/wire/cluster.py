@@ -50,10 +50,12 @@ from spark_kgroup.wire.responses import (
     description_of,
     group_error_codes,
     has_fewer_partitions,
+    has_older_leaders,
     metadata_of,
     still_members,
     take_listed,
     the_only,
+    with_known_epochs,
 )
 from spark_kgroup.wire.security.settings import Plaintext, Security
 
@@ -202,11 +204,14 @@ class Cluster(Brokers):
         behind = sorted(
             name
             for name, topic in found.topics.items()
-            if has_fewer_partitions(topic, self._topics.get(name)) or topic.topic_id in self._replaced
+            if has_fewer_partitions(topic, known := self._topics.get(name))
+            or has_older_leaders(topic, known)
+            or topic.topic_id in self._replaced
         )
         if behind:
-            # No topic ever loses partitions, and no topic id comes back: this broker has not heard of the change yet.
-            # To believe it would make the leader of a group rebalance twice, or a reader take a topic for a third one.
+            # No topic ever loses partitions, no leader's epoch goes back, and no topic id comes back: this broker has
+            # not heard of the change yet. To believe it would make the leader of a group rebalance twice, or a reader
+            # go back to where a log ended at a leader that was cut off, or take a topic for a third one.
             message = f"this broker knows less than another did: {', '.join(behind)}"
             raise BrokerError("Metadata", ErrorCode.LEADER_NOT_AVAILABLE, message)
         self._brokers = found.brokers or self._brokers
@@ -216,7 +221,7 @@ class Cluster(Brokers):
                 self._replaced[old] = None
         while len(self._replaced) > REPLACED_TOPICS_MAX:
             del self._replaced[next(iter(self._replaced))]
-        self._topics.update(found.topics)
+        self._topics.update({n: with_known_epochs(t, self._topics.get(n)) for n, t in found.topics.items()})
         self._leaders = {tp: node for tp, node in self._leaders.items() if tp.topic not in found.topics}
         self._leaders.update(found.leaders)
 
@@ -306,7 +311,8 @@ class Cluster(Brokers):
         try:
             if node not in self._brokers:
                 raise BrokerError("ListOffsets", ErrorCode.LEADER_NOT_AVAILABLE, f"broker {node} is not known")
-            response = await self._at(self._brokers[node], messages.list_offsets(wanted, isolation_level))
+            epochs = {tp: self._topics[tp.topic].leader_epochs.get(tp.partition, -1) for tp in wanted}
+            response = await self._at(self._brokers[node], messages.list_offsets(wanted, isolation_level, epochs))
             assert isinstance(response, messages.ListOffsetsResponse)
             take_listed(response, wanted, found)
         finally:

@@ -350,8 +350,14 @@ def offset_fetch_of_member(
     return offset_fetch_v9.OffsetFetchRequest(groups=(asked,), require_stable=True)
 
 
-def list_offsets(wanted: Mapping[TopicPartition, int], isolation_level: int) -> ListOffsetsRequest:
-    """Offsets by timestamp (`LATEST`, `EARLIEST`) for partitions of one leader."""
+def list_offsets(
+    wanted: Mapping[TopicPartition, int], isolation_level: int, epochs: Mapping[TopicPartition, int]
+) -> ListOffsetsRequest:
+    """Offsets by timestamp (`LATEST`, `EARLIEST`) for partitions of one leader.
+
+    A leader of another epoch than `epochs` has for a partition does not answer for it (KIP-320): one that was cut off
+    lists where its own log ends.
+    """
     return ListOffsetsRequest(
         replica_id=BrokerId(-1),
         isolation_level=i8(isolation_level),
@@ -359,7 +365,12 @@ def list_offsets(wanted: Mapping[TopicPartition, int], isolation_level: int) -> 
             ListOffsetsTopic(
                 name=TopicName(topic),
                 partitions=tuple(
-                    ListOffsetsPartition(partition_index=i32(tp.partition), timestamp=i64(wanted[tp])) for tp in found
+                    ListOffsetsPartition(
+                        partition_index=i32(tp.partition),
+                        timestamp=i64(wanted[tp]),
+                        current_leader_epoch=i32(epochs.get(tp, -1)),
+                    )
+                    for tp in found
                 ),
             )
             for topic, found in by_topic(wanted)

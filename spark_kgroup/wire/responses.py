@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import Any, Final, TypeVar
 
@@ -109,6 +109,21 @@ def has_fewer_partitions(topic: TopicDescription, known: TopicDescription | None
     if known is None or known.topic_id is None or known.topic_id != topic.topic_id:
         return False
     return topic.partition_count < known.partition_count
+
+
+def has_older_leaders(topic: TopicDescription, known: TopicDescription | None) -> bool:
+    """Whether `topic` is the same topic as `known`, and a partition of it has a leader of an older epoch (KIP-320)."""
+    if known is None or known.topic_id is None or known.topic_id != topic.topic_id:
+        return False
+    before, now = known.leader_epochs, topic.leader_epochs
+    return before != now and any(epoch < before.get(partition, epoch) for partition, epoch in now.items())
+
+
+def with_known_epochs(topic: TopicDescription, known: TopicDescription | None) -> TopicDescription:
+    """`topic` with those epochs of `known`, if that is the same topic, that this answer leaves out."""
+    if known is None or known.topic_id != topic.topic_id or known.leader_epochs.keys() <= topic.leader_epochs.keys():
+        return topic
+    return replace(topic, leader_epochs={**known.leader_epochs, **topic.leader_epochs})
 
 
 def take_listed(

@@ -154,6 +154,10 @@ class BrokerWorld:
                 code = KioErrorCode.unknown_topic_or_partition
             elif self.leaders.get(tp) != node:
                 code = KioErrorCode.not_leader_or_follower
+            elif asked.current_leader_epoch > (epoch := self.epochs.get(tp, asked.current_leader_epoch)):
+                code = KioErrorCode.unknown_leader_epoch
+            elif asked.current_leader_epoch not in (-1, epoch):
+                code = KioErrorCode.fenced_leader_epoch
             offset = (
                 -1 if code else 0 if asked.timestamp == messages.EARLIEST else self.ends[tp] - request.isolation_level
             )

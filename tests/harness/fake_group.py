@@ -207,7 +207,10 @@ class FakeGroup:
         for table in (self.log, self.committed_now, self.other):
             for tp in [tp for tp in table if tp.topic == name]:
                 del table[tp]
-        self.topics_now[name] = TopicDescription(name=name, topic_id=UUID(int=self.ids), partition_count=count)
+        epochs = dict.fromkeys(range(count), 0)
+        self.topics_now[name] = TopicDescription(
+            name=name, topic_id=UUID(int=self.ids), partition_count=count, leader_epochs=epochs
+        )
         self.log |= {tp: [0, 0] for tp in self.topics_now[name].partitions}
 
     def delete_topic(self, name: str) -> None:
@@ -220,11 +223,24 @@ class FakeGroup:
     def add_partition(self, name: str) -> TopicPartition:
         old = self.topics_now[name]
         self.topics_now[name] = TopicDescription(
-            name=name, topic_id=old.topic_id, partition_count=old.partition_count + 1
+            name=name,
+            topic_id=old.topic_id,
+            partition_count=old.partition_count + 1,
+            leader_epochs={**old.leader_epochs, old.partition_count: 0},
         )
         tp = TopicPartition(name, old.partition_count)
         self.log[tp] = [0, 0]
         return tp
+
+    def elect(self, tp: TopicPartition) -> None:
+        """The partition has another leader from now on."""
+        topic = self.topics_now[tp.topic]
+        epochs = {**topic.leader_epochs, tp.partition: self._epoch(tp) + 1}
+        self.topics_now[tp.topic] = replace(topic, leader_epochs=epochs)
+
+    def forget_epochs(self) -> None:
+        """From now on brokers say nothing of leaders' epochs."""
+        self.topics_now = {name: replace(topic, leader_epochs={}) for name, topic in self.topics_now.items()}
 
     def produce(self, tp: TopicPartition, count: int) -> None:
         self.log[tp][1] += count
@@ -566,9 +582,12 @@ class FakeGroup:
 
     def log_ranges(
         self, partitions: Iterable[TopicPartition], *, read_committed: bool
-    ) -> dict[TopicPartition, tuple[int, int]]:
+    ) -> dict[TopicPartition, tuple[int, int, int]]:
         ends = self.end_offsets(partitions, read_committed=read_committed)
-        return {tp: (self.log[tp][0], end) for tp, end in ends.items()}
+        return {tp: (self.log[tp][0], end, self._epoch(tp)) for tp, end in ends.items()}
+
+    def _epoch(self, tp: TopicPartition) -> int:
+        return self.topics_now[tp.topic].leader_epochs.get(tp.partition, -1)
 
     def committed(
         self, partitions: Iterable[TopicPartition], timeout_ms: int | None = None

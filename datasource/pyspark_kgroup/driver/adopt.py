@@ -207,7 +207,7 @@ class Adoption:
         """`offsets`, or where the logs go on that do not have them: what lies between is lost."""
         unread = self._stops.unread(crossing.topics, offsets)
         given = [tp for tp in unread if self._by_option(tp, starts[tp].offset) is not OffsetSpec.EARLIEST]
-        log_ranges = crossing.logs.now(given)
+        log_ranges = crossing.logs.now({tp: offsets[tp] for tp in given})
         nearest = {tp: log_ranges[tp].nearest(offsets[tp]) for tp in given}
         crossing.logs.lose(
             [out_of_log(tp, offsets[tp], None, log_ranges[tp]) for tp in sorted(given) if nearest[tp] != offsets[tp]]

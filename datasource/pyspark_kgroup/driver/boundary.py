@@ -185,6 +185,7 @@ class Boundary:
             or not self._rests(crossing)
             or self._orphans.is_something_left(crossing.view)
             or self._batch_end.waits
+            or self.logs.contradicted
         )
 
     def _rests(self, crossing: Crossing) -> bool:

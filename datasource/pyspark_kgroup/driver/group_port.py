@@ -83,5 +83,5 @@ class GroupPort(Protocol):
 
     def log_ranges(
         self, partitions: Iterable[TopicPartition], *, read_committed: bool
-    ) -> dict[TopicPartition, tuple[int, int]]:
-        """The first offset of each partition, and one past the last readable one."""
+    ) -> dict[TopicPartition, tuple[int, int, int]]:
+        """The first offset of each partition, one past the last readable one, and the epoch of the leader, or -1."""

@@ -18,6 +18,8 @@ from pyspark_kgroup.driver.group_port import GroupPort
 from pyspark_kgroup.errors import DataLoss
 from pyspark_kgroup.limits import (
     BEGUN_END_OFFSETS_MAX_AGE_MS,
+    END_BELOW_ASKED_MS,
+    END_BELOW_MS,
     END_OFFSETS_MAX_AGE_MS,
     PLANNED_TOPICS_MAX_AGE_MS,
 )
@@ -79,6 +81,10 @@ class TopicLogs:
         self._listing: _Listing | None = None
         self.bounded: Final = bounded
         self._frozen: Mapping[TopicPartition, int] | None = None
+        self._read_under: Mapping[str, TopicDescription] = {}
+        """The topics, with their leaders' epochs, when the logs last had all our positions."""
+        self._contradicted_since_ms: dict[TopicPartition, int] = {}
+        """Since when a leader says that its log ends below what was read of it."""
         self._warned_of: dict[TopicPartition, Loss] = {}
 
     # ---------------------------------------------------------------------------------------------- topics
@@ -193,13 +199,69 @@ class TopicLogs:
         doubtful = {tp for tp, start in starts.items() if positions[tp] < start}
         doubtful |= {tp for tp, position in positions.items() if position > ends[tp]}
         # Listed a moment ago; and an open transaction may hold the readable end below where we already are.
-        now = self.now(doubtful)
-        return frozenset(tp for tp in doubtful if now[tp].nearest(positions[tp]) != positions[tp])
+        self._contradicted_since_ms = {tp: ms for tp, ms in self._contradicted_since_ms.items() if tp in doubtful}
+        now = self._look({tp: positions[tp] for tp in doubtful}, waits=self.bounded)
+        if not any(now[tp].nearest(positions[tp]) != positions[tp] for tp in doubtful):
+            self._read_under = self.topics
+        return frozenset(
+            tp
+            for tp in doubtful
+            if now[tp].nearest(positions[tp]) != positions[tp] and not self._is_contradicted(tp, positions[tp], now[tp])
+        )
 
-    def now(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, LogRange]:
-        """What the logs have at this moment, readable or not."""
-        listed = self._group.log_ranges(partitions, read_committed=False) if partitions else {}
-        return {tp: LogRange(*span) for tp, span in listed.items()}
+    def now(self, positions: Mapping[TopicPartition, int]) -> dict[TopicPartition, LogRange]:
+        """What the logs have at this moment, readable or not, of partitions that begin at `positions`.
+
+        Where a log ends below that, its leader is asked again for up to `END_BELOW_MS`.
+        """
+        return self._look(positions, waits=True)
+
+    # A log that ends below what was read of it was truncated, if a newer leader says so than the one that we read
+    # under. No other witness may take back what was there, unless it says so for `END_BELOW_MS`.
+
+    @property
+    def contradicted(self) -> bool:
+        """Whether a log ends below our position, by the word of a leader that is asked again at the next boundary."""
+        return bool(self._contradicted_since_ms)
+
+    def _look(self, positions: Mapping[TopicPartition, int], *, waits: bool) -> dict[TopicPartition, LogRange]:
+        found: dict[TopicPartition, LogRange] = {}
+        left, known = dict(positions), self._contradicted_since_ms.keys() & positions.keys()
+        while left:
+            listed = self._group.log_ranges(left, read_committed=False)
+            found |= {tp: LogRange(*span) for tp, span in listed.items()}
+            left = {tp: position for tp, position in left.items() if self._is_contradicted(tp, position, found[tp])}
+            if left.keys() - known:
+                self._tell_of_contradiction({tp: left[tp] for tp in left.keys() - known}, found)
+                known |= left.keys()
+            if not waits:
+                break
+            if left:
+                self._group.wait_until(lambda _: False, END_BELOW_ASKED_MS)
+        return found
+
+    def _is_contradicted(self, tp: TopicPartition, position: int, now: LogRange) -> bool:
+        """Whether `now` takes back what was read, by the word of no newer leader, for less than `END_BELOW_MS`."""
+        seen = self._read_under.get(tp.topic)
+        read_under = seen.leader_epochs.get(tp.partition) if seen is not None else None
+        if position <= now.end_offset or (read_under is not None and now.leader_epoch > read_under):
+            self._contradicted_since_ms.pop(tp, None)
+            return False
+        since_ms = self._contradicted_since_ms.setdefault(tp, self._clock())
+        return self._clock() - since_ms < END_BELOW_MS
+
+    @staticmethod
+    def _tell_of_contradiction(positions: Mapping[TopicPartition, int], now: Mapping[TopicPartition, LogRange]) -> None:
+        tp = min(positions)
+        log.warning(
+            "%s was read up to offset %d, but %s, as no newer leader says: it is asked again for %d s before that "
+            "counts as a truncation.%s",
+            tp,
+            positions[tp],
+            now[tp],
+            END_BELOW_MS // 1000,
+            f" {len(positions) - 1} more partitions are concerned." if len(positions) > 1 else "",
+        )
 
     def _ends(self, held: Collection[TopicPartition]) -> Mapping[TopicPartition, int]:
         listing, self._listing = self._listing, None

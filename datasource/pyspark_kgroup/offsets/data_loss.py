@@ -18,10 +18,14 @@ WAYS_OUT: Final = (
 
 
 class LogRange(NamedTuple):
-    """The offsets that a partition has: `first_offset` <= offset < `end_offset`."""
+    """The offsets that a partition has: `first_offset` <= offset < `end_offset`.
+
+    The epoch is that of the leader that said so (KIP-320), -1 if it did not say.
+    """
 
     first_offset: int
     end_offset: int
+    leader_epoch: int = -1
 
     def nearest(self, position: int) -> int:
         """Where reading continues: `position` itself, if the log has it or ends there.

@@ -1,10 +1,13 @@
 """What one broker says is one witness: brokers that are cut off go on answering, and others know better."""
 
+import asyncio
+from uuid import UUID
+
 import pytest
 from harness.fake_broker import until
 from harness.fake_cluster import A0, A1, WHO, BrokerWorld, in_a_world
 
-from spark_kgroup.errors import ConnectionFailed, Disconnected
+from spark_kgroup.errors import BrokerError, ConnectionFailed, Disconnected
 from spark_kgroup.limits import WITNESS_MAX_AGE_MS
 from spark_kgroup.model import ErrorCode
 from spark_kgroup.wire import brokers as brokers_module
@@ -228,4 +231,64 @@ async def test_a_setting_of_a_group_that_one_broker_cannot_tell_is_asked_of_anot
     world.first["DescribeConfigs"] = [ErrorCode.REQUEST_TIMED_OUT]
     assert await cluster.group_config("g", "any", timeout_ms=SOON_MS) == "50000"
     await until(lambda: world.asked(messages.DescribeConfigsRequest, 1) == 1)
+    await cluster.close()
+
+
+# --------------------------------------------------------------------------------------------- leaders' epochs
+
+
+@in_a_world(nodes=2)
+async def test_a_leader_of_an_older_epoch_is_not_believed(world: BrokerWorld) -> None:
+    """KIP-320, and Metadata.updateLastSeenEpochIfNewer: the old leader lists where its own log ended."""
+    world.leaders, world.epochs, world.ends[A0] = {A0: 0}, {A0: 3}, 25
+    cluster = await acquainted(world)
+    world.cut_off_from_now_on(0)
+    world.leaders, world.epochs, world.ends[A0] = {A0: 1}, {A0: 4}, 40
+    cluster._witnesses.doubt(world.brokers[0].address)
+    assert (await cluster.metadata(["a"])).topics["a"].leader_epochs == {0: 4}
+    cluster._witnesses.doubt(world.brokers[1].address)  # so the old one is asked first, and must not be believed
+    found = await cluster.metadata(["a"], timeout_ms=SOON_MS)
+    assert found.topics["a"].leader_epochs == {0: 4}
+    assert (await cluster.list_offsets({A0: messages.LATEST}, timeout_ms=SOON_MS))[A0].offset == 40
+    assert world.asked(messages.ListOffsetsRequest, 0) == 0
+    await cluster.close()
+
+
+@in_a_world(nodes=1)
+async def test_where_all_know_an_older_epoch_the_error_says_so(world: BrokerWorld) -> None:
+    world.epochs = {A0: 3}
+    cluster = await acquainted(world)
+    world.epochs = {A0: 2}
+    with pytest.raises(BrokerError, match="knows less than another did: a"):
+        await cluster.metadata(["a"], timeout_ms=300)
+    world.topic_id = UUID(int=8)  # another topic has epochs of its own
+    assert (await cluster.metadata(["a"])).topics["a"].leader_epochs == {0: 2}
+    await cluster.close()
+
+
+@in_a_world(nodes=1)
+async def test_an_answer_without_an_epoch_takes_none_back(world: BrokerWorld) -> None:
+    world.epochs = {A0: 3, A1: 1}
+    cluster = await acquainted(world)
+    world.epochs = {A1: 1}
+    await cluster.metadata(["a"])
+    world.epochs = {A0: 2, A1: 1}
+    with pytest.raises(BrokerError, match="knows less than another did: a"):
+        await cluster.metadata(["a"], timeout_ms=300)
+    await cluster.close()
+
+
+@in_a_world(nodes=2)
+async def test_a_leader_that_was_cut_off_does_not_list_where_its_log_ends(world: BrokerWorld) -> None:
+    """Brokers compare the epoch that a question names with their own (KIP-320): UNKNOWN_LEADER_EPOCH."""
+    world.leaders, world.epochs, world.ends[A0] = {A0: 0}, {A0: 3}, 25
+    cluster = await acquainted(world)
+    world.cut_off_from_now_on(0)
+    world.epochs = {A0: 4}  # the others know of the next epoch, in which it is to lead again, and it does not
+    cluster._witnesses.doubt(world.brokers[0].address)
+    await cluster.metadata(["a"])
+    asking = asyncio.create_task(cluster.list_offsets({A0: messages.LATEST}, timeout_ms=SOON_MS))
+    await until(lambda: world.asked(messages.ListOffsetsRequest, 0))
+    world.leaders, world.ends[A0] = {A0: 1}, 40
+    assert (await asking)[A0].offset == 40
     await cluster.close()

@@ -4,11 +4,12 @@ from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
+from harness.boundary import elapsed_ms, messages
 from harness.fake_driver import Crash, Driver
 from harness.fake_group import OTHER, FakeGroup
 
 from pyspark_kgroup.errors import DataLoss
-from pyspark_kgroup.limits import END_OFFSETS_MAX_AGE_MS
+from pyspark_kgroup.limits import END_BELOW_MS, END_OFFSETS_MAX_AGE_MS
 from pyspark_kgroup.offsets.data_loss import WAYS_OUT, LogRange, deleted, out_of_log, recreated
 from pyspark_kgroup.options.offset_bound import parse_starting_offsets
 from spark_kgroup.errors import UnknownTopic
@@ -195,6 +196,13 @@ def test_a_starting_offset_that_is_gone_is_a_loss_and_earliest_is_not(world: Wor
 
 
 def truncate(group: FakeGroup, tp: TopicPartition, end: int) -> None:
+    """An unclean election."""
+    group.elect(tp)
+    list_less(group, tp, end)
+
+
+def list_less(group: FakeGroup, tp: TopicPartition, end: int) -> None:
+    """The same leader says that its log ends earlier than it did."""
     group.log[tp][1] = end
     later(group)
 
@@ -250,6 +258,105 @@ def test_a_truncation_whose_rewind_is_not_acknowledged_is_tried_again(world: Wor
     group.commit_fate = lambda: "ok"
     driver.drain()
     assert group.committed_now == {P0: 60}
+
+
+EPOCHS = pytest.mark.parametrize("epochs", [False, True], ids=["no epochs", "the same leader"])
+RESTART = pytest.mark.parametrize("restart", [False, True], ids=["a running query", "a restarted query"])
+
+
+def epochs_or_none(group: FakeGroup, epochs: bool) -> None:
+    if not epochs:
+        group.forget_epochs()
+
+
+@EPOCHS
+@RESTART
+@pytest.mark.parametrize("fail", [True, False])
+@pytest.mark.parametrize("bounded", [True, False])
+def test_a_log_whose_end_goes_back_for_a_moment_was_not_truncated(
+    world: World, caplog: pytest.LogCaptureFixture, bounded: bool, fail: bool, restart: bool, epochs: bool
+) -> None:
+    """estuary/flow #3092: a query ended with data loss, and nothing was lost; or it read ten records twice."""
+    group, driver = world(partitions=2, records=100, fail_on_data_loss=fail)
+    epochs_or_none(group, epochs)
+    driver.drain()
+    list_less(group, P0, 60)
+    group.produce(P1, 9)
+    back_at_ms = group.now_ms + 3_000
+
+    def come_back() -> None:
+        if group.now_ms > back_at_ms:
+            group.log[P0][1] = max(100, group.log[P0][1])
+
+    group.meanwhile = come_back
+    if restart or bounded:
+        driver.restart(bounded=bounded)
+    driver.trigger()
+    assert driver.rows[P1] == [(0, 100), (100, 109)], "the other partitions go on"
+    group.now_ms = max(group.now_ms, back_at_ms + 1)
+    come_back()
+    group.produce(P0, 7)
+    driver.restart(bounded=bounded)
+    driver.drain()
+    assert driver.rows[P0] == [(0, 100), (100, 107)]
+    assert group.committed_now == {P0: 107, P1: 109}
+    warnings = messages(caplog, "t-0 was read up to offset 100, but the log has 0 to 59")
+    assert len(warnings) == 1
+    assert "for 10 s before that counts as a truncation" in warnings[0]
+
+
+@EPOCHS
+def test_a_log_that_stays_short_was_truncated_though_no_newer_leader_says_so(world: World, epochs: bool) -> None:
+    group, driver = world(records=100, fail_on_data_loss=False)
+    epochs_or_none(group, epochs)
+    group.rewinds = {P0}
+    for end in (60, 50):
+        driver.drain()
+        list_less(group, P0, end)
+        since_ms = group.now_ms
+        while driver.durable.owned[P0].position != end:
+            later(group)
+            driver.trigger()
+        assert END_BELOW_MS <= group.now_ms - since_ms < END_BELOW_MS + 1_000
+    group.produce(P0, 10)
+    driver.drain()
+    assert driver.rows == {P0: [(0, 100), (50, 60)]}
+
+
+@EPOCHS
+@RESTART
+@pytest.mark.parametrize("bounded", [True, False])
+def test_a_log_that_stays_short_is_an_error_if_losses_are(
+    world: World, bounded: bool, restart: bool, epochs: bool
+) -> None:
+    group, driver = world(records=100)
+    epochs_or_none(group, epochs)
+    driver.drain()
+    list_less(group, P0, 60)
+    since_ms = group.now_ms
+    if restart or bounded:
+        driver.restart(bounded=bounded)
+
+    def go_on() -> None:
+        while group.now_ms - since_ms < 2 * END_BELOW_MS:
+            later(group)
+            driver.trigger()
+
+    with pytest.raises(DataLoss, match=r"Offsets 100 on of t-0 .+ has 0 to 59: it was truncated"):
+        go_on()
+    assert group.now_ms - since_ms >= END_BELOW_MS
+
+
+def test_a_truncation_that_a_newer_leader_tells_of_counts_at_once(world: World) -> None:
+    """KIP-320: an unclean election begins an epoch."""
+    group, driver = world(records=100, fail_on_data_loss=False)
+    driver.drain()
+    truncate(group, P0, 60)
+    group.rewinds = {P0}
+    assert elapsed_ms(group, driver.trigger) < 1_000
+    group.produce(P0, 10)
+    driver.drain()
+    assert driver.rows == {P0: [(0, 100), (60, 70)]}
 
 
 def test_an_open_transaction_below_our_position_is_no_truncation(

@@ -158,6 +158,7 @@ def test_a_topic_deleted_while_idle_costs_the_others_nothing(world: World) -> No
 def test_a_log_that_was_cut_while_idle_is_noticed_by_the_next_trigger(world: World) -> None:
     group, driver = at_rest(world, records=10)
     idle_triggers(group, driver, 2)
+    group.elect(P0)
     group.log[P0] = [0, 6]
     with pytest.raises(DataLoss, match="it was truncated"):
         idle_triggers(group, driver, 1)
