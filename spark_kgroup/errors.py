@@ -122,7 +122,7 @@ _GRANTS: Final[Mapping[int, str]] = {
 
 
 class BrokerError(WireError):
-    """A broker answered with an error code.
+    """A broker answered with an error code, to a question: whoever asks for an action reads its error in the answer.
 
     Attributes:
         code: Kafka's error code (int16); an `ErrorCode` where we know it.
@@ -133,7 +133,7 @@ class BrokerError(WireError):
         self.api = api
         self.code = code
         self.message = message
-        self.retriable = code in ErrorCode.retriable_codes()
+        self.retriable = ErrorCode.may_pass(code)
         details = "".join(f": {words.rstrip('.')}" for words in (message, _GRANTS.get(code)) if words)
         super().__init__(f"{api} failed with {ErrorCode.name_of(code)}{details}")
 

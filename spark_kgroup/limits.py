@@ -124,6 +124,10 @@ TOPIC_GONE_AFTER_MS: Final = 5_000
 """How long brokers are asked for a topic that was there before it counts as deleted: right after a change not all of
 them know the same. Measured on one broker: under 50 ms."""
 
+OFFSETS_LEFT_OUT_MS: Final = 2_000
+"""How long a coordinator is asked again that says nothing of some partitions' committed offsets, until that means that
+they have none (ours; less than `COMMIT_TIMEOUT_MS`. Apache Kafka's leaves none out, some hosted services do)."""
+
 WITNESS_MAX_AGE_MS: Final = 30_000
 """How long one broker is the first to be asked, though all it says leads somewhere: a broker that is cut off believes
 that it leads what it led (ours; a tenth of Kafka's metadata.max.age.ms. Kafka's clients ask the least loaded node)."""

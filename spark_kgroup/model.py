@@ -55,7 +55,7 @@ def by_topic(partitions: Iterable[TopicPartition]) -> list[tuple[str, list[Topic
 
 
 class ErrorCode(IntEnum):
-    """The error codes this library acts upon (Kafka: org.apache.kafka.common.protocol.Errors).
+    """The error codes this library knows the meaning of (Kafka: org.apache.kafka.common.protocol.Errors).
 
     A broker may send others: they stay plain integers and are named `ERROR_<n>`.
     """
@@ -63,6 +63,7 @@ class ErrorCode(IntEnum):
     UNKNOWN_SERVER_ERROR = -1
     NONE = 0
     OFFSET_OUT_OF_RANGE = 1
+    CORRUPT_MESSAGE = 2
     UNKNOWN_TOPIC_OR_PARTITION = 3
     LEADER_NOT_AVAILABLE = 5
     NOT_LEADER_OR_FOLLOWER = 6
@@ -74,6 +75,8 @@ class ErrorCode(IntEnum):
     COORDINATOR_NOT_AVAILABLE = 15
     NOT_COORDINATOR = 16
     INVALID_TOPIC_EXCEPTION = 17
+    NOT_ENOUGH_REPLICAS = 19
+    NOT_ENOUGH_REPLICAS_AFTER_APPEND = 20
     ILLEGAL_GENERATION = 22
     INCONSISTENT_GROUP_PROTOCOL = 23
     INVALID_GROUP_ID = 24
@@ -84,28 +87,46 @@ class ErrorCode(IntEnum):
     TOPIC_AUTHORIZATION_FAILED = 29
     GROUP_AUTHORIZATION_FAILED = 30
     CLUSTER_AUTHORIZATION_FAILED = 31
+    INVALID_TIMESTAMP = 32
     UNSUPPORTED_SASL_MECHANISM = 33
     ILLEGAL_SASL_STATE = 34
     UNSUPPORTED_VERSION = 35
     TOPIC_ALREADY_EXISTS = 36
+    INVALID_CONFIG = 40
+    NOT_CONTROLLER = 41
     INVALID_REQUEST = 42
+    UNSUPPORTED_FOR_MESSAGE_FORMAT = 43
+    POLICY_VIOLATION = 44
+    CONCURRENT_TRANSACTIONS = 51
+    SECURITY_DISABLED = 54
     KAFKA_STORAGE_ERROR = 56
     SASL_AUTHENTICATION_FAILED = 58
     GROUP_ID_NOT_FOUND = 69
+    FETCH_SESSION_ID_NOT_FOUND = 70
+    INVALID_FETCH_SESSION_EPOCH = 71
+    LISTENER_NOT_FOUND = 72
     FENCED_LEADER_EPOCH = 74
     UNKNOWN_LEADER_EPOCH = 75
     OFFSET_NOT_AVAILABLE = 78
     MEMBER_ID_REQUIRED = 79
+    PREFERRED_LEADER_NOT_AVAILABLE = 80
     GROUP_MAX_SIZE_REACHED = 81
     FENCED_INSTANCE_ID = 82
+    ELIGIBLE_LEADERS_NOT_AVAILABLE = 83
+    ELECTION_NOT_NEEDED = 84
     UNSTABLE_OFFSET_COMMIT = 88
+    THROTTLING_QUOTA_EXCEEDED = 89
     UNKNOWN_TOPIC_ID = 100
     INCONSISTENT_TOPIC_ID = 103
+    FETCH_SESSION_TOPIC_ID_ERROR = 106
     FENCED_MEMBER_EPOCH = 110
     UNRELEASED_INSTANCE_ID = 111
     UNSUPPORTED_ASSIGNOR = 112
     STALE_MEMBER_EPOCH = 113
+    SHARE_SESSION_NOT_FOUND = 122
+    INVALID_SHARE_SESSION_EPOCH = 123
     INVALID_REGULAR_EXPRESSION = 128
+    SHARE_SESSION_LIMIT_REACHED = 133
 
     @staticmethod
     def name_of(code: int) -> str:
@@ -121,6 +142,7 @@ class ErrorCode(IntEnum):
         """The codes after which the same request may succeed later (RetriableException's subclasses)."""
         return frozenset(
             {
+                ErrorCode.CORRUPT_MESSAGE,
                 ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
                 ErrorCode.LEADER_NOT_AVAILABLE,
                 ErrorCode.NOT_LEADER_OR_FOLLOWER,
@@ -130,14 +152,36 @@ class ErrorCode(IntEnum):
                 ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
                 ErrorCode.COORDINATOR_NOT_AVAILABLE,
                 ErrorCode.NOT_COORDINATOR,
+                ErrorCode.NOT_ENOUGH_REPLICAS,
+                ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND,
+                ErrorCode.NOT_CONTROLLER,
+                ErrorCode.CONCURRENT_TRANSACTIONS,
                 ErrorCode.KAFKA_STORAGE_ERROR,
+                ErrorCode.FETCH_SESSION_ID_NOT_FOUND,
+                ErrorCode.INVALID_FETCH_SESSION_EPOCH,
+                ErrorCode.LISTENER_NOT_FOUND,
                 ErrorCode.FENCED_LEADER_EPOCH,
                 ErrorCode.UNKNOWN_LEADER_EPOCH,
                 ErrorCode.OFFSET_NOT_AVAILABLE,
+                ErrorCode.PREFERRED_LEADER_NOT_AVAILABLE,
+                ErrorCode.ELIGIBLE_LEADERS_NOT_AVAILABLE,
+                ErrorCode.ELECTION_NOT_NEEDED,
                 ErrorCode.UNSTABLE_OFFSET_COMMIT,
+                ErrorCode.THROTTLING_QUOTA_EXCEEDED,
                 ErrorCode.UNKNOWN_TOPIC_ID,
+                ErrorCode.INCONSISTENT_TOPIC_ID,
+                ErrorCode.FETCH_SESSION_TOPIC_ID_ERROR,
+                ErrorCode.SHARE_SESSION_NOT_FOUND,
+                ErrorCode.INVALID_SHARE_SESSION_EPOCH,
+                ErrorCode.SHARE_SESSION_LIMIT_REACHED,
             }
         )
+
+    @staticmethod
+    def may_pass(code: int) -> bool:
+        """Whether a request that only asks may be answered otherwise later: a code that nobody knows is not final."""
+        final = code in ErrorCode._value2member_map_ and code not in ErrorCode.retriable_codes()
+        return not final or code == ErrorCode.UNKNOWN_SERVER_ERROR
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -14,7 +14,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from contextlib import contextmanager
 from random import Random
-from typing import NamedTuple, TypeVar
+from typing import Final, NamedTuple, TypeVar
 from uuid import UUID
 
 from spark_kgroup.errors import (
@@ -26,6 +26,7 @@ from spark_kgroup.errors import (
 )
 from spark_kgroup.limits import (
     API_TIMEOUT_MS,
+    OFFSETS_LEFT_OUT_MS,
     PARTITIONS_AT_ONCE_MAX,
     REPLACED_TOPICS_MAX,
     REQUEST_TIMEOUT_MS,
@@ -43,6 +44,7 @@ from spark_kgroup.wire.messages import Request, Response
 from spark_kgroup.wire.responses import (
     ClusterMetadata,
     CommittedOffset,
+    LeftOut,
     ListedOffset,
     committed_of,
     config_of,
@@ -65,6 +67,10 @@ log = logging.getLogger(__name__)
 
 K = TypeVar("K")
 T = TypeVar("T")
+
+
+_NO_TOPIC: Final = frozenset({ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.UNKNOWN_TOPIC_ID})
+"""What a broker says of a topic that there is not, as far as it knows."""
 
 
 class _Coordinator(NamedTuple):
@@ -185,22 +191,27 @@ class Cluster(Brokers):
         large = sum(len(topic.partitions) for topic in response.topics) > PARTITIONS_AT_ONCE_MAX
         found = await asyncio.to_thread(metadata_of, response) if large else metadata_of(response)
         try:
-            self._believe(found)
+            self._believe(found, named=topics is not None)
         except BrokerError:
             self._witnesses.doubt(witness)
             raise
         self._told_by.update(dict.fromkeys([*found.topics, *found.errors], witness))
         return found
 
-    def _believe(self, found: ClusterMetadata) -> None:
+    def _believe(self, found: ClusterMetadata, *, named: bool) -> None:
         """Remember what a broker said.
+
+        An error that may pass says nothing of a topic, unless it is that there is none. A topic that was not `named`
+        must not keep all others waiting.
 
         Raises:
             BrokerError: it does not know yet, or knows less than another broker did.
         """
-        waiting = sorted(t for t, code in found.errors.items() if code == ErrorCode.LEADER_NOT_AVAILABLE)
+        waited_for = ErrorCode.may_pass if named else {ErrorCode.LEADER_NOT_AVAILABLE}.__contains__
+        waiting = {t: code for t, code in found.errors.items() if waited_for(code) and code not in _NO_TOPIC}
         if waiting:
-            raise BrokerError("Metadata", ErrorCode.LEADER_NOT_AVAILABLE, ", ".join(waiting))
+            code = waiting[min(waiting)]
+            raise BrokerError("Metadata", code, ", ".join(sorted(t for t in waiting if waiting[t] == code)))
         behind = sorted(
             name
             for name, topic in found.topics.items()
@@ -448,13 +459,23 @@ class Cluster(Brokers):
         if who is not None and wanted is not None:
             requests.insert(0, messages.offset_fetch_of_member(group, who, wanted))
 
+        left_out_since_s: float | None = None
+
         async def attempt() -> dict[TopicPartition, CommittedOffset | None]:
+            nonlocal left_out_since_s
             try:
                 response = await self.coordinator_call(group, requests[0])
             except UnsupportedApi:
                 response = await self.coordinator_call(group, requests[-1])
             assert isinstance(response, messages.OffsetFetchResponse | messages.OffsetFetchResponseV9)
-            return committed_of(response, wanted or ())
+            try:
+                return committed_of(response, wanted or ())
+            except LeftOut as error:
+                left_out_since_s = left_out_since_s or time.monotonic()
+                if time.monotonic() - left_out_since_s < OFFSETS_LEFT_OUT_MS / 1000:
+                    raise
+                log.warning("%s Nothing is committed there, as its coordinator understands it.", error)
+                return {**error.found, **dict.fromkeys(error.missing)}
 
         return await self._retry(attempt, timeout_ms)
 

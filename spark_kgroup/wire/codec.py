@@ -204,7 +204,7 @@ def _integers_reader(run: Sequence[Field[Any]]) -> _Part:
     def read(cursor: _Cursor, values: dict[str, Any]) -> None:
         values.update(zip(names, cursor.numbers(form), strict=True))
         for name in codes:
-            values[name] = _error_code(values[name])
+            values[name] = error_code(values[name])
 
     return read
 
@@ -305,7 +305,7 @@ def _long_time(cursor: _Cursor) -> timedelta:
 
 
 @cache
-def _error_code(number: int) -> KnownError:
+def error_code(number: int) -> KnownError:
     """The error code as kio's enum; a number that is not in it becomes a member of its own, outside the list."""
     try:
         return KnownError(number)
@@ -326,7 +326,7 @@ _FIXED: Final[Mapping[str, _Reader]] = MappingProxyType(
         "int64": lambda cursor: cursor.number(_INT64),
         "timedelta_i32": lambda cursor: timedelta(milliseconds=cursor.number(_INT32)),
         "timedelta_i64": _long_time,
-        "error_code": lambda cursor: _error_code(cursor.number(_INT16)),
+        "error_code": lambda cursor: error_code(cursor.number(_INT16)),
         "uuid": lambda cursor: UUID(bytes=content) if any(content := cursor.take(16)) else None,
     }
 )

@@ -156,6 +156,7 @@ def committed_of(
 
     Raises:
         BrokerError: the group or a partition has an error.
+        LeftOut: the response says nothing of some of `wanted`.
     """
     groups: Sequence[OffsetFetchResponseGroup | OffsetFetchResponseGroupV9] = response.groups
     group = the_only(groups, "group")
@@ -165,20 +166,33 @@ def committed_of(
     for topic in group.topics:
         for p in topic.partitions:
             tp = TopicPartition(topic.name, p.partition_index)
-            if int(p.error_code) != ErrorCode.NONE:
+            unknown = int(p.error_code) in _NEVER_COMMITTED
+            if int(p.error_code) != ErrorCode.NONE and not unknown:
                 raise BrokerError("OffsetFetch", int(p.error_code), str(tp))
-            known = p.committed_offset >= 0
+            known = p.committed_offset >= 0 and not unknown
             found[tp] = CommittedOffset(offset=p.committed_offset, metadata=p.metadata or "") if known else None
     _check_complete(wanted, found, "OffsetFetch")
     return found
 
 
+_NEVER_COMMITTED: Final = frozenset({ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.UNKNOWN_TOPIC_ID})
+"""What coordinators other than Apache Kafka's say of a partition for which nothing was ever committed."""
+
+
+class LeftOut(ProtocolViolation):
+    """A response says nothing of partitions that were asked for; it says all it has of the others (`found`)."""
+
+    def __init__(self, api: str, missing: Iterable[TopicPartition], found: Mapping[TopicPartition, Any]) -> None:
+        self.missing = sorted(missing)
+        self.found = found
+        message = f"A broker's {api} response says nothing of {', '.join(map(str, self.missing))}."
+        super().__init__(message, retriable=True)
+
+
 def _check_complete(wanted: Iterable[TopicPartition], found: Mapping[TopicPartition, object], api: str) -> None:
     """A partition without an answer must not pass for one without an offset."""
-    missing = sorted(set(wanted) - found.keys())
-    if missing:
-        message = f"A broker's {api} response says nothing of {', '.join(map(str, missing))}."
-        raise ProtocolViolation(message, retriable=True)
+    if missing := set(wanted) - found.keys():
+        raise LeftOut(api, missing, found)
 
 
 def the_only(answers: Sequence[T], what: str) -> T:

@@ -34,6 +34,7 @@ from harness.fake_broker import HUNG_UP, NO_THROTTLE, RANGES, FakeBroker, on_a_l
 from spark_kgroup.model import ErrorCode, MemberIdentity, TopicPartition
 from spark_kgroup.wire import messages
 from spark_kgroup.wire.cluster import Cluster
+from spark_kgroup.wire.codec import error_code
 from spark_kgroup.wire.consumer_protocol import encode_assignment
 
 Ranges = Mapping[int, tuple[int, int]]
@@ -114,7 +115,7 @@ class BrokerWorld:
                 return asyncio.Event().wait()
             if error is HUNG_UP:
                 return HUNG_UP
-        return getattr(self.cut_off.get(node, self), f"on_{name}")(node, request, KioErrorCode(error))
+        return getattr(self.cut_off.get(node, self), f"on_{name}")(node, request, error_code(error))
 
     def on_Metadata(self, _: int, request: Any, error: KioErrorCode) -> Any:
         brokers = tuple(

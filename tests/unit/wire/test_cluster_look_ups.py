@@ -135,6 +135,59 @@ async def test_a_topic_that_was_created_just_now_is_found(world: BrokerWorld) ->
     await cluster.close()
 
 
+UNKNOWN_CODES = pytest.mark.parametrize(
+    "code", [ErrorCode.UNKNOWN_SERVER_ERROR, ErrorCode.NOT_CONTROLLER, 9_999], ids=ErrorCode.name_of
+)
+
+
+@UNKNOWN_CODES
+@pytest.mark.parametrize("api", ["Metadata", "ListOffsets", "FindCoordinator", "OffsetFetch", "DescribeGroups"])
+def test_a_question_is_asked_again_after_an_error_that_says_nothing(api: str, code: int) -> None:
+    """Java: "failed due to unexpected exception ..., retrying"; redpanda PR #30097 has a table of clients."""
+
+    @in_a_world()
+    async def scenario(world: BrokerWorld) -> None:
+        cluster = world.cluster()
+        await cluster.metadata(["a"])
+        world.first[api] = [code]
+        match api:
+            case "Metadata":
+                assert "a" in (await cluster.metadata(["a"])).topics
+            case "ListOffsets":
+                assert (await cluster.list_offsets({A0: messages.LATEST}))[A0].offset == 10
+            case "DescribeGroups":
+                assert (await cluster.describe_group("g")).state == "Stable"
+            case _:
+                assert await cluster.committed_offsets("g", [A0]) == {A0: None}
+        assert world.first[api] == []
+        await cluster.close()
+
+    scenario()
+
+
+@UNKNOWN_CODES
+def test_a_topic_is_not_gone_because_of_an_error_that_says_nothing(code: int) -> None:
+    @in_a_world()
+    async def scenario(world: BrokerWorld) -> None:
+        cluster = world.cluster()
+        world.first["Metadata"] = [code] * 99
+        with pytest.raises(BrokerError, match=f"Metadata failed with {ErrorCode.name_of(code)}: a"):
+            await cluster.metadata(["a"], timeout_ms=300)
+        assert (await cluster.metadata(None, timeout_ms=300)).errors == {"a": code}, "one of all keeps nobody waiting"
+        await cluster.close()
+
+    scenario()
+
+
+def test_the_codes_that_may_pass_are_kafkas() -> None:
+    """RetriableException's subclasses."""
+    assert ErrorCode.retriable_codes() == {int(each) for each in KioErrorCode if each.retriable}
+    final = [code for code in KioErrorCode if not ErrorCode.may_pass(int(code))]
+    assert KioErrorCode.topic_authorization_failed in final
+    assert KioErrorCode.invalid_topic_exception in final
+    assert KioErrorCode.unsupported_for_message_format in final
+
+
 @in_a_world()
 async def test_an_error_that_no_retry_mends_is_raised_at_once(world: BrokerWorld) -> None:
     world.first["ListOffsets"] = [ErrorCode.TOPIC_AUTHORIZATION_FAILED]
@@ -333,6 +386,69 @@ def test_committed_offsets_are_asked_for_until_they_are_known(trouble: list[Any]
         cluster = world.cluster()
         assert offsets_alone(await cluster.committed_offsets("g", [A0, A1, A0])) == {A0: 5, A1: None}
         assert world.asked(messages.OffsetFetchRequest) == len(trouble) + 1
+        await cluster.close()
+
+    scenario()
+
+
+@pytest.mark.parametrize("code", [ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.UNKNOWN_TOPIC_ID])
+def test_a_partition_that_a_coordinator_does_not_know_has_no_committed_offset(code: ErrorCode) -> None:
+    """Event Hubs says so of what was never committed (franz-go #1312)."""
+
+    @in_a_world()
+    async def scenario(world: BrokerWorld) -> None:
+        whole = world.on_OffsetFetch
+
+        def on_offset_fetch(node: int, request: Any, error: KioErrorCode) -> Any:
+            answer = whole(node, request, error)
+            (group,) = answer.groups
+            topics = tuple(
+                replace(
+                    topic,
+                    partitions=tuple(
+                        replace(p, error_code=KioErrorCode(code if p.committed_offset < 0 else 0))
+                        for p in topic.partitions
+                    ),
+                )
+                for topic in group.topics
+            )
+            return replace(answer, groups=(replace(group, topics=topics),))
+
+        world.on_OffsetFetch = on_offset_fetch  # type: ignore[method-assign]
+        world.committed = {A1: 7}
+        cluster = world.cluster()
+        found = await cluster.committed_offsets("g", [A0, A1])
+        assert {tp: each and each.offset for tp, each in found.items()} == {A0: None, A1: 7}
+        assert world.asked(messages.OffsetFetchRequest) == 1
+        await cluster.close()
+
+    scenario()
+
+
+def test_a_partition_that_a_coordinator_leaves_out_each_time_has_no_committed_offset(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(cluster_module, "OFFSETS_LEFT_OUT_MS", 250)
+
+    @in_a_world()
+    async def scenario(world: BrokerWorld) -> None:
+        whole = world.on_OffsetFetch
+
+        def on_offset_fetch(node: int, request: Any, error: KioErrorCode) -> Any:
+            answer = whole(node, request, error)
+            (group,) = answer.groups
+            topics = tuple(
+                replace(topic, partitions=tuple(p for p in topic.partitions if p.committed_offset >= 0))
+                for topic in group.topics
+            )
+            return replace(answer, groups=(replace(group, topics=topics),))
+
+        world.on_OffsetFetch = on_offset_fetch  # type: ignore[method-assign]
+        world.committed = {A1: 7}
+        cluster = world.cluster()
+        found = await cluster.committed_offsets("g", [A0, A1])
+        assert {tp: each and each.offset for tp, each in found.items()} == {A0: None, A1: 7}
+        assert world.asked(messages.OffsetFetchRequest) > 2, "not at its first word"
         await cluster.close()
 
     scenario()
