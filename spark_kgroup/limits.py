@@ -120,9 +120,14 @@ OWN_IDS_AGAIN_MS: Final = 1_000
 """How soon seats without a member id of their own look again whether their group is at rest: no rebalance is shorter
 than a second by much where somebody hands over, and one DescribeGroups for each process and second is little."""
 
-TOPIC_GONE_AFTER_MS: Final = 5_000
-"""How long brokers are asked for a topic that was there before it counts as deleted: right after a change not all of
-them know the same. Measured on one broker: under 50 ms."""
+TOPIC_GONE_AFTER_MS: Final = 30_000
+"""How long one broker alone may deny a topic that was there, and others not be asked, before it counts as deleted: one
+that starts may not know all topics yet (librdkafka: topic.metadata.propagation.max.ms, 30 s). With two brokers that
+deny it, it is gone: measured, 0.2 s."""
+
+TOPIC_ABSENT_AFTER_MS: Final = 5_000
+"""How long one broker alone may deny a topic that this process has never seen, before the start fails (ours: a person
+waits here, who has mostly misspelt it)."""
 
 OFFSETS_LEFT_OUT_MS: Final = 2_000
 """How long a coordinator is asked again that says nothing of some partitions' committed offsets, until that means that

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping
 
 from spark_kgroup.clock import monotonic_ms
 from spark_kgroup.errors import UnknownTopic, WireError
-from spark_kgroup.limits import MATCH_AGAIN_AFTER_MS
+from spark_kgroup.limits import MATCH_AGAIN_AFTER_MS, TOPIC_ABSENT_AFTER_MS
 from spark_kgroup.model import ErrorCode, TopicDescription
 from spark_kgroup.runtime.settings import GroupSettings
 from spark_kgroup.topic_pattern import TopicPattern
@@ -49,7 +49,9 @@ class Topics:
         if self._settings.pattern is not None:
             await self._match(self._settings.pattern, timeout_ms)
             return
-        metadata = await self._cluster.metadata(sorted(self._settings.topics), timeout_ms=timeout_ms)
+        metadata = await self._cluster.metadata(
+            sorted(self._settings.topics), timeout_ms=timeout_ms, absent_after_ms=TOPIC_ABSENT_AFTER_MS
+        )
         missing = sorted(set(self._settings.topics) - set(metadata.topics))
         hidden = [t for t in missing if metadata.errors.get(t) == ErrorCode.TOPIC_AUTHORIZATION_FAILED]
         if hidden:

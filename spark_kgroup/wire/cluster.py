@@ -31,6 +31,7 @@ from spark_kgroup.limits import (
     REPLACED_TOPICS_MAX,
     REQUEST_TIMEOUT_MS,
     RETRY_BACKOFF_MAX_MS,
+    TOPIC_ABSENT_AFTER_MS,
     TOPIC_GONE_AFTER_MS,
     TOPIC_NAMES_KNOWN_MS,
     TOPIC_NAMES_MISSED_MS,
@@ -60,6 +61,7 @@ from spark_kgroup.wire.responses import (
     with_known_epochs,
 )
 from spark_kgroup.wire.security.settings import Plaintext, Security
+from spark_kgroup.wire.witnesses import Denials
 
 __all__ = ["Cluster", "ClusterMetadata", "CommittedOffset", "ListedOffset"]
 
@@ -112,7 +114,7 @@ class Cluster(Brokers):
         )
         self._topics: dict[str, TopicDescription] = {}
         self._replaced: dict[UUID | None, None] = {}
-        self._vanished: set[str] = set()
+        self._denials = Denials()
         self._leaders: dict[TopicPartition, int] = {}
         self._told_by: dict[str, Address] = {}
         """Which broker said last what there is of a topic, its leaders included."""
@@ -127,27 +129,32 @@ class Cluster(Brokers):
 
     # ----------------------------------------------------------------------------------------------- metadata
 
-    async def metadata(self, topics: Iterable[str] | None, *, timeout_ms: int | None = None) -> ClusterMetadata:
+    async def metadata(
+        self, topics: Iterable[str] | None, *, timeout_ms: int | None = None, absent_after_ms: int = 0
+    ) -> ClusterMetadata:
         """Fresh metadata of `topics` (None: all), from any broker. Unknown topics are in `errors`.
 
-        One that was there before is asked for again, for `TOPIC_GONE_AFTER_MS`, before it counts as unknown: else a
-        single broker that lags behind would make the leader of a group revoke it from everybody.
+        One that was there before is unknown when two brokers say so, or one for `TOPIC_GONE_AFTER_MS`: else a single
+        broker that lags behind would make the leader of a group revoke it from everybody.
+
+        Args:
+            topics: names.
+            timeout_ms: bound on all of it.
+            absent_after_ms: how long one broker alone may deny a topic that nobody has known yet.
 
         Raises:
             ConnectionFailed: no broker can be reached.
             WireError: no broker gave a whole answer in time.
         """
         wanted = None if topics is None else sorted(set(topics))
-        gone_at_s = time.monotonic() + min(TOPIC_GONE_AFTER_MS, timeout_ms or self._api_timeout_ms) / 1000
+        ends_at_s = time.monotonic() + (timeout_ms or self._api_timeout_ms) / 1000
 
         async def attempt() -> ClusterMetadata:
             found = await self._metadata_once(wanted)
-            self._vanished -= found.topics.keys()
-            vanished = (found.errors.keys() & self._topics.keys()) - self._vanished
-            if vanished and time.monotonic() + RETRY_BACKOFF_MAX_MS / 1000 < gone_at_s:
-                self._doubt(vanished)
-                raise BrokerError("Metadata", ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ", ".join(sorted(vanished)))
-            self._vanished |= vanished
+            denied = [t for t, code in found.errors.items() if not self._is_gone(t, code, absent_after_ms)]
+            if denied and time.monotonic() + RETRY_BACKOFF_MAX_MS / 1000 < ends_at_s:
+                self._doubt(denied)
+                raise BrokerError("Metadata", ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ", ".join(sorted(denied)))
             return found
 
         return await self._retry(attempt, timeout_ms)
@@ -196,7 +203,17 @@ class Cluster(Brokers):
             self._witnesses.doubt(witness)
             raise
         self._told_by.update(dict.fromkeys([*found.topics, *found.errors], witness))
+        self._denials.forget(found.topics.keys())
+        node = next((node for node, address in self._brokers.items() if address == witness), None)
+        for topic, code in found.errors.items():
+            self._denials.add(topic, node if code in _NO_TOPIC else None, time.monotonic())
         return found
+
+    def _is_gone(self, topic: str, code: int, absent_after_ms: int) -> bool:
+        """Whether a topic that was answered with `code` counts as unknown by now."""
+        if topic in self._topics:
+            return self._denials.suffice(topic, TOPIC_GONE_AFTER_MS)
+        return code not in _NO_TOPIC or self._denials.suffice(topic, absent_after_ms)
 
     def _believe(self, found: ClusterMetadata, *, named: bool) -> None:
         """Remember what a broker said.
@@ -255,18 +272,19 @@ class Cluster(Brokers):
             An entry for each partition in `wanted`.
 
         Raises:
-            UnknownTopic: a partition still does not exist after `TOPIC_GONE_AFTER_MS`, or when the time is up.
+            UnknownTopic: two brokers deny a topic that was there, or a partition still does not exist after
+                `TOPIC_GONE_AFTER_MS` (`TOPIC_ABSENT_AFTER_MS`, if its topic was never seen), or when the time is up.
             WireError: leaders could not be found or reached in time.
         """
         found: dict[TopicPartition, ListedOffset] = {}
-        gone_at_s = time.monotonic() + TOPIC_GONE_AFTER_MS / 1000
+        began_s = time.monotonic()
 
         async def attempt() -> dict[TopicPartition, ListedOffset]:
             try:
                 return await self._list_missing(wanted, isolation_level, found)
             except BrokerError as error:
-                if error.code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION and time.monotonic() > gone_at_s:
-                    self._vanished |= {tp.topic for tp in wanted.keys() - found.keys()}  # `metadata` waits no more
+                topics = {tp.topic for tp in wanted.keys() - found.keys()}
+                if error.code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION and self._are_gone(topics, began_s):
                     raise _unknown(error) from error
                 raise
 
@@ -276,6 +294,17 @@ class Cluster(Brokers):
             if error.code != ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
                 raise
             raise _unknown(error) from error
+
+    def _are_gone(self, topics: Set[str], began_s: float) -> bool:
+        """Whether one of `topics`, of which partitions have been denied since `began_s`, counts as unknown by now."""
+        denied_ms = (time.monotonic() - began_s) * 1000
+        known = topics & self._topics.keys()
+        if any(self._denials.suffice(topic, TOPIC_GONE_AFTER_MS) for topic in known):
+            return True
+        if denied_ms < (TOPIC_GONE_AFTER_MS if known else TOPIC_ABSENT_AFTER_MS):
+            return False
+        self._denials.believe(topics)  # `metadata` waits no more
+        return True
 
     async def _by_leader(self, wanted: Mapping[TopicPartition, int]) -> dict[int, dict[TopicPartition, int]]:
         if not wanted.keys() <= self._leaders.keys():

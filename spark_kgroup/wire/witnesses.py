@@ -1,4 +1,4 @@
-"""In which order the brokers of a cluster are asked. No I/O.
+"""In which order the brokers of a cluster are asked, and how many of them it takes. No I/O.
 
 What one broker says is one witness. A broker that is cut off from its cluster goes on answering as before: it names
 leaders and coordinators that are gone, and who asks it again is told the same again.
@@ -6,9 +6,10 @@ leaders and coordinators that are gone, and who asks it again is told the same a
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Set
+from dataclasses import dataclass, field
 
-from spark_kgroup.limits import WITNESS_MAX_AGE_MS
+from spark_kgroup.limits import TOPIC_GONE_AFTER_MS, WITNESS_MAX_AGE_MS
 from spark_kgroup.wire.address import Address
 
 
@@ -49,3 +50,52 @@ class Witnesses:
         elif now_s - self._first_since_s > WITNESS_MAX_AGE_MS / 1000:
             self._first = None
             self.doubt(address)
+
+
+@dataclass(slots=True)
+class _Denial:
+    """Which brokers, by node id, deny a topic, since when, and when one did so last."""
+
+    since_s: float
+    last_s: float
+    nodes: set[int] = field(default_factory=set)
+    believed: bool = False
+
+
+class Denials:
+    """Topics that brokers deny. Two suffice, or one for long enough; what sufficed holds until the topic is seen."""
+
+    def __init__(self) -> None:
+        self._denials: dict[str, _Denial] = {}
+
+    def forget(self, seen: Set[str]) -> None:
+        """These topics are there."""
+        for topic in self._denials.keys() & seen:
+            del self._denials[topic]
+
+    def add(self, topic: str, node: int | None, now_s: float) -> None:
+        """A broker denies `topic`; the `node` is None if it is not known which, or if it does not say that it is gone.
+
+        One broker may answer under several addresses, so one that is not known counts for none.
+        """
+        denial = self._denials.get(topic)
+        lapsed = denial is not None and not denial.believed and now_s - denial.last_s > TOPIC_GONE_AFTER_MS / 1000
+        if denial is None or lapsed:
+            denial = self._denials[topic] = _Denial(now_s, now_s)
+        denial.last_s = now_s
+        if node is not None:
+            denial.nodes.add(node)
+
+    def suffice(self, topic: str, patience_ms: int) -> bool:
+        """Whether two brokers deny `topic`, or it has been denied for `patience_ms`."""
+        denial = self._denials.get(topic)
+        if denial is None:
+            return False
+        long = denial.last_s - denial.since_s >= patience_ms / 1000
+        denial.believed = denial.believed or long or len(denial.nodes) > 1
+        return denial.believed
+
+    def believe(self, topics: Iterable[str]) -> None:
+        """These topics are gone, as their leaders say, until they are seen."""
+        for topic in topics:
+            self._denials.setdefault(topic, _Denial(0, 0)).believed = True

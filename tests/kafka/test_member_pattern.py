@@ -101,7 +101,7 @@ def test_a_topic_that_appears_costs_one_rebalance_and_one_that_is_deleted_is_giv
         assert {topic for topic, _ in first.owned | second.owned} == {f"{prefix}-b"}
         assert generations(first)[-1] == generations(second)[-1] == before + 1
         apache_kafka.admin.delete_topics([f"{prefix}-b"])[f"{prefix}-b"].result(30)
-        first.wait_for_owned(0)
-        second.wait_for_owned(0)
+        first.wait_for_owned(0, 60)  # the only broker denies it for 30 s
+        second.wait_for_owned(0, 60)
         assert first.process.poll() is None
         assert second.process.poll() is None

@@ -220,7 +220,7 @@ def test_a_topic_that_is_denied_for_long_is_unknown_from_then_on_until_it_is_bac
 
 
 def test_a_partition_that_is_denied_for_long_is_unknown_before_the_time_is_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cluster_module, "TOPIC_GONE_AFTER_MS", 100)
+    monkeypatch.setattr(cluster_module, "TOPIC_ABSENT_AFTER_MS", 100)
 
     @in_a_world()
     async def scenario(world: BrokerWorld) -> None:

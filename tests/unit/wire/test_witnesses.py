@@ -7,14 +7,16 @@ import pytest
 from harness.fake_broker import until
 from harness.fake_cluster import A0, A1, WHO, BrokerWorld, in_a_world
 
-from spark_kgroup.errors import BrokerError, ConnectionFailed, Disconnected
-from spark_kgroup.limits import WITNESS_MAX_AGE_MS
+from spark_kgroup.errors import BrokerError, ConnectionFailed, Disconnected, UnknownTopic
+from spark_kgroup.limits import TOPIC_GONE_AFTER_MS, WITNESS_MAX_AGE_MS
 from spark_kgroup.model import ErrorCode
+from spark_kgroup.runtime.settings import GroupSettings
+from spark_kgroup.runtime.topics import Topics
 from spark_kgroup.wire import brokers as brokers_module
 from spark_kgroup.wire import messages
 from spark_kgroup.wire.address import Address
 from spark_kgroup.wire.cluster import Cluster
-from spark_kgroup.wire.witnesses import Witnesses
+from spark_kgroup.wire.witnesses import Denials, Witnesses
 
 pytestmark = pytest.mark.filterwarnings("error::ResourceWarning")
 
@@ -120,6 +122,80 @@ async def test_a_broker_that_knows_less_is_not_asked_next(world: BrokerWorld) ->
     asked = [world.asked(messages.MetadataRequest, node) - at for node, at in enumerate(before)]
     assert asked[0] <= 1 < asked[1]
     await cluster.close()
+
+
+@in_a_world(nodes=3)
+async def test_a_topic_that_two_brokers_deny_is_gone(world: BrokerWorld) -> None:
+    cluster = await acquainted(world)
+    world.leaders = {}
+    assert "a" in (await cluster.metadata(["a"], timeout_ms=TOPIC_GONE_AFTER_MS // 2)).errors
+    assert world.asked(messages.MetadataRequest) == 3
+    assert "a" in (await cluster.metadata(["a"])).errors
+    assert world.asked(messages.MetadataRequest) == 4, "that holds"
+    with pytest.raises(UnknownTopic, match="a"):
+        await cluster.list_offsets({A0: messages.LATEST}, timeout_ms=TOPIC_GONE_AFTER_MS // 2)
+    await cluster.close()
+
+
+@in_a_world(nodes=3)
+async def test_a_topic_whose_ends_are_listed_is_gone_when_two_brokers_deny_it(world: BrokerWorld) -> None:
+    cluster = await acquainted(world)
+    world.leaders = {}
+    with pytest.raises(UnknownTopic, match="a"):
+        await cluster.list_offsets({A0: messages.LATEST}, timeout_ms=TOPIC_GONE_AFTER_MS // 2)
+    await cluster.close()
+
+
+@in_a_world()
+async def test_one_broker_at_two_addresses_is_one_witness(world: BrokerWorld) -> None:
+    world.hosts = {0: "localhost"}
+    cluster = await acquainted(world)
+    leaders, world.leaders = world.leaders, {}
+    asking = asyncio.create_task(cluster.metadata(["a"]))
+    await until(lambda: world.brokers[0].connections >= 2 and world.asked(messages.MetadataRequest) > 4)
+    assert not asking.done()
+    world.leaders = leaders
+    assert "a" in (await asking).topics
+    await cluster.close()
+
+
+@in_a_world()
+async def test_a_topic_that_the_only_broker_denies_for_a_while_is_waited_for(world: BrokerWorld) -> None:
+    """librdkafka #3513, #4401: a broker that starts does not know all topics yet."""
+    cluster = await acquainted(world)
+    leaders, world.leaders = world.leaders, {}
+    asking = asyncio.create_task(cluster.metadata(["a"]))
+    await until(lambda: world.asked(messages.MetadataRequest) > 3)
+    assert not asking.done()
+    world.leaders = leaders
+    assert "a" in (await asking).topics
+    await cluster.close()
+
+
+@in_a_world()
+async def test_at_a_start_a_topic_is_waited_for_that_the_only_broker_denies_for_a_moment(world: BrokerWorld) -> None:
+    leaders, world.leaders = world.leaders, {}
+    settings = GroupSettings(bootstrap=(world.brokers[0].address,), group="g", topics=("a",), instance_ids=("seat-0",))
+    cluster = world.cluster()
+    topics = Topics(settings, cluster)
+    asking = asyncio.create_task(topics.subscribed(0))
+    await until(lambda: world.asked(messages.MetadataRequest) > 2)
+    world.leaders = leaders
+    assert (await asking).keys() == {"a"}
+    await cluster.close()
+
+
+def test_denials_of_long_ago_are_forgotten() -> None:
+    denials = Denials()
+    denials.add("a", 0, 0)
+    denials.add("a", 0, 1 + TOPIC_GONE_AFTER_MS / 1000)
+    assert not denials.suffice("a", TOPIC_GONE_AFTER_MS), "it was there in between, as far as anybody knows"
+    denials.add("a", None, 2 + TOPIC_GONE_AFTER_MS / 1000)
+    assert denials.suffice("a", 1_000)
+    denials.add("a", None, 1_000)
+    assert denials.suffice("a", TOPIC_GONE_AFTER_MS), "it is gone until it is seen"
+    denials.forget({"a"})
+    assert not denials.suffice("a", 0)
 
 
 @in_a_world(nodes=2)
