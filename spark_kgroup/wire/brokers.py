@@ -21,7 +21,8 @@ from spark_kgroup.errors import (
     RequestTimedOut,
     WireError,
 )
-from spark_kgroup.limits import NEXT_BROKER_AFTER_MS
+from spark_kgroup.limits import CONNECT_TIMEOUT_MS, NEXT_BROKER_AFTER_MS
+from spark_kgroup.wire import messages
 from spark_kgroup.wire.address import Address
 from spark_kgroup.wire.backoff import Backoff
 from spark_kgroup.wire.connection import Connection
@@ -70,6 +71,7 @@ class Brokers:
         self._rng = rng
         self._alive = alive
         self._brokers: Mapping[int, Address] = {}
+        self._cluster_id: str | None = None
         self._witnesses = Witnesses()
         self._pool: dict[Address, Connection] = {}
         self._opening: dict[Address, asyncio.Task[Connection]] = {}
@@ -157,6 +159,7 @@ class Brokers:
                 request_timeout_ms=self._request_timeout_ms,
                 alive=self._alive,
             )
+            await self._check_whose(connection)
         except ProtocolViolation as error:
             failure = self._not_a_broker(address, error)
             self._pace.on_failed(address, failure.again())
@@ -166,6 +169,48 @@ class Brokers:
             raise
         self._pace.on_opened(address, connection)
         return connection
+
+    async def _check_whose(self, connection: Connection) -> None:
+        """Ask a new connection for its cluster: an address may have passed to a broker of another one.
+
+        Raises:
+            ConnectionFailed: it has; the connection is closed. It may be given back.
+            WireError: no answer; the connection is closed.
+        """
+        if self._cluster_id is None:
+            return
+        try:
+            timeout_ms = min(self._request_timeout_ms, CONNECT_TIMEOUT_MS)
+            answer = await connection.call(messages.metadata(()), timeout_ms=timeout_ms)
+            assert isinstance(answer, messages.MetadataResponse)
+            self._check_cluster(connection.address, answer)
+        except BaseException:
+            await connection.close()
+            raise
+
+    async def _check_answer(self, witness: Address, answer: messages.MetadataResponse) -> None:
+        """As `_check_cluster`, of an answer on the pooled connection to `witness`, which is closed if that fails."""
+        try:
+            self._check_cluster(witness, answer)
+        except ConnectionFailed:
+            self._witnesses.doubt(witness)
+            if (connection := self._pool.pop(witness, None)) is not None:
+                await connection.close()
+            raise
+
+    def _check_cluster(self, address: Address, answer: messages.MetadataResponse) -> None:
+        """Remember which cluster it is that answers; no other is ever believed.
+
+        Raises:
+            ConnectionFailed: it is another one than before.
+        """
+        if self._cluster_id is None:
+            self._cluster_id = answer.cluster_id
+        elif answer.cluster_id not in (None, self._cluster_id):
+            raise ConnectionFailed(
+                f"A broker of another cluster is at {address} now (cluster id {answer.cluster_id}, was "
+                f"{self._cluster_id}): nothing that it says is used. To go on with that cluster, start anew."
+            )
 
     def _not_a_broker(self, address: Address, error: ProtocolViolation) -> WireError:
         if self._brokers:

@@ -195,6 +195,7 @@ class Cluster(Brokers):
     async def _metadata_once(self, topics: Sequence[str] | None) -> ClusterMetadata:
         witness, response = await self._any_broker(messages.metadata(topics))
         assert isinstance(response, messages.MetadataResponse)
+        await self._check_answer(witness, response)
         large = sum(len(topic.partitions) for topic in response.topics) > PARTITIONS_AT_ONCE_MAX
         found = await asyncio.to_thread(metadata_of, response) if large else metadata_of(response)
         try:

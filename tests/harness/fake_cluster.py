@@ -57,6 +57,7 @@ class BrokerWorld:
         first: API name -> answers to give before the true ones: an error code for the whole response, `HUNG_UP`, or
             None for silence on this connection for ever.
         hosts: node id -> its host, as the cluster says it; the true one if it is not here.
+        cluster_id: None if brokers do not say.
         cut_off: node id -> what a broker believes that hears nothing of the others any more (`cut_off_from_now_on`).
     """
 
@@ -75,6 +76,7 @@ class BrokerWorld:
     )
     protocol: str = "range"
     session_timeout: str = "50000"
+    cluster_id: str | None = None
     cut_off: dict[int, "BrokerWorld"] = field(default_factory=dict)
 
     async def start(self, nodes: int = 1, ranges: Ranges = RANGES) -> None:
@@ -128,7 +130,9 @@ class BrokerWorld:
             sorted({tp.topic for tp in self.leaders}) if request.topics is None else [t.name for t in request.topics]
         )
         topics = tuple(self.topic(name, error) for name in names)
-        return messages.MetadataResponse(throttle_time=NO_THROTTLE, brokers=brokers, topics=topics)
+        return messages.MetadataResponse(
+            throttle_time=NO_THROTTLE, brokers=brokers, topics=topics, cluster_id=self.cluster_id
+        )
 
     def topic(self, name: str, error: KioErrorCode) -> MetadataResponseTopic:
         partitions = tuple(

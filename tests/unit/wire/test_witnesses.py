@@ -5,9 +5,9 @@ from uuid import UUID
 
 import pytest
 from harness.fake_broker import until
-from harness.fake_cluster import A0, A1, WHO, BrokerWorld, in_a_world
+from harness.fake_cluster import A0, A1, TOPIC_ID, WHO, BrokerWorld, in_a_world
 
-from spark_kgroup.errors import BrokerError, ConnectionFailed, Disconnected, UnknownTopic
+from spark_kgroup.errors import BrokerError, ConnectionFailed, Disconnected, UnknownTopic, WireError
 from spark_kgroup.limits import TOPIC_GONE_AFTER_MS, WITNESS_MAX_AGE_MS
 from spark_kgroup.model import ErrorCode
 from spark_kgroup.runtime.settings import GroupSettings
@@ -367,4 +367,66 @@ async def test_a_leader_that_was_cut_off_does_not_list_where_its_log_ends(world:
     await until(lambda: world.asked(messages.ListOffsetsRequest, 0))
     world.leaders, world.ends[A0] = {A0: 1}, 40
     assert (await asking)[A0].offset == 40
+    await cluster.close()
+
+
+# ------------------------------------------------------------------------------------------------ another cluster
+
+
+async def pass_to_another_cluster(world: BrokerWorld, node: int) -> None:
+    """The address of this broker goes to one of another cluster, which has a topic of the same name."""
+    await world.brokers[node].stop()
+    world.cut_off_from_now_on(node)
+    other = world.cut_off[node]
+    other.cluster_id, other.topic_id, other.ends = "other", UUID(int=99), {A0: 1_000, A1: 1_000}
+    other.coordinator, other.leaders = node, {A0: node, A1: node}
+    await world.brokers[node].start()
+
+
+@in_a_world(nodes=2)
+async def test_a_broker_of_another_cluster_is_not_believed(world: BrokerWorld) -> None:
+    """LinkedIn kafka #95, #224: an address passes to another cluster, and its rows were read."""
+    world.cluster_id, world.leaders = "ours", {A0: 0, A1: 1}
+    cluster = await acquainted(world)
+    await cluster.list_offsets({A0: messages.LATEST, A1: messages.LATEST})
+    await pass_to_another_cluster(world, 0)
+    for _ in range(3):
+        assert (await cluster.metadata(["a"], timeout_ms=SOON_MS)).topics["a"].topic_id == TOPIC_ID
+    with pytest.raises(WireError, match="of another cluster is at"):  # its old leader, as others still say
+        await cluster.list_offsets({A0: messages.LATEST}, timeout_ms=1_500)
+    world.leaders = {A0: 1, A1: 1}
+    assert (await cluster.list_offsets({A0: messages.LATEST}, timeout_ms=SOON_MS))[A0].offset == 10
+    await cluster.close()
+
+
+@in_a_world()
+async def test_where_another_cluster_is_all_there_is_the_error_says_so_until_the_address_is_given_back(
+    world: BrokerWorld,
+) -> None:
+    world.cluster_id = "ours"
+    cluster = await acquainted(world)
+    await pass_to_another_cluster(world, 0)
+    with pytest.raises(ConnectionFailed, match=r"of another cluster is at .+ \(cluster id other, was ours\)"):
+        await cluster.metadata(["a"], timeout_ms=400)
+    with pytest.raises(ConnectionFailed, match="of another cluster is at"):
+        await cluster.open_coordinator("g", timeout_ms=SOON_MS)
+    assert world.asked(messages.FindCoordinatorRequest) == 0
+    await world.brokers[0].stop()
+    world.cut_off.clear()
+    await world.brokers[0].start()
+    assert (await cluster.metadata(["a"], timeout_ms=SOON_MS)).topics["a"].topic_id == TOPIC_ID
+    await cluster.close()
+
+
+@in_a_world()
+async def test_an_answer_of_another_cluster_on_an_open_connection_is_not_believed(world: BrokerWorld) -> None:
+    """A proxy or a load balancer may pass a connection on to anybody."""
+    world.cluster_id = "ours"
+    cluster = await acquainted(world)
+    world.cluster_id = "other"
+    with pytest.raises(ConnectionFailed, match="of another cluster is at"):
+        await cluster.metadata(["a"], timeout_ms=400)
+    assert world.brokers[0].connections > 1, "what is on that connection is not used any more"
+    world.cluster_id = None  # a broker that does not say is believed
+    assert "a" in (await cluster.metadata(["a"], timeout_ms=SOON_MS)).topics
     await cluster.close()
