@@ -218,6 +218,10 @@ AUTHENTICATION_GRACE_MS: Final = 60_000
 """How long a cluster that knew us may refuse us before that is final: a broker that starts may not have all users yet
 (ours; as long as default.api.timeout.ms)."""
 
+AUTHORIZATION_GRACE_MS: Final = 60_000
+"""How long a right that we had may be missing before that is final: ACLs arrive at a broker as users do (ours; as
+`AUTHENTICATION_GRACE_MS`)."""
+
 SCRAM_ITERATIONS_MIN: Final = 4_096
 """Fewest SCRAM iterations that are accepted (RFC 7677, section 4; Kafka: ScramMechanism)."""
 

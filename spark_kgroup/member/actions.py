@@ -43,6 +43,7 @@ from spark_kgroup.model import (
     Subscription,
     TopicPartition,
 )
+from spark_kgroup.rights import RIGHTS_MISSING, Rights
 
 Effects: TypeAlias = list[contract.Effect]
 
@@ -91,6 +92,7 @@ class Actions:
         self.leader_id = UNKNOWN_MEMBER_ID
         self.watched_topics: frozenset[str] = frozenset()
         self._pacing = Pacing(config.heartbeat_interval_ms, jitter)
+        self._rights = Rights()
         self._connected = False
         self._awaited: contract.Request | None = None
         self._asked_at_ms = -1
@@ -325,7 +327,7 @@ class Actions:
         if error in COORDINATOR_GONE:  # markCoordinatorUnknown: "re-discover the coordinator and retry with backoff"
             self._forget_connection()
             return [contract.Connect(reason=f"{api}: {ErrorCode.name_of(error)}")]
-        if error in TRY_AGAIN:  # COORDINATOR_LOAD_IN_PROGRESS: "backoff and retry"
+        if self._may_pass(error, now_ms):  # COORDINATOR_LOAD_IN_PROGRESS: "backoff and retry"
             self._timers[Timer.RETRY] = now_ms + self._pacing.retry_ms()
             return []
         if error in _MEMBERSHIP_OVER:
@@ -333,6 +335,10 @@ class Actions:
         if error == ErrorCode.FENCED_INSTANCE_ID:
             return self._act_on_fencing(now_ms)
         return self._fail(rejection(self.config.group, self.config.instance_id, api, error))
+
+    def _may_pass(self, error: int, now_ms: int) -> bool:
+        """Whether what was refused may be done later. Java's client ends when a right is missing for a moment."""
+        return error in TRY_AGAIN or (error in RIGHTS_MISSING and self._rights.may_come_back(now_ms))
 
     def _act_on_fencing(self, now_ms: int) -> Effects:
         """KIP-345: "some other consumer takes its spot. The client should immediately fail itself".
@@ -409,6 +415,7 @@ class Actions:
 
         A newcomer's join may have been parked for longer than a session; it owns nothing yet.
         """
+        self._rights.on_granted()
         session_ms = self.config.session_timeout_ms
         until_ms = self._timers.get(Timer.SESSION, now_ms + session_ms)
         self._timers[Timer.SESSION] = max(until_ms, asked_at_ms + session_ms)

@@ -38,6 +38,7 @@ from spark_kgroup.member.pacing import Pacing
 from spark_kgroup.member.reconciliation import Reconciliation
 from spark_kgroup.member.rejections import consumer_rejection
 from spark_kgroup.model import NO_GENERATION, UNKNOWN_MEMBER_ID, ErrorCode, MemberIdentity, TopicPartition
+from spark_kgroup.rights import RIGHTS_MISSING, Rights
 
 Effects: TypeAlias = list[Effect]
 
@@ -89,6 +90,7 @@ class ConsumerHandlers:
         self.partitions: Final = Reconciliation()
         self._new_id = new_id
         self._pacing = Pacing(config.heartbeat_interval_ms, jitter)
+        self._rights = Rights()
         self._interval_ms = config.heartbeat_interval_ms
         self._awaited: ConsumerHeartbeatRequest | None = None
         self._asked_at_ms = -1
@@ -327,6 +329,7 @@ class ConsumerHandlers:
     def _take_word(self, event: ConsumerHeartbeatResponse, now_ms: int, *, first: bool = False) -> Effects:
         """What a coordinator answers to a member: live on, in this epoch, with this assignment."""
         self._pacing.on_answered()
+        self._rights.on_granted()
         self.identity = replace(self.identity, generation=event.epoch)
         self._interval_ms = event.interval_ms or self._interval_ms
         self._timers[_Timer.SESSION] = self._asked_at_ms + self.config.session_timeout_ms
@@ -407,7 +410,7 @@ class ConsumerHandlers:
 
     def _act_on_error(self, event: ConsumerHeartbeatResponse, now_ms: int) -> Effects:
         """Errors that are not about our membership, as AbstractHeartbeatRequestManager.onErrorResponse sorts them."""
-        if event.error in _TRY_AGAIN:
+        if event.error in _TRY_AGAIN or (event.error in RIGHTS_MISSING and self._rights.may_come_back(now_ms)):
             return self._back_off(now_ms)
         if event.error == ErrorCode.FENCED_INSTANCE_ID:
             return self._fail(FencedInstanceId(self.config.group, self.config.instance_id or ""))

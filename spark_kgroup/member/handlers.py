@@ -188,7 +188,7 @@ class Handlers(Actions):
             return self._take_assignment(event.assignment, now_ms)
         if event.error == ErrorCode.REBALANCE_IN_PROGRESS:
             return self._join("the group rebalanced while syncing", now_ms)
-        if event.error in COORDINATOR_GONE or event.error in TRY_AGAIN:
+        if event.error in COORDINATOR_GONE or self._may_pass(event.error, now_ms):
             self._become(State.JOINING)
             self._reason = f"SyncGroup failed with {ErrorCode.name_of(event.error)}"
         return self._act_on_error("SyncGroup", event.error, now_ms)
@@ -253,7 +253,7 @@ class Handlers(Actions):
             self._extend_session(self._heartbeats.awaited_at_ms, now_ms)
         if event.error == ErrorCode.REBALANCE_IN_PROGRESS:
             return self._rebalance("the group rebalances", now_ms) if self._pacing.rejoins_at_once(now_ms) else []
-        if event.error == ErrorCode.NONE or event.error in TRY_AGAIN:
+        if event.error == ErrorCode.NONE or self._may_pass(event.error, now_ms):
             return []  # the next heartbeat is due anyway
         return self._act_on_error("Heartbeat", event.error, now_ms)
 
@@ -310,7 +310,7 @@ class Handlers(Actions):
             return self._look(now_ms) if api == "OffsetCommit" and self._awaited is not None else []
         if error in COORDINATOR_GONE:
             return self._lose_connection(f"{api}: {ErrorCode.name_of(error)}")
-        return [] if error in TRY_AGAIN else self._act_on_error(api, error, now_ms)
+        return [] if self._may_pass(error, now_ms) else self._act_on_error(api, error, now_ms)
 
     def _on_seat_seen(self, event: contract.SeatSeen, now_ms: int) -> Effects:
         """Take the seat once more if whom we replaced has it again; end if somebody else has.

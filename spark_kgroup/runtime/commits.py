@@ -17,6 +17,7 @@ from spark_kgroup.errors import BrokerError, WireError
 from spark_kgroup.limits import COMMIT_PARTITIONS_MAX, COMMIT_TIMEOUT_MS
 from spark_kgroup.member import contract
 from spark_kgroup.model import CONSUMER, ErrorCode, MemberIdentity, TopicPartition
+from spark_kgroup.rights import RIGHTS_MISSING, Rights
 from spark_kgroup.runtime.settings import GroupSettings
 from spark_kgroup.wire import messages
 from spark_kgroup.wire.backoff import Backoff
@@ -30,7 +31,6 @@ _ASK_WHETHER_MEMBER = _MEMBERSHIP_OVER | {ErrorCode.STALE_MEMBER_EPOCH}
 """The last: our epoch has moved, and a heartbeat brings the new one."""
 _TOO_LARGE = frozenset({ErrorCode.UNKNOWN_SERVER_ERROR, ErrorCode.INVALID_COMMIT_OFFSET_SIZE})
 """What a coordinator makes of MESSAGE_TOO_LARGE and RECORD_LIST_TOO_LARGE: 4.x the first, older ones the second."""
-_FORBIDDEN = frozenset({ErrorCode.GROUP_AUTHORIZATION_FAILED, ErrorCode.TOPIC_AUTHORIZATION_FAILED})
 
 
 class Commits:
@@ -58,6 +58,7 @@ class Commits:
         self._post = post
         self._newest = newest
         self._refusals: dict[str | None, str] = {}
+        self._rights = Rights()
 
     @property
     def refusal(self) -> str:
@@ -72,7 +73,7 @@ class Commits:
             says why.
 
         Raises:
-            BrokerError: this user may not commit for the group or a topic.
+            BrokerError: this user may not commit for the group or a topic, and never might, or not for a minute.
         """
         deadline_ms = monotonic_ms() + COMMIT_TIMEOUT_MS
         backoff = Backoff(self._rng)
@@ -146,14 +147,17 @@ class Commits:
             )
         assert isinstance(response, messages.OffsetCommitResponse | messages.OffsetCommitResponseV9)
         errors = messages.offset_commit_errors(response)
-        for code in sorted(set(errors.values())):
+        codes = set(errors.values())
+        if ErrorCode.NONE in codes and not codes & RIGHTS_MISSING:
+            self._rights.on_granted()
+        for code in sorted(codes):
             self._note_error(who, code)
         return errors
 
     def _note_error(self, who: MemberIdentity, code: int) -> None:
         if code in _ASK_WHETHER_MEMBER:
             self._post(who.instance_id, contract.MembershipRefused(identity=who, error=code))
-        elif code in _FORBIDDEN:
+        elif code in RIGHTS_MISSING and not self._rights.may_come_back(monotonic_ms()):
             raise BrokerError("OffsetCommit", code)
         if code != ErrorCode.NONE:
             log.info("seat %s: commit refused with %s", who.instance_id, ErrorCode.name_of(code))

@@ -15,6 +15,7 @@ from typing import Any, Final, TypeVar
 
 from spark_kgroup.errors import (
     AuthenticationFailed,
+    BrokerError,
     ConnectionFailed,
     Disconnected,
     ProtocolViolation,
@@ -22,6 +23,7 @@ from spark_kgroup.errors import (
     WireError,
 )
 from spark_kgroup.limits import CONNECT_TIMEOUT_MS, NEXT_BROKER_AFTER_MS
+from spark_kgroup.rights import RIGHTS_MISSING, Rights
 from spark_kgroup.wire import messages
 from spark_kgroup.wire.address import Address
 from spark_kgroup.wire.backoff import Backoff
@@ -76,6 +78,8 @@ class Brokers:
         self._pool: dict[Address, Connection] = {}
         self._opening: dict[Address, asyncio.Task[Connection]] = {}
         self._pace = Pace(self._rng)
+        self._rights: dict[str, Rights] = {}
+        """Name of an API -> whether we may use it."""
         self._closed = False
 
     async def _close(self, shared: Iterable[asyncio.Task[Any]]) -> None:
@@ -219,7 +223,20 @@ class Brokers:
         message = str(error) if str(address) in str(error) else f"{address}: {error}"
         return ProtocolViolation(f"{message} {_CHECK_BOOTSTRAP}")
 
-    async def _retry(self, attempt: Callable[[], Awaitable[T]], timeout_ms: int | None) -> T:
+    def _rights_to(self, api: str) -> Rights:
+        return self._rights.setdefault(api, Rights())
+
+    def _be_patient(self, error: WireError, api: str) -> None:
+        """Let the error be retriable if it says that rights are missing that we had a moment ago."""
+        missing = isinstance(error, BrokerError) and error.code in RIGHTS_MISSING and error.api == api
+        if missing and self._rights_to(api).may_come_back(round(time.monotonic() * 1000)):
+            error.retriable = True
+
+    async def _retry(self, attempt: Callable[[], Awaitable[T]], timeout_ms: int | None, api: str = "") -> T:
+        """The first result of `attempt`, again after errors that may pass.
+
+        Rights to use the `api` that we had may be missing for `AUTHORIZATION_GRACE_MS`.
+        """
         timeout_ms = timeout_ms or self._api_timeout_ms
         deadline_s = time.monotonic() + timeout_ms / 1000
         backoff = Backoff(self._rng)
@@ -227,8 +244,11 @@ class Brokers:
         while True:
             try:
                 async with end_after(round((deadline_s - time.monotonic()) * 1000), of_ms=timeout_ms, failed=failed):
-                    return await attempt()
+                    result = await attempt()
+                self._rights_to(api).on_granted()
+                return result
             except WireError as error:
+                self._be_patient(error, api)
                 wait_s = backoff.next_ms() / 1000
                 if not error.retriable or time.monotonic() + wait_s > deadline_s:
                     raise

@@ -26,6 +26,7 @@ from spark_kgroup.errors import (
 )
 from spark_kgroup.limits import (
     API_TIMEOUT_MS,
+    AUTHORIZATION_GRACE_MS,
     OFFSETS_LEFT_OUT_MS,
     PARTITIONS_AT_ONCE_MAX,
     REPLACED_TOPICS_MAX,
@@ -37,6 +38,7 @@ from spark_kgroup.limits import (
     TOPIC_NAMES_MISSED_MS,
 )
 from spark_kgroup.model import DescribedGroup, ErrorCode, MemberIdentity, TopicDescription, TopicPartition
+from spark_kgroup.rights import RIGHTS_MISSING
 from spark_kgroup.wire import messages
 from spark_kgroup.wire.address import Address
 from spark_kgroup.wire.brokers import ENDS_AT_S, Brokers, end_after
@@ -154,7 +156,9 @@ class Cluster(Brokers):
             denied = [t for t, code in found.errors.items() if not self._is_gone(t, code, absent_after_ms)]
             if denied and time.monotonic() + RETRY_BACKOFF_MAX_MS / 1000 < ends_at_s:
                 self._doubt(denied)
-                raise BrokerError("Metadata", ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ", ".join(sorted(denied)))
+                error = BrokerError("Metadata", found.errors[min(denied)], ", ".join(sorted(denied)))
+                error.retriable = True
+                raise error
             return found
 
         return await self._retry(attempt, timeout_ms)
@@ -213,7 +217,8 @@ class Cluster(Brokers):
     def _is_gone(self, topic: str, code: int, absent_after_ms: int) -> bool:
         """Whether a topic that was answered with `code` counts as unknown by now."""
         if topic in self._topics:
-            return self._denials.suffice(topic, TOPIC_GONE_AFTER_MS)
+            patience_ms = AUTHORIZATION_GRACE_MS if code in RIGHTS_MISSING else TOPIC_GONE_AFTER_MS
+            return self._denials.suffice(topic, patience_ms)
         return code not in _NO_TOPIC or self._denials.suffice(topic, absent_after_ms)
 
     def _believe(self, found: ClusterMetadata, *, named: bool) -> None:
@@ -290,7 +295,7 @@ class Cluster(Brokers):
                 raise
 
         try:
-            return await self._retry(attempt, timeout_ms)
+            return await self._retry(attempt, timeout_ms, "ListOffsets")
         except BrokerError as error:
             if error.code != ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
                 raise
@@ -446,7 +451,10 @@ class Cluster(Brokers):
         found = the_only(response.coordinators, "coordinator")
         if int(found.error_code) != ErrorCode.NONE:
             self._witnesses.doubt(witness)
-            raise BrokerError("FindCoordinator", int(found.error_code), found.error_message or f"group {group!r}")
+            error = BrokerError("FindCoordinator", int(found.error_code), found.error_message or f"group {group!r}")
+            self._be_patient(error, error.api)
+            raise error
+        self._rights_to("FindCoordinator").on_granted()
         self._coordinators[group] = _Coordinator(Address(found.host, found.port), witness)
         return self._coordinators[group].address
 
@@ -507,7 +515,7 @@ class Cluster(Brokers):
                 log.warning("%s Nothing is committed there, as its coordinator understands it.", error)
                 return {**error.found, **dict.fromkeys(error.missing)}
 
-        return await self._retry(attempt, timeout_ms)
+        return await self._retry(attempt, timeout_ms, "OffsetFetch")
 
     async def describe_group(self, group: str, *, timeout_ms: int | None = None) -> DescribedGroup:
         """The group with all its members, classic or of type consumer; state "Dead" if there is none of that name.
@@ -529,7 +537,7 @@ class Cluster(Brokers):
             # Once more, for brokers convert a group whenever a member of the other protocol comes or goes.
             return await self._describe_consumer_group(group) or await classic()
 
-        return await self._retry(attempt, timeout_ms)
+        return await self._retry(attempt, timeout_ms, "DescribeGroups")
 
     async def _describe_consumer_group(self, group: str) -> DescribedGroup | None:
         """A group of type consumer (KIP-848), None if it is not one, or this broker does not know of such groups."""

@@ -19,15 +19,16 @@ ROOMS = {
     "threads": set(),
     "seat_note": set(),
     "errors": {"model"},
+    "rights": {"model", "limits"},
     "topic_pattern": BASE,
     "assignors": BASE | {"uncollected", "threads"},
-    "member": BASE | {"assignors"},
-    "wire": BASE | {"threads"},
-    "runtime": BASE | {"clock", "uncollected", "threads", "assignors", "member", "wire", "topic_pattern"},
+    "member": BASE | {"assignors", "rights"},
+    "wire": BASE | {"threads", "rights"},
+    "runtime": BASE | {"clock", "rights", "uncollected", "threads", "assignors", "member", "wire", "topic_pattern"},
     "testing": BASE | {"threads"},
     "admin": BASE | {"uncollected", "assignors", "member", "wire", "runtime", "testing", "seat_note", "topic_pattern"},
 }
-PURE_ROOMS = {"model", "limits", "errors", "seat_note", "topic_pattern", "assignors", "member"}
+PURE_ROOMS = {"model", "limits", "errors", "rights", "seat_note", "topic_pattern", "assignors", "member"}
 WORLDLY = {"asyncio", "socket", "threading", "time", "random", "logging", "datetime", "os", "subprocess"}
 OF_SPARK_AND_KAFKA = {"pyspark", "confluent_kafka", "pyarrow", "kio"}
 # The rooms of the data source, and of its front the modules; the rule is the same.

@@ -22,7 +22,7 @@ def test_a_member_that_ended_with_an_error_goes_by_no_member_id():
     """What a commit says of the membership that ended concerns nobody any more (`MembershipRefused`)."""
     driver = Driver().into(State.STABLE)
     driver.after(3_000)
-    driver.answer_beat(ErrorCode.GROUP_AUTHORIZATION_FAILED)
+    driver.answer_beat(ErrorCode.INVALID_GROUP_ID)
     assert driver.machine.identity == MemberIdentity(instance_id="seat-0")
 
 

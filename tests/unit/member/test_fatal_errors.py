@@ -9,9 +9,11 @@ from harness import classic_driver, consumer_driver
 from harness.classic_driver import HEARTBEAT_MS
 
 from spark_kgroup.errors import FencedInstanceId, GroupError, GroupRejected
+from spark_kgroup.limits import AUTHORIZATION_GRACE_MS
 from spark_kgroup.member import classic, consumer, contract
 from spark_kgroup.member.consumer_contract import Effect
 from spark_kgroup.model import ErrorCode
+from spark_kgroup.rights import RIGHTS_MISSING
 
 UNKNOWN = 12_345
 CODES = [*(int(code) for code in ErrorCode if code != ErrorCode.NONE), UNKNOWN]
@@ -83,7 +85,9 @@ GOES_ON: set[int] = {
 
 
 def goes_on(where: str) -> set[int]:
-    """As GOES_ON; who releases a seat and is fenced looks again who has it by now."""
+    """As GOES_ON; who releases a seat and is fenced looks again who has it by now; who had rights waits for them."""
+    if where in ("SyncGroup", "Heartbeat", "OffsetCommit", "stable"):
+        return GOES_ON | RIGHTS_MISSING
     return GOES_ON | {ErrorCode.FENCED_INSTANCE_ID} if where == "releasing" else GOES_ON
 
 
@@ -100,9 +104,58 @@ def test_which_errors_end_a_member_is_decided_for_each_of_them(refused: Refused,
 
 @pytest.mark.parametrize(("refused", "where"), WHERE, ids=IDS)
 def test_a_dynamic_member_that_ends_is_called_so_for_it_has_no_instance_id(refused: Refused, where: str) -> None:
-    end = end_of(refused, where, ErrorCode.GROUP_AUTHORIZATION_FAILED, None)
+    end = end_of(refused, where, ErrorCode.GROUP_MAX_SIZE_REACHED, None)
     assert isinstance(end, GroupRejected)
-    assert "Group 'g' rejected a dynamic member (GROUP_AUTHORIZATION_FAILED): no permission: grant READ" in str(end)
+    assert "Group 'g' rejected a dynamic member (GROUP_MAX_SIZE_REACHED): the group is full: use fewer" in str(end)
+
+
+# --------------------------------------------------------------------------------------------- rights that are missing
+
+
+@pytest.mark.parametrize("comes_back", [True, False])
+def test_a_member_that_had_the_rights_waits_a_minute_for_them_under_the_classic_protocol(comes_back: bool) -> None:
+    """A broker that starts may not have all ACLs yet (KAFKA-10233, redpanda #26281); a login has the same patience."""
+    driver = classic_driver.Driver(session_ms=10 * AUTHORIZATION_GRACE_MS).into(classic.State.STABLE)
+    driver.after(HEARTBEAT_MS)
+    began_ms = driver.now_ms
+    while driver.state is classic.State.STABLE and driver.now_ms < began_ms + AUTHORIZATION_GRACE_MS // 2:
+        assert classic_driver.none_of(driver.answer_beat(ErrorCode.GROUP_AUTHORIZATION_FAILED), contract.Lost)
+        driver.after(HEARTBEAT_MS)
+    if comes_back:
+        driver.answer_beat()
+        driver.after(AUTHORIZATION_GRACE_MS)
+    else:
+        driver.now_ms = began_ms + AUTHORIZATION_GRACE_MS
+    driver.answer_beat(ErrorCode.GROUP_AUTHORIZATION_FAILED)
+    assert driver.state is (classic.State.STABLE if comes_back else classic.State.CLOSED)
+
+
+def test_a_member_that_had_the_rights_joins_again_until_they_are_back_under_the_classic_protocol() -> None:
+    driver = classic_driver.Driver(session_ms=10 * AUTHORIZATION_GRACE_MS).into(classic.State.STABLE)
+    began_ms = driver.now_ms
+    driver.take(contract.RejoinWanted(reason="test"))
+    joins = 0
+    while driver.state is not classic.State.CLOSED and joins < 1_000:
+        driver.answer_join(error=ErrorCode.GROUP_AUTHORIZATION_FAILED)
+        joins += 1
+        due_at_ms = driver.machine.next_wakeup_at_ms()
+        if due_at_ms is not None:
+            driver.after(due_at_ms - driver.now_ms)
+    assert AUTHORIZATION_GRACE_MS <= driver.now_ms - began_ms < AUTHORIZATION_GRACE_MS + 5_000
+    assert 30 < joins < 200, "with a backoff"
+
+
+@pytest.mark.parametrize("error", [ErrorCode.GROUP_AUTHORIZATION_FAILED, ErrorCode.TOPIC_AUTHORIZATION_FAILED])
+def test_a_member_that_had_the_rights_waits_a_minute_for_them_under_the_consumer_protocol(error: ErrorCode) -> None:
+    driver = consumer_driver.Driver().into(consumer.State.STABLE)
+    driver.pass_ms(5_000)
+    began_ms = driver.now_ms
+    while driver.state is not consumer.State.CLOSED and driver.now_ms < began_ms + 2 * AUTHORIZATION_GRACE_MS:
+        driver.answer(error=error)
+        due_at_ms = driver.machine.next_wakeup_at_ms()
+        if due_at_ms is not None:
+            driver.pass_ms(due_at_ms - driver.now_ms)
+    assert AUTHORIZATION_GRACE_MS <= driver.now_ms - began_ms < AUTHORIZATION_GRACE_MS + 5_000
 
 
 # ----------------------------------------------------------------------------------------------- what each one says

@@ -10,6 +10,7 @@ import pytest
 from harness.fake_cluster import WHO, BrokerWorld, in_a_world
 from kio.schema.errors import ErrorCode as KioErrorCode
 
+from spark_kgroup import rights
 from spark_kgroup.errors import BrokerError
 from spark_kgroup.limits import COMMIT_PARTITIONS_MAX
 from spark_kgroup.model import ErrorCode, TopicPartition
@@ -200,3 +201,24 @@ async def test_why_the_last_commit_was_refused_is_known_until_one_is_taken(world
         await group.commits.commit(WHO, {LARGE[0]: 7})
     assert await group.commits.commit(WHO, {LARGE[0]: 7}) == {LARGE[0]}
     assert group.commits.refusal == ""
+
+
+@pytest.mark.parametrize("code", [ErrorCode.GROUP_AUTHORIZATION_FAILED, ErrorCode.TOPIC_AUTHORIZATION_FAILED])
+def test_a_commit_waits_for_rights_that_were_there_until_they_have_been_missing_for_long(
+    code: ErrorCode, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A broker that starts may not have all ACLs yet (KAFKA-10233)."""
+
+    @with_a_group
+    async def scenario(world: BrokerWorld, group: Group) -> None:
+        assert await group.commits.commit(WHO, {LARGE[0]: 7}) == {LARGE[0]}
+        world.first["OffsetCommit"] = [code]
+        assert await group.commits.commit(WHO, {LARGE[0]: 8}) == frozenset()
+        assert group.commits.refusal == code.name
+        assert await group.commits.commit(WHO, {LARGE[0]: 8}) == {LARGE[0]}
+        monkeypatch.setattr(rights, "AUTHORIZATION_GRACE_MS", 0)
+        world.first["OffsetCommit"] = [code]
+        with pytest.raises(BrokerError, match=code.name):
+            await group.commits.commit(WHO, {LARGE[0]: 9})
+
+    scenario()

@@ -16,6 +16,7 @@ from kio.schema.offset_fetch.v8.response import (
 )
 from kio.schema.types import GroupId
 
+from spark_kgroup import rights
 from spark_kgroup.errors import (
     BrokerError,
     ConnectionFailed,
@@ -196,6 +197,52 @@ async def test_an_error_that_no_retry_mends_is_raised_at_once(world: BrokerWorld
         await cluster.list_offsets({A0: messages.LATEST})
     assert world.asked(messages.ListOffsetsRequest) == 1
     await cluster.close()
+
+
+MISSING = [
+    ("ListOffsets", ErrorCode.TOPIC_AUTHORIZATION_FAILED),
+    ("FindCoordinator", ErrorCode.GROUP_AUTHORIZATION_FAILED),
+    ("OffsetFetch", ErrorCode.GROUP_AUTHORIZATION_FAILED),
+    ("DescribeGroups", ErrorCode.GROUP_AUTHORIZATION_FAILED),
+    ("Metadata", ErrorCode.TOPIC_AUTHORIZATION_FAILED),
+]
+
+
+@pytest.mark.parametrize(("api", "code"), MISSING, ids=[api for api, _ in MISSING])
+def test_rights_that_were_there_may_be_missing_for_a_while(
+    api: str, code: ErrorCode, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A broker that starts may not have all ACLs yet (redpanda #26281); a refused login has the same patience."""
+
+    @in_a_world()
+    async def scenario(world: BrokerWorld) -> None:
+        cluster = world.cluster()
+
+        async def ask() -> None:
+            match api:
+                case "Metadata":
+                    assert "a" in (await cluster.metadata(["a"])).topics
+                case "ListOffsets":
+                    assert (await cluster.list_offsets({A0: messages.LATEST}))[A0].offset == 10
+                case "DescribeGroups":
+                    assert (await cluster.describe_group("g")).state == "Stable"
+                case _:
+                    cluster._coordinators.clear()
+                    assert await cluster.committed_offsets("g", [A0]) == {A0: None}
+
+        await ask()
+        world.first[api] = [code, code]
+        await ask()
+        assert world.first[api] == []
+        monkeypatch.setattr(rights, "AUTHORIZATION_GRACE_MS", 0)
+        monkeypatch.setattr(cluster_module, "AUTHORIZATION_GRACE_MS", 0)
+        world.first[api] = [code] * 9
+        with pytest.raises((BrokerError, AssertionError), match=code.name if api != "Metadata" else "assert 'a' in"):
+            await ask()
+        assert len(world.first[api]) == 8
+        await cluster.close()
+
+    scenario()
 
 
 @in_a_world(nodes=2)

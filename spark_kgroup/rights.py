@@ -1,0 +1,34 @@
+"""Rights that this user had and has no more: how long that may pass. Pure."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from spark_kgroup.limits import AUTHORIZATION_GRACE_MS
+from spark_kgroup.model import ErrorCode
+
+RIGHTS_MISSING: Final = frozenset({ErrorCode.TOPIC_AUTHORIZATION_FAILED, ErrorCode.GROUP_AUTHORIZATION_FAILED})
+"""What brokers answer to a user who may not do what it asks for."""
+
+
+class Rights:
+    """Whether a refusal may pass: a broker that starts may not have all ACLs yet, as it may not have all users.
+
+    Who was never let in is told at once what is missing.
+    """
+
+    def __init__(self) -> None:
+        self._granted = False
+        self._missing_since_ms: int | None = None
+
+    def on_granted(self) -> None:
+        """What was asked for was done."""
+        self._granted, self._missing_since_ms = True, None
+
+    def may_come_back(self, now_ms: int) -> bool:
+        """Rights are missing now: whether they were there, and have been missing for less than the grace."""
+        if not self._granted:
+            return False
+        if self._missing_since_ms is None:
+            self._missing_since_ms = now_ms
+        return now_ms - self._missing_since_ms < AUTHORIZATION_GRACE_MS
