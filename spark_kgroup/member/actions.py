@@ -168,7 +168,7 @@ class Actions:
     # JoinGroup says what we subscribe and own, and is parked until all members have joined or the rebalance timeout is
     # over. Its answer makes us a member of a generation; what we own stays ours through all of it.
 
-    def _join(self, reason: str, now_ms: int, *, afresh: bool = False) -> Effects:
+    def _join(self, reason: str, now_ms: int, *, afresh: bool = False, wait_ms: int = 0) -> Effects:
         """Enter JOINING; a cooperative member keeps what it owns, an eager one owns nothing by now.
 
         KIP-429, "Consumer Coordinator Algorithm", 1.c: "re-join group with all the currently owned partitions as
@@ -178,6 +178,7 @@ class Actions:
             reason: for the broker's log (KIP-800).
             now_ms: the instant.
             afresh: over another connection, for what was asked on this one may never be answered.
+            wait_ms: how long to wait before that, if it is over this connection.
         """
         self._become(State.JOINING)
         self._reason = reason
@@ -185,6 +186,9 @@ class Actions:
         if afresh and self._connected:
             self._forget_connection()
             return [contract.Rejoining(reason=reason), contract.Connect(reason=reason)]
+        if wait_ms > 0 and self._connected:
+            self._timers[Timer.RETRY] = now_ms + wait_ms
+            return [contract.Rejoining(reason=reason)]
         return [contract.Rejoining(reason=reason), *self._send_join(now_ms)]
 
     def _send_join(self, now_ms: int) -> Effects:
@@ -368,7 +372,8 @@ class Actions:
         """
         behind = error == ErrorCode.ILLEGAL_GENERATION
         lost = self._fall_behind(reason) if behind else self._lose(reason, keep_id=False)
-        return [*lost, *self._join(reason, now_ms, afresh=self._awaited is not None)]
+        wait_ms = self._pacing.again_ms()
+        return [*lost, *self._join(reason, now_ms, afresh=self._awaited is not None, wait_ms=wait_ms)]
 
     def _fall_behind(self, reason: str) -> Effects:
         """The group knows our member id, in a later generation: a cooperative member keeps what its last join claimed.

@@ -330,6 +330,8 @@ class ConsumerHandlers:
         """What a coordinator answers to a member: live on, in this epoch, with this assignment."""
         self._pacing.on_answered()
         self._rights.on_granted()
+        if not first:
+            self._pacing.on_confirmed()
         self.identity = replace(self.identity, generation=event.epoch)
         self._interval_ms = event.interval_ms or self._interval_ms
         self._timers[_Timer.SESSION] = self._asked_at_ms + self.config.session_timeout_ms
@@ -427,10 +429,11 @@ class ConsumerHandlers:
         if resumed:
             self.identity = replace(self.identity, member_id=self._new_id())
             return [*effects, *self._join(now_ms)]
-        if error == ErrorCode.FENCED_MEMBER_EPOCH and self.config.instance_id is not None:
+        fenced = error == ErrorCode.FENCED_MEMBER_EPOCH and self.config.instance_id is not None
+        if wait_ms := RETRY_BACKOFF_MAX_MS if fenced else self._pacing.again_ms():
             self._become(State.JOINING)
             self._full = True
-            self._timers[_Timer.RETRY] = now_ms + RETRY_BACKOFF_MAX_MS
+            self._timers[_Timer.RETRY] = now_ms + wait_ms
             return effects
         return [*effects, *self._join(now_ms)]
 

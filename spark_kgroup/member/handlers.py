@@ -89,6 +89,9 @@ class Handlers(Actions):
             return self._enter_generation(event, now_ms)
         if event.error == ErrorCode.MEMBER_ID_REQUIRED:
             self.identity = replace(self.identity, member_id=event.member_id)
+            if wait_ms := self._pacing.again_ms():
+                self._timers[Timer.RETRY] = now_ms + wait_ms
+                return []
             return self._send_join(now_ms)
         if event.error == ErrorCode.REBALANCE_IN_PROGRESS:
             # 1. our join is parked; 2. the group becomes one of type consumer, which answers all that is parked; 3. a
@@ -187,7 +190,7 @@ class Handlers(Actions):
         if event.error == ErrorCode.NONE:
             return self._take_assignment(event.assignment, now_ms)
         if event.error == ErrorCode.REBALANCE_IN_PROGRESS:
-            return self._join("the group rebalanced while syncing", now_ms)
+            return self._join("the group rebalanced while syncing", now_ms, wait_ms=self._pacing.again_ms())
         if event.error in COORDINATOR_GONE or self._may_pass(event.error, now_ms):
             self._become(State.JOINING)
             self._reason = f"SyncGroup failed with {ErrorCode.name_of(event.error)}"
@@ -251,6 +254,8 @@ class Handlers(Actions):
         self._heartbeats.drop()
         if event.error in _MEMBER_CONFIRMED:
             self._extend_session(self._heartbeats.awaited_at_ms, now_ms)
+        if event.error == ErrorCode.NONE:
+            self._pacing.on_confirmed()
         if event.error == ErrorCode.REBALANCE_IN_PROGRESS:
             return self._rebalance("the group rebalances", now_ms) if self._pacing.rejoins_at_once(now_ms) else []
         if event.error == ErrorCode.NONE or self._may_pass(event.error, now_ms):

@@ -5,6 +5,7 @@
     heartbeat   interval * (1 - HEARTBEAT_JITTER * j)                                    j in [0, 1), anew each time
     retry       min(RETRY_BACKOFF * 2^n, RETRY_BACKOFF_MAX) * (1 ± RETRY_BACKOFF_JITTER)    n retries went before it
     rejoin      min(interval * 2^n, REJOIN_BACKOFF_MAX)                             n joins before it changed nothing
+    again       0, 0, then as retry                                                 sent away since a heartbeat was good
 
 Jitter makes a heartbeat earlier, never later.
 """
@@ -25,6 +26,10 @@ _DOUBLINGS_MAX = 16
 """Any wait is at its maximum by then; it keeps the shift below small."""
 
 
+_AT_ONCE = 2
+"""A group that rebalances sends members away once or twice, and waits for them."""
+
+
 class Pacing:
     """The waits of one member; each grows while what it waits for goes on failing.
 
@@ -41,6 +46,8 @@ class Pacing:
         self._vain_joins = 0
         """How many joins in a row changed neither generation nor assignment."""
         self._patient_until_ms = 0
+        self._sent_away = 0
+        """How often in a row it was sent away from the group, or to another generation, before it was confirmed."""
 
     def heartbeat_ms(self, interval_ms: int | None = None) -> int:
         """Until the next heartbeat, or the next look if `interval_ms` says how long that is at most."""
@@ -49,9 +56,25 @@ class Pacing:
 
     def retry_ms(self) -> int:
         """Until a refused request is tried again: twice as long with each one in a row (Kafka: ExponentialBackoff)."""
-        wait_ms = min(RETRY_BACKOFF_MS << min(self._retries, _DOUBLINGS_MAX), RETRY_BACKOFF_MAX_MS)
         self._retries += 1
+        return self._backoff_ms(self._retries - 1)
+
+    def _backoff_ms(self, doublings: int) -> int:
+        wait_ms = min(RETRY_BACKOFF_MS << min(doublings, _DOUBLINGS_MAX), RETRY_BACKOFF_MAX_MS)
         return int(wait_ms * (1 + RETRY_BACKOFF_JITTER * (2 * self._jitter() - 1)))
+
+    def again_ms(self) -> int:
+        """Until a member that was sent away joins once more: at once, unless it was sent away `_AT_ONCE` times before.
+
+        Kafka's clients do not wait, and a coordinator that sends them away each time is asked 900 times a second
+        (KAFKA-13891, KAFKA-10233).
+        """
+        self._sent_away += 1
+        return self._backoff_ms(self._sent_away - _AT_ONCE - 1) if self._sent_away > _AT_ONCE else 0
+
+    def on_confirmed(self) -> None:
+        """The coordinator has answered a heartbeat: this is a member, and nothing is asked of it."""
+        self._sent_away = 0
 
     def rejoin_ms(self, doublings: int) -> int:
         """Until the next join that may well change as little as the `doublings` joins before it."""

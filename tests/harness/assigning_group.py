@@ -14,6 +14,7 @@ from harness.sessions import joined, session_of, synced
 from spark_kgroup.assignors.contract import Assignor
 from spark_kgroup.model import Subscription, TopicDescription, TopicPartition
 from spark_kgroup.runtime.session import Session
+from spark_kgroup.wire.address import Address
 from spark_kgroup.wire.connection import Connection
 from spark_kgroup.wire.consumer_protocol import encode_subscription
 from spark_kgroup.wire.responses import ClusterMetadata
@@ -33,7 +34,7 @@ class Coordinator:
     def __post_init__(self) -> None:
         self.broker.answer = self.answer
 
-    async def open_coordinator(self, _group: str) -> Connection:
+    async def open_coordinator(self, _group: str, **_: Address | None) -> Connection:
         return await Connection.open(self.broker.address, client_id="test")
 
     async def metadata(self, _topics: Sequence[str]) -> ClusterMetadata:
