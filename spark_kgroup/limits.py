@@ -148,6 +148,10 @@ REPLACED_TOPICS_MAX: Final = 10_000
 """Ids of topics that were created anew, remembered so that a broker which lags behind is not believed (ours; a broker
 lags by seconds, and this takes 1 MiB)."""
 
+WAIT_TOLD_AFTER_MS: Final = 10_000
+"""How long a seat waits for its coordinator, or is refused, before a warning says for what (ours; a restart of a broker
+takes less)."""
+
 RETRY_BACKOFF_MS: Final = 100
 """First wait before a retry. Kafka: retry.backoff.ms, 100 ms."""
 

@@ -14,13 +14,13 @@ from dataclasses import replace
 from functools import partial
 from random import Random
 from types import MappingProxyType
-from typing import Any, TypeVar, assert_never
+from typing import Any, Final, TypeVar, assert_never
 from uuid import UUID
 
 from spark_kgroup.assignors.contract import Assignor
 from spark_kgroup.clock import monotonic_ms
 from spark_kgroup.errors import GroupRejected, KgroupError, UnsupportedApi, WireError
-from spark_kgroup.limits import JOIN_TIMEOUT_SLACK_MS, LEAVE_TIMEOUT_MS, REQUEST_TIMEOUT_MS
+from spark_kgroup.limits import JOIN_TIMEOUT_SLACK_MS, LEAVE_TIMEOUT_MS, REQUEST_TIMEOUT_MS, WAIT_TOLD_AFTER_MS
 from spark_kgroup.member import contract
 from spark_kgroup.member.consumer_contract import Ask, ConsumerHeartbeatRequest, ResolveTopics, Unanswered
 from spark_kgroup.member.consumer_contract import Effect as ConsumerEffect
@@ -41,6 +41,13 @@ log = logging.getLogger(__name__)
 
 _T = TypeVar("_T")
 
+_API_OF: Final[Mapping[type, str]] = {
+    contract.JoinRequest: "JoinGroup",
+    contract.SyncRequest: "SyncGroup",
+    contract.HeartbeatRequest: "Heartbeat",
+    contract.RenameRequest: "ConsumerGroupHeartbeat",
+}
+
 Observer = Callable[["Session", contract.Notice], None]
 """Called with every notice, in order, on the event loop; must not block."""
 
@@ -53,7 +60,8 @@ class Session:
             means that ownership was interrupted, even within one generation.
         snapshot: topic -> partition count for which the group has owners, as this leader knows; None if it
             did not assign.
-        trouble: why there is no connection to the coordinator, None if there is one.
+        trouble: what it waits for, as a clause about the seat: a connection to the coordinator, metadata to assign, or
+            that it is not refused any more; None if for nothing.
     """
 
     def __init__(
@@ -71,6 +79,8 @@ class Session:
         self.snapshot: Mapping[str, int] | None = None
         self.failure: BaseException | None = None
         self.trouble: str | None = None
+        self._troubled_since_ms: int | None = None
+        self._told_of_trouble = False
         self._cluster = cluster
         self._calls = ConsumerCalls(lambda: self.machine.config, cluster, rng, rack)
         self._observer = observer
@@ -208,12 +218,32 @@ class Session:
                     self.fail(error)
                     return
                 log.info("%s: no coordinator yet: %s", self._name, error)
-                self.trouble = str(error)
+                self._wait(f"is not connected: {error}")
                 await asyncio.sleep(self._backoff.next_ms() / 1000)
             else:
                 self._connection, self._connected_to, self.trouble = connection, connection.address, None
                 self.post(contract.Connected())
                 return
+
+    def _note_answer(self, request: Asked, error: int) -> None:
+        if error == ErrorCode.NONE:  # this is the coordinator
+            self._backoff = Backoff(self._rng)
+            self._wait(None)
+        elif not isinstance(request, contract.HeartbeatRequest) or error != ErrorCode.REBALANCE_IN_PROGRESS:
+            self._wait(f"is refused: {_API_OF[type(request)]} is answered with {ErrorCode.name_of(error)}")
+
+    def _wait(self, trouble: str | None) -> None:
+        """Say what this seat waits for, by a warning if it has been waiting for long; None when it waits no more."""
+        self.trouble = trouble
+        if trouble is None:
+            self._troubled_since_ms, self._told_of_trouble = None, False
+            return
+        if self._troubled_since_ms is None:
+            self._troubled_since_ms = monotonic_ms()
+        waited_ms = monotonic_ms() - self._troubled_since_ms
+        if waited_ms >= WAIT_TOLD_AFTER_MS and not self._told_of_trouble:
+            self._told_of_trouble = True
+            log.warning("%s has been waiting for %d s: it %s", self._name, waited_ms // 1000, trouble)
 
     async def _send(self, request: Asked) -> None:
         connection = self._connection
@@ -239,8 +269,7 @@ class Session:
                 await self._drop(connection, str(error))
             return
         if connection is self._connection:
-            if getattr(event, "error", None) == ErrorCode.NONE:  # this is the coordinator
-                self._backoff = Backoff(self._rng)
+            self._note_answer(request, getattr(event, "error", ErrorCode.NONE))
             self.post(event)
 
     async def _up_to_date(self, request: contract.JoinRequest) -> contract.JoinRequest:
@@ -280,7 +309,12 @@ class Session:
         except WireError as error:
             self.fail(error)
             return
-        self.trouble = answer.reason if isinstance(answer, Unanswered) else None
+        if isinstance(answer, Unanswered):
+            self._wait(f"is not connected: {answer.reason}")
+        elif answer.error != ErrorCode.NONE:
+            self._wait(f"is refused: a heartbeat is answered with {ErrorCode.name_of(answer.error)}")
+        else:
+            self._wait(None)
         self.post(answer)
 
     async def _resolve(self, topic_ids: frozenset[UUID]) -> None:
@@ -329,8 +363,10 @@ class Session:
                 if not error.retriable:
                     raise
                 log.warning("%s: cannot assign without metadata, trying again: %s", self._name, error)
+                self._wait(f"cannot assign without metadata: {error}")
                 await asyncio.sleep(backoff.next_ms() / 1000)
                 continue
+            self._wait(None)
             self._warn_of_hidden(metadata.errors)
             # For a large group this takes seconds, in which the other seats of this loop must not fall silent; and a
             # custom assignor that hangs must not keep the process from its end.

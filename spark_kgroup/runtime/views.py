@@ -17,7 +17,7 @@ class SeatView:
         owned_since: what is owned, with the identity under which each partition's ownership began.
         to_give_up: to be given up before the next piece of work; what is not in `owned_since` was an earlier process's.
         settled: in a generation with nothing to give up and no rejoin on its way.
-        trouble: why the seat has no connection to its coordinator, None if it has one.
+        trouble: what the seat waits for, as a clause about it; None if for nothing.
     """
 
     instance_id: str

@@ -81,7 +81,7 @@ class Settling:
     def _unsettled(self, view: GroupView) -> str:
         """A sentence for people."""
         waiting = ", ".join(seat.instance_id for seat in view.seats if not self._former_seats.seat_rests(seat))
-        troubles = [f"Seat {seat.instance_id} is not connected: {seat.trouble}" for seat in view.seats if seat.trouble]
+        troubles = [f"Seat {seat.instance_id} {seat.trouble}" for seat in view.seats if seat.trouble]
         why = (
             troubles[0]
             if troubles

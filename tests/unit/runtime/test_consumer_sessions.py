@@ -180,6 +180,17 @@ async def test_a_seat_whose_heartbeat_is_not_answered_keeps_what_it_owns_and_ask
         assert coordinator.asked[before + 1].subscribed_topic_names == ("a",), "everything is said once more"
 
 
+@in_a_world()
+async def test_a_seat_whose_heartbeat_is_refused_says_that_it_waits_for_another_answer(world: BrokerWorld) -> None:
+    coordinator = Coordinator(world)
+    async with seated(world) as group:
+        await until(lambda: len(group.view().seats[0].owned_since) == 2)
+        coordinator.errors = [ErrorCode.COORDINATOR_LOAD_IN_PROGRESS]
+        refused = "is refused: a heartbeat is answered with COORDINATOR_LOAD_IN_PROGRESS"
+        await until(lambda: group.view().seats[0].trouble == refused)
+        await until(lambda: group.view().seats[0].trouble is None)
+
+
 @pytest.mark.parametrize("odd", [0, -1, -2])
 def test_an_answer_without_the_epoch_of_a_member_is_none(odd: int) -> None:
     """A member that took it would join again in its next heartbeat, or leave."""

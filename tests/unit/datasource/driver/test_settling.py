@@ -19,10 +19,10 @@ def test_the_first_batch_waits_for_all_seats(world: World, caplog: pytest.LogCap
     assert not driver.trigger()
     assert "did not come to rest" in caplog.text
     assert "Another member may be holding the rebalance up" in caplog.text
-    late.trouble = "broker-1:9092: no file descriptor is left for it (ulimit -n)."
+    late.trouble = "is not connected: broker-1:9092: no file descriptor is left for it (ulimit -n)."
     assert not driver.trigger()
     assert "Seat seat-1 is not connected: broker-1:9092: no file descriptor is left" in caplog.messages[-1]
-    late.trouble = "broker-1:9092 speaks TLS: set `security.protocol`."
+    late.trouble = "is not connected: broker-1:9092 speaks TLS: set `security.protocol`."
     assert not driver.trigger()
     assert "set kafka.security.protocol." in caplog.messages[-1], "a setting is named as the option that sets it"
     late.trouble = None
