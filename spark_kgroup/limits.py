@@ -219,8 +219,9 @@ REAUTHENTICATION_INTERVAL_MS: Final = 1_050
 (KafkaChannel.MIN_REAUTH_INTERVAL_ONE_SECOND_NANOS)."""
 
 AUTHENTICATION_GRACE_MS: Final = 60_000
-"""How long a cluster that knew us may refuse us before that is final: a broker that starts may not have all users yet
-(ours; as long as default.api.timeout.ms)."""
+"""How long a cluster that accepted us before may refuse us, or be refused, before that is final: a broker that starts
+may not have all users yet, and what is renewed reaches brokers and clients at different moments (ours; as long as
+default.api.timeout.ms)."""
 
 AUTHORIZATION_GRACE_MS: Final = 60_000
 """How long a right that we had may be missing before that is final: ACLs arrive at a broker as users do (ours; as

@@ -31,6 +31,7 @@ from random import uniform
 from typing import Final, Self
 
 from spark_kgroup.errors import (
+    AuthenticationFailed,
     ConnectionFailed,
     Disconnected,
     Orphaned,
@@ -154,7 +155,7 @@ class Connection:
             WireError: it ended, timed out or refused us while being set up.
         """
         security = security or Plaintext()
-        streams = await _connect(address, turn, security.ssl_context(), connect_timeout_ms)
+        streams = await _connect(address, turn, security, connect_timeout_ms)
         connection = cls(
             address,
             streams,
@@ -256,7 +257,7 @@ class Connection:
         except asyncio.IncompleteReadError:
             self._end(Disconnected(f"{self.address} closed the connection{_HINTS.get(self._answers, '.')}"))
         except ssl.SSLError as error:  # with TLS 1.3, that a broker refuses our certificate comes after the handshake
-            self._end(tls_failure(self.address, error))
+            self._end(_tls_failure(self._security, self.address, error))
         except OSError as error:
             self._end(Disconnected(f"{self.address}: {error.strerror or error}."))
         except WireError as error:
@@ -379,12 +380,15 @@ class Connection:
 
 
 async def _connect(
-    address: Address, turn: int, context: ssl.SSLContext | None, timeout_ms: int
+    address: Address, turn: int, security: Security, timeout_ms: int
 ) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
-    """A TCP connection to one of the host's addresses, with TLS if there is a `context`."""
-    late = "could not be resolved by this machine's DNS"
+    """A TCP connection to one of the host's addresses, with TLS if `security` asks for it."""
+    late = "was not asked, for this machine's files of certificates could not be looked at"
+    context = None
     try:
         async with asyncio.timeout(timeout_ms / 1000):
+            context = await security.ssl_context()
+            late = "could not be resolved by this machine's DNS"
             addresses = await names.addresses_of(address.host, address.port)
             late = "did not accept a connection"
             first = turn % len(addresses)
@@ -394,13 +398,20 @@ async def _connect(
     except TimeoutError:
         raise ConnectionFailed(f"{address} {late} within {timeout_ms} ms.") from None
     except ssl.SSLError as error:
-        raise tls_failure(address, error) from None
+        raise _tls_failure(security, address, error) from None
     except OSError as error:
         if context is not None and isinstance(error, ConnectionResetError | ConnectionAbortedError):
             hint = "does this listener speak TLS (`security.protocol`)?"
             raise ConnectionFailed(f"{address} closed the connection in the TLS handshake: {hint}") from error
         reason = "no file descriptor is left for it (ulimit -n)" if error.errno in _NO_DESCRIPTOR else error.strerror
         raise ConnectionFailed(f"{address}: {reason or error}.") from error
+
+
+def _tls_failure(security: Security, address: Address, error: ssl.SSLError) -> WireError:
+    failure = tls_failure(address, error)
+    if isinstance(failure, AuthenticationFailed):
+        security.on_tls_refused(address, failure)
+    return failure
 
 
 async def _streams(

@@ -2,13 +2,17 @@
 
 import logging
 import pickle
+import re
+from pathlib import Path
 from typing import TYPE_CHECKING
 from uuid import uuid4
 
 import pytest
+import trustme
 from confluent_kafka.admin import AclOperation
 from harness.kafka import produce
 from harness.secured import ALICE, BOB, KEY_PASSWORD, PASSWORDS, TLS_CLIENT
+from harness.waiting import wait_for
 
 from pyspark_kgroup.executor import range_reader
 from pyspark_kgroup.executor.range_reader import read_ranges
@@ -18,6 +22,7 @@ from pyspark_kgroup.shared.columns import COLUMNS, spark_schema
 from pyspark_kgroup.shared.tickets import Range, ReadSettings
 from pyspark_kgroup.stream import KgroupStreamReader
 from spark_kgroup.errors import AuthenticationFailed, BrokerError
+from spark_kgroup.threads import in_a_thread
 
 if TYPE_CHECKING:
     from harness.secured import SecuredKafka
@@ -42,7 +47,8 @@ def short_bound(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def options(secured: "SecuredKafka", listener: str, topic: str, group: str, **properties: str) -> dict[str, str]:
     protocol = listener if "SASL" in listener else "SSL"
-    tls = {} if protocol == "SASL_PLAINTEXT" else {"ssl.ca.pem": secured.ca_pem}
+    by_file = protocol == "SASL_PLAINTEXT" or "ssl.ca.location" in properties
+    tls = {} if by_file else {"ssl.ca.pem": secured.ca_pem}
     given = {"security.protocol": protocol, **tls, **properties}
     return {
         "kafka.bootstrap.servers": secured.bootstrap(listener),
@@ -131,6 +137,25 @@ def test_a_broker_and_an_executor_that_do_not_accept_each_other_are_an_error_wit
     with pytest.raises(AuthenticationFailed, match=f"do not accept each other.*{message}") as problem:
         read(secured_kafka, listener, topic, **properties)
     assert "wrong" not in str(problem.value)
+    assert re.search(
+        r"\), for [12] s now; the driver was accepted when it connected\. .*has changed", str(problem.value)
+    )
+
+
+def test_a_read_goes_on_when_the_ca_that_it_lacks_comes_to_its_disk(
+    secured_kafka: "SecuredKafka", topic: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """librdkafka reads it when a consumer is made. Before that, what comes is of no use yet."""
+    ca = tmp_path / "ca.pem"
+    trustme.CA().cert_pem.write_to_path(ca)
+    config = parse(options(secured_kafka, "SSL", topic, "g", **{"ssl.ca.location": str(ca)})).consumer_config()
+    settings = ReadSettings(consumer_config=config, stall_timeout_ms=30_000)
+    reading = in_a_thread(lambda: sum(b.num_rows for b in read_ranges([Range(topic, 0, 0, RECORDS)], settings)), "read")
+    wait_for(lambda: "Trying again" in caplog.text, "the broker's certificate to be refused")
+    ca.write_text("nothing yet")
+    wait_for(lambda: "the earlier ones stay in use" in caplog.text, "the change to be seen")
+    ca.write_text(secured_kafka.ca_pem)
+    assert reading.result(30) == RECORDS
 
 
 def test_a_user_that_may_see_the_topic_and_not_read_it_gets_an_error(secured_kafka: "SecuredKafka", topic: str) -> None:

@@ -11,12 +11,13 @@ from typing import Any
 from uuid import uuid4
 
 import pytest
+import trustme
 from confluent_kafka.admin import AclOperation
 from harness.fake_broker import on_a_loop, until
 from harness.kafka import produce
 from harness.members import MemberProcess
 from harness.offsets import offsets_alone
-from harness.secured import ALICE, BOB, KEY_PASSWORD, PASSWORDS, SHORT_SESSION_MS, TLS_CLIENT, SecuredKafka
+from harness.secured import ALICE, BOB, KEY_PASSWORD, PASSWORDS, SHORT_SESSION_MS, TLS_CLIENT, Identity, SecuredKafka
 from harness.token_endpoint import token_endpoint
 
 from spark_kgroup.errors import AuthenticationFailed, BrokerError, GroupRejected, KgroupError, UnknownTopic, WireError
@@ -227,9 +228,12 @@ class Counted:
         self.let_in = 0
         self._security = security
 
-    def ssl_context(self) -> SSLContext | None:
+    async def ssl_context(self) -> SSLContext | None:
         self.connections += 1
-        return self._security.ssl_context()
+        return await self._security.ssl_context()
+
+    def on_tls_refused(self, address: object, refusal: AuthenticationFailed) -> None:
+        self._security.on_tls_refused(address, refusal)
 
     async def authenticate(self, address: object, send: Send) -> int:
         self.logins += 1
@@ -399,6 +403,46 @@ def test_a_refusal_is_one_clear_error_at_once(
     assert isinstance(error, AuthenticationFailed)
     assert not error.retriable
     assert_tells(error, message)
+
+
+@on_a_loop
+async def test_a_ca_and_a_client_certificate_are_renewed_on_disk_without_a_restart(
+    secured_kafka: SecuredKafka, tmp_path: Path
+) -> None:
+    """Of a client that was accepted, refusals pass; Kafka says in an alert that it does not accept our certificate."""
+    location = {name: tmp_path / name for name in ("ca", "certificate", "key")}
+    theirs, ours = secured_kafka.other_ca_client, secured_kafka.client
+
+    def write(ca: str, certificate: Identity) -> None:
+        location["ca"].write_text(ca)
+        location["certificate"].write_text(certificate.certificate_pem)
+        location["key"].write_text(certificate.key_pem)
+
+    write(secured_kafka.ca_pem, ours)
+    security = security_of(
+        SecuritySettings(
+            protocol="SSL",
+            ca_location=str(location["ca"]),
+            certificate_location=str(location["certificate"]),
+            key_location=str(location["key"]),
+        )
+    )
+
+    async def connect() -> None:
+        (address,) = parse_bootstrap(secured_kafka.bootstrap("MTLS"))
+        await (await Connection.open(address, client_id="test", security=security)).close()
+
+    await connect()
+    for problem, ca, certificate in (
+        ("not from a CA that is trusted here", trustme.CA().cert_pem.bytes().decode(), ours),
+        ("does not accept our client certificate", secured_kafka.ca_pem, theirs),
+    ):
+        write(ca, certificate)
+        with pytest.raises(AuthenticationFailed, match=f"{problem}.* accepted this client before") as refused:
+            await connect()
+        assert refused.value.retriable
+        write(secured_kafka.ca_pem, ours)
+        await connect()
 
 
 def test_the_host_name_check_and_all_checks_can_be_turned_off(secured_kafka: SecuredKafka) -> None:

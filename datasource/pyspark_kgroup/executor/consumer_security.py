@@ -15,6 +15,7 @@ from confluent_kafka import KafkaError
 
 from pyspark_kgroup.shared.token_callback import CALLBACK, Returned, call_in_time, import_function
 from spark_kgroup.errors import AuthenticationFailed, OptionError
+from spark_kgroup.wire.security.files import CredentialFiles
 
 log = logging.getLogger(__name__)
 
@@ -22,6 +23,11 @@ _FILES: Final = ("ssl.ca.location", "ssl.certificate.location", "ssl.key.locatio
 
 REFUSALS: Final = frozenset({KafkaError._AUTHENTICATION, KafkaError._SSL, KafkaError.SASL_AUTHENTICATION_FAILED})
 """What librdkafka reports when a broker refuses us or we refuse the broker; it goes on trying."""
+
+
+def credential_files(config: Mapping[str, str]) -> CredentialFiles:
+    """The files that librdkafka reads when it makes a consumer of `config`, and never again."""
+    return CredentialFiles({f"kafka.{name}": config[name] for name in _FILES if name in config})
 
 
 def usable_here(config: Mapping[str, str]) -> dict[str, Any]:

@@ -9,16 +9,17 @@ import logging
 from collections.abc import Callable, Collection, Mapping
 from typing import Final, cast
 
-from confluent_kafka import Consumer, KafkaError, Message
+from confluent_kafka import Consumer, KafkaError, KafkaException, Message
 from confluent_kafka import TopicPartition as AssignedPartition
 
 from pyspark_kgroup.executor.ahead import Ahead
-from pyspark_kgroup.executor.consumer_security import usable_here
+from pyspark_kgroup.executor.consumer_security import credential_files, usable_here
 from pyspark_kgroup.executor.prefetcher import CannotServe, Readable
 from pyspark_kgroup.executor.range_reader import RECORDS_AT_ONCE, RECORDS_FIRST, no_collection
 from pyspark_kgroup.executor.records import record_batch
 from pyspark_kgroup.limits import ARROW_BATCH_BYTES_MAX, SEAT_SERVER_LOOK_S, SEAT_SERVER_QUEUE_BYTES_MAX
 from pyspark_kgroup.shared.tickets import Leader
+from spark_kgroup.errors import KgroupError
 from spark_kgroup.model import TopicPartition
 
 log = logging.getLogger(__name__)
@@ -38,7 +39,10 @@ and at 1,000 records/s a few come at a time."""
 
 
 class LibrdkafkaPrefetcher:
-    """A `Prefetcher` with a consumer that stays warm.
+    """A `Prefetcher` with a consumer that stays warm, until certificates on this machine change.
+
+    librdkafka reads those when a consumer is made, so the next read then begins with a new one. Its own `set_ssl_cert`
+    is not in its Python client.
 
     Args:
         ahead: of the seat.
@@ -59,16 +63,36 @@ class LibrdkafkaPrefetcher:
         self._parked: set[TopicPartition] = set()  # those that are not fetched for now
         self._record_bytes = ARROW_BATCH_BYTES_MAX // RECORDS_FIRST
         self._queue_bytes = min(SEAT_SERVER_QUEUE_BYTES_MAX, share() // 2)
-        own = {
+        self._own = {
             "queued.max.messages.kbytes": str(max(1, self._queue_bytes // 1024)),
             "fetch.min.bytes": _FETCH_BYTES_MIN,
             "error_cb": _log_error,
         }
-        self._consumer = Consumer({**own, **usable_here(consumer_config)}, logger=log)
+        self._config = consumer_config
+        self._files = credential_files(consumer_config)
+        self._consumer = self._new_consumer()
+
+    def _new_consumer(self) -> Consumer:
+        return Consumer({**self._own, **usable_here(self._config)}, logger=log)
 
     def begin(self, leaders: Mapping[TopicPartition, Leader | None]) -> None:
-        """As a `Prefetcher`; librdkafka finds leaders by itself."""
+        """As a `Prefetcher`; librdkafka finds leaders by itself. A read begins with this."""
+        if self._files.take_change():
+            self._follow_files()
         self._assign([partition for partition in leaders if partition not in self._assigned | self._parked])
+
+    def _follow_files(self) -> None:
+        """Go on with a consumer that has read the files as they are now; with the earlier one if they do not fit."""
+        try:
+            renewed = self._new_consumer()
+        except (KgroupError, KafkaException) as problem:  # a certificate may be renewed a moment before its key
+            log.warning("Certificates have changed, and the earlier ones stay in use: %s", problem)
+            return
+        self.settle()
+        self._consumer.close()
+        self._consumer = renewed
+        assigned, self._assigned = self._assigned, set()
+        self._assign(assigned)
 
     def end(self, partitions: Collection[TopicPartition]) -> None:
         """As a `Prefetcher`."""

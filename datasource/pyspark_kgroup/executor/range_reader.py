@@ -12,8 +12,9 @@ from __future__ import annotations
 
 import gc
 import logging
+import platform
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
 from typing import Final, cast
@@ -23,7 +24,7 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, Message
 from confluent_kafka import TopicPartition as AssignedPartition
 
 from pyspark_kgroup.errors import DataLoss
-from pyspark_kgroup.executor.consumer_security import REFUSALS, usable_here
+from pyspark_kgroup.executor.consumer_security import REFUSALS, credential_files, usable_here
 from pyspark_kgroup.executor.records import record_batch
 from pyspark_kgroup.limits import ARROW_BATCH_BYTES_MAX, ARROW_BATCH_ROWS_MAX
 from pyspark_kgroup.offsets.data_loss import WAYS_OUT, LogRange, Loss, deleted, out_of_log
@@ -100,12 +101,15 @@ def read_ranges(
     unread = _Unread(ranges, settings, clock_s)
     if not unread.open:
         return
-    consumer = _consumer(settings, unread)
-    try:
-        consumer.assign([AssignedPartition(r.topic, r.partition, r.start_offset) for r in unread.open.values()])
-        yield from _batches(consumer, unread, settings.include_headers)
-    finally:
-        consumer.close()
+    consumer: Consumer | None = _consumer(settings, unread)
+    while consumer is not None:
+        next_one = None
+        try:
+            consumer.assign([AssignedPartition(*partition, at) for partition, at in unread.positions().items()])
+            next_one = yield from _batches(consumer, unread, settings)
+        finally:
+            consumer.close()
+        consumer = next_one
 
 
 def _consumer(settings: ReadSettings, unread: _Unread) -> Consumer:
@@ -117,13 +121,30 @@ def _consumer(settings: ReadSettings, unread: _Unread) -> Consumer:
         raise OptionError(f"This executor's librdkafka does not take its configuration: {problem}") from None
 
 
-def _batches(consumer: Consumer, unread: _Unread, include_headers: bool) -> Iterator[pa.RecordBatch]:
+def _renewed_consumer(settings: ReadSettings, unread: _Unread) -> Consumer | None:
+    """One that has read the certificates as they are by now; None if they do not fit together (yet)."""
+    try:
+        renewed = _consumer(settings, unread)
+    except KgroupError as problem:
+        log.warning("Certificates have changed, and the earlier ones stay in use: %s", problem)
+        return None
+    unread.begin_anew()
+    return renewed
+
+
+def _batches(
+    consumer: Consumer, unread: _Unread, settings: ReadSettings
+) -> Generator[pa.RecordBatch, None, Consumer | None]:
+    """What `consumer` reads; returns the consumer that is to go on, None if all is read."""
     topics = {partition.topic for partition in unread.open}
-    to_batch = partial(record_batch, include_headers=include_headers, topic=topics.pop() if len(topics) == 1 else None)
+    topic = topics.pop() if len(topics) == 1 else None
+    to_batch = partial(record_batch, include_headers=settings.include_headers, topic=topic)
     pending: list[pa.RecordBatch] = []
     rows = size = 0
     record_bytes = ARROW_BATCH_BYTES_MAX // RECORDS_FIRST
     while unread.open:
+        if not pending and unread.take_renewal() and (renewed := _renewed_consumer(settings, unread)) is not None:
+            return renewed
         fitting = max(1, (ARROW_BATCH_BYTES_MAX - size) // record_bytes)
         records_max = min(fitting, RECORDS_AT_ONCE, ARROW_BATCH_ROWS_MAX - rows)
         with no_collection():  # until the records are freed again, at the end of the call
@@ -138,6 +159,7 @@ def _batches(consumer: Consumer, unread: _Unread, include_headers: bool) -> Iter
             yield from rebatch(pending)
             pending, rows, size = [], 0, 0
             unread.resume()  # the time that Spark took for the batch is not ours
+    return None
 
 
 def _next_batch(consumer: Consumer, unread: _Unread, to_batch: ToBatch, records_max: int) -> pa.RecordBatch | None:
@@ -212,12 +234,14 @@ class _Unread:
 
     Attributes:
         open: what is left, by partition.
+        files: the certificates that consumers read.
     """
 
     def __init__(self, ranges: Sequence[Range], settings: ReadSettings, clock_s: Callable[[], float]) -> None:
         self.open = {TopicPartition(r.topic, r.partition): r for r in ranges if r.start_offset < r.end_offset}
         self._ends = {partition: r.end_offset for partition, r in self.open.items()}
         self._positions = {partition: r.start_offset for partition, r in self.open.items()}
+        self.files = credential_files(settings.consumer_config)
         self._clock_s = clock_s
         self._stall_timeout_s = settings.stall_timeout_ms / 1000
         self._last_error = ""
@@ -232,6 +256,18 @@ class _Unread:
         """Something came, or we were not waiting: the bound starts again."""
         self._deadline_s = self._clock_s() + self._stall_timeout_s
         self._refused_at_s: float | None = None
+
+    def positions(self) -> dict[TopicPartition, int]:
+        """Where to go on with what is left."""
+        return {partition: self._positions[partition] for partition in self.open}
+
+    def take_renewal(self) -> bool:
+        """Whether certificates have changed here, while a broker and the consumer refuse each other."""
+        return self._refused_at_s is not None and self.files.take_change()
+
+    def begin_anew(self) -> None:
+        """Another consumer goes on: what refused the last one may accept it."""
+        self._refused_at_s = None
 
     def on_error(self, error: KafkaError) -> None:
         """Remember what librdkafka struggles with: it tries again by itself, but some things will not change.
@@ -359,16 +395,22 @@ class _Unread:
         log.warning("Data loss: %s Skipping to offset %d.", loss, goes_on_at)
         self._advance({loss.partition: goes_on_at})
 
+    def _refusal(self, lasted_s: float) -> str:
+        here = self.files.describe()
+        return (
+            f"A broker and this executor do not accept each other ({self._last_error}), for {lasted_s:.0f} s now; the "
+            "driver was accepted when it connected. Either what the options of TLS and SASL name is not the same on "
+            "every machine, or it has changed since: a certificate, a CA, a password or the cluster's users; or a "
+            f"certificate has expired.{f' On {platform.node()} {here}.' if here else ''}"
+        )
+
     def _check(self, waiting: bool) -> None:
         if self._verdict is not None:
             raise self._verdict
         if not waiting or not self.open:
             return
         if self._refused_at_s is not None and self._clock_s() > self._refused_at_s + STARTUP_TIMEOUT_MS / 1000:
-            raise AuthenticationFailed(
-                f"A broker and this executor do not accept each other ({self._last_error}), while the driver was "
-                "accepted. Check that what the options of TLS and SASL name is the same on every machine."
-            )
+            raise AuthenticationFailed(self._refusal(self._clock_s() - self._refused_at_s))
         if self._clock_s() < self._deadline_s:
             return
         left = ", ".join(

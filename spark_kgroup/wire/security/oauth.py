@@ -25,8 +25,9 @@ from spark_kgroup.limits import (
     TOKEN_TIMEOUT_MS,
 )
 from spark_kgroup.wire.address import can_be_looked_up
+from spark_kgroup.wire.security.files import CredentialFiles
 from spark_kgroup.wire.security.post import post
-from spark_kgroup.wire.security.tls import trust
+from spark_kgroup.wire.security.tls import RenewedContext, ca_locations, trust
 from spark_kgroup.wire.security.tokens import Token, TokenProvider, in_a_thread
 
 log = logging.getLogger(__name__)
@@ -126,7 +127,7 @@ class ClientCredentials:
     extensions: Mapping[str, str] = field(default_factory=dict)
     ca_location: str | None = None
     ca_pem: str | None = field(default=None, repr=False)
-    _context: ssl.SSLContext | None = field(init=False, repr=False, compare=False, default=None)
+    _tls: RenewedContext | None = field(init=False, repr=False, compare=False, default=None)
 
     def __post_init__(self) -> None:
         url = urlsplit(self.endpoint)
@@ -136,9 +137,13 @@ class ClientCredentials:
                 "the identity provider hands out tokens."
             )
         if url.scheme == "https":
-            context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-            trust(context, self.ca_location, self.ca_pem, "https.ca")
-            object.__setattr__(self, "_context", context)
+            files = CredentialFiles(ca_locations(self.ca_location, self.ca_pem, "https.ca"))
+            object.__setattr__(self, "_tls", RenewedContext(files, self._context))
+
+    def _context(self) -> ssl.SSLContext:
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+        trust(context, self.ca_location, self.ca_pem, "https.ca")
+        return context
 
     def __call__(self) -> Token:
         """Ask the endpoint for a token; blocks.
@@ -178,7 +183,7 @@ class ClientCredentials:
                 urlsplit(self.endpoint),
                 urlencode(form),
                 headers,
-                context=self._context,
+                context=self._tls.context() if self._tls else None,
                 timeout_ms=TOKEN_POST_TIMEOUT_MS,
                 bytes_max=TOKEN_BYTES_MAX,
             )

@@ -7,14 +7,12 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import time
 from collections.abc import Awaitable, Callable
 from datetime import timedelta
 from functools import partial
 from typing import Self
 
 from spark_kgroup.errors import AuthenticationFailed
-from spark_kgroup.limits import AUTHENTICATION_GRACE_MS
 from spark_kgroup.model import ErrorCode
 from spark_kgroup.wire import messages
 from spark_kgroup.wire.security.mechanisms import Exchange, oauthbearer, plain, scram
@@ -35,8 +33,7 @@ class Login:
         self._who = who
         self._check = check
         self._begin = begin
-        self._known = False
-        self._refused_since_s: float | None = None
+        self._refused = False
 
     @classmethod
     def with_password(cls, mechanism: Mechanism, username: str, password: str) -> Self:
@@ -66,24 +63,17 @@ class Login:
         return cls("OAUTHBEARER", "our token", check, begin)
 
     async def authenticate(self, address: object, send: Send) -> int:
-        """Log in: see `Security.authenticate`.
-
-        A cluster that has known us may refuse us for `AUTHENTICATION_GRACE_MS` before that is final: a broker that
-        starts may not have its users yet, and a token endpoint may be away.
-        """
+        """Log in: see `Security.authenticate`."""
         try:
             lifetime_ms = await self._exchange(address, send)
-        except AuthenticationFailed as error:
-            now_s = time.monotonic()
-            self._refused_since_s = self._refused_since_s or now_s
-            if self._known and now_s - self._refused_since_s < AUTHENTICATION_GRACE_MS / 1000:
-                error.retriable = True
+        except AuthenticationFailed:
+            self._refused = True
             raise
-        self._known, self._refused_since_s = True, None
+        self._refused = False
         return lifetime_ms
 
     async def _exchange(self, address: object, send: Send) -> int:
-        exchange = await self._begin(self._refused_since_s is not None)
+        exchange = await self._begin(self._refused)
         message = next(exchange)
         self._check_handshake(address, await send(messages.sasl_handshake(self._mechanism)))
         while True:

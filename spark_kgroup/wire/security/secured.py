@@ -1,14 +1,22 @@
 """From settings to what a connection uses: TLS below Kafka's protocol, SASL as its first requests.
 
-`tls`, `sasl` and `oauth` do the work.
+`tls`, `sasl` and `oauth` do the work. Here is how long a refusal may last before it is final: a cluster that has
+accepted us before may refuse us, or be refused, for `AUTHENTICATION_GRACE_MS`. A broker that starts may not have its
+users yet, a token endpoint may be away, and a renewed certificate, CA or password reaches the brokers and this machine
+at different moments. Each new attempt looks at the files again.
 """
 
 from __future__ import annotations
 
+import asyncio
+import time
 from ssl import SSLContext
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
-from spark_kgroup.errors import OptionError
+from spark_kgroup.errors import AuthenticationFailed, OptionError
+from spark_kgroup.limits import AUTHENTICATION_GRACE_MS
+from spark_kgroup.threads import in_a_thread
+from spark_kgroup.wire.security.files import utc
 from spark_kgroup.wire.security.settings import (
     MECHANISMS,
     NEEDED,
@@ -18,26 +26,68 @@ from spark_kgroup.wire.security.settings import (
     SecuritySettings,
     Send,
 )
-from spark_kgroup.wire.security.tls import client_context
+from spark_kgroup.wire.security.tls import RenewedContext, renewed_context
 
 if TYPE_CHECKING:
     from spark_kgroup.wire.security.sasl import Login
 
 
+class _Refusals(NamedTuple):
+    """One refusal of a broker after the other, by the monotonic clock."""
+
+    since_s: float
+    last_s: float
+
+
 class Secured:
     """TLS, SASL or both. Made by `security_of`; belongs to one event loop."""
 
-    def __init__(self, context: SSLContext | None, login: Login | None) -> None:
-        self._context = context
+    def __init__(self, tls: RenewedContext | None, login: Login | None) -> None:
+        self._tls = tls
         self._login = login
+        self._wall_accepted_at_s: float | None = None
+        self._refusals: dict[object, _Refusals] = {}  # of brokers that have not accepted us since
 
-    def ssl_context(self) -> SSLContext | None:
-        """The TLS context, None for SASL_PLAINTEXT."""
-        return self._context
+    async def ssl_context(self) -> SSLContext | None:
+        """As `Security.ssl_context`; files are looked at beside the event loop, for a file system may hang."""
+        if self._tls is None:
+            return None
+        if not self._tls.files:
+            return self._tls.context()
+        return await asyncio.wrap_future(in_a_thread(self._tls.context, "look at certificates"))
+
+    def on_tls_refused(self, address: object, refusal: AuthenticationFailed, /) -> None:
+        """As `Security.on_tls_refused`: files that have changed since they were read are worth another attempt."""
+        self._on_refused(address, refusal)
+        refusal.retriable = refusal.retriable or (self._tls is not None and self._tls.files.have_changed())
 
     async def authenticate(self, address: object, send: Send, /) -> int:
         """Log in, if SASL is used: see `Security.authenticate`."""
-        return await self._login.authenticate(address, send) if self._login else 0
+        try:
+            lifetime_ms = await self._login.authenticate(address, send) if self._login else 0
+        except AuthenticationFailed as refusal:
+            self._on_refused(address, refusal)
+            raise
+        self._wall_accepted_at_s = time.time()
+        self._refusals.pop(address, None)
+        return lifetime_ms
+
+    def _on_refused(self, address: object, refusal: AuthenticationFailed) -> None:
+        """Say since when, and let who was accepted before try again for a while."""
+        now_s, grace_s = time.monotonic(), AUTHENTICATION_GRACE_MS / 1000
+        before = self._refusals.get(address)
+        since_s = before.since_s if before is not None and now_s - before.last_s <= grace_s else now_s
+        self._refusals[address] = _Refusals(since_s, now_s)
+        if self._wall_accepted_at_s is None:
+            return
+        refusal.retriable = refusal.retriable or now_s - since_s < grace_s
+        changed = self._tls.files.describe() if self._tls is not None else ""
+        refusal.args = (
+            f"{refusal} The cluster accepted this client before, last at {utc(self._wall_accepted_at_s)}; with "
+            f"{address} it has failed for {now_s - since_s:.0f} s. A certificate, a CA, a password or the cluster's "
+            "users may have changed since, or a certificate may have expired."
+            f"{f' On this machine {changed}.' if changed else ''}",
+        )
 
 
 def security_of(settings: SecuritySettings) -> Security:
@@ -50,8 +100,8 @@ def security_of(settings: SecuritySettings) -> Security:
         raise OptionError(f"`security.protocol` is {settings.protocol!r}: it is one of {', '.join(PROTOCOLS)}.")
     if settings.protocol == "PLAINTEXT":
         return Plaintext()
-    context = client_context(settings) if settings.protocol.endswith("SSL") else None
-    return Secured(context, _login(settings) if settings.protocol.startswith("SASL") else None)
+    tls = renewed_context(settings) if settings.protocol.endswith("SSL") else None
+    return Secured(tls, _login(settings) if settings.protocol.startswith("SASL") else None)
 
 
 def _login(settings: SecuritySettings) -> Login:

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from ssl import SSLContext
 from typing import TYPE_CHECKING, Final, Literal, Protocol, TypeAlias
 
+from spark_kgroup.errors import AuthenticationFailed
 from spark_kgroup.wire.security.tokens import TokenProvider
 
 if TYPE_CHECKING:  # who only wants TLS, or a mechanism's words, needs none of the codec
@@ -41,8 +42,16 @@ Send: TypeAlias = "Callable[[Request], Awaitable[Response]]"
 class Security(Protocol):
     """What a connection needs to know before it is used."""
 
-    def ssl_context(self) -> SSLContext | None:
-        """The TLS context, None for plain TCP."""
+    async def ssl_context(self) -> SSLContext | None:
+        """The TLS context for one new connection, None for plain TCP."""
+
+    def on_tls_refused(self, address: object, refusal: AuthenticationFailed, /) -> None:
+        """Broker and client did not accept each other's certificates or protocols.
+
+        Args:
+            address: the broker's.
+            refusal: becomes retriable while that may pass, and says what may have changed.
+        """
 
     async def authenticate(self, address: object, send: Send, /) -> int:
         """Prove who we are on a connection that has negotiated versions, or has been in use (KIP-368).
@@ -62,9 +71,12 @@ class Security(Protocol):
 class Plaintext:
     """No encryption, no authentication (Kafka's security.protocol=PLAINTEXT)."""
 
-    def ssl_context(self) -> SSLContext | None:
+    async def ssl_context(self) -> SSLContext | None:
         """None: plain TCP."""
         return None
+
+    def on_tls_refused(self, _address: object, _refusal: AuthenticationFailed, /) -> None:
+        """Not without TLS."""
 
     async def authenticate(self, _address: object, _send: Send, /) -> int:
         """Nothing to prove."""

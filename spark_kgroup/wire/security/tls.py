@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import ssl
-from collections.abc import Iterator
+import threading
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Final
 
 from spark_kgroup.errors import AuthenticationFailed, ConnectionFailed, OptionError, WireError
+from spark_kgroup.wire.security.files import CredentialFiles
 from spark_kgroup.wire.security.settings import SecuritySettings
+
+log = logging.getLogger(__name__)
 
 _UNTRUSTED: Final = (
     "the broker's certificate is not from a CA that is trusted here: set `ssl.ca.location` (or `ssl.ca.pem`) "
@@ -54,6 +59,64 @@ _REASONS: Final = {
     "RECORD_LAYER_FAILURE": _NO_TLS,
 }
 """OpenSSL's reasons; an alert is what the broker says of us."""
+
+
+class RenewedContext:
+    """The TLS context for new connections, made anew when the files that it was read from have changed.
+
+    Files that do not fit together change nothing: a certificate may be renewed a moment before its key. The context
+    stays as it was until the files change again. Any thread may ask.
+
+    Args:
+        files: what `make` reads.
+        make: reads them.
+
+    Raises:
+        OptionError: as `make`; only when this is made.
+    """
+
+    def __init__(self, files: CredentialFiles, make: Callable[[], ssl.SSLContext]) -> None:
+        self.files = files
+        self._make = make
+        self._lock = threading.Lock()
+        self._context = make()
+
+    def context(self) -> ssl.SSLContext:
+        """The context to connect with now; blocks while files are looked at, and read if they have changed."""
+        with self._lock:
+            if self.files.take_change():
+                try:
+                    self._context = self._make()
+                    log.info("Certificates have changed, and are read again: %s.", self.files.describe())
+                except OptionError as error:
+                    log.warning("Certificates have changed, and the earlier ones stay in use: %s", error)
+            return self._context
+
+
+def renewed_context(settings: SecuritySettings) -> RenewedContext:
+    """What connects with these settings, now and when their files are renewed.
+
+    Raises:
+        OptionError: as `client_context`.
+    """
+    locations = {
+        **ca_locations(settings.ca_location, settings.ca_pem, "ssl.ca"),
+        "`ssl.certificate.location`": settings.certificate_location,
+        "`ssl.key.location`": settings.key_location,
+    }
+    files = CredentialFiles({name: path for name, path in locations.items() if path is not None})
+    return RenewedContext(files, lambda: client_context(settings))
+
+
+def ca_locations(location: str | None, pem: str | None, option: str) -> dict[str, str]:
+    """Where `trust`, with the same arguments, reads certificate authorities from, by how an error names it."""
+    if location is not None:
+        return {f"`{option}.location`": location}
+    if pem is not None:
+        return {}
+    system = ssl.get_default_verify_paths()
+    places = {"this system's CA file": system.cafile, "this system's CA directory": system.capath}
+    return {name: path for name, path in places.items() if path is not None}
 
 
 def client_context(settings: SecuritySettings) -> ssl.SSLContext:

@@ -21,6 +21,7 @@ from kio.schema.types import BrokerId, TopicName
 from kio.static.primitive import i32
 
 from spark_kgroup.errors import (
+    AuthenticationFailed,
     ConnectionFailed,
     Disconnected,
     Orphaned,
@@ -582,8 +583,11 @@ async def test_security_wraps_the_socket_and_proves_who_we_are_before_any_reques
     class Recorded:
         seen: list[Any]
 
-        def ssl_context(self) -> ssl.SSLContext | None:
+        async def ssl_context(self) -> ssl.SSLContext | None:
             return None
+
+        def on_tls_refused(self, _address: object, _refusal: AuthenticationFailed, /) -> None:
+            """Not without TLS."""
 
         async def authenticate(self, address: object, send: Send) -> int:
             self.seen = [address, await send(beat(9))]
@@ -598,8 +602,11 @@ async def test_security_wraps_the_socket_and_proves_who_we_are_before_any_reques
 @on_a_loop
 async def test_refused_authentication_closes_the_connection() -> None:
     class Refused:
-        def ssl_context(self) -> ssl.SSLContext | None:
+        async def ssl_context(self) -> ssl.SSLContext | None:
             return None
+
+        def on_tls_refused(self, _address: object, _refusal: AuthenticationFailed, /) -> None:
+            """Not without TLS."""
 
         async def authenticate(self, _address: object, _send: Send, /) -> int:
             raise ProtocolViolation("who are you?")

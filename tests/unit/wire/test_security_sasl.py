@@ -22,7 +22,7 @@ from spark_kgroup.model import MemberIdentity
 from spark_kgroup.wire import connection as connection_module
 from spark_kgroup.wire import messages
 from spark_kgroup.wire.connection import Connection
-from spark_kgroup.wire.security import sasl
+from spark_kgroup.wire.security import secured
 from spark_kgroup.wire.security.secured import security_of
 from spark_kgroup.wire.security.settings import Security, SecuritySettings
 from spark_kgroup.wire.security.tokens import Token
@@ -317,7 +317,7 @@ async def test_a_login_refused_after_a_success_is_retried_for_a_while(monkeypatc
     answers = iter([authenticated(), refused(), refused(), authenticated(), refused()])
     async with FakeBroker(Kafka(lambda _: next(answers))) as broker:
         for retriable, grace_ms in ((None, 60_000), (True, 60_000), (False, 0), (None, 0), (True, 60_000)):
-            monkeypatch.setattr(sasl, "AUTHENTICATION_GRACE_MS", grace_ms)
+            monkeypatch.setattr(secured, "AUTHENTICATION_GRACE_MS", grace_ms)
             if retriable is None:
                 await (await connect(broker, security)).close()
             else:

@@ -43,7 +43,7 @@ def client(ca: trustme.CA, tmp_path_factory: pytest.TempPathFactory) -> Identity
 
 
 def tls(**more: Any) -> ssl.SSLContext:
-    context = security_of(SecuritySettings(protocol="SSL", **more)).ssl_context()
+    context = asyncio.run(security_of(SecuritySettings(protocol="SSL", **more)).ssl_context())
     assert context is not None
     return context
 

@@ -217,6 +217,23 @@ def test_an_https_endpoint_is_asked_through_the_proxy_and_its_certificate_is_che
         assert len(seen) == 2
 
 
+def test_an_endpoint_s_new_certificate_is_trusted_as_soon_as_its_ca_is_on_disk(
+    ca: trustme.CA, server_tls: SSLContext, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One client asks for tokens for as long as a program runs."""
+    ca.cert_pem.write_to_path(tmp_path / "ca.pem")
+    with endpoint(server_tls) as (port, _), http_proxy({"idp.test": port}) as proxy:
+        monkeypatch.setenv("HTTPS_PROXY", proxy.url)
+        asked = credentials("https://idp.test/token", ca_location=str(tmp_path / "ca.pem"))
+        assert asked().value == "abc"
+        next_ca = trustme.CA()
+        next_ca.issue_cert("idp.test").configure_cert(server_tls)
+        with pytest.raises(AuthenticationFailed, match="not trusted here"):
+            asked()
+        next_ca.cert_pem.write_to_path(tmp_path / "ca.pem")
+        assert asked().value == "abc"
+
+
 def test_an_http_endpoint_is_asked_through_the_proxy_with_its_whole_url(monkeypatch: pytest.MonkeyPatch) -> None:
     with endpoint() as (port, seen), http_proxy({"idp.test": port}) as proxy:
         monkeypatch.setenv("http_proxy", proxy.url.replace("http://", "http://m%65:p%40ss@"))

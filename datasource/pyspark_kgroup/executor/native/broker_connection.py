@@ -34,6 +34,7 @@ from spark_kgroup.limits import (
     REQUEST_TIMEOUT_MS,
 )
 from spark_kgroup.threads import in_a_thread
+from spark_kgroup.wire.security.tls import RenewedContext
 
 _SOFTWARE: Final = ("spark-kgroup", "unknown")
 """Our name and version in the broker's metrics (KIP-511). To know our version takes 58 modules more to import; the
@@ -117,7 +118,7 @@ class BrokerConnection:
         """
         deadline_s = time.monotonic() + FETCH_CONNECT_MS / 1000
         with _failing(broker):
-            connection = cls(broker, client_id, _connected(broker, security.context, deadline_s))
+            connection = cls(broker, client_id, _connected(broker, security.tls, deadline_s))
             try:
                 connection._agree_on_versions(deadline_s, by_id=by_id)
                 connection._log_in(security, deadline_s)
@@ -339,8 +340,9 @@ def _close(opened: Future[BrokerConnection]) -> None:
         opened.result().close()
 
 
-def _connected(broker: Broker, context: ssl.SSLContext | None, deadline_s: float) -> socket.socket:
-    """A TCP connection, with TLS if there is a context."""
+def _connected(broker: Broker, tls: RenewedContext | None, deadline_s: float) -> socket.socket:
+    """A TCP connection, with TLS if it is asked for."""
+    context = tls.context() if tls is not None else None
     look_up = partial(socket.getaddrinfo, broker.host, broker.port, type=socket.SOCK_STREAM)
     # In a thread: a resolver knows no bound that we could give it.
     addresses = in_a_thread(look_up, f"look up {broker.host[:40]!a}").result(_left_s(deadline_s))

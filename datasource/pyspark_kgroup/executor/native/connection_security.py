@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
-from ssl import SSLContext
 from time import time
 from typing import TYPE_CHECKING
 
@@ -19,7 +18,7 @@ from pyspark_kgroup.shared.token_callback import CALLBACK, token_provider
 from spark_kgroup.limits import TOKEN_REFRESH_FACTOR, TOKEN_TIMEOUT_MS
 from spark_kgroup.wire.security.from_properties import security_settings
 from spark_kgroup.wire.security.settings import Mechanism, SecuritySettings
-from spark_kgroup.wire.security.tls import client_context
+from spark_kgroup.wire.security.tls import RenewedContext, renewed_context
 from spark_kgroup.wire.security.tokens import Token, TokenProvider, in_a_thread
 
 if TYPE_CHECKING:
@@ -43,11 +42,11 @@ class ConnectionSecurity:
     """What a connection needs to know before it is used.
 
     Attributes:
-        context: None for plain TCP.
+        tls: the context for each new connection; None for plain TCP.
         login: None without SASL.
     """
 
-    context: SSLContext | None = field(default=None, repr=False)
+    tls: RenewedContext | None = field(default=None, repr=False)
     login: SaslLogin | None = None
 
 
@@ -60,8 +59,8 @@ def connection_security(config: Mapping[str, str]) -> ConnectionSecurity:
     callback = config.get(CALLBACK)
     token = token_provider(callback, config.get("sasl.oauthbearer.config", "")) if callback else None
     settings = security_settings(config, token)
-    context = client_context(settings) if settings.protocol.endswith("SSL") else None
-    return ConnectionSecurity(context, _login(settings) if settings.protocol.startswith("SASL") else None)
+    tls = renewed_context(settings) if settings.protocol.endswith("SSL") else None
+    return ConnectionSecurity(tls, _login(settings) if settings.protocol.startswith("SASL") else None)
 
 
 def _login(settings: SecuritySettings) -> SaslLogin:

@@ -5,9 +5,11 @@ import threading
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from ctypes import CDLL
+from pathlib import Path
+from typing import Any
 
 import pytest
-from confluent_kafka import Message
+from confluent_kafka import KafkaException, Message
 from confluent_kafka import TopicPartition as AssignedPartition
 from harness.fetch_broker import FetchBroker, answering
 from harness.record_batches import Batch, Record
@@ -68,6 +70,9 @@ class Consumer:
 
     def consume(self, _: int, __: float) -> list[Message]:
         return []
+
+    def close(self) -> None:
+        self.positions.clear()
 
     @property
     def done(self) -> bool:
@@ -160,6 +165,38 @@ def test_behind_a_piece_the_server_fetches_what_the_next_batch_begins_with(
     assert read(control, 0, 2, {P0: "x/1", P1: "x/1"}, owned=6) == {P0: [b"0", b"1"], P1: [b"0", b"1"]}
     wait_for(lambda: consumer.done, "all to be fetched")
     assert read(control, 6, 10, {P0: "x/1", P1: "x/1"}, ready=8)[P0] == [b"6", b"7", b"8", b"9"]
+
+
+def test_a_read_after_a_certificate_was_renewed_begins_with_a_new_consumer(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """librdkafka reads them when a consumer is made. One that it cannot read yet changes nothing."""
+    ca, ahead = tmp_path / "ca.pem", Ahead()
+    ca.write_text("the first one")
+    logs: Values = {tp: [str(offset).encode() for offset in range(10)] for tp in (P0, P1)}
+    made: list[tuple[str, Consumer]] = []
+
+    def consumer_with(config: Mapping[str, Any], **_: Any) -> Consumer:
+        text = Path(config["ssl.ca.location"]).read_text()
+        if not text:
+            raise KafkaException("no certificate in it")
+        made.append((text, Consumer(logs)))
+        return made[-1][1]
+
+    monkeypatch.setattr(librdkafka_prefetcher, "Consumer", consumer_with)
+    config = {"ssl.ca.location": str(ca)}
+    with serving(ahead, LibrdkafkaPrefetcher(ahead, lambda: 1 << 20, config, include_headers=False)) as control:
+        tags = {P0: "x/1", P1: "x/1"}
+        for first, text, consumers in ((0, "", 1), (2, "the next one", 1), (4, "the next one", 2), (6, "", 2)):
+            expected = [str(offset).encode() for offset in (first, first + 1)]
+            assert read(control, first, first + 2, tags) == {P0: expected, P1: expected}
+            wait_for(lambda: made[-1][1].done, "all to be fetched")
+            assert len(made) == consumers
+            if ca.read_text() != text:
+                ca.write_text(text)
+    assert [text for text, _ in made] == ["the first one", "the next one"]
+    assert made[0][1].positions == {}, "closed"
+    assert "the earlier ones stay in use: no certificate in it" in caplog.text
 
 
 @pytest.fixture

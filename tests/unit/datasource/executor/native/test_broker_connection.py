@@ -4,6 +4,7 @@ import socket
 import ssl
 import threading
 from datetime import timedelta
+from pathlib import Path
 from select import select
 from typing import Any
 
@@ -203,6 +204,24 @@ def test_tls_is_spoken_as_the_properties_say(ca: trustme.CA, server_tls: ssl.SSL
             connect(broker, {**trusted, "ssl.ca.pem": trustme.CA().cert_pem.bytes().decode()})
     with pytest.raises(OptionError, match=r"ssl\.ca\.location"):
         connection_security({"security.protocol": "SSL", "ssl.ca.location": "/nowhere"})
+
+
+def test_a_new_connection_of_the_same_reader_trusts_the_ca_that_is_on_disk_by_then(
+    ca: trustme.CA, tmp_path: Path
+) -> None:
+    """A seat's server lives for as long as its query."""
+    server_tls = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    ca.issue_cert("127.0.0.1").configure_cert(server_tls)
+    ca.cert_pem.write_to_path(tmp_path / "ca.pem")
+    security = connection_security({"security.protocol": "SSL", "ssl.ca.location": str(tmp_path / "ca.pem")})
+    with FetchBroker(answering(lambda _, __: b""), tls=server_tls) as broker:
+        BrokerConnection.open(broker.address, "me", security, by_id=True).close()
+        next_ca = trustme.CA()
+        next_ca.issue_cert("127.0.0.1").configure_cert(server_tls)
+        with pytest.raises(Unusual, match="certificate verify failed"):
+            BrokerConnection.open(broker.address, "me", security, by_id=True)
+        next_ca.cert_pem.write_to_path(tmp_path / "ca.pem")
+        BrokerConnection.open(broker.address, "me", security, by_id=True).close()
 
 
 def test_answers_that_take_turns_come_whole_into_one_memory_by_what_select_tells(

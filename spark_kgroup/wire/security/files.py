@@ -1,0 +1,73 @@
+"""Files of certificates and keys, which are renewed while a client runs.
+
+cert-manager, Vault's agent and Strimzi's operator replace them before certificates expire, often one after the other.
+A client that read them when it started cannot connect any more when brokers have restarted (librdkafka issue 2868), so
+they are looked at for each new connection: one `stat` for each file, which follows symbolic links, as Kubernetes
+replaces them.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from typing import TypeAlias
+
+_Look: TypeAlias = "tuple[tuple[int, int, int] | None, ...]"
+"""Of each file its time of modification in ns, size and inode; None for one that is not there."""
+
+
+class CredentialFiles:
+    """The files that one client reads its certificate authorities, certificate and key from.
+
+    Args:
+        locations: how an error names the file -> its path. Of a directory it is seen that files come and go.
+    """
+
+    def __init__(self, locations: Mapping[str, str]) -> None:
+        self._locations = dict(locations)
+        self._seen = self._look()
+
+    def __len__(self) -> int:
+        return len(self._locations)
+
+    def have_changed(self) -> bool:
+        """Whether one of them is another than when `take_change` was last called, or this was made."""
+        return self._look() != self._seen
+
+    def take_change(self) -> bool:
+        """As `have_changed`, once for each change.
+
+        To be called BEFORE the files are read: what changes between the look and the reading is then read again.
+        """
+        before, self._seen = self._seen, self._look()
+        return before != self._seen
+
+    def describe(self) -> str:
+        """Each file with the time of its last change, for an error; empty if there are none."""
+        looks = zip(self._locations.items(), self._look(), strict=True)
+        return ", ".join(f"{name} ({path!r}) {_changed_at(look)}" for (name, path), look in looks)
+
+    def _look(self) -> _Look:
+        return tuple(map(_look_at, self._locations.values()))
+
+
+def _look_at(path: str) -> tuple[int, int, int] | None:
+    try:
+        found = os.stat(path)
+    except (OSError, ValueError):  # ValueError: of a path with a zero byte
+        return None
+    return found.st_mtime_ns, found.st_size, found.st_ino
+
+
+def _changed_at(look: tuple[int, int, int] | None) -> str:
+    return "cannot be read" if look is None else f"was last changed at {utc(look[0] / 1e9)}"
+
+
+def utc(wall_s: float) -> str:
+    """An instant as people read it.
+
+    Args:
+        wall_s: seconds since the epoch.
+    """
+    return f"{datetime.fromtimestamp(wall_s, UTC):%Y-%m-%d %H:%M:%S} UTC"
