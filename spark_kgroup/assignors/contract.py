@@ -4,11 +4,12 @@ The leader of a classic group runs it, over the subscriptions of all members (KI
 Kafka: ConsumerPartitionAssignor). An assignor here is a value: it keeps nothing between two calls, so any member can
 become the leader at any time, and the same input gives the same answer in whatever order it arrives.
 
-One of your own is a class that can be made without arguments and has what `Assignor` has; it need not derive from it.
+One of your own is a class that derives from `Assignor`, which says what it is, and can be made without arguments.
 `partition.assignment.strategy` names it as module:Class, in each process that is to be a member, since any may lead.
-Whatever it assigns is checked (`check_assignment`), and a broken promise ends the member, before anybody reads by it::
+No other class that Python can import is made by that name. Whatever an assignor assigns is checked
+(`check_assignment`), and a broken promise ends the member, before anybody reads by it::
 
-    class FirstTakesAll:
+    class FirstTakesAll(Assignor):
         name = "first-takes-all"
         protocol = RebalanceProtocol.EAGER
 

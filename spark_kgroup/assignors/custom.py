@@ -89,8 +89,9 @@ def load_assignor(spelled: str) -> CustomAssignor:
 
     def make() -> CustomAssignor:
         found = attrgetter(of_module)(import_module(module))
-        if not isinstance(found, type):
-            raise TypeError("it is not a class")
+        # BEFORE it is called: a name out of a configuration must not make any class there is.
+        if not isinstance(found, type) or Assignor not in found.__mro__:
+            raise TypeError("it is not a class that derives from spark_kgroup.assignors.contract.Assignor")
         return CustomAssignor(spelled, found())
 
     made = in_a_thread(make, f"import of {spelled}")
@@ -103,8 +104,8 @@ def load_assignor(spelled: str) -> CustomAssignor:
     except BaseException as error:  # SystemExit, too: it would end this process, and as if all were well
         raise OptionError(
             f"The assignor {spelled!r} in `partition.assignment.strategy` cannot be used: {error!r}. It should be the "
-            "module:Class of an assignor (spark_kgroup.assignors.contract) that this process can import and make "
-            "without arguments."
+            "module:Class of a subclass of spark_kgroup.assignors.contract.Assignor that this process can import and "
+            "make without arguments."
         ) from error
 
 

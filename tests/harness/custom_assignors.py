@@ -7,11 +7,11 @@ import threading
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from spark_kgroup.assignors.contract import RebalanceProtocol, ranked
+from spark_kgroup.assignors.contract import Assignor, RebalanceProtocol, ranked
 from spark_kgroup.model import GroupMember, TopicDescription, TopicPartition
 
 
-class FirstTakesAll:
+class FirstTakesAll(Assignor):
     """All of a topic to the first member that wants it."""
 
     name = "first-takes-all"
@@ -193,3 +193,16 @@ class Choosy(FirstTakesAll):
 
     def __init__(self, taste: str) -> None:
         self.taste = taste
+
+
+class Counted:
+    """Has all that an assignor has, and does not say that it is one."""
+
+    name = "counted"
+    protocol = RebalanceProtocol.EAGER
+    user_data = FirstTakesAll.user_data
+    assign = FirstTakesAll.assign
+    made = 0
+
+    def __init__(self) -> None:
+        Counted.made += 1

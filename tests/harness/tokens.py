@@ -2,11 +2,13 @@
 
 import time
 
+from pyspark_kgroup import token_callback
 from spark_kgroup.testing import unsecured_token
 
 LIFETIME_S = 3600
 
 
+@token_callback
 def token_for(user: str) -> tuple[str, float]:
     """The user is whoever kafka.sasl.oauthbearer.config says."""
     return unsecured_token(user, LIFETIME_S), time.time() + LIFETIME_S

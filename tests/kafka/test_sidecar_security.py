@@ -22,8 +22,10 @@ RECORDS = 50_000
 TOKEN_LIFE_S = 6
 CALLBACK = f"""
 import os, time
+from pyspark_kgroup import token_callback
 from spark_kgroup.testing import unsecured_token
 
+@token_callback
 def token(path):
     with open(path, "a") as file:
         file.write(f"{{os.getpid()}}\\n")

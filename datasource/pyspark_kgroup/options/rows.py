@@ -395,7 +395,8 @@ ASSIGNORS: Option[tuple[str, ...]] = Option(
     default=("cooperative-sticky",),
     shown="cooperative-sticky",
     range=f"one or more of {', '.join(ASSIGNOR_NAMES)} and module:Class of your own, the preferred one first",
-    effect="How partitions are spread over all members of the group. All members must have one name in common.",
+    effect="How partitions are spread over all members of the group. All members must have one name in common. A class "
+    "of your own derives from spark_kgroup.assignors.contract.Assignor; no other one is made.",
     origin="Kafka's partition.assignment.strategy, range and cooperative-sticky",
     read=assignor_names,
 )

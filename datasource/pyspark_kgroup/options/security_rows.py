@@ -214,8 +214,9 @@ HTTPS_CA_PEM: Final = _row(
 TOKEN_CALLBACK: Final = _row(
     "tokenCallback",
     "MODULE:FUNCTION, importable on the driver and on every executor",
-    "OAUTHBEARER: a function that is called with kafka.sasl.oauthbearer.config and returns (token, expiry in seconds "
-    "since the epoch[, principal[, extensions]]). An executor that starts a consumer waits at least 1 s for it.",
+    "OAUTHBEARER: a function with the decorator `pyspark_kgroup.token_callback`; nothing else is called. It gets "
+    "kafka.sasl.oauthbearer.config, and returns (token, expiry in seconds since the epoch[, principal[, "
+    "extensions]]). An executor that starts a consumer waits at least 1 s for it.",
     origin="ours; as confluent-kafka's oauth_cb",
     read=_function,
 )

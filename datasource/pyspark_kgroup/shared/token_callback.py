@@ -1,6 +1,17 @@
 """The option `tokenCallback`: a user's function that returns OAUTHBEARER tokens, named `MODULE:FUNCTION`.
 
 Runs on: both. A function does not travel between processes by its name alone, so each side imports it for itself.
+
+Whoever may write options may not thereby call any function that Python can import: `os:system` takes one text, too.
+So a function says of itself that it is a token callback::
+
+    from pyspark_kgroup import token_callback
+
+    @token_callback
+    def token_for(config: str) -> tuple[str, float]:
+        return fetch_token(config), time.time() + 3600
+
+Importing a module runs that module's own code, and no more than that; it has to be on Python's path.
 """
 
 from __future__ import annotations
@@ -10,7 +21,7 @@ import platform
 import time
 from collections.abc import Callable
 from importlib import import_module
-from typing import Any, Final, NamedTuple, cast
+from typing import Any, Final, NamedTuple, TypeVar, cast
 
 from spark_kgroup.errors import AuthenticationFailed, OptionError
 from spark_kgroup.limits import TOKEN_TIMEOUT_MS
@@ -22,6 +33,22 @@ CALLBACK: Final = "oauth_cb"
 """confluent-kafka's name for the function itself; between our processes `MODULE:FUNCTION` stands there."""
 
 TokenCallback = Callable[[str], object]
+
+F = TypeVar("F", bound=TokenCallback)
+
+_DECLARED: Final = object()
+_MARK: Final = "_kgroup_token_callback"
+
+
+def token_callback(function: F) -> F:
+    """Declare that `function` returns OAUTHBEARER tokens, so that the option `tokenCallback` may name it.
+
+    Args:
+        function: gets kafka.sasl.oauthbearer.config; returns (token, expiry in seconds since the epoch[, principal[,
+            extensions]]). Called on the driver and on executors.
+    """
+    setattr(function, _MARK, _DECLARED)
+    return function
 
 
 class Returned(NamedTuple):
@@ -40,7 +67,7 @@ def import_function(name: str) -> TokenCallback:
     """The function called `MODULE:FUNCTION`.
 
     Raises:
-        OptionError: this process cannot import it.
+        OptionError: this process cannot import it, or it does not say that it is a token callback.
     """
     module, _, function = name.partition(":")
     try:
@@ -51,8 +78,11 @@ def import_function(name: str) -> TokenCallback:
             f"Option tokenCallback: {name} cannot be imported by Python on {platform.node()} ({type(error).__name__}: "
             f"{error}). Install its module for the Python that Spark runs, on the driver and on every executor."
         ) from None
-    if not callable(found):
-        raise OptionError(f"Option tokenCallback: {name} is not a function but {type(found).__name__}.")
+    if not callable(found) or getattr(found, _MARK, None) is not _DECLARED:
+        raise OptionError(
+            f"Option tokenCallback: {name} does not say that it is a token callback: put @token_callback before it "
+            "(from pyspark_kgroup import token_callback). Nothing else is called."
+        )
     return cast("TokenCallback", found)
 
 

@@ -6,6 +6,7 @@ import threading
 from dataclasses import replace
 
 import pytest
+from harness.custom_assignors import Counted
 
 from spark_kgroup.assignors import assignor, assignors_called, custom
 from spark_kgroup.assignors.contract import RebalanceProtocol
@@ -64,6 +65,25 @@ def test_an_assignor_that_changes_what_it_is_given_changes_only_its_copy():
     topics["t"] = replace(topics["t"], racks={0: frozenset({"r"})})
     assert assignor(spelled("Clearing")).assign(members, topics)["a"] == parts("t-0 t-1")
     assert (members, topics, topics["t"].racks) == (MEMBERS, TOPICS, {0: frozenset({"r"})})
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "os:system",
+        "builtins:exec",
+        "subprocess:Popen",
+        "unittest.mock:Mock",
+        "harness.custom_assignors:Counted",
+        "spark_kgroup.assignors.contract:Assignor",
+        "spark_kgroup.assignors.contract:RebalanceProtocol",
+    ],
+)
+def test_only_a_subclass_of_the_contract_is_called(name):
+    """A configuration must not make any object there is; a class that only looks like an assignor is none."""
+    with pytest.raises(OptionError, match=r"module:Class of a subclass of spark_kgroup\.assignors\.contract\.Assignor"):
+        assignor(name)
+    assert Counted.made == 0
 
 
 def test_an_assignor_that_never_returns_is_given_up_after_a_bound_and_holds_up_no_end(monkeypatch):

@@ -8,8 +8,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from harness.tokens import token_for
 
+import pyspark_kgroup
 from pyspark_kgroup.executor.consumer_security import usable_here
+from pyspark_kgroup.executor.native.connection_security import connection_security
 from pyspark_kgroup.offsets.checkpoint import EMPTY
 from pyspark_kgroup.options.parser import SourceOptions, parse
 from pyspark_kgroup.options.security import driver_settings
@@ -218,7 +221,7 @@ def test_secrets_are_never_shown(caplog: pytest.LogCaptureFixture) -> None:
     for properties, ours in (
         (every, {}),
         (OIDC, {}),
-        ({**OAUTH, "sasl.oauthbearer.config": HUSH}, {"tokenCallback": "time:time"}),
+        ({**OAUTH, "sasl.oauthbearer.config": HUSH}, {"tokenCallback": "harness.tokens:token_for"}),
     ):
         options = parsed(properties, **ours)
         settings = ReadSettings(consumer_config=options.consumer_config())
@@ -253,7 +256,9 @@ def callback(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
     def write(body: str) -> str:
         name = f"tokens_{len(names)}"
         names.append(name)
-        (tmp_path / f"{name}.py").write_text(f"import time\ndef give(config):\n    {body}\n")
+        (tmp_path / f"{name}.py").write_text(
+            f"import time\nfrom pyspark_kgroup import token_callback\n@token_callback\ndef give(config):\n    {body}\n"
+        )
         return f"{name}:give"
 
     yield write
@@ -286,6 +291,35 @@ def test_a_token_callback_that_cannot_be_imported_is_named(name: str) -> None:
     for side in (driver_settings, usable_here):
         with pytest.raises(OptionError, match=f"Option tokenCallback: {name} "):
             side(properties)
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "os:system",
+        "subprocess:getoutput",
+        "subprocess:Popen",
+        "builtins:exec",
+        "pathlib:Path",
+        "unittest.mock:call",
+        "harness.custom_assignors:FirstTakesAll",
+        "harness.tokens:unsecured_token",
+    ],
+)
+def test_a_function_that_does_not_say_that_it_is_a_token_callback_is_never_called(name: str, tmp_path: Path) -> None:
+    """Who may write options, as in a view of SQL, might run a command by one that takes a text."""
+    made = tmp_path / "made"
+    gadget = {**OAUTH, "sasl.oauthbearer.config": f"touch {made}"}
+    properties = parsed(gadget, tokenCallback=name).security
+    for side in (driver_settings, usable_here, connection_security):
+        with pytest.raises(OptionError, match=f"tokenCallback: {name} does not say .* put @token_callback before it"):
+            side(properties)
+    assert not made.exists()
+
+
+def test_the_decorator_changes_nothing_of_a_function() -> None:
+    assert pyspark_kgroup.token_callback(token_for) is token_for
+    assert pyspark_kgroup.__all__ == ["DefaultSource", "register", "token_callback"]
 
 
 @pytest.mark.parametrize("text", ["give", "a b:c", "a:", ":a", "a.b.c", "../a:b", "a:b:c"])
