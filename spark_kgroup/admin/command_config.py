@@ -12,7 +12,7 @@ from typing import Final
 from spark_kgroup.admin.command_terms import command_name_of
 from spark_kgroup.errors import OptionError
 from spark_kgroup.wire.security import java_properties
-from spark_kgroup.wire.security.from_properties import SECURITY_PROPERTIES, security_settings
+from spark_kgroup.wire.security.from_properties import PROPERTIES, security_settings
 from spark_kgroup.wire.security.secured import security_of
 from spark_kgroup.wire.security.settings import Security
 
@@ -26,7 +26,7 @@ HELP: Final = (
 _PREFIX: Final = "kafka."
 """What these names begin with where they are options among others; allowed in the file, too."""
 
-_UNDERSTOOD: Final = (*SECURITY_PROPERTIES, *sorted(java_properties.NAMES))
+_UNDERSTOOD: Final = (*PROPERTIES, *sorted(java_properties.NAMES))
 
 _ABOUT_SECURITY: Final = ("security.", "sasl.", "ssl.", "https.", "enable.ssl.")
 
@@ -92,12 +92,7 @@ def _properties(given: Mapping[str, str]) -> dict[str, str]:
     for name in plain:
         _check_name(name)
     spelled = java_properties.translate(plain)
-    found = {name: value for name, value in spelled.items() if name in SECURITY_PROPERTIES}
-    if "sasl.oauthbearer.token.endpoint.url" in found:
-        found.setdefault("sasl.oauthbearer.method", "oidc")
-    if (algorithm := "ssl.endpoint.identification.algorithm") in found:
-        found[algorithm] = found[algorithm].lower()
-    return found
+    return {name: value for name, value in spelled.items() if name in PROPERTIES}
 
 
 def _check_name(name: str) -> None:

@@ -50,7 +50,7 @@ SOURCE_ROOMS: dict[str, set[str]] = {
     "stream": SOURCE_BASE | {"shared", "offsets", "options", "driver", "executor", "admission", "brief_errors"},
     "batch": SOURCE_BASE | {"shared", "offsets", "options", "driver", "executor", "brief_errors", "wording", "stream"},
     "source": SOURCE_BASE | {"shared", "options", "driver", "brief_errors", "stream", "batch"},
-    "__init__": {"source"},
+    "__init__": {"shared", "source"},
 }
 PURE_BY_THEMSELVES = {
     "driver/checkpoint_origin",

@@ -13,19 +13,12 @@ import time
 from ssl import SSLContext
 from typing import TYPE_CHECKING, NamedTuple
 
-from spark_kgroup.errors import AuthenticationFailed, OptionError
+from spark_kgroup.errors import AuthenticationFailed
 from spark_kgroup.limits import AUTHENTICATION_GRACE_MS
 from spark_kgroup.threads import in_a_thread
 from spark_kgroup.wire.security.files import utc
-from spark_kgroup.wire.security.settings import (
-    MECHANISMS,
-    NEEDED,
-    PROTOCOLS,
-    Plaintext,
-    Security,
-    SecuritySettings,
-    Send,
-)
+from spark_kgroup.wire.security.from_properties import check_settings
+from spark_kgroup.wire.security.settings import Plaintext, Security, SecuritySettings, Send
 from spark_kgroup.wire.security.tls import RenewedContext, renewed_context
 
 if TYPE_CHECKING:
@@ -96,8 +89,7 @@ def security_of(settings: SecuritySettings) -> Security:
     Raises:
         OptionError: something is missing, contradictory, unreadable or malformed; names the property and the fix.
     """
-    if settings.protocol not in PROTOCOLS:
-        raise OptionError(f"`security.protocol` is {settings.protocol!r}: it is one of {', '.join(PROTOCOLS)}.")
+    check_settings(settings)
     if settings.protocol == "PLAINTEXT":
         return Plaintext()
     tls = renewed_context(settings) if settings.protocol.endswith("SSL") else None
@@ -108,23 +100,9 @@ def _login(settings: SecuritySettings) -> Login:
     """The mechanism with all it needs."""
     from spark_kgroup.wire.security.sasl import Login  # with what computes SCRAM: 20 ms that others are spared
 
-    mechanism, protocol = settings.mechanism, settings.protocol
-    if mechanism not in MECHANISMS:
-        problem = "is missing" if mechanism is None else f"is {mechanism!r}"
-        raise OptionError(
-            f"`sasl.mechanism` {problem}: with `security.protocol`={protocol} it is one of {', '.join(MECHANISMS)}."
-        )
-    if mechanism == "OAUTHBEARER":
-        if settings.token is None:
-            raise OptionError(
-                "`sasl.mechanism`=OAUTHBEARER needs tokens: set `sasl.oauthbearer.method`=oidc with its token "
-                "endpoint and client, or name a function that returns tokens."
-            )
+    if settings.token is not None:
         return Login.with_tokens(settings.token)
-    given = {"sasl.username": settings.username, "sasl.password": settings.password}
-    for name in NEEDED["sasl.mechanism"][mechanism]:
-        if not given[name]:
-            raise OptionError(f"`{name}` is missing: `sasl.mechanism`={mechanism} needs it.")
+    assert settings.mechanism
     assert settings.username
     assert settings.password
-    return Login.with_password(mechanism, settings.username, settings.password)
+    return Login.with_password(settings.mechanism, settings.username, settings.password)

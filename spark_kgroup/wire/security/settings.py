@@ -5,7 +5,7 @@ Nothing here knows TLS or SASL: `security_of` makes of the settings what a conne
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from ssl import SSLContext
 from typing import TYPE_CHECKING, Final, Literal, Protocol, TypeAlias
@@ -24,16 +24,6 @@ PROTOCOLS: Final[tuple[SecurityProtocol, ...]] = ("PLAINTEXT", "SSL", "SASL_PLAI
 Mechanism = Literal["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", "OAUTHBEARER"]
 
 MECHANISMS: Final[tuple[Mechanism, ...]] = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", "OAUTHBEARER")
-
-_LOGIN: Final = ("sasl.username", "sasl.password")
-_CLIENT: Final = tuple(f"sasl.oauthbearer.{name}" for name in ("token.endpoint.url", "client.id", "client.secret"))
-
-NEEDED: Final[Mapping[str, Mapping[str, tuple[str, ...]]]] = {
-    "security.protocol": dict.fromkeys(("SASL_SSL", "SASL_PLAINTEXT"), ("sasl.mechanism",)),
-    "sasl.mechanism": dict.fromkeys(("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512"), _LOGIN),
-    "sasl.oauthbearer.method": {"oidc": _CLIENT, "default": ("token",)},
-}
-"""A setting -> some of its values -> the settings that each cannot do without."""
 
 Send: TypeAlias = "Callable[[Request], Awaitable[Response]]"
 """Sends one request over the connection that is being authenticated, and returns its answer."""

@@ -15,7 +15,7 @@ from typer.testing import CliRunner
 from spark_kgroup.admin.cli import app
 from spark_kgroup.admin.plan_lines import BadLine, _distinct, answer
 from spark_kgroup.assignors import NAMES, assignor
-from spark_kgroup.assignors.contract import RebalanceProtocol
+from spark_kgroup.assignors.contract import Assignor, RebalanceProtocol
 from spark_kgroup.limits import PLANNED_PARTITIONS_MAX
 from spark_kgroup.model import Assignment, GroupMember, TopicDescription, TopicPartition
 
@@ -101,7 +101,7 @@ def test_a_custom_cooperative_assignor_is_planned_round_by_round_until_nothing_c
     assert found["first_round"] == {"a": pairs(0, 1), "b": []}
 
 
-class Halves:
+class Halves(Assignor):
     """Cooperative, and says nothing of its target."""
 
     name = "halves"

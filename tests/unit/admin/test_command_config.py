@@ -98,7 +98,13 @@ def test_a_misspelt_name_of_security_is_refused_with_the_nearest_one(tmp_path: P
     ("text", "message"),
     [
         (f"ssl.truststore.location=/ca.jks\nssl.truststore.password={HUSH}\n", "keytool"),
-        ("security.protocol=SASL_SSL\nsasl.mechanism=GSSAPI\n", "it is one of PLAIN"),
+        ("security.protocol=SASL_SSL\nsasl.mechanism=GSSAPI\n", "it needs PLAIN, SCRAM"),
+        ("security.protocol=SSL\nssl.endpoint.identification.algorithm=htps\n", "is 'htps': it needs https or none"),
+        ("security.protocol=SSL\nenable.ssl.certificate.verification=maybe\n", "it needs true or false"),
+        (
+            f"sasl.mechanism=PLAIN\nsasl.username=u\nsasl.password={HUSH}\n",
+            "sasl.mechanism has no effect, because security.protocol is PLAINTEXT",
+        ),
         (f"sasl.jaas.config=com.example.IAMLoginModule required x={HUSH};\n", "aws-msk-iam-sasl-signer-python"),
         (f"sasl.password={HUSH}\\u12\n", "a backslash is written"),
         ("security.protocol=SASL_SSL\nsasl.mechanism=PLAIN\n", "sasl.username is missing"),

@@ -66,12 +66,15 @@ def test_plaintext_needs_nothing() -> None:
 @pytest.mark.parametrize(
     ("chosen", "message"),
     [
-        ({"protocol": "TLS"}, r"`security\.protocol` is 'TLS': it is one of PLAINTEXT, SSL"),
+        ({"protocol": "TLS"}, r"`security\.protocol` is 'TLS': it needs PLAINTEXT, SSL"),
         ({"protocol": "SASL_SSL"}, r"`sasl\.mechanism` is missing: .* PLAIN, SCRAM-SHA-256"),
         ({"protocol": "SASL_SSL", "mechanism": "GSSAPI"}, r"`sasl\.mechanism` is 'GSSAPI'"),
         ({"protocol": "SASL_SSL", "mechanism": "PLAIN", "password": SECRET}, r"`sasl\.username` is missing"),
         ({"protocol": "SASL_SSL", "mechanism": "SCRAM-SHA-512", "username": "u"}, r"`sasl\.password` is missing"),
-        ({"protocol": "SASL_SSL", "mechanism": "OAUTHBEARER"}, r"OAUTHBEARER needs tokens: .*method`=oidc"),
+        (
+            {"protocol": "SASL_SSL", "mechanism": "OAUTHBEARER"},
+            r"`token` is missing: .* set `sasl\.oauthbearer\.method`=oidc",
+        ),
         ({"protocol": "SSL", "ca_location": "/no/such.pem"}, r"`ssl\.ca\.location`: cannot read '/no/such\.pem'"),
         ({"protocol": "SSL", "ca_pem": "x"}, r"`ssl\.ca\.pem` holds no certificate in PEM form"),
         ({"protocol": "SSL", "ca_pem": ""}, r"`ssl\.ca\.pem` holds no certificate in PEM form"),
@@ -151,26 +154,35 @@ def test_certificates_and_host_names_are_checked_as_the_options_say(ca: trustme.
 # ---------------------------------------------------------------------------------------------- librdkafka's names
 
 
-def test_librdkafka_s_properties_make_settings() -> None:
+@pytest.mark.parametrize("form", [".location", ".pem"])
+def test_librdkafka_s_properties_make_settings(form: str) -> None:
     text = {
         name: f"value of {name}"
-        for name in from_properties.SECURITY_PROPERTIES
-        if not name.startswith(("security", "enable", "https", "sasl.oauth"))
+        for name in from_properties.PROPERTIES
+        if name.startswith(("ssl.", "sasl.")) and not name.startswith(("ssl.endpoint", "sasl.mech", "sasl.oauth"))
+        if name.endswith(form) or not name.endswith((".pem", ".location"))
     }
     settings = security_settings(
-        {**text, "security.protocol": "sasl_ssl", "enable.ssl.certificate.verification": "false", "client.id": "x"}
+        {
+            **text,
+            "security.protocol": "sasl_ssl",
+            "enable.ssl.certificate.verification": "False",
+            "ssl.endpoint.identification.algorithm": "none",
+            "sasl.mechanism": "PLAIN",
+            "client.id": "x",
+        }
     )
     assert settings.protocol == "SASL_SSL"
     assert (settings.verify_certificate, settings.verify_hostname) == (False, False)
     assert settings.key_password == "value of ssl.key.password"
-    assert {getattr(settings, field.name) for field in fields(settings)} >= set(text.values()) - {
-        "value of ssl.endpoint.identification.algorithm"
-    }
+    assert {getattr(settings, field.name) for field in fields(settings)} >= set(text.values())
 
 
 def test_oidc_makes_a_token_provider() -> None:
     oauth = "sasl.oauthbearer"
     given = {
+        "security.protocol": "SASL_SSL",
+        "sasl.mechanism": "OAUTHBEARER",
         f"{oauth}.method": "oidc",
         f"{oauth}.token.endpoint.url": "https://idp.example/token",
         f"{oauth}.client.id": "me",
@@ -182,11 +194,69 @@ def test_oidc_makes_a_token_provider() -> None:
     assert isinstance(provider, ClientCredentials)
     assert provider.client_secret == SECRET
     assert provider.extensions == {"a": "1", "b": "x=y"}
-    for name in list(given)[1:4]:
+    for name in list(given)[3:6]:
         with pytest.raises(OptionError, match=rf"`{name}` is missing"):
             security_settings({key: value for key, value in given.items() if key != name})
     with pytest.raises(OptionError, match="'a' is not NAME=VALUE"):
         security_settings({**given, f"{oauth}.extensions": "a"})
+
+
+LOGIN = {"sasl.mechanism": "PLAIN", "sasl.username": "u", "sasl.password": SECRET}
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"ssl.endpoint.identification.algorithm": "htps"}, r"`ssl\..*` is 'htps': it needs https or none .*'https'\?"),
+        ({"ssl.endpoint.identification.algorithm": "true"}, "it needs https or none"),
+        ({"enable.ssl.certificate.verification": "maybe"}, "is 'maybe': it needs true or false"),
+        ({"enable.ssl.certificate.verification": "0"}, "it needs true or false"),
+        ({"security.protocol": "TLS"}, "it needs PLAINTEXT, SSL, SASL_PLAINTEXT, SASL_SSL"),
+        ({"sasl.mechanism": "SCRAM-SHA-521"}, "did you mean 'SCRAM-SHA-512'"),
+        ({"ssl.ca.location": ""}, "it needs a PEM file"),
+        ({"ssl.key.password": ""}, r"`ssl\.key\.password` is not valid"),
+        ({"ssl.ca.pem": "x", "ssl.ca.location": "/y"}, "say the same thing"),
+        ({"ssl.certificate.location": "/x"}, r"needs `ssl\.key\.location` \(or \.pem\)"),
+        ({"ssl.key.pem": SECRET}, r"needs `ssl\.certificate\.location`"),
+        (LOGIN, r"`sasl\.mechanism` has no effect, because `security\.protocol` is SSL: set .* to SASL_SSL"),
+        ({**LOGIN, "security.protocol": "PLAINTEXT"}, "has no effect, because `security.protocol` is PLAINTEXT"),
+        ({"security.protocol": "PLAINTEXT", "ssl.ca.location": "/x"}, r"`ssl\.ca\.location` has no effect"),
+        ({"security.protocol": "SASL_SSL"}, r"`sasl\.mechanism` is missing"),
+        ({**LOGIN, "security.protocol": "SASL_SSL", "sasl.oauthbearer.scope": "s"}, "has no effect.*OAUTHBEARER"),
+    ],
+)
+def test_a_property_that_would_be_forgotten_or_misread_is_refused(given: dict[str, str], message: str) -> None:
+    """Else a typing mistake turns a check off, and a login without its protocol is never made."""
+    with pytest.raises(OptionError, match=message) as error:
+        security_settings({"security.protocol": "SSL", **given})
+    assert SECRET not in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("text", "checked"), [("https", True), (" HTTPS ", True), ("none", False), ("NONE", False), ("", False)]
+)
+def test_the_host_name_is_checked_unless_it_is_turned_off_as_clients_do(text: str, checked: bool) -> None:
+    given = {"security.protocol": "SSL", "ssl.endpoint.identification.algorithm": text}
+    assert security_settings(given).verify_hostname is checked
+    assert security_settings({"security.protocol": "SSL"}).verify_hostname
+
+
+@pytest.mark.parametrize(
+    ("chosen", "message"),
+    [
+        ({"username": "u", "password": SECRET}, "`sasl.username` has no effect, because `security.protocol` is PLAINT"),
+        ({"protocol": "SSL", "mechanism": "PLAIN"}, "`sasl.mechanism` has no effect"),
+        ({"protocol": "SSL", "token": lambda: Token(SECRET, 1.0)}, "`token` has no effect"),
+        ({"verify_hostname": False}, "`ssl.endpoint.identification.algorithm` has no effect"),
+        ({"verify_certificate": False}, "`enable.ssl.certificate.verification` has no effect"),
+        ({"ca_location": "/ca.pem"}, "`ssl.ca.location` has no effect"),
+        ({"protocol": "ssl"}, "`security.protocol` is 'ssl'"),
+    ],
+)
+def test_settings_of_a_program_are_held_to_the_same(chosen: dict[str, Any], message: str) -> None:
+    with pytest.raises(OptionError, match=message.replace(".", r"\.")) as error:
+        security_of(SecuritySettings(**chosen))
+    assert SECRET not in str(error.value)
 
 
 # ------------------------------------------------------------------------------------------------- errors of TLS

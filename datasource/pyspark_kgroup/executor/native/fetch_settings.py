@@ -12,7 +12,7 @@ from typing import Final, Self
 from pyspark_kgroup.executor.native.decode import Unusual
 from pyspark_kgroup.limits import FETCH_BYTES_MAX, FETCH_PARTITION_BYTES_MAX
 from pyspark_kgroup.shared.token_callback import CALLBACK
-from spark_kgroup.wire.security.from_properties import SECURITY_PROPERTIES
+from spark_kgroup.wire.security.from_properties import PROPERTIES
 
 _USED: Final = frozenset(
     {
@@ -48,7 +48,7 @@ _MEANINGLESS: Final = frozenset(
 )
 """What has no part in reading ranges natively, whatever its value."""
 
-_UNDERSTOOD: Final = _USED | _MEANINGLESS | frozenset(SECURITY_PROPERTIES) | {CALLBACK, "sasl.oauthbearer.config"}
+_UNDERSTOOD: Final = _USED | _MEANINGLESS | frozenset(PROPERTIES) | {CALLBACK}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

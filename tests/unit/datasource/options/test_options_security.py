@@ -158,7 +158,7 @@ def test_kerberos_and_aws_are_refused_with_what_to_use() -> None:
         ({"security.protocol": "SASL_SSL"}, "kafka.sasl.mechanism"),
         (SASL, "kafka.sasl.username"),
         ({**SASL, "sasl.username": "ann"}, "kafka.sasl.password"),
-        (OAUTH, "tokenCallback"),
+        (OAUTH, "`tokenCallback`"),
         ({**OAUTH, "sasl.oauthbearer.method": "oidc"}, "kafka.sasl.oauthbearer.token.endpoint.url"),
         ({k: v for k, v in OIDC.items() if "secret" not in k}, "kafka.sasl.oauthbearer.client.secret"),
     ],
