@@ -151,6 +151,8 @@ class Brokers:
             if not task.cancelled():
                 raise  # it is our caller who was cancelled
             raise Disconnected(_CLOSED) from None
+        except WireError as error:
+            raise error.again() from error  # each caller's own, for a session writes in it who cannot go on
 
     async def _open(self, address: Address) -> Connection:
         turn = await self._pace.turn(address)

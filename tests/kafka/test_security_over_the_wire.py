@@ -128,7 +128,7 @@ def ways(kafka: SecuredKafka, endpoint: str) -> Iterator[tuple[str, str, Securit
     yield "mtls", "MTLS", SecuritySettings(protocol="SSL", ca_location=kafka.ca_location, **files)
     yield "mtls-text", "MTLS", SecuritySettings(protocol="SSL", ca_pem=kafka.ca_pem, **locked)
     yield "plain", "SASL_SSL", login(kafka, "PLAIN")
-    yield "scram-256", "SASL_PLAINTEXT", login(kafka, "SCRAM-SHA-256", protocol="SASL_PLAINTEXT")
+    yield "scram-256", "SASL_PLAINTEXT", login(kafka, "SCRAM-SHA-256", protocol="SASL_PLAINTEXT", ca_pem=None)
     yield "scram-512", "SASL_SSL", login(kafka, "SCRAM-SHA-512")
     yield "token", "SASL_SSL", login(kafka, "OAUTHBEARER", token=tokens())
     oidc = ClientCredentials(endpoint=endpoint, client_id=ALICE, client_secret=PASSWORDS[ALICE], extensions={"k": "v"})

@@ -464,6 +464,19 @@ async def test_callers_share_one_connection_and_one_attempt_to_open_it(world: Br
 
 
 @in_a_world()
+async def test_callers_who_share_an_attempt_get_an_error_each(world: BrokerWorld) -> None:
+    """Two seats that fail together: each puts its own name before the cause."""
+    async with await asyncio.start_server(talk_garbage, "127.0.0.1", 0) as server:
+        cluster = world.cluster(bootstrap=[Address(*server.sockets[0].getsockname())])
+        first, second = await asyncio.gather(*(cluster.metadata([]) for _ in range(2)), return_exceptions=True)
+        assert isinstance(first, ProtocolViolation)
+        assert isinstance(second, ProtocolViolation)
+        assert (str(first), first.retriable) == (str(second), second.retriable)
+        assert first is not second
+        await cluster.close()
+
+
+@in_a_world()
 async def test_a_cancelled_caller_does_not_take_the_connection_of_the_others(world: BrokerWorld) -> None:
     cluster = world.cluster()
     with logged() as warnings:
