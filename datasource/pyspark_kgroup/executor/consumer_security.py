@@ -21,8 +21,16 @@ log = logging.getLogger(__name__)
 
 _FILES: Final = ("ssl.ca.location", "ssl.certificate.location", "ssl.key.location", "https.ca.location")
 
-REFUSALS: Final = frozenset({KafkaError._AUTHENTICATION, KafkaError._SSL, KafkaError.SASL_AUTHENTICATION_FAILED})
-"""What librdkafka reports when a broker refuses us or we refuse the broker; it goes on trying."""
+_REFUSALS: Final = frozenset({KafkaError._AUTHENTICATION, KafkaError._SSL, KafkaError.SASL_AUTHENTICATION_FAILED})
+
+_OF_OPENSSL: Final = "SSL routines"
+"""What librdkafka repeats of OpenSSL's error queue. The same failed handshake it reports under _SSL, and every now and
+then as a connection that broke (_TRANSPORT, measured: once in some seconds)."""
+
+
+def is_refusal(error: KafkaError) -> bool:
+    """Whether a broker refuses us or we refuse the broker; librdkafka goes on trying."""
+    return error.code() in _REFUSALS or (error.code() == KafkaError._TRANSPORT and _OF_OPENSSL in error.str())
 
 
 def credential_files(config: Mapping[str, str]) -> CredentialFiles:

@@ -24,7 +24,7 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, Message
 from confluent_kafka import TopicPartition as AssignedPartition
 
 from pyspark_kgroup.errors import DataLoss
-from pyspark_kgroup.executor.consumer_security import REFUSALS, credential_files, usable_here
+from pyspark_kgroup.executor.consumer_security import credential_files, is_refusal, usable_here
 from pyspark_kgroup.executor.records import record_batch
 from pyspark_kgroup.limits import ARROW_BATCH_BYTES_MAX, ARROW_BATCH_ROWS_MAX
 from pyspark_kgroup.offsets.data_loss import WAYS_OUT, LogRange, Loss, deleted, out_of_log
@@ -274,7 +274,7 @@ class _Unread:
 
         Raises nothing: librdkafka calls it in the midst of `poll`.
         """
-        if error.code() in REFUSALS:
+        if is_refusal(error):
             self._refused_at_s = self._refused_at_s or self._clock_s()
         elif error.code() == KafkaError._ALL_BROKERS_DOWN:
             return  # says less than what came before it

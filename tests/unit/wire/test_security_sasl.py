@@ -324,6 +324,8 @@ async def test_a_login_refused_after_a_success_is_retried_for_a_while(monkeypatc
                 with pytest.raises(AuthenticationFailed) as raised:
                     await connect(broker, security)
                 assert raised.value.retriable is retriable
+                assert "Invalid username or password" in str(raised.value)
+                assert "The cluster accepted this client before, last at " in str(raised.value)
 
 
 def test_characters_that_scram_forbids_are_an_option_error() -> None:
