@@ -136,7 +136,7 @@ test-spark-%:
 	$(MAKE) --no-print-directory SPARK=$* .venv-spark-$*/.installed
 	.venv-spark-$*/bin/pytest $(ABOUT_SPARK)
 
-ALL ?= test test-consumer-protocol test-fallback interop $(ON_VERSIONS) 'simulate SEEDS=100000'
+ALL ?= test 'test-spark WHICH=full' test-consumer-protocol test-fallback interop $(ON_VERSIONS) 'simulate SEEDS=100000'
 
 test-all: setup  ## everything, for hours; its last result is tests/LAST_FULL_RUN.md (ALL="test-kafka-3.2.3 interop")
 	cd tests && PYTHONPATH=. ../$(BIN)/python -P -m full_run $(ALL)
