@@ -7,6 +7,7 @@ start hundreds of them. Afterwards an archive holds each module as source and co
 
 import os
 import py_compile
+import warnings
 import zipfile
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -34,7 +35,8 @@ def compiled(source: bytes, name: str) -> bytes:
         module, target = Path(folder, "module.py"), Path(folder, "module.pyc")
         module.write_bytes(source)
         unchecked = py_compile.PycInvalidationMode.UNCHECKED_HASH
-        py_compile.compile(str(module), str(target), dfile=name, doraise=True, invalidation_mode=unchecked)
+        with warnings.catch_warnings(action="ignore", category=SyntaxWarning):  # PySpark's own
+            py_compile.compile(str(module), str(target), dfile=name, doraise=True, invalidation_mode=unchecked)
         return target.read_bytes()
 
 
