@@ -47,6 +47,10 @@ ENDS_AT_S: Final[ContextVar[float]] = ContextVar("ENDS_AT_S")
 """When the bound ends the call that this task works for, by the event loop's clock."""
 
 
+class NotKnownYet(BrokerError):
+    """A topic that no broker has known so far: that is asked again for seconds, and then its caller's error says it."""
+
+
 class Brokers:
     """Pooled connections to the brokers of one cluster. Belongs to one event loop.
 
@@ -254,7 +258,8 @@ class Brokers:
                 wait_s = backoff.next_ms() / 1000
                 if not error.retriable or time.monotonic() + wait_s > deadline_s:
                     raise
-                log.log(logging.WARNING if failed is None else logging.DEBUG, "Trying again: %s", error)
+                expected = failed is not None or isinstance(error, NotKnownYet)
+                log.log(logging.DEBUG if expected else logging.WARNING, "Trying again: %s", error)
                 failed = error
             await asyncio.sleep(wait_s)
 

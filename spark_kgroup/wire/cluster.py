@@ -41,7 +41,7 @@ from spark_kgroup.model import DescribedGroup, ErrorCode, MemberIdentity, TopicD
 from spark_kgroup.rights import RIGHTS_MISSING
 from spark_kgroup.wire import messages
 from spark_kgroup.wire.address import Address
-from spark_kgroup.wire.brokers import ENDS_AT_S, Brokers, end_after
+from spark_kgroup.wire.brokers import ENDS_AT_S, Brokers, NotKnownYet, end_after
 from spark_kgroup.wire.connection import Connection
 from spark_kgroup.wire.messages import Request, Response
 from spark_kgroup.wire.responses import (
@@ -156,7 +156,8 @@ class Cluster(Brokers):
             denied = [t for t, code in found.errors.items() if not self._is_gone(t, code, absent_after_ms)]
             if denied and time.monotonic() + RETRY_BACKOFF_MAX_MS / 1000 < ends_at_s:
                 self._doubt(denied)
-                error = BrokerError("Metadata", found.errors[min(denied)], ", ".join(sorted(denied)))
+                kind = BrokerError if self._topics.keys() & denied else NotKnownYet
+                error = kind("Metadata", found.errors[min(denied)], ", ".join(sorted(denied)))
                 error.retriable = True
                 raise error
             return found
