@@ -63,8 +63,9 @@ def test_a_batch_whose_reading_stops_early_is_followed_by_whole_ones(
     collected = Collected()
 
     def look_then_collect(frame: DataFrame, batch_id: int) -> None:
-        assert len(frame.limit(3).collect()) == 3
+        looked_at = len(frame.limit(3).collect())
         collected(frame, batch_id)
+        assert looked_at == min(3, len(collected.batches[batch_id]))  # the first batch may adopt partitions alone
 
     query = start(spark, options(server, topic, group), tmp_path / "cp", look_then_collect)
     for number in range(ROUNDS):
