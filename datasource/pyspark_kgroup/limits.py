@@ -145,8 +145,9 @@ REGISTRY_CONNECTIONS_MAX: Final = 4_096
 """Executors connected to one registry (ours); one connection each."""
 
 REGISTRY_UNAUTHENTICATED_MAX: Final = 256
-"""Connections that have not shown the key yet; the oldest is dropped for a new one. Measured on two busy cores: a flood
-brings about 1,000 a second, so an honest peer has 250 ms for its answer."""
+"""Connections that have not shown the key yet. For a new one, the oldest of the host that holds most is dropped,
+so that a flood pushes out its own. Measured on two busy cores: a flood brings about 1,000 a second, so an honest peer
+on the same host has 250 ms for its answer."""
 
 REGISTRY_PORT_WAIT_MS: Final = 5_000
 """How long a given registry port may be taken before that is an error: the last stream reader of the same query may be

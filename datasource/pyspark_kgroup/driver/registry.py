@@ -17,6 +17,7 @@ import secrets
 import socket
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -143,7 +144,7 @@ class Registry:
         self._counts = Counts()
         self.sizes = RecordSizes()
         self._peers: set[_Peer] = set()
-        self._unauthenticated: dict[_Peer, None] = {}  # the oldest first
+        self._unauthenticated: dict[_Peer, str] = {}  # -> its host, the oldest first
         self._refusals_warned = 0
         self._warn_of_refusals_at_ms = 0
         self._warn_of_problem_at_ms = 0
@@ -311,11 +312,12 @@ class Registry:
     # ------------------------------------------------------------------------------------------------ connections
 
     def on_connected(self, peer: _Peer) -> None:
-        """A peer has connected, unauthenticated; if there are too many of those, the oldest must go."""
+        """A peer has connected, unauthenticated; if there are too many, the oldest of the host with most must go."""
         self._peers.add(peer)
-        self._unauthenticated[peer] = None
+        self._unauthenticated[peer] = peer.host
         if len(self._unauthenticated) > REGISTRY_UNAUTHENTICATED_MAX:
-            next(iter(self._unauthenticated)).end()
+            [(crowd, _)] = Counter(self._unauthenticated.values()).most_common(1)
+            next(one for one, host in self._unauthenticated.items() if host == crowd).end()
 
     def admit(self, peer: _Peer) -> None:
         """A peer has shown the key.
@@ -454,12 +456,14 @@ class _Peer(asyncio.Protocol):
     Attributes:
         deadline_ms: when it ends if nothing happens: the handshake takes too long, the peer is silent, or it does not
             read what we sent.
+        host: the IP address that it has connected from.
         sidecar_of: whose life this connection is, if a sidecar said so.
         address: where others reach that sidecar.
     """
 
     def __init__(self, registry: Registry) -> None:
         self.deadline_ms = registry.clock() + CHANNEL_HANDSHAKE_MS
+        self.host = ""
         self.sidecar_of: Executor | None = None
         self.address: SidecarAddress | None = None
         self._registry = registry
@@ -471,6 +475,8 @@ class _Peer(asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Speak first."""
         self._transport = cast("asyncio.Transport", transport)
+        if peername := transport.get_extra_info("peername"):  # None: it has gone already
+            self.host = peername[0]
         self._registry.on_connected(self)
         self._transport.write(frame(self._challenge.message))
 

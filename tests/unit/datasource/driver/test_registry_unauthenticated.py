@@ -177,6 +177,22 @@ def test_the_oldest_of_too_many_unauthenticated_peers_is_dropped(registry: Regis
         peer.close()
 
 
+def test_a_host_that_holds_many_connections_loses_its_own(registry: Registry) -> None:
+    """However slowly an executor on another host answers: as on a machine with too much to do."""
+    address = ("127.0.0.1", registry.port)
+    slow = socket.create_connection(address)
+    nonce = greeting(slow)
+    crowd = [
+        socket.create_connection(address, source_address=("127.0.0.2", 0))
+        for _ in range(2 * REGISTRY_UNAUTHENTICATED_MAX)
+    ]
+    wait_for(lambda: registry.counts().refused == len(crowd) - REGISTRY_UNAUTHENTICATED_MAX + 1, "all to be taken")
+    slow.sendall(proof(registry.key, nonce))
+    assert len(greeting_of_mac(slow)) == 32
+    for peer in (slow, *crowd):
+        peer.close()
+
+
 def test_more_executors_than_there_may_be_are_turned_away(
     registry: Registry, sidecar: Channel, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -207,10 +223,10 @@ def test_a_peer_that_never_reads_is_disconnected(
 
 
 def flood(address: tuple[str, int], count: int, greet: bytes) -> None:
-    """Connections as fast as they can be made: a third each reset at once, with garbage before, or held half open."""
+    """Connections of another host, as fast as can be: a third each reset at once, after garbage, or held half open."""
     held: deque[socket.socket] = deque()
     for n in range(count):
-        peer = socket.create_connection(address, 30)
+        peer = socket.create_connection(address, 30, source_address=("127.0.0.2", 0))
         if n % 3 == 0:
             held.append(peer)
             if len(held) <= 300:
