@@ -218,15 +218,12 @@ def _pids() -> list[int]:
 
 
 def _sockets(pid: int) -> set[str]:
-    found = set()
-    try:
+    targets: list[str] = []
+    with suppress(OSError):  # it ends just now
         for entry in Path(f"/proc/{pid}/fd").iterdir():
-            target = os.readlink(entry)
-            if target.startswith("socket:["):
-                found.add(target[8:-1])
-    except OSError:
-        pass  # it ends just now
-    return found
+            with suppress(FileNotFoundError):  # this one was closed meanwhile, the process goes on
+                targets.append(os.readlink(entry))
+    return {target[8:-1] for target in targets if target.startswith("socket:[")}
 
 
 def _parent(pid: int) -> int:

@@ -200,7 +200,7 @@ def test_a_leave_does_not_wait_behind_a_parked_join(apache_kafka: ApacheKafka) -
             began_at_ms = monotonic_ms()
             leaving.process.send_signal(signal.SIGINT)
             assert leaving.end() == 0
-            assert monotonic_ms() - began_at_ms < 3_000
+            assert monotonic_ms() - began_at_ms < 30_000, "the join waits for a session of 120 s"
             assert leaving.events[-1]["event"] == "left"
         assert {m.instance_id for m in apache_kafka.describe_members(seats.name)} == {"slow"}
 

@@ -295,23 +295,23 @@ def timed_read(kafka: ApacheKafka, ranges: Sequence[Range], **librdkafka: str) -
 def test_a_record_ends_a_range(
     apache_kafka: ApacheKafka, topic: str, producer: Producer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(range_reader, "_POLL_S", 15.0)
+    monkeypatch.setattr(range_reader, "_POLL_S", 60.0)
     fill(producer, topic, numbers(0, 100))
     for end in (50, 100):
         offsets, seconds = timed_read(apache_kafka, [Range(topic, 0, 0, end)], **{"enable.partition.eof": "false"})
         assert offsets == list(range(end))
-        assert seconds < 10
+        assert seconds < 45
 
 
 def test_the_end_of_the_log_ends_a_range(
     apache_kafka: ApacheKafka, topic: str, transactions: Producer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(range_reader, "_POLL_S", 15.0)
+    monkeypatch.setattr(range_reader, "_POLL_S", 60.0)
     run_transaction(transactions, topic, numbers(0, 3), commit=True)
     await_end(apache_kafka, topic, 0, 4)
     offsets, seconds = timed_read(apache_kafka, [Range(topic, 0, 0, 4)])
     assert offsets == [0, 1, 2]
-    assert seconds < 10
+    assert seconds < 45
 
 
 def test_the_position_ends_a_range(apache_kafka: ApacheKafka, topic: str, transactions: Producer) -> None:
@@ -320,7 +320,7 @@ def test_the_position_ends_a_range(apache_kafka: ApacheKafka, topic: str, transa
     await_end(apache_kafka, topic, 0, 8)
     offsets, seconds = timed_read(apache_kafka, [Range(topic, 0, 0, 8)], **{"enable.partition.eof": "false"})
     assert offsets == [0, 1, 2]
-    assert seconds < 10
+    assert seconds < 45
 
 
 # ------------------------------------------------------------------------------------------------ failures
@@ -364,7 +364,7 @@ def test_no_broker_is_an_error_within_the_bound() -> None:
         WireError, match=r"Nothing came for 1 s from t-0 .+librdkafka said last: .+advertised.listeners"
     ):
         list(read_ranges([Range("t", 0, 0, 5)], settings))
-    assert time.monotonic() - started < 10
+    assert time.monotonic() - started < 30, "without its bound, 5 minutes"
 
 
 def test_a_configuration_that_this_librdkafka_does_not_know_is_one_clear_error() -> None:

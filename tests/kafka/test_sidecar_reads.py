@@ -95,7 +95,7 @@ def test_batches_have_the_rows_of_read_range_and_later_ones_are_there_already(qu
         assert sorted(rows) == directly(query, number * 500, number * 500 + 500)
         assert in_order(rows)
         if number > 0:
-            wait_for(lambda before=before: ready(query) >= before + 1_000, "one seat's rows at least to be ready", 5)
+            wait_for(lambda before=before: ready(query) >= before + 1_000, "one seat's rows at least to be ready")
     (sidecar,) = sidecars_of(query, executor)
     assert len(seat_servers_of(sidecar)) == 2
     assert query.registry.counts().guest_bindings == 0
@@ -149,7 +149,7 @@ def test_partitions_that_stay_keep_what_was_fetched(query: Query, executor: Exec
     query.owned |= {"seat-0": [0], "seat-1": [1, 2, 3]}
     before = ready(query)
     assert sorted(query.run(executor, spans(200, 300))) == directly(query, 200, 300)
-    wait_for(lambda: ready(query) >= before + 300, "the rows of the three that stayed to be ready", 5)
+    wait_for(lambda: ready(query) >= before + 300, "the rows of the three that stayed to be ready")
     assert sorted(query.run(executor, spans(300, 400))) == directly(query, 300, 400)
 
 
@@ -281,7 +281,7 @@ def test_a_guest_gets_from_the_home_what_was_fetched_ahead_there(sharing: Query,
             rows = sharing.run(guest, spans(first, first + 500))
             assert sorted(rows) == directly(sharing, first, first + 500)
             assert in_order(rows)
-            wait_for(lambda before=before: ready(sharing) >= before + 1_000, "half of the rows to be ready", 5)
+            wait_for(lambda before=before: ready(sharing) >= before + 1_000, "half of the rows to be ready")
         counts = sharing.registry.counts()
         assert (counts.warm_reads, counts.network_reads, counts.direct_reads) == (1, 3, 0)
 

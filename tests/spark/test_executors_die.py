@@ -102,7 +102,7 @@ def test_a_process_that_dies_during_a_read_costs_no_record_and_repeats_none(
         wait_for(lambda: committed(server, group, topic, PARTITIONS) == all_read, "the group to know", 60)
         assert stable_generation(apache_kafka, group) == generation, "the group rebalanced"
         application.stop()
-        wait_for(lambda: not application.sidecars(), "the sidecars to end", 5)
+        wait_for(lambda: not application.sidecars(), "the sidecars to end")
     assert sorted((r.partition, r.offset) for r in rows(tmp_path)) == sorted(contents(server, topic))
 
 

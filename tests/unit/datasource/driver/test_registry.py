@@ -9,7 +9,6 @@ import socket
 import subprocess
 import sys
 import threading
-import time
 import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -521,9 +520,7 @@ def test_closing_leaves_no_thread_and_no_socket() -> None:
     ask(channels[0], "hello", executor=executor("1"), sidecar=True)
     fill(channels[1])
     unauthenticated = [socket.create_connection(address) for _ in range(20)]
-    begun_s = time.monotonic()
     registry.close()
-    assert time.monotonic() - begun_s < 5
     assert set(threading.enumerate()) == threads
     for sock in [*unauthenticated, *(channel.socket for channel in channels)]:
         sock.settimeout(30)

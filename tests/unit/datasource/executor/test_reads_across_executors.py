@@ -66,9 +66,9 @@ def test_the_home_of_a_seat_serves_a_worker_of_another_executor(
     query: Query, home: Executor, guest: Executor, address: SidecarAddress
 ) -> None:
     assert query.run(guest, NO_RECORDS) == []
-    wait_for(lambda: counted(query) == (1, 1, 0), "the read to be served over the network", 10)
+    wait_for(lambda: counted(query) == (1, 1, 0), "the read to be served over the network")
     assert query.run(home, NO_RECORDS) == []
-    wait_for(lambda: counted(query) == (2, 1, 0), "the server to serve its own executor as before", 10)
+    wait_for(lambda: counted(query) == (2, 1, 0), "the server to serve its own executor as before")
 
 
 def test_a_worker_whose_own_sidecar_is_there_reads_from_the_home_as_well(
@@ -77,7 +77,7 @@ def test_a_worker_whose_own_sidecar_is_there_reads_from_the_home_as_well(
     with sleeping_executor("2") as other:
         (ticket,) = query.plan(NO_RECORDS)
         assert list(read_on(other, ticket)) == []
-        wait_for(lambda: counted(query) == (1, 1, 0), "the read to be served over the network", 10)
+        wait_for(lambda: counted(query) == (1, 1, 0), "the read to be served over the network")
         assert {one.executor for one in query.registry.sidecars()} == {home.key, other.key}
 
 
@@ -85,7 +85,7 @@ def test_a_query_whose_records_stay_on_their_executors_reads_directly(home: Exec
     with Query(NO_BROKER, "t", {"seat-0": [0]}, leaders=lambda *_: {}, homes_serve_others=False) as query:
         for executor in (home, guest):
             assert query.run(executor, NO_RECORDS) == []
-        wait_for(lambda: counted(query) == (1, 0, 1), "the guest to have read directly", 10)
+        wait_for(lambda: counted(query) == (1, 0, 1), "the guest to have read directly")
 
 
 def test_a_home_that_cannot_be_reached_costs_the_first_worker_alone_time(
@@ -95,7 +95,7 @@ def test_a_home_that_cannot_be_reached_costs_the_first_worker_alone_time(
         query.registry._sidecars[home.key] = address._replace(port=port)
         for _ in range(3):
             assert query.run(guest, NO_RECORDS) == []
-        wait_for(lambda: counted(query) == (1, 0, 3), "all to be read directly", 10)
+        wait_for(lambda: counted(query) == (1, 0, 3), "all to be read directly")
         assert [entry.name for entry in query.place(guest).folder.iterdir() if str(port) in entry.name]
 
 
@@ -105,11 +105,11 @@ def test_a_home_whose_sidecar_has_never_read_leaves_it_to_the_worker(
     """It has no settings to read with: they do not travel over the network, since they may hold secrets."""
     (pid,) = sidecars_of(query, home)
     kill(pid)
-    wait_for(lambda: not query.registry.sidecars(), "the end of the sidecar to be noticed", 10)
+    wait_for(lambda: not query.registry.sidecars(), "the end of the sidecar to be noticed")
     start_sidecar(home, query.plan(NO_RECORDS)[0])
-    wait_for(lambda: len(query.registry.homes()) == 1, "the seat to be at home where it was", 10)
+    wait_for(lambda: len(query.registry.homes()) == 1, "the seat to be at home where it was")
     assert query.run(guest, NO_RECORDS) == []
-    wait_for(lambda: counted(query) == (1, 0, 1), "the guest to have read directly", 10)
+    wait_for(lambda: counted(query) == (1, 0, 1), "the guest to have read directly")
 
 
 # -------------------------------------------------------------------------- an executor that cannot reach the driver
@@ -130,7 +130,7 @@ def test_an_executor_that_cannot_reach_the_driver_asks_by_way_of_another_one(
 ) -> None:
     assert list(Worker(guest).read(behind_a_firewall)) == []
     assert list(Worker(guest).read(behind_a_firewall)) == []
-    wait_for(lambda: counted(query) == (1, 2, 0), "both reads to be served over the network", 10)
+    wait_for(lambda: counted(query) == (1, 2, 0), "both reads to be served over the network")
     warnings = [each.getMessage() for each in caplog.records if "cannot reach port" in each.getMessage()]
     assert len(warnings) == 1
     assert f"Executor 2 on host here cannot reach port {query.registry.port}" in warnings[0]
@@ -157,7 +157,7 @@ def test_an_executor_behind_a_firewall_counts_its_direct_reads_by_way_of_another
         assert query.run(home, NO_RECORDS) == []
         (ticket,) = query.plan(NO_RECORDS)
         assert list(Worker(guest).read(with_registry_at(port, ticket))) == []
-        wait_for(lambda: counted(query) == (1, 0, 1), "the read to be counted", 10)
+        wait_for(lambda: counted(query) == (1, 0, 1), "the read to be counted")
 
 
 def test_an_executor_that_can_reach_nobody_says_so_when_its_patience_ends(
@@ -189,7 +189,7 @@ def test_a_peer_without_the_key_learns_nothing_and_disturbs_nobody(
         connect((address.host, address.port), query.registry.key, address._replace(executor="other").server)
     silent = [socket.create_connection((address.host, address.port)) for _ in range(100)]
     assert query.run(guest, NO_RECORDS) == []
-    wait_for(lambda: counted(query) == (1, 1, 0), "the read to be served over the network", 10)
+    wait_for(lambda: counted(query) == (1, 1, 0), "the read to be served over the network")
     for each in silent:
         each.close()
 
@@ -253,5 +253,5 @@ def test_an_executor_that_has_gone_is_named_in_no_further_ticket(
     caplog.set_level(logging.INFO)
     (pid,) = sidecars_of(query, home)
     kill(pid)
-    wait_for(lambda: query.registry.sidecars() == (), "the end of the sidecar to be noticed", 10)
+    wait_for(lambda: query.registry.sidecars() == (), "the end of the sidecar to be noticed")
     assert query.plan(NO_RECORDS)[0].sidecars == ()

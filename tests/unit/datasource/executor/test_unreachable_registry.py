@@ -115,11 +115,11 @@ def test_a_late_ticket_asks_the_registry_though_others_found_it_unreachable(
 def test_a_late_ticket_asks_a_registry_whose_process_has_ended_for_a_shorter_time(
     executor: Executor, firewalled: TicketPayload, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(ticket_reader, "REGISTRY_PATIENCE_MS", 3_000)
     monkeypatch.setattr(registry_client, "REGISTRY_GONE_MS", 300)
     with Listener(lambda _: None) as ended:
         gone = with_registry_at(ended.port, firewalled)
-    for ticket, least_s, most_s in ((gone, 0.3, 2.5), (firewalled, 3.0, 30.0)):
+    for ticket, patience_s, least_s, most_s in ((gone, 30, 0.3, 30), (firewalled, 3, 3, 60)):
+        monkeypatch.setattr(ticket_reader, "REGISTRY_PATIENCE_MS", patience_s * 1_000)
         begun_s = time.monotonic()
         with pytest.raises(RegistryUnreachable):
             took_s(executor, replace(ticket, mode=Mode.LATE, reads=None))
@@ -133,7 +133,7 @@ def test_workers_that_start_together_wait_together_and_start_no_sidecar(
     warm = replace(executor, warm=True)
     with ThreadPoolExecutor(8) as workers:
         took = list(workers.map(lambda _: took_s(warm, firewalled), range(8)))
-    assert max(took) < 4 * CONNECT_MS / 1000
+    assert max(took) < 8 * CONNECT_MS / 1000, "one after the other, it would be that"
     assert sorted(entry.name for entry in place.folder.iterdir()) == ["no-registry-q"]
 
 

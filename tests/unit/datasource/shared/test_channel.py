@@ -352,7 +352,7 @@ def test_a_handshake_takes_no_longer_than_its_bound(drips: bool) -> None:
 
     def slow(peer: socket.socket) -> None:
         for byte in length(500) + b"{" * 500:
-            if stop.wait(0.02):
+            if stop.wait(0.05):
                 return
             if drips:
                 peer.sendall(bytes([byte]))
@@ -364,7 +364,7 @@ def test_a_handshake_takes_no_longer_than_its_bound(drips: bool) -> None:
         with pytest.raises(ChannelEnded, match="silent"):
             accept(socket.create_connection(("127.0.0.1", listener.port)), KEY, timeout_s=0.3)
         stop.set()
-    assert 0.6 <= time.monotonic() - begun_s < 5
+    assert 0.6 <= time.monotonic() - begun_s < 25, "each would take 25 s"
 
 
 def test_an_address_without_a_listener_is_an_error(tmp_path: Path) -> None:
