@@ -235,6 +235,9 @@ class _Transport:
         self.sent: list[bytes] = []
         self.ended = False
 
+    def get_extra_info(self, _: str) -> tuple[str, int]:
+        return "127.0.0.1", 1
+
     def write(self, data: bytes) -> None:
         self.sent.append(data)
 
