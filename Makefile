@@ -28,7 +28,7 @@ PIP_ARGS   := $(QUIET) --constraint $(VERSIONS) --build-constraint $(VERSIONS)
 NATIVE     := datasource/pyspark_kgroup/executor/native/records.c hatch_build.py
 SOURCES    := $(shell find spark_kgroup datasource -name '*.py' -o -name '*.pins' -o -name 'py.typed') $(NATIVE)
 
-.PHONY: help setup lint format test test-unit simulate test-wheel fuzz mutants test-kafka interop test-spark \
+.PHONY: help setup lint docs format test test-unit simulate test-wheel fuzz mutants test-kafka interop test-spark \
   test-consumer-protocol test-versions test-all test-fallback test-fallback-reads test-fallback-queries chaos soak bench bench-assign bench-seats bench-sessions bench-scale bench-tasks wheel release lock demo clean
 
 help:  ## show the targets
@@ -52,6 +52,10 @@ lint: setup  ## ruff and mypy --strict
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+
+docs: setup  ## write the generated pages, and build the site into .build/site; links and anchors are checked
+	cd tests && PYTHONPATH=. ../$(BIN)/python -P -m harness.reference_pages
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
 
 format: setup  ## rewrite the sources the way ruff wants them
 	$(BIN)/ruff check --fix .

@@ -1,6 +1,6 @@
 """What is promised, as pure functions: evidence in, violations out.
 
-Each check stands for one sentence of *What is promised* in README.md; `CHECKS` is the list of all.
+Each check stands for one sentence of docs/explain/promises.md; `CHECKS` is the list of all.
 """
 
 from bisect import bisect_left

@@ -50,7 +50,7 @@ COMMITS_PER_INSTANT_MAX = 100
 
 
 class Violation(AssertionError):
-    """Something happened that the promises forbid (README, *What is promised*)."""
+    """Something happened that the promises forbid (docs/explain/promises.md)."""
 
 
 @dataclass

@@ -31,6 +31,7 @@ def lanes() -> list[Lane]:
         Lane("test-spark", processes=2),
         Lane("test-kafka", processes=2, seeded=True),
         Lane("lint"),
+        Lane("docs"),
         Lane("test-unit", processes=2, seeded=True),
         Lane("test-fallback-reads", seeded=True),
         Lane("test-fallback-queries"),

@@ -121,7 +121,7 @@ class Ledger:
 
         They do not go on until the group has acknowledged where they stand: 1. a batch is done, its commit is not
         acknowledged; 2. a second batch is read; 3. membership is lost: the next owner would read both again, and the
-        promise is at most one (README, *What is promised*).
+        promise is at most one (docs/explain/promises.md).
         """
         return frozenset(self._without_acknowledgement(self.holdings))
 

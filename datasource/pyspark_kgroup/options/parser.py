@@ -390,15 +390,3 @@ def _remedy(reason: str, config: Mapping[str, str]) -> str:
     greater, less, more = relation["greater"], relation["less"], int(relation["more"] or 0)
     bound = config.get(less, _RELATED_DEFAULTS.get(less, ""))
     return f" Set kafka.{greater} to at least {int(bound) + more}, or lower kafka.{less}." if bound.isdecimal() else ""
-
-
-# ------------------------------------------------------------------------------------------ documentation
-
-
-def options_table() -> str:
-    """All rows as a Markdown table, for the README."""
-    lines = ["| option | type | default | range | effect | origin | acts on |", "|---|---|---|---|---|---|---|"]
-    for option in OPTIONS:
-        cells = (option.type, option.shown or "required", option.range, option.effect, option.origin, option.acts)
-        lines.append(f"| `{option.name}` | " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |")
-    return "\n".join(lines) + "\n"

@@ -1,4 +1,4 @@
-"""The options of `format("kgroup")`: one row each, from which parser, error texts and the README's table come.
+"""The options of `format("kgroup")`: one row each, from which parser, error texts and docs/reference/options.md come.
 
 Runs on: driver. Pure.
 """

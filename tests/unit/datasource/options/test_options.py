@@ -7,7 +7,7 @@ import pytest
 from pyspark.sql.datasource import CaseInsensitiveDict
 
 from pyspark_kgroup.offsets.offset_spec import AtTimestamp, OffsetSpec
-from pyspark_kgroup.options.parser import SourceOptions, options_table, parse
+from pyspark_kgroup.options.parser import SourceOptions, parse
 from pyspark_kgroup.options.rows import OPTIONS
 from pyspark_kgroup.options.subscription import Subscription
 from spark_kgroup import limits
@@ -486,17 +486,6 @@ def test_secrets_are_never_shown() -> None:
 def test_options_travel_between_processes() -> None:
     options = parsed(startingOffsets='{"t": {"0": 23}}', **{"kafka.client.rack": "r1"})
     assert pickle.loads(pickle.dumps(options)) == options
-
-
-# --------------------------------------------------------------------------------------------- the table
-
-
-def test_the_table_has_one_line_for_every_option() -> None:
-    lines = options_table().splitlines()
-    assert len(lines) == len(OPTIONS) + 2
-    assert {line.count(" | ") for line in lines if "`" in line} == {6}
-    for line, option in zip(lines[2:], OPTIONS, strict=True):
-        assert line.startswith(f"| `{option.name}` | {option.type} | {option.shown or 'required'} | ")
 
 
 def test_a_limit_in_bytes_needs_executors_that_tell_how_large_records_are() -> None:
