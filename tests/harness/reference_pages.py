@@ -1,11 +1,13 @@
-"""The pages of the documentation that come from the product: its options and its command line.
+"""The pages of the documentation that come from the product: its options, its command line, its state machines.
 
     cd tests && python -m harness.reference_pages      (make docs does it)
 
 The pages are kept in the repository, so that they can be read there; a test holds them to the product.
 """
 
+import ast
 from collections.abc import Callable, Mapping
+from itertools import pairwise
 from pathlib import Path
 from typing import Final
 
@@ -15,8 +17,9 @@ from typer.cli import get_docs_for_click
 from pyspark_kgroup.options.rows import OPTIONS
 from pyspark_kgroup.options.values import Option
 from spark_kgroup.admin.cli import app
+from spark_kgroup.member import consumer_state, state
 
-FOLDER: Final = Path(__file__).parents[2] / "docs" / "reference"
+FOLDER: Final = Path(__file__).parents[2] / "docs"
 
 _CHAPTERS: Final = {
     "kafka.bootstrap.servers": "What is read, by which group",
@@ -86,9 +89,44 @@ def command_line_page() -> str:
     return _COMMAND_LINE_HEAD + body.strip() + "\n"
 
 
+_MACHINES_HEAD: Final = """# The member's state machines
+
+Each seat is a state machine without I/O. Events and the time go in, effects come out. The diagrams are drawn from the
+tables that the code goes by (`LEAVES_TO`); a step that a table does not have is an `IllegalTransition`.
+"""
+
+
+def member_machines_page() -> str:
+    """The two machines as diagrams, with what their states mean."""
+    parts = [_MACHINES_HEAD]
+    for title, states in (("The classic protocol", state), ("The consumer protocol", consumer_state)):
+        meanings = _meanings(Path(states.__file__))
+        arrows = [
+            f"    {source.name} --> {target.name}"
+            for source, targets in states.LEAVES_TO.items()
+            for target in sorted(targets, key=lambda each: each.name)
+        ]
+        rows = [f"| `{each.name}` | {meanings[each.name]} |" for each in states.LEAVES_TO]
+        diagram = "\n".join(["```mermaid", "stateDiagram-v2", "    [*] --> IDLE", *arrows, "    CLOSED --> [*]", "```"])
+        table = "\n".join(["| state | meaning |", "|---|---|", *rows])
+        parts.append(f"## {title}\n\n{diagram}\n\n{table}\n")
+    return "\n".join(parts)
+
+
+def _meanings(module: Path) -> dict[str, str]:
+    """What stands below each state in its class."""
+    (states,) = (n for n in ast.parse(module.read_text()).body if isinstance(n, ast.ClassDef) and n.name == "State")
+    found = {}
+    for named, text in pairwise(states.body):
+        if isinstance(named, ast.Assign) and isinstance(text, ast.Expr) and isinstance(text.value, ast.Constant):
+            found[ast.unparse(named.targets[0])] = " ".join(str(text.value.value).split())
+    return found
+
+
 PAGES: Final[Mapping[str, Callable[[], str]]] = {
-    "options.md": options_page,
-    "command-line.md": command_line_page,
+    "reference/options.md": options_page,
+    "reference/command-line.md": command_line_page,
+    "explain/member-machines.md": member_machines_page,
 }
 
 if __name__ == "__main__":

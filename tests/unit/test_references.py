@@ -5,11 +5,12 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from harness.reference_pages import PAGES
 
 ROOT = Path(__file__).parents[2]
 FOLDERS = ("spark_kgroup", "datasource", "examples", "tests", "conf", "docs")
 DOCUMENTS = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])
-GENERATED = {ROOT / "docs" / "reference" / "options.md", ROOT / "docs" / "reference" / "command-line.md"}
+GENERATED = {ROOT / "docs" / name for name in PAGES}
 SUFFIXES = {".py", ".toml", ".java", ".c"}
 SOURCES = sorted(
     p for folder in FOLDERS for p in (ROOT / folder).rglob("*") if p.suffix in SUFFIXES and p != Path(__file__)
