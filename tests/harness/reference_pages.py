@@ -6,6 +6,7 @@ The pages are kept in the repository, so that they can be read there; a test hol
 """
 
 import ast
+import inspect
 from collections.abc import Callable, Mapping
 from itertools import pairwise
 from pathlib import Path
@@ -100,7 +101,7 @@ def member_machines_page() -> str:
     """The two machines as diagrams, with what their states mean."""
     parts = [_MACHINES_HEAD]
     for title, states in (("The classic protocol", state), ("The consumer protocol", consumer_state)):
-        meanings = _meanings(Path(states.__file__))
+        meanings = _meanings(inspect.getsource(states))
         arrows = [
             f"    {source.name} --> {target.name}"
             for source, targets in states.LEAVES_TO.items()
@@ -113,9 +114,9 @@ def member_machines_page() -> str:
     return "\n".join(parts)
 
 
-def _meanings(module: Path) -> dict[str, str]:
+def _meanings(source: str) -> dict[str, str]:
     """What stands below each state in its class."""
-    (states,) = (n for n in ast.parse(module.read_text()).body if isinstance(n, ast.ClassDef) and n.name == "State")
+    (states,) = (n for n in ast.parse(source).body if isinstance(n, ast.ClassDef) and n.name == "State")
     found = {}
     for named, text in pairwise(states.body):
         if isinstance(named, ast.Assign) and isinstance(text, ast.Expr) and isinstance(text.value, ast.Constant):

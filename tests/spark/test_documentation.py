@@ -37,15 +37,16 @@ def test_the_blocks_of_a_page_run_one_after_the_other(
     try:
         for block in PYTHON.findall(page.read_text()):
             exec(compile(here(block, apache_kafka, topic, tmp_path), page.name, "exec"), names)
-        for query in session.streams.active:
-            query.processAllAvailable()
+            for query in spark.streams.active:  # `getOrCreate` is this session
+                query.processAllAvailable()
     finally:
-        for query in session.streams.active:
+        for query in (*spark.streams.active, *session.streams.active):
             query.stop()
     if (rows := ROWS.get(str(page.relative_to(ROOT)))) is not None:
-        written = list((tmp_path / "tables").glob("*"))
-        frame = spark.read.parquet(*map(str, written)) if written else names["flights"]
-        assert frame.count() == rows
+        flights = names["flights"]
+        for table in (tmp_path / "tables").glob("*"):
+            flights = spark.read.schema(flights.schema).parquet(str(table))
+        assert flights.count() == rows
 
 
 def here(block: str, kafka: ApacheKafka, topic: str, folder: Path) -> str:
