@@ -4,7 +4,7 @@ Runs on: driver, in the user's own process; with Spark Connect in the client, wh
 
     spark.streams.addListener(KgroupListener())
 
-Under PySpark 4.0 and 4.1 progress has no latest offset, so there is no lag to report.
+Under PySpark 4.0 and 4.1 progress does not say how far logs go, so there is no lag to report.
 """
 
 from __future__ import annotations
@@ -87,12 +87,15 @@ def lag_of(progress: Mapping[str, Any]) -> QueryLag | None:
     seats: dict[str, Mapping[str, Any]] = {}
     found = False
     for source in progress.get("sources", ()):
+        shown = source.get("latestOffset")
+        if not isinstance(shown, Mapping) or "seats" not in shown:
+            continue  # another kind of source; or PySpark 4.1, which shows the end of the batch under this name
         try:
-            end, latest = Checkpoint.from_json(source["endOffset"]), Checkpoint.from_json(source["latestOffset"])
+            end, latest = Checkpoint.from_json(source["endOffset"]), Checkpoint.from_json(shown)
         except (CheckpointError, KeyError):
-            continue  # another kind of source, or a PySpark that reports no latest offset
+            continue
         found = True
-        seats |= source["latestOffset"].get("seats", {})
+        seats |= shown["seats"]
         partitions += [
             PartitionLag(seat=held.period.seat, partition=tp, position=end.position(tp) or 0, end=held.position)
             for tp, held in latest.owned.items()

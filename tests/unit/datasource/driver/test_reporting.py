@@ -155,7 +155,8 @@ def test_lag_by_partition_and_by_seat() -> None:
     "other",
     [
         progress({"t": {"0": 5}}, {"t": {"0": 4}}),  # format("kafka")
-        progress(None),  # PySpark 4.0 and 4.1
+        progress(None),  # PySpark 4.0
+        progress(checkpoint(a=5, b=5, c=5).to_json()),  # PySpark 4.1: what `latestOffset` returned, the batch's end
         progress("7", "6"),  # rate
         {**progress(None), "sources": []},
     ],
