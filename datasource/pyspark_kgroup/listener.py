@@ -16,6 +16,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Final
+from weakref import WeakKeyDictionary
 
 from pyspark.sql.streaming.listener import StreamingQueryListener
 
@@ -132,12 +133,13 @@ class KgroupListener(StreamingQueryListener):
         self._logged_at_ms: dict[str, int] = {}
         self._durable = DurableEnds()
         self._ended = EndedQueries()
+        self._gauges: _Gauges | None = None
         try:
             from prometheus_client import REGISTRY
         except ImportError:
             log.info("prometheus-client is not installed: the lag of queries is only logged.")
             return
-        (registry or REGISTRY).register(_Gauges(self))
+        self._gauges = _gauges_of(registry or REGISTRY)
 
     @property
     def lags(self) -> list[QueryLag]:
@@ -156,6 +158,8 @@ class KgroupListener(StreamingQueryListener):
         lag = lag_of(progress)
         if lag is None:
             return
+        if self._gauges is not None:
+            self._gauges.put(run, lag)
         with self._lock:
             self._lags[run] = lag
             due = monotonic_ms() - self._logged_at_ms.get(run, -PROGRESS_LOGGED_MS) >= PROGRESS_LOGGED_MS
@@ -174,6 +178,8 @@ class KgroupListener(StreamingQueryListener):
         """Its gauges go with it."""
         self._durable.drop(str(event.runId))
         self._ended.drop(str(event.runId))
+        if self._gauges is not None:
+            self._gauges.drop(str(event.runId))
         with self._lock:
             self._lags.pop(str(event.runId), None)
             self._logged_at_ms.pop(str(event.runId), None)
@@ -211,13 +217,26 @@ def details_of(lag: QueryLag) -> Iterator[str]:
 class _Gauges:
     """A collector (prometheus_client.registry.Collector): what is gone from a query's progress is gone at once."""
 
-    def __init__(self, listener: KgroupListener) -> None:
-        self._listener = listener
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._lags: dict[str, QueryLag] = {}
+
+    def put(self, run: str, lag: QueryLag) -> None:
+        """A batch of this query run is done; two listeners of one session say so both."""
+        with self._lock:
+            self._lags[run] = lag
+
+    def drop(self, run: str) -> None:
+        """The run is over."""
+        with self._lock:
+            self._lags.pop(run, None)
 
     def collect(self) -> Iterator[GaugeMetricFamily]:
         """All gauges of all queries, as they are now."""
         from prometheus_client.core import GaugeMetricFamily
 
+        with self._lock:
+            lags = list(self._lags.values())
         partition = ["query", "seat", "topic", "partition"]
         seat = ["query", "seat", "executor", "host"]
         families = {
@@ -236,9 +255,23 @@ class _Gauges:
                 ("kgroup_seat_since_timestamp_seconds", "Since when that executor serves the seat.", seat),
             )
         }
-        for (name, labels), value in _samples(self._listener.lags).items():
+        for (name, labels), value in _samples(lags).items():
             families[name].add_metric(list(labels), value)
         yield from families.values()
+
+
+_GAUGES: Final[WeakKeyDictionary[CollectorRegistry, _Gauges]] = WeakKeyDictionary()
+_GAUGES_LOCK: Final = threading.Lock()
+
+
+def _gauges_of(registry: CollectorRegistry) -> _Gauges:
+    """Those of one registry, which takes each metric's name once; a cell that is run again adds a listener."""
+    with _GAUGES_LOCK:
+        if registry not in _GAUGES:
+            gauges = _Gauges()
+            registry.register(gauges)
+            _GAUGES[registry] = gauges
+        return _GAUGES[registry]
 
 
 def _samples(lags: list[QueryLag]) -> dict[tuple[str, tuple[str, ...]], float]:

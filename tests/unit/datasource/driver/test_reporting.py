@@ -188,6 +188,20 @@ def test_gauges_follow_the_progress_and_go_with_the_query() -> None:
     assert b'query="hello"' not in generate_latest(registry)
 
 
+def test_a_second_listener_shares_the_gauges_of_the_first() -> None:
+    """A notebook's cell that is run again; then the first one is removed, and its query goes on."""
+    registry = CollectorRegistry(auto_describe=True)  # as prometheus-client's own: it takes a name once
+    former = KgroupListener(registry)
+    former.onQueryProgress(event(progress(reported())))
+    listener = KgroupListener(registry)
+    labels = {"query": "hello", "seat": "seat-0", "topic": "t", "partition": "0"}
+    assert registry.get_sample_value("kgroup_partition_lag_offsets", labels) == 4
+    listener.onQueryProgress(event(progress(reported(), checkpoint(a=9, b=5, c=5).to_json())))
+    assert registry.get_sample_value("kgroup_partition_lag_offsets", labels) == 0
+    listener.onQueryTerminated(QueryTerminatedEvent(progress(None)["id"], RUN, None, None))
+    assert b'query="hello"' not in generate_latest(registry)
+
+
 def test_the_listener_logs_one_line_of_lag_in_ten_seconds(caplog: pytest.LogCaptureFixture) -> None:
     listener = KgroupListener(CollectorRegistry())
     with caplog.at_level(logging.INFO, "pyspark_kgroup.listener"):
