@@ -80,9 +80,9 @@ def log_in_options_words() -> Callable[[], None]:
 def _text_of_a_fenced_seat(error: FencedInstanceId) -> str:
     return (
         f"Another process took the seat {error.instance_id!r} in group {error.group!r} (FENCED_INSTANCE_ID). "
-        "Either a second query or reader runs with the same group and instance id prefix: give each query its own "
-        "`instanceIdPrefix`; a self-join, or two load()s in one query, are two readers that want every record "
-        "each: give each load() its own `kafka.group.id`. Or an old driver is still alive, or only its stream "
-        "reader (a process `python_streaming_source_runner` whose JVM is gone): stop it; the newest one keeps the "
-        "seat."
+        "Does a second reader run with the same group and instance id prefix: another query on the same load(), a "
+        "second sink, a self-join? If each of the two wants every record, give each its own load() with its own "
+        "`kafka.group.id`. If they are to share the records, so that each gets a part of them, give each its own "
+        "`instanceIdPrefix`. Or is an old driver still alive, or only its stream reader (a process "
+        "`python_streaming_source_runner` whose JVM is gone)? Stop it. The newest one keeps the seat."
     )

@@ -25,11 +25,11 @@ def assert_fenced(error: object, seat_prefix: str) -> None:
     message = str(error)
     assert "FENCED_INSTANCE_ID" in message
     assert f"the seat '{seat_prefix}-" in message
-    assert "a second query" in message
+    assert "another query on the same load()" in message
     assert "`instanceIdPrefix`" in message
     assert "a self-join" in message
     assert "`kafka.group.id`" in message
-    assert "an old driver is still alive" in message
+    assert "is an old driver still alive" in message
 
 
 @pytest.mark.usefixtures("group_protocol")

@@ -55,9 +55,16 @@ def test_a_setting_in_an_error_is_named_as_the_option_that_users_give(error: Kgr
 
 def test_the_error_of_a_fenced_seat_names_what_fences_one_under_spark() -> None:
     words = words_of(FencedInstanceId("g", "job-0"))
-    assert words.startswith("Another process took the seat 'job-0' in group 'g' (FENCED_INSTANCE_ID). Either a second")
-    for named in ("`instanceIdPrefix`", "self-join", "`kafka.group.id`", "python_streaming_source_runner"):
+    assert words.startswith("Another process took the seat 'job-0' in group 'g' (FENCED_INSTANCE_ID). Does a second")
+    for named in ("same load()", "self-join", "python_streaming_source_runner"):
         assert named in words
+
+
+def test_the_error_of_a_fenced_seat_asks_first_whether_each_query_wants_every_record() -> None:
+    """Another `instanceIdPrefix` alone gives each of two sinks a part of the records, without a word."""
+    words = words_of(FencedInstanceId("g", "job-0"))
+    every, share = words.index("every record, give each its own load()"), words.index("share the records")
+    assert every < words.index("`kafka.group.id`") < share < words.index("`instanceIdPrefix`")
 
 
 def test_an_error_that_passes_twice_is_worded_once() -> None:
