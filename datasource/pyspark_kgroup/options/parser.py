@@ -88,6 +88,9 @@ _LIBRDKAFKA_NAMES: Final = (
 
 _OURS: Final = tuple(option.name for option in OPTIONS)
 
+_OF_A_TABLE: Final = "provider"
+"""What Spark adds to the options of CREATE TABLE (TableCatalog.PROP_PROVIDER); those of a temporary view lack it."""
+
 _PROPERTY: Final = re.compile(r"([`\"])([a-z_]+\.[a-z_.]+)\1")
 """How librdkafka's errors write the name of a property."""
 
@@ -203,10 +206,16 @@ def for_librdkafka(given: Mapping[str, str]) -> Redacted:
     """The options that librdkafka gets.
 
     Raises:
-        OptionError: a name is neither ours nor begins with `kafka.`, or would secure the executors only.
+        OptionError: a name is neither ours nor begins with `kafka.`, or would secure the executors only; or Spark is
+            about to make a table of them.
     """
     ours = {name.lower() for name in (*_OURS, *REFUSED, *JAVA_NAMES)}
     rest = {name: value.strip() for name, value in given.items() if name not in ours}
+    if _OF_A_TABLE in rest:
+        raise OptionError(
+            "No table of the catalog can be made of kgroup: Spark gives a source no options when it reads one. Use "
+            "CREATE TEMPORARY VIEW ... USING kgroup OPTIONS (...), or spark.readStream."
+        )
     for name in rest:
         if not name.startswith("kafka.") or name.startswith(("kafka.ssl.", "kafka.sasl.", "kafka.https.")):
             _refuse_unknown(name)

@@ -44,6 +44,7 @@ was asked. Those that need Spark or a broker are in `tests/spark/test_mistakes.p
     39 the group's offsets moved back while the query was stopped
     40 an environment that was not activated
     41 no right to the topic or the group, a wrong password
+    42 CREATE TABLE ... USING kgroup
 """
 
 import ast
@@ -237,6 +238,7 @@ MISTAKES += [
     *of_both(
         27, {"startingOffsets": "earliest", "kafka.auto.offset.reset": "none"}, "reset is 'none'", "earliest or latest"
     ),
+    *of_both(42, {"owner": "me", "provider": "kgroup"}, "No table of the catalog", "CREATE TEMPORARY VIEW ... USING"),
 ]
 
 
