@@ -22,9 +22,11 @@ _QUICK_START = ("-XX:TieredStopAtLevel=1",)
 """A third less CPU time for a start, at the price of a slower broker: right for tests, not for measurements."""
 
 
-@pytest.fixture(scope="session")
-def _spark_of_this_python() -> None:
-    """A Spark that tests start runs their own Python, in an environment that nobody activated too."""
+def pytest_configure() -> None:
+    """A Spark that tests start runs their own Python, in an environment that nobody activated too.
+
+    Set before any fixture: Spark's session may be an earlier one's than Kafka.
+    """
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
 
 
@@ -35,7 +37,7 @@ def _uncaptured(config: pytest.Config) -> AbstractContextManager[None]:
 
 
 @pytest.fixture(scope="session")
-def apache_kafka(pytestconfig: pytest.Config, _spark_of_this_python: None) -> Iterator[ApacheKafka]:
+def apache_kafka(pytestconfig: pytest.Config) -> Iterator[ApacheKafka]:
     """One Kafka node that all tests of the session share: give topics and groups names of their own.
 
     Sessions may be as short as 1 s (Kafka's group.min.session.timeout.ms is 6 s, and group.consumer's 45 s), so that a
@@ -59,9 +61,7 @@ def apache_kafka(pytestconfig: pytest.Config, _spark_of_this_python: None) -> It
 
 
 @pytest.fixture
-def apache_kafka_factory(
-    pytestconfig: pytest.Config, _spark_of_this_python: None
-) -> Iterator[Callable[..., ApacheKafka]]:
+def apache_kafka_factory(pytestconfig: pytest.Config) -> Iterator[Callable[..., ApacheKafka]]:
     """Called with the arguments of `ApacheKafka`: starts a cluster of the test's own, and stops it at its end."""
     from spark_kgroup.testing.apache_kafka import ApacheKafka
 

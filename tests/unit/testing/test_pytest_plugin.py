@@ -1,5 +1,6 @@
 """The fixtures in somebody else's project, with a Kafka whose start takes long and says so."""
 
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -27,3 +28,15 @@ def test_progress_of_a_start_is_shown_while_tests_wait_for_it(tmp_path: Path, op
     assert "2 passed" in done.stdout, done.stdout
     assert done.stderr.count("Preparing Kafka\n") >= 2
     assert ("unseen" in done.stdout) == (option == "--capture=no")
+
+
+@pytest.mark.parametrize("chosen", [None, "/another/python"])
+def test_a_spark_of_an_earlier_test_without_kafka_runs_the_tests_own_python(tmp_path: Path, chosen: str | None) -> None:
+    (tmp_path / "test_mine.py").write_text(
+        f"import os\ndef test_spark(): assert os.environ['PYSPARK_PYTHON'] == {chosen or sys.executable!r}"
+    )
+    environment = {name: value for name, value in os.environ.items() if name != "PYSPARK_PYTHON"}
+    environment |= {"PYSPARK_PYTHON": chosen} if chosen else {}
+    command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", tmp_path]
+    done = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, env=environment)
+    assert "1 passed" in done.stdout, done.stdout
