@@ -276,6 +276,7 @@ def test_an_offset_of_the_built_in_kafka_source_is_named_with_the_way_out_and_th
     assert 'checkpoint of format("kafka")' in message
     assert "startingOffsets" in message
     assert "new output directory" in message
+    assert "State stays behind" in message
 
 
 DEEP: Any = []
