@@ -117,6 +117,8 @@ class Place:
 
     def mark(self, name: str) -> None:
         """Leave a mark for the other workers of this executor; raises OSError as `hold_lock`."""
+        if not self.folder.exists():
+            process_folder.sweep()  # where no sidecar can be had, marks are all that is left, and none sweeps
         process_folder.make(self.folder)
         (self.folder / name).touch()
 

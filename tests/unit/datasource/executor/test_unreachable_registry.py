@@ -163,6 +163,19 @@ def test_a_worker_that_can_leave_no_mark_remembers_the_failure_for_as_long(
         assert reached.counts().accepted == 1
 
 
+def test_the_first_mark_of_an_executor_removes_those_of_executors_that_have_ended(place: Place) -> None:
+    """Where no sidecar can be had, nothing else is left in the folder of temporary files, and no sidecar sweeps."""
+    ended = place_of(Executor(key="here:1:5", executor_id="0", host="here", pid=1), b"key")  # another has that pid now
+    ended.mark("no-registry-of-old")
+    beside = Place(place.folder.with_name(f"{place.folder.name}x"))
+    beside.mark("no-registry-q")
+    assert not ended.folder.exists()
+    place.mark("no-registry-q")
+    for each in (place, beside):
+        each.mark("no-sidecar-q")
+        assert sorted(mark.name for mark in each.folder.iterdir()) == ["no-registry-q", "no-sidecar-q"]
+
+
 @pytest.mark.parametrize("marked", [True, False], ids=["with a mark", "without a place"])
 def test_a_failure_is_remembered_for_the_retry_time_and_no_longer(place: Place, marked: bool) -> None:
     now_s = 1_000.0
