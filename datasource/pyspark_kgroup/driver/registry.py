@@ -335,7 +335,7 @@ class Registry:
         self._peers.discard(peer)
         if peer in self._unauthenticated:
             del self._unauthenticated[peer]
-            self._counts += Counts(refused=1)
+            self._counts += Counts(silent=1) if peer.left_silently else Counts(refused=1)
         if peer.sidecar_of is not None:
             log.info("The sidecar of executor %s has gone.", peer.sidecar_of.key)
             with self._lock:
@@ -459,6 +459,7 @@ class _Peer(asyncio.Protocol):
         host: the IP address that it has connected from.
         sidecar_of: whose life this connection is, if a sidecar said so.
         address: where others reach that sidecar.
+        left_silently: whether all that has happened is that the peer has connected, and hung up.
     """
 
     def __init__(self, registry: Registry) -> None:
@@ -466,6 +467,7 @@ class _Peer(asyncio.Protocol):
         self.host = ""
         self.sidecar_of: Executor | None = None
         self.address: SidecarAddress | None = None
+        self.left_silently = True
         self._registry = registry
         self._challenge = Challenge(registry.key, REGISTRY)
         self._trusted = False
@@ -482,6 +484,7 @@ class _Peer(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         """Some bytes have come."""
+        self.left_silently = False
         self._frames.feed(data)
         self._take_messages()
 
@@ -504,6 +507,7 @@ class _Peer(asyncio.Protocol):
 
     def end(self) -> None:
         """End it, with what is still to be sent. Safe to call twice."""
+        self.left_silently = False
         self._transport.abort()
 
     def _take_messages(self) -> None:

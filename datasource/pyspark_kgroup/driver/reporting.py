@@ -30,6 +30,7 @@ class Counts:
         rows_ready: rows that a seat's server had there already when it was asked.
         accepted: connections whose peer has shown the key.
         refused: connections whose peer has not.
+        silent: connections whose peer has left without a word: a worker that was killed, or a look at the port.
     """
 
     guest_bindings: int = 0
@@ -40,6 +41,7 @@ class Counts:
     rows_ready: int = 0
     accepted: int = 0
     refused: int = 0
+    silent: int = 0
 
     def __add__(self, other: Counts) -> Counts:
         return Counts(**{one.name: getattr(self, one.name) + getattr(other, one.name) for one in fields(self)})

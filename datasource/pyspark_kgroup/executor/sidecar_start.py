@@ -11,6 +11,7 @@ import socket
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from contextlib import suppress
 from typing import Final
 
@@ -108,8 +109,11 @@ class SidecarClient:
             channel.close()
         raise ChannelEnded("Neither the sidecar nor its successor has answered.")
 
-    def start(self) -> None:
+    def start(self, on_handed_over: Callable[[], None] = lambda: None) -> None:
         """Let a sidecar serve the query: start one if there is none. Return at once if somebody else does.
+
+        Args:
+            on_handed_over: is called when the sidecar starts even if this process ends.
 
         Raises:
             SidecarUnavailable: that cannot be had here.
@@ -118,13 +122,13 @@ class SidecarClient:
         try:
             with place.hold_lock():
                 if not self._failures.has(_NO_SIDECAR):
-                    self._hand_over_query(self._registry.connect())
+                    self._hand_over_query(self._registry.connect(), on_handed_over)
         except BlockingIOError:
             return
         except (OSError, SidecarUnavailable, ChannelEnded, KeyRefused, subprocess.SubprocessError) as problem:
             raise self._give_up(problem) from None
 
-    def _hand_over_query(self, registry: Channel) -> None:
+    def _hand_over_query(self, registry: Channel, on_handed_over: Callable[[], None]) -> None:
         """Let the sidecar serve the query over this connection; raises what `start` catches."""
         with registry.socket:
             host = _host_for_others(registry.socket, self._executor)
@@ -134,7 +138,7 @@ class SidecarClient:
                     self._name_query(channel, registry.socket)
                     answer = channel.hear(SIDECAR_SILENCE_MS / 1000)
             if answer is None:
-                answer = self._start_process(host, registry.socket)
+                answer = self._start_process(host, registry.socket, on_handed_over)
         match answer:
             case Ready():
                 return
@@ -208,12 +212,13 @@ class SidecarClient:
         except (FileNotFoundError, ChannelEnded, KeyRefused):
             return None
 
-    def _start_process(self, host: str, registry: socket.socket) -> QueryMessage:
+    def _start_process(self, host: str, registry: socket.socket, on_handed_over: Callable[[], None]) -> QueryMessage:
         """Start a sidecar and wait until it listens. What it must know travels over its standard input.
 
         Args:
             host: where workers of other executors are to reach it.
             registry: as `_name_query` takes it.
+            on_handed_over: as `start` takes it.
 
         Returns:
             What it answers.
@@ -237,6 +242,7 @@ class SidecarClient:
             try:
                 channel.say(parameters)
                 self._name_query(channel, registry)
+                on_handed_over()
                 answer = channel.hear(SIDECAR_START_MS / 1000)
             except ChannelEnded as problem:
                 process.kill()

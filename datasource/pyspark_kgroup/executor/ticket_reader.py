@@ -144,6 +144,8 @@ class _Query:
         self._sidecar = SidecarClient(executor, access, place, self._registry, failures)
         self._warned = warned
         self._read_over = threading.Event()
+        self._handed_over = threading.Event()  # a sidecar that starts needs nothing more of this process
+        self._handed_over.set()
 
     def ask(self, ticket: TicketPayload) -> tuple[Answer | None, Channel | None]:
         """What the ticket reads, and the channel of whoever said so; None if nobody does, but the ticket says it.
@@ -191,20 +193,33 @@ class _Query:
     def _start_sidecar_soon(self) -> None:
         """For later reads: this one has the CPU first, on an executor that has just started itself."""
         self._read_over.clear()
-        if not os.environ.get(_REUSED):
-            self._read_over.set()  # this process ends with its task, and whatever it has not started by then
+        if self._ends_with_task():
+            self._read_over.set()  # and so does whatever it has not started by then
+        self._handed_over.clear()
         threading.Thread(target=self._start_sidecar, name="kgroup sidecar start", daemon=True).start()
+
+    def _ends_with_task(self) -> bool:
+        """Whether this process ends with its task: Spark says so, or has started it without the daemon that keeps it.
+
+        `spark.python.use.daemon` set to false does that, and leaves `_REUSED` as it is: the worker is then a child of
+        the JVM itself.
+        """
+        return not os.environ.get(_REUSED) or os.getppid() == self._executor.pid
 
     def on_read_over(self) -> None:
         """A read has ended: the CPU is free, and this process may be about to end."""
         self._read_over.set()
+        if self._ends_with_task():
+            self._handed_over.wait(SIDECAR_START_AFTER_MS / 1000)
 
     def _start_sidecar(self) -> None:
         self._read_over.wait(SIDECAR_START_AFTER_MS / 1000)
         try:
-            self._sidecar.start()
+            self._sidecar.start(self._handed_over.set)
         except SidecarUnavailable as why:
             self._warn_no_sidecar(why)
+        finally:
+            self._handed_over.set()
 
     def _warn_no_sidecar(self, why: SidecarUnavailable) -> None:
         self._warn_once("No sidecar on this executor: its workers read directly, which is slower. %s", why)

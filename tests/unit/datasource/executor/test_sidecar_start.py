@@ -3,11 +3,14 @@
 A sidecar's Python waits behind a gate here, so that what happens before it listens is known.
 """
 
+import os
 import pickle
 import subprocess
 import sys
+import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pyarrow as pa
@@ -17,6 +20,7 @@ from harness.waiting import wait_for
 
 from pyspark_kgroup.executor import sidecar_start as sidecar_start_module
 from pyspark_kgroup.executor import ticket_reader
+from pyspark_kgroup.executor.sidecar_start import SidecarClient
 from pyspark_kgroup.executor.ticket_reader import Worker
 from pyspark_kgroup.limits import SIDECAR_START_MS
 from pyspark_kgroup.shared.arrow import arrow_schema
@@ -33,15 +37,11 @@ exec {python} "$@"
 """
 
 WORKER_THAT_ENDS = """
-import os, pickle, sys, time
-from pathlib import Path
+import os, pickle, sys
 from pyspark_kgroup.executor.ticket_reader import Worker
-executor, ticket, python, starts = pickle.load(sys.stdin.buffer)
+executor, ticket, python = pickle.load(sys.stdin.buffer)
 sys.executable = python
 assert list(Worker(executor).read(ticket)) == []
-deadline_s = time.monotonic() + 30
-while not Path(starts).exists() and time.monotonic() < deadline_s:
-    time.sleep(0.01)
 os._exit(0)
 """
 
@@ -121,9 +121,14 @@ def test_reads_go_on_directly_while_a_sidecar_starts_and_the_next_one_finds_it(
 
 
 @pytest.mark.parametrize(
-    ("reused", "waits_ms", "while_reading"),
-    [("1", 60_000, False), ("1", 10, True), ("", 60_000, True)],
-    ids=["after the read", "after a while", "at once where the worker ends with its task"],
+    ("reused", "daemon", "waits_ms", "while_reading"),
+    [("1", True, 60_000, False), ("1", True, 10, True), ("", True, 60_000, True), ("1", False, 60_000, True)],
+    ids=[
+        "after the read",
+        "after a while",
+        "at once where the worker ends with its task",
+        "at once where the JVM itself has started the worker: it ends with its task, whatever Spark says",
+    ],
 )
 def test_a_read_has_the_cpu_before_the_sidecar_that_is_started_for_later_ones(
     query: Query,
@@ -131,10 +136,12 @@ def test_a_read_has_the_cpu_before_the_sidecar_that_is_started_for_later_ones(
     gate: Gate,
     monkeypatch: pytest.MonkeyPatch,
     reused: str,
+    daemon: bool,
     waits_ms: int,
     while_reading: bool,
 ) -> None:
     monkeypatch.setenv("SPARK_REUSE_WORKER", reused)
+    monkeypatch.setattr(os, "getppid", lambda: 1 if daemon else executor.pid)
     monkeypatch.setattr(ticket_reader, "SIDECAR_START_AFTER_MS", waits_ms)
     monkeypatch.setattr(ticket_reader, "_read_directly", lambda *_: iter(BATCHES))
     reading = Worker(executor).read(query.plan(NO_RECORDS)[0])
@@ -144,6 +151,27 @@ def test_a_read_has_the_cpu_before_the_sidecar_that_is_started_for_later_ones(
     assert gate.starts() == while_reading
     assert len(list(reading)) == len(BATCHES) - 1
     wait_for(lambda: gate.starts() == 1, "a sidecar to be started", 30)
+
+
+def test_a_worker_that_ends_with_its_task_first_hands_over_what_a_starting_sidecar_needs(
+    query: Query, executor: Executor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Or the registry and the sidecar hear half of it."""
+    may_start = threading.Event()
+
+    def start(_: SidecarClient, on_handed_over: Callable[[], None]) -> None:
+        may_start.wait()
+        on_handed_over()
+
+    monkeypatch.delenv("SPARK_REUSE_WORKER", raising=False)
+    monkeypatch.setattr(ticket_reader, "SIDECAR_START_AFTER_MS", 60_000)
+    monkeypatch.setattr(SidecarClient, "start", start)
+    with ThreadPoolExecutor(1) as task:
+        reading = task.submit(list, Worker(executor).read(query.plan(NO_RECORDS)[0]))
+        with pytest.raises(TimeoutError):
+            reading.result(0.2)
+        may_start.set()
+        assert reading.result(30) == []
 
 
 def test_after_a_sidecar_was_killed_the_next_read_goes_on_directly_and_starts_another(
@@ -182,15 +210,15 @@ def test_a_sidecar_that_does_not_listen_in_time_is_tried_again_after_the_retry_t
     assert gate.starts() == 2
 
 
-def test_a_sidecar_listens_though_the_worker_that_started_it_has_ended(
+def test_a_sidecar_listens_though_the_worker_that_started_it_ends_with_its_read(
     query: Query, executor: Executor, gate: Gate
 ) -> None:
     (ticket,) = query.plan(NO_RECORDS)
-    given = pickle.dumps((executor, ticket, str(gate.python), str(gate.starts_file)))
+    given = pickle.dumps((executor, ticket, str(gate.python)))
     python = gate.python.read_text().split("exec ")[1].split()[0]
     subprocess.run([python, "-c", WORKER_THAT_ENDS], input=given, check=True, timeout=60)
-    assert gate.starts() == 1
     gate.open()
     await_sidecar(query, executor)
+    assert gate.starts() == 1
     read(Worker(executor), query.plan(NO_RECORDS)[0])
     await_reads(query, direct=1, warm=1)
