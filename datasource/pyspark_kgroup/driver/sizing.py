@@ -11,7 +11,7 @@ import logging
 import os
 import re
 import subprocess
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Final
@@ -95,7 +95,14 @@ def _default_members() -> int:
 
 def _known_slots() -> int | None:
     started = _start()
-    return task_slots(*started, os.cpu_count() or 1) if started is not None else None
+    return task_slots(*started, _cpus) if started is not None else None
+
+
+def _cpus() -> int:
+    """How many CPUs Spark's JVM may use: it has our affinity and our control groups."""
+    from pyspark_kgroup.shared.available_cpus import available_cpus  # `local[*]` alone asks
+
+    return available_cpus()
 
 
 def stays_on_this_host() -> bool:
@@ -123,27 +130,32 @@ def is_local(command: Sequence[str], properties: Mapping[str, str]) -> bool:
     return _LOOPBACK.fullmatch(host) is not None
 
 
-def task_slots(command: Sequence[str], properties: Mapping[str, str], cpus: int) -> int | None:
+def task_slots(command: Sequence[str], properties: Mapping[str, str], cpus: Callable[[], int]) -> int | None:
     """How many tasks the application can run at once, None if that is not known.
 
     Args:
         command: the arguments of Spark's JVM.
         properties: those of its properties file; an argument overrules them.
-        cpus: of this machine, for `local[*]`.
+        cpus: how many Spark's JVM may use, for `local[*]`.
     """
     conf = {**properties, **_properties_in(command)}
-    master = conf.get("spark.master", "")
+    master, task_cpus = conf.get("spark.master", ""), _number(conf, "spark.task.cpus") or 1
     if master == "local":
         return 1
     if local := re.fullmatch(r"local\[\s*(\d+|\*)\s*(?:,\s*\d+\s*)?\]", master):
-        return cpus if local[1] == "*" else int(local[1])
+        return _tasks(cpus() if local[1] == "*" else int(local[1]), task_cpus)
     if cluster := re.fullmatch(r"local-cluster\[\s*(\d+)\s*,\s*(\d+)\s*,.*\]", master):
-        return int(cluster[1]) * int(cluster[2])
+        return int(cluster[1]) * _tasks(int(cluster[2]), task_cpus)
     if cores := _number(conf, "spark.cores.max"):
-        return cores
+        return _tasks(cores, task_cpus)
     if executors := _number(conf, "spark.executor.instances"):
-        return executors * (_number(conf, "spark.executor.cores") or 1)
+        return executors * _tasks(_number(conf, "spark.executor.cores") or 1, task_cpus)
     return None
+
+
+def _tasks(cores: int, task_cpus: int) -> int:
+    """How many tasks run at once on so many cores, each with `spark.task.cpus` of them."""
+    return max(1, cores // task_cpus)
 
 
 def _properties_in(command: Sequence[str]) -> dict[str, str]:

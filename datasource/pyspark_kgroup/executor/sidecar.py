@@ -38,6 +38,7 @@ from pyspark_kgroup.limits import (
     SIDECAR_UNAUTHENTICATED_MAX,
 )
 from pyspark_kgroup.shared import process_folder
+from pyspark_kgroup.shared.available_cpus import available_cpus
 from pyspark_kgroup.shared.channel import Channel, peer_is_us
 from pyspark_kgroup.shared.messages import (
     AddQuery,
@@ -93,7 +94,7 @@ class Sidecar:
         self._socket_inode = self._place.socket.stat().st_ino
         self._executor_fd = executor_fd
         self._network = network
-        self._processes = SeatProcesses(parameters.executor.cores or len(os.sched_getaffinity(0)))
+        self._processes = SeatProcesses(parameters.executor.cores or available_cpus())
         self._queries: dict[str, SidecarQuery] = {}
         self._tasks: set[asyncio.Task[None]] = set()
 

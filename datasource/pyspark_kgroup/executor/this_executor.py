@@ -24,8 +24,12 @@ RACK_VARIABLE: Final = "KGROUP_CLIENT_RACK"
 _RACK: Final = "client.rack"
 
 
-def this_executor() -> Executor:
-    """The executor whose worker this process is: the nearest JVM among its ancestors."""
+def this_executor(task_cpus: int = 1) -> Executor:
+    """The executor whose worker this process is: the nearest JVM among its ancestors.
+
+    Args:
+        task_cpus: how many cores each task has (`spark.task.cpus`).
+    """
     host, rack = platform.node(), os.environ.get(RACK_VARIABLE, "")
     try:
         pid = os.getpid()
@@ -38,7 +42,9 @@ def this_executor() -> Executor:
                     host=_argument(command, "--hostname") or host,
                     pid=pid,
                     rack=rack,
-                    cores=int(cores) if (cores := _argument(command, "--cores")).isdecimal() else 0,
+                    cores=max(1, int(cores) // task_cpus)
+                    if (cores := _argument(command, "--cores")).isdecimal()
+                    else 0,
                 )
             pid = _parent_of(pid)
     except OSError as problem:  # no /proc here

@@ -60,7 +60,7 @@ def read_ticket(ticket: TicketPayload) -> Iterator[pa.RecordBatch]:
 
 @cache
 def _this_worker() -> Worker:
-    return Worker(this_executor(), SparkDelays())
+    return Worker(this_executor(_task_cpus()), SparkDelays())
 
 
 class Worker:
@@ -278,6 +278,14 @@ def _place_of(executor: Executor, key: bytes) -> Place | None:
     except OSError as problem:
         log.debug("there is no place for a sidecar: %s", problem)
         return None
+
+
+def _task_cpus() -> int:
+    """How many cores each task has (`spark.task.cpus`)."""
+    from pyspark import TaskContext
+
+    context = TaskContext.get()
+    return max(1, context.cpus() or 1) if context is not None else 1
 
 
 def driver_host() -> str:

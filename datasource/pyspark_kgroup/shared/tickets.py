@@ -113,7 +113,7 @@ class Executor:
         pid: of the JVM.
         rack: where it is, as its environment says; "" if it says nothing.
         warm: whether it has a sidecar; if not, its workers read directly and it is never a home.
-        cores: how many tasks it runs at once, by the arguments of its JVM; 0 if they do not say.
+        cores: how many tasks it runs at once, by the arguments of its JVM and what a task takes; 0 if they do not say.
     """
 
     key: str

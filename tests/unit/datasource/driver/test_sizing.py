@@ -29,7 +29,7 @@ JAVA = ["/usr/bin/java", "-cp", "/spark/jars/*", "-Xmx1g", "org.apache.spark.dep
 
 def slots(*arguments: str, **properties: str) -> int | None:
     conf = {f"spark.{name.replace('_', '.')}": value for name, value in properties.items()}
-    return task_slots([*JAVA, *arguments, "pyspark-shell"], conf, cpus=16)
+    return task_slots([*JAVA, *arguments, "pyspark-shell"], conf, cpus=lambda: 16)
 
 
 @pytest.mark.parametrize(
@@ -48,6 +48,12 @@ def slots(*arguments: str, **properties: str) -> int | None:
         (["--master", "yarn", "--num-executors", "many"], None),
         (["--master", "yarn", "--num-executors", "0"], None),
         (["--master", "local[none]"], None),
+        (["--master", "local[8]", "--conf", "spark.task.cpus=4"], 2),
+        (["--master", "local[*]", "--conf", "spark.task.cpus=3"], 5),
+        (["--master", "local[2]", "--conf", "spark.task.cpus=4"], 1),
+        (["--master", "local-cluster[3, 4, 1024]", "--conf", "spark.task.cpus=2"], 6),
+        (["--master", "spark://host:7077", "-c", "spark.cores.max=9", "-c", "spark.task.cpus=2"], 4),
+        (["--master", "yarn", "--num-executors=5", "--executor-cores=4", "--conf", "spark.task.cpus=2"], 10),
         (["--conf"], None),
         ([], None),
     ],

@@ -16,7 +16,7 @@ AS_WORKER = """
 import os, subprocess, sys
 if sys.argv[1:] == ["worker"]:
     from pyspark_kgroup.executor.this_executor import this_executor
-    found = this_executor()
+    found = this_executor(int(os.environ.get("TASK_CPUS", "1")))
     print(found.key, found.executor_id, found.host, found.pid, found.warm, found.cores)
 else:  # pyspark.daemon stands between the two
     print(subprocess.run([sys.executable, __file__, "worker"], capture_output=True, text=True).stdout)
@@ -39,6 +39,15 @@ def test_a_worker_finds_its_jvm_behind_the_daemon(tmp_path: Path) -> None:
     name, jvm, began = key.split(":")
     assert (name, jvm) == (platform.node(), pid)
     assert int(began) >= start_ticks(1)
+
+
+@pytest.mark.parametrize(("task_cpus", "tasks"), [("4", "4"), ("3", "5"), ("32", "1")])
+def test_an_executor_runs_as_many_tasks_at_once_as_its_cores_have_room_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, task_cpus: str, tasks: str
+) -> None:
+    monkeypatch.setenv("TASK_CPUS", task_cpus)  # spark.task.cpus
+    *_, cores = found_by_a_worker_of(tmp_path, "--executor-id", "7", "--hostname", "node-3", "--cores", "16")
+    assert cores == tasks
 
 
 def test_a_jvm_that_is_no_executor_is_the_driver_of_local_mode(tmp_path: Path) -> None:

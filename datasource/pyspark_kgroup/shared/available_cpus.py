@@ -1,0 +1,48 @@
+"""How many CPUs this process may use, as a JVM beside it counts them (Runtime.availableProcessors).
+
+Runs on: both. Control groups: Linux.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import Final
+
+_MINE: Final = Path("/proc/self/cgroup")
+"""The control groups of this process (cgroups(7)), a line each: NUMBER:CONTROLLERS:PATH; version 2 names none."""
+
+_MOUNTED: Final = Path("/sys/fs/cgroup")
+
+
+def available_cpus() -> int:
+    """As many as its affinity has, and no more than the quotas of its control groups, rounded up (CgroupUtil.cpp)."""
+    affinity = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return max(1, min([affinity, *map(math.ceil, _quotas())]))
+
+
+def _quotas() -> Iterator[float]:
+    """How many CPUs each of its control groups may use, and each of the groups that those are in."""
+    with suppress(OSError, ValueError):
+        for line in _MINE.read_text().splitlines():
+            _, controllers, path = line.split(":", 2)
+            if controllers and "cpu" not in controllers.split(","):
+                continue
+            mounted = _MOUNTED / "cpu" if controllers else _MOUNTED
+            inside = Path() if ".." in path else Path(path.lstrip("/"))  # not all of the tree is mounted in a container
+            for group in (inside, *inside.parents):
+                with suppress(OSError, ValueError):
+                    quota, period = _quota_of(mounted / group, 1 if controllers else 2)
+                    if quota.isdecimal():  # "max" or "-1": no limit
+                        yield int(quota) / int(period)
+
+
+def _quota_of(group: Path, version: int) -> tuple[str, str]:
+    """Microseconds of CPU time in a period, and how many that has; raises OSError and ValueError."""
+    if version == 1:
+        return (group / "cpu.cfs_quota_us").read_text().strip(), (group / "cpu.cfs_period_us").read_text().strip()
+    quota, period = (group / "cpu.max").read_text().split()
+    return quota, period
