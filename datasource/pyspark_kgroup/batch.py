@@ -89,4 +89,10 @@ class KgroupFilteringReader(KgroupReader):
         from pyspark_kgroup.driver.filters import PushedFilters
 
         self._filters = PushedFilters()
-        return self._filters.take(filters)
+        left = self._filters.take(filters)
+        if self._filters.spares_reading:
+            log.warning(
+                "The filters of this query spare reading (pushFilters=true): Spark gives every later query on the same "
+                "load() these rows and no others, and so a cell that is run again. Call load() for each query."
+            )
+        return left

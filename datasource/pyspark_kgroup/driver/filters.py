@@ -79,6 +79,11 @@ class PushedFilters:
         if since_ms > 0:
             self.since_ms = max(since_ms - 1, self.since_ms or 0)
 
+    @property
+    def spares_reading(self) -> bool:
+        """Whether some records may not be read."""
+        return bool(self.since_ms is not None or self._of_partitions or self._of_offsets)
+
     def may_have_rows(self, partition: TopicPartition) -> bool:
         """Whether anything of `partition` is to be read."""
         return all(test(partition) for test in self._of_partitions)

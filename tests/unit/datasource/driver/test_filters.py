@@ -8,7 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from pyspark.sql import datasource
+from pyspark.sql.types import StructType
 
+from pyspark_kgroup.batch import KgroupFilteringReader
 from pyspark_kgroup.driver.filters import PushedFilters
 from pyspark_kgroup.offsets.pieces import Span
 from spark_kgroup.model import TopicPartition
@@ -38,6 +40,18 @@ filters = st.builds(
     st.sampled_from(["partition", "offset"]),
     st.lists(st.integers(-2, 12), min_size=1, max_size=4),
 )
+
+
+@pytest.mark.parametrize(
+    ("wanted", "warned"),
+    [(("EqualTo", "partition", 0), True), (("GreaterThan", "offset", 5), True), (("EqualTo", "key", b"a"), False)],
+)
+def test_a_reader_that_was_given_filters_to_use_warns_of_later_queries_on_the_same_load(
+    caplog: pytest.LogCaptureFixture, wanted: tuple[str, str, Any], warned: bool
+) -> None:
+    """They get the rows of the first (PythonDataSourceV2.setReadInfo)."""
+    list(KgroupFilteringReader({}, StructType([])).pushFilters([made(*wanted)]))
+    assert ("Call load() for each query." in caplog.text) is warned
 
 
 @given(st.lists(filters, max_size=4))
