@@ -282,7 +282,7 @@ class Channels:
     def _requests(self) -> list[Message]:
         return [
             {"op": "heartbeat", "id": 1},
-            {"op": "bind", "scan": 1, "ticket": 0, "executor": self._executor("e"), "id": 2},
+            {"op": "bind", "scan": 1, "ticket": 0, "executor": self._executor("e"), "for_guest": False, "id": 2},
             {"op": "served", "seat": "s-0", "by": "server", "rows": 5, "ready": 1, "sizes": [["t", 5, 99]]},
             {"op": "served", "seat": "s-0", "by": "worker", "rows": 5, "ready": 0, "sizes": []},
             {

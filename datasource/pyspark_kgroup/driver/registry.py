@@ -412,7 +412,9 @@ class Registry:
                 planned = self._planned.get(asked.scan)
                 if planned is None:  # BEFORE it counts as a report, which it is only when it can be answered
                     raise SeatRefused(asked.scan, asked.ticket)
-                binding = self._seats.bind(asked.scan, asked.ticket, asked.executor, self.clock())
+                binding = self._seats.bind(
+                    asked.scan, asked.ticket, asked.executor, self.clock(), for_guest=asked.for_guest
+                )
                 home = self._seats.home(binding.seat) if binding.seat is not None else None
                 address = self._sidecars.get(home.executor.key) if home is not None else None
         except SeatRefused as refused:

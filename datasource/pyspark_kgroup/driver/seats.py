@@ -227,8 +227,15 @@ class Seats:
         """Executors that are here and get tasks."""
         return [key for key in self._sidecars if key not in self._away]
 
-    def bind(self, scan_id: int, ticket: int, executor: Executor, now_ms: int) -> Binding:
+    def bind(self, scan_id: int, ticket: int, executor: Executor, now_ms: int, *, for_guest: bool = False) -> Binding:
         """Say what `ticket` reads; asked again, by whomever, the answer names the same seat and piece.
+
+        Args:
+            scan_id: the scan that the ticket is of.
+            ticket: its number.
+            executor: whose worker, or whose sidecar asks.
+            now_ms: the time.
+            for_guest: its sidecar asks for a worker of another executor: `executor` has got no task.
 
         Raises:
             SeatRefused: there is no such scan (any more), or no such ticket in it.
@@ -236,14 +243,15 @@ class Seats:
         progress = self._scans.get(scan_id)
         if progress is None or not 0 <= ticket < len(progress.scan.tickets):
             raise SeatRefused(scan_id, ticket)
-        self._on_asked(executor.key)
+        if not for_guest:
+            self._on_asked(executor.key)
         if ticket not in progress.bound:
             progress.bound[ticket] = self._part_of(progress, ticket, executor, now_ms)
         part = progress.bound[ticket]
         if part is None:
             return Binding(seat=None, at_home=False)
         may_be_home = self._may_be_home(executor)
-        if part.seat in self._free and may_be_home:
+        if part.seat in self._free and may_be_home and not for_guest:
             self._move(part.seat, executor, now_ms)
         at_home = may_be_home and part.seat in self._held[executor.key]
         return Binding(seat=part.seat, piece=part.piece, at_home=at_home)

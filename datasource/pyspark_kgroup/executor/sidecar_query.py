@@ -181,7 +181,8 @@ class SidecarQuery:
     async def answer_other(self, link: Link, asked: ReadAtHome) -> None:
         """A worker of another executor asks for a seat that has its home here; raises as `answer`."""
         self._asked_at_s = time.monotonic()
-        bound = await self._registry.ask(Bind(scan=asked.scan, ticket=asked.ticket, executor=self._executor))
+        bind = Bind(scan=asked.scan, ticket=asked.ticket, executor=self._executor, for_guest=True)
+        bound = await self._registry.ask(bind)
         if not isinstance(bound, Bound):
             raise ChannelEnded("The registry does not name the seat of a read.")
         server = None

@@ -89,12 +89,17 @@ class Homes:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Bind:
-    """Asks what a ticket reads, for a worker of `executor`."""
+    """Asks what a ticket reads, for a worker of `executor`.
+
+    Attributes:
+        for_guest: the worker is another executor's, and `executor` is the seat's home, which gets no task by that.
+    """
 
     op: ClassVar[str] = "bind"
     scan: int
     ticket: int
     executor: Executor
+    for_guest: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -39,7 +39,7 @@ def executor(name: str, *, warm: bool = True) -> Message:
 
 
 def ask(channel: Channel, op: str, **fields: Any) -> Message:
-    also = {"address": None, "query": "q"} if op == "hello" else {}
+    also = {"hello": {"address": None, "query": "q"}, "bind": {"for_guest": False}}.get(op, {})
     channel.send({"op": op, "id": 5, **also, **fields})
     answer = channel.receive(30)
     assert answer.pop("id") == 5
@@ -163,7 +163,8 @@ BAD: list[Message] = [
     {"op": "nonsense"},
     {"op": "bind", "scan": 1, "ticket": 0},
     {"op": "bind", "scan": 1, "ticket": 0, "executor": {"key": 1}},
-    {"op": "bind", "scan": "1", "ticket": 0, "executor": executor("1")},
+    {"op": "bind", "scan": "1", "ticket": 0, "executor": executor("1"), "for_guest": False},
+    {"op": "bind", "scan": 1, "ticket": 0, "executor": executor("1"), "for_guest": "no"},
     {"op": "served", "seat": "g-0", "by": "worker", "rows": -1, "ready": -1, "sizes": []},
     {"op": "served", "seat": "g-0", "by": "worker", "rows": 10**4000, "ready": 0, "sizes": []},
     {"op": "hello", "executor": {}, "sidecar": True},
@@ -275,7 +276,7 @@ def test_a_share_that_is_larger_than_a_message_is_read_by_its_ticket_and_proves_
 def test_requests_that_are_under_way_together_are_answered_in_order(registry: Registry, dial: Dial) -> None:
     channel = dial()
     scan = plan(registry, 0)
-    bind = {"op": "bind", "scan": scan.scan_id, "executor": executor("1")}
+    bind = {"op": "bind", "scan": scan.scan_id, "executor": executor("1"), "for_guest": False}
     requests = [{"op": "heartbeat"}, {**bind, "ticket": 0}, {**bind, "ticket": 9}, {**bind, "ticket": 1}] * 50
     channel.socket.sendall(b"".join(frame({**request, "id": n}) for n, request in enumerate(requests)))
     answers = [channel.receive(30) for _ in requests]

@@ -33,7 +33,7 @@ EXECUTOR: Message = {
     "rack": "",
     "cores": 0,
 }
-BIND: Message = {"op": "bind", "id": 1, "scan": 1, "ticket": 0, "executor": EXECUTOR}
+BIND: Message = {"op": "bind", "id": 1, "scan": 1, "ticket": 0, "executor": EXECUTOR, "for_guest": False}
 FLOOD = 10_000
 KEY = new_key()
 """Another query's."""

@@ -697,6 +697,25 @@ class TestAway:
         ask(seats, seats.plan("then", names(6)), [A, B])
         assert counts(seats) == {"A": 3, "B": 3}
 
+    def test_reads_of_guests_do_not_keep_seats_at_an_executor_that_gets_no_tasks(self) -> None:
+        """They are what its seats lead to: each worker elsewhere has the home's sidecar ask for it."""
+        seats = settled(6, A, B, C)
+        for batch in range(30):
+            scan = seats.plan(str(batch), names(6))
+            for ticket, binding in enumerate(ask(seats, scan, [A, B])):
+                if binding.seat is not None and binding.seat in of(seats, C):
+                    seats.bind(scan.scan_id, ticket, C, 0, for_guest=True)
+        assert counts(seats) == {"A": 3, "B": 3}
+
+    def test_a_read_of_a_guest_brings_no_seat_back_to_an_executor_that_gets_no_tasks(self) -> None:
+        seats = settled(6, A, B, C)
+        for batch in range(30):  # batches without the seats of C: nobody takes them
+            ask(seats, seats.plan(str(batch), ["s-0", "s-1", "s-3", "s-4"]), [A, B])
+        scan = seats.plan("guest", ["s-2"])
+        assert seats.bind(scan.scan_id, 0, COLD, 0).seat == "s-2"
+        seats.bind(scan.scan_id, 0, C, 0, for_guest=True)
+        assert of(seats, C) == {}
+
     def test_one_batch_alone_never_makes_seats_move_however_large_it_is(self) -> None:
         seats = settled(300, A, B, C)
         before = homes(seats)

@@ -46,7 +46,7 @@ VALUES: list[Any] = [
     *EXECUTORS,
 ]
 FIELDS = {
-    "bind": ("scan", "ticket", "executor"),
+    "bind": ("scan", "ticket", "executor", "for_guest"),
     "served": ("seat", "by", "rows", "ready", "sizes"),
     "hello": ("query", "executor", "sidecar", "address"),
     "heartbeat": (),
@@ -83,6 +83,7 @@ MEANT: dict[str, tuple[Any, ...]] = {
     "seats": ([], ["g-0"]),
     "sizes": ([], [["t", 1, 100]]),
     "tells_sizes": (True, False),
+    "for_guest": (True, False),
 }
 """What a field holds that is right."""
 
