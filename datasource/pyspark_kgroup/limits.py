@@ -187,7 +187,8 @@ SIDECAR_SILENCE_MS: Final = 10_000
 hosts that vanish. Spark itself waits 120 s (spark.network.timeout)."""
 
 SIDECAR_UNAUTHENTICATED_MAX: Final = 64
-"""Connections of processes of the same user that have not shown the key yet; the oldest is dropped for a new one."""
+"""Connections that have not shown the key yet, beside the executor and over the network each. For a new one, the oldest
+of the host that holds most is dropped, and its descriptor closed before the new one is heard."""
 
 MISSED_TICKETS_MAX: Final = 20
 MISSED_BATCHES_MIN: Final = 4

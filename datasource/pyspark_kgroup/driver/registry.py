@@ -17,7 +17,6 @@ import secrets
 import socket
 import threading
 import time
-from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -60,6 +59,7 @@ from pyspark_kgroup.shared.messages import (
     to_json,
 )
 from pyspark_kgroup.shared.tickets import Executor, Position, Range, SidecarAddress
+from pyspark_kgroup.shared.unauthenticated import Unauthenticated
 from spark_kgroup.clock import monotonic_ms
 from spark_kgroup.errors import OptionError
 from spark_kgroup.limits import API_TIMEOUT_MS, CLOSE_TIMEOUT_MS
@@ -144,7 +144,7 @@ class Registry:
         self._counts = Counts()
         self.sizes = RecordSizes()
         self._peers: set[_Peer] = set()
-        self._unauthenticated: dict[_Peer, str] = {}  # -> its host, the oldest first
+        self._unauthenticated = Unauthenticated[_Peer](REGISTRY_UNAUTHENTICATED_MAX)
         self._refusals_warned = 0
         self._warn_of_refusals_at_ms = 0
         self._warn_of_problem_at_ms = 0
@@ -312,12 +312,10 @@ class Registry:
     # ------------------------------------------------------------------------------------------------ connections
 
     def on_connected(self, peer: _Peer) -> None:
-        """A peer has connected, unauthenticated; if there are too many, the oldest of the host with most must go."""
+        """A peer has connected, unauthenticated."""
         self._peers.add(peer)
-        self._unauthenticated[peer] = peer.host
-        if len(self._unauthenticated) > REGISTRY_UNAUTHENTICATED_MAX:
-            [(crowd, _)] = Counter(self._unauthenticated.values()).most_common(1)
-            next(one for one, host in self._unauthenticated.items() if host == crowd).end()
+        if (too_many := self._unauthenticated.add(peer, peer.host)) is not None:
+            too_many.end()
 
     def admit(self, peer: _Peer) -> None:
         """A peer has shown the key.
@@ -327,14 +325,14 @@ class Registry:
         """
         if len(self._peers) - len(self._unauthenticated) >= REGISTRY_CONNECTIONS_MAX:
             raise ChannelEnded(f"{REGISTRY_CONNECTIONS_MAX} executors are connected already.")
-        del self._unauthenticated[peer]
+        self._unauthenticated.discard(peer)
         self._counts += Counts(accepted=1)
 
     def on_ended(self, peer: _Peer) -> None:
         """A connection has ended."""
         self._peers.discard(peer)
         if peer in self._unauthenticated:
-            del self._unauthenticated[peer]
+            self._unauthenticated.discard(peer)
             self._counts += Counts(silent=1) if peer.left_silently else Counts(refused=1)
         if peer.sidecar_of is not None:
             log.info("The sidecar of executor %s has gone.", peer.sidecar_of.key)

@@ -53,6 +53,7 @@ from pyspark_kgroup.shared.messages import (
     UnknownQuery,
 )
 from pyspark_kgroup.shared.tickets import Executor, SidecarAddress
+from pyspark_kgroup.shared.unauthenticated import Unauthenticated
 
 log = logging.getLogger(__name__)
 
@@ -193,10 +194,12 @@ class Sidecar:
             may_be_ours: whether somebody who has connected is heard at all.
         """
         loop, warned = asyncio.get_running_loop(), False
-        unauthenticated: dict[socket.socket, None] = {}  # the oldest first
+        unauthenticated = Unauthenticated[socket.socket](SIDECAR_UNAUTHENTICATED_MAX)
+        room = asyncio.Semaphore(SIDECAR_UNAUTHENTICATED_MAX)
         while True:
+            await asyncio.sleep(0)  # `sock_accept` gives way to nobody while more wait: others speak between any two
             try:
-                client, _ = await loop.sock_accept(listener)
+                client, address = await loop.sock_accept(listener)
             except OSError as problem:  # mostly, no file descriptor is left; who waits for too long starts another one
                 if not warned:
                     log.warning(
@@ -210,18 +213,19 @@ class Sidecar:
             if not may_be_ours(client):
                 client.close()
                 continue
-            if len(unauthenticated) >= SIDECAR_UNAUTHENTICATED_MAX:
+            if (too_many := unauthenticated.add(client, address[0] if address else "")) is not None:
                 with suppress(OSError):
-                    next(iter(unauthenticated)).shutdown(socket.SHUT_RDWR)
-            unauthenticated[client] = None
-            self._begin(self._hear(client, server, answer, unauthenticated))
+                    too_many.shutdown(socket.SHUT_RDWR)  # its `_hear` closes it
+            self._begin(self._hear(client, server, answer, unauthenticated, room))
+            await room.acquire()  # BEFORE the next one gets a descriptor, that of the one that goes is closed
 
     async def _hear(
         self,
         client: socket.socket,
         server: str,
         answer: Callable[[Link, QueryMessage], Awaitable[None]],
-        unauthenticated: dict[socket.socket, None],
+        unauthenticated: Unauthenticated[socket.socket],
+        room: asyncio.Semaphore,
     ) -> None:
         """One worker, from its greeting to the answer."""
         link = Link(client, trusted=False)
@@ -231,7 +235,8 @@ class Sidecar:
                     await link.authenticate(self._key, server)
                     request = await link.receive()
             finally:
-                del unauthenticated[client]
+                unauthenticated.discard(client)
+                room.release()
             await answer(link, request)
         except (ChannelEnded, KeyRefused, TimeoutError) as problem:
             log.debug("a worker has gone: %s", problem)

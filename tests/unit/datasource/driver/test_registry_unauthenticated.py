@@ -188,6 +188,18 @@ def test_the_oldest_of_too_many_unauthenticated_peers_is_dropped(registry: Regis
         peer.close()
 
 
+def test_unauthenticated_peers_hold_no_more_descriptors_of_the_driver_than_there_may_be_of_them(
+    registry: Registry,
+) -> None:
+    at_rest = len(os.listdir("/proc/self/fd"))
+    crowd = [socket.create_connection(("127.0.0.1", registry.port)) for _ in range(REGISTRY_UNAUTHENTICATED_MAX + 150)]
+    assert len(greeting(crowd[-1])) == 32
+    held = len(os.listdir("/proc/self/fd")) - at_rest - len(crowd)
+    assert 0 < held <= REGISTRY_UNAUTHENTICATED_MAX + 1
+    for peer in crowd:
+        peer.close()
+
+
 def test_a_host_that_holds_many_connections_loses_its_own(registry: Registry) -> None:
     """However slowly an executor on another host answers: as on a machine with too much to do."""
     address = ("127.0.0.1", registry.port)

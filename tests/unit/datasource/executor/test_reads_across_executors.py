@@ -1,6 +1,8 @@
 """Sidecars and workers of other executors. What is read has no records, so no Kafka is needed."""
 
 import logging
+import os
+import signal
 import socket
 from collections.abc import Iterator
 from dataclasses import replace
@@ -13,6 +15,7 @@ from harness.waiting import wait_for
 from pyspark_kgroup.errors import ChannelEnded, KeyRefused, RegistryUnreachable
 from pyspark_kgroup.executor import ticket_reader
 from pyspark_kgroup.executor.ticket_reader import Worker
+from pyspark_kgroup.limits import SIDECAR_UNAUTHENTICATED_MAX
 from pyspark_kgroup.shared import channel as channel_module
 from pyspark_kgroup.shared.channel import Message, connect, new_key
 from pyspark_kgroup.shared.messages import Bind, Hello, ReadAtHome, ReadDirectly, Refused, Welcome
@@ -191,6 +194,31 @@ def test_a_peer_without_the_key_learns_nothing_and_disturbs_nobody(
     assert query.run(guest, NO_RECORDS) == []
     wait_for(lambda: counted(query) == (1, 1, 0), "the read to be served over the network")
     for each in silent:
+        each.close()
+
+
+@pytest.mark.parametrize("way", ["beside the executor", "over the network"])
+def test_unauthenticated_peers_hold_no_more_descriptors_of_a_sidecar_than_there_may_be_of_them(
+    query: Query, home: Executor, address: SidecarAddress, way: str
+) -> None:
+    """As `/proc` counts them, however fast they come: here they are all there when the sidecar looks next."""
+    (pid,) = sidecars_of(query, home)
+    at_rest = len(os.listdir(f"/proc/{pid}/fd"))
+    crowd: list[socket.socket] = []
+    os.kill(pid, signal.SIGSTOP)
+    for _ in range(4 * SIDECAR_UNAUTHENTICATED_MAX):
+        if way == "over the network":
+            crowd.append(socket.create_connection((address.host, address.port), source_address=("127.0.0.2", 0)))
+        else:
+            crowd.append(socket.socket(socket.AF_UNIX))
+            crowd[-1].connect(str(query.place(home).socket))
+    os.kill(pid, signal.SIGCONT)
+    crowd[-1].settimeout(30)
+    assert crowd[-1].recv(1), "all were taken, and the last one was greeted"
+    assert len(os.listdir(f"/proc/{pid}/fd")) <= at_rest + SIDECAR_UNAUTHENTICATED_MAX + 1
+    with connect((address.host, address.port), query.registry.key, address.server).socket:
+        pass  # who has the key is heard meanwhile
+    for each in crowd:
         each.close()
 
 
