@@ -361,7 +361,7 @@ class Registry:
             case Hello(query=self.query, executor=executor, sidecar=is_sidecar, address=address):
                 if is_sidecar and peer.sidecar_of is None:
                     self._on_sidecar(peer, executor, address)
-                return Welcome()
+                return Welcome(serves_others=is_sidecar and self._homes_serve_others)
             case Durable():
                 if request.query == self.query:  # the port may have been another query's before
                     self._on_durable(request.end)

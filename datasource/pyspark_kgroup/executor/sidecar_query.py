@@ -75,6 +75,7 @@ class SidecarQuery:
         self._prefetch_bytes = asked.prefetch_bytes
         self._idle_s = asked.idle_ms / 1000
         self._tells_sizes = asked.tells_sizes
+        self._serves_others = False  # as the registry says, who alone knows
         self._link = registry
         self._registry = RegistryLink(registry)
         self._processes = processes
@@ -92,9 +93,15 @@ class SidecarQuery:
             ChannelEnded: the registry does not answer, or is another query's.
         """
         self._begin(self._registry.hear())
-        hello = Hello(query=self._query, executor=self._executor, sidecar=True, address=address)
-        if not isinstance(await self._registry.ask(hello), Welcome):
-            raise ChannelEnded("The registry does not answer to a greeting.")
+        match await self._registry.ask(
+            Hello(query=self._query, executor=self._executor, sidecar=True, address=address)
+        ):
+            case Welcome(serves_others=serves_others):
+                self._serves_others = serves_others
+            case Refused(reason=reason):
+                raise ChannelEnded(reason)
+            case _:
+                raise ChannelEnded("The registry does not answer to a greeting.")
 
     async def run(self) -> str:
         """Serve until it is over, and say why."""
@@ -180,6 +187,8 @@ class SidecarQuery:
 
     async def answer_other(self, link: Link, asked: ReadAtHome) -> None:
         """A worker of another executor asks for a seat that has its home here; raises as `answer`."""
+        if not self._serves_others:
+            raise ChannelEnded("A worker of another executor asks for records that are to stay here.")
         self._asked_at_s = time.monotonic()
         bind = Bind(scan=asked.scan, ticket=asked.ticket, executor=self._executor, for_guest=True)
         bound = await self._registry.ask(bind)
@@ -196,7 +205,7 @@ class SidecarQuery:
     async def ask_for(self, link: Link) -> None:
         """A worker of another executor has greeted us in place of the registry, which it cannot reach; raises so."""
         self._asked_at_s = time.monotonic()
-        await link.send(Welcome())
+        await link.send(Welcome(serves_others=False))
         async with asyncio.timeout(CHANNEL_HANDSHAKE_MS / 1000):
             asked = bind_of(await link.receive())
         answer = await self._registry.ask(asked)

@@ -67,9 +67,15 @@ class Hello:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Welcome:
-    """The answer to `Hello`."""
+    """The answer to `Hello`.
+
+    Attributes:
+        serves_others: whether the sidecar that greets is to serve workers of other executors
+            (`recordsBetweenExecutors`).
+    """
 
     op: ClassVar[str] = "welcome"
+    serves_others: bool
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -89,7 +89,7 @@ def dial(registry: Registry) -> Iterator[Dial]:
 def sidecar(dial: Dial) -> Callable[[str], Channel]:
     def joined(name: str) -> Channel:
         channel = dial()
-        assert ask(channel, "hello", executor=executor(name), sidecar=True) == {"op": "welcome"}
+        assert ask(channel, "hello", executor=executor(name), sidecar=True) == {"op": "welcome", "serves_others": False}
         return channel
 
     return joined
@@ -151,7 +151,10 @@ def test_an_unknown_scan_is_refused_in_words_and_the_connection_goes_on(registry
 def test_a_worker_without_a_sidecar_reads_but_is_no_home(registry: Registry, dial: Dial) -> None:
     scan = plan(registry, 0)
     channel = dial()
-    assert ask(channel, "hello", executor=executor("2", warm=False), sidecar=False) == {"op": "welcome"}
+    assert ask(channel, "hello", executor=executor("2", warm=False), sidecar=False) == {
+        "op": "welcome",
+        "serves_others": False,
+    }
     answer = ask(channel, "bind", scan=scan.scan_id, ticket=0, executor=executor("2", warm=False))
     assert (answer["seat"], answer["at_home"]) == ("g-0", False)
     assert homes(registry) == {}

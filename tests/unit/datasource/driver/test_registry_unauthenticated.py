@@ -44,7 +44,7 @@ def sidecar(registry: Registry) -> Iterator[Channel]:
     channel = connect(("127.0.0.1", registry.port), registry.key)
     hello = {"op": "hello", "query": registry.query, "executor": EXECUTOR, "sidecar": True, "address": None}
     channel.send({"id": 0, **hello})
-    assert channel.receive(30) == {"op": "welcome", "id": 0}
+    assert channel.receive(30) == {"op": "welcome", "id": 0, "serves_others": False}
     yield channel
     channel.close()
 

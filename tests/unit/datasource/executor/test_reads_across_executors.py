@@ -249,7 +249,9 @@ def test_a_ticket_that_the_registry_refuses_is_refused_by_way_of_a_sidecar_as_we
     query: Query, guest: Executor, address: SidecarAddress
 ) -> None:
     peer = connect((address.host, address.port), query.registry.key, address.server)
-    assert peer.ask(Hello(query=query.registry.query, executor=guest, sidecar=False), 30) == Welcome()
+    assert peer.ask(Hello(query=query.registry.query, executor=guest, sidecar=False), 30) == Welcome(
+        serves_others=False
+    )
     assert isinstance(peer.ask(Bind(scan=77, ticket=0, executor=guest), 30), Refused)
     peer.close()
 
@@ -266,6 +268,20 @@ def test_a_sidecar_refuses_to_serve_a_seat_that_has_its_home_elsewhere(
         assert isinstance(answer, ReadDirectly)
         assert answer.home is None
         peer.close()
+
+
+def test_a_home_serves_nobody_elsewhere_if_records_are_to_stay_on_their_executors(home: Executor) -> None:
+    """Whoever asks for them: the registry names no home to an honest worker, so none asks."""
+    with Query(NO_BROKER, "t", {"seat-0": [0]}, leaders=lambda *_: {}, homes_serve_others=False) as query:
+        assert query.run(home, NO_RECORDS) == []
+        (address,) = query.registry.sidecars()
+        (ticket,) = query.plan(NO_RECORDS)
+        peer = connect((address.host, address.port), query.registry.key, address.server)
+        peer.say(ReadAtHome(query=query.registry.query, scan=ticket.scan_id, ticket=0))
+        with pytest.raises(ChannelEnded, match="hung up"):
+            peer.hear(30)
+        assert list(Worker(home).read(ticket)) == []
+        wait_for(lambda: counted(query) == (2, 0, 0), "the server to serve its own executor as before", 10)
 
 
 def test_the_sidecar_of_local_mode_listens_to_no_other_executor(query: Query) -> None:

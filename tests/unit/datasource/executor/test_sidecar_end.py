@@ -15,7 +15,7 @@ from pyspark_kgroup.shared.tickets import Executor
 
 ANSWERS = [
     (b"", "The peer hung up"),
-    (frame({"op": "welcome", "id": 1}), "does not answer to a heartbeat"),
+    (frame({"op": "welcome", "id": 1, "serves_others": False}), "does not answer to a heartbeat"),
     (frame({"op": "other", "id": 1}), "unknown type: 'other'"),
     (frame({"op": "homes", "id": 1}), "Homes has other fields"),
 ]
@@ -66,7 +66,7 @@ def end_of(parameters: SidecarParameters, *answers: bytes) -> tuple[QueryMessage
 def test_a_sidecar_ends_with_the_reason_why_the_registry_of_its_last_query_is_not_answered_any_more(
     parameters: SidecarParameters, answer: bytes, reason: str
 ) -> None:
-    answered, why, left = end_of(parameters, frame({"op": "welcome", "id": 0}), answer)
+    answered, why, left = end_of(parameters, frame({"op": "welcome", "id": 0, "serves_others": False}), answer)
     assert isinstance(answered, Ready)
     assert re.search(f"last query is over: its connection to the registry.+{re.escape(reason)}", why)
     assert not left, "it leaves nothing behind"
@@ -76,5 +76,5 @@ def test_a_query_whose_port_is_another_querys_by_now_is_not_served(parameters: S
     refused = frame({"op": "refused", "reason": "This is the registry of another query.", "id": 0})
     answered, _, left = end_of(parameters, refused)
     assert isinstance(answered, CannotStart)
-    assert "does not answer to a greeting" in answered.reason
+    assert answered.reason == "This is the registry of another query."
     assert not left

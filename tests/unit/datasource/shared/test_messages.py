@@ -50,7 +50,7 @@ OWNED = (Position("t", 0, 10, "id of t/1", Leader(1, "broker", 9092, 7, "")), Po
 
 EXAMPLES: list[QueryMessage] = [
     Hello(query="q", executor=EXECUTOR, sidecar=True, address=ADDRESS),
-    Welcome(),
+    Welcome(serves_others=True),
     Heartbeat(),
     Homes(seats=("g-0", "g-1")),
     Bind(scan=1, ticket=0, executor=EXECUTOR),
