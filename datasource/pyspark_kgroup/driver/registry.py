@@ -138,8 +138,8 @@ class Registry:
         self._lock = threading.Lock()
         self._homes_serve_others = homes_serve_others
         self._seats = Seats(all_seats)
-        self._sidecars: dict[str, SidecarAddress] = {}  # executor -> where others reach its sidecar
-        self._warned_of: set[str] = set()  # executors that cannot reach us
+        self._sidecars: dict[str, list[_Peer]] = {}  # executor -> its sidecar, and those that it has replaced
+        self._warned_of: set[tuple[str, str]] = set()  # of what, and of which executor
         self._planned: dict[int, _Planned] = {}
         self._counts = Counts()
         self.sizes = RecordSizes()
@@ -224,7 +224,7 @@ class Registry:
     def sidecars(self) -> tuple[SidecarAddress, ...]:
         """A few sidecars, at random: a worker that cannot reach us asks one of them."""
         with self._lock:
-            known = list(self._sidecars.values())
+            known = [address for key in self._sidecars if (address := self._address_of(key)) is not None]
         return tuple(random.sample(known, min(len(known), SIDECARS_IN_TICKET)))
 
     def slots(self) -> int:
@@ -338,8 +338,9 @@ class Registry:
             log.info("The sidecar of executor %s has gone.", peer.sidecar_of.key)
             with self._lock:
                 self._seats.on_sidecar_gone(peer.sidecar_of.key)
-                if self._sidecars.get(peer.sidecar_of.key) == peer.address:
-                    self._sidecars.pop(peer.sidecar_of.key, None)
+                self._sidecars[peer.sidecar_of.key].remove(peer)
+                if not self._sidecars[peer.sidecar_of.key]:
+                    del self._sidecars[peer.sidecar_of.key]
 
     # --------------------------------------------------------------------------------------------------- requests
 
@@ -360,6 +361,8 @@ class Registry:
                 return None
             case Hello(query=self.query, executor=executor, sidecar=is_sidecar, address=address):
                 if is_sidecar and peer.sidecar_of is None:
+                    if not self._may_be_sidecar_of(executor, peer):
+                        return Refused(reason="The registry takes this for no sidecar of that executor.")
                     self._on_sidecar(peer, executor, address)
                 return Welcome(serves_others=is_sidecar and self._homes_serve_others)
             case Durable():
@@ -375,17 +378,47 @@ class Registry:
         log.info("The sidecar of executor %s has come.", executor.key)
         with self._lock:
             self._seats.on_sidecar_joined(executor, self.clock())
-            if address is not None:
-                self._sidecars[executor.key] = address
+            self._sidecars.setdefault(executor.key, []).append(peer)
+
+    def _address_of(self, executor: str) -> SidecarAddress | None:
+        """Where others reach an executor's sidecar, the newest one."""
+        sidecars = self._sidecars.get(executor)
+        return sidecars[-1].address if sidecars else None
+
+    def _may_be_sidecar_of(self, executor: Executor, peer: _Peer) -> bool:
+        """Whether a peer may be that executor's sidecar; a warning names the one that may not.
+
+        The key is the application's, so it does not tell one executor from another. But an executor stays on its host:
+        while it has a sidecar, another one that comes from elsewhere is an impostor, or the first was.
+        """
+        known = self._sidecars.get(executor.key)
+        if not known or known[-1].host == peer.host:
+            return True
+        if self._is_new(("impostor", executor.key)):
+            log.warning(
+                "Two processes say that they are the sidecar of executor %r: one at %s, and one at %s, which was "
+                "refused, so that tasks there read directly. Unless that executor's host has both addresses, one of "
+                "them holds this application's key and passes for what it is not.",
+                executor.executor_id or executor.key,
+                known[-1].host,
+                peer.host,
+            )
+        return False
+
+    def _is_new(self, about: tuple[str, str]) -> bool:
+        """Whether nothing was said of this yet, as far as is remembered."""
+        if about in self._warned_of:
+            return False
+        if len(self._warned_of) >= REGISTRY_CONNECTIONS_MAX:
+            self._warned_of.clear()
+        self._warned_of.add(about)
+        return True
 
     def _warn_of_detour(self, peer: _Peer, executor: Executor) -> None:
         """Warn once of an executor that asks by way of another one's sidecar."""
         way = peer.sidecar_of
-        if way is None or way.key == executor.key or executor.key in self._warned_of:
+        if way is None or way.key == executor.key or not self._is_new(("detour", executor.key)):
             return
-        if len(self._warned_of) >= REGISTRY_CONNECTIONS_MAX:
-            self._warned_of.clear()
-        self._warned_of.add(executor.key)
         log.warning(
             "Executor %s on host %s cannot reach port %d of this stream reader: it asks by way of executor %s on host "
             "%s, and has no sidecar of its own, which is slower. Open that port to it (options `registryPort` and "
@@ -414,7 +447,7 @@ class Registry:
                     asked.scan, asked.ticket, asked.executor, self.clock(), for_guest=asked.for_guest
                 )
                 home = self._seats.home(binding.seat) if binding.seat is not None else None
-                address = self._sidecars.get(home.executor.key) if home is not None else None
+                address = self._address_of(home.executor.key) if home is not None else None
         except SeatRefused as refused:
             return Refused(reason=str(refused))
         if binding.seat is None:
