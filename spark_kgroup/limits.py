@@ -260,6 +260,9 @@ TOKEN_RETRY_MS: Final = 10_000
 STRING_BYTES_MAX: Final = 32_767
 """The longest text of Kafka's protocol (its strings have a length of 16 bits, with a sign)."""
 
+PEER_WORDS_CHARS_MAX: Final = 500
+"""How much of what a broker or another peer says stands in an error or a log line (ours); Kafka's own take 200."""
+
 # ------------------------------------------------------------------------------------------------- patterns of topics
 
 PATTERN_CHARS_MAX: Final = 65_536

@@ -19,9 +19,9 @@ from spark_kgroup.admin.command_config import HELP as COMMAND_CONFIG_HELP
 from spark_kgroup.admin.command_config import security_from
 from spark_kgroup.admin.consumer_groups import describe_consumers, no_such_group
 from spark_kgroup.admin.tables import add_row, table, write
-from spark_kgroup.admin.telling import printable
 from spark_kgroup.limits import STARTUP_TIMEOUT_MS
 from spark_kgroup.model import DescribedGroup, DescribedMember, TopicPartition
+from spark_kgroup.peer_words import printable
 from spark_kgroup.seat_note import SeatNote
 from spark_kgroup.wire import messages
 from spark_kgroup.wire.address import parse_bootstrap

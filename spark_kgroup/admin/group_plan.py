@@ -9,7 +9,6 @@ from rich.console import Console
 
 from spark_kgroup.admin.consumer_groups import describe_consumers, no_such_group
 from spark_kgroup.admin.tables import add_row, table, write
-from spark_kgroup.admin.telling import printable
 from spark_kgroup.assignors import NAMES
 from spark_kgroup.assignors import assignor as known
 from spark_kgroup.assignors.contract import Assignor
@@ -23,6 +22,7 @@ from spark_kgroup.model import (
     TopicDescription,
     TopicPartition,
 )
+from spark_kgroup.peer_words import printable
 from spark_kgroup.wire.cluster import Cluster
 
 _GENERATION = 1

@@ -17,12 +17,13 @@ import typer
 from spark_kgroup.admin.command_config import HELP as COMMAND_CONFIG_HELP
 from spark_kgroup.admin.command_config import security_from
 from spark_kgroup.admin.stop_signals import stop_signals
-from spark_kgroup.admin.telling import printable, say, text_of
+from spark_kgroup.admin.telling import say, text_of
 from spark_kgroup.assignors import NAMES, assignors_called
 from spark_kgroup.errors import FencedInstanceId, OptionError
 from spark_kgroup.limits import METADATA_MAX_AGE_MS, SESSION_TIMEOUT_MS, STRING_BYTES_MAX
 from spark_kgroup.member import contract
 from spark_kgroup.model import BROKER, CLASSIC, CLIENT, CONSUMER, ErrorCode, TopicPartition
+from spark_kgroup.peer_words import printable
 from spark_kgroup.runtime.group import Group
 from spark_kgroup.runtime.session import Session
 from spark_kgroup.runtime.settings import GroupSettings

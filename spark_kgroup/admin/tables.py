@@ -8,7 +8,7 @@ from rich.console import Console
 from rich.measure import Measurement
 from rich.table import Table
 
-from spark_kgroup.admin.telling import printable
+from spark_kgroup.peer_words import printable
 
 _NUMERIC: Final = ("partition", "position", "end", "lag", "epoch", "round", "now", "then", "keeps", "gives up", "gets")
 

@@ -6,17 +6,13 @@ import sys
 
 from spark_kgroup.admin.command_terms import put_in_command_terms
 from spark_kgroup.errors import KgroupError
+from spark_kgroup.peer_words import printable
 
 
 def text_of(problem: KgroupError) -> str:
     """What went wrong, in the words of the commands."""
     put_in_command_terms(problem)
     return str(problem)
-
-
-def printable(text: str) -> str:
-    """Without what would steer a terminal, and on one line: names are other people's."""
-    return "".join(letter if letter.isprintable() else "?" for letter in text)
 
 
 def complain(problem: KgroupError) -> None:

@@ -24,6 +24,7 @@ from spark_kgroup.member.consumer_contract import (
 )
 from spark_kgroup.member.machine import Config
 from spark_kgroup.model import ErrorCode, TopicIdPartition
+from spark_kgroup.peer_words import words_of
 from spark_kgroup.wire import messages
 from spark_kgroup.wire.backoff import Backoff
 from spark_kgroup.wire.cluster import Cluster
@@ -152,7 +153,7 @@ def _to_event(request: ConsumerHeartbeatRequest, response: messages.Response) ->
     return ConsumerHeartbeatResponse(
         request=request,
         error=int(response.error_code),
-        message=response.error_message or "",
+        message=words_of(response.error_message),
         epoch=int(response.member_epoch),
         interval_ms=interval_ms,
         assignment=assigned,

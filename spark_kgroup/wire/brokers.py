@@ -23,6 +23,7 @@ from spark_kgroup.errors import (
     WireError,
 )
 from spark_kgroup.limits import CONNECT_TIMEOUT_MS, NEXT_BROKER_AFTER_MS
+from spark_kgroup.peer_words import words_of
 from spark_kgroup.rights import RIGHTS_MISSING, Rights
 from spark_kgroup.wire import messages
 from spark_kgroup.wire.address import Address
@@ -218,8 +219,8 @@ class Brokers:
             self._cluster_id = answer.cluster_id
         elif answer.cluster_id not in (None, self._cluster_id):
             raise ConnectionFailed(
-                f"A broker of another cluster is at {address} now (cluster id {answer.cluster_id}, was "
-                f"{self._cluster_id}): nothing that it says is used. To go on with that cluster, start anew."
+                f"A broker of another cluster is at {address} now (cluster id {words_of(answer.cluster_id)}, was "
+                f"{words_of(self._cluster_id)}): nothing that it says is used. To go on with that cluster, start anew."
             )
 
     def _not_a_broker(self, address: Address, error: ProtocolViolation) -> WireError:

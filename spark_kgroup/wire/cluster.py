@@ -38,6 +38,7 @@ from spark_kgroup.limits import (
     TOPIC_NAMES_MISSED_MS,
 )
 from spark_kgroup.model import DescribedGroup, ErrorCode, MemberIdentity, TopicDescription, TopicPartition
+from spark_kgroup.peer_words import words_of
 from spark_kgroup.rights import RIGHTS_MISSING
 from spark_kgroup.wire import messages
 from spark_kgroup.wire.address import Address
@@ -452,7 +453,8 @@ class Cluster(Brokers):
         found = the_only(response.coordinators, "coordinator")
         if int(found.error_code) != ErrorCode.NONE:
             self._witnesses.doubt(witness)
-            error = BrokerError("FindCoordinator", int(found.error_code), found.error_message or f"group {group!r}")
+            words = words_of(found.error_message) or f"group {group!r}"
+            error = BrokerError("FindCoordinator", int(found.error_code), words)
             self._be_patient(error, error.api)
             raise error
         self._rights_to("FindCoordinator").on_granted()

@@ -19,6 +19,7 @@ from spark_kgroup.model import (
     TopicDescription,
     TopicPartition,
 )
+from spark_kgroup.peer_words import words_of
 from spark_kgroup.wire import messages
 from spark_kgroup.wire.address import Address
 from spark_kgroup.wire.consumer_protocol import decode_assignment, decode_subscription
@@ -256,7 +257,7 @@ def consumer_description_of(
     if int(group.error_code) in _NOT_OF_TYPE_CONSUMER:
         return None
     if int(group.error_code) != ErrorCode.NONE:
-        raise BrokerError("ConsumerGroupDescribe", int(group.error_code), group.error_message)
+        raise BrokerError("ConsumerGroupDescribe", int(group.error_code), words_of(group.error_message))
     return DescribedGroup(
         group=group.group_id,
         state=group.group_state,
@@ -298,7 +299,7 @@ def config_of(response: messages.DescribeConfigsResponse) -> str | None:
     """
     found = the_only(response.results, "resource")
     if int(found.error_code) != ErrorCode.NONE:
-        raise BrokerError("DescribeConfigs", int(found.error_code), found.error_message)
+        raise BrokerError("DescribeConfigs", int(found.error_code), words_of(found.error_message))
     return next((config.value for config in found.configs), None)
 
 

@@ -58,6 +58,7 @@ class BrokerWorld:
             None for silence on this connection for ever.
         hosts: node id -> its host, as the cluster says it; the true one if it is not here.
         cluster_id: None if brokers do not say.
+        words: what goes with error codes where answers have room for it.
         cut_off: node id -> what a broker believes that hears nothing of the others any more (`cut_off_from_now_on`).
     """
 
@@ -77,6 +78,7 @@ class BrokerWorld:
     protocol: str = "range"
     session_timeout: str = "50000"
     cluster_id: str | None = None
+    words: str = "why"
     cut_off: dict[int, "BrokerWorld"] = field(default_factory=dict)
 
     async def start(self, nodes: int = 1, ranges: Ranges = RANGES) -> None:
@@ -184,7 +186,7 @@ class BrokerWorld:
             host="" if error else self.hosts.get(self.coordinator, address.host),
             port=i32(-1 if error else address.port),
             error_code=error,
-            error_message="why" if error else None,
+            error_message=self.words if error else None,
         )
         return messages.FindCoordinatorResponse(throttle_time=NO_THROTTLE, coordinators=(found,))
 
@@ -223,7 +225,7 @@ class BrokerWorld:
         )
         result = DescribeConfigsResult(
             error_code=error,
-            error_message=None,
+            error_message=self.words if error else None,
             resource_type=asked.resource_type,
             resource_name=asked.resource_name,
             configs=() if error else (config,),
@@ -303,7 +305,7 @@ class BrokerWorld:
             error = KioErrorCode.group_id_not_found
         group = kinds.DescribedGroup(
             error_code=error,
-            error_message=None,
+            error_message=self.words if error else None,
             group_id=request.group_ids[0],
             group_state="" if error else "Reconciling",
             group_epoch=i32(5),

@@ -10,7 +10,7 @@ ENGINE = ROOT / "spark_kgroup"
 SOURCE = ROOT / "datasource" / "pyspark_kgroup"
 
 # Each room, with the rooms it may import; a room may always import itself. Lower rooms first.
-BASE = {"errors", "model", "limits"}
+BASE = {"errors", "model", "limits", "peer_words"}
 ROOMS = {
     "model": set(),
     "limits": set(),
@@ -18,6 +18,7 @@ ROOMS = {
     "uncollected": set(),
     "threads": set(),
     "seat_note": set(),
+    "peer_words": {"limits"},
     "errors": {"model"},
     "rights": {"model", "limits"},
     "topic_pattern": BASE,
@@ -28,7 +29,7 @@ ROOMS = {
     "testing": BASE | {"threads"},
     "admin": BASE | {"uncollected", "assignors", "member", "wire", "runtime", "testing", "seat_note", "topic_pattern"},
 }
-PURE_ROOMS = {"model", "limits", "errors", "rights", "seat_note", "topic_pattern", "assignors", "member"}
+PURE_ROOMS = {"model", "limits", "peer_words", "errors", "rights", "seat_note", "topic_pattern", "assignors", "member"}
 WORLDLY = {"asyncio", "socket", "threading", "time", "random", "logging", "datetime", "os", "subprocess"}
 OF_SPARK_AND_KAFKA = {"pyspark", "confluent_kafka", "pyarrow", "kio"}
 # The rooms of the data source, and of its front the modules; the rule is the same.

@@ -33,6 +33,7 @@ from pyspark_kgroup.shared.tickets import Range, ReadSettings
 from spark_kgroup.errors import AuthenticationFailed, BrokerError, KgroupError, OptionError, WireError
 from spark_kgroup.limits import STARTUP_TIMEOUT_MS
 from spark_kgroup.model import ErrorCode, TopicPartition
+from spark_kgroup.peer_words import words_of
 
 log = logging.getLogger(__name__)
 
@@ -225,7 +226,7 @@ def _offset(message: Message) -> int:
 def _verdict(error: KafkaError) -> KgroupError | None:
     """The fatal error for `error`; None if trying again may help."""
     if error.code() == ErrorCode.TOPIC_AUTHORIZATION_FAILED:
-        return BrokerError("Fetch", error.code(), error.str())
+        return BrokerError("Fetch", error.code(), words_of(error.str()))
     return None
 
 
@@ -281,8 +282,8 @@ class _Unread:
         else:
             self._refused_at_s = None
         if not self._last_error:  # the first of this read; the last one is in the error if it fails
-            log.warning("%s. Trying again, for %.0f s at most.", error.str(), self._stall_timeout_s)
-        self._last_error = error.str()
+            log.warning("%s. Trying again, for %.0f s at most.", words_of(error.str()), self._stall_timeout_s)
+        self._last_error = words_of(error.str())
         self._verdict = self._verdict or _verdict(error)
         if error.code() in _UNKNOWN:  # for topic.metadata.propagation.max.ms by now; librdkafka does not say which
             self._some_gone = True

@@ -24,6 +24,7 @@ from spark_kgroup.limits import (
     TOKEN_RETRY_MS,
     TOKEN_TIMEOUT_MS,
 )
+from spark_kgroup.peer_words import words_of
 from spark_kgroup.wire.address import can_be_looked_up
 from spark_kgroup.wire.security.files import CredentialFiles
 from spark_kgroup.wire.security.post import post
@@ -194,13 +195,13 @@ class ClientCredentials:
             ) from None
         except (OSError, http.client.HTTPException) as error:
             raise AuthenticationFailed(
-                f"{self._name} cannot be asked: {error or type(error).__name__}.", retriable=True
+                f"{self._name} cannot be asked: {words_of(str(error)) or type(error).__name__}.", retriable=True
             ) from None
 
     def _refusal(self, status: int, answer: Any) -> str:
         """What the endpoint said, in RFC 6749's words if it used them (`error`, `error_description`)."""
         members = answer if _is_object(answer) else {}
-        words = [str(members[name]) for name in ("error", "error_description") if members.get(name)]
+        words = [words_of(str(members[name])) for name in ("error", "error_description") if members.get(name)]
         outcome = ": ".join([f"{self._name} answered HTTP {status}", *words])
         fix = "`sasl.oauthbearer.client.id`, .client.secret and .scope" if status in _REFUSALS else "its log"
         return f"{outcome}. Client {self.client_id!r}. Check {fix}."

@@ -7,9 +7,10 @@ import pytest
 
 from spark_kgroup.admin.describe_command import lines_of
 from spark_kgroup.admin.member_command import write_json, write_text
-from spark_kgroup.admin.telling import complain, printable, text_of
+from spark_kgroup.admin.telling import complain, text_of
 from spark_kgroup.errors import FencedInstanceId, GroupRejected
 from spark_kgroup.model import DescribedGroup, DescribedMember
+from spark_kgroup.peer_words import printable
 
 HOSTILE = {
     "a closing tag": "[/red]",
