@@ -231,7 +231,7 @@ def _instant(wall_ms: int | None) -> str | None:
 def write_tables(found: GroupLines) -> None:
     """For people: the members, then their partitions."""
     group = found.group
-    say = Console(soft_wrap=True, highlight=False, markup=False).print
+    say = Console(soft_wrap=True, highlight=False, markup=False, emoji=False).print
     assignor = f", assignor {group.protocol}" if group.protocol else ""
     of_type = ", type consumer" if group.is_consumer_type else ""
     size = "1 member" if len(group.members) == 1 else f"{len(group.members)} members"

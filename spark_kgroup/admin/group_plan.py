@@ -179,7 +179,7 @@ def _grown(topics: Mapping[str, TopicDescription], more: Mapping[str, int]) -> d
 
 def write_tables(found: GroupPlan) -> None:
     """For people: the members' loads, then each partition that changes hands."""
-    say = Console(soft_wrap=True, highlight=False, markup=False).print
+    say = Console(soft_wrap=True, highlight=False, markup=False, emoji=False).print
     moving = found.partitions
     moved = len(found.plan.moved)
     rounds = max((number for _, _, number in moving.values()), default=1)

@@ -5,9 +5,12 @@ from typing import Any
 
 import pytest
 
+from spark_kgroup.admin import describe_command, group_plan
 from spark_kgroup.admin.describe_command import lines_of
+from spark_kgroup.admin.group_plan import Change, GroupPlan
 from spark_kgroup.admin.member_command import write_json, write_text
 from spark_kgroup.admin.telling import complain, text_of
+from spark_kgroup.assignors.plan import Plan
 from spark_kgroup.errors import FencedInstanceId, GroupRejected
 from spark_kgroup.model import DescribedGroup, DescribedMember
 from spark_kgroup.peer_words import printable
@@ -37,6 +40,22 @@ def event(**more: Any) -> Mapping[str, Any]:
 def test_a_topic_that_looks_like_markup_is_written_as_it_is(name: str, capsys: pytest.CaptureFixture[str]) -> None:
     write_text(event(partitions=[[name, 0]], reason=name))
     assert f"partitions {name}-0  ({name})" in capsys.readouterr().out
+
+
+def test_tables_have_names_and_addresses_as_they_are(capsys: pytest.CaptureFixture[str]) -> None:
+    """rich makes pictures of what stands between two colons, as in many an IPv6 address."""
+    host = "2001:db8:0:b:1:2:3:4"
+    member = DescribedMember(
+        member_id=":bomb:", instance_id=":x:", client_id=":warning:", client_host=f"/{host}", assignment=frozenset()
+    )
+    group = DescribedGroup(group=":a:", state="Stable", protocol=":b:", members=(member,))
+    describe_command.write_tables(describe_command.lines_of(group, {}, {}))
+    plan = Plan(target={}, first_round={}, moved=())
+    group_plan.write_tables(GroupPlan(group=group, change=Change(), plan=plan, owners={}))
+    printed = capsys.readouterr().out
+    assert printed.isascii()
+    for name in (f":warning:@{host}", ":bomb:", ":x:", "Group :a: is Stable", "assignor :b:"):
+        assert name in printed
 
 
 @pytest.mark.parametrize("name", STEERING.values(), ids=STEERING)
