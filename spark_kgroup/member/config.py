@@ -23,10 +23,12 @@ class PreviouslyOwned:
     Attributes:
         generation: in which it was known to own `partitions`. Whoever was given one of them since claims it in a later
             generation, and that claim wins (KIP-792).
+        member_id: of the member that owned `partitions`; empty where that is not known.
     """
 
     partitions: frozenset[TopicPartition] = frozenset()
     generation: int = NO_GENERATION
+    member_id: str = UNKNOWN_MEMBER_ID
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

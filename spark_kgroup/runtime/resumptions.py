@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from spark_kgroup.member.config import PreviouslyOwned, Resumption
 from spark_kgroup.member.consumer_contract import JOIN_EPOCH
-from spark_kgroup.model import DescribedGroup, TopicDescription, TopicPartition
+from spark_kgroup.model import UNKNOWN_MEMBER_ID, DescribedGroup, TopicDescription, TopicPartition
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,6 +35,10 @@ def resumable(
     be; unless somebody else has it by now. What a member was told to give up is still in its assignment, or in
     nobody's: brokers differ (`wire.responses.consumer_description_of`).
 
+    A seat goes on only as the very member that owned it: 1. a process is stopped for long, and its session ends; 2. the
+    next process of its seat dies while it reads; 3. the first one wakes up, and joins anew. What the second one owed is
+    lost by then; and as the first one's member the third would leave it unfenced until all is paid.
+
     Args:
         previously_owned: instance id -> what an earlier process may have been reading.
         group: as it is now; a classic one has claims for this (`previously_owned.claimable`).
@@ -48,6 +52,8 @@ def resumable(
     for member in group.members:
         name = member.instance_id
         if name is None or name not in seats or name not in previously_owned or (member.epoch or 0) <= JOIN_EPOCH:
+            continue
+        if previously_owned[name].member_id not in (UNKNOWN_MEMBER_ID, member.member_id):
             continue
         stays = frozenset(tp for tp in member.target or () if tp.topic in topics)
         owed = frozenset(

@@ -1,5 +1,6 @@
 """Queries that come back under either group protocol, or change it, without Spark: no seat or record is lost."""
 
+import json
 import time
 from collections.abc import Mapping
 
@@ -95,6 +96,19 @@ def test_a_query_that_was_killed_has_its_partitions_again_long_before_its_sessio
             assert (stable_generation(apache_kafka, group), peer.moves) == (generation, moves)
             wait_for(lambda: len(peer.rows) + len(places(query)) == 80, "all to be read", 60)
     assert sorted(peer.rows + places(query)) == sorted(contents(server, topic))
+
+
+def test_the_checkpoint_says_under_the_consumer_protocol_which_member_owns_what(
+    apache_kafka: ApacheKafka, topic: str, group: str, group_protocol: str
+) -> None:
+    server = apache_kafka.bootstrap_servers
+    produce(server, topic, 40, partitions=PARTITIONS)
+    query = Query(server, group, topic, members="2")
+    with query:
+        query.settle()
+        found = described_by_us(apache_kafka, group).members
+    members = {member.instance_id: member.member_id for member in found}
+    assert json.loads(query.durable).get("members", {}) == (members if group_protocol == CONSUMER else {})
 
 
 @pytest.mark.usefixtures("group_protocol")

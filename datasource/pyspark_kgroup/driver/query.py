@@ -44,7 +44,7 @@ from pyspark_kgroup.shared.tickets import (
 from pyspark_kgroup.wording import log_in_options_words
 from spark_kgroup.clock import monotonic_ms
 from spark_kgroup.errors import KgroupError
-from spark_kgroup.model import CLIENT, TopicPartition
+from spark_kgroup.model import CLIENT, CONSUMER, TopicPartition
 from spark_kgroup.runtime.settings import GroupSettings
 from spark_kgroup.runtime.thread import GroupRuntime
 from spark_kgroup.seat_note import Author
@@ -95,7 +95,12 @@ class Query:
                 self._resize(boundary, self._seat_count)
             after = boundary.advance(start, limit, at_once=at_once)
             self._latest = after
-            return replace(after, group=self._options.group_id, record_bytes=self._sizes_to_remember(after))
+            return replace(
+                after,
+                group=self._options.group_id,
+                members=self._members_to_remember(boundary, after),
+                record_bytes=self._sizes_to_remember(after),
+            )
 
     def _on_durable(self, digest: str) -> None:
         """The batch with this end is in Spark's commit log, and Spark may ask for the next one much later."""
@@ -165,6 +170,12 @@ class Query:
         if self._registry is None or self._options.limit.size_bytes is None:
             return {}
         return self._registry.sizes.to_remember(end.topics)
+
+    def _members_to_remember(self, boundary: Boundary, end: Checkpoint) -> Mapping[str, str]:
+        if self._options.group_protocol != CONSUMER:
+            return {}  # in a classic group the generation of a claim says how old it is (KIP-792)
+        seats = {owned.period.seat for owned in end.owned.values()}
+        return {seat: member for seat, member in boundary.members.items() if seat in seats}
 
     def _counts(self) -> Counts:
         return self._registry.counts() if self._registry is not None else Counts()

@@ -11,6 +11,7 @@ One offset, as JSON (`version` guards the shape)::
      "released": {"flights": {"partitions": "5", "pos": "77"}},
      "given_up": {"flights": {"partitions": "6", "pos": "90"}},
      "group":    "flights",
+     "members":  {"job-0": "<member id>", "job-1": "<member id>"},
      "record_bytes": {"flights": 449}}
 
 `owned` has every partition that this query owned at the boundary, as columns: the n-th number of `period`, `from` and
@@ -22,7 +23,8 @@ each batch and keeps hundreds of them: so a partition takes some 14 bytes, and n
 acknowledged commit, so that its return reads no record twice; the key is older than that name.
 `given_up` says where a partition was left in good order: the group's committed offset is its memory, unless this query
 itself went on from there later: then this checkpoint was set back. Releases up to 0.1.0 did not write it. `group` says
-who wrote the offset, is absent from older ones, and is no part of what makes two offsets differ. Neither is
+who wrote the offset, is absent from older ones, and is no part of what makes two offsets differ. Neither are
+`members`, the ids of the members that own all this, under the consumer protocol alone (`previously_owned`), and
 `record_bytes`, how large a topic's records were when the batch was planned, by which a restart plans
 (`maxBytesPerTrigger`). A release that does not know one of these keys passes over it.
 
@@ -106,6 +108,7 @@ class Checkpoint:
     lost: Mapping[TopicPartition, int] = field(default_factory=dict)
     given_up: Mapping[TopicPartition, int] = field(default_factory=dict)
     group: str = field(default="", compare=False)
+    members: Mapping[str, str] = field(default_factory=dict, compare=False)
     record_bytes: Mapping[str, int] = field(default_factory=dict, compare=False)
 
     @property
@@ -121,7 +124,7 @@ class Checkpoint:
     @property
     def digest(self) -> str:
         """The same for equal checkpoints, and for no others."""
-        return sha256(json.dumps(replace(self, group="", record_bytes={}).to_json()).encode()).hexdigest()
+        return sha256(json.dumps(replace(self, group="", members={}, record_bytes={}).to_json()).encode()).hexdigest()
 
     def to_json(self) -> dict[str, Any]:
         """Canonical JSON object: equal checkpoints give equal bytes (keys and partitions are sorted)."""
@@ -146,6 +149,7 @@ class Checkpoint:
             "released": _positions(self.lost),
             **({"given_up": _positions(self.given_up)} if self.given_up else {}),
             **({"group": self.group} if self.group else {}),
+            **({"members": dict(sorted(self.members.items()))} if self.members else {}),
             **({"record_bytes": dict(sorted(self.record_bytes.items()))} if self.record_bytes else {}),
         }
 
@@ -179,6 +183,7 @@ class Checkpoint:
                 lost=positions(raw["released"]),
                 given_up=positions(raw.get("given_up", {})),
                 group=_text(raw.get("group", "")),
+                members={_text(seat): _text(member) for seat, member in raw.get("members", {}).items()},
                 record_bytes={_text(name): _number(size) for name, size in raw.get("record_bytes", {}).items()},
             )
         except (KeyError, TypeError, ValueError, AttributeError, IndexError) as error:

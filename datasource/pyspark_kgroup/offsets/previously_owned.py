@@ -7,18 +7,23 @@ from __future__ import annotations
 
 from pyspark_kgroup.offsets.checkpoint import Checkpoint, Period
 from spark_kgroup.member.config import PreviouslyOwned
-from spark_kgroup.model import TopicPartition
+from spark_kgroup.model import UNKNOWN_MEMBER_ID, TopicPartition
 
 
 def owned_by_seat(planned: Checkpoint) -> dict[str, PreviouslyOwned]:
     """Instance id -> what that seat was reading, or had read and not committed, when its last process ended.
 
-    Of topics that have left `subscribe`, too: nobody else may have them before that is read and committed.
+    Of topics that have left `subscribe`, too: nobody else may have them before that is read and committed. The member
+    id is that under which the seat owned it, where the checkpoint says so.
     """
     by_seat: dict[str, dict[TopicPartition, Period]] = {}
     for tp, held in planned.owned.items():
         by_seat.setdefault(held.period.seat, {})[tp] = held.period
     return {
-        seat: PreviouslyOwned(partitions=frozenset(periods), generation=max(p.generation for p in periods.values()))
+        seat: PreviouslyOwned(
+            partitions=frozenset(periods),
+            generation=max(period.generation for period in periods.values()),
+            member_id=planned.members.get(seat, UNKNOWN_MEMBER_ID),
+        )
         for seat, periods in by_seat.items()
     }

@@ -268,7 +268,9 @@ class ConsumerWorld:
         last = next((p for p in reversed(self.processes) if p.seat == seat), None)
         if last is None or last.alive or last.config.instance_id is None:
             return None
-        reading = {seat: PreviouslyOwned(partitions=self._by_name(last.machine.partitions.owned_by_id))}
+        machine = last.machine
+        owned = self._by_name(machine.partitions.owned_by_id)
+        reading = {seat: PreviouslyOwned(partitions=owned, member_id=machine.identity.member_id)}
         found = resumable(reading, self._described(), [seat], [TOPIC]).get(seat)
         topics = {TOPIC: TopicDescription(name=TOPIC, topic_id=self.topic_id, partition_count=self.count)}
         return with_topic_ids(found, topics) if found is not None else None

@@ -34,10 +34,14 @@ def member(
 
 
 def found(
-    *members: DescribedMember, before: frozenset[TopicPartition] = parts(0, 1, 2), group_type: str = "consumer"
+    *members: DescribedMember,
+    before: frozenset[TopicPartition] = parts(0, 1, 2),
+    group_type: str = "consumer",
+    by: str = "",
 ) -> dict[str | None, Owing]:
     group = DescribedGroup(group="g", state="Reconciling", protocol="uniform", members=members, group_type=group_type)
-    return resumable({"a": PreviouslyOwned(partitions=before, generation=5)}, group, ["a", "b"], ["orders"])
+    owned = {"a": PreviouslyOwned(partitions=before, generation=5, member_id=by)}
+    return resumable(owned, group, ["a", "b"], ["orders"])
 
 
 def owing(owned: frozenset[TopicPartition]) -> dict[str | None, Owing]:
@@ -64,6 +68,16 @@ def test_a_seat_owes_nothing_that_somebody_else_has() -> None:
 def test_a_seat_owes_what_is_of_a_topic_that_is_subscribed_no_more() -> None:
     left = parts(0, of="clicks")
     assert found(member("a", left, left), before=left) == owing(left)
+
+
+def test_a_seat_resumes_as_the_very_member_that_owned_what_it_owes() -> None:
+    owes = member("a", parts(0, 1, 2), parts())
+    assert found(owes, by="id of a") == owing(parts(0, 1, 2))
+
+
+def test_a_seat_that_another_member_has_meanwhile_owes_nothing() -> None:
+    """It takes the seat over at once, which fences that member."""
+    assert found(member("a", parts(0, 1, 2), parts()), by="a member before") == {}
 
 
 @pytest.mark.parametrize(

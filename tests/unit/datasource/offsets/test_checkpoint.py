@@ -49,6 +49,7 @@ def checkpoints(draw: st.DrawFn) -> Checkpoint:
         lost={tp: draw(offsets) for tp in held[1::3]},
         given_up={tp: draw(offsets) for tp in held[2::3]},
         group=draw(st.sampled_from(["", "flights"])),
+        members=draw(st.dictionaries(st.sampled_from(["job-0", "ä"]), st.sampled_from(["id-1", "id-2"]))),
         record_bytes=draw(st.dictionaries(names, st.integers(1, 2**40))),
     )
 
@@ -81,6 +82,7 @@ def test_the_order_of_discovery_does_not_change_the_bytes(checkpoint: Checkpoint
         lost=shuffled(checkpoint.lost),
         given_up=shuffled(checkpoint.given_up),
         group=checkpoint.group,
+        members=shuffled(checkpoint.members),
         record_bytes=shuffled(checkpoint.record_bytes),
     )
     assert dumps(again) == dumps(checkpoint)
@@ -88,12 +90,13 @@ def test_the_order_of_discovery_does_not_change_the_bytes(checkpoint: Checkpoint
 
 @given(checkpoints(), checkpoints())
 def test_different_checkpoints_of_one_group_differ_in_their_bytes(one: Checkpoint, another: Checkpoint) -> None:
-    one, another = (replace(each, group="g", record_bytes={}) for each in (one, another))
+    one, another = (replace(each, group="g", members={}, record_bytes={}) for each in (one, another))
     assert (dumps(one) == dumps(another)) == (one == another)
 
 
 def test_who_wrote_a_checkpoint_is_no_part_of_what_makes_two_differ() -> None:
-    assert Checkpoint(group="flights") == EMPTY
+    written = Checkpoint(group="flights", members={"job-0": "id-1"})
+    assert (written, written.digest) == (EMPTY, EMPTY.digest)
 
 
 def test_sizes_of_records_are_no_part_of_what_makes_two_checkpoints_differ() -> None:
@@ -121,6 +124,7 @@ SELDOM = Checkpoint(
     },
     given_up={TopicPartition("flights", 6): 90},
     group="airport",
+    members={"job-0": "s1kWtk0nQWmvXpWSMYSIVA"},
     record_bytes={"flights": 449},
 )
 IN_VERSION_2 = [
@@ -144,6 +148,7 @@ IN_VERSION_2 = [
             "released": {},
             "given_up": {"flights": {"partitions": "6", "pos": "90"}},
             "group": "airport",
+            "members": {"job-0": "s1kWtk0nQWmvXpWSMYSIVA"},
             "record_bytes": {"flights": 449},
         },
     ),
@@ -405,7 +410,11 @@ VALUES: list[Any] = [
 KEYS = ("t", "0", "-1", "x", "", "\u0663", "9" * 5_000, "\ud800")
 
 
-@pytest.mark.parametrize("whole", [IN_VERSION_1[1][1], IN_VERSION_2[0][1]], ids=["version 1", "version 2"])
+@pytest.mark.parametrize(
+    "whole",
+    [IN_VERSION_1[1][1], IN_VERSION_2[0][1], IN_VERSION_2[1][1]],
+    ids=["version 1", "version 2", "version 2 with what is seldom there"],
+)
 def test_any_json_is_read_as_it_was_written_or_refused(whole: dict[str, Any]) -> None:
     """10,000 damaged ones, seeded."""
     random = Random(11)
