@@ -70,7 +70,7 @@ def natively(
                 batches.append(next(reader))
                 on_batches(len(batches))
             except StopIteration as done:
-                left.append(done.value)
+                left.append(done.value.ranges)
                 return
 
     drain()

@@ -15,11 +15,13 @@ from harness.secured import ALICE, BOB, KEY_PASSWORD, PASSWORDS, TLS_CLIENT
 from harness.waiting import wait_for
 
 from pyspark_kgroup.executor import range_reader
+from pyspark_kgroup.executor import reader as reader_of_all
+from pyspark_kgroup.executor.native import fetched_log
 from pyspark_kgroup.executor.range_reader import read_ranges
 from pyspark_kgroup.offsets.checkpoint import EMPTY
 from pyspark_kgroup.options.parser import parse
 from pyspark_kgroup.shared.columns import COLUMNS, spark_schema
-from pyspark_kgroup.shared.tickets import Range, ReadSettings
+from pyspark_kgroup.shared.tickets import Leader, Range, Reader, ReadSettings
 from pyspark_kgroup.stream import KgroupStreamReader
 from spark_kgroup.errors import AuthenticationFailed, BrokerError
 from spark_kgroup.threads import in_a_thread
@@ -156,6 +158,25 @@ def test_a_read_goes_on_when_the_ca_that_it_lacks_comes_to_its_disk(
     wait_for(lambda: "the earlier ones stay in use" in caplog.text, "the change to be seen")
     ca.write_text(secured_kafka.ca_pem)
     assert reading.result(30) == RECORDS
+
+
+@pytest.mark.parametrize("reader", ["native", "librdkafka"])
+def test_a_user_that_may_not_even_see_the_topic_gets_an_error_within_seconds(
+    secured_kafka: "SecuredKafka", monkeypatch: pytest.MonkeyPatch, reader: Reader
+) -> None:
+    """As after a REVOKE of READ, which takes the implied DESCRIBE with it: librdkafka says nothing then."""
+    monkeypatch.setattr(fetched_log, "FETCH_TROUBLE_MS", 500)
+    monkeypatch.setattr(range_reader, "_IDLE_LOOK_S", 0.5)
+    name = f"topic-{uuid4().hex[:8]}"
+    secured_kafka.kafka.create_topic(name, partitions=1)
+    produce(secured_kafka.kafka.bootstrap_servers, name, RECORDS, partitions=1)
+    listener = "SASL_SSL"
+    host, port = secured_kafka.bootstrap(listener).split(":")
+    config = parse(options(secured_kafka, listener, name, "g", **SCRAM)).consumer_config()
+    settings = ReadSettings(consumer_config=config, reader=reader, stall_timeout_ms=60_000)
+    leader = Leader(1, host, int(port), 0, "")
+    with pytest.raises(BrokerError, match=r"TOPIC_AUTHORIZATION_FAILED.*grant READ on the topic"):
+        list(reader_of_all.read_ranges([Range(name, 0, 0, RECORDS, leader)], settings))
 
 
 def test_a_user_that_may_see_the_topic_and_not_read_it_gets_an_error(secured_kafka: "SecuredKafka", topic: str) -> None:

@@ -11,7 +11,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Protocol, TypeVar
 
 from pyspark_kgroup.executor.native.decode import Unusual
-from pyspark_kgroup.executor.native.fetched_log import LogLost
+from pyspark_kgroup.executor.native.fetched_log import Verdict
 from pyspark_kgroup.limits import NATIVE_RETRY_MS
 from pyspark_kgroup.shared.tickets import Leader
 from spark_kgroup.model import TopicPartition
@@ -143,8 +143,8 @@ class NativeFirst:
     def _do(self, what: Callable[[Prefetcher], T]) -> T:
         try:
             return what(self._prefetcher)
-        except LogLost as lost:  # librdkafka would not see it; the worker reads on by itself, and tells it
-            raise CannotServe(lost.reason) from None
+        except Verdict as verdict:  # librdkafka would not see it; the worker reads on by itself, and tells it
+            raise CannotServe(verdict.reason) from None
         except Unusual as unusual:
             if unusual.lasting:
                 unusual.tell()

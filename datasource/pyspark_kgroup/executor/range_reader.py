@@ -17,6 +17,7 @@ import time
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
+from types import MappingProxyType
 from typing import Final, cast
 
 import pyarrow as pa
@@ -68,6 +69,10 @@ _OUT_OF_LOG: Final = frozenset(
 _DAMAGED: Final = frozenset({KafkaError._BAD_MSG, KafkaError._BAD_COMPRESSION})
 """Of a record batch: a wrong checksum, or nothing that makes sense. librdkafka may go on behind it."""
 
+_IDLE_LOOK_S: Final = 5.0
+"""How long nothing may come until a log is looked at, and between two such looks (ours): librdkafka says nothing of a
+topic that it may not see."""
+
 _UNKNOWN: Final = frozenset(
     {
         KafkaError.UNKNOWN_TOPIC_OR_PART,
@@ -79,7 +84,12 @@ _UNKNOWN: Final = frozenset(
 
 
 def read_ranges(
-    ranges: Sequence[Range], settings: ReadSettings, clock_s: Callable[[], float] = time.monotonic
+    ranges: Sequence[Range],
+    settings: ReadSettings,
+    clock_s: Callable[[], float] = time.monotonic,
+    *,
+    reasons: Mapping[TopicPartition, str] = MappingProxyType({}),
+    quiet_since_s: float | None = None,
 ) -> Iterator[pa.RecordBatch]:
     """Read every range to its end, and nothing else.
 
@@ -90,6 +100,8 @@ def read_ranges(
         ranges: at most one for each partition.
         settings: how to read them.
         clock_s: a monotonic one.
+        reasons: why our own reader has left partitions, for errors.
+        quiet_since_s: when something last came to it; None: it has not tried.
 
     Yields:
         Batches of at most `ARROW_BATCH_ROWS_MAX` rows and about `ARROW_BATCH_BYTES_MAX` bytes.
@@ -99,7 +111,7 @@ def read_ranges(
         WireError: a broker refused, or nothing came for `settings.stall_timeout_ms`.
         OptionError: this executor's librdkafka does not take the configuration, or a file that it names is not here.
     """
-    unread = _Unread(ranges, settings, clock_s)
+    unread = _Unread(ranges, settings, clock_s, reasons, quiet_since_s)
     if not unread.open:
         return
     consumer: Consumer | None = _consumer(settings, unread)
@@ -176,6 +188,9 @@ def _next_batch(consumer: Consumer, unread: _Unread, to_batch: ToBatch, records_
         batch = unread.accept([first, *rest], to_batch)
     for partition in unread.take_doubts():
         _compare_with_log(consumer, unread, partition)
+    idle = unread.take_idle()
+    if idle is not None:
+        _look_at_log(consumer, unread, idle)
     if 0 < len(unread.open) < open_before:
         done = [partition for partition in consumer.assignment() if _key(partition) not in unread.open]
         consumer.incremental_unassign(done)
@@ -207,8 +222,26 @@ def _compare_with_log(consumer: Consumer, unread: _Unread, partition: TopicParti
         return
     position = unread.compare(partition, LogRange(first, end))
     if position is not None:
-        consumer.incremental_unassign([asked])
-        consumer.incremental_assign([AssignedPartition(*partition, position)])
+        _go_on_at(consumer, partition, position)
+
+
+def _look_at_log(consumer: Consumer, unread: _Unread, partition: TopicPartition) -> None:
+    """Find out why nothing comes, of which librdkafka has said nothing."""
+    try:
+        seen = consumer.list_topics(partition.topic, _LOG_LOOK_S).topics[partition.topic]
+        if seen.error is not None:
+            raise KafkaException(seen.error)
+        log_range = LogRange(*consumer.get_watermark_offsets(AssignedPartition(*partition), _LOG_LOOK_S))
+    except KafkaException as problem:
+        unread.on_idle_look_failed(problem.args[0])
+    else:
+        unread.on_idle_look(partition, log_range)
+
+
+def _go_on_at(consumer: Consumer, partition: TopicPartition, position: int) -> None:
+    """Fetch from there; what has come of the partition and was not taken yet is forgotten."""
+    consumer.incremental_unassign([AssignedPartition(*partition)])
+    consumer.incremental_assign([AssignedPartition(*partition, position)])
 
 
 def _key(partition: AssignedPartition) -> TopicPartition:
@@ -238,25 +271,38 @@ class _Unread:
         files: the certificates that consumers read.
     """
 
-    def __init__(self, ranges: Sequence[Range], settings: ReadSettings, clock_s: Callable[[], float]) -> None:
+    def __init__(
+        self,
+        ranges: Sequence[Range],
+        settings: ReadSettings,
+        clock_s: Callable[[], float],
+        reasons: Mapping[TopicPartition, str] = MappingProxyType({}),
+        quiet_since_s: float | None = None,
+    ) -> None:
         self.open = {TopicPartition(r.topic, r.partition): r for r in ranges if r.start_offset < r.end_offset}
         self._ends = {partition: r.end_offset for partition, r in self.open.items()}
         self._positions = {partition: r.start_offset for partition, r in self.open.items()}
         self.files = credential_files(settings.consumer_config)
         self._clock_s = clock_s
         self._stall_timeout_s = settings.stall_timeout_ms / 1000
+        self._reasons = reasons
         self._last_error = ""
         self._verdict: KgroupError | None = None
         self._fail_on_data_loss = settings.fail_on_data_loss
         self._doubts: set[TopicPartition] = set()
         self._stopped: set[TopicPartition] = set()
         self._some_gone = False
+        self._turn = 0
         self.resume()
+        if quiet_since_s is not None:
+            self._deadline_s = quiet_since_s + self._stall_timeout_s
 
     def resume(self) -> None:
         """Something came, or we were not waiting: the bound starts again."""
         self._deadline_s = self._clock_s() + self._stall_timeout_s
         self._refused_at_s: float | None = None
+        self._look_at_s = self._clock_s() + _IDLE_LOOK_S
+        self._looks: dict[TopicPartition, str] = {}  # what logs have from which nothing comes
 
     def positions(self) -> dict[TopicPartition, int]:
         """Where to go on with what is left."""
@@ -355,6 +401,23 @@ class _Unread:
         else:
             self.on_error(error)
 
+    def take_idle(self) -> TopicPartition | None:
+        """A partition whose log is to be looked at, since nothing comes from any; each in turn."""
+        if not self.open or self._clock_s() < self._look_at_s:
+            return None
+        self._look_at_s = self._clock_s() + _IDLE_LOOK_S
+        self._turn += 1
+        return list(self.open)[self._turn % len(self.open)]
+
+    def on_idle_look_failed(self, error: KafkaError) -> None:
+        """The log could not be looked at. Whether it is gone, one answer does not decide."""
+        if error.code() not in _UNKNOWN and (error.code() > 0 or not self._last_error):
+            self.on_error(error)
+
+    def on_idle_look(self, partition: TopicPartition, log_range: LogRange) -> None:
+        """The log has this, of which nothing comes."""
+        self._looks[partition] = str(log_range)
+
     def take_doubts(self) -> list[TopicPartition]:
         """The partitions to be compared with their logs; each is named once for each sign of a loss."""
         taken, self._doubts = [partition for partition in self._doubts if partition in self.open], set()
@@ -400,8 +463,9 @@ class _Unread:
         here = self.files.describe()
         return (
             f"A broker and this executor do not accept each other ({self._last_error}), for {lasted_s:.0f} s now; the "
-            "driver was accepted when it connected. Either what the options of TLS and SASL name is not the same on "
-            "every machine, or it has changed since: a certificate, a CA, a password or the cluster's users; or a "
+            f"driver was accepted when it connected.{self._native_reasons()} Either what the options of TLS and SASL "
+            "name is not the same on every machine, or it has changed since: a certificate, a CA, a password or the "
+            "cluster's users; or a "
             f"certificate has expired.{f' On {platform.node()} {here}.' if here else ''}"
         )
 
@@ -419,6 +483,23 @@ class _Unread:
         )
         last = f" librdkafka said last: {self._last_error}." if self._last_error else ""
         raise WireError(
-            f"Nothing came for {self._stall_timeout_s:.0f} s from {left}.{last} Executors must reach every broker "
-            "under the address that it advertises (the broker's advertised.listeners)."
+            f"Nothing came for {self._stall_timeout_s:.0f} s from {left}.{self._native_reasons()}{last} "
+            f"{self._advice()}"
+        )
+
+    def _native_reasons(self) -> str:
+        """Why our own reader has left what is open."""
+        distinct = dict.fromkeys(self._reasons[partition] for partition in self.open if partition in self._reasons)
+        return f" Our own reader said before: {'; '.join(distinct)}." if distinct else ""
+
+    def _advice(self) -> str:
+        looks = ", ".join(f"of {partition} {seen}" for partition, seen in self._looks.items() if partition in self.open)
+        if not looks:
+            return (
+                "Executors must reach every broker under the address that it advertises (the broker's "
+                "advertised.listeners)."
+            )
+        return (
+            f"Brokers can be reached, and {looks}: librdkafka makes no records of it. Our own reader reads some "
+            "batches that librdkafka does not: read with reader=native."
         )

@@ -5,19 +5,27 @@ Runs on: executor. Needs neither Spark nor the driver.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator, Sequence
 
 import pyarrow as pa
 
-from pyspark_kgroup.executor.native.read_ranges import read_natively
+from pyspark_kgroup.executor.native.read_ranges import Left, read_natively
 from pyspark_kgroup.shared.tickets import Range, ReadSettings
 
 
 def read_ranges(ranges: Sequence[Range], settings: ReadSettings) -> Iterator[pa.RecordBatch]:
-    """Read every range to its end, and nothing else: see `range_reader.read_ranges`, which judges what is unusual."""
-    left = ranges if settings.reader == "librdkafka" else (yield from read_natively(ranges, settings))
-    if left:
+    """Read every range to its end, and nothing else: see `range_reader.read_ranges`, which judges what is unusual.
+
+    Our own reader's reasons, and the time for which it has waited, are handed on: one verdict, and one deadline.
+    """
+    left = Left(ranges, {}, time.monotonic())
+    if settings.reader == "native":
+        left = yield from read_natively(ranges, settings)
+    if left.ranges:
         # Imported here: librdkafka's module brings asyncio with it, and mostly nothing is left.
         from pyspark_kgroup.executor import range_reader
 
-        yield from range_reader.read_ranges(left, settings)
+        yield from range_reader.read_ranges(
+            left.ranges, settings, reasons=left.reasons, quiet_since_s=left.quiet_since_s
+        )

@@ -22,6 +22,7 @@ import pyarrow as pa
 from pyspark_kgroup.errors import ChannelEnded
 from pyspark_kgroup.executor.ahead import Ahead
 from pyspark_kgroup.executor.batch_stream import Outlet
+from pyspark_kgroup.executor.native.decode import Unusual
 from pyspark_kgroup.executor.native.means import native_means
 from pyspark_kgroup.executor.native_prefetcher import NativePrefetcher
 from pyspark_kgroup.executor.prefetcher import CannotServe, NativeFirst, Prefetcher
@@ -54,8 +55,12 @@ def prefetcher_of(ahead: Ahead, share: Callable[[], int], settings: ReadSettings
 
         return LibrdkafkaPrefetcher(ahead, share, settings.consumer_config, settings.include_headers)
 
-    means = native_means(settings) if settings.reader == "native" else None
-    if means is None:
+    if settings.reader == "librdkafka":
+        return librdkafka()
+    try:
+        means = native_means(settings)
+    except Unusual as unusual:
+        unusual.tell()
         return librdkafka()
     return NativeFirst(
         lambda: NativePrefetcher(ahead, share, *means, include_headers=settings.include_headers), librdkafka

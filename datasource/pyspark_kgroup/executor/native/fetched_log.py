@@ -12,6 +12,7 @@ asked for what it does not have says so. What happens then:
 | UNKNOWN_LEADER_EPOCH: it has not heard of the leader that we know | it is asked again |
 | UNKNOWN_TOPIC_ID: it has not heard of the topic, or the topic was deleted | it is asked again, then `LogLost` |
 | UNKNOWN_TOPIC_OR_PARTITION, INCONSISTENT_TOPIC_ID: in the midst of such a change | it is asked again |
+| TOPIC_AUTHORIZATION_FAILED: ACLs are being changed, or READ is missing | it is asked again, then `Refused` |
 | the log diverges from what was read: it was truncated (KIP-320) | `LogLost` |
 | anything else | `Unusual` |
 
@@ -29,6 +30,7 @@ from pyspark_kgroup.executor.native.fetch_messages import Wanted
 from pyspark_kgroup.limits import FETCH_REPLICA_MS, FETCH_TROUBLE_MS
 from pyspark_kgroup.offsets.data_loss import Loss, truncated, unknown_id
 from pyspark_kgroup.shared.tickets import Leader
+from spark_kgroup.errors import BrokerError
 from spark_kgroup.limits import RETRY_BACKOFF_MS
 from spark_kgroup.model import ErrorCode, TopicPartition
 
@@ -41,11 +43,28 @@ _NEWS_ON_THE_WAY: Final = frozenset(
         ErrorCode.UNKNOWN_TOPIC_ID,
         ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
         ErrorCode.INCONSISTENT_TOPIC_ID,
+        ErrorCode.TOPIC_AUTHORIZATION_FAILED,
     }
 )
 
 
-class LogLost(Unusual):
+class Verdict(Unusual):
+    """What is final: nobody else is asked."""
+
+
+class Refused(Verdict):
+    """This user may not read the topic. librdkafka, which then may not see it either, would wait and say nothing.
+
+    Attributes:
+        error: for the user.
+    """
+
+    def __init__(self, partition: TopicPartition) -> None:
+        self.error = BrokerError("Fetch", ErrorCode.TOPIC_AUTHORIZATION_FAILED, str(partition))
+        super().__init__(str(self.error))
+
+
+class LogLost(Verdict):
     """Records that were still to be read are gone, which librdkafka would not notice: it would read others instead.
 
     Attributes:
@@ -113,9 +132,14 @@ class FetchedLog:
             self._replica = None  # the leader may prefer another one by now
 
     def on_preferred(self, node_id: int, now_s: float) -> None:
-        """The leader prefers another node to itself."""
-        self._replica = node_id
-        self._replica_until_s = now_s + FETCH_REPLICA_MS / 1000
+        """The leader prefers another node to itself.
+
+        Only a leader may, and not while it was asked without our rack: brokers that name each other would send us to
+        and fro. A leader that does so all the same has given an empty answer.
+        """
+        if not self.return_to_leader(now_s) and not self.keeps_to_leader(now_s):
+            self._replica = node_id
+            self._replica_until_s = now_s + FETCH_REPLICA_MS / 1000
 
     def return_to_leader(self, now_s: float) -> bool:
         """Ask the leader from now on, and only the leader for a while; False if that was asked anyway."""
@@ -135,6 +159,7 @@ class FetchedLog:
 
         Raises:
             LogLost: the topic is gone.
+            Refused: this user may not read it.
             Unusual: nobody here knows where to go on.
         """
         again = self._in_trouble_since_s is not None
@@ -146,7 +171,7 @@ class FetchedLog:
                 raise self._unusual(error)
             again = True
         if now_s - since_s > FETCH_TROUBLE_MS / 1000:
-            raise self._lost() if error == ErrorCode.UNKNOWN_TOPIC_ID else self._unusual(error)
+            raise self._final(error)
         self._in_trouble_since_s = since_s
         if again:
             self.paused_until_s = now_s + RETRY_BACKOFF_MS / 1000
@@ -159,6 +184,11 @@ class FetchedLog:
         """
         if not self.return_to_leader(now_s):
             raise LogLost(truncated(self.partition, self.position, self.end, cut_at), self.position)
+
+    def _final(self, error: int) -> Unusual:
+        if error == ErrorCode.TOPIC_AUTHORIZATION_FAILED:
+            return Refused(self.partition)
+        return self._lost() if error == ErrorCode.UNKNOWN_TOPIC_ID else self._unusual(error)
 
     def _lost(self) -> LogLost:
         loss = unknown_id(self.partition, self.position, self.end, self.leader.topic_id)

@@ -35,7 +35,7 @@ from pyspark_kgroup.executor.native.connection_security import ConnectionSecurit
 from pyspark_kgroup.executor.native.decode import Unusual
 from pyspark_kgroup.executor.native.fetch_messages import Bounds, FetchAnswer, Fetched
 from pyspark_kgroup.executor.native.fetch_settings import FetchSettings
-from pyspark_kgroup.executor.native.fetched_log import FetchedLog, LogLost
+from pyspark_kgroup.executor.native.fetched_log import FetchedLog, Verdict
 from pyspark_kgroup.limits import (
     FETCH_AWAITED_MS,
     FETCH_BUSY_BYTES_MIN,
@@ -314,12 +314,12 @@ class Fetcher:
         """If this broker fails, the others go on.
 
         Raises:
-            LogLost: it has told so.
+            Verdict: it has told so.
             Unusual: it has failed, and there are no others.
         """
         try:
             yield
-        except LogLost:
+        except Verdict:
             raise
         except Unusual as failure:
             asked.close()
@@ -463,7 +463,7 @@ class Fetcher:
                 chunk = self._chunk(log, fetched)
                 if chunk is None and fetched.preferred_replica >= 0:
                     self._on_preferred(log, fetched.preferred_replica, now_s)
-        except LogLost:
+        except Verdict:
             raise
         except Unusual as unusual:
             self._lose(log, asked, unusual)

@@ -28,16 +28,12 @@ class Means(NamedTuple):
     security: ConnectionSecurity
 
 
-def native_means(settings: ReadSettings) -> Means | None:
-    """What reading natively with these settings takes; None if this process does not have it, which is warned of."""
-    try:
-        return _means(settings)
-    except Unusual as unusual:
-        unusual.tell()
-        return None
+def native_means(settings: ReadSettings) -> Means:
+    """What reading natively with these settings takes.
 
-
-def _means(settings: ReadSettings) -> Means:
+    Raises:
+        Unusual: this process does not have it.
+    """
     loaded = library.load()
     if loaded.library is None:
         raise Unusual(loaded.reason, lasting=True)

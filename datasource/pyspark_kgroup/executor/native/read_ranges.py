@@ -2,17 +2,20 @@
 
 Runs on: executor. Needs neither Spark nor the driver, and nothing of librdkafka.
 
-Where anything is out of the ordinary, it says from which offsets another reader is to go on, and that is where its rows
-end. One thing it decides itself, since librdkafka would not see it: records that are gone while others have their
-offsets (`LogLost`). That is an error, or a warning, as `range_reader` has it.
+Where anything is out of the ordinary, it says from which offsets another reader is to go on, which is where its rows
+end, and why (`Left`). Two things it decides itself, since librdkafka would not see them: records that are gone while
+others have their offsets (`LogLost`; an error, or a warning, as `range_reader` has it), and a topic that this user may
+not read (`Refused`).
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Generator, Iterator, Sequence
+import time
+from collections.abc import Generator, Iterator, Mapping, Sequence
 from ctypes import CDLL
 from functools import partial
+from typing import NamedTuple
 
 import pyarrow as pa
 
@@ -20,7 +23,7 @@ from pyspark_kgroup.errors import DataLoss
 from pyspark_kgroup.executor.native.connection_security import ConnectionSecurity
 from pyspark_kgroup.executor.native.decode import Decoder, Unusual
 from pyspark_kgroup.executor.native.fetch_settings import FetchSettings
-from pyspark_kgroup.executor.native.fetched_log import LogLost
+from pyspark_kgroup.executor.native.fetched_log import LogLost, Refused
 from pyspark_kgroup.executor.native.fetcher import Chunk, Fetcher
 from pyspark_kgroup.executor.native.means import native_means
 from pyspark_kgroup.limits import FETCH_JOINED_BYTES_MAX, FETCH_LARGE_BYTES
@@ -32,7 +35,21 @@ from spark_kgroup.model import TopicPartition
 log = logging.getLogger(__name__)
 
 
-def read_natively(ranges: Sequence[Range], settings: ReadSettings) -> Generator[pa.RecordBatch, None, Sequence[Range]]:
+class Left(NamedTuple):
+    """What another reader is to go on with.
+
+    Attributes:
+        ranges: nothing of them has been in a batch.
+        reasons: why they are left; a partition that was read when all was left has none.
+        quiet_since_s: when something last came, or the read began (`time.monotonic`).
+    """
+
+    ranges: Sequence[Range]
+    reasons: Mapping[TopicPartition, str]
+    quiet_since_s: float
+
+
+def read_natively(ranges: Sequence[Range], settings: ReadSettings) -> Generator[pa.RecordBatch, None, Left]:
     """Read every range to its end, or to where something unusual begins.
 
     Args:
@@ -43,26 +60,32 @@ def read_natively(ranges: Sequence[Range], settings: ReadSettings) -> Generator[
         Batches as `range_reader.read_ranges` does.
 
     Returns:
-        What is left of the ranges: nothing of it has been in a batch.
+        What is left of the ranges.
 
     Raises:
+        BrokerError: this user may not read a topic.
         DataLoss: as `range_reader.read_ranges`.
     """
     unread = {TopicPartition(r.topic, r.partition): r for r in ranges if r.start_offset < r.end_offset}
     if not unread:
-        return ()
-    means = native_means(settings)
-    if means is None:
-        return tuple(unread.values())
+        return Left((), {}, time.monotonic())
+    try:
+        means = native_means(settings)
+    except Unusual as unusual:
+        unusual.tell()
+        return Left(tuple(unread.values()), dict.fromkeys(unread, unusual.reason), time.monotonic())
     reading = _Reading(unread, settings, *means)
     try:
         yield from reading.batches()
+    except Refused as refused:
+        raise refused.error from None
     except Unusual as unusual:
         unusual.tell()
         yield from reading.rest()
+        return reading.left(unusual)
     finally:
         reading.close()
-    return tuple(unread.values())
+    return Left((), {}, time.monotonic())
 
 
 class _Reading:
@@ -87,6 +110,8 @@ class _Reading:
         self._fail_on_data_loss = settings.fail_on_data_loss
         self._new_fetcher = partial(Fetcher, fetch_settings, security)
         self._fetcher = self._new_fetcher()
+        self._patience_s = settings.stall_timeout_ms / 2000  # the other half is librdkafka's
+        self._quiet_since_s = time.monotonic()
         self._small: list[pa.RecordBatch] = []
         self._small_bytes = 0
 
@@ -115,10 +140,17 @@ class _Reading:
             self._fetcher.add(partition, r.leader, r.start_offset, r.end_offset)
         while len(self._unread) > len(left):
             self._fetcher.ask()
-            for connection in self._fetcher.ready():
+            for connection in self._fetcher.ready(self._quiet_since_s + self._patience_s - time.monotonic()):
                 for chunk in self._fetcher.take(connection):
-                    yield from self._decoded(chunk)
+                    try:
+                        yield from self._decoded(chunk)
+                    except Unusual as unusual:
+                        left[chunk.partition] = unusual
+                        raise
+                    self._quiet_since_s = time.monotonic()  # not before: Spark's time is not the brokers'
                     del chunk  # it keeps the memory of the answer from being used again
+            if time.monotonic() >= self._quiet_since_s + self._patience_s:
+                raise Unusual(f"nothing came for {self._patience_s:g} s")
         if left:
             raise next(iter(left.values()))
 
@@ -128,6 +160,14 @@ class _Reading:
         self._move(lost.loss.partition, lost.goes_on_at)
         self._fetcher.close()
         self._fetcher = self._new_fetcher()
+
+    def left(self, unusual: Unusual) -> Left:
+        """What has not been in a batch, since `unusual` ended the read."""
+        alone = self._fetcher.left
+        reasons = {partition: why.reason for partition, why in alone.items()}
+        if unusual not in alone.values():
+            reasons = dict.fromkeys(self._unread, unusual.reason) | reasons
+        return Left(tuple(self._unread.values()), reasons, self._quiet_since_s)
 
     def rest(self) -> Iterator[pa.RecordBatch]:
         """What waits to be joined."""

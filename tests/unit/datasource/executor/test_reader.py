@@ -1,6 +1,7 @@
 """Who reads a range: our own reader first, librdkafka what it leaves, or librdkafka alone."""
 
-from collections.abc import Iterator, Sequence
+import time
+from collections.abc import Iterator, Mapping, Sequence
 
 import pyarrow as pa
 import pytest
@@ -12,16 +13,27 @@ from pyspark_kgroup.executor import range_reader
 from pyspark_kgroup.executor.reader import read_ranges
 from pyspark_kgroup.shared.arrow import arrow_schema
 from pyspark_kgroup.shared.tickets import Range, ReadSettings
+from spark_kgroup.model import TopicPartition
 
 
 @pytest.fixture
-def left(monkeypatch: pytest.MonkeyPatch) -> list[Range]:
+def reasons_given() -> dict[TopicPartition, str]:
+    """Of what librdkafka is asked for."""
+    return {}
+
+
+@pytest.fixture
+def left(monkeypatch: pytest.MonkeyPatch, reasons_given: dict[TopicPartition, str]) -> list[Range]:
     """What librdkafka is asked for: its reader is not run, it wants a whole cluster (tests/kafka has it)."""
     built_decoder()
     asked: list[Range] = []
 
-    def librdkafka(ranges: Sequence[Range], _: ReadSettings) -> Iterator[pa.RecordBatch]:
+    def librdkafka(
+        ranges: Sequence[Range], _: ReadSettings, *, reasons: Mapping[TopicPartition, str], quiet_since_s: float
+    ) -> Iterator[pa.RecordBatch]:
         asked.extend(ranges)
+        reasons_given.update(reasons)
+        assert quiet_since_s <= time.monotonic()
         nothing = arrow_schema(False).empty_table().to_batches()
         yield from nothing
 
@@ -44,11 +56,14 @@ def test_ordinary_ranges_are_read_without_librdkafka(left: list[Range]) -> None:
     assert left == []
 
 
-def test_librdkafka_reads_on_where_our_own_reader_met_something_unusual(left: list[Range]) -> None:
+def test_librdkafka_reads_on_where_our_own_reader_met_something_unusual(
+    left: list[Range], reasons_given: dict[TopicPartition, str]
+) -> None:
     with FetchBroker(answering(lambda n, offset: log(offset) if offset < 10 else partition(n, error=6))) as broker:
         whole = Range("t", 0, 0, 20, broker.leader())
         assert offsets([whole], ReadSettings(consumer_config={})) == list(range(10))
     assert left == [whole._replace(start_offset=10)]
+    assert reasons_given == {TopicPartition("t", 0): "t-0: NOT_LEADER_OR_FOLLOWER"}
 
 
 def test_librdkafka_alone_reads_everything(left: list[Range]) -> None:

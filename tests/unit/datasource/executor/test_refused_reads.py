@@ -4,9 +4,11 @@ import pytest
 from confluent_kafka import KafkaError
 
 from pyspark_kgroup.executor.range_reader import _Unread
+from pyspark_kgroup.offsets.data_loss import LogRange
 from pyspark_kgroup.shared.tickets import Range, ReadSettings
-from spark_kgroup.errors import AuthenticationFailed
+from spark_kgroup.errors import AuthenticationFailed, BrokerError, WireError
 from spark_kgroup.limits import STARTUP_TIMEOUT_MS
+from spark_kgroup.model import TopicPartition
 
 EXPIRED = "ssl://b:1/bootstrap: SSL handshake failed: error:0A000086:SSL routines::certificate verify failed"
 BROKEN = (
@@ -35,3 +37,76 @@ def test_a_certificate_that_is_refused_ends_a_read_although_some_attempts_look_l
 
 def test_a_broker_that_goes_away_after_a_refusal_is_waited_for() -> None:
     read_of((KafkaError._SSL, EXPIRED), (KafkaError._TRANSPORT, AWAY))
+
+
+# ------------------------------------------------------------------------------------- what our own reader has said
+
+T0, T1 = TopicPartition("t", 0), TopicPartition("t", 1)
+
+
+class Stalled:
+    """A read of which nothing comes; our own reader left it 20 s after something last came."""
+
+    def __init__(self, **reasons: str) -> None:
+        self.now_s = 1_000.0
+        reasons_by_partition = {TopicPartition("t", int(number[1:])): reason for number, reason in reasons.items()}
+        ranges = [Range("t", 0, 0, 10), Range("t", 1, 5, 10)]
+        how = ReadSettings(consumer_config={}, stall_timeout_ms=60_000)
+        self.unread = _Unread(ranges, how, lambda: self.now_s, reasons_by_partition, 980.0)
+
+    def end(self) -> str:
+        while True:
+            try:
+                self.unread.move([])
+            except WireError as error:
+                return str(error)
+            self.now_s += 1
+
+
+def test_both_readers_have_one_deadline() -> None:
+    stalled = Stalled()
+    stalled.end()
+    assert stalled.now_s == 980 + 60
+
+
+def test_why_our_own_reader_left_what_is_open_is_in_the_error() -> None:
+    message = Stalled(p0="t-0: OFFSET_OUT_OF_RANGE", p1="b:9092 did not answer in time").end()
+    assert "Our own reader said before: t-0: OFFSET_OUT_OF_RANGE; b:9092 did not answer in time." in message
+    assert "advertised.listeners" in message
+    assert "Our own reader" not in Stalled().end()
+
+
+def test_a_log_from_which_nothing_comes_is_looked_at_now_and_then_each_in_turn() -> None:
+    stalled = Stalled()
+    looks = []
+    for _ in range(20):
+        stalled.now_s += 1
+        if (idle := stalled.unread.take_idle()) is not None:
+            looks.append((stalled.now_s, idle))
+    assert [at - 1_000 for at, _ in looks] == [5, 10, 15, 20]
+    assert {idle for _, idle in looks} == {T0, T1}
+
+
+def test_brokers_that_can_be_reached_are_not_blamed_on_the_network() -> None:
+    stalled = Stalled()
+    stalled.unread.on_idle_look(T0, LogRange(0, 200))
+    message = stalled.end()
+    assert "of t-0 the log has 0 to 199: librdkafka makes no records of it" in message
+    assert "reader=native" in message
+    assert "advertised.listeners" not in message
+
+
+def test_a_topic_that_a_look_finds_forbidden_ends_the_read_at_once() -> None:
+    stalled = Stalled()
+    stalled.unread.on_idle_look_failed(KafkaError(KafkaError.TOPIC_AUTHORIZATION_FAILED))
+    with pytest.raises(BrokerError, match="grant READ on the topic"):
+        stalled.unread.move([])
+
+
+def test_a_look_that_fails_here_or_finds_no_topic_decides_nothing() -> None:
+    stalled = Stalled()
+    stalled.unread.on_error(KafkaError(KafkaError._TRANSPORT, AWAY))
+    stalled.unread.on_idle_look_failed(KafkaError(KafkaError._TIMED_OUT))
+    stalled.unread.on_idle_look_failed(KafkaError(KafkaError.UNKNOWN_TOPIC_OR_PART))
+    assert stalled.unread.take_doubts() == []
+    assert f"librdkafka said last: {AWAY}" in stalled.end()

@@ -763,7 +763,6 @@ def test_a_log_that_is_no_longer_the_one_that_was_read_is_lost_from_there() -> N
         (lambda n, _: partition(n, error=1), "t-0: OFFSET_OUT_OF_RANGE"),
         (lambda n, _: partition(n, error=6), "t-0: NOT_LEADER_OR_FOLLOWER"),
         (lambda n, _: partition(n, error=74), "t-0: FENCED_LEADER_EPOCH"),
-        (lambda n, _: partition(n, error=29), "t-0: TOPIC_AUTHORIZATION_FAILED"),
         (lambda n, _: partition(n, error=56), "t-0: KAFKA_STORAGE_ERROR"),
         (lambda n, _: partition(n + 1), "what it was not asked for"),
         (lambda _, __: log(0, 3, magic=1), "record format 1"),
@@ -798,7 +797,7 @@ def test_an_answer_to_something_else_is_unusual(answer: Any, why: str) -> None:
 @pytest.mark.parametrize(
     ("say", "why"),
     [
-        (lambda n, _: partition(n, error=29), "t-0: TOPIC_AUTHORIZATION_FAILED"),
+        (lambda n, _: partition(n, error=56), "t-0: KAFKA_STORAGE_ERROR"),
         (lambda _, __: log(0, magic=1), "record format 1"),
         (lambda _, __: b"", "t-0 has nothing from offset 0 to 20"),
     ],
@@ -819,7 +818,7 @@ def test_a_partition_that_is_unusual_is_left_while_others_of_its_broker_are_read
 
 
 def test_records_that_came_with_the_last_refusal_are_shown_before_it_is() -> None:
-    broker = FetchBroker(answering(lambda n, at: partition(n, error=29) if n == 0 else log(at)))
+    broker = FetchBroker(answering(lambda n, at: partition(n, error=56) if n == 0 else log(at)))
     with fetching(broker) as fetcher:
         fetcher.add(T0, broker.leader(), 0, 20)
         fetcher.add(T1, broker.leader(), 0, 10)

@@ -1,26 +1,31 @@
 """Ranges are read to their ends, or up to what is unusual: what is left begins exactly where the rows end."""
 
 import logging
+import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
 from ctypes import CDLL
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import pyarrow as pa
 import pytest
-from harness.fake_broker import HUNG_UP
-from harness.fetch_broker import FetchBroker, answering, partition
+from harness.fake_broker import HUNG_UP, Answer
+from harness.fetch_broker import FetchBroker, answering, partition, response
 from harness.record_batches import CODECS, TRANSACTIONAL, Batch, Record, marker
 from harness.waiting import wait_for
 
 from pyspark_kgroup.errors import DataLoss
 from pyspark_kgroup.executor.native import codecs, decode, fetched_log, means
+from pyspark_kgroup.executor.native.broker_connection import Broker
 from pyspark_kgroup.executor.native.library import Loaded
-from pyspark_kgroup.executor.native.read_ranges import read_natively
+from pyspark_kgroup.executor.native.read_ranges import Left, read_natively
 from pyspark_kgroup.limits import FETCH_JOINED_BYTES_MAX
 from pyspark_kgroup.shared.arrow import arrow_schema
 from pyspark_kgroup.shared.tickets import Range, ReadSettings
+from spark_kgroup.errors import BrokerError
+from spark_kgroup.model import TopicPartition
 
 pytestmark = pytest.mark.usefixtures("library")
 
@@ -41,6 +46,13 @@ def settings(**config: str) -> ReadSettings:
 
 def drained(ranges: Sequence[Range], how: ReadSettings | None = None) -> tuple[list[pa.RecordBatch], Sequence[Range]]:
     """The batches, and what is left."""
+    batches, left = drained_with_reasons(ranges, how)
+    assert left.reasons.keys() <= {TopicPartition(r.topic, r.partition) for r in left.ranges}
+    return batches, left.ranges
+
+
+def drained_with_reasons(ranges: Sequence[Range], how: ReadSettings | None = None) -> tuple[list[pa.RecordBatch], Left]:
+    """The batches, and what is left with its reasons."""
     batches: list[pa.RecordBatch] = []
     reading = read_natively(ranges, how or settings())
     while True:
@@ -137,7 +149,7 @@ def bad_crc(first: int) -> bytes:
     [
         (lambda _: partition(0, error=6), "t-0: NOT_LEADER_OR_FOLLOWER"),
         (lambda _: partition(0, error=1), "t-0: OFFSET_OUT_OF_RANGE"),
-        (lambda _: partition(0, error=29), "t-0: TOPIC_AUTHORIZATION_FAILED"),
+        (lambda _: partition(0, error=76), "t-0: ERROR_76"),
         (lambda first: log(0, first, magic=1), "record format 1"),
         (lambda first: log(0, first, codec="gzip", payload=b"no gzip"), "decompress"),
         (bad_crc, "checksum"),
@@ -166,6 +178,78 @@ def test_an_unusual_answer_ends_the_rows_where_the_next_reader_begins(
     assert found.get(1, []) == list(range(ends[1][0] if 1 in ends else 100))
     (line,) = [record.getMessage() for record in caplog.records if "with librdkafka" in record.getMessage()]
     assert why in line
+
+
+def test_why_a_partition_is_left_is_said_of_it_alone() -> None:
+    """What the decoder met ends the read of all; what a broker says of one does not."""
+
+    def say(number: int, offset: int) -> Any:
+        return partition(number, error=1) if number == 0 else log(number, offset) if offset < 20 else bad_crc(offset)
+
+    with FetchBroker(answering(say)) as broker:
+        _, left = drained_with_reasons([Range("t", n, 0, 100, broker.leader()) for n in range(2)])
+    assert left.reasons == {
+        TopicPartition("t", 0): "t-0: OFFSET_OUT_OF_RANGE",
+        TopicPartition("t", 1): "a batch does not have the checksum that it names",
+    }
+
+
+def test_a_topic_that_this_user_may_not_read_is_final_and_nobody_else_is_asked(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(fetched_log, "FETCH_TROUBLE_MS", 0)
+    refused = partition(1, error=29)
+    with FetchBroker(answering(lambda n, offset: refused if n == 1 else log(n, offset))) as broker:
+        ranges = [Range("t", 0, 0, 10, broker.leader()), Range("t", 1, 0, 10, broker.leader())]
+        with pytest.raises(BrokerError, match=r"TOPIC_AUTHORIZATION_FAILED: t-1: grant READ on the topic"):
+            drained(ranges)
+
+
+def test_rights_that_are_back_after_a_moment_are_no_error() -> None:
+    asked = iter(range(3))
+    with FetchBroker(
+        answering(lambda n, at: partition(n, error=29) if next(asked, None) is not None else log(n, at))
+    ) as broker:
+        batches, left = drained([Range("t", 0, 0, 10, broker.leader())])
+    assert (rows(batches), left) == ({0: list(range(10))}, ())
+
+
+def test_a_broker_that_throttles_for_ever_is_left_after_half_of_the_reads_patience() -> None:
+    """The other half is librdkafka's, and begins where this one did."""
+    with FetchBroker(lambda _: response({}, throttle_ms=1)) as broker:
+        began_s = time.monotonic()
+        _, left = drained_with_reasons(
+            [Range("t", 0, 0, 10, broker.leader())], replace(settings(), stall_timeout_ms=1_000)
+        )
+    assert left.reasons == {TopicPartition("t", 0): "nothing came for 0.5 s"}
+    assert began_s <= left.quiet_since_s <= began_s + 0.4
+
+
+def is_past(at_s: float) -> bool:
+    return time.monotonic() > at_s
+
+
+def test_the_time_that_spark_takes_for_a_batch_is_not_the_brokers() -> None:
+    logs = {at: log(0, at, 10_000) for at in range(0, 30_000, 10_000)}
+    with FetchBroker(answering(lambda _, at: logs[at])) as broker:
+        found = 0
+        ranges, how = [Range("t", 0, 0, 30_000, broker.leader())], replace(settings(), stall_timeout_ms=1_000)
+        for batch in read_natively(ranges, how):
+            found += batch.num_rows
+            wait_for(partial(is_past, time.monotonic() + 0.6), "longer than the patience")
+    assert found == 30_000
+
+
+def test_brokers_that_send_each_other_are_left_after_some_answers() -> None:
+    """Each says that the other one is nearer (KIP-392)."""
+    brokers: dict[int, Broker] = {}
+
+    def pointing_to(other: int) -> Answer:
+        return lambda request: answering(lambda n, _: partition(n, preferred=other), endpoints=brokers)(request)
+
+    with FetchBroker(pointing_to(2)) as first, FetchBroker(pointing_to(1)) as second:
+        brokers.update({1: first.address, 2: second.address})
+        _, left = drained_with_reasons([Range("t", 0, 0, 10, first.leader(1))])
+        assert len(first.fetches) + len(second.fetches) <= 6
+    assert left.reasons == {TopicPartition("t", 0): "t-0 has nothing from offset 0 to 10"}
 
 
 def losing(error: int) -> Callable[[int, int], Any]:
