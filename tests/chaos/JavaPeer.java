@@ -23,7 +23,7 @@ import org.apache.kafka.common.errors.TimeoutException;
  * A Java consumer of the group under test: the same as `peers.Peer`, with Kafka's own client. It ends when its standard
  * input does.
  *
- * Lines on standard output: "record TOPIC PARTITION OFFSET BASE64" for each record that was handed on, and
+ * Lines on standard output: "record TOPIC PARTITION OFFSET BASE64 MS" for each record that was handed on, and
  * "exposed TOPIC PARTITION FIRST END" for what had been read and could not be committed when the partition was lost.
  */
 public final class JavaPeer implements ConsumerRebalanceListener {
@@ -94,7 +94,8 @@ public final class JavaPeer implements ConsumerRebalanceListener {
     private void handOn(ConsumerRecord<byte[], byte[]> record) throws Exception {
         TopicPartition tp = new TopicPartition(record.topic(), record.partition());
         String value = Base64.getEncoder().encodeToString(record.value());
-        out.write("record " + tp.topic() + " " + tp.partition() + " " + record.offset() + " " + value + "\n");
+        out.write("record " + tp.topic() + " " + tp.partition() + " " + record.offset() + " " + value + " "
+            + System.currentTimeMillis() + "\n");
         committed.putIfAbsent(tp, record.offset());
         readTo.put(tp, record.offset() + 1);
     }

@@ -8,20 +8,19 @@ import tempfile
 import threading
 import time
 from collections import Counter
-from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from history.__main__ import print_counts, print_verdict
+from history.facts import load, write
+from history.promises import verdict as history_verdict
 from rich.console import Console
-from rich.table import Table
 
-from chaos.checks import Violation, busiest_minute, verdict
+from chaos.checks import busiest_minute, verdict
 from chaos.evidence import Evidence
+from chaos.history_of import facts_of
 from chaos.schedule import LANES, schedule
 from chaos.world import ChaosWorld
 from spark_kgroup.model import BROKER, CLASSIC, CLIENT, CONSUMER
-
-_SHOWN_MAX = 12
-"""Violations of one promise that are printed; the folder that is kept has them all."""
 
 
 class Diary:
@@ -78,8 +77,14 @@ def _run(console: Console, folder: Path, seed: int, asked: argparse.Namespace) -
         world.run(lambda: say("world", _progress(world)))
         world.drain()
         evidence = world.evidence()
+    write(folder / "history.jsonl", facts_of(evidence))
+    history = load(folder / "history.jsonl")
     found = verdict(evidence)
-    _print_verdict(console, evidence, found)
+    _print_evidence(console, evidence)
+    print_counts(console, history)
+    for judged in (found, promised := history_verdict(history)):
+        print_verdict(console, judged)
+    found |= promised
     for failure in world.failures:
         console.print(f"[red]the world itself failed: {failure}")
     (folder / "violations.txt").write_text("\n".join(f"{name}: {v}" for name, all_ in found.items() for v in all_))
@@ -98,11 +103,10 @@ def _print_schedule(console: Console, seed: int, minutes: float) -> None:
         console.print(f"  [cyan]{lane:8}[/] {planned}", highlight=False)
 
 
-def _print_verdict(console: Console, evidence: Evidence, found: Mapping[str, Sequence[Violation]]) -> None:
-    records = sum(map(len, evidence.topics.values()))
+def _print_evidence(console: Console, evidence: Evidence) -> None:
     read = Counter((row.partition, row.offset) for reader in evidence.readers for row in reader.rows)
     console.print(
-        f"\n{records:,} committed records in {len(evidence.log_ends)} partitions, {len(evidence.forbidden):,} aborted; "
+        "\n"
         + "; ".join(f"{reader.name} read {len(reader.rows):,}" for reader in evidence.readers)
         + f"; {sum(count > 1 for count in read.values()):,} were read by more than one"
     )
@@ -113,13 +117,6 @@ def _print_verdict(console: Console, evidence: Evidence, found: Mapping[str, Seq
             f"{application.name}: {len(application.batches)} batches, {exposed:,} offsets exposed by losses; "
             f"{len(application.joins)} joins, at most {busiest} of a seat in one minute"
         )
-    table = Table("promise", "verdict")
-    for name, violations in found.items():
-        table.add_row(name, f"[red]{len(violations)} violations" if violations else "[green]kept")
-    console.print(table)
-    for name, violations in found.items():
-        for violation in violations[:_SHOWN_MAX]:
-            console.print(f"[red]{name}[/]: {violation.where}: {violation.what}", highlight=False)
 
 
 if __name__ == "__main__":

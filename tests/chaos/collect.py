@@ -10,8 +10,9 @@ from typing import Final
 
 from confluent_kafka import Consumer
 from confluent_kafka import TopicPartition as KafkaPartition
-from harness.application import rows
+from harness.application import sink_files
 from harness.kafka import messages, place_of
+from history.facts import Warned
 
 from chaos.evidence import ApplicationEvidence, Batch, Commit, Delivered, Expulsion, Join
 from chaos.queries import Query
@@ -52,11 +53,27 @@ def application_evidence(query: Query, expulsions: Sequence[Expulsion]) -> Appli
     return ApplicationEvidence(
         name=query.name,
         batches=list(planned_batches(query.folder / "checkpoint")),
-        rows=[Delivered(TopicPartition(row.topic, row.partition), row.offset, row.value) for row in rows(query.folder)],
+        rows=list(sunk(query.folder)),
         expulsions=[*expulsions, *query.expulsions()],
         failures=query.failures,
         joins=list(joins(query.folder / "members.log")),
+        warnings=list(warnings(query.name, query.folder / "warnings.log")),
     )
+
+
+def sunk(folder: Path) -> Iterator[Delivered]:
+    """What a query's sink holds, batch by batch, each file in its own order."""
+    for file in sink_files(folder):
+        for row in file.rows:
+            place = TopicPartition(row.topic, row.partition)
+            yield Delivered(place, row.offset, row.value, row.batch_id, file.path.name, file.wall_shown_at_s)
+
+
+def warnings(query: str, log: Path) -> Iterator[Warned]:
+    """Every warning of a query, as `harness.stop_points` keeps them: a time and one line."""
+    for line in log.read_text(errors="replace").splitlines() if log.exists() else []:
+        at, _, words = line.partition(" ")
+        yield Warned(query, words, float(at))
 
 
 def joins(log: Path) -> Iterator[Join]:

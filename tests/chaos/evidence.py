@@ -5,6 +5,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
+from history.facts import Lasting, Produced, Recreated, Warned
+
 from pyspark_kgroup.offsets.checkpoint import Checkpoint, Period
 from pyspark_kgroup.offsets.plan import ranges_by_seat
 from spark_kgroup.model import TopicPartition
@@ -30,11 +32,27 @@ class Commit(NamedTuple):
 
 
 class Delivered(NamedTuple):
-    """One record as a reader handed it on."""
+    """One record as a reader handed it on.
+
+    Attributes:
+        batch: of a query, whose sink has the row.
+        file: what of the sink holds the row.
+        wall_at_s: when it was handed on, or its sink showed it; None if that is not known.
+    """
 
     partition: TopicPartition
     offset: int
     value: bytes
+    batch: int = 0
+    file: str = ""
+    wall_at_s: float | None = None
+
+
+class Failure(NamedTuple):
+    """A query or consumer ended although no fault was aimed at it."""
+
+    words: str
+    wall_at_s: float | None = None
 
 
 class Join(NamedTuple):
@@ -87,14 +105,16 @@ class ApplicationEvidence:
     Attributes:
         batches: by number, from 0, none missing.
         failures: how its query ended by itself although no fault was aimed at it.
+        warnings: that it logged, in the order of time.
     """
 
     name: str
     batches: Sequence[Batch]
     rows: Sequence[Delivered]
     expulsions: Sequence[Expulsion] = ()
-    failures: Sequence[str] = ()
+    failures: Sequence[Failure] = ()
     joins: Sequence[Join] = ()
+    warnings: Sequence[Warned] = ()
 
     def joins_by_seat(self) -> Mapping[str, Sequence[float]]:
         """Seat -> when it joined (wall clock, in seconds)."""
@@ -144,7 +164,7 @@ class PeerEvidence:
     name: str
     rows: Sequence[Delivered]
     exposed: Sequence[Span] = ()
-    failures: Sequence[str] = ()
+    failures: Sequence[Failure] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -153,21 +173,29 @@ class Evidence:
 
     Attributes:
         topics: what a read_committed reader finds at the end.
+        earlier: what it found in topics before they were deleted and made again, oldest first.
+        recreated: when that was.
         log_ends: partition -> log end offset.
-        promised: values whose producer was told that they are committed.
-        forbidden: values of transactions that were aborted or abandoned.
+        produced: every record that was sent, and what its producer knows of it.
+        lasting: faults that were left on to the end.
         commits: the group's offset commits, in the coordinator's order.
         processes_left: command lines of processes that outlived the run.
     """
 
     topics: Mapping[TopicPartition, Mapping[int, bytes]]
     log_ends: Mapping[TopicPartition, int]
-    promised: frozenset[bytes]
-    forbidden: frozenset[bytes]
+    produced: Sequence[Produced]
     applications: Sequence[ApplicationEvidence]
     peers: Sequence[PeerEvidence] = ()
     commits: Sequence[Commit] = ()
     processes_left: Sequence[str] = ()
+    earlier: Sequence[Mapping[TopicPartition, Mapping[int, bytes]]] = ()
+    recreated: Sequence[Recreated] = ()
+    lasting: Sequence[Lasting] = ()
+
+    @property
+    def recreated_topics(self) -> frozenset[str]:
+        return frozenset(recreated.topic for recreated in self.recreated)
 
     @property
     def readers(self) -> Sequence[ApplicationEvidence | PeerEvidence]:

@@ -3,12 +3,13 @@
 import base64
 import os
 import subprocess
+import time
 from collections.abc import Iterator, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import Final
 
-from chaos.evidence import Delivered, PeerEvidence, Span
+from chaos.evidence import Delivered, Failure, PeerEvidence, Span
 from spark_kgroup.model import TopicPartition
 from spark_kgroup.testing.java import find_java
 from spark_kgroup.testing.kafka_jars import kafka_jars
@@ -28,7 +29,7 @@ class JavaPeer:
         self.name = name
         self._arguments = [bootstrap, group, ",".join(topics)]
         self._folder = folder
-        self._failures: list[str] = []
+        self._failures: list[Failure] = []
         self._process: subprocess.Popen[bytes] | None = None
 
     def start(self) -> None:
@@ -51,10 +52,13 @@ class JavaPeer:
         try:
             code = self._process.wait(_LEAVE_TIMEOUT_S)
         except subprocess.TimeoutExpired:
-            self._failures.append(f"{self.name} did not end in {_LEAVE_TIMEOUT_S:.0f} s")
+            self._fail(f"{self.name} did not end in {_LEAVE_TIMEOUT_S:.0f} s")
             return
         if code != 0:
-            self._failures.append(f"{self.name} ended with {code}: {self._log.read_text(errors='replace')[-600:]}")
+            self._fail(f"{self.name} ended with {code}: {self._log.read_text(errors='replace')[-600:]}")
+
+    def _fail(self, words: str) -> None:
+        self._failures.append(Failure(words, time.time()))
 
     def abandon(self) -> None:
         """End it at once, whatever state it is in."""
@@ -74,8 +78,13 @@ class JavaPeer:
     def rows(self) -> list[Delivered]:
         """What it has handed on by now."""
         return [
-            Delivered(TopicPartition(topic, int(partition)), int(offset), base64.b64decode(value))
-            for topic, partition, offset, value in self._lines("record")
+            Delivered(
+                TopicPartition(topic, int(partition)),
+                int(offset),
+                base64.b64decode(value),
+                wall_at_s=int(wall_at_ms) / 1000,
+            )
+            for topic, partition, offset, value, wall_at_ms in self._lines("record")
         ]
 
     @cached_property

@@ -12,7 +12,7 @@ from typing import Final
 from confluent_kafka import Consumer, KafkaException, Message, TopicPartition
 from harness.kafka import place_of
 
-from chaos.evidence import Delivered, PeerEvidence, Span
+from chaos.evidence import Delivered, Failure, PeerEvidence, Span
 from chaos.producers import QUIET
 from chaos.strands import Strand
 from spark_kgroup import model
@@ -44,7 +44,7 @@ class Peer:
         self.name = name
         self.rows: list[Delivered] = []
         self._exposed: list[Span] = []
-        self._failures: list[str] = []
+        self._failures: list[Failure] = []
         self._read_to: dict[model.TopicPartition, int] = {}
         """Owned and read from: one past the last record that was handed on."""
         self._committed: dict[model.TopicPartition, int] = {}
@@ -65,7 +65,7 @@ class Peer:
         """Commit, leave the group, end."""
         self._leaving.set()
         if (failure := self._strand.failure(120)) is not None:
-            self._failures.append(failure)
+            self._failures.append(Failure(failure, time.time()))
 
     def abandon(self) -> None:
         """Nothing is left to end: the thread ends with this process at the latest."""
@@ -147,4 +147,4 @@ def _delivered(message: Message) -> Delivered:
     (partition, offset), topic, value = place_of(message), message.topic(), message.value()
     assert topic is not None
     assert value is not None, "chaos writes no tombstones"
-    return Delivered(model.TopicPartition(topic, partition), offset, value)
+    return Delivered(model.TopicPartition(topic, partition), offset, value, wall_at_s=time.time())

@@ -1,16 +1,18 @@
 """Producers of the run: two that commit and abort transactions at random, and one without transactions.
 
-A value tells its producer, its number and what its producer meant to do with it. What a producer was told in the end is
-kept: `promised` must be in the log, `forbidden` must not be seen; of the rest (an answer got lost) nothing is claimed.
+A value tells its producer, its number and what its producer meant to do with it. What a producer knows of each in the
+end is kept: it was acknowledged, or aborted; of the rest (an answer got lost) nothing is claimed.
 """
 
 import logging
 import threading
-from collections.abc import Callable, Mapping
+import time
+from collections.abc import Callable, Iterator, Mapping
 from random import Random
 from typing import Any, Final
 
 from confluent_kafka import KafkaError, KafkaException, Message, Producer
+from history.facts import ABORTED, ACKNOWLEDGED, UNKNOWN, Produced
 
 from chaos.strands import Strand
 
@@ -41,8 +43,10 @@ class Producing:
 
     def __init__(self, name: str, bootstrap: str, partitions: Partitions, seed: int, *, transactional: bool) -> None:
         self.name = name
-        self.promised: set[bytes] = set()
-        self.forbidden: set[bytes] = set()
+        self._sent: dict[bytes, tuple[int, str, int]] = {}
+        """Value -> its number, topic and partition."""
+        self._acknowledged_at_s: dict[bytes, float] = {}
+        self._aborted: set[bytes] = set()
         self.sent = 0
         self._settings: dict[str, Any] = {
             **_SETTINGS,
@@ -65,6 +69,15 @@ class Producing:
         self._stop.set()
         return self._strand.failure(_DELIVERY_TIMEOUT_MS / 1000 + 60)
 
+    @property
+    def produced(self) -> Iterator[Produced]:
+        """Every record that was sent, in that order; it has ended."""
+        for value, (number, topic, partition) in self._sent.items():
+            fate = ABORTED if value in self._aborted else UNKNOWN
+            if (at_s := self._acknowledged_at_s.get(value)) is not None:
+                fate = ACKNOWLEDGED
+            yield Produced(self.name, number, topic, partition, value.decode(), fate, at_s)
+
     def _plain(self) -> None:
         producer = Producer(self._settings, logger=QUIET)
         while not self._stop.wait(_ROUND_S):
@@ -74,7 +87,7 @@ class Producing:
     def _on_acknowledged(self, error: KafkaError | None, message: Message) -> None:
         value = message.value()
         if error is None and isinstance(value, bytes):
-            self.promised.add(value)
+            self._acknowledged_at_s[value] = time.time()
 
     def _transactions(self) -> None:
         producer = self._new_producer()
@@ -102,9 +115,9 @@ class Producing:
             values = self._produce(producer, fate, self._random.randint(1, 40))
             if fate == "commit":
                 self._again(producer.commit_transaction)
-                self.promised |= values
+                self._acknowledged_at_s |= dict.fromkeys(values, time.time())
                 return True
-            self.forbidden |= values  # never committed, whatever comes now
+            self._aborted |= values  # never committed, whatever comes now
             producer.flush(1 if fate == "abandon" else 0)
             if fate == "abort":
                 self._again(producer.abort_transaction)
@@ -154,6 +167,7 @@ class Producing:
                 if problem.args[0].code() != KafkaError._UNKNOWN_PARTITION:
                     raise
                 continue  # it was added just now, and this producer has not heard of it
+            self._sent[value] = self.sent, topic, partition
             self.sent += 1
             values.add(value)
         producer.poll(0)

@@ -12,7 +12,7 @@ from harness.application import Application
 from harness.processes import STREAM_READER
 from harness.waiting import wait_for
 
-from chaos.evidence import Expulsion
+from chaos.evidence import Expulsion, Failure
 
 SPARK_CONF: Final = {
     "spark.sql.streaming.minBatchesToRetain": "1000000",  # the whole offset log is evidence
@@ -54,7 +54,7 @@ class Query:
         self.folder = folder
         self.name = name
         self.session_s = session_s
-        self.failures: list[str] = []
+        self.failures: list[Failure] = []
         self.silences: list[tuple[float, float]] = []
         self.seats = [f"{name}-{seat}" for seat in range(int(read["members"]))]
         self._read = dict(read)
@@ -93,7 +93,7 @@ class Query:
             return None
         at_work, output = self.at_work, self._bury()
         if (at_work and _STARTING not in output) or not any(reason in output for reason in _ENDS_AT_START):
-            self.failures.append(_brief(output))
+            self.failures.append(Failure(_brief(output), time.time()))
         self.start()
         return _brief(output)
 
@@ -108,7 +108,7 @@ class Query:
         try:
             application.stop(120)
         except AssertionError as problem:
-            self.failures.append(str(problem))
+            self.failures.append(Failure(str(problem), time.time()))
             application.kill()
         self._gone()
 

@@ -205,8 +205,7 @@ class ChaosWorld:
         return Evidence(
             topics=topics,
             log_ends=ends,
-            promised=frozenset().union(*(producer.promised for producer in self.producers)),
-            forbidden=frozenset().union(*(producer.forbidden for producer in self.producers)),
+            produced=[record for producer in self.producers for record in producer.produced],
             applications=self._applications(),
             peers=[peer.evidence for lane in self._peers for peer in lane.peers],
             commits=commits,

@@ -1,7 +1,8 @@
 """A Spark application in processes of its own, to be killed, stopped and started again.
 
 Its folder holds all that outlives it: `checkpoint`, `sink`, and beside them `progress.jsonl` (Spark's progress, one
-object per line), `failure.txt` (the query's error), `driver.log` and `members.log` (joins and losses of its seats).
+object per line), `failure.txt` (the query's error), `driver.log` and `members.log` (joins and losses of its seats) and
+`warnings.log`.
 """
 
 import fcntl
@@ -353,6 +354,7 @@ def stop_environment(folder: Path, stop_at: str | None) -> dict[str, str]:
         "KGROUP_STOP_AT": stop_at or "",
         "KGROUP_STOP_FOLDER": str(folder / "stop"),
         "KGROUP_MEMBERS_LOG": str(folder / "members.log"),
+        "KGROUP_WARNINGS_LOG": str(folder / "warnings.log"),
     }
 
 
@@ -390,22 +392,39 @@ def _watched_by(pid: int) -> set[int]:
 
 def rows(folder: Path) -> list[Row]:
     """What the application's sink holds, batch by batch: of Spark's file sink, only what its log names."""
+    return [row for file in sink_files(folder) for row in file.rows]
+
+
+class SinkFile(NamedTuple):
+    """One file of a sink.
+
+    Attributes:
+        wall_shown_at_s: from when on the sink showed it.
+    """
+
+    path: Path
+    batch_id: int
+    wall_shown_at_s: float
+
+    @property
+    def rows(self) -> list[Row]:
+        columns = pq.read_table(self.path, columns=["topic", "partition", "offset", "value"], partitioning=None)
+        return [Row._make((*row, self.batch_id)) for row in zip(*columns.to_pydict().values(), strict=True)]
+
+
+def sink_files(folder: Path) -> list[SinkFile]:
+    """The files of the application's sink, batch by batch: of Spark's file sink, only what its log names."""
     logged = folder / "sink" / "_spark_metadata"
     if logged.exists():
-        return [row for batch_id in sorted(_numbers(logged)) for row in _sunk(logged / str(batch_id), batch_id)]
+        return [file for batch_id in sorted(_numbers(logged)) for file in _sunk(logged / str(batch_id), batch_id)]
     parts = {int(path.stem.removeprefix("batch-")): path for path in (folder / "sink").glob("batch-*.parquet")}
-    return [row for batch_id, path in sorted(parts.items()) for row in _read(path, batch_id)]
+    return [SinkFile(path, batch_id, path.stat().st_mtime) for batch_id, path in sorted(parts.items())]
 
 
-def _sunk(entry: Path, batch_id: int) -> list[Row]:
-    """Rows of one batch of Spark's file sink, whose log is a version and then one JSON object for each file."""
-    files = [json.loads(line)["path"].removeprefix("file://") for line in entry.read_text().splitlines()[1:]]
-    return [row for file in files for row in _read(Path(file), batch_id)]
-
-
-def _read(file: Path, batch_id: int) -> list[Row]:
-    columns = pq.read_table(file, columns=["topic", "partition", "offset", "value"], partitioning=None).to_pydict()
-    return [Row._make((*values, batch_id)) for values in zip(*columns.values(), strict=True)]
+def _sunk(entry: Path, batch_id: int) -> list[SinkFile]:
+    """One batch of Spark's file sink, whose log is a version and then one JSON object for each file."""
+    paths = [json.loads(line)["path"].removeprefix("file://") for line in entry.read_text().splitlines()[1:]]
+    return [SinkFile(Path(path), batch_id, entry.stat().st_mtime) for path in paths]
 
 
 def _numbers(folder: Path) -> list[int]:

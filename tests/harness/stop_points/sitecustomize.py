@@ -225,14 +225,24 @@ if CUT_OFF:
     sys.meta_path.insert(0, _Wrapping(CUTS))
 
 
-def _keep_log(path: str) -> None:
-    """What this process's members log goes to the file `path` as well: seconds since the epoch, then the line."""
+def _keep_log(path: str, logger: logging.Logger, level: int) -> None:
+    """What `logger` logs goes to the file `path` as well: seconds since the epoch, then the message in one line."""
     handler = logging.FileHandler(path, delay=True)  # most processes have no member, and make no file
-    handler.setFormatter(logging.Formatter("%(created).3f %(message)s"))
-    members = logging.getLogger("spark_kgroup.runtime")
-    members.setLevel(logging.INFO)
-    members.addHandler(handler)
+    handler.setFormatter(_OneLine("%(created).3f %(message)s"))
+    handler.setLevel(level)
+    logger.addHandler(handler)
+
+
+class _OneLine(logging.Formatter):
+    def format(self, record: logging.LogRecord) -> str:
+        return super().format(record).replace("\n", " ")
 
 
 if (log_file := os.environ.get("KGROUP_MEMBERS_LOG")) is not None:
-    _keep_log(log_file)
+    members = logging.getLogger("spark_kgroup.runtime")
+    members.setLevel(logging.INFO)
+    _keep_log(log_file, members, logging.INFO)
+
+if (log_file := os.environ.get("KGROUP_WARNINGS_LOG")) is not None:
+    for name in ("spark_kgroup", "pyspark_kgroup"):
+        _keep_log(log_file, logging.getLogger(name), logging.WARNING)
