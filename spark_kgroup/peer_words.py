@@ -1,7 +1,8 @@
-"""What brokers and other peers say, as it may stand in an error or a log line of ours. Pure.
+"""Texts of brokers and other peers, made fit for our errors and log lines. Pure.
 
 A peer's words are its own: a line break in them would begin a log line that looks like ours, and a control character
-steers the terminal that shows it. Whoever plays the broker on a port without TLS says what he likes, before any login.
+steers the terminal that shows it. On a port without TLS, any process may play the broker, and its text arrives before
+any login.
 """
 
 from __future__ import annotations
@@ -17,5 +18,5 @@ def words_of(text: str | None) -> str:
 
 
 def printable(text: str) -> str:
-    """Without what would steer a terminal, and on one line."""
+    """On one line, and without characters that steer a terminal."""
     return "".join(letter if letter.isprintable() else "?" for letter in text)

@@ -69,7 +69,7 @@ class KgroupReader(DataSourceReader):
             undo()
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """Read one ticket; needs nothing but the ticket."""
+        """Read one ticket, which holds all that it takes."""
         from pyspark_kgroup.executor.ticket_reader import read_ticket
 
         if not isinstance(partition, Ticket):
@@ -85,7 +85,7 @@ class KgroupFilteringReader(KgroupReader):
     """The same, with filters of the query that spare reading."""
 
     def pushFilters(self, filters: list[Any]) -> Iterable[Any]:
-        """Use what says something of topic, partition, offset or timestamp; Spark applies what comes back."""
+        """Use filters on topic, partition, offset or timestamp; Spark applies what comes back."""
         from pyspark_kgroup.driver.filters import PushedFilters
 
         self._filters = PushedFilters()

@@ -32,7 +32,7 @@ class ChannelEnded(KgroupError):
 
 
 class NobodyListens(ChannelEnded):
-    """The other host answers, and no process has that port: whoever listened there has ended."""
+    """The other host answers, and no process has that port: the process that listened there has ended."""
 
 
 class KeyRefused(KgroupError):
@@ -45,7 +45,7 @@ class RegistryUnreachable(KgroupError):
     def __init__(self, host: str, port: int, reason: object) -> None:
         super().__init__(
             f"This executor cannot reach the stream reader on the driver at {host}:{port} ({reason}). A query that has "
-            "just been stopped, or has ended, leaves tasks behind that say this: then there is nothing to do. If it "
+            "just been stopped, or has ended, leaves tasks behind that end with this error, which is harmless. If it "
             "still runs, open that port from executors to the driver, or say with the options `registryHost` and "
             "`registryPort` under which address and port executors reach the driver."
         )
@@ -57,6 +57,6 @@ class SeatRefused(KgroupError):
     def __init__(self, scan_id: int, ticket: int) -> None:
         super().__init__(
             f"The stream reader on the driver does not know ticket {ticket} of scan {scan_id}. If its batch is over, "
-            "this task is a straggler: nothing is lost, nothing to do. If the query fails with this, restart it: the "
+            "this task is a straggler, and no record is lost. If the query fails with this, restart it: the "
             "checkpoint says what to read."
         )

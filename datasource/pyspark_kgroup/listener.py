@@ -222,7 +222,7 @@ class _Gauges:
         self._lags: dict[str, QueryLag] = {}
 
     def put(self, run: str, lag: QueryLag) -> None:
-        """A batch of this query run is done; two listeners of one session say so both."""
+        """A batch of this query run is done. Each listener of a session reports it."""
         with self._lock:
             self._lags[run] = lag
 
@@ -265,7 +265,7 @@ _GAUGES_LOCK: Final = threading.Lock()
 
 
 def _gauges_of(registry: CollectorRegistry) -> _Gauges:
-    """Those of one registry, which takes each metric's name once; a cell that is run again adds a listener."""
+    """The gauges of one registry, which takes each metric's name once. A cell that is run again adds a listener."""
     with _GAUGES_LOCK:
         if registry not in _GAUGES:
             gauges = _Gauges()

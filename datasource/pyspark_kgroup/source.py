@@ -44,7 +44,7 @@ class DefaultSource(DataSource):
 
     @classmethod
     def name(cls) -> str:
-        """What users write in `format(...)`."""
+        """The name that users write in `format(...)`."""
         return "kgroup"
 
     @brief_errors()

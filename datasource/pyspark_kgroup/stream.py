@@ -153,7 +153,7 @@ class KgroupStreamReader(AdmissionControl, DataSourceStreamReader):
 
     @brief_errors()
     def reportLatestOffset(self) -> dict[str, Any] | None:
-        """How far the logs go and who serves the seats, for the query's progress; asks nobody."""
+        """The ends of the logs and the executors of the seats, for the query's progress. No request is sent."""
         return self._begun.progress() if self._begun is not None else None
 
     def commit(self, end: dict[str, Any]) -> None:
@@ -171,7 +171,7 @@ class KgroupStreamReader(AdmissionControl, DataSourceStreamReader):
         return [Ticket(ticket) for ticket in tickets]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """Read one ticket; needs nothing but the ticket."""
+        """Read one ticket, which holds all that it takes."""
         from pyspark_kgroup.executor.ticket_reader import read_ticket
 
         assert isinstance(partition, Ticket)

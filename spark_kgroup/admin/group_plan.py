@@ -187,7 +187,7 @@ def write_tables(found: GroupPlan) -> None:
     say(
         printable(
             f"{found.change}: {moved} of {sum(map(len, found.plan.target.values()))} partitions would move between "
-            f"members that stay, {len(moving) - moved} would go to them from nobody or from members that left, in "
+            f"members that stay, {len(moving) - moved} would come to them from members that left or from no member, in "
             f"{rounds} round{'s' if rounds > 1 else ''}"
         )
     )

@@ -187,7 +187,7 @@ def member(
         int, typer.Option(min=10, help="How often the leader looks for new partitions.")
     ] = METADATA_MAX_AGE_MS,
     session_timeout_ms: Annotated[
-        int, typer.Option(min=1, help="How long the member may be silent before others get its partitions.")
+        int, typer.Option(min=1, help="How long the member may be silent before other members get its partitions.")
     ] = SESSION_TIMEOUT_MS,
     command_config: Annotated[
         Path | None,
@@ -230,7 +230,7 @@ def member(
     if not leave and instance_id is not None:
         lasts = "the brokers' session timeout" if group_protocol == CONSUMER else f"{session_timeout_ms / 1000:g} s"
         say(
-            f"The seat {printable(repr(instance_id))} stays in the group: nobody else gets its partitions for "
+            f"The seat {printable(repr(instance_id))} stays in the group: no other member gets its partitions for "
             f"{lasts}. With --leave it is given back at once."
         )
 

@@ -96,7 +96,7 @@ def _names(given: Sequence[str]) -> tuple[str, ...]:
     names = tuple(dict.fromkeys(name.strip() for listed in given for name in listed.split(",")))
     if "" in names:
         raise OptionError(
-            "--instance-id names nobody: give the instance id of a static member; `kgroup describe` lists them."
+            "--instance-id names no member: give the instance id of a static member; `kgroup describe` lists them."
         )
     return names
 
@@ -105,7 +105,7 @@ def _confirm(group: str) -> None:
     """Ask on standard error: standard output is for the result."""
     say(f"Remove all members of group {printable(repr(group))}? Those that still run join anew. [y/N]")
     if sys.stdin is None or sys.stdin.readline().strip().lower() not in ("y", "yes"):
-        raise OptionError("Nobody was removed: --all asks first. Answer y, or give --yes as well.")
+        raise OptionError("No member was removed: --all asks first. Answer y, or give --yes as well.")
 
 
 async def _remove(cluster: Cluster, group: str, wanted: Sequence[str], reason: str) -> Removal:

@@ -141,7 +141,7 @@ def _check_hand_over(who: str, members: Sequence[GroupMember], owners: Mapping[T
             if gets != member_id and partition not in claims[gets]:
                 raise AssignorError(
                     f"The assignor {who} is cooperative and assigned {partition} to member {gets!r}, while member "
-                    f"{member_id!r} still owns it: it should be given to nobody until its owner has given it up."
+                    f"{member_id!r} still owns it: it must stay unassigned until its owner has given it up."
                 )
 
 

@@ -406,7 +406,7 @@ class Actions:
         return [contract.Lost(partitions=lost, reason=reason)] if lost else []
 
     def _fail(self, error: GroupError) -> Effects:
-        """End with an error that the user has to see: it names what to change, and nothing is retried."""
+        """End with an error that the user has to see: its message names the setting to change, and nothing retries."""
         return self._end([*self._lose(str(error), keep_id=False), contract.Failed(error=error)])
 
     def _end(self, effects: Effects) -> Effects:

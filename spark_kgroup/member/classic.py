@@ -87,7 +87,7 @@ _EVENTS: Final[tuple[type[contract.Event], ...]] = contract.Event.__args__
 """All there are; `test_member_transitions` puts each to each state."""
 
 TRANSITIONS: Final[dict[State, dict[type[contract.Event], Handler]]] = {
-    # Nothing has been asked of anybody, so nothing can be answered.
+    # No request was sent, so no answer can come.
     State.IDLE: {
         **_ALWAYS,
         contract.Join: _M._on_join,

@@ -23,7 +23,7 @@ class PreviouslyOwned:
     Attributes:
         generation: in which it was known to own `partitions`. Whoever was given one of them since claims it in a later
             generation, and that claim wins (KIP-792).
-        member_id: of the member that owned `partitions`; empty where that is not known.
+        member_id: the member that owned `partitions`. Empty if it is not known.
     """
 
     partitions: frozenset[TopicPartition] = frozenset()
@@ -87,7 +87,7 @@ class ConsumerMemberConfig:
     Attributes:
         instance_id: None makes a dynamic member, anything else a static one.
         topics: subscribed names.
-        regex: what it matches, as brokers read it, is subscribed as well; empty for nothing.
+        regex: what it matches, as brokers read it, is subscribed as well. Empty for no pattern.
         server_assignor: one of the coordinator's assignors (group.consumer.assignors); None for its first.
         session_timeout_ms: the coordinator's, as far as it is known: after it without an answer, all is taken for lost.
         rebalance_timeout_ms: how long the coordinator waits until something is given up.

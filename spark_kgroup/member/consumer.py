@@ -67,7 +67,7 @@ _IN_THE_GROUP: Final[dict[type[consumer_contract.Event], Handler]] = {
 differs in what an answer leads to."""
 
 TRANSITIONS: Final[dict[State, dict[type[consumer_contract.Event], Handler]]] = {
-    # Nothing has been asked of anybody, so nothing can be answered.
+    # No request was sent, so no answer can come.
     State.IDLE: {
         contract.Join: _M._on_join,
         contract.Tick: _M._ignore,

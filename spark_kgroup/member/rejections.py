@@ -55,8 +55,8 @@ _CONSUMER_REJECTIONS: Final[Mapping[int, str]] = MappingProxyType(
         "classic, or use another group id",
         ErrorCode.UNSUPPORTED_ASSIGNOR: "its coordinator has no such assignor: set `group.remote.assignor` to one of "
         "the broker's group.consumer.assignors (uniform, range), or leave it out",
-        ErrorCode.INVALID_REQUEST: "its coordinator does not take what we ask for: one of us has a bug, so report it "
-        "with the broker's version",
+        ErrorCode.INVALID_REQUEST: "its coordinator rejected the request as invalid. This is a bug in spark-kgroup or "
+        "in the broker: report it with the broker's version",
         ErrorCode.TOPIC_AUTHORIZATION_FAILED: "no permission: grant READ on the subscribed topics to this user",
         ErrorCode.GROUP_MAX_SIZE_REACHED: "the group is full: use fewer `members`, or raise group.consumer.max.size",
     }

@@ -90,10 +90,8 @@ class ConsumerCalls:
                 self._regex_refused = True
                 event = _to_event(request, await self._call(request, timeout_ms))
             return event
-        except UnsupportedApi as error:
-            return ConsumerHeartbeatResponse(
-                request=request, error=ErrorCode.UNSUPPORTED_VERSION, message=f"nothing, but {error}"
-            )
+        except UnsupportedApi:
+            return ConsumerHeartbeatResponse(request=request, error=ErrorCode.UNSUPPORTED_VERSION, message="")
         except WireError as error:
             if not error.retriable:
                 raise

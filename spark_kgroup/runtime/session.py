@@ -329,7 +329,7 @@ class Session:
         try:
             group = await self._cluster.describe_group(self.config.group, timeout_ms=REQUEST_TIMEOUT_MS)
         except WireError as error:
-            log.info("%s: nobody says who has the seat: %s", self._name, error)
+            log.info("%s: the coordinator did not say which member has the seat: %s", self._name, error)
             return
         ours = (member.member_id for member in group.members if member.instance_id == self.config.instance_id)
         self.post(contract.SeatSeen(member_id=next(ours, UNKNOWN_MEMBER_ID)))
@@ -387,8 +387,8 @@ class Session:
         hidden = {topic for topic, code in errors.items() if code == ErrorCode.TOPIC_AUTHORIZATION_FAILED}
         for topic in sorted(hidden - self._hidden):
             log.warning(
-                "%s leads the group, and this user may not see topic %r, to which another member subscribes: nobody "
-                "is assigned its partitions while this seat leads. Grant DESCRIBE on it to this user.",
+                "%s leads the group, and this user may not see topic %r, to which another member subscribes: no "
+                "member is assigned its partitions while this seat leads. Grant DESCRIBE on it to this user.",
                 self._name,
                 topic,
             )

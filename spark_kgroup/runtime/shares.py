@@ -82,7 +82,7 @@ class Shares:
                 self._settings.group, timeout_ms=self._settings.request_timeout_ms
             )
         except WireError as error:
-            log.info("nobody says what the group wants our seats to have: %s", error)
+            log.info("the coordinator did not describe the group's target assignment: %s", error)
             return
         behind = _behind(group, settled)
         # The coordinator says Assigning while targets are older than the group's members, subscriptions and topics.

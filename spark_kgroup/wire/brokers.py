@@ -220,7 +220,7 @@ class Brokers:
         elif answer.cluster_id not in (None, self._cluster_id):
             raise ConnectionFailed(
                 f"A broker of another cluster is at {address} now (cluster id {words_of(answer.cluster_id)}, was "
-                f"{words_of(self._cluster_id)}): nothing that it says is used. To go on with that cluster, start anew."
+                f"{words_of(self._cluster_id)}): its answers are not used. To go on with that cluster, start anew."
             )
 
     def _not_a_broker(self, address: Address, error: ProtocolViolation) -> WireError:

@@ -235,7 +235,7 @@ class Connection:
         if self._alive():
             self._writer.write(frame)
         else:
-            self._end(Orphaned(f"Nothing is sent to {self.address} any more: whoever this process works for has gone."))
+            self._end(Orphaned(f"Nothing is sent to {self.address} any more: the process that we work for has ended."))
         return await answer
 
     def _overdue(self, correlation_id: int, message: str) -> None:

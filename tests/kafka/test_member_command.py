@@ -103,8 +103,8 @@ def test_ctrl_c_says_that_the_seat_stays_and_for_how_long(join: Join) -> None:
     for member in (leaving, dynamic, static):
         assert member.interrupt() == 0
     assert static.stderr == (
-        "The seat 'a' stays in the group: nobody else gets its partitions for 20 s. With --leave it is given back at "
-        "once.\n"
+        "The seat 'a' stays in the group: no other member gets its partitions for 20 s. With --leave it is given back "
+        "at once.\n"
     )
     assert leaving.stderr == dynamic.stderr == ""
 

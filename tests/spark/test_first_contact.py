@@ -142,7 +142,7 @@ def test_a_start_warns_of_idle_seats_of_a_start_at_the_end_and_of_another_checkp
     with Application(tmp_path, read, trigger="availableNow") as application:
         assert application.await_end() == 0
     log_text = log.read_text()
-    assert "5 seats for 2 partitions: 3 of them have nothing to read" in log_text
+    assert "5 seats for 2 partitions: 3 seats stay without a partition" in log_text
     assert f"no committed offsets for {first}-0, {first}-1: reading starts at the end" in log_text
     assert "The checkpoint" not in log_text
     with Application(tmp_path, options(server, second, f"{group}-2"), trigger="availableNow") as application:

@@ -164,8 +164,8 @@ class Adoption:
         starting = self._options.starting_offsets
         if partitions and starting.committed and starting.everywhere is OffsetSpec.LATEST:
             log.warning(
-                "Group %r has no committed offsets for %s: reading starts at the end, without what is in there. "
-                "To read that too, set startingOffsets=earliest and start with a new checkpointLocation.",
+                "Group %r has no committed offsets for %s: reading starts at the end, without the records in there. "
+                "To read them, set startingOffsets=earliest and start with a new checkpointLocation.",
                 self._options.group_id,
                 join(sorted(partitions)),
             )

@@ -253,7 +253,7 @@ class _BatchRead:
             if self._options.fail_on_data_loss:
                 before = position < logs[tp].first_offset
                 remedy = (
-                    "To read what is left, set failOnDataLoss=false, or start where the log begins."
+                    "To read the records that are left, set failOnDataLoss=false, or start where the log begins."
                     if before
                     else "Start at earliest, or set the group's offsets anew (kafka-consumer-groups --reset-offsets)."
                 )

@@ -14,7 +14,7 @@ from pyspark_kgroup.offsets.checkpoint import Checkpoint
 from pyspark_kgroup.options.parser import SourceOptions
 from pyspark_kgroup.options.values import join
 
-_FRESH_START = "If that is not what you want, give this query its own checkpointLocation."
+_FRESH_START = "If you do not want that, give this query its own checkpointLocation."
 
 
 def origin_warnings(checkpoint: Checkpoint, options: SourceOptions) -> Iterator[str]:

@@ -78,7 +78,10 @@ class Commits:
             out = find_taken_over(self._group, asked, {each.seat.instance_id for each in commits}, self._us)
             self._ledger.let_go(out)
         except WireError as error:
-            log.info("nobody says who reads what is to be given up, so it stays for now: %s", error)
+            log.info(
+                "the coordinator did not describe the group, so revoked partitions are kept until the next trigger: %s",
+                error,
+            )
             out = frozenset(asked)
         return [_commit(each.seat, each.positions, each.positions.keys() - out) for each in commits]
 

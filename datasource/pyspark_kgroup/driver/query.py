@@ -113,7 +113,7 @@ class Query:
             try:
                 self._boundary.commit_durable(self._latest)
             except KgroupError as error:
-                log.info("what is durable is committed at the next trigger: %s", error)
+                log.info("the batch is committed at the next trigger instead: %s", error)
 
     def _resize(self, boundary: Boundary, seat_count: SeatCount) -> None:
         """Let seats join, or begin to leave, if executors run more tasks at once than there are seats, or fewer."""

@@ -76,14 +76,14 @@ def seats_warning(options: SourceOptions, seats: int, partitions: int) -> str | 
     """
     if options.members is None and seats < partitions and _known_slots() is None:
         return (
-            f"{seats} seats for {partitions} partitions, which is a guess: how Spark was started does not say how many "
-            "tasks run at once. More will join as executors tell it. Or set the option `members`: each seat is read by "
-            "one task."
+            f"Using {seats} seats for {partitions} partitions: Spark's start does not say how many tasks run at once. "
+            "Seats are added as executors report their cores. Set the option `members` to fix their number: each seat "
+            "is read by one task."
         )
     if options.members is not None and seats > partitions:
         return (
-            f"{seats} seats for {partitions} partitions: {seats - partitions} of them have nothing to read. Lower the "
-            "option `members`, unless partitions are to be added."
+            f"{seats} seats for {partitions} partitions: {seats - partitions} seats stay without a partition. Lower "
+            "the option `members`, unless partitions are to be added."
         )
     return None
 

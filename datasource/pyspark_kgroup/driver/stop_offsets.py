@@ -150,8 +150,8 @@ class StopOffsets:
         if later:
             self._warned_of_later |= later
             log.warning(
-                "Nothing is read of %s: %s, which has to name each partition from the next start on, names none of "
-                "them, since they came later.",
+                "Partitions %s were added after the query started and are not in %s, so they are not read. Add them to "
+                "that option before the next start.",
                 join(sorted(later)),
                 self._bound.option,
             )

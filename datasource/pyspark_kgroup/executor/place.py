@@ -2,7 +2,7 @@
 
 Runs on: executor.
 
-The folder opens for this user alone, and nobody believes what is in one that others can open: whoever made it could
+The folder opens for this user alone; a folder that other users can open is not trusted: whoever made it could
 answer as the sidecar, or leave marks.
 """
 

@@ -274,11 +274,11 @@ def main() -> None:
     parent.trust()
     parameters = parent.hear(CHANNEL_HANDSHAKE_MS / 1000)
     if not isinstance(parameters, SidecarParameters):
-        raise ChannelEnded("Whoever started this sidecar did not say for what.")
+        raise ChannelEnded("The worker that started this sidecar sent no parameters.")
     query = parent.hear(CHANNEL_HANDSHAKE_MS / 1000)
     _, descriptors, _, _ = socket.recv_fds(parent.socket, 1, 1)
     if not isinstance(query, AddQuery) or not descriptors:
-        raise ChannelEnded("Whoever started this sidecar did not name a query.")
+        raise ChannelEnded("The worker that started this sidecar named no query.")
     if os.fork():
         os._exit(0)  # the worker that started us waits for this, and is not our parent any more
     _warm_up()

@@ -156,7 +156,7 @@ class SidecarQuery:
             elif server.asked_at_s < now_s - self._idle_s:
                 server.end()
         if self._asked_at_s < now_s - self._idle_s and not self._over.done():
-            self._over.set_result("nobody has asked for long")
+            self._over.set_result("no worker has asked for long")
 
     def report_hung(self, seat: str) -> None:
         """A worker has found a seat's server silent."""

@@ -50,7 +50,7 @@ _QUERIES_MAX: Final = 16
 """Of how many queries a worker remembers what it found out; what is forgotten is found out again."""
 
 Answer = SidecarAnswer | RegistryAnswer
-"""What a ticket reads, as whoever was asked says."""
+"""The ranges that a ticket reads, as the registry or a sidecar answered."""
 
 
 def read_ticket(ticket: TicketPayload) -> Iterator[pa.RecordBatch]:

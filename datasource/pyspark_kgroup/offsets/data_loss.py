@@ -11,7 +11,7 @@ from typing import Final, NamedTuple
 from spark_kgroup.model import TopicPartition
 
 WAYS_OUT: Final = (
-    "To continue with what is left, set failOnDataLoss=false (one run is enough). To start a "
+    "To continue with the records that are left, set failOnDataLoss=false (one run is enough). To start a "
     "stream over, use a new checkpointLocation with startingOffsets."
 )
 """What a user can do about it; the end of every `DataLoss`."""

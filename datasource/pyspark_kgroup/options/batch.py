@@ -109,7 +109,7 @@ def _group_id(given: Mapping[str, str]) -> str | None:
 def _start(start: OffsetBound) -> OffsetBound:
     if start.everywhere is OffsetSpec.LATEST and not start.committed:
         raise OptionError(
-            "Option startingOffsets is 'latest': a batch read would have nothing to read. Start at earliest, at an "
+            "Option startingOffsets is 'latest': a batch read would have no records to read. Start at earliest, at an "
             "offset, or at a timestamp (startingTimestamp)."
         )
     if at_end := start.first_at_end():

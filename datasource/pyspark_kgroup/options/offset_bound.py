@@ -147,7 +147,7 @@ def _text_of(place: Place | None) -> str:
 
 
 def parse_starting_offsets(text: str) -> OffsetBound:
-    """The option without what other options say: the fallback of `committed`, the subscribed topics.
+    """The option without the parts that other options give: the fallback of `committed`, the subscribed topics.
 
     Raises:
         ValueError: it is none of the words, nor JSON of that shape.

@@ -67,8 +67,8 @@ class SourceOptions(ReadOptions):
 
     @property
     def instance_ids(self) -> tuple[str, ...]:
-        """The instance id of every seat: `<prefix>-<k>`, k = 0..members-1; `sizing.sized` fills `members` in."""
-        assert self.members is not None, "nobody has said how many seats there are"
+        """The instance id of every seat: `<prefix>-<k>`, k = 0..members-1. `sizing.fill_in_members` sets `members`."""
+        assert self.members is not None, "the number of seats is not known yet"
         return tuple(f"{self.instance_id_prefix}-{seat}" for seat in range(self.members))
 
     @property
@@ -113,7 +113,7 @@ _UNUSED_UNDER: Final[Mapping[str, Mapping[str, str]]] = {
         "consumer.heartbeat.interval.ms with kafka-configs",
     },
 }
-"""Group protocol -> what it has no use for, and what to do instead."""
+"""Group protocol -> options that it refuses, and the advice for each."""
 
 # ---------------------------------------------------------------------------------------------- parsing
 

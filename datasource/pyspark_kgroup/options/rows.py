@@ -171,7 +171,7 @@ ENDING_OFFSETS = Option(
     shown="latest for batch reads; a stream has no end",
     range='latest, or JSON such as {"topic":{"0":50,"1":-1},"other":"latest"} (-1 latest); for streams offsets alone',
     effect="Where reading ends: the offset itself is not read. A stream goes on up to there, also beyond the present "
-    "end of a log; of partitions that come later it reads nothing.",
+    "end of a log; partitions that come later are not read.",
     origin="Spark's endingOffsets, latest",
     read=parse_ending_offsets,
 )
@@ -235,7 +235,7 @@ MAX_OFFSETS_PER_TRIGGER: Option[int | None] = Option(
     default=None,
     shown="no limit",
     range=f"1 to {LONG_MAX} offsets",
-    effect="Most offsets in one micro-batch, shared among partitions in proportion to what each has.",
+    effect="Most offsets in one micro-batch, shared among partitions in proportion to the new records of each.",
     origin="Spark's maxOffsetsPerTrigger",
     read=number(1, LONG_MAX),
 )
@@ -278,8 +278,8 @@ COLUMN_NAMES: Option[tuple[str, ...]] = Option(
     default=COLUMNS,
     shown="all but headers",
     range=f"one or more of {', '.join((*COLUMNS, HEADERS))}",
-    effect="The columns that rows have, in this order: what is not named is not handed to Spark, which cannot say "
-    "itself what a query needs.",
+    effect="The columns that rows have, in this order. Columns that are not named are not handed to Spark, which does "
+    "not tell a source which columns a query needs.",
     origin="ours",
     acts="both",
     read=column_names,
@@ -406,8 +406,8 @@ READER: Option[Reader] = Option(
     default="native",
     shown="native",
     range="native or librdkafka",
-    effect="Who fetches and decodes records. native takes a fraction of the CPU; what is out of the ordinary it leaves "
-    "to librdkafka in the midst of a read, and says why in the executor's log.",
+    effect="The library that fetches and decodes records. native takes a fraction of the CPU. It leaves unusual "
+    "records to librdkafka in the midst of a read, and the executor's log has the reason.",
     origin="ours",
     acts="executor",
     read=lambda text: cast("Reader", one_of("native", "librdkafka")(text)),

@@ -75,7 +75,7 @@ def parse_security(given: Mapping[str, str]) -> dict[str, str]:
 
 
 def driver_settings(properties: Mapping[str, str]) -> SecuritySettings:
-    """What the driver's sessions use, from what `parse_security` returned.
+    """The security of the driver's sessions, from the result of `parse_security`.
 
     Raises:
         OptionError: the token callback cannot be imported, or the token endpoint's URL or CA cannot be used.

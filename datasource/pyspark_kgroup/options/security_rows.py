@@ -130,7 +130,7 @@ CLIENT_SECRET: Final = _row(
 )
 SCOPE: Final = _row(
     "kafka.sasl.oauthbearer.scope",
-    "OIDC: what the token is for.",
+    "OIDC: the scope that the token is asked for.",
     origin="Kafka's sasl.oauthbearer.scope",
 )
 EXTENSIONS: Final = _row(
@@ -152,7 +152,7 @@ TOKEN_CALLBACK: Final[Option[str | None]] = Option(
     default=None,
     shown="none",
     range="MODULE:FUNCTION, importable on the driver and on every executor",
-    effect="OAUTHBEARER: a function with the decorator `pyspark_kgroup.token_callback`; nothing else is called. It "
+    effect="OAUTHBEARER: a function with the decorator `pyspark_kgroup.token_callback`; no other one is called. It "
     "gets kafka.sasl.oauthbearer.config, and returns (token, expiry in seconds since the epoch[, principal[, "
     "extensions]]). An executor that starts a consumer waits at least 1 s for it.",
     origin="ours; as confluent-kafka's oauth_cb",

@@ -300,7 +300,7 @@ def connect(
         channel = Channel(_open_socket(address, timeout_s))
     except OSError as problem:
         kind = NobodyListens if isinstance(problem, ConnectionRefusedError) else ChannelEnded
-        raise kind(f"Nobody can be reached there ({problem}).") from None
+        raise kind(f"No process can be reached there ({problem}).") from None
     if not isinstance(address, Path):  # finding out where it is had a bound of its own
         deadline_s = time.monotonic() + timeout_s
     with _close_on_error(channel):

@@ -81,7 +81,7 @@ def import_function(name: str) -> TokenCallback:
     if not callable(found) or getattr(found, _MARK, None) is not _DECLARED:
         raise OptionError(
             f"Option tokenCallback: {name} does not say that it is a token callback: put @token_callback before it "
-            "(from pyspark_kgroup import token_callback). Nothing else is called."
+            "(from pyspark_kgroup import token_callback). No other function is called."
         )
     return cast("TokenCallback", found)
 

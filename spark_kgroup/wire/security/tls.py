@@ -44,7 +44,7 @@ _OUR_CERTIFICATE: Final = (
 )
 _REQUIRED: Final = f"the broker requires a client certificate: {_OUR_CERTIFICATE}"
 _NOT_ACCEPTED: Final = f"the broker does not accept our client certificate, or requires one: {_OUR_CERTIFICATE}"
-_NO_TLS: Final = "what listens there does not speak TLS: check `security.protocol` and the port"
+_NO_TLS: Final = "the peer does not speak TLS: check `security.protocol` and the port"
 _NO_COMMON: Final = "no TLS version or cipher in common: TLS 1.2 or newer is needed"
 _REASONS: Final = {
     "TLSV13_ALERT_CERTIFICATE_REQUIRED": _REQUIRED,

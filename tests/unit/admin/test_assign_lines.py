@@ -294,7 +294,10 @@ def test_two_members_in_one_seat_are_refused_by_their_names_and_the_instance_id(
     ("shell", "sentence"),
     [
         ("assign <&-", "Standard input is closed"),
-        ("remove-members --bootstrap-server localhost:1 --group g --all <&-", "Nobody was removed: --all asks first"),
+        (
+            "remove-members --bootstrap-server localhost:1 --group g --all <&-",
+            "No member was removed: --all asks first",
+        ),
         ("assign <<<'{}' >/dev/full", "no space is left"),
         ("--version >/dev/full", "no space is left"),
     ],

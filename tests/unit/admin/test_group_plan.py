@@ -103,7 +103,7 @@ def test_the_tables_show_each_members_load_and_each_partition_that_changes_hands
     assert words.splitlines() == [
         "Group g is Stable, assignor cooperative-sticky",
         "If 1 more member joined, and c left, and t had 1 more partition: 0 of 7 partitions would move between "
-        "members that stay, 3 would go to them from nobody or from members that left, in 1 round",
+        "members that stay, 3 would come to them from members that left or from no member, in 1 round",
     ]
     assert [line.split() for line in members.splitlines()[1:]] == [
         ["a", "2", "3", "2", "0", "1"],

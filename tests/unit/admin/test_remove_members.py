@@ -18,7 +18,7 @@ TO_NOBODY = ["remove-members", "--bootstrap-server", "127.0.0.1:1", "--group", "
     [
         ([], "Give either --instance-id"),
         (["--all", "--instance-id", "a"], "Give either --instance-id"),
-        (["--instance-id", "a,"], "--instance-id names nobody"),
+        (["--instance-id", "a,"], "--instance-id names no member"),
         (["--instance-id", "a", "--command-config", "none.properties"], "--command-config 'none.properties'"),
         (["--all"], "Answer y, or give --yes"),
     ],

@@ -79,22 +79,23 @@ def test_a_seat_whose_user_may_not_read_the_group_names_itself_its_group_the_cau
 
 
 @pytest.mark.parametrize(
-    ("protocol", "fix"),
+    ("protocol", "cause", "fix"),
     [
-        (CLASSIC, f"Apache Kafka {messages.OLDEST_KAFKA} or newer is needed"),
-        (CONSUMER, "set `group.protocol` to classic"),
+        (CLASSIC, "does not know this API", f"Apache Kafka {messages.OLDEST_KAFKA} or newer is needed"),
+        (CONSUMER, "does not speak the consumer protocol", "set `group.protocol` to classic"),
     ],
 )
 def test_a_seat_whose_broker_is_too_old_names_itself_its_group_the_cause_and_what_is_needed(
-    protocol: str, fix: str
+    protocol: str, cause: str, fix: str
 ) -> None:
     ranges = {key: spoken for key, spoken in RANGES.items() if key != JOIN[protocol]}
 
     @in_a_world(ranges=ranges)
     async def scenario(world: BrokerWorld) -> None:
         for error in await end_of_seat(world, protocol, "seat-0"):
-            for word in ("'seat-0'", "'g'", "does not know this API", fix):
+            for word in ("'seat-0'", "'g'", cause, fix):
                 assert word in str(error)
+            assert ("3.2" in str(error)) == (protocol == CLASSIC), "one release is named, and it is the right one"
 
     scenario()
 

@@ -75,7 +75,7 @@ class AnswerMemory:
 
     def _is_held(self) -> bool:
         try:
-            self._memory.append(0)  # Python refuses to resize what somebody has a view of
+            self._memory.append(0)  # Python refuses to resize a buffer of which a view exists
         except BufferError:
             return True
         self._memory.pop()

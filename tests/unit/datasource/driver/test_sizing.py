@@ -144,11 +144,11 @@ def test_a_machine_without_proc_is_asked_by_ps(tmp_path: Path, monkeypatch: pyte
 @pytest.mark.parametrize(
     ("slots", "members", "seats", "partitions", "expected"),
     [
-        (None, None, 4, 64, "4 seats for 64 partitions, which is a guess"),
+        (None, None, 4, 64, "Using 4 seats for 64 partitions: Spark's start does not say"),
         (None, None, 4, 4, None),
         (8, None, 8, 64, None),
         (None, "4", 4, 64, None),
-        (None, "100", 100, 4, "100 seats for 4 partitions: 96 of them have nothing to read"),
+        (None, "100", 100, 4, "100 seats for 4 partitions: 96 seats stay without a partition"),
         (None, "4", 4, 4, None),
     ],
 )

@@ -160,7 +160,7 @@ def test_the_log_says_why_a_partition_that_is_asked_for_stays(
     with monkeypatch.context() as broken:
         broken.setattr(group, "describe", unanswered)
         driver.trigger()
-    lines = messages(caplog, "nobody says who reads what is to be given up")
+    lines = messages(caplog, "revoked partitions are kept until the next trigger")
     assert lines
     assert "The cluster did not answer." in lines[0]
 

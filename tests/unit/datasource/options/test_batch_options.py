@@ -61,7 +61,10 @@ def test_partitions_without_a_record_as_late_as_the_end_are_read_to_their_ends_w
         ({"endingOffsetsByTimestamp": "7"}, "Option endingOffsetsByTimestamp is '7'"),
         ({"minPartitions": "0"}, "Option minPartitions is '0'"),
         ({"maxRecordsPerPartition": "none"}, "Option maxRecordsPerPartition is 'none'"),
-        ({"startingOffsets": "latest"}, "Option startingOffsets is 'latest': a batch read would have nothing to read."),
+        (
+            {"startingOffsets": "latest"},
+            "Option startingOffsets is 'latest': a batch read would have no records",
+        ),
         ({"startingOffsets": '{"t": {"0": 1, "1": -1}}'}, "Option startingOffsets has -1 (latest) for t-1"),
         ({"startingOffsets": '{"t": "earliest", "u": "latest"}'}, "Option startingOffsets has latest for u: a batch"),
         ({"endingOffsets": '{"t": "earliest"}'}, "'t' needs an object of partitions or latest"),
