@@ -36,6 +36,13 @@ another election."""
 END_BELOW_ASKED_MS: Final = 500
 """How long between two such questions (ours)."""
 
+LEADER_PATIENCE_MS: Final = 5_000
+"""How long a boundary waits for a leader that answered before (ours; Kafka's elect one within it where a broker is
+restarted in good order): then its partitions add nothing to the batch, and it is asked on beside the boundaries."""
+
+OUT_OF_REACH_AGAIN_MS: Final = 500
+"""How long between two looks, under AvailableNow, whether leaders answer for which alone the run goes on (ours)."""
+
 BEGUN_END_OFFSETS_MAX_AGE_MS: Final = 1_000
 """How old end offsets may be that a boundary began to list when it began, beside its commits: older ones are listed
 again, after it had to wait for something."""

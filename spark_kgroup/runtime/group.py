@@ -247,6 +247,7 @@ class Group:
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
+        await self.offsets.close()
         await self._cluster.close()
 
     async def add_seats(self, instance_ids: Iterable[str]) -> None:

@@ -13,6 +13,7 @@ from spark_kgroup.model import ErrorCode, MemberIdentity, TopicPartition
 from spark_kgroup.wire import messages
 from spark_kgroup.wire.backoff import Backoff
 from spark_kgroup.wire.cluster import Cluster, ListedOffset
+from spark_kgroup.wire.listing import Answers, OffsetListing
 from spark_kgroup.wire.responses import CommittedOffset
 
 _NOT_AS_ASKED = frozenset({ErrorCode.STALE_MEMBER_EPOCH, ErrorCode.UNKNOWN_MEMBER_ID})
@@ -22,7 +23,8 @@ _NOT_AS_ASKED = frozenset({ErrorCode.STALE_MEMBER_EPOCH, ErrorCode.UNKNOWN_MEMBE
 class Offsets:
     """Look-ups of offsets for one group. Without partitions no broker is asked.
 
-    Each raises `WireError` if brokers do not answer in time, or refuse us.
+    Each raises `WireError` if brokers refuse us; `committed` also if the coordinator does not answer in time. What a
+    partition's leader does not answer in time is `Answers.unanswered`.
 
     Args:
         members: which of our members each partition's committed offset is asked for by, None for by nobody of the
@@ -44,43 +46,77 @@ class Offsets:
         self._rng = rng
         self._members = members
         self._on_refused = on_refused
+        self._listings: set[OffsetListing] = set()
 
-    async def ends(self, partitions: Iterable[TopicPartition], *, read_committed: bool) -> dict[TopicPartition, int]:
-        """One past the last readable offset of each partition (the last stable offset if `read_committed`)."""
-        listed = await self._list(partitions, messages.LATEST, read_committed=read_committed)
-        return {tp: found.offset for tp, found in listed.items()}
+    async def begin_ends(self, partitions: Iterable[TopicPartition], *, read_committed: bool) -> OffsetListing:
+        """Begin to ask for one past the last readable offset of each partition (the last stable if `read_committed`).
 
-    async def starts(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
-        """The first offset that each partition still has."""
-        listed = await self._list(partitions, messages.EARLIEST, read_committed=False)
-        return {tp: found.offset for tp, found in listed.items()}
+        Each leader is asked until it answers, for `api_timeout_ms`.
+        """
+        return self._begin(dict.fromkeys(partitions, messages.LATEST), read_committed=read_committed)
 
-    async def at(self, timestamps: Mapping[TopicPartition, int], *, read_committed: bool) -> dict[TopicPartition, int]:
-        """The first offset of each partition whose record is not older than its timestamp (ms); absent if none is."""
-        if not timestamps:
-            return {}
-        listed = await self._cluster.list_offsets(timestamps, isolation_level=int(read_committed))
-        return {tp: found.offset for tp, found in listed.items() if found.offset >= 0}
+    async def ends(
+        self, partitions: Iterable[TopicPartition], patience_ms: int, *, read_committed: bool
+    ) -> Answers[int]:
+        """One past the last readable offset of each partition whose leader answers within `patience_ms`."""
+        wanted = dict.fromkeys(partitions, messages.LATEST)
+        return _offsets(await self._list(wanted, patience_ms, read_committed=read_committed))
+
+    async def starts(self, partitions: Iterable[TopicPartition], patience_ms: int) -> Answers[int]:
+        """The first offset that each partition still has whose leader answers within `patience_ms`."""
+        wanted = dict.fromkeys(partitions, messages.EARLIEST)
+        return _offsets(await self._list(wanted, patience_ms, read_committed=False))
+
+    async def at(
+        self, timestamps: Mapping[TopicPartition, int], patience_ms: int, *, read_committed: bool
+    ) -> Answers[int]:
+        """The first offset of each partition whose record is not older than its timestamp (ms).
+
+        A partition that has none is in neither part of the answer; its leader has answered within `patience_ms`.
+        """
+        listed = _offsets(await self._list(timestamps, patience_ms, read_committed=read_committed))
+        return Answers({tp: offset for tp, offset in listed.found.items() if offset >= 0}, listed.unanswered)
 
     async def ranges(
-        self, partitions: Iterable[TopicPartition], *, read_committed: bool
-    ) -> dict[TopicPartition, tuple[int, int, int]]:
+        self, partitions: Iterable[TopicPartition], patience_ms: int, *, read_committed: bool
+    ) -> Answers[tuple[int, int, int]]:
         """The first offset of each partition, one past the last readable one, and the epoch of the leader that said so.
 
-        The epoch is -1 where the leader does not say.
+        The epoch is -1 where the leader does not say. Only of partitions whose leaders answer within `patience_ms`.
         """
         wanted = tuple(partitions)
         starts, ends = await asyncio.gather(
-            self._list(wanted, messages.EARLIEST, read_committed=False),
-            self._list(wanted, messages.LATEST, read_committed=read_committed),
+            self._list(dict.fromkeys(wanted, messages.EARLIEST), patience_ms, read_committed=False),
+            self._list(dict.fromkeys(wanted, messages.LATEST), patience_ms, read_committed=read_committed),
         )
-        return {tp: (starts[tp].offset, ends[tp].offset, ends[tp].leader_epoch) for tp in wanted}
+        both = starts.found.keys() & ends.found.keys()
+        return Answers(
+            {tp: (starts.found[tp].offset, ends.found[tp].offset, ends.found[tp].leader_epoch) for tp in both},
+            {**starts.unanswered, **ends.unanswered},
+        )
 
     async def _list(
-        self, partitions: Iterable[TopicPartition], timestamp: int, *, read_committed: bool
-    ) -> Mapping[TopicPartition, ListedOffset]:
-        wanted = dict.fromkeys(partitions, timestamp)
-        return await self._cluster.list_offsets(wanted, isolation_level=int(read_committed)) if wanted else {}
+        self, wanted: Mapping[TopicPartition, int], patience_ms: int, *, read_committed: bool
+    ) -> Answers[ListedOffset]:
+        if not wanted:
+            return Answers({}, {})
+        listing = self._begin(wanted, read_committed=read_committed)
+        try:
+            return await listing.answers(patience_ms)
+        finally:
+            self._listings.discard(listing)
+            await listing.close()
+
+    def _begin(self, wanted: Mapping[TopicPartition, int], *, read_committed: bool) -> OffsetListing:
+        self._listings = {each for each in self._listings if not each.ended}
+        listing = self._cluster.begin_list_offsets(wanted, isolation_level=int(read_committed))
+        self._listings.add(listing)
+        return listing
+
+    async def close(self) -> None:
+        """Ask for nothing any more."""
+        for listing in self._listings:
+            await listing.close()
 
     async def committed(
         self, partitions: Iterable[TopicPartition], timeout_ms: int | None = None
@@ -120,3 +156,7 @@ class Offsets:
             if who is not None and error.code in _NOT_AS_ASKED:
                 self._on_refused(who, error.code)
             raise
+
+
+def _offsets(listed: Answers[ListedOffset]) -> Answers[int]:
+    return Answers({tp: found.offset for tp, found in listed.found.items()}, listed.unanswered)

@@ -20,6 +20,7 @@ from spark_kgroup.model import DescribedGroup, DescribedMember, TopicDescription
 from spark_kgroup.runtime.group import Group
 from spark_kgroup.runtime.settings import GroupSettings
 from spark_kgroup.runtime.views import GroupView, SeatCommit
+from spark_kgroup.wire.listing import Answers, OffsetListing
 from spark_kgroup.wire.responses import CommittedOffset
 
 T = TypeVar("T")
@@ -131,31 +132,32 @@ class GroupRuntime:
         """`Topics.gone`."""
         return self._run(lambda group: group.topics.gone(names))
 
-    def end_offsets(self, partitions: Iterable[TopicPartition], *, read_committed: bool) -> dict[TopicPartition, int]:
+    def begin_end_offsets(self, partitions: Iterable[TopicPartition], *, read_committed: bool) -> EndListing:
+        """Begin `Offsets.begin_ends`; other calls go on beside it."""
+        begun = self._begin(lambda group: group.offsets.begin_ends(partitions, read_committed=read_committed))
+        return EndListing(begun, self._run)
+
+    def end_offsets(
+        self, partitions: Iterable[TopicPartition], patience_ms: int, *, read_committed: bool
+    ) -> Answers[int]:
         """`Offsets.ends`."""
-        return self._run(lambda group: group.offsets.ends(partitions, read_committed=read_committed))
+        return self._run(lambda group: group.offsets.ends(partitions, patience_ms, read_committed=read_committed))
 
-    def begin_end_offsets(
-        self, partitions: Iterable[TopicPartition], *, read_committed: bool
-    ) -> Callable[[], dict[TopicPartition, int]]:
-        """Begin `Offsets.ends`; other calls go on beside it. What comes back waits for the answer."""
-        return self._begin(lambda group: group.offsets.ends(partitions, read_committed=read_committed))
-
-    def start_offsets(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
+    def start_offsets(self, partitions: Iterable[TopicPartition], patience_ms: int) -> Answers[int]:
         """`Offsets.starts`."""
-        return self._run(lambda group: group.offsets.starts(partitions))
+        return self._run(lambda group: group.offsets.starts(partitions, patience_ms))
 
     def offsets_at(
-        self, timestamps: Mapping[TopicPartition, int], *, read_committed: bool
-    ) -> dict[TopicPartition, int]:
+        self, timestamps: Mapping[TopicPartition, int], patience_ms: int, *, read_committed: bool
+    ) -> Answers[int]:
         """`Offsets.at`."""
-        return self._run(lambda group: group.offsets.at(timestamps, read_committed=read_committed))
+        return self._run(lambda group: group.offsets.at(timestamps, patience_ms, read_committed=read_committed))
 
     def log_ranges(
-        self, partitions: Iterable[TopicPartition], *, read_committed: bool
-    ) -> dict[TopicPartition, tuple[int, int, int]]:
+        self, partitions: Iterable[TopicPartition], patience_ms: int, *, read_committed: bool
+    ) -> Answers[tuple[int, int, int]]:
         """`Offsets.ranges`."""
-        return self._run(lambda group: group.offsets.ranges(partitions, read_committed=read_committed))
+        return self._run(lambda group: group.offsets.ranges(partitions, patience_ms, read_committed=read_committed))
 
     def committed(
         self, partitions: Iterable[TopicPartition], timeout_ms: int | None = None
@@ -202,6 +204,30 @@ class GroupRuntime:
             raise GroupUnsettled(f"The group runtime did not answer within {timeout_ms} ms.") from None
         except CancelledError:
             raise GroupUnsettled("The group runtime was closed while it was asked.") from None
+
+
+class EndListing:
+    """Where logs end, as far as leaders have answered: they are asked on and on until they do, for `api_timeout_ms`."""
+
+    def __init__(self, begun: Callable[[], OffsetListing], run: Callable[..., Answers[int]]) -> None:
+        self._begun = begun
+        self._run = run
+        self._listing: OffsetListing | None = None
+
+    def answers(self, patience_ms: int) -> Answers[int]:
+        """What has been answered when all have, at the latest after `patience_ms`; raises as `OffsetListing`'s."""
+        listing = self._listing = self._listing or self._begun()
+        return self._run(lambda _: _ends(listing, patience_ms), patience_ms + CALL_SLACK_MS)
+
+    @property
+    def ended(self) -> bool:
+        """Nobody is asked any more: all have answered, or the time is up."""
+        return self._listing is not None and self._listing.ended
+
+
+async def _ends(listing: OffsetListing, patience_ms: int) -> Answers[int]:
+    listed = await listing.answers(patience_ms)
+    return Answers({tp: found.offset for tp, found in listed.found.items()}, listed.unanswered)
 
 
 async def _immediate(work: Callable[[], T]) -> T:

@@ -20,6 +20,7 @@ from uuid import UUID
 from spark_kgroup.errors import (
     BrokerError,
     ConnectionFailed,
+    RequestTimedOut,
     UnknownTopic,
     UnsupportedApi,
     WireError,
@@ -42,8 +43,10 @@ from spark_kgroup.peer_words import words_of
 from spark_kgroup.rights import RIGHTS_MISSING
 from spark_kgroup.wire import messages
 from spark_kgroup.wire.address import Address
+from spark_kgroup.wire.backoff import Backoff
 from spark_kgroup.wire.brokers import ENDS_AT_S, Brokers, NotKnownYet, end_after
 from spark_kgroup.wire.connection import Connection
+from spark_kgroup.wire.listing import Errors, Found, OffsetListing
 from spark_kgroup.wire.messages import Request, Response
 from spark_kgroup.wire.responses import (
     ClusterMetadata,
@@ -314,20 +317,57 @@ class Cluster(Brokers):
         self._denials.believe(topics)  # `metadata` waits no more
         return True
 
-    async def _by_leader(self, wanted: Mapping[TopicPartition, int]) -> dict[int, dict[TopicPartition, int]]:
-        if not wanted.keys() <= self._leaders.keys():
-            known = await self._metadata_once(sorted({tp.topic for tp in wanted}))
-            self._doubt(known.errors)
-            for topic, code in known.errors.items():
-                raise BrokerError("Metadata", code, topic)
+    def begin_list_offsets(
+        self, wanted: Mapping[TopicPartition, int], *, isolation_level: int = 0, timeout_ms: int | None = None
+    ) -> OffsetListing:
+        """As `list_offsets`, but each partition is answered when its own leader answers; `close` what comes back.
+
+        Only if brokers' metadata deny its topic, that is unknown before the time is up.
+        """
+
+        async def list_at(node: int, part: Mapping[TopicPartition, int], found: Found, errors: Errors) -> None:
+            await self._list_at(node, part, isolation_level, found, errors)
+
+        backoff = Backoff(self._rng)
+        timeout_ms = timeout_ms or self._api_timeout_ms
+        return OffsetListing(wanted, self._by_leader, list_at, self._check_listed, backoff, timeout_ms)
+
+    def _check_listed(self, found: Found, errors: Errors) -> None:
+        """Raise what no further question about offsets can mend."""
+        for error in errors.values():
+            self._be_patient(error, "ListOffsets")
+            if not error.retriable:
+                raise error
+        refused = [error for error in errors.values() if isinstance(error, BrokerError)]
+        for error in refused:
+            denied = error.api == "Metadata" and error.code in _NO_TOPIC
+            if denied and self._denials.suffice(str(error.message), TOPIC_GONE_AFTER_MS):
+                raise _unknown(error)
+        if found and not any(error.code in RIGHTS_MISSING for error in refused):
+            self._rights_to("ListOffsets").on_granted()
+
+    async def _by_leader(
+        self, wanted: Mapping[TopicPartition, int], errors: dict[TopicPartition, WireError]
+    ) -> dict[int, dict[TopicPartition, int]]:
+        """`wanted` by the node that leads each; of those without a leader `errors` gets why."""
+        lacking = wanted.keys() - self._leaders.keys()
+        denied: Mapping[str, int] = {}
+        if lacking:
+            try:
+                denied = (await self._metadata_once(sorted({tp.topic for tp in lacking}))).errors
+            except WireError as error:
+                errors.update(dict.fromkeys(lacking - self._leaders.keys(), error))
+                lacking = set()
+        for tp in sorted(lacking - self._leaders.keys()):
+            absent = tp.topic in self._topics and tp.partition >= self._topics[tp.topic].partition_count
+            code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION if absent else ErrorCode.LEADER_NOT_AVAILABLE
+            no_leader, no_topic = BrokerError("ListOffsets", code, str(tp)), denied.get(tp.topic)
+            errors[tp] = no_leader if no_topic is None else BrokerError("Metadata", no_topic, tp.topic)
+            self._doubt([tp.topic])
         grouped: dict[int, dict[TopicPartition, int]] = {}
         for tp, timestamp in wanted.items():
-            if tp not in self._leaders:
-                absent = tp.topic in self._topics and tp.partition >= self._topics[tp.topic].partition_count
-                code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION if absent else ErrorCode.LEADER_NOT_AVAILABLE
-                self._doubt([tp.topic])
-                raise BrokerError("ListOffsets", code, str(tp))
-            grouped.setdefault(self._leaders[tp], {})[tp] = timestamp
+            if tp in self._leaders:
+                grouped.setdefault(self._leaders[tp], {})[tp] = timestamp
         return grouped
 
     async def _list_missing(
@@ -336,16 +376,16 @@ class Cluster(Brokers):
         """`found`, with what of `wanted` it lacked: each leader is asked once, whatever others answer.
 
         Raises:
-            WireError: a leader's, one that no further attempt can mend before all others.
+            WireError: a partition's, one that no further attempt can mend before all others.
         """
-        by_leader = await self._by_leader({tp: at for tp, at in wanted.items() if tp not in found})
-        outcomes = await asyncio.gather(
-            *(self._list_at(node, part, isolation_level, found) for node, part in by_leader.items()),
-            return_exceptions=True,
+        missing = {tp: at for tp, at in wanted.items() if tp not in found}
+        errors: dict[TopicPartition, WireError] = {}
+        by_leader = await self._by_leader(missing, errors)
+        await asyncio.gather(
+            *(self._list_at(node, part, isolation_level, found, errors) for node, part in by_leader.items())
         )
-        errors = [outcome for outcome in outcomes if outcome is not None]
         if errors:
-            raise next((e for e in errors if not (isinstance(e, WireError) and e.retriable)), errors[0])
+            raise next((e for e in errors.values() if not e.retriable), next(iter(errors.values())))
         return found
 
     async def _list_at(
@@ -354,17 +394,27 @@ class Cluster(Brokers):
         wanted: Mapping[TopicPartition, int],
         isolation_level: int,
         found: dict[TopicPartition, ListedOffset],
+        errors: dict[TopicPartition, WireError],
     ) -> None:
-        """Ask one leader and add what it knows to `found`; for what it does not know, forget that it leads."""
+        """Ask one leader and add what it knows to `found`; for what it does not know, forget that it leads.
+
+        Of what is not in `found`, or not yet, `errors` has why.
+        """
+        address = self._brokers.get(node)
+        errors |= dict.fromkeys(wanted, RequestTimedOut(f"{address or f'Broker {node}'} has not answered ListOffsets."))
         try:
-            if node not in self._brokers:
+            if address is None:
                 raise BrokerError("ListOffsets", ErrorCode.LEADER_NOT_AVAILABLE, f"broker {node} is not known")
             epochs = {tp: self._topics[tp.topic].leader_epochs.get(tp.partition, -1) for tp in wanted}
-            response = await self._at(self._brokers[node], messages.list_offsets(wanted, isolation_level, epochs))
+            response = await self._at(address, messages.list_offsets(wanted, isolation_level, epochs))
             assert isinstance(response, messages.ListOffsetsResponse)
-            take_listed(response, wanted, found)
+            errors |= take_listed(response, wanted, found)
+        except WireError as error:
+            errors |= dict.fromkeys(wanted, error)
         finally:
             unanswered = wanted.keys() - found.keys()
+            for tp in wanted.keys() - unanswered:
+                del errors[tp]
             for tp in unanswered:
                 self._leaders.pop(tp, None)
             self._doubt({tp.topic for tp in unanswered})

@@ -10,7 +10,7 @@ from typing import Any, Final, TypeVar
 from kio.schema.offset_fetch.v8.response import OffsetFetchResponseGroup
 from kio.schema.offset_fetch.v9.response import OffsetFetchResponseGroup as OffsetFetchResponseGroupV9
 
-from spark_kgroup.errors import BrokerError, ProtocolViolation
+from spark_kgroup.errors import BrokerError, ProtocolViolation, WireError
 from spark_kgroup.model import (
     DescribedGroup,
     DescribedMember,
@@ -131,23 +131,19 @@ def take_listed(
     response: messages.ListOffsetsResponse,
     wanted: Iterable[TopicPartition],
     found: dict[TopicPartition, ListedOffset],
-) -> None:
-    """Add all good offsets to `found`.
-
-    Raises:
-        BrokerError: of the first partition with an error, if there is one.
-    """
-    errors: dict[TopicPartition, int] = {}
+) -> dict[TopicPartition, WireError]:
+    """Add all good offsets to `found`; returns why others of `wanted` have none."""
+    errors: dict[TopicPartition, WireError] = {}
     for topic in response.topics:
         for p in topic.partitions:
             tp = TopicPartition(topic.name, p.partition_index)
             if int(p.error_code) == ErrorCode.NONE:
                 found[tp] = ListedOffset(offset=p.offset, leader_epoch=p.leader_epoch)
             else:
-                errors[tp] = int(p.error_code)
-    for tp, code in errors.items():
-        raise BrokerError("ListOffsets", code, str(tp))
-    _check_complete(wanted, found, "ListOffsets")
+                errors[tp] = BrokerError("ListOffsets", int(p.error_code), str(tp))
+    if left_out := set(wanted) - found.keys() - errors.keys():
+        errors |= dict.fromkeys(sorted(left_out), LeftOut("ListOffsets", left_out, found))
+    return {tp: errors[tp] for tp in wanted if tp in errors}
 
 
 def committed_of(

@@ -18,8 +18,9 @@ from functools import cache
 from types import MappingProxyType
 from uuid import UUID
 
+from harness.fake_listing import FakeListing, no_leader
 from harness.model_coordinator import Member, ModelCoordinator, Phase, Response
-from spark_kgroup.errors import KgroupError, UnknownTopic
+from spark_kgroup.errors import UnknownTopic
 from spark_kgroup.limits import TOPIC_GONE_AFTER_MS
 from spark_kgroup.member import contract
 from spark_kgroup.member.classic import MemberConfig, PreviouslyOwned
@@ -39,6 +40,7 @@ from spark_kgroup.runtime.misfit import Misfit, misfit_of
 from spark_kgroup.runtime.previously_owned import claimable
 from spark_kgroup.runtime.views import GroupView, SeatCommit, SeatView
 from spark_kgroup.seat_note import Author
+from spark_kgroup.wire.listing import Answers
 from spark_kgroup.wire.responses import CommittedOffset
 
 OTHER = "other"
@@ -119,6 +121,7 @@ class FakeGroup:
         commit_fate: what becomes of the next commit of a seat: "ok", "lost" (not carried out), "unheard" (carried out,
             the answer is lost) or "refused".
         stable: last stable offset of partitions with an open transaction.
+        out_of_reach: partition -> whether no leader answers for it now.
         rewinds: partitions whose committed offset may go back, because an explicit `startingOffsets` says so.
         checkpoint_set_back: what we committed ourselves may go back.
         bounds_ms: how long each look at the group or its offsets may take, None for the default.
@@ -139,6 +142,7 @@ class FakeGroup:
         self.other: dict[TopicPartition, int] = {}
         self.other_read: list[tuple[TopicPartition, int, int]] = []
         self.stable: dict[TopicPartition, int] = {}
+        self.out_of_reach: dict[TopicPartition, Callable[[], bool]] = {}
         self.rewinds: set[TopicPartition] = set()
         self.checkpoint_set_back = False
         self.bounds_ms: list[int | None] = []
@@ -540,51 +544,57 @@ class FakeGroup:
     def topics_gone(self, names: Iterable[str]) -> frozenset[str]:
         return frozenset(names) - self.topics_now.keys()
 
-    def begin_end_offsets(
-        self, partitions: Iterable[TopicPartition], *, read_committed: bool
-    ) -> Callable[[], dict[TopicPartition, int]]:
-        try:
-            ends = self.end_offsets(partitions, read_committed=read_committed)
-        except KgroupError as error:
-            problem = error
+    def begin_end_offsets(self, partitions: Iterable[TopicPartition], *, read_committed: bool) -> FakeListing:
+        return FakeListing(
+            partitions,
+            lambda left, patience_ms: self.end_offsets(left, patience_ms, read_committed=read_committed),
+            lambda: self.now_ms,
+        )
 
-            def fail() -> dict[TopicPartition, int]:
-                raise problem
+    def end_offsets(
+        self, partitions: Iterable[TopicPartition], patience_ms: int = 0, *, read_committed: bool
+    ) -> Answers[int]:
+        listed = self._listed(partitions, patience_ms)
+        ends = {tp: end for tp, (_, end) in listed.found.items()}
+        last = {tp: min(end, self.stable.get(tp, end)) if read_committed else end for tp, end in ends.items()}
+        return Answers(last, listed.unanswered)
 
-            return fail
-        return lambda: ends
-
-    def end_offsets(self, partitions: Iterable[TopicPartition], *, read_committed: bool) -> dict[TopicPartition, int]:
-        ends = {tp: end for tp, (_, end) in self._listed(partitions).items()}
-        return {tp: min(end, self.stable.get(tp, end)) if read_committed else end for tp, end in ends.items()}
-
-    def start_offsets(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
-        return {tp: start for tp, (start, _) in self._listed(partitions).items()}
+    def start_offsets(self, partitions: Iterable[TopicPartition], patience_ms: int = 0) -> Answers[int]:
+        listed = self._listed(partitions, patience_ms)
+        return Answers({tp: start for tp, (start, _) in listed.found.items()}, listed.unanswered)
 
     def offsets_at(
-        self, timestamps: Mapping[TopicPartition, int], *, read_committed: bool
-    ) -> dict[TopicPartition, int]:
+        self, timestamps: Mapping[TopicPartition, int], patience_ms: int = 0, *, read_committed: bool
+    ) -> Answers[int]:
         """The record at offset n is of the n-th second of 1970."""
-        ends = self.end_offsets(timestamps, read_committed=read_committed)
-        found = {tp: max(self._listed([tp])[tp][0], -(-ms // 1000)) for tp, ms in timestamps.items()}
-        return {tp: offset for tp, offset in found.items() if offset < ends[tp]}
+        ends = self.end_offsets(timestamps, patience_ms, read_committed=read_committed)
+        found = {tp: max(self.log[tp][0], -(-timestamps[tp] // 1000)) for tp in ends.found}
+        return Answers({tp: at for tp, at in found.items() if at < ends.found[tp]}, ends.unanswered)
 
-    def _listed(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, tuple[int, int]]:
+    def _listed(self, partitions: Iterable[TopicPartition], patience_ms: int) -> Answers[tuple[int, int]]:
         self.meanwhile()
-        listed = {}
-        for tp in partitions:
+        wanted = list(partitions)
+        if any(self.is_out_of_reach(tp) for tp in wanted):
+            self.now_ms += patience_ms
+        found = {}
+        for tp in wanted:
             if tp not in self.log:
                 self.now_ms += TOPIC_GONE_AFTER_MS
                 raise UnknownTopic(f"{tp} does not exist (any more), or this user may not see it.")
-            start, end = self.log[tp]
-            listed[tp] = (start, end)
-        return listed
+            if not self.is_out_of_reach(tp):
+                found[tp] = (self.log[tp][0], self.log[tp][1])
+        return Answers(found, {tp: no_leader(tp) for tp in wanted if tp not in found})
+
+    def is_out_of_reach(self, tp: TopicPartition) -> bool:
+        """Whether nobody answers for a partition at this moment."""
+        return tp in self.log and self.out_of_reach.get(tp, lambda: False)()
 
     def log_ranges(
-        self, partitions: Iterable[TopicPartition], *, read_committed: bool
-    ) -> dict[TopicPartition, tuple[int, int, int]]:
-        ends = self.end_offsets(partitions, read_committed=read_committed)
-        return {tp: (self.log[tp][0], end, self._epoch(tp)) for tp, end in ends.items()}
+        self, partitions: Iterable[TopicPartition], patience_ms: int = 0, *, read_committed: bool
+    ) -> Answers[tuple[int, int, int]]:
+        ends = self.end_offsets(partitions, patience_ms, read_committed=read_committed)
+        ranges = {tp: (self.log[tp][0], end, self._epoch(tp)) for tp, end in ends.found.items()}
+        return Answers(ranges, ends.unanswered)
 
     def _epoch(self, tp: TopicPartition) -> int:
         return self.topics_now[tp.topic].leader_epochs.get(tp.partition, -1)

@@ -157,7 +157,7 @@ def test_every_way_in_joins_the_group_commits_and_is_seen_by_kafkas_tool(
                 assert await each.commits.commit(each.view().seats[0].identity, {mine: 1}) == {mine}, name
                 assert offsets_alone(await each.offsets.committed([mine])) == {mine: 1}
                 assert (await each.describe()).group == group
-                assert await each.offsets.ends([mine], read_committed=True) == {mine: 1}
+                assert (await each.offsets.ends([mine], 30_000, read_committed=True)).found == {mine: 1}
             rows = await asyncio.to_thread(secured_kafka.kafka.describe_group, group)
         finally:
             await asyncio.gather(*(each.close() for each in seats.values()))

@@ -9,7 +9,7 @@ and acknowledged BEFORE anything relies on it: what is not acknowledged is not a
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence, Set
 
 from pyspark_kgroup.driver.acknowledgement import Acknowledgement, changed_from
 from pyspark_kgroup.driver.commits import Commits
@@ -21,7 +21,7 @@ from pyspark_kgroup.driver.ledger import Holding, Ledger, holders_of
 from pyspark_kgroup.driver.odd_commits import OddCommits
 from pyspark_kgroup.driver.stop_offsets import StopOffsets
 from pyspark_kgroup.driver.timestamps import check_without_record
-from pyspark_kgroup.limits import HANDOVER_WAIT_MS, SETTLE_TIMEOUT_MS
+from pyspark_kgroup.limits import HANDOVER_WAIT_MS, LEADER_PATIENCE_MS, SETTLE_TIMEOUT_MS
 from pyspark_kgroup.offsets.adoption import Committed, Start, adopted_start, period_of
 from pyspark_kgroup.offsets.data_loss import out_of_log
 from pyspark_kgroup.offsets.offset_spec import AtTimestamp, OffsetSpec
@@ -87,14 +87,21 @@ class Adoption:
         left it; 2. a first batch 0..30 is planned; 3. the driver dies; 4. on return the further of 30 and 80 counts:
         30..80 would be skipped.
         """
-        arrived = self._arrived(crossing)
-        if not arrived:
+        held = self._arrived(crossing)
+        if not held:
             return frozenset()
+        heard = crossing.logs.heard(held)
+        explicit = self._explicit_start_counts(crossing, held.keys(), heard.keys())
+        arrived = {tp: seat for tp, seat in held.items() if tp in heard}
         committed = self._commits.committed(arrived)
-        starts = self._starts(crossing, arrived, committed)
+        starts = self._starts(crossing, arrived, committed, explicit)
         self._warn_of_starts_at_the_end([tp for tp, s in starts.items() if s.offset is OffsetSpec.STARTING])
-        wanted = self._resolve({tp: s.offset for tp, s in starts.items()})
+        wanted = self._resolve(crossing, {tp: s.offset for tp, s in starts.items()})
         offsets = self._within_logs(crossing, starts, wanted)
+        # What no leader answers for is adopted at a later boundary, by the same rules.
+        arrived = {tp: arrived[tp] for tp in offsets}
+        starts = {tp: starts[tp] for tp in offsets}
+        self._ledger.unstarted = frozenset(explicit & (held.keys() - arrived.keys()))
         self._odd_commits.warn(crossing, starts, offsets, committed)
         # After a truncation the group's offset goes back, too. Else 1. the log is cut from 100 to 60 and grows to 120;
         # 2. we are at 80, the group at 100; 3. an owner that starts at the further of both skips 80..100.
@@ -125,28 +132,40 @@ class Adoption:
         crossing: Crossing,
         arrived: Mapping[TopicPartition, SeatView],
         committed: Mapping[TopicPartition, Committed],
+        explicit: Set[TopicPartition],
     ) -> dict[TopicPartition, Start]:
         topics = crossing.topics
-        explicit = crossing.start.fresh and self._explicit_start_counts(crossing)
-        if explicit:
-            first = [topic for name, topic in topics.items() if not self._ledger.is_later(name)]
-            self._options.starting_offsets.check(tp for topic in first for tp in topic.partitions)
         return {
             tp: adopted_start(
                 tp,
                 checkpoint=crossing.start,
                 topic=topics[tp.topic],
                 committed=committed.get(tp),
-                explicit=explicit,
+                explicit=tp in explicit,
                 later=self._ledger.is_later(tp.topic),
             )
             for tp in arrived
         }
 
-    def _explicit_start_counts(self, crossing: Crossing) -> bool:
-        """Whether an explicit `startingOffsets` wins over committed offsets: not if others work in the group."""
-        if self._options.starting_offsets.committed:
-            return False
+    def _explicit_start_counts(
+        self, crossing: Crossing, held: Set[TopicPartition], heard: Set[TopicPartition]
+    ) -> Set[TopicPartition]:
+        """Of which of `held` an explicit `startingOffsets` wins over committed offsets: if no others are in the group.
+
+        That is decided for all of them under a fresh checkpoint. What could not be adopted then, since no leader
+        answered, still starts so when it is `heard` of.
+        """
+        starting, fresh = self._options.starting_offsets, crossing.start.fresh
+        concerned = held if fresh else heard & crossing.start.unstarted
+        if starting.committed or not concerned or self._others_count(crossing):
+            return frozenset()
+        if fresh:
+            first = [topic for name, topic in crossing.topics.items() if not self._ledger.is_later(name)]
+            starting.check(tp for topic in first for tp in topic.partitions)
+        return concerned
+
+    def _others_count(self, crossing: Crossing) -> bool:
+        """Whether other applications work in the group, so that committed offsets count."""
         members = self._former_seats.other_members(self._group.describe(), crossing.view)
         others = sorted(m.instance_id or m.member_id for m in members if not self._former_seats.is_one(m))
         if others:
@@ -157,7 +176,7 @@ class Adoption:
                 self._options.group_id,
                 ", ".join(others),
             )
-        return not others
+        return bool(others)
 
     def _warn_of_starts_at_the_end(self, partitions: Sequence[TopicPartition]) -> None:
         """Say that a group without offsets starts at the end: a new user sees no rows, and wonders."""
@@ -172,47 +191,60 @@ class Adoption:
 
     # ------------------------------------------------------------------------------------ from words to numbers
 
-    def _resolve(self, offsets: Mapping[TopicPartition, int | OffsetSpec]) -> dict[TopicPartition, int]:
-        """Look up what is not a number yet."""
+    def _resolve(
+        self, crossing: Crossing, offsets: Mapping[TopicPartition, int | OffsetSpec]
+    ) -> dict[TopicPartition, int]:
+        """Look up what is not a number yet; without those of which no leader answers."""
         specs = {tp: self._by_option(tp, offset) for tp, offset in offsets.items()}
         earliest = [tp for tp, spec in specs.items() if spec is OffsetSpec.EARLIEST]
         latest = [tp for tp, spec in specs.items() if spec is OffsetSpec.LATEST]
         timestamps = {tp: spec for tp, spec in specs.items() if isinstance(spec, AtTimestamp)}
         found = {tp: spec for tp, spec in specs.items() if isinstance(spec, int)}
-        self._check_option({tp: offset for tp, offset in found.items() if offsets[tp] is OffsetSpec.STARTING})
-        found |= self._group.start_offsets(earliest)
-        read_committed = self._options.read_committed
+        beyond = self._check_option(
+            crossing, {tp: at for tp, at in found.items() if offsets[tp] is OffsetSpec.STARTING}
+        )
+        found = {tp: at for tp, at in found.items() if tp not in beyond}
+        answered, read_committed = crossing.logs.answered, self._options.read_committed
+        found |= answered(self._group.start_offsets(earliest, LEADER_PATIENCE_MS))
         at = {tp: timestamp.ms for tp, timestamp in timestamps.items()}
-        found |= self._group.offsets_at(at, read_committed=read_committed)
-        without = {tp: timestamp for tp, timestamp in timestamps.items() if tp not in found}
+        records = self._group.offsets_at(at, LEADER_PATIENCE_MS, read_committed=read_committed)
+        found |= answered(records)
+        without = {tp: at for tp, at in timestamps.items() if tp not in found and tp not in records.unanswered}
         check_without_record(self._options.starting_offsets, without)
-        found |= self._group.end_offsets([*latest, *without], read_committed=read_committed)
-        return found
+        ends = self._group.end_offsets([*latest, *without], LEADER_PATIENCE_MS, read_committed=read_committed)
+        return {**found, **answered(ends)}
 
     def _by_option(self, partition: TopicPartition, offset: int | OffsetSpec) -> Place:
         return self._options.starting_offsets.offset_of(partition) if offset is OffsetSpec.STARTING else offset
 
-    def _check_option(self, offsets: Mapping[TopicPartition, int]) -> None:
-        ends = self._group.end_offsets(offsets, read_committed=False)
-        beyond = [f"{tp}: {offsets[tp]} (ends at {ends[tp]})" for tp in sorted(offsets) if offsets[tp] > ends[tp]]
+    def _check_option(self, crossing: Crossing, offsets: Mapping[TopicPartition, int]) -> frozenset[TopicPartition]:
+        """See that the logs reach as far as the option says; returns those of which nobody knows."""
+        asked = self._group.end_offsets(offsets, LEADER_PATIENCE_MS, read_committed=False)
+        ends = crossing.logs.answered(asked)
+        beyond = [f"{tp}: {offsets[tp]} (ends at {ends[tp]})" for tp in sorted(ends) if offsets[tp] > ends[tp]]
         if beyond:
             raise OptionError(
                 f"Option startingOffsets lies beyond the end of {join(beyond)}: give an offset that exists, or "
                 f"{LATEST} for latest."
             )
+        return frozenset(asked.unanswered)
 
     def _within_logs(
         self, crossing: Crossing, starts: Mapping[TopicPartition, Start], offsets: Mapping[TopicPartition, int]
     ) -> dict[TopicPartition, int]:
-        """`offsets`, or where the logs go on that do not have them: what lies between is lost."""
+        """`offsets`, or where the logs go on that do not have them: what lies between is lost.
+
+        Without those of which no leader answers.
+        """
         unread = self._stops.unread(crossing.topics, offsets)
         given = [tp for tp in unread if self._by_option(tp, starts[tp].offset) is not OffsetSpec.EARLIEST]
         log_ranges = crossing.logs.now({tp: offsets[tp] for tp in given})
-        nearest = {tp: log_ranges[tp].nearest(offsets[tp]) for tp in given}
+        nearest = {tp: log_range.nearest(offsets[tp]) for tp, log_range in log_ranges.items()}
         crossing.logs.lose(
-            [out_of_log(tp, offsets[tp], None, log_ranges[tp]) for tp in sorted(given) if nearest[tp] != offsets[tp]]
+            [out_of_log(tp, offsets[tp], None, log_ranges[tp]) for tp in sorted(nearest) if nearest[tp] != offsets[tp]]
         )
-        return {**offsets, **nearest}
+        unanswered = set(given) - log_ranges.keys()
+        return {tp: nearest.get(tp, offset) for tp, offset in offsets.items() if tp not in unanswered}
 
     # ----------------------------------------------------------------------------------------- into the ledger
 

@@ -13,6 +13,7 @@ from pyspark_kgroup.driver.filters import PushedFilters
 from pyspark_kgroup.driver.leaders import ranges_of
 from pyspark_kgroup.driver.timestamps import check_without_record
 from pyspark_kgroup.errors import DataLoss
+from pyspark_kgroup.limits import LEADER_PATIENCE_MS
 from pyspark_kgroup.offsets.data_loss import LogRange, out_of_log
 from pyspark_kgroup.offsets.offset_spec import AtTimestamp, OffsetSpec
 from pyspark_kgroup.offsets.pieces import Span, pieces
@@ -21,7 +22,7 @@ from pyspark_kgroup.options.offset_bound import LATEST, OffsetBound, check_order
 from pyspark_kgroup.options.security import driver_settings
 from pyspark_kgroup.options.values import join
 from pyspark_kgroup.shared.tickets import Mode, SeatRanges, TicketPayload
-from spark_kgroup.errors import OptionError, UnknownTopic
+from spark_kgroup.errors import OptionError, RequestTimedOut, UnknownTopic, WireError
 from spark_kgroup.limits import STARTUP_TIMEOUT_MS
 from spark_kgroup.model import ErrorCode, TopicDescription, TopicPartition
 from spark_kgroup.wire import messages
@@ -76,7 +77,8 @@ class _BatchRead:
         options.ending_offsets.check(every)
         check_order(options.starting_offsets, options.ending_offsets, every)
         partitions = [tp for tp in every if self._filters.may_have_rows(tp)]
-        spans = await self._spans(partitions) if partitions else {}
+        ends = await self._ends(partitions)
+        spans = await self._spans(ends) if ends else {}
         settings = options.read_settings()
         return [
             TicketPayload(
@@ -115,8 +117,36 @@ class _BatchRead:
 
     # ----------------------------------------------------------------------------------------------- offsets
 
-    async def _spans(self, partitions: Sequence[TopicPartition]) -> dict[TopicPartition, Span]:
+    async def _ends(self, partitions: Sequence[TopicPartition]) -> Mapping[TopicPartition, int]:
+        """Where the logs end. What no leader answers for is an error in the end, or is not read (`failOnDataLoss`).
+
+        Raises:
+            RequestTimedOut: no leader answers for a partition, and that is an error.
+        """
+        if not partitions:
+            return {}
+        timeout_ms = self._options.api_timeout_ms
+        listing = self._cluster.begin_list_offsets(dict.fromkeys(partitions, messages.LATEST), timeout_ms=timeout_ms)
+        try:
+            answers = await listing.answers(LEADER_PATIENCE_MS)
+            if answers.unanswered:
+                log.warning("This read waits for a leader of %s", _unanswered(answers.unanswered, timeout_ms))
+                answers = await listing.answers(timeout_ms)
+        finally:
+            await listing.close()
+        if answers.unanswered:
+            which = _unanswered(answers.unanswered, timeout_ms)
+            if self._options.fail_on_data_loss:
+                raise RequestTimedOut(
+                    f"No leader has answered for {which} Bring its broker back (kafka-topics.sh --describe "
+                    "--unavailable-partitions shows which), or set failOnDataLoss=false to read without it."
+                )
+            log.warning("Nothing is read of %s", which)
+        return {tp: found.offset for tp, found in answers.found.items()}
+
+    async def _spans(self, ends: Mapping[TopicPartition, int]) -> dict[TopicPartition, Span]:
         """What to read of each partition, filters considered."""
+        partitions = sorted(ends)
         committed = await self._committed(partitions)  # first: a group at work may stand past ends that were listed
         firsts, ends, readable = await asyncio.gather(
             self._list(partitions, messages.EARLIEST),
@@ -259,3 +289,9 @@ class _BatchRead:
                 )
                 raise DataLoss(f"{loss} {remedy}")
             log.warning("Data loss: %s", loss)
+
+
+def _unanswered(why: Mapping[TopicPartition, WireError], timeout_ms: int) -> str:
+    """Partitions of which no leader has answered, how long that may take, and why of the first, for people."""
+    first = min(why)
+    return f"{join(sorted(why))} (for {timeout_ms / 1000:g} s, kafka.default.api.timeout.ms): {why[first]}."

@@ -2,8 +2,9 @@
 
 Runs on: driver.
 
-A partition that the group has not acknowledged stays where it is. Under a limit, of offsets or of bytes, each partition
-has its turn. A batch with too few new offsets waits for more (`minOffsetsPerTrigger`).
+A partition that the group has not acknowledged, or for which no leader answers, stays where it is. Under a limit, of
+offsets or of bytes, each partition has its turn. A batch with too few new offsets waits for more
+(`minOffsetsPerTrigger`).
 """
 
 from __future__ import annotations
@@ -60,7 +61,7 @@ class BatchEnd:
             position = self._ledger.position(tp)
             end = position if tp in unacknowledged else max(position, ends.get(tp, position))
             unread[tp] = (position, end)
-        available = self._stops.within(crossing.topics, unread)
+        available = self._stops.within(crossing, unread, ends.keys())
         last = self._stops.are_at_hand(crossing.topics, available)
         self.waits = not (at_once or last or crossing.logs.bounded) and self._are_too_few(available)
         if self.waits:

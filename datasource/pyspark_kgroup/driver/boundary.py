@@ -27,6 +27,7 @@ from pyspark_kgroup.driver.scale_down import ScaleDown
 from pyspark_kgroup.driver.settling import Settling
 from pyspark_kgroup.driver.stop_offsets import StopOffsets
 from pyspark_kgroup.driver.topic_logs import TopicLogs
+from pyspark_kgroup.limits import OUT_OF_REACH_AGAIN_MS
 from pyspark_kgroup.offsets.checkpoint import Checkpoint
 from pyspark_kgroup.offsets.plan import NO_LIMIT, Limit
 from pyspark_kgroup.options.parser import SourceOptions
@@ -111,7 +112,8 @@ class Boundary:
 
         A topic may go while this runs: whichever step meets that, topics are looked at anew and the boundary is crossed
         once more. That is the next trigger come early, with the same `start`: what was committed is durable, what was
-        given up was acknowledged, and what was adopted is owned.
+        given up was acknowledged, and what was adopted is owned. AvailableNow comes early, too, while no leader answers
+        for what is left to be read.
 
         Args:
             start: the end of the last completed batch.
@@ -123,7 +125,10 @@ class Boundary:
         """
         while True:
             try:
-                return self._cross(start, limit, at_once=at_once)
+                end = self._cross(start, limit, at_once=at_once)
+                if end != start or not self._waits_for_leaders():
+                    return end
+                self._group.wait_until(lambda _: False, OUT_OF_REACH_AGAIN_MS)
             except (UnknownTopic, GroupUnsettled) as error:  # unsettled: nobody acknowledges commits for such a topic
                 if not self.logs.some_went():
                     raise
@@ -153,6 +158,7 @@ class Boundary:
             return start
         # 6. Commit once more: what an earlier period read of a partition that goes on from there.
         self._commits.commit_durable(crossing)
+        self.logs.out_of_reach.keep(holders_of(crossing.view))
         self.members = {seat.instance_id: seat.identity.member_id for seat in crossing.view.seats}
         self._ledger.drop_lost(crossing.view)
         # 7. Under AvailableNow wait for acknowledgements; at other times what lacks one adds nothing to the batch.
@@ -166,6 +172,12 @@ class Boundary:
         if end == start and not self._is_something_left(crossing):
             self._rest.begin(crossing, self._ledger.holdings.keys())
         return end
+
+    def _waits_for_leaders(self) -> bool:
+        """Whether AvailableNow would end here with records unread, since no leader answers for them."""
+        if not (self.logs.bounded and self.logs.out_of_reach.partitions):
+            return False
+        return self.logs.waits_for_leaders({tp: self._ledger.position(tp) for tp in self._ledger.holdings})
 
     def _see_topics(self, crossing: Crossing, held: Collection[TopicPartition] = ()) -> None:
         try:

@@ -12,7 +12,19 @@ from typing import Protocol
 
 from spark_kgroup.model import DescribedGroup, DescribedMember, TopicDescription, TopicPartition
 from spark_kgroup.runtime.views import GroupView, SeatCommit
+from spark_kgroup.wire.listing import Answers
 from spark_kgroup.wire.responses import CommittedOffset
+
+
+class EndListing(Protocol):
+    """Where logs end, as far as leaders have answered: they are asked on and on until they do, for `api_timeout_ms`."""
+
+    def answers(self, patience_ms: int) -> Answers[int]:
+        """What has been answered when all have, at the latest after `patience_ms`."""
+
+    @property
+    def ended(self) -> bool:
+        """Nobody is asked any more: all have answered, or the time is up."""
 
 
 class GroupPort(Protocol):
@@ -65,23 +77,28 @@ class GroupPort(Protocol):
     def topics_gone(self, names: Iterable[str]) -> frozenset[str]:
         """Those of `names` that brokers do not know."""
 
-    def end_offsets(self, partitions: Iterable[TopicPartition], *, read_committed: bool) -> dict[TopicPartition, int]:
+    # Each leader answers for its own partitions, or does not in time: then `Answers` says why.
+
+    def begin_end_offsets(self, partitions: Iterable[TopicPartition], *, read_committed: bool) -> EndListing:
+        """Begin to ask where logs end; other calls go on beside it."""
+
+    def end_offsets(
+        self, partitions: Iterable[TopicPartition], patience_ms: int, *, read_committed: bool
+    ) -> Answers[int]:
         """One past the last readable offset of each partition."""
 
-    def begin_end_offsets(
-        self, partitions: Iterable[TopicPartition], *, read_committed: bool
-    ) -> Callable[[], dict[TopicPartition, int]]:
-        """Begin `end_offsets`; other calls go on beside it. What comes back waits for the answer."""
-
-    def start_offsets(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
+    def start_offsets(self, partitions: Iterable[TopicPartition], patience_ms: int) -> Answers[int]:
         """The first offset that each partition still has."""
 
     def offsets_at(
-        self, timestamps: Mapping[TopicPartition, int], *, read_committed: bool
-    ) -> dict[TopicPartition, int]:
-        """The first offset of each partition whose record is not older than its timestamp (ms); absent if none is."""
+        self, timestamps: Mapping[TopicPartition, int], patience_ms: int, *, read_committed: bool
+    ) -> Answers[int]:
+        """The first offset of each partition whose record is not older than its timestamp (ms).
+
+        A partition that has none is in neither part of the answer.
+        """
 
     def log_ranges(
-        self, partitions: Iterable[TopicPartition], *, read_committed: bool
-    ) -> dict[TopicPartition, tuple[int, int, int]]:
+        self, partitions: Iterable[TopicPartition], patience_ms: int, *, read_committed: bool
+    ) -> Answers[tuple[int, int, int]]:
         """The first offset of each partition, one past the last readable one, and the epoch of the leader, or -1."""

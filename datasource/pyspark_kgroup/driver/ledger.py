@@ -36,6 +36,7 @@ class Ledger:
 
     Attributes:
         topics_gone: not subscribed any more, and deleted since: nothing of them is remembered.
+        unstarted: what an explicit `startingOffsets` counts for, and this boundary could not adopt.
         taken_over: held by our seats, and read by another application meanwhile: neither committed nor adopted.
     """
 
@@ -45,12 +46,14 @@ class Ledger:
         self._first: frozenset[str] | None = None
         self.holdings: dict[TopicPartition, Holding] = {}
         self.topics_gone: frozenset[str] = frozenset()
+        self.unstarted: frozenset[TopicPartition] = frozenset()
         self.taken_over: set[TopicPartition] = set()
         self._handed_over: set[TopicPartition] = set()
 
     def begin_boundary(self, start: Checkpoint) -> None:
         """A boundary begins: `start` is durable, and holds until the next one begins."""
         self._start = start
+        self.unstarted = frozenset()
 
     def is_later(self, topic: str) -> bool:
         """Whether a topic was not there yet when this query began: a pattern may match nothing for a while.
@@ -183,6 +186,11 @@ class Ledger:
             owned={tp: Owned(period=holding.period, position=positions[tp]) for tp, holding in self.holdings.items()},
             lost={tp: position for tp, position in left.items() if tp in lost},
             given_up={tp: position for tp, position in left.items() if tp not in lost},
+            unstarted=frozenset(
+                tp
+                for tp in start.unstarted | self.unstarted
+                if tp not in self.holdings and tp not in left and tp.topic not in forgotten
+            ),
         )
 
     def _topics(self, topics: Mapping[str, TopicDescription]) -> dict[str, Topic]:

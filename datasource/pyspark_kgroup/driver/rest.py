@@ -29,7 +29,9 @@ class _Found:
     start: Checkpoint
     view: GroupView
     topics: Mapping[str, TopicDescription]
+    held: frozenset[TopicPartition]
     ends: Mapping[TopicPartition, int]
+    """Of those of `held` whose leaders answered."""
 
 
 class Rest:
@@ -47,8 +49,9 @@ class Rest:
             crossing: the boundary.
             held: the adopted partitions; their ends count as they were listed for this boundary.
         """
-        listed = crossing.logs.listed_ends
-        self._found = _Found(crossing.start, crossing.view, crossing.topics, {tp: listed[tp] for tp in held})
+        listed, out_of_reach = crossing.logs.listed_ends, crossing.logs.out_of_reach.partitions
+        ends = {tp: listed[tp] for tp in held if tp not in out_of_reach}
+        self._found = _Found(crossing.start, crossing.view, crossing.topics, frozenset(held), ends)
 
     def goes_on(self, crossing: Crossing) -> bool:
         """Whether nothing has changed since; if something has, or nobody can tell, the rest is over."""
@@ -57,7 +60,7 @@ class Rest:
             return False
         if self._group.topics(self._topics_max_age_ms) != found.topics:
             return False
-        if crossing.logs.ends(found.ends.keys()) != found.ends:
+        if crossing.logs.ends(found.held) != found.ends:
             return False
         self._found = found
         return True

@@ -16,6 +16,7 @@ from collections.abc import Collection, Mapping
 
 from pyspark_kgroup.driver.crossing import Crossing
 from pyspark_kgroup.driver.group_port import GroupPort
+from pyspark_kgroup.limits import LEADER_PATIENCE_MS
 from pyspark_kgroup.offsets.adoption import topic_key
 from pyspark_kgroup.offsets.offset_spec import AtTimestamp
 from pyspark_kgroup.options.offset_bound import check_order
@@ -84,13 +85,20 @@ class StopOffsets:
         """Whether all that is left before the stops is there."""
         return all(self.is_reached(topics, tp, end) for tp, (_, end) in available.items())
 
-    def within(self, topics: Topics, available: Available) -> Available:
-        """`available` up to the stops; nothing goes back."""
+    def within(self, crossing: Crossing, available: Available, heard: Collection[TopicPartition]) -> Available:
+        """`available` up to the stops; nothing goes back.
+
+        Args:
+            crossing: the boundary.
+            available: what is there to be read.
+            heard: the partitions whose leaders answer; where one does not say where to stop, nothing is read.
+        """
         if self._bound is None:
             return available
-        self._look_up(topics, {tp: end for tp, (_, end) in available.items()})
+        topics = crossing.topics
+        unanswered = self._look_up(crossing, {tp: available[tp][1] for tp in heard if tp in available})
         self._warn_of_later(available)
-        stops = {tp: self._stop(topics, tp) for tp in available}
+        stops = {tp: self._stop(topics, tp) for tp in available} | {tp: available[tp][0] for tp in unanswered}
         return {
             tp: (position, end if (stop := stops[tp]) is None else max(position, min(end, stop)))
             for tp, (position, end) in available.items()
@@ -128,8 +136,13 @@ class StopOffsets:
             return place
         return self._found.get(_log(topics, partition)) if partition.topic in topics else None
 
-    def _look_up(self, topics: Topics, ends: Mapping[TopicPartition, int]) -> None:
-        """Look up stops that are not known, unless the log ends where there was none before it."""
+    def _look_up(self, crossing: Crossing, ends: Mapping[TopicPartition, int]) -> Collection[TopicPartition]:
+        """Look up stops that are not known, unless the log ends where there was none before it.
+
+        Returns:
+            The partitions of which no leader has answered.
+        """
+        topics = crossing.topics
         timestamps = {
             tp: place.ms
             for tp, end in ends.items()
@@ -137,10 +150,14 @@ class StopOffsets:
             and (of_topic := _log(topics, tp)) not in self._found
             and self._none_before.get(of_topic) != end
         }
-        if timestamps:
-            found = self._group.offsets_at(timestamps, read_committed=self._options.read_committed)
-            self._found |= {_log(topics, tp): offset for tp, offset in found.items()}
-            self._none_before |= {_log(topics, tp): ends[tp] for tp in timestamps.keys() - found.keys()}
+        if not timestamps:
+            return ()
+        asked = self._group.offsets_at(timestamps, LEADER_PATIENCE_MS, read_committed=self._options.read_committed)
+        found = crossing.logs.answered(asked)
+        self._found |= {_log(topics, tp): offset for tp, offset in found.items()}
+        without = timestamps.keys() - found.keys() - asked.unanswered.keys()
+        self._none_before |= {_log(topics, tp): ends[tp] for tp in without}
+        return asked.unanswered
 
     def _warn_of_later(self, held: Collection[TopicPartition]) -> None:
         assert self._bound is not None

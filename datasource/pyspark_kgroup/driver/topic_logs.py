@@ -11,16 +11,17 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Final
+from typing import Final, TypeVar
 
 from pyspark_kgroup.driver.group_port import GroupPort
+from pyspark_kgroup.driver.log_ends import LogEnds
+from pyspark_kgroup.driver.out_of_reach import OutOfReach
 from pyspark_kgroup.errors import DataLoss
 from pyspark_kgroup.limits import (
-    BEGUN_END_OFFSETS_MAX_AGE_MS,
     END_BELOW_ASKED_MS,
     END_BELOW_MS,
     END_OFFSETS_MAX_AGE_MS,
+    LEADER_PATIENCE_MS,
     PLANNED_TOPICS_MAX_AGE_MS,
 )
 from pyspark_kgroup.offsets.adoption import topic_key
@@ -30,25 +31,11 @@ from pyspark_kgroup.offsets.plan import Ranges
 from pyspark_kgroup.options.parser import SourceOptions
 from spark_kgroup.errors import UnknownTopic
 from spark_kgroup.model import TopicDescription, TopicPartition
+from spark_kgroup.wire.listing import Answers
+
+T = TypeVar("T")
 
 log = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True, slots=True)
-class _Listed:
-    """Where logs ended, and when they were listed."""
-
-    ends: Mapping[TopicPartition, int]
-    at_ms: int
-
-
-@dataclass(frozen=True, slots=True)
-class _Listing:
-    """A listing of where logs end that is under way, and when it began."""
-
-    partitions: frozenset[TopicPartition]
-    ends: Callable[[], Mapping[TopicPartition, int]]
-    at_ms: int
 
 
 class TopicLogs:
@@ -60,6 +47,7 @@ class TopicLogs:
     Attributes:
         topics: the subscribed topics that exist, as last seen.
         losses: how often something was lost and skipped; executors count for themselves, in their logs.
+        out_of_reach: partitions of our seats of which no leader answers: they add nothing to a batch.
         offsets_skipped: how many offsets of it retention and DeleteRecords took; what else was lost nobody can count.
     """
 
@@ -77,12 +65,18 @@ class TopicLogs:
         self._group = group
         self._clock = clock
         self._options = options
-        self._listed = _Listed({}, 0)
-        self._listing: _Listing | None = None
+        self.out_of_reach = OutOfReach(options)
+        self._missed: set[TopicPartition] = set()
+        """Of which a leader has answered only some of what this boundary had to ask."""
+        self._ends = LogEnds(group, clock, self._on_answered, read_committed=options.read_committed)
         self.bounded: Final = bounded
         self._frozen: Mapping[TopicPartition, int] | None = None
+        self._to_freeze: frozenset[TopicPartition] = frozenset()
+        """Whose leaders had not answered when the others' end offsets were frozen: as soon as our seats read them."""
         self._read_under: Mapping[str, TopicDescription] = {}
-        """The topics, with their leaders' epochs, when the logs last had all our positions."""
+        """The topics, with their leaders' epochs, when the logs last had all our positions that could be asked for."""
+        self._read_before: Mapping[TopicPartition, int | None] = {}
+        """The epoch of each partition then of which that could not be asked."""
         self._contradicted_since_ms: dict[TopicPartition, int] = {}
         """Since when a leader says that its log ends below what was read of it."""
         self._warned_of: dict[TopicPartition, Loss] = {}
@@ -104,13 +98,14 @@ class TopicLogs:
         if any(tp.topic in topics and tp.partition >= topics[tp.topic].partition_count for tp in held):
             topics = self._group.topics(0)  # the leader saw the new partition before us
         if self._differ_from(topics):
-            self._listed, self._listing = _Listed({}, 0), None  # perhaps those of a topic that is gone
+            self._ends.forget()  # perhaps those of a topic that is gone
         self.topics = topics
         others = self._others(start)
         gone = sorted({tp for held in (start.lost, start.owned) for tp in held if tp.topic in others})
         self.lose([self._loss(tp, start, start.position(tp) or 0, None) for tp in gone])
         if self._frozen is not None:  # a topic that was created anew waits for the next run
             self._frozen = {tp: end for tp, end in self._frozen.items() if tp not in gone}
+            self._to_freeze -= set(gone)
         absent = [name for name in self._options.subscription.topics if name not in topics]
         if absent and (self._options.fail_on_data_loss or not start.topics.keys() >= set(absent)):
             raise UnknownTopic(
@@ -165,7 +160,7 @@ class TopicLogs:
     @property
     def listed_ends(self) -> dict[TopicPartition, int]:
         """One past the last offset of each partition, as last listed: no request, and not frozen."""
-        return dict(self._listed.ends)
+        return dict(self._ends.last)
 
     @property
     def frozen(self) -> bool:
@@ -174,45 +169,86 @@ class TopicLogs:
 
     def begin_listing(self, held: Collection[TopicPartition]) -> None:
         """Begin to list where the logs of `held` end, beside what else is asked of brokers before they are needed."""
-        if held and self._is_stale(held):
-            ends = self._group.begin_end_offsets(held, read_committed=self._options.read_committed)
-            self._listing = _Listing(frozenset(held), ends, self._clock())
+        self._ends.begin(held)
 
     def ends(self, held: Collection[TopicPartition]) -> dict[TopicPartition, int]:
-        """One past the last offset of each partition that may be read now."""
+        """One past the last offset of each partition that may be read now; the last question of a boundary.
+
+        Raises:
+            RequestTimedOut: a partition has been out of reach for too long.
+        """
         if self.bounded and self._frozen is None:
             every = [tp for topic in self.topics.values() for tp in topic.partitions]
-            self._frozen = self._list(every)
-        listed = self._ends(held)
-        ends = {tp: listed[tp] for tp in held}
-        if self._frozen is not None:
-            return {tp: min(end, self._frozen[tp]) for tp, end in ends.items() if tp in self._frozen}
-        return ends
+            self._frozen = self._ends.of(every)
+            self._to_freeze = frozenset(every) - self._frozen.keys()
+        ends = self.heard(held)
+        self._missed.clear()
+        self.out_of_reach.hear(ends, self._clock())
+        if self._frozen is None:
+            return ends
+        if late := self._to_freeze & ends.keys():
+            self._frozen = {**self._frozen, **{tp: ends[tp] for tp in late}}
+            self._to_freeze -= late
+        return {tp: min(end, self._frozen[tp]) for tp, end in ends.items() if tp in self._frozen}
+
+    def heard(self, held: Collection[TopicPartition]) -> dict[TopicPartition, int]:
+        """Those of `held`, partitions of our seats, whose leaders answer: one past the last readable offset of each.
+
+        Raises:
+            RequestTimedOut: one has been out of reach for too long.
+        """
+        ends = self._ends.of(held)
+        self.out_of_reach.miss({tp: self._ends.unanswered[tp] for tp in held if tp not in ends}, self._clock())
+        return {tp: end for tp, end in ends.items() if tp not in self._missed} if self._missed else ends
+
+    def answered(self, answers: Answers[T]) -> Mapping[TopicPartition, T]:
+        """What leaders have answered of partitions of our seats; the others are out of reach in this boundary.
+
+        Raises:
+            RequestTimedOut: one has been out of reach for too long.
+        """
+        self._missed |= answers.unanswered.keys()
+        self.out_of_reach.miss(answers.unanswered, self._clock())
+        return answers.found
+
+    def _on_answered(self, partitions: Collection[TopicPartition]) -> None:
+        self.out_of_reach.answered(partitions, self._clock())
+
+    def waits_for_leaders(self, positions: Mapping[TopicPartition, int]) -> bool:
+        """Whether this run, which ends by itself, must not end yet: `positions` are not all that there was to read."""
+        frozen = self._frozen or {}
+        left = {
+            tp
+            for tp in self.out_of_reach.partitions
+            if tp in self._to_freeze or (tp in frozen and positions.get(tp, -1) < frozen[tp])
+        }
+        return bool(left) and not self.out_of_reach.wait_no_longer(left, self._clock())
 
     def lacking(self, positions: Mapping[TopicPartition, int]) -> frozenset[TopicPartition]:
-        """The partitions whose log does not have our position (any more).
+        """The partitions whose log does not have our position (any more), of those whose leaders answer.
 
         Where a log ends at our position, it cannot begin behind it: mostly nobody is asked where logs begin.
         """
-        ends = self._ends(positions)
-        starts = self._group.start_offsets([tp for tp, position in positions.items() if position < ends[tp]])
+        ends = self.heard(positions)
+        behind = [tp for tp in ends if positions[tp] < ends[tp]]
+        starts = self.answered(self._group.start_offsets(behind, LEADER_PATIENCE_MS))
         doubtful = {tp for tp, start in starts.items() if positions[tp] < start}
-        doubtful |= {tp for tp, position in positions.items() if position > ends[tp]}
+        doubtful |= {tp for tp in ends if positions[tp] > ends[tp]}
         # Listed a moment ago; and an open transaction may hold the readable end below where we already are.
         self._contradicted_since_ms = {tp: ms for tp, ms in self._contradicted_since_ms.items() if tp in doubtful}
         now = self._look({tp: positions[tp] for tp in doubtful}, waits=self.bounded)
-        if not any(now[tp].nearest(positions[tp]) != positions[tp] for tp in doubtful):
+        lacking = {tp for tp in now if now[tp].nearest(positions[tp]) != positions[tp]}
+        if not lacking:
+            unasked = (positions.keys() - ends.keys()) | self._missed
+            self._read_before = {tp: self._epoch_read_under(tp) for tp in unasked}
             self._read_under = self.topics
-        return frozenset(
-            tp
-            for tp in doubtful
-            if now[tp].nearest(positions[tp]) != positions[tp] and not self._is_contradicted(tp, positions[tp], now[tp])
-        )
+        return frozenset(tp for tp in lacking if not self._is_contradicted(tp, positions[tp], now[tp]))
 
     def now(self, positions: Mapping[TopicPartition, int]) -> dict[TopicPartition, LogRange]:
         """What the logs have at this moment, readable or not, of partitions that begin at `positions`.
 
-        Where a log ends below that, its leader is asked again for up to `END_BELOW_MS`.
+        Only of those whose leaders answer. Where a log ends below that, its leader is asked again for up to
+        `END_BELOW_MS`.
         """
         return self._look(positions, waits=True)
 
@@ -228,9 +264,9 @@ class TopicLogs:
         found: dict[TopicPartition, LogRange] = {}
         left, known = dict(positions), self._contradicted_since_ms.keys() & positions.keys()
         while left:
-            listed = self._group.log_ranges(left, read_committed=False)
+            listed = self.answered(self._group.log_ranges(left, LEADER_PATIENCE_MS, read_committed=False))
             found |= {tp: LogRange(*span) for tp, span in listed.items()}
-            left = {tp: position for tp, position in left.items() if self._is_contradicted(tp, position, found[tp])}
+            left = {tp: left[tp] for tp in listed if self._is_contradicted(tp, left[tp], found[tp])}
             if left.keys() - known:
                 self._tell_of_contradiction({tp: left[tp] for tp in left.keys() - known}, found)
                 known |= left.keys()
@@ -242,8 +278,7 @@ class TopicLogs:
 
     def _is_contradicted(self, tp: TopicPartition, position: int, now: LogRange) -> bool:
         """Whether `now` takes back what was read, by the word of no newer leader, for less than `END_BELOW_MS`."""
-        seen = self._read_under.get(tp.topic)
-        read_under = seen.leader_epochs.get(tp.partition) if seen is not None else None
+        read_under = self._epoch_read_under(tp)
         if position <= now.end_offset or (read_under is not None and now.leader_epoch > read_under):
             self._contradicted_since_ms.pop(tp, None)
             return False
@@ -263,22 +298,12 @@ class TopicLogs:
             f" {len(positions) - 1} more partitions are concerned." if len(positions) > 1 else "",
         )
 
-    def _ends(self, held: Collection[TopicPartition]) -> Mapping[TopicPartition, int]:
-        listing, self._listing = self._listing, None
-        fresh = listing is not None and self._clock() - listing.at_ms <= BEGUN_END_OFFSETS_MAX_AGE_MS
-        if listing is not None and fresh and listing.partitions >= set(held):
-            self._listed = _Listed(listing.ends(), listing.at_ms)
-        elif self._is_stale(held):
-            self._listed = _Listed(self._list(held), self._clock())
-        return self._listed.ends
-
-    def _is_stale(self, held: Collection[TopicPartition]) -> bool:
-        """Whether what was listed last is old, or lacks some of `held`."""
-        old = self._clock() - self._listed.at_ms > END_OFFSETS_MAX_AGE_MS
-        return old or not self._listed.ends.keys() >= set(held)
-
-    def _list(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, int]:
-        return self._group.end_offsets(partitions, read_committed=self._options.read_committed)
+    def _epoch_read_under(self, tp: TopicPartition) -> int | None:
+        """The epoch of the leader when the log last had our position; None if nobody knows."""
+        if tp in self._read_before:
+            return self._read_before[tp]
+        seen = self._read_under.get(tp.topic)
+        return seen.leader_epochs.get(tp.partition) if seen is not None else None
 
     # ---------------------------------------------------------------------------------------------- losses
 

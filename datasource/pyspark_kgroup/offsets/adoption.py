@@ -17,7 +17,8 @@ Runs on: driver. Pure.
 The rules hold within one topic id. A topic with another id was deleted and created again: nothing old applies, and it
 starts at its earliest offset. On a fresh checkpoint an explicit `startingOffsets` wins over 3, unless members of other
 applications are in the group, or a later run of this query has committed. A start that the group does not have is
-committed BEFORE anything relies on it (`Start.commit_first`).
+committed BEFORE anything relies on it (`Start.commit_first`). What could not be adopted while the checkpoint was fresh,
+since no leader answered for it, still starts as on a fresh one (`Checkpoint.unstarted`).
 """
 
 from __future__ import annotations
@@ -102,17 +103,17 @@ def adopted_start(
         checkpoint: the durable offset (Spark's `start`).
         topic: the partition's topic as cluster metadata shows it now.
         committed: what the group has, None if nothing.
-        explicit: `startingOffsets` was given and no other application is in the group: on a fresh checkpoint it wins
-            over committed offsets.
+        explicit: `startingOffsets` was given and no other application is in the group: on a fresh checkpoint, and for
+            what is still to start as on one, it wins over committed offsets.
         later: its topic appeared after the query began, though the checkpoint is fresh.
     """
-    if checkpoint.fresh and not later:
-        if explicit and (committed is None or committed.writer is not Writer.SUCCESSOR):
-            return Start(offset=OffsetSpec.STARTING, commit_first=True)
-        return _committed_or(OffsetSpec.STARTING, committed)
     known = checkpoint.topics.get(partition.topic)
     if known is not None and known.topic_id != topic_key(topic):
         return Start(offset=OffsetSpec.EARLIEST, commit_first=True)  # deleted and created again: nothing old applies
+    if partition in checkpoint.unstarted or (checkpoint.fresh and not later):
+        if explicit and (committed is None or committed.writer is not Writer.SUCCESSOR):
+            return Start(offset=OffsetSpec.STARTING, commit_first=True)
+        return _committed_or(OffsetSpec.STARTING, committed)
     remembered = checkpoint.position(partition)
     if remembered is not None:
         return _remembered(remembered, committed)

@@ -10,6 +10,7 @@ One offset, as JSON (`version` guards the shape)::
      "owned":    {"flights": {"partitions": "0-2 4", "period": "0 1 0 1", "from": "0", "pos": "120 7 0 95"}},
      "released": {"flights": {"partitions": "5", "pos": "77"}},
      "given_up": {"flights": {"partitions": "6", "pos": "90"}},
+     "unstarted": {"flights": {"partitions": "7", "pos": "0"}},
      "group":    "flights",
      "members":  {"job-0": "<member id>", "job-1": "<member id>"},
      "record_bytes": {"flights": 449}}
@@ -22,9 +23,11 @@ each batch and keeps hundreds of them: so a partition takes some 14 bytes, and n
 `released`, here `Checkpoint.lost`, remembers how far this query had read a partition whose ownership ended without an
 acknowledged commit, so that its return reads no record twice; the key is older than that name.
 `given_up` says where a partition was left in good order: the group's committed offset is its memory, unless this query
-itself went on from there later: then this checkpoint was set back. Releases up to 0.1.0 did not write it. `group` says
-who wrote the offset, is absent from older ones, and is no part of what makes two offsets differ. Neither are
-`members`, the ids of the members that own all this, under the consumer protocol alone (`previously_owned`), and
+itself went on from there later: then this checkpoint was set back. Releases up to 0.1.0 did not write it. `unstarted`
+are partitions that start where an explicit `startingOffsets` says, when a leader answers for them (their `pos` has no
+meaning: it lets a reader see how many there are). `group` says who wrote the offset, is absent from older ones, and is
+no part of what makes two offsets differ. Neither are `members`, the ids of the members that own all this, under the
+consumer protocol alone (`previously_owned`), and
 `record_bytes`, how large a topic's records were when the batch was planned, by which a restart plans
 (`maxBytesPerTrigger`). A release that does not know one of these keys passes over it.
 
@@ -107,6 +110,7 @@ class Checkpoint:
     owned: Mapping[TopicPartition, Owned] = field(default_factory=dict)
     lost: Mapping[TopicPartition, int] = field(default_factory=dict)
     given_up: Mapping[TopicPartition, int] = field(default_factory=dict)
+    unstarted: frozenset[TopicPartition] = frozenset()
     group: str = field(default="", compare=False)
     members: Mapping[str, str] = field(default_factory=dict, compare=False)
     record_bytes: Mapping[str, int] = field(default_factory=dict, compare=False)
@@ -148,6 +152,7 @@ class Checkpoint:
             },
             "released": _positions(self.lost),
             **({"given_up": _positions(self.given_up)} if self.given_up else {}),
+            **({"unstarted": _positions(dict.fromkeys(self.unstarted, 0))} if self.unstarted else {}),
             **({"group": self.group} if self.group else {}),
             **({"members": dict(sorted(self.members.items()))} if self.members else {}),
             **({"record_bytes": dict(sorted(self.record_bytes.items()))} if self.record_bytes else {}),
@@ -182,6 +187,7 @@ class Checkpoint:
                 owned=owned(topics, raw),
                 lost=positions(raw["released"]),
                 given_up=positions(raw.get("given_up", {})),
+                unstarted=frozenset(positions(raw.get("unstarted", {}))),
                 group=_text(raw.get("group", "")),
                 members={_text(seat): _text(member) for seat, member in raw.get("members", {}).items()},
                 record_bytes={_text(name): _number(size) for name, size in raw.get("record_bytes", {}).items()},

@@ -88,8 +88,8 @@ def test_a_restart_commits_what_the_last_run_left_at_its_first_boundary(world: W
 @pytest.mark.parametrize(
     ("news", "listed", "looks"),
     [
-        (0, [500], {"_ends": 1}),
-        (1, [500, 1], {"position": 2 * 500, "_ends": 3, "topic_key": 4}),
+        (0, [500], {"heard": 1}),
+        (1, [500, 1], {"position": 2 * 500, "heard": 3, "topic_key": 4}),
     ],
     ids=["idle", "with news"],
 )
@@ -100,12 +100,14 @@ def test_a_boundary_looks_at_each_partition_a_few_times_only(
     group, driver = world(partitions=500, seats=5, records=1)
     driver.drain()
     asked = Counter[str]()
-    for owner, name in ((Ledger, "position"), (TopicLogs, "_ends"), (ledger_module, "topic_key")):
+    for owner, name in ((Ledger, "position"), (TopicLogs, "heard"), (ledger_module, "topic_key")):
         monkeypatch.setattr(owner, name, counted(getattr(owner, name), name, asked))
     seen: list[int] = []
     end_offsets, start_offsets = group.end_offsets, group.start_offsets
-    monkeypatch.setattr(group, "end_offsets", lambda tps, **more: seen.append(len(tps)) or end_offsets(tps, **more))
-    monkeypatch.setattr(group, "start_offsets", lambda tps: seen.append(len(tps)) or start_offsets(tps))
+    monkeypatch.setattr(
+        group, "end_offsets", lambda tps, *given, **more: seen.append(len(tps)) or end_offsets(tps, *given, **more)
+    )
+    monkeypatch.setattr(group, "start_offsets", lambda tps, *given: seen.append(len(tps)) or start_offsets(tps, *given))
     group.produce(P0, news)
     group.now_ms += END_OFFSETS_MAX_AGE_MS + 1
     assert (driver.ask() == driver.durable) is not bool(news)

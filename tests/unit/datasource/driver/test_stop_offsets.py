@@ -22,6 +22,7 @@ from pyspark_kgroup.options.offset_bound import (
 )
 from spark_kgroup.errors import OptionError
 from spark_kgroup.model import TopicPartition
+from spark_kgroup.wire.listing import Answers
 
 LATER = "were added after the query started and are not in"
 ALL_READ = "has been read of all partitions that this query holds: stop the query"
@@ -116,9 +117,9 @@ def test_a_stop_by_timestamp_is_looked_up_once_in_a_busy_boundary_until_it_is_kn
     asked: list[set[TopicPartition]] = []
     offsets_at = group.offsets_at
 
-    def watched(timestamps: Mapping[TopicPartition, int], *, read_committed: bool) -> dict[TopicPartition, int]:
+    def watched(timestamps: Mapping[TopicPartition, int], patience_ms: int, **more: bool) -> Answers[int]:
         asked.extend([set(timestamps)] if timestamps else [])
-        return offsets_at(timestamps, read_committed=read_committed)
+        return offsets_at(timestamps, patience_ms, **more)
 
     monkeypatch.setattr(group, "offsets_at", watched)
     driver.drain()

@@ -1,0 +1,117 @@
+"""Partitions of which no leader answers: since when, what users are told, and when that is an error.
+
+Runs on: driver. No I/O but the log.
+
+A partition out of reach adds nothing to a batch, and holds up no other one: it has no leader, its leader is silent, or
+denies that it leads. One warning says so and one that it is over. Its absence is an error after
+`kafka.default.api.timeout.ms`, as a person has to look after it; never where losses are none (`failOnDataLoss=false`).
+What is known of it is in memory alone: a driver that comes back waits as long once more.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from pyspark_kgroup.options.parser import SourceOptions
+from pyspark_kgroup.options.values import join
+from spark_kgroup.errors import RequestTimedOut, WireError
+from spark_kgroup.model import TopicPartition
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(slots=True)
+class _Absence:
+    """One partition out of reach.
+
+    Attributes:
+        since_ms: the first question in a row that its leader has not answered.
+        told_since_ms: since when a warning says so.
+        given_up: a warning says that the run ends without it.
+    """
+
+    since_ms: int
+    told_since_ms: int
+    given_up: bool = False
+
+
+class OutOfReach:
+    """The partitions of our seats that are out of reach."""
+
+    def __init__(self, options: SourceOptions) -> None:
+        self._options = options
+        self._absences: dict[TopicPartition, _Absence] = {}
+
+    @property
+    def partitions(self) -> frozenset[TopicPartition]:
+        """Those that are out of reach now."""
+        return frozenset(self._absences)
+
+    def keep(self, ours: Iterable[TopicPartition]) -> None:
+        """Our seats hold `ours`, and no others."""
+        held = set(ours)
+        self._absences = {tp: absence for tp, absence in self._absences.items() if tp in held}
+
+    def miss(self, why: Mapping[TopicPartition, WireError], now_ms: int) -> None:
+        """No leader has answered for these partitions, for these reasons.
+
+        Raises:
+            RequestTimedOut: one has been out of reach for `api_timeout_ms`, and that is an error.
+        """
+        new = sorted(why.keys() - self._absences.keys())
+        self._absences |= {tp: _Absence(now_ms, now_ms) for tp in new}
+        if new:
+            bound = f"; the query fails if that lasts for {self._bound}" if self._options.fail_on_data_loss else ""
+            log.warning(
+                "No leader answers for %s (%s): nothing is read there until one does. All other partitions are read "
+                "on%s.",
+                join(new),
+                why[new[0]],
+                bound,
+            )
+        overdue = sorted(tp for tp in why if self._is_overdue(tp, now_ms))
+        if overdue and self._options.fail_on_data_loss:
+            raise RequestTimedOut(
+                f"No leader has answered for {join(overdue)} for {self._bound}: {why[overdue[0]]}. Bring its broker "
+                "back (kafka-topics.sh --describe --unavailable-partitions shows which), or set failOnDataLoss=false "
+                "to read the other partitions without waiting for it."
+            )
+
+    def answered(self, partitions: Iterable[TopicPartition], now_ms: int) -> None:
+        """Leaders have answered for these meanwhile: if they fall silent now, their time begins anew."""
+        for tp in partitions:
+            if tp in self._absences:
+                self._absences[tp].since_ms = now_ms
+
+    def hear(self, partitions: Iterable[TopicPartition], now_ms: int) -> None:
+        """All that was asked of these partitions' leaders is answered."""
+        back = {tp: self._absences.pop(tp) for tp in partitions if tp in self._absences}
+        if back:
+            for_s = (now_ms - min(absence.told_since_ms for absence in back.values())) / 1000
+            log.warning("Leaders answer for %s again, after %.0f s: it is read on.", join(sorted(back)), for_s)
+
+    def wait_no_longer(self, partitions: Iterable[TopicPartition], now_ms: int) -> bool:
+        """Whether a run that ends by itself has waited for `partitions` for long enough; warns once of each."""
+        absences = {tp: self._absences[tp] for tp in partitions if tp in self._absences}
+        if any(not self._is_overdue(tp, now_ms) for tp in absences):
+            return False
+        left = sorted(tp for tp, absence in absences.items() if not absence.given_up)
+        for tp in left:
+            absences[tp].given_up = True
+        if left:
+            log.warning(
+                "This run ends without what is left of %s, for which no leader has answered for %s: the next run "
+                "goes on there.",
+                join(left),
+                self._bound,
+            )
+        return True
+
+    def _is_overdue(self, tp: TopicPartition, now_ms: int) -> bool:
+        return now_ms - self._absences[tp].since_ms >= self._options.api_timeout_ms
+
+    @property
+    def _bound(self) -> str:
+        return f"{self._options.api_timeout_ms / 1000:g} s (kafka.default.api.timeout.ms)"

@@ -1,0 +1,150 @@
+"""One look-up of offsets that goes on, partition by partition, while whoever asked uses what has been answered so far.
+
+No partition waits for another one's leader: one that is silent, or is none, holds up its own partitions alone.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Collection, Mapping
+from dataclasses import dataclass
+from typing import Final, Generic, TypeVar
+
+from spark_kgroup.errors import KgroupError, RequestTimedOut, WireError
+from spark_kgroup.model import TopicPartition
+from spark_kgroup.wire.backoff import Backoff
+from spark_kgroup.wire.brokers import end_after
+from spark_kgroup.wire.responses import ListedOffset
+
+T = TypeVar("T")
+
+Wanted = Mapping[TopicPartition, int]
+Found = dict[TopicPartition, ListedOffset]
+Errors = dict[TopicPartition, WireError]
+
+_NO_LEADER_YET: Final = RequestTimedOut("No broker has said yet who leads it.")
+
+
+@dataclass(frozen=True, slots=True)
+class Answers(Generic[T]):
+    """What brokers have said of some partitions, and of the others why they have not."""
+
+    found: Mapping[TopicPartition, T]
+    unanswered: Mapping[TopicPartition, WireError]
+
+
+class OffsetListing:
+    """Asks each leader until it has answered, or the time is up. Belongs to one event loop; `close` it.
+
+    Args:
+        wanted: partition -> timestamp.
+        by_leader: `wanted` by the node that leads each; what has no leader gets an error.
+        list_at: asks one leader; adds to what was found, and an error where there is no answer, or none yet.
+        check: raises what no further attempt can mend.
+        backoff: between two attempts.
+        timeout_ms: bound on all of it.
+    """
+
+    def __init__(
+        self,
+        wanted: Wanted,
+        by_leader: Callable[[Wanted, Errors], Awaitable[Mapping[int, Wanted]]],
+        list_at: Callable[[int, Wanted, Found, Errors], Awaitable[None]],
+        check: Callable[[Found, Errors], None],
+        backoff: Backoff,
+        timeout_ms: int,
+    ) -> None:
+        self._wanted = dict(wanted)
+        self._by_leader = by_leader
+        self._list_at = list_at
+        self._check = check
+        self._backoff = backoff
+        self._timeout_ms = timeout_ms
+        self._found: Found = {}
+        self._errors: Errors = {}
+        self._failure: KgroupError | None = None
+        self._news = asyncio.Event()
+        self._task = asyncio.create_task(self._run(), name="offsets of partitions")
+
+    @property
+    def ended(self) -> bool:
+        """Nobody is asked any more: all have answered, or the time is up."""
+        return self._task.done()
+
+    async def answers(
+        self, patience_ms: int, awaited: Collection[TopicPartition] | None = None
+    ) -> Answers[ListedOffset]:
+        """What has been answered when `awaited` have, at the latest after `patience_ms`.
+
+        Args:
+            patience_ms: how long to wait.
+            awaited: for which partitions; None for all.
+
+        Raises:
+            UnknownTopic: two brokers deny a topic that was there.
+            WireError: a leader's word that no further attempt can mend.
+        """
+        wanted = self._wanted.keys() if awaited is None else set(awaited)
+        try:
+            async with asyncio.timeout(patience_ms / 1000):
+                while not (wanted <= self._found.keys() or self._task.done()):
+                    self._news.clear()
+                    await self._news.wait()
+        except TimeoutError:
+            pass
+        if self._task.done() and not self._task.cancelled():
+            self._task.result()
+        if self._failure is not None:
+            raise self._failure
+        found = dict(self._found)
+        return Answers(found, {tp: self._errors.get(tp, _NO_LEADER_YET) for tp in self._wanted if tp not in found})
+
+    async def close(self) -> None:
+        """Ask nobody any more."""
+        self._task.cancel()
+        await asyncio.gather(self._task, return_exceptions=True)
+
+    async def _run(self) -> None:
+        try:
+            async with end_after(self._timeout_ms):
+                await self._ask_until_answered()
+        except RequestTimedOut:
+            pass  # of each partition without an answer there is an error
+        except KgroupError as error:
+            self._failure = error
+        finally:
+            self._news.set()
+
+    async def _ask_until_answered(self) -> None:
+        asked: dict[asyncio.Task[None], Wanted] = {}
+        try:
+            while left := self._wanted.keys() - self._found.keys():
+                wait_s = self._backoff.next_ms() / 1000
+                idle = left.difference(*asked.values())
+                by_leader = await self._by_leader({tp: self._wanted[tp] for tp in idle}, self._errors)
+                for node, part in by_leader.items():
+                    asked[asyncio.create_task(self._ask(node, part), name=f"offsets at {node}")] = part
+                pause = asyncio.create_task(asyncio.sleep(wait_s))
+                try:
+                    await self._wait(asked, pause)
+                finally:
+                    pause.cancel()
+        finally:
+            for task in asked:
+                task.cancel()
+            await asyncio.gather(*asked, return_exceptions=True)
+
+    async def _wait(self, asked: dict[asyncio.Task[None], Wanted], pause: asyncio.Task[None]) -> None:
+        """Until all have answered, or another attempt is due."""
+        while not pause.done():
+            await asyncio.wait([*asked, pause], return_when=asyncio.FIRST_COMPLETED)
+            for task in [task for task in asked if task.done()]:
+                del asked[task]
+                task.result()
+            self._check(self._found, self._errors)
+            if self._wanted.keys() <= self._found.keys():
+                return
+
+    async def _ask(self, node: int, part: Wanted) -> None:
+        await self._list_at(node, part, self._found, self._errors)
+        self._news.set()

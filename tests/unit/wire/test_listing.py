@@ -1,0 +1,187 @@
+"""Offsets are asked partition by partition: no partition waits for another one's leader."""
+
+import asyncio
+import time
+
+import pytest
+from harness.fake_broker import FakeBroker, until
+from harness.fake_cluster import A0, A1, B0, BrokerWorld, in_a_world
+from kio.schema.errors import ErrorCode as KioErrorCode
+
+from spark_kgroup.errors import BrokerError, RequestTimedOut, UnknownTopic
+from spark_kgroup.model import ErrorCode, TopicPartition
+from spark_kgroup.wire import messages
+from spark_kgroup.wire.cluster import Cluster
+from spark_kgroup.wire.listing import OffsetListing
+
+pytestmark = pytest.mark.filterwarnings("error::ResourceWarning")
+
+SOON_MS = 5_000
+"""Far more than a round or two of retries take."""
+A_MOMENT_MS = 300
+
+
+def silence(broker: FakeBroker) -> None:
+    """It accepts connections and requests, and answers none any more."""
+    broker.answer = lambda _: asyncio.Event().wait()
+
+
+def ends_of(cluster: Cluster, *partitions: TopicPartition, timeout_ms: int | None = None) -> OffsetListing:
+    return cluster.begin_list_offsets(dict.fromkeys(partitions, messages.LATEST), timeout_ms=timeout_ms)
+
+
+@in_a_world()
+async def test_all_that_is_asked_for_is_answered(world: BrokerWorld) -> None:
+    cluster = world.cluster()
+    listing = ends_of(cluster, A0, A1)
+    answers = await listing.answers(SOON_MS)
+    assert {tp: found.offset for tp, found in answers.found.items()} == {A0: 10, A1: 11}
+    assert answers.unanswered == {}
+    await until(lambda: listing.ended)
+    await listing.close()
+    await cluster.close()
+
+
+@in_a_world()
+async def test_nothing_that_is_asked_for_needs_no_broker(world: BrokerWorld) -> None:
+    cluster = world.cluster()
+    listing = ends_of(cluster)
+    assert (await listing.answers(SOON_MS)).found == {}
+    await listing.close()
+    assert world.brokers[0].requests == []
+    await cluster.close()
+
+
+@in_a_world()
+async def test_a_partition_without_a_leader_holds_up_no_other_one(world: BrokerWorld) -> None:
+    world.leaders = {A0: 0, A1: -1}
+    cluster = world.cluster()
+    listing = ends_of(cluster, A0, A1)
+    answers = await listing.answers(A_MOMENT_MS)
+    assert answers.found.keys() == {A0}
+    assert str(answers.unanswered[A1]) == "ListOffsets failed with LEADER_NOT_AVAILABLE: a-1"
+    world.leaders[A1] = 0
+    assert (await listing.answers(SOON_MS)).found[A1].offset == 11
+    asked = [
+        [p.partition_index for t in r.topics for p in t.partitions]
+        for r in world.brokers[0].requests
+        if isinstance(r, messages.ListOffsetsRequest)
+    ]
+    assert asked == [[0], [1]], "who has answered is not asked again"
+    await listing.close()
+    await cluster.close()
+
+
+@in_a_world(nodes=2)
+async def test_a_silent_leader_holds_up_its_own_partitions_alone(world: BrokerWorld) -> None:
+    world.leaders = {A0: 0, A1: 1, B0: -1}
+    cluster = world.cluster()
+    await cluster.metadata(["a", "b"])
+    silence(world.brokers[1])
+    listing = ends_of(cluster, A0, A1, B0)
+    answers = await listing.answers(A_MOMENT_MS)
+    assert answers.found.keys() == {A0}
+    assert str(answers.unanswered[A1]) == f"{world.brokers[1].address} has not answered ListOffsets."
+    world.leaders[B0] = 0
+    began = time.monotonic()
+    found = (await listing.answers(SOON_MS, {A0, B0})).found
+    assert found.keys() == {A0, B0}, "nor does it hold up what is asked anew"
+    assert time.monotonic() - began < SOON_MS / 1000
+    await listing.close()
+    await cluster.close()
+
+
+@in_a_world(nodes=2)
+async def test_a_partition_that_a_silent_broker_leads_no_more_is_found_at_its_next_leader(world: BrokerWorld) -> None:
+    world.leaders = {A0: 0, A1: 1}
+    cluster = world.cluster(request_timeout_ms=A_MOMENT_MS)
+    await cluster.metadata(["a"])
+    silence(world.brokers[1])
+    listing = ends_of(cluster, A0, A1)
+    assert (await listing.answers(A_MOMENT_MS // 3)).found.keys() == {A0}
+    world.leaders[A1] = 0
+    assert (await listing.answers(SOON_MS)).found.keys() == {A0, A1}
+    await listing.close()
+    await cluster.close()
+
+
+@in_a_world(nodes=2)
+async def test_a_leader_that_denies_it_for_ever_is_asked_at_a_pace(world: BrokerWorld) -> None:
+    world.leaders = {A0: 0, A1: 1}
+    cluster = world.cluster()
+    denials = iter(range(10**6))
+    world.brokers[1].answer = lambda request: (
+        next(denials) is not None and world.on_ListOffsets(1, request, KioErrorCode.not_leader_or_follower)
+        if isinstance(request, messages.ListOffsetsRequest)
+        else world.answer(1, request)
+    )
+    listing = ends_of(cluster, A0, A1)
+    answers = await listing.answers(2_000)
+    assert answers.found.keys() == {A0}
+    error = answers.unanswered[A1]
+    assert isinstance(error, BrokerError)
+    assert error.code == ErrorCode.NOT_LEADER_OR_FOLLOWER
+    assert 2 <= next(denials) <= 8
+    await listing.close()
+    await cluster.close()
+
+
+@in_a_world()
+async def test_a_listing_ends_when_its_time_is_up_and_says_what_it_lacks(world: BrokerWorld) -> None:
+    world.leaders = {A0: 0, A1: -1}
+    cluster = world.cluster()
+    listing = ends_of(cluster, A0, A1, timeout_ms=A_MOMENT_MS)
+    answers = await listing.answers(SOON_MS)
+    assert listing.ended
+    assert (answers.found.keys(), answers.unanswered.keys()) == ({A0}, {A1})
+    await listing.close()
+    await cluster.close()
+
+
+@in_a_world()
+async def test_an_error_that_no_further_question_mends_is_raised_at_once(world: BrokerWorld) -> None:
+    cluster = world.cluster()
+    world.first["ListOffsets"] = [ErrorCode.TOPIC_AUTHORIZATION_FAILED]
+    listing = ends_of(cluster, A0)
+    for _ in range(2):
+        with pytest.raises(BrokerError, match="TOPIC_AUTHORIZATION_FAILED"):
+            await listing.answers(SOON_MS)
+    await listing.close()
+    await cluster.close()
+
+
+@in_a_world(nodes=2)
+async def test_a_topic_that_two_brokers_deny_is_gone(world: BrokerWorld) -> None:
+    cluster = world.cluster()
+    await cluster.metadata(["a"])
+    world.leaders = {}
+    listing = ends_of(cluster, A0)
+    with pytest.raises(UnknownTopic, match="a"):
+        await listing.answers(SOON_MS)
+    await listing.close()
+    await cluster.close()
+
+
+@in_a_world()
+async def test_a_partition_that_its_leader_alone_denies_is_asked_for_again(world: BrokerWorld) -> None:
+    cluster = world.cluster()
+    end = world.ends.pop(A1)
+    listing = ends_of(cluster, A0, A1)
+    answers = await listing.answers(A_MOMENT_MS)
+    assert answers.found.keys() == {A0}
+    world.ends[A1] = end
+    assert (await listing.answers(SOON_MS)).found.keys() == {A0, A1}
+    await listing.close()
+    await cluster.close()
+
+
+@in_a_world()
+async def test_while_no_broker_answers_all_are_without_an_answer(world: BrokerWorld) -> None:
+    silence(world.brokers[0])
+    cluster = world.cluster()
+    listing = ends_of(cluster, A0, A1)
+    answers = await listing.answers(A_MOMENT_MS)
+    assert answers.found == {}
+    assert all(isinstance(error, RequestTimedOut) for error in answers.unanswered.values())
+    await listing.close()
+    await cluster.close()
