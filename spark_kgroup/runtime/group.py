@@ -97,7 +97,9 @@ class Group:
             UnknownTopic: a subscribed topic does not exist.
             EnvironmentProblem: this process may not have as many file descriptors as seats.
         """
+        began_ms = monotonic_ms()
         await self.topics.refresh(timeout_ms=STARTUP_TIMEOUT_MS)
+        await self._cluster.reach_advertised(timeout_ms=max(1_000, began_ms + STARTUP_TIMEOUT_MS - monotonic_ms()))
         kept = await self._describe_kept()
         previously_owned = claimable(self.settings.previously_owned, kept, self._seats()) if kept else {}
         replaced: dict[str | None, str] = {m.instance_id: m.member_id for m in kept.members} if kept else {}

@@ -124,6 +124,34 @@ class Brokers:
         failures = "; ".join(str(e) if str(a) in str(e) else f"{a}: {e}" for a, e in refused.items())
         raise ConnectionFailed(f"No broker could be reached. {_CHECK_BOOTSTRAP} Tried: {failures}")
 
+    async def reach_advertised(self, *, timeout_ms: int) -> None:
+        """See that a broker answers under the address that it advertises: whoever leads or coordinates is asked there.
+
+        Raises:
+            ConnectionFailed: none does; the bootstrap servers, which said so, are reached.
+            WireError: what answers there is no broker, or refuses us.
+        """
+
+        async def attempt() -> None:
+            advertised = dict.fromkeys(self._brokers.values())
+            if not advertised or any(not c.closed for address, c in self._pool.items() if address in advertised):
+                return
+            refused: dict[Address, WireError] = {}
+            attempts = [(address, partial(self._at, address, messages.metadata(()))) for address in advertised]
+            if await first_success(attempts, patience_ms=NEXT_BROKER_AFTER_MS, failure=WireError, failures=refused):
+                return
+            if not any(error.retriable for error in refused.values()):
+                raise next(iter(refused.values()))
+            failures = "; ".join(str(e) if str(a) in str(e) else f"{a}: {e}" for a, e in refused.items())
+            answered = ", ".join(str(address) for address, each in self._pool.items() if not each.closed)
+            raise ConnectionFailed(
+                f"{answered} answers, but no broker can be reached at the address that it advertises: {failures} Each "
+                "host that reads must reach every broker there: correct advertised.listeners in the brokers' settings, "
+                "or names and routes of this host."
+            )
+
+        await self._retry(attempt, timeout_ms)
+
     async def _at(self, address: Address, request: Request) -> Response:
         connection = self._pool.get(address)
         if connection is None or connection.closed:

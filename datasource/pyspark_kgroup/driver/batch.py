@@ -72,6 +72,7 @@ class _BatchRead:
         """See `plan_batch`."""
         options = self._options
         topics = await self._topics()
+        await self._cluster.reach_advertised(timeout_ms=STARTUP_TIMEOUT_MS)
         every = [tp for topic in topics.values() for tp in topic.partitions]
         options.starting_offsets.check(every)
         options.ending_offsets.check(every)

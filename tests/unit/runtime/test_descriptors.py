@@ -98,12 +98,12 @@ async def test_a_seat_says_why_it_is_not_connected() -> None:
     world = BrokerWorld()
     await world.start()
     world.first["JoinGroup"] = [None]
-    world.hosts[0] = "a..b"
     group = Group(
         GroupSettings(bootstrap=(world.brokers[0].address,), group="g", topics=("a",), instance_ids=("seat-0",))
     )
     try:
         await group.start()
+        world.hosts[0] = "a..b"  # its coordinator's; no seat has run yet
         await until(lambda: "cannot be a host" in (group.view().seats[0].trouble or ""))
         world.hosts.clear()
         await until(lambda: group.view().seats[0].trouble is None)

@@ -8,9 +8,10 @@ from harness.fake_broker import FakeBroker, until
 from harness.fake_cluster import A0, A1, B0, BrokerWorld, in_a_world
 from kio.schema.errors import ErrorCode as KioErrorCode
 
-from spark_kgroup.errors import BrokerError, RequestTimedOut, UnknownTopic
+from spark_kgroup.errors import BrokerError, ConnectionFailed, RequestTimedOut, UnknownTopic
 from spark_kgroup.model import ErrorCode, TopicPartition
 from spark_kgroup.wire import messages
+from spark_kgroup.wire.address import Address
 from spark_kgroup.wire.cluster import Cluster
 from spark_kgroup.wire.listing import OffsetListing
 
@@ -184,4 +185,43 @@ async def test_while_no_broker_answers_all_are_without_an_answer(world: BrokerWo
     assert answers.found == {}
     assert all(isinstance(error, RequestTimedOut) for error in answers.unanswered.values())
     await listing.close()
+    await cluster.close()
+
+
+# --------------------------------------------------------------------------------- addresses that brokers advertise
+
+
+@in_a_world()
+async def test_a_broker_that_advertises_its_bootstrap_address_is_reached_without_a_request(world: BrokerWorld) -> None:
+    cluster = world.cluster()
+    await cluster.metadata(["a"])
+    asked = len(world.brokers[0].requests)
+    await cluster.reach_advertised(timeout_ms=SOON_MS)
+    assert len(world.brokers[0].requests) == asked
+    await cluster.close()
+
+
+@in_a_world(nodes=2)
+async def test_one_advertised_address_that_answers_is_enough(world: BrokerWorld) -> None:
+    world.hosts = {0: "127.0.0.2"}
+    cluster = world.cluster()
+    await cluster.metadata(["a"])
+    await cluster.reach_advertised(timeout_ms=SOON_MS)
+    await cluster.close()
+
+
+@in_a_world()
+async def test_an_advertised_address_that_cannot_be_reached_is_named_beside_the_one_that_answers(
+    world: BrokerWorld,
+) -> None:
+    at = world.brokers[0].address
+    world.hosts = {0: "no-such-host.invalid"}
+    cluster = world.cluster()
+    await cluster.metadata(["a"])
+    with pytest.raises(ConnectionFailed) as problem:
+        await cluster.reach_advertised(timeout_ms=A_MOMENT_MS)
+    message = str(problem.value)
+    assert message.startswith(f"{at} answers, but")
+    assert str(Address("no-such-host.invalid", at.port)) in message
+    assert "advertised.listeners" in message
     await cluster.close()
