@@ -2,8 +2,9 @@
 
 Runs on: driver.
 
-No partition is read on before its commit is acknowledged: it waits, with one warning, and the query fails when that
-took `kafka.default.api.timeout.ms`. AvailableNow has no later trigger: it retries until SETTLE_TIMEOUT_MS, then fails.
+No partition is read on before its commit is acknowledged: it waits, with one warning, and the query fails when one has
+waited for `kafka.default.api.timeout.ms`. AvailableNow has no later trigger: it retries until SETTLE_TIMEOUT_MS, then
+fails.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ log = logging.getLogger(__name__)
 
 
 class Acknowledgement:
-    """What the group has not acknowledged, and since when."""
+    """What the group has not acknowledged, and since when of each partition."""
 
     def __init__(
         self, group: GroupPort, options: SourceOptions, ledger: Ledger, commits: Commits, clock: Callable[[], int]
@@ -35,7 +36,7 @@ class Acknowledgement:
         self._ledger = ledger
         self._commits = commits
         self._clock = clock
-        self._missing_since_ms: int | None = None
+        self._missing_since_ms: dict[TopicPartition, int] = {}
 
     def wait_for_commits(self, crossing: Crossing) -> None:
         """Commit again what was not acknowledged: under AvailableNow until it is, else at the next trigger.
@@ -52,28 +53,29 @@ class Acknowledgement:
             self._ledger.drop_lost(crossing.view)
 
         if unacknowledged := self._unacknowledged(crossing.view):
-            self.fail_if_missing_for_long(
-                f"{self.missing('what was read of', unacknowledged)} These partitions wait for it."
-            )
+            self.fail_if_missing_for_long("what was read of", unacknowledged, "These partitions wait for it.")
         else:
-            self._missing_since_ms = None
+            self._missing_since_ms = {}
 
     def _unacknowledged(self, view: GroupView) -> set[TopicPartition]:
         return {tp for seat in view.seats for tp in self._ledger.uncommitted(seat)}
 
-    def fail_if_missing_for_long(self, message: str) -> None:
-        """Warn once while partitions wait for an acknowledged commit.
+    def fail_if_missing_for_long(self, what: str, partitions: Collection[TopicPartition], then: str) -> None:
+        """Warn once while partitions wait for an acknowledged commit, saying what is done `then`.
 
         Raises:
-            GroupUnsettled: they have waited for `api_timeout_ms`.
+            GroupUnsettled: one has waited for `api_timeout_ms`.
         """
-        if self._missing_since_ms is None:
-            self._missing_since_ms = self._clock()
-            log.warning("%s Trying again at each trigger.", message)
-        elif self._clock() - self._missing_since_ms > self._options.api_timeout_ms:
+        now_ms, before = self._clock(), self._missing_since_ms
+        self._missing_since_ms = {tp: before.get(tp, now_ms) for tp in partitions}
+        if not before:
+            log.warning("%s %s Trying again at each trigger.", self.missing(what, partitions), then)
+        timeout_ms = self._options.api_timeout_ms
+        overdue = [tp for tp, since_ms in self._missing_since_ms.items() if now_ms - since_ms > timeout_ms]
+        if overdue:
             raise GroupUnsettled(
-                f"{message} Tried for {self._options.api_timeout_ms // 1000} s (kafka.default.api.timeout.ms): see the "
-                "log of the group's coordinator."
+                f"{self.missing(what, overdue)} {then} Tried for {timeout_ms // 1000} s "
+                "(kafka.default.api.timeout.ms): see the log of the group's coordinator."
             )
 
     def missing(self, what: str, partitions: Collection[TopicPartition]) -> str:

@@ -70,12 +70,12 @@ class Adoption:
         """
         deadline_ms = self._clock() + SETTLE_TIMEOUT_MS
         while unacknowledged := self._adopt(crossing):
-            message = self._acknowledgement.missing("where to start with", unacknowledged)
+            what = "where to start with"
             if not crossing.logs.bounded:
-                self._acknowledgement.fail_if_missing_for_long(f"{message} There is no batch before that.")
+                self._acknowledgement.fail_if_missing_for_long(what, unacknowledged, "There is no batch before that.")
                 return False
             if self._clock() > deadline_ms:
-                crossing.skip_trigger(message)
+                crossing.skip_trigger(self._acknowledgement.missing(what, unacknowledged))
             crossing.view = self._group.wait_until(changed_from(crossing.view), HANDOVER_WAIT_MS)
             self._hand_over.commit_and_give_up(crossing)
         return True
@@ -101,6 +101,7 @@ class Adoption:
         # What no leader answers for is adopted at a later boundary, by the same rules.
         arrived = {tp: arrived[tp] for tp in offsets}
         starts = {tp: starts[tp] for tp in offsets}
+        committed = {tp: found for tp, found in committed.items() if tp in offsets}
         self._ledger.unstarted = frozenset(explicit & (held.keys() - arrived.keys()))
         self._odd_commits.warn(crossing, starts, offsets, committed)
         # After a truncation the group's offset goes back, too. Else 1. the log is cut from 100 to 60 and grows to 120;
