@@ -24,11 +24,12 @@ class BoundaryWorld:
     (`FakeGroup`).
     """
 
-    def __init__(self, seed: int, *, losses: bool) -> None:
+    def __init__(self, seed: int, *, losses: bool, leaders: bool = False) -> None:
         self.rng = random.Random(seed)
         self.group = FakeGroup({"t": self.rng.randint(1, 3), "u": 2}, seats=self.rng.randint(1, 3))
         self.losses = losses
-        self.driver = Driver(self.group)
+        self.leaders = leaders
+        self.driver = Driver(self.group, fail_on_data_loss=not leaders)
         self.history: list[str] = []
         self.outdated: dict[TopicPartition, int] = {}
         self.busy = False
@@ -58,6 +59,8 @@ class BoundaryWorld:
             happens = self.rng.choice([self.expel, self.notice, self.expel, self.expire_old])
         elif self.rng.random() < 0.03:
             happens = self.add_partition
+        elif self.leaders and self.rng.random() < 0.3:
+            happens = self.rng.choice([self.leader_goes, self.leader_comes])
         return happens
 
     def any_partition(self) -> TopicPartition:
@@ -82,6 +85,12 @@ class BoundaryWorld:
     def add_partition(self) -> None:
         self.group.target[self.group.add_partition("t")] = self.group.instance_ids[0]
         self.group.rebalance()
+
+    def leader_goes(self) -> None:
+        self.group.out_of_reach[self.any_partition()] = lambda: True
+
+    def leader_comes(self) -> None:
+        self.group.out_of_reach.pop(self.any_partition(), None)
 
     def expel(self) -> None:
         name = self.rng.choice(self.group.instance_ids)
@@ -199,6 +208,7 @@ class BoundaryWorld:
         """The world comes to rest: all partitions are ours, everything is read and the group knows it."""
         self.group.meanwhile = lambda: None
         self.group.commit_fate = lambda: "ok"
+        self.group.out_of_reach.clear()
         self.history.append("settle")
         self.notice()
         self.group.die()
@@ -217,12 +227,18 @@ class BoundaryWorld:
         assert dumps(self.driver.ask()) == dumps(self.driver.durable)
 
 
-@pytest.mark.parametrize("losses", [False, True], ids=["voluntary", "with losses"])
+@pytest.mark.parametrize(
+    ("losses", "leaders"),
+    [(False, False), (True, False), (False, True), (True, True)],
+    ids=["voluntary", "with losses", "leaders come and go", "leaders come and go, with losses"],
+)
 @pytest.mark.parametrize("first_seed", range(0, SEEDS, 50))
-def test_random_worlds_keep_every_promise(first_seed: int, losses: bool) -> None:
+def test_random_worlds_keep_every_promise(first_seed: int, losses: bool, leaders: bool) -> None:
     for seed in range(first_seed, min(first_seed + 50, SEEDS)):
-        world = BoundaryWorld(seed, losses=losses)
+        world = BoundaryWorld(seed, losses=losses, leaders=leaders)
         try:
             world.run(triggers=25)
         except (AssertionError, Violation) as error:
-            raise AssertionError(f"seed {seed}, losses={losses}: {error}\n{world.history}") from error
+            raise AssertionError(
+                f"seed {seed}, losses={losses}, leaders={leaders}: {error}\n{world.history}"
+            ) from error
