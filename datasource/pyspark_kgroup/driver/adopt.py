@@ -90,18 +90,18 @@ class Adoption:
         held = self._arrived(crossing)
         if not held:
             return frozenset()
-        heard = crossing.logs.heard(held)
-        explicit = self._explicit_start_counts(crossing, held.keys(), heard.keys())
-        arrived = {tp: seat for tp, seat in held.items() if tp in heard}
+        heard = crossing.logs.heard(held).keys()
+        explicit = self._explicit_start_counts(crossing, held.keys(), heard)
+        arrived = {tp: seat for tp, seat in held.items() if tp in heard or tp not in crossing.start.unstarted}
         committed = self._commits.committed(arrived)
         starts = self._starts(crossing, arrived, committed, explicit)
-        self._warn_of_starts_at_the_end([tp for tp, s in starts.items() if s.offset is OffsetSpec.STARTING])
-        wanted = self._resolve(crossing, {tp: s.offset for tp, s in starts.items()})
-        offsets = self._within_logs(crossing, starts, wanted)
-        # What no leader answers for is adopted at a later boundary, by the same rules.
+        wanted = self._resolve(crossing, {tp: s.offset for tp, s in starts.items()}, heard)
+        offsets = self._within_logs(crossing, starts, wanted, heard)
+        # What only a leader knows is adopted when one answers, by the same rules.
         arrived = {tp: arrived[tp] for tp in offsets}
         starts = {tp: starts[tp] for tp in offsets}
         committed = {tp: found for tp, found in committed.items() if tp in offsets}
+        self._warn_of_starts_at_the_end([tp for tp, s in starts.items() if s.offset is OffsetSpec.STARTING])
         self._ledger.unstarted = frozenset(explicit & (held.keys() - arrived.keys()))
         self._odd_commits.warn(crossing, starts, offsets, committed)
         # After a truncation the group's offset goes back, too. Else 1. the log is cut from 100 to 60 and grows to 120;
@@ -193,10 +193,11 @@ class Adoption:
     # ------------------------------------------------------------------------------------ from words to numbers
 
     def _resolve(
-        self, crossing: Crossing, offsets: Mapping[TopicPartition, int | OffsetSpec]
+        self, crossing: Crossing, offsets: Mapping[TopicPartition, int | OffsetSpec], heard: Set[TopicPartition]
     ) -> dict[TopicPartition, int]:
-        """Look up what is not a number yet; without those of which no leader answers."""
-        specs = {tp: self._by_option(tp, offset) for tp, offset in offsets.items()}
+        """Look up what is not a number yet; without those that are to be looked up and of which no leader answers."""
+        known = {tp for tp, offset in offsets.items() if isinstance(offset, int)}
+        specs = {tp: self._by_option(tp, offset) for tp, offset in offsets.items() if tp in heard or tp in known}
         earliest = [tp for tp, spec in specs.items() if spec is OffsetSpec.EARLIEST]
         latest = [tp for tp, spec in specs.items() if spec is OffsetSpec.LATEST]
         timestamps = {tp: spec for tp, spec in specs.items() if isinstance(spec, AtTimestamp)}
@@ -231,21 +232,24 @@ class Adoption:
         return frozenset(asked.unanswered)
 
     def _within_logs(
-        self, crossing: Crossing, starts: Mapping[TopicPartition, Start], offsets: Mapping[TopicPartition, int]
+        self,
+        crossing: Crossing,
+        starts: Mapping[TopicPartition, Start],
+        offsets: Mapping[TopicPartition, int],
+        heard: Set[TopicPartition],
     ) -> dict[TopicPartition, int]:
         """`offsets`, or where the logs go on that do not have them: what lies between is lost.
 
-        Without those of which no leader answers.
+        Of which no leader answers, that is seen when one does, as of all that is adopted (`TopicLogs.lacking`).
         """
-        unread = self._stops.unread(crossing.topics, offsets)
+        unread = self._stops.unread(crossing.topics, offsets).keys() & heard
         given = [tp for tp in unread if self._by_option(tp, starts[tp].offset) is not OffsetSpec.EARLIEST]
         log_ranges = crossing.logs.now({tp: offsets[tp] for tp in given})
         nearest = {tp: log_range.nearest(offsets[tp]) for tp, log_range in log_ranges.items()}
         crossing.logs.lose(
             [out_of_log(tp, offsets[tp], None, log_ranges[tp]) for tp in sorted(nearest) if nearest[tp] != offsets[tp]]
         )
-        unanswered = set(given) - log_ranges.keys()
-        return {tp: nearest.get(tp, offset) for tp, offset in offsets.items() if tp not in unanswered}
+        return {**offsets, **nearest}
 
     # ----------------------------------------------------------------------------------------- into the ledger
 

@@ -281,6 +281,47 @@ def test_without_an_explicit_start_it_begins_where_the_group_stands(world: World
     assert driver.rows == {P0: [(4, 10)], P1: [(4, 10)]}
 
 
+def test_the_group_hears_how_far_a_partition_was_read_also_without_its_leader(world: World) -> None:
+    """1. a batch is done; 2. the driver dies before it commits; 3. when it is back, the partition has no leader."""
+    group, driver = world(partitions=2, records=10)
+    assert driver.trigger()
+    assert group.committed_now.get(P1, 0) == 0
+    lose_leader(group)
+    driver.restart()
+    driver.trigger()
+    assert group.committed_now == {P0: 10, P1: 10}
+    assert driver.durable.owned.keys() == {P0, P1}
+    group.produce(P1, 5)
+    del group.out_of_reach[P1]
+    driver.drain()
+    assert driver.rows[P1] == [(0, 10), (10, 15)]
+
+
+def test_a_log_that_begins_behind_where_the_group_stands_is_noticed_when_its_leader_is_back(world: World) -> None:
+    group, driver = world(partitions=2, records=10)
+    group.committed_now = {P0: 4, P1: 4}
+    group.log[P1][0] = 7
+    lose_leader(group)
+    driver.drain()
+    del group.out_of_reach[P1]
+    later(group)
+    with pytest.raises(DataLoss, match="Offsets 4 on of t-1"):
+        driver.drain()
+
+
+def test_a_start_at_the_end_is_told_once_for_each_partition(world: World, caplog: pytest.LogCaptureFixture) -> None:
+    group, driver = world(partitions=2, records=10, starting=parse_starting_offsets("committed"))
+    lose_leader(group)
+    for _ in range(4):
+        driver.trigger()
+        later(group)
+    del group.out_of_reach[P1]
+    driver.drain()
+    first, second = messages(caplog, "has no committed offsets for")
+    assert "for t-0:" in first
+    assert "for t-1:" in second
+
+
 def test_a_start_waits_for_leaders_once(world: World) -> None:
     group, driver = world(partitions=2, records=10)
     lose_leader(group)
