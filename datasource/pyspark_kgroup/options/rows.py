@@ -302,7 +302,8 @@ FAIL_ON_DATA_LOSS = Option(
     shown="true",
     range="true or false",
     effect="Whether the query fails when records that it had still to read are gone (retention, a deleted or recreated "
-    "topic, a truncated log), or continues with what is left and warns.",
+    "topic, a truncated log), or continues with what is left and warns. With false a partition without a leader does not "
+    "end it either.",
     origin="Spark's failOnDataLoss, true",
     acts="both",
     read=lambda text: one_of("true", "false")(text.lower()) == "true",
@@ -383,7 +384,7 @@ REQUEST_TIMEOUT = duration(
 API_TIMEOUT = duration(
     "kafka.default.api.timeout.ms",
     API_TIMEOUT_MS,
-    "How long a running query waits for brokers that are gone, before it fails. "
+    "How long a running query waits for brokers that are gone, or for a leader of one partition, before it fails. "
     "A query that finds no broker when it starts fails after 15 s.",
     origin="Kafka's default.api.timeout.ms, 60000 ms; bounds what kafkaConsumer.pollTimeoutMs does for Spark",
     acts="both",

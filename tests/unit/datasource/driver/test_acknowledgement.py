@@ -74,8 +74,8 @@ def test_each_partition_has_the_bound_on_acknowledgements_for_itself(world: Worl
     group, driver = world(partitions=2, seats=2, records=1_000)
     driver.trigger(limit=20)
     commit = group.commit
-    for unheard in (P0, P1) * 3:
-        group.commit = lambda wanted, unheard=unheard: commit(wanted) - {unheard}  # type: ignore[method-assign]
+    for refused in (P0, P1) * 3:
+        group.commit = lambda wanted, refused=refused: commit(wanted) - {refused}  # type: ignore[method-assign]
         assert driver.trigger(limit=20), "the other partition is read on"
         group.now_ms += driver.options.api_timeout_ms // 2 + 1_000
     group.commit = commit  # type: ignore[method-assign]
