@@ -57,6 +57,8 @@ class Driver:
     """In place of the group's topics, which then are those that it matches."""
     offsets_min: int | None = None
     ending: OffsetBound | None = None
+    name: str = "g"
+    """Of the group, in the options."""
     planned: list[str] = field(default_factory=list)
     batches_done: int = 0
     sink: dict[int, Ranges] = field(default_factory=dict)
@@ -67,6 +69,7 @@ class Driver:
     def start(self) -> None:
         self.options = replace(
             _OPTIONS,
+            group_id=self.name,
             subscription=Subscription(topics=() if self.pattern else self.group.subscribed, pattern=self.pattern),
             starting_offsets=self.starting,
             read_committed=self.read_committed,
@@ -80,7 +83,7 @@ class Driver:
         """The driver comes back (with so many seats, or under AvailableNow): an unfinished batch is read again."""
         self.bounded = bounded
         last = loads(self.planned[-1]) if self.planned else EMPTY
-        self.group.restart(owned_by_seat(last), seats)
+        self.group.restart(owned_by_seat(last, self.options.group_id), seats)
         self.start()
         if len(self.planned) > self.batches_done:
             self.run_batch()
@@ -104,7 +107,7 @@ class Driver:
         """One trigger; whether a batch ran. `crash` says where the driver dies: unplanned, unread, uncommitted."""
         before = self.durable
         end = self.ask(limit)
-        if dumps(end) == dumps(before):
+        if end == before:
             return False
         if crash == "unplanned":
             raise Crash

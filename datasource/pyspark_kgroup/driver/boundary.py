@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Collection, Mapping
+from dataclasses import replace
 
 from pyspark_kgroup.driver.acknowledgement import Acknowledgement
 from pyspark_kgroup.driver.adopt import Adoption
@@ -66,6 +67,7 @@ class Boundary:
     ) -> None:
         us = Author(app=options.instance_id_prefix, run_ms=run_ms)
         self._group = group
+        self._options = options
         self._ledger = ledger = Ledger(options.subscription)
         self._commits = commits = Commits(group, options, ledger, us)
         self._hand_over = hand_over = HandOver(group, ledger, commits)
@@ -121,13 +123,17 @@ class Boundary:
             at_once: new offsets do not wait for more (Trigger.Once).
 
         Returns:
-            `start` itself, or an equal checkpoint, if there is nothing new.
+            `start` itself if there is nothing new.
         """
+        group, app = self._options.group_id, self._options.instance_id_prefix
+        continued = start.continued_by(group, app)
         while True:
             try:
-                end = self._cross(start, limit, at_once=at_once)
-                if end != start or not self._waits_for_leaders():
-                    return end
+                end = self._cross(continued, limit, at_once=at_once)
+                if end != continued:
+                    return replace(end, group=group, app=app)
+                if not self._waits_for_leaders():
+                    return start
                 self._group.wait_until(lambda _: False, OUT_OF_REACH_AGAIN_MS)
             except (UnknownTopic, GroupUnsettled) as error:  # unsettled: nobody acknowledges commits for such a topic
                 if not self.logs.some_went():

@@ -31,6 +31,12 @@ def origin_warnings(checkpoint: Checkpoint, options: SourceOptions) -> Iterator[
             f"The checkpoint was written by group {checkpoint.group!r}, but kafka.group.id is {options.group_id!r}. "
             f"{goes_on} {_FRESH_START}"
         )
+    elif checkpoint.app and checkpoint.app != options.instance_id_prefix:
+        yield (
+            f"The checkpoint was written by a query with instanceIdPrefix={checkpoint.app}, but that of this query is "
+            f"{options.instance_id_prefix}: the option was changed, or sources of one query have changed places. "
+            f"{goes_on} {_FRESH_START}"
+        )
     elif not checkpoint.group and seats and not any(_is_ours(seat, options) for seat in seats):
         yield (
             f"The checkpoint was written by the seats {join(seats)}, but those of this query are "

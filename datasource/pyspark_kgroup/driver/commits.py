@@ -108,11 +108,13 @@ class Commits:
         remembered = {
             tp: position for tp in partitions if tp.topic in same and (position := start.position(tp)) is not None
         }
-        # What we committed further ourselves, a checkpoint that was set back since does not know (`adoption`).
+        # What we committed further ourselves, a checkpoint that was set back since does not know; what is inherited,
+        # another one knows (`adoption`).
         known = {
             tp
             for tp, found in self.committed(remembered).items()
-            if found.offset == remembered[tp] or (found.offset > remembered[tp] and found.writer is not Writer.US)
+            if found.offset == remembered[tp]
+            or (found.offset > remembered[tp] and (found.writer is not Writer.US or tp in start.inherited))
         }
         return {tp: position for tp, position in remembered.items() if tp not in known}
 

@@ -191,6 +191,7 @@ class Ledger:
                 for tp in start.unstarted | self.unstarted
                 if tp not in self.holdings and tp not in left and tp.topic not in forgotten
             ),
+            inherited=(start.inherited & left.keys()) - self._handed_over,
         )
 
     def _topics(self, topics: Mapping[str, TopicDescription]) -> dict[str, Topic]:

@@ -97,7 +97,6 @@ class Query:
             self._latest = after
             return replace(
                 after,
-                group=self._options.group_id,
                 members=self._members_to_remember(boundary, after),
                 record_bytes=self._sizes_to_remember(after),
             )
@@ -346,7 +345,7 @@ class Query:
             client_id=options.client_id,
             security=security_of(driver_settings(options.security)),
             topics_must_exist=False,  # the boundary knows which may be gone
-            previously_owned=owned_by_seat(planned),
+            previously_owned=owned_by_seat(planned, options.group_id),
             holds_rebalances=True,
             releases_seats=False,  # a batch may be unfinished
             cap_seats_to_partitions=self._options.members is None,

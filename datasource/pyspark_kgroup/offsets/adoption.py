@@ -7,7 +7,9 @@ Runs on: driver. Pure.
 2. Else, if the checkpoint has a position for it: that position, unless *somebody else* (another application, or an
    administrator; `Writer` says who) has committed a further one: then that one. A further one that this application
    committed itself means that the checkpoint was set back (restored, its newest batches deleted): the checkpoint
-   decides what a batch is, so reading starts there, with a warning, and the group's offset is put back.
+   decides what a batch is, so reading starts there, with a warning, and the group's offset is put back. That says
+   nothing where another query wrote the position (`Checkpoint.inherited`: two sources of a query that changed places
+   and change back, a prefix that was changed): then a further committed offset counts, whoever committed it.
 3. Else, if the group has a committed offset: there. (Of a partition that was given up, a further one that this
    application committed itself means a checkpoint that was set back, as in 2.)
 4. Else: a partition that existed when this checkpoint first saw its topic starts where `startingOffsets` says
@@ -114,13 +116,14 @@ def adopted_start(
         if explicit and (committed is None or committed.writer is not Writer.SUCCESSOR):
             return Start(offset=OffsetSpec.STARTING, commit_first=True)
         return _committed_or(OffsetSpec.STARTING, committed)
+    inherited = partition in checkpoint.inherited
     remembered = checkpoint.position(partition)
     if remembered is not None:
-        return _remembered(remembered, committed)
+        return _remembered(remembered, committed, inherited=inherited)
     given_up = checkpoint.given_up.get(partition)
     if given_up is not None:
         further = committed is not None and committed.offset > given_up
-        return _remembered(given_up, committed) if further else _committed_or(given_up, committed)
+        return _remembered(given_up, committed, inherited=inherited) if further else _committed_or(given_up, committed)
     if known is not None and partition.partition < known.first_sight:
         return _committed_or(OffsetSpec.STARTING, committed)
     return _committed_or(OffsetSpec.EARLIEST, committed)
@@ -137,16 +140,17 @@ def _committed_or(place: int | OffsetSpec, committed: Committed | None) -> Start
     return Start(offset=committed.offset)
 
 
-def _remembered(position: int, committed: Committed | None) -> Start:
+def _remembered(position: int, committed: Committed | None, *, inherited: bool) -> Start:
     """Where this query stood, or where somebody else has gone on from there.
 
     What we commit, a checkpoint holds already. So if we committed further ourselves, the checkpoint was set back since
     (restored, its newest batches deleted, its last files lost in a crash): it decides what a batch is, so what it does
-    not know of is read again.
+    not know of is read again. Of what is inherited another checkpoint held the rest: 1. this query reads to 20; 2. it
+    changes places with another one, reads to 30 from there, and commits that; 3. they change back: the place has 20.
     """
     if committed is None or committed.offset <= position:
         return Start(offset=position)
-    if committed.writer in (Writer.US, Writer.SUCCESSOR):
+    if committed.writer in (Writer.US, Writer.SUCCESSOR) and not inherited:
         return Start(offset=position, commit_first=committed.writer is Writer.US, set_back=True)
     return Start(offset=committed.offset)
 

@@ -11,7 +11,9 @@ One offset, as JSON (`version` guards the shape)::
      "released": {"flights": {"partitions": "5", "pos": "77"}},
      "given_up": {"flights": {"partitions": "6", "pos": "90"}},
      "unstarted": {"flights": {"partitions": "7", "pos": "0"}},
+     "inherited": {"flights": "6"},
      "group":    "flights",
+     "app":      "job",
      "members":  {"job-0": "<member id>", "job-1": "<member id>"},
      "record_bytes": {"flights": 449}}
 
@@ -23,11 +25,14 @@ each batch and keeps hundreds of them: so a partition takes some 14 bytes, and n
 `released`, here `Checkpoint.lost`, remembers how far this query had read a partition whose ownership ended without an
 acknowledged commit, so that its return reads no record twice; the key is older than that name.
 `given_up` says where a partition was left in good order: the group's committed offset is its memory, unless this query
-itself went on from there later: then this checkpoint was set back. Releases up to 0.1.0 did not write it. `unstarted`
-are partitions that start where an explicit `startingOffsets` says, when a leader answers for them (their `pos` has no
-meaning: it lets a reader see how many there are). `group` says who wrote the offset, is absent from older ones, and is
-no part of what makes two offsets differ. Neither are `members`, the ids of the members that own all this, under the
-consumer protocol alone (`previously_owned`), and
+itself went on from there later: then this checkpoint was set back. Releases up to 0.1.0 did not write it. `inherited`
+has those partitions of both which the query that wrote this never owned: another query did, whose checkpoint it went on
+with. `unstarted` are partitions that start where an explicit `startingOffsets` says, when a leader answers for them
+(their `pos` has no meaning: it lets a reader see how many there are).
+
+`group` and `app`, the prefix of the instance ids, say who wrote the offset, are absent from older ones, and are no part
+of what makes two offsets differ. Neither are
+`members`, the ids of the members that own all this, under the consumer protocol alone (`previously_owned`), and
 `record_bytes`, how large a topic's records were when the batch was planned, by which a restart plans
 (`maxBytesPerTrigger`). A release that does not know one of these keys passes over it.
 
@@ -41,7 +46,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from hashlib import sha256
 from itertools import pairwise
@@ -111,7 +116,9 @@ class Checkpoint:
     lost: Mapping[TopicPartition, int] = field(default_factory=dict)
     given_up: Mapping[TopicPartition, int] = field(default_factory=dict)
     unstarted: frozenset[TopicPartition] = frozenset()
+    inherited: frozenset[TopicPartition] = frozenset()
     group: str = field(default="", compare=False)
+    app: str = field(default="", compare=False)
     members: Mapping[str, str] = field(default_factory=dict, compare=False)
     record_bytes: Mapping[str, int] = field(default_factory=dict, compare=False)
 
@@ -125,10 +132,26 @@ class Checkpoint:
         owned = self.owned.get(partition)
         return owned.position if owned is not None else self.lost.get(partition)
 
+    def is_written_by(self, group: str, app: str) -> bool:
+        """Whether a query of that group, whose instance ids have that prefix, wrote this; an older one may not tell."""
+        if self.group not in ("", group):
+            return False
+        if self.app:
+            return self.app == app
+        seats = {owned.period.seat for owned in self.owned.values()}
+        return not seats or any(seat.rpartition("-")[0] == app for seat in seats)
+
+    def continued_by(self, group: str, app: str) -> Checkpoint:
+        """This offset as that query goes on from it: what another one wrote is inherited."""
+        if self.is_written_by(group, app):
+            return self
+        return replace(self, inherited=frozenset({*self.owned, *self.lost, *self.given_up}))
+
     @property
     def digest(self) -> str:
         """The same for equal checkpoints, and for no others."""
-        return sha256(json.dumps(replace(self, group="", members={}, record_bytes={}).to_json()).encode()).hexdigest()
+        compared = replace(self, group="", app="", members={}, record_bytes={})
+        return sha256(json.dumps(compared.to_json()).encode()).hexdigest()
 
     def to_json(self) -> dict[str, Any]:
         """Canonical JSON object: equal checkpoints give equal bytes (keys and partitions are sorted)."""
@@ -153,7 +176,9 @@ class Checkpoint:
             "released": _positions(self.lost),
             **({"given_up": _positions(self.given_up)} if self.given_up else {}),
             **({"unstarted": _positions(dict.fromkeys(self.unstarted, 0))} if self.unstarted else {}),
+            **({"inherited": _sets(self.inherited)} if self.inherited else {}),
             **({"group": self.group} if self.group else {}),
+            **({"app": self.app} if self.app else {}),
             **({"members": dict(sorted(self.members.items()))} if self.members else {}),
             **({"record_bytes": dict(sorted(self.record_bytes.items()))} if self.record_bytes else {}),
         }
@@ -181,14 +206,18 @@ class Checkpoint:
                 )
                 for name, t in raw["topics"].items()
             }
-            owned, positions = _READERS[version]
+            owned_in, positions = _READERS[version]
+            owned, lost = owned_in(topics, raw), positions(raw["released"])
+            given_up = positions(raw.get("given_up", {}))
             return Checkpoint(
                 topics=topics,
-                owned=owned(topics, raw),
-                lost=positions(raw["released"]),
-                given_up=positions(raw.get("given_up", {})),
+                owned=owned,
+                lost=lost,
+                given_up=given_up,
+                inherited=_sets_in(raw.get("inherited", {}), {*owned, *lost, *given_up}),
                 unstarted=frozenset(positions(raw.get("unstarted", {}))),
                 group=_text(raw.get("group", "")),
+                app=_text(raw.get("app", "")),
                 members={_text(seat): _text(member) for seat, member in raw.get("members", {}).items()},
                 record_bytes={_text(name): _number(size) for name, size in raw.get("record_bytes", {}).items()},
             )
@@ -272,6 +301,11 @@ def _ranges(indexes: Iterable[int]) -> str:
     return " ".join(str(first) if first == last else f"{first}-{last}" for first, last in found)
 
 
+def _sets(partitions: Iterable[TopicPartition]) -> dict[str, str]:
+    grouped = _by_topic(dict.fromkeys(partitions))
+    return {topic: _ranges(index for index, _ in found) for topic, found in grouped.items()}
+
+
 def _positions(values: Mapping[TopicPartition, int]) -> dict[str, dict[str, str]]:
     return {
         topic: {"partitions": _ranges(index for index, _ in found), "pos": _numbers(value for _, value in found)}
@@ -305,6 +339,15 @@ def _positions_in(grouped: Mapping[str, Any]) -> dict[TopicPartition, int]:
     return found
 
 
+def _sets_in(grouped: Mapping[str, Any], known: Collection[TopicPartition]) -> frozenset[TopicPartition]:
+    """Partitions by topic, each of which is in `known`."""
+    pairs = {_text(topic): _pairs_in(text) for topic, text in grouped.items()}
+    found = frozenset(tp for tp in known if any(a <= tp.partition <= b for a, b in pairs.get(tp.topic, ())))
+    if len(found) != sum(last - first + 1 for each in pairs.values() for first, last in each):
+        raise ValueError("a partition is inherited that has no position")
+    return found
+
+
 def _line(period: Sequence[Any]) -> tuple[Any, Any, Any]:
     seat, generation, *cut = period
     if len(cut) > 1:
@@ -325,15 +368,20 @@ def _column_in(column: object, count: int) -> list[int]:
 
 def _ranges_in(columns: Mapping[str, Any], count: int) -> list[int]:
     """The partitions of a column with `count` numbers: a damaged range shall not fill the memory."""
-    text = columns["partitions"]
+    pairs = _pairs_in(columns["partitions"])
+    if sum(last - first + 1 for first, last in pairs) != count:
+        raise ValueError("there are not as many partitions as positions")
+    return [index for first, last in pairs for index in range(first, last + 1)]
+
+
+def _pairs_in(text: object) -> list[tuple[int, int]]:
+    """The first and the last partition of each range."""
     if not isinstance(text, str) or not _RANGES.fullmatch(text):
         raise ValueError("the partitions are not numbers and ranges with a space between them")
     pairs = [(int(first), int(last or first)) for first, _, last in (each.partition("-") for each in text.split(" "))]
-    if sum(last - first + 1 for first, last in pairs) != count or any(last < first for first, last in pairs):
-        raise ValueError("there are not as many partitions as positions")
-    if any(before[1] >= after[0] for before, after in pairwise(pairs)):
+    if any(last < first for first, last in pairs) or any(before[1] >= after[0] for before, after in pairwise(pairs)):
         raise ValueError("the partitions are not in order")
-    return [index for first, last in pairs for index in range(first, last + 1)]
+    return pairs
 
 
 _NUMBERS: Final = re.compile("-?[0-9]{1,19}(?: -?[0-9]{1,19})*")

@@ -15,12 +15,13 @@ def warnings(checkpoint: Checkpoint, **more: str) -> list[str]:
     return list(origin_warnings(checkpoint, parse(options | more)))
 
 
-def written(topic: str = "t", seat: str = "orders-0", group: str = "") -> Checkpoint:
+def written(topic: str = "t", seat: str = "orders-0", group: str = "", app: str = "") -> Checkpoint:
     period = Period(topic_id="id", start=0, seat=seat, generation=3)
     return Checkpoint(
         topics={topic: Topic(topic_id="id", first_sight=2)},
         owned={TopicPartition(topic, 0): Owned(period=period, position=5)},
         group=group,
+        app=app,
     )
 
 
@@ -34,6 +35,13 @@ def test_a_checkpoint_of_another_group_makes_a_warning_with_both_names() -> None
     assert "written by group 'payments', but kafka.group.id is 'orders'" in warning
     assert "continues from the checkpoint's positions" in warning
     assert "its own checkpointLocation" in warning
+
+
+def test_a_checkpoint_of_another_prefix_makes_a_warning_with_both() -> None:
+    (warning,) = warnings(written(group="orders", app="blue"), instanceIdPrefix="green")
+    assert "instanceIdPrefix=blue, but that of this query is green" in warning
+    assert "changed places" in warning
+    assert warnings(written(group="orders", app="blue"), instanceIdPrefix="blue") == []
 
 
 def test_a_checkpoint_that_does_not_say_its_group_is_known_by_its_seats() -> None:

@@ -31,6 +31,7 @@ def checkpoints(draw: st.DrawFn) -> Checkpoint:
         st.builds(TopicPartition, st.sampled_from(sorted(topics)), st.integers(0, 12)) if topics else st.nothing()
     )
     held = draw(st.lists(partitions, unique=True))
+    remembered = [*held[1::3], *held[2::3]]
     return Checkpoint(
         topics=topics,
         owned={
@@ -48,7 +49,9 @@ def checkpoints(draw: st.DrawFn) -> Checkpoint:
         },
         lost={tp: draw(offsets) for tp in held[1::3]},
         given_up={tp: draw(offsets) for tp in held[2::3]},
+        inherited=frozenset(draw(st.lists(st.sampled_from(remembered))) if remembered else ()),
         group=draw(st.sampled_from(["", "flights"])),
+        app=draw(st.sampled_from(["", "job"])),
         members=draw(st.dictionaries(st.sampled_from(["job-0", "ä"]), st.sampled_from(["id-1", "id-2"]))),
         record_bytes=draw(st.dictionaries(names, st.integers(1, 2**40))),
     )
@@ -81,7 +84,9 @@ def test_the_order_of_discovery_does_not_change_the_bytes(checkpoint: Checkpoint
         owned=shuffled(checkpoint.owned),
         lost=shuffled(checkpoint.lost),
         given_up=shuffled(checkpoint.given_up),
+        inherited=frozenset(shuffled(dict.fromkeys(checkpoint.inherited))),
         group=checkpoint.group,
+        app=checkpoint.app,
         members=shuffled(checkpoint.members),
         record_bytes=shuffled(checkpoint.record_bytes),
     )
@@ -90,12 +95,12 @@ def test_the_order_of_discovery_does_not_change_the_bytes(checkpoint: Checkpoint
 
 @given(checkpoints(), checkpoints())
 def test_different_checkpoints_of_one_group_differ_in_their_bytes(one: Checkpoint, another: Checkpoint) -> None:
-    one, another = (replace(each, group="g", members={}, record_bytes={}) for each in (one, another))
+    one, another = (replace(each, group="g", app="", members={}, record_bytes={}) for each in (one, another))
     assert (dumps(one) == dumps(another)) == (one == another)
 
 
 def test_who_wrote_a_checkpoint_is_no_part_of_what_makes_two_differ() -> None:
-    written = Checkpoint(group="flights", members={"job-0": "id-1"})
+    written = Checkpoint(group="flights", app="job", members={"job-0": "id-1"})
     assert (written, written.digest) == (EMPTY, EMPTY.digest)
 
 
@@ -123,7 +128,9 @@ SELDOM = Checkpoint(
         for index, start in ((0, 60), (10, 50))
     },
     given_up={TopicPartition("flights", 6): 90},
+    inherited=frozenset({TopicPartition("flights", 6)}),
     group="airport",
+    app="job",
     members={"job-0": "s1kWtk0nQWmvXpWSMYSIVA"},
     record_bytes={"flights": 449},
 )
@@ -147,7 +154,9 @@ IN_VERSION_2 = [
             "owned": {"flights": {"partitions": "0 10", "period": "0", "from": "60 50", "pos": "60 60"}},
             "released": {},
             "given_up": {"flights": {"partitions": "6", "pos": "90"}},
+            "inherited": {"flights": "6"},
             "group": "airport",
+            "app": "job",
             "members": {"job-0": "s1kWtk0nQWmvXpWSMYSIVA"},
             "record_bytes": {"flights": 449},
         },
@@ -171,7 +180,7 @@ IN_VERSION_1 = [
         },
     ),
     (
-        SELDOM,
+        replace(SELDOM, inherited=frozenset()),
         {
             "version": 1,
             "topics": {"flights": {"id": "id", "first_sight": 8, "left": True}},

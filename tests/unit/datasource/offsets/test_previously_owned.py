@@ -17,7 +17,7 @@ def test_a_seats_previous_partitions_come_with_the_latest_generation_of_any() ->
         topics={"t": Topic(topic_id="x", first_sight=3)},
         owned={P0: owned("job-0", 7), P1: owned("job-1", 4), P2: owned("job-0", 3)},
     )
-    assert owned_by_seat(planned) == {
+    assert owned_by_seat(planned, "g") == {
         "job-0": PreviouslyOwned(partitions=frozenset({P0, P2}), generation=7),
         "job-1": PreviouslyOwned(partitions=frozenset({P1}), generation=4),
     }
@@ -29,12 +29,18 @@ def test_a_seat_is_known_by_the_member_that_owned_its_partitions_where_the_check
         owned={P0: owned("job-0", 7), P1: owned("job-1", 4)},
         members={"job-1": "s1kWtk0nQWmvXpWSMYSIVA", "job-2": "another"},
     )
-    assert {seat: found.member_id for seat, found in owned_by_seat(planned).items()} == {
+    assert {seat: found.member_id for seat, found in owned_by_seat(planned, "g").items()} == {
         "job-0": "",
         "job-1": "s1kWtk0nQWmvXpWSMYSIVA",
     }
 
 
+def test_seats_owned_nothing_in_another_group_than_the_one_that_the_checkpoint_is_of() -> None:
+    planned = Checkpoint(topics={"t": Topic(topic_id="x", first_sight=3)}, owned={P0: owned("job-0", 7)}, group="g")
+    assert list(owned_by_seat(planned, "g")) == ["job-0"]
+    assert owned_by_seat(planned, "another") == {}
+
+
 def test_a_lost_or_released_partition_was_previously_owned_by_no_seat() -> None:
     planned = Checkpoint(topics={"t": Topic(topic_id="x", first_sight=3)}, lost={P0: 5}, given_up={P1: 5})
-    assert owned_by_seat(planned) == owned_by_seat(EMPTY) == {}
+    assert owned_by_seat(planned, "g") == owned_by_seat(EMPTY, "g") == {}
