@@ -1,8 +1,10 @@
 """Logs that are not just records one after the other: the rows are what another client sees, to the last column."""
 
+import logging
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from itertools import pairwise
+from pathlib import Path
 from uuid import uuid4
 
 import pytest
@@ -165,10 +167,49 @@ def test_a_batch_that_changed_on_the_brokers_disk_is_an_error_and_never_rows(
     segment.write_bytes(segment.read_bytes().replace(b"damaged", b"Damaged"))
     with (
         Query(apache_kafka.bootstrap_servers, f"group-{topic}", topic, executor=executor, reader=reader) as query,
-        pytest.raises(WireError, match=rf"{topic}-0 has records .* cannot be read: .*kafka-delete-records"),
+        pytest.raises(
+            WireError,
+            match=rf"{topic}-0 has records .* cannot be read: .* 3 times .*First start .*kafka-delete-records",
+        ),
     ):
         query.settle()
-    assert not query.rows
+    assert [row["value"] for rows in query.rows.values() for row in rows] in ([], [b"whole"])
+
+
+class Mending(logging.Handler):
+    """Puts back what a segment had when the first reader complains."""
+
+    def __init__(self, segment: Path, whole: bytes) -> None:
+        super().__init__()
+        self._segment = segment
+        self._whole = whole
+        self.complaints = 0
+
+    def emit(self, record: logging.LogRecord) -> None:
+        if "Reading them again" in record.getMessage():
+            self.complaints += 1
+            self._segment.write_bytes(self._whole)
+
+
+@pytest.mark.parametrize("reader", ["native", "librdkafka"])
+def test_a_batch_that_is_whole_when_it_is_read_again_is_no_error(
+    apache_kafka: ApacheKafka, new_topic: MakeTopic, producer: Producer, reader: str
+) -> None:
+    """Bytes change on the way, too. What came behind them is not taken before."""
+    topic = new_topic()
+    for value in (b"whole", b"damaged", b"whole again"):
+        fill(producer, topic, [value], 0)
+    (segment,) = (apache_kafka.nodes[0].directory / "data" / f"{topic}-0").glob("*.log")
+    mending = Mending(segment, segment.read_bytes())
+    segment.write_bytes(segment.read_bytes().replace(b"damaged", b"Damaged"))
+    log = logging.getLogger("pyspark_kgroup.executor.range_reader")
+    log.addHandler(mending)
+    try:
+        rows, _ = read(apache_kafka.bootstrap_servers, topic, None, reader=reader)
+    finally:
+        log.removeHandler(mending)
+    assert [row.value for row in rows[0]] == [b"whole", b"damaged", b"whole again"]
+    assert mending.complaints == 1
 
 
 # --------------------------------------------------------------------------------------------- transactions

@@ -66,8 +66,9 @@ _OUT_OF_LOG: Final = frozenset(
 )
 """librdkafka stops to fetch a partition whose log does not have the position, because we forbid it to jump."""
 
-_DAMAGED: Final = frozenset({KafkaError._BAD_MSG, KafkaError._BAD_COMPRESSION})
-"""Of a record batch: a wrong checksum, or nothing that makes sense. librdkafka may go on behind it."""
+_READS_MAX: Final = 3
+"""How often a record batch is read until its wrong checksum counts as that of the log (ours): bytes that change on the
+way mostly come right the second time."""
 
 _IDLE_LOOK_S: Final = 5.0
 """How long nothing may come until a log is looked at, and between two such looks (ours): librdkafka says nothing of a
@@ -186,6 +187,8 @@ def _next_batch(consumer: Consumer, unread: _Unread, to_batch: ToBatch, records_
         # A batch of its own would wait for the last of `records_max`; with timeout 0 it takes what is there.
         rest = consumer.consume(records_max - 1, 0) if records_max > 1 else []
         batch = unread.accept([first, *rest], to_batch)
+    for partition, position in unread.take_damaged().items():
+        _go_on_at(consumer, partition, position)
     for partition in unread.take_doubts():
         _compare_with_log(consumer, unread, partition)
     idle = unread.take_idle()
@@ -256,6 +259,20 @@ def _offset(message: Message) -> int:
     return cast("int", message.offset())
 
 
+def _whole(messages: Sequence[Message]) -> list[Message]:
+    """The records among `messages`, but for those of a partition that come behind what is damaged of it."""
+    damaged: set[TopicPartition] = set()
+    records = []
+    for message in messages:
+        error = message.error()
+        if error is None:
+            if not damaged or _partition(message) not in damaged:
+                records.append(message)
+        elif error.code() == KafkaError._BAD_MSG:
+            damaged.add(_partition(message))
+    return records
+
+
 def _verdict(error: KafkaError) -> KgroupError | None:
     """The fatal error for `error`; None if trying again may help."""
     if error.code() == ErrorCode.TOPIC_AUTHORIZATION_FAILED:
@@ -291,6 +308,8 @@ class _Unread:
         self._fail_on_data_loss = settings.fail_on_data_loss
         self._doubts: set[TopicPartition] = set()
         self._stopped: set[TopicPartition] = set()
+        self._damaged: set[TopicPartition] = set()
+        self._read_at: dict[TopicPartition, tuple[int, int]] = {}  # position, and how often it was damaged
         self._some_gone = False
         self._turn = 0
         self.resume()
@@ -348,7 +367,7 @@ class _Unread:
         records = messages
         if any(map(Message.error, messages)):
             errors = [(message, error) for message in messages if (error := message.error()) is not None]
-            records = [message for message in messages if message.error() is None]
+            records = _whole(messages)
         batch = to_batch(records) if records else None
         if batch is not None:
             last = last_offsets(batch)
@@ -391,15 +410,42 @@ class _Unread:
         elif code in _OUT_OF_LOG:
             self._doubts.add(partition)
             self._stopped.add(partition)
-        elif code in _DAMAGED:
+        elif code == KafkaError._BAD_MSG:
+            self._on_damaged(partition, error)
+        elif code == KafkaError._BAD_COMPRESSION:
             raise WireError(
-                f"{partition} has records from offset {self._positions[partition]} on that cannot be read: "
-                f"{error.str()}. Their bytes have changed on the broker's disk, or on the way. Another replica may "
-                "have them whole: make it the partition's leader. Or give them up: delete the records up to the next "
-                "batch (kafka-delete-records.sh), and set failOnDataLoss=false."
+                f"{self._records_from(partition)} that librdkafka cannot decompress: {error.str()}."
+                f"{self._native_reasons()} As kafka.check.crcs=true (the default) has seen to, they are as their "
+                "producer sent them. They may become more than librdkafka takes at once: set "
+                "kafka.receive.message.max.bytes=1000000000."
             )
         else:
             self.on_error(error)
+
+    def _records_from(self, partition: TopicPartition) -> str:
+        return f"{partition} has records from offset {self._positions[partition]} on"
+
+    def _on_damaged(self, partition: TopicPartition, error: KafkaError) -> None:
+        """A checksum is wrong, or nothing makes sense: librdkafka would go on behind the batch."""
+        position = self._positions[partition]
+        at, reads = self._read_at.get(partition, (position, 0))
+        reads = reads + 1 if at == position else 1
+        if reads >= _READS_MAX:
+            raise WireError(
+                f"{self._records_from(partition)} that cannot be read: {error.str()}, {reads} times in a row. Their "
+                "bytes have changed on the way to this machine, or on the broker's disk. First start the query again. "
+                "If that does not help, another replica may have them whole: make it the partition's leader. Only if "
+                "all replicas are damaged, give them up: delete the records up to the next batch "
+                "(kafka-delete-records.sh), and set failOnDataLoss=false."
+            )
+        log.warning("%s that cannot be read: %s. Reading them again.", self._records_from(partition), error.str())
+        self._read_at[partition] = position, reads
+        self._damaged.add(partition)
+
+    def take_damaged(self) -> dict[TopicPartition, int]:
+        """The partitions to be read again, and from where."""
+        taken, self._damaged = self._damaged, set()
+        return {partition: self._positions[partition] for partition in taken if partition in self.open}
 
     def take_idle(self) -> TopicPartition | None:
         """A partition whose log is to be looked at, since nothing comes from any; each in turn."""
