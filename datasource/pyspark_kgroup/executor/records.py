@@ -31,7 +31,8 @@ def record_batch(records: Sequence[Message], include_headers: bool, topic: str |
         topic: theirs, if they all have the same: cheaper than to ask each.
 
     Raises:
-        ProtocolViolation: a record's timestamp is beyond what Spark's timestamps can hold.
+        ProtocolViolation: a record's timestamp is beyond what Spark's timestamps can hold, or a header's name is one
+            that librdkafka's Python client cannot show.
     """
     times = array("q", list(chain.from_iterable(map(Message.timestamp, records))))  # kind, milliseconds, kind, ...
     columns = [
@@ -45,9 +46,20 @@ def record_batch(records: Sequence[Message], include_headers: bool, topic: str |
         pc.subtract(_integers(times[::2], pa.int64()), _integers(_ONE * len(records), pa.int64())).cast(pa.int32()),
     ]
     if include_headers:
-        # Null, not empty, for a record without headers: so does Spark.
-        columns.append(pa.array([record.headers() or None for record in records], HEADERS))
+        columns.append(pa.array(list(map(_headers, records)), HEADERS))
     return pa.RecordBatch.from_arrays(columns, schema=arrow_schema(include_headers))
+
+
+def _headers(record: Message) -> list[tuple[str, bytes | None]] | None:
+    """Null, not empty, for a record without headers: so does Spark. A name ends at a NUL here: librdkafka's are C's."""
+    try:
+        return cast("list[tuple[str, bytes | None]]", record.headers()) or None
+    except (SystemError, UnicodeDecodeError):  # the former where an error of Python's passed through C unseen
+        raise ProtocolViolation(
+            f"The record at offset {record.offset()} of {record.topic()}-{record.partition()} has a header whose name "
+            "is not UTF-8, which librdkafka's Python client cannot show. Read with reader=native, the default, which "
+            'shows it as format("kafka") does; or without headers.'
+        ) from None
 
 
 def _keys(records: Sequence[Message]) -> pa.Array:

@@ -15,6 +15,7 @@ from typing import Final
 import pyarrow as pa
 
 from pyspark_kgroup.executor.native.codecs import MissingCodec, Undecodable, decompressed
+from pyspark_kgroup.executor.native.header_names import java_text
 from pyspark_kgroup.executor.native.interface import (
     AbortedTransaction,
     Batch,
@@ -284,16 +285,12 @@ class _Buffers:
         return pa.Array.from_buffers(kind, length, buffers, nulls)
 
     def headers(self) -> pa.Array:
-        """The column of headers. Null, not empty, for a record without any: so does Spark.
-
-        Raises:
-            Unusual: a header's name is not UTF-8.
-        """
+        """The column of headers. Null, not empty, for a record without any: so does Spark."""
         names = self.array(_STRING, "header_key")
         try:
             names.validate(full=True)
-        except pa.ArrowInvalid:
-            raise Unusual("a header's name is not UTF-8", lasting=True) from None
+        except pa.ArrowInvalid:  # rare; brokers take any bytes
+            names = pa.array([java_text(name) for name in self.array(_BINARY, "header_key").to_pylist()], _STRING)
         pairs = [names, self.array(_BINARY, "header_value")]
         structs = pa.Array.from_buffers(HEADERS.value_type, self.sizes.headers, [None], 0, children=pairs)
         rows, filled = self.sizes.rows, self.sizes.rows_with_headers

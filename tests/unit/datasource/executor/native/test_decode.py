@@ -401,9 +401,14 @@ def test_a_control_batch_of_an_aborted_producer_without_a_type_is_unusual(decode
     assert decode(control.encoded()).next_offset == 1
 
 
-def test_a_header_name_that_is_not_utf8_is_unusual(decode: Decode) -> None:
-    with pytest.raises(Unusual, match="UTF-8"):
-        decode(Batch([Record(0, headers=((b"\xff", b"1"),))]).encoded())
+def test_a_header_name_that_is_not_utf8_is_shown_and_the_others_as_they_are(decode: Decode) -> None:
+    headers = ((b"caf\xe9", b"1"), ("ü".encode(), None), (b"a\0b", b"2"))
+    decoded = decode(Batch([Record(0), Record(1, headers=headers), Record(2, headers=((b"h", b""),))]).encoded())
+    assert [row.headers for row in rows_of(decoded)] == [
+        None,
+        (("caf\ufffd", b"1"), ("ü", None), ("a\0b", b"2")),
+        (("h", b""),),
+    ]
 
 
 @pytest.mark.parametrize("codec", [name for name in CODECS if name != "none"])

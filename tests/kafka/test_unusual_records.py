@@ -1,0 +1,102 @@
+"""Records that our own reader leaves to librdkafka, or that librdkafka cannot read: each is read to its end with both.
+
+The end is the rows that Java's clients have, or one error that names the partition, the offset and a way out.
+"""
+
+from typing import Any
+
+import pytest
+from harness.both_readers import leaders_of, whole
+from harness.decoder import built_decoder
+from harness.kafka import MakeTopic
+from harness.raw_records import produce_raw
+from harness.record_batches import Batch, Record
+
+from pyspark_kgroup.executor.reader import read_ranges
+from pyspark_kgroup.options.parser import parse
+from spark_kgroup.errors import KgroupError
+from spark_kgroup.testing import ApacheKafka
+
+pytestmark = pytest.mark.usefixtures("decoder")
+
+both_readers = pytest.mark.parametrize("reader", ["native", "librdkafka"])
+
+
+@pytest.fixture(scope="module")
+def decoder() -> None:
+    built_decoder()
+
+
+class Reads:
+    """Reads a topic to its end as a worker does."""
+
+    def __init__(self, kafka: ApacheKafka, topic: str) -> None:
+        self._kafka = kafka
+        self._topic = topic
+
+    def rows(self, reader: str, **options: str) -> list[dict[str, Any]]:
+        required = {"kafka.bootstrap.servers": self._kafka.bootstrap_servers, "kafka.group.id": "g"}
+        checked = parse({**required, "subscribe": self._topic, "reader": reader, **options})
+        settings = checked.read_settings()
+        ranges = whole(self._kafka.bootstrap_servers, self._topic, leaders_of(checked, self._topic))
+        return [row for batch in read_ranges(ranges, settings) for row in batch.to_pylist()]
+
+    def error(self, reader: str, **options: str) -> str:
+        with pytest.raises(KgroupError) as problem:
+            self.rows(reader, **options)
+        return str(problem.value)
+
+
+def java_consumer_shows(kafka: ApacheKafka, topic: str, count: int, *shown: str) -> list[str]:
+    """Lines of Java's console consumer, one for each record."""
+    arguments = ["--bootstrap-server", kafka.bootstrap_servers, "--topic", topic, "--from-beginning"]
+    for property_ in shown:
+        arguments += ["--property", property_]
+    arguments += ["--max-messages", str(count), "--timeout-ms", "30000"]
+    lines = kafka.tool(kafka.release.console_consumer, *arguments).split("\n")
+    return [line for line in lines if not line.startswith("Option --property is deprecated")][:count]
+
+
+def headers_of(rows: list[dict[str, Any]]) -> list[list[tuple[str, bytes | None]]]:
+    return [[(header["key"], header["value"]) for header in row["headers"]] for row in rows]
+
+
+# ------------------------------------------------------------------------------------------------- names of headers
+
+ODD_NAMES = {
+    b"caf\xe9": "caf�",
+    b"\xff\xfea": "��a",
+    b"\xed\xa0\x80!": "�!",
+    b"a\0b": "a\0b",
+    b"": "",
+    "ü".encode(): "ü",
+}
+
+
+@pytest.fixture
+def odd_names(apache_kafka: ApacheKafka, new_topic: MakeTopic) -> str:
+    """One record for each name."""
+    topic = new_topic()
+    records = [Record(n, b"k", b"v", ((name, b"1"), (b"h", None))) for n, name in enumerate(ODD_NAMES)]
+    produce_raw(apache_kafka, topic, Batch(records).encoded())
+    return topic
+
+
+def test_names_of_headers_are_read_as_java_reads_them(apache_kafka: ApacheKafka, odd_names: str) -> None:
+    rows = Reads(apache_kafka, odd_names).rows("native", includeHeaders="true")
+    assert headers_of(rows) == [[(name, b"1"), ("h", None)] for name in ODD_NAMES.values()]
+    shown = java_consumer_shows(apache_kafka, odd_names, len(ODD_NAMES), "print.headers=true", "print.value=false")
+    assert shown == [f"{name}:1,h:null" for name in ODD_NAMES.values()]
+
+
+def test_a_name_that_librdkafka_cannot_show_is_an_error_that_names_the_record(
+    apache_kafka: ApacheKafka, odd_names: str
+) -> None:
+    error = Reads(apache_kafka, odd_names).error("librdkafka", includeHeaders="true")
+    assert f"offset 0 of {odd_names}-0 has a header whose name is not UTF-8" in error
+    assert "reader=native" in error
+
+
+@both_readers
+def test_headers_that_nobody_asks_for_may_have_any_name(apache_kafka: ApacheKafka, odd_names: str, reader: str) -> None:
+    assert len(Reads(apache_kafka, odd_names).rows(reader)) == len(ODD_NAMES)
