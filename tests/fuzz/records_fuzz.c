@@ -198,24 +198,27 @@ static int run(uint8_t *bytes, int64_t size) {
   int64_t start = any(2) ? 0 : (int64_t)any(60), last = -1;
   int64_t end = any(2) ? INT64_MAX : start + 1 + (int64_t)any(60), aborted_count = any(2) ? 0 : (int64_t)any(5);
   aborted_transaction *aborted = exactly(aborted_count * (int64_t)sizeof *aborted);
-  int64_t *now = exactly(8 * aborted_count), next = 0;
+  int64_t *producers = exactly(8 * 4), next = 0;
+  uint8_t *now = exactly(4);
+  for (int64_t i = 0; i < 4; i++) producers[i] = 6 + i;
+  memset(now, 0, 4);
   for (int64_t i = 0; i < aborted_count; i++) {
     next += (int64_t)any(20);
-    aborted[i] = (aborted_transaction){6 + (int64_t)any(4), next};
+    aborted[i] = (aborted_transaction){(int64_t)any(4), next};
   }
-  walk w = {.bytes = bytes, .size = size, .start = start, .end = end, .aborted = aborted, .aborted_now = now,
-            .aborted_count = aborted_count};
+  walk w = {.bytes = bytes, .size = size, .start = start, .end = end, .aborted = aborted,
+            .producers = producers, .aborted_now = now, .aborted_count = aborted_count, .producer_count = 4};
   int32_t room = 1 + (int32_t)any(6), count = room;
   int status = GOOD;
   while (status == GOOD && count == room) {
     batch *found = exactly(room * (int64_t)sizeof *found);
     int64_t before = w.at;
     status = kgroup_walk(&w, found, room, &count);
-    law(w.at >= before && w.at <= size && w.aborted_now_count <= aborted_count, "a walk stays in its answer");
+    law(w.at >= before && w.at <= size && w.aborted_begun <= aborted_count, "a walk stays in its answer");
     if (status == GOOD) status = read_batches(found, count, start, end, bytes, size, &last);
     free(found);
   }
-  free(aborted), free(now);
+  free(aborted), free(producers), free(now);
   return status;
 }
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import logging
 from collections import deque
 from collections.abc import Iterator, Sequence
-from ctypes import CDLL, Array, byref, c_int32, c_int64
+from ctypes import CDLL, Array, byref, c_int32, c_int64, c_uint8
 from dataclasses import dataclass
 from typing import Final
 
@@ -192,10 +192,15 @@ class Decoder:
 def _walk(source: pa.Buffer, start: int, end: int, aborted: Sequence[tuple[int, int]]) -> Walk:
     walk = Walk(bytes=source.address, size=source.size, start=start, end=end, leader_epoch=-1)
     if aborted:
+        producers = sorted({producer for producer, _ in aborted})
+        places = {producer: place for place, producer in enumerate(producers)}
         by_offset = sorted(aborted, key=lambda transaction: transaction[1])
-        walk.aborted = (AbortedTransaction * len(aborted))(*(AbortedTransaction(*each) for each in by_offset))
-        walk.aborted_now = (c_int64 * len(aborted))()
-        walk.aborted_count = len(aborted)
+        walk.aborted = (AbortedTransaction * len(aborted))(
+            *(AbortedTransaction(places[who], first) for who, first in by_offset)
+        )
+        walk.producers = (c_int64 * len(producers))(*producers)
+        walk.aborted_now = (c_uint8 * len(producers))()
+        walk.aborted_count, walk.producer_count = len(aborted), len(producers)
     return walk
 
 

@@ -5,11 +5,11 @@ Runs on: executor.
 
 from __future__ import annotations
 
-from ctypes import CDLL, POINTER, Structure, c_int32, c_int64, c_uint32, c_void_p
+from ctypes import CDLL, POINTER, Structure, c_int32, c_int64, c_uint8, c_uint32, c_void_p
 from enum import IntEnum
 from typing import ClassVar, Final
 
-VERSION: Final = 1
+VERSION: Final = 2
 """`VERSION` in records.c: a library of another version has other structures."""
 
 
@@ -45,9 +45,9 @@ class Batch(Structure):
 
 
 class AbortedTransaction(Structure):
-    """As a Fetch answer lists it."""
+    """As a Fetch answer lists it; the producer by its place among the walk's."""
 
-    _fields_: ClassVar = [("producer_id", c_int64), ("first_offset", c_int64)]
+    _fields_: ClassVar = [("producer", c_int64), ("first_offset", c_int64)]
 
 
 class Walk(Structure):
@@ -60,10 +60,11 @@ class Walk(Structure):
         ("start", c_int64),
         ("end", c_int64),
         ("aborted", POINTER(AbortedTransaction)),
-        ("aborted_now", POINTER(c_int64)),
+        ("producers", POINTER(c_int64)),
+        ("aborted_now", POINTER(c_uint8)),
         ("aborted_count", c_int64),
         ("aborted_begun", c_int64),
-        ("aborted_now_count", c_int64),
+        ("producer_count", c_int64),
         ("next_offset", c_int64),
         ("leader_epoch", c_int32),
         ("compressed", c_int32),

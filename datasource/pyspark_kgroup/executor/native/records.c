@@ -24,7 +24,7 @@
 
 #define EXPORTED __attribute__((visibility("default")))
 
-enum { VERSION = 1 };  // of the structures and calls below: `library.py` loads no other
+enum { VERSION = 2 };  // of the structures and calls below: `library.py` loads no other
 EXPORTED int32_t kgroup_version(void) { return VERSION; }
 
 enum status { GOOD, OLD_FORMAT, BAD_CHECKSUM, MALFORMED, FAR_TIMESTAMP };
@@ -43,7 +43,7 @@ typedef struct {           // a batch that has rows, as `kgroup_walk` leaves it
 } batch;
 
 typedef struct {
-  int64_t producer_id, first_offset;
+  int64_t producer, first_offset;  // which of the walk's `producers`
 } aborted_transaction;
 
 typedef struct {         // where `kgroup_walk` stands; the caller sets it up once and calls until nothing is found
@@ -52,8 +52,9 @@ typedef struct {         // where `kgroup_walk` stands; the caller sets it up on
   int64_t at;
   int64_t start, end;                  // the offsets that are asked for: [start, end)
   const aborted_transaction *aborted;  // by first offset; none under read_uncommitted
-  int64_t *aborted_now;                // room for as many producer ids, of transactions that are not over
-  int64_t aborted_count, aborted_begun, aborted_now_count;
+  const int64_t *producers;            // their ids, ascending, each once
+  uint8_t *aborted_now;                // for each producer, whether a transaction of it that is listed is not over
+  int64_t aborted_count, aborted_begun, producer_count;
   int64_t next_offset;   // past the last batch that was walked over
   int32_t leader_epoch;  // of that batch
   int32_t compressed;    // how many of the batches found are
@@ -217,25 +218,31 @@ static int control_type(const uint8_t *head, int64_t size, int *type) {
   return GOOD;
 }
 
+// Which of `producers` it is; -1 if none.
+static int64_t place_of(const walk *w, int64_t producer_id) {
+  int64_t low = 0, high = w->producer_count;
+  while (low < high) {
+    int64_t middle = low + (high - low) / 2;
+    if (w->producers[middle] < producer_id) low = middle + 1; else high = middle;
+  }
+  return low < w->producer_count && w->producers[low] == producer_id ? low : -1;
+}
+
 // Whether the batch belongs to an aborted transaction. As Java's CompletedFetch: a producer's transaction is aborted
 // from the first offset that the answer lists until its abort marker.
 static int is_aborted(walk *w, const uint8_t *head, int64_t size, int64_t last_offset, int *aborted) {
-  int64_t producer_id = int64_at(head + PRODUCER_ID_AT), known = 0, *now = w->aborted_now;
+  int64_t producer_id = int64_at(head + PRODUCER_ID_AT), producer = producer_id < 0 ? -1 : place_of(w, producer_id);
   int attributes = (int)big_endian(head + ATTRIBUTES_AT, 2), type = -1;
   *aborted = 0;
-  if (!w->aborted_count || producer_id < 0) return GOOD;
   for (; w->aborted_begun < w->aborted_count; w->aborted_begun++) {
     aborted_transaction next = w->aborted[w->aborted_begun];
-    int64_t at = 0;
     if (next.first_offset > last_offset) break;
-    while (at < w->aborted_now_count && now[at] != next.producer_id) at++;
-    if (at == w->aborted_now_count) now[w->aborted_now_count++] = next.producer_id;
+    w->aborted_now[next.producer] = 1;
   }
-  while (known < w->aborted_now_count && now[known] != producer_id) known++;
-  if (known == w->aborted_now_count) return GOOD;
+  if (producer < 0 || !w->aborted_now[producer]) return GOOD;
   if (attributes & CONTROL) {
     if (attributes & CODEC || control_type(head, size, &type)) return MALFORMED;
-    if (type == 0) now[known] = now[--w->aborted_now_count];
+    if (type == 0) w->aborted_now[producer] = 0;
   } else {
     *aborted = attributes & TRANSACTIONAL;
   }

@@ -4,6 +4,7 @@ What is decoded was encoded by kafka-python, or byte by byte (`harness.record_ba
 CompletedFetch and DefaultRecordBatch.
 """
 
+import time
 from collections.abc import Callable, Iterable, Sequence
 from ctypes import CDLL
 from dataclasses import replace
@@ -256,6 +257,15 @@ def test_an_answer_that_is_decoded_in_parts_leaves_out_what_is_aborted(
     monkeypatch.setattr(decode_module, "_BATCHES_AT_ONCE", 2)
     answer = b"".join(in_transaction(Batch([Record(n)]), n % 2).encoded() for n in range(20))
     assert [row.offset for row in rows_of(decode(answer, aborted=[(1, 5)]))] == [*range(4), *range(4, 20, 2)]
+
+
+def test_a_list_of_aborted_transactions_costs_what_it_weighs(decode: Decode) -> None:
+    """A broker may list what it likes. These took 10 s in C, which nothing can interrupt, and twice as many 40."""
+    answer = b"".join(in_transaction(Batch([Record(n)]), 7 + n).encoded() for n in range(2))
+    aborted = [*((10**9 + n, 0) for n in range(200_000)), (7, 0)]
+    begun_s = time.process_time()
+    assert [row.offset for row in rows_of(decode(answer, aborted=aborted))] == [1]
+    assert time.process_time() - begun_s < 3
 
 
 # --------------------------------------------------------------------------------------------------------- how much

@@ -10,6 +10,7 @@ import pytest
 from harness.record_batches import Batch, Record
 
 from pyspark_kgroup.executor.native import library as library_module
+from pyspark_kgroup.executor.native.interface import VERSION
 from pyspark_kgroup.executor.native.library import binary_name, load
 
 
@@ -73,7 +74,7 @@ def test_a_binary_of_another_version_is_not_used(library: CDLL, monkeypatch: pyt
     monkeypatch.setattr(library_module, "VERSION", 99)
     found = reload()
     assert found.library is None
-    assert found.reason == "the decoder is of version 1, and not of 99: install the package anew"
+    assert found.reason == f"the decoder is of version {VERSION}, and not of 99: install the package anew"
 
 
 @pytest.mark.parametrize("hardware", [0, 1], ids=["by table", "by the processor"])
