@@ -68,16 +68,18 @@ def _streamed(codec: str, data: pa.Buffer) -> pa.Buffer:
 def _snappy(data: pa.Buffer) -> pa.Buffer:
     if _first(data, len(_XERIAL)) != _XERIAL:
         return _block(data, DECOMPRESSED_BYTES_MAX)
-    pieces, left, at = [], DECOMPRESSED_BYTES_MAX, _XERIAL_HEAD_BYTES
+    joined, at = bytearray(), _XERIAL_HEAD_BYTES  # not block by block: one may be empty, and an object takes 100 B
     while at < data.size:
         length = int.from_bytes(data.slice(at, 4).to_pybytes(), "big")
         at += 4
         if length > data.size - at:
             raise Undecodable("a batch ends in the midst of a snappy block")
-        pieces.append(_block(data.slice(at, length), left))
-        left -= pieces[-1].size
+        block = _block(data.slice(at, length), DECOMPRESSED_BYTES_MAX - len(joined))
         at += length
-    return pieces[0] if len(pieces) == 1 else pa.py_buffer(b"".join(pieces))
+        if not joined and at == data.size:
+            return block
+        joined += memoryview(block)
+    return pa.py_buffer(joined)
 
 
 def _block(data: pa.Buffer, bytes_max: int) -> pa.Buffer:

@@ -5,6 +5,7 @@ CompletedFetch and DefaultRecordBatch.
 """
 
 import time
+import tracemalloc
 from collections.abc import Callable, Iterable, Sequence
 from ctypes import CDLL
 from dataclasses import replace
@@ -22,6 +23,9 @@ from pyspark_kgroup.shared.arrow import arrow_schema
 
 ALL = 2**62
 """The end of a range that no log reaches."""
+
+RECORDS_AT = 61
+"""Where a batch's records begin (DefaultRecordBatch.RECORDS_OFFSET)."""
 
 TIME_MS = 1_700_000_000_000
 
@@ -439,6 +443,20 @@ def test_a_broken_frame_of_snappy_java_is_unusual(decode: Decode, payload: bytes
 def test_an_unknown_codec_is_unusual(decode: Decode, number: int) -> None:
     with pytest.raises(Unusual, match=f"codec {number}"):
         decode(Batch([Record(0)], attributes=number).encoded())
+
+
+def test_empty_blocks_in_snappy_javas_frame_take_no_more_memory_than_they_have_bytes(decode: Decode) -> None:
+    """An object for each took sixty times as much: 6 GB for the largest answer that is taken."""
+    whole = Batch([Record(0)], "snappy", xerial=True)
+    frame = whole.encoded()[RECORDS_AT:]
+    payload = frame[:16] + b"\0\0\0\1\0" * 100_000 + frame[16:]
+    answer = Batch([Record(0)], "snappy", payload=payload).encoded()
+    decode(answer)
+    tracemalloc.start()
+    assert rows_of(decode(answer)) == expected([Record(0)])
+    _, peak_bytes = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert peak_bytes < len(payload)
 
 
 @pytest.mark.parametrize(("codec", "xerial"), [*((name, False) for name in CODECS if name != "none"), ("snappy", True)])
