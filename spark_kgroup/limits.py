@@ -277,5 +277,12 @@ PATTERN_REPEATS_MAX: Final = 249
 PATTERN_MATCH_S_MAX: Final = 0.5
 """How long one name may take: heartbeats wait for it. An ordinary pattern takes microseconds."""
 
+PATTERN_SELECT_S_MAX: Final = 10.0
+"""How much CPU all names of a cluster may take at one look: 100 us for each of 100,000. Members wait for it as they
+join."""
+
+PATTERN_SELECT_S_SLOW: Final = 1.0
+"""From how much CPU on a warning says so."""
+
 MATCH_AGAIN_AFTER_MS: Final = 100
 """How old the topics that a pattern matches may be when a member joins. Kafka: retry.backoff.ms, 100."""

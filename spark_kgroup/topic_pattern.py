@@ -19,12 +19,18 @@ and possessive quantifiers.
 from __future__ import annotations
 
 import string
-from collections.abc import Iterable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple
 
 from spark_kgroup.errors import OptionError
-from spark_kgroup.limits import PATTERN_CHARS_MAX, PATTERN_DEPTH_MAX, PATTERN_MATCH_S_MAX, PATTERN_REPEATS_MAX
+from spark_kgroup.limits import (
+    PATTERN_CHARS_MAX,
+    PATTERN_DEPTH_MAX,
+    PATTERN_MATCH_S_MAX,
+    PATTERN_REPEATS_MAX,
+    PATTERN_SELECT_S_MAX,
+)
 
 _ALL: Final = frozenset(map(chr, range(128)))
 _LEGAL: Final = frozenset(string.ascii_letters + string.digits + "._-")
@@ -126,14 +132,33 @@ class TopicPattern:
         try:
             return self._compiled.fullmatch(name, timeout=PATTERN_MATCH_S_MAX) is not None
         except TimeoutError:
-            raise PatternTooSlow(
-                f"The pattern {self.java!r} took more than {PATTERN_MATCH_S_MAX:g} s for the topic {name!r}: avoid "
-                "quantifiers within quantifiers, as in (a+)+, or make the inner one possessive: (a++)+."
-            ) from None
+            raise self._too_slow(PATTERN_MATCH_S_MAX, f"the topic {name!r}") from None
 
-    def select(self, names: Iterable[str]) -> tuple[str, ...]:
-        """Those of `names` that match, sorted; raises as `matches`."""
-        return tuple(sorted(name for name in names if self.matches(name)))
+    def select(self, names: Collection[str], cpu_clock_s: Callable[[], float]) -> tuple[str, ...]:
+        """Those of `names` that match, sorted.
+
+        Args:
+            names: of topics.
+            cpu_clock_s: how much time this thread has computed, as `time.thread_time`.
+
+        Raises:
+            PatternTooSlow: one name is not decided within `PATTERN_MATCH_S_MAX`, or all are not within
+                `PATTERN_SELECT_S_MAX`.
+        """
+        ends_at_s = cpu_clock_s() + PATTERN_SELECT_S_MAX
+        chosen = []
+        for name in names:
+            if self.matches(name):
+                chosen.append(name)
+            if cpu_clock_s() > ends_at_s:
+                raise self._too_slow(PATTERN_SELECT_S_MAX, f"{len(names)} topics")
+        return tuple(sorted(chosen))
+
+    def _too_slow(self, seconds: float, what: str) -> PatternTooSlow:
+        return PatternTooSlow(
+            f"The pattern {self.java!r} took more than {seconds:g} s for {what}: avoid quantifiers within quantifiers, "
+            "as in (a+)+, or make the inner one possessive: (a++)+."
+        )
 
 
 class _Read(NamedTuple):

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Iterable, Mapping
+import time
+from collections.abc import Iterable, Mapping, Set
 
 from spark_kgroup.clock import monotonic_ms
 from spark_kgroup.errors import UnknownTopic, WireError
-from spark_kgroup.limits import MATCH_AGAIN_AFTER_MS, TOPIC_ABSENT_AFTER_MS
+from spark_kgroup.limits import MATCH_AGAIN_AFTER_MS, PATTERN_SELECT_S_MAX, PATTERN_SELECT_S_SLOW, TOPIC_ABSENT_AFTER_MS
 from spark_kgroup.model import ErrorCode, TopicDescription
 from spark_kgroup.runtime.settings import GroupSettings
 from spark_kgroup.topic_pattern import TopicPattern
@@ -32,6 +33,7 @@ class Topics:
         self._cluster = cluster
         self._known_at_ms = 0
         self._matching = asyncio.Lock()
+        self._warned_of_slowness = False
 
     async def subscribed(self, max_age_ms: int) -> Mapping[str, TopicDescription]:
         """The subscribed topics that exist, no older than `max_age_ms`.
@@ -92,7 +94,7 @@ class Topics:
         this user may not describe any more is not gone: whoever reads it hears why that is refused.
         """
         every = await self._cluster.metadata(None, timeout_ms=timeout_ms)
-        chosen = await asyncio.to_thread(pattern.select, every.topics.keys() - every.internal)
+        chosen = await asyncio.to_thread(self._select, pattern, every.topics.keys() - every.internal)
         found = {name: every.topics[name] for name in chosen}
         if vanished := self.known.keys() - found.keys():
             named = await self._cluster.metadata(sorted(vanished), timeout_ms=timeout_ms)
@@ -101,6 +103,23 @@ class Topics:
         if not found and (self.known or not self._known_at_ms):
             log.warning("No topic that this user may see matches %r: the group waits for one.", pattern.java)
         self.known, self._known_at_ms = found, monotonic_ms()
+
+    def _select(self, pattern: TopicPattern, names: Set[str]) -> tuple[str, ...]:
+        """Those that match; raises as `TopicPattern.select`."""
+        begun_s = time.thread_time()
+        chosen = pattern.select(names, time.thread_time)
+        took_s = time.thread_time() - begun_s
+        if took_s > PATTERN_SELECT_S_SLOW and not self._warned_of_slowness:
+            self._warned_of_slowness = True
+            log.warning(
+                "The pattern %r takes %.1f s of CPU for %d topics, at each look at them; beyond %.0f s that is an "
+                "error. Avoid quantifiers within quantifiers, as in (a+)+, or make the inner one possessive: (a++)+.",
+                pattern.java,
+                took_s,
+                len(names),
+                PATTERN_SELECT_S_MAX,
+            )
+        return chosen
 
     async def named(self, names: Iterable[str]) -> Mapping[str, TopicDescription]:
         """Those of `names` that exist, subscribed or not, as brokers show them now.

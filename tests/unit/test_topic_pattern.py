@@ -1,7 +1,11 @@
 """What is taken of java.util.regex, and how. Beside the real one: tests/differential/test_patterns_against_java.py."""
 
+import time
+from itertools import count
+
 import pytest
 
+from spark_kgroup.limits import PATTERN_MATCH_S_MAX
 from spark_kgroup.topic_pattern import PatternError, PatternTooSlow, TopicPattern
 
 
@@ -25,7 +29,7 @@ from spark_kgroup.topic_pattern import PatternError, PatternTooSlow, TopicPatter
 )
 def test_a_pattern_matches_whole_names_as_in_java(java: str, matched: str, unmatched: str) -> None:
     names = [*matched.split(), *unmatched.split()]
-    assert TopicPattern(java).select(names) == tuple(sorted(matched.split()))
+    assert TopicPattern(java).select(names, time.thread_time) == tuple(sorted(matched.split()))
 
 
 @pytest.mark.parametrize(
@@ -63,4 +67,17 @@ def test_a_pattern_that_would_try_for_years_stops_and_names_the_topic() -> None:
 
 def test_800_topics_of_10_000_are_selected_at_once() -> None:
     names = [f"{'orders' if n % 25 < 2 else 'clicks'}-{n}" for n in range(10_000)]
-    assert len(TopicPattern(r"(?!__)orders-\d++").select(names)) == 800
+    assert len(TopicPattern(r"(?!__)orders-\d++").select(names, time.thread_time)) == 800
+
+
+def test_names_that_are_slow_only_together_stop_as_well() -> None:
+    """Each takes a quarter of what one may take; of 10,000 in a cluster all would take 20 minutes."""
+    names = [f"{'a' * 34}-{n}" for n in range(10_000)]
+    looked_at = count()
+
+    def cpu_clock_s() -> float:
+        return next(looked_at) * PATTERN_MATCH_S_MAX / 4
+
+    with pytest.raises(PatternTooSlow, match=r"10 s for 10000 topics: .*possessive"):
+        TopicPattern("a+b").select(names, cpu_clock_s)
+    assert next(looked_at) < 100

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from collections.abc import Collection, Mapping, Sequence
 
 from pyspark_kgroup.driver.filters import PushedFilters
@@ -97,7 +98,7 @@ class _BatchRead:
         subscription = self._options.subscription
         if subscription.pattern is not None:
             seen = await self._cluster.metadata(None, timeout_ms=STARTUP_TIMEOUT_MS)
-            chosen = subscription.pattern.select(seen.topics.keys() - seen.internal)
+            chosen = subscription.pattern.select(seen.topics.keys() - seen.internal, time.thread_time)
             if not chosen:
                 log.warning("No topic that this user may see matches %r.", subscription.pattern.java)
             return {name: seen.topics[name] for name in chosen}

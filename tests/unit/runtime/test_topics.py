@@ -7,9 +7,11 @@ from dataclasses import dataclass, field
 from typing import cast
 from uuid import UUID
 
+import pytest
 from harness.fake_broker import on_a_loop
 
 from spark_kgroup.model import ErrorCode, TopicDescription
+from spark_kgroup.runtime import topics as topics_module
 from spark_kgroup.runtime.settings import GroupSettings
 from spark_kgroup.runtime.topics import Topics
 from spark_kgroup.topic_pattern import TopicPattern
@@ -57,6 +59,18 @@ async def test_topics_that_match_are_subscribed_but_internal_ones_and_others_are
     topics = topics_of(Brokers({"t-a", "t-b", "u", "t-internal"}))
     await topics.refresh(timeout_ms=1_000)
     assert topics.names == ("t-a", "t-b")
+
+
+@on_a_loop
+async def test_a_pattern_that_is_slow_is_warned_of_once(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(topics_module, "PATTERN_SELECT_S_SLOW", -1.0)
+    topics = topics_of(Brokers({"t-a", "u"}))
+    for _ in range(2):
+        await topics.refresh(timeout_ms=1_000)
+    (warning,) = [record.getMessage() for record in caplog.records]
+    assert "'t-.*' takes 0.0 s of CPU for 2 topics" in warning
 
 
 @on_a_loop
