@@ -29,7 +29,7 @@ NATIVE     := datasource/pyspark_kgroup/executor/native/records.c hatch_build.py
 SOURCES    := $(shell find spark_kgroup datasource -name '*.py' -o -name '*.pins' -o -name 'py.typed') $(NATIVE)
 
 .PHONY: help setup lint docs format test test-unit simulate test-wheel fuzz mutants test-kafka interop test-spark \
-  test-consumer-protocol test-versions test-all test-fallback test-fallback-reads test-fallback-queries chaos soak bench bench-assign bench-seats bench-sessions bench-scale bench-tasks wheel release lock demo clean
+  test-consumer-protocol test-versions test-all test-fallback test-fallback-reads test-fallback-queries chaos soak bench bench-assign bench-seats bench-sessions bench-scale bench-tasks wheel native-hashes release lock demo clean
 
 help:  ## show the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -192,6 +192,10 @@ soak: $(SPARK_VENV)/.installed  ## BATCHES=10000 tiny batches: does anything lea
 	$(IN_TESTS) -m soak --batches $(BATCHES)
 
 wheel: $(WHEEL_DIR)/.built  ## build the wheel into .build/wheel
+
+# They are the same on every machine, so a change that nobody meant, or a compiler that was tampered with, is seen.
+native-hashes: wheel  ## the hashes of the wheel's decoders into conf/native.sha256, after a change of records.c or of zig
+	cd .build/native && sha256sum darwin-arm64.dylib darwin-x86_64.dylib linux-aarch64.so linux-x86_64.so >../../conf/native.sha256
 
 release: setup  ## build the sdist, and the wheel from it, into dist
 	rm -rf dist

@@ -9,6 +9,7 @@ import subprocess
 import sys
 import tarfile
 from collections.abc import Mapping
+from hashlib import sha256
 from pathlib import Path
 from zipfile import ZipFile
 
@@ -85,6 +86,12 @@ def test_one_wheel_has_the_decoder_for_every_platform(wheel: Path, binaries: dic
     assert wheel.name.endswith("-py3-none-any.whl")
     assert set(binaries) == {*LINUX, *MACS}
     assert sum(map(len, binaries.values())) < 150_000
+
+
+def test_the_decoders_are_those_whose_hashes_are_in_the_repository(binaries: dict[str, bytes]) -> None:
+    """So that who did not build a wheel can compare it with the source. After a change: `make native-hashes`."""
+    lines = (ROOT / "conf" / "native.sha256").read_text().splitlines()
+    assert lines == [f"{sha256(binaries[name]).hexdigest()}  {name}" for name in sorted(binaries)]
 
 
 @pytest.mark.parametrize("name", LINUX)
