@@ -62,7 +62,7 @@ def test_a_reference_leads_to_a_document_section_or_decision_that_exists(path: P
     assert list(dangling(path, path.read_text())) == []
 
 
-@pytest.mark.parametrize("name", ["README.md", "ARCHITECTURE.md", "CONTRIBUTING.md"])
+@pytest.mark.parametrize("name", ["README.md", "ARCHITECTURE.md", "CONTRIBUTING.md", "SECURITY.md"])
 def test_a_path_that_a_document_names_exists(name: str) -> None:
     assert [path for path in A_PATH.findall((ROOT / name).read_text()) if not exists(path)] == []
 
