@@ -25,6 +25,7 @@ from pyspark_kgroup.ended_queries import EndedQueries
 from pyspark_kgroup.errors import CheckpointError
 from pyspark_kgroup.limits import PROGRESS_LOGGED_MS
 from pyspark_kgroup.offsets.checkpoint import Checkpoint
+from pyspark_kgroup.offsets.skipped_batches import skipped_warning
 from spark_kgroup.clock import monotonic_ms
 from spark_kgroup.model import TopicPartition
 
@@ -107,6 +108,23 @@ def lag_of(progress: Mapping[str, Any]) -> QueryLag | None:
     return QueryLag(query=str(name), batch=int(progress["batchId"]), partitions=tuple(partitions), seats=seats)
 
 
+def skipped_offsets(progress: Mapping[str, Any]) -> int:
+    """How many offsets the first batch of a checkpoint had of which no row was read; 0 if there is nothing to say.
+
+    Of later batches the stream reader knows more (`Query`): they may hold nothing but markers of transactions. But with
+    `availableNow` and no limit, or `prefetchBytes` 0, it hears of no reads.
+    """
+    offsets = 0
+    for source in progress.get("sources", ()) if progress.get("batchId") == 0 else ():
+        try:
+            end = Checkpoint.from_json(source["endOffset"])
+        except (CheckpointError, KeyError):
+            continue
+        if not source.get("numInputRows"):
+            offsets += sum(held.position - held.period.start for held in end.owned.values())
+    return offsets
+
+
 class KgroupListener(StreamingQueryListener):
     """Logs one line for a query's progress at INFO, not more often than every 10 s, and exports Prometheus gauges.
 
@@ -119,6 +137,9 @@ class KgroupListener(StreamingQueryListener):
     A query with an end (`endingOffsets` and the like) that has read everything up to there is stopped, some 10 s later
     (`spark.sql.streaming.noDataProgressEventInterval`). If it is not of this process's session, set the attribute
     `spark` to its own.
+
+    It warns of a first batch of which no row was read, though it had records: a sink that remembers the numbers of
+    batches has skipped it.
 
     Gauges need `prometheus-client` (`pip install spark-kgroup[metrics]`) and an exporter of yours, such as
     `prometheus_client.start_http_server(8000)`. Without it, progress is logged only.
@@ -155,6 +176,8 @@ class KgroupListener(StreamingQueryListener):
         progress, run = json.loads(event.progress.json), str(event.progress.runId)
         self._durable.put(run, progress)
         self._ended.see(run, progress)
+        if skipped := skipped_offsets(progress):
+            log.warning("query %s: %s", progress.get("name") or progress["id"], skipped_warning(skipped, reached=True))
         lag = lag_of(progress)
         if lag is None:
             return

@@ -80,6 +80,8 @@ class Query:
         self._seat_count: SeatCount | None = None
         self._registered: Sequence[str] = ()
         self._last_batch: tuple[int, int] | None = None  # seats with data, and when it was planned (ms)
+        self._planned: tuple[Checkpoint, int] | None = None  # the end of the batch that is read, and its offsets
+        self._warned_of_skipped = False
         self._key: ApplicationKey | None = None
         self._run_ms = time.time_ns() // 1_000_000
         self._lock = threading.Lock()  # of the boundary: held by Spark's thread, or by one that commits between batches
@@ -90,6 +92,7 @@ class Query:
         The arguments are those of `Boundary.advance`.
         """
         with self._lock:
+            self._look_for_skipped(start)
             boundary = self._join(start)
             if self._seat_count is not None:
                 self._resize(boundary, self._seat_count)
@@ -100,6 +103,17 @@ class Query:
                 members=self._members_to_remember(boundary, after),
                 record_bytes=self._sizes_to_remember(after),
             )
+
+    def _look_for_skipped(self, start: Checkpoint) -> None:
+        """Warn, once, of a batch that is durable and that no task has read."""
+        if self._planned is None or self._registry is None:
+            return
+        (end, offsets), self._planned = self._planned, None
+        if offsets and end == start and self._registry.is_untouched() and not self._warned_of_skipped:
+            from pyspark_kgroup.offsets.skipped_batches import skipped_warning
+
+            log.warning("%s", skipped_warning(offsets, reached=self._counts().accepted > 0))
+            self._warned_of_skipped = True
 
     def _on_durable(self, digest: str) -> None:
         """The batch with this end is in Spark's commit log, and Spark may ask for the next one much later."""
@@ -193,6 +207,7 @@ class Query:
     def _tickets_of(self, boundary: Boundary, batch: str, start: Checkpoint, end: Checkpoint) -> list[TicketPayload]:
         topics = boundary.logs.topics
         plan = boundary.logs.readable(end, ranges_by_seat(start, end))
+        self._planned = end, sum(last - first for ranges in plan.values() for first, last in ranges.values())
         reads = {seat: [ranges_of(piece, topics) for piece in pieces] for seat, pieces in self._pieces_of(plan).items()}
         read = {tp for ranges in plan.values() for tp in ranges}
         owned = {

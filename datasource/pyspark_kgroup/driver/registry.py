@@ -141,6 +141,7 @@ class Registry:
         self._sidecars: dict[str, list[_Peer]] = {}  # executor -> its sidecar, and those that it has replaced
         self._warned_of: set[tuple[str, str]] = set()  # of what, and of which executor
         self._planned: dict[int, _Planned] = {}
+        self._asks_nobody = False  # the last batch does not fit into messages
         self._counts = Counts()
         self.sizes = RecordSizes()
         self._peers: set[_Peer] = set()
@@ -214,12 +215,18 @@ class Registry:
         with self._lock:
             seats = [seat for seat in sorted(reads) for _ in reads[seat]]
             scan = self._seats.plan(batch, seats, late=too_large is None)
+            self._asks_nobody = too_large is not None
             if too_large is None:
                 self._planned[scan.scan_id] = _Planned(batch=batch, reads=reads, owned=owned)
             kept = list(dict.fromkeys(planned.batch for planned in self._planned.values()))[-2:]
             newest = list(self._planned.items())[-SCANS_MAX:]
             self._planned = {n: planned for n, planned in newest if planned.batch in kept}  # as `seats` keeps them
         return scan
+
+    def is_untouched(self) -> bool:
+        """As `Seats.is_untouched`; never of a batch whose tickets need not ask."""
+        with self._lock:
+            return not self._asks_nobody and self._seats.is_untouched()
 
     def sidecars(self) -> tuple[SidecarAddress, ...]:
         """A few sidecars, at random: a worker that cannot reach us asks one of them."""

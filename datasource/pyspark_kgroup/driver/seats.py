@@ -189,6 +189,11 @@ class Seats:
             del self._scans[next(iter(self._scans))]
         return scan
 
+    def is_untouched(self) -> bool:
+        """Whether the last batch has tickets, and nobody has asked for any of them."""
+        last = [progress for progress in self._scans.values() if progress.batch == self._batch]
+        return any(progress.scan.tickets for progress in last) and not any(progress.bound for progress in last)
+
     def _late_tickets(self, seats: Sequence[str]) -> int:
         """How many tickets a LATE scan of `seats` has: as many as let nearly all be read at home.
 

@@ -221,6 +221,17 @@ def test_at_debug_the_listener_logs_all_that_describe_shows(caplog: pytest.LogCa
     assert partition == "query hello: t-2 of seat seat-0 is read up to 5 of 5, lag 0"
 
 
+@pytest.mark.parametrize(("batch", "rows", "warned"), [(0, 0, True), (0, 1, False), (1, 0, False)])
+def test_the_listener_warns_of_a_first_batch_that_the_sink_has_skipped(
+    caplog: pytest.LogCaptureFixture, batch: int, rows: int, warned: bool
+) -> None:
+    """The checkpoint was deleted and the output kept. With one batch that takes all, no stream reader hears of it."""
+    first = progress(checkpoint(a=5, b=5, c=5).to_json(), batchId=batch)  # PySpark 4.1: nothing of seats
+    first["sources"][0]["numInputRows"] = rows
+    KgroupListener(CollectorRegistry()).onQueryProgress(event(first))
+    assert ("query hello: A batch of 15 offsets is done, and no task has read" in caplog.text) is warned
+
+
 def test_the_listener_without_prometheus_client_only_logs(caplog: pytest.LogCaptureFixture) -> None:
     real = builtins.__import__
 

@@ -684,6 +684,18 @@ def test_a_lost_executor_whose_seats_have_all_moved_leaves_nothing_behind() -> N
     assert len(set(sizes[1:])) == 1
 
 
+def test_a_batch_is_untouched_if_nobody_has_asked_for_a_ticket_of_it() -> None:
+    seats = settled(2, A, B)
+    assert not seats.is_untouched()
+    for batch in ("skipped", "read"):
+        scans = [seats.plan(batch, names(2)) for _ in range(2)]  # a union of the stream with itself
+        assert seats.is_untouched()
+    seats.bind(scans[0].scan_id, 0, A, 0)
+    assert not seats.is_untouched()
+    seats.plan("nothing to read", [])
+    assert not seats.is_untouched()
+
+
 class TestAway:
     """An executor that Spark gives no tasks, since it is excluded or about to be removed, gives its seats up."""
 
