@@ -45,9 +45,10 @@ class RegistryUnreachable(KgroupError):
     def __init__(self, host: str, port: int, reason: object) -> None:
         super().__init__(
             f"This executor cannot reach the stream reader on the driver at {host}:{port} ({reason}). A query that has "
-            "just been stopped, or has ended, leaves tasks behind that end with this error, which is harmless. If it "
-            "still runs, open that port from executors to the driver, or say with the options `registryHost` and "
-            "`registryPort` under which address and port executors reach the driver."
+            "just been stopped, or has ended, leaves tasks behind that end with this error, which is harmless; a frame "
+            "that its foreachBatch was given cannot be computed any more. If the query still runs, open that port from "
+            "executors to the driver, or name with the options `registryHost` and `registryPort` the address and port "
+            "under which executors reach the driver."
         )
 
 
@@ -56,7 +57,8 @@ class SeatRefused(KgroupError):
 
     def __init__(self, scan_id: int, ticket: int) -> None:
         super().__init__(
-            f"The stream reader on the driver does not know ticket {ticket} of scan {scan_id}. If its batch is over, "
-            "this task is a straggler, and no record is lost. If the query fails with this, restart it: the "
-            "checkpoint says what to read."
+            f"The stream reader on the driver does not know ticket {ticket} of scan {scan_id}: its batch has been over "
+            "for long. If a job of yours fails with this, it computes a frame that foreachBatch was given then: let it "
+            "write its results before foreachBatch returns. If the query fails with this, restart it: it goes on from "
+            "its checkpoint. A task that Spark does not wait for any more may end with this, which is harmless."
         )

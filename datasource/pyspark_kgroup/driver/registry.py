@@ -38,7 +38,6 @@ from pyspark_kgroup.limits import (
     REGISTRY_PORT_WAIT_MS,
     REGISTRY_REFUSALS_LOGGED_MS,
     REGISTRY_UNAUTHENTICATED_MAX,
-    SCANS_MAX,
     SIDECAR_SILENCE_MS,
     SIDECARS_IN_TICKET,
 )
@@ -87,11 +86,14 @@ _VERSIONS: Final = "Is the same version of spark-kgroup installed on the driver 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Planned:
-    """What the seats read in one scan, in one piece or several, and where the batch after it begins."""
+    """What the seats read in one scan, in one piece or several.
 
-    batch: str
+    Attributes:
+        owned: where the batch after it begins. None once that is past: no server goes back for who computes it again.
+    """
+
     reads: Mapping[str, Sequence[Sequence[Range]]]
-    owned: Mapping[str, Sequence[Position]]
+    owned: Mapping[str, Sequence[Position]] | None
 
 
 class Registry:
@@ -214,13 +216,17 @@ class Registry:
             )
         with self._lock:
             seats = [seat for seat in sorted(reads) for _ in reads[seat]]
-            scan = self._seats.plan(batch, seats, late=too_large is None)
+            ranges = sum(len(piece) for pieces in reads.values() for piece in pieces)
+            scan = self._seats.plan(batch, seats, late=too_large is None, ranges=ranges)
             self._asks_nobody = too_large is not None
             if too_large is None:
-                self._planned[scan.scan_id] = _Planned(batch=batch, reads=reads, owned=owned)
-            kept = list(dict.fromkeys(planned.batch for planned in self._planned.values()))[-2:]
-            newest = list(self._planned.items())[-SCANS_MAX:]
-            self._planned = {n: planned for n, planned in newest if planned.batch in kept}  # as `seats` keeps them
+                self._planned[scan.scan_id] = _Planned(reads=reads, owned=owned)
+            for number, planned in list(self._planned.items()):
+                recent = self._seats.is_recent(number)
+                if recent is None:
+                    del self._planned[number]
+                elif not recent and planned.owned is not None:
+                    self._planned[number] = replace(planned, owned=None)
         return scan
 
     def is_untouched(self) -> bool:
@@ -463,12 +469,12 @@ class Registry:
         self._counts += Counts(guest_bindings=int(guest))
         # Of several pieces the seat's server has the beginning of the first one ahead. It cannot serve two at a time,
         # and would fetch for a later one what other tasks are reading: those are read directly.
-        served = binding.piece == 0
+        served = binding.piece == 0 and planned.owned is not None
         return Bound(
             seat=binding.seat,
             at_home=binding.at_home and served,
             ranges=tuple(planned.reads[binding.seat][binding.piece]),
-            owned=tuple(planned.owned.get(binding.seat, ())) if served else (),
+            owned=tuple(planned.owned.get(binding.seat, ())) if served and planned.owned is not None else (),
             home=address if guest and served and self._homes_serve_others else None,
         )
 

@@ -21,7 +21,7 @@ from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
 from pyspark_kgroup.errors import SeatRefused
-from pyspark_kgroup.limits import MISSED_BATCHES_MIN, MISSED_TICKETS_MAX, SCANS_MAX
+from pyspark_kgroup.limits import MISSED_BATCHES_MIN, MISSED_TICKETS_MAX, PAST_RANGES_MAX, SCANS_MAX
 from pyspark_kgroup.shared.tickets import Executor, Mode
 
 
@@ -96,6 +96,7 @@ class _Progress:
     """How far a scan is bound.
 
     Attributes:
+        size: how much it takes to know it: its ranges and tickets.
         unread: LATE: seat -> the numbers of its pieces that no ticket has yet, the next one last.
         unread_pieces: LATE: how many they are in all.
         fixed: FIXED: what each ticket reads.
@@ -104,6 +105,7 @@ class _Progress:
 
     scan: Scan
     batch: str
+    size: int
     unread: dict[str, list[int]]
     fixed: Sequence[Part] = ()
     bound: dict[int, Part | None] = field(default_factory=dict)
@@ -124,7 +126,8 @@ class _Progress:
 class Seats:
     """Scans, tickets, executors and homes of one query. Not thread-safe.
 
-    Memory: one entry for each seat and each live executor, and the scans of the last two batches, at most `SCANS_MAX`.
+    Memory: one entry for each seat and each live executor, and the scans of the last two batches, and of those before
+    them as many as are within `PAST_RANGES_MAX`; at most `SCANS_MAX`.
 
     Args:
         all_seats: the seats that this query holds. A replayed batch may name others, from before `members` was made
@@ -133,7 +136,7 @@ class Seats:
 
     def __init__(self, all_seats: Sequence[str]) -> None:
         self._all = tuple(all_seats)
-        self._batch = ""
+        self._batch = self._batch_before = ""
         self._mode = Mode.FIXED
         self._scans: dict[int, _Progress] = {}
         self._last_scan = 0
@@ -158,7 +161,7 @@ class Seats:
 
     # ------------------------------------------------------------------------------------------------------ scans
 
-    def plan(self, batch: str, seats: Sequence[str], *, late: bool = True) -> Scan:
+    def plan(self, batch: str, seats: Sequence[str], *, late: bool = True, ranges: int = 0) -> Scan:
         """Begin a scan.
 
         LATE if it may be, if there is a sidecar (else nobody has a home), and every ticket of the previous batch has
@@ -168,10 +171,10 @@ class Seats:
         "nothing" instead of taking another's.
 
         Args:
-            batch: names the batch by its two offsets. That of two scans in succession means one batch; scans of
-                batches before the previous one are forgotten.
+            batch: names the batch by its two offsets. That of two scans in succession means one batch.
             seats: those with data, each as often as its share has pieces.
             late: whether what a seat reads fits into a message to an executor.
+            ranges: how many the seats read in all.
         """
         if batch != self._batch:
             self._begin(batch)
@@ -184,10 +187,28 @@ class Seats:
         )
         late_parts = {seat: list(reversed(range(count))) for seat, count in Counter(seats).items()}
         fixed = parts_of(seats) if mode is Mode.FIXED else ()
-        self._scans[scan.scan_id] = _Progress(scan, batch, late_parts, fixed)
-        if len(self._scans) > SCANS_MAX:
-            del self._scans[next(iter(self._scans))]
+        size = ranges + len(scan.tickets)
+        self._scans[scan.scan_id] = _Progress(scan, batch, size, late_parts, fixed)
+        self._forget()
         return scan
+
+    def _forget(self) -> None:
+        """Forget scans, the oldest first."""
+        past = {number: scan.size for number, scan in self._scans.items() if not self._is_recent(scan)}
+        size = sum(past.values())
+        for number in list(self._scans):
+            if len(self._scans) <= SCANS_MAX and size <= PAST_RANGES_MAX:
+                break
+            size -= past.get(number, 0)
+            del self._scans[number]
+
+    def _is_recent(self, progress: _Progress) -> bool:
+        return progress.batch in (self._batch, self._batch_before)
+
+    def is_recent(self, scan_id: int) -> bool | None:
+        """Whether a scan is one of the last two batches; None if it is not known any more."""
+        progress = self._scans.get(scan_id)
+        return self._is_recent(progress) if progress is not None else None
 
     def is_untouched(self) -> bool:
         """Whether the last batch has tickets, and nobody has asked for any of them."""
@@ -209,13 +230,13 @@ class Seats:
         return max(len(seats), min(len(self._all), (busiest + 1) * len(self._live())))
 
     def _begin(self, batch: str) -> None:
-        self._scans = {number: progress for number, progress in self._scans.items() if progress.batch == self._batch}
-        asked = sum(len(progress.scan.tickets) for progress in self._scans.values())
-        reported = sum(len(progress.bound) for progress in self._scans.values())
+        last = [progress for progress in self._scans.values() if progress.batch == self._batch]
+        asked = sum(len(progress.scan.tickets) for progress in last)
+        reported = sum(len(progress.bound) for progress in last)
         if asked > 0:  # a batch without data has no tickets, and proves nothing either way
             self._mode = Mode.LATE if reported == asked else Mode.FIXED
         self._look_for_away(reported)
-        self._batch = batch
+        self._batch_before, self._batch = self._batch, batch
 
     def _look_for_away(self, reported: int) -> None:
         """Free the seats of executors that ask for no tickets while others do: for so many in the last batch."""

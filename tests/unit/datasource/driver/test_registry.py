@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 from queue import Queue
 from typing import Any
 
@@ -21,6 +22,7 @@ import pytest
 from harness.waiting import wait_for
 
 from pyspark_kgroup.driver import registry as registry_module
+from pyspark_kgroup.driver import seats as seats_module
 from pyspark_kgroup.driver.registry import Registry
 from pyspark_kgroup.driver.reporting import Counts
 from pyspark_kgroup.driver.seats import Scan
@@ -420,7 +422,24 @@ def test_scans_may_be_planned_while_tickets_are_bound(registry: Registry, sideca
     assert {(batches - 1, seat) for seat in SEATS} <= set(bound)
 
 
-def test_only_the_last_two_batches_are_kept(registry: Registry, dial: Dial) -> None:
+def test_a_past_batch_is_read_directly_where_it_is_computed_again(registry: Registry, sidecar: Sidecar) -> None:
+    """The seat's server has fetched ahead of it, and shall not go back."""
+    channel = sidecar("1")
+    scan = plan(registry, 0)
+    bind = partial(ask, channel, "bind", scan=scan.scan_id, ticket=0, executor=executor("1"))
+    then = bind()
+    assert then["at_home"] is True
+    assert then["owned"] != []
+    for batch in range(1, 100):
+        plan(registry, batch)
+    assert bind() == {**then, "at_home": False, "owned": []}
+
+
+def test_of_batches_with_many_ranges_only_the_last_two_are_kept(
+    registry: Registry, dial: Dial, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(seats_module, "PAST_RANGES_MAX", 0)
+
     class Reads(dict[str, list[list[Range]]]):
         """A dict that can be referred to weakly."""
 

@@ -8,9 +8,10 @@ from random import Random
 
 import pytest
 
+from pyspark_kgroup.driver import seats as seats_module
 from pyspark_kgroup.driver.seats import Binding, Scan, Seats
 from pyspark_kgroup.errors import SeatRefused
-from pyspark_kgroup.limits import MISSED_BATCHES_MIN, SCANS_MAX
+from pyspark_kgroup.limits import MISSED_BATCHES_MIN, PAST_RANGES_MAX, SCANS_MAX
 from pyspark_kgroup.shared.tickets import Executor, Mode
 
 
@@ -641,15 +642,27 @@ class TestRefused:
         with pytest.raises(SeatRefused, match=f"ticket {ticket} of scan {scan.scan_id}"):
             seats.bind(scan.scan_id, ticket, A, 0)
 
-    def test_a_scan_is_kept_until_its_batch_is_committed(self) -> None:
-        """That is when the next one is planned; one more is kept for stragglers."""
+    def test_a_scan_is_kept_as_long_as_those_of_past_batches_have_few_ranges(self) -> None:
+        """And until its batch is committed, which is when the next one is planned, and for a batch more."""
         seats = joined(1, A)
-        first = seats.plan("1", names(1))
-        seats.plan("2", names(1))
-        assert seats.bind(first.scan_id, 0, A, 0).seat == "s-0"
-        seats.plan("3", names(1))
-        with pytest.raises(SeatRefused):
-            seats.bind(first.scan_id, 0, A, 0)
+        scans = [seats.plan(str(batch), names(1), ranges=PAST_RANGES_MAX // 2 - 1) for batch in range(6)]
+        for scan in scans[2:]:  # two past batches and the last two
+            assert seats.bind(scan.scan_id, 0, A, 0).seat == "s-0"
+        for scan in scans[:2]:
+            with pytest.raises(SeatRefused):
+                seats.bind(scan.scan_id, 0, A, 0)
+        assert [seats.is_recent(scan.scan_id) for scan in scans] == [None, None, False, False, True, True]
+
+    def test_the_tickets_of_a_past_batch_read_what_they_did_then(self) -> None:
+        """A frame of it is computed again: its persisted rows were lost with an executor, for example."""
+        seats = settled(6, A, B)
+        scan = seats.plan("kept", names(6))
+        then = {ticket: seats.bind(scan.scan_id, ticket, (A, B)[ticket // 3], 0).seat for ticket in range(5)}
+        for batch in range(100):
+            ask(seats, seats.plan(str(batch), names(6)), [A, B])
+        again = {ticket: seats.bind(scan.scan_id, ticket, B, 0).seat for ticket in reversed(range(6))}
+        assert again.items() >= then.items()
+        assert sorted(filter(None, again.values())) == names(6)
 
     def test_a_batch_planned_without_end_forgets_its_oldest_scans(self) -> None:
         seats = joined(1, A)
@@ -671,7 +684,8 @@ def test_executors_that_come_and_go_without_a_seat_leave_nothing_behind() -> Non
     assert len(pickle.dumps(seats)) == size
 
 
-def test_a_lost_executor_whose_seats_have_all_moved_leaves_nothing_behind() -> None:
+def test_a_lost_executor_whose_seats_have_all_moved_leaves_nothing_behind(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(seats_module, "PAST_RANGES_MAX", 0)  # which bounds what past batches leave
     seats = settled(2, A, B)
     sizes = []
     for number in range(100, 110):

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field, replace
 
 import pytest
 
+from pyspark_kgroup.driver import seats as seats_module
 from pyspark_kgroup.driver.seats import Binding, Home, Part, Scan, Seats, parts_of
 from pyspark_kgroup.shared.tickets import Executor, Mode
 
@@ -325,8 +326,9 @@ def test_undisturbed_every_read_is_at_home_once_warm(executors: int, cores: int,
         world.start_executor()
 
 
-def test_memory_is_bounded_over_10_000_batches() -> None:
+def test_memory_is_bounded_over_10_000_batches(monkeypatch: pytest.MonkeyPatch) -> None:
     """An executor is replaced every 50 batches; all state there is, pickled, does not grow but for longer numbers."""
+    monkeypatch.setattr(seats_module, "PAST_RANGES_MAX", 0)  # which bounds what past batches leave
     world = SeatWorld(1, Shape(seats=3, executors=3, cores=1))
     sizes: list[int] = []
     for _ in range(200):
