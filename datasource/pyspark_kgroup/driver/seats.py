@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import heapq
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
@@ -99,28 +99,39 @@ class _Progress:
         size: how much it takes to know it: its ranges and tickets.
         unread: LATE: seat -> the numbers of its pieces that no ticket has yet, the next one last.
         unread_pieces: LATE: how many they are in all.
-        fixed: FIXED: what each ticket reads.
+        in_order: FIXED: what each ticket reads; LATE, where shares are divided: what it reads if it may.
         bound: ticket -> what it reads, None if it has nothing to read.
     """
 
     scan: Scan
     batch: str
     size: int
-    unread: dict[str, list[int]]
-    fixed: Sequence[Part] = ()
+    unread: dict[str, dict[int, None]]
+    in_order: Sequence[Part] = ()
     bound: dict[int, Part | None] = field(default_factory=dict)
     unread_pieces: int = field(init=False)
 
     def __post_init__(self) -> None:
         self.unread_pieces = sum(map(len, self.unread.values()))
 
-    def take(self, seat: str) -> Part:
+    def take_next(self, seat: str) -> Part:
         """LATE: the seat's next piece, which a ticket has from now on."""
-        part = Part(seat, self.unread[seat].pop())
+        piece, _ = self.unread[seat].popitem()
+        self._on_taken(seat)
+        return Part(seat, piece)
+
+    def take(self, part: Part) -> bool:
+        """LATE: let a ticket have this piece from now on; False if another one has it."""
+        if part.piece not in self.unread.get(part.seat, ()):
+            return False
+        del self.unread[part.seat][part.piece]
+        self._on_taken(part.seat)
+        return True
+
+    def _on_taken(self, seat: str) -> None:
         self.unread_pieces -= 1
         if not self.unread[seat]:
             del self.unread[seat]
-        return part
 
 
 class Seats:
@@ -185,10 +196,11 @@ class Seats:
             mode=mode,
             tickets=(None,) * self._late_tickets(seats) if mode is Mode.LATE else tuple(seats),
         )
-        late_parts = {seat: list(reversed(range(count))) for seat, count in Counter(seats).items()}
-        fixed = parts_of(seats) if mode is Mode.FIXED else ()
+        late_parts = {seat: dict.fromkeys(reversed(range(count))) for seat, count in Counter(seats).items()}
+        divided = len(set(seats)) < len(seats)
+        in_order = parts_of(seats) if mode is Mode.FIXED or divided else ()
         size = ranges + len(scan.tickets)
-        self._scans[scan.scan_id] = _Progress(scan, batch, size, late_parts, fixed)
+        self._scans[scan.scan_id] = _Progress(scan, batch, size, late_parts, in_order)
         self._forget()
         return scan
 
@@ -283,11 +295,16 @@ class Seats:
         return Binding(seat=part.seat, piece=part.piece, at_home=at_home)
 
     def _part_of(self, progress: _Progress, ticket: int, executor: Executor, now_ms: int) -> Part | None:
-        """What a ticket reads that nobody has asked for before."""
+        """What a ticket reads that nobody has asked for before.
+
+        One executor alone reads pieces in the order of its tickets, in which Spark shows rows (`collect`, `coalesce`).
+        """
         if progress.scan.mode is Mode.FIXED:
-            return progress.fixed[ticket]
+            return progress.in_order[ticket]
+        if progress.in_order and self._live() == [executor.key] and progress.take(progress.in_order[ticket]):
+            return progress.in_order[ticket]
         seat = self._choose(progress, ticket, executor, now_ms)
-        return progress.take(seat) if seat is not None else None
+        return progress.take_next(seat) if seat is not None else None
 
     # -------------------------------------------------------------------------------------------------- executors
 
@@ -401,7 +418,7 @@ class Seats:
             seat = self._furthest_from_read(unread)
         return seat
 
-    def _furthest_from_read(self, unread: Mapping[str, Sequence[int]]) -> str:
+    def _furthest_from_read(self, unread: Mapping[str, Collection[int]]) -> str:
         """The seat that its home would read last, of the executor that has most left to read.
 
         Prefers seats that are not due to move: their new home could not take them in this scan.
@@ -460,5 +477,5 @@ class Seats:
         return due
 
 
-def _first(seats: Iterable[str], unread: Mapping[str, Sequence[int]]) -> str | None:
+def _first(seats: Iterable[str], unread: Mapping[str, Collection[int]]) -> str | None:
     return next((seat for seat in seats if seat in unread), None)

@@ -158,6 +158,24 @@ class TestPieces:
         assert (scan.mode, scan.tickets) == (Mode.FIXED, ("s-0", "s-0", "s-1"))
         assert [(b.seat, b.piece) for b in ask(seats, scan, [A])] == [("s-0", 0), ("s-0", 1), ("s-1", 0)]
 
+    @pytest.mark.parametrize("asked_in", [(0, 1, 2, 3, 4), (4, 2, 0, 1, 3), (1, 0, 3, 2, 4)])
+    def test_one_executor_alone_reads_pieces_in_the_order_of_its_tickets(self, asked_in: tuple[int, ...]) -> None:
+        """Its tasks ask in any order, and Spark shows rows in that of the tickets (`collect`, `coalesce`)."""
+        seats = settled(2, A)
+        scan = seats.plan("divided", ["s-0"] * 3 + ["s-1"] * 2)
+        assert scan.mode is Mode.LATE
+        bound = {ticket: seats.bind(scan.scan_id, ticket, A, 0) for ticket in asked_in}
+        parts = [(bound[ticket].seat, bound[ticket].piece) for ticket in range(5)]
+        assert parts == [("s-0", 0), ("s-0", 1), ("s-0", 2), ("s-1", 0), ("s-1", 1)]
+        assert all(binding.at_home for binding in bound.values())
+
+    def test_where_another_executor_has_read_a_tickets_piece_it_reads_another_one(self) -> None:
+        seats = settled(1, A)
+        scan = seats.plan("divided", ["s-0"] * 4)
+        guest = seats.bind(scan.scan_id, 3, COLD, 0)
+        bound = [guest, *(seats.bind(scan.scan_id, ticket, A, 0) for ticket in range(3))]
+        assert sorted(binding.piece for binding in bound) == [0, 1, 2, 3]
+
     def test_each_executor_reads_pieces_of_its_own_seats_first(self) -> None:
         seats = settled(2, A, B)
         bindings = ask(seats, seats.plan("2", ["s-0"] * 3 + ["s-1"] * 3), [B, A])
