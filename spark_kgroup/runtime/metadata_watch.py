@@ -5,9 +5,12 @@ when it assigned (ConsumerCoordinator.rejoinNeededOrPending), so a leader that c
 what changed meanwhile (KIP-814). Here each process with a member looks at what the group has (`misfit`), whoever leads:
 at each refresh of metadata, and as soon as a static member was asked back. It asks once for all of its members.
 
-A rebalance waits for all members (KIP-345), so it is not forced while a leader may be away: it would only hold up the
-others until that one is back, and looks itself, or until its session is over, and the group rebalances anyhow. Whoever
-leads forces it, or was asked back just now; anybody if the leader was asked back, for it may be of another client.
+A rebalance waits for all members (KIP-345), so it is not forced while a static leader may be away: it would only hold
+up the others until that one is back, and looks itself, or until its session is over, and the group rebalances anyhow.
+Whoever leads forces it, or was asked back just now; anybody if the leader was asked back, for it may be of another
+client and not look for minutes. So may one that was never away. If it is dynamic, nobody waits for it to come back, and
+a rebalance is forced at once. If it is static, one is forced when a second refresh has found the same; but not where
+the leader has our client id, for then it looks as we do, nor by eager members, which would stand still if it is away.
 
 Several of them may find the same and force a rebalance at the same time: it is one. A join begins a rebalance, and each
 further one takes part in it, for it cannot end without its sender.
@@ -26,7 +29,7 @@ from spark_kgroup.clock import monotonic_ms
 from spark_kgroup.errors import WireError
 from spark_kgroup.limits import FORCE_AGAIN_MAX_MS, LOOK_AGAIN_MS
 from spark_kgroup.member.config import MemberConfig
-from spark_kgroup.model import DescribedGroup, ErrorCode, TopicDescription, TopicPartition
+from spark_kgroup.model import DescribedGroup, DescribedMember, ErrorCode, TopicDescription, TopicPartition
 from spark_kgroup.runtime.misfit import Misfit, left_out_by, misfit_of, topics_of, unshared_of
 from spark_kgroup.runtime.session import Session
 from spark_kgroup.runtime.settings import GroupSettings
@@ -71,6 +74,9 @@ class MetadataWatch:
         self._subscriptions: Subscriptions | None = None
         self._gone = frozenset[TopicPartition]()
         self._found: tuple[Misfit, int] | None = None
+        self._left: tuple[Misfit, int] | None = None
+        """What a look has left to a static leader of another process, and in which generation."""
+        self._warned_of = frozenset[TopicPartition]()
         self._held: tuple[Misfit, int] | None = None
         self._pause_ms = 0
         self._pause_ends_ms = 0
@@ -133,8 +139,10 @@ class MetadataWatch:
             return
         if changed:
             self._force_rebalance(changed)
-        elif self._is_for_us_to_force(group):
-            self._act_on(misfit, generation)
+        elif misfit and self._leaves_to_leader(group, misfit, generation):
+            return  # what is new to us stays so
+        else:
+            self._act_on(misfit, generation, group)
         self._counts = _counts(names, metadata.topics)
         self.look_due = self.look_due and self._again
 
@@ -144,11 +152,44 @@ class MetadataWatch:
         found = {m.identity.generation if m.in_generation else None for m in machines}
         return found.pop() if len(found) == 1 else None
 
-    def _is_for_us_to_force(self, group: DescribedGroup) -> bool:
-        """Whether we lead, were asked back, or the leader was: that gave it a new member id."""
-        machines = [session.machine for session in self._sessions.values()]
-        members = {member.member_id for member in group.members}
-        return self.look_due or any(m.leader for m in machines) or not any(m.leader_id in members for m in machines)
+    def _leaves_to_leader(self, group: DescribedGroup, found: Misfit, generation: int) -> bool:
+        """Whether the leader is to mend what was found: it is a static member of another process, and may be away.
+
+        A leader that was asked back has a new member id; it knows of nothing that happened meanwhile (KIP-814).
+        """
+        static = [leader for leader in self._leaders_in(group) if leader.instance_id is not None]
+        if self.look_due or not static or any(session.machine.leader for session in self._sessions.values()):
+            return False
+        left, self._left = self._left, (found, generation)
+        looks_itself = any(leader.client_id == self._settings.client_id for leader in static)
+        if looks_itself or left is None or left[1] != generation or not left[0] <= found:
+            return True
+        configs = [session.config for session in self._sessions.values()]
+        reads_on = all(isinstance(config, MemberConfig) and config.cooperative for config in configs)
+        if not reads_on:
+            self._warn_of_leader(group, found)
+        return not reads_on
+
+    def _leaders_in(self, group: DescribedGroup) -> list[DescribedMember]:
+        """Who leads, as our members know; empty if that one has gone, or has another member id by now."""
+        leader_ids = {session.machine.leader_id for session in self._sessions.values()}
+        return [member for member in group.members if member.member_id in leader_ids]
+
+    def _warn_of_leader(self, group: DescribedGroup, found: Misfit) -> None:
+        """Warn once that partitions wait for a leader of another process: nothing here can mend it."""
+        ours = {session.machine.identity.member_id for session in self._sessions.values()}
+        leader = next((m for m in self._leaders_in(group) if m.member_id not in ours), None)
+        if leader is not None and found.without_owner - self._warned_of:
+            log.warning(
+                "group %r: nobody reads %d partitions that the group's leader has not assigned. It is client %r at %r, "
+                "and is away or has not heard of them: a Java consumer looks for new partitions each "
+                "metadata.max.age.ms, 5 minutes by default; set that lower there.",
+                self._settings.group,
+                len(found.without_owner),
+                leader.client_id,
+                leader.client_host.lstrip("/"),
+            )
+        self._warned_of = found.without_owner
 
     def _watched(self) -> frozenset[str]:
         return frozenset(topic for session in self._sessions.values() for topic in session.machine.watched_topics)
@@ -184,7 +225,7 @@ class MetadataWatch:
             self._subscriptions = now
         return found
 
-    def _act_on(self, found: Misfit, generation: int) -> None:
+    def _act_on(self, found: Misfit, generation: int, group: DescribedGroup) -> None:
         """Force a rebalance for what was found, or hold it back, unless one has not mended it."""
         # A broker that lags behind does not know what the leader's has told of: what is gone must be so twice.
         confirmed = replace(found, gone=found.gone & self._gone)
@@ -197,6 +238,7 @@ class MetadataWatch:
         if self._found is not None and generation != self._found[1]:
             if confirmed <= self._found[0]:
                 log.debug("a rebalance has not mended it: %s", confirmed.reason)
+                self._warn_of_leader(group, confirmed)
                 self._found = (confirmed, self._found[1])  # what it has mended is news when it comes again
                 return
             if self._pause_ms and monotonic_ms() < self._pause_ends_ms:

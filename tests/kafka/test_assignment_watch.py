@@ -321,3 +321,31 @@ def test_a_follower_notices_for_a_leader_of_another_client_that_came_back(apache
             await world.stop()
 
     scenario()
+
+
+@pytest.mark.parametrize("static", [False, True])
+def test_partitions_added_while_a_leader_of_another_client_is_there_are_noticed_within_our_refreshes(
+    apache_kafka: ApacheKafka, static: bool
+) -> None:
+    """librdkafka looks for new partitions each five minutes, and asks for metadata before it assigns."""
+
+    @on_a_loop
+    async def scenario() -> None:
+        world = World(apache_kafka, STICKY)
+        name = await world.create_topic("t", 6)
+        given = (LIBRDKAFKA, apache_kafka.bootstrap_servers, world.name, name)
+        theirs = await asyncio.to_thread(lambda: Client(*given, instance_id="theirs" if static else ""))
+        try:
+            await until(lambda: len(theirs.owned) == 6)
+            await world.start("ours")
+            before = await world.rest(3)
+            assert not _seat(world.running["ours"]).leader
+            await world.add_partitions("t", 9)
+            await until(lambda: len(theirs.owned) + len(world.owned["ours"]) == 9)
+            await world.refreshes(4)
+            assert world.generation == before + 1
+        finally:
+            await asyncio.to_thread(theirs.abandon)
+            await world.stop()
+
+    scenario()

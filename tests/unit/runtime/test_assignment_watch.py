@@ -33,23 +33,24 @@ class Coordinator:
         mends: whether a rebalance gives our seat all partitions there are.
     """
 
-    def __init__(self, world: BrokerWorld) -> None:
+    def __init__(self, world: BrokerWorld, chosen: str = "cooperative-sticky") -> None:
         self.world = world
+        self.chosen = chosen
         self.reasons: list[str] = []
         self.mends = True
         self.share = [A0]
         self.describes(A0)
         world.leaders = {A0: 0}
-        world.protocol = "cooperative-sticky"
+        world.protocol = chosen
         world.on_JoinGroup = self.on_join
-        world.on_SyncGroup = lambda *_: synced(self.share)
+        world.on_SyncGroup = lambda *_: synced(self.share, protocol_name=chosen)
         world.on_Heartbeat = lambda *_: messages.HeartbeatResponse(
             throttle_time=NO_THROTTLE, error_code=KioErrorCode.none
         )
 
-    def describes(self, *assigned: TopicPartition, leader: str = "leader") -> None:
+    def describes(self, *assigned: TopicPartition, leader: str = "leader", static: bool = True) -> None:
         """What our seat has, beside a leader that has nothing."""
-        self.world.described = {"m": ("seat-0", OF_A, assigned), leader: ("leader", OF_A, [])}
+        self.world.described = {"m": ("seat-0", OF_A, assigned), leader: ("leader" if static else None, OF_A, [])}
 
     def on_join(self, _: int, request: Any, __: KioErrorCode) -> Any:
         self.reasons.append(request.reason)
@@ -57,7 +58,7 @@ class Coordinator:
             self.share = sorted(self.world.leaders)
         if request.member_id:
             self.describes(*self.share)
-        return joined(leader="leader", generation=3 + len(self.reasons))
+        return joined(leader="leader", generation=3 + len(self.reasons), protocol_name=self.chosen)
 
     @property
     def looks(self) -> int:
@@ -75,7 +76,7 @@ def followed(**settings: Any) -> Callable[[Scenario], Callable[[], None]]:
     def wrap(scenario: Scenario) -> Callable[[], None]:
         @in_a_world()
         async def run(world: BrokerWorld) -> None:
-            coordinator = Coordinator(world)
+            coordinator = Coordinator(world, *settings.get("assignors", ())[:1])
             of_all = {"instance_ids": ("seat-0",), "heartbeat_interval_ms": 20, "metadata_max_age_ms": 20}
             group = Group(
                 GroupSettings(bootstrap=(world.brokers[0].address,), group="g", topics=("a",), **{**of_all, **settings})
@@ -109,12 +110,96 @@ async def test_all_that_fits_is_left_alone_at_each_refresh(coordinator: Coordina
     assert coordinator.reasons == ["start"]
 
 
-@followed()
-async def test_a_follower_leaves_it_to_a_leader_that_may_be_away(coordinator: Coordinator, group: Group) -> None:
-    """The rebalance would wait for it, and the others with it."""
+@followed(metadata_max_age_ms=60_000)
+async def test_a_cooperative_follower_leaves_it_to_a_static_leader_until_a_second_refresh_finds_the_same(
+    coordinator: Coordinator, group: Group
+) -> None:
+    """A leader that may be away would be waited for, and one of another client may not look for minutes."""
+    coordinator.world.leaders[A1] = 0
+    await group._watch.look()
+    await group.wait_until(lambda view: view.settled, 10_000)
+    assert coordinator.reasons == ["start"]
+    await group._watch.look()
+    view = await group.wait_until(lambda view: len(view.seats[0].owned_since) == 2, 10_000)
+    assert set(view.seats[0].owned_since) == {A0, A1}
+    assert coordinator.reasons == ["start", "1 partitions without an owner"]
+
+
+@followed(client_id="client")
+async def test_a_follower_leaves_it_to_a_static_leader_of_the_same_application(
+    coordinator: Coordinator, group: Group
+) -> None:
+    """It looks itself, as we do; if it is away, the rebalance would take its partitions from it when it is back."""
     coordinator.world.leaders[A1] = 0
     await coordinator.looked(3)
     assert coordinator.reasons == ["start"]
+
+
+@followed(metadata_max_age_ms=60_000)
+async def test_partitions_added_after_a_static_leader_assigned_earlier_ones_wait_for_two_refreshes_of_their_own(
+    coordinator: Coordinator, group: Group
+) -> None:
+    coordinator.world.leaders[A1] = 0
+    await group._watch.look()
+    coordinator.describes(A0, A1)
+    await group._watch.look()
+    coordinator.world.leaders[A2] = 0
+    await group._watch.look()
+    assert coordinator.reasons == ["start"]
+
+
+def test_an_eager_follower_leaves_it_to_a_static_leader_and_says_once_who_that_is(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """It would stand still while the rebalance waits for a leader that may be away."""
+
+    @followed(assignors=("sticky",))
+    async def scenario(coordinator: Coordinator, group: Group) -> None:
+        coordinator.world.leaders[A1] = 0
+        await coordinator.looked(4)
+        assert coordinator.reasons == ["start"]
+        (warning,) = [record.getMessage() for record in caplog.records if "nobody reads" in record.getMessage()]
+        assert "group 'g': nobody reads 1 partitions that the group's leader has not assigned" in warning
+
+    scenario()
+
+
+@followed(metadata_max_age_ms=60_000)
+async def test_a_follower_acts_at_once_where_a_dynamic_member_leads(coordinator: Coordinator, group: Group) -> None:
+    """Nobody waits for it to come back, and librdkafka's looks for new partitions every five minutes."""
+    coordinator.world.leaders[A1] = 0
+    coordinator.describes(A0, static=False)
+    await group._watch.look()
+    view = await group.wait_until(lambda view: len(view.seats[0].owned_since) == 2, 10_000)
+    assert set(view.seats[0].owned_since) == {A0, A1}
+    assert coordinator.reasons == ["start", "1 partitions without an owner"]
+
+
+def test_partitions_that_another_client_s_leader_does_not_assign_in_a_rebalance_are_told_of_once(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """A Java leader assigns from the metadata that it has (ConsumerCoordinator.onLeaderElected)."""
+
+    @followed()
+    async def scenario(coordinator: Coordinator, group: Group) -> None:
+        coordinator.mends = False
+        on_join = coordinator.on_join
+
+        def still_leads(*asked: Any) -> Any:
+            answer = on_join(*asked)
+            coordinator.describes(*coordinator.share, static=False)
+            return answer
+
+        coordinator.world.on_JoinGroup = still_leads  # type: ignore[method-assign]
+        coordinator.world.leaders[A1] = 0
+        coordinator.describes(A0, static=False)
+        await until(lambda: len(coordinator.reasons) == 2)
+        await coordinator.looked(4)
+        assert len(coordinator.reasons) == 2
+        (warning,) = [record.getMessage() for record in caplog.records if "nobody reads" in record.getMessage()]
+        assert "metadata.max.age.ms" in warning
+
+    scenario()
 
 
 @followed()
