@@ -302,8 +302,8 @@ FAIL_ON_DATA_LOSS = Option(
     shown="true",
     range="true or false",
     effect="Whether the query fails when records that it had still to read are gone (retention, a deleted or recreated "
-    "topic, a truncated log), or continues with what is left and warns. With false a partition without a leader does not "
-    "end it either.",
+    "topic, a truncated log), or continues with the rest and warns. With false, a partition without a leader does "
+    "not end it either.",
     origin="Spark's failOnDataLoss, true",
     acts="both",
     read=lambda text: one_of("true", "false")(text.lower()) == "true",
