@@ -62,7 +62,7 @@ class Commits:
 
     @property
     def refusal(self) -> str:
-        """Why the last commit of each seat was not acknowledged; empty if all were."""
+        """Why the last commit of each seat was not acknowledged, empty if all were."""
         return ", ".join(sorted(set(self._refusals.values())))
 
     async def commit(self, who: MemberIdentity, positions: Mapping[TopicPartition, int]) -> frozenset[TopicPartition]:
@@ -116,7 +116,7 @@ class Commits:
     async def _commit_part(
         self, who: MemberIdentity, positions: Mapping[TopicPartition, int], texts: tuple[str, str], deadline_ms: int
     ) -> dict[TopicPartition, int]:
-        """One commit; in halves if it is refused as a whole in a way that says it may be too large."""
+        """One commit, in halves if the refusal of the whole says that it may be too large."""
         errors = await self._commit_once(who, positions, texts, timeout_ms=max(1, deadline_ms - monotonic_ms()))
         # A topic that was just deleted has an error of its own, whatever becomes of the others.
         large = [(tp, positions[tp]) for tp, error in errors.items() if error in _TOO_LARGE]

@@ -123,7 +123,7 @@ class ConsumerCalls:
         )
 
     async def names_of(self, topic_ids: frozenset[UUID]) -> TopicsResolved | None:
-        """The names of `topic_ids`, as far as they are of subscribed topics; None if nobody says."""
+        """The names of `topic_ids`, as far as they are of subscribed topics, None if brokers do not say."""
         try:
             names = await self._cluster.names_of(topic_ids, self._config().topics, timeout_ms=REQUEST_TIMEOUT_MS)
         except WireError as error:

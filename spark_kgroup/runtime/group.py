@@ -167,7 +167,7 @@ class Group:
         self._subscribe()
 
     def _subscribe(self) -> str:
-        """Let all seats subscribe to what the pattern matches now; says what changed, empty if nothing did."""
+        """Let all seats subscribe to the topics that the pattern matches now, and name the changes."""
         names = self.topics.names
         behind = [s.machine for s in self._sessions.values() if s.config.topics != names]
         if not behind:
@@ -265,7 +265,7 @@ class Group:
         self._changed.set()
 
     async def remove_seats(self, instance_ids: Iterable[str], reason: str) -> None:
-        """Give some seats back for good, all at once (KIP-345, scale down); AFTER their positions were committed.
+        """Give some seats back for good, all at once (KIP-345, scale down), AFTER their positions were committed.
 
         A seat whose coordinator does not confirm it stays in the group until its session times out.
 
@@ -357,7 +357,7 @@ class Group:
         return view
 
     def give_up(self, instance_id: str, partitions: frozenset[TopicPartition]) -> None:
-        """Tell a seat that nobody reads `partitions` any more; AFTER their positions were committed."""
+        """Tell a seat that its `partitions` are not read any more, AFTER their positions were committed."""
         self._sessions[instance_id].post(contract.GaveUp(partitions=partitions))
 
     def force_rebalance(self, reason: str) -> None:

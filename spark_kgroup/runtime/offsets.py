@@ -121,7 +121,7 @@ class Offsets:
     async def committed(
         self, partitions: Iterable[TopicPartition], timeout_ms: int | None = None
     ) -> dict[TopicPartition, CommittedOffset | None]:
-        """What the group has committed for each partition, with what was written beside it; None where nothing is.
+        """The committed offset of each partition, with its metadata; None where nothing is.
 
         A member whose epoch has moved asks again in its newest one. One that has lost its partitions meanwhile may not
         commit what it starts from here, so anybody may ask for it.

@@ -1,4 +1,4 @@
-"""What restarted seats claim of what an earlier process owned. No I/O."""
+"""Claims of restarted seats on partitions that an earlier process owned. No I/O."""
 
 from __future__ import annotations
 

@@ -108,7 +108,7 @@ def _join_response(request: contract.JoinRequest, response: messages.JoinGroupRe
 
 
 def _subscription_of(member: messages.JoinGroupResponseMember) -> Subscription:
-    """A member that nobody can read subscribes to nothing: it gets nothing, and all others get their share.
+    """A member whose subscription cannot be decoded subscribes to no topic, and the other members get all.
 
     Java's leader and franz-go's end with such a member, and so would ours: the broker would elect the next one, which
     ends, too. One broken member of another application would be the end of the whole group.

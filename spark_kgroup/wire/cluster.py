@@ -373,7 +373,7 @@ class Cluster(Brokers):
     async def _list_missing(
         self, wanted: Mapping[TopicPartition, int], isolation_level: int, found: dict[TopicPartition, ListedOffset]
     ) -> dict[TopicPartition, ListedOffset]:
-        """`found`, with what of `wanted` it lacked: each leader is asked once, whatever others answer.
+        """`found`, with what of `wanted` it lacked: each leader is asked once, whether or not the others answer.
 
         Raises:
             WireError: a partition's, one that no further attempt can mend before all others.
@@ -519,7 +519,7 @@ class Cluster(Brokers):
         timeout_ms: int | None = None,
         who: MemberIdentity | None = None,
     ) -> dict[TopicPartition, CommittedOffset | None]:
-        """What the group has committed for each partition, with what was written beside it; None where nothing is.
+        """The committed offset of each partition, with its metadata; None where nothing is.
 
         `who` is the member under the consumer protocol that asks; where the broker cannot check it, nobody does.
 

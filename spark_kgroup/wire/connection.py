@@ -263,7 +263,7 @@ class Connection:
         except WireError as error:
             # From a peer that has spoken Kafka it says something of this connection, not of the peer.
             self._end(error if self._versions is None else Disconnected(f"The connection was closed here: {error}"))
-        except Exception as bug:  # whatever it is, nobody may be left waiting for answers that nobody reads
+        except Exception as bug:  # whatever it is: no caller may wait for an answer that is not read any more
             log.exception("%s: cannot go on reading", self.address)
             self._end(Disconnected(f"{self.address}: reading failed: {bug!r}."))
 

@@ -173,7 +173,7 @@ def committed_of(
 
 
 _NEVER_COMMITTED: Final = frozenset({ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.UNKNOWN_TOPIC_ID})
-"""What coordinators other than Apache Kafka's say of a partition for which nothing was ever committed."""
+"""The answer of coordinators other than Apache Kafka's for a partition without a committed offset."""
 
 
 class LeftOut(ProtocolViolation):

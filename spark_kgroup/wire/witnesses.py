@@ -17,7 +17,7 @@ class Witnesses:
     """Which brokers have led nowhere: they are asked after all others, the latest of them last.
 
     So a round of retries begins with another broker than the round before, until each had its turn. Nor is one broker
-    asked first for ever: what it does not know nobody would hear of, as long as its answers lead somewhere.
+    asked first for ever: a change that it does not know would stay unnoticed, as long as its answers lead somewhere.
     """
 
     def __init__(self) -> None:

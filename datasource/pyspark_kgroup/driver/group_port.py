@@ -64,7 +64,7 @@ class GroupPort(Protocol):
     def committed(
         self, partitions: Iterable[TopicPartition], timeout_ms: int | None = None
     ) -> dict[TopicPartition, CommittedOffset | None]:
-        """What the group has committed for each partition, with what was written beside it; None where nothing is."""
+        """The committed offset of each partition, with its metadata; None where nothing is."""
 
     # ---------------------------------------------------------------------------------------------- topics, logs
 

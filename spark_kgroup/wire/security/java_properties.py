@@ -3,7 +3,7 @@
 Pure.
 
 `sasl.jaas.config` is translated for PLAIN, SCRAM and OAUTHBEARER, and so are key and trust stores in PEM (KIP-651).
-What has no counterpart is refused with the name of what to use.
+A property without a counterpart is refused, and the error names the one to use.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """What a client says to log in, by SASL mechanism: bytes only, no connection and no event loop.
 
-A mechanism is a generator: it yields what the client says and is sent what the broker answers.
+A mechanism is a generator: it yields the client's messages and is sent the broker's answers.
 """
 
 from __future__ import annotations
