@@ -396,10 +396,7 @@ class Cluster(Brokers):
         found: dict[TopicPartition, ListedOffset],
         errors: dict[TopicPartition, WireError],
     ) -> None:
-        """Ask one leader and add what it knows to `found`; for what it does not know, forget that it leads.
-
-        Of what is not in `found`, or not yet, `errors` has why.
-        """
+        """Ask one leader: `found` gets what it knows. Of the rest `errors` gets why; it leads them no more."""
         address = self._brokers.get(node)
         errors |= dict.fromkeys(wanted, RequestTimedOut(f"{address or f'Broker {node}'} has not answered ListOffsets."))
         try:
@@ -414,9 +411,10 @@ class Cluster(Brokers):
         finally:
             unanswered = wanted.keys() - found.keys()
             for tp in wanted.keys() - unanswered:
-                del errors[tp]
+                errors.pop(tp, None)
             for tp in unanswered:
-                self._leaders.pop(tp, None)
+                if self._leaders.get(tp) == node:
+                    del self._leaders[tp]
             self._doubt({tp.topic for tp in unanswered})
 
     # --------------------------------------------------------------------------------------------- coordinators

@@ -6,9 +6,9 @@ No partition waits for another one's leader: one that is silent, or is none, hol
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Collection, Mapping
+from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from dataclasses import dataclass
-from typing import Final, Generic, TypeVar
+from typing import Any, Final, Generic, TypeVar
 
 from spark_kgroup.errors import KgroupError, RequestTimedOut, WireError
 from spark_kgroup.model import TopicPartition
@@ -49,7 +49,7 @@ class OffsetListing:
         self,
         wanted: Wanted,
         by_leader: Callable[[Wanted, Errors], Awaitable[Mapping[int, Wanted]]],
-        list_at: Callable[[int, Wanted, Found, Errors], Awaitable[None]],
+        list_at: Callable[[int, Wanted, Found, Errors], Coroutine[Any, Any, None]],
         check: Callable[[Found, Errors], None],
         backoff: Backoff,
         timeout_ms: int,
@@ -63,7 +63,6 @@ class OffsetListing:
         self._found: Found = {}
         self._errors: Errors = {}
         self._failure: KgroupError | None = None
-        self._news = asyncio.Event()
         self._task = asyncio.create_task(self._run(), name="offsets of partitions")
 
     @property
@@ -71,27 +70,14 @@ class OffsetListing:
         """Nobody is asked any more: all have answered, or the time is up."""
         return self._task.done()
 
-    async def answers(
-        self, patience_ms: int, awaited: Collection[TopicPartition] | None = None
-    ) -> Answers[ListedOffset]:
-        """What has been answered when `awaited` have, at the latest after `patience_ms`.
-
-        Args:
-            patience_ms: how long to wait.
-            awaited: for which partitions; None for all.
+    async def answers(self, patience_ms: int) -> Answers[ListedOffset]:
+        """What has been answered when all is, at the latest after `patience_ms`.
 
         Raises:
             UnknownTopic: two brokers deny a topic that was there.
             WireError: a leader's word that no further attempt can mend.
         """
-        wanted = self._wanted.keys() if awaited is None else set(awaited)
-        try:
-            async with asyncio.timeout(patience_ms / 1000):
-                while not (wanted <= self._found.keys() or self._task.done()):
-                    self._news.clear()
-                    await self._news.wait()
-        except TimeoutError:
-            pass
+        await asyncio.wait([self._task], timeout=patience_ms / 1000)
         if self._task.done() and not self._task.cancelled():
             self._task.result()
         if self._failure is not None:
@@ -112,39 +98,36 @@ class OffsetListing:
             pass  # of each partition without an answer there is an error
         except KgroupError as error:
             self._failure = error
-        finally:
-            self._news.set()
 
     async def _ask_until_answered(self) -> None:
-        asked: dict[asyncio.Task[None], Wanted] = {}
+        asked: dict[asyncio.Task[None], tuple[int, Wanted]] = {}
         try:
             while left := self._wanted.keys() - self._found.keys():
                 wait_s = self._backoff.next_ms() / 1000
-                idle = left.difference(*asked.values())
-                by_leader = await self._by_leader({tp: self._wanted[tp] for tp in idle}, self._errors)
+                by_leader = await self._by_leader({tp: self._wanted[tp] for tp in left}, self._errors)
+                # Who is silent is not asked twice at a time; its partitions may have another leader by now.
+                waiting = {(tp, node) for node, part in asked.values() for tp in part}
                 for node, part in by_leader.items():
-                    asked[asyncio.create_task(self._ask(node, part), name=f"offsets at {node}")] = part
-                pause = asyncio.create_task(asyncio.sleep(wait_s))
-                try:
-                    await self._wait(asked, pause)
-                finally:
-                    pause.cancel()
+                    if new := {tp: at for tp, at in part.items() if (tp, node) not in waiting}:
+                        work = self._list_at(node, new, self._found, self._errors)
+                        asked[asyncio.create_task(work, name=f"offsets at {node}")] = node, new
+                await self._wait(asked, wait_s)
         finally:
             for task in asked:
                 task.cancel()
             await asyncio.gather(*asked, return_exceptions=True)
 
-    async def _wait(self, asked: dict[asyncio.Task[None], Wanted], pause: asyncio.Task[None]) -> None:
+    async def _wait(self, asked: dict[asyncio.Task[None], tuple[int, Wanted]], wait_s: float) -> None:
         """Until all have answered, or another attempt is due."""
-        while not pause.done():
-            await asyncio.wait([*asked, pause], return_when=asyncio.FIRST_COMPLETED)
-            for task in [task for task in asked if task.done()]:
-                del asked[task]
-                task.result()
+        pause = asyncio.create_task(asyncio.sleep(wait_s))
+        try:
+            while asked and not pause.done():
+                done, _ = await asyncio.wait([*asked, pause], return_when=asyncio.FIRST_COMPLETED)
+                for task in done - {pause}:
+                    del asked[task]
+                    task.result()
             self._check(self._found, self._errors)
-            if self._wanted.keys() <= self._found.keys():
-                return
-
-    async def _ask(self, node: int, part: Wanted) -> None:
-        await self._list_at(node, part, self._found, self._errors)
-        self._news.set()
+            if not self._wanted.keys() <= self._found.keys():
+                await pause
+        finally:
+            pause.cancel()

@@ -164,7 +164,8 @@ class Boundary:
             return start
         # 6. Commit once more: what an earlier period read of a partition that goes on from there.
         self._commits.commit_durable(crossing)
-        self.logs.out_of_reach.keep(holders_of(crossing.view))
+        if self.logs.out_of_reach.partitions:
+            self.logs.out_of_reach.keep(holders_of(crossing.view))
         self.members = {seat.instance_id: seat.identity.member_id for seat in crossing.view.seats}
         self._ledger.drop_lost(crossing.view)
         # 7. Under AvailableNow wait for acknowledgements; at other times what lacks one adds nothing to the batch.

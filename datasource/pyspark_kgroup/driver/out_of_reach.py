@@ -87,6 +87,8 @@ class OutOfReach:
 
     def hear(self, partitions: Iterable[TopicPartition], now_ms: int) -> None:
         """All that was asked of these partitions' leaders is answered."""
+        if not self._absences:
+            return
         back = {tp: self._absences.pop(tp) for tp in partitions if tp in self._absences}
         if back:
             for_s = (now_ms - min(absence.told_since_ms for absence in back.values())) / 1000

@@ -1,7 +1,6 @@
 """Offsets are asked partition by partition: no partition waits for another one's leader."""
 
 import asyncio
-import time
 
 import pytest
 from harness.fake_broker import FakeBroker, until
@@ -84,10 +83,8 @@ async def test_a_silent_leader_holds_up_its_own_partitions_alone(world: BrokerWo
     assert answers.found.keys() == {A0}
     assert str(answers.unanswered[A1]) == f"{world.brokers[1].address} has not answered ListOffsets."
     world.leaders[B0] = 0
-    began = time.monotonic()
-    found = (await listing.answers(SOON_MS, {A0, B0})).found
-    assert found.keys() == {A0, B0}, "nor does it hold up what is asked anew"
-    assert time.monotonic() - began < SOON_MS / 1000
+    answers = await listing.answers(SOON_MS // 2)
+    assert answers.found.keys() == {A0, B0}, "nor does it hold up what is asked anew"
     await listing.close()
     await cluster.close()
 
@@ -101,6 +98,22 @@ async def test_a_partition_that_a_silent_broker_leads_no_more_is_found_at_its_ne
     listing = ends_of(cluster, A0, A1)
     assert (await listing.answers(A_MOMENT_MS // 3)).found.keys() == {A0}
     world.leaders[A1] = 0
+    assert (await listing.answers(SOON_MS)).found.keys() == {A0, A1}
+    await listing.close()
+    await cluster.close()
+
+
+@in_a_world(nodes=2)
+async def test_a_new_leader_is_asked_while_the_old_one_is_still_silent(world: BrokerWorld) -> None:
+    """A broker that hangs is found out by the cluster, and not by us, who wait for its answer."""
+    world.leaders = {A0: 0, A1: 1}
+    cluster = world.cluster()
+    await cluster.metadata(["a"])
+    silence(world.brokers[1])
+    listing = ends_of(cluster, A0, A1)
+    assert (await listing.answers(A_MOMENT_MS)).found.keys() == {A0}
+    world.leaders[A1] = 0
+    await cluster.metadata(["a"])  # as each boundary does
     assert (await listing.answers(SOON_MS)).found.keys() == {A0, A1}
     await listing.close()
     await cluster.close()

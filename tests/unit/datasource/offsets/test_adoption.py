@@ -27,6 +27,7 @@ OTHER_TOPIC = Checkpoint(topics={"u": Topic(topic_id=str(OLD), first_sight=1)})
 
 US, SUCCESSOR, NEIGHBOUR, UNKNOWN = Writer.US, Writer.SUCCESSOR, Writer.NEIGHBOUR, Writer.UNKNOWN
 GIVEN_UP = seen(given_up={P1: 100})
+UNSTARTED = seen(unstarted=frozenset({P1}))
 
 
 def by_another(checkpoint: Checkpoint) -> Checkpoint:
@@ -69,6 +70,10 @@ TABLE = [
     Row("2: in the checkpoint, we went on: it was set back", OWNED, 130, again(100), US),
     Row("2: set back, of a leftover", OWNED, 130, Start(offset=100, set_back=True), SUCCESSOR),
     Row("2: an administrator reset backwards", OWNED, 0, Start(offset=100)),
+    Row("not started yet, explicit: as on a fresh one", UNSTARTED, 70, first(OffsetSpec.STARTING), explicit=True),
+    Row("not started yet, explicit: not over a later start", UNSTARTED, 70, Start(offset=70), SUCCESSOR, explicit=True),
+    Row("not started yet, others in the group", UNSTARTED, 70, Start(offset=70)),
+    Row("not started yet, of a topic created again", UNSTARTED, 70, first(OffsetSpec.EARLIEST), US, True, NEW),
     Row("2: explicit counts on a fresh checkpoint only", OWNED, 130, Start(offset=130), explicit=True),
     Row("2: lost and back, nobody went on", LOST, 60, Start(offset=100), US),
     Row("2: lost and back, another member went on", LOST, 130, Start(offset=130)),

@@ -50,6 +50,7 @@ def checkpoints(draw: st.DrawFn) -> Checkpoint:
         lost={tp: draw(offsets) for tp in held[1::3]},
         given_up={tp: draw(offsets) for tp in held[2::3]},
         inherited=frozenset(draw(st.lists(st.sampled_from(remembered))) if remembered else ()),
+        unstarted=frozenset(held[3::5]),
         group=draw(st.sampled_from(["", "flights"])),
         app=draw(st.sampled_from(["", "job"])),
         members=draw(st.dictionaries(st.sampled_from(["job-0", "ä"]), st.sampled_from(["id-1", "id-2"]))),
@@ -85,6 +86,7 @@ def test_the_order_of_discovery_does_not_change_the_bytes(checkpoint: Checkpoint
         lost=shuffled(checkpoint.lost),
         given_up=shuffled(checkpoint.given_up),
         inherited=frozenset(shuffled(dict.fromkeys(checkpoint.inherited))),
+        unstarted=checkpoint.unstarted,
         group=checkpoint.group,
         app=checkpoint.app,
         members=shuffled(checkpoint.members),
@@ -134,6 +136,10 @@ SELDOM = Checkpoint(
     members={"job-0": "s1kWtk0nQWmvXpWSMYSIVA"},
     record_bytes={"flights": 449},
 )
+WAITING = Checkpoint(
+    topics={"flights": Topic(topic_id="id", first_sight=8)},
+    unstarted=frozenset({TopicPartition("flights", 3), TopicPartition("flights", 4)}),
+)
 IN_VERSION_2 = [
     (
         FLIGHTS,
@@ -159,6 +165,17 @@ IN_VERSION_2 = [
             "app": "job",
             "members": {"job-0": "s1kWtk0nQWmvXpWSMYSIVA"},
             "record_bytes": {"flights": 449},
+        },
+    ),
+    (
+        WAITING,
+        {
+            "version": 2,
+            "topics": {"flights": {"id": "id", "first_sight": 8}},
+            "periods": [],
+            "owned": {},
+            "released": {},
+            "unstarted": {"flights": {"partitions": "3-4", "pos": "0 0"}},
         },
     ),
 ]
@@ -198,7 +215,7 @@ IN_VERSION_1 = [
 ]
 
 
-@pytest.mark.parametrize(("checkpoint", "written"), IN_VERSION_2, ids=["usual", "with what is seldom there"])
+@pytest.mark.parametrize(("checkpoint", "written"), IN_VERSION_2, ids=["usual", "with what is seldom there", "waiting"])
 def test_the_shape_on_disk_is_what_the_module_documents(checkpoint: Checkpoint, written: dict[str, Any]) -> None:
     """A checkpoint lives longer than a release: whoever changes this shape needs a new version."""
     assert checkpoint.to_json() == written
