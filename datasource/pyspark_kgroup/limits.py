@@ -92,9 +92,13 @@ ARROW_BATCH_BYTES_MAX: Final = 8 * 1024 * 1024
 """Bytes of keys, values and headers in one Arrow batch; a larger record is a batch of its own. At 100 B a record this
 is about as much as ARROW_BATCH_ROWS_MAX."""
 
+DECOMPRESSED_PIECE_BYTES: Final = ARROW_BATCH_BYTES_MAX
+"""What the native decoder decompresses of a batch until it makes rows of it: as much as an Arrow batch takes. A batch
+of some kilobytes may become hundreds of megabytes, and Java's consumer reads it record by record."""
+
 DECOMPRESSED_BYTES_MAX: Final = 100_000_000
-"""What one compressed batch of a log may become in the native decoder; what becomes more is read with librdkafka
-(librdkafka: receive.message.max.bytes, the largest answer that it takes)."""
+"""What one record, or a batch of one block of snappy, may become in the native decoder; what becomes more is read with
+librdkafka (librdkafka: receive.message.max.bytes, the largest answer that it takes)."""
 
 DECODED_BYTES_MAX: Final = 64 * 1024 * 1024
 """What the native decoder makes of one answer before it hands it over: as much as PREFETCH_BYTES_PER_EXECUTOR. A

@@ -186,7 +186,11 @@ def rows_of(head: Head, checked: bytes, start: int, end: int, *, headers: bool) 
     """
     payload = checked[61 - CHECKED_FROM :]
     if codec := head.attributes & 7:
-        payload = decompressed(codec, pa.py_buffer(payload)).to_pybytes()
+        read = decompressed(codec, pa.py_buffer(payload))
+        payload = read.payload.to_pybytes()
+        while read.rest is not None:
+            read = read.rest.read(1)
+            payload += read.payload.to_pybytes()
     reader = _Reader(payload)
     for _ in range(head.records):
         row = reader.row(head, start, end, headers=headers)

@@ -174,6 +174,7 @@ static int read_batches(batch *found, int32_t count, int64_t start, int64_t end,
                         int64_t *last) {
   place at = {0, 0, 0, -1};
   int with_headers = (int)any(2);
+  for (int32_t i = 0; i < count; i++) found[i].more = !any(4);  // its end is where a piece of it ends
   while (at.batch < count) {
     sizes z;
     int64_t rows_max = any(2) ? 65536 : 1 + (int64_t)any(9), bytes_max = any(2) ? 8 << 20 : (int64_t)any(500);

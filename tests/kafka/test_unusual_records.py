@@ -3,8 +3,10 @@
 The end is the rows that Java's clients have, or one error that names the partition, the offset and a way out.
 """
 
+from collections.abc import Iterator
 from typing import Any
 
+import pyarrow as pa
 import pytest
 from harness.both_readers import leaders_of, whole
 from harness.decoder import built_decoder
@@ -35,11 +37,14 @@ class Reads:
         self._topic = topic
 
     def rows(self, reader: str, **options: str) -> list[dict[str, Any]]:
+        return [row for batch in self.batches(reader, **options) for row in batch.to_pylist()]
+
+    def batches(self, reader: str, **options: str) -> Iterator[pa.RecordBatch]:
         required = {"kafka.bootstrap.servers": self._kafka.bootstrap_servers, "kafka.group.id": "g"}
         checked = parse({**required, "subscribe": self._topic, "reader": reader, **options})
         settings = checked.read_settings()
         ranges = whole(self._kafka.bootstrap_servers, self._topic, leaders_of(checked, self._topic))
-        return [row for batch in read_ranges(ranges, settings) for row in batch.to_pylist()]
+        return read_ranges(ranges, settings)
 
     def error(self, reader: str, **options: str) -> str:
         with pytest.raises(KgroupError) as problem:
@@ -100,3 +105,38 @@ def test_a_name_that_librdkafka_cannot_show_is_an_error_that_names_the_record(
 @both_readers
 def test_headers_that_nobody_asks_for_may_have_any_name(apache_kafka: ApacheKafka, odd_names: str, reader: str) -> None:
     assert len(Reads(apache_kafka, odd_names).rows(reader)) == len(ODD_NAMES)
+
+
+# ---------------------------------------------------------------------------------- batches that become large
+
+MEGABYTE = 1_000_000
+LARGE = 105
+
+
+@pytest.fixture(scope="module")
+def large_batch(apache_kafka: ApacheKafka, new_topic: MakeTopic) -> str:
+    """One batch of some kilobytes that becomes 105 MB."""
+    topic = new_topic()
+    records = [Record(n, None, b"%03d" % n + bytes(MEGABYTE)) for n in range(LARGE)]
+    produce_raw(apache_kafka, topic, Batch(records, "zstd").encoded())
+    return topic
+
+
+def numbers_of(batches: Iterator[pa.RecordBatch]) -> list[int]:
+    return [int(value[:3]) for batch in batches for value in batch["value"].to_pylist()]
+
+
+def test_a_batch_that_becomes_more_than_librdkafka_takes_is_read(apache_kafka: ApacheKafka, large_batch: str) -> None:
+    assert numbers_of(Reads(apache_kafka, large_batch).batches("native")) == list(range(LARGE))
+
+
+def test_a_batch_that_librdkafka_cannot_decompress_is_not_called_damaged(
+    apache_kafka: ApacheKafka, large_batch: str
+) -> None:
+    """The error names an option with which it is read."""
+    error = Reads(apache_kafka, large_batch).error("librdkafka")
+    assert f"{large_batch}-0 has records from offset 0 on that librdkafka cannot decompress" in error
+    assert "kafka.receive.message.max.bytes=1000000000" in error
+    assert "delete" not in error
+    larger = {"kafka.receive.message.max.bytes": "1000000000"}
+    assert numbers_of(Reads(apache_kafka, large_batch).batches("librdkafka", **larger)) == list(range(LARGE))

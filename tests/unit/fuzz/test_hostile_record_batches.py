@@ -49,7 +49,7 @@ def spoil(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Spoil:
 
 BOUNDS = {
     "of bytes behind their length": ("*length > from->end - from->at) return 0;", "0) return 0;"),
-    "of a record": ("length > rest.end - rest.at) return MALFORMED;", "0) return MALFORMED;"),
+    "of a record": ("return *length <= rest->end - rest->at ? GOOD : b->more ? CUT : MALFORMED;", "return GOOD;"),
     "of a short varint": ("from->end - at >= 2 && ", ""),
     "of a long varint": ("shift < 64 && at < end;", "shift < 64;"),
     "of a batch": ("if (size > w->size - w->at) break;", ""),

@@ -5,11 +5,13 @@ Runs on: executor.
 
 from __future__ import annotations
 
-from typing import Final
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Final, NamedTuple
 
 import pyarrow as pa
 
-from pyspark_kgroup.limits import DECOMPRESSED_BYTES_MAX
+from pyspark_kgroup.limits import DECOMPRESSED_BYTES_MAX, DECOMPRESSED_PIECE_BYTES
 
 _SNAPPY: Final = 2
 _STREAMS: Final = {1: "gzip", 3: "lz4", 4: "zstd"}
@@ -32,36 +34,77 @@ class MissingCodec(Undecodable):
     """PyArrow was built without the codec: a batch that has it can never be decompressed here."""
 
 
-def decompressed(codec: int, data: pa.Buffer) -> pa.Buffer:
+class Decompressed(NamedTuple):
+    """What a batch holds.
+
+    Attributes:
+        payload: all of it, or its first `DECOMPRESSED_PIECE_BYTES`.
+        rest: gives what follows; None if that is nothing.
+    """
+
+    payload: pa.Buffer
+    rest: Rest | None = None
+
+
+class Rest:
+    """What is still to be decompressed of one batch.
+
+    Args:
+        stream: where it comes from.
+        at_once: how many bytes are decompressed at once.
+    """
+
+    def __init__(self, stream: pa.CompressedInputStream, at_once: int) -> None:
+        self._stream = stream
+        self._at_once = at_once
+
+    def read(self, bytes_min: int) -> Decompressed:
+        """About `bytes_min` bytes; fewer only at the end, which must not be missing.
+
+        Raises:
+            Undecodable: the data are not whole.
+        """
+        with _undecodable():
+            pieces: list[pa.Buffer] = []
+            size = 0
+            while size < bytes_min:
+                pieces.append(self._stream.read_buffer(self._at_once))
+                size += pieces[-1].size
+                if pieces[-1].size < self._at_once:
+                    return Decompressed(_joined(pieces))
+            return Decompressed(_joined(pieces), self)
+
+
+def decompressed(codec: int, data: pa.Buffer) -> Decompressed:
     """What `data` was before it was compressed with `codec`, Kafka's number for it.
 
     Raises:
         MissingCodec: this process has no such codec.
-        Undecodable: the codec is unknown, the data are not whole, or become more than `DECOMPRESSED_BYTES_MAX`.
+        Undecodable: the codec is unknown, the data are not whole, or a block of snappy becomes more than
+            `DECOMPRESSED_BYTES_MAX`.
     """
-    try:
+    with _undecodable():
         if codec == _SNAPPY:
-            return _snappy(data)
+            return Decompressed(_snappy(data))
         if codec in _STREAMS:
-            return _streamed(_STREAMS[codec], data)
+            stream = pa.CompressedInputStream(pa.BufferReader(data), _STREAMS[codec])
+            at_once = min(max(_READ_BYTES_MIN, _RATIO * data.size), DECOMPRESSED_PIECE_BYTES)
+            return Rest(stream, at_once).read(DECOMPRESSED_PIECE_BYTES)
+    raise Undecodable(f"a batch has the unknown codec {codec}")
+
+
+@contextmanager
+def _undecodable() -> Iterator[None]:
+    """PyArrow's errors as ours."""
+    try:
+        yield
     except pa.ArrowNotImplementedError as error:
         raise MissingCodec(f"PyArrow cannot decompress batches here ({error}): install one with this codec") from None
     except (pa.ArrowException, OSError) as error:
         raise Undecodable(f"a batch could not be decompressed ({error})") from None
-    raise Undecodable(f"a batch has the unknown codec {codec}")
 
 
-def _streamed(codec: str, data: pa.Buffer) -> pa.Buffer:
-    stream = pa.CompressedInputStream(pa.BufferReader(data), codec)
-    at_once = max(_READ_BYTES_MIN, _RATIO * data.size)
-    pieces, left, whole = [], DECOMPRESSED_BYTES_MAX + 1, False
-    while not whole:
-        wanted = min(left, at_once)
-        pieces.append(stream.read_buffer(wanted))
-        left -= pieces[-1].size
-        whole = pieces[-1].size < wanted  # less only at the end, which must not be missing
-        if not left:
-            raise _too_large()
+def _joined(pieces: Sequence[pa.Buffer]) -> pa.Buffer:
     return pieces[0] if len(pieces) == 1 else pa.py_buffer(b"".join(pieces))
 
 

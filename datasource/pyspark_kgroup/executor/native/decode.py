@@ -8,13 +8,14 @@ from __future__ import annotations
 import logging
 from collections import deque
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from ctypes import CDLL, Array, byref, c_int32, c_int64, c_uint8
 from dataclasses import dataclass
 from typing import Final
 
 import pyarrow as pa
 
-from pyspark_kgroup.executor.native.codecs import MissingCodec, Undecodable, decompressed
+from pyspark_kgroup.executor.native.codecs import MissingCodec, Rest, Undecodable, decompressed
 from pyspark_kgroup.executor.native.header_names import java_text
 from pyspark_kgroup.executor.native.interface import (
     AbortedTransaction,
@@ -26,7 +27,14 @@ from pyspark_kgroup.executor.native.interface import (
     Status,
     Walk,
 )
-from pyspark_kgroup.limits import ARROW_BATCH_BYTES_MAX, ARROW_BATCH_ROWS_MAX, DECODED_BYTES_MAX, FETCH_JOINED_BYTES_MAX
+from pyspark_kgroup.limits import (
+    ARROW_BATCH_BYTES_MAX,
+    ARROW_BATCH_ROWS_MAX,
+    DECODED_BYTES_MAX,
+    DECOMPRESSED_BYTES_MAX,
+    DECOMPRESSED_PIECE_BYTES,
+    FETCH_JOINED_BYTES_MAX,
+)
 from pyspark_kgroup.shared.arrow import HEADERS, arrow_schema, repeat
 
 log = logging.getLogger(__name__)
@@ -170,8 +178,8 @@ class Decoder:
                 buffers = _Buffers(sizes, self._include_headers)
                 self._call("kgroup_fill", *rest, self._partition, byref(buffers.columns))
                 yield self._record_batch(buffers), payloads.found[place.batch].leader_epoch
-            else:
-                place = Place(ready, 0, 0, -1)  # the rest is past the range
+            elif place.batch < ready:
+                payloads.go_on(place)
 
     def _record_batch(self, buffers: _Buffers) -> pa.RecordBatch:
         rows = buffers.sizes.rows
@@ -208,7 +216,7 @@ class _Payloads:
     """The batches of a walk, decompressed as they are needed: a few megabytes at a time.
 
     Attributes:
-        found: the batches; one that is ready names its decompressed payload.
+        found: the batches; one that is ready names its decompressed payload, or the part of it that comes next.
         count: how many there are.
     """
 
@@ -219,6 +227,7 @@ class _Payloads:
         self._ready = 0 if compressed else count
         self._kept: deque[tuple[int, pa.Buffer]] = deque()  # with the number of its batch
         self._kept_bytes = 0
+        self._rest: Rest | None = None  # of the last batch that is ready
 
     def make_ready(self, place: Place) -> int:
         """How many batches are ready, from `place` on enough for an Arrow batch; memory of those before is given back.
@@ -228,22 +237,53 @@ class _Payloads:
         """
         while self._kept and self._kept[0][0] < place.batch:
             self._kept_bytes -= self._kept.popleft()[1].size
-        while self._ready < self.count and self._kept_bytes - place.at < ARROW_BATCH_BYTES_MAX:
+        if self._ready <= place.batch:
+            self._rest = None  # the end of the range was in the part that was there
+        while self._rest is None and self._is_short_of(place):
             batch = self.found[self._ready]
             payload = self._source.slice(batch.payload - self._source.address, batch.payload_bytes)
-            if batch.codec:
-                payload = self._decompressed(batch.codec, payload)
-                batch.payload, batch.payload_bytes = payload.address, payload.size
-            self._kept.append((self._ready, payload))
-            self._kept_bytes += payload.size
             self._ready += 1
+            if batch.codec:
+                with _unusual():
+                    payload, self._rest = decompressed(batch.codec, payload)
+            self._keep(payload)
         return self._ready
 
-    def _decompressed(self, codec: int, payload: pa.Buffer) -> pa.Buffer:
-        try:
-            return decompressed(codec, payload)
-        except Undecodable as error:
-            raise Unusual(str(error), lasting=isinstance(error, MissingCodec)) from None
+    def _is_short_of(self, place: Place) -> bool:
+        return self._ready < self.count and self._kept_bytes - place.at < ARROW_BATCH_BYTES_MAX
+
+    def go_on(self, place: Place) -> None:
+        """Put what is decompressed next behind what is left, from `place` on, of the last batch that is ready.
+
+        Raises:
+            Unusual: it cannot be decompressed, or a record of it is too large.
+        """
+        assert self._rest is not None
+        _, before = self._kept.pop()
+        self._kept_bytes -= before.size
+        left = before.slice(place.at)
+        if left.size > DECOMPRESSED_BYTES_MAX:
+            raise Unusual(f"a record becomes more than {DECOMPRESSED_BYTES_MAX} bytes when it is decompressed")
+        with _unusual():
+            # As much again, so that a large record is not copied once for each piece of it.
+            piece, self._rest = self._rest.read(max(left.size, DECOMPRESSED_PIECE_BYTES))
+        self._keep(pa.py_buffer(b"".join((left, piece))))
+        place.at = 0
+
+    def _keep(self, payload: pa.Buffer) -> None:
+        batch = self.found[self._ready - 1]
+        batch.payload, batch.payload_bytes, batch.more = payload.address, payload.size, self._rest is not None
+        self._kept.append((self._ready - 1, payload))
+        self._kept_bytes += payload.size
+
+
+@contextmanager
+def _unusual() -> Iterator[None]:
+    """What cannot be decompressed here is another reader's."""
+    try:
+        yield
+    except Undecodable as error:
+        raise Unusual(str(error), lasting=isinstance(error, MissingCodec)) from None
 
 
 class _Buffers:

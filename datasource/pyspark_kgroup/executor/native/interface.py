@@ -9,7 +9,7 @@ from ctypes import CDLL, POINTER, Structure, c_int32, c_int64, c_uint8, c_uint32
 from enum import IntEnum
 from typing import ClassVar, Final
 
-VERSION: Final = 2
+VERSION: Final = 3
 """`VERSION` in records.c: a library of another version has other structures."""
 
 
@@ -37,11 +37,13 @@ class Batch(Structure):
         ("leader_epoch", c_int32),
         ("codec", c_int32),
         ("log_append_time", c_int32),
+        ("more", c_int32),
     ]
     payload: int
     payload_bytes: int
     leader_epoch: int
     codec: int
+    more: int
 
 
 class AbortedTransaction(Structure):
@@ -79,6 +81,7 @@ class Place(Structure):
 
     _fields_: ClassVar = [("batch", c_int32), ("record", c_int32), ("at", c_int64), ("previous_delta", c_int64)]
     batch: int
+    at: int
 
 
 class Sizes(Structure):

@@ -6,7 +6,8 @@
 //
 //   kgroup_walk     goes over the batches, checks them, leaves out those without rows (control batches, aborted
 //                   transactions) and says where the payloads of the others are. The caller decompresses these.
-//   kgroup_measure  says how many rows the next Arrow batch takes, and how large each of its buffers must be.
+//   kgroup_measure  says how many rows the next Arrow batch takes, and how large each of its buffers must be; none if
+//                   a batch has `more` than what is here, which the caller puts behind what is left of it.
 //   kgroup_fill     writes these rows into the caller's buffers.
 //
 // What comes from a broker is not trusted: a length is compared with what is left before anything behind it is read,
@@ -24,13 +25,13 @@
 
 #define EXPORTED __attribute__((visibility("default")))
 
-enum { VERSION = 2 };  // of the structures and calls below: `library.py` loads no other
+enum { VERSION = 3 };  // of the structures and calls below: `library.py` loads no other
 EXPORTED int32_t kgroup_version(void) { return VERSION; }
 
 enum status { GOOD, OLD_FORMAT, BAD_CHECKSUM, MALFORMED, FAR_TIMESTAMP };
 
 typedef struct {           // a batch that has rows, as `kgroup_walk` leaves it
-  const uint8_t *payload;  // its records; those of a compressed batch once the caller has decompressed them
+  const uint8_t *payload;  // its records, from `place` on; of a compressed batch, what the caller has decompressed
   int64_t payload_bytes;
   int64_t base_offset;
   int64_t base_timestamp_ms;
@@ -40,6 +41,7 @@ typedef struct {           // a batch that has rows, as `kgroup_walk` leaves it
   int32_t leader_epoch;
   int32_t codec;  // 0 none, 1 gzip, 2 snappy, 3 lz4, 4 zstd
   int32_t log_append_time;
+  int32_t more;  // whether what follows `payload` is still to be decompressed
 } batch;
 
 typedef struct {
@@ -101,6 +103,8 @@ static inline int32_t int32_at(const uint8_t *from) { return (int32_t)(uint32_t)
 typedef struct {
   const uint8_t *at, *end;
 } span;
+
+enum { VARINT_BYTES_MAX = 10 };
 
 static inline int64_t of_zigzag(uint64_t bits) { return (int64_t)(bits >> 1) ^ -(int64_t)(bits & 1); }
 
@@ -306,9 +310,16 @@ static inline int timestamp(const batch *b, int64_t delta_ms, int64_t *us) {
   return __builtin_mul_overflow(ms, 1000, us) ? FAR_TIMESTAMP : GOOD;
 }
 
-enum { NO_MORE = -1 };
+enum { NO_MORE = -1, CUT = -2 };
 
-// The next record with an offset in [start, end); NO_MORE after the last one. Within a batch offsets rise
+// The length of the next record, and all of it; CUT if some of it is still to be decompressed.
+static inline int take_length(const batch *b, span *rest, int64_t *length) {
+  if (!take_varint(rest, length)) return b->more && rest->end - rest->at < VARINT_BYTES_MAX ? CUT : MALFORMED;
+  if (*length < 1 || *length > INT32_MAX) return MALFORMED;
+  return *length <= rest->end - rest->at ? GOOD : b->more ? CUT : MALFORMED;
+}
+
+// The next record with an offset in [start, end); NO_MORE after the last one, CUT where more is needed of a batch. Within a batch offsets rise
 // (MemoryRecordsBuilder.java), and its records take up all of it. Inlined, which clang does not do by itself, a record
 // costs half.
 __attribute__((always_inline)) static inline int next_row(const batch *batches, int32_t count, place *p, int64_t start,
@@ -318,8 +329,8 @@ __attribute__((always_inline)) static inline int next_row(const batch *batches, 
     while (p->record < b->records) {
       span rest = {b->payload + p->at, b->payload + b->payload_bytes};
       int64_t length, delta_ms, delta;
-      if (!take_varint(&rest, &length) || length < 1 || length > rest.end - rest.at) return MALFORMED;
-      if (length > INT32_MAX) return MALFORMED;
+      int status = take_length(b, &rest, &length);
+      if (status) return status;
       span body = {rest.at + 1, rest.at + length};  // past the record's attributes, of which none is defined
       if (!take_varint(&body, &delta_ms) || !take_varint(&body, &delta)) return MALFORMED;
       if (!take_bytes(&body, &r->key, &r->key_length)) return MALFORMED;
@@ -332,6 +343,7 @@ __attribute__((always_inline)) static inline int next_row(const batch *batches, 
       if (r->offset >= start) return timestamp(b, delta_ms, &r->timestamp_us);
     }
     if (p->record == b->records && p->at != b->payload_bytes) return MALFORMED;
+    if (p->record == b->records && b->more) return CUT;
   }
   return NO_MORE;
 }
@@ -365,8 +377,9 @@ static int measure_headers(span from, sizes *z) {
 }
 
 // The rows from `from` on: at most `rows_max`, and `bytes_max` of keys, values and headers (each with its two offsets),
-// but one row at least. No column passes the 2 GiB of Arrow's int32 offsets: a single record is smaller.
-EXPORTED int32_t kgroup_measure(const batch *batches, int32_t count, const place *from, int64_t start, int64_t end,
+// but one row at least. No column passes the 2 GiB of Arrow's int32 offsets: a single record is smaller. Without a row
+// `from` moves past what is not wanted: behind all batches, or to the record of which more is needed.
+EXPORTED int32_t kgroup_measure(const batch *batches, int32_t count, place *from, int64_t start, int64_t end,
                                 int32_t with_headers, int64_t rows_max, int64_t bytes_max, sizes *out) {
   place p = *from;
   sizes z = {0}, with = {0};
@@ -374,7 +387,7 @@ EXPORTED int32_t kgroup_measure(const batch *batches, int32_t count, const place
   int status = GOOD;
   for (; z.rows < rows_max; z = with) {
     status = next_row(batches, count, &p, start, end, &r);
-    if (status == NO_MORE) break;
+    if (status == NO_MORE || status == CUT) break;
     if (status) return status;
     with.rows++;
     with.keys += r.key_length >= 0;
@@ -385,6 +398,7 @@ EXPORTED int32_t kgroup_measure(const batch *batches, int32_t count, const place
     int64_t bytes = with.key_bytes + with.value_bytes + with.header_key_bytes + with.header_value_bytes;
     if (z.rows && bytes + 8 * with.headers > (bytes_max < INT32_MAX ? bytes_max : INT32_MAX)) break;
   }
+  if (!z.rows) *from = p;
   *out = z;
   return GOOD;
 }
@@ -428,7 +442,7 @@ EXPORTED int32_t kgroup_fill(const batch *batches, int32_t count, place *p, int6
   if (c->header_offsets) c->header_offsets[0] = c->header_key.offsets[0] = c->header_value.offsets[0] = 0;
   for (int64_t row = 0; row < c->rows; row++) {
     int status = next_row(batches, count, &at, start, end, &r);
-    if (status) return status == NO_MORE ? MALFORMED : status;
+    if (status) return status < 0 ? MALFORMED : status;
     if (put(&c->key, row, r.key, r.key_length) || put(&c->value, row, r.value, r.value_length)) return MALFORMED;
     if (c->header_offsets && put_headers(c, row, r.headers)) return MALFORMED;
     c->partition[row] = partition;

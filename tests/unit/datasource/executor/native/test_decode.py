@@ -459,17 +459,74 @@ def test_empty_blocks_in_snappy_javas_frame_take_no_more_memory_than_they_have_b
     assert peak_bytes < len(payload)
 
 
-@pytest.mark.parametrize(("codec", "xerial"), [*((name, False) for name in CODECS if name != "none"), ("snappy", True)])
-def test_a_batch_that_becomes_too_large_is_unusual(
-    decode: Decode, monkeypatch: pytest.MonkeyPatch, codec: str, xerial: bool
+@pytest.mark.parametrize("xerial", [False, True])
+def test_a_batch_of_snappy_that_becomes_too_large_is_unusual(
+    decode: Decode, monkeypatch: pytest.MonkeyPatch, xerial: bool
 ) -> None:
-    batch = Batch([Record(0, None, bytes(100_000))], codec, xerial=xerial)
+    batch = Batch([Record(0, None, bytes(100_000))], "snappy", xerial=xerial)
     size = len(replace(batch, codec="none").encoded()) - 61
     monkeypatch.setattr(codecs_module, "DECOMPRESSED_BYTES_MAX", size)
     assert rows_of(decode(batch.encoded())) == expected(batch.records)
     monkeypatch.setattr(codecs_module, "DECOMPRESSED_BYTES_MAX", size - 1)
     with pytest.raises(Unusual, match="more than"):
         decode(batch.encoded())
+
+
+STREAMS = ["gzip", "lz4", "zstd"]
+
+
+@pytest.fixture
+def small_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of batches, 100 bytes are decompressed at a time."""
+    for module in (codecs_module, decode_module):
+        monkeypatch.setattr(module, "DECOMPRESSED_PIECE_BYTES", 100)
+
+
+@pytest.mark.parametrize("codec", STREAMS)
+@pytest.mark.usefixtures("small_pieces")
+def test_a_batch_is_decompressed_in_pieces_whatever_they_cut(decode: Decode, codec: str) -> None:
+    records = [Record(n, b"k" * (n % 7), bytes([n]) * (n * 37 % 450), ((b"h", b"1" * n),)) for n in range(60)]
+    log = Batch(records, codec).encoded() + Batch([Record(60)], "snappy").encoded()
+    for start, end in [(0, ALL), (0, 60), (17, 43), (59, 61), (60, 61), (0, 1)]:
+        read = decode(log, start, end)
+        assert rows_of(read) == [row for row in expected([*records, Record(60)]) if start <= row.offset < end]
+        assert (read.next_offset, read.complete) == (min(end, 61), True)
+
+
+@pytest.mark.parametrize("codec", STREAMS)
+@pytest.mark.usefixtures("small_pieces")
+def test_a_record_that_becomes_too_large_is_unusual(
+    decode: Decode, monkeypatch: pytest.MonkeyPatch, codec: str
+) -> None:
+    batch = Batch([Record(0, None, bytes(100_000)), Record(1)], codec)
+    monkeypatch.setattr(decode_module, "DECOMPRESSED_BYTES_MAX", 100_000)
+    assert rows_of(decode(batch.encoded())) == expected(batch.records)
+    monkeypatch.setattr(decode_module, "DECOMPRESSED_BYTES_MAX", 40_000)
+    with pytest.raises(Unusual, match="a record becomes more than"):
+        decode(batch.encoded())
+
+
+@pytest.mark.parametrize("codec", STREAMS)
+@pytest.mark.usefixtures("small_pieces")
+def test_a_batch_whose_later_pieces_are_odd_is_unusual(decode: Decode, codec: str) -> None:
+    records = b"".join(sized(bytes(3) + sized(b"k" * 40) + sized(b"v" * 40) + varint(0)) for _ in range(1))
+    good = Batch([Record(n, b"k" * 40, b"v" * 40) for n in range(20)], codec)
+    payload = replace(good, codec="none").encoded()[61:]
+    for odd, count in [
+        (payload[:-1], 20),
+        (payload, 21),
+        (payload, 19),
+        (payload + records, 20),
+        (payload[:800] + varint(0), 20),
+        (payload[:-90] + b"\xff" * 90, 20),
+    ]:
+        batch = replace(good, payload=compressed(codec, odd), count=count)
+        with pytest.raises(Unusual, match="not as Kafka writes it"):
+            decode(batch.encoded())
+    whole = compressed(codec, payload)
+    for cut in (whole[: len(whole) // 2], whole[:-3]):
+        with pytest.raises(Unusual, match=r"decompressed|not as Kafka writes it"):
+            decode(replace(good, payload=cut).encoded())
 
 
 def test_a_codec_that_pyarrow_was_built_without_is_unusual_and_lasts(

@@ -13,8 +13,10 @@ from harness.record_batches import CODECS, Batch, Record, in_transaction, marker
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from pyspark_kgroup.executor.native import codecs as codecs_module
 from pyspark_kgroup.executor.native import decode as decode_module
 from pyspark_kgroup.executor.native.decode import Decoder, Unusual
+from pyspark_kgroup.limits import DECOMPRESSED_PIECE_BYTES
 
 ALL = 2**62
 
@@ -148,9 +150,13 @@ def small_batches(small: bool) -> Iterator[None]:
         "ARROW_BATCH_BYTES_MAX": 200,
         "FETCH_JOINED_BYTES_MAX": 200,
         "DECODED_BYTES_MAX": 900,
+        "DECOMPRESSED_PIECE_BYTES": 20,
         "_BATCHES_AT_ONCE": 2,
     }
-    with patch.multiple(decode_module, **limits if small else {"_BATCHES_AT_ONCE": 1_024}):
+    with (
+        patch.multiple(decode_module, **limits if small else {"_BATCHES_AT_ONCE": 1_024}),
+        patch.object(codecs_module, "DECOMPRESSED_PIECE_BYTES", 20 if small else DECOMPRESSED_PIECE_BYTES),
+    ):
         yield
 
 
