@@ -201,6 +201,14 @@ SIDECAR_SILENCE_MS: Final = 10_000
 """Silence after which an executor counts as gone: three heartbeats. A killed process is noticed at once; this is for
 hosts that vanish. Spark itself waits 120 s (spark.network.timeout)."""
 
+SUCCEEDED_SIDECAR_SILENCE_MS: Final = 5_000
+"""How long a sidecar may be silent once another one says to be its executor's: it looks once a second whether it has
+been replaced, and lets the registry hear of it each `SIDECAR_HEARTBEAT_MS` if it has not."""
+
+SUCCESSOR_WAIT_MS: Final = 8_000
+"""How long the other one waits for its end: longer than that, and shorter than it waits for an answer
+(`SIDECAR_SILENCE_MS`)."""
+
 SIDECAR_UNAUTHENTICATED_MAX: Final = 64
 """Connections that have not shown the key yet, beside the executor and over the network each. For a new one, the oldest
 of the host that holds most is dropped, and its descriptor closed before the new one is heard."""

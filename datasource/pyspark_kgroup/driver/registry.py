@@ -40,6 +40,8 @@ from pyspark_kgroup.limits import (
     REGISTRY_UNAUTHENTICATED_MAX,
     SIDECAR_SILENCE_MS,
     SIDECARS_IN_TICKET,
+    SUCCEEDED_SIDECAR_SILENCE_MS,
+    SUCCESSOR_WAIT_MS,
 )
 from pyspark_kgroup.shared.channel import REGISTRY, Challenge, Frames, Message, frame, new_key
 from pyspark_kgroup.shared.messages import (
@@ -140,8 +142,9 @@ class Registry:
         self._lock = threading.Lock()
         self._homes_serve_others = homes_serve_others
         self._seats = Seats(all_seats)
-        self._sidecars: dict[str, list[_Peer]] = {}  # executor -> its sidecar, and those that it has replaced
-        self._warned_of: set[tuple[str, str]] = set()  # of what, and of which executor
+        self._sidecars: dict[str, _Peer] = {}  # executor -> its sidecar
+        self._successors: dict[_Peer, Hello] = {}  # those that wait for the end of their executor's sidecar
+        self._warned_of: set[str] = set()  # executors that cannot reach us
         self._planned: dict[int, _Planned] = {}
         self._asks_nobody = False  # the last batch does not fit into messages
         self._counts = Counts()
@@ -237,7 +240,7 @@ class Registry:
     def sidecars(self) -> tuple[SidecarAddress, ...]:
         """A few sidecars, at random: a worker that cannot reach us asks one of them."""
         with self._lock:
-            known = [address for key in self._sidecars if (address := self._address_of(key)) is not None]
+            known = [peer.address for peer in self._sidecars.values() if peer.address is not None]
         return tuple(random.sample(known, min(len(known), SIDECARS_IN_TICKET)))
 
     def slots(self) -> int:
@@ -309,6 +312,8 @@ class Registry:
     def _end_overdue(self) -> None:
         now_ms = self.clock()
         for peer in [peer for peer in self._peers if peer.deadline_ms <= now_ms]:
+            if (hello := self._successors.get(peer)) is not None:
+                self._warn_of_second_sidecar(peer, hello.executor)
             peer.end()
 
     def _warn_of_refusals(self) -> None:
@@ -344,6 +349,7 @@ class Registry:
     def on_ended(self, peer: _Peer) -> None:
         """A connection has ended."""
         self._peers.discard(peer)
+        self._successors.pop(peer, None)
         if peer in self._unauthenticated:
             self._unauthenticated.discard(peer)
             self._counts += Counts(silent=1) if peer.left_silently else Counts(refused=1)
@@ -351,9 +357,8 @@ class Registry:
             log.info("The sidecar of executor %s has gone.", peer.sidecar_of.key)
             with self._lock:
                 self._seats.on_sidecar_gone(peer.sidecar_of.key)
-                self._sidecars[peer.sidecar_of.key].remove(peer)
-                if not self._sidecars[peer.sidecar_of.key]:
-                    del self._sidecars[peer.sidecar_of.key]
+                del self._sidecars[peer.sidecar_of.key]
+            self._admit_successor(peer.sidecar_of.key)
 
     # --------------------------------------------------------------------------------------------------- requests
 
@@ -372,12 +377,10 @@ class Registry:
             case Served():
                 self._on_served(peer, request)
                 return None
-            case Hello(query=self.query, executor=executor, sidecar=is_sidecar, address=address):
-                if is_sidecar and peer.sidecar_of is None:
-                    if not self._may_be_sidecar_of(executor, peer):
-                        return Refused(reason="The registry takes this for no sidecar of that executor.")
-                    self._on_sidecar(peer, executor, address)
-                return Welcome(serves_others=is_sidecar and self._homes_serve_others)
+            case Hello(query=self.query, sidecar=True) if peer.sidecar_of is None:
+                return self._on_sidecar(peer, request)
+            case Hello(query=self.query):
+                return Welcome(serves_others=False)
             case Durable():
                 if request.query == self.query:  # the port may have been another query's before
                     self._on_durable(request.end)
@@ -386,52 +389,51 @@ class Registry:
                 return Refused(reason="This is the registry of another query.")
         raise ChannelEnded(f"The peer sent the registry a {type(request).__name__}.")
 
-    def _on_sidecar(self, peer: _Peer, executor: Executor, address: SidecarAddress | None) -> None:
-        peer.sidecar_of, peer.address = executor, address
+    def _on_sidecar(self, peer: _Peer, hello: Hello) -> Welcome | None:
+        """A sidecar greets; None if its executor has one: then it waits for that one's end, or for its own.
+
+        The application's key does not tell one executor from another, so whoever holds it may pass for a sidecar. An
+        honest one has taken the place of the one before it on their machine, which ends for that within a second, or
+        hangs and is silent.
+        """
+        executor = hello.executor
+        if (before := self._sidecars.get(executor.key)) is not None:
+            before.deadline_ms = min(before.deadline_ms, self.clock() + SUCCEEDED_SIDECAR_SILENCE_MS)
+            self._successors[peer] = hello
+            peer.patience_ms = SUCCESSOR_WAIT_MS
+            return None
+        peer.sidecar_of, peer.address, peer.patience_ms = executor, hello.address, SIDECAR_SILENCE_MS
         log.info("The sidecar of executor %s has come.", executor.key)
         with self._lock:
             self._seats.on_sidecar_joined(executor, self.clock())
-            self._sidecars.setdefault(executor.key, []).append(peer)
+            self._sidecars[executor.key] = peer
+        return Welcome(serves_others=self._homes_serve_others)
 
-    def _address_of(self, executor: str) -> SidecarAddress | None:
-        """Where others reach an executor's sidecar, the newest one."""
-        sidecars = self._sidecars.get(executor)
-        return sidecars[-1].address if sidecars else None
+    def _admit_successor(self, executor: str) -> None:
+        """The executor's sidecar has gone: answer the one that has waited longest for that, if there is any."""
+        for peer, hello in self._successors.items():
+            if hello.executor.key == executor:
+                del self._successors[peer]
+                peer.respond(self._on_sidecar(peer, hello))
+                return
 
-    def _may_be_sidecar_of(self, executor: Executor, peer: _Peer) -> bool:
-        """Whether a peer may be that executor's sidecar; a warning names the one that may not.
-
-        The key is the application's, so it does not tell one executor from another. But an executor stays on its host:
-        while it has a sidecar, another one that comes from elsewhere is an impostor, or the first was.
-        """
-        known = self._sidecars.get(executor.key)
-        if not known or known[-1].host == peer.host:
-            return True
-        if self._is_new(("impostor", executor.key)):
-            log.warning(
-                "Two processes say that they are the sidecar of executor %r: one at %s, and one at %s, which was "
-                "refused, so that tasks there read directly. Unless that executor's host has both addresses, one of "
-                "them holds this application's key and passes for what it is not.",
-                executor.executor_id or executor.key,
-                known[-1].host,
-                peer.host,
-            )
-        return False
-
-    def _is_new(self, about: tuple[str, str]) -> bool:
-        """Whether nothing was said of this yet, as far as is remembered."""
-        if about in self._warned_of:
-            return False
-        if len(self._warned_of) >= REGISTRY_CONNECTIONS_MAX:
-            self._warned_of.clear()
-        self._warned_of.add(about)
-        return True
+    def _warn_of_second_sidecar(self, peer: _Peer, executor: Executor) -> None:
+        log.warning(
+            "Two processes say that they are the sidecar of executor %r: one at %s, which lives, and one at %s, which "
+            "was refused. One of them holds this application's key and passes for what it is not.",
+            executor.executor_id or executor.key,
+            self._sidecars[executor.key].host,
+            peer.host,
+        )
 
     def _warn_of_detour(self, peer: _Peer, executor: Executor) -> None:
         """Warn once of an executor that asks by way of another one's sidecar."""
         way = peer.sidecar_of
-        if way is None or way.key == executor.key or not self._is_new(("detour", executor.key)):
+        if way is None or way.key == executor.key or executor.key in self._warned_of:
             return
+        if len(self._warned_of) >= REGISTRY_CONNECTIONS_MAX:
+            self._warned_of.clear()
+        self._warned_of.add(executor.key)
         log.warning(
             "Executor %s on host %s cannot reach port %d of this stream reader: it asks by way of executor %s on host "
             "%s, and has no sidecar of its own, which is slower. Open that port to it (options `registryPort` and "
@@ -460,7 +462,7 @@ class Registry:
                     asked.scan, asked.ticket, asked.executor, self.clock(), for_guest=asked.for_guest
                 )
                 home = self._seats.home(binding.seat) if binding.seat is not None else None
-                address = self._address_of(home.executor.key) if home is not None else None
+                sidecar = self._sidecars.get(home.executor.key) if home is not None else None
         except SeatRefused as refused:
             return Refused(reason=str(refused))
         if binding.seat is None:
@@ -475,7 +477,7 @@ class Registry:
             at_home=binding.at_home and served,
             ranges=tuple(planned.reads[binding.seat][binding.piece]),
             owned=tuple(planned.owned.get(binding.seat, ())) if served and planned.owned is not None else (),
-            home=address if guest and served and self._homes_serve_others else None,
+            home=sidecar.address if sidecar is not None and guest and served and self._homes_serve_others else None,
         )
 
     def _on_served(self, peer: _Peer, read: Served) -> None:
@@ -506,6 +508,7 @@ class _Peer(asyncio.Protocol):
         sidecar_of: whose life this connection is, if a sidecar said so.
         address: where others reach that sidecar.
         left_silently: whether all that has happened is that the peer has connected, and hung up.
+        patience_ms: how long it may be silent after a message.
     """
 
     def __init__(self, registry: Registry) -> None:
@@ -514,7 +517,9 @@ class _Peer(asyncio.Protocol):
         self.sidecar_of: Executor | None = None
         self.address: SidecarAddress | None = None
         self.left_silently = True
+        self.patience_ms = API_TIMEOUT_MS
         self._registry = registry
+        self._request_id: int | str | None = None
         self._challenge = Challenge(registry.key, REGISTRY)
         self._trusted = False
         self._frames = Frames()
@@ -524,7 +529,7 @@ class _Peer(asyncio.Protocol):
         """Speak first."""
         self._transport = cast("asyncio.Transport", transport)
         if peername := transport.get_extra_info("peername"):  # None: it has gone already
-            self.host = peername[0]
+            self.host = peername[0].removeprefix("::ffff:")  # so does a socket of IPv6 show one of IPv4
         self._registry.on_connected(self)
         self._transport.write(frame(self._challenge.message))
 
@@ -569,20 +574,24 @@ class _Peer(asyncio.Protocol):
 
     def _take(self, message: Message) -> None:
         if not self._trusted:
-            answer: Message | None = self._challenge.answer(message)
+            proof = self._challenge.answer(message)
             self._registry.admit(self)
             self._trusted = True
             self._frames.trust(CHANNEL_REQUEST_BYTES_MAX)
+            self._extend_deadline()
+            self._transport.write(frame(proof))
         else:
-            number = _id_of(message)
-            response = self._registry.answer(self, parse(message))
-            answer = {**to_json(response), "id": number} if response is not None else None
+            self._request_id = _id_of(message)
+            self.respond(self._registry.answer(self, parse(message)))
+
+    def respond(self, response: QueryMessage | None) -> None:
+        """Answer the last request; None: it wants no answer, or not yet."""
         self._extend_deadline()
-        if answer is not None:
-            self._transport.write(frame(answer))  # may pause us
+        if response is not None:
+            self._transport.write(frame({**to_json(response), "id": self._request_id}))  # may pause us
 
     def _extend_deadline(self) -> None:
-        self.deadline_ms = self._registry.clock() + (API_TIMEOUT_MS if self.sidecar_of is None else SIDECAR_SILENCE_MS)
+        self.deadline_ms = self._registry.clock() + self.patience_ms
 
 
 def _id_of(request: Message) -> int | str | None:

@@ -162,6 +162,80 @@ def test_a_worker_without_a_sidecar_reads_but_is_no_home(registry: Registry, dia
     assert homes(registry) == {}
 
 
+# ------------------------------------------------------------------------------- two sidecars of one executor
+
+
+HERE, THERE = ["here", 1, "1/1/1"], ["there", 2, "1/1/1"]
+
+
+@pytest.fixture
+def _sooner(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(registry_module, "SUCCEEDED_SIDECAR_SILENCE_MS", 1_500)
+    monkeypatch.setattr(registry_module, "SUCCESSOR_WAIT_MS", 3_000)
+
+
+def greet(channel: Channel, address: list[object]) -> None:
+    """As the sidecar of executor 1 does, without waiting for the answer."""
+    channel.send({"op": "hello", "id": 5, "query": "q", "executor": executor("1"), "sidecar": True, "address": address})
+
+
+def addresses(registry: Registry) -> list[list[object]]:
+    return [list(address) for address in registry.sidecars()]
+
+
+@pytest.mark.usefixtures("_sooner")
+def test_who_passes_for_the_sidecar_of_an_executor_is_refused_while_that_lives(
+    registry: Registry, dial: Dial, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It holds the key, which all executors have. What it would serve, guests would hand to Spark."""
+    honest, impostor = dial(), dial()
+    greet(honest, HERE)
+    assert honest.receive(30)["op"] == "welcome"
+    scan = plan(registry, 0)
+    ask(honest, "bind", scan=scan.scan_id, ticket=0, executor=executor("1"))
+    greet(impostor, THERE)
+
+    def refused() -> bool:
+        assert beat(honest) == ["g-0"]
+        assert addresses(registry) == [HERE]
+        try:
+            raise AssertionError(f"answered {impostor.receive(0.1)}")
+        except ChannelEnded as ended:
+            return "silent" not in str(ended)
+
+    wait_for(refused, "the impostor to be refused", 30)
+    assert addresses(registry) == [HERE]
+    (warning,) = [each.getMessage() for each in caplog.records if "passes for" in each.getMessage()]
+    assert "the sidecar of executor '1': one at 127.0.0.1, which lives, and one at 127.0.0.1, which" in warning
+
+
+@pytest.mark.usefixtures("_sooner")
+def test_the_successor_of_a_sidecar_is_welcome_when_that_has_been_silent(registry: Registry, dial: Dial) -> None:
+    hung, successor = dial(), dial()
+    greet(hung, HERE)
+    assert hung.receive(30)["op"] == "welcome"
+    greet(successor, THERE)
+    assert successor.receive(30) == {"op": "welcome", "id": 5, "serves_others": False}
+    assert addresses(registry) == [THERE]
+    with pytest.raises(ChannelEnded):
+        hung.receive(30)
+    assert beat(successor) == []
+
+
+def test_the_successor_of_a_sidecar_is_welcome_when_that_ends(registry: Registry, dial: Dial) -> None:
+    replaced, successor, third = dial(), dial(), dial()
+    greet(replaced, HERE)
+    assert replaced.receive(30)["op"] == "welcome"
+    greet(successor, THERE)
+    greet(third, HERE)
+    replaced.close()
+    assert successor.receive(30)["op"] == "welcome"
+    assert addresses(registry) == [THERE]
+    successor.close()
+    assert third.receive(30)["op"] == "welcome"
+    assert addresses(registry) == [HERE]
+
+
 BAD: list[Message] = [
     {},
     {"op": None},
@@ -357,11 +431,15 @@ def test_the_end_of_a_sidecars_connection_is_the_end_of_its_executor(registry: R
     wait_for(lambda: homes(registry) == {"g-1": "2"}, "the executor to be gone")
 
 
-def test_a_sidecar_that_came_back_outlives_its_former_connection(registry: Registry, sidecar: Sidecar) -> None:
-    former, now = sidecar("1"), sidecar("1")
+def test_a_sidecar_that_came_back_outlives_its_former_connection(
+    registry: Registry, sidecar: Sidecar, dial: Dial
+) -> None:
+    former, now = sidecar("1"), dial()
     scan = plan(registry, 0)
     ask(former, "bind", scan=scan.scan_id, ticket=0, executor=executor("1"))
+    greet(now, HERE)
     former.close()
+    assert now.receive(30)["op"] == "welcome"
     bound = [ask(now, "bind", scan=scan.scan_id, ticket=t, executor=executor("1"))["at_home"] for t in (0, 1)]
     assert bound == [True, True]
     now.close()

@@ -121,6 +121,7 @@ class Unconnected:
     """As much of a connection as requests look at."""
 
     sidecar_of = None
+    deadline_ms = 0
 
 
 def test_the_registry_understands_a_request_or_ends_its_connection() -> None:

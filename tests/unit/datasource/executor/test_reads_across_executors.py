@@ -9,15 +9,25 @@ from dataclasses import replace
 
 import pytest
 from harness.odd_servers import firewalled_port
-from harness.sidecars import Query, kill, read_on, sidecars_of, sleeping_executor, start_sidecar, with_registry_at
+from harness.sidecars import (
+    Query,
+    await_gone,
+    kill,
+    read_on,
+    sidecars_of,
+    sleeping_executor,
+    start_sidecar,
+    with_registry_at,
+)
 from harness.waiting import wait_for
 
+from pyspark_kgroup.driver import registry as registry_module
 from pyspark_kgroup.errors import ChannelEnded, KeyRefused, RegistryUnreachable
 from pyspark_kgroup.executor import ticket_reader
 from pyspark_kgroup.executor.ticket_reader import Worker
 from pyspark_kgroup.limits import SIDECAR_UNAUTHENTICATED_MAX
 from pyspark_kgroup.shared import channel as channel_module
-from pyspark_kgroup.shared.channel import Channel, Message, connect, new_key
+from pyspark_kgroup.shared.channel import Message, connect, new_key
 from pyspark_kgroup.shared.messages import Bind, Hello, ReadAtHome, ReadDirectly, Refused, Welcome
 from pyspark_kgroup.shared.tickets import Executor, Mode, SidecarAddress, TicketPayload
 
@@ -95,7 +105,7 @@ def test_a_home_that_cannot_be_reached_costs_the_first_worker_alone_time(
     query: Query, home: Executor, guest: Executor, address: SidecarAddress
 ) -> None:
     with firewalled_port() as port:
-        query.registry._sidecars[home.key][-1].address = address._replace(port=port)
+        query.registry._sidecars[home.key].address = address._replace(port=port)
         for _ in range(3):
             assert query.run(guest, NO_RECORDS) == []
         wait_for(lambda: counted(query) == (1, 0, 3), "all to be read directly")
@@ -284,48 +294,22 @@ def test_a_home_serves_nobody_elsewhere_if_records_are_to_stay_on_their_executor
         wait_for(lambda: counted(query) == (2, 0, 0), "the server to serve its own executor as before", 10)
 
 
-def test_who_passes_for_the_sidecar_of_an_executor_on_another_host_is_not_asked(
-    query: Query, home: Executor, guest: Executor, address: SidecarAddress, caplog: pytest.LogCaptureFixture
+def test_a_sidecar_that_hangs_is_replaced_by_the_next_worker_that_finds_it_silent(
+    query: Query, home: Executor, guest: Executor, address: SidecarAddress, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It holds the key, which all executors have. What it would serve, guests would hand to Spark."""
-    impostor = registry_channel(query, source="127.0.0.2")
-    theirs = SidecarAddress("127.0.0.2", 1, home.key)
-    for _ in range(2):
-        answer = impostor.ask(Hello(query=query.registry.query, executor=home, sidecar=True, address=theirs), 30)
-        assert isinstance(answer, Refused)
-    assert query.registry.sidecars() == (address,)
-    impostor.close()
-    assert query.run(guest, NO_RECORDS) == []
-    wait_for(lambda: counted(query) == (1, 1, 0), "the read to be served by the home", 10)
-    (warning,) = [each.getMessage() for each in caplog.records if "passes for" in each.getMessage()]
-    assert "executor '1': one at 127.0.0.1, and one at 127.0.0.2, which was refused" in warning
-
-
-def test_a_sidecar_that_takes_the_place_of_one_that_hangs_is_asked_before_that_has_gone(
-    query: Query, home: Executor, address: SidecarAddress
-) -> None:
-    """It is on the same host. When it goes again, the first one counts."""
-    successor = registry_channel(query, source="127.0.0.1")
-    theirs = address._replace(port=address.port + 1)
-    hello = Hello(query=query.registry.query, executor=home, sidecar=True, address=theirs)
-    assert successor.ask(hello, 30) == Welcome(serves_others=True)
-    assert query.registry.sidecars() == (theirs,)
-    successor.close()
-    wait_for(lambda: query.registry.sidecars() == (address,), "the successor's end to be noticed", 10)
-
-
-def registry_channel(query: Query, *, source: str) -> Channel:
-    """A connection to the registry that has shown the key, from this address of the loopback network."""
-    sock = socket.create_connection(("127.0.0.1", query.registry.port), source_address=(source, 0))
-    channel = Channel(sock)
-    nonce = bytes.fromhex(channel.receive(30)["nonce"])
-    ours = bytes(32)
-    channel.send(
-        {"nonce": ours.hex(), "mac": channel_module._mac(query.registry.key, "client", "registry", nonce, ours).hex()}
-    )
-    assert channel.receive(30).keys() == {"mac"}
-    channel.trust()
-    return channel
+    monkeypatch.setattr(registry_module, "SUCCEEDED_SIDECAR_SILENCE_MS", 500)
+    (hung,) = sidecars_of(query, home)
+    os.kill(hung, signal.SIGSTOP)
+    start_sidecar(home, query.plan(NO_RECORDS)[0])
+    (successor,) = query.registry.sidecars()
+    assert successor.executor == home.key
+    assert successor != address
+    for executor in (home, guest):
+        assert query.run(executor, NO_RECORDS) == []
+    wait_for(lambda: counted(query) == (2, 1, 0), "both reads to be served by the successor", 10)
+    os.kill(hung, signal.SIGCONT)
+    await_gone([hung])
+    assert query.registry.sidecars() == (successor,)
 
 
 def test_the_sidecar_of_local_mode_listens_to_no_other_executor(query: Query) -> None:
