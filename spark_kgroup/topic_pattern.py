@@ -124,11 +124,13 @@ class TopicPattern:
             return True
 
     def matches(self, name: str) -> bool:
-        """Whether the whole of `name` is matched (Matcher.matches).
+        """Whether the whole of `name` is matched (Matcher.matches); never if no topic may have it (Topic.validate).
 
         Raises:
             PatternTooSlow: not decided within `PATTERN_MATCH_S_MAX`.
         """
+        if not _LEGAL.issuperset(name):  # `.` matches what steers a terminal, and who plays a broker may say any name
+            return False
         try:
             return self._compiled.fullmatch(name, timeout=PATTERN_MATCH_S_MAX) is not None
         except TimeoutError:
