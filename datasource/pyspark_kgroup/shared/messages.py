@@ -488,6 +488,13 @@ def _leader(value: object) -> Leader | None:
     raise ValueError("no leader")
 
 
+def _executor(value: object) -> Executor:
+    executor = _read_fields(Executor, _object(value))
+    if not (executor.key + executor.executor_id + executor.host).isprintable():  # they stand in log lines
+        raise ValueError("no names of an executor")
+    return executor
+
+
 def _address(value: object) -> SidecarAddress | None:
     match value:
         case None:
@@ -519,7 +526,7 @@ _READERS: Final[Mapping[object, Callable[[object], object]]] = {
     int: _integer,
     str: _string,
     bytes: lambda value: bytes.fromhex(_string(value)),
-    Executor: lambda value: _read_fields(Executor, _object(value)),
+    Executor: _executor,
     Mapping[str, str]: lambda value: {name: _string(text) for name, text in _object(value).items()},
     Literal["server", "network", "worker"]: _one_of("server", "network", "worker"),
     Reader: _one_of("native", "librdkafka"),

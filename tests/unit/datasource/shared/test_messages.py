@@ -102,6 +102,14 @@ def travelled(message: QueryMessage) -> JsonObject:
     return raw
 
 
+@pytest.mark.parametrize("name", ["key", "executor_id", "host"])
+def test_an_executor_whose_name_would_be_a_log_line_of_its_own_is_refused(name: str) -> None:
+    raw = to_json(Bind(scan=1, ticket=0, executor=EXECUTOR))
+    raw["executor"][name] = "1\n2026-11-25 03:00:00 ERROR spark: all is lost"
+    with pytest.raises(ChannelEnded, match="no names of an executor"):
+        parse(raw)
+
+
 def test_there_is_an_example_of_each_message() -> None:
     assert {type(example) for example in EXAMPLES} == set(get_args(QueryMessage))
     assert len({example.op for example in EXAMPLES}) == len({type(example) for example in EXAMPLES})
