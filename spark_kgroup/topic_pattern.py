@@ -279,6 +279,8 @@ class _Reader:
             atom = _class(frozenset(self._take()), fold)
             self._quote()
             return atom if self._quoting else self._quantified(atom)
+        if char == "*" and self._at == 0:
+            raise self._error("nothing stands before this *: write .* for any text, or escape it as \\*")
         if char in "*+?":
             raise self._error(f"nothing stands before this {char}, or another quantifier: escape it as \\{char}")
         if char == "{":

@@ -84,7 +84,17 @@ class Option(Generic[T]):
         except ValueError as problem:
             shown = "not valid" if self.secret else shorten(repr(text))
             why = f" ({shorten(str(problem))})" if str(problem) else ""
-            raise OptionError(f"Option {self.name} is {shown}: it needs {self.range}{why}.") from None
+            hint = "" if self.secret else _hint_for_python(text.strip())
+            raise OptionError(f"Option {self.name} is {shown}: it needs {self.range}{why}.{hint}") from None
+
+
+def _hint_for_python(text: str) -> str:
+    """What to do where somebody gave an object of Python, of which Spark has made text with `str()`."""
+    if text.startswith("['"):
+        return ' Of a Python list, ",".join(...) makes such a text.'
+    if text.startswith("{") and "'" in text:
+        return " Of a Python dict, json.dumps(...) makes such a text."
+    return ""
 
 
 def duration(
@@ -170,7 +180,8 @@ def topics(text: str) -> tuple[str, ...]:
     """Names of topics between commas."""
     for topic in names_in(text):
         if not _is_kafka_name(topic):
-            raise ValueError(f"{topic!r} is not a topic's name")
+            like_a_pattern = ": a pattern belongs into subscribePattern" if "*" in topic else ""
+            raise ValueError(f"{topic!r} is not a topic's name{like_a_pattern}")
     return names_in(text)
 
 

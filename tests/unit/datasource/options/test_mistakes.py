@@ -45,6 +45,7 @@ was asked. Those that need Spark or a broker are in `tests/spark/test_mistakes.p
     40 an environment that was not activated
     41 no right to the topic or the group, a wrong password
     42 CREATE TABLE ... USING kgroup
+    43 a list or a dict of Python as an option
 """
 
 import ast
@@ -153,7 +154,12 @@ MISTAKES = [
     Mistake(11, "batch", {"endingOffsets": "earliest"}, "endingOffsets is 'earliest'", "it needs latest, or JSON"),
     *of_both(14, {"assign": '{"flights":[0]}'}, "Option assign cannot be used", "set `subscribe`"),
     *of_both(14, {"subscribePattern": "f.*"}, "subscribe and subscribePattern are both given", "leave one of them out"),
-    *of_both(14, {"subscribe": None, "subscribePattern": "*"}, "subscribePattern is '*'", r"escape it as \*"),
+    *of_both(14, {"subscribe": None, "subscribePattern": "*"}, "subscribePattern is '*'", r"write .* for any text, or"),
+    *of_both(14, {"subscribe": "flights.*"}, "subscribe is 'flights.*'", "a pattern belongs into subscribePattern"),
+    *of_both(
+        43, {"subscribe": str(["t", "u"])}, "subscribe is \"['t', 'u']\"", 'list, ",".join(...) makes such a text'
+    ),
+    *of_both(43, {"startingOffsets": str({"t": {"0": 5}})}, "startingOffsets is", "dict, json.dumps(...) makes such a"),
     *of_both(15, {"startingTimestamp": "2024-01-01"}, "startingTimestamp is '2024-01-01'", "ms since 1970, UTC"),
     *of_both(15, {"startingOffsetsByTimestamp": "17"}, "startingOffsetsByTimestamp is '17'", "it needs JSON such as"),
     *of_both(15, {"startingOffsetsByTimestampStrategy": "x"}, "ByTimestampStrategy is 'x'", "error or latest"),
