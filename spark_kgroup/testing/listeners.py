@@ -11,6 +11,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Final, Literal
 
+from spark_kgroup.errors import EnvironmentProblem
+
 MECHANISMS: Final = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", "OAUTHBEARER")
 """What a SASL listener takes. OAUTHBEARER trusts unsigned tokens, as `unsecured_token` makes them."""
 
@@ -31,6 +33,9 @@ class SecureListener:
         client_auth: Kafka's ssl.client.auth. A client's user name is the CN of its certificate.
         sasl: whether clients must log in, by any of `MECHANISMS`.
         session_ms: after this long a client must log in anew (connections.max.reauth.ms); 0 for never.
+
+    Raises:
+        EnvironmentProblem: the key has another form, of which Kafka says only that a node has died.
     """
 
     name: str
@@ -40,6 +45,13 @@ class SecureListener:
     client_auth: Literal["none", "requested", "required"] = "none"
     sasl: bool = False
     session_ms: int = 0
+
+    def __post_init__(self) -> None:
+        if self.certificate_pem and "-----BEGIN PRIVATE KEY-----" not in (self.key_pem or ""):
+            raise EnvironmentProblem(
+                f"The key of listener {self.name} is not PKCS#8 without a password (BEGIN PRIVATE KEY); Kafka takes no "
+                "other form: convert it with `openssl pkcs8 -topk8 -nocrypt`."
+            )
 
     @property
     def protocol(self) -> str:
