@@ -35,7 +35,10 @@ def kgroup(
         bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Print the version.")
     ] = False,
 ) -> None:
-    """A Spark source that is a real Kafka consumer group: its tools."""
+    """A Spark source that is a real Kafka consumer group: its tools.
+
+    Groups are listed, deleted and set to other offsets with Kafka's own kafka-consumer-groups.
+    """
 
 
 app.add_typer(kafka_command.app, name="kafka")
