@@ -67,12 +67,14 @@ class QueryLag:
     Attributes:
         query: its name, or its id if it has none.
         seats: instance id -> who serves it (`reporting.latest_offset`).
+        groups: instance id -> the group that the seat is a member of.
     """
 
     query: str
     batch: int
     partitions: tuple[PartitionLag, ...]
     seats: Mapping[str, Mapping[str, Any]]
+    groups: Mapping[str, str]
 
     @property
     def by_seat(self) -> dict[str, int]:
@@ -87,6 +89,7 @@ def lag_of(progress: Mapping[str, Any]) -> QueryLag | None:
     """The lag in one progress report (StreamingQueryProgress as JSON), None if it has no kgroup source with one."""
     partitions: list[PartitionLag] = []
     seats: dict[str, Mapping[str, Any]] = {}
+    groups: dict[str, str] = {}
     found = False
     for source in progress.get("sources", ()):
         shown = source.get("latestOffset")
@@ -98,6 +101,7 @@ def lag_of(progress: Mapping[str, Any]) -> QueryLag | None:
             continue
         found = True
         seats |= shown["seats"]
+        groups |= dict.fromkeys((*shown["seats"], *(held.period.seat for held in latest.owned.values())), end.group)
         partitions += [
             PartitionLag(seat=held.period.seat, partition=tp, position=end.position(tp) or 0, end=held.position)
             for tp, held in latest.owned.items()
@@ -105,7 +109,8 @@ def lag_of(progress: Mapping[str, Any]) -> QueryLag | None:
     if not found:
         return None
     name = progress.get("name") or progress["id"]
-    return QueryLag(query=str(name), batch=int(progress["batchId"]), partitions=tuple(partitions), seats=seats)
+    batch = int(progress["batchId"])
+    return QueryLag(query=str(name), batch=batch, partitions=tuple(partitions), seats=seats, groups=groups)
 
 
 def skipped_offsets(progress: Mapping[str, Any]) -> int:
@@ -260,8 +265,8 @@ class _Gauges:
 
         with self._lock:
             lags = list(self._lags.values())
-        partition = ["query", "seat", "topic", "partition"]
-        seat = ["query", "seat", "executor", "host"]
+        seat = ["query", "group", "seat"]
+        partition = [*seat, "topic", "partition"]
         families = {
             name: GaugeMetricFamily(name, documentation, labels=labels)
             for name, documentation, labels in (
@@ -270,8 +275,8 @@ class _Gauges:
                 ("kgroup_partition_lag_offsets", "Offsets of a partition that are still to be read.", partition),
                 (
                     "kgroup_seat_info",
-                    "Always 1; the label member_id says which member of the group the seat is.",
-                    [*seat, "member_id"],
+                    "Always 1; its labels say which member of the group the seat is, and who serves it.",
+                    [*seat, "executor", "host", "member_id"],
                 ),
                 ("kgroup_seat_lag_offsets", "Offsets of a seat's partitions that are still to be read.", seat),
                 ("kgroup_seat_warm", "1 if the seat's own server reads on its executor.", seat),
@@ -302,16 +307,17 @@ def _samples(lags: list[QueryLag]) -> dict[tuple[str, tuple[str, ...]], float]:
     found: dict[tuple[str, tuple[str, ...]], float] = {}
     for lag in lags:
         for each in lag.partitions:
-            labels = (lag.query, each.seat, each.partition.topic, str(each.partition.partition))
+            group = lag.groups.get(each.seat, "")
+            labels = (lag.query, group, each.seat, each.partition.topic, str(each.partition.partition))
             found["kgroup_partition_position_offset", labels] = each.position
             found["kgroup_partition_end_offset", labels] = each.end
             found["kgroup_partition_lag_offsets", labels] = each.lag
         for seat, count in lag.by_seat.items():
-            served = lag.seats.get(seat, {})
-            labels = (lag.query, seat, str(served.get("executor", "")), str(served.get("host", "")))
-            found["kgroup_seat_lag_offsets", labels] = count
-            if served:
-                found["kgroup_seat_info", (*labels, str(served["member"]))] = 1
-                found["kgroup_seat_warm", labels] = float(served["warm"])
-                found["kgroup_seat_since_timestamp_seconds", labels] = served["since"] / 1000
+            of_seat = (lag.query, lag.groups.get(seat, ""), seat)
+            found["kgroup_seat_lag_offsets", of_seat] = count
+            if served := lag.seats.get(seat):
+                who = (str(served["executor"]), str(served["host"]), str(served["member"]))
+                found["kgroup_seat_info", (*of_seat, *who)] = 1
+                found["kgroup_seat_warm", of_seat] = float(served["warm"])
+                found["kgroup_seat_since_timestamp_seconds", of_seat] = served["since"] / 1000
     return found

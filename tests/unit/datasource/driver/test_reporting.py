@@ -45,7 +45,7 @@ def checkpoint(**positions: int) -> Checkpoint:
         )
         for index, position in enumerate(positions.values())
     }
-    return Checkpoint(topics={"t": Topic(topic_id="id", first_sight=3)}, owned=owned)
+    return Checkpoint(topics={"t": Topic(topic_id="id", first_sight=3)}, owned=owned, group="job")
 
 
 def progress(latest: Any, end: Any = None, **more: Any) -> dict[str, Any]:
@@ -169,12 +169,13 @@ def test_gauges_follow_the_progress_and_go_with_the_query() -> None:
     registry = CollectorRegistry()
     listener = KgroupListener(registry)
     listener.onQueryProgress(event(progress(reported())))
-    labels = {"query": "hello", "seat": "seat-0", "topic": "t", "partition": "0"}
-    served = {"query": "hello", "seat": "seat-0", "executor": "1", "host": "h1"}
+    served = {"query": "hello", "group": "job", "seat": "seat-0"}
+    labels = {**served, "topic": "t", "partition": "0"}
     assert registry.get_sample_value("kgroup_partition_lag_offsets", labels) == 4
     assert registry.get_sample_value("kgroup_partition_position_offset", labels) == 5
     assert registry.get_sample_value("kgroup_partition_end_offset", labels) == 9
-    assert registry.get_sample_value("kgroup_seat_info", {**served, "member_id": "m0"}) == 1
+    who = {"executor": "1", "host": "h1", "member_id": "m0"}
+    assert registry.get_sample_value("kgroup_seat_info", {**served, **who}) == 1
     assert registry.get_sample_value("kgroup_seat_lag_offsets", served) == 4
     assert registry.get_sample_value("kgroup_seat_warm", served) == 1
     since_s = registry.get_sample_value("kgroup_seat_since_timestamp_seconds", served)
@@ -183,7 +184,7 @@ def test_gauges_follow_the_progress_and_go_with_the_query() -> None:
     moved = {**reported(), "seats": {}}
     listener.onQueryProgress(event(progress(moved)))
     assert registry.get_sample_value("kgroup_seat_warm", served) is None
-    assert registry.get_sample_value("kgroup_seat_lag_offsets", {**served, "executor": "", "host": ""}) == 4
+    assert registry.get_sample_value("kgroup_seat_lag_offsets", served) == 4, "a home that moves ends no series"
     listener.onQueryTerminated(QueryTerminatedEvent(progress(None)["id"], RUN, None, None))
     assert b'query="hello"' not in generate_latest(registry)
 
@@ -194,7 +195,7 @@ def test_a_second_listener_shares_the_gauges_of_the_first() -> None:
     former = KgroupListener(registry)
     former.onQueryProgress(event(progress(reported())))
     listener = KgroupListener(registry)
-    labels = {"query": "hello", "seat": "seat-0", "topic": "t", "partition": "0"}
+    labels = {"query": "hello", "group": "job", "seat": "seat-0", "topic": "t", "partition": "0"}
     assert registry.get_sample_value("kgroup_partition_lag_offsets", labels) == 4
     listener.onQueryProgress(event(progress(reported(), checkpoint(a=9, b=5, c=5).to_json())))
     assert registry.get_sample_value("kgroup_partition_lag_offsets", labels) == 0
