@@ -6,11 +6,15 @@ Runs on: driver.
 from __future__ import annotations
 
 import logging
+import os
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Final
 
 from spark_kgroup.errors import FencedInstanceId, KgroupError
+
+LEVEL_VARIABLE: Final = "KGROUP_LOG_LEVEL"
+"""Environment of the driver: the least grave log lines of a query that are shown, such as INFO."""
 
 _OPTIONS: Final[Mapping[str, str]] = {
     "topics": "subscribe",
@@ -75,6 +79,20 @@ def log_in_options_words() -> Callable[[], None]:
             each.removeFilter(wording)
 
     return undo
+
+
+def show_log(group: str) -> None:
+    """Let log lines of this process say when, how grave, and of which group, among Spark's, unless somebody else does.
+
+    Without a handler Python shows the bare text of warnings alone. `LEVEL_VARIABLE` asks for more, or for less.
+    """
+    of_group = group.replace("%", "%%")
+    form = f"%(asctime)s %(levelname)s kgroup, group {of_group}: %(message)s"
+    logging.basicConfig(level=logging.WARNING, format=form, datefmt="%y/%m/%d %H:%M:%S")  # as Spark's log4j2 has it
+    level = logging.getLevelNamesMapping().get(os.environ.get(LEVEL_VARIABLE, "").strip().upper())
+    if level is not None:
+        for package in ("spark_kgroup", "pyspark_kgroup"):
+            logging.getLogger(package).setLevel(level)
 
 
 def _text_of_a_fenced_seat(error: FencedInstanceId) -> str:

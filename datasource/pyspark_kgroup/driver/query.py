@@ -41,7 +41,7 @@ from pyspark_kgroup.shared.tickets import (
     SeatRanges,
     TicketPayload,
 )
-from pyspark_kgroup.wording import log_in_options_words
+from pyspark_kgroup.wording import log_in_options_words, show_log
 from spark_kgroup.clock import monotonic_ms
 from spark_kgroup.errors import KgroupError
 from spark_kgroup.model import CLIENT, CONSUMER, TopicPartition
@@ -279,9 +279,11 @@ class Query:
             planned: what an earlier process of this query planned to read at last.
         """
         if self._boundary is None:
+            jvm = Jvm.of_this_process()
+            if jvm is not None:
+                show_log(self._options.group_id)
             for warning in origin_warnings(planned, self._options):
                 log.warning("%s", warning)
-            jvm = Jvm.of_this_process()
             if jvm is not None:
                 jvm.end_process_with_it(self._release_key)
             self._undo_wording = self._undo_wording or log_in_options_words()

@@ -1,6 +1,10 @@
 """Errors and log lines of the group's side reach users with the options of this source in them."""
 
 import logging
+import os
+import re
+import subprocess
+import sys
 import time
 
 import pytest
@@ -115,3 +119,45 @@ async def test_a_warning_that_no_new_token_is_had_names_the_option(caplog: pytes
     await cache.token(fresh=True)
     undo()
     assert "check kafka.sasl.oauthbearer.scope. The token at hand serves" in caplog.text
+
+
+LOGGING = """
+import logging, sys
+from pyspark_kgroup.wording import show_log
+if sys.argv[1:] == ["configured"]:
+    logging.basicConfig(format="ours: %(message)s")
+show_log("100%s of it")
+logging.getLogger("spark_kgroup.wire").warning("a warning with %d words", 4)
+logging.getLogger("pyspark_kgroup.driver").info("seats join")
+logging.getLogger("py4j").info("not ours")
+"""
+
+
+@pytest.mark.parametrize(
+    ("given", "level", "lines"),
+    [
+        ((), "", ["WARNING kgroup, group 100%s of it: a warning with 4 words"]),
+        ((), "nonsense", ["WARNING kgroup, group 100%s of it: a warning with 4 words"]),
+        (
+            (),
+            "info",
+            [
+                "WARNING kgroup, group 100%s of it: a warning with 4 words",
+                "INFO kgroup, group 100%s of it: seats join",
+            ],
+        ),
+        ((), "error", []),
+        (("configured",), "", ["ours: a warning with 4 words"]),
+    ],
+)
+def test_log_lines_of_a_stream_reader_say_when_how_grave_and_of_which_group(
+    given: tuple[str, ...], level: str, lines: list[str]
+) -> None:
+    command = [sys.executable, "-c", LOGGING, *given]
+    environment = {**os.environ, "KGROUP_LOG_LEVEL": level}
+    done = subprocess.run(command, capture_output=True, text=True, check=True, env=environment)
+    shown = done.stderr.splitlines()
+    if not given:
+        assert all(re.match(r"[0-9]{2}/[0-9]{2}/[0-9]{2} [0-9]{2}:[0-9]{2}:[0-9]{2} ", line) for line in shown)
+        shown = [line[18:] for line in shown]
+    assert shown == lines
