@@ -13,6 +13,9 @@ SESSION_TIMEOUT_MS: Final = 300_000
 """Silence after which the coordinator gives a seat away. Kafka: session.timeout.ms, 45 s; 5 min here, so that the
 process can restart within it and move nothing (KIP-345 allows up to 30 min)."""
 
+DYNAMIC_SESSION_TIMEOUT_MS: Final = 45_000
+"""The same of a member without an instance id, for which nobody waits to come back. Kafka: session.timeout.ms."""
+
 REBALANCE_TIMEOUT_MS: Final = 1_800_000
 """How long the coordinator waits for a member to rejoin. Kafka: max.poll.interval.ms, 5 min; 30 min here, because the
 application gives a partition up only between two pieces of its work, and says how long one may take."""

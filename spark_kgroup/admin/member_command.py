@@ -20,7 +20,12 @@ from spark_kgroup.admin.stop_signals import stop_signals
 from spark_kgroup.admin.telling import say, text_of
 from spark_kgroup.assignors import NAMES, assignors_called
 from spark_kgroup.errors import FencedInstanceId, OptionError
-from spark_kgroup.limits import METADATA_MAX_AGE_MS, SESSION_TIMEOUT_MS, STRING_BYTES_MAX
+from spark_kgroup.limits import (
+    DYNAMIC_SESSION_TIMEOUT_MS,
+    METADATA_MAX_AGE_MS,
+    SESSION_TIMEOUT_MS,
+    STRING_BYTES_MAX,
+)
 from spark_kgroup.member import contract
 from spark_kgroup.model import BROKER, CLASSIC, CLIENT, CONSUMER, ErrorCode, TopicPartition
 from spark_kgroup.peer_words import printable
@@ -99,7 +104,7 @@ class EventPrinter:
     def _on_left(self, session: Session, code: int) -> None:
         if code == ErrorCode.NONE:
             self._event(session, "left", partitions=[])
-        else:
+        elif session.failure is None:  # else that is what ended it
             reason = f"could not leave ({ErrorCode.name_of(code)}); the seat stays until its session times out"
             self._event(session, "error", partitions=[], reason=reason)
 
@@ -187,8 +192,13 @@ def member(
         int, typer.Option(min=10, help="How often the leader looks for new partitions.")
     ] = METADATA_MAX_AGE_MS,
     session_timeout_ms: Annotated[
-        int, typer.Option(min=1, help="How long the member may be silent before other members get its partitions.")
-    ] = SESSION_TIMEOUT_MS,
+        int | None,
+        typer.Option(
+            min=1,
+            help="How long the member may be silent before other members get its partitions: by default "
+            f"{SESSION_TIMEOUT_MS} with --instance-id, {DYNAMIC_SESSION_TIMEOUT_MS} without.",
+        ),
+    ] = None,
     command_config: Annotated[
         Path | None,
         typer.Option(metavar="FILE", help=COMMAND_CONFIG_HELP),
@@ -201,6 +211,8 @@ def member(
     """Join a group and print one line per event, until Ctrl-C. Reads nothing and commits nothing."""
     _check_protocol(group_protocol, remote_assignor, assignor, session_timeout_ms)
     _check_topics(topics, pattern)
+    if session_timeout_ms is None:
+        session_timeout_ms = SESSION_TIMEOUT_MS if instance_id is not None else DYNAMIC_SESSION_TIMEOUT_MS
     settings = GroupSettings(
         bootstrap=parse_bootstrap(bootstrap_server),
         group=group,
@@ -235,7 +247,7 @@ def member(
         )
 
 
-def _check_protocol(protocol: str, remote_assignor: str | None, assignor: str, session_timeout_ms: int) -> None:
+def _check_protocol(protocol: str, remote_assignor: str | None, assignor: str, session_timeout_ms: int | None) -> None:
     """Refuse what the protocol has no use for.
 
     Raises:
@@ -247,7 +259,7 @@ def _check_protocol(protocol: str, remote_assignor: str | None, assignor: str, s
         raise OptionError(f"--remote-assignor is for --group-protocol {CONSUMER}: set that, or use --assignor.")
     if protocol == CONSUMER and assignor != _ASSIGNOR:
         raise OptionError(f"--assignor is for --group-protocol {CLASSIC}: use --remote-assignor, or leave it out.")
-    if protocol == CONSUMER and session_timeout_ms != SESSION_TIMEOUT_MS:
+    if protocol == CONSUMER and session_timeout_ms is not None:
         raise OptionError(
             f"--session-timeout-ms is for --group-protocol {CLASSIC}: under {CONSUMER} the brokers decide "
             "(group.consumer.session.timeout.ms, or the group's consumer.session.timeout.ms). Leave it out."

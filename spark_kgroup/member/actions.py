@@ -406,8 +406,22 @@ class Actions:
         return [contract.Lost(partitions=lost, reason=reason)] if lost else []
 
     def _fail(self, error: GroupError) -> Effects:
-        """End with an error that the user has to see: its message names the setting to change, and nothing retries."""
-        return self._end([*self._lose(str(error), keep_id=False), contract.Failed(error=error)])
+        """End with an error that the user has to see: its message names the setting to change, and nothing retries.
+
+        A dynamic member leaves: no process comes back for its share, and the other members would wait for the end of its
+        session. Java's consumer leaves in close() (ConsumerCoordinator.close). One that is fenced has nothing to leave.
+        """
+        who = self.identity
+        effects = [*self._lose(str(error), keep_id=False), contract.Failed(error=error)]
+        stays = who.instance_id is not None or who.member_id == UNKNOWN_MEMBER_ID
+        return (
+            self._end(effects) if stays or isinstance(error, FencedInstanceId) else [*self._send_leave(who), *effects]
+        )
+
+    def _send_leave(self, who: MemberIdentity, reason: str = "the member failed") -> Effects:
+        self._become(State.LEAVING)
+        self._timers.clear()  # the seat is given up: its session may end as it likes
+        return [contract.Send(request=contract.LeaveRequest(identity=who, reason=reason))]
 
     def _end(self, effects: Effects) -> Effects:
         """End; no timer runs any more, and no event changes anything."""

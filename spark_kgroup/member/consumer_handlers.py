@@ -446,8 +446,15 @@ class ConsumerHandlers:
         return [contract.Lost(partitions=lost, reason=reason)] if lost else []
 
     def _fail(self, error: GroupError) -> Effects:
-        """End with an error that the user has to see: its message names the setting to change, and nothing retries."""
-        return self._end([*self._lose(str(error)), contract.Failed(error=error)])
+        """End with an error that the user has to see: its message names the setting to change, and nothing retries.
+
+        A dynamic member leaves, as one of the classic protocol does (`actions`).
+        """
+        effects = [*self._lose(str(error)), contract.Failed(error=error)]
+        if self.config.instance_id is not None or isinstance(error, FencedInstanceId):
+            return self._end(effects)
+        self._become(State.LEAVING)
+        return [*self._ask(LEAVE_EPOCH, self._asked_at_ms), *effects]
 
     def _end(self, effects: Effects) -> Effects:
         """End; no timer runs any more, and no event changes anything."""

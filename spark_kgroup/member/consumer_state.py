@@ -19,7 +19,7 @@
             STABLE <---> RECONCILING --------------------------------------------+  fenced, or a session lost
 
       any state but IDLE --Leave, or Close in a seat that owes nothing--> LEAVING --answer--> CLOSED
-      any state but CLOSED --Close, or an error that retrying cannot mend--> CLOSED
+      any state but CLOSED --Close, or an error that retrying cannot mend--> CLOSED; a dynamic member is LEAVING first
 
 RESUMING goes on as the member that an earlier process was, until it owes the group nothing any more. Kafka's
 MemberState has RECONCILING and ACKNOWLEDGING for our RECONCILING, FENCED for the way back to JOINING. It has nothing
@@ -75,7 +75,7 @@ LEAVES_TO: Final[Mapping[State, frozenset[State]]] = MappingProxyType(
         State.RESUMING: frozenset({State.JOINING, State.RELEASING}) | _ENDS,
         State.JOINING: frozenset({State.LOOKING, State.RELEASING, State.RECONCILING, State.STABLE}) | _ENDS,
         State.LOOKING: frozenset({State.JOINING, State.RELEASING, State.CLOSED}),
-        State.RELEASING: frozenset({State.JOINING, State.LOOKING, State.CLOSED}),
+        State.RELEASING: frozenset({State.JOINING, State.LOOKING}) | _ENDS,
         State.RECONCILING: frozenset({State.STABLE, State.JOINING}) | _ENDS,
         State.STABLE: frozenset({State.RECONCILING, State.JOINING}) | _ENDS,
         State.LEAVING: frozenset({State.CLOSED}),

@@ -367,7 +367,7 @@ class Left:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Failed:
-    """The machine has ended with an error that retrying cannot mend."""
+    """The machine ends with an error that retrying cannot mend; a dynamic member leaves, and `Left` follows."""
 
     error: GroupError
 

@@ -430,9 +430,7 @@ class Handlers(Actions):
         asked = self.config.instance_id is not None and self._asked_at_ms >= 0
         if self.identity.member_id == UNKNOWN_MEMBER_ID and not asked:
             return self._end([contract.Left(error=ErrorCode.NETWORK_EXCEPTION)])
-        self._become(State.LEAVING)
-        self._timers.clear()  # the seat is given up: its session may end as it likes
-        return [contract.Send(request=contract.LeaveRequest(identity=self.identity, reason=event.reason))]
+        return self._send_leave(self.identity, event.reason)
 
     def _on_leave_response(self, event: contract.LeaveResponse, _now_ms: int) -> Effects:
         """AbstractCoordinator.maybeLeaveGroup: "do not attempt any resending if the request fails or times out"."""

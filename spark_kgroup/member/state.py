@@ -25,7 +25,7 @@
                        REVOKING ------------------------------------------->+  all is given up; cooperative: the
                                                                                group rebalances, too
 
-      any state but IDLE --Leave--> LEAVING --answer--> CLOSED
+      any state but IDLE --Leave, or a dynamic member's final error--> LEAVING --answer--> CLOSED
       any state but CLOSED --Close, or an error that retrying cannot mend--> CLOSED
 
 Kafka's AbstractCoordinator has four of these (MemberState): UNJOINED is IDLE, PREPARING_REBALANCE is JOINING,

@@ -236,7 +236,7 @@ class Group:
         )
 
     async def close(self) -> None:
-        """Stop without leaving: the seats are static and stay in place (KIP-345).
+        """Stop without leaving: the seats are static and stay in place (KIP-345); a dynamic one that failed has left.
 
         Under the consumer protocol they are released, for whatever process is next (`GroupSettings.releases_seats`);
         that takes `CLOSE_WORD_MS` at most.
@@ -245,6 +245,9 @@ class Group:
             for session in self._sessions.values():
                 session.post(contract.Close())
             await asyncio.wait(self._seat_tasks.values(), timeout=CLOSE_WORD_MS / 1000)
+        failed = [self._seat_tasks[seat] for seat, session in self._sessions.items() if session.failure is not None]
+        if failed:  # a dynamic member that has failed is leaving
+            await asyncio.wait(failed, timeout=LEAVE_TIMEOUT_MS / 1000)
         tasks = [*self._seat_tasks.values(), *self._tasks]
         for task in tasks:
             task.cancel()

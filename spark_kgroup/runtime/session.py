@@ -114,11 +114,14 @@ class Session:
         try:
             while not self.machine.ended:
                 event = await self._next_event()
-                # Timers first: after a pause longer than the session, no event may act on the old membership.
-                self._take(contract.Tick())
-                self._take(event)
-        except Exception as bug:  # noqa: BLE001 - of the machine, or of an observer: told, or the member falls silent
-            self.fail(bug)
+                try:
+                    # Timers first: after a pause longer than the session, no event may act on the old membership.
+                    self._take(contract.Tick())
+                    self._take(event)
+                except Exception as bug:  # noqa: BLE001 - of the machine, or of an observer: told, or it falls silent
+                    if self.failure is not None:
+                        break
+                    self.fail(bug)
         finally:
             await self._stop()
 
@@ -398,8 +401,12 @@ class Session:
         return self.machine.assigning_in == work.generation
 
     def fail(self, error: BaseException) -> None:
-        """End this member, with an error that names it; nothing happens if it has ended."""
+        """End this member, with an error that names it; nothing happens if it has ended.
+
+        A dynamic one leaves (`member.actions`); what fails on its way out ends it at once.
+        """
         if self.failure is not None or self.machine.ended:
+            self.post(contract.Close())
             return
         lost = self.machine.owned
         who = f"Member {self.config.instance_id!r}" if self.config.instance_id else "A dynamic member"
@@ -415,11 +422,13 @@ class Session:
         else:
             log.error("%s: a fault that should be reported", self._name, exc_info=error)
             self.failure = rejected
-        self.post(contract.Close())  # wakes `run`
+        leaves = self.config.instance_id is None and self.machine.identity.member_id != UNKNOWN_MEMBER_ID
         try:
-            self._take(contract.Close())
+            self._take(contract.Leave(reason="the member failed") if leaves else contract.Close())
+            self.post(contract.Tick())  # wakes `run`
         except Exception:
-            log.debug("%s: it does not close by itself either", self._name, exc_info=True)
+            log.debug("%s: it does not end by itself either", self._name, exc_info=True)
+            self.post(contract.Close())
         if lost:
             self._observer(self, contract.Lost(partitions=lost, reason=str(error)))
         self._observer(self, contract.Failed(error=rejected))

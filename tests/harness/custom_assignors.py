@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from spark_kgroup.assignors.contract import Assignor, RebalanceProtocol, ranked
+from spark_kgroup.assignors.cooperative_sticky import CooperativeStickyAssignor
 from spark_kgroup.model import GroupMember, TopicDescription, TopicPartition
 
 
@@ -206,3 +207,18 @@ class Counted:
 
     def __init__(self) -> None:
         Counted.made += 1
+
+
+class FailingForThree(Assignor):
+    """Kafka's own, until there are three members."""
+
+    name = "cooperative-sticky"
+    protocol = RebalanceProtocol.COOPERATIVE
+
+    def user_data(self, owned: frozenset[TopicPartition], generation: int) -> bytes | None:
+        return CooperativeStickyAssignor().user_data(owned, generation)
+
+    def assign(self, members: Sequence[GroupMember], topics: Mapping[str, TopicDescription]) -> Any:
+        if len(members) == 3:
+            raise KeyError("a bug")
+        return CooperativeStickyAssignor().assign(members, topics)

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
-from harness.classic_driver import SESSION_MS, Driver, request_in
+import pytest
+from harness import classic_driver, consumer_driver
+from harness.classic_driver import SESSION_MS, Driver, none_of, only, request_in
 
-from spark_kgroup.member import contract
+from spark_kgroup.errors import GroupRejected
+from spark_kgroup.member import consumer, contract
 from spark_kgroup.member.classic import State
+from spark_kgroup.member.consumer_contract import LEAVE_EPOCH
 from spark_kgroup.model import ErrorCode, MemberIdentity
 
 
@@ -54,3 +58,69 @@ def test_a_member_without_a_connection_leaves_over_another_one():
     driver.lose_connection()
     assert isinstance(request_in(driver.take(contract.Leave(reason="done"))), contract.LeaveRequest)
     assert driver.take(contract.Connected()) == []
+
+
+# ------------------------------------------------------------------------------------ a dynamic member that fails
+
+
+@pytest.mark.parametrize("state", [State.JOINING, State.SYNCING, State.STABLE, State.REVOKING])
+def test_a_dynamic_member_that_fails_leaves_for_nobody_comes_back_for_its_share(state: State) -> None:
+    """Java's consumer leaves in close(); else the others would wait for it until its session is over."""
+    driver = Driver(instance_id=None)
+    if state is State.JOINING:
+        driver.into(State.STABLE)
+        driver.take(contract.RejoinWanted(reason="test"))
+        effects = driver.answer_join(error=ErrorCode.INVALID_GROUP_ID)
+    elif state is State.SYNCING:
+        effects = driver.into(state).answer_sync(error=ErrorCode.INVALID_GROUP_ID)
+    else:
+        driver.into(state)
+        driver.after(classic_driver.HEARTBEAT_MS)
+        effects = driver.answer_beat(ErrorCode.INVALID_GROUP_ID)
+    leave = request_in(effects)
+    assert isinstance(leave, contract.LeaveRequest)
+    assert leave.identity.member_id == classic_driver.ME
+    assert isinstance(only(effects, contract.Failed).error, GroupRejected)
+    assert driver.machine.owned == frozenset()
+    assert driver.take(contract.LeaveResponse(request=leave, error=0)) == [contract.Left(error=0)]
+    assert driver.state is State.CLOSED
+
+
+def test_a_dynamic_member_that_the_group_never_had_has_nothing_to_leave_when_it_fails() -> None:
+    driver = Driver(instance_id=None).into(State.JOINING)
+    assert none_of(driver.answer_join(error=ErrorCode.GROUP_MAX_SIZE_REACHED), contract.Send)
+    assert driver.state is State.CLOSED
+
+
+@pytest.mark.parametrize("instance_id", [None, "seat-0"])
+def test_a_member_that_is_fenced_leaves_nothing(instance_id: str | None) -> None:
+    driver = Driver(instance_id=instance_id).into(State.STABLE)
+    driver.after(classic_driver.HEARTBEAT_MS)
+    assert none_of(driver.answer_beat(ErrorCode.FENCED_INSTANCE_ID), contract.Send)
+    assert driver.state is State.CLOSED
+
+
+def test_a_static_member_that_fails_says_nothing_and_its_seat_waits_for_the_next_process() -> None:
+    driver = Driver().into(State.STABLE)
+    driver.after(classic_driver.HEARTBEAT_MS)
+    assert none_of(driver.answer_beat(ErrorCode.INVALID_GROUP_ID), contract.Send)
+    assert driver.state is State.CLOSED
+
+
+@pytest.mark.parametrize("instance_id", [None, "seat-0"])
+@pytest.mark.parametrize("state", [consumer.State.JOINING, consumer.State.RECONCILING, consumer.State.STABLE])
+def test_a_dynamic_member_under_the_consumer_protocol_leaves_as_well_and_a_static_one_does_not(
+    state: consumer.State, instance_id: str | None
+) -> None:
+    driver = consumer_driver.Driver(instance_id).into(state)
+    driver.pass_ms(5_000)
+    effects = driver.answer(error=ErrorCode.INVALID_REQUEST)
+    assert [effect for effect in effects if isinstance(effect, contract.Failed)]
+    if instance_id is not None:
+        assert driver.state is consumer.State.CLOSED
+        return
+    assert driver.state is consumer.State.LEAVING
+    assert driver.awaited.identity.generation == LEAVE_EPOCH
+    assert driver.awaited.identity.member_id == driver.machine.identity.member_id
+    assert driver.answer(error=0) == [contract.Left(error=0)]
+    assert driver.state is consumer.State.CLOSED
