@@ -100,6 +100,8 @@ class Actions:
         self._heartbeats = Heartbeats()
         self._heartbeat_sent_in = NO_GENERATION
         self._protocol = ""
+        self._ends_with: GroupError | None = None
+        """Why it ends as soon as the group has the assignment of this generation."""
         self._reason = "start"
         self._confirmed_id = UNKNOWN_MEMBER_ID
         """The member id of the last sync: a coordinator that takes over knows it."""

@@ -49,6 +49,7 @@ _REBALANCING: Final[dict[type[contract.Event], Handler]] = {
     contract.SyncResponse: _M._ignore,
     contract.HeartbeatResponse: _M._on_look_response,
     contract.AssignmentComputed: _M._ignore,
+    contract.AssignmentFailed: _M._ignore,
     contract.GaveUp: _M._on_gave_up,
     contract.RejoinWanted: _M._ignore,  # the next generation is on its way
     contract.NeighbourJoins: _M._ignore,
@@ -73,6 +74,7 @@ _IN_GENERATION: Final[dict[type[contract.Event], Handler]] = {
     contract.SyncResponse: _M._ignore,
     contract.HeartbeatResponse: _M._on_heartbeat_response,
     contract.AssignmentComputed: _M._ignore,
+    contract.AssignmentFailed: _M._ignore,
     contract.GaveUp: _M._on_gave_up,
     contract.RejoinWanted: _M._on_rejoin_wanted,
     contract.NeighbourJoins: _M._on_neighbour_joins,
@@ -105,6 +107,7 @@ TRANSITIONS: Final[dict[State, dict[type[contract.Event], Handler]]] = {
         **_REBALANCING,
         contract.Connected: _M._on_connected_assigning,
         contract.AssignmentComputed: _M._on_assignment_computed,
+        contract.AssignmentFailed: _M._on_assignment_failed,
     },
     # Never Connected: a member syncs only while it is, and joins again over the next connection.
     State.SYNCING: {

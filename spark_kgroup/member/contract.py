@@ -168,6 +168,21 @@ class AssignmentComputed:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class AssignmentFailed:
+    """The assignor failed in `generation` (the other answer to `ComputeAssignment`).
+
+    Attributes:
+        error: what the member ends with as soon as the group has `kept`.
+        kept: what each member claims, so that all others go on with it.
+
+    """
+
+    generation: int
+    error: GroupError
+    kept: Shares
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class GaveUp:
     """Between two pieces of work the application stopped reading these; their positions are committed."""
 
@@ -233,6 +248,7 @@ Event = (
     | RenameResponse
     | LeaveResponse
     | AssignmentComputed
+    | AssignmentFailed
     | GaveUp
     | RejoinWanted
     | NeighbourJoins
@@ -282,7 +298,10 @@ class Connect:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ComputeAssignment:
-    """Run `assignor` over `members` with fresh metadata of all their topics; answer with `AssignmentComputed`."""
+    """Run `assignor` over `members` with fresh metadata of all their topics.
+
+    Answer with `AssignmentComputed` or `AssignmentFailed`.
+    """
 
     generation: int
     assignor: str

@@ -120,7 +120,7 @@ class Handlers(Actions):
                 self._wish = ""
         self.ownership.claimed = event.request.protocols[0][1].owned
         self.identity = replace(self.identity, member_id=event.member_id, generation=event.generation)
-        self._protocol = event.protocol
+        self._protocol, self._ends_with = event.protocol, None
         self.leader, self.leader_id = event.leader == event.member_id, event.leader
         self.watched_topics = self._topics_of(event.members) if self.leader else frozenset()
         self._extend_session(self._asked_at_ms, now_ms)
@@ -178,6 +178,17 @@ class Handlers(Actions):
             return []
         return self._send_sync(event.assignments, now_ms)
 
+    def _on_assignment_failed(self, event: contract.AssignmentFailed, now_ms: int) -> Effects:
+        """Leave all members what they claim, then end: the proposal of client-side assignment would tell them all.
+
+        Its "Assignment Failure" sends an error instead of an assignment. SyncGroup has no field for one, and without
+        a sync all members would wait for this one until its session is over.
+        """
+        if event.generation != self.identity.generation or not self._connected:
+            return []
+        self._ends_with = event.error
+        return self._send_sync(event.kept, now_ms)
+
     # ------------------------------------------------------------------------------------------------- syncing
     # SyncGroup is parked until the leader's assignment is there. Its answer is the group's word on who reads what; what
     # changes hands by it does so between two pieces of work.
@@ -187,6 +198,8 @@ class Handlers(Actions):
         if event.request != self._awaited:
             return []
         self._awaited = None
+        if event.error == ErrorCode.NONE and self._ends_with is not None:
+            return self._fail(self._ends_with)
         if event.error == ErrorCode.NONE:
             return self._take_assignment(event.assignment, now_ms)
         if event.error == ErrorCode.REBALANCE_IN_PROGRESS:

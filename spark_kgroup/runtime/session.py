@@ -18,6 +18,7 @@ from typing import Any, Final, TypeVar, assert_never
 from uuid import UUID
 
 from spark_kgroup.assignors.contract import Assignor
+from spark_kgroup.assignors.cooperative_sticky import undisputed_claims
 from spark_kgroup.clock import monotonic_ms
 from spark_kgroup.errors import GroupRejected, KgroupError, UnsupportedApi, WireError
 from spark_kgroup.limits import JOIN_TIMEOUT_SLACK_MS, LEAVE_TIMEOUT_MS, REQUEST_TIMEOUT_MS, WAIT_TOLD_AFTER_MS
@@ -159,7 +160,7 @@ class Session:
             case contract.LookAtSeat():
                 return self._look_at_seat()
             case contract.ComputeAssignment():
-                return self._compute_assignment(work)
+                return self._lead(work)
             case Ask(request=heartbeat):
                 return self._ask(heartbeat)
             case ResolveTopics(topic_ids=topic_ids):
@@ -177,7 +178,7 @@ class Session:
             case contract.Lost(partitions=partitions):
                 self._forget(partitions)
             case contract.Failed(error=error):
-                self.failure = error
+                self.failure = error.__cause__ if isinstance(error.__cause__, KgroupError) else error
             case contract.GiveUpAll() | contract.Rejoining() | contract.Left():
                 pass  # what is revoked is owned until it is given up
             case _:
@@ -355,8 +356,31 @@ class Session:
         # Past the session timeout the answer to a heartbeat is useless: reconnect instead.
         return min(REQUEST_TIMEOUT_MS, self.config.session_timeout_ms)
 
-    async def _compute_assignment(self, work: contract.ComputeAssignment) -> None:
-        """Run the assignor on fresh metadata. Gives up silently when the generation is over."""
+    async def _lead(self, work: contract.ComputeAssignment) -> None:
+        """Run the assignor; where it fails, let all members keep what they claim. Gives up when the generation is over.
+
+        Also where metadata of some topic is refused for good: nobody else is to wait for this leader.
+        """
+        try:
+            assignments = await self._compute_assignment(work)
+        except Exception as error:  # noqa: BLE001 - of an assignor, which may be the user's
+            claims = await asyncio.to_thread(undisputed_claims, work.members)
+            wanted = {member.member_id: frozenset(member.subscription.topics) for member in work.members}
+            kept = {who: frozenset(tp for tp in held if tp.topic in wanted[who]) for who, held in claims.items()}
+            if self._still_assigns(work):
+                log.warning("%s leads the group and cannot assign: all keep what they have. %s", self._name, error)
+                failed = self._rejected(error)
+                self.post(
+                    contract.AssignmentFailed(
+                        generation=work.generation, error=failed, kept=tuple(sorted(kept.items()))
+                    )
+                )
+            return
+        if assignments is not None and self._still_assigns(work):
+            self.post(contract.AssignmentComputed(generation=work.generation, assignments=assignments))
+
+    async def _compute_assignment(self, work: contract.ComputeAssignment) -> contract.Shares | None:
+        """What the assignor makes of fresh metadata, None once the generation is over."""
         wanted = sorted({topic for member in work.members for topic in member.subscription.topics})
         backoff = Backoff(self._rng)
         while self._still_assigns(work):
@@ -378,8 +402,8 @@ class Session:
             )
             if self._still_assigns(work):
                 self.snapshot = {t: metadata.topics[t].partition_count if t in metadata.topics else 0 for t in wanted}
-                self.post(contract.AssignmentComputed(generation=work.generation, assignments=assignments))
-            return
+            return assignments
+        return None
 
     def _chosen(self, work: contract.ComputeAssignment) -> Assignor:
         """Which of ours the coordinator chose: it chooses none that we did not offer."""
@@ -409,19 +433,8 @@ class Session:
             self.post(contract.Close())
             return
         lost = self.machine.owned
-        who = f"Member {self.config.instance_id!r}" if self.config.instance_id else "A dynamic member"
-        cause = str(error) if isinstance(error, KgroupError) else f"a fault of its own, {error!r}"
-        rejected = GroupRejected(
-            f"{who} of group {self.config.group!r} cannot go on: {cause.rstrip('.')}. Start it again when that is "
-            "mended."
-        )
-        rejected.__cause__ = error
-        if isinstance(error, KgroupError):
-            error.args = rejected.args  # whoever asks for the group's view hears whose error it is
-            self.failure = error
-        else:
-            log.error("%s: a fault that should be reported", self._name, exc_info=error)
-            self.failure = rejected
+        rejected = self._rejected(error)
+        self.failure = error if isinstance(error, KgroupError) else rejected
         leaves = self.config.instance_id is None and self.machine.identity.member_id != UNKNOWN_MEMBER_ID
         try:
             self._take(contract.Leave(reason="the member failed") if leaves else contract.Close())
@@ -432,6 +445,21 @@ class Session:
         if lost:
             self._observer(self, contract.Lost(partitions=lost, reason=str(error)))
         self._observer(self, contract.Failed(error=rejected))
+
+    def _rejected(self, error: BaseException) -> GroupRejected:
+        """`error` as what ends this member, which it names. A cause of ours says the same from now on."""
+        who = f"Member {self.config.instance_id!r}" if self.config.instance_id else "A dynamic member"
+        cause = str(error) if isinstance(error, KgroupError) else f"a fault of its own, {error!r}"
+        rejected = GroupRejected(
+            f"{who} of group {self.config.group!r} cannot go on: {cause.rstrip('.')}. Start it again when that is "
+            "mended."
+        )
+        rejected.__cause__ = error
+        if isinstance(error, KgroupError):
+            error.args = rejected.args  # whoever asks for the group's view hears whose error it is
+        else:
+            log.error("%s: a fault that should be reported", self._name, exc_info=error)
+        return rejected
 
     @property
     def _name(self) -> str:

@@ -30,6 +30,7 @@ class Coordinator:
     broker: FakeBroker = field(default_factory=FakeBroker)
     generation: int = 1
     protocol: str = "cooperative-sticky"
+    claimed: frozenset[TopicPartition] = frozenset()
 
     def __post_init__(self) -> None:
         self.broker.answer = self.answer
@@ -47,7 +48,11 @@ class Coordinator:
         match request:
             case JoinGroupRequest():
                 led = request.group_id == "led"
-                members = {"m": encode_subscription(Subscription(topics=("t",)))} if led else {}
+                members = (
+                    {"m": encode_subscription(Subscription(topics=("t",), owned=self.claimed, generation=0))}
+                    if led
+                    else {}
+                )
                 return joined(
                     leader="m" if led else "other",
                     generation=self.generation,

@@ -89,3 +89,29 @@ def test_the_others_go_on_when_the_assignor_of_a_dynamic_leader_fails(apache_kaf
                 await until(lambda: len(second.machine.owned) == len(third.machine.owned) == 3)
 
     scenario()
+
+
+def test_the_others_keep_what_they_have_when_the_assignor_of_a_static_leader_fails(apache_kafka: ApacheKafka) -> None:
+    """Its seat is kept for a session, in which nobody reads its share; all else goes on, commits included."""
+
+    @on_a_loop
+    async def scenario() -> None:
+        world = World(apache_kafka)
+        async with AsyncExitStack() as running:
+            leader = await running.enter_async_context(world.member("a", FAILING))
+            await until(lambda: len(leader.machine.owned) == 6)
+            second = await running.enter_async_context(world.member("b"))
+            await until(lambda: len(leader.machine.owned) == len(second.machine.owned) == 3)
+            kept = second.owned_since
+            third = await running.enter_async_context(world.member("c"))
+            async with asyncio.timeout(WITHIN_S):
+                await until(lambda: leader.failure is not None)
+                await until(lambda: second.machine.settled and third.machine.settled)
+            assert "FailingForThree raised in assign" in str(leader.failure)
+            assert second.owned_since == kept
+            assert third.machine.owned == frozenset()
+            group = await second._cluster.describe_group(world.name)
+            assert group.state == "Stable"
+            assert sorted(len(member.assignment) for member in group.members) == [0, 3, 3]
+
+    scenario()

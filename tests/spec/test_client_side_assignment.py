@@ -44,7 +44,12 @@ from spark_kgroup.model import (
     TopicDescription,
 )
 from spark_kgroup.runtime.translate import to_event, to_message
-from spark_kgroup.wire.consumer_protocol import decode_subscription, encode_assignment, encode_subscription
+from spark_kgroup.wire.consumer_protocol import (
+    decode_assignment,
+    decode_subscription,
+    encode_assignment,
+    encode_subscription,
+)
 
 WANTED = Subscription(topics=("orders",))
 JOIN = contract.JoinRequest(
@@ -306,13 +311,13 @@ def test_a_coordinator_that_is_not_ready_is_asked_again_and_nothing_is_lost(erro
 
 
 @pytest.mark.parametrize("name", ["Raising", "Missing"])
-def test_deviates_a_leader_whose_assignor_fails_ends_alone_and_forwards_no_error(name: str) -> None:
+def test_deviates_a_leader_whose_assignor_fails_leaves_all_what_they_claim_and_ends_alone(name: str) -> None:
     """ "Assignment Failure" sends an error to all. SyncGroup came without a field for it: the leader's user is told,
-    its seat is away for a session, and then another one leads."""
+    and the others go on with what they have (DECISIONS 103)."""
 
     @on_a_loop
     async def scenario() -> None:
-        coordinator = Coordinator(protocol="first-takes-all")
+        coordinator = Coordinator(protocol="first-takes-all", claimed=frozenset({T0}))
         broken = assignor(f"harness.custom_assignors:{name}")
         leader, quiet = seat("led", coordinator, broken), seat("quiet", coordinator, broken)
         async with coordinator.broker, running(leader, quiet):
@@ -321,6 +326,9 @@ def test_deviates_a_leader_whose_assignor_fails_ends_alone_and_forwards_no_error
             before = coordinator.count(HeartbeatRequest, "quiet")
             await until(lambda: coordinator.count(HeartbeatRequest, "quiet") > before)
             assert quiet.failure is None
-            assert coordinator.count(SyncGroupRequest, "led") == 0
+            (sync,) = [
+                r for r in coordinator.broker.requests if isinstance(r, SyncGroupRequest) and r.group_id == "led"
+            ]
+            assert [decode_assignment(each.assignment) for each in sync.assignments] == [{T0}]
 
     scenario()

@@ -124,3 +124,44 @@ def test_a_dynamic_member_under_the_consumer_protocol_leaves_as_well_and_a_stati
     assert driver.awaited.identity.member_id == driver.machine.identity.member_id
     assert driver.answer(error=0) == [contract.Left(error=0)]
     assert driver.state is consumer.State.CLOSED
+
+
+# ---------------------------------------------------------------------------------- a leader whose assignor fails
+
+KEPT: contract.Shares = ((classic_driver.ME, classic_driver.parts(0)), ("other", classic_driver.parts(1)))
+
+
+def failing_leader(instance_id: str | None = "seat-0") -> tuple[Driver, GroupRejected, list[contract.Effect]]:
+    driver = Driver(instance_id=instance_id).into(State.ASSIGNING)
+    error = GroupRejected("the assignor raised")
+    generation = driver.machine.identity.generation
+    return driver, error, driver.take(contract.AssignmentFailed(generation=generation, error=error, kept=KEPT))
+
+
+@pytest.mark.parametrize("instance_id", [None, "seat-0"])
+def test_a_leader_whose_assignor_fails_leaves_all_what_they_claim_and_then_ends(instance_id: str | None) -> None:
+    driver, error, effects = failing_leader(instance_id)
+    sync = request_in(effects)
+    assert isinstance(sync, contract.SyncRequest)
+    assert sync.assignments == KEPT
+    effects = driver.answer_sync(0)
+    assert only(effects, contract.Failed).error is error
+    assert none_of(effects, contract.Assigned)
+    assert driver.state is (State.CLOSED if instance_id else State.LEAVING)
+
+
+def test_a_leader_whose_assignor_failed_joins_again_where_its_sync_came_too_late() -> None:
+    """Another one may lead the next generation; if it does, its assignor may not fail."""
+    driver, _, _ = failing_leader()
+    effects = driver.answer_sync(error=ErrorCode.REBALANCE_IN_PROGRESS)
+    assert none_of(effects, contract.Failed)
+    driver.answer_join(generation=2)
+    assert none_of(driver.answer_sync(0), contract.Failed)
+    assert driver.state is State.STABLE
+
+
+def test_an_assignor_that_failed_in_an_earlier_generation_ends_nobody() -> None:
+    driver = Driver().into(State.ASSIGNING)
+    late = contract.AssignmentFailed(generation=-7, error=GroupRejected("late"), kept=KEPT)
+    assert driver.take(late) == []
+    assert driver.state is State.ASSIGNING

@@ -10,7 +10,7 @@ import pytest
 from harness.classic_driver import COOPERATIVE, EAGER, HEARTBEAT_MS, ME, OWN_ID, Driver, member, parts
 from harness.simulated_invariants import check_ownership
 
-from spark_kgroup.errors import IllegalTransition
+from spark_kgroup.errors import GroupError, IllegalTransition
 from spark_kgroup.member import contract
 from spark_kgroup.member.classic import LEAVES_TO, TRANSITIONS, ClassicMember, State
 from spark_kgroup.model import ErrorCode, MemberIdentity
@@ -32,6 +32,7 @@ SAMPLE: dict[type[contract.Event], contract.Event] = {
     contract.RenameResponse: contract.RenameResponse(request=RENAME, error=0),
     contract.LeaveResponse: contract.LeaveResponse(request=LEAVE, error=0),
     contract.AssignmentComputed: contract.AssignmentComputed(generation=-7, assignments=()),
+    contract.AssignmentFailed: contract.AssignmentFailed(generation=-7, error=GroupError("a test"), kept=()),
     contract.GaveUp: contract.GaveUp(partitions=frozenset()),
     contract.RejoinWanted: contract.RejoinWanted(reason="test"),
     contract.NeighbourJoins: contract.NeighbourJoins(),
