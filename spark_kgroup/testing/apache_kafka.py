@@ -28,7 +28,7 @@ from spark_kgroup.testing.kafka_jars import kafka_jars
 from spark_kgroup.testing.kafka_node import START_TIMEOUT_S, Jvm, KafkaNode, PortTaken
 from spark_kgroup.testing.kafka_release import KafkaRelease, kafka_version
 from spark_kgroup.testing.listeners import SecureListener, scram_arguments
-from spark_kgroup.testing.node_properties import node_properties
+from spark_kgroup.testing.node_properties import Advertised, node_properties, own_port
 from spark_kgroup.testing.watchdog import ProcessGuard
 
 if TYPE_CHECKING:
@@ -70,6 +70,8 @@ class ApacheKafka:
         jvm_options: of every node, such as "-Xmx1g".
         listeners: beside the plain one, on free ports; see `bootstrap_of`.
         users: name -> password, for listeners with SASL (PLAIN; from Kafka 3.5 on SCRAM, too).
+        advertised: (node id, listener's name, its port) -> the port that others are told, such as a proxy's; for the
+            plain listener (PLAINTEXT), for those of `listeners`, and for the controllers' (CONTROLLER).
 
     Raises:
         OptionError: another number of nodes, a port out of range, or an older version.
@@ -87,6 +89,7 @@ class ApacheKafka:
         jvm_options: Sequence[str] = (),
         listeners: Sequence[SecureListener] = (),
         users: Mapping[str, str] | None = None,
+        advertised: Advertised = own_port,
     ) -> None:
         if nodes not in (1, 3):
             raise OptionError(f"nodes is {nodes}: 1 or 3 nodes can be run.")
@@ -102,6 +105,7 @@ class ApacheKafka:
         self._jvm_options = tuple(jvm_options)
         self._listeners = tuple(listeners)
         self._users = dict(users or {})
+        self._advertised = advertised
         self._temporary: Path | None = None
         self._lock_file: int | None = None
         self._guard: ProcessGuard | None = None
@@ -334,7 +338,9 @@ class ApacheKafka:
             )
             for node in self.nodes:
                 secure = self._secure_of(node.node_id)
-                node.configure(node_properties(node.node_id, self._host, node.port, controllers, more, secure))
+                node.configure(
+                    node_properties(node.node_id, self._host, node.port, controllers, more, secure, self._advertised)
+                )
                 node.format(jvm, cluster_id, scram)
             self._ports.hand_over()
             self._secure_ports.hand_over()

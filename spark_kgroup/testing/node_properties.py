@@ -2,7 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+
+Advertised = Callable[[int, str, int], int]
+"""(node id, name of a listener, port that it listens on) -> the port that others connect to."""
+
+
+def own_port(_node_id: int, _listener: str, port: int) -> int:
+    """Nothing stands before a node: others connect to where it listens."""
+    return port
 
 
 def node_properties(
@@ -12,6 +20,7 @@ def node_properties(
     controller_ports: Sequence[int],
     more: Mapping[str, str],
     secure: Mapping[str, tuple[str, int]] | None = None,
+    advertised: Advertised = own_port,
 ) -> dict[str, str]:
     """What makes node `node_id` (from 1) of a cluster: a broker and a controller in one.
 
@@ -22,20 +31,26 @@ def node_properties(
         controller_ports: of every node, by node id; as many as there are nodes.
         more: adds to or overrides everything else.
         secure: name -> (security protocol, port) of each further listener.
+        advertised: where others find a listener, its controllers' too.
     """
     secure = secure or {}
-    advertised = ",".join([f"PLAINTEXT://{host}:{port}", *(f"{n}://{host}:{p}" for n, (_, p) in secure.items())])
+    ports = {"PLAINTEXT": port, **{name: secure_port for name, (_, secure_port) in secure.items()}}
+    listened = ",".join(f"{name}://{host}:{own}" for name, own in ports.items())
+    shown = ",".join(f"{name}://{host}:{advertised(node_id, name, own)}" for name, own in ports.items())
     protocols = "".join(f",{name}:{protocol}" for name, (protocol, _) in secure.items())
     replicas, replicas_min = str(len(controller_ports)), str(min(2, len(controller_ports)))
-    voters = ",".join(f"{voter}@{host}:{voter_port}" for voter, voter_port in enumerate(controller_ports, start=1))
+    voters = ",".join(
+        f"{voter}@{host}:{advertised(voter, 'CONTROLLER', voter_port)}"
+        for voter, voter_port in enumerate(controller_ports, start=1)
+    )
     return {
         "process.roles": "broker,controller",
         "node.id": str(node_id),
         "broker.rack": f"rack-{node_id}",
         "controller.quorum.voters": voters,
         "controller.listener.names": "CONTROLLER",
-        "listeners": f"{advertised},CONTROLLER://{host}:{controller_ports[node_id - 1]}",
-        "advertised.listeners": advertised,
+        "listeners": f"{listened},CONTROLLER://{host}:{controller_ports[node_id - 1]}",
+        "advertised.listeners": shown,
         "inter.broker.listener.name": "PLAINTEXT",
         "listener.security.protocol.map": f"PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT{protocols}",
         "auto.create.topics.enable": "false",  # a misspelt topic is an error
