@@ -167,8 +167,8 @@ test-fallback-queries: $(SPARK_VENV)/.installed
 # Long runs, not in CI. They use the wheel and the harness of the tests.
 IN_TESTS = cd tests && PYTHONPATH=. ../$(SPARK_VENV)/bin/python -P
 
-chaos: $(SPARK_VENV)/.installed  ## random faults for MINUTES=10, then a verdict; SEED=7 for the same faults again; PROTOCOL=consumer; TASKS=8
-	$(IN_TESTS) -m chaos --minutes $(MINUTES) --protocol $(PROTOCOL) $(if $(SEED),--seed $(SEED)) $(if $(MEMBER_IDS),--member-ids $(MEMBER_IDS)) $(if $(TASKS),--min-partitions $(TASKS))
+chaos: $(SPARK_VENV)/.installed  ## random faults for MINUTES=10, then a verdict; SEED=7 for the same faults again; PROTOCOL=consumer; TASKS=8; CHAOS="--help"
+	$(IN_TESTS) -m chaos --minutes $(MINUTES) --protocol $(PROTOCOL) $(if $(SEED),--seed $(SEED)) $(if $(MEMBER_IDS),--member-ids $(MEMBER_IDS)) $(if $(TASKS),--min-partitions $(TASKS)) $(CHAOS)
 
 bench: $(SPARK_VENV)/.installed  ## the built-in Kafka source and ours, in turn on the same topics (BENCH="--help")
 	$(IN_TESTS) -m bench $(BENCH)

@@ -3,6 +3,7 @@
 import argparse
 import random
 import shutil
+import signal
 import sys
 import tempfile
 import threading
@@ -15,12 +16,22 @@ from history.facts import load, write
 from history.promises import verdict as history_verdict
 from rich.console import Console
 
+from chaos import lasting
 from chaos.checks import busiest_minute, verdict
 from chaos.evidence import Evidence
 from chaos.history_of import facts_of
 from chaos.schedule import LANES, schedule
-from chaos.world import ChaosWorld
+from chaos.world import ChaosWorld, Run
 from spark_kgroup.model import BROKER, CLASSIC, CLIENT, CONSUMER
+
+_LASTING = {fault.name.lower().replace("_", "-"): fault for fault in lasting.FAULTS}
+_VIOLATIONS = "violations.txt"
+_EXAMPLES = """examples:
+  python -m chaos --minutes 10 --seed 7             all lanes; the same seed gives the same faults again
+  python -m chaos --lanes network operator          these alone
+  python -m chaos --lanes network --lasting none --small --minutes 2
+  python -m history FOLDER/history.jsonl            judge a run again; FOLDER is kept if it failed, or with --keep
+"""
 
 
 class Diary:
@@ -38,57 +49,93 @@ class Diary:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(prog="chaos", description=__doc__)
-    parser.add_argument("--minutes", type=float, default=10.0)
-    parser.add_argument("--seed", type=int, default=None, help="of all that is random; a new one if it is not given")
-    parser.add_argument("--small", action="store_true", help="queries without Spark: more faults in the same time")
-    parser.add_argument("--protocol", choices=(CLASSIC, CONSUMER), default=CLASSIC, help="the main query's")
-    parser.add_argument(
-        "--member-ids", choices=(BROKER, CLIENT), default=BROKER, help="who makes those of classic queries"
-    )
-    parser.add_argument("--min-partitions", type=int, default=None, help="tasks of a batch, which divide seats' shares")
-    asked = parser.parse_args()
+    asked = _parser().parse_args()
     seed = asked.seed if asked.seed is not None else random.SystemRandom().randrange(1_000_000)
+    run = Run(
+        seed=seed,
+        minutes=asked.minutes,
+        small=asked.small,
+        protocol=asked.protocol,
+        member_ids=asked.member_ids,
+        min_partitions=asked.min_partitions,
+        lanes=asked.lanes or list(LANES),
+        lasting={"none": None, "by seed": lasting.chosen(seed)}.get(asked.lasting, _LASTING.get(asked.lasting)),
+    )
     console = Console(width=None if sys.stdout.isatty() else 200)
     folder = Path(tempfile.mkdtemp(prefix="kgroup-chaos-"))
-    console.print(f"[bold]seed {seed}[/], {asked.minutes:g} minutes; everything lies in {folder}")
-    _print_schedule(console, seed, asked.minutes)
+    console.print(f"[bold]seed {seed}[/], {run.minutes:g} minutes; everything lies in {folder}")
+    _print_schedule(console, run)
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, _interrupt)
     kept = True
     try:
-        kept = _run(console, folder, seed, asked)
+        kept = _play(console, folder, run) or asked.keep
     except KeyboardInterrupt:
         console.print("interrupted: everything is ended")
         kept = False
         return 130
     finally:
         if kept:
-            console.print(f"[red]kept for you to look at: {folder} (seed {seed})")
+            console.print(f"kept for you to look at: {folder} (seed {seed})")
         else:
             shutil.rmtree(folder, ignore_errors=True)
-    return 1 if kept else 0
+    return int((folder / _VIOLATIONS).exists())
 
 
-def _run(console: Console, folder: Path, seed: int, asked: argparse.Namespace) -> bool:
-    """Whether the run's folder is worth keeping."""
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="chaos", description=__doc__, epilog=_EXAMPLES, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--minutes", type=float, default=10.0, help="how long faults come (default: 10)")
+    parser.add_argument("--seed", type=int, default=None, help="of all that is random; a new one if it is not given")
+    parser.add_argument("--lanes", nargs="+", choices=LANES, metavar="LANE", help=f"which play: {', '.join(LANES)}")
+    parser.add_argument(
+        "--lasting",
+        choices=["by seed", "none", *_LASTING],
+        default="by seed",
+        metavar="FAULT",
+        help=f"left on at the end: {', '.join(_LASTING)}, or none (default: the seed decides)",
+    )
+    parser.add_argument("--small", action="store_true", help="queries without Spark: more faults in the same time")
+    parser.add_argument("--protocol", choices=(CLASSIC, CONSUMER), default=CLASSIC, help="the main query's")
+    parser.add_argument(
+        "--member-ids", choices=(BROKER, CLIENT), default=BROKER, help="who makes those of classic queries"
+    )
+    parser.add_argument("--min-partitions", type=int, default=None, help="tasks of a batch, which divide seats' shares")
+    parser.add_argument("--keep", action="store_true", help="keep the folder, also if every promise was kept")
+    return parser
+
+
+def _interrupt(*_: object) -> None:
+    """End everything, once: a second Ctrl-C must not break off the first."""
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, signal.SIG_IGN)
+    raise KeyboardInterrupt
+
+
+def _play(console: Console, folder: Path, run: Run) -> bool:
+    """Whether a promise was broken, or the world itself; the folder has the history and what broke it then."""
     say = Diary(console)
-    how = {"small": asked.small, "protocol": asked.protocol, "member_ids": asked.member_ids}
-    with ChaosWorld(folder, seed, asked.minutes, say, **how, min_partitions=asked.min_partitions) as world:
+    with ChaosWorld(folder, run, say) as world:
         say("world", "three brokers are up; queries and producers start")
         world.run(lambda: say("world", _progress(world)))
+        world.leave_one_fault_on(lambda: say("world", _progress(world)))
         world.drain()
         evidence = world.evidence()
     write(folder / "history.jsonl", facts_of(evidence))
     history = load(folder / "history.jsonl")
-    found = verdict(evidence)
     _print_evidence(console, evidence)
     print_counts(console, history)
-    for judged in (found, promised := history_verdict(history)):
-        print_verdict(console, judged)
-    found |= promised
+    found = {"check": verdict(evidence), "promise": history_verdict(history)}
+    for kind, judged in found.items():
+        print_verdict(console, judged, kind)
+    lines = [f"{name}: {v}" for judged in found.values() for name, all_ in judged.items() for v in all_]
+    lines += [f"the world itself failed: {failure}" for failure in world.failures]
     for failure in world.failures:
-        console.print(f"[red]the world itself failed: {failure}")
-    (folder / "violations.txt").write_text("\n".join(f"{name}: {v}" for name, all_ in found.items() for v in all_))
-    return any(found.values()) or bool(world.failures)
+        console.print(f"[red]the world itself failed: {failure}", highlight=False)
+    if lines:
+        (folder / _VIOLATIONS).write_text("\n".join(lines))
+    return bool(lines)
 
 
 def _progress(world: ChaosWorld) -> str:
@@ -96,11 +143,16 @@ def _progress(world: ChaosWorld) -> str:
     return f"{world.sent:,} records sent; batches done: {batches}"
 
 
-def _print_schedule(console: Console, seed: int, minutes: float) -> None:
-    for lane in LANES:
-        events = schedule(lane, seed, minutes)
+def _print_schedule(console: Console, run: Run) -> None:
+    for lane in run.lanes:
+        events = schedule(lane, run.seed, run.minutes)
         planned = "; ".join(f"+{e.gap_s:g} {e.fault.name}" + (f" {e.lasts_s:g}" if e.lasts_s else "") for e in events)
         console.print(f"  [cyan]{lane:8}[/] {planned}", highlight=False)
+    if run.lasting is not None:
+        console.print(
+            f"  [cyan]lasting [/] {run.lasting.name} at the end, for {lasting.lasts_s(run.lasting):g} s",
+            highlight=False,
+        )
 
 
 def _print_evidence(console: Console, evidence: Evidence) -> None:

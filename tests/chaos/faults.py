@@ -1,5 +1,6 @@
-"""Carries the schedule out: six lanes in six threads, each one event after the other."""
+"""Carries the schedule out: each lane in a thread of its own, one event after the other."""
 
+import resource
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -48,6 +49,8 @@ class Lane:
             if not self._watch_for(event.gap_s) or not (event.early or self._watch_until(self._ready)):
                 break
             self._deeds[event.fault](event)
+        while self._watch_for(_LOOK_EVERY_S):
+            pass
 
     def _say(self, line: str) -> None:
         self._say_for(self.name, line)
@@ -200,6 +203,7 @@ class ClusterLane(Lane):
             Fault.ROLL_BROKERS: self._roll,
             Fault.KILL_ALL_BROKERS: self._kill_all,
             Fault.ADD_PARTITIONS: self._add_partitions,
+            Fault.FILL_DISK: self._fill_disk,
         }
 
     def _one(self, event: Event) -> KafkaNode:
@@ -228,6 +232,17 @@ class ClusterLane(Lane):
             node.pause()
             self._leave_be(event.lasts_s)
             node.resume()
+
+    def _fill_disk(self, event: Event) -> None:
+        """No file of the broker can grow (setrlimit(2), RLIMIT_FSIZE): it ends when it must write."""
+        node = self._one(event)
+        self._say(f"{event.fault.value} (node {node.node_id}), back after {event.lasts_s} s")
+        with self._outage():
+            _, most = resource.prlimit(node.pid, resource.RLIMIT_FSIZE)
+            resource.prlimit(node.pid, resource.RLIMIT_FSIZE, (1, most))
+            self._leave_be(event.lasts_s)
+            node.kill()
+            node.restart()
 
     def _roll(self, event: Event) -> None:
         self._say(event.fault.value)

@@ -24,6 +24,10 @@ _SETTINGS: Final = {
 }
 _DELIVERY_TIMEOUT_MS: Final = 120_000  # librdkafka's default is 300,000; all brokers are away for seconds
 _TRANSACTION_TIMEOUT_MS: Final = 15_000  # an abandoned transaction holds readers back for so long
+_OUTCOME_TIMEOUT_S: Final = 60.0
+"""For the end of a transaction. librdkafka has been seen to time out for ever, with all brokers back for minutes; a new
+producer of that id ends the transaction then."""
+
 _ROUND_S: Final = 0.25
 
 QUIET: Final = logging.getLogger("chaos.librdkafka")
@@ -64,10 +68,13 @@ class Producing:
     def start(self) -> None:
         self._strand.start()
 
-    def stop(self) -> str | None:
-        """Finish what is open, and end; what went wrong, if anything did."""
+    def stop(self) -> None:
+        """Let it finish what is open, and end; returns at once."""
         self._stop.set()
-        return self._strand.failure(_DELIVERY_TIMEOUT_MS / 1000 + 60)
+
+    def failure(self, timeout_s: float = _DELIVERY_TIMEOUT_MS / 1000 + 60) -> str | None:
+        """Wait for its end, which `stop` has asked for; what went wrong, if anything did."""
+        return self._strand.failure(timeout_s)
 
     @property
     def produced(self) -> Iterator[Produced]:
@@ -137,13 +144,14 @@ class Producing:
         return True
 
     def _again(self, deed: Callable[[float], None]) -> None:
-        """Try what may be tried again: its outcome is not known yet."""
+        """Try what may be tried again, within a bound: its outcome is not known yet."""
+        deadline = time.monotonic() + _OUTCOME_TIMEOUT_S
         while True:
             try:
-                return deed(30)
+                return deed(10)
             except KafkaException as problem:
                 error: KafkaError = problem.args[0]
-                if not error.retriable():
+                if not error.retriable() or time.monotonic() > deadline:
                     raise
 
     def _produce(

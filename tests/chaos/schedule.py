@@ -1,7 +1,7 @@
 """Which faults come, in which order: decided by the seed alone, before anything runs.
 
-Six lanes run side by side, each one event after the other, so that faults of different kinds meet. Whatever must not
-happen twice at once (two brokers down, say) is in one lane.
+Lanes run side by side, each one event after the other, so that faults of different kinds meet. Whatever must not happen
+twice at once (two brokers down, say) is in one lane.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -34,6 +34,22 @@ class Fault(Enum):
     ROLL_BROKERS = "restart the brokers one after the other"
     KILL_ALL_BROKERS = "SIGKILL all brokers"
     ADD_PARTITIONS = "add a partition"
+    CUT_OFF_BROKER = "cut a broker off from the others; it goes on answering clients"
+    MUTE_BROKER = "a broker hears the others, and they do not hear it"
+    LOSE_REQUESTS = "what clients send to a broker does not arrive"
+    LOSE_ANSWERS = "what a broker answers to clients does not arrive"
+    SLOW_ANSWERS = "what a broker answers to clients comes late"
+    RESET_ANSWERS = "a broker's answers end in their midst with a reset"
+    RESET_CLIENTS = "reset every connection of a client"
+    FILL_DISK = "a broker's disk is full"
+    REVOKE_RIGHT = "take a right away from the main query, and give it back"
+    OTHER_PASSWORD = "change the main query's password, and change it back"
+    RENEW_CERTIFICATE = "renew the second query's certificate, and reset every connection"
+    FOREIGN_CERTIFICATE = "put a certificate in the second query's place that no broker knows"
+    QUOTAS = "limit the main query by quotas"
+    REASSIGN = "make other replicas the leaders, the group's coordinator too"
+    RECREATE_TOPIC = "recreate a topic, once all of it was read"
+    TWO_MINDS = "a broker answers Metadata as before, while another one is cut off and leaders move"
 
 
 PEER_FAULTS: Final = frozenset({Fault.PEER_JOINS, Fault.CONSUMER_PROTOCOL_PEER_JOINS, Fault.JAVA_PEER_JOINS})
@@ -102,6 +118,33 @@ LANES: Final[Mapping[str, tuple[Duration, Odds]]] = {
             Fault.ROLL_BROKERS: (1, _between(1, 2)),
             Fault.KILL_ALL_BROKERS: (1, _between(0, 6)),
             Fault.ADD_PARTITIONS: (2, _INSTANT),
+            Fault.FILL_DISK: (1, _between(3, 12)),
+        },
+    ),
+    "operator": (
+        _between(4, 14),
+        {
+            # A right or a login that was good may be refused for a minute (README).
+            Fault.REVOKE_RIGHT: (3, _between(3, 25)),
+            Fault.OTHER_PASSWORD: (2, _between(3, 25)),
+            Fault.RENEW_CERTIFICATE: (2, _INSTANT),
+            Fault.FOREIGN_CERTIFICATE: (2, _between(3, 25)),
+            Fault.QUOTAS: (2, _between(5, 20)),
+            Fault.REASSIGN: (3, _INSTANT),
+            Fault.RECREATE_TOPIC: (2, _INSTANT),
+        },
+    ),
+    "network": (
+        _between(4, 14),
+        {
+            Fault.CUT_OFF_BROKER: (4, _between(5, 25)),
+            Fault.MUTE_BROKER: (1, _between(5, 20)),
+            Fault.LOSE_REQUESTS: (2, _between(2, 15)),
+            Fault.LOSE_ANSWERS: (3, _between(2, 15)),
+            Fault.SLOW_ANSWERS: (2, _between(5, 20)),
+            Fault.RESET_ANSWERS: (3, _between(3, 15)),
+            Fault.RESET_CLIENTS: (1, _INSTANT),
+            Fault.TWO_MINDS: (3, _between(8, 25)),
         },
     ),
 }

@@ -1,12 +1,13 @@
 """A thread that keeps the error it ended with."""
 
+import threading
 from collections.abc import Callable
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future
 from concurrent.futures import TimeoutError as NotDone
 
 
 class Strand:
-    """Runs one function in a thread of its own."""
+    """Runs one function in a thread of its own. The end of the process does not wait for it."""
 
     def __init__(self, name: str, run: Callable[[], None]) -> None:
         self._name = name
@@ -14,9 +15,14 @@ class Strand:
         self._future: Future[None] | None = None
 
     def start(self) -> None:
-        pool = ThreadPoolExecutor(1, thread_name_prefix=self._name)
-        self._future = pool.submit(self._run)
-        pool.shutdown(wait=False)
+        self._future = Future()
+        threading.Thread(target=self._carry_out, args=(self._future,), name=self._name, daemon=True).start()
+
+    def _carry_out(self, future: Future[None]) -> None:
+        try:
+            future.set_result(self._run())
+        except Exception as error:  # noqa: BLE001 - whatever it is, it is the strand's failure
+            future.set_exception(error)
 
     def failure(self, timeout_s: float) -> str | None:
         """Wait for its end; what went wrong, None if nothing did or it was never started."""

@@ -4,7 +4,10 @@ import os
 import signal
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from math import inf
 from pathlib import Path
 from typing import Final, Self
 
@@ -12,28 +15,29 @@ from confluent_kafka import ConsumerGroupTopicPartitions, KafkaException
 from confluent_kafka import TopicPartition as KafkaPartition
 from confluent_kafka.admin import AdminClient, OffsetSpec
 from harness.waiting import wait_for
+from history.facts import Lasting
 
 from chaos import collect
+from chaos.access import MAIN, MTLS, SASL, SECOND, Access
+from chaos.cluster import Cluster
 from chaos.evidence import ApplicationEvidence, Evidence, Expulsion
 from chaos.faults import AnyPeer, ClusterLane, Lane, MainLane, PeerLane, Say, SecondLane
 from chaos.java_peer import JavaPeer
+from chaos.lasting import STALL_S, UNREACHABLE, end, lasts_s, leave_on
+from chaos.network import NetworkLane
+from chaos.operators import OperatorLane
 from chaos.peers import Peer
 from chaos.producers import Producing
 from chaos.queries import Query
-from chaos.schedule import MAIN_SESSION_S, SECOND_SESSION_S, Event, schedule
+from chaos.schedule import MAIN_SESSION_S, SECOND_SESSION_S, Event, Fault, schedule
+from chaos.visits import VISITS, VISITS_PARTITIONS, Visits
 from spark_kgroup.model import CLASSIC, CONSUMER, TopicPartition
-from spark_kgroup.testing import ApacheKafka
 
 GROUP: Final = "chaos"
 MARKER: Final = "KGROUP_CHAOS_RUN"
 """In the environment of everything that a run starts."""
 
 _TOPICS: Final = {"orders": 4, "clicks": 3}
-_SERVER_PROPERTIES: Final = {
-    "min.insync.replicas": "2",
-    # Default 60 s; on a busy machine all brokers together may take longer to come back, and then end themselves.
-    "initial.broker.registration.timeout.ms": "300000",
-}
 _CONSUMER_PROPERTIES: Final = {
     "group.consumer.session.timeout.ms": str(int(MAIN_SESSION_S * 1000)),
     "group.consumer.min.session.timeout.ms": "1000",
@@ -45,6 +49,31 @@ _FIRST_BATCH_TIMEOUT_S: Final = 300.0
 _DRAIN_TIMEOUT_S: Final = 240.0
 _LANE_END_TIMEOUT_S: Final = 400.0
 _END_TIMEOUT_S: Final = 15.0
+_CAUGHT_UP: Final = 1_000
+"""Records that the group may be behind when a lasting fault begins: a third of one batch."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Run:
+    """What a run is asked for.
+
+    Attributes:
+        small: whether queries run without Spark.
+        protocol: the main query's.
+        member_ids: who makes those of classic queries.
+        min_partitions: tasks of a batch, which divide seats' shares.
+        lanes: those that play.
+        lasting: what is left on at the end; None for nothing.
+    """
+
+    seed: int
+    minutes: float
+    small: bool
+    protocol: str
+    member_ids: str
+    min_partitions: int | None
+    lanes: Collection[str]
+    lasting: Fault | None
 
 
 class ChaosWorld:
@@ -54,94 +83,115 @@ class ChaosWorld:
         failures: what went wrong with the world itself, not with what is tested.
     """
 
-    def __init__(
-        self,
-        folder: Path,
-        seed: int,
-        minutes: float,
-        say: Say,
-        *,
-        small: bool,
-        protocol: str,
-        member_ids: str,
-        min_partitions: int | None,
-    ) -> None:
+    def __init__(self, folder: Path, run: Run, say: Say) -> None:
         self.folder = folder
         self.failures: list[str] = []
         self.partitions = dict(_TOPICS)
         self._say = say
-        self._seed = seed
-        self._small = small
-        self._protocol = protocol
-        self._member_ids = member_ids
-        self._min_partitions = min_partitions
-        self._minutes = minutes
+        self._run = run
+        self._lasting: list[Lasting] = []
         self._marker = f"{MARKER}={folder.name}"
         os.environ[MARKER] = folder.name
         self._over = threading.Event()
-        properties = _SERVER_PROPERTIES | (_CONSUMER_PROPERTIES if protocol == CONSUMER else {})
-        self.kafka = ApacheKafka(nodes=3, data_dir=folder / "kafka", server_properties=properties)
+        self._access = Access(folder / "access") if "operator" in run.lanes else None
+        properties = _CONSUMER_PROPERTIES if run.protocol == CONSUMER else {}
+        self.cluster = Cluster(folder / "kafka", properties, self._access)
+        self.kafka = self.cluster.kafka
 
     def __enter__(self) -> Self:
-        self.kafka.start()
-        try:
+        with ExitStack() as entered:
+            entered.enter_context(self.cluster)
             for topic, partitions in self.partitions.items():
                 self.kafka.create_topic(topic, partitions)
-        except BaseException:
-            self.kafka.stop()
-            raise
-        self._cast()
+            self._visits = Visits(self.kafka, self._run.seed) if self._access is not None else None
+            if self._visits is not None:
+                self._visits.begin()
+            self._cast()
+            self._entered = entered.pop_all()
         return self
 
     def _cast(self) -> None:
         """Everybody who takes part; nobody starts yet."""
-        server = self.kafka.bootstrap_servers
-        self.main = self._query("main", 3, MAIN_SESSION_S, self._protocol)
-        self.second = self._query("second", 2, SECOND_SESSION_S, CLASSIC)
+        server, clients_server = self.cluster.server, self.cluster.server_of()
+        self.main = self._query(MAIN, 3, MAIN_SESSION_S, self._run.protocol)
+        self.second = self._query(SECOND, 2, SECOND_SESSION_S, CLASSIC)
         self.producers = [
-            Producing(name, server, self.partitions, self._seed, transactional=name != "plain")
+            Producing(name, server, self.partitions, self._run.seed, transactional=name != "plain")
             for name in ("ada", "bob", "plain")
         ]
         topics = list(_TOPICS)
         self._peers = [
-            self._peer_lane("peers", lambda name: Peer(name, server, GROUP, topics)),
-            self._peer_lane("848", lambda name: Peer(name, server, GROUP, topics, consumer_protocol=True)),
-            self._peer_lane("java", lambda name: JavaPeer(name, server, GROUP, topics, self.folder / name)),
+            self._peer_lane("peers", lambda name: Peer(name, clients_server, GROUP, topics)),
+            self._peer_lane("848", lambda name: Peer(name, clients_server, GROUP, topics, consumer_protocol=True)),
+            self._peer_lane("java", lambda name: JavaPeer(name, clients_server, GROUP, topics, self.folder / name)),
         ]
         self._cluster = ClusterLane(self._events("cluster"), self._say, self._over, self.kafka, self.partitions)
+        self._network = NetworkLane(self._events("network"), self._say, self._over, self.cluster)
         self._lanes: list[Lane] = [
             MainLane(self._events("main"), self._say, self._over, self.main),
             SecondLane(self._events("second"), self._say, self._over, self.second),
             *self._peers,
             self._cluster,
+            self._network,
+            *self._operators(),
         ]
+
+    def _operators(self) -> Iterator[Lane]:
+        if self._access is None or self._visits is None:
+            return
+        topics = [*_TOPICS, VISITS]
+        self._access.give(self.kafka.admin, self._access.rights(GROUP, topics))
+        yield OperatorLane(
+            self._events("operator"),
+            self._say,
+            self._over,
+            cluster=self.cluster,
+            access=self._access,
+            rights=(GROUP, topics),
+            visits=self._visits,
+            folder=self.folder,
+            is_read=lambda topic: not any(name.startswith(topic) for name in self._behind()),
+        )
 
     def _peer_lane(self, name: str, new_peer: Callable[[str], AnyPeer]) -> PeerLane:
         return PeerLane(name, self._events(name), self._say, self._over, new_peer)
 
     def _query(self, name: str, members: int, session_s: float, protocol: str) -> Query:
-        read = _read(self.kafka.bootstrap_servers, members, name) | _speaking(protocol, session_s)
+        read = self._read(members, name) | _speaking(protocol, session_s)
         if protocol == CLASSIC:
-            read["memberIds"] = self._member_ids
-        if self._min_partitions is not None:
-            read["minPartitions"] = str(self._min_partitions)
-        return Query(self.folder / name, name, read, session_s, small=self._small)
+            read["memberIds"] = self._run.member_ids
+        if self._run.lasting in UNREACHABLE:
+            read["kafka.default.api.timeout.ms"] = str(int(STALL_S * 1000))
+        if self._run.min_partitions is not None:
+            read["minPartitions"] = str(self._run.min_partitions)
+        return Query(self.folder / name, name, read, session_s, small=self._run.small)
+
+    def _read(self, members: int, name: str) -> dict[str, str]:
+        """Options of a query's stream, and of who it is."""
+        if self._access is None:
+            return _read(self.cluster.server_of(), list(_TOPICS), members, name)
+        server = self.cluster.server_of(SASL if name == MAIN else MTLS)
+        # A topic that was recreated has lost records, as far as anybody can know who did not see it empty.
+        read = _read(server, [*_TOPICS, VISITS], members, name) | {"failOnDataLoss": "false"}
+        return read | self._access.options(name)
 
     def _events(self, lane: str) -> Sequence[Event]:
-        return schedule(lane, self._seed, self._minutes)
+        return schedule(lane, self._run.seed, self._run.minutes) if lane in self._run.lanes else ()
 
     def __exit__(self, *_: object) -> None:
         """End everything, whatever state it is in."""
         self._over.set()
-        for producer in self.producers:
+        for producer in self._all_producers:
             producer.stop()
+        for producer in self._all_producers:
+            producer.failure(_END_TIMEOUT_S)
         for lane in self._lanes:
             lane.failure(_LANE_END_TIMEOUT_S)
         for peer in (peer for lane in self._peers for peer in lane.peers):
             peer.abandon()
         for query in (self.main, self.second):
             query.abandon()
-        self.kafka.stop()
+        self._entered.close()
 
     def run(self, look: Callable[[], None]) -> None:
         """Start everybody, let the lanes run for the minutes asked for, and heal; `look` is called now and then."""
@@ -151,7 +201,7 @@ class ChaosWorld:
         wait_for(self._main_is_at_work, "the main query's first batch", _FIRST_BATCH_TIMEOUT_S, every_s=1)
         for lane in self._lanes:
             lane.start()
-        deadline = time.monotonic() + self._minutes * 60
+        deadline = time.monotonic() + self._run.minutes * 60
         while (left_s := deadline - time.monotonic()) > 0:
             time.sleep(min(left_s, 10))
             look()
@@ -159,9 +209,37 @@ class ChaosWorld:
         self._say("world", "the lanes heal what they broke, and end")
         self.failures += [failure for lane in self._lanes if (failure := lane.failure(_LANE_END_TIMEOUT_S)) is not None]
 
+    def leave_one_fault_on(self, look: Callable[[], None]) -> None:
+        """Let one fault last, while records go on to come; heal it after that."""
+        if (fault := self._run.lasting) is None:
+            return
+        wait_for(self._main_is_at_work, "the main query to be at work again", _FIRST_BATCH_TIMEOUT_S, every_s=1)
+        wait_for(lambda: self._main_is_at_work() and self._lag() < _CAUGHT_UP, "it to catch up", _DRAIN_TIMEOUT_S, 1)
+        self._say("lasting", f"{fault.value}, for good")
+        try:
+            self._lasting.append(
+                leave_on(fault, self.cluster, GROUP, list(_TOPICS), lambda: self._watch(lasts_s(fault), look))
+            )
+        finally:
+            end(self.cluster)
+        self._say("lasting", "healed")
+
+    def _watch(self, seconds: float, look: Callable[[], None]) -> None:
+        deadline = time.monotonic() + seconds
+        while (left_s := deadline - time.monotonic()) > 0:
+            time.sleep(min(left_s, 10))
+            self._main_is_at_work()
+            look()
+
+    def _lag(self) -> float:
+        """How far the group is behind; infinite as long as the cluster does not say."""
+        return sum(log_end - max(committed, 0) if log_end else inf for committed, log_end in self._behind().values())
+
     def drain(self) -> None:
         """No more records; wait until the group stands at the end of every partition."""
-        self.failures += [failure for producer in self.producers if (failure := producer.stop()) is not None]
+        for producer in self._all_producers:
+            producer.stop()
+        self.failures += [failure for producer in self._all_producers if (failure := producer.failure()) is not None]
         self._say("world", f"producers have ended after {self.sent:,} records; the main query drains")
         deadline = time.monotonic() + _DRAIN_TIMEOUT_S
         while (behind := self._behind()) and time.monotonic() < deadline:
@@ -177,12 +255,21 @@ class ChaosWorld:
         return self.main.at_work
 
     @property
+    def _all_producers(self) -> list[Producing]:
+        return [*self.producers, *(self._visits.producers if self._visits is not None else ())]
+
+    @property
+    def _counts(self) -> dict[str, int]:
+        """Topic -> how many partitions it has now."""
+        return self.partitions | (dict(VISITS_PARTITIONS) if self._visits is not None else {})
+
+    @property
     def sent(self) -> int:
-        return sum(producer.sent for producer in self.producers)
+        return sum(producer.sent for producer in self._all_producers)
 
     def _behind(self) -> dict[str, tuple[int, int]]:
         """Partition -> (committed, log end), where they differ; both empty as long as the cluster does not say."""
-        all_of_them = [KafkaPartition(topic, p) for topic, count in self.partitions.items() for p in range(count)]
+        all_of_them = [KafkaPartition(topic, p) for topic, count in self._counts.items() for p in range(count)]
         admin = AdminClient({"bootstrap.servers": self.kafka.bootstrap_servers})  # a new one, as in harness.groups
         try:
             committed = _committed(admin, all_of_them)
@@ -194,22 +281,25 @@ class ChaosWorld:
 
     def evidence(self) -> Evidence:
         """Read everything, stop the cluster, and see what is left."""
-        server = self.kafka.bootstrap_servers
+        server = self.cluster.server
         topics: dict[TopicPartition, dict[int, bytes]] = {}
-        for topic in _TOPICS:
+        for topic in self._counts:
             topics |= collect.committed_records(server, topic)
-        partitions = [TopicPartition(topic, p) for topic, count in self.partitions.items() for p in range(count)]
+        partitions = [TopicPartition(topic, p) for topic, count in self._counts.items() for p in range(count)]
         ends = collect.log_ends(server, partitions)
         commits = collect.group_commits(server, GROUP)
         self.kafka.stop()
         return Evidence(
             topics=topics,
             log_ends=ends,
-            produced=[record for producer in self.producers for record in producer.produced],
+            produced=[record for producer in self._all_producers for record in producer.produced],
             applications=self._applications(),
             peers=[peer.evidence for lane in self._peers for peer in lane.peers],
             commits=commits,
             processes_left=self._processes_left(),
+            lasting=self._lasting,
+            earlier=self._visits.earlier if self._visits is not None else (),
+            recreated=self._visits.recreated if self._visits is not None else (),
         )
 
     def _applications(self) -> list[ApplicationEvidence]:
@@ -226,11 +316,16 @@ class ChaosWorld:
     def _cut_off(self, query: Query) -> list[Expulsion]:
         """A coordinator was away for a whole session: seats give up what they cannot be sure of."""
         return [
-            Expulsion(seat=seat, wall_from_s=begin + query.silence_s, wall_to_s=end + query.session_s)
-            for begin, end in self._cluster.outages
-            if end - begin >= query.silence_s
+            Expulsion(seat=seat, wall_from_s=begin + query.silence_s, wall_to_s=over + query.session_s)
+            for begin, over in self._outages
+            if over - begin >= query.silence_s
             for seat in query.seats
         ]
+
+    @property
+    def _outages(self) -> Sequence[tuple[float, float]]:
+        lasting = [(fault.wall_at_s, time.time()) for fault in self._lasting]
+        return [*self._cluster.outages, *self._network.outages, *lasting]
 
     def _processes_left(self) -> list[str]:
         """What has not ended in time; it is ended now."""
@@ -257,12 +352,12 @@ def _speaking(protocol: str, session_s: float) -> dict[str, str]:
     return {"kafka.session.timeout.ms": str(int(session_s * 1000)), "kafka.heartbeat.interval.ms": "1000"}
 
 
-def _read(server: str, members: int, prefix: str) -> dict[str, str]:
+def _read(server: str, topics: Sequence[str], members: int, prefix: str) -> dict[str, str]:
     """Options of a query's stream."""
     return {
         "kafka.bootstrap.servers": server,
         "kafka.group.id": GROUP,
-        "subscribe": ",".join(_TOPICS),
+        "subscribe": ",".join(topics),
         "members": str(members),
         "instanceIdPrefix": prefix,
         "startingOffsets": "committed",

@@ -31,7 +31,7 @@ def main() -> int:
         parser.error(str(problem))
     found = verdict(history)
     print_counts(Console(), history)
-    print_verdict(Console(), found, None if asked.all else _SHOWN_MAX)
+    print_verdict(Console(), found, shown_max=None if asked.all else _SHOWN_MAX)
     return int(any(found.values()))
 
 
@@ -44,10 +44,13 @@ def print_counts(console: Console, history: History) -> None:
 
 
 def print_verdict(
-    console: Console, found: Mapping[str, Sequence[Violation]], shown_max: int | None = _SHOWN_MAX
+    console: Console,
+    found: Mapping[str, Sequence[Violation]],
+    kind: str = "promise",
+    shown_max: int | None = _SHOWN_MAX,
 ) -> None:
-    """A table of all promises, and below it what broke them."""
-    table = Table("promise", "verdict")
+    """A table of all promises, or of what else is looked at, and below it what broke them."""
+    table = Table(kind, "verdict")
     for name, violations in found.items():
         table.add_row(name, f"[red]{len(violations)} violations" if violations else "[green]kept")
     console.print(table)

@@ -1,0 +1,112 @@
+"""Liveness: one fault is left on, and what it does not touch must go on; the rest must be named."""
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from random import Random
+from typing import Final
+
+from confluent_kafka.admin import AdminClient
+from history.facts import Lasting
+
+from chaos.cluster import Cluster
+from chaos.network import BREAKS
+from chaos.schedule import Fault
+from spark_kgroup.model import TopicPartition
+
+GOES_ON_S: Final = 30.0
+"""How soon what is spared is read: what README promises of a broker that is gone or cut off."""
+
+NAMED_S: Final = 45.0
+"""How soon a warning names what keeps records back: a seat warns after 10 s, a boundary after its patience."""
+
+STALL_S: Final = 90.0
+"""kafka.default.api.timeout.ms of queries where a leader is there and out of reach for good. A batch that was planned
+before must be read, so all waits with it; its error comes after this long (default 5 min: too long to watch)."""
+
+_SLACK_S: Final = 30.0
+"""How much later than a bound an error or a row may be seen, on a busy machine."""
+
+FAULTS: Final = (
+    Fault.CUT_OFF_BROKER,
+    Fault.LOSE_ANSWERS,
+    Fault.LOSE_REQUESTS,
+    Fault.SLOW_ANSWERS,
+    Fault.RESET_ANSWERS,
+    Fault.TWO_MINDS,
+    Fault.KILL_BROKER,
+)
+UNREACHABLE: Final = frozenset({Fault.LOSE_ANSWERS, Fault.LOSE_REQUESTS})
+"""Clients lose a broker, and the cluster does not: its partitions have a leader that nobody reaches."""
+
+
+def named_s(fault: Fault) -> float:
+    """How soon a warning or an error must name the fault."""
+    return STALL_S + _SLACK_S if fault in UNREACHABLE else NAMED_S
+
+
+def lasts_s(fault: Fault) -> float:
+    """How long it is watched: long enough for records that come at its beginning to be read, or missed."""
+    return named_s(fault) + _SLACK_S
+
+
+def chosen(seed: int) -> Fault:
+    """The fault that this seed leaves on."""
+    return Random(f"{seed} lasting").choice(FAULTS)
+
+
+@dataclass(frozen=True, slots=True)
+class Roles:
+    """Who does what in the cluster, when the fault begins."""
+
+    leaders: Mapping[TopicPartition, int]
+    coordinator: int
+
+    def without(self, nodes: Sequence[int]) -> int:
+        """A broker that leads partitions, and does not coordinate the group: without it the rest can go on."""
+        led = list(self.leaders.values())
+        return max((node for node in nodes if node != self.coordinator), key=led.count)
+
+
+def roles(server: str, group: str, topics: Sequence[str]) -> Roles:
+    """As the cluster says now."""
+    admin = AdminClient({"bootstrap.servers": server, "log_level": 0})
+    described = admin.list_topics(timeout=10).topics
+    leaders = {TopicPartition(t, p): m.leader for t in topics for p, m in described[t].partitions.items()}
+    coordinator = admin.describe_consumer_groups([group])[group].result(10).coordinator
+    return Roles(leaders, coordinator.id)
+
+
+def leave_on(fault: Fault, cluster: Cluster, group: str, topics: Sequence[str], watch: Callable[[], None]) -> Lasting:
+    """Begin `fault`, watch for as long as `watch` takes, and say what should have gone on; `end` heals it."""
+    now = roles(cluster.server, group, topics)
+    nodes = cluster.node_ids
+    node = now.without(nodes)
+    began = time.time()
+    if fault is Fault.KILL_BROKER:
+        cluster.kafka.nodes[nodes.index(node)].kill()
+    else:
+        cluster.links.fail(BREAKS[fault](node, next(n for n in nodes if n != node), nodes))
+    watch()
+    gone = {node} if fault in UNREACHABLE else set()
+    return Lasting(
+        fault=f"{fault.value} (node {node})",
+        words=[
+            *(f"broker {node}", f"node {node}", *cluster.addresses(node)),
+            *(f"{tp.topic}-{tp.partition}" for tp, leader in now.leaders.items() if leader in gone),
+        ],
+        spared=[list(tp) for tp, leader in sorted(now.leaders.items()) if leader not in gone],
+        goes_on_s=GOES_ON_S,
+        named_s=named_s(fault),
+        wall_at_s=began,
+        until_s=time.time(),
+    )
+
+
+def end(cluster: Cluster) -> None:
+    """Nothing is broken any more; returns when the cluster is whole."""
+    cluster.links.heal()
+    for node in cluster.kafka.nodes:
+        if not node.running:
+            node.restart()
+    cluster.kafka.await_ready()

@@ -1,0 +1,148 @@
+"""The lane of the operator: what people do to a cluster that works, and put right again."""
+
+import json
+import threading
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Final
+
+from confluent_kafka import ElectionType, KafkaException, TopicPartition
+
+from chaos.access import MAIN, Access
+from chaos.cluster import Cluster
+from chaos.faults import Lane, Say
+from chaos.schedule import Event, Fault
+from chaos.visits import VISITS, Visits
+from spark_kgroup.errors import EnvironmentProblem
+
+_QUOTAS: Final = {"consumer_byte_rate": 20_000, "request_percentage": 2}
+"""Of one broker, for the main query: about what is produced, and a fiftieth of one thread."""
+
+_MOVED: Final = ("orders", "clicks", "__consumer_offsets")
+"""Topics whose leaders are moved: with the last one, the group's coordinator."""
+
+
+_TRIES: Final = 60
+"""As often, a second or an answer's timeout apart: brokers may be away."""
+
+
+class OperatorLane(Lane):
+    """What operators do.
+
+    Args:
+        folder: for the files of Kafka's tools.
+        is_read: whether the group has read all of a topic.
+    """
+
+    name = "operator"
+
+    def __init__(
+        self,
+        events: Sequence[Event],
+        say: Say,
+        over: threading.Event,
+        *,
+        cluster: Cluster,
+        access: Access,
+        rights: tuple[str, Sequence[str]],
+        visits: Visits,
+        folder: Path,
+        is_read: Callable[[str], bool],
+    ) -> None:
+        super().__init__(events, say, over)
+        self._cluster = cluster
+        self._access = access
+        self._rights = access.rights(*rights)
+        self._visits = visits
+        self._folder = folder
+        self._is_read = is_read
+        self._deeds = {
+            Fault.REVOKE_RIGHT: self._revoke,
+            Fault.OTHER_PASSWORD: self._change_password,
+            Fault.RENEW_CERTIFICATE: self._renew_certificate,
+            Fault.FOREIGN_CERTIFICATE: self._spoil_certificate,
+            Fault.QUOTAS: self._limit,
+            Fault.REASSIGN: self._reassign,
+            Fault.RECREATE_TOPIC: self._recreate,
+        }
+
+    def _until_done(self, what: str, deed: Callable[[], object]) -> None:
+        """Do what must be done, however often the cluster says that it cannot now."""
+        for _ in range(_TRIES):
+            try:
+                deed()
+                return
+            except (KafkaException, EnvironmentProblem, TimeoutError) as problem:
+                self._say(f"the cluster did not {what}: {str(problem)[:200]}")
+                self._over.wait(1)
+        raise EnvironmentProblem(f"The cluster did not {what} in {_TRIES} tries.")
+
+    def _revoke(self, event: Event) -> None:
+        right = self._rights[int(event.pick * len(self._rights))]
+        self._say(f"{event.fault.value} ({right[0].name.lower()} {right[1]}) for {event.lasts_s} s")
+        admin = self._cluster.kafka
+        self._until_done("take the right", lambda: self._access.take(admin.admin, [right]))
+        self._leave_be(event.lasts_s)
+        self._until_done("give the right back", lambda: self._access.give(admin.admin, [right], (MAIN,)))
+        self._say("the right is back")
+
+    def _change_password(self, event: Event) -> None:
+        self._say(f"{event.fault.value} for {event.lasts_s} s, and every connection is reset")
+        kafka = self._cluster.kafka
+        self._until_done("change it", lambda: self._access.change_password(kafka.admin, back=False))
+        self._cluster.links.reset_clients()
+        self._leave_be(event.lasts_s)
+        self._until_done("change it back", lambda: self._access.change_password(kafka.admin, back=True))
+        self._say("the password is the old one")
+
+    def _renew_certificate(self, event: Event) -> None:
+        self._say(event.fault.value)
+        self._access.renew_certificate()
+        self._cluster.links.reset_clients()
+
+    def _spoil_certificate(self, event: Event) -> None:
+        self._say(f"{event.fault.value} for {event.lasts_s} s, and every connection is reset")
+        self._access.spoil_certificate()
+        self._cluster.links.reset_clients()
+        self._leave_be(event.lasts_s)
+        self._access.renew_certificate()
+        self._say("the certificate is renewed")
+
+    def _limit(self, event: Event) -> None:
+        self._say(f"{event.fault.value} for {event.lasts_s} s: {_QUOTAS}")
+        self._until_done(
+            "set quotas", lambda: self._configure("--add-config", [f"{k}={v}" for k, v in _QUOTAS.items()])
+        )
+        self._leave_be(event.lasts_s)
+        self._until_done("remove quotas", lambda: self._configure("--delete-config", list(_QUOTAS)))
+        self._say("no quotas any more")
+
+    def _configure(self, how: str, values: Sequence[str]) -> None:
+        of_main = ("--entity-type", "users", "--entity-name", MAIN)
+        server = ("--bootstrap-server", self._cluster.server)
+        self._cluster.kafka.tool("kafka.admin.ConfigCommand", *server, "--alter", how, ",".join(values), *of_main)
+
+    def _reassign(self, event: Event) -> None:
+        self._say(event.fault.value)
+        self._until_done("reassign partitions", lambda: self._rotate_replicas(1 + int(event.pick * 2)))
+
+    def _rotate_replicas(self, by: int) -> None:
+        """Each partition's next replica is its preferred leader from now on, and its leader."""
+        topics = self._cluster.kafka.admin.list_topics(timeout=10).topics
+        moved = [
+            {"topic": name, "partition": p, "replicas": [*m.replicas[by:], *m.replicas[:by]]}
+            for name in _MOVED
+            for p, m in topics[name].partitions.items()
+        ]
+        plan = self._folder / "reassignment.json"
+        plan.write_text(json.dumps({"version": 1, "partitions": moved}))
+        tool = "org.apache.kafka.tools.reassign.ReassignPartitionsCommand"
+        server = ("--bootstrap-server", self._cluster.server)
+        self._cluster.kafka.tool(tool, *server, "--execute", "--reassignment-json-file", str(plan))
+        every = [TopicPartition(str(each["topic"]), int(str(each["partition"]))) for each in moved]
+        self._cluster.kafka.admin.elect_leaders(ElectionType.PREFERRED, every).result(30)
+
+    def _recreate(self, event: Event) -> None:
+        self._say(event.fault.value)
+        done = self._visits.recreate(lambda: self._is_read(VISITS))
+        self._say("it is there again" if done else "it was not read in time, and is left as it is")
