@@ -7,6 +7,7 @@ what they like there, or nothing. We write a note beside one partition of each t
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
@@ -16,21 +17,32 @@ _VERSION: Final = 1
 _TEXT_CHARACTERS_MAX: Final = 255
 """Longest name of a host; with each character escaped, two of them, a member id and a prefix stay below 4096 bytes."""
 
+_RUN_MAX: Final = 2**53 - 1
+"""What JSON's numbers hold everywhere; a higher one is no run's."""
+
+_NUMBER: Final = re.compile("[0-9]{1,9}")
+
 _UUID_CHARACTERS: Final = 36
 """The coordinator names a static member `<instance id>-<uuid>` (ClassicGroup.generateMemberId)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Author:
-    """Which application wrote a commit, and which of its runs.
+    """Which application wrote a commit, and which of its runs and seats.
 
     Attributes:
         app: the prefix of its instance ids: two applications of one group cannot have the same.
-        run_ms: when that run was started (wall clock); None from a release that did not write it.
+        run: number of that run: higher than any that the group or the checkpoint knew of when it started, before it
+            joined. Releases up to 0.1.0 wrote when it was started, in ms, which is a high number; None from an older
+            one.
+        process: what tells it from another run with that number; empty from a release that did not write it.
+        seat: the number of the seat, None where it is not known.
     """
 
     app: str
-    run_ms: int | None = None
+    run: int | None = None
+    process: str = ""
+    seat: int | None = None
 
     def encode(self) -> str:
         """As text for Kafka: the mark."""
@@ -40,13 +52,15 @@ class Author:
     def of(text: str) -> Author | None:
         """Who wrote a mark or a note; None for any other text, which is another client's."""
         note = _decode(text)
+        named = _seat_of(note.get("member"))
         if type(app := note.get("app")) is str:
-            return Author(app=app, run_ms=run if type(run := note.get("run")) is int else None)
-        member = note.get("member")
-        if type(member) is not str:
-            return None
-        prefix, _, number = member[: -_UUID_CHARACTERS - 1].rpartition("-")
-        return Author(app=prefix) if number.isdecimal() else None
+            return Author(
+                app=app,
+                run=_number_in(note, "run"),
+                process=process if type(process := note.get("process")) is str else "",
+                seat=named[1] if named is not None and named[0] == app else _number_in(note, "seat"),
+            )
+        return Author(app=named[0], seat=named[1]) if named is not None else None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -102,7 +116,21 @@ class SeatNote:
 
 
 def _author_fields(author: Author) -> dict[str, Any]:
-    return {"app": author.app} | ({"run": author.run_ms} if author.run_ms is not None else {})
+    fields = {"app": author.app, "run": author.run, "process": author.process or None, "seat": author.seat}
+    return {name: value for name, value in fields.items() if value is not None}
+
+
+def _seat_of(member: object) -> tuple[str, int] | None:
+    """The prefix and the number of the seat whose member a coordinator named so."""
+    if not isinstance(member, str):
+        return None
+    prefix, _, number = member[: -_UUID_CHARACTERS - 1].rpartition("-")
+    return (prefix, int(number)) if _NUMBER.fullmatch(number) else None
+
+
+def _number_in(note: Mapping[str, Any], name: str) -> int | None:
+    value = note.get(name)
+    return value if type(value) is int and 0 <= value <= _RUN_MAX else None
 
 
 def _encode(fields: Mapping[str, Any]) -> str:

@@ -80,7 +80,7 @@ class Commits:
         acknowledged: set[TopicPartition] = set()
         left = dict(positions)
         # A broker's offset.metadata.max.bytes may be below the default, and offsets matter more than what is beside.
-        mark = self._settings.commit_mark
+        mark = self._settings.commit_mark(who)
         texts = [(self._settings.commit_metadata(who), mark), (mark, mark), ("", "")]
         while left:
             errors, deadline_ms = await self._commit_parts(who, left, texts[0], deadline_ms)

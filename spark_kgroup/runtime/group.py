@@ -14,7 +14,7 @@ from typing import Any
 
 from spark_kgroup.assignors import assignors_called
 from spark_kgroup.clock import monotonic_ms
-from spark_kgroup.errors import GroupError, GroupUnsettled, KgroupError, WireError
+from spark_kgroup.errors import BrokerError, GroupError, GroupUnsettled, KgroupError, WireError
 from spark_kgroup.limits import CLOSE_WORD_MS, LEAVE_TIMEOUT_MS, STARTUP_TIMEOUT_MS
 from spark_kgroup.member import contract
 from spark_kgroup.member.config import ConsumerMemberConfig, MemberConfig, PreviouslyOwned, Resumption
@@ -44,6 +44,7 @@ from spark_kgroup.runtime.shares import Shares
 from spark_kgroup.runtime.topics import Topics
 from spark_kgroup.runtime.views import GroupView, SeatView
 from spark_kgroup.wire.cluster import Cluster
+from spark_kgroup.wire.responses import CommittedOffset
 
 log = logging.getLogger(__name__)
 
@@ -93,14 +94,14 @@ class Group:
 
         Raises:
             WireError: the cluster cannot be reached, or refuses us, within `STARTUP_TIMEOUT_MS`; or seats are to come
-                back, and nobody coordinates their group for `api_timeout_ms`.
+                back, or what is committed is to be seen, and nobody coordinates their group for `api_timeout_ms`.
             UnknownTopic: a subscribed topic does not exist.
             EnvironmentProblem: this process may not have as many file descriptors as seats.
         """
         began_ms = monotonic_ms()
         await self.topics.refresh(timeout_ms=STARTUP_TIMEOUT_MS)
         await self._cluster.reach_advertised(timeout_ms=max(1_000, began_ms + STARTUP_TIMEOUT_MS - monotonic_ms()))
-        kept = await self._describe_kept()
+        kept, _ = await asyncio.gather(self._describe_kept(), self._see_committed())
         previously_owned = claimable(self.settings.previously_owned, kept, self._seats()) if kept else {}
         replaced: dict[str | None, str] = {m.instance_id: m.member_id for m in kept.members} if kept else {}
         make_room_for(len(self._seats()))
@@ -209,6 +210,19 @@ class Group:
             return None
         # The cluster has answered, so its address is right: a coordinator that is away is waited for, as later on.
         return await self._cluster.describe_group(self.settings.group)
+
+    async def _see_committed(self) -> None:
+        """Look at what the group has committed, for whom that matters BEFORE a seat joins."""
+        if self.settings.before_joining is None:
+            return
+        committed: Mapping[TopicPartition, CommittedOffset] = {}
+        try:
+            committed = await self._cluster.all_committed(self.settings.group)
+        except BrokerError as error:
+            if error.retriable:
+                raise
+            log.info("what the group has committed is not known: %s", error)  # a seat meets the same, and says so
+        self.settings.before_joining(committed)
 
     def _member_config(self, instance_id: str | None, owned_before: PreviouslyOwned, replaces: str) -> Config:
         if self.settings.group_protocol == CONSUMER:

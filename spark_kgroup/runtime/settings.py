@@ -14,9 +14,10 @@ from spark_kgroup.limits import (
     SESSION_TIMEOUT_MS,
 )
 from spark_kgroup.member.classic import PreviouslyOwned
-from spark_kgroup.model import CLASSIC, MemberIdentity
+from spark_kgroup.model import CLASSIC, MemberIdentity, TopicPartition
 from spark_kgroup.topic_pattern import TopicPattern
 from spark_kgroup.wire.address import Address
+from spark_kgroup.wire.responses import CommittedOffset
 from spark_kgroup.wire.security.settings import Plaintext, Security
 
 
@@ -50,7 +51,9 @@ class GroupSettings:
             of them is missing then.
         commit_metadata: who commits -> what is written beside one partition of each topic; asked at each commit, on the
             event loop.
-        commit_mark: what is written beside all others.
+        commit_mark: who commits -> what is written beside all others.
+        before_joining: is told what the group has committed, and what is written beside it, before any seat joins; None
+            if that is not asked for. On the event loop.
         alive: whether the process that the seats work for is still there; asked as each request is sent. If not,
             nothing is sent, and the seats fail: another process may have their place by now.
     """
@@ -79,5 +82,6 @@ class GroupSettings:
     releases_seats: bool = True
     cap_seats_to_partitions: bool = False
     commit_metadata: Callable[[MemberIdentity], str] = _nothing
-    commit_mark: str = ""
+    commit_mark: Callable[[MemberIdentity], str] = _nothing
+    before_joining: Callable[[Mapping[TopicPartition, CommittedOffset]], None] | None = None
     alive: Callable[[], bool] = lambda: True

@@ -235,20 +235,26 @@ class BrokerWorld:
     def on_OffsetFetch(self, node: int, request: Any, error: KioErrorCode) -> Any:
         (asked,) = request.groups
         unstable = int(error) == ErrorCode.UNSTABLE_OFFSET_COMMIT
+        partitions: dict[str, list[int]] = {}
+        if asked.topics is None:  # all that there is
+            for tp in sorted(self.committed):
+                partitions.setdefault(tp.topic, []).append(tp.partition)
+        else:
+            partitions = {t.name: list(t.partition_indexes) for t in asked.topics}
         topics = tuple(
             OffsetFetchResponseTopics(
-                name=t.name,
+                name=TopicName(name),
                 partitions=tuple(
                     OffsetFetchResponsePartitions(
-                        partition_index=i,
-                        committed_offset=i64(self.committed.get(TopicPartition(t.name, i), -1)),
+                        partition_index=i32(i),
+                        committed_offset=i64(self.committed.get(TopicPartition(name, i), -1)),
                         metadata="",
                         error_code=error if unstable else KioErrorCode.none,
                     )
-                    for i in t.partition_indexes
+                    for i in indexes
                 ),
             )
-            for t in asked.topics
+            for name, indexes in partitions.items()
         )
         whole = KioErrorCode.none if unstable else self.group_error(node, error)
         group = OffsetFetchResponseGroup(group_id=asked.group_id, topics=topics, error_code=whole)

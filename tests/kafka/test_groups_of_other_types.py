@@ -55,7 +55,7 @@ def run(apache_kafka: ApacheKafka, topic: str) -> Iterator[Run]:
 
         def start(members: int, checkpoint: Checkpoint = EMPTY, **more: str) -> tuple[GroupRuntime, Boundary]:
             options = options_of(apache_kafka.bootstrap_servers, topic, "job", members, **more)
-            settings = replace(settings_of(options), previously_owned=owned_by_seat(checkpoint))
+            settings = replace(settings_of(options), previously_owned=owned_by_seat(checkpoint, options.group_id))
             runtime = started.enter_context(GroupRuntime(settings))
             return runtime, Boundary(runtime, options, bounded=False)
 

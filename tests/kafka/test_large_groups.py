@@ -25,7 +25,7 @@ from spark_kgroup.seat_note import Author, SeatNote
 from spark_kgroup.testing import ApacheKafka
 
 DEFAULT_BYTES_MAX = 1_048_588
-AUTHOR = Author(app="job", run_ms=1)
+AUTHOR = Author(app="job", run=1)
 
 
 def runtime_of(kafka: ApacheKafka, topic: str, members: int = 1, checkpoint: Checkpoint = EMPTY) -> GroupRuntime:
@@ -33,8 +33,8 @@ def runtime_of(kafka: ApacheKafka, topic: str, members: int = 1, checkpoint: Che
     options = options_of(kafka.bootstrap_servers, topic, "job", members)
     settings = replace(
         settings_of(options),
-        previously_owned=owned_by_seat(checkpoint),
-        commit_mark=AUTHOR.encode(),
+        previously_owned=owned_by_seat(checkpoint, options.group_id),
+        commit_mark=lambda _: AUTHOR.encode(),
         commit_metadata=lambda who: SeatNote(
             author=AUTHOR, member=who.member_id, at_ms=1_700_000_000_000, host="ip-10-12-13-14.compute.internal"
         ).encode(),

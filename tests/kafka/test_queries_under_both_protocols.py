@@ -13,6 +13,7 @@ from harness.query import Query
 from harness.sharing import Sharing
 from harness.waiting import wait_for
 
+from pyspark_kgroup.offsets.checkpoint import EMPTY
 from spark_kgroup.model import CLASSIC, CONSUMER
 from spark_kgroup.testing import ApacheKafka
 
@@ -96,6 +97,29 @@ def test_a_query_that_was_killed_has_its_partitions_again_long_before_its_sessio
             assert (stable_generation(apache_kafka, group), peer.moves) == (generation, moves)
             wait_for(lambda: len(peer.rows) + len(places(query)) == 80, "all to be read", 60)
     assert sorted(peer.rows + places(query)) == sorted(contents(server, topic))
+
+
+@pytest.mark.usefixtures("group_protocol")
+@pytest.mark.parametrize("new_checkpoint", [False, True], ids=["its checkpoint", "a new checkpoint"])
+def test_seats_leave_though_the_query_comes_back_with_another_client_id(
+    apache_kafka: ApacheKafka, topic: str, group: str, new_checkpoint: bool
+) -> None:
+    """As on another pod, whose name it is. They are known by the checkpoint, and by what is beside their commits."""
+    server = apache_kafka.bootstrap_servers
+    session = {"kafka.session.timeout.ms": str(1000 * SESSION_S)}
+    query = Query(server, group, topic, members="3", **session, **{"kafka.client.id": "pod-a"})
+    produce(server, topic, 40, partitions=PARTITIONS)
+    with query:
+        query.settle()
+    query.options |= {"members": "1", "kafka.client.id": "pod-b", "startingOffsets": "committed"}
+    if new_checkpoint:
+        query.durable = json.dumps(EMPTY.to_json())
+    produce(server, topic, 40, partitions=PARTITIONS, first=40)
+    began_s = time.monotonic()
+    with query:
+        wait_for(lambda: query.trigger() and len(places(query)) == 80, "all to be read", BACK_WITHIN_S)
+        assert time.monotonic() - began_s < BACK_WITHIN_S
+        assert list(assignment_by_instance(apache_kafka, group)) == [f"{group}-0"]
 
 
 def test_the_checkpoint_says_under_the_consumer_protocol_which_member_owns_what(

@@ -42,7 +42,7 @@ class Query:
         settings = replace(
             settings_of(options),
             session_timeout_ms=SESSION_TIMEOUT_MS,
-            previously_owned=owned_by_seat(self.done),
+            previously_owned=owned_by_seat(self.done, options.group_id),
             group_protocol=protocol,
         )
         with GroupRuntime(settings) as self.runtime:

@@ -1,5 +1,7 @@
 """What a seat writes beside its offsets, and what other clients write there."""
 
+import json
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -8,7 +10,13 @@ from spark_kgroup.seat_note import Author, SeatNote
 
 WALL_MS = st.integers(0, 2**45)
 PREFIXES = st.text(min_size=1, max_size=249, alphabet="abc-_.0")
-AUTHORS = st.builds(Author, app=PREFIXES, run_ms=st.none() | WALL_MS)
+AUTHORS = st.builds(
+    Author,
+    app=PREFIXES,
+    run=st.none() | st.integers(0, 2**53 - 1),
+    process=st.sampled_from(["", "0f3a9c17"]),
+    seat=st.none() | st.integers(0, 9_999),
+)
 UUID = "6f1c2f0e-6a3b-4c59-8f5e-3a1f6f4f2b10"
 NOTES = st.builds(
     SeatNote,
@@ -71,12 +79,22 @@ def test_a_mark_says_who_wrote_it_and_nothing_of_a_seat(author: Author) -> None:
 @given(PREFIXES)
 def test_a_note_of_an_older_release_names_its_application_by_the_member_id(prefix: str) -> None:
     note = SeatNote(member=f"{prefix}-12-{UUID}", at_ms=1).encode()
-    assert Author.of(note) == Author(app=prefix)
+    assert Author.of(note) == Author(app=prefix, seat=12)
 
 
 @pytest.mark.parametrize("member", [f"consumer-one-{UUID}", UUID, "", "orders-0"])
 def test_a_member_that_is_no_seat_belongs_to_no_application_of_ours(member: str) -> None:
     assert Author.of(SeatNote(member=member, at_ms=1).encode()) is None
+
+
+def test_a_note_of_the_last_release_names_its_seat_by_the_member_id_and_its_run_by_when_it_was_started() -> None:
+    note = json.dumps({"v": 1, "member": f"orders-12-{UUID}", "at": 1, "app": "orders", "run": 1_700_000_000_000})
+    assert Author.of(note) == Author(app="orders", run=1_700_000_000_000, seat=12)
+
+
+@pytest.mark.parametrize("run", [-1, 2**53, 2**70, 1.5, True, "7", None, []])
+def test_a_run_that_is_no_number_of_a_run_is_unknown(run: object) -> None:
+    assert Author.of(json.dumps({"v": 1, "app": "orders", "run": run})) == Author(app="orders")
 
 
 def test_a_field_of_another_kind_is_unknown() -> None:

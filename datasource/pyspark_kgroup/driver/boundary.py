@@ -44,7 +44,8 @@ class Boundary:
     """Carries one query from boundary to boundary. Not thread-safe: Spark asks one thing at a time.
 
     Args:
-        run_ms: when this run of the query was started (wall clock), as its commits say; None if they do not.
+        us: what this run writes beside its commits; None for no more than whose they are.
+        earlier_seats: instance ids under which earlier runs of this query have read.
         clock: in milliseconds; goes on while the process is stopped.
         record_bytes: see `BatchEnd`.
         bounded: see `TopicLogs`.
@@ -59,19 +60,21 @@ class Boundary:
         self,
         group: GroupPort,
         options: SourceOptions,
-        run_ms: int | None = None,
+        us: Author | None = None,
         clock: Callable[[], int] = monotonic_ms,
         record_bytes: Callable[[str], float | None] = lambda _: None,
         *,
+        earlier_seats: Collection[str] = (),
         bounded: bool,
     ) -> None:
-        us = Author(app=options.instance_id_prefix, run_ms=run_ms)
+        us = us or Author(app=options.instance_id_prefix)
+        self._us = us
         self._group = group
         self._options = options
         self._ledger = ledger = Ledger(options.subscription)
         self._commits = commits = Commits(group, options, ledger, us)
         self._hand_over = hand_over = HandOver(group, ledger, commits)
-        self._former_seats = former_seats = FormerSeats(group, options, commits)
+        self._former_seats = former_seats = FormerSeats(group, options, commits, earlier_seats)
         self._settling = Settling(group, options, ledger, hand_over, former_seats, clock)
         self._orphans = Orphans(group, commits, hand_over)
         self._acknowledgement = acknowledgement = Acknowledgement(group, options, ledger, commits, clock)
@@ -125,13 +128,13 @@ class Boundary:
         Returns:
             `start` itself if there is nothing new.
         """
-        group, app = self._options.group_id, self._options.instance_id_prefix
-        continued = start.continued_by(group, app)
+        group, us = self._options.group_id, self._us
+        continued = start.continued_by(group, us.app)
         while True:
             try:
                 end = self._cross(continued, limit, at_once=at_once)
                 if end != continued:
-                    return replace(end, group=group, app=app)
+                    return replace(end, group=group, app=us.app, run=us.run or 0)
                 if not self._waits_for_leaders():
                     return start
                 self._group.wait_until(lambda _: False, OUT_OF_REACH_AGAIN_MS)

@@ -3,7 +3,8 @@
 Runs on: driver.
 
 What is durable of their partitions is committed BEFORE they leave, by a seat that we serve. Only members that bear this
-query's prefix, a number and its client id count as such; the others are left alone.
+query's prefix and a number count as such, if they have committed or owned something as this query (`earlier_runs`), or
+bear its client id; the others are left alone, with a warning.
 """
 
 from __future__ import annotations
@@ -24,10 +25,14 @@ log = logging.getLogger(__name__)
 class FormerSeats:
     """Seats that our process came back without."""
 
-    def __init__(self, group: GroupPort, options: SourceOptions, commits: Commits) -> None:
+    def __init__(
+        self, group: GroupPort, options: SourceOptions, commits: Commits, earlier_seats: Collection[str]
+    ) -> None:
         self._group = group
         self._options = options
         self._commits = commits
+        self._earlier_seats = earlier_seats
+        self._left_alone: frozenset[str] = frozenset()
         self._left_in_generation: int | None = None
         """The last generation with them in it: a seat that is still there is not at rest."""
         self._may_not_leave: set[str] = set()
@@ -45,7 +50,9 @@ class FormerSeats:
         (`runtime.previously_owned.claimable`), so that it is committed before it gets another owner.
         """
         view, group = crossing.view, self._group.describe()
-        former = [member for member in self.other_members(group, view) if self.is_one(member)]
+        others = self.other_members(group, view)
+        former = [member for member in others if self.is_one(member)]
+        self._warn_of_namesakes([member for member in others if self._is_named_as_one(member) and member not in former])
         if not former:
             return self.group_rests(view)
         if group.tells_owners:
@@ -88,10 +95,32 @@ class FormerSeats:
         return [member for member in group.members if member.instance_id not in ours]
 
     def is_one(self, member: DescribedMember) -> bool:
-        """Whether this is a seat of an earlier run of this query with more `members`: by its name, and its client's."""
+        """Whether this is a seat of an earlier run of this query with more `members`.
+
+        By its name, and by what it wrote: a client id may be another in each run, as a pod's name is. A seat that never
+        had a partition has written nothing, and is known by its client id alone.
+        """
+        known = member.instance_id in self._earlier_seats or member.client_id == self._options.client_id
+        return known and self._is_named_as_one(member)
+
+    def _is_named_as_one(self, member: DescribedMember) -> bool:
         prefix, _, number = (member.instance_id or "").rpartition("-")
-        named = prefix == self._options.instance_id_prefix and number.isdecimal()
-        return named and member.client_id == self._options.client_id
+        return prefix == self._options.instance_id_prefix and number.isdecimal()
+
+    def _warn_of_namesakes(self, members: Collection[DescribedMember]) -> None:
+        """Say once which members are left alone that may be former seats: they may hold partitions for a session."""
+        names = frozenset(str(member.instance_id) for member in members)
+        if names <= self._left_alone:
+            return
+        self._left_alone |= names
+        log.warning(
+            "Group %r has members that are named like seats of this query (%s), but bear another client id (%s), and "
+            "have committed nothing as this query: they are left alone. If they are of an earlier run, they keep their "
+            "partitions until their session is over; `kgroup remove-members` takes them out at once.",
+            self._options.group_id,
+            ", ".join(sorted(names)),
+            ", ".join(sorted({member.client_id for member in members})),
+        )
 
 
 def _session_timeout_of(group: DescribedGroup) -> str:

@@ -8,9 +8,9 @@ from __future__ import annotations
 import logging
 import os
 import threading
-import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from secrets import token_hex
 from typing import TYPE_CHECKING, Any, Final
 
 from pyspark_kgroup.driver.boundary import Boundary
@@ -29,6 +29,7 @@ from pyspark_kgroup.driver.sizing import (
 )
 from pyspark_kgroup.limits import SLOTS_KNOWN_MS
 from pyspark_kgroup.offsets.checkpoint import Checkpoint
+from pyspark_kgroup.offsets.earlier_runs import EarlierRuns, earlier_runs
 from pyspark_kgroup.offsets.plan import NO_LIMIT, Limit, Ranges, positions_by_seat, ranges_by_seat
 from pyspark_kgroup.offsets.previously_owned import owned_by_seat
 from pyspark_kgroup.options.parser import SourceOptions
@@ -44,11 +45,12 @@ from pyspark_kgroup.shared.tickets import (
 from pyspark_kgroup.wording import log_in_options_words, show_log
 from spark_kgroup.clock import monotonic_ms
 from spark_kgroup.errors import KgroupError
-from spark_kgroup.model import CLIENT, CONSUMER, TopicPartition
+from spark_kgroup.model import CLIENT, CONSUMER, MemberIdentity, TopicPartition
 from spark_kgroup.runtime.settings import GroupSettings
 from spark_kgroup.runtime.thread import GroupRuntime
 from spark_kgroup.seat_note import Author
 from spark_kgroup.wire.address import parse_bootstrap
+from spark_kgroup.wire.responses import CommittedOffset
 from spark_kgroup.wire.security.secured import security_of
 
 if TYPE_CHECKING:
@@ -83,7 +85,8 @@ class Query:
         self._planned: tuple[Checkpoint, int] | None = None  # the end of the batch that is read, and its offsets
         self._warned_of_skipped = False
         self._key: ApplicationKey | None = None
-        self._run_ms = time.time_ns() // 1_000_000
+        self._us = Author(app=options.instance_id_prefix, process=token_hex(4))
+        self._earlier = EarlierRuns()
         self._lock = threading.Lock()  # of the boundary: held by Spark's thread, or by one that commits between batches
 
     def advance(self, start: Checkpoint, limit: Limit = NO_LIMIT, *, at_once: bool = False) -> Checkpoint:
@@ -298,9 +301,25 @@ class Query:
             if self._registry is not None:
                 self._registry.sizes.remember(planned.record_bytes)
             self._boundary = Boundary(
-                runtime, self._options, self._run_ms, record_bytes=self._record_bytes, bounded=self._bounded
+                runtime,
+                self._options,
+                self._us,
+                record_bytes=self._record_bytes,
+                earlier_seats=self._earlier.seats,
+                bounded=self._bounded,
             )
         return self._boundary
+
+    def _begin_run(self, planned: Checkpoint, committed: Mapping[TopicPartition, CommittedOffset]) -> None:
+        """Take this run's number BEFORE a seat joins: what bears it, or a higher one, was written since."""
+        texts = {found.metadata for found in committed.values()}
+        self._earlier = earlier_runs(planned, texts, group=self._options.group_id, app=self._us.app)
+        self._us = replace(self._us, run=self._earlier.last + 1)
+
+    def _author(self, who: MemberIdentity) -> Author:
+        """What a seat of this run writes beside its commits."""
+        number = (who.instance_id or "").rpartition("-")[2]
+        return replace(self._us, seat=int(number)) if number.isdecimal() else self._us
 
     def _tell_of_seats(self, runtime: GroupRuntime) -> None:
         topics = runtime.topics(self._options.metadata_max_age_ms)
@@ -341,7 +360,6 @@ class Query:
         options = fill_in_members(self._options)
         if grows_with_executors(self._options):
             options = as_many_as_before(options, planned)
-        author = Author(app=options.instance_id_prefix, run_ms=self._run_ms)
         return GroupSettings(
             bootstrap=parse_bootstrap(options.bootstrap_servers),
             group=options.group_id,
@@ -366,8 +384,9 @@ class Query:
             holds_rebalances=True,
             releases_seats=False,  # a batch may be unfinished
             cap_seats_to_partitions=self._options.members is None,
-            commit_metadata=lambda who: commit_metadata(author, who.member_id, self._home(who.instance_id)),
-            commit_mark=author.encode(),
+            commit_metadata=lambda who: commit_metadata(self._author(who), who.member_id, self._home(who.instance_id)),
+            commit_mark=lambda who: self._author(who).encode(),
+            before_joining=lambda committed: self._begin_run(planned, committed),
             alive=jvm.alive if jvm is not None else lambda: True,
         )
 

@@ -42,7 +42,8 @@ class Writer(Enum):
     """This application: a seat with our prefix, in whatever run."""
 
     SUCCESSOR = "successor"
-    """This application, in a run that was started after this one: this process is a leftover, and overrules nothing."""
+    """This application, in a run that this one did not know of when it started: this process is a leftover, and
+    overrules nothing."""
 
     NEIGHBOUR = "neighbour"
     """Another application that reads with kgroup."""
@@ -58,8 +59,10 @@ class Writer(Enum):
             return Writer.UNKNOWN
         if author.app != us.app:
             return Writer.NEIGHBOUR
-        outrun = author.run_ms is not None and us.run_ms is not None and author.run_ms > us.run_ms
-        return Writer.SUCCESSOR if outrun else Writer.US
+        if author.run is None or us.run is None:
+            return Writer.US
+        later = author.run > us.run or (author.run == us.run and author.process != us.process)
+        return Writer.SUCCESSOR if later else Writer.US
 
 
 class Committed(NamedTuple):

@@ -14,6 +14,7 @@ One offset, as JSON (`version` guards the shape)::
      "inherited": {"flights": "6"},
      "group":    "flights",
      "app":      "job",
+     "run":      7,
      "members":  {"job-0": "<member id>", "job-1": "<member id>"},
      "record_bytes": {"flights": 449}}
 
@@ -30,8 +31,8 @@ has those partitions of both which the query that wrote this never owned: anothe
 with. `unstarted` are partitions that start where an explicit `startingOffsets` says, when a leader answers for them
 (their `pos` has no meaning: it lets a reader see how many there are).
 
-`group` and `app`, the prefix of the instance ids, say who wrote the offset, are absent from older ones, and are no part
-of what makes two offsets differ. Neither are
+`group`, `app`, the prefix of the instance ids, and `run`, the number of the run (`seat_note.Author`), say who wrote the
+offset, are absent from older ones, and are no part of what makes two offsets differ. Neither are
 `members`, the ids of the members that own all this, under the consumer protocol alone (`previously_owned`), and
 `record_bytes`, how large a topic's records were when the batch was planned, by which a restart plans
 (`maxBytesPerTrigger`). A release that does not know one of these keys passes over it.
@@ -119,6 +120,7 @@ class Checkpoint:
     inherited: frozenset[TopicPartition] = frozenset()
     group: str = field(default="", compare=False)
     app: str = field(default="", compare=False)
+    run: int = field(default=0, compare=False)
     members: Mapping[str, str] = field(default_factory=dict, compare=False)
     record_bytes: Mapping[str, int] = field(default_factory=dict, compare=False)
 
@@ -150,7 +152,7 @@ class Checkpoint:
     @property
     def digest(self) -> str:
         """The same for equal checkpoints, and for no others."""
-        compared = replace(self, group="", app="", members={}, record_bytes={})
+        compared = replace(self, group="", app="", run=0, members={}, record_bytes={})
         return sha256(json.dumps(compared.to_json()).encode()).hexdigest()
 
     def to_json(self) -> dict[str, Any]:
@@ -179,6 +181,7 @@ class Checkpoint:
             **({"inherited": _sets(self.inherited)} if self.inherited else {}),
             **({"group": self.group} if self.group else {}),
             **({"app": self.app} if self.app else {}),
+            **({"run": self.run} if self.run else {}),
             **({"members": dict(sorted(self.members.items()))} if self.members else {}),
             **({"record_bytes": dict(sorted(self.record_bytes.items()))} if self.record_bytes else {}),
         }
@@ -218,6 +221,7 @@ class Checkpoint:
                 unstarted=frozenset(positions(raw.get("unstarted", {}))),
                 group=_text(raw.get("group", "")),
                 app=_text(raw.get("app", "")),
+                run=_number(raw.get("run", 0)),
                 members={_text(seat): _text(member) for seat, member in raw.get("members", {}).items()},
                 record_bytes={_text(name): _number(size) for name, size in raw.get("record_bytes", {}).items()},
             )

@@ -37,7 +37,7 @@ def with_a_group(scenario: Scenario) -> Callable[[], None]:
             topics=("a",),
             instance_ids=("seat-0",),
             commit_metadata=lambda who: f"{who.instance_id} serves this",
-            commit_mark="mark",
+            commit_mark=lambda _: "mark",
         )
         group = Group(settings)
         try:

@@ -138,3 +138,40 @@ def test_an_assignor_that_cannot_be_imported_is_an_error_of_the_start() -> None:
             await world.stop()
 
     scenario()
+
+
+@pytest.mark.parametrize(
+    ("answers", "expected"),
+    [
+        pytest.param([], {A0: 7}, id="at once"),
+        pytest.param([ErrorCode.COORDINATOR_LOAD_IN_PROGRESS] * 2, {A0: 7}, id="a coordinator that loads"),
+        pytest.param([ErrorCode.GROUP_AUTHORIZATION_FAILED], {}, id="a right that is missing, which the seats tell of"),
+    ],
+)
+def test_an_owner_is_told_what_the_group_has_committed_before_a_seat_joins(
+    answers: list[int], expected: Mapping[TopicPartition, int]
+) -> None:
+    @on_a_loop
+    async def scenario() -> None:
+        world = BrokerWorld(committed={A0: 7}, first={"OffsetFetch": list(answers), "JoinGroup": [None]})
+        await world.start()
+        seen: list[tuple[dict[TopicPartition, int], int]] = []
+        settings = GroupSettings(
+            bootstrap=(world.brokers[0].address,),
+            group="g",
+            topics=("a",),
+            instance_ids=("seat-0",),
+            before_joining=lambda committed: seen.append(
+                ({tp: found.offset for tp, found in committed.items()}, world.asked(JoinGroupRequest))
+            ),
+        )
+        group = Group(settings)
+        try:
+            await group.start()
+            await until(lambda: world.asked(JoinGroupRequest) == 1)
+            assert seen == [(expected, 0)]
+        finally:
+            await group.close()
+            await world.stop()
+
+    scenario()

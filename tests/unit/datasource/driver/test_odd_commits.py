@@ -88,17 +88,19 @@ def test_a_partition_given_up_before_its_checkpoint_was_set_back_is_read_again_f
     assert driver.rows == {P0: [(0, 10)], P1: [(0, 10), (10, 15)]}
 
 
+@pytest.mark.parametrize("run", [1, 2])
 def test_a_process_of_an_earlier_run_overrules_no_commit_of_a_later_one(
-    world: World, caplog: pytest.LogCaptureFixture
+    world: World, caplog: pytest.LogCaptureFixture, run: int
 ) -> None:
-    """1. a run is held up in its first boundary; 2. the query is started again, and reads on; 3. the first run goes on,
-    takes the seat, and would start where it was told: at the end."""
+    """1. a run is held up in its first boundary; 2. the query is started again and reads on, with the same number if it
+    found the same; 3. the first run goes on, takes the seat, and would start where it was told: at the end."""
     group, driver = world(records=100)
-    group.author = Author(app="seat", run_ms=2)
+    group.author = Author(app="seat", run=2, process="newest")
     driver.drain()
     group.produce(P0, 1_000)
     leftover = Driver(group, parse_starting_offsets("latest"))
-    leftover.boundary = Boundary(group, leftover.options, run_ms=1, bounded=False)
+    us = Author(app="seat", run=run, process="leftover")
+    leftover.boundary = Boundary(group, leftover.options, us, bounded=False)
     assert leftover.ask().owned[P0].period.start == 100
     assert group.committed_now == {P0: 100}
     (line,) = messages(caplog, "was started again meanwhile")

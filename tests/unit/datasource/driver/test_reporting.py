@@ -26,7 +26,7 @@ from spark_kgroup.model import TopicPartition
 from spark_kgroup.seat_note import Author, SeatNote
 
 P0, P1, P2 = (TopicPartition("t", index) for index in range(3))
-BY = Author(app="job", run_ms=1_700_000_000_000)
+BY = Author(app="job", run=1_700_000_000_000)
 COUNTS = Counts(guest_bindings=6, warm_reads=7, network_reads=4, direct_reads=3, rows=100, rows_ready=80)
 MEMBERS = {"seat-0": "m0", "seat-1": "m1"}
 RUN = "4f624205-1dad-4d49-9be3-c798bd1eaab1"

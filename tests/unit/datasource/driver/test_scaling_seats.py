@@ -9,6 +9,7 @@ from harness.fake_group import OTHER, FakeGroup
 
 from pyspark_kgroup.driver.boundary import Boundary
 from pyspark_kgroup.limits import HANDOVER_WAIT_MS, SETTLE_TIMEOUT_MS
+from pyspark_kgroup.offsets.earlier_runs import earlier_runs
 from spark_kgroup.errors import GroupUnsettled
 from spark_kgroup.model import DescribedGroup, DescribedMember, ErrorCode, TopicPartition
 
@@ -217,6 +218,36 @@ def test_members_that_only_look_like_former_seats_are_left_alone(world: World) -
         for name, client in (("seat-9", "kgroup-member"), ("seat-9-x", "spark-kgroup"), ("job-9", "spark-kgroup"))
     ]
     assert [driver.boundary._former_seats.is_one(m) for m in (member, *looks)] == [True, False, False, False]
+
+
+@pytest.mark.parametrize("group_type", ["classic", "consumer"])
+def test_former_seats_under_another_client_id_are_known_by_what_they_wrote(world: World, group_type: str) -> None:
+    """A pod's name is a client id, and another one at each start."""
+    group, driver = world(partitions=6, seats=6, records=30)
+    group.group_type = group_type
+    driver.trigger()
+    driver.restart(3)
+    options = replace(driver.options, client_id="pod-b")
+    earlier = earlier_runs(driver.durable, [], group="g", app="seat")
+    driver.boundary = Boundary(group, options, clock=lambda: group.now_ms, earlier_seats=earlier.seats, bounded=False)
+    driver.drain()
+    assert not group.old
+    assert group.committed_now == dict.fromkeys(PARTITIONS, 30)
+
+
+def test_members_that_may_be_former_seats_and_are_left_alone_are_named_once(
+    world: World, caplog: pytest.LogCaptureFixture
+) -> None:
+    group, driver = world(partitions=6, seats=6, records=30)
+    driver.drain()
+    driver.restart(5)
+    options = replace(driver.options, client_id="pod-b")
+    driver.boundary = Boundary(group, options, clock=lambda: group.now_ms, bounded=False)
+    driver.drain()
+    assert group.old == {"seat-5"}
+    (warning,) = [message for message in caplog.messages if "named like seats of this query" in message]
+    assert "(seat-5), but bear another client id (spark-kgroup)" in warning
+    assert "kgroup remove-members" in warning
 
 
 def test_former_seats_that_may_not_leave_make_a_warning_and_are_tried_again(

@@ -187,7 +187,7 @@ def test_a_partition_that_came_back_from_another_application_is_given_up_after_i
 
 # ------------------------------------------------------------------------------------------- whose an offset is
 
-US = Author(app="seat", run_ms=2_000)
+US = Author(app="seat", run=2_000)
 
 
 @pytest.mark.parametrize(
@@ -195,10 +195,10 @@ US = Author(app="seat", run_ms=2_000)
     [
         ("", True),
         ("by hand", True),
-        (Author(app="neighbour", run_ms=2_000).encode(), True),
-        (Author(app="seat", run_ms=3_000).encode(), True),
-        (Author(app="seat", run_ms=2_000).encode(), False),
-        (Author(app="seat", run_ms=1_000).encode(), False),
+        (Author(app="neighbour", run=2_000).encode(), True),
+        (Author(app="seat", run=3_000).encode(), True),
+        (Author(app="seat", run=2_000).encode(), False),
+        (Author(app="seat", run=1_000).encode(), False),
     ],
     ids=["nobody's", "an administrator's", "a neighbour's", "a later run's", "this run's", "an earlier run's"],
 )

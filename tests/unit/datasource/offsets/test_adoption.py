@@ -118,16 +118,18 @@ def test_where_an_adopted_partition_starts(row: Row) -> None:
         ("", UNKNOWN),
         ("by hand", UNKNOWN),
         (Author(app="job").encode(), US),
-        (Author(app="job", run_ms=6_999).encode(), US),
-        (Author(app="job", run_ms=7_000).encode(), US),
-        (Author(app="job", run_ms=7_001).encode(), SUCCESSOR),
-        (Author(app="job-2", run_ms=7_001).encode(), NEIGHBOUR),
+        (Author(app="job", run=6_999).encode(), US),
+        (Author(app="job", run=7_001).encode(), SUCCESSOR),
+        (Author(app="job", run=7_000, process="ours", seat=3).encode(), US),
+        (Author(app="job", run=7_000, process="another").encode(), SUCCESSOR),
+        (Author(app="job", run=6_999, process="another").encode(), US),
+        (Author(app="job-2", run=7_001).encode(), NEIGHBOUR),
         (SeatNote(member=f"job-3-{UUID(int=5)}", at_ms=1).encode(), US),
         (SeatNote(member=f"job-2-3-{UUID(int=5)}", at_ms=1).encode(), NEIGHBOUR),
     ],
 )
 def test_the_writer_of_a_commit_is_known_by_its_metadata(text: str, writer: Writer) -> None:
-    assert Writer.of(text, Author(app="job", run_ms=7_000)) is writer
+    assert Writer.of(text, Author(app="job", run=7_000, process="ours")) is writer
 
 
 def test_topics_without_ids_are_compared_by_name() -> None:

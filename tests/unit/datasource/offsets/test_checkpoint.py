@@ -53,6 +53,7 @@ def checkpoints(draw: st.DrawFn) -> Checkpoint:
         unstarted=frozenset(held[3::5]),
         group=draw(st.sampled_from(["", "flights"])),
         app=draw(st.sampled_from(["", "job"])),
+        run=draw(st.sampled_from([0, 7])),
         members=draw(st.dictionaries(st.sampled_from(["job-0", "ä"]), st.sampled_from(["id-1", "id-2"]))),
         record_bytes=draw(st.dictionaries(names, st.integers(1, 2**40))),
     )
@@ -89,6 +90,7 @@ def test_the_order_of_discovery_does_not_change_the_bytes(checkpoint: Checkpoint
         unstarted=checkpoint.unstarted,
         group=checkpoint.group,
         app=checkpoint.app,
+        run=checkpoint.run,
         members=shuffled(checkpoint.members),
         record_bytes=shuffled(checkpoint.record_bytes),
     )
@@ -97,12 +99,12 @@ def test_the_order_of_discovery_does_not_change_the_bytes(checkpoint: Checkpoint
 
 @given(checkpoints(), checkpoints())
 def test_different_checkpoints_of_one_group_differ_in_their_bytes(one: Checkpoint, another: Checkpoint) -> None:
-    one, another = (replace(each, group="g", app="", members={}, record_bytes={}) for each in (one, another))
+    one, another = (replace(each, group="g", app="", run=0, members={}, record_bytes={}) for each in (one, another))
     assert (dumps(one) == dumps(another)) == (one == another)
 
 
 def test_who_wrote_a_checkpoint_is_no_part_of_what_makes_two_differ() -> None:
-    written = Checkpoint(group="flights", app="job", members={"job-0": "id-1"})
+    written = Checkpoint(group="flights", app="job", run=7, members={"job-0": "id-1"})
     assert (written, written.digest) == (EMPTY, EMPTY.digest)
 
 
@@ -133,6 +135,7 @@ SELDOM = Checkpoint(
     inherited=frozenset({TopicPartition("flights", 6)}),
     group="airport",
     app="job",
+    run=7,
     members={"job-0": "s1kWtk0nQWmvXpWSMYSIVA"},
     record_bytes={"flights": 449},
 )
@@ -163,6 +166,7 @@ IN_VERSION_2 = [
             "inherited": {"flights": "6"},
             "group": "airport",
             "app": "job",
+            "run": 7,
             "members": {"job-0": "s1kWtk0nQWmvXpWSMYSIVA"},
             "record_bytes": {"flights": 449},
         },
