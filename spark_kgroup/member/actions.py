@@ -410,8 +410,8 @@ class Actions:
     def _fail(self, error: GroupError) -> Effects:
         """End with an error that the user has to see: its message names the setting to change, and nothing retries.
 
-        A dynamic member leaves: no process comes back for its share, and the other members would wait for the end of its
-        session. Java's consumer leaves in close() (ConsumerCoordinator.close). One that is fenced has nothing to leave.
+        A dynamic member leaves: no process comes back for its share, and the group would wait until its session ends.
+        Java's consumer leaves in close() (ConsumerCoordinator.close). One that is fenced has nothing to leave.
         """
         who = self.identity
         effects = [*self._lose(str(error), keep_id=False), contract.Failed(error=error)]
