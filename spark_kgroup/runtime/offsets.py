@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Mapping
 from random import Random
 
 from spark_kgroup.clock import monotonic_ms
-from spark_kgroup.errors import BrokerError
+from spark_kgroup.errors import BrokerError, WireError
 from spark_kgroup.limits import COMMIT_TIMEOUT_MS
 from spark_kgroup.model import ErrorCode, MemberIdentity, TopicPartition
 from spark_kgroup.wire import messages
@@ -121,18 +121,32 @@ class Offsets:
     async def committed(
         self, partitions: Iterable[TopicPartition], timeout_ms: int | None = None
     ) -> dict[TopicPartition, CommittedOffset | None]:
-        """The committed offset of each partition, with its metadata; None where nothing is.
+        """The committed offset of each partition, with its metadata; None where nothing is."""
+        return dict((await self._committed(partitions, None, timeout_ms)).found)
+
+    async def committed_answers(
+        self, partitions: Iterable[TopicPartition], patience_ms: int
+    ) -> Answers[CommittedOffset | None]:
+        """As `committed`, without the partitions that the coordinator refuses for `patience_ms`, unlike others."""
+        return await self._committed(partitions, patience_ms, None)
+
+    async def _committed(
+        self, partitions: Iterable[TopicPartition], patience_ms: int | None, timeout_ms: int | None
+    ) -> Answers[CommittedOffset | None]:
+        """Ask for each partition by the member that owns it.
 
         A member whose epoch has moved asks again in its newest one. One that has lost its partitions meanwhile may not
         commit what it starts from here, so anybody may ask for it.
         """
         left = set(partitions)
         found: dict[TopicPartition, CommittedOffset | None] = {}
+        refused: dict[TopicPartition, WireError] = {}
         deadline_ms, backoff = monotonic_ms() + (timeout_ms or COMMIT_TIMEOUT_MS), Backoff(self._rng)
         while left:
             asked = self._members(sorted(left))
             answers = await asyncio.gather(
-                *(self._committed_of(who, tps, timeout_ms) for who, tps in asked.items()), return_exceptions=True
+                *(self._committed_of(who, tps, patience_ms, timeout_ms) for who, tps in asked.items()),
+                return_exceptions=True,
             )
             wait_ms = backoff.next_ms()
             for who, answer in zip(asked, answers, strict=True):
@@ -141,17 +155,24 @@ class Offsets:
                     if not stale or monotonic_ms() + wait_ms > deadline_ms:
                         raise answer
                     continue
-                found |= answer
-            left -= found.keys()
+                found |= answer.found
+                refused |= answer.unanswered
+            left -= found.keys() | refused.keys()
             if left:
                 await asyncio.sleep(wait_ms / 1000)
-        return found
+        return Answers(found, refused)
 
     async def _committed_of(
-        self, who: MemberIdentity | None, partitions: Iterable[TopicPartition], timeout_ms: int | None
-    ) -> dict[TopicPartition, CommittedOffset | None]:
+        self,
+        who: MemberIdentity | None,
+        partitions: Iterable[TopicPartition],
+        patience_ms: int | None,
+        timeout_ms: int | None,
+    ) -> Answers[CommittedOffset | None]:
         try:
-            return await self._cluster.committed_offsets(self._group, partitions, timeout_ms=timeout_ms, who=who)
+            return await self._cluster.committed_answers(
+                self._group, partitions, patience_ms, timeout_ms=timeout_ms, who=who
+            )
         except BrokerError as error:
             if who is not None and error.code in _NOT_AS_ASKED:
                 self._on_refused(who, error.code)

@@ -165,6 +165,12 @@ class GroupRuntime:
         """`Offsets.committed`."""
         return self._run(lambda group: group.offsets.committed(partitions, timeout_ms))
 
+    def committed_answers(
+        self, partitions: Iterable[TopicPartition], patience_ms: int
+    ) -> Answers[CommittedOffset | None]:
+        """`Offsets.committed_answers`."""
+        return self._run(lambda group: group.offsets.committed_answers(partitions, patience_ms))
+
     def commit(self, commits: Sequence[SeatCommit]) -> frozenset[TopicPartition]:
         """`Commits.commit`, for several seats at once."""
 

@@ -13,6 +13,7 @@ import logging
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from contextlib import contextmanager
+from functools import partial
 from random import Random
 from typing import Final, NamedTuple, TypeVar
 from uuid import UUID
@@ -28,7 +29,6 @@ from spark_kgroup.errors import (
 from spark_kgroup.limits import (
     API_TIMEOUT_MS,
     AUTHORIZATION_GRACE_MS,
-    OFFSETS_LEFT_OUT_MS,
     PARTITIONS_AT_ONCE_MAX,
     REPLACED_TOPICS_MAX,
     REQUEST_TIMEOUT_MS,
@@ -45,15 +45,14 @@ from spark_kgroup.wire import messages
 from spark_kgroup.wire.address import Address
 from spark_kgroup.wire.backoff import Backoff
 from spark_kgroup.wire.brokers import ENDS_AT_S, Brokers, NotKnownYet, end_after
+from spark_kgroup.wire.committed import CommittedLookUp
 from spark_kgroup.wire.connection import Connection
-from spark_kgroup.wire.listing import Errors, Found, OffsetListing
+from spark_kgroup.wire.listing import Answers, Errors, Found, OffsetListing
 from spark_kgroup.wire.messages import Request, Response
 from spark_kgroup.wire.responses import (
     ClusterMetadata,
     CommittedOffset,
-    LeftOut,
     ListedOffset,
-    committed_of,
     config_of,
     consumer_description_of,
     description_of,
@@ -524,7 +523,28 @@ class Cluster(Brokers):
         Raises:
             WireError: the coordinator could not be found, or gave no whole answer, in time; or does not have `who`.
         """
-        return await self._fetch_committed(group, sorted(set(partitions)), timeout_ms, who)
+        return dict((await self.committed_answers(group, partitions, None, timeout_ms=timeout_ms, who=who)).found)
+
+    async def committed_answers(
+        self,
+        group: str,
+        partitions: Iterable[TopicPartition] | None,
+        patience_ms: int | None,
+        *,
+        timeout_ms: int | None = None,
+        who: MemberIdentity | None = None,
+    ) -> Answers[CommittedOffset | None]:
+        """As `committed_offsets` (None: all there is), without what is refused for `patience_ms` while others are not.
+
+        Raises:
+            WireError: as there.
+        """
+        wanted = None if partitions is None else sorted(set(partitions))
+        requests: list[Request] = [messages.offset_fetch(group, wanted)]
+        if who is not None and wanted is not None:
+            requests.insert(0, messages.offset_fetch_of_member(group, who, wanted))
+        look_up = CommittedLookUp(partial(self.coordinator_call, group), requests, wanted, patience_ms)
+        return Answers(await self._retry(look_up.attempt, timeout_ms, "OffsetFetch"), look_up.refused)
 
     async def all_committed(
         self, group: str, *, timeout_ms: int | None = None
@@ -534,39 +554,8 @@ class Cluster(Brokers):
         Raises:
             WireError: the coordinator could not be found, or gave no whole answer, in time.
         """
-        found = await self._fetch_committed(group, None, timeout_ms)
+        found = (await self.committed_answers(group, None, None, timeout_ms=timeout_ms)).found
         return {tp: committed for tp, committed in found.items() if committed is not None}
-
-    async def _fetch_committed(
-        self,
-        group: str,
-        wanted: Sequence[TopicPartition] | None,
-        timeout_ms: int | None,
-        who: MemberIdentity | None = None,
-    ) -> dict[TopicPartition, CommittedOffset | None]:
-        requests: list[Request] = [messages.offset_fetch(group, wanted)]
-        if who is not None and wanted is not None:
-            requests.insert(0, messages.offset_fetch_of_member(group, who, wanted))
-
-        left_out_since_s: float | None = None
-
-        async def attempt() -> dict[TopicPartition, CommittedOffset | None]:
-            nonlocal left_out_since_s
-            try:
-                response = await self.coordinator_call(group, requests[0])
-            except UnsupportedApi:
-                response = await self.coordinator_call(group, requests[-1])
-            assert isinstance(response, messages.OffsetFetchResponse | messages.OffsetFetchResponseV9)
-            try:
-                return committed_of(response, wanted or ())
-            except LeftOut as error:
-                left_out_since_s = left_out_since_s or time.monotonic()
-                if time.monotonic() - left_out_since_s < OFFSETS_LEFT_OUT_MS / 1000:
-                    raise
-                log.warning("%s Nothing is committed there, as its coordinator understands it.", error)
-                return {**error.found, **dict.fromkeys(error.missing)}
-
-        return await self._retry(attempt, timeout_ms, "OffsetFetch")
 
     async def describe_group(self, group: str, *, timeout_ms: int | None = None) -> DescribedGroup:
         """The group with all its members, classic or of type consumer; state "Dead" if there is none of that name.

@@ -147,12 +147,16 @@ def take_listed(
 
 
 def committed_of(
-    response: messages.OffsetFetchResponse | messages.OffsetFetchResponseV9, wanted: Iterable[TopicPartition]
+    response: messages.OffsetFetchResponse | messages.OffsetFetchResponseV9,
+    wanted: Iterable[TopicPartition],
+    refused: dict[TopicPartition, WireError],
 ) -> dict[TopicPartition, CommittedOffset | None]:
     """What is committed for each partition in `wanted`, and for any other that is in the response; None for nothing.
 
+    A partition with an error of its own is in `refused` instead.
+
     Raises:
-        BrokerError: the group or a partition has an error.
+        BrokerError: the group has an error.
         LeftOut: the response says nothing of some of `wanted`.
     """
     groups: Sequence[OffsetFetchResponseGroup | OffsetFetchResponseGroupV9] = response.groups
@@ -165,10 +169,12 @@ def committed_of(
             tp = TopicPartition(topic.name, p.partition_index)
             unknown = int(p.error_code) in _NEVER_COMMITTED
             if int(p.error_code) != ErrorCode.NONE and not unknown:
-                raise BrokerError("OffsetFetch", int(p.error_code), str(tp))
+                refused[tp] = BrokerError("OffsetFetch", int(p.error_code), str(tp))
+                continue
             known = p.committed_offset >= 0 and not unknown
             found[tp] = CommittedOffset(offset=p.committed_offset, metadata=p.metadata or "") if known else None
-    _check_complete(wanted, found, "OffsetFetch")
+    if missing := set(wanted) - found.keys() - refused.keys():  # which must not pass for one without an offset
+        raise LeftOut("OffsetFetch", missing, found)
     return found
 
 
@@ -184,12 +190,6 @@ class LeftOut(ProtocolViolation):
         self.found = found
         message = f"A broker's {api} response says nothing of {', '.join(map(str, self.missing))}."
         super().__init__(message, retriable=True)
-
-
-def _check_complete(wanted: Iterable[TopicPartition], found: Mapping[TopicPartition, object], api: str) -> None:
-    """A partition without an answer must not pass for one without an offset."""
-    if missing := set(wanted) - found.keys():
-        raise LeftOut(api, missing, found)
 
 
 def the_only(answers: Sequence[T], what: str) -> T:

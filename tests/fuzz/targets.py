@@ -74,7 +74,7 @@ class Answers:
                 reader(response)
 
     def _commits(self, response: Any) -> None:
-        for offset in responses.committed_of(response, ()).values():
+        for offset in responses.committed_of(response, (), {}).values():
             if offset is not None:
                 SeatNote.decode(offset.metadata)
                 Author.of(offset.metadata)

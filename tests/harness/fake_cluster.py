@@ -51,6 +51,7 @@ class BrokerWorld:
         leaders: partition -> node id.
         epochs: partition -> its leader's epoch; -1 for a partition with none here.
         ends: partition -> end offset; a partition with none here is answered UNKNOWN_TOPIC_OR_PARTITION.
+        unstable: partitions whose committed offset is in a transaction that is not ended.
         session_timeout: the group's own, under the consumer protocol.
         group_type: of the one group there is; DescribeGroups calls it "Dead" unless it is classic.
         described: member id -> (instance id, subscription, assignment), as DescribeGroups has them.
@@ -68,6 +69,7 @@ class BrokerWorld:
     ends: dict[TopicPartition, int] = field(default_factory=lambda: {A0: 10, A1: 11, B0: 12})
     coordinator: int = 0
     committed: dict[TopicPartition, int] = field(default_factory=dict)
+    unstable: set[TopicPartition] = field(default_factory=set)
     first: dict[str, list[Any]] = field(default_factory=dict)
     topic_id: UUID = TOPIC_ID
     hosts: dict[int, str] = field(default_factory=dict)
@@ -234,7 +236,9 @@ class BrokerWorld:
 
     def on_OffsetFetch(self, node: int, request: Any, error: KioErrorCode) -> Any:
         (asked,) = request.groups
-        unstable = int(error) == ErrorCode.UNSTABLE_OFFSET_COMMIT
+        no_error = KioErrorCode.none
+        of_each = int(error) == ErrorCode.UNSTABLE_OFFSET_COMMIT
+        unstable = KioErrorCode.unstable_offset_commit
         partitions: dict[str, list[int]] = {}
         if asked.topics is None:  # all that there is
             for tp in sorted(self.committed):
@@ -249,14 +253,14 @@ class BrokerWorld:
                         partition_index=i32(i),
                         committed_offset=i64(self.committed.get(TopicPartition(name, i), -1)),
                         metadata="",
-                        error_code=error if unstable else KioErrorCode.none,
+                        error_code=unstable if of_each or TopicPartition(name, i) in self.unstable else no_error,
                     )
                     for i in indexes
                 ),
             )
             for name, indexes in partitions.items()
         )
-        whole = KioErrorCode.none if unstable else self.group_error(node, error)
+        whole = no_error if of_each else self.group_error(node, error)
         group = OffsetFetchResponseGroup(group_id=asked.group_id, topics=topics, error_code=whole)
         return messages.OffsetFetchResponse(throttle_time=NO_THROTTLE, groups=(group,))
 

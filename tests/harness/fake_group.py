@@ -18,7 +18,7 @@ from functools import cache
 from types import MappingProxyType
 from uuid import UUID
 
-from harness.fake_listing import FakeListing, no_leader
+from harness.fake_listing import FakeListing, no_leader, unstable
 from harness.model_coordinator import Member, ModelCoordinator, Phase, Response
 from spark_kgroup.errors import UnknownTopic
 from spark_kgroup.limits import TOPIC_GONE_AFTER_MS
@@ -121,6 +121,7 @@ class FakeGroup:
         commit_fate: what becomes of the next commit of a seat: "ok", "lost" (not carried out), "unheard" (carried out,
             the answer is lost) or "refused".
         stable: last stable offset of partitions with an open transaction.
+        unstable: partitions whose committed offset is in a transaction that is not ended (KIP-447).
         out_of_reach: partition -> whether no leader answers for it now.
         rewinds: partitions whose committed offset may go back, because an explicit `startingOffsets` says so.
         checkpoint_set_back: what we committed ourselves may go back.
@@ -143,6 +144,7 @@ class FakeGroup:
         self.other_read: list[tuple[TopicPartition, int, int]] = []
         self.stable: dict[TopicPartition, int] = {}
         self.out_of_reach: dict[TopicPartition, Callable[[], bool]] = {}
+        self.unstable: set[TopicPartition] = set()
         self.rewinds: set[TopicPartition] = set()
         self.checkpoint_set_back = False
         self.bounds_ms: list[int | None] = []
@@ -612,6 +614,14 @@ class FakeGroup:
             self.bounds_ms.append(timeout_ms)
         self.meanwhile()
         return found
+
+    def committed_answers(
+        self, partitions: Iterable[TopicPartition], patience_ms: int
+    ) -> Answers[CommittedOffset | None]:
+        found = self.committed(partitions)
+        refused = {tp: unstable(tp) for tp in found if tp in self.unstable}
+        self.now_ms += patience_ms if refused else 0
+        return Answers({tp: offset for tp, offset in found.items() if tp not in refused}, refused)
 
     def note_beside(self, tp: TopicPartition) -> str:
         """What is written beside the committed offset: nothing, unless one of our seats put it where it is."""

@@ -56,3 +56,7 @@ class FakeListing:
 
 def no_leader(tp: TopicPartition) -> BrokerError:
     return BrokerError("ListOffsets", ErrorCode.LEADER_NOT_AVAILABLE, str(tp))
+
+
+def unstable(tp: TopicPartition) -> BrokerError:
+    return BrokerError("OffsetFetch", ErrorCode.UNSTABLE_OFFSET_COMMIT, str(tp))

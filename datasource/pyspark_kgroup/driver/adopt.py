@@ -93,7 +93,11 @@ class Adoption:
         heard = crossing.logs.heard(held).keys()
         explicit = self._explicit_start_counts(crossing, held.keys(), heard)
         arrived = {tp: seat for tp, seat in held.items() if tp in heard or tp not in crossing.start.unstarted}
-        committed = self._commits.committed(arrived)
+        # Who was silent once gets no second patience: all others wait for it.
+        patience_ms = 0 if arrived.keys() <= crossing.logs.out_of_reach.partitions else LEADER_PATIENCE_MS
+        answers = self._commits.committed(arrived, patience_ms)
+        committed = crossing.logs.answered(answers)
+        arrived = {tp: seat for tp, seat in arrived.items() if tp not in answers.unanswered}
         starts = self._starts(crossing, arrived, committed, explicit)
         wanted = self._resolve(crossing, {tp: s.offset for tp, s in starts.items()}, heard)
         offsets = self._within_logs(crossing, starts, wanted, heard)

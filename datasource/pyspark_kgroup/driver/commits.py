@@ -16,12 +16,14 @@ from pyspark_kgroup.driver.crossing import Crossing
 from pyspark_kgroup.driver.group_port import GroupPort
 from pyspark_kgroup.driver.ledger import Ledger
 from pyspark_kgroup.driver.taken_over import find_taken_over
+from pyspark_kgroup.limits import LEADER_PATIENCE_MS
 from pyspark_kgroup.offsets.adoption import Committed, Writer, topic_key
 from pyspark_kgroup.options.parser import SourceOptions
 from spark_kgroup.errors import WireError
 from spark_kgroup.model import TopicDescription, TopicPartition
 from spark_kgroup.runtime.views import SeatCommit, SeatView
 from spark_kgroup.seat_note import Author
+from spark_kgroup.wire.listing import Answers
 
 log = logging.getLogger(__name__)
 
@@ -92,17 +94,20 @@ class Commits:
         asked for, or owned by nobody, before we adopt it. Without this its next owner would read the batch again.
 
         Returns:
-            The partitions whose durable position the group does not have.
+            The partitions whose durable position the group does not have, or of which nobody knows that it has.
         """
-        behind = self._remembered_beyond_the_group(crossing, {tp for share in shares for tp in share.partitions})
+        behind, unanswered = self._remembered_beyond_the_group(crossing, {tp for s in shares for tp in s.partitions})
         wanted = [_commit(share.seat, behind, share.partitions & behind.keys()) for share in shares]
         wanted = [each for each in wanted if each.positions]
-        return frozenset(behind) - self._group.commit(wanted)
+        return (frozenset(behind) - self._group.commit(wanted)) | unanswered
 
     def _remembered_beyond_the_group(
         self, crossing: Crossing, partitions: Collection[TopicPartition]
-    ) -> dict[TopicPartition, int]:
-        """Where the checkpoint stands in those of `partitions` of which the group does not know it."""
+    ) -> tuple[dict[TopicPartition, int], frozenset[TopicPartition]]:
+        """Where the checkpoint stands in those of `partitions` of which the group does not know it.
+
+        And those of which the coordinator does not say whether it does.
+        """
         start, topics = crossing.start, self._topics_of(partitions)
         same = {name for name in start.topics.keys() & topics if start.topics[name].topic_id == topic_key(topics[name])}
         remembered = {
@@ -110,13 +115,15 @@ class Commits:
         }
         # What we committed further ourselves, a checkpoint that was set back since does not know; what is inherited,
         # another one knows (`adoption`).
+        committed = self.committed(remembered, LEADER_PATIENCE_MS)
         known = {
             tp
-            for tp, found in self.committed(remembered).items()
+            for tp, found in committed.found.items()
             if found.offset == remembered[tp]
             or (found.offset > remembered[tp] and (found.writer is not Writer.US or tp in start.inherited))
         }
-        return {tp: position for tp, position in remembered.items() if tp not in known}
+        unanswered = frozenset(committed.unanswered)
+        return {tp: at for tp, at in remembered.items() if tp not in known | unanswered}, unanswered
 
     def _topics_of(self, partitions: Collection[TopicPartition]) -> Mapping[str, TopicDescription]:
         """The topics of `partitions` that exist; some may have left `subscribe` since an earlier process read them."""
@@ -125,13 +132,19 @@ class Commits:
         left = self._options.subscription.beyond(names)
         return {**topics, **self._group.topics_named(left)} if left else topics
 
-    def committed(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, Committed]:
-        """What the group has committed for `partitions`, and who did."""
-        return {
+    def committed(self, partitions: Collection[TopicPartition], patience_ms: int) -> Answers[Committed]:
+        """What the group has committed for `partitions`, and who did.
+
+        One for which nothing is committed is in neither part of the answer. One that the coordinator refuses has
+        `patience_ms`, if it does not refuse them all.
+        """
+        answers = self._group.committed_answers(partitions, patience_ms)
+        committed = {
             tp: Committed(found.offset, Writer.of(found.metadata, self._us))
-            for tp, found in self._group.committed(partitions).items()
+            for tp, found in answers.found.items()
             if found is not None
         }
+        return Answers(committed, answers.unanswered)
 
 
 def _commit(

@@ -66,6 +66,11 @@ class GroupPort(Protocol):
     ) -> dict[TopicPartition, CommittedOffset | None]:
         """The committed offset of each partition, with its metadata; None where nothing is."""
 
+    def committed_answers(
+        self, partitions: Iterable[TopicPartition], patience_ms: int
+    ) -> Answers[CommittedOffset | None]:
+        """As `committed`, without the partitions that the coordinator refuses for `patience_ms`, unlike others."""
+
     # ---------------------------------------------------------------------------------------------- topics, logs
 
     def topics(self, max_age_ms: int) -> Mapping[str, TopicDescription]:

@@ -16,8 +16,8 @@ from dataclasses import dataclass
 
 from pyspark_kgroup.options.parser import SourceOptions
 from pyspark_kgroup.options.values import join
-from spark_kgroup.errors import RequestTimedOut, WireError
-from spark_kgroup.model import TopicPartition
+from spark_kgroup.errors import BrokerError, RequestTimedOut, WireError
+from spark_kgroup.model import ErrorCode, TopicPartition
 
 log = logging.getLogger(__name__)
 
@@ -65,8 +65,7 @@ class OutOfReach:
         if new:
             bound = f"; the query fails if that lasts for {self._bound}" if self._options.fail_on_data_loss else ""
             log.warning(
-                "No leader answers for %s (%s): nothing is read there until one does. All other partitions are read "
-                "on%s.",
+                "No answer for %s (%s): nothing is read there until there is one. All other partitions are read on%s.",
                 join(new),
                 why[new[0]],
                 bound,
@@ -74,9 +73,8 @@ class OutOfReach:
         overdue = sorted(tp for tp in why if self._is_overdue(tp, now_ms))
         if overdue and self._options.fail_on_data_loss:
             raise RequestTimedOut(
-                f"No leader has answered for {join(overdue)} for {self._bound}: {why[overdue[0]]}. Bring its broker "
-                "back (kafka-topics.sh --describe --unavailable-partitions shows which), or set failOnDataLoss=false "
-                "to read the other partitions without waiting for it."
+                f"No answer for {join(overdue)} for {self._bound}: {why[overdue[0]]}. {_remedy(why[overdue[0]])}, or "
+                "set failOnDataLoss=false to read the other partitions without waiting for it."
             )
 
     def answered(self, partitions: Iterable[TopicPartition], now_ms: int) -> None:
@@ -92,7 +90,7 @@ class OutOfReach:
         back = {tp: self._absences.pop(tp) for tp in partitions if tp in self._absences}
         if back:
             for_s = (now_ms - min(absence.told_since_ms for absence in back.values())) / 1000
-            log.warning("Leaders answer for %s again, after %.0f s: it is read on.", join(sorted(back)), for_s)
+            log.warning("There are answers for %s again, after %.0f s: it is read on.", join(sorted(back)), for_s)
 
     def wait_no_longer(self, partitions: Iterable[TopicPartition], now_ms: int) -> bool:
         """Whether a run that ends by itself has waited for `partitions` for long enough; warns once of each."""
@@ -104,8 +102,8 @@ class OutOfReach:
             absences[tp].given_up = True
         if left:
             log.warning(
-                "This run ends without what is left of %s, for which no leader has answered for %s: the next run "
-                "goes on there.",
+                "This run ends without what is left of %s, for which there was no answer for %s: the next run goes "
+                "on there.",
                 join(left),
                 self._bound,
             )
@@ -117,3 +115,10 @@ class OutOfReach:
     @property
     def _bound(self) -> str:
         return f"{self._options.api_timeout_ms / 1000:g} s (kafka.default.api.timeout.ms)"
+
+
+def _remedy(why: WireError) -> str:
+    """What a person can do about an absence, as the beginning of a sentence."""
+    if isinstance(why, BrokerError) and why.code == ErrorCode.UNSTABLE_OFFSET_COMMIT:
+        return "End the transaction that holds the group's offsets (kafka-transactions.sh find-hanging)"
+    return "Bring its broker back (kafka-topics.sh --describe --unavailable-partitions shows which)"

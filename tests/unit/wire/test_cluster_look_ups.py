@@ -27,6 +27,7 @@ from spark_kgroup.errors import (
 )
 from spark_kgroup.model import ErrorCode, TopicPartition
 from spark_kgroup.wire import cluster as cluster_module
+from spark_kgroup.wire import committed as committed_module
 from spark_kgroup.wire import messages
 from spark_kgroup.wire.cluster import ListedOffset
 
@@ -475,7 +476,7 @@ def test_a_partition_that_a_coordinator_does_not_know_has_no_committed_offset(co
 def test_a_partition_that_a_coordinator_leaves_out_each_time_has_no_committed_offset(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(cluster_module, "OFFSETS_LEFT_OUT_MS", 250)
+    monkeypatch.setattr(committed_module, "OFFSETS_LEFT_OUT_MS", 250)
 
     @in_a_world()
     async def scenario(world: BrokerWorld) -> None:

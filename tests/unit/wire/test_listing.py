@@ -7,7 +7,7 @@ from harness.fake_broker import FakeBroker, until
 from harness.fake_cluster import A0, A1, B0, BrokerWorld, in_a_world
 from kio.schema.errors import ErrorCode as KioErrorCode
 
-from spark_kgroup.errors import BrokerError, ConnectionFailed, RequestTimedOut, UnknownTopic
+from spark_kgroup.errors import BrokerError, ConnectionFailed, RequestTimedOut, UnknownTopic, WireError
 from spark_kgroup.model import ErrorCode, TopicPartition
 from spark_kgroup.wire import messages
 from spark_kgroup.wire.address import Address
@@ -198,6 +198,28 @@ async def test_while_no_broker_answers_all_are_without_an_answer(world: BrokerWo
     assert answers.found == {}
     assert all(isinstance(error, RequestTimedOut) for error in answers.unanswered.values())
     await listing.close()
+    await cluster.close()
+
+
+# ------------------------------------------------------------------------------------------------ committed offsets
+
+
+@in_a_world()
+async def test_offsets_in_a_transaction_hold_up_no_others(world: BrokerWorld) -> None:
+    world.committed = {A0: 5, A1: 6}
+    world.unstable = {A1}
+    cluster = world.cluster()
+    answers = await cluster.committed_answers("g", [A0, A1], A_MOMENT_MS)
+    assert {tp: found and found.offset for tp, found in answers.found.items()} == {A0: 5}
+    assert str(answers.unanswered[A1]) == "OffsetFetch failed with UNSTABLE_OFFSET_COMMIT: a-1"
+    asked = world.asked(messages.OffsetFetchRequest)
+    assert asked > 1, "it may end in a moment"
+    await cluster.committed_answers("g", [A0, A1], 0)
+    assert world.asked(messages.OffsetFetchRequest) == asked + 1
+    with pytest.raises(WireError, match="UNSTABLE_OFFSET_COMMIT: a-1"):
+        await cluster.committed_offsets("g", [A0, A1], timeout_ms=A_MOMENT_MS)
+    world.unstable = set()
+    assert (await cluster.committed_offsets("g", [A0, A1])).keys() == {A0, A1}
     await cluster.close()
 
 

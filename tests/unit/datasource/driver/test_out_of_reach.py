@@ -14,7 +14,7 @@ from spark_kgroup.errors import RequestTimedOut
 from spark_kgroup.model import TopicPartition
 
 EARLIEST = parse_starting_offsets("earliest")
-GONE, BACK = "No leader answers for", "again, after"
+GONE, BACK = "No answer for", "again, after"
 
 
 def lose_leader(group: FakeGroup, tp: TopicPartition = P1) -> None:
@@ -357,6 +357,55 @@ def test_a_driver_that_dies_meanwhile_reads_nothing_twice_and_skips_nothing(worl
     driver.drain()
     assert driver.rows[P0] == [(0, 10)] if crash != "unplanned" else True
     assert driver.rows[P1] == [(0, 10)]
+
+
+# ----------------------------------------------------------------------- offsets of the group that nobody may tell
+
+
+def test_an_open_transaction_with_the_groups_offsets_holds_up_its_partitions_alone(
+    world: World, caplog: pytest.LogCaptureFixture
+) -> None:
+    group, driver = world(partitions=2, records=10)
+    group.committed_now = {P1: 4}
+    group.unstable = {P1}
+    assert elapsed_ms(group, driver.trigger) < 2 * LEADER_PATIENCE_MS
+    for _ in range(3):
+        group.produce(P0, 5)
+        later(group)
+        assert elapsed_ms(group, driver.trigger) < 100
+    assert driver.rows[P0][-1][1] == 25
+    (line,) = messages(caplog, GONE)
+    assert "UNSTABLE_OFFSET_COMMIT: t-1" in line
+    group.unstable.clear()
+    driver.drain()
+    assert driver.rows[P1] == [(4, 10)]
+    assert len(messages(caplog, BACK)) == 1
+
+
+def test_an_open_transaction_that_does_not_end_is_an_error_that_says_what_to_end(world: World) -> None:
+    group, driver = world(partitions=2, records=10)
+    group.unstable = {P1}
+    driver.trigger()
+    later(group, 300_000)
+    with pytest.raises(RequestTimedOut, match=r"t-1 for 300 s.+UNSTABLE_OFFSET_COMMIT.+End the transaction"):
+        driver.trigger()
+
+
+def test_a_partition_of_which_nobody_knows_what_is_committed_is_not_handed_over(world: World) -> None:
+    """1. a batch is done; 2. the driver dies; 3. when it is back, the group asks for the partition."""
+    group, driver = world(partitions=2, records=10)
+    assert driver.trigger()
+    group.unstable = {P1}
+    driver.restart()
+    group.move(P1, OTHER)
+    for _ in range(3):
+        driver.trigger()
+        later(group)
+    assert P1 not in group.other
+    group.unstable.clear()
+    driver.drain()
+    assert P1 in group.other
+    assert group.committed_now[P1] == 10
 
 
 # ------------------------------------------------------------------------------------------------- AvailableNow
