@@ -20,7 +20,15 @@ from harness.simulated_invariants import Invariants
 from spark_kgroup.errors import FencedInstanceId
 from spark_kgroup.member import contract
 from spark_kgroup.member.classic import ClassicMember, MemberConfig, PreviouslyOwned, State
-from spark_kgroup.model import ErrorCode, MemberIdentity, TopicDescription, TopicPartition
+from spark_kgroup.model import (
+    DescribedGroup,
+    DescribedMember,
+    ErrorCode,
+    MemberIdentity,
+    TopicDescription,
+    TopicPartition,
+)
+from spark_kgroup.runtime.misfit import unshared_of
 
 TOPIC = "orders"
 METADATA_MAX_AGE_MS = 2_000
@@ -76,7 +84,7 @@ class Process:
         self.paused = False
         self.connection: Connection | None = None
         self.snapshot: int | None = None
-        self.look_for_orphans = False
+        self.look_due = False
         self.failure: Exception | None = None
         self.flapping = False
         self.dies_renaming = False
@@ -201,7 +209,7 @@ class Process:
                 self.previously_owned = frozenset()
             case contract.Joined(rejoined=rejoined):
                 self.snapshot = None
-                self.look_for_orphans |= rejoined
+                self.look_due |= rejoined
             case contract.Failed(error=error):
                 self.failure = error
                 self.world.on_failed(self)
@@ -275,7 +283,7 @@ class Process:
         self.world.after(METADATA_MAX_AGE_MS, self._watch_metadata)
         # Who was renamed knows no leader, and it is not sure that there is one that knows it.
         if self.machine.in_generation and not self.machine.leader_id:
-            self.look_for_orphans = True
+            self.look_due = True
         if self.paused or not self.machine.watched_topics or self.machine.state not in (State.STABLE, State.REVOKING):
             return
         if self.snapshot not in (None, self.world.partition_count):
@@ -305,7 +313,7 @@ class Process:
         self.world.after(self.world.next_boundary_in_ms(), self._boundary)
         if self.paused or not self.world.answers:
             return
-        self._find_orphans()
+        self._find_misfit()
         going = self.machine.to_give_up
         if self.machine.state in (State.STABLE, State.REVOKING):
             self.previously_owned &= going  # the batch is read again and done
@@ -327,15 +335,22 @@ class Process:
         self.previously_owned -= partitions
         self.post(contract.GaveUp(partitions=partitions))
 
-    def _find_orphans(self) -> None:
-        """After a static rejoin: a subscribed partition that the group assigned to nobody needs one rebalance."""
+    def _find_misfit(self) -> None:
+        """After a static rejoin: a partition that the group assigned to nobody needs one rebalance.
+
+        So does a member without a share that the assignor would give one, as `runtime.misfit` has it. Else 1. a new
+        member joins; 2. brokers convert the group to rename another one, and end the rebalance; 3. the new member is
+        asked back with nothing, and nobody else sees a reason to rebalance.
+        """
         group = self.world.coordinator
-        if not self.look_for_orphans or group.phase is not Phase.STABLE or self.machine.state is not State.STABLE:
+        if not self.look_due or group.phase is not Phase.STABLE or self.machine.state is not State.STABLE:
             return
-        self.look_for_orphans, self.snapshot = False, self.world.partition_count
+        self.look_due, self.snapshot = False, self.world.partition_count
         assigned = frozenset[TopicPartition]().union(*(m.assignment for m in group.members.values()))
         if self.world.partitions() - assigned:
             self.post(contract.RejoinWanted(reason="a partition has no owner"))
+        elif unshared_of(self.world.described(), self.world.topics()):
+            self.post(contract.RejoinWanted(reason="subscribed without a share"))
 
 
 class MemberWorld:
@@ -544,6 +559,21 @@ class MemberWorld:
     def topics(self) -> dict[str, TopicDescription]:
         """Fresh cluster metadata."""
         return {TOPIC: TopicDescription(name=TOPIC, topic_id=None, partition_count=self.partition_count)}
+
+    def described(self) -> DescribedGroup:
+        """DescribeGroups, of the group at rest."""
+        members = tuple(
+            DescribedMember(
+                member_id=member_id,
+                instance_id=member.instance_id,
+                client_id="",
+                client_host="",
+                assignment=member.assignment,
+                subscription=member.subscription(self.coordinator.protocol),
+            )
+            for member_id, member in self.coordinator.members.items()
+        )
+        return DescribedGroup(group="g", state="Stable", protocol=self.coordinator.protocol, members=members)
 
     def partitions(self) -> frozenset[TopicPartition]:
         """All that must be owned."""

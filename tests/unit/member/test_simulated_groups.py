@@ -17,7 +17,6 @@ from spark_kgroup.member.classic import MemberConfig
 
 from .seeds import seeds_of
 
-FEW = 100
 REST_WITHIN_MS = 400_000
 
 NETWORK = (faults.break_connection, faults.black_hole, faults.flap, faults.outage)
@@ -128,10 +127,12 @@ def checked(
 
 @pytest.mark.parametrize("name", SCENARIOS)
 def test_a_group_under_faults_has_one_owner_a_partition_and_comes_to_rest(name: str):
-    # Seats with ids of their own beside dynamic members: in a few worlds of a thousand a newcomer stays without
-    # partitions, as each of its joins met a group of type consumer (seed 158).
-    for seed in range(FEW) if name == "own ids, mixed" else seeds_of(name, KINDS):
+    for seed in seeds_of(name, KINDS):
         checked(SCENARIOS[name], seed)
+
+
+def test_a_new_seat_whose_rebalance_brokers_end_to_rename_another_one_has_its_share():
+    checked(SCENARIOS["own ids, mixed"], 3936)
 
 
 def test_a_group_without_faults_that_is_asked_to_rejoin_loses_nothing():

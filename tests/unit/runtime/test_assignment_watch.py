@@ -96,6 +96,24 @@ def followed(**settings: Any) -> Callable[[Scenario], Callable[[], None]]:
     return wrap
 
 
+@in_a_world()
+async def test_a_seat_that_was_asked_back_with_nothing_has_its_share_after_one_rebalance(world: BrokerWorld) -> None:
+    """1. A new seat joins; 2. brokers convert the group to rename another seat (`runtime.own_ids`), and end the
+    rebalance; 3. the seat is asked back, and nothing is without an owner."""
+    coordinator = Coordinator(world)
+    world.leaders, coordinator.share = {A0: 0, A1: 0}, []
+    world.described = {"m": ("seat-0", OF_A, []), "leader": ("leader", OF_A, [A0, A1])}
+    group = Group(
+        GroupSettings(bootstrap=(world.brokers[0].address,), group="g", topics=("a",), instance_ids=("seat-0",))
+    )
+    await group.start()
+    try:
+        await until(lambda: len(coordinator.reasons) == 2)
+        assert coordinator.reasons == ["start", "subscribed without a share: a"]
+    finally:
+        await group.close()
+
+
 @followed(metadata_max_age_ms=60_000)
 async def test_a_seat_that_was_asked_back_looks_once_and_not_a_refresh_later(
     coordinator: Coordinator, group: Group
