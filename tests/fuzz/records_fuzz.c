@@ -173,12 +173,13 @@ static void check_columns(const columns *c, const sizes *z, int64_t start, int64
 static int read_batches(batch *found, int32_t count, int64_t start, int64_t end, uint8_t *bytes, int64_t size,
                         int64_t *last) {
   place at = {0, 0, 0, -1};
-  int with_headers = (int)any(2);
+  int with_headers = (int)any(2), with_timestamps = (int)any(2);
   for (int32_t i = 0; i < count; i++) found[i].more = !any(4);  // its end is where a piece of it ends
   while (at.batch < count) {
     sizes z;
     int64_t rows_max = any(2) ? 65536 : 1 + (int64_t)any(9), bytes_max = any(2) ? 8 << 20 : (int64_t)any(500);
-    int status = kgroup_measure(found, count, &at, start, end, with_headers, rows_max, bytes_max, &z);
+    int status = kgroup_measure(found, count, &at, start, end, with_headers, with_timestamps, rows_max,
+                                bytes_max, &z);
     if (status || !z.rows) return status;
     columns c = new_columns(&z, with_headers);
     int changed = !any(8);  // somebody writes to the answer between the two calls: rows are wrong, memory is not

@@ -297,7 +297,7 @@ class Channels:
             {"op": "hung", "query": "q", "seat": "s-0"},
             {"op": "read-at-home", "query": "q", "scan": 1, "ticket": 0},
             {"op": "add-query", "query": "q", "prefetch_bytes": 1, "idle_ms": 1, "tells_sizes": False},
-            {"op": "host", "seat": "s-0", "config": {}, "reader": "native", "headers": False},
+            {"op": "host", "seat": "s-0", "config": {}, "reader": "native", "headers": False, "timestamps": True},
             {
                 "op": "read",
                 "query": "q",

@@ -53,7 +53,9 @@ class Query:
 
     def __enter__(self) -> Self:
         headers = self.options.get("includeHeaders") == "true"
-        self._reader = KgroupStreamReader(self.options, spark_schema((*COLUMNS, HEADERS) if headers else COLUMNS))
+        all_columns = (*COLUMNS, HEADERS) if headers else COLUMNS
+        columns = self.options["columns"].split(",") if "columns" in self.options else all_columns
+        self._reader = KgroupStreamReader(self.options, spark_schema(columns))
         return self
 
     def __exit__(self, *_: object) -> None:

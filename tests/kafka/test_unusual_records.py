@@ -11,11 +11,13 @@ import pytest
 from harness.both_readers import leaders_of, whole
 from harness.decoder import built_decoder
 from harness.kafka import MakeTopic
+from harness.query import Query
 from harness.raw_records import produce_raw
 from harness.record_batches import Batch, Record
 
 from pyspark_kgroup.executor.reader import read_ranges
 from pyspark_kgroup.options.parser import parse
+from pyspark_kgroup.shared.tickets import Executor
 from spark_kgroup.errors import KgroupError
 from spark_kgroup.testing import ApacheKafka
 
@@ -44,7 +46,7 @@ class Reads:
         checked = parse({**required, "subscribe": self._topic, "reader": reader, **options})
         settings = checked.read_settings()
         ranges = whole(self._kafka.bootstrap_servers, self._topic, leaders_of(checked, self._topic))
-        return read_ranges(ranges, settings)
+        return (batch.select(list(settings.columns)) for batch in read_ranges(ranges, settings))
 
     def error(self, reader: str, **options: str) -> str:
         with pytest.raises(KgroupError) as problem:
@@ -140,3 +142,42 @@ def test_a_batch_that_librdkafka_cannot_decompress_is_not_called_damaged(
     assert "delete" not in error
     larger = {"kafka.receive.message.max.bytes": "1000000000"}
     assert numbers_of(Reads(apache_kafka, large_batch).batches("librdkafka", **larger)) == list(range(LARGE))
+
+
+# ---------------------------------------------------------------------------------------------- far timestamps
+
+NANOSECONDS = 1_712_345_678_123_456_789
+
+
+@pytest.fixture
+def far_timestamp(apache_kafka: ApacheKafka, new_topic: MakeTopic) -> str:
+    """Its second record is of a producer that takes nanoseconds for milliseconds."""
+    any_time = {"message_timestamp_after_max_ms": str(2**63 - 1)} if apache_kafka.release.number >= (3, 6) else {}
+    topic = new_topic(**any_time)  # KIP-937; brokers before take any
+    records = [Record(0), Record(1, timestamp_ms=NANOSECONDS), Record(2)]
+    produce_raw(apache_kafka, topic, Batch(records).encoded())
+    return topic
+
+
+@both_readers
+def test_a_timestamp_that_spark_cannot_hold_is_an_error_only_for_who_asks_for_it(
+    apache_kafka: ApacheKafka, far_timestamp: str, reader: str
+) -> None:
+    reads = Reads(apache_kafka, far_timestamp)
+    rows = reads.rows(reader, columns="offset,value,timestampType")
+    assert [(row["offset"], row["value"]) for row in rows] == [(0, b"v"), (1, b"v"), (2, b"v")]
+    error = reads.error(reader)
+    assert f"offset 1 of {far_timestamp}-0 has the timestamp {NANOSECONDS} ms" in error
+    assert "name the other columns in the option columns" in error
+
+
+@pytest.mark.parametrize("reader", ["native", "librdkafka"])
+def test_a_seats_server_reads_on_over_a_timestamp_that_nobody_asks_for(
+    apache_kafka: ApacheKafka, far_timestamp: str, executor: Executor, reader: str
+) -> None:
+    group = f"group-{far_timestamp}-{reader}"
+    columns = {"columns": "offset,partition,topic", "reader": reader}
+    with Query(apache_kafka.bootstrap_servers, group, far_timestamp, executor=executor, **columns) as query:
+        query.settle()
+        assert query.served_warm > 0
+    assert [row["offset"] for row in query.rows[far_timestamp, 0]] == [0, 1, 2]

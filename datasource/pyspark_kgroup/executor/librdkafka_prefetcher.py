@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Collection, Mapping
+from functools import partial
 from typing import Final, cast
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message
@@ -48,15 +49,22 @@ class LibrdkafkaPrefetcher:
         ahead: of the seat.
         share: how many bytes the seat may hold ahead by now.
         consumer_config: librdkafka's configuration (`SourceOptions.consumer_config`).
-        include_headers: whether batches have the column `headers`.
+        include_headers: as `record_batch`.
+        include_timestamps: as `record_batch`.
     """
 
     def __init__(
-        self, ahead: Ahead, share: Callable[[], int], consumer_config: Mapping[str, str], include_headers: bool
+        self,
+        ahead: Ahead,
+        share: Callable[[], int],
+        consumer_config: Mapping[str, str],
+        *,
+        include_headers: bool,
+        include_timestamps: bool = True,
     ) -> None:
         self._ahead = ahead
         self._share = share
-        self._include_headers = include_headers
+        self._to_batch = partial(record_batch, include_headers=include_headers, include_timestamps=include_timestamps)
         self._fresh: list[Message] = []  # fetched, not yet converted; empty while a read is served
         self._fresh_bytes = 0
         self._assigned: set[TopicPartition] = set()
@@ -138,7 +146,7 @@ class LibrdkafkaPrefetcher:
             records.sort(key=cast("Callable[[Message], int]", Message.partition))
             if len(topics) > 1:
                 records.sort(key=cast("Callable[[Message], str]", Message.topic))
-            batch = record_batch(records, self._include_headers, topics.pop() if len(topics) == 1 else None)
+            batch = self._to_batch(records, topic=topics.pop() if len(topics) == 1 else None)
             self._record_bytes = 1 + batch.nbytes // batch.num_rows
             self._ahead.add(batch)
         for message in messages if len(records) < len(messages) else ():

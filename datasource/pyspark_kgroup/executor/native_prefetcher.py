@@ -66,7 +66,8 @@ class NativePrefetcher:
         library: the decoder.
         settings: how to fetch.
         security: TLS and SASL.
-        include_headers: whether batches have the column `headers`.
+        include_headers: as `Decoder`.
+        include_timestamps: as `Decoder`.
     """
 
     def __init__(
@@ -78,12 +79,13 @@ class NativePrefetcher:
         security: ConnectionSecurity,
         *,
         include_headers: bool,
+        include_timestamps: bool = True,
     ) -> None:
         self._ahead = ahead
         self._share = share
         self._library = library
         self._bytes_max = settings.bytes_max
-        self._include_headers = include_headers
+        self._wanted = {"include_headers": include_headers, "include_timestamps": include_timestamps}
         self._fetcher = Fetcher(settings, security)
         self._leaders: dict[TopicPartition, Leader | None] = {}
         self._fetched: set[TopicPartition] = set()
@@ -290,5 +292,6 @@ class NativePrefetcher:
 
     def _decoder(self, partition: TopicPartition) -> Decoder:
         if partition not in self._decoders:
-            self._decoders[partition] = Decoder(self._library, *partition, include_headers=self._include_headers)
+            topic, number = partition
+            self._decoders[partition] = Decoder(self._library, topic, number, **self._wanted)
         return self._decoders[partition]

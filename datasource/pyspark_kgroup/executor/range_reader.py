@@ -152,7 +152,12 @@ def _batches(
     """What `consumer` reads; returns the consumer that is to go on, None if all is read."""
     topics = {partition.topic for partition in unread.open}
     topic = topics.pop() if len(topics) == 1 else None
-    to_batch = partial(record_batch, include_headers=settings.include_headers, topic=topic)
+    to_batch = partial(
+        record_batch,
+        include_headers=settings.include_headers,
+        include_timestamps=settings.include_timestamps,
+        topic=topic,
+    )
     pending: list[pa.RecordBatch] = []
     rows = size = 0
     record_bytes = ARROW_BATCH_BYTES_MAX // RECORDS_FIRST

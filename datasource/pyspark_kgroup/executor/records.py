@@ -17,18 +17,23 @@ from confluent_kafka import Message
 from pyspark_kgroup.shared.arrow import HEADERS, arrow_schema, repeat
 from spark_kgroup.errors import ProtocolViolation
 
+_TIMESTAMP: Final = pa.timestamp("us", tz="UTC")
+
 _ONE: Final = array("q", [1])
 """Not Python's 1: to make an Arrow scalar of it, or an array of a list, PyArrow imports pandas (half a second of CPU).
 Usual records need neither: a query waits for a worker's first read after an executor has died."""
 
 
-def record_batch(records: Sequence[Message], include_headers: bool, topic: str | None = None) -> pa.RecordBatch:
+def record_batch(
+    records: Sequence[Message], include_headers: bool, topic: str | None = None, *, include_timestamps: bool = True
+) -> pa.RecordBatch:
     """`records` in their order, each column made in one pass that calls no function of ours.
 
     Args:
         records: at least one, without errors among them.
         include_headers: adds the column `headers`.
         topic: theirs, if they all have the same: cheaper than to ask each.
+        include_timestamps: False if nobody looks at the column `timestamp`: what is in it then means nothing.
 
     Raises:
         ProtocolViolation: a record's timestamp is beyond what Spark's timestamps can hold, or a header's name is one
@@ -41,7 +46,7 @@ def record_batch(records: Sequence[Message], include_headers: bool, topic: str |
         repeat(topic, len(records)) if topic else pa.array(list(map(Message.topic, records)), pa.string()),
         _integers(array("i", cast("list[int]", list(map(Message.partition, records)))), pa.int32()),
         _integers(array("q", cast("list[int]", list(map(Message.offset, records)))), pa.int64()),
-        _timestamps(records, times[1::2]),
+        _timestamps(records, times[1::2]) if include_timestamps else _integers(times[1::2], _TIMESTAMP),
         # librdkafka: 0 not available, 1 create time, 2 log append time; Java's TimestampType ids are one less.
         pc.subtract(_integers(times[::2], pa.int64()), _integers(_ONE * len(records), pa.int64())).cast(pa.int32()),
     ]
@@ -87,12 +92,13 @@ def _integers(numbers: array[int], kind: pa.DataType) -> pa.Array:
 def _timestamps(records: Sequence[Message], milliseconds: array[int]) -> pa.Array:
     """Microseconds since the epoch. A record without a timestamp has -1 ms, in Kafka's log as in Spark's column."""
     try:
-        return _integers(milliseconds, pa.timestamp("ms", tz="UTC")).cast(pa.timestamp("us", tz="UTC"))
+        return _integers(milliseconds, pa.timestamp("ms", tz="UTC")).cast(_TIMESTAMP)
     except pa.ArrowInvalid:
         far = max(range(len(records)), key=lambda row: abs(milliseconds[row]))
         record = records[far]
         raise ProtocolViolation(
             f"The record at offset {record.offset()} of {record.topic()}-{record.partition()} has the timestamp "
             f"{milliseconds[far]} ms, beyond what Spark can hold: its producer may have sent nanoseconds. "
-            'Start after it with a fresh checkpoint and startingOffsets; format("kafka") cannot read it either.'
+            "Read it without its timestamp: name the other columns in the option columns. Or start after it with a "
+            'fresh checkpoint and startingOffsets; format("kafka") cannot read it at all.'
         ) from None

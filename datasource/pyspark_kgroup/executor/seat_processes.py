@@ -142,6 +142,7 @@ class SeatProcesses:
             config=settings.consumer_config,
             reader=settings.reader,
             headers=settings.include_headers,
+            timestamps=settings.include_timestamps,
         )
         process.seats += 1
         try:
@@ -234,7 +235,12 @@ def _host_seats(control: socket.socket) -> None:
 def _serve(host: Host, control: socket.socket, share: Share) -> None:
     """Be the server of one seat, until the sidecar hangs up or nothing can be fetched."""
     _name_thread(f"seat {host.seat}"[-15:])
-    settings = ReadSettings(consumer_config=host.config, reader=host.reader, include_headers=host.headers)
+    settings = ReadSettings(
+        consumer_config=host.config,
+        reader=host.reader,
+        include_headers=host.headers,
+        include_timestamps=host.timestamps,
+    )
     ahead = Ahead()
     try:
         control.setblocking(True)

@@ -53,7 +53,13 @@ def prefetcher_of(ahead: Ahead, share: Callable[[], int], settings: ReadSettings
         # Imported here: it brings asyncio with it, and mostly nothing is left to it.
         from pyspark_kgroup.executor.librdkafka_prefetcher import LibrdkafkaPrefetcher
 
-        return LibrdkafkaPrefetcher(ahead, share, settings.consumer_config, settings.include_headers)
+        return LibrdkafkaPrefetcher(
+            ahead,
+            share,
+            settings.consumer_config,
+            include_headers=settings.include_headers,
+            include_timestamps=settings.include_timestamps,
+        )
 
     if settings.reader == "librdkafka":
         return librdkafka()
@@ -62,9 +68,17 @@ def prefetcher_of(ahead: Ahead, share: Callable[[], int], settings: ReadSettings
     except Unusual as unusual:
         unusual.tell()
         return librdkafka()
-    return NativeFirst(
-        lambda: NativePrefetcher(ahead, share, *means, include_headers=settings.include_headers), librdkafka
-    )
+
+    def native() -> Prefetcher:
+        return NativePrefetcher(
+            ahead,
+            share,
+            *means,
+            include_headers=settings.include_headers,
+            include_timestamps=settings.include_timestamps,
+        )
+
+    return NativeFirst(native, librdkafka)
 
 
 class SeatServer:

@@ -238,7 +238,10 @@ class SidecarQuery:
         if name not in self._servers:
             self._divide(len(self._servers) + 1)  # BEFORE it starts, which looks at its share
             settings = ReadSettings(
-                consumer_config=request.config, reader=request.reader, include_headers=request.headers
+                consumer_config=request.config,
+                reader=request.reader,
+                include_headers=request.headers,
+                include_timestamps=request.timestamps,
             )
             try:
                 self._servers[name] = self._processes.start_server(name, self._share, settings)

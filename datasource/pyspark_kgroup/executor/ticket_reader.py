@@ -176,6 +176,7 @@ class _Query:
             config=ticket.settings.consumer_config,
             reader=ticket.settings.reader,
             headers=ticket.settings.include_headers,
+            timestamps=ticket.settings.include_timestamps,
         )
 
     def _ask_registry(self, ticket: TicketPayload) -> tuple[RegistryAnswer | None, Channel | None]:

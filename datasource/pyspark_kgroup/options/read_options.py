@@ -10,7 +10,7 @@ from typing import Final
 
 from pyspark_kgroup.options.offset_bound import OffsetBound
 from pyspark_kgroup.options.subscription import Subscription
-from pyspark_kgroup.shared.columns import HEADERS
+from pyspark_kgroup.shared.columns import HEADERS, TIMESTAMP
 from pyspark_kgroup.shared.redacted import Redacted
 from pyspark_kgroup.shared.tickets import Reader, ReadSettings
 
@@ -51,6 +51,7 @@ class ReadOptions:
             consumer_config=self.consumer_config(),
             reader=self.reader,
             include_headers=self.include_headers,
+            include_timestamps=TIMESTAMP in self.columns,
             columns=self.columns,
             fail_on_data_loss=self.fail_on_data_loss,
             stall_timeout_ms=self.api_timeout_ms,

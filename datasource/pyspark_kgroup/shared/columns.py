@@ -16,6 +16,8 @@ if TYPE_CHECKING:
 COLUMNS: Final = ("key", "value", "topic", "partition", "offset", "timestamp", "timestampType")
 """All that there are without being asked for, in their order."""
 
+TIMESTAMP: Final = "timestamp"
+
 HEADERS: Final = "headers"
 """One more, with `includeHeaders`, or where `columns` names it."""
 

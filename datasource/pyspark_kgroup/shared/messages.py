@@ -248,6 +248,7 @@ class Read:
         config: librdkafka's configuration, for a server that is yet to start; may hold secrets.
         reader: who reads.
         headers: whether batches have the column `headers`.
+        timestamps: whether somebody looks at the column `timestamp`.
     """
 
     op: ClassVar[str] = "read"
@@ -257,6 +258,7 @@ class Read:
     config: Mapping[str, str] = field(repr=False)
     reader: Reader
     headers: bool
+    timestamps: bool
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -319,6 +321,7 @@ class Host:
     config: Mapping[str, str] = field(repr=False)
     reader: Reader
     headers: bool
+    timestamps: bool
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

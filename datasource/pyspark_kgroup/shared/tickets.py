@@ -90,6 +90,7 @@ class ReadSettings:
         consumer_config: librdkafka's configuration (`SourceOptions.consumer_config`); may hold secrets.
         reader: who reads.
         include_headers: whether batches have the column `headers`.
+        include_timestamps: whether somebody looks at the column `timestamp`; if not, it may have anything.
         columns: those that Spark gets, in their order; empty for all.
         fail_on_data_loss: whether offsets that are gone are an error, or skipped with a warning.
         stall_timeout_ms: how long may pass without a record; the time the caller takes for a batch does not count.
@@ -98,6 +99,7 @@ class ReadSettings:
     consumer_config: Mapping[str, str] = field(repr=False)
     reader: Reader = "native"
     include_headers: bool = False
+    include_timestamps: bool = True
     columns: tuple[str, ...] = ()
     fail_on_data_loss: bool = True
     stall_timeout_ms: int = API_TIMEOUT_MS

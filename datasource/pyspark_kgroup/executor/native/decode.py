@@ -115,13 +115,24 @@ class Decoder:
         topic: its name.
         partition: its number.
         include_headers: adds the column `headers`.
+        include_timestamps: False if nobody looks at the column `timestamp`: what is in it then means nothing, and what
+            Spark cannot hold is not refused.
     """
 
-    def __init__(self, library: CDLL, topic: str, partition: int, *, include_headers: bool) -> None:
+    def __init__(
+        self,
+        library: CDLL,
+        topic: str,
+        partition: int,
+        *,
+        include_headers: bool,
+        include_timestamps: bool = True,
+    ) -> None:
         self._library = library
         self._topic = topic
         self._partition = partition
         self._include_headers = include_headers
+        self._include_timestamps = include_timestamps
         self._schema = arrow_schema(include_headers)
 
     def decode(
@@ -169,11 +180,11 @@ class Decoder:
     def _arrow_batches(self, payloads: _Payloads, start: int, end: int) -> Iterator[tuple[pa.RecordBatch, int]]:
         """What the batches found hold, and the leader epoch of the last one in each."""
         place, sizes = Place(0, 0, 0, -1), Sizes()
-        limits = (self._include_headers, ARROW_BATCH_ROWS_MAX, FETCH_JOINED_BYTES_MAX)
+        wanted = (self._include_headers, self._include_timestamps, ARROW_BATCH_ROWS_MAX, FETCH_JOINED_BYTES_MAX)
         while place.batch < payloads.count:
             ready = payloads.make_ready(place)
             rest = (payloads.found, ready, byref(place), start, end)
-            self._call("kgroup_measure", *rest, *limits, byref(sizes))
+            self._call("kgroup_measure", *rest, *wanted, byref(sizes))
             if sizes.rows:
                 buffers = _Buffers(sizes, self._include_headers)
                 self._call("kgroup_fill", *rest, self._partition, byref(buffers.columns))

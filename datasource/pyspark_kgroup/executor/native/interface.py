@@ -9,7 +9,7 @@ from ctypes import CDLL, POINTER, Structure, c_int32, c_int64, c_uint8, c_uint32
 from enum import IntEnum
 from typing import ClassVar, Final
 
-VERSION: Final = 3
+VERSION: Final = 4
 """`VERSION` in records.c: a library of another version has other structures."""
 
 
@@ -149,5 +149,6 @@ def declare(library: CDLL) -> None:
     library.kgroup_crc32c.argtypes = (c_void_p, c_int64, c_int32)
     library.kgroup_crc32c.restype = c_uint32
     library.kgroup_walk.argtypes = (POINTER(Walk), *batches, POINTER(c_int32))
-    library.kgroup_measure.argtypes = (*batches, POINTER(Place), *range_, c_int32, c_int64, c_int64, POINTER(Sizes))
+    wanted = (c_int32, c_int32, c_int64, c_int64)
+    library.kgroup_measure.argtypes = (*batches, POINTER(Place), *range_, *wanted, POINTER(Sizes))
     library.kgroup_fill.argtypes = (*batches, POINTER(Place), *range_, c_int32, POINTER(Columns))

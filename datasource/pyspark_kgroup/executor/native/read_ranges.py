@@ -105,7 +105,10 @@ class _Reading:
     ) -> None:
         self._unread = unread
         self._library = decoder
-        self._include_headers = settings.include_headers
+        self._wanted = {
+            "include_headers": settings.include_headers,
+            "include_timestamps": settings.include_timestamps,
+        }
         self._decoders: dict[TopicPartition, Decoder] = {}
         self._fail_on_data_loss = settings.fail_on_data_loss
         self._new_fetcher = partial(Fetcher, fetch_settings, security)
@@ -183,7 +186,7 @@ class _Reading:
         partition, position, complete = chunk.partition, chunk.position, False
         if partition not in self._decoders:
             topic, number = partition
-            self._decoders[partition] = Decoder(self._library, topic, number, include_headers=self._include_headers)
+            self._decoders[partition] = Decoder(self._library, topic, number, **self._wanted)
         end = self._unread[partition].end_offset
         while not complete:
             decoded = self._decoders[partition].decode(chunk.records, position, end, chunk.aborted)

@@ -25,7 +25,7 @@
 
 #define EXPORTED __attribute__((visibility("default")))
 
-enum { VERSION = 3 };  // of the structures and calls below: `library.py` loads no other
+enum { VERSION = 4 };  // of the structures and calls below: `library.py` loads no other
 EXPORTED int32_t kgroup_version(void) { return VERSION; }
 
 enum status { GOOD, OLD_FORMAT, BAD_CHECKSUM, MALFORMED, FAR_TIMESTAMP };
@@ -306,6 +306,7 @@ typedef struct {
 // Microseconds, as Spark has them. The milliseconds of producers that sent nanoseconds do not fit.
 static inline int timestamp(const batch *b, int64_t delta_ms, int64_t *us) {
   int64_t ms = b->max_timestamp_ms;
+  *us = 0;
   if (!b->log_append_time && __builtin_add_overflow(b->base_timestamp_ms, delta_ms, &ms)) return FAR_TIMESTAMP;
   return __builtin_mul_overflow(ms, 1000, us) ? FAR_TIMESTAMP : GOOD;
 }
@@ -378,9 +379,11 @@ static int measure_headers(span from, sizes *z) {
 
 // The rows from `from` on: at most `rows_max`, and `bytes_max` of keys, values and headers (each with its two offsets),
 // but one row at least. No column passes the 2 GiB of Arrow's int32 offsets: a single record is smaller. Without a row
-// `from` moves past what is not wanted: behind all batches, or to the record of which more is needed.
+// `from` moves past what is not wanted: behind all batches, or to the record of which more is needed. A timestamp that
+// nobody wants may be any number; `kgroup_fill` writes what is left of one that is too far.
 EXPORTED int32_t kgroup_measure(const batch *batches, int32_t count, place *from, int64_t start, int64_t end,
-                                int32_t with_headers, int64_t rows_max, int64_t bytes_max, sizes *out) {
+                                int32_t with_headers, int32_t with_timestamps, int64_t rows_max, int64_t bytes_max,
+                                sizes *out) {
   place p = *from;
   sizes z = {0}, with = {0};
   record r;
@@ -388,7 +391,7 @@ EXPORTED int32_t kgroup_measure(const batch *batches, int32_t count, place *from
   for (; z.rows < rows_max; z = with) {
     status = next_row(batches, count, &p, start, end, &r);
     if (status == NO_MORE || status == CUT) break;
-    if (status) return status;
+    if (status && (status != FAR_TIMESTAMP || with_timestamps)) return status;
     with.rows++;
     with.keys += r.key_length >= 0;
     with.values += r.value_length >= 0;
@@ -442,7 +445,7 @@ EXPORTED int32_t kgroup_fill(const batch *batches, int32_t count, place *p, int6
   if (c->header_offsets) c->header_offsets[0] = c->header_key.offsets[0] = c->header_value.offsets[0] = 0;
   for (int64_t row = 0; row < c->rows; row++) {
     int status = next_row(batches, count, &at, start, end, &r);
-    if (status) return status < 0 ? MALFORMED : status;
+    if (status && status != FAR_TIMESTAMP) return status < 0 ? MALFORMED : status;
     if (put(&c->key, row, r.key, r.key_length) || put(&c->value, row, r.value, r.value_length)) return MALFORMED;
     if (c->header_offsets && put_headers(c, row, r.headers)) return MALFORMED;
     c->partition[row] = partition;

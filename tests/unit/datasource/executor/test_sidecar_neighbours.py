@@ -135,6 +135,7 @@ READ: Message = {
     "config": {},
     "reader": "native",
     "headers": False,
+    "timestamps": True,
 }
 BAD: list[Message] = [
     {},

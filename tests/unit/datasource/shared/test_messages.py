@@ -68,10 +68,12 @@ EXAMPLES: list[QueryMessage] = [
     Durable(query="q", end="0a"),
     AddQuery(query="q", prefetch_bytes=1, idle_ms=2, tells_sizes=True),
     UnknownQuery(),
-    Host(seat="g-0", config={"sasl.password": "hush"}, reader="librdkafka", headers=True),
+    Host(seat="g-0", config={"sasl.password": "hush"}, reader="librdkafka", headers=True, timestamps=False),
     Ready(),
     CannotStart(reason="nobody is there"),
-    Read(query="q", scan=1, ticket=0, config={"sasl.password": "hush"}, reader="native", headers=False),
+    Read(
+        query="q", scan=1, ticket=0, config={"sasl.password": "hush"}, reader="native", headers=False, timestamps=True
+    ),
     ReadFromServer(seat="g-0", ranges=RANGES),
     ReadDirectly(seat="g-0", ranges=(), home=ADDRESS),
     ReadAtHome(query="q", scan=1, ticket=0),

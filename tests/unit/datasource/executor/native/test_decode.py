@@ -151,6 +151,16 @@ def test_a_batch_with_log_append_time_has_it_in_every_row(decode: Decode) -> Non
     assert rows_of(decode(Batch(ODD, append_time_ms=TIME_MS).encoded())) == expected(ODD, TIME_MS)
 
 
+@pytest.mark.parametrize("far", [{"timestamp_ms": 2**62}, {"timestamp_ms": -(2**62)}])
+def test_a_far_timestamp_is_no_obstacle_where_nobody_asks_for_timestamps(library: CDLL, far: dict[str, int]) -> None:
+    log = Batch([Record(0), Record(1, b"k", **far), Record(2)]).encoded()  # type: ignore[arg-type]
+    decoder = Decoder(library, "t", 3, include_headers=False, include_timestamps=False)
+    decoded = decoder.decode(memoryview(log), 0, ALL)
+    assert [(row.offset, row.key) for row in rows_of(decoded)] == [(0, None), (1, b"k"), (2, None)]
+    with pytest.raises(Unusual, match="timestamp"):
+        Decoder(library, "t", 3, include_headers=False).decode(memoryview(log), 0, ALL)
+
+
 def test_headers_that_are_not_asked_for_are_no_column(library: CDLL) -> None:
     decoded = Decoder(library, "t", 3, include_headers=False).decode(memoryview(Batch(ODD).encoded()), 0, ALL)
     assert rows_of(decoded) == [row._replace(headers=None) for row in expected(ODD)]
