@@ -3,9 +3,8 @@
 Real members talk to it in the members' world (`simulated_world`), scripted ones in `FakeGroup`.
 
 Written from the KIPs that the member names and from Kafka's GroupMetadataManager and ClassicGroup (4.x). What is
-simplified: one group, ids are counted, a record is persisted at once; where a group of type consumer would run the
-broker's own assignor, because somebody comes or goes, it is made a classic one again first. What is kept, because
-members trip over it:
+simplified: one group, ids are counted, a record is persisted at once; the broker's own assignor deals out what members
+have had, and no partition that nobody has. What is kept, because members trip over it:
 
 - a rebalance drops dynamic members that do not rejoin in time and keeps static ones with their old subscription;
 - a parked JoinGroup or SyncGroup keeps its member alive, a new member's for at most NEW_MEMBER_JOIN_TIMEOUT_MS;
@@ -13,6 +12,8 @@ members trip over it:
   and the old one is fenced;
 - a static seat is given another member id by a RenameRequest: the group is of type consumer until all who did that have
   joined; it answers joins at once then, and its leader is anybody afterwards (ClassicGroup.fromConsumerGroup);
+- if somebody comes or goes meanwhile, the broker's own assignor runs: members get there one by one, each in its epoch,
+  and whoever is not there yet when the group is a classic one again is in an older generation than its assignment;
 - only a completed sync, an emptied group and a replacement in a Stable group are persisted: `fail_over` forgets the
   rest, expulsions and new member ids included.
 """
@@ -58,7 +59,8 @@ class Phase(Enum):
 class Member:
     """ClassicGroupMember.
 
-    For the checkers: the last generation that was formed with a join of this member, and the last one formed without.
+    The epoch, the target and what is to be revoked count in a group of type consumer alone. For the checkers: the last
+    generation that was formed with a join of this member, and the last one formed without.
     """
 
     member_id: str
@@ -67,6 +69,9 @@ class Member:
     expires_at_ms: int
     is_new: bool
     assignment: frozenset[TopicPartition] = frozenset()
+    epoch: int = 0
+    target: frozenset[TopicPartition] = frozenset()
+    to_revoke: frozenset[TopicPartition] = frozenset()
     took_part_in: int = -1
     missed: int = -1
     parked_join: tuple[contract.JoinRequest, Reply] | None = None
@@ -88,6 +93,9 @@ class Member:
             expires_at_ms=0,
             is_new=False,
             assignment=self.assignment,
+            epoch=self.epoch,
+            target=self.target,
+            to_revoke=self.to_revoke,
             took_part_in=self.took_part_in,
             missed=self.missed,
         )
@@ -251,14 +259,18 @@ class ModelCoordinator:
 
     def _add(self, member_id: str, request: contract.JoinRequest, config: MemberConfig, reply: Reply) -> None:
         self._pending_joins.pop(member_id, None)
-        self.members[member_id] = Member(
+        self.members[member_id] = member = Member(
             member_id=member_id,
             config=config,
             protocols=request.protocols,
             expires_at_ms=self._now_ms + NEW_MEMBER_JOIN_TIMEOUT_MS,
-            is_new=True,
-            parked_join=(request, reply),
+            is_new=not self.renaming,
+            parked_join=(request, reply) if not self.renaming else None,
         )
+        if self.renaming:
+            self._assign_by_broker()
+            self._join_consumer_type(member, request, reply)
+            return
         self.leader = self.leader or member_id
         self._rebalance_or_complete()
 
@@ -266,8 +278,9 @@ class ModelCoordinator:
         """ClassicGroup.replaceStaticMember, then what the phase asks for."""
         self._answer_join(old, contract.JoinResponse(request=request, error=ErrorCode.FENCED_INSTANCE_ID))
         self._answer_sync(old, ErrorCode.FENCED_INSTANCE_ID)
+        of_type_consumer = bool(self.renaming)
         new = self._put_in_place_of(old, new_id)
-        if self.renaming:
+        if of_type_consumer:
             self._join_consumer_type(new, request, reply)
             return
         new.protocols, new.parked_join = request.protocols, (request, reply)
@@ -408,6 +421,7 @@ class ModelCoordinator:
                     self._answer_join(member, again)
                 self._answer_sync(member, ErrorCode.REBALANCE_IN_PROGRESS)
                 member.is_new = False
+                member.epoch, member.target, member.to_revoke = self.generation, member.assignment, frozenset()
             self._pending_syncs.clear()
             self._join_deadline_ms = self._sync_deadline_ms = None
             self._first_rebalance = False
@@ -420,21 +434,52 @@ class ModelCoordinator:
 
     def _join_consumer_type(self, member: Member, request: contract.JoinRequest, reply: Reply) -> None:
         """GroupMetadataManager.classicGroupJoinToConsumerGroup, of a member that subscribes what it did before."""
-        member.protocols, member.took_part_in = request.protocols, self.generation
+        member.protocols = request.protocols
+        self._reconcile(member, request.protocols[0][1].owned)
         self._renew(member)
         response = contract.JoinResponse(
             request=request,
             error=ErrorCode.NONE,
-            generation=self.generation,
+            generation=member.epoch,
             protocol=request.protocols[0][0],
             member_id=member.member_id,
         )
         self.renaming.discard(member.member_id)
         if not self.renaming:
-            self.leader = next((m for m in self.members if m != member.member_id), member.member_id)
-            self.protocol = self._vote()
+            self._become_classic(next((m for m in self.members if m != member.member_id), member.member_id))
         self._save()
         reply(response)
+
+    def _reconcile(self, member: Member, claimed: frozenset[TopicPartition]) -> None:
+        """CurrentAssignmentBuilder: what it does not claim any more is revoked; then it has what others have not."""
+        member.to_revoke = ((member.assignment | member.to_revoke) - member.target) & claimed
+        member.assignment &= member.target
+        if not member.to_revoke:
+            member.epoch = member.took_part_in = self.generation
+            member.assignment |= member.target & self._of_nobody_but(member)
+
+    def _of_nobody_but(self, member: Member) -> frozenset[TopicPartition]:
+        had = frozenset(tp for m in self.members.values() for tp in m.assignment | m.to_revoke | m.target)
+        return had.difference(*(m.assignment | m.to_revoke for m in self.members.values() if m is not member))
+
+    def _assign_by_broker(self, freed: frozenset[TopicPartition] = frozenset()) -> None:
+        """TargetAssignmentBuilder with a sticky, balanced assignor, for a new group epoch."""
+        self.generation += 1
+        members = list(self.members.values())
+        free = sorted(freed.union(*(m.target for m in members)))
+        most = -(-len(free) // max(1, len(members)))
+        for member in members:
+            member.target = frozenset(sorted(member.target)[:most])
+        free = [tp for tp in free if not any(tp in m.target for m in members)]
+        for tp in free:
+            least = min(members, key=lambda m: len(m.target))
+            least.target |= {tp}
+
+    def _become_classic(self, leader: str) -> None:
+        """ClassicGroup.fromConsumerGroup: all have their targets at once, in the generation of the group's epoch."""
+        for member in self.members.values():
+            member.assignment, member.to_revoke = member.target, frozenset()
+        self.leader, self.protocol = leader, self._vote()
 
     # ------------------------------------------------------------------------------ SyncGroup, Heartbeat, Leave
 
@@ -474,9 +519,17 @@ class ModelCoordinator:
         if request.identity.member_id in self.renaming:
             error = ErrorCode.UNKNOWN_MEMBER_ID  # throwIfMemberDoesNotUseClassicProtocol
         if not error:
-            self._renew(self.members[request.identity.member_id])
-            error = ErrorCode.REBALANCE_IN_PROGRESS if self.phase is Phase.PREPARING else ErrorCode.NONE
+            member = self.members[request.identity.member_id]
+            self._renew(member)
+            rebalances = self.phase is Phase.PREPARING or (self.renaming and self._has_news(member))
+            error = ErrorCode.REBALANCE_IN_PROGRESS if rebalances else ErrorCode.NONE
         reply(contract.HeartbeatResponse(request=request, error=error))
+
+    def _has_news(self, member: Member) -> bool:
+        """GroupMetadataManager.classicGroupHeartbeatToConsumerGroup."""
+        pending = member.target - member.assignment
+        waits = bool(pending) and pending <= self._of_nobody_but(member)
+        return member.epoch < self.generation or bool(member.to_revoke) or waits
 
     def _leave(self, request: contract.LeaveRequest, reply: Reply) -> None:
         who = request.identity
@@ -507,7 +560,14 @@ class ModelCoordinator:
         if member.parked_join:
             gone = contract.JoinResponse(request=member.parked_join[0], error=ErrorCode.UNKNOWN_MEMBER_ID)
             self._answer_join(member, gone)
+        of_type_consumer = bool(self.renaming)
         self._remove(member)
+        if of_type_consumer and self.members:
+            self._assign_by_broker(member.target)
+            if self.renaming:
+                self._save()
+                return
+            self._become_classic(next(iter(self.members)))  # convertToClassicGroup: a member that leaves rebalances it
         if self.phase in (Phase.STABLE, Phase.COMPLETING):
             self._prepare()
         else:
@@ -516,12 +576,13 @@ class ModelCoordinator:
     def _refusal(self, who: MemberIdentity, *, check_generation: bool) -> int:
         """ClassicGroup.validateMember: the error code that a request of `who` meets."""
         if who.instance_id is not None:
-            current = self.static(who.instance_id)
-            if current is not None and current.member_id != who.member_id:
+            seat = self.static(who.instance_id)
+            if seat is not None and seat.member_id != who.member_id:
                 return ErrorCode.FENCED_INSTANCE_ID
         if who.member_id not in self.members:
             return ErrorCode.UNKNOWN_MEMBER_ID
-        if check_generation and who.generation != self.generation:
+        current = self.members[who.member_id].epoch if self.renaming else self.generation
+        if check_generation and who.generation != current:
             return ErrorCode.ILLEGAL_GENERATION
         return ErrorCode.NONE
 

@@ -299,6 +299,8 @@ class Process:
         at_rest = group.phase is Phase.STABLE and not group.renaming and self.world.answers and not self.paused
         member_id = self.machine.identity.member_id
         lacking = member_id != self.machine.config.own_id and member_id in group.members
+        if not self.world.own_ids_in_company:
+            lacking &= not self.adopted and set(group.members) == {member_id}
         if (
             lacking
             and at_rest
@@ -362,6 +364,8 @@ class MemberWorld:
         delay_ms: shortest and longest time that a message takes.
         claims_previously_owned: a new process of a seat claims what the last one was reading.
         own_ids: each process of a static seat asks for a member id of its own.
+        own_ids_in_company: also after its first boundary, and where others are in the group: two may own a partition
+            for a moment then (DECISIONS 72).
 
     """
 
@@ -375,8 +379,10 @@ class MemberWorld:
         delay_ms: tuple[int, int],
         claims_previously_owned: bool = False,
         own_ids: bool = False,
+        own_ids_in_company: bool = True,
     ) -> None:
         self.own_ids = own_ids
+        self.own_ids_in_company = own_ids and own_ids_in_company
         self.rng = Random(seed)
         self.now_ms = 1_000
         self.coordinator = ModelCoordinator()
