@@ -17,6 +17,7 @@ from spark_kgroup.testing import ApacheKafka, SecureListener
 
 CLIENTS: Final = "CLIENTS"
 _REPLICATION: Final = "REPLICATION"
+_CONTROLLER: Final = "CONTROLLER"
 _DIRECT: Final = "PLAINTEXT"
 _SERVER_PROPERTIES: Final = {
     "inter.broker.listener.name": _REPLICATION,
@@ -30,7 +31,7 @@ class Cluster:
     """Three brokers and the proxies before them; a context manager."""
 
     def __init__(self, folder: Path, server_properties: Mapping[str, str], access: Access | None = None) -> None:
-        self.links = Links(self._pids, tls=[MTLS])
+        self.links = Links(self._pids, between_nodes=[_REPLICATION, _CONTROLLER], tls=[MTLS])
         if access is not None:
             server_properties = {**server_properties, **SERVER_PROPERTIES}
         self.kafka = ApacheKafka(

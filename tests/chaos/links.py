@@ -28,6 +28,8 @@ _METADATA: Final = 3
 _PIECE_BYTES: Final = 65_536
 _CONNECT_TIMEOUT_S: Final = 5.0
 _END_TIMEOUT_S: Final = 10.0
+_SOURCE_TRIES: Final = 20
+_SOURCE_AGAIN_S: Final = 0.05
 _FRAME_BYTES_MAX: Final = 100 << 20
 """Kafka: socket.request.max.bytes."""
 
@@ -74,16 +76,19 @@ class Links:
 
     Args:
         pids: node id -> its process id, as they are now.
+        between_nodes: names of listeners that nodes alone connect to, and to no others.
         tls: names of listeners whose bytes cannot be understood: of these no Metadata is answered as of old.
 
     Attributes:
         seen: (source, node) of every connection that was ever made.
     """
 
-    def __init__(self, pids: Callable[[], Mapping[int, int]], tls: Iterable[str] = ()) -> None:
+    def __init__(
+        self, pids: Callable[[], Mapping[int, int]], *, between_nodes: Iterable[str] = (), tls: Iterable[str] = ()
+    ) -> None:
         self.seen: set[tuple[int, int]] = set()
         self._pids = pids
-        self._tls = frozenset(tls)
+        self._between_nodes, self._tls = frozenset(between_nodes), frozenset(tls)
         self._faults = Faults()
         self._ports: dict[tuple[int, str], int] = {}
         self._upstreams: dict[tuple[int, str], int] = {}
@@ -177,12 +182,14 @@ class Links:
         self, node: int, listener: str, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
     ) -> None:
         """One client, until either side ends or it is reset."""
-        source = _source(writer, self._pids())
-        self.seen.add((source, node))
+        source = CLIENTS
         upstream: asyncio.StreamWriter | None = None
-        if source == CLIENTS:
-            self._clients.add(writer)
         try:
+            if listener in self._between_nodes:
+                source = await self._node_behind(writer)
+            else:
+                self._clients.add(writer)
+            self.seen.add((source, node))
             opened = asyncio.open_connection("127.0.0.1", self._upstreams[node, listener])
             answers, to_node = await asyncio.wait_for(opened, _CONNECT_TIMEOUT_S)
             upstream = to_node
@@ -203,6 +210,18 @@ class Links:
             for end in (writer, upstream):
                 if end is not None:
                     end.close()
+
+    async def _node_behind(self, writer: asyncio.StreamWriter) -> int:
+        """The node that a connection comes from.
+
+        Raises:
+            OSError: its process is not found. It will connect again: were it taken for a client, a cut would leak.
+        """
+        for _ in range(_SOURCE_TRIES):
+            if (source := _source(writer, self._pids())) is not None:
+                return source
+            await asyncio.sleep(_SOURCE_AGAIN_S)
+        raise OSError("no node has the other end of this connection")
 
     async def passes(self, cut: Cut) -> None:
         """Wait as long as this direction is cut."""
@@ -299,8 +318,11 @@ def _reset(writer: asyncio.StreamWriter) -> None:
     writer.transport.abort()
 
 
-def _source(writer: asyncio.StreamWriter, pids: Mapping[int, int]) -> int:
-    """The node whose process has the other end of a connection, CLIENTS if it is another's (proc(5), net/tcp)."""
+def _source(writer: asyncio.StreamWriter, pids: Mapping[int, int]) -> int | None:
+    """The node whose process has the other end of a connection (proc(5), net/tcp).
+
+    None if none is seen to have it: while connections come and go, the kernel's table may leave one out.
+    """
     peer_port, own_port = writer.get_extra_info("peername")[1], writer.get_extra_info("sockname")[1]
     inodes = {
         f"socket:[{fields[9]}]"
@@ -308,7 +330,7 @@ def _source(writer: asyncio.StreamWriter, pids: Mapping[int, int]) -> int:
         for fields in map(str.split, Path(f"/proc/net/{table}").read_text().splitlines()[1:])
         if int(fields[1].rpartition(":")[2], 16) == peer_port and int(fields[2].rpartition(":")[2], 16) == own_port
     }
-    return next((node for node, pid in pids.items() if inodes & _open_files(pid)), CLIENTS)
+    return next((node for node, pid in pids.items() if inodes & _open_files(pid)), None)
 
 
 def _open_files(pid: int) -> set[str]:

@@ -65,8 +65,8 @@ def request(correlation_id: int, api_key: int = FETCH, body: bytes = b"", client
 class Client:
     """A connection by way of the proxy."""
 
-    def __init__(self, links: Links, server: Server) -> None:
-        port = links.port_before(NODE, "CLIENTS", server.port)
+    def __init__(self, links: Links, server: Server, listener: str = "CLIENTS") -> None:
+        port = links.port_before(NODE, listener, server.port)
         self.socket = socket.create_connection(("127.0.0.1", port), timeout=10)
 
     def send(self, correlation_id: int, api_key: int = FETCH, body: bytes = b"") -> None:
@@ -140,7 +140,7 @@ def test_a_node_that_does_not_listen_resets_its_client(links: Links) -> None:
     nowhere = socket.create_server(("127.0.0.1", 0))
     port = links.port_before(NODE, "CLIENTS", nowhere.getsockname()[1])
     nowhere.close()
-    with socket.create_connection(("127.0.0.1", port), timeout=10) as client, pytest.raises(ConnectionResetError):
+    with pytest.raises(ConnectionResetError), socket.create_connection(("127.0.0.1", port), timeout=10) as client:
         client.recv(1)
 
 
@@ -218,9 +218,9 @@ def test_all_clients_are_reset_at_once(client: Client, links: Links) -> None:
 
 @pytest.mark.skipif(not os.path.exists("/proc/net/tcp"), reason="which process has a socket is told by Linux alone")
 def test_a_connection_from_a_node_s_process_is_that_node_s(server: Server) -> None:
-    with Links(lambda: {1: os.getpid()}) as links:
+    with Links(lambda: {1: os.getpid()}, between_nodes=["REPLICATION"]) as links:
         links.fail(Faults(cuts=cut_off(NODE, (1, NODE)), delays_s={NODE: 9}))
-        client = Client(links, server)
+        client = Client(links, server, "REPLICATION")
         with client.socket:
             client.send(1)
             wait_for(lambda: links.seen == {(1, NODE)}, "the connection to be seen")
@@ -229,6 +229,14 @@ def test_a_connection_from_a_node_s_process_is_that_node_s(server: Server) -> No
             began = time.monotonic()
             assert client.answer() == (1, b"first")
             assert time.monotonic() - began < 9
+
+
+def test_a_connection_between_nodes_from_no_node_ends(server: Server) -> None:
+    with Links(dict, between_nodes=["REPLICATION"]) as links:
+        client = Client(links, server, "REPLICATION")
+        with client.socket, pytest.raises(ConnectionResetError):
+            client.socket.recv(1)
+        assert not server.received
 
 
 def test_bytes_that_cannot_be_understood_pass_as_they_are(server: Server) -> None:
