@@ -18,6 +18,8 @@ from spark_kgroup.member.classic import MemberConfig
 from .seeds import seeds_of
 
 REST_WITHIN_MS = 400_000
+FEW = 100
+"""Seeds of a world that costs more than others."""
 
 NETWORK = (faults.break_connection, faults.black_hole, faults.flap, faults.outage)
 RENAMES = (faults.die_renaming,)
