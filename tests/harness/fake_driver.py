@@ -10,9 +10,9 @@ from harness.fake_group import FakeGroup
 from pyspark_kgroup.driver.boundary import Boundary
 from pyspark_kgroup.limits import END_OFFSETS_MAX_AGE_MS
 from pyspark_kgroup.offsets.checkpoint import EMPTY, Checkpoint
+from pyspark_kgroup.offsets.earlier_runs import owned_by_seat
 from pyspark_kgroup.offsets.offset_spec import OffsetSpec
 from pyspark_kgroup.offsets.plan import Limit, Ranges, ranges_by_seat
-from pyspark_kgroup.offsets.previously_owned import owned_by_seat
 from pyspark_kgroup.options.offset_bound import OffsetBound, parse_starting_offsets
 from pyspark_kgroup.options.parser import parse
 from pyspark_kgroup.options.subscription import Subscription

@@ -16,7 +16,7 @@ from harness.waiting import wait_for
 
 from pyspark_kgroup.driver.boundary import Boundary
 from pyspark_kgroup.offsets.checkpoint import EMPTY, Checkpoint
-from pyspark_kgroup.offsets.previously_owned import owned_by_seat
+from pyspark_kgroup.offsets.earlier_runs import owned_by_seat
 from spark_kgroup.errors import GroupRejected
 from spark_kgroup.limits import COMMIT_PARTITIONS_MAX
 from spark_kgroup.runtime.thread import GroupRuntime

@@ -15,8 +15,8 @@ from harness.waiting import wait_for
 
 from pyspark_kgroup.driver.boundary import Boundary
 from pyspark_kgroup.offsets.checkpoint import EMPTY, Checkpoint
+from pyspark_kgroup.offsets.earlier_runs import owned_by_seat
 from pyspark_kgroup.offsets.plan import ranges_by_seat
-from pyspark_kgroup.offsets.previously_owned import owned_by_seat
 from spark_kgroup.model import CLASSIC, CONSUMER, TopicPartition
 from spark_kgroup.runtime.thread import GroupRuntime
 from spark_kgroup.testing import ApacheKafka

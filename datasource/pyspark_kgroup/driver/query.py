@@ -29,9 +29,8 @@ from pyspark_kgroup.driver.sizing import (
 )
 from pyspark_kgroup.limits import SLOTS_KNOWN_MS
 from pyspark_kgroup.offsets.checkpoint import Checkpoint
-from pyspark_kgroup.offsets.earlier_runs import EarlierRuns, earlier_runs
+from pyspark_kgroup.offsets.earlier_runs import EarlierRuns, earlier_runs, owned_by_seat
 from pyspark_kgroup.offsets.plan import NO_LIMIT, Limit, Ranges, positions_by_seat, ranges_by_seat
-from pyspark_kgroup.offsets.previously_owned import owned_by_seat
 from pyspark_kgroup.options.parser import SourceOptions
 from pyspark_kgroup.options.security import driver_settings
 from pyspark_kgroup.shared.tickets import (

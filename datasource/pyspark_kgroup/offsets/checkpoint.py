@@ -33,7 +33,7 @@ with. `unstarted` are partitions that start where an explicit `startingOffsets` 
 
 `group`, `app`, the prefix of the instance ids, and `run`, the number of the run (`seat_note.Author`), say who wrote the
 offset, are absent from older ones, and are no part of what makes two offsets differ. Neither are
-`members`, the ids of the members that own all this, under the consumer protocol alone (`previously_owned`), and
+`members`, the ids of the members that own all this, under the consumer protocol alone (`earlier_runs`), and
 `record_bytes`, how large a topic's records were when the batch was planned, by which a restart plans
 (`maxBytesPerTrigger`). A release that does not know one of these keys passes over it.
 

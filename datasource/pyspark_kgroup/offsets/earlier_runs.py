@@ -1,4 +1,4 @@
-"""What earlier runs of a query have left behind: their numbers, and under which seats they read.
+"""What earlier runs of a query have left behind: what their seats owned, under which seats they read, their numbers.
 
 Runs on: driver. Pure.
 
@@ -12,7 +12,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from pyspark_kgroup.offsets.checkpoint import Checkpoint
+from pyspark_kgroup.offsets.checkpoint import Checkpoint, Period
+from spark_kgroup.member.config import PreviouslyOwned
+from spark_kgroup.model import UNKNOWN_MEMBER_ID, TopicPartition
 from spark_kgroup.seat_note import Author
 
 
@@ -46,3 +48,28 @@ def earlier_runs(checkpoint: Checkpoint, texts: Iterable[str], *, group: str, ap
         last=max([checkpoint.run, *(author.run for author in authors if author.run is not None)]),
         seats=frozenset(seats),
     )
+
+
+def owned_by_seat(planned: Checkpoint, group: str) -> dict[str, PreviouslyOwned]:
+    """Instance id -> what that seat was reading, or had read and not committed, when its last process ended.
+
+    Of topics that have left `subscribe`, too: nobody else may have them before that is read and committed. The member
+    id is that under which the seat owned it, where the checkpoint says so.
+
+    Args:
+        planned: the end of the batch that was planned last.
+        group: in which the seats are now.
+    """
+    if planned.group not in ("", group):
+        return {}  # another group gave these partitions to seats that may have the same names
+    by_seat: dict[str, dict[TopicPartition, Period]] = {}
+    for tp, held in planned.owned.items():
+        by_seat.setdefault(held.period.seat, {})[tp] = held.period
+    return {
+        seat: PreviouslyOwned(
+            partitions=frozenset(periods),
+            generation=max(period.generation for period in periods.values()),
+            member_id=planned.members.get(seat, UNKNOWN_MEMBER_ID),
+        )
+        for seat, periods in by_seat.items()
+    }

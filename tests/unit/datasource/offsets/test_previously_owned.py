@@ -1,7 +1,7 @@
 """What each seat's last process owned, by the batch that was planned last: its successor claims it."""
 
 from pyspark_kgroup.offsets.checkpoint import EMPTY, Checkpoint, Owned, Period, Topic
-from pyspark_kgroup.offsets.previously_owned import owned_by_seat
+from pyspark_kgroup.offsets.earlier_runs import owned_by_seat
 from spark_kgroup.member.config import PreviouslyOwned
 from spark_kgroup.model import TopicPartition
 
