@@ -3,18 +3,22 @@
 The end is the rows that Java's clients have, or one error that names the partition, the offset and a way out.
 """
 
-from collections.abc import Iterator
+import gzip
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pyarrow as pa
 import pytest
+from confluent_kafka import Producer
 from harness.both_readers import leaders_of, whole
 from harness.decoder import built_decoder
-from harness.kafka import MakeTopic
+from harness.kafka import MakeTopic, fill
 from harness.query import Query
-from harness.raw_records import produce_raw
-from harness.record_batches import Batch, Record
+from harness.raw_records import message_of_before_0_11, produce_raw, replace_in_log, segment_of
+from harness.record_batches import CODECS, Batch, Record
 
+from pyspark_kgroup.executor import range_reader
+from pyspark_kgroup.executor.native import codecs
 from pyspark_kgroup.executor.reader import read_ranges
 from pyspark_kgroup.options.parser import parse
 from pyspark_kgroup.shared.tickets import Executor
@@ -137,7 +141,7 @@ def test_a_batch_that_librdkafka_cannot_decompress_is_not_called_damaged(
 ) -> None:
     """The error names an option with which it is read."""
     error = Reads(apache_kafka, large_batch).error("librdkafka")
-    assert f"{large_batch}-0 has records from offset 0 on that librdkafka cannot decompress" in error
+    assert f"{large_batch}-0 has records from offset 0 on that librdkafka cannot read" in error
     assert "kafka.receive.message.max.bytes=1000000000" in error
     assert "delete" not in error
     larger = {"kafka.receive.message.max.bytes": "1000000000"}
@@ -181,3 +185,87 @@ def test_a_seats_server_reads_on_over_a_timestamp_that_nobody_asks_for(
         query.settle()
         assert query.served_warm > 0
     assert [row["offset"] for row in query.rows[far_timestamp, 0]] == [0, 1, 2]
+
+
+# --------------------------------------------------------------------------------- batches that few producers write
+
+
+def test_a_batch_of_several_members_of_gzip_is_read_whole_or_said_not_to_be(
+    apache_kafka: ApacheKafka, new_topic: MakeTopic, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """librdkafka takes the first member for all of it, and waits for the rest."""
+    monkeypatch.setattr(range_reader, "_IDLE_LOOK_S", 0.5)
+    topic = new_topic()
+    records = [Record(n, None, b"%03d" % n) for n in range(200)]
+    payload = Batch(records).encoded()[61:]
+    members = b"".join(gzip.compress(payload[at : at + 900]) for at in range(0, len(payload), 900))
+    produce_raw(apache_kafka, topic, Batch(records, "gzip", payload=members).encoded())
+    assert numbers_of(Reads(apache_kafka, topic).batches("native")) == list(range(200))
+    error = Reads(apache_kafka, topic).error("librdkafka", **{"kafka.default.api.timeout.ms": "4000"})
+    assert "the log has 0 to 199: librdkafka makes no records of it" in error
+    assert "reader=native" in error
+
+
+@pytest.fixture
+def rewritten(apache_kafka: ApacheKafka, new_topic: MakeTopic) -> Callable[[bytes], str]:
+    """A topic of one record whose batch is another one on the broker's disk, of as many bytes."""
+
+    def rewrite(batch: bytes) -> str:
+        topic = new_topic()
+        produced = Batch([Record(0, None, bytes(len(batch) - OVERHEAD))]).encoded()
+        produce_raw(apache_kafka, topic, produced)
+        replace_in_log(apache_kafka, topic, segment_of(apache_kafka, topic).read_bytes(), batch)
+        return topic
+
+    return rewrite
+
+
+OVERHEAD = len(Batch([Record(0, None, bytes(100))]).encoded()) - 100
+
+
+@both_readers
+def test_records_of_before_kafka_0_11_are_read(
+    apache_kafka: ApacheKafka, rewritten: Callable[[bytes], str], reader: str
+) -> None:
+    topic = rewritten(message_of_before_0_11(0, b"old" * 40))
+    assert [row["value"] for row in Reads(apache_kafka, topic).rows(reader)] == [b"old" * 40]
+
+
+SENSELESS = {
+    "an unknown codec": Batch([Record(0, None, bytes(150))], attributes=7),
+    "no records": Batch([Record(0)], payload=b"\xff" * 150),
+    "no zstd": Batch([Record(0)], "zstd", payload=b"no zstd" * 20),
+}
+
+
+@pytest.mark.parametrize("odd", SENSELESS.values(), ids=SENSELESS)
+def test_a_batch_of_which_no_records_can_be_made_is_an_error_that_names_it(
+    apache_kafka: ApacheKafka, rewritten: Callable[[bytes], str], monkeypatch: pytest.MonkeyPatch, odd: Batch
+) -> None:
+    """Its checksum is right: its producer wrote it so, and Java's consumer fails at it as well."""
+    monkeypatch.setattr(range_reader, "_IDLE_LOOK_S", 0.5)
+    topic = rewritten(odd.encoded())
+    error = Reads(apache_kafka, topic).error("native")  # within seconds, and not after 5 minutes
+    assert f"{topic}-0 has records from offset 0 on that librdkafka cannot read" in error
+    assert "its producer wrote it so" in error
+    bound = {"kafka.default.api.timeout.ms": "3000"}
+    assert f"{topic}-0" in Reads(apache_kafka, topic).error("librdkafka", **bound)
+
+
+@both_readers
+def test_a_batch_that_says_to_have_more_records_gives_those_that_are_there(
+    apache_kafka: ApacheKafka, rewritten: Callable[[bytes], str], reader: str
+) -> None:
+    """Java's consumer fails at it; librdkafka is content."""
+    topic = rewritten(Batch([Record(0, None, bytes(150))], count=2).encoded())
+    assert [row["offset"] for row in Reads(apache_kafka, topic).rows(reader)] == [0]
+
+
+def test_a_codec_that_pyarrow_lacks_is_left_to_librdkafka(
+    apache_kafka: ApacheKafka, new_topic: MakeTopic, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(codecs._STREAMS, CODECS["lz4"], "lz4_raw")  # never a stream: refused by the same error
+    topic = new_topic()
+    producer = Producer({"bootstrap.servers": apache_kafka.bootstrap_servers, "compression.type": "lz4"})
+    fill(producer, topic, [b"v" * 100] * 10)
+    assert [row["offset"] for row in Reads(apache_kafka, topic).rows("native")] == list(range(10))

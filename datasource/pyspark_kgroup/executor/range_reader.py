@@ -26,6 +26,7 @@ from confluent_kafka import TopicPartition as AssignedPartition
 
 from pyspark_kgroup.errors import DataLoss
 from pyspark_kgroup.executor.consumer_security import credential_files, is_refusal, usable_here
+from pyspark_kgroup.executor.native.decode import Senseless, Unusual
 from pyspark_kgroup.executor.records import record_batch
 from pyspark_kgroup.limits import ARROW_BATCH_BYTES_MAX, ARROW_BATCH_ROWS_MAX
 from pyspark_kgroup.offsets.data_loss import WAYS_OUT, LogRange, Loss, deleted, out_of_log
@@ -70,6 +71,9 @@ _READS_MAX: Final = 3
 """How often a record batch is read until its wrong checksum counts as that of the log (ours): bytes that change on the
 way mostly come right the second time."""
 
+_NOT_DECOMPRESSED: Final = frozenset({KafkaError._BAD_COMPRESSION, KafkaError._NOT_IMPLEMENTED})
+"""Of a record batch: librdkafka would say so once, and wait."""
+
 _IDLE_LOOK_S: Final = 5.0
 """How long nothing may come until a log is looked at, and between two such looks (ours): librdkafka says nothing of a
 topic that it may not see."""
@@ -89,7 +93,7 @@ def read_ranges(
     settings: ReadSettings,
     clock_s: Callable[[], float] = time.monotonic,
     *,
-    reasons: Mapping[TopicPartition, str] = MappingProxyType({}),
+    reasons: Mapping[TopicPartition, Unusual] = MappingProxyType({}),
     quiet_since_s: float | None = None,
 ) -> Iterator[pa.RecordBatch]:
     """Read every range to its end, and nothing else.
@@ -298,7 +302,7 @@ class _Unread:
         ranges: Sequence[Range],
         settings: ReadSettings,
         clock_s: Callable[[], float],
-        reasons: Mapping[TopicPartition, str] = MappingProxyType({}),
+        reasons: Mapping[TopicPartition, Unusual] = MappingProxyType({}),
         quiet_since_s: float | None = None,
     ) -> None:
         self.open = {TopicPartition(r.topic, r.partition): r for r in ranges if r.start_offset < r.end_offset}
@@ -307,7 +311,7 @@ class _Unread:
         self.files = credential_files(settings.consumer_config)
         self._clock_s = clock_s
         self._stall_timeout_s = settings.stall_timeout_ms / 1000
-        self._reasons = reasons
+        self._reasons = dict(reasons)
         self._last_error = ""
         self._verdict: KgroupError | None = None
         self._fail_on_data_loss = settings.fail_on_data_loss
@@ -398,6 +402,7 @@ class _Unread:
         for partition, position in positions.items():
             if position > self._positions[partition]:
                 self._positions[partition] = position
+                self._reasons.pop(partition, None)  # it was of what is read by now
                 self.resume()
             if position >= self._ends[partition]:
                 self.open.pop(partition, None)
@@ -417,18 +422,31 @@ class _Unread:
             self._stopped.add(partition)
         elif code == KafkaError._BAD_MSG:
             self._on_damaged(partition, error)
-        elif code == KafkaError._BAD_COMPRESSION:
-            raise WireError(
-                f"{self._records_from(partition)} that librdkafka cannot decompress: {error.str()}."
-                f"{self._native_reasons()} As kafka.check.crcs=true (the default) has seen to, they are as their "
-                "producer sent them. They may become more than librdkafka takes at once: set "
-                "kafka.receive.message.max.bytes=1000000000."
-            )
+        elif code in _NOT_DECOMPRESSED:
+            raise self._unreadable(partition, error.str())
         else:
             self.on_error(error)
 
     def _records_from(self, partition: TopicPartition) -> str:
         return f"{partition} has records from offset {self._positions[partition]} on"
+
+    def _unreadable(self, partition: TopicPartition, why: str) -> WireError:
+        """The error for a batch whose checksum is right."""
+        if isinstance(self._reasons.get(partition), Senseless):
+            advice = (
+                "As its checksum is right, its producer wrote it so, and no consumer can read it: pass over it with a "
+                "fresh checkpoint and startingOffsets, or delete the records up to the next batch "
+                "(kafka-delete-records.sh) and set failOnDataLoss=false."
+            )
+        else:
+            advice = (
+                "Nothing has damaged them, for their checksum is right. Our own reader reads more than librdkafka: "
+                "read with reader=native. Where librdkafka has to read, a batch may become more than it takes at once: "
+                "set kafka.receive.message.max.bytes=1000000000."
+            )
+        return WireError(
+            f"{self._records_from(partition)} that librdkafka cannot read: {why}.{self._native_reasons()} {advice}"
+        )
 
     def _on_damaged(self, partition: TopicPartition, error: KafkaError) -> None:
         """A checksum is wrong, or nothing makes sense: librdkafka would go on behind the batch."""
@@ -466,7 +484,13 @@ class _Unread:
             self.on_error(error)
 
     def on_idle_look(self, partition: TopicPartition, log_range: LogRange) -> None:
-        """The log has this, of which nothing comes."""
+        """The log has this, of which nothing comes.
+
+        Raises:
+            WireError: it was looked at before, and our own reader could make nothing of it either.
+        """
+        if partition in self._looks and isinstance(self._reasons.get(partition), Senseless):
+            raise self._unreadable(partition, f"it gives nothing of it, and {log_range}")
         self._looks[partition] = str(log_range)
 
     def take_doubts(self) -> list[TopicPartition]:
@@ -540,7 +564,9 @@ class _Unread:
 
     def _native_reasons(self) -> str:
         """Why our own reader has left what is open."""
-        distinct = dict.fromkeys(self._reasons[partition] for partition in self.open if partition in self._reasons)
+        distinct = dict.fromkeys(
+            self._reasons[partition].reason for partition in self.open if partition in self._reasons
+        )
         return f" Our own reader said before: {'; '.join(distinct)}." if distinct else ""
 
     def _advice(self) -> str:

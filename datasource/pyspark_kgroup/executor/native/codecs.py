@@ -34,6 +34,10 @@ class MissingCodec(Undecodable):
     """PyArrow was built without the codec: a batch that has it can never be decompressed here."""
 
 
+class TooLarge(Undecodable):
+    """A block of snappy becomes more than `DECOMPRESSED_BYTES_MAX`."""
+
+
 class Decompressed(NamedTuple):
     """What a batch holds.
 
@@ -80,8 +84,8 @@ def decompressed(codec: int, data: pa.Buffer) -> Decompressed:
 
     Raises:
         MissingCodec: this process has no such codec.
-        Undecodable: the codec is unknown, the data are not whole, or a block of snappy becomes more than
-            `DECOMPRESSED_BYTES_MAX`.
+        TooLarge: it is snappy, and becomes too large.
+        Undecodable: the codec is unknown, or the data are not whole.
     """
     with _undecodable():
         if codec == _SNAPPY:
@@ -144,5 +148,5 @@ def _first(data: pa.Buffer, count: int) -> bytes:
     return bytes(data.slice(0, min(count, data.size)).to_pybytes())
 
 
-def _too_large() -> Undecodable:
-    return Undecodable(f"a batch becomes more than {DECOMPRESSED_BYTES_MAX} bytes when it is decompressed")
+def _too_large() -> TooLarge:
+    return TooLarge(f"a batch becomes more than {DECOMPRESSED_BYTES_MAX} bytes when it is decompressed")

@@ -15,7 +15,7 @@ from typing import Final
 
 import pyarrow as pa
 
-from pyspark_kgroup.executor.native.codecs import MissingCodec, Rest, Undecodable, decompressed
+from pyspark_kgroup.executor.native.codecs import MissingCodec, Rest, TooLarge, Undecodable, decompressed
 from pyspark_kgroup.executor.native.header_names import java_text
 from pyspark_kgroup.executor.native.interface import (
     AbortedTransaction,
@@ -86,6 +86,10 @@ class Unusual(Exception):
         elif self.reason not in _warned_of:
             _warned_of.add(self.reason)
             log.warning("Reading with librdkafka, which is slower: %s.", self.reason)
+
+
+class Senseless(Unusual):
+    """A batch of which no records can be made: its producer wrote it so, or it has changed on the way."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -174,6 +178,8 @@ class Decoder:
 
     def _call(self, name: str, *arguments: object) -> None:
         status = getattr(self._library, name)(*arguments)
+        if status == Status.MALFORMED:
+            raise Senseless(_REASONS[status])
         if status != Status.GOOD:
             raise Unusual(_REASONS[Status(status)], lasting=status in _LASTING)
 
@@ -293,8 +299,12 @@ def _unusual() -> Iterator[None]:
     """What cannot be decompressed here is another reader's."""
     try:
         yield
+    except MissingCodec as error:
+        raise Unusual(str(error), lasting=True) from None
+    except TooLarge as error:
+        raise Unusual(str(error)) from None
     except Undecodable as error:
-        raise Unusual(str(error), lasting=isinstance(error, MissingCodec)) from None
+        raise Senseless(str(error)) from None
 
 
 class _Buffers:

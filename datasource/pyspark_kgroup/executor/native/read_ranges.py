@@ -45,7 +45,7 @@ class Left(NamedTuple):
     """
 
     ranges: Sequence[Range]
-    reasons: Mapping[TopicPartition, str]
+    reasons: Mapping[TopicPartition, Unusual]
     quiet_since_s: float
 
 
@@ -73,7 +73,7 @@ def read_natively(ranges: Sequence[Range], settings: ReadSettings) -> Generator[
         means = native_means(settings)
     except Unusual as unusual:
         unusual.tell()
-        return Left(tuple(unread.values()), dict.fromkeys(unread, unusual.reason), time.monotonic())
+        return Left(tuple(unread.values()), dict.fromkeys(unread, unusual), time.monotonic())
     reading = _Reading(unread, settings, *means)
     try:
         yield from reading.batches()
@@ -166,10 +166,9 @@ class _Reading:
 
     def left(self, unusual: Unusual) -> Left:
         """What has not been in a batch, since `unusual` ended the read."""
-        alone = self._fetcher.left
-        reasons = {partition: why.reason for partition, why in alone.items()}
-        if unusual not in alone.values():
-            reasons = dict.fromkeys(self._unread, unusual.reason) | reasons
+        reasons = self._fetcher.left
+        if unusual not in reasons.values():
+            reasons = dict.fromkeys(self._unread, unusual) | reasons
         return Left(tuple(self._unread.values()), reasons, self._quiet_since_s)
 
     def rest(self) -> Iterator[pa.RecordBatch]:

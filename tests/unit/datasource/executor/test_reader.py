@@ -10,6 +10,7 @@ from harness.fetch_broker import FetchBroker, answering, partition
 from harness.record_batches import Batch, Record
 
 from pyspark_kgroup.executor import range_reader
+from pyspark_kgroup.executor.native.decode import Unusual
 from pyspark_kgroup.executor.reader import read_ranges
 from pyspark_kgroup.shared.arrow import arrow_schema
 from pyspark_kgroup.shared.tickets import Range, ReadSettings
@@ -29,10 +30,10 @@ def left(monkeypatch: pytest.MonkeyPatch, reasons_given: dict[TopicPartition, st
     asked: list[Range] = []
 
     def librdkafka(
-        ranges: Sequence[Range], _: ReadSettings, *, reasons: Mapping[TopicPartition, str], quiet_since_s: float
+        ranges: Sequence[Range], _: ReadSettings, *, reasons: Mapping[TopicPartition, Unusual], quiet_since_s: float
     ) -> Iterator[pa.RecordBatch]:
         asked.extend(ranges)
-        reasons_given.update(reasons)
+        reasons_given.update({partition: why.reason for partition, why in reasons.items()})
         assert quiet_since_s <= time.monotonic()
         nothing = arrow_schema(False).empty_table().to_batches()
         yield from nothing

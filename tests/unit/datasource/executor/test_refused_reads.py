@@ -3,6 +3,7 @@
 import pytest
 from confluent_kafka import KafkaError
 
+from pyspark_kgroup.executor.native.decode import Senseless, Unusual
 from pyspark_kgroup.executor.range_reader import _Unread
 from pyspark_kgroup.offsets.data_loss import LogRange
 from pyspark_kgroup.shared.tickets import Range, ReadSettings
@@ -47,7 +48,7 @@ T0, T1 = TopicPartition("t", 0), TopicPartition("t", 1)
 class Stalled:
     """A read of which nothing comes; our own reader left it 20 s after something last came."""
 
-    def __init__(self, **reasons: str) -> None:
+    def __init__(self, **reasons: Unusual) -> None:
         self.now_s = 1_000.0
         reasons_by_partition = {TopicPartition("t", int(number[1:])): reason for number, reason in reasons.items()}
         ranges = [Range("t", 0, 0, 10), Range("t", 1, 5, 10)]
@@ -70,7 +71,7 @@ def test_both_readers_have_one_deadline() -> None:
 
 
 def test_why_our_own_reader_left_what_is_open_is_in_the_error() -> None:
-    message = Stalled(p0="t-0: OFFSET_OUT_OF_RANGE", p1="b:9092 did not answer in time").end()
+    message = Stalled(p0=Unusual("t-0: OFFSET_OUT_OF_RANGE"), p1=Unusual("b:9092 did not answer in time")).end()
     assert "Our own reader said before: t-0: OFFSET_OUT_OF_RANGE; b:9092 did not answer in time." in message
     assert "advertised.listeners" in message
     assert "Our own reader" not in Stalled().end()
@@ -110,3 +111,14 @@ def test_a_look_that_fails_here_or_finds_no_topic_decides_nothing() -> None:
     stalled.unread.on_idle_look_failed(KafkaError(KafkaError.UNKNOWN_TOPIC_OR_PART))
     assert stalled.unread.take_doubts() == []
     assert f"librdkafka said last: {AWAY}" in stalled.end()
+
+
+def test_a_batch_of_which_neither_reader_makes_records_is_final_at_the_second_look() -> None:
+    stalled = Stalled(p0=Senseless("a batch is not as Kafka writes it"))
+    stalled.unread.on_idle_look(T0, LogRange(0, 200))
+    stalled.unread.on_idle_look(T1, LogRange(0, 200))
+    stalled.unread.on_idle_look(T1, LogRange(0, 200))
+    with pytest.raises(
+        WireError, match=r"t-0 has records from offset 0 on .* not as Kafka writes it\. .* its producer"
+    ):
+        stalled.unread.on_idle_look(T0, LogRange(0, 200))
