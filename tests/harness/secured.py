@@ -79,6 +79,14 @@ class SecuredKafka:
             done.result(30)
         wait_for(lambda: self.kafka.admin.describe_acls(AclBindingFilter(*rule)).result(30), f"the rule {rule}")
 
+    def forbid(self, user: str, topic: str) -> None:
+        """Take away every right of `user` on the topic; returns once the broker knows it."""
+        whose = (ResourceType.TOPIC, topic, ResourcePatternType.LITERAL, f"User:{user}")
+        every = AclBindingFilter(*whose, None, AclOperation.ANY, AclPermissionType.ANY)  # type: ignore[arg-type]
+        for done in self.kafka.admin.delete_acls([every]).values():
+            done.result(30)
+        wait_for(lambda: not self.kafka.admin.describe_acls(every).result(30), f"the end of {user}'s rights")
+
 
 SHORT_SESSION_MS = 3_500
 """5 % of it is what a renewal may come late on a loaded machine without the broker's noticing."""

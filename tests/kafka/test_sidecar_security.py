@@ -10,9 +10,11 @@ from uuid import uuid4
 import pytest
 from confluent_kafka.admin import AclOperation
 from harness.kafka import produce
-from harness.secured import ALICE
+from harness.secured import ALICE, PASSWORDS
 from harness.sidecars import Query, seat_servers_of, sidecars_of, sleeping_executor
 from harness.waiting import wait_for
+
+from spark_kgroup.errors import BrokerError
 
 if TYPE_CHECKING:
     from harness.secured import SecuredKafka
@@ -69,6 +71,33 @@ def test_a_login_ends_while_there_is_no_room_for_more_and_the_next_read_has_a_ne
         assert asked_by(pids, server) >= 2
         assert asked_by(pids, os.getpid()) == ours, "the seat's server has read, not this process"
         wait_for(lambda: query.registry.counts().warm_reads == 2, "both reads to be served by the seat's server", 10)
+
+
+def test_rights_that_are_taken_away_while_a_seats_server_reads_are_the_error_of_its_worker(
+    secured_kafka: "SecuredKafka",
+) -> None:
+    """Within seconds, whoever reads: what the server has fetched ahead, then the worker, which is refused too."""
+    topic = f"topic-{uuid4().hex[:8]}"
+    secured_kafka.kafka.create_topic(topic, partitions=1)
+    produce(secured_kafka.kafka.bootstrap_servers, topic, RECORDS, partitions=1, size=100)
+    secured_kafka.allow(ALICE, AclOperation.READ, topic=topic)
+    options = {
+        "kafka.security.protocol": "SASL_SSL",
+        "kafka.ssl.ca.pem": secured_kafka.ca_pem,
+        "kafka.sasl.mechanism": "SCRAM-SHA-512",
+        "kafka.sasl.username": ALICE,
+        "kafka.sasl.password": PASSWORDS[ALICE],
+    }
+    with (
+        sleeping_executor() as executor,
+        Query(
+            secured_kafka.bootstrap("SASL_SSL"), topic, {"seat-0": [0]}, prefetch_bytes=1024 * 1024, **options
+        ) as query,
+    ):
+        assert len(query.run(executor, {0: (0, 10)})) == 10
+        secured_kafka.forbid(ALICE, topic)
+        with pytest.raises(BrokerError, match=r"TOPIC_AUTHORIZATION_FAILED.*grant READ on the topic"):
+            query.run(executor, {0: (10, RECORDS)})
 
 
 def asked_by(pids: Path, pid: int) -> int:
