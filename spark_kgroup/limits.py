@@ -119,6 +119,13 @@ FORCE_AGAIN_MAX_MS: Final = 3_600_000
 """How long a group's watch waits at most after rebalances that mended nothing, from one refresh of metadata on, doubled
 each time: a group whose assignor leaves something else out each time would rebalance at each look (ours)."""
 
+OWN_IDS_DECIDED_WITHIN_MS: Final = 10_000
+"""How long seats that are to have ids of their own if they are alone wait for a group at rest (ours; a new group is
+after 3 s, group.initial.rebalance.delay.ms)."""
+
+OWN_IDS_POLL_MS: Final = 20
+"""How often it is looked whether they are (ours)."""
+
 OWN_IDS_AGAIN_MS: Final = 1_000
 """How soon seats without a member id of their own look again whether their group is at rest: no rebalance is shorter
 than a second by much where somebody hands over, and one DescribeGroups for each process and second is little."""

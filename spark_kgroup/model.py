@@ -20,7 +20,7 @@ NO_GENERATION = -1
 CLASSIC, CONSUMER = "classic", "consumer"
 """Kafka's names of the two group protocols (GroupProtocol)."""
 
-BROKER, CLIENT = "broker", "client"
+BROKER, CLIENT, AUTO = "broker", "client", "auto"
 """Who makes the member ids of static members in a classic group."""
 
 

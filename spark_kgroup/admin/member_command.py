@@ -27,7 +27,7 @@ from spark_kgroup.limits import (
     STRING_BYTES_MAX,
 )
 from spark_kgroup.member import contract
-from spark_kgroup.model import BROKER, CLASSIC, CLIENT, CONSUMER, ErrorCode, TopicPartition
+from spark_kgroup.model import AUTO, BROKER, CLASSIC, CLIENT, CONSUMER, ErrorCode, TopicPartition
 from spark_kgroup.peer_words import printable
 from spark_kgroup.runtime.group import Group
 from spark_kgroup.runtime.session import Session
@@ -180,8 +180,9 @@ def member(
     member_ids: Annotated[
         str,
         typer.Option(
-            metavar=f"{BROKER}|{CLIENT}",
-            help=f"{CLIENT}: a static member has an id of its own making, where brokers of Kafka 4.1 allow it.",
+            metavar=f"{BROKER}|{CLIENT}|{AUTO}",
+            help=f"{CLIENT}: a static member has an id of its own making, where brokers of Kafka 4.1 allow it. {AUTO}: "
+            "if it is the first one in its group.",
         ),
     ] = BROKER,
     remote_assignor: Annotated[
@@ -222,7 +223,8 @@ def member(
         group_protocol=group_protocol,
         assignors=_assignors(assignor),
         rack_of=lambda _: rack or None,
-        own_ids=_own_ids(member_ids, group_protocol, instance_id),
+        own_ids=_member_ids(member_ids, group_protocol, instance_id) == CLIENT,
+        own_ids_if_alone=member_ids == AUTO,
         server_assignor=remote_assignor,
         session_timeout_ms=session_timeout_ms,
         metadata_max_age_ms=metadata_max_age_ms,
@@ -266,21 +268,21 @@ def _check_protocol(protocol: str, remote_assignor: str | None, assignor: str, s
         )
 
 
-def _own_ids(member_ids: str, protocol: str, instance_id: str | None) -> bool:
-    """Whether the member is to have an id of its own making.
+def _member_ids(member_ids: str, protocol: str, instance_id: str | None) -> str:
+    """Who makes the member's id.
 
     Raises:
         OptionError: it names the option and the fix.
     """
-    if member_ids not in (BROKER, CLIENT):
-        raise OptionError(f"--member-ids {member_ids!r} is unknown: set {BROKER} or {CLIENT}.")
-    if member_ids == CLIENT and protocol == CONSUMER:
+    if member_ids not in (BROKER, CLIENT, AUTO):
+        raise OptionError(f"--member-ids {member_ids!r} is unknown: set {BROKER}, {CLIENT} or {AUTO}.")
+    if member_ids != BROKER and protocol == CONSUMER:
         raise OptionError(
             f"--member-ids is for --group-protocol {CLASSIC}: each member makes its own under {CONSUMER}."
         )
-    if member_ids == CLIENT and instance_id is None:
-        raise OptionError(f"--member-ids {CLIENT} is for static members: give an --instance-id.")
-    return member_ids == CLIENT
+    if member_ids != BROKER and instance_id is None:
+        raise OptionError(f"--member-ids {member_ids} is for static members: give an --instance-id.")
+    return member_ids
 
 
 def _assignors(listed: str) -> tuple[str, ...]:

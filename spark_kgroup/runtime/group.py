@@ -82,7 +82,7 @@ class Group:
         self.offsets = Offsets(self._cluster, settings.group, self._rng, self._askers, self._on_refused)
         self.commits = Commits(settings, self._cluster, self._rng, self._post, self._newest)
         self._watch = MetadataWatch(settings, self._cluster, self._sessions, self.force_rebalance, self._changed.set)
-        self._own_ids = OwnIds(settings, self._cluster, self._sessions, self._fits)
+        self._own_ids = OwnIds(settings, self._cluster, self._sessions, self._fits, self._changed.set)
         self._neighbours = Neighbours(self._sessions, settings.heartbeat_interval_ms)
         self._shares = Shares(settings, self._cluster, self._sessions, self._changed.set)
         self._resumptions: Mapping[str | None, Resumption] = {}
@@ -118,6 +118,8 @@ class Group:
             self._spawn(self._shares.run(), name="shares")
         if self.settings.own_ids:
             self._spawn(self._own_ids.run(), name="own member ids")
+        elif not self._own_ids.decided:
+            self._spawn(self._own_ids.decide(), name="own member ids")
 
     def _start_seat(self, instance_id: str | None, owned_before: PreviouslyOwned, replaces: str) -> None:
         session = Session(
@@ -236,6 +238,7 @@ class Group:
                 rebalance_timeout_ms=self.settings.rebalance_timeout_ms,
                 resumes=self._resumptions.get(instance_id),
             )
+        own_ids = self.settings.own_ids or not self._own_ids.decided
         return MemberConfig(
             group=self.settings.group,
             instance_id=instance_id,
@@ -246,7 +249,7 @@ class Group:
             heartbeat_interval_ms=self.settings.heartbeat_interval_ms,
             previously_owned=owned_before,
             replaces=replaces,
-            own_id=new_member_id(self._rng.randbytes) if self.settings.own_ids and instance_id else UNKNOWN_MEMBER_ID,
+            own_id=new_member_id(self._rng.randbytes) if own_ids and instance_id else UNKNOWN_MEMBER_ID,
         )
 
     async def close(self) -> None:
@@ -351,7 +354,11 @@ class Group:
                 raise session.failure
         seats = tuple(map(_seat_view, self._sessions.values()))
         return GroupView(
-            seats=seats, look_due=self._watch.look_due, held=self._watch.held, shares_known=self._shares.known
+            seats=seats,
+            look_due=self._watch.look_due,
+            held=self._watch.held,
+            shares_known=self._shares.known,
+            ids_decided=self._own_ids.decided,
         )
 
     async def wait_until(self, condition: Callable[[GroupView], bool], timeout_ms: int) -> GroupView:

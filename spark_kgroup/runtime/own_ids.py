@@ -4,6 +4,10 @@ KIP-1082 has clients make their member ids, under the consumer protocol. Under t
 that is not its own, but for a static seat there is a way over its migration path (`member.handlers`, renaming). It is
 gone only where it changes nothing else: in a group at rest, for seats that the group has, and where the broker makes
 the group a classic one again.
+
+If somebody comes or goes just then, the broker's own assignor runs, and a partition may have two owners for a moment.
+So it is gone by option alone (`run`), or once (`decide`): before anything is adopted, and where nobody is in the group
+who could lose anything. A newcomer then reads what nobody reads yet.
 """
 
 from __future__ import annotations
@@ -14,10 +18,10 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 
 from spark_kgroup.errors import WireError
-from spark_kgroup.limits import OWN_IDS_AGAIN_MS
+from spark_kgroup.limits import OWN_IDS_AGAIN_MS, OWN_IDS_DECIDED_WITHIN_MS, OWN_IDS_POLL_MS
 from spark_kgroup.member import contract
 from spark_kgroup.member.classic import ClassicMember
-from spark_kgroup.model import UNKNOWN_MEMBER_ID, DescribedGroup, ErrorCode
+from spark_kgroup.model import CONSUMER, UNKNOWN_MEMBER_ID, DescribedGroup, ErrorCode
 from spark_kgroup.runtime.session import Session
 from spark_kgroup.runtime.settings import GroupSettings
 from spark_kgroup.wire.cluster import Cluster
@@ -35,6 +39,10 @@ class OwnIds:
     Args:
         sessions: our seats.
         may_rename: whether the group has nothing else to do that we know of.
+        on_decided: called when `decided` has become true.
+
+    Attributes:
+        decided: whether no seat waits for its id before it reads anything.
 
     """
 
@@ -44,11 +52,15 @@ class OwnIds:
         cluster: Cluster,
         sessions: Mapping[str | None, Session],
         may_rename: Callable[[], bool],
+        on_decided: Callable[[], None] = lambda: None,
     ) -> None:
+        inherits = any(each.partitions for each in settings.previously_owned.values())
+        self.decided = not settings.own_ids_if_alone or settings.group_protocol == CONSUMER or inherits
         self._settings = settings
         self._cluster = cluster
         self._sessions = sessions
         self._may_rename = may_rename
+        self._on_decided = on_decided
         self._assigned = asyncio.Event()
         self._allowed = False
         self._warned = False
@@ -71,10 +83,43 @@ class OwnIds:
                 if reason := await self._look(lacking):
                     self._tell(reason)
                     return
-                with suppress(TimeoutError):
-                    async with asyncio.timeout(OWN_IDS_AGAIN_MS / 1000):
-                        await self._assigned.wait()
-                self._assigned.clear()
+                await self._pause(OWN_IDS_AGAIN_MS)
+
+    async def _pause(self, longest_ms: int) -> None:
+        """Until a seat has its share, or as long as this."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(longest_ms / 1000):
+                await self._assigned.wait()
+        self._assigned.clear()
+
+    async def decide(self) -> None:
+        """Have all seats renamed as soon as the group is at rest, if they are alone there; once, and within a bound."""
+        try:
+            async with asyncio.timeout(OWN_IDS_DECIDED_WITHIN_MS / 1000):
+                await self._rename_alone()
+        except (TimeoutError, WireError) as error:
+            log.info("group %s: seats keep the coordinator's member ids: %r", self._settings.group, error)
+        finally:
+            self.decided = True
+            self._on_decided()
+
+    async def _rename_alone(self) -> None:
+        while (generation := self._generation()) is None or not self._may_rename():
+            await self._pause(OWN_IDS_POLL_MS)
+        timeout_ms = self._settings.request_timeout_ms
+        reason = await self._forbidden(timeout_ms)
+        group = await self._cluster.describe_group(self._settings.group, timeout_ms=timeout_ms)
+        ours = self._ours()
+        if reason or not (alone(group, ours) and at_rest(group, ours)) or self._generation() != generation:
+            log.info("group %s: seats keep the coordinator's member ids: %s", group.group, reason or "not alone")
+            return
+        lacking = self._lacking()
+        for session in lacking:
+            session.post(contract.Rename())
+        while self._generation() is None or self._lacking():
+            if any(_machine(session).own_id_refused for session in lacking):
+                return
+            await self._pause(OWN_IDS_POLL_MS)
 
     def _tell(self, reason: str) -> None:
         level = logging.DEBUG if self._warned else logging.WARNING
@@ -95,6 +140,10 @@ class OwnIds:
         found = {m.identity.generation if m.settled else None for m in machines}
         return found.pop() if len(found) == 1 else None
 
+    def _ours(self) -> dict[str, frozenset[str]]:
+        """Member id -> topics, of all our seats."""
+        return {s.machine.identity.member_id: frozenset(s.config.topics) for s in self._sessions.values()}
+
     async def _look(self, lacking: list[Session]) -> str:
         """Rename `lacking` if the group is at rest; why it cannot be done ever, empty if it can, now or later."""
         generation = self._generation()
@@ -109,8 +158,7 @@ class OwnIds:
         except WireError as error:
             log.info("no look for own member ids this time: %s", error)
             return ""
-        ours = {s.machine.identity.member_id: frozenset(s.config.topics) for s in self._sessions.values()}
-        if at_rest(group, ours) and self._generation() == generation and self._may_rename():
+        if at_rest(group, self._ours()) and self._generation() == generation and self._may_rename():
             # All at once: the group is of type consumer until the last of them has joined.
             for session in lacking:
                 session.post(contract.Rename())
@@ -154,6 +202,11 @@ def at_rest(group: DescribedGroup, ours: Mapping[str, frozenset[str]]) -> bool:
         and all(frozenset(members[member_id].subscribed) == topics for member_id, topics in ours.items())
         and all(member.subscription is not None and member.claimed <= member.assignment for member in group.members)
     )
+
+
+def alone(group: DescribedGroup, ours: Mapping[str, frozenset[str]]) -> bool:
+    """Whether a group has our seats and nobody else."""
+    return {member.member_id for member in group.members} == set(ours)
 
 
 def _machine(session: Session) -> ClassicMember:

@@ -40,6 +40,8 @@ class GroupSettings:
         rack_of: instance id -> where that seat reads (KIP-881), None if nobody has said so; asked at each join, on the
             event loop. Another answer than before is no reason to join.
         own_ids: whether static seats of a classic group are to have member ids that this process made.
+        own_ids_if_alone: the same, if nobody else is in the group when it has first come to rest, and no earlier
+            process was reading anything. Until that is decided, `GroupView.settled` is false.
         server_assignor: the coordinator's, under the consumer protocol; None for its first.
         previously_owned: instance id -> what an earlier process of that seat may have been reading.
         holds_rebalances: whether a rebalance that the group's assignment needs waits for `Group.force_rebalance`:
@@ -67,6 +69,7 @@ class GroupSettings:
     assignors: tuple[str, ...] = ("cooperative-sticky",)
     rack_of: Callable[[str | None], str | None] = lambda _: None
     own_ids: bool = False
+    own_ids_if_alone: bool = False
     server_assignor: str | None = None
     session_timeout_ms: int = SESSION_TIMEOUT_MS
     rebalance_timeout_ms: int = REBALANCE_TIMEOUT_MS

@@ -51,18 +51,21 @@ class GroupView:
             assignment still fits.
         held: what a rebalance is needed for, where it waits for the owner's word (`GroupSettings.holds_rebalances`).
         shares_known: whether each seat has heard what the group wants it to have (`runtime.shares`).
+        ids_decided: whether each seat has the member id with which it begins to read (`runtime.own_ids`).
     """
 
     seats: tuple[SeatView, ...]
     look_due: bool = False
     held: Misfit | None = None
     shares_known: bool = True
+    ids_decided: bool = True
 
     @property
     def settled(self) -> bool:
         """Every seat is settled in its share, all in the same generation."""
         generations = {seat.identity.generation for seat in self.seats}
-        return self.shares_known and all(seat.settled for seat in self.seats) and len(generations) == 1
+        known = self.shares_known and self.ids_decided
+        return known and all(seat.settled for seat in self.seats) and len(generations) == 1
 
     def owner(self, partition: TopicPartition) -> SeatView | None:
         """The seat that holds `partition`, None if none does."""

@@ -22,7 +22,7 @@ from chaos.evidence import Evidence
 from chaos.history_of import facts_of
 from chaos.schedule import LANES, schedule
 from chaos.world import ChaosWorld, Run
-from spark_kgroup.model import BROKER, CLASSIC, CLIENT, CONSUMER
+from spark_kgroup.model import AUTO, BROKER, CLASSIC, CLIENT, CONSUMER
 
 _LASTING = {fault.name.lower().replace("_", "-"): fault for fault in lasting.FAULTS}
 _VIOLATIONS = "violations.txt"
@@ -99,7 +99,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--small", action="store_true", help="queries without Spark: more faults in the same time")
     parser.add_argument("--protocol", choices=(CLASSIC, CONSUMER), default=CLASSIC, help="the main query's")
     parser.add_argument(
-        "--member-ids", choices=(BROKER, CLIENT), default=BROKER, help="who makes those of classic queries"
+        "--member-ids", choices=(BROKER, CLIENT, AUTO), default=BROKER, help="who makes those of classic queries"
     )
     parser.add_argument("--min-partitions", type=int, default=None, help="tasks of a batch, which divide seats' shares")
     parser.add_argument("--keep", action="store_true", help="keep the folder, also if every promise was kept")

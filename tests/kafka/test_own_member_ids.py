@@ -16,6 +16,7 @@ from harness.members import MemberProcess, all_pairs
 from harness.sharing import Sharing
 from harness.waiting import wait_for
 
+from spark_kgroup.member.config import PreviouslyOwned
 from spark_kgroup.member.member_ids import new_member_id
 from spark_kgroup.model import MemberIdentity, TopicPartition
 from spark_kgroup.runtime.group import Group
@@ -201,3 +202,83 @@ def test_an_eager_assignor_leaves_seats_their_ids_and_it_is_said_once(
 
 def _warnings(caplog: pytest.LogCaptureFixture) -> list[str]:
     return [each for each in caplog.messages if "keep the coordinator's member ids" in each]
+
+
+# ------------------------------------------------------------------------------------------- ids of their own if alone
+
+
+def if_alone(kafka: ApacheKafka, group: str, topic: str, *seats: str) -> GroupSettings:
+    return replace(settings_of(kafka, group, topic, *seats), own_ids=False, own_ids_if_alone=True)
+
+
+async def settled(group: Group) -> list[str]:
+    """The member ids of the seats at the first moment at which they may begin to read."""
+    view = await group.wait_until(lambda view: view.settled, 30_000)
+    assert view.settled
+    return [seat.identity.member_id for seat in view.seats]
+
+
+def test_seats_that_are_alone_have_ids_of_their_own_before_they_are_settled(
+    apache_kafka: ApacheKafka, topic: str, group: str
+) -> None:
+    @on_a_loop
+    async def scenario() -> None:
+        async with started(if_alone(apache_kafka, group, topic, "a", "b")) as seats:
+            assert all(map(OWN_ID.fullmatch, await settled(seats)))
+            assert not (await seats.describe()).is_consumer_type
+            assert await at_rest(PARTITIONS, seats)
+
+    scenario()
+
+
+def test_seats_in_company_keep_the_broker_s_ids_also_when_the_others_have_left(
+    apache_kafka: ApacheKafka, topic: str, group: str
+) -> None:
+    @on_a_loop
+    async def scenario() -> None:
+        async with started(if_alone(apache_kafka, group, topic, "a")) as first:
+            (own,) = await settled(first)
+            second = Group(if_alone(apache_kafka, group, topic, "b"))
+            await second.start()
+            await at_rest_whatever_ids(first, second)
+            assert [seat.identity.member_id for seat in first.view().seats] == [own]
+            (theirs,) = [seat.identity.member_id for seat in second.view().seats]
+            assert theirs.startswith("b-")
+            await first.leave()
+            await at_rest_whatever_ids(second)
+            assert [seat.identity.member_id for seat in second.view().seats] == [theirs]
+            await second.close()
+
+    scenario()
+
+
+def test_a_seat_that_may_have_to_finish_an_earlier_process_s_work_keeps_the_broker_s_id(
+    apache_kafka: ApacheKafka, topic: str, group: str
+) -> None:
+    """The broker's own assignor might give away what it reads again, if somebody came just then."""
+
+    @on_a_loop
+    async def scenario() -> None:
+        settings = if_alone(apache_kafka, group, topic, "a")
+        async with started(settings) as first:
+            await settled(first)
+            (seat,) = first.view().seats
+            owed = PreviouslyOwned(partitions=frozenset(seat.owned_since), generation=seat.identity.generation)
+        async with started(replace(settings, previously_owned={"a": owed})) as again:
+            (member_id,) = await settled(again)
+            assert member_id.startswith("a-")
+
+    scenario()
+
+
+async def at_rest_whatever_ids(*groups: Group) -> None:
+    def hold() -> bool:
+        for group in groups:
+            for seat in group.view().seats:
+                if seat.to_give_up:
+                    group.give_up(seat.instance_id, seat.to_give_up)
+        shares = [len(seat.owned_since) for group in groups for seat in group.view().seats]
+        rests = all(group.view().settled for group in groups)
+        return rests and sum(shares) == PARTITIONS and max(shares) - min(shares) <= 1
+
+    await until(hold)

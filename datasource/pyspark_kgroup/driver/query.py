@@ -44,7 +44,7 @@ from pyspark_kgroup.shared.tickets import (
 from pyspark_kgroup.wording import log_in_options_words, show_log
 from spark_kgroup.clock import monotonic_ms
 from spark_kgroup.errors import KgroupError
-from spark_kgroup.model import CLIENT, CONSUMER, MemberIdentity, TopicPartition
+from spark_kgroup.model import AUTO, CLIENT, CONSUMER, MemberIdentity, TopicPartition
 from spark_kgroup.runtime.settings import GroupSettings
 from spark_kgroup.runtime.thread import GroupRuntime
 from spark_kgroup.seat_note import Author
@@ -367,6 +367,7 @@ class Query:
             instance_ids=options.instance_ids,
             group_protocol=options.group_protocol,
             own_ids=options.member_ids == CLIENT,
+            own_ids_if_alone=options.member_ids == AUTO,
             assignors=options.assignors,
             server_assignor=options.remote_assignor,
             rack_of=self._rack_of,

@@ -46,7 +46,7 @@ from spark_kgroup.limits import (
     REQUEST_TIMEOUT_MS,
     SESSION_TIMEOUT_MS,
 )
-from spark_kgroup.model import BROKER, CLASSIC, CLIENT, CONSUMER
+from spark_kgroup.model import AUTO, BROKER, CLASSIC, CLIENT, CONSUMER
 from spark_kgroup.topic_pattern import TopicPattern
 
 MEMBERS_MAX: Final = 1000
@@ -326,12 +326,14 @@ MEMBER_IDS = Option(
     type="string",
     default=BROKER,
     shown=BROKER,
-    range=f"{BROKER} or {CLIENT}",
+    range=f"{BROKER}, {CLIENT} or {AUTO}",
     effect=f"Who makes the seats' member ids in a classic group. {CLIENT}: the driver does, as UUIDs (KIP-1082), with "
     "a cooperative assignor, on brokers of Kafka 4.1 or later that convert groups both ways and say so "
-    "(DESCRIBE_CONFIGS on the cluster); else the seats keep the broker's, and the log says why, once.",
+    "(DESCRIBE_CONFIGS on the cluster); else the seats keep the broker's, and the log says why, once. "
+    f"{AUTO}: the same, but only for a query that starts anew and is alone in its group, before it reads anything: it "
+    "puts nothing at risk.",
     origin="ours",
-    read=lambda text: one_of(BROKER, CLIENT)(text.lower()),
+    read=lambda text: one_of(BROKER, CLIENT, AUTO)(text.lower()),
 )
 REMOTE_ASSIGNOR: Option[str | None] = Option(
     name="kafka.group.remote.assignor",

@@ -60,11 +60,12 @@ def test_an_error_of_a_seat_names_no_option_of_the_source() -> None:
         ("--group-protocol consumer --assignor range", "--assignor is for --group-protocol classic"),
         ("--group-protocol consumer --session-timeout-ms 9000", "--session-timeout-ms is for --group-protocol classic"),
         ("--group-protocol consumer --member-ids client", "--member-ids is for --group-protocol classic"),
+        ("--member-ids auto", "--member-ids auto is for static members: give an --instance-id"),
         ("--member-ids client", "--member-ids client is for static members: give an --instance-id"),
         pytest.param(
             f"--rack {'r' * 40_000}", "--rack has more than the 32767 bytes that brokers take", id="long rack"
         ),
-        ("--instance-id a --member-ids uuid", "--member-ids 'uuid' is unknown: set broker or client"),
+        ("--instance-id a --member-ids uuid", "--member-ids 'uuid' is unknown: set broker, client or auto"),
     ],
 )
 def test_a_member_refuses_what_it_cannot_be_and_names_the_option(given: str, words: str) -> None:

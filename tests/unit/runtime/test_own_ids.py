@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from spark_kgroup.model import DescribedGroup, DescribedMember, Subscription, TopicPartition
-from spark_kgroup.runtime.own_ids import at_rest
+from spark_kgroup.runtime.own_ids import alone, at_rest
 
 OURS = {"m-a": frozenset({"orders"})}
 
@@ -54,3 +54,10 @@ NOT_AT_REST = {
 @pytest.mark.parametrize("circumstance", NOT_AT_REST)
 def test_a_group_is_not_at_rest_that(circumstance: str):
     assert not at_rest(NOT_AT_REST[circumstance], OURS)
+
+
+def test_seats_are_alone_in_a_group_that_has_all_of_them_and_nobody_else() -> None:
+    both = {**OURS, "m-b": frozenset({"orders"})}
+    assert alone(GROUP, both)
+    assert not alone(GROUP, OURS)
+    assert not alone(replace(GROUP, members=(A,)), both)

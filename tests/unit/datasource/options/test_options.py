@@ -424,7 +424,8 @@ def test_the_group_protocol_is_classic_unless_it_is_said_otherwise_in_any_case()
 def test_member_ids_are_the_broker_s_unless_it_is_said_otherwise_in_any_case() -> None:
     assert parsed().member_ids == "broker"
     assert parsed(memberIds="Client").member_ids == "client"
-    assert "it needs broker or client" in refusal(memberIds="uuid")
+    assert parsed(memberIds="AUTO").member_ids == "auto"
+    assert "it needs broker, client or auto" in refusal(memberIds="uuid")
 
 
 @pytest.mark.parametrize(
