@@ -7,7 +7,7 @@ the group a classic one again.
 
 If somebody comes or goes just then, the broker's own assignor runs, and a partition may have two owners for a moment.
 So it is gone by option alone (`run`), or once (`decide`): before anything is adopted, and where nobody is in the group
-who could lose anything. A newcomer then reads what nobody reads yet.
+who could lose anything. A newcomer then reads partitions that no member reads yet.
 """
 
 from __future__ import annotations

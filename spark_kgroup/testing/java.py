@@ -73,7 +73,7 @@ def _executable() -> Path | None:
 
 
 def _build_of(executable: Path) -> str:
-    """What `java -version` says, without what JAVA_TOOL_OPTIONS adds to it."""
+    """The output of `java -version`, without the lines that JAVA_TOOL_OPTIONS adds."""
     try:
         done = subprocess.run(
             [executable, "-version"], capture_output=True, text=True, timeout=_VERSION_TIMEOUT_S, check=False

@@ -14,7 +14,7 @@ from typing import Final, Literal
 from spark_kgroup.errors import EnvironmentProblem
 
 MECHANISMS: Final = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", "OAUTHBEARER")
-"""What a SASL listener takes. OAUTHBEARER trusts unsigned tokens, as `unsecured_token` makes them."""
+"""The mechanisms of a SASL listener. OAUTHBEARER trusts unsigned tokens, as `unsecured_token` makes them."""
 
 _MODULES: Final = "org.apache.kafka.common.security"
 _SCRAM_HASHES: Final = {"SCRAM-SHA-256": "sha256", "SCRAM-SHA-512": "sha512"}

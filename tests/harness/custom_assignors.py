@@ -30,14 +30,14 @@ class FirstTakesAll(Assignor):
 
 
 class Forgetful(FirstTakesAll):
-    """Says nothing of members that get nothing."""
+    """Leaves out members without a partition."""
 
     def assign(self, members: Sequence[GroupMember], topics: Mapping[str, TopicDescription]) -> Any:
         return {member_id: share for member_id, share in super().assign(members, topics).items() if share}
 
 
 class Cooperative(FirstTakesAll):
-    """Hands on what somebody else still owns."""
+    """Hands on partitions that another member still owns."""
 
     protocol = RebalanceProtocol.COOPERATIVE
 

@@ -330,7 +330,7 @@ class FakeGroup:
         self._ask(name, contract.SyncRequest(identity=identity, protocol=PROTOCOL, assignments=shares))
 
     def _deal(self, members: Iterable[GroupMember]) -> contract.Shares:
-        """Whoever leads assigns what the test says, but for what somebody else claims."""
+        """The leader assigns as the test says, except partitions that another member claims."""
         ids = {str(member.instance_id): member.member_id for member in members}
         claims = {tp: str(member.instance_id) for member in members for tp in member.subscription.owned}
         claims |= {tp: name for name, seat in self.seats.items() if name in ids for tp in seat.owned_since}

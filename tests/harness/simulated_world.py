@@ -51,7 +51,7 @@ class Connection:
     """One TCP connection: requests are answered in order, those behind a parked one wait (Kafka mutes the channel).
 
     Attributes:
-        black_hole: nothing arrives any more, and nobody notices.
+        black_hole: no packet arrives any more, and neither end notices.
         outdated: it leads to a broker that is no longer the coordinator.
 
     """

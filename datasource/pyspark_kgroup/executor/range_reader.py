@@ -330,7 +330,7 @@ class _Unread:
         self._deadline_s = self._clock_s() + self._stall_timeout_s
         self._refused_at_s: float | None = None
         self._look_at_s = self._clock_s() + _IDLE_LOOK_S
-        self._looks: dict[TopicPartition, str] = {}  # what logs have from which nothing comes
+        self._looks: dict[TopicPartition, str] = {}  # the ranges of logs from which no record comes
 
     def positions(self) -> dict[TopicPartition, int]:
         """Where to go on with what is left."""

@@ -32,7 +32,7 @@ _STARTING_OFFSETS: Final = replace(
     default=OffsetBound(text="earliest", everywhere=OffsetSpec.EARLIEST),
     range='earliest, committed, or JSON such as {"topic":{"0":23,"1":-2}} (-2 earliest)',
 )
-"""Nobody has to have a group: a batch read starts at the beginning, as with `format("kafka")`."""
+"""A group is not required: a batch read starts at the beginning, as with `format("kafka")`."""
 
 _AUTO_OFFSET_RESET: Final = replace(rows.AUTO_OFFSET_RESET, default="earliest")
 """A batch read has an end: where the group has no offset, the records before it are those nobody has read."""

@@ -187,7 +187,7 @@ def in_lower_case(options: Mapping[str, str]) -> dict[str, str]:
 
 
 def _check_characters(name: str, value: str) -> None:
-    """Refuse what no C string can hold: librdkafka's binding crashes on the one and cuts the other short."""
+    """Refuse text that no C string can hold: librdkafka's binding crashes on the one and cuts the other short."""
     for text in (name, value):
         if "\0" in text or any("\ud800" <= letter <= "\udfff" for letter in text):
             shown_name = _spelling_of(name) if text is value else ascii(name)

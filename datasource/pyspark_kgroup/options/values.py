@@ -89,7 +89,7 @@ class Option(Generic[T]):
 
 
 def _hint_for_python(text: str) -> str:
-    """What to do where somebody gave an object of Python, of which Spark has made text with `str()`."""
+    """The advice for an option that was given as a Python object, of which Spark has made text with `str()`."""
     if text.startswith("['"):
         return ' Of a Python list, ",".join(...) makes such a text.'
     if text.startswith("{") and "'" in text:

@@ -12,7 +12,7 @@ SERVER is whom the client means: "registry", of which each key has one, or "side
 are 32 random bytes, in hexadecimal like the codes. To a peer without the key a server says nothing: it closes.
 A recorded handshake cannot be replayed, since each side picks a nonce, nor reflected, since a code names its role; a
 man in the middle cannot pass a proof on, since a code names the server that is meant (version 1 did not). Later frames
-are neither encrypted nor signed: whoever can change packets between two hosts is not kept out.
+are neither encrypted nor signed: an attacker who can change packets between two hosts is not kept out.
 
 `Frames` and `Challenge` know no socket, so that an event loop can use them; `connect`, `accept` and `Channel` block.
 """
@@ -287,13 +287,13 @@ def connect(
     Args:
         address: where to find the server.
         key: the application's secret.
-        server: who must be there: a proof for it is worth nothing to anybody else.
+        server: the name of the server: a proof for it is worth nothing to another one.
         timeout_s: for all of it, but for finding out where a name is.
 
     Raises:
-        NobodyListens: nobody does, on a host that answers.
-        ChannelEnded: nobody can be reached there, or nobody of ours, or not in time.
-        KeyRefused: whoever listens there does not hold `key`, or is another user, who learned nothing.
+        NobodyListens: no process listens there, on a host that answers.
+        ChannelEnded: no process of ours can be reached there, or not in time.
+        KeyRefused: the process there does not hold `key`, or is another user's. It has learned nothing.
     """
     deadline_s = time.monotonic() + timeout_s
     try:
@@ -328,7 +328,7 @@ def peer_is_us(sock: socket.socket) -> bool:
 def accept(
     sock: socket.socket, key: bytes, server: str = REGISTRY, timeout_s: float = CHANNEL_HANDSHAKE_MS / 1000
 ) -> Channel:
-    """Shake hands, as `server`, with whoever has connected; `sock` is closed if that fails.
+    """Shake hands, as `server`, with the peer that has connected. `sock` is closed if that fails.
 
     Raises:
         ChannelEnded: the peer hung up, took too long, or does not speak like one of ours.

@@ -248,7 +248,7 @@ class Read:
         config: librdkafka's configuration, for a server that is yet to start; may hold secrets.
         reader: who reads.
         headers: whether batches have the column `headers`.
-        timestamps: whether somebody looks at the column `timestamp`.
+        timestamps: whether the column `timestamp` is used.
     """
 
     op: ClassVar[str] = "read"
@@ -349,7 +349,7 @@ class Finished:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerGone:
-    """The worker did not take all. Whoever reads the rest counts its rows."""
+    """The worker did not take all rows. The reader of the rest counts those."""
 
     op: ClassVar[str] = "worker-gone"
 

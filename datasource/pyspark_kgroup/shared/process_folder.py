@@ -2,7 +2,7 @@
 
 Runs on: both. Linux.
 
-Its name says whose it is, so that whoever comes later removes what a killed process has left.
+The name contains pid and start time, so later processes can remove folders of dead ones.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ def make(folder: Path) -> None:
 
 
 def check(folder: Path) -> None:
-    """See that nobody else can have put anything into it.
+    """See that no other user can have put a file into it.
 
     Raises:
         OSError: it is not there, or not this user's alone.
@@ -80,7 +80,7 @@ def sweep() -> None:
             alive = state[0] != _ZOMBIE and state[19] == rest.partition("-")[0]
         except (OSError, ValueError):
             alive = False
-        with suppress(FileNotFoundError):  # somebody else sweeps as well
+        with suppress(FileNotFoundError):  # another process sweeps as well
             if not alive and folder.lstat().st_uid == os.geteuid():
                 shutil.rmtree(folder, ignore_errors=True)
 

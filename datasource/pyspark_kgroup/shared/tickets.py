@@ -90,7 +90,7 @@ class ReadSettings:
         consumer_config: librdkafka's configuration (`SourceOptions.consumer_config`); may hold secrets.
         reader: who reads.
         include_headers: whether batches have the column `headers`.
-        include_timestamps: whether somebody looks at the column `timestamp`; if not, it may have anything.
+        include_timestamps: whether the column `timestamp` is used. If not, it may hold any values.
         columns: those that Spark gets, in their order; empty for all.
         fail_on_data_loss: whether offsets that are gone are an error, or skipped with a warning.
         stall_timeout_ms: how long may pass without a record; the time the caller takes for a batch does not count.

@@ -2,7 +2,7 @@
 
 Runs on: both. A function does not travel between processes by its name alone, so each side imports it for itself.
 
-Whoever may write options may not thereby call any function that Python can import: `os:system` takes one text, too.
+A user who may write options may not thereby call any function that Python can import: `os:system` takes one text, too.
 So a function says of itself that it is a token callback::
 
     from pyspark_kgroup import token_callback

@@ -1,6 +1,6 @@
 """One connection to one broker: one request at a time, and its answer in memory that is used again.
 
-Answers to Fetch are received as they come: nobody waits for the rest of one while others have something.
+Answers to Fetch are received as they come: no partition waits for the rest of another one.
 
 Runs on: executor.
 

@@ -46,7 +46,7 @@ _MEANINGLESS: Final = frozenset(
         "topic.metadata.refresh.interval.ms",
     }
 )
-"""What has no part in reading ranges natively, whatever its value."""
+"""Properties without a part in reading ranges natively, at any value."""
 
 _UNDERSTOOD: Final = _USED | _MEANINGLESS | frozenset(PROPERTIES) | {CALLBACK}
 
