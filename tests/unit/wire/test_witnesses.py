@@ -424,7 +424,7 @@ async def test_an_answer_of_another_cluster_on_an_open_connection_is_not_believe
     world.cluster_id = "ours"
     cluster = await acquainted(world)
     world.cluster_id = "other"
-    with pytest.raises(ConnectionFailed, match="of another cluster is at"):
+    with pytest.raises(WireError, match="of another cluster is at"):
         await cluster.metadata(["a"], timeout_ms=400)
     assert world.brokers[0].connections > 1, "what is on that connection is not used any more"
     world.cluster_id = None  # a broker that does not say is believed
