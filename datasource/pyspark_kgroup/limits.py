@@ -267,6 +267,13 @@ MB."""
 FETCH_BYTES_MIN: Final = 64 * 1024
 """What it may answer at least, however little room there is: one batch would come whole in any case."""
 
+ABORTED_TRANSACTIONS_MAX: Final = 200_000
+"""How many aborted transactions one answer may list (ours). Kafka lists those that overlap what it sends: 28,000 have a
+batch of 70 B and a marker of 78 B each in `FETCH_BYTES_MAX`, and producers may have one open in each partition."""
+
+ABORTED_TRANSACTION_BYTES: Final = 200
+"""What one of them takes in memory (measured: a pair of integers, in a set)."""
+
 FETCH_UNDECODED_BYTES_MAX: Final = 256 * 1024
 """How much of a partition waits until it is decoded ahead: an Arrow batch costs as much as 1,000 records of 100 B
 (measured: 100 us), and at 1,000 records/s a few come at a time."""

@@ -23,6 +23,7 @@ from pyspark_kgroup.executor.native.fetch_settings import FetchSettings
 from pyspark_kgroup.executor.native.fetcher import Chunk, Fetcher
 from pyspark_kgroup.executor.prefetcher import Readable
 from pyspark_kgroup.limits import (
+    ABORTED_TRANSACTION_BYTES,
     DECODED_BYTES_MAX,
     FETCH_BYTES_MIN,
     FETCH_UNDECODED_BYTES_MAX,
@@ -37,7 +38,11 @@ _ALL: Final = sys.maxsize
 
 @dataclass(slots=True)
 class _Undecoded:
-    """Record batches of one partition, from where its span ends up to `next_offset`."""
+    """Record batches of one partition, from where its span ends up to `next_offset`.
+
+    Attributes:
+        size: bytes of the batches, and of what is listed of aborted transactions: a broker may list much for little.
+    """
 
     partition: TopicPartition
     next_offset: int = 0
@@ -45,11 +50,15 @@ class _Undecoded:
     pieces: list[bytes] = field(default_factory=list)
     aborted: set[tuple[int, int]] = field(default_factory=set)
 
-    def add(self, chunk: Chunk) -> None:
+    def add(self, chunk: Chunk) -> int:
+        """Append what came; returns by how much `size` has grown."""
+        listed = len(self.aborted)
         self.pieces.append(bytes(chunk.records))
-        self.size += len(chunk.records)
         self.aborted.update(chunk.aborted)
         self.next_offset = chunk.next_offset
+        grown = len(chunk.records) + ABORTED_TRANSACTION_BYTES * (len(self.aborted) - listed)
+        self.size += grown
+        return grown
 
     def joined(self, position: int) -> Chunk:
         """As if all had come in one answer; the span ends at `position`."""
@@ -248,8 +257,7 @@ class NativePrefetcher:
             self._keep_decoded(chunk)
             return
         waiting = self._undecoded.setdefault(partition, _Undecoded(partition))
-        waiting.add(chunk)
-        self._undecoded_bytes += len(chunk.records)
+        self._undecoded_bytes += waiting.add(chunk)
         if waiting.size >= FETCH_UNDECODED_BYTES_MAX:
             self._keep_decoded(self._wait_no_more(partition))
 

@@ -18,6 +18,7 @@ from struct import Struct
 from typing import Any, Final, NamedTuple, TypeVar
 
 from pyspark_kgroup.executor.native.decode import Unusual
+from pyspark_kgroup.limits import ABORTED_TRANSACTIONS_MAX
 from spark_kgroup.model import ErrorCode
 
 T = TypeVar("T")
@@ -352,9 +353,12 @@ def fetch_answer(version: int, body: memoryview) -> FetchAnswer:
         if error:
             raise Unusual(f"Fetch failed with {ErrorCode.name_of(error)}")
         found: list[Fetched] = []
+        listed_max = ABORTED_TRANSACTIONS_MAX
         for _ in range(cursor.count()):
             topic = cursor.bytes(16) if version >= _FIRST_BY_ID else bytes(cursor.bytes_or_null())
-            found.extend(_fetched(cursor, topic) for _ in range(cursor.count()))
+            for _ in range(cursor.count()):
+                found.append(_fetched(cursor, topic, listed_max))
+                listed_max -= len(found[-1].aborted)
             cursor.tags()
         endpoints = cursor.tags().get(_NODE_ENDPOINTS)
         if cursor.rest():
@@ -364,9 +368,11 @@ def fetch_answer(version: int, body: memoryview) -> FetchAnswer:
     return _read(body, read)
 
 
-def _fetched(cursor: _Cursor, topic: bytes) -> Fetched:
+def _fetched(cursor: _Cursor, topic: bytes, listed_max: int) -> Fetched:
     partition, error, _, _, _ = cursor.take(_FETCHED)  # high watermark, last stable offset, the log's start
-    aborted = tuple(_aborted(cursor) for _ in range(cursor.count()))
+    if (listed := cursor.count()) > listed_max:
+        raise Unusual(f"an answer to a Fetch lists more than {ABORTED_TRANSACTIONS_MAX} aborted transactions")
+    aborted = tuple(_aborted(cursor) for _ in range(listed))
     (preferred_replica,) = cursor.take(_INT32)
     records = cursor.bytes_or_null()
     tags = cursor.tags()

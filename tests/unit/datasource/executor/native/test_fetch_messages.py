@@ -161,6 +161,18 @@ def test_bytes_that_are_no_answer_are_read_or_unusual(body: bytes) -> None:
             continue
 
 
+def test_an_answer_that_lists_too_many_aborted_transactions_is_unusual(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In all its partitions together: each takes ten times as much memory as it has bytes."""
+    answer = one_of_everything(ours.FETCH_BY_ID)
+    lists = [fetched.aborted for fetched in ours.fetch_answer(ours.FETCH_BY_ID, memoryview(answer)).fetched]
+    assert sum(map(len, lists)) == 2
+    monkeypatch.setattr(ours, "ABORTED_TRANSACTIONS_MAX", 2)
+    ours.fetch_answer(ours.FETCH_BY_ID, memoryview(answer))
+    monkeypatch.setattr(ours, "ABORTED_TRANSACTIONS_MAX", 1)
+    with pytest.raises(Unusual, match="more than 1 aborted transactions"):
+        ours.fetch_answer(ours.FETCH_BY_ID, memoryview(answer))
+
+
 def test_a_fetch_that_is_refused_as_a_whole_is_unusual_by_its_name() -> None:
     refused = encode_entity(response({}, error=ErrorCode.unsupported_version.value))
     with pytest.raises(Unusual, match="UNSUPPORTED_VERSION"):

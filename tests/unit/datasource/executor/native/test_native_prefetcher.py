@@ -121,6 +121,22 @@ def test_small_answers_wait_undecoded_and_become_one_batch(seat: Seat) -> None:
     assert batch["offset"].to_pylist() == list(range(200))
 
 
+def test_long_lists_of_aborted_transactions_do_not_wait_undecoded(library: CDLL) -> None:
+    """Else a broker could list others with each record, and what waits would have no bound."""
+
+    def say(number: int, offset: int) -> object:
+        listed = tuple((producer, 0) for producer in range(100 * offset, 100 * offset + 200))
+        return partition(number, log(offset) if offset < 200 else b"", aborted=listed)
+
+    seat = Seat(library, read_committed=True)
+    with FetchBroker(answering(say)) as broker:
+        seat.begin(broker.leader(), P0)
+        seat.fetch_ahead_until(lambda: 200 in asked_at(broker, P0), "the end of the log")
+        assert seat.ahead.bytes > 0
+        assert seat.read({P0: 200}) == {P0: list(range(200))}
+    seat.prefetcher.close()
+
+
 def test_transactions_that_were_aborted_in_successive_answers_are_not_shown(library: CDLL) -> None:
     """Each answer has one batch of the transaction, or its marker."""
     logs = {
