@@ -212,7 +212,7 @@ def description_of(response: messages.DescribeGroupsResponse) -> DescribedGroup:
     of_consumers = group.protocol_type in ("", messages.CONSUMER)
     return DescribedGroup(
         group=group.group_id,
-        state=group.group_state or "Dead",
+        state=words_of(group.group_state) or "Dead",
         protocol=group.protocol_data,
         group_type="classic" if of_consumers else group.protocol_type,
         members=tuple(
@@ -256,7 +256,7 @@ def consumer_description_of(
         raise BrokerError("ConsumerGroupDescribe", int(group.error_code), words_of(group.error_message))
     return DescribedGroup(
         group=group.group_id,
-        state=group.group_state,
+        state=words_of(group.group_state),
         protocol=group.assignor_name,
         group_type="consumer",
         target_epoch=int(group.assignment_epoch),

@@ -60,6 +60,7 @@ class BrokerWorld:
         hosts: node id -> its host, as the cluster says it; the true one if it is not here.
         cluster_id: None if brokers do not say.
         words: what goes with error codes where answers have room for it.
+        state: of the group; "Stable" is "Reconciling" under the consumer protocol.
         cut_off: node id -> what a broker believes that hears nothing of the others any more (`cut_off_from_now_on`).
     """
 
@@ -81,6 +82,7 @@ class BrokerWorld:
     session_timeout: str = "50000"
     cluster_id: str | None = None
     words: str = "why"
+    state: str = "Stable"
     cut_off: dict[int, "BrokerWorld"] = field(default_factory=dict)
 
     async def start(self, nodes: int = 1, ranges: Ranges = RANGES) -> None:
@@ -281,7 +283,7 @@ class BrokerWorld:
         group = KioDescribedGroup(
             error_code=error,
             group_id=GroupId(request.groups[0]),
-            group_state="Stable" if there else "" if error else "Dead",
+            group_state=self.state if there else "" if error else "Dead",
             protocol_type="consumer" if there else "",
             protocol_data=self.protocol if there else "",
             members=members if there else (),
@@ -317,7 +319,7 @@ class BrokerWorld:
             error_code=error,
             error_message=self.words if error else None,
             group_id=request.group_ids[0],
-            group_state="" if error else "Reconciling",
+            group_state="" if error else (self.state if self.state != "Stable" else "Reconciling"),
             group_epoch=i32(5),
             assignment_epoch=i32(5),
             assignor_name="" if error else "uniform",

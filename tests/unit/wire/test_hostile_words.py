@@ -60,6 +60,20 @@ def test_the_message_beside_an_error_code_is_a_part_of_our_error(api: str) -> No
     scenario()
 
 
+@pytest.mark.parametrize("group_type", ["classic", "consumer"])
+def test_the_state_of_a_group_is_a_part_of_our_sentence(group_type: str) -> None:
+    @in_a_world()
+    async def scenario(world: BrokerWorld) -> None:
+        world.state, world.group_type = FORGED, group_type
+        cluster = world.cluster()
+        state = (await cluster.describe_group("g")).state
+        assert state.isprintable()
+        assert state.startswith("no. 2026")
+        await cluster.close()
+
+    scenario()
+
+
 @in_a_world()
 async def test_the_id_of_another_cluster_is_a_part_of_our_error(world: BrokerWorld) -> None:
     world.cluster_id = "ours"
