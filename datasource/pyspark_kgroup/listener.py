@@ -117,7 +117,7 @@ def skipped_offsets(progress: Mapping[str, Any]) -> int:
     """How many offsets the first batch of a checkpoint had of which no row was read; 0 if there is nothing to say.
 
     Of later batches the stream reader knows more (`Query`): they may hold nothing but markers of transactions. But with
-    `availableNow` and no limit, or `prefetchBytes` 0, it hears of no reads.
+    `once`, and before PySpark 4.2 with `availableNow`, Spark asks it for nothing after its one batch.
     """
     offsets = 0
     for source in progress.get("sources", ()) if progress.get("batchId") == 0 else ():

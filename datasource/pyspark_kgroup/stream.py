@@ -84,6 +84,7 @@ class KgroupStreamReader(AdmissionControl, DataSourceStreamReader):
         self._schema = schema
         self._begun: Query | None = None
         self._planned_end: Mapping[str, Any] = EMPTY.to_json()
+        self._returned: dict[str, Any] | None = None  # by the last boundary, if nothing was planned since
         self._bounded = False
         self._read: list[tuple[Mapping[str, Any], Checkpoint]] = []
 
@@ -136,12 +137,15 @@ class KgroupStreamReader(AdmissionControl, DataSourceStreamReader):
         """
         # PySpark 4.0 and 4.1 do not say where the batch starts. It starts where the last planned one ended: a restart
         # begins with partitions(X, X), a replay goes on with partitions(W, X), and this call comes when X is durable.
-        start = self._planned_end if start is None else start
+        # They plan nothing of a batch that the sink does not look at (it knows the number, or foreachBatch returns at
+        # once): then X is what was returned last, since Spark makes a batch of all that is new (constructNextBatch).
+        start = (self._returned or self._planned_end) if start is None else start
         before = self._checkpoint(start)
         most = NO_LIMIT if takes_everything(limit) else self._options.limit
         after = self._query.advance(before, most, at_once=is_at_once(limit))
         # Unchanged means unchanged to the byte: any difference makes Spark run a batch.
-        return dict(start) if after == before else after.to_json()
+        self._returned = dict(start) if after == before else after.to_json()
+        return self._returned
 
     def _checkpoint(self, offset: Mapping[str, Any]) -> Checkpoint:
         """What `offset` says; one that equals one of the last two is not read again: Spark shows each several times."""
@@ -167,7 +171,7 @@ class KgroupStreamReader(AdmissionControl, DataSourceStreamReader):
         # Tickets and the registry name the batch by this; the offsets of a large query are a megabyte.
         batch = sha256(json.dumps([start, end], sort_keys=True).encode()).hexdigest()
         tickets = self._query.tickets(batch, self._checkpoint(start), self._checkpoint(end))
-        self._planned_end = end
+        self._planned_end, self._returned = end, None
         return [Ticket(ticket) for ticket in tickets]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:

@@ -81,7 +81,8 @@ class Query:
         self._seat_count: SeatCount | None = None
         self._registered: Sequence[str] = ()
         self._last_batch: tuple[int, int] | None = None  # seats with data, and when it was planned (ms)
-        self._planned: tuple[Checkpoint, int] | None = None  # the end of the batch that is read, and its offsets
+        self._start: Checkpoint | None = None  # of the batch that ends at the latest
+        self._tickets_of_latest = False  # whether there are any of that batch
         self._warned_of_skipped = False
         self._key: ApplicationKey | None = None
         self._us = Author(app=options.instance_id_prefix, process=token_hex(4))
@@ -99,7 +100,7 @@ class Query:
             if self._seat_count is not None:
                 self._resize(boundary, self._seat_count)
             after = boundary.advance(start, limit, at_once=at_once)
-            self._latest = after
+            self._start, self._latest, self._tickets_of_latest = start, after, False
             return replace(
                 after,
                 members=self._members_to_remember(boundary, after),
@@ -107,14 +108,20 @@ class Query:
             )
 
     def _look_for_skipped(self, start: Checkpoint) -> None:
-        """Warn, once, of a batch that is durable and that no task has read."""
-        if self._planned is None or self._registry is None:
+        """Warn, once, of a batch that is durable and that no task has read.
+
+        Spark plans no tickets for what a sink skips, except where something in the query asks how many they are.
+        """
+        planned, registry = self._tickets_of_latest, self._registry
+        if self._warned_of_skipped or (planned and (registry is None or not registry.is_untouched())):
+            return  # BEFORE checkpoints are compared, which are large
+        if self._start is None or self._start == self._latest or start != self._latest:
             return
-        (end, offsets), self._planned = self._planned, None
-        if offsets and end == start and self._registry.is_untouched() and not self._warned_of_skipped:
+        reads = ranges_by_seat(self._start, start).values()
+        if offsets := sum(end - first for ranges in reads for first, end in ranges.values()):
             from pyspark_kgroup.offsets.skipped_batches import skipped_warning
 
-            log.warning("%s", skipped_warning(offsets, reached=self._counts().accepted > 0))
+            log.warning("%s", skipped_warning(offsets, reached=not planned or self._counts().accepted > 0))
             self._warned_of_skipped = True
 
     def _on_durable(self, digest: str) -> None:
@@ -204,12 +211,12 @@ class Query:
             end: where it ends.
         """
         with self._lock:
+            self._tickets_of_latest = self._tickets_of_latest or end == self._latest
             return self._tickets_of(self._join(end), batch, start, end)  # a replay begins here
 
     def _tickets_of(self, boundary: Boundary, batch: str, start: Checkpoint, end: Checkpoint) -> list[TicketPayload]:
         topics = boundary.logs.topics
         plan = boundary.logs.readable(end, ranges_by_seat(start, end))
-        self._planned = end, sum(last - first for ranges in plan.values() for first, last in ranges.values())
         reads = {seat: [ranges_of(piece, topics) for piece in pieces] for seat, pieces in self._pieces_of(plan).items()}
         read = {tp for ranges in plan.values() for tp in ranges}
         owned = {

@@ -102,3 +102,22 @@ def test_a_checkpoint_of_version_1_is_gone_on_from_and_rewritten_with_the_next_b
 
 def test_a_reader_that_has_not_been_asked_for_offsets_yet_reports_none() -> None:
     assert KgroupStreamReader(OPTIONS, spark_schema(COLUMNS)).reportLatestOffset() is None
+
+
+@pytest.mark.parametrize("shows_start", [True, False], ids=["PySpark 4.2", "PySpark 4.0"])
+def test_a_batch_that_the_sink_does_not_look_at_is_passed_with_a_warning(
+    group: Runtime, caplog: pytest.LogCaptureFixture, shows_start: bool
+) -> None:
+    """Spark plans no tickets for it. Before 4.2 it says nothing else of where the next batch begins."""
+    reader = KgroupStreamReader({**OPTIONS, "maxOffsetsPerTrigger": "2"}, spark_schema(COLUMNS))
+    group.produce(TopicPartition("t", 0), 6)
+    offset, ends = reader.initialOffset(), []
+    for looked_at in (True, False, True, True):
+        group.now_ms += END_OFFSETS_MAX_AGE_MS + 1
+        end = reader.latestOffset(again(offset)) if shows_start else reader.latestOffset()
+        ends.append(end["owned"]["t"]["pos"])
+        if looked_at and end != offset:
+            reader.partitions(again(offset), again(end))
+        offset = end
+    assert ends == ["2 0", "4 0", "6 0", "6 0"]
+    assert caplog.text.count("A batch of 2 offsets is done, and no task has read anything of it.") == 1
