@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 from harness.kafka import produce
+from harness.offsets import lag
 from harness.stream import options, start
 from harness.waiting import wait_for
 from prometheus_client import CollectorRegistry
@@ -38,6 +39,28 @@ def test_a_frame_that_foreach_batch_has_kept_can_be_computed_again_some_batches_
     assert rows[KEPT] != []
     assert of(frames[KEPT]) == rows[KEPT]
     query.stop()
+
+
+def test_a_query_goes_on_after_a_batch_that_foreach_batch_does_not_look_at(
+    spark: SparkSession, apache_kafka: ApacheKafka, new_topic: Callable[[int], str], group: str, tmp_path: Path
+) -> None:
+    """Spark plans no tickets for it, and before 4.2 says nothing else of where the next one begins."""
+    server, topic = apache_kafka.bootstrap_servers, new_topic(1)
+    produce(server, topic, 200, partitions=1)
+    seen: list[int] = []
+    offsets: list[int] = []
+
+    def sink(frame: DataFrame, batch_id: int) -> None:
+        seen.append(batch_id)
+        if batch_id % 2:
+            offsets.extend(row.offset for row in frame.select("offset").collect())
+
+    query = start(spark, options(server, topic, group, members="1", maxOffsetsPerTrigger="20"), tmp_path, sink)
+    wait_for(lambda: lag(server, group, topic) == 0 or not query.isActive, "the end", 120)
+    query.stop()
+    assert seen == list(range(len(seen)))
+    assert offsets == sorted(set(offsets)), "nothing twice"
+    assert 80 <= len(offsets) <= 120, "every other batch of 20"
 
 
 def test_a_listener_warns_of_a_first_batch_that_the_sink_has_skipped(
