@@ -17,7 +17,7 @@ from collections.abc import Callable, Coroutine, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Final, NamedTuple, Self
+from typing import Any, Final, NamedTuple, Self, TypeVar
 
 CLIENTS: Final = 0
 """The source of a connection that comes from no node."""
@@ -25,13 +25,25 @@ CLIENTS: Final = 0
 _METADATA: Final = 3
 """Kafka's API key."""
 
+_ESTABLISHED: Final = "01"
+"""A TCP connection's state in /proc/net/tcp."""
+
 _PIECE_BYTES: Final = 65_536
 _CONNECT_TIMEOUT_S: Final = 5.0
 _END_TIMEOUT_S: Final = 10.0
-_SOURCE_TRIES: Final = 20
-_SOURCE_AGAIN_S: Final = 0.05
+_OWNERS_TRIES: Final = 10
+_OWNERS_EVERY_S: Final = 0.1
+"""One look at all processes' files (10 ms) serves all connections that came in so long. Nodes connect again 20 times a
+second to one that is gone: a look for each of them once took all of this thread, and the cluster stood still."""
+
 _FRAME_BYTES_MAX: Final = 100 << 20
 """Kafka: socket.request.max.bytes."""
+
+
+T = TypeVar("T")
+
+Ports = tuple[int, int]
+"""Of a connection: where it comes from, and where it goes to."""
 
 
 class Cut(NamedTuple):
@@ -94,7 +106,9 @@ class Links:
         self._upstreams: dict[tuple[int, str], int] = {}
         self._metadata: dict[int, dict[bytes, bytes]] = {}
         self._answers = 0
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._tasks: set[asyncio.Task[Any]] = set()
+        self._next_owners: asyncio.Task[Mapping[Ports, int]] | None = None
+        self._looking = asyncio.Lock()
         self._clients: set[asyncio.StreamWriter] = set()
         self._loop = asyncio.new_event_loop()
         self._changed = asyncio.Event()
@@ -166,7 +180,7 @@ class Links:
 
         self._spawn(serve())
 
-    def _spawn(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+    def _spawn(self, work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
         task = self._loop.create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
@@ -185,14 +199,14 @@ class Links:
         source = CLIENTS
         upstream: asyncio.StreamWriter | None = None
         try:
-            if listener in self._between_nodes:
-                source = await self._node_behind(writer)
-            else:
+            if listener not in self._between_nodes:
                 self._clients.add(writer)
-            self.seen.add((source, node))
             opened = asyncio.open_connection("127.0.0.1", self._upstreams[node, listener])
             answers, to_node = await asyncio.wait_for(opened, _CONNECT_TIMEOUT_S)
             upstream = to_node
+            if listener in self._between_nodes:
+                source = await self._node_behind(writer)
+            self.seen.add((source, node))
             link = _Link(self, source, node, understood=listener not in self._tls)
             pumps = [self._spawn(link.requests(reader, to_node)), self._spawn(link.answers(answers, writer))]
             try:
@@ -217,11 +231,19 @@ class Links:
         Raises:
             OSError: its process is not found. It will connect again: were it taken for a client, a cut would leak.
         """
-        for _ in range(_SOURCE_TRIES):
-            if (source := _source(writer, self._pids())) is not None:
+        ports = writer.get_extra_info("peername")[1], writer.get_extra_info("sockname")[1]
+        for _ in range(_OWNERS_TRIES):
+            if self._next_owners is None:
+                self._next_owners = self._spawn(self._look_for_owners())
+            if (source := (await asyncio.shield(self._next_owners)).get(ports)) is not None:
                 return source
-            await asyncio.sleep(_SOURCE_AGAIN_S)
         raise OSError("no node has the other end of this connection")
+
+    async def _look_for_owners(self) -> Mapping[Ports, int]:
+        await asyncio.sleep(_OWNERS_EVERY_S)
+        self._next_owners = None  # who comes from now on needs a later look
+        async with self._looking:
+            return await asyncio.to_thread(_owners, self._pids())
 
     async def passes(self, cut: Cut) -> None:
         """Wait as long as this direction is cut."""
@@ -318,19 +340,18 @@ def _reset(writer: asyncio.StreamWriter) -> None:
     writer.transport.abort()
 
 
-def _source(writer: asyncio.StreamWriter, pids: Mapping[int, int]) -> int | None:
-    """The node whose process has the other end of a connection (proc(5), net/tcp).
+def _owners(pids: Mapping[int, int]) -> Mapping[Ports, int]:
+    """Ports of each connection -> the node whose process made it (proc(5), net/tcp).
 
-    None if none is seen to have it: while connections come and go, the kernel's table may leave one out.
+    While connections come and go, the kernel's table may leave one out.
     """
-    peer_port, own_port = writer.get_extra_info("peername")[1], writer.get_extra_info("sockname")[1]
-    inodes = {
-        f"socket:[{fields[9]}]"
-        for table in ("tcp", "tcp6")  # a JVM's sockets are in the second
-        for fields in map(str.split, Path(f"/proc/net/{table}").read_text().splitlines()[1:])
-        if int(fields[1].rpartition(":")[2], 16) == peer_port and int(fields[2].rpartition(":")[2], 16) == own_port
-    }
-    return next((node for node, pid in pids.items() if inodes & _open_files(pid)), None)
+    connections: dict[str, Ports] = {}
+    for table in ("tcp", "tcp6"):  # a JVM's sockets are in the second
+        for fields in map(str.split, Path(f"/proc/net/{table}").read_text().splitlines()[1:]):
+            if fields[3] == _ESTABLISHED:
+                here, there = (int(address.rpartition(":")[2], 16) for address in fields[1:3])
+                connections[f"socket:[{fields[9]}]"] = here, there
+    return {connections[file]: node for node, pid in pids.items() for file in _open_files(pid) if file in connections}
 
 
 def _open_files(pid: int) -> set[str]:

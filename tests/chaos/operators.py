@@ -2,6 +2,7 @@
 
 import json
 import threading
+import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Final
@@ -22,8 +23,8 @@ _MOVED: Final = ("orders", "clicks", "__consumer_offsets")
 """Topics whose leaders are moved: with the last one, the group's coordinator."""
 
 
-_TRIES: Final = 60
-"""As often, a second or an answer's timeout apart: brokers may be away."""
+_TIMEOUT_S: Final = 180.0
+"""For what must be put right again: brokers may be away."""
 
 
 class OperatorLane(Lane):
@@ -68,14 +69,16 @@ class OperatorLane(Lane):
 
     def _until_done(self, what: str, deed: Callable[[], object]) -> None:
         """Do what must be done, however often the cluster says that it cannot now."""
-        for _ in range(_TRIES):
+        deadline = time.monotonic() + _TIMEOUT_S
+        while True:
             try:
                 deed()
                 return
             except (KafkaException, EnvironmentProblem, TimeoutError) as problem:
-                self._say(f"the cluster did not {what}: {str(problem)[:200]}")
+                self._say(f"the cluster did not {what}: {str(problem)[:200] or type(problem).__name__}")
+                if time.monotonic() > deadline:
+                    raise
                 self._over.wait(1)
-        raise EnvironmentProblem(f"The cluster did not {what} in {_TRIES} tries.")
 
     def _revoke(self, event: Event) -> None:
         right = self._rights[int(event.pick * len(self._rights))]

@@ -21,6 +21,12 @@ SPARK_CONF: Final = {
 
 _ENDS_AT_START: Final = (
     "No broker could be reached",  # it is started while all brokers are away, and says so soon, as promised
+    # A right or a login that never was good may be refused at once; one that was has a minute.
+    "this user may not see",
+    "This user may not see",
+    "does not accept our client certificate",
+    "SCRAM-SHA-512 for",
+    "grant READ on the group",
     "Python worker failed to connect back",  # Spark gives a Python process 10 s to start, on however busy a machine
 )
 """How a query may end before it has done a batch: not by a fault of ours. One at work goes on."""

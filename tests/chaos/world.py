@@ -186,7 +186,7 @@ class ChaosWorld:
         for producer in self._all_producers:
             producer.failure(_END_TIMEOUT_S)
         for lane in self._lanes:
-            lane.failure(_LANE_END_TIMEOUT_S)
+            lane.failure(_END_TIMEOUT_S)  # all have ended, unless this run was broken off
         for peer in (peer for lane in self._peers for peer in lane.peers):
             peer.abandon()
         for query in (self.main, self.second):
