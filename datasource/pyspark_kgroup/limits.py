@@ -245,6 +245,10 @@ record after 1 ms."""
 SEAT_SERVER_SILENCE_MS: Final = 10_000
 """Silence of a seat's server after which a worker reads directly: three times `SEAT_SERVER_STALL_MS`."""
 
+READ_SILENCE_WARNED_MS: Final = 10_000
+"""How long nothing comes to a read until its worker warns and says from where; it waits on, up to its bound of 5 min
+(ours: as long as a seat that waits for the group)."""
+
 SEAT_SERVER_LOOK_S: Final = 0.1
 """How long a read waits for more before it looks at positions, and hands over what it has (ours)."""
 

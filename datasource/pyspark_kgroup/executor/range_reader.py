@@ -28,7 +28,7 @@ from pyspark_kgroup.errors import DataLoss
 from pyspark_kgroup.executor.consumer_security import credential_files, is_refusal, usable_here
 from pyspark_kgroup.executor.native.decode import Senseless, Unusual
 from pyspark_kgroup.executor.records import record_batch
-from pyspark_kgroup.limits import ARROW_BATCH_BYTES_MAX, ARROW_BATCH_ROWS_MAX
+from pyspark_kgroup.limits import ARROW_BATCH_BYTES_MAX, ARROW_BATCH_ROWS_MAX, READ_SILENCE_WARNED_MS
 from pyspark_kgroup.offsets.data_loss import WAYS_OUT, LogRange, Loss, deleted, out_of_log
 from pyspark_kgroup.shared.arrow import before, last_offsets, rebatch
 from pyspark_kgroup.shared.tickets import Range, ReadSettings
@@ -328,6 +328,7 @@ class _Unread:
     def resume(self) -> None:
         """Something came, or we were not waiting: the bound starts again."""
         self._deadline_s = self._clock_s() + self._stall_timeout_s
+        self._warns_at_s: float | None = self._clock_s() + READ_SILENCE_WARNED_MS / 1000
         self._refused_at_s: float | None = None
         self._look_at_s = self._clock_s() + _IDLE_LOOK_S
         self._looks: dict[TopicPartition, str] = {}  # the ranges of logs from which no record comes
@@ -552,15 +553,29 @@ class _Unread:
         if self._refused_at_s is not None and self._clock_s() > self._refused_at_s + STARTUP_TIMEOUT_MS / 1000:
             raise AuthenticationFailed(self._refusal(self._clock_s() - self._refused_at_s))
         if self._clock_s() < self._deadline_s:
+            self._warn_of_silence()
             return
+        raise WireError(f"Nothing came for {self._stall_timeout_s:.0f} s from {self._silent()} {self._advice()}")
+
+    def _warn_of_silence(self) -> None:
+        """Once for each silence: the whole batch waits for this read, and nothing else says why."""
+        if self._warns_at_s is None or self._clock_s() < self._warns_at_s:
+            return
+        self._warns_at_s = None
+        log.warning(
+            "Nothing has come for %d s from %s The batch waits for it, for %.0f s more at most.",
+            READ_SILENCE_WARNED_MS // 1000,
+            self._silent(),
+            self._deadline_s - self._clock_s(),
+        )
+
+    def _silent(self) -> str:
+        """The partitions from which no record comes, with the reasons of both readers."""
         left = ", ".join(
             f"{partition} (at {self._positions[partition]} of {r.end_offset})" for partition, r in self.open.items()
         )
         last = f" librdkafka said last: {self._last_error}." if self._last_error else ""
-        raise WireError(
-            f"Nothing came for {self._stall_timeout_s:.0f} s from {left}.{self._native_reasons()}{last} "
-            f"{self._advice()}"
-        )
+        return f"{left}.{self._native_reasons()}{last}"
 
     def _native_reasons(self) -> str:
         """Why our own reader has left what is open."""

@@ -1,0 +1,58 @@
+"""A read to which nothing comes says so long before it gives up: a whole batch waits with it."""
+
+import logging
+
+import pytest
+
+from pyspark_kgroup.executor.range_reader import _Unread
+from pyspark_kgroup.limits import READ_SILENCE_WARNED_MS
+from pyspark_kgroup.shared.tickets import Range, ReadSettings
+from spark_kgroup.errors import WireError
+
+SILENCE_S = READ_SILENCE_WARNED_MS // 1000
+
+
+class Reading:
+    """One read, on a clock of its own."""
+
+    def __init__(self, stall_timeout_ms: int) -> None:
+        self._now_s = 1000.0
+        settings = ReadSettings(consumer_config={}, stall_timeout_ms=stall_timeout_ms)
+        self.unread = _Unread([Range("t", 0, 3, 8)], settings, lambda: self._now_s)
+
+    def wait(self, seconds: int) -> None:
+        """Nothing comes for so long."""
+        for _ in range(seconds):
+            self._now_s += 1
+            self.unread.move([])
+
+
+def test_a_silent_read_warns_once_with_partition_position_and_bound(caplog: pytest.LogCaptureFixture) -> None:
+    reading = Reading(300_000)
+    with caplog.at_level(logging.WARNING, logger="pyspark_kgroup"):
+        reading.wait(SILENCE_S - 1)
+        assert caplog.messages == []
+        reading.wait(5 * SILENCE_S)
+    (warning,) = caplog.messages
+    assert f"Nothing has come for {SILENCE_S} s from t-0 (at 3 of 8)" in warning
+    assert f"{300 - SILENCE_S} s more" in warning
+
+
+def test_a_read_that_hears_something_again_may_warn_again(caplog: pytest.LogCaptureFixture) -> None:
+    reading = Reading(300_000)
+    with caplog.at_level(logging.WARNING, logger="pyspark_kgroup"):
+        for _ in range(2):
+            reading.wait(SILENCE_S - 1)
+            reading.unread.resume()
+        assert caplog.messages == []
+        for _ in range(2):
+            reading.wait(SILENCE_S)
+            reading.unread.resume()
+    assert len(caplog.messages) == 2
+
+
+def test_a_bound_that_is_shorter_than_the_warning_ends_in_the_error_alone(caplog: pytest.LogCaptureFixture) -> None:
+    reading = Reading(3_000)
+    with pytest.raises(WireError, match=r"Nothing came for 3 s from t-0 \(at 3 of 8\)"):
+        reading.wait(SILENCE_S)
+    assert caplog.messages == []
