@@ -175,6 +175,7 @@ class Boundary:
         self._acknowledgement.wait_for_commits(crossing)
         # 8. List end offsets, apply stops and limit.
         positions = self._batch_end.positions(crossing, limit, at_once=at_once)
+        self._ledger.see_unadopted(crossing.view)
         end = self._ledger.checkpoint(crossing.topics, positions)
         if self.stops.ended is not None:
             idle = end == start and not self.logs.bounded

@@ -36,6 +36,7 @@ class Ledger:
 
     Attributes:
         topics_gone: not subscribed any more, and deleted since: nothing of them is remembered.
+        unadopted: held or claimed by our seats, and not adopted: a restart claims what of it an earlier process owned.
         unstarted: what an explicit `startingOffsets` counts for, and this boundary could not adopt.
         taken_over: held by our seats, and read by another application meanwhile: neither committed nor adopted.
     """
@@ -46,6 +47,7 @@ class Ledger:
         self._first: frozenset[str] | None = None
         self.holdings: dict[TopicPartition, Holding] = {}
         self.topics_gone: frozenset[str] = frozenset()
+        self.unadopted: frozenset[TopicPartition] = frozenset()
         self.unstarted: frozenset[TopicPartition] = frozenset()
         self.taken_over: set[TopicPartition] = set()
         self._handed_over: set[TopicPartition] = set()
@@ -53,7 +55,7 @@ class Ledger:
     def begin_boundary(self, start: Checkpoint) -> None:
         """A boundary begins: `start` is durable, and holds until the next one begins."""
         self._start = start
-        self.unstarted = frozenset()
+        self.unadopted = self.unstarted = frozenset()
 
     def is_later(self, topic: str) -> bool:
         """Whether a topic was not there yet when this query began: a pattern may match nothing for a while.
@@ -73,6 +75,11 @@ class Ledger:
         )
         self.forget(lost)
         return lost
+
+    def see_unadopted(self, view: GroupView) -> None:
+        """See what our seats hold or claim, and have not adopted, when a boundary is over."""
+        held = {tp for seat in view.seats for tp in seat.owned_since.keys() | seat.to_give_up}
+        self.unadopted = frozenset(held - self.holdings.keys() - self.taken_over)
 
     def drop_gone(self, topics: Mapping[str, TopicDescription]) -> None:
         """Forget partitions of topics that are not in `topics`, or are others there: created again under their name."""
@@ -175,21 +182,24 @@ class Ledger:
             for name, topic in topics.items()
             if name in start.topics and start.topics[name].topic_id != topic_key(topic)
         }
+        owned = {tp: Owned(period=held.period, position=positions[tp]) for tp, held in self.holdings.items()}
+        there = topics.keys() - forgotten
+        owned |= {tp: start.owned[tp] for tp in self.unadopted & start.owned.keys() if tp.topic in there}
         left = {
             tp: position
             for tp, position in {**start.given_up, **remembered}.items()
-            if tp not in self.holdings and tp.topic not in forgotten
+            if tp not in owned and tp.topic not in forgotten
         }
         lost = {tp for tp in left if tp in remembered and tp not in self._handed_over}
         return Checkpoint(
             topics=self._topics(topics),
-            owned={tp: Owned(period=holding.period, position=positions[tp]) for tp, holding in self.holdings.items()},
+            owned=owned,
             lost={tp: position for tp, position in left.items() if tp in lost},
             given_up={tp: position for tp, position in left.items() if tp not in lost},
             unstarted=frozenset(
                 tp
                 for tp in start.unstarted | self.unstarted
-                if tp not in self.holdings and tp not in left and tp.topic not in forgotten
+                if tp not in owned and tp not in left and tp.topic not in forgotten
             ),
             inherited=(start.inherited & left.keys()) - self._handed_over,
         )

@@ -60,7 +60,9 @@ class BoundaryWorld:
         elif self.rng.random() < 0.03:
             happens = self.add_partition
         elif self.leaders and self.rng.random() < 0.3:
-            happens = self.rng.choice([self.leader_goes, self.leader_comes])
+            happens = self.rng.choice(
+                [self.leader_goes, self.leader_comes, self.transaction_begins, self.transactions_end]
+            )
         return happens
 
     def any_partition(self) -> TopicPartition:
@@ -91,6 +93,12 @@ class BoundaryWorld:
 
     def leader_comes(self) -> None:
         self.group.out_of_reach.pop(self.any_partition(), None)
+
+    def transaction_begins(self) -> None:
+        self.group.unstable.add(self.any_partition())
+
+    def transactions_end(self) -> None:
+        self.group.unstable.clear()
 
     def expel(self) -> None:
         name = self.rng.choice(self.group.instance_ids)
@@ -209,6 +217,7 @@ class BoundaryWorld:
         self.group.meanwhile = lambda: None
         self.group.commit_fate = lambda: "ok"
         self.group.out_of_reach.clear()
+        self.group.unstable.clear()
         self.history.append("settle")
         self.notice()
         self.group.die()

@@ -408,6 +408,29 @@ def test_a_partition_of_which_nobody_knows_what_is_committed_is_not_handed_over(
     assert group.committed_now[P1] == 10
 
 
+@pytest.mark.parametrize("asked_back", [False, True], ids=["kept", "asked back"])
+def test_a_partition_that_could_not_be_adopted_is_claimed_by_the_next_process_too(
+    world: World, asked_back: bool
+) -> None:
+    """Else it goes to another member, who reads again what nobody told the group of."""
+    group, driver = world(partitions=2, records=10)
+    assert driver.trigger()
+    group.unstable = {P1}
+    driver.restart()
+    if asked_back:
+        group.move(P1, OTHER)
+    group.produce(P0, 1)
+    assert driver.trigger()
+    group.target[P1] = OTHER
+    driver.restart()
+    group.rebalance()
+    driver.trigger()
+    assert P1 not in group.other
+    group.unstable.clear()
+    driver.drain()
+    assert group.other == {P1: 10}
+
+
 # ------------------------------------------------------------------------------------------------- AvailableNow
 
 
