@@ -77,7 +77,7 @@ class KgroupReader(DataSourceReader):
         return read_ticket(partition.payload)
 
     def __getstate__(self) -> dict[str, Any]:
-        """What tasks need: nothing of options, filters or secrets."""
+        """The parts that tasks need, without options, filters and secrets."""
         return {}
 
 
@@ -85,7 +85,7 @@ class KgroupFilteringReader(KgroupReader):
     """The same, with filters of the query that spare reading."""
 
     def pushFilters(self, filters: list[Any]) -> Iterable[Any]:
-        """Use filters on topic, partition, offset or timestamp; Spark applies what comes back."""
+        """Use filters on topic, partition, offset or timestamp. Spark applies the filters that are returned."""
         from pyspark_kgroup.driver.filters import PushedFilters
 
         self._filters = PushedFilters()

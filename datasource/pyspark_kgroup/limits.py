@@ -295,8 +295,8 @@ FETCH_BUSY_BYTES_MIN: Final = 64 * 1024
 what librdkafka needs, and none later for it, since Spark writes its log (50 ms) between two batches."""
 
 FETCH_PARTITIONS_MAX: Final = 500
-"""How many partitions one request asks for; the others have their turns. Measured with 10,000 of one broker: an answer
-for all costs 73 to 94 ms of CPU, however little it holds."""
+"""How many partitions one request asks for. The next request asks for more. Measured with 10,000 of one broker: an
+answer for all costs 73 to 94 ms of CPU, however little it holds."""
 
 FETCH_SILENCE_MS: Final = 10_000
 """How long an answer may be overdue, or pause in its midst, before librdkafka goes on (ours; as
@@ -348,4 +348,4 @@ SIZES_TOLD_MAX: Final = 1_000
 since reads mostly begin elsewhere."""
 
 TASKS_MAX: Final = 100_000
-"""Of one batch: what Spark's scheduler bears, and what makes tickets of 50 MB (ours)."""
+"""Tasks of one batch: as many as Spark's scheduler bears, with tickets of 50 MB (ours)."""

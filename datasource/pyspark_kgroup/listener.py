@@ -1,4 +1,4 @@
-"""`KgroupListener`: what Spark's progress is good for: a query's lag in logs and metrics, its last commit, its end.
+"""`KgroupListener`: the uses of Spark's progress: a query's lag in logs and metrics, its last commit, its end.
 
 Runs on: driver, in the user's own process; with Spark Connect in the client, which needs this package then.
 
