@@ -260,7 +260,7 @@ class Actions:
         waits for them; 3. they learn of it from the answer to a heartbeat, and the regular one is an interval away.
 
         Not again after a join that brought the same generation: a coordinator that asks each time would have us join
-        without end (DECISIONS 43).
+        without end (decision 43).
         """
         if self._heartbeat_sent_in != self.identity.generation:
             return self._send_heartbeat(now_ms)

@@ -365,7 +365,7 @@ class MemberWorld:
         claims_previously_owned: a new process of a seat claims what the last one was reading.
         own_ids: each process of a static seat asks for a member id of its own.
         own_ids_in_company: also after its first boundary, and where others are in the group: two may own a partition
-            for a moment then (DECISIONS 72).
+            for a moment then (decision 72).
 
     """
 

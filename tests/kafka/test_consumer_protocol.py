@@ -174,7 +174,7 @@ def test_seats_change_to_the_classic_protocol_and_back_one_by_one_and_nothing_mo
 ) -> None:
     """Kafka's group.consumer.migration.policy is `bidirectional`.
 
-    They begin under the consumer protocol: so the coordinator knows the new topic before it converts (DECISIONS 53).
+    They begin under the consumer protocol: so the coordinator knows the new topic before it converts (decision 53).
     """
 
     @on_a_loop

@@ -1,4 +1,4 @@
-"""Seats of a classic group with member ids that their processes made, on a real Kafka (DECISIONS 72)."""
+"""Seats of a classic group with member ids that their processes made, on a real Kafka (decision 72)."""
 
 import asyncio
 import logging
@@ -89,7 +89,7 @@ def test_members_with_ids_of_their_own_come_and_restart_beside_librdkafka_s_whic
         first, second = (running.enter_context(joined(name)) for name in ("a", "b"))
         wait_for(lambda: bool(first.owned and second.owned), "a leader of ours", 60)
         # Else it comes between the two requests of a renaming, leads what the broker's own assignor leaves, and a
-        # leader of librdkafka's has the broker refuse ids (DECISIONS 53, 104).
+        # leader of librdkafka's has the broker refuse ids (decisions 53, 104).
         wait_for(lambda: has_own_id(first) and has_own_id(second), "ids of their own", 60)
         other = running.enter_context(Sharing(server, group, topic))
 

@@ -147,7 +147,7 @@ def before_read(chain: Chain) -> None:
     assert chain.newest("offsets") == 0
     assert chain.newest("commits") == -1
     assert rows(chain.folder) == []
-    # DECISIONS 5: the first batch lies below what was committed, and the group was told so before it was planned.
+    # decision 5: the first batch lies below what was committed, and the group was told so before it was planned.
     ends = chain.positions("offsets")
     assert all(0 < ends[p] < COMMITTED[p] for p in COMMITTED)
     assert chain.committed() == dict.fromkeys(range(PARTITIONS), 0)

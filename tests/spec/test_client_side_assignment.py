@@ -313,7 +313,7 @@ def test_a_coordinator_that_is_not_ready_is_asked_again_and_nothing_is_lost(erro
 @pytest.mark.parametrize("name", ["Raising", "Missing"])
 def test_deviates_a_leader_whose_assignor_fails_leaves_all_what_they_claim_and_ends_alone(name: str) -> None:
     """ "Assignment Failure" sends an error to all. SyncGroup came without a field for it: the leader's user is told,
-    and the others go on with what they have (DECISIONS 103)."""
+    and the others go on with what they have (decision 103)."""
 
     @on_a_loop
     async def scenario() -> None:

@@ -108,7 +108,7 @@ SEAT = DescribedMember(
 
 def test_deviates_what_changed_while_the_leader_was_away_is_noticed_all_the_same() -> None:
     """The KIP accepts that a leader cannot see partitions that were added while it was offline. What the group has
-    assigned is compared with what there is: they have no owner. (DECISIONS 67)"""
+    assigned is compared with what there is: they have no owner. (decision 67)"""
     group = DescribedGroup(group="g", state="Stable", protocol="range", members=(SEAT,))
     three = {"orders": TopicDescription(name="orders", topic_id=None, partition_count=3)}
     assert misfit_of(group, three).without_owner == parts(2)

@@ -115,7 +115,7 @@ def test_a_member_without_a_seat_to_come_back_to_closes_without_a_word(instance_
 
 def test_deviates_a_seat_whose_last_process_crashed_is_released_in_its_name() -> None:
     """The KIP refuses the new process with UNRELEASED_INSTANCE_ID until the session of the old one is over, and Kafka's
-    client ends with that. The newest process has the seat, as under KIP-345. (DECISIONS 70)"""
+    client ends with that. The newest process has the seat, as under KIP-345. (decision 70)"""
     driver = Driver().into(State.RELEASING)
     release = driver.awaited
     assert (release.identity.member_id, release.identity.generation, release.full) == ("crashed", RELEASE_EPOCH, False)

@@ -24,10 +24,10 @@ PATHS = {
     str(path.relative_to(ROOT))
     for path in (*TEXTS, *(ROOT / folder for folder in FOLDERS), *(p for f in FOLDERS for p in (ROOT / f).rglob("*")))
 }
-DECISIONS = {int(number) for number in re.findall(r"^## (\d+)\. ", (ROOT / "DECISIONS.md").read_text(), re.MULTILINE)}
+DECISIONS = {int(page.name[:4]): page for page in (ROOT / "docs" / "develop" / "decisions").glob("0*.md")}
 
 OF_LIBRDKAFKA = {"CONFIGURATION.md"}
-A_DECISION = re.compile(r"(?:DECISIONS(?:\.md)?,?|[Dd]ecisions?|Amended by|amends) (\d+)((?:(?:, | and |, and )\d+)*)")
+A_DECISION = re.compile(r"(?:[Dd]ecisions?|Amended by|[Aa]mends) (\d+)((?:(?:, | and |, and )\d+)*)")
 A_SECTION = re.compile(r"\bsections? \d")
 AN_OUTSIDE_SOURCE = re.compile(r"(?:RFC \d+|KIP-\d+)\W+(?:\w+ ){0,3}$")
 A_DOCUMENT = re.compile(r"(?<![\w.])[\w/-]+\.md\b(?!\.)")
@@ -62,6 +62,18 @@ def test_a_reference_leads_to_a_document_section_or_decision_that_exists(path: P
     assert list(dangling(path, path.read_text())) == []
 
 
+@pytest.mark.parametrize("number", DECISIONS)
+def test_a_decision_says_its_status_and_stands_in_the_index(number: int) -> None:
+    page = DECISIONS[number]
+    title, _, status, *_ = page.read_text().splitlines()
+    assert title.startswith(f"# {number}. ")
+    assert status.startswith("*Status*: ")
+    for amended in re.findall(r"Amends (\d+)(?: and (\d+))?", status):
+        for other in filter(None, amended):
+            assert f"Amended by {number}" in DECISIONS[int(other)].read_text().splitlines()[2]
+    assert f"]({page.name})" in (page.parent / "index.md").read_text()
+
+
 @pytest.mark.parametrize("name", ["README.md", "ARCHITECTURE.md", "CONTRIBUTING.md", "SECURITY.md"])
 def test_a_path_that_a_document_names_exists(name: str) -> None:
     assert [path for path in A_PATH.findall((ROOT / name).read_text()) if not exists(path)] == []
@@ -89,7 +101,7 @@ def test_a_documents_prose_is_wrapped_at_120_columns(path: Path) -> None:
     [
         "the rules of design section 7",
         "what sections 6 and 7 say",
-        "as DECISIONS 999 says",
+        "as decision 999 says",
         "*Accepted; amends 4 and 999.*",
         "see design.md",
     ],
@@ -99,7 +111,7 @@ def test_a_reference_that_leads_nowhere_is_found(text: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "text", ["RFC 8305, section 8", "(RFC 9110,\n    section 9.3.6)", "DECISIONS 4 and 5", "in README.md"]
+    "text", ["RFC 8305, section 8", "(RFC 9110,\n    section 9.3.6)", "decisions 4 and 5", "in README.md"]
 )
 def test_a_reference_to_what_exists_is_allowed(text: str) -> None:
     assert list(dangling(ROOT / "README.md", text)) == []

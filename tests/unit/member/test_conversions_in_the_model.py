@@ -1,4 +1,4 @@
-"""What the model of a coordinator does if somebody comes or goes while a seat changes its member id (DECISIONS 72)."""
+"""What the model of a coordinator does if somebody comes or goes while a seat changes its member id (decision 72)."""
 
 from __future__ import annotations
 
