@@ -59,7 +59,7 @@ COMMIT_TIMEOUT_MS: Final = 5_000
 
 COMMIT_PARTITIONS_MAX: Final = 1_000
 """Partitions in one OffsetCommit. The coordinator appends it as one record batch of at most max.message.bytes of
-__consumer_offsets (1 MiB): with the longest names Kafka allows (249 characters each) a partition takes about 700 B."""
+__consumer_offsets (1 MiB): with the longest names Kafka allows (249 characters each) a partition takes about 750 B."""
 
 REASON_CHARACTERS_MAX: Final = 255
 """Longest reason in JoinGroup and LeaveGroup. Kafka: JoinGroupRequest.maybeTruncateReason, 255; a broker hangs up on

@@ -129,11 +129,10 @@ class Boundary:
             `start` itself if there is nothing new.
         """
         group, us = self._options.group_id, self._us
-        continued = start.continued_by(group, us.app)
         while True:
             try:
-                end = self._cross(continued, limit, at_once=at_once)
-                if end != continued:
+                end = self._cross(start, limit, at_once=at_once)
+                if end != start:
                     return replace(end, group=group, app=us.app, run=us.run or 0)
                 if not self._waits_for_leaders():
                     return start
@@ -144,7 +143,7 @@ class Boundary:
                 log.info("a topic was deleted or created again during the boundary, which starts over: %s", error)
 
     def _cross(self, start: Checkpoint, limit: Limit, *, at_once: bool) -> Checkpoint:
-        self._ledger.begin_boundary(start)
+        self._ledger.begin_boundary(start.continued_by(self._options.group_id, self._us.app))
         crossing = Crossing(start=start, logs=self.logs, view=self._group.view())
         if not self._scale_down.leaving and self._rest.goes_on(crossing):
             return start

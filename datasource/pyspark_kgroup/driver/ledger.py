@@ -53,7 +53,7 @@ class Ledger:
         self._handed_over: set[TopicPartition] = set()
 
     def begin_boundary(self, start: Checkpoint) -> None:
-        """A boundary begins: `start` is durable, and holds until the next one begins."""
+        """A boundary begins: `start`, as this query continues it, is durable, and holds until the next one begins."""
         self._start = start
         self.unadopted = self.unstarted = frozenset()
 

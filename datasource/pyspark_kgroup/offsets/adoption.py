@@ -8,8 +8,8 @@ Runs on: driver. Pure.
    administrator; `Writer` says who) has committed a further one: then that one. A further one that this application
    committed itself means that the checkpoint was set back (restored, its newest batches deleted): the checkpoint
    decides what a batch is, so reading starts there, with a warning, and the group's offset is put back. That says
-   nothing where another query wrote the position (`Checkpoint.inherited`: two sources of a query that changed places
-   and change back, a prefix that was changed): then a further committed offset counts, whoever committed it.
+   nothing of a position that the checkpoint's writer never owned (`Checkpoint.inherited`): it is another query's, as
+   where two sources of a query changed places and change back. Then a further committed offset counts, by any writer.
 3. Else, if the group has a committed offset: there. (Of a partition that was given up, a further one that this
    application committed itself means a checkpoint that was set back, as in 2.)
 4. Else: a partition that existed when this checkpoint first saw its topic starts where `startingOffsets` says
@@ -148,7 +148,7 @@ def _remembered(position: int, committed: Committed | None, *, inherited: bool) 
 
     What we commit, a checkpoint holds already. So if we committed further ourselves, the checkpoint was set back since
     (restored, its newest batches deleted, its last files lost in a crash): it decides what a batch is, so what it does
-    not know of is read again. Of what is inherited another checkpoint held the rest: 1. this query reads to 20; 2. it
+    not know of is read again. Of what is inherited another checkpoint has the rest: 1. this query reads to 20; 2. it
     changes places with another one, reads to 30 from there, and commits that; 3. they change back: the place has 20.
     """
     if committed is None or committed.offset <= position:

@@ -27,9 +27,9 @@ each batch and keeps hundreds of them: so a partition takes some 14 bytes, and n
 acknowledged commit, so that its return reads no record twice; the key is older than that name.
 `given_up` says where a partition was left in good order: the group's committed offset is its memory, unless this query
 itself went on from there later: then this checkpoint was set back. Releases up to 0.1.0 did not write it. `inherited`
-has those partitions of both which the query that wrote this never owned: another query did, whose checkpoint it went on
-with. `unstarted` are partitions that start where an explicit `startingOffsets` says, when a leader answers for them
-(their `pos` has no meaning: it lets a reader see how many there are).
+has those partitions of both that the writer never owned: another query did, whose checkpoint it went on with.
+`unstarted` are partitions that start where an explicit `startingOffsets` says, when a leader answers for them (their
+`pos` has no meaning: it lets a reader see how many there are).
 
 `group`, `app`, the prefix of the instance ids, and `run`, the number of the run (`seat_note.Author`), say who wrote the
 offset, are absent from older ones, and are no part of what makes two offsets differ. Neither are
@@ -144,7 +144,7 @@ class Checkpoint:
         return not seats or any(seat.rpartition("-")[0] == app for seat in seats)
 
     def continued_by(self, group: str, app: str) -> Checkpoint:
-        """This offset as that query goes on from it: what another one wrote is inherited."""
+        """This offset as that query goes on from it: what it does not own next of another one's is inherited."""
         if self.is_written_by(group, app):
             return self
         return replace(self, inherited=frozenset({*self.owned, *self.lost, *self.given_up}))

@@ -28,10 +28,11 @@ OTHER_TOPIC = Checkpoint(topics={"u": Topic(topic_id=str(OLD), first_sight=1)})
 US, SUCCESSOR, NEIGHBOUR, UNKNOWN = Writer.US, Writer.SUCCESSOR, Writer.NEIGHBOUR, Writer.UNKNOWN
 GIVEN_UP = seen(given_up={P1: 100})
 UNSTARTED = seen(unstarted=frozenset({P1}))
+BY_ANOTHER = replace(OWNED, group="payments", app="payments")
 
 
-def by_another(checkpoint: Checkpoint) -> Checkpoint:
-    return replace(checkpoint, group="payments").continued_by("orders", "job")
+def inherited(checkpoint: Checkpoint) -> Checkpoint:
+    return replace(checkpoint, inherited=frozenset({P1}))
 
 
 @dataclass(frozen=True)
@@ -83,12 +84,12 @@ TABLE = [
     Row("3: given up, an administrator reset backwards", GIVEN_UP, 0, Start(offset=0)),
     Row("3: given up, we went on: it was set back", GIVEN_UP, 130, again(100), US),
     Row("3: given up, and forgotten by the group", GIVEN_UP, None, first(100)),
-    Row("2: another query wrote it, and we went on", by_another(OWNED), 130, Start(offset=130), US),
-    Row("2: another query wrote it, and a later start of us", by_another(OWNED), 130, Start(offset=130), SUCCESSOR),
-    Row("2: another query wrote it, further than we read", by_another(OWNED), 60, Start(offset=100), US),
-    Row("2: another query wrote it, and nothing is committed", by_another(OWNED), None, Start(offset=100)),
-    Row("2: inherited as lost, and we went on", by_another(LOST), 130, Start(offset=130), US),
-    Row("3: inherited as given up, and we went on", by_another(GIVEN_UP), 130, Start(offset=130), US),
+    Row("2: another query's checkpoint, set back after we went on", BY_ANOTHER, 130, again(100), US),
+    Row("2: inherited, and we went on", inherited(LOST), 130, Start(offset=130), US),
+    Row("2: inherited, and a later start of us", inherited(LOST), 130, Start(offset=130), SUCCESSOR),
+    Row("2: inherited, further than we read", inherited(LOST), 60, Start(offset=100), US),
+    Row("2: inherited, and nothing is committed", inherited(LOST), None, Start(offset=100)),
+    Row("3: inherited as given up, and we went on", inherited(GIVEN_UP), 130, Start(offset=130), US),
     Row("3: not in the checkpoint, committed", seen(), 70, Start(offset=70)),
     Row("3: not in the checkpoint, committed by us", seen(), 70, Start(offset=70), US),
     Row("3: added later, committed by another member", seen(first_sight=1), 70, Start(offset=70)),
