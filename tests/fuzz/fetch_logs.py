@@ -14,6 +14,7 @@ import pyarrow as pa
 from harness.record_batches import CODECS, CONTROL, TRANSACTIONAL, Batch, Record, marker
 
 from pyspark_kgroup.executor.native.codecs import decompressed
+from pyspark_kgroup.executor.native.header_names import java_text
 
 PARTITIONS = 3
 BATCHES = 40
@@ -214,7 +215,7 @@ class _Reader:
         timestamp_ms, offset = head.base_timestamp_ms + self._number(), head.base + self._number()
         key, value = self._bytes(), self._bytes()
         count = self._number() if headers and start <= offset < end else 0
-        pairs = tuple([(str(self._bytes() or b"", "utf-8", "replace"), self._bytes()) for _ in range(count)])
+        pairs = tuple([(java_text(self._bytes() or b""), self._bytes()) for _ in range(count)])
         self._at = behind
         append = bool(head.attributes & 8)
         timestamp_ms = head.max_timestamp_ms if append else timestamp_ms
