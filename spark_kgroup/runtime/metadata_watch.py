@@ -28,9 +28,11 @@ from spark_kgroup.assignors import NAMES
 from spark_kgroup.clock import monotonic_ms
 from spark_kgroup.errors import WireError
 from spark_kgroup.limits import FORCE_AGAIN_MAX_MS, LOOK_AGAIN_MS
+from spark_kgroup.member import contract
+from spark_kgroup.member.classic import ClassicMember
 from spark_kgroup.member.config import MemberConfig
 from spark_kgroup.model import DescribedGroup, DescribedMember, ErrorCode, TopicDescription, TopicPartition
-from spark_kgroup.runtime.misfit import Misfit, left_out_by, misfit_of, topics_of, unshared_of
+from spark_kgroup.runtime.misfit import Misfit, exists, left_out_by, misfit_of, topics_of, unshared_of
 from spark_kgroup.runtime.session import Session
 from spark_kgroup.runtime.settings import GroupSettings
 from spark_kgroup.wire.cluster import Cluster, ClusterMetadata
@@ -137,6 +139,8 @@ class MetadataWatch:
         misfit = await self._misfit(group, metadata)
         if self._generation() != generation:
             return
+        for session in self._behind(group, metadata.topics):
+            session.post(contract.RejoinWanted(reason="assigned partitions that no sync has told of"))
         if changed:
             self._force_rebalance(changed)
         elif misfit and self._leaves_to_leader(group, misfit, generation):
@@ -151,6 +155,24 @@ class MetadataWatch:
         machines = [session.machine for session in self._sessions.values() if not session.machine.ended]
         found = {m.identity.generation if m.in_generation else None for m in machines}
         return found.pop() if len(found) == 1 else None
+
+    def _behind(self, group: DescribedGroup, topics: Mapping[str, TopicDescription]) -> list[Session]:
+        """Those of ours to which the group assigns more than they have heard of; a join of theirs is told.
+
+        1. a newcomer joins a group of type consumer, in which another member still reads what shall be the newcomer's;
+        2. the last member with `group.protocol=consumer` comes back as a classic one; 3. the group is classic from then
+        on, and each member has its whole target, in the generation in which it is (ClassicGroup.fromConsumerGroup);
+        4. the newcomer's heartbeats are answered with NONE for ever. Seen with Kafka 4.3.1.
+        """
+        assignments = {member.member_id: member.assignment for member in group.members}
+        found = []
+        for session in self._sessions.values():
+            if isinstance(machine := session.machine, ClassicMember) and machine.in_generation:
+                known = machine.ownership.assigned | machine.ownership.unwanted | machine.ownership.tolerated
+                more = assignments.get(machine.identity.member_id, frozenset()) - known
+                if any(tp.topic in machine.config.topics and exists(tp, topics) for tp in more):
+                    found.append(session)
+        return found
 
     def _leaves_to_leader(self, group: DescribedGroup, found: Misfit, generation: int) -> bool:
         """Whether the leader is to mend what was found: it is a static member of another process, and may be away.

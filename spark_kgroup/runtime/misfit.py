@@ -94,13 +94,13 @@ def misfit_of(
     there = frozenset(tp for name in topics.keys() & subscribed for tp in topics[name].partitions)
     return Misfit(
         without_owner=there - assigned - claimed,
-        gone=frozenset(tp for tp in assigned if tp.topic not in hidden and not _exists(tp, topics)),
+        gone=frozenset(tp for tp in assigned if tp.topic not in hidden and not exists(tp, topics)),
         not_subscribed=frozenset(
             tp
             for member in group.members
             if member.subscription is not None and member.member_id not in ours
             for tp in member.assignment
-            if tp.topic not in member.subscription.topics and _exists(tp, topics)
+            if tp.topic not in member.subscription.topics and exists(tp, topics)
         ),
     )
 
@@ -163,5 +163,6 @@ def _members_of(chosen: Assignor, group: DescribedGroup, *, racks: bool) -> list
     ]
 
 
-def _exists(tp: TopicPartition, topics: Mapping[str, TopicDescription]) -> bool:
+def exists(tp: TopicPartition, topics: Mapping[str, TopicDescription]) -> bool:
+    """Whether brokers have told of this partition."""
     return tp.topic in topics and tp.partition < topics[tp.topic].partition_count

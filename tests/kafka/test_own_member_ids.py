@@ -274,6 +274,31 @@ def test_a_seat_that_may_have_to_finish_an_earlier_process_s_work_keeps_the_brok
     scenario()
 
 
+def test_a_newcomer_hears_of_its_share_when_a_group_of_type_consumer_has_become_a_classic_one(
+    apache_kafka: ApacheKafka, topic: str, group: str
+) -> None:
+    """1. A seat's process dies between the two requests of a renaming. 2. Somebody joins. 3. The seat is back."""
+
+    @on_a_loop
+    async def scenario() -> None:
+        settings = replace(settings_of(apache_kafka, group, topic, "a"), own_ids=False)
+        async with started(settings) as dies:
+            await at_rest_whatever_ids(dies)
+        async with started(replace(settings, instance_ids=(None,), group="another")) as asks:
+            late = MemberIdentity(instance_id="a", member_id=new_member_id(os.urandom), generation=0)
+            request, _ = messages.consumer_group_heartbeat(
+                group, late, rebalance_timeout_ms=60_000, topics=[topic], owned=()
+            )
+            await asks._cluster.coordinator_call(group, request)
+        async with started(replace(settings, instance_ids=(None,))) as newcomer:
+            await until(lambda: newcomer.view().settled)
+            assert (await newcomer.describe()).is_consumer_type
+            async with started(settings) as again:
+                await at_rest_whatever_ids(newcomer, again)
+
+    scenario()
+
+
 async def at_rest_whatever_ids(*groups: Group) -> None:
     def hold() -> bool:
         for group in groups:

@@ -159,7 +159,7 @@ async def test_partitions_added_after_a_static_leader_assigned_earlier_ones_wait
 ) -> None:
     coordinator.world.leaders[A1] = 0
     await group._watch.look()
-    coordinator.describes(A0, A1)
+    coordinator.world.described = {**coordinator.world.described, "leader": ("leader", OF_A, [A1])}
     await group._watch.look()
     coordinator.world.leaders[A2] = 0
     await group._watch.look()
@@ -376,3 +376,18 @@ async def test_partitions_that_a_custom_assignor_leaves_out_are_left_alone(
     coordinator.describes(A0, leader="leader-anew")
     await coordinator.looked(3)
     assert coordinator.reasons == ["start"]
+
+
+@followed(metadata_max_age_ms=60_000)
+async def test_a_seat_that_the_group_assigns_more_than_it_has_heard_of_joins_to_hear_of_it(
+    coordinator: Coordinator, group: Group
+) -> None:
+    """1. A group of type consumer becomes a classic one (ClassicGroup.fromConsumerGroup). 2. Nobody tells the seat."""
+    coordinator.world.leaders[A1] = 0
+    coordinator.mends = False
+    coordinator.share = [A0, A1]
+    coordinator.describes(A0, A1)
+    await group._watch.look()
+    view = await group.wait_until(lambda view: len(view.seats[0].owned_since) == 2, 10_000)
+    assert set(view.seats[0].owned_since) == {A0, A1}
+    assert coordinator.reasons == ["start", "assigned partitions that no sync has told of"]
