@@ -135,7 +135,7 @@ class MetadataWatch:
             return
         if group.state != "Stable":
             return
-        changed = self._generation() == generation and self._changed(metadata.topics)
+        changed = self._generation() == generation and self._changed(metadata)
         misfit = await self._misfit(group, metadata)
         if self._generation() != generation:
             return
@@ -216,15 +216,18 @@ class MetadataWatch:
     def _watched(self) -> frozenset[str]:
         return frozenset(topic for session in self._sessions.values() for topic in session.machine.watched_topics)
 
-    def _changed(self, topics: Mapping[str, TopicDescription]) -> str:
+    def _changed(self, metadata: ClusterMetadata) -> str:
         """What differs from what a leader of ours knew when it assigned; empty if nothing does, or none has assigned.
 
         The assignment alone does not tell all: 1. a partition is added; 2. the broker that our leader asks has not
         heard of it yet; 3. the rebalance that was to give it an owner does not, and is not forced again for it.
+        Of a topic that we may not see for a moment nothing is known: its partitions are where they were.
         """
+        hidden = _hidden(metadata)
         for session in self._sessions.values():
             if (before := session.snapshot) is not None and session.machine.leader:
-                session.snapshot = counts = _counts(before, topics)
+                now = _counts(before, metadata.topics)
+                session.snapshot = counts = now | {name: n for name, n in before.items() if name in hidden}
                 changes = [f"{topic}: {n} -> {counts[topic]}" for topic, n in before.items() if n != counts[topic]]
                 if changes:
                     return f"partition count changed ({', '.join(changes)})"
@@ -232,7 +235,7 @@ class MetadataWatch:
 
     async def _misfit(self, group: DescribedGroup, metadata: ClusterMetadata) -> Misfit:
         """In threads: for a large group this takes as long as several heartbeats."""
-        hidden = {name for name, code in metadata.errors.items() if code != ErrorCode.UNKNOWN_TOPIC_OR_PARTITION}
+        hidden = _hidden(metadata)
         ours = {session.machine.identity.member_id for session in self._sessions.values()}
         found = await asyncio.to_thread(misfit_of, group, metadata.topics, hidden=hidden, ours=ours)
         chosen = next((s.config.assignors for s in self._sessions.values() if isinstance(s.config, MemberConfig)), ())
@@ -279,6 +282,11 @@ class MetadataWatch:
         counts = self._counts
         new = all(tp.topic in counts and tp.partition >= counts[tp.topic] for tp in found.without_owner)
         return new and found == Misfit(without_owner=found.without_owner)
+
+
+def _hidden(metadata: ClusterMetadata) -> set[str]:
+    """Topics that may be there, and that the brokers tell nothing of: a right is missing, for example."""
+    return {name for name, code in metadata.errors.items() if code != ErrorCode.UNKNOWN_TOPIC_OR_PARTITION}
 
 
 def _counts(names: Iterable[str], topics: Mapping[str, TopicDescription]) -> dict[str, int]:

@@ -181,6 +181,33 @@ async def test_a_topic_of_another_member_that_the_leader_may_not_see_is_said_onc
     assert "no member is assigned its partitions" in line
 
 
+@led(request_timeout_ms=300)
+async def test_a_topic_that_the_leader_may_not_see_for_a_moment_has_not_lost_its_partitions(
+    coordinator: Coordinator, group: Group
+) -> None:
+    """Its right may be back within a minute; a rebalance would take from all members what they read."""
+    topic = coordinator.world.topic
+    coordinator.world.topic = lambda name, _: topic(name, KioErrorCode.topic_authorization_failed)
+    metadata, hidden = group._cluster.metadata, asyncio.Event()
+
+    async def watched(names: Any, **more: Any) -> ClusterMetadata:
+        answer = await metadata(names, **more)
+        if "a" in answer.errors:
+            hidden.set()
+        return answer
+
+    group._cluster.metadata = watched
+    await hidden.wait()
+    coordinator.world.topic = topic
+    asked = coordinator.world.asked(messages.MetadataRequest)
+    await until(lambda: coordinator.world.asked(messages.MetadataRequest) > asked + 2)
+    assert coordinator.reasons[1:] == []
+    assert seat_of(group).snapshot == {"a": 1}
+    coordinator.world.leaders[TopicPartition("a", 1)] = 0
+    await group.wait_until(lambda view: len(view.seats[0].owned_since) == 2, 10_000)
+    assert coordinator.reasons[1:] == ["partition count changed (a: 1 -> 2)"]
+
+
 @led()
 async def test_a_member_whose_subscription_nobody_can_read_gets_nothing_and_the_others_all(
     coordinator: Coordinator, group: Group
