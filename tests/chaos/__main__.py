@@ -110,6 +110,7 @@ def _interrupt(*_: object) -> None:
     """End everything, once: a second Ctrl-C must not break off the first."""
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.SIG_IGN)
+    print("interrupted: everything is being ended, which takes up to a minute", flush=True)
     raise KeyboardInterrupt
 
 

@@ -199,5 +199,6 @@ class Query:
 
 
 def _brief(output: str) -> str:
-    """The end of a traceback: that is where the error stands."""
-    return f"ended by itself: {output.strip()[-600:]}"
+    """Where the error stands: at the beginning of what Spark says, and at the end of a traceback."""
+    text = output.strip()
+    return f"ended by itself: {text if len(text) < 1_200 else f'{text[:600]} ... {text[-600:]}'}"
