@@ -73,7 +73,7 @@ class Producing:
         self._stop.set()
 
     def failure(self, timeout_s: float = _DELIVERY_TIMEOUT_MS / 1000 + 60) -> str | None:
-        """Wait for its end, which `stop` has asked for; what went wrong, if anything did."""
+        """Wait for its end, which `stop` has asked for; the error, if there was one."""
         return self._strand.failure(timeout_s)
 
     @property

@@ -278,7 +278,7 @@ def one_process_is_killed(chain: Chain, point: str) -> None:
 
 
 def read_to_the_end(chain: Chain) -> Places:
-    """Let the query read all that is left, alone; returns what others have read: nothing."""
+    """Let the query read all that is left, alone. Returns the offsets that other members have read: none."""
     with chain.application() as application:
         application.wait_for(chain.drained, "lag 0 at the end")
         application.stop()

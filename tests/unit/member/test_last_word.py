@@ -31,7 +31,7 @@ def parked(where: str) -> Driver:
 
 
 def held_for_ms(driver: Driver) -> int:
-    """Let timers fire, with nobody answering anything, until nothing is held; how long that took."""
+    """Let timers fire, without any answer, until no partition is held; how long that took."""
     began_at_ms = driver.now_ms
     while driver.machine.owned:
         due_at_ms = driver.machine.next_wakeup_at_ms()

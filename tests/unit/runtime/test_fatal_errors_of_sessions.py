@@ -35,7 +35,7 @@ async def end_of_seat(
     *,
     own_ids: bool = False,
 ) -> tuple[KgroupError, KgroupError]:
-    """What whoever asks for the view is told, and what an observer is."""
+    """The answers to a caller of the view, and to an observer."""
     errors: list[KgroupError] = []
     group = Group(
         GroupSettings(
