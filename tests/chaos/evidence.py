@@ -124,7 +124,7 @@ class ApplicationEvidence:
         return found
 
     def exposed(self, commits: Sequence[Commit]) -> list[Span]:
-        """Partitions that other members may read again: of each period that ended by lost membership, the last range it read.
+        """Ranges that may be read again: the last one of each period that ended by lost membership.
 
         But for what the group had been told by then. A period that was handed over is no such period, even if the same
         seat was expelled at another time.
