@@ -57,7 +57,7 @@ def test_a_live_group_moves_when_a_member_joins_as_many_partitions_as_planned(
 
     table = planned(apache_kafka, group, "--leave", "a", "--add-partitions", f"{topic}=6")
     assert table.returncode == 0, table.stderr
-    assert "0 of 12 partitions would move between members that stay, 9 would go to them" in table.stdout
+    assert "0 of 12 partitions would move between members that stay, 9 would come to them" in table.stdout
     assert stable_generation(apache_kafka, group) == generation  # planning changes nothing
 
     members["c"] = join("c")
