@@ -15,7 +15,7 @@ from harness.fetch_broker import FetchBroker, answering
 from harness.record_batches import Batch, Record
 from harness.waiting import wait_for
 
-from pyspark_kgroup.executor import librdkafka_prefetcher
+from pyspark_kgroup.executor import librdkafka_prefetcher, seat_server
 from pyspark_kgroup.executor.ahead import Ahead
 from pyspark_kgroup.executor.batch_stream import receive
 from pyspark_kgroup.executor.librdkafka_prefetcher import LibrdkafkaPrefetcher
@@ -207,9 +207,10 @@ def deaf_listener() -> Iterator[Broker]:
 
 @pytest.mark.parametrize("silent", ["at once", "after the connection"])
 def test_partitions_of_a_silent_broker_are_read_with_librdkafka_after_all_others_by_the_same_server(
-    library: CDLL, consumer: Consumer, deaf_listener: Broker, silent: str
+    library: CDLL, consumer: Consumer, deaf_listener: Broker, silent: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Before the server takes itself for stalled: all that it has fetched ahead would be lost with it."""
+    monkeypatch.setattr(seat_server, "SEAT_SERVER_STALL_MS", 20_000)  # of which half is not needed on a busy machine
     ahead = Ahead()
 
     def native() -> NativePrefetcher:
