@@ -291,6 +291,8 @@ class Brokers:
                 log.log(logging.DEBUG if expected else logging.WARNING, "Trying again: %s", error)
                 failed = error
             await asyncio.sleep(wait_s)
+            if time.monotonic() > deadline_s:  # a busy machine slept for longer: the cluster has answered, with this
+                raise failed
 
 
 @asynccontextmanager

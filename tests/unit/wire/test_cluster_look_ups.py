@@ -119,7 +119,7 @@ def test_a_partition_that_does_not_exist_is_unknown_when_the_time_is_up(missing:
         world.leaders[TopicPartition("gone", 0)] = 0  # in the metadata, but its leader denies it
         cluster = world.cluster()
         with pytest.raises(UnknownTopic, match=missing.topic):
-            await cluster.list_offsets({A0: messages.LATEST, missing: messages.LATEST}, timeout_ms=250)
+            await cluster.list_offsets({A0: messages.LATEST, missing: messages.LATEST}, timeout_ms=1_000)
         assert world.asked(messages.MetadataRequest) > 1, "it was looked for again"
         await cluster.close()
 
