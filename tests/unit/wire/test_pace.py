@@ -183,7 +183,7 @@ async def test_a_coordinator_that_refuses_is_named_although_others_answer(world:
     with pytest.raises(ConnectionFailed, match=refused):
         await cluster.describe_group("g", timeout_ms=2_000)
     with pytest.raises(ConnectionFailed, match=refused):
-        await cluster.open_coordinator("g", timeout_ms=300)
+        await cluster.open_coordinator("g", timeout_ms=1_000)
     with pytest.raises(ConnectionFailed, match=refused):
         await cluster.coordinator_call("g", messages.describe_groups("g"), timeout_ms=300)
     await cluster.close()

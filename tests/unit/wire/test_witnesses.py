@@ -336,7 +336,7 @@ async def test_where_all_know_an_older_epoch_the_error_says_so(world: BrokerWorl
     cluster = await acquainted(world)
     world.epochs = {A0: 2}
     with pytest.raises(BrokerError, match="knows less than another did: a"):
-        await cluster.metadata(["a"], timeout_ms=300)
+        await cluster.metadata(["a"], timeout_ms=1_000)
     world.topic_id = UUID(int=8)  # another topic has epochs of its own
     assert (await cluster.metadata(["a"])).topics["a"].leader_epochs == {0: 2}
     await cluster.close()
@@ -350,7 +350,7 @@ async def test_an_answer_without_an_epoch_takes_none_back(world: BrokerWorld) ->
     await cluster.metadata(["a"])
     world.epochs = {A0: 2, A1: 1}
     with pytest.raises(BrokerError, match="knows less than another did: a"):
-        await cluster.metadata(["a"], timeout_ms=300)
+        await cluster.metadata(["a"], timeout_ms=1_000)
     await cluster.close()
 
 
@@ -407,7 +407,7 @@ async def test_where_another_cluster_is_all_there_is_the_error_says_so_until_the
     cluster = await acquainted(world)
     await pass_to_another_cluster(world, 0)
     with pytest.raises(ConnectionFailed, match=r"of another cluster is at .+ \(cluster id other, was ours\)"):
-        await cluster.metadata(["a"], timeout_ms=400)
+        await cluster.metadata(["a"], timeout_ms=1_500)
     with pytest.raises(ConnectionFailed, match="of another cluster is at"):
         await cluster.open_coordinator("g", timeout_ms=SOON_MS)
     assert world.asked(messages.FindCoordinatorRequest) == 0
@@ -425,7 +425,7 @@ async def test_an_answer_of_another_cluster_on_an_open_connection_is_not_believe
     cluster = await acquainted(world)
     world.cluster_id = "other"
     with pytest.raises(WireError, match="of another cluster is at"):
-        await cluster.metadata(["a"], timeout_ms=400)
+        await cluster.metadata(["a"], timeout_ms=1_500)
     assert world.brokers[0].connections > 1, "what is on that connection is not used any more"
     world.cluster_id = None  # a broker that does not say is believed
     assert "a" in (await cluster.metadata(["a"], timeout_ms=SOON_MS)).topics
