@@ -101,8 +101,14 @@ def test_names_of_headers_are_read_as_java_reads_them(apache_kafka: ApacheKafka,
 
 
 def test_a_name_that_librdkafka_cannot_show_is_an_error_that_names_the_record(
-    apache_kafka: ApacheKafka, odd_names: str
+    apache_kafka: ApacheKafka, odd_names: str, new_topic: MakeTopic
 ) -> None:
+    """Also when the interpreter has specialised the call, after many records with usual headers."""
+    usual, producer = new_topic(), Producer({"bootstrap.servers": apache_kafka.bootstrap_servers})
+    for number in range(1_000):
+        producer.produce(usual, str(number).encode(), headers=[("name", b"value")])
+    producer.flush()
+    assert len(Reads(apache_kafka, usual).rows("librdkafka", includeHeaders="true")) == 1_000
     error = Reads(apache_kafka, odd_names).error("librdkafka", includeHeaders="true")
     assert f"offset 0 of {odd_names}-0 has a header whose name is not UTF-8" in error
     assert "reader=native" in error

@@ -8,6 +8,7 @@ from __future__ import annotations
 from array import array
 from collections.abc import Sequence
 from itertools import chain
+from operator import methodcaller
 from typing import Final, cast
 
 import pyarrow as pa
@@ -55,11 +56,16 @@ def record_batch(
     return pa.RecordBatch.from_arrays(columns, schema=arrow_schema(include_headers))
 
 
+_HEADERS_OF: Final = methodcaller("headers")
+"""librdkafka's client answers with a value and a pending error at once. A call from C checks for that, and raises
+SystemError here. The interpreter's own call does so only until it is specialised, and then it is raised anywhere."""
+
+
 def _headers(record: Message) -> list[tuple[str, bytes | None]] | None:
     """Null, not empty, for a record without headers: so does Spark. A name ends at a NUL here: librdkafka's are C's."""
     try:
-        return cast("list[tuple[str, bytes | None]]", record.headers()) or None
-    except (SystemError, UnicodeDecodeError):  # the former where an error of Python's passed through C unseen
+        return cast("list[tuple[str, bytes | None]]", _HEADERS_OF(record)) or None
+    except (SystemError, UnicodeDecodeError):
         raise ProtocolViolation(
             f"The record at offset {record.offset()} of {record.topic()}-{record.partition()} has a header whose name "
             "is not UTF-8, which librdkafka's Python client cannot show. Read with reader=native, the default, which "
