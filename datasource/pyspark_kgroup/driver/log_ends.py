@@ -78,30 +78,30 @@ class LogEnds:
 
     def begin(self, partitions: Collection[TopicPartition]) -> None:
         """Begin to list `partitions`, beside what else is asked of brokers before `of` needs them."""
-        if lacking := self._lacking(partitions):
+        if lacking := self._lacking(partitions, self._recent()):
             self._collect()
             self._begun = self._begin(lacking - self.unanswered.keys())
 
     def of(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, int]:
         """One past the last readable offset of each partition whose leader has answered."""
-        if lacking := self._lacking(partitions):
+        recent = self._recent()
+        if lacking := self._lacking(partitions, recent):
             self._collect()
-            self._list(lacking)
+            self._list(lacking, recent or _Listed({}, self._clock()))
         ends = self._listed.ends
         return {tp: ends[tp] for tp in partitions if tp in ends}
 
-    def _lacking(self, partitions: Collection[TopicPartition]) -> set[TopicPartition]:
-        """Which of `partitions` were not listed a moment ago."""
-        if self._is_old:
+    def _recent(self) -> _Listed | None:
+        """The ends that were listed a moment ago. To be asked for once in a call: the clock goes on meanwhile."""
+        return self._listed if self._clock() - self._listed.at_ms <= END_OFFSETS_MAX_AGE_MS else None
+
+    def _lacking(self, partitions: Collection[TopicPartition], recent: _Listed | None) -> set[TopicPartition]:
+        """Which of `partitions` are to be listed."""
+        if recent is None:
             return set(partitions)
-        return set(partitions) - self._listed.ends.keys() - self.unanswered.keys()
+        return set(partitions) - recent.ends.keys() - self.unanswered.keys()
 
-    @property
-    def _is_old(self) -> bool:
-        return self._clock() - self._listed.at_ms > END_OFFSETS_MAX_AGE_MS
-
-    def _list(self, lacking: set[TopicPartition]) -> None:
-        before = _Listed({}, self._clock()) if self._is_old else self._listed
+    def _list(self, lacking: set[TopicPartition], before: _Listed) -> None:
         begun, self._begun = self._begun, None
         fresh = begun is not None and self._clock() - begun.at_ms <= BEGUN_END_OFFSETS_MAX_AGE_MS
         wanted = lacking - self.unanswered.keys()
