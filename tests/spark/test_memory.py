@@ -97,6 +97,7 @@ def test_a_gigabyte_in_one_batch_keeps_sidecars_and_their_workers_small(
     spark: SparkSession, apache_kafka: ApacheKafka, new_topic: NewTopic, group: str, tmp_path: Path
 ) -> None:
     topic, server, counted = new_topic(8), apache_kafka.bootstrap_servers, Counted()
+    wait_for(lambda: not sidecar_processes(), "the sidecars of earlier tests to end", 30)
     query = start(spark, options(server, topic, group), tmp_path, counted)
 
     def served_warm() -> bool:

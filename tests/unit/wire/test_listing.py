@@ -7,7 +7,7 @@ from harness.fake_broker import FakeBroker, until
 from harness.fake_cluster import A0, A1, B0, BrokerWorld, in_a_world
 from kio.schema.errors import ErrorCode as KioErrorCode
 
-from spark_kgroup.errors import BrokerError, ConnectionFailed, RequestTimedOut, UnknownTopic, WireError
+from spark_kgroup.errors import BrokerError, RequestTimedOut, UnknownTopic, WireError
 from spark_kgroup.model import ErrorCode, TopicPartition
 from spark_kgroup.wire import messages
 from spark_kgroup.wire.address import Address
@@ -253,10 +253,10 @@ async def test_an_advertised_address_that_cannot_be_reached_is_named_beside_the_
     world.hosts = {0: "no-such-host.invalid"}
     cluster = world.cluster()
     await cluster.metadata(["a"])
-    with pytest.raises(ConnectionFailed) as problem:
-        await cluster.reach_advertised(timeout_ms=A_MOMENT_MS)
+    with pytest.raises(WireError) as problem:  # the time may be up while the name is looked up again
+        await cluster.reach_advertised(timeout_ms=SOON_MS // 5)
     message = str(problem.value)
-    assert message.startswith(f"{at} answers, but")
+    assert f"{at} answers, but" in message
     assert str(Address("no-such-host.invalid", at.port)) in message
     assert "advertised.listeners" in message
     await cluster.close()
