@@ -1,7 +1,8 @@
-"""What a seat writes beside its committed offsets: who serves it. Kafka keeps it, so whoever asks Kafka can know.
+"""The text that a seat writes beside its committed offsets: who serves it, and of which topic the offsets are.
 
 Kafka's OffsetCommit has room for a text of up to offset.metadata.max.bytes (4096) with each offset. Other clients write
-what they like there, or nothing. We write a note beside one partition of each topic, and a mark beside all others.
+their own texts there, or none. A seat writes a note beside one partition of each topic, and a mark beside all others.
+Both name the topic id: OffsetCommit names topics by name, and a topic may have been deleted and created again.
 """
 
 from __future__ import annotations
@@ -18,7 +19,10 @@ _TEXT_CHARACTERS_MAX: Final = 255
 """Longest name of a host; with each character escaped, two of them, a member id and a prefix stay below 4096 bytes."""
 
 _RUN_MAX: Final = 2**53 - 1
-"""What JSON's numbers hold everywhere; a higher one is no run's."""
+"""The largest integer that JSON numbers hold everywhere: a higher one is no run's."""
+
+_TOPIC_CHARACTERS: Final = 8
+"""Of a topic's id, which is random: enough to tell it from the one that had the name before, in each mark."""
 
 _NUMBER: Final = re.compile("[0-9]{1,9}")
 
@@ -35,7 +39,7 @@ class Author:
         run: number of that run: higher than any that the group or the checkpoint knew of when it started, before it
             joined. Releases up to 0.1.0 wrote when it was started, in ms, which is a high number; None from an older
             one.
-        process: what tells it from another run with that number; empty from a release that did not write it.
+        process: its mark, which another run with that number does not have, empty if its release did not write that.
         seat: the number of the seat, None where it is not known.
     """
 
@@ -44,9 +48,9 @@ class Author:
     process: str = ""
     seat: int | None = None
 
-    def encode(self) -> str:
-        """As text for Kafka: the mark."""
-        return _encode(_author_fields(self))
+    def encode(self, topic_id: str = "") -> str:
+        """The mark as text for Kafka, beside offsets of the topic with this id, which may be ""."""
+        return _encode(_author_fields(self) | _topic_fields(topic_id))
 
     @staticmethod
     def of(text: str) -> Author | None:
@@ -75,6 +79,7 @@ class SeatNote:
         warm: whether the seat's own server reads there; else each task reads by itself.
         since_ms: since when that executor serves it (wall clock).
         at_ms: when this was written (wall clock).
+        topic_id: of the offsets' topic, as text, which `encode` cuts, or "".
     """
 
     member: str
@@ -84,6 +89,7 @@ class SeatNote:
     host: str | None = None
     warm: bool | None = None
     since_ms: int | None = None
+    topic_id: str = ""
 
     def encode(self) -> str:
         """As text for Kafka."""
@@ -94,7 +100,7 @@ class SeatNote:
             note |= {"executor": self.executor[:_TEXT_CHARACTERS_MAX], "warm": self.warm, "since": self.since_ms}
         if self.host is not None:
             note |= {"host": self.host[:_TEXT_CHARACTERS_MAX]}
-        return _encode(note)
+        return _encode(note | _topic_fields(self.topic_id))
 
     @staticmethod
     def decode(text: str) -> SeatNote | None:
@@ -112,12 +118,27 @@ class SeatNote:
             host=known.get("host"),
             warm=known.get("warm"),
             since_ms=known.get("since"),
+            topic_id=_topic_in(note),
         )
+
+
+def is_of_topic(text: str, topic_id: str) -> bool | None:
+    """Whether what a seat wrote says that its offset is of the topic with this id, None if it does not say that."""
+    written = _topic_in(_decode(text))
+    return written == topic_id[:_TOPIC_CHARACTERS] if written and topic_id else None
 
 
 def _author_fields(author: Author) -> dict[str, Any]:
     fields = {"app": author.app, "run": author.run, "process": author.process or None, "seat": author.seat}
     return {name: value for name, value in fields.items() if value is not None}
+
+
+def _topic_fields(topic_id: str) -> dict[str, Any]:
+    return {"topic": topic_id[:_TOPIC_CHARACTERS]} if topic_id else {}
+
+
+def _topic_in(note: Mapping[str, Any]) -> str:
+    return topic if type(topic := note.get("topic")) is str else ""
 
 
 def _seat_of(member: object) -> tuple[str, int] | None:
@@ -138,7 +159,7 @@ def _encode(fields: Mapping[str, Any]) -> str:
 
 
 def _decode(text: str) -> Mapping[str, Any]:
-    """The fields of a text of ours; none for any other."""
+    """The fields of a text of ours, none of any other."""
     try:
         note = json.loads(text)
     except (ValueError, RecursionError):

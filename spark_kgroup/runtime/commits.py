@@ -25,6 +25,9 @@ from spark_kgroup.wire.cluster import Cluster
 
 log = logging.getLogger(__name__)
 
+Texts = Callable[[str], tuple[str, str]]
+"""Topic -> what is written beside one of its partitions, and beside the others."""
+
 _AGAIN = ErrorCode.retriable_codes() | {ErrorCode.OFFSET_METADATA_TOO_LARGE, ErrorCode.STALE_MEMBER_EPOCH}
 _MEMBERSHIP_OVER = frozenset({ErrorCode.UNKNOWN_MEMBER_ID, ErrorCode.ILLEGAL_GENERATION, ErrorCode.FENCED_INSTANCE_ID})
 _ASK_WHETHER_MEMBER = _MEMBERSHIP_OVER | {ErrorCode.STALE_MEMBER_EPOCH}
@@ -65,8 +68,10 @@ class Commits:
         """Why the last commit of each seat was not acknowledged, empty if all were."""
         return ", ".join(sorted(set(self._refusals.values())))
 
-    async def commit(self, who: MemberIdentity, positions: Mapping[TopicPartition, int]) -> frozenset[TopicPartition]:
-        """Commit `positions` under the identity under which their ownership was checked.
+    async def commit(
+        self, who: MemberIdentity, positions: Mapping[TopicPartition, int], topic_ids: Mapping[str, str]
+    ) -> frozenset[TopicPartition]:
+        """Commit `positions`, which are of the topics with these ids, under the identity that was checked to own them.
 
         Returns:
             The partitions whose commit the coordinator acknowledged. The others were not, or we cannot know: `refusal`
@@ -80,8 +85,11 @@ class Commits:
         acknowledged: set[TopicPartition] = set()
         left = dict(positions)
         # A broker's offset.metadata.max.bytes may be below the default, and offsets matter more than what is beside.
-        mark = self._settings.commit_mark(who)
-        texts = [(self._settings.commit_metadata(who), mark), (mark, mark), ("", "")]
+        texts: list[Texts] = [
+            lambda topic: (self._note(who, topic_ids, topic), self._mark(who, topic_ids, topic)),
+            lambda topic: (self._mark(who, topic_ids, topic), self._mark(who, topic_ids, topic)),
+            lambda _: ("", ""),
+        ]
         while left:
             errors, deadline_ms = await self._commit_parts(who, left, texts[0], deadline_ms)
             acknowledged |= {tp for tp, error in errors.items() if error == ErrorCode.NONE}
@@ -97,8 +105,14 @@ class Commits:
             self._refusals.pop(who.instance_id, None)
         return frozenset(acknowledged)
 
+    def _note(self, who: MemberIdentity, topic_ids: Mapping[str, str], topic: str) -> str:
+        return self._settings.commit_metadata(who, topic_ids.get(topic, ""))
+
+    def _mark(self, who: MemberIdentity, topic_ids: Mapping[str, str], topic: str) -> str:
+        return self._settings.commit_mark(who, topic_ids.get(topic, ""))
+
     async def _commit_parts(
-        self, who: MemberIdentity, positions: Mapping[TopicPartition, int], texts: tuple[str, str], deadline_ms: int
+        self, who: MemberIdentity, positions: Mapping[TopicPartition, int], texts: Texts, deadline_ms: int
     ) -> tuple[dict[TopicPartition, int], int]:
         """Each part of `positions` once, and the new deadline: a large commit goes on while parts are acknowledged."""
         errors: dict[TopicPartition, int] = {}
@@ -114,7 +128,7 @@ class Commits:
         return errors, deadline_ms
 
     async def _commit_part(
-        self, who: MemberIdentity, positions: Mapping[TopicPartition, int], texts: tuple[str, str], deadline_ms: int
+        self, who: MemberIdentity, positions: Mapping[TopicPartition, int], texts: Texts, deadline_ms: int
     ) -> dict[TopicPartition, int]:
         """One commit, in halves if the refusal of the whole says that it may be too large."""
         errors = await self._commit_once(who, positions, texts, timeout_ms=max(1, deadline_ms - monotonic_ms()))
@@ -129,13 +143,12 @@ class Commits:
         return errors | first | await self._commit_part(who, dict(large[middle:]), texts, deadline_ms)
 
     async def _commit_once(
-        self, who: MemberIdentity, positions: Mapping[TopicPartition, int], texts: tuple[str, str], *, timeout_ms: int
+        self, who: MemberIdentity, positions: Mapping[TopicPartition, int], texts: Texts, *, timeout_ms: int
     ) -> dict[TopicPartition, int]:
-        note, mark = texts
         consumer_protocol = self._settings.group_protocol == CONSUMER
         newest = self._newest(who, positions) if consumer_protocol else who
         request = messages.offset_commit(
-            self._settings.group, newest, positions, note=note, mark=mark, consumer_protocol=consumer_protocol
+            self._settings.group, newest, positions, texts=texts, consumer_protocol=consumer_protocol
         )
         try:
             response = await self._cluster.coordinator_call(self._settings.group, request, timeout_ms=timeout_ms)

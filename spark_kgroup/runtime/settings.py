@@ -21,7 +21,7 @@ from spark_kgroup.wire.responses import CommittedOffset
 from spark_kgroup.wire.security.settings import Plaintext, Security
 
 
-def _nothing(_: MemberIdentity) -> str:
+def _nothing(_who: MemberIdentity, _topic_id: str) -> str:
     return ""
 
 
@@ -51,9 +51,9 @@ class GroupSettings:
             have them at once; if not, they wait for this application's next process, which may have work to finish.
         cap_seats_to_partitions: no more seats than the topics have partitions at the start; no limit if one
             of them is missing then.
-        commit_metadata: who commits -> what is written beside one partition of each topic; asked at each commit, on the
-            event loop.
-        commit_mark: who commits -> what is written beside all others.
+        commit_metadata: who commits, and the topic's id as text, "" where it has none -> what is written beside one
+            partition of each topic; asked at each commit, on the event loop.
+        commit_mark: the same -> what is written beside all others.
         before_joining: is told what the group has committed, and what is written beside it, before any seat joins; None
             if that is not asked for. On the event loop.
         alive: whether the process that the seats work for is still there; asked as each request is sent. If not,
@@ -84,7 +84,7 @@ class GroupSettings:
     holds_rebalances: bool = False
     releases_seats: bool = True
     cap_seats_to_partitions: bool = False
-    commit_metadata: Callable[[MemberIdentity], str] = _nothing
-    commit_mark: Callable[[MemberIdentity], str] = _nothing
+    commit_metadata: Callable[[MemberIdentity, str], str] = _nothing
+    commit_mark: Callable[[MemberIdentity, str], str] = _nothing
     before_joining: Callable[[Mapping[TopicPartition, CommittedOffset]], None] | None = None
     alive: Callable[[], bool] = lambda: True

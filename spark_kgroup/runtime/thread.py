@@ -175,7 +175,7 @@ class GroupRuntime:
         """`Commits.commit`, for several seats at once."""
 
         async def all_seats(group: Group) -> frozenset[TopicPartition]:
-            each_seat = (group.commits.commit(each.seat.identity, each.positions) for each in commits)
+            each_seat = (group.commits.commit(each.seat.identity, each.positions, each.topic_ids) for each in commits)
             return frozenset().union(*await asyncio.gather(*each_seat))
 
         return self._run(all_seats)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from spark_kgroup.model import MemberIdentity, TopicPartition
 from spark_kgroup.runtime.misfit import Misfit
@@ -36,10 +36,13 @@ class SeatCommit:
     Attributes:
         seat: as it was when it was checked that it holds the partitions: the commit goes out under that identity.
         positions: partition -> the offset of the next record.
+        topic_ids: topic -> the id, as text, of the topic that the positions are of; those of a cluster without topic
+            ids are missing.
     """
 
     seat: SeatView
     positions: Mapping[TopicPartition, int]
+    topic_ids: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -28,7 +28,7 @@ brokers do without the consumer protocol and ListGroups. (Version 9 of OffsetCom
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from datetime import timedelta
 from itertools import groupby
 from typing import Any, Final
@@ -252,14 +252,15 @@ def offset_commit(
     who: Member,
     positions: Mapping[TopicPartition, int],
     *,
-    note: str = "",
-    mark: str = "",
+    texts: Callable[[str], tuple[str, str]] = lambda _: ("", ""),
     consumer_protocol: bool = False,
 ) -> OffsetCommitRequest | offset_commit_v9.OffsetCommitRequest:
-    """Commit `positions` as the member `who`, `note` beside one partition of each topic and `mark` beside the others.
+    """Commit `positions` as the member `who`.
 
-    The coordinator keeps each text beside its offset (offset.metadata.max.bytes: 4096), all in one record batch.
+    `texts` gives, for each topic, the metadata of one of its partitions and that of its other partitions. The
+    coordinator keeps each text beside its offset (offset.metadata.max.bytes: 4096), all in one record batch.
     """
+    named = [(topic, partitions, texts(topic)) for topic, partitions in by_topic(positions)]
     classic = OffsetCommitRequest(
         group_id=GroupId(group),
         generation_id_or_member_epoch=i32(who.generation),
@@ -277,7 +278,7 @@ def offset_commit(
                     for tp in partitions
                 ),
             )
-            for topic, partitions in by_topic(positions)
+            for topic, partitions, (note, mark) in named
         ),
     )
     return _offset_commit_v9(classic) if consumer_protocol else classic

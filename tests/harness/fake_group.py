@@ -215,7 +215,7 @@ class FakeGroup:
                 del table[tp]
         epochs = dict.fromkeys(range(count), 0)
         self.topics_now[name] = TopicDescription(
-            name=name, topic_id=UUID(int=self.ids), partition_count=count, leader_epochs=epochs
+            name=name, topic_id=UUID(int=self.ids << 96), partition_count=count, leader_epochs=epochs
         )
         self.log |= {tp: [0, 0] for tp in self.topics_now[name].partitions}
 
@@ -681,8 +681,10 @@ class FakeGroup:
             offsets = {tp: offset for tp, offset in offsets.items() if tp in self.log}
             self._check_commit(seat, offsets)
             self.coordinator.commit(seen.identity, self.now_ms, offsets)
-            note = self.author.encode()
-            self._notes |= {tp: CommittedOffset(offset=offset, metadata=note) for tp, offset in offsets.items()}
+            self._notes |= {
+                tp: CommittedOffset(offset=offset, metadata=self.author.encode(commit.topic_ids[tp.topic]))
+                for tp, offset in offsets.items()
+            }
             self.commits.append((name, dict(offsets)))
             if fate == "ok":
                 acknowledged |= offsets.keys()

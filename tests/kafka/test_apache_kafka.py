@@ -240,7 +240,7 @@ def test_our_reading_of_the_log_agrees_with_kafkas_own_formatter(apache_kafka: A
     printed = apache_kafka.tool(
         apache_kafka.release.console_consumer,
         *("--bootstrap-server", apache_kafka.bootstrap_servers, "--topic", "__consumer_offsets"),
-        *("--from-beginning", "--timeout-ms", "3000"),
+        *("--from-beginning", "--timeout-ms", "10000"),
         *("--formatter", "org.apache.kafka.tools.consumer.GroupMetadataMessageFormatter"),
     )
     assert f'"group":"{group}"' in printed

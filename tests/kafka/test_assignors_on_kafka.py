@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 from harness.groups import assignment_by_instance, stable_generation
-from harness.kafka import MakeTopic
+from harness.kafka import MakeTopic, produce
 from harness.members import MemberProcess, all_pairs
 from harness.waiting import wait_for
 
@@ -44,9 +44,10 @@ def test_java_s_sticky_leader_leaves_our_members_what_they_had_and_so_do_we_when
         args=(
             "org.apache.kafka.tools.consumer.ConsoleConsumer",
             *("--bootstrap-server", apache_kafka.bootstrap_servers, "--topic", topic, "--group", group),
-            *("--timeout-ms", "12000"),
+            *("--max-messages", "1"),  # it leaves when it has read one
             *("--command-property", "partition.assignment.strategy=org.apache.kafka.clients.consumer.StickyAssignor"),
         ),
+        kwargs={"timeout_s": 180},
     )
     java.start()
     wait_for(lambda: len(assignment_by_instance(apache_kafka, group)) == 1, "the Java member to lead", 40)
@@ -56,6 +57,7 @@ def test_java_s_sticky_leader_leaves_our_members_what_they_had_and_so_do_we_when
     kept, taken = first.wait_for_owned(2), second.wait_for_owned(2)
     assert kept < had
     assert not first.events[-1]["leader"]
+    produce(apache_kafka.bootstrap_servers, topic, 6, partitions=6)
     java.join(60)
     assert not java.is_alive()
     assert first.wait_for_owned(3) > kept

@@ -44,7 +44,7 @@ Seats = Callable[..., GroupRuntime]
 def seats(apache_kafka: ApacheKafka, topic: str) -> Iterator[Seats]:
     with ExitStack() as started:
 
-        def start(metadata: Callable[[MemberIdentity], str], members: int = 2) -> GroupRuntime:
+        def start(metadata: Callable[[MemberIdentity, str], str], members: int = 2) -> GroupRuntime:
             options = options_of(apache_kafka.bootstrap_servers, topic, "job", members)
             settings = replace(settings_of(options), commit_metadata=metadata)
             runtime = started.enter_context(GroupRuntime(settings))
@@ -56,7 +56,7 @@ def seats(apache_kafka: ApacheKafka, topic: str) -> Iterator[Seats]:
         yield start
 
 
-def note(who: MemberIdentity) -> str:
+def note(who: MemberIdentity, _topic_id: str) -> str:
     return note_of(who.member_id)
 
 
@@ -141,7 +141,7 @@ def test_partitions_and_notes_of_other_applications_are_shown_and_never_an_error
 ) -> None:
     server, group = apache_kafka.bootstrap_servers, f"of-{topic}"
     runtime = seats(
-        lambda who: "job-0 was here" if who.instance_id == "job-0" else note_of("job-1-of-an-earlier-process")
+        lambda who, _: "job-0 was here" if who.instance_id == "job-0" else note_of("job-1-of-an-earlier-process")
     )
     commit(runtime, runtime.view(), 10)
     other = Consumer(
@@ -216,7 +216,7 @@ def test_a_group_that_does_not_exist_is_an_error(apache_kafka: ApacheKafka) -> N
 
 
 def test_a_text_that_the_broker_does_not_take_costs_no_commit(seats: Seats, topic: str) -> None:
-    runtime = seats(lambda _: "x" * 5_000, 1)  # offset.metadata.max.bytes: 4096
+    runtime = seats(lambda _, topic_id: "x" * 5_000 + topic_id, 1)  # offset.metadata.max.bytes: 4096
     commit(runtime, runtime.view(), 3)
     tps = [TopicPartition(topic, index) for index in range(PARTITIONS)]
     assert offsets_alone(runtime.committed(tps)) == dict.fromkeys(tps, 3)

@@ -282,7 +282,7 @@ def test_a_share_group_is_named_as_one_and_takes_no_seats(run: Run, apache_kafka
     consumer = "org.apache.kafka.tools.consumer.ConsoleShareConsumer"
     server, group = apache_kafka.bootstrap_servers, f"of-{topic}"
     apache_kafka.tool(
-        consumer, "--bootstrap-server", server, "--topic", topic, "--group", group, "--timeout-ms", "3000"
+        consumer, "--bootstrap-server", server, "--topic", topic, "--group", group, "--timeout-ms", "10000"
     )
     ended = described(apache_kafka, group)
     assert (ended.returncode, ended.stdout) == (1, "")

@@ -34,9 +34,13 @@ def runtime_of(kafka: ApacheKafka, topic: str, members: int = 1, checkpoint: Che
     settings = replace(
         settings_of(options),
         previously_owned=owned_by_seat(checkpoint, options.group_id),
-        commit_mark=lambda _: AUTHOR.encode(),
-        commit_metadata=lambda who: SeatNote(
-            author=AUTHOR, member=who.member_id, at_ms=1_700_000_000_000, host="ip-10-12-13-14.compute.internal"
+        commit_mark=lambda _, topic_id: AUTHOR.encode(topic_id),
+        commit_metadata=lambda who, topic_id: SeatNote(
+            author=AUTHOR,
+            member=who.member_id,
+            at_ms=1_700_000_000_000,
+            host="ip-10-12-13-14.compute.internal",
+            topic_id=topic_id,
         ).encode(),
     )
     return GroupRuntime(settings)

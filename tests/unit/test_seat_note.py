@@ -1,12 +1,13 @@
 """What a seat writes beside its offsets, and what other clients write there."""
 
 import json
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from spark_kgroup.seat_note import Author, SeatNote
+from spark_kgroup.seat_note import Author, SeatNote, is_of_topic
 
 WALL_MS = st.integers(0, 2**45)
 PREFIXES = st.text(min_size=1, max_size=249, alphabet="abc-_.0")
@@ -74,6 +75,17 @@ def test_a_mark_says_who_wrote_it_and_nothing_of_a_seat(author: Author) -> None:
     assert len(mark) < 512
     assert Author.of(mark) == author
     assert SeatNote.decode(mark) is None
+
+
+@given(AUTHORS, NOTES)
+def test_marks_and_notes_say_of_which_topic_their_offset_is(author: Author, note: SeatNote) -> None:
+    for text in (author.encode(UUID), replace(note, topic_id=UUID).encode()):
+        assert is_of_topic(text, UUID) is True
+        assert is_of_topic(text, UUID.replace("6f1c2f0e", "6f1c2f0f")) is False
+        assert is_of_topic(text, "") is None, "this cluster has no topic ids (any more)"
+        assert Author.of(text) == Author.of(author.encode() if text == author.encode(UUID) else note.encode())
+    for text in (author.encode(), note.encode(), "by hand", ""):
+        assert is_of_topic(text, UUID) is None
 
 
 @given(PREFIXES)

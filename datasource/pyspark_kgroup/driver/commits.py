@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from pyspark_kgroup.driver.crossing import Crossing
 from pyspark_kgroup.driver.group_port import GroupPort
@@ -22,7 +22,7 @@ from pyspark_kgroup.options.parser import SourceOptions
 from spark_kgroup.errors import WireError
 from spark_kgroup.model import TopicDescription, TopicPartition
 from spark_kgroup.runtime.views import SeatCommit, SeatView
-from spark_kgroup.seat_note import Author
+from spark_kgroup.seat_note import Author, is_of_topic
 from spark_kgroup.wire.listing import Answers
 
 log = logging.getLogger(__name__)
@@ -57,10 +57,15 @@ class Commits:
         wanted = [each for each in self._without_what_others_read(commits) if each.positions]
         if not wanted:
             return frozenset()
-        acknowledged = self._group.commit(wanted)
+        acknowledged = self._group.commit([self._with_topic_ids(each) for each in wanted])
         for each in wanted:
             self._ledger.on_acknowledged(acknowledged & each.positions.keys(), each.positions)
         return acknowledged
+
+    def _with_topic_ids(self, commit: SeatCommit) -> SeatCommit:
+        return replace(
+            commit, topic_ids={tp.topic: self._ledger.holdings[tp].period.topic_id for tp in commit.positions}
+        )
 
     def _without_what_others_read(self, commits: Sequence[SeatCommit]) -> Sequence[SeatCommit]:
         """`commits` without partitions that must go and that another application reads already: those are let go.
@@ -98,7 +103,8 @@ class Commits:
         """
         behind, unanswered = self._remembered_beyond_the_group(crossing, {tp for s in shares for tp in s.partitions})
         wanted = [_commit(share.seat, behind, share.partitions & behind.keys()) for share in shares]
-        wanted = [each for each in wanted if each.positions]
+        topic_ids = {name: topic.topic_id for name, topic in crossing.start.topics.items()}
+        wanted = [replace(each, topic_ids=topic_ids) for each in wanted if each.positions]
         return (frozenset(behind) - self._group.commit(wanted)) | unanswered
 
     def _remembered_beyond_the_group(
@@ -119,8 +125,11 @@ class Commits:
         known = {
             tp
             for tp, found in committed.found.items()
-            if found.offset == remembered[tp]
-            or (found.offset > remembered[tp] and (found.writer is not Writer.US or tp in start.inherited))
+            if is_of_topic(found.text, start.topics[tp.topic].topic_id) is not False
+            and (
+                found.offset == remembered[tp]
+                or (found.offset > remembered[tp] and (found.writer is not Writer.US or tp in start.inherited))
+            )
         }
         unanswered = frozenset(committed.unanswered)
         return {tp: at for tp, at in remembered.items() if tp not in known | unanswered}, unanswered
@@ -140,7 +149,7 @@ class Commits:
         """
         answers = self._group.committed_answers(partitions, patience_ms)
         committed = {
-            tp: Committed(found.offset, Writer.of(found.metadata, self._us))
+            tp: Committed(found.offset, Writer.of(found.metadata, self._us), found.metadata)
             for tp, found in answers.found.items()
             if found is not None
         }

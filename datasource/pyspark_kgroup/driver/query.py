@@ -391,8 +391,10 @@ class Query:
             holds_rebalances=True,
             releases_seats=False,  # a batch may be unfinished
             cap_seats_to_partitions=self._options.members is None,
-            commit_metadata=lambda who: commit_metadata(self._author(who), who.member_id, self._home(who.instance_id)),
-            commit_mark=lambda who: self._author(who).encode(),
+            commit_metadata=lambda who, topic_id: commit_metadata(
+                self._author(who), who.member_id, topic_id, self._home(who.instance_id)
+            ),
+            commit_mark=lambda who, topic_id: self._author(who).encode(topic_id),
             before_joining=lambda committed: self._begin_run(planned, committed),
             alive=jvm.alive if jvm is not None else lambda: True,
         )

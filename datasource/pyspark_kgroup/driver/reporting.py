@@ -47,17 +47,18 @@ class Counts:
         return Counts(**{one.name: getattr(self, one.name) + getattr(other, one.name) for one in fields(self)})
 
 
-def commit_metadata(author: Author, member: str, home: Home | None) -> str:
+def commit_metadata(author: Author, member: str, topic_id: str, home: Home | None) -> str:
     """What is written beside the offsets that a seat commits (`kgroup describe` shows it).
 
     Args:
         author: this run of this application.
         member: its member id.
+        topic_id: of the offsets' topic, as text; "" where it has none.
         home: who serves it now, None if nobody has since the query was started.
     """
     at_ms = time.time_ns() // 1_000_000
     if home is None:
-        return SeatNote(member=member, author=author, at_ms=at_ms).encode()
+        return SeatNote(member=member, author=author, at_ms=at_ms, topic_id=topic_id).encode()
     return SeatNote(
         member=member,
         author=author,
@@ -66,6 +67,7 @@ def commit_metadata(author: Author, member: str, home: Home | None) -> str:
         host=home.executor.host,
         warm=home.warm,
         since_ms=_wall_ms(home.since_ms),
+        topic_id=topic_id,
     ).encode()
 
 

@@ -16,11 +16,13 @@ Runs on: driver. Pure.
    (`committed`: where `kafka.auto.offset.reset` says); a later partition, or one of a later topic, at its earliest
    offset; one that was given up, where that was.
 
-The rules hold within one topic id. A topic with another id was deleted and created again: nothing old applies, and it
-starts at its earliest offset. On a fresh checkpoint an explicit `startingOffsets` wins over 3, unless members of other
-applications are in the group, or a later run of this query has committed. A start that the group does not have is
-committed BEFORE anything relies on it (`Start.commit_first`). What could not be adopted while the checkpoint was fresh,
-since no leader answered for it, still starts as on a fresh one (`Checkpoint.unstarted`).
+The rules hold within one topic id. A topic with another id was deleted and created again: no old position applies, and
+it starts at its earliest offset, or where another application has gone on from there. Each commit of kgroup names its
+topic id (`seat_note`), and a commit for another topic id does not count. On a fresh checkpoint an explicit
+`startingOffsets` wins over 3, unless members of other applications are in the group, or a later run of this query has
+committed. A start that the group does not have is committed BEFORE anything relies on it (`Start.commit_first`). What
+could not be adopted while the checkpoint was fresh, since no leader answered for it, still starts as on a fresh one
+(`Checkpoint.unstarted`).
 """
 
 from __future__ import annotations
@@ -32,7 +34,7 @@ from typing import NamedTuple
 from pyspark_kgroup.offsets.checkpoint import Checkpoint, Period
 from pyspark_kgroup.offsets.offset_spec import OffsetSpec
 from spark_kgroup.model import MemberIdentity, TopicDescription, TopicPartition
-from spark_kgroup.seat_note import Author
+from spark_kgroup.seat_note import Author, is_of_topic
 
 
 class Writer(Enum):
@@ -66,10 +68,15 @@ class Writer(Enum):
 
 
 class Committed(NamedTuple):
-    """What the group has committed for a partition."""
+    """What the group has committed for a partition.
+
+    Attributes:
+        text: the metadata of the commit.
+    """
 
     offset: int
     writer: Writer
+    text: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -113,8 +120,16 @@ def adopted_start(
         later: its topic appeared after the query began, though the checkpoint is fresh.
     """
     known = checkpoint.topics.get(partition.topic)
-    if known is not None and known.topic_id != topic_key(topic):
-        return Start(offset=OffsetSpec.EARLIEST, commit_first=True)  # deleted and created again: nothing old applies
+    of_this_topic = is_of_topic(committed.text, topic_key(topic)) if committed is not None else None
+    if of_this_topic is False:  # a late commit, of the topic that had its name before
+        start = adopted_start(
+            partition, checkpoint=checkpoint, topic=topic, committed=None, explicit=explicit, later=later
+        )
+        return replace(start, commit_first=True)
+    if known is not None and known.topic_id != topic_key(topic):  # deleted and created again: nothing old applies
+        if committed is not None and of_this_topic and committed.writer is Writer.NEIGHBOUR:
+            return Start(offset=committed.offset)
+        return Start(offset=OffsetSpec.EARLIEST, commit_first=True)
     if partition in checkpoint.unstarted or (checkpoint.fresh and not later):
         if explicit and (committed is None or committed.writer is not Writer.SUCCESSOR):
             return Start(offset=OffsetSpec.STARTING, commit_first=True)

@@ -8,6 +8,7 @@ from harness.fake_group import OTHER
 from pyspark_kgroup.limits import END_OFFSETS_MAX_AGE_MS
 from pyspark_kgroup.options.offset_bound import parse_starting_offsets
 from spark_kgroup.limits import METADATA_MAX_AGE_MS
+from spark_kgroup.seat_note import Author
 
 
 @pytest.mark.parametrize("crash", ["unplanned", "unread", "uncommitted"])
@@ -98,6 +99,23 @@ def test_a_topic_recreated_while_we_did_not_look_is_read_from_its_beginning(worl
     driver.drain()
     assert driver.rows == {P0: [(0, 100), (0, 10)]}
     assert group.committed_now == {P0: 10}
+
+
+def test_a_recreated_topic_is_read_from_where_another_application_has_left_it(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The checkpoint has the old topic's id, what is committed names the new one's: its rows are not read twice."""
+    group, driver = world(records=100, fail_on_data_loss=False)
+    driver.drain()
+    group.create_topic("t", 1)
+    group.produce(P0, 50)
+    text = Author(app="another", run=1).encode(str(group.topics_now["t"].topic_id))
+    group.committed_now = {P0: 30}
+    monkeypatch.setattr(group, "note_beside", lambda _: text)
+    group.now_ms += METADATA_MAX_AGE_MS + 1
+    driver.drain()
+    assert driver.rows == {P0: [(0, 100), (30, 50)]}
+    assert group.committed_now == {P0: 50}
 
 
 def test_an_adoption_at_the_committed_offset_commits_nothing(world: World) -> None:

@@ -120,13 +120,13 @@ def test_a_stream_with_an_end_says_whether_it_has_come_to_it_and_no_other_stream
 
 
 def test_the_metadata_of_a_commit_says_who_serves_the_seat() -> None:
-    note = SeatNote.decode(commit_metadata(BY, "job-1-id", home(warm=False)))
+    note = SeatNote.decode(commit_metadata(BY, "job-1-id", "6f1c2f0e-6a3b", home(warm=False)))
     assert note is not None
     assert (note.member, note.executor, note.host, note.warm) == ("job-1-id", "1", "h1", False)
     assert note.since_ms is not None
     assert 55_000 < note.at_ms - note.since_ms < 65_000
-    assert note.author == BY
-    note = SeatNote.decode(commit_metadata(BY, "job-1-id", None))
+    assert (note.author, note.topic_id) == (BY, "6f1c2f0e")
+    note = SeatNote.decode(commit_metadata(BY, "job-1-id", "6f1c2f0e-6a3b", None))
     assert note is not None
     assert note.author == BY
     assert (note.member, note.executor, note.host, note.warm, note.since_ms) == ("job-1-id", None, None, None, None)

@@ -11,7 +11,7 @@ from pyspark_kgroup.offsets.offset_spec import OffsetSpec
 from spark_kgroup.model import MemberIdentity, TopicDescription, TopicPartition
 from spark_kgroup.seat_note import Author, SeatNote
 
-OLD, NEW = UUID(int=1), UUID(int=2)
+OLD, NEW = UUID(int=1 << 96), UUID(int=2 << 96)
 P1 = TopicPartition("t", 1)
 PERIOD = Period(topic_id=str(OLD), start=40, seat="job-0", generation=3)
 
@@ -25,6 +25,7 @@ LOST = seen(lost={P1: 100})
 OTHER_TOPIC = Checkpoint(topics={"u": Topic(topic_id=str(OLD), first_sight=1)})
 
 
+EARLIEST = OffsetSpec.EARLIEST
 US, SUCCESSOR, NEIGHBOUR, UNKNOWN = Writer.US, Writer.SUCCESSOR, Writer.NEIGHBOUR, Writer.UNKNOWN
 GIVEN_UP = seen(given_up={P1: 100})
 UNSTARTED = seen(unstarted=frozenset({P1}))
@@ -44,6 +45,8 @@ class Row:
     writer: Writer = UNKNOWN
     explicit: bool = False
     topic_id: UUID | None = OLD
+    says: UUID | None = None
+    """Which topic the commit names."""
 
 
 def first(place: int | OffsetSpec) -> Start:
@@ -101,6 +104,15 @@ TABLE = [
     Row("recreated: lost", LOST, None, first(OffsetSpec.EARLIEST), topic_id=NEW),
     Row("recreated: given up", GIVEN_UP, 100, first(OffsetSpec.EARLIEST), topic_id=NEW),
     Row("recreated: never owned", seen(), 70, first(OffsetSpec.EARLIEST), topic_id=NEW),
+    Row("recreated: another application has read the new one", OWNED, 30, Start(offset=30), NEIGHBOUR, False, NEW, NEW),
+    Row("recreated: its late commit of the old one", OWNED, 130, first(EARLIEST), NEIGHBOUR, False, NEW, OLD),
+    Row("recreated: we have read the new one: it was set back", OWNED, 30, first(EARLIEST), US, False, NEW, NEW),
+    Row("fresh: a late commit of the one before", EMPTY, 70, first(OffsetSpec.STARTING), NEIGHBOUR, False, NEW, OLD),
+    Row(
+        "3: a later topic, a late commit of the one before", OTHER_TOPIC, 70, first(EARLIEST), UNKNOWN, False, NEW, OLD
+    ),
+    Row("2: a late commit of the one before, further than ours", OWNED, 130, first(100), NEIGHBOUR, False, OLD, NEW),
+    Row("2: a commit that names this topic", OWNED, 130, Start(offset=130), NEIGHBOUR, says=OLD),
     Row("a broker that lost its topic ids", OWNED, 100, first(OffsetSpec.EARLIEST), topic_id=None),
 ]
 
@@ -108,7 +120,8 @@ TABLE = [
 @pytest.mark.parametrize("row", TABLE, ids=lambda row: row.rule)
 def test_where_an_adopted_partition_starts(row: Row) -> None:
     topic = TopicDescription(name="t", topic_id=row.topic_id, partition_count=4)
-    committed = Committed(row.committed, row.writer) if row.committed is not None else None
+    text = Author(app="job").encode(str(row.says) if row.says is not None else "")
+    committed = Committed(row.committed, row.writer, text) if row.committed is not None else None
     found = adopted_start(P1, checkpoint=row.checkpoint, topic=topic, committed=committed, explicit=row.explicit)
     assert found == row.start
 
