@@ -63,6 +63,16 @@ def test_a_query_starts_where_librdkafka_finds_the_first_record_that_is_not_olde
     assert read(apache_kafka, topic, startingOffsetsByTimestamp=by_partition, **strategy) == expected
 
 
+@pytest.mark.parametrize(("hour", "expected"), [(4, {0: [4, 5, 6], 1: [0]}), (6, {0: [4, 5, 6]}), (14, {})])
+def test_a_group_without_offsets_starts_a_duration_ago(
+    apache_kafka: ApacheKafka, topic: str, hour: int, expected: dict[int, list[int]]
+) -> None:
+    """KIP-1106. Where there is no record since then, a partition starts at its end."""
+    ago_s = int(time.time()) - (FIRST_MS + hour * HOUR_MS) // 1000
+    options = {"startingOffsets": "committed", "kafka.auto.offset.reset": f"by_duration:PT{ago_s + 60}S"}
+    assert read(apache_kafka, topic, **options) == expected
+
+
 def test_a_query_fails_where_a_partition_has_no_record_so_young_unless_it_may_start_at_the_end(
     apache_kafka: ApacheKafka, topic: str
 ) -> None:

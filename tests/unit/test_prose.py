@@ -25,7 +25,7 @@ ROOMS: dict[str, tuple[float, float, float]] = {
     "datasource/pyspark_kgroup": (16.5, 1.5, 11.0),
     "datasource/pyspark_kgroup/driver": (29.5, 4.5, 14.0),
     "datasource/pyspark_kgroup/executor": (31.5, 4.5, 14.5),
-    "datasource/pyspark_kgroup/offsets": (26.0, 3.5, 11.5),
+    "datasource/pyspark_kgroup/offsets": (25.5, 3.5, 11.5),
     "datasource/pyspark_kgroup/options": (19.5, 1.0, 17.5),
     "datasource/pyspark_kgroup/shared": (17.0, 0.0, 13.5),
     "examples": (23.0, 1.5, 13.5),

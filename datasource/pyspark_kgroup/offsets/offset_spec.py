@@ -22,6 +22,16 @@ class OffsetSpec(Enum):
     """Where the option `startingOffsets` says; for `committed`, where `kafka.auto.offset.reset` says."""
 
 
+class Ago(NamedTuple):
+    """The first offset whose record is not older than this before the query starts (KIP-1106: `by_duration`).
+
+    Attributes:
+        ms: at least 0.
+    """
+
+    ms: int
+
+
 class AtTimestamp(NamedTuple):
     """The first offset whose record is not older than this (Kafka: OffsetSpec.forTimestamp).
 

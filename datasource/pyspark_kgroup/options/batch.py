@@ -34,7 +34,7 @@ _STARTING_OFFSETS: Final = replace(
 )
 """A group is not required: a batch read starts at the beginning, as with `format("kafka")`."""
 
-_AUTO_OFFSET_RESET: Final = replace(rows.AUTO_OFFSET_RESET, default="earliest")
+_AUTO_OFFSET_RESET: Final = replace(rows.AUTO_OFFSET_RESET, default=OffsetSpec.EARLIEST)
 """A batch read has an end: where the group has no offset, the records before it are those nobody has read."""
 
 

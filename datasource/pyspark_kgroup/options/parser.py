@@ -9,12 +9,13 @@ here goes to the executors' librdkafka consumers without its prefix.
 from __future__ import annotations
 
 import re
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from difflib import get_close_matches
 from typing import Final, NoReturn
 
-from pyspark_kgroup.offsets.offset_spec import OffsetSpec
+from pyspark_kgroup.offsets.offset_spec import Ago, AtTimestamp, OffsetSpec
 from pyspark_kgroup.offsets.plan import Limit
 from pyspark_kgroup.options import rows
 from pyspark_kgroup.options.offset_bound import OffsetBound
@@ -287,7 +288,7 @@ def offset_bound(
 
 
 def starting_offsets_for(
-    subscription: Subscription, given: Mapping[str, str], row: Option[OffsetBound], reset: Option[str]
+    subscription: Subscription, given: Mapping[str, str], row: Option[OffsetBound], reset: Option[OffsetSpec | Ago]
 ) -> OffsetBound:
     """Where a query starts; raises as `offset_bound`.
 
@@ -298,10 +299,13 @@ def starting_offsets_for(
         reset: of `kafka.auto.offset.reset`.
     """
     start = offset_bound(subscription, given, (rows.STARTING_TIMESTAMP, rows.STARTING_OFFSETS_BY_TIMESTAMP, row))
-    strategy, everywhere = rows.STARTING_OFFSETS_BY_TIMESTAMP_STRATEGY.value(given), OffsetSpec(reset.value(given))
+    strategy, otherwise = rows.STARTING_OFFSETS_BY_TIMESTAMP_STRATEGY.value(given), reset.value(given)
     if not start.committed:
         return replace(start, later_is_latest=strategy == "latest")
-    return replace(start, everywhere=everywhere)
+    if isinstance(otherwise, Ago):
+        now_ms = time.time_ns() // 1_000_000
+        return replace(start, everywhere=AtTimestamp(max(0, now_ms - otherwise.ms)), later_is_latest=True)
+    return replace(start, everywhere=otherwise)
 
 
 def _end(subscription: Subscription, given: Mapping[str, str]) -> OffsetBound | None:

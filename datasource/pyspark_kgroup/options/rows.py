@@ -28,6 +28,7 @@ from pyspark_kgroup.options.values import (
     instance_id_prefix,
     non_empty,
     number,
+    offset_reset,
     one_of,
     servers,
     time_span,
@@ -465,12 +466,13 @@ REGISTRY_PORT = Option(
 AUTO_OFFSET_RESET = Option(
     name="kafka.auto.offset.reset",
     type="string",
-    default="latest",
+    default=OffsetSpec.LATEST,
     shown="latest",
-    range="earliest or latest",
-    effect="Where startingOffsets=committed starts a partition for which the group has no offset.",
-    origin="Kafka's auto.offset.reset, latest",
-    read=one_of("earliest", "latest"),
+    range="earliest, latest, or by_duration: and an ISO 8601 duration, such as by_duration:PT1H",
+    effect="Where startingOffsets=committed starts a partition for which the group has no offset. With a duration: at "
+    "the first record that is not older than that when the query starts, or at the end if there is none.",
+    origin="Kafka's auto.offset.reset, latest (KIP-1106)",
+    read=offset_reset,
 )
 ISOLATION_LEVEL = Option(
     name="kafka.isolation.level",

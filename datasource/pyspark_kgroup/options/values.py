@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from difflib import get_close_matches
 from typing import Final, Generic, TypeVar, cast
 
+from pyspark_kgroup.offsets.offset_spec import Ago, OffsetSpec
 from pyspark_kgroup.shared.columns import COLUMNS, HEADERS
 from spark_kgroup.assignors import NAMES as ASSIGNORS
 from spark_kgroup.assignors.custom import SPELLING as CUSTOM_ASSIGNOR
@@ -124,6 +125,24 @@ def time_span(text: str) -> int:
     if found is None or (found[2] or "ms") not in _UNITS_MS:
         raise ValueError
     return int(found[1]) * _UNITS_MS[found[2] or "ms"]
+
+
+_ISO_DURATION: Final = re.compile(
+    r"P(?=.)(?:(\d{1,9})D)?(?:T(?=.)(?:(\d{1,9})H)?(?:(\d{1,9})M)?(?:(\d{1,9})(?:\.(\d{1,9}))?S)?)?", re.I | re.ASCII
+)
+
+
+def offset_reset(text: str) -> OffsetSpec | Ago:
+    """Reads Kafka's `auto.offset.reset` (AutoOffsetResetStrategy), whose durations are those of ISO 8601, "PT1H"."""
+    if text in ("earliest", "latest"):
+        return OffsetSpec(text)
+    word, _, duration = text.partition(":")
+    found = _ISO_DURATION.fullmatch(duration)
+    if word != "by_duration" or found is None:
+        raise ValueError
+    days, hours, minutes, seconds = (int(number or 0) for number in found.groups()[:4])
+    fraction_ms = int((found[5] or "").ljust(9, "0")) // 1_000_000
+    return Ago((((days * 24 + hours) * 60 + minutes) * 60 + seconds) * 1_000 + fraction_ms)
 
 
 def number(low: int, high: int) -> Callable[[str], int]:

@@ -184,7 +184,13 @@ MISTAKES = [
     Mistake(26, "stream", {"kafka.group.instance.id": "me"}, "kafka.group.instance.id", "set `instanceIdPrefix`"),
     Mistake(26, "stream", {"kafka.max.poll.records": "500"}, "kafka.max.poll.records", "`maxOffsetsPerTrigger`"),
     Mistake(26, "stream", {"kafka.group.protocol": "new"}, "kafka.group.protocol is 'new'", "classic or consumer"),
-    Mistake(27, "stream", {"kafka.auto.offset.reset": "none"}, "auto.offset.reset is 'none'", "earliest or latest"),
+    Mistake(
+        27,
+        "stream",
+        {"kafka.auto.offset.reset": "none"},
+        "auto.offset.reset is 'none'",
+        "earliest, latest, or by_duration",
+    ),
     Mistake(29, "stream", {"kafka.session.timeout.ms": "45s"}, "kafka.session.timeout.ms is '45s'", "it needs 1 to"),
     Mistake(
         29,
@@ -242,7 +248,10 @@ MISTAKES += [
         "give both, or a file that holds both",
     ),
     *of_both(
-        27, {"startingOffsets": "earliest", "kafka.auto.offset.reset": "none"}, "reset is 'none'", "earliest or latest"
+        27,
+        {"startingOffsets": "earliest", "kafka.auto.offset.reset": "none"},
+        "reset is 'none'",
+        "earliest, latest, or by_duration",
     ),
     *of_both(42, {"owner": "me", "provider": "kgroup"}, "No table of the catalog", "CREATE TEMPORARY VIEW ... USING"),
 ]

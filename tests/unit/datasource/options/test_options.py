@@ -2,6 +2,7 @@
 
 import pickle
 import threading
+import time
 
 import pytest
 from pyspark.sql.datasource import CaseInsensitiveDict
@@ -146,6 +147,36 @@ def test_rows_have_the_columns_that_are_named_in_that_order(given: dict[str, str
 @pytest.mark.parametrize(("text", "hint"), [("valeu", "did you mean 'value'?"), ("", "it needs one or more of key,")])
 def test_a_column_that_there_is_not_is_refused(text: str, hint: str) -> None:
     assert hint in refusal(columns=text)
+
+
+@pytest.mark.parametrize(
+    ("duration", "ms"),
+    [
+        ("PT1H", 3_600_000),
+        ("P2DT3H4M5.678S", 183_845_678),
+        ("pt0.5s", 500),
+        ("P7D", 604_800_000),
+        ("PT0S", 0),
+        ("P999999999D", None),
+    ],
+)
+def test_committed_falls_back_to_a_time_before_the_start(duration: str, ms: int | None) -> None:
+    """Where there is no record since then, it is the end: a group that starts is no error."""
+    before_ms = time.time_ns() // 1_000_000
+    starting = parsed(**{"kafka.auto.offset.reset": f"by_duration:{duration}"}).starting_offsets
+    after_ms = time.time_ns() // 1_000_000
+    place = starting.offset_of(TopicPartition("t", 0))
+    assert isinstance(place, AtTimestamp)
+    assert (starting.committed, starting.later_is_latest) == (True, True)
+    assert before_ms - ms <= place.ms <= after_ms - ms if ms is not None else place.ms == 0
+
+
+@pytest.mark.parametrize(
+    "text", ["by_duration", "by_duration:", "by_duration:P", "by_duration:PT", "by_duration:1h", "by_duration:-PT1H"]
+)
+def test_a_duration_that_is_none_is_refused_with_an_example(text: str) -> None:
+    with pytest.raises(OptionError, match=f"Option kafka.auto.offset.reset is '{text}': .* by_duration:PT1H"):
+        parsed(**{"kafka.auto.offset.reset": text})
 
 
 @pytest.mark.parametrize(("text", "offset"), [("earLiEst", OffsetSpec.EARLIEST), ("Latest", OffsetSpec.LATEST)])
