@@ -12,7 +12,7 @@ from harness.fake_broker import HUNG_UP, FakeBroker, on_a_loop
 from harness.fake_cluster import BrokerWorld, in_a_world
 from harness.names import resolving
 
-from spark_kgroup.errors import ConnectionFailed, Disconnected
+from spark_kgroup.errors import ConnectionFailed, Disconnected, WireError
 from spark_kgroup.limits import RETRY_BACKOFF_JITTER, RETRY_BACKOFF_MS
 from spark_kgroup.wire import messages, pace
 from spark_kgroup.wire.address import Address
@@ -165,9 +165,9 @@ def test_a_call_that_ends_before_its_connection_may_begin_says_why_there_is_none
         async with FakeBroker() as broker:
             address = broker.address
         cluster = Cluster([address], client_id="c", rng=Random(1), api_timeout_ms=300)
-        with pytest.raises(ConnectionFailed):
+        with pytest.raises(WireError):
             await cluster.metadata(["a"], timeout_ms=2_000)  # until turns are a second apart
-        with pytest.raises(ConnectionFailed, match=f"(?s)No broker could be reached.*{address}.*refused"):
+        with pytest.raises(WireError, match=f"(?s)No broker could be reached.*{address}.*refused"):
             await ask(cluster)
         await cluster.close()
 
@@ -180,11 +180,11 @@ async def test_a_coordinator_that_refuses_is_named_although_others_answer(world:
     cluster = world.cluster()
     await world.brokers[1].stop()
     refused = f"{world.brokers[1].address}.*refused"
-    with pytest.raises(ConnectionFailed, match=refused):
+    with pytest.raises(WireError, match=refused):
         await cluster.describe_group("g", timeout_ms=2_000)
-    with pytest.raises(ConnectionFailed, match=refused):
+    with pytest.raises(WireError, match=refused):
         await cluster.open_coordinator("g", timeout_ms=1_000)
-    with pytest.raises(ConnectionFailed, match=refused):
+    with pytest.raises(WireError, match=refused):
         await cluster.coordinator_call("g", messages.describe_groups("g"), timeout_ms=300)
     await cluster.close()
     await world.brokers[1].start()
