@@ -11,6 +11,8 @@ import asyncio
 import logging
 from collections.abc import Callable, Iterable, Mapping
 from random import Random
+from types import MappingProxyType
+from typing import Final
 
 from spark_kgroup.clock import monotonic_ms
 from spark_kgroup.errors import BrokerError, WireError
@@ -27,6 +29,8 @@ log = logging.getLogger(__name__)
 
 Texts = Callable[[str], tuple[str, str]]
 """Topic -> what is written beside one of its partitions, and beside the others."""
+
+_NO_IDS: Final[Mapping[str, str]] = MappingProxyType({})
 
 _AGAIN = ErrorCode.retriable_codes() | {ErrorCode.OFFSET_METADATA_TOO_LARGE, ErrorCode.STALE_MEMBER_EPOCH}
 _MEMBERSHIP_OVER = frozenset({ErrorCode.UNKNOWN_MEMBER_ID, ErrorCode.ILLEGAL_GENERATION, ErrorCode.FENCED_INSTANCE_ID})
@@ -69,7 +73,7 @@ class Commits:
         return ", ".join(sorted(set(self._refusals.values())))
 
     async def commit(
-        self, who: MemberIdentity, positions: Mapping[TopicPartition, int], topic_ids: Mapping[str, str]
+        self, who: MemberIdentity, positions: Mapping[TopicPartition, int], topic_ids: Mapping[str, str] = _NO_IDS
     ) -> frozenset[TopicPartition]:
         """Commit `positions`, which are of the topics with these ids, under the identity that was checked to own them.
 

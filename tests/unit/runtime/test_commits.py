@@ -78,7 +78,7 @@ async def test_the_note_stands_beside_one_partition_of_each_topic_and_the_mark_b
     world: BrokerWorld, group: Group
 ) -> None:
     partitions = [TopicPartition(topic, index) for topic in ("a", "b") for index in (3, 5, 8)]
-    assert await group.commits.commit(WHO, dict.fromkeys(partitions, 7), {}) == set(partitions)
+    assert await group.commits.commit(WHO, dict.fromkeys(partitions, 7)) == set(partitions)
     (beside,) = commits(world)
     noted = {tp for tp, text in beside.items() if text == "seat-0 serves this"}
     assert noted == {TopicPartition("a", 3), TopicPartition("b", 3)}
@@ -96,7 +96,7 @@ async def test_what_is_written_names_the_topic_that_was_read(world: BrokerWorld,
 @with_a_group
 async def test_a_large_commit_is_cut_to_what_a_broker_takes(world: BrokerWorld, group: Group) -> None:
     positions = {TopicPartition("a", index): index for index in range(4 * COMMIT_PARTITIONS_MAX + 1)}
-    assert await group.commits.commit(WHO, positions, {}) == positions.keys()
+    assert await group.commits.commit(WHO, positions) == positions.keys()
     assert [len(beside) for beside in commits(world)] == [COMMIT_PARTITIONS_MAX] * 4 + [1]
     assert world.committed == positions
 
@@ -106,7 +106,7 @@ def test_a_commit_that_is_too_large_for_the_coordinator_is_halved_until_it_fits(
     @with_a_group
     async def scenario(world: BrokerWorld, group: Group) -> None:
         refuse(world, code, lambda beside: len(beside) > 130)
-        assert await group.commits.commit(WHO, dict.fromkeys(LARGE, 7), {}) == set(LARGE)
+        assert await group.commits.commit(WHO, dict.fromkeys(LARGE, 7)) == set(LARGE)
         assert sorted(map(len, commits(world))) == [125] * 8 + [250] * 4 + [500] * 2 + [1000]
         assert world.committed == dict.fromkeys(LARGE, 7)
         assert group.commits.refusal == ""
@@ -136,7 +136,7 @@ async def test_a_deleted_topic_beside_it_does_not_hide_that_a_commit_is_too_larg
         )
 
     world.on_OffsetCommit = knowing
-    assert await group.commits.commit(WHO, dict.fromkeys([*LARGE[:500], gone], 7), {}) == set(LARGE[:500])
+    assert await group.commits.commit(WHO, dict.fromkeys([*LARGE[:500], gone], 7)) == set(LARGE[:500])
 
 
 def test_a_commit_goes_on_for_as_long_as_the_coordinator_takes_its_parts(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -154,7 +154,7 @@ def test_a_commit_goes_on_for_as_long_as_the_coordinator_takes_its_parts(monkeyp
             return answer(request)
 
         world.brokers[0].answer = slow
-        assert await group.commits.commit(WHO, dict.fromkeys(LARGE[:100], 7), {}) == set(LARGE[:100])
+        assert await group.commits.commit(WHO, dict.fromkeys(LARGE[:100], 7)) == set(LARGE[:100])
         assert world.asked(messages.OffsetCommitRequest) == 10
 
     scenario()
@@ -167,7 +167,7 @@ def test_a_commit_to_a_coordinator_that_is_silent_ends_in_time(monkeypatch: pyte
     @with_a_group
     async def scenario(world: BrokerWorld, group: Group) -> None:
         world.first["OffsetCommit"] = [None] * 10
-        assert await group.commits.commit(WHO, dict.fromkeys(LARGE[:100], 7), {}) == frozenset()
+        assert await group.commits.commit(WHO, dict.fromkeys(LARGE[:100], 7)) == frozenset()
         assert world.asked(messages.OffsetCommitRequest) == 1
         (waited_ms,) = re.findall(r"within (\d+) ms", group.commits.refusal)
         assert int(waited_ms) <= 200, "what is left of the bound when the request is sent, so 199 at times"
@@ -180,7 +180,7 @@ async def test_a_coordinator_that_takes_nothing_is_not_asked_for_each_partition(
     world: BrokerWorld, group: Group
 ) -> None:
     refuse(world, ErrorCode.UNKNOWN_SERVER_ERROR, lambda _: True)
-    assert await group.commits.commit(WHO, dict.fromkeys(LARGE, 7), {}) == frozenset()
+    assert await group.commits.commit(WHO, dict.fromkeys(LARGE, 7)) == frozenset()
     assert [len(beside) for beside in commits(world)] == [1000, 500, 250, 125, 62, 31, 15, 7, 3, 1]
     assert group.commits.refusal == "UNKNOWN_SERVER_ERROR"
 
@@ -196,18 +196,18 @@ async def test_a_note_that_is_too_long_gives_way_to_the_mark_and_then_to_nothing
             ErrorCode.OFFSET_METADATA_TOO_LARGE,
             lambda beside, most=most: max(map(len, beside.values())) > most,
         )
-        assert await group.commits.commit(WHO, positions, {}) == positions.keys()
+        assert await group.commits.commit(WHO, positions) == positions.keys()
         assert set(commits(world)[-1].values()) == {written}
 
 
 @with_a_group
 async def test_why_the_last_commit_was_refused_is_known_until_one_is_taken(world: BrokerWorld, group: Group) -> None:
     world.first["OffsetCommit"] = [ErrorCode.INVALID_GROUP_ID, ErrorCode.GROUP_AUTHORIZATION_FAILED]
-    assert await group.commits.commit(WHO, {LARGE[0]: 7}, {}) == frozenset()
+    assert await group.commits.commit(WHO, {LARGE[0]: 7}) == frozenset()
     assert group.commits.refusal == "INVALID_GROUP_ID"
     with pytest.raises(BrokerError, match="GROUP_AUTHORIZATION_FAILED"):
-        await group.commits.commit(WHO, {LARGE[0]: 7}, {})
-    assert await group.commits.commit(WHO, {LARGE[0]: 7}, {}) == {LARGE[0]}
+        await group.commits.commit(WHO, {LARGE[0]: 7})
+    assert await group.commits.commit(WHO, {LARGE[0]: 7}) == {LARGE[0]}
     assert group.commits.refusal == ""
 
 
@@ -219,14 +219,14 @@ def test_a_commit_waits_for_rights_that_were_there_until_they_have_been_missing_
 
     @with_a_group
     async def scenario(world: BrokerWorld, group: Group) -> None:
-        assert await group.commits.commit(WHO, {LARGE[0]: 7}, {}) == {LARGE[0]}
+        assert await group.commits.commit(WHO, {LARGE[0]: 7}) == {LARGE[0]}
         world.first["OffsetCommit"] = [code]
-        assert await group.commits.commit(WHO, {LARGE[0]: 8}, {}) == frozenset()
+        assert await group.commits.commit(WHO, {LARGE[0]: 8}) == frozenset()
         assert group.commits.refusal == code.name
-        assert await group.commits.commit(WHO, {LARGE[0]: 8}, {}) == {LARGE[0]}
+        assert await group.commits.commit(WHO, {LARGE[0]: 8}) == {LARGE[0]}
         monkeypatch.setattr(rights, "AUTHORIZATION_GRACE_MS", 0)
         world.first["OffsetCommit"] = [code]
         with pytest.raises(BrokerError, match=code.name):
-            await group.commits.commit(WHO, {LARGE[0]: 9}, {})
+            await group.commits.commit(WHO, {LARGE[0]: 9})
 
     scenario()
