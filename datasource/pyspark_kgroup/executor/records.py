@@ -37,7 +37,7 @@ def record_batch(
         include_timestamps: False if the query does not read the column `timestamp`: its values mean nothing then.
 
     Raises:
-        ProtocolViolation: a record's timestamp is beyond what Spark's timestamps can hold, or a header's name is one
+        ProtocolViolation: a record's timestamp is beyond the range of Spark's timestamps, or a header's name is one
             that librdkafka's Python client cannot show.
     """
     times = array("q", list(chain.from_iterable(map(Message.timestamp, records))))  # kind, milliseconds, kind, ...
@@ -48,7 +48,7 @@ def record_batch(
         _integers(array("i", cast("list[int]", list(map(Message.partition, records)))), pa.int32()),
         _integers(array("q", cast("list[int]", list(map(Message.offset, records)))), pa.int64()),
         _timestamps(records, times[1::2]) if include_timestamps else _integers(times[1::2], _TIMESTAMP),
-        # librdkafka: 0 not available, 1 create time, 2 log append time; Java's TimestampType ids are one less.
+        # librdkafka: 0 not available, 1 create time, 2 log append time. Java's TimestampType ids are one less.
         pc.subtract(_integers(times[::2], pa.int64()), _integers(_ONE * len(records), pa.int64())).cast(pa.int32()),
     ]
     if include_headers:

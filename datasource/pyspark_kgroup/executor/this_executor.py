@@ -53,7 +53,7 @@ def this_executor(task_cpus: int = 1) -> Executor:
 
 
 def from_rack_of(executor: Executor, settings: ReadSettings) -> ReadSettings:
-    """`settings` for reading in this executor's rack (KIP-392), or unchanged if the executor has none."""
+    """`settings` for reading in this executor's rack (KIP-392), or in the query's if the executor has none."""
     if not executor.rack:
         return settings
     return replace(settings, consumer_config={**settings.consumer_config, _RACK: executor.rack})
