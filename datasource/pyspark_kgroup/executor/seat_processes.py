@@ -3,9 +3,9 @@
 Runs on: executor. Linux.
 
 Each is a fork of the `sidecar`: it shares the modules that the sidecar has imported, and starts in milliseconds. The
-seats of all queries are spread over the processes, a thread each (`seat_server`): no more seats than there are
-processes are read at once, and a server's work, mostly in C, holds no lock of Python's. A process ends with its last
-seat, so that its memory is free, and with the sidecar.
+seats of all queries are spread over the processes, a thread each (`seat_server`): no more seats are read at once than
+the executor runs tasks, and a server's work, mostly in C, holds no lock of Python's. A process ends with its last seat,
+so that its memory is free, and with the sidecar.
 """
 
 from __future__ import annotations
@@ -108,7 +108,7 @@ class Server:
     ended: bool = False
 
     def end(self) -> None:
-        """Let it end once its read is sent. Its process goes on with other seats. Safe to call twice."""
+        """Hang up. It ends after its read, or with its process if that has no other seat. Safe to call twice."""
         self.ended = True
         with suppress(OSError):
             self.link.socket.shutdown(socket.SHUT_RDWR)  # not closed: the event loop waits for it

@@ -36,7 +36,7 @@ class Link:
         """Let the peer show that it holds the key, and means `server`.
 
         Raises:
-            KeyRefused: it does not, and learned nothing.
+            KeyRefused: it does not. It was not told whether we hold the key.
             ChannelEnded: it hung up.
         """
         challenge = Challenge(key, server)

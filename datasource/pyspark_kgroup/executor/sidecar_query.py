@@ -109,7 +109,7 @@ class SidecarQuery:
         return await self._over
 
     async def end(self) -> None:
-        """End the servers, each after the read that it is serving, and close the connection to the registry."""
+        """End the servers (`Server.end`), and close the connection to the registry."""
         for server in self._servers.values():
             server.end()
         for task in self._tasks:

@@ -60,7 +60,7 @@ class SidecarUnavailable(Exception):
 
 
 class SidecarMissing(Exception):
-    """This executor has no sidecar yet, or that does not serve the query yet. `start` can change it meanwhile."""
+    """This executor has no sidecar yet, or one that does not serve the query yet. No read waits for `start`."""
 
 
 class SidecarClient:
@@ -247,7 +247,7 @@ class SidecarClient:
             except ChannelEnded as problem:
                 process.kill()
                 answer = CannotStart(reason=f"It did not start: {problem}")
-            process.wait()  # the sidecar goes on as a child of this process, which ends at once
+            process.wait()  # it ends at once: the sidecar goes on as its child
         return answer
 
 

@@ -40,7 +40,7 @@ class SparkDelays:
 
 
 def _spare_collections() -> None:
-    """Take what is alive now out of the garbage collector's sight, once in a worker's life.
+    """Take all living objects out of the garbage collector's sight, once in a worker's life.
 
     Spark's worker collects all garbage after each task (pyspark/daemon.py), which walks every object of every imported
     module: 40 ms of CPU in each worker (measured), just when Spark writes its commit log. By the second read all

@@ -13,7 +13,8 @@ from pathlib import Path
 from typing import Final
 
 _MINE: Final = Path("/proc/self/cgroup")
-"""The control groups of this process (cgroups(7)), a line each: NUMBER:CONTROLLERS:PATH; version 2 names none."""
+"""The control groups of this process (cgroups(7)), a line each: NUMBER:CONTROLLERS:PATH. In version 2 CONTROLLERS is
+empty."""
 
 _MOUNTED: Final = Path("/sys/fs/cgroup")
 
@@ -41,7 +42,7 @@ def _quotas() -> Iterator[float]:
 
 
 def _quota_of(group: Path, version: int) -> tuple[str, str]:
-    """Microseconds of CPU time in a period, and how many that has; raises OSError and ValueError."""
+    """Microseconds of CPU time in a period, and of the period. Raises OSError and ValueError."""
     if version == 1:
         return (group / "cpu.cfs_quota_us").read_text().strip(), (group / "cpu.cfs_period_us").read_text().strip()
     quota, period = (group / "cpu.max").read_text().split()

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 COLUMNS: Final = ("key", "value", "topic", "partition", "offset", "timestamp", "timestampType")
-"""All that there are without being asked for, in their order."""
+"""All columns that a read has by default, in their order."""
 
 TIMESTAMP: Final = "timestamp"
 
@@ -23,7 +23,7 @@ HEADERS: Final = "headers"
 
 
 def spark_schema(columns: Sequence[str]) -> StructType:
-    """Columns as Spark names their types; every one may be null, as in `format("kafka")`."""
+    """Columns as Spark names their types. Every one may be null, as in `format("kafka")`."""
     # Imported here: reading needs no Spark, only describing does.
     from pyspark.sql.types import ArrayType, BinaryType, IntegerType, LongType, StringType, StructType, TimestampType
 

@@ -283,7 +283,7 @@ class _Incoming:
             if not count:
                 raise Unusual("the broker has closed the connection")
             self._missing = self._missing[count:]
-            # `select` does not see what TLS has decrypted already.
+            # `select` does not see bytes that TLS has decrypted already.
             decrypted = isinstance(connected, ssl.SSLSocket) and connected.pending()
             if time.monotonic() >= until_s and not decrypted:
                 return
