@@ -62,7 +62,7 @@ SystemError here. The interpreter's own call does so only until it is specialise
 
 
 def _headers(record: Message) -> list[tuple[str, bytes | None]] | None:
-    """Null, not empty, for a record without headers: so does Spark. A name ends at a NUL here: librdkafka's are C's."""
+    """Null, not empty, for a record without headers: so does Spark. A name ends at a NUL here, as strings of C do."""
     try:
         return cast("list[tuple[str, bytes | None]]", _HEADERS_OF(record)) or None
     except (SystemError, UnicodeDecodeError):

@@ -32,7 +32,7 @@ _NO_REGISTRY: Final = "no-registry"
 """The mark of an executor whose workers could not reach the registry."""
 
 _ANSWER_S: Final = SIDECAR_SILENCE_MS / 1000
-"""As long as a sidecar waits for an answer."""
+"""How long to wait for an answer: as long as a sidecar does."""
 
 RegistryAnswer = Bound | NothingLeft | Refused
 """The registry's answer: the ranges that a ticket reads."""
@@ -56,7 +56,7 @@ class RegistryClient:
         self._failures = failures
 
     def has_way(self, sidecars: Sequence[SidecarAddress]) -> bool:
-        """Whether it, or one of these, may answer: workers of this executor have not failed with all of them lately."""
+        """Whether the registry or one of these may answer: workers of this executor have not failed with all lately."""
         return any(not self._failures.has(_mark_of(way)) for way in (None, *sidecars))
 
     def bind(

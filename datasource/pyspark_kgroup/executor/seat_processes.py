@@ -82,7 +82,7 @@ class Process:
     ended: bool = False
 
     def end(self) -> None:
-        """Kill it, which ends the links to its servers. Safe to call twice: only the first call uses the process id."""
+        """Kill it, which ends the links to its servers. Safe to call twice, though its id may be another's by then."""
         if self.ended:
             return
         self.ended = True
@@ -114,7 +114,7 @@ class Server:
             self.link.socket.shutdown(socket.SHUT_RDWR)  # not closed: the event loop waits for it
 
     def kill(self) -> None:
-        """End it though it hangs, with its process: other seats' servers start anew with their next reads."""
+        """End it with its process, as it hangs. Servers of other seats there start anew with their next reads."""
         self.ended = True
         self.process.end()
 
@@ -203,7 +203,7 @@ def _become_seats_process(control: socket.socket) -> NoReturn:
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
         for descriptor in map(int, os.listdir("/proc/self/fd")):
             if descriptor > 2 and descriptor != control.fileno():
-                with suppress(OSError):  # the one that listed them
+                with suppress(OSError):  # the descriptor of the listing itself
                     os.close(descriptor)
         _host_seats(control)
     except BaseException as problem:  # after any error, this process must not go on as a second sidecar

@@ -200,7 +200,8 @@ class Sidecar:
             await asyncio.sleep(0)  # while peers wait, `sock_accept` does not yield: let other tasks run between two
             try:
                 client, address = await loop.sock_accept(listener)
-            except OSError as problem:  # mostly, no descriptor is left. A worker that waits too long starts a sidecar
+            except OSError as problem:
+                # Mostly, no file descriptor is left. A worker that waits for too long starts another sidecar.
                 if not warned:
                     log.warning(
                         "The sidecar cannot accept connections of workers for now: %s. If descriptors are missing, "
@@ -217,7 +218,7 @@ class Sidecar:
                 with suppress(OSError):
                     too_many.shutdown(socket.SHUT_RDWR)  # its `_hear` closes it
             self._begin(self._hear(client, server, answer, unauthenticated, room))
-            await room.acquire()  # BEFORE the next one gets a descriptor, that of the one that goes is closed
+            await room.acquire()  # the descriptor of a peer that goes is closed BEFORE the next peer gets one
 
     async def _hear(
         self,
@@ -306,7 +307,7 @@ class _NoPandas:
 
     @staticmethod
     def find_spec(name: str, _path: object = None, _target: object = None) -> None:
-        """As importlib wants it."""
+        """As importlib calls it: pandas cannot be imported, and other finders find all other modules."""
         if name == "pandas":
             raise ImportError("not needed here")
 

@@ -227,7 +227,7 @@ class SidecarQuery:
             async with asyncio.timeout(CHANNEL_HANDSHAKE_MS / 1000):
                 asked = Serve(ranges=bound.ranges, owned=bound.owned, tells_sizes=self._tells_sizes)
                 await server.link.send_with_socket(asked, link.socket)
-        except ChannelEnded:  # it ends just now: its worker hears that
+        except ChannelEnded:  # the server ends just now: the worker sees its connection end, and reads directly
             server.end()
         except TimeoutError:
             server.kill()

@@ -50,7 +50,8 @@ _TRIES: Final = 2
 """How often a sidecar is asked: it may end at that very moment."""
 
 _TRIES_MAX: Final = 5
-"""How often while it hangs up at once, within `_CROWDED_S`: it drops the oldest peer that has not shown the key."""
+"""How often it is asked within `_CROWDED_S` while it hangs up at once: of too many peers without the key, a sidecar
+drops the oldest."""
 
 _CROWDED_S: Final = 1.0
 

@@ -84,7 +84,7 @@ def connections_to_jvm() -> list[socket.socket]:
     held: defaultdict[int, list[int]] = defaultdict(list)
     with suppress(OSError):
         for descriptor in map(int, os.listdir("/proc/self/fd")):
-            with suppress(OSError):  # the one that listed them
+            with suppress(OSError):  # the descriptor of the listing itself
                 status = os.fstat(descriptor)
                 if stat.S_ISSOCK(status.st_mode):
                     held[status.st_ino].append(descriptor)

@@ -44,7 +44,7 @@ from spark_kgroup.model import TopicPartition
 log = logging.getLogger(__name__)
 
 _REUSED: Final = "SPARK_REUSE_WORKER"
-"""Set by Spark for workers that live on after their tasks (PythonWorkerFactory; `spark.python.worker.reuse`)."""
+"""Set by Spark for workers that live on after their tasks (PythonWorkerFactory, `spark.python.worker.reuse`)."""
 
 _QUERIES_MAX: Final = 16
 """How many queries a worker keeps a `_Query` of. For a query that it has forgotten it makes another one."""
@@ -195,7 +195,7 @@ class _Query:
         return None, None
 
     def _start_sidecar_soon(self) -> None:
-        """Start a sidecar for later reads. This read has the CPU first: the executor has just started itself."""
+        """Start a sidecar for later reads. This read has the CPU first: the executor itself has only just started."""
         self._read_over.clear()
         if self._ends_with_task():
             self._read_over.set()  # the thread starts the sidecar at once: it ends with this process

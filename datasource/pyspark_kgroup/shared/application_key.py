@@ -1,4 +1,4 @@
-"""The secret that all queries of an application share, and with it the sidecars of their executors.
+"""The secret that all queries of an application share, so that they also share the sidecars of their executors.
 
 Runs on: driver, in the stream-reader process of each query, and in the user's own. Linux: elsewhere there are no
 sidecars.
@@ -26,7 +26,7 @@ from spark_kgroup import __version__
 log = logging.getLogger(__name__)
 
 _ATTEMPTS: Final = 100
-"""How often a key is made or read anew that another stream reader removes at this moment."""
+"""How often the key is made or read anew, if another stream reader removes it at this moment."""
 
 
 class ApplicationKey:

@@ -20,13 +20,16 @@ _MOUNTED: Final = Path("/sys/fs/cgroup")
 
 
 def available_cpus() -> int:
-    """As many as its affinity has, and no more than the quotas of its control groups, rounded up (CgroupUtil.cpp)."""
+    """The CPUs of this process's affinity, and no more than each quota of its control groups, rounded up.
+
+    As in the JVM's CgroupUtil.cpp.
+    """
     affinity = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     return max(1, min([affinity, *map(math.ceil, _quotas())]))
 
 
 def _quotas() -> Iterator[float]:
-    """How many CPUs each of its control groups may use, and each of the groups that those are in."""
+    """How many CPUs each of the process's control groups may use, and each of their parent groups."""
     with suppress(OSError, ValueError):
         for line in _MINE.read_text().splitlines():
             _, controllers, path = line.split(":", 2)

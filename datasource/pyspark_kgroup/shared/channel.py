@@ -8,11 +8,12 @@ A frame is a 4-byte big-endian length and that many bytes of UTF-8: one JSON obj
     client -> {"nonce": M, "mac": HMAC-SHA256(key, "spark-kgroup channel 2: client of SERVER" | N | M)}
     server -> {"mac": HMAC-SHA256(key, "spark-kgroup channel 2: server of SERVER" | N | M)}
 
-SERVER is the server that the client means: "registry", of which each key has one, or "sidecar FOLDER", where it
-listens. Nonces are 32 random bytes, in hexadecimal like the codes. To a peer without the key a server does not answer:
-it closes. A recorded handshake cannot be replayed, since each side picks a nonce, nor reflected, since a code names its
-role. A man in the middle cannot pass a proof on, since a code names the server that is meant (version 1 did not). Later
-frames are neither encrypted nor signed: an attacker who can change packets between two hosts is not kept out.
+SERVER is the server that the client means: "registry", of which each key has one, "sidecar FOLDER", where it listens,
+or, over the network, "sidecar of executor KEY", which names its executor. Nonces are 32 random bytes, in hexadecimal
+like the codes. To a peer without the key a server does not answer: it closes. A recorded handshake cannot be replayed,
+since each side picks a nonce, nor reflected, since a code names its role. A man in the middle cannot pass a proof on,
+since a code names the server that is meant (version 1 did not). Later frames are neither encrypted nor signed: an
+attacker who can change packets between two hosts is not kept out.
 
 `Frames` and `Challenge` know no socket, so that an event loop can use them. `connect`, `accept` and `Channel` block.
 """
@@ -345,7 +346,7 @@ def accept(
 
 def _open_socket(address: tuple[str, int] | Path, timeout_s: float) -> socket.socket:
     if not isinstance(address, Path):
-        from spark_kgroup.wire import names  # with asyncio: a worker whose sidecar serves it never needs either
+        from spark_kgroup.wire import names  # imports asyncio, too: a worker that a sidecar serves needs neither
 
         host, port = address
         bare = host.removeprefix("[").removesuffix("]")  # Spark writes IPv6 addresses in brackets
@@ -355,7 +356,7 @@ def _open_socket(address: tuple[str, int] | Path, timeout_s: float) -> socket.so
         return sock
     sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
-        # Not by settimeout: that would be refused at once, instead of waiting, while as many connect as may.
+        # Not by settimeout: while the listener's backlog is full, a non-blocking connect fails and does not wait.
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, _timeval(timeout_s))
         sock.connect(str(address))
         sock.settimeout(timeout_s)

@@ -19,7 +19,7 @@ COLUMNS: Final = ("key", "value", "topic", "partition", "offset", "timestamp", "
 TIMESTAMP: Final = "timestamp"
 
 HEADERS: Final = "headers"
-"""One more, with `includeHeaders`, or where `columns` names it."""
+"""The column that a read has only with `includeHeaders`, or where `columns` names it."""
 
 
 def spark_schema(columns: Sequence[str]) -> StructType:

@@ -1,4 +1,4 @@
-"""A folder in the temporary one that belongs to a process, mostly a JVM, and opens for this user alone.
+"""A folder, in the temporary folder, that belongs to a process, mostly a JVM, and opens for this user alone.
 
 Runs on: both. Linux.
 
@@ -26,7 +26,7 @@ _ZOMBIE: Final = "Z"
 
 
 def start_ticks(pid: int) -> int:
-    """When a process started, in clock ticks since boot (proc(5), stat): with its id, a name for it alone.
+    """When a process started, in clock ticks since boot (proc(5), stat): together with its id, that names it alone.
 
     Raises:
         OSError: there is no such process (any more).
@@ -40,7 +40,7 @@ def stat_of(pid: int) -> list[str]:
 
 
 def folder_of(pid: int, ticks: str, name: str) -> Path:
-    """Where the folder `name` of a process is. Nothing is made.
+    """Where the folder `name` of a process is. The folder is not made.
 
     Args:
         pid: the process's.

@@ -1,4 +1,4 @@
-"""Peers that have connected and have not shown the application's key yet: how many there may be, and which one goes.
+"""Peers that have connected and not shown the application's key yet: how many there may be, and which one has to go.
 
 Runs on: both. Pure.
 """

@@ -344,7 +344,7 @@ def _connected(broker: Broker, tls: RenewedContext | None, deadline_s: float) ->
     """A TCP connection, with TLS if it is asked for."""
     context = tls.context() if tls is not None else None
     look_up = partial(socket.getaddrinfo, broker.host, broker.port, type=socket.SOCK_STREAM)
-    # In a thread: a resolver knows no bound that we could give it.
+    # In a thread: a resolver takes no timeout.
     addresses = in_a_thread(look_up, f"look up {broker.host[:40]!a}").result(_left_s(deadline_s))
     problem: OSError | None = None
     for family, kind, protocol, _, address in addresses:

@@ -53,7 +53,7 @@ _BATCH_BYTES_MIN: Final = 61
 """A batch without records (DefaultRecordBatch.RECORD_BATCH_OVERHEAD)."""
 
 _BATCHES_AT_ONCE: Final = 1_024
-"""Batches found in one call; 64 KiB."""
+"""Most batches that one call finds: 64 KiB of structures."""
 
 _BINARY: Final = pa.binary()
 _STRING: Final = pa.string()
@@ -358,7 +358,7 @@ class _Buffers:
         names = self.array(_STRING, "header_key")
         try:
             names.validate(full=True)
-        except pa.ArrowInvalid:  # rare; brokers take any bytes
+        except pa.ArrowInvalid:  # rare: brokers take any bytes
             names = pa.array([java_text(name) for name in self.array(_BINARY, "header_key").to_pylist()], _STRING)
         pairs = [names, self.array(_BINARY, "header_value")]
         structs = pa.Array.from_buffers(HEADERS.value_type, self.sizes.headers, [None], 0, children=pairs)

@@ -34,7 +34,7 @@ FETCH_BY_NAME: Final = 12
 """The first version of Fetch with flexible encodings (KIP-482), and the last one that names topics."""
 
 FETCH_BY_ID: Final = 17
-"""The newest version of Fetch that is spoken here; from 13 on topics have ids (KIP-516)."""
+"""The newest version of Fetch that is spoken here. From version 13 on topics have ids (KIP-516)."""
 
 _FIRST_BY_ID: Final = 13
 _WITHOUT_REPLICA_ID: Final = 15
@@ -440,7 +440,7 @@ def batches_of(records: memoryview, position: int, end: int | None) -> Batches:
 
 
 class _Cursor:
-    """Reads an answer from front to back; raises IndexError or struct.error at its end."""
+    """Reads an answer from front to back. Raises IndexError or struct.error at its end."""
 
     __slots__ = ("_at", "_view")
 

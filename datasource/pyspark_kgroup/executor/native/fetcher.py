@@ -49,7 +49,8 @@ from pyspark_kgroup.shared.tickets import Leader
 from spark_kgroup.model import TopicPartition
 
 _EMPTY_ANSWERS_MAX: Final = 2
-"""Answers without a record for ranges that end below the end of their logs: the first may have come amid a change."""
+"""After so many answers in a row without a record, a range is left to librdkafka, since its log has records there. The
+first of them may have come amid a change."""
 
 
 class Chunk(NamedTuple):
@@ -124,7 +125,7 @@ class _Asked:
         return patience_s if self.connecting is not None else math.inf
 
     def wait_ends_at_s(self) -> float:
-        """When the broker is due for a request or for failure without an answer, or infinity for never."""
+        """When a request to the broker is due, or its silence counts as failure. Infinity for never."""
         if self.owed and not self.under_way and self.connecting is None:
             paused_until_s = min((log.paused_until_s for log in self.open_logs()), default=math.inf)
             return max(self.muted_until_s, paused_until_s)
@@ -289,7 +290,7 @@ class Fetcher:
     # --------------------------------------------------------------------------------------------------------- asking
 
     def _select(self, wait_s: float) -> list[BrokerConnection]:
-        """The connections on which answers come within `wait_s`. Fewer seconds if a broker is due (`wait_s`)."""
+        """The connections on which answers come within `wait_s`, or earlier if a broker is due (`self.wait_s`)."""
         own_s = self.wait_s()
         wait_s = min(wait_s, math.inf if own_s is None else own_s)
         with selectors.DefaultSelector() as selector:  # not `select`, which takes no descriptor above 1,023
@@ -299,7 +300,10 @@ class Fetcher:
         return [readable for readable in found if isinstance(readable, BrokerConnection)]
 
     def _take_connected(self) -> None:
-        """Take over connections that have opened although no partition is due on them, as after `drop`."""
+        """Take over connections that have opened although no partition is due on them, as after `drop`.
+
+        A `Connecting` that is done stays readable: left alone, it would end every `select` at once.
+        """
         for asked in list(self._asked.values()):
             if asked.connecting is not None:
                 with self._losing_only(asked):
@@ -314,7 +318,7 @@ class Fetcher:
 
     @contextmanager
     def _losing_only(self, asked: _Asked) -> Iterator[None]:
-        """If this broker fails within the block, its partitions are lost to it, and the other brokers go on.
+        """If this broker fails within the block, it loses its partitions (`_lose`), and the other brokers go on.
 
         Raises:
             Verdict: the broker's answer is final.
@@ -388,7 +392,7 @@ class Fetcher:
         asked.overdue_at_s = time.monotonic() + (bounds.wait_ms_max + FETCH_SILENCE_MS) / 1000
 
     def _connection(self, asked: _Asked) -> BrokerConnection | None:
-        """An open connection, without a request under way and with a session that lasts; None while it is opened."""
+        """An open connection without a request under way, whose session does not end soon. None while it opens."""
         if asked.connecting is not None:
             if not asked.connecting.is_done:
                 return None
@@ -412,8 +416,8 @@ class Fetcher:
 
         Where records are known to be in the log, the first of them ends the wait. Without an end, a broker waits for
         `FETCH_BUSY_BYTES_MIN` while records flow, and only for the first record after an answer without any. While a
-        reader waits (`at_once`) no poll lasts long, since the next read may be of other partitions. If there are too
-        many partitions for one request, requests without an end share one wait.
+        reader waits (`at_once`) no poll lasts long, since the next read may be of other partitions. If a request asks
+        for only a part of the broker's partitions, and none of them has an end, it waits for that part of the time.
         """
         bytes_max, at_once = self._terms
         endless = all(log.end is None for log in logs)
@@ -491,7 +495,7 @@ class Fetcher:
         return where and Leader(node_id, *where, epoch, log.leader.topic_id)
 
     def _chunk(self, log: FetchedLog, fetched: Fetched) -> Chunk | None:
-        """The batches that were fetched of `log`, whose position moves past them; None if no batch is whole."""
+        """The batches that were fetched of `log`, whose position moves past them. None if no batch is whole."""
         batches = messages.batches_of(fetched.records, log.position, log.end)
         if not batches.size:
             return None

@@ -151,7 +151,7 @@ class _Reading:
                     except Unusual as unusual:
                         left[chunk.partition] = unusual
                         raise
-                    self._quiet_since_s = time.monotonic()  # not before: Spark's time is not the brokers'
+                    self._quiet_since_s = time.monotonic()  # not before: brokers are not silent while Spark works
                     del chunk  # it keeps the memory of the answer from being used again
             if time.monotonic() >= self._quiet_since_s + self._patience_s:
                 raise Unusual(f"nothing came for {self._patience_s:g} s")
@@ -204,7 +204,7 @@ class _Reading:
             del self._unread[partition]
 
     def _joined(self, batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
-        """The batches that are ready now that `batch` has come: it may be large, or make those that wait too many."""
+        """The batches to hand on now that `batch` has come: large ones, and small ones that fill a joined batch."""
         large = batch.nbytes > FETCH_LARGE_BYTES
         if large or self._small_bytes + batch.nbytes > FETCH_JOINED_BYTES_MAX:
             yield from self.rest()
