@@ -149,7 +149,7 @@ class SidecarQuery:
             await asyncio.sleep(SIDECAR_HEARTBEAT_MS / 1000)
 
     def look_for_idle(self, now_s: float) -> None:
-        """End servers that no worker has asked for long, and the query if no worker has asked any of them."""
+        """End servers that no worker has asked for long, and the query if none has asked for long at all."""
         for server in list(self._servers.values()):
             if server.busy:
                 self._asked_at_s = now_s

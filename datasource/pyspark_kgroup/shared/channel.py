@@ -289,7 +289,8 @@ def connect(
         address: where to find the server.
         key: the application's secret.
         server: the name of the server: a proof for it is worthless to another one.
-        timeout_s: for all of it, except the look-up of a host name.
+        timeout_s: to connect to a Unix socket and shake hands. Over TCP it bounds the handshake alone: look-up and
+            connection have bounds of their own.
 
     Raises:
         NobodyListens: no process listens there, on a host that answers.
@@ -302,7 +303,7 @@ def connect(
     except OSError as problem:
         kind = NobodyListens if isinstance(problem, ConnectionRefusedError) else ChannelEnded
         raise kind(f"No process can be reached there ({problem}).") from None
-    if not isinstance(address, Path):  # the look-up of its name had a bound of its own
+    if not isinstance(address, Path):  # look-up and connection had bounds of their own
         deadline_s = time.monotonic() + timeout_s
     with _close_on_error(channel):
         if isinstance(address, Path) and not peer_is_us(channel.socket):  # BEFORE we prove that we hold the key

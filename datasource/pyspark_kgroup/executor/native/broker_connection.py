@@ -83,7 +83,7 @@ class AnswerMemory:
 
 
 class BrokerFailed(Unusual):
-    """One broker cannot be asked, or did not answer properly. The rest can be asked all the same."""
+    """One broker cannot be asked, or did not answer properly. Other brokers may answer all the same."""
 
 
 class BrokerConnection:

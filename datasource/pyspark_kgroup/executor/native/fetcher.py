@@ -154,7 +154,7 @@ class _Terms(NamedTuple):
 
 
 class Fetcher:
-    """Fetches partitions from their leaders, or from replicas that these prefer, up to the first unusual answer.
+    """Fetches partitions from their leaders, or from replicas that these prefer, each up to its first unusual answer.
 
     Methods raise `Unusual` when no partition is left to fetch. `close` is due then. If the error is a `LogLost`,
     another fetcher may go on.
@@ -379,6 +379,7 @@ class Fetcher:
         asked.owed = False
         wanted = [log.wanted() for log in logs]
         bounds = self._bounds(asked, logs)
+        # A leader that is to be kept to does not learn the rack, or it would prefer a replica again.
         body = messages.fetch_request(
             connection.fetch_version,
             wanted,
