@@ -14,7 +14,9 @@ SEMICOLON = re.compile(";")
 GOAL = {VAGUE: 8.0, PERSONS: 0.0, SEMICOLON: 6.0}
 """Most of each in 1,000 words; users' documents keep it."""
 
-ROOMS: dict[str, tuple[float, float, float]] = {
+READ_ONCE = tuple(GOAL.values())
+
+ROOMS: dict[str, tuple[float, ...]] = {
     "spark_kgroup": (16.0, 3.5, 14.5),
     "spark_kgroup/assignors": (36.0, 8.0, 12.0),
     "spark_kgroup/member": (32.0, 4.0, 16.0),
@@ -24,15 +26,16 @@ ROOMS: dict[str, tuple[float, float, float]] = {
     "spark_kgroup/testing": (16.0, 1.5, 16.0),
     "datasource/pyspark_kgroup": (16.5, 1.5, 11.0),
     "datasource/pyspark_kgroup/driver": (29.5, 4.5, 14.0),
-    "datasource/pyspark_kgroup/executor": (31.5, 4.5, 14.5),
+    "datasource/pyspark_kgroup/executor": READ_ONCE,
     "datasource/pyspark_kgroup/offsets": (25.5, 3.5, 11.5),
     "datasource/pyspark_kgroup/options": (19.5, 1.0, 17.5),
-    "datasource/pyspark_kgroup/shared": (17.0, 0.0, 13.5),
+    "datasource/pyspark_kgroup/shared": READ_ONCE,
     "examples": (23.0, 1.5, 13.5),
     "tests": (28.5, 3.5, 13.5),
     "tests/harness": (29.0, 6.0, 13.5),
 }
-"""Room -> vague nouns, persons without a name and semicolons in 1,000 words today: lower them with each improvement."""
+"""Room -> the goal, or vague nouns, persons without a name and semicolons in 1,000 words today: lowered with each
+improvement."""
 
 SLACK = 1.0
 """A room that is better than its line by more than this has its line lowered."""
@@ -63,6 +66,8 @@ def test_the_prose_of_a_room_gets_no_vaguer(room: str) -> None:
     prose = prose_of(python_of(room))
     now = tuple(prose.per_thousand(measured) for measured in GOAL)
     assert all(value <= line for value, line in zip(now, ROOMS[room], strict=True)), (now, described(prose))
+    if ROOMS[room] == READ_ONCE:
+        return
     better = [f"{value:.1f} for {line}" for value, line in zip(now, ROOMS[room], strict=True) if value < line - SLACK]
     assert better == [], f"the prose of {room} got better: lower its line"
 

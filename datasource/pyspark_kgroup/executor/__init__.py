@@ -1,4 +1,4 @@
-"""The executors' half: what a task does with its ticket, and the sidecar that fetches ahead.
+"""The executors' half: reading the ranges of a task's ticket, and the sidecar that fetches ahead.
 
 Runs on: executor. The driver never imports it.
 """

@@ -1,9 +1,9 @@
-"""What a seat's server has fetched ahead of the next batch: record batches in the order in which they came.
+"""The buffer of a seat's server: record batches fetched ahead of the next batch, in the order in which they came.
 
 Runs on: executor. Pure (Arrow only).
 
-Each partition has a *span*: all that its log holds from `first` up to `next` has come, and what of it was not taken yet
-is here. A read is served from the span, and goes on behind it.
+Each partition has a *span*: all records of its log from offset `first` up to `next` have come, and those that no read
+has taken are here. A read is served from the span first, and then with the records that follow it.
 """
 
 from __future__ import annotations
@@ -21,7 +21,8 @@ from spark_kgroup.model import TopicPartition
 
 _SMALL_ROWS: Final = 1_024
 _SMALL_BYTES: Final = 256 * 1024
-"""Successive pieces below both are joined: a piece takes 5 KB whatever is in it (measured), and time in every read."""
+"""Successive pieces below both are joined: each piece takes 5 KB besides its rows (measured), and time in every
+read."""
 
 _EVERYTHING: Final = 2**63 - 1
 """Above any offset."""
@@ -53,7 +54,7 @@ class Ahead:
     """The buffer of one seat.
 
     Attributes:
-        bytes: of all that is here.
+        bytes: of all record batches here.
     """
 
     def __init__(self) -> None:
@@ -63,7 +64,7 @@ class Ahead:
 
     @property
     def partitions(self) -> Collection[TopicPartition]:
-        """Those that have a span."""
+        """The partitions that have a span."""
         return self._spans.keys()
 
     def next_offset(self, partition: TopicPartition) -> int:
@@ -71,7 +72,7 @@ class Ahead:
         return self._spans[partition].next
 
     def begin(self, partition: TopicPartition, offset: int) -> None:
-        """Start a new span at `offset`; what was here of the partition is forgotten."""
+        """Start a new span at `offset`. Earlier records of the partition are forgotten."""
         self.drop(partition)
         self._spans[partition] = _Span(offset, offset)
 
@@ -81,10 +82,10 @@ class Ahead:
             self._remove({partition: _EVERYTHING})
 
     def skip(self, partition: TopicPartition, offset: int) -> bool:
-        """Forget what is below `offset`.
+        """Forget the records below `offset`.
 
         Returns:
-            Whether a read that starts there can be served; if not, nothing has changed.
+            Whether a read that starts there can be served. If not, the span stays as it was.
         """
         span = self._spans.get(partition)
         if span is None or not span.first <= offset <= span.next:
@@ -95,11 +96,11 @@ class Ahead:
         return True
 
     def add(self, batch: pa.RecordBatch, partition: TopicPartition | None = None) -> None:
-        """Take what has come; rows of partitions without a span are none of ours.
+        """Append a batch that has come. Rows of partitions without a span are dropped.
 
         Args:
             batch: with at least one row.
-            partition: whose rows these are, if they are all of one; to find out takes time.
+            partition: of all rows, if the caller knows that they are of one. Finding out takes time.
 
         Raises:
             ValueError: an offset came twice.
@@ -120,7 +121,7 @@ class Ahead:
         self._append(piece)
 
     def advance(self, partition: TopicPartition, offset: int) -> None:
-        """Nothing below `offset` is left to come (transaction markers, compacted records)."""
+        """Move the end of the span to `offset`: no more records come below it (transaction markers, compaction)."""
         span = self._spans.get(partition)
         if span is not None:
             span.next = max(span.next, offset)
@@ -129,7 +130,7 @@ class Ahead:
         """Remove and return all rows of these partitions below these offsets.
 
         Args:
-            ends: partition -> one past the last offset wanted; each has a span.
+            ends: partition -> one past the last offset wanted. Each partition has a span.
         """
         for partition, end in ends.items():
             span = self._spans[partition]
@@ -175,7 +176,7 @@ def _runs(batch: pa.RecordBatch) -> Iterator[_Run]:
 
 
 def _divide(piece: _Piece, below: Mapping[TopicPartition, int]) -> tuple[_Piece, _Piece]:
-    """The rows below these offsets, and the others; neither keeps the other's memory."""
+    """The rows below these offsets, and the rest. Neither piece keeps the memory of the other."""
     nothing = _Piece(piece.batch.slice(0, 0), (), 0)
     cuts = [_first_row_at(piece.batch, run, below.get(run.partition, 0)) for run in piece.runs]
     if all(cut == run.first_row for run, cut in zip(piece.runs, cuts, strict=True)):
@@ -198,6 +199,6 @@ def _first_row_at(batch: pa.RecordBatch, run: _Run, offset: int) -> int:
 
 
 def _concatenate(slices: list[pa.RecordBatch]) -> pa.RecordBatch:
-    """A copy: a slice would keep all of what it was cut from."""
+    """The slices joined, as a copy: a slice would keep the memory of the whole batch that it was cut from."""
     columns = [pa.concat_arrays([part.column(index) for part in slices]) for index in range(slices[0].num_columns)]
     return pa.RecordBatch.from_arrays(columns, schema=slices[0].schema)

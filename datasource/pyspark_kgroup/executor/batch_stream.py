@@ -2,9 +2,9 @@
 
 Runs on: executor.
 
-    8-byte big-endian length, an Arrow IPC message; ...; length 0
+    8-byte big-endian length, an Arrow IPC message, the next length and message, ..., length 0
 
-Length 0 says that nothing is missing.
+Length 0 says that the read is complete.
 """
 
 from __future__ import annotations
@@ -38,15 +38,15 @@ class Outlet:
         self._worker.sendall(data)
 
     def end(self) -> None:
-        """Say that it was all; raises as `send`."""
+        """Send the length 0: the read is complete. Raises as `send`."""
         self._worker.sendall(_LENGTH.pack(0))
 
 
 def receive(sock: socket.socket, include_headers: bool, timeout_s: float) -> Iterator[pa.RecordBatch]:
-    """What an `Outlet` sends, to its end.
+    """The batches that an `Outlet` sends, up to its `end`.
 
     Raises:
-        OSError: the server has gone, or sends nothing for `timeout_s`.
+        OSError: the server has gone, or is silent for `timeout_s`.
     """
     sock.settimeout(timeout_s)
     schema = arrow_schema(include_headers)

@@ -1,4 +1,4 @@
-"""TLS and SASL of an executor's consumer: what of its configuration only this machine can tell.
+"""TLS and SASL of an executor's consumer: the part of its configuration that depends on this machine.
 
 Runs on: executor.
 """
@@ -24,12 +24,12 @@ _FILES: Final = ("ssl.ca.location", "ssl.certificate.location", "ssl.key.locatio
 _REFUSALS: Final = frozenset({KafkaError._AUTHENTICATION, KafkaError._SSL, KafkaError.SASL_AUTHENTICATION_FAILED})
 
 _OF_OPENSSL: Final = "SSL routines"
-"""What librdkafka repeats of OpenSSL's error queue. The same failed handshake it reports under _SSL, and every now and
-then as a connection that broke (_TRANSPORT, measured: once in some seconds)."""
+"""Words of OpenSSL's error queue that librdkafka repeats. It reports the same failed handshake under _SSL, and every
+now and then as a connection that broke (_TRANSPORT, measured: once in some seconds)."""
 
 
 def is_refusal(error: KafkaError) -> bool:
-    """Whether a broker refuses us or we refuse the broker; librdkafka goes on trying."""
+    """Whether a broker refuses us or we refuse the broker. librdkafka goes on trying."""
     return error.code() in _REFUSALS or (error.code() == KafkaError._TRANSPORT and _OF_OPENSSL in error.str())
 
 
@@ -39,7 +39,7 @@ def credential_files(config: Mapping[str, str]) -> CredentialFiles:
 
 
 def usable_here(config: Mapping[str, str]) -> dict[str, Any]:
-    """`config` for `confluent_kafka.Consumer` in this process; the token callback is called once.
+    """`config` for `confluent_kafka.Consumer` in this process. The token callback is called once.
 
     Raises:
         OptionError: a file is not on this machine, or the token callback cannot be imported here.
@@ -57,9 +57,9 @@ def usable_here(config: Mapping[str, str]) -> dict[str, Any]:
 
 
 def _oauth_cb(name: str, config: str) -> Callable[[str], Returned]:
-    """What confluent-kafka calls for each token: first when the consumer is made, then before the last one expires.
+    """The function that confluent-kafka calls for tokens: when the consumer is made, then before the last one expires.
 
-    The first is asked for here, where an error reaches the user; librdkafka would only say that there was one.
+    The first token is asked for here, where an error reaches the user. librdkafka would only say that there was one.
     """
     function = import_function(name)
     first = [call_in_time(name, function, config)]

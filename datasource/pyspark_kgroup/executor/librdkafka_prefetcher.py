@@ -1,4 +1,4 @@
-"""Fetches ahead for a seat's server with librdkafka: all that is not ordinary, or everything if a query wants it so.
+"""Fetches ahead for a seat's server with librdkafka: records that are not ordinary, or all if a query wants it so.
 
 Runs on: executor. Threads: librdkafka's own.
 """
@@ -26,12 +26,12 @@ from spark_kgroup.model import TopicPartition
 log = logging.getLogger(__name__)
 
 _TICK_S: Final = 0.02
-"""How often the consumer is asked for more while no one reads (a request is heard at once). At 200 ms a batch, a tenth
-of it may still be in librdkafka's queue when the batch is asked for; 50 times a second cost 0.5 % of a core."""
+"""How often the consumer is asked for more between reads (a request is heard at once). At 200 ms a batch, a tenth of
+it may still be in librdkafka's queue when the batch is asked for. 50 times a second cost 0.5 % of a core."""
 
 _FETCH_BYTES_MIN: Final = "65536"
-"""What a fetch waits for, up to fetch.wait.max.ms. Measured at 1,000 records/s: with librdkafka's 1 byte a broker
-answers each time something is produced, which takes both a third of a core more, and reads are done no sooner."""
+"""How many bytes a fetch waits for, up to fetch.wait.max.ms. Measured at 1,000 records/s: with librdkafka's 1 byte a
+broker answers each time a record is produced, which takes both a third of a core more, and reads end no sooner."""
 
 _FRESH_MAX: Final = 1_024
 _FRESH_BYTES_MAX: Final = 256 * 1024
@@ -65,7 +65,7 @@ class LibrdkafkaPrefetcher:
         self._ahead = ahead
         self._share = share
         self._to_batch = partial(record_batch, include_headers=include_headers, include_timestamps=include_timestamps)
-        self._fresh: list[Message] = []  # fetched, not yet converted; empty while a read is served
+        self._fresh: list[Message] = []  # fetched, not yet converted. Empty while a read is served
         self._fresh_bytes = 0
         self._assigned: set[TopicPartition] = set()
         self._parked: set[TopicPartition] = set()  # those that are not fetched for now
@@ -84,13 +84,13 @@ class LibrdkafkaPrefetcher:
         return Consumer({**self._own, **usable_here(self._config)}, logger=log)
 
     def begin(self, leaders: Mapping[TopicPartition, Leader | None]) -> None:
-        """As a `Prefetcher`; librdkafka finds leaders by itself. A read begins with this."""
+        """As a `Prefetcher`. librdkafka finds leaders by itself. Each read begins with this call."""
         if self._files.take_change():
             self._follow_files()
         self._assign([partition for partition in leaders if partition not in self._assigned | self._parked])
 
     def _follow_files(self) -> None:
-        """Go on with a consumer that has read the files as they are now; with the earlier one if they do not fit."""
+        """Go on with a consumer that has read the files as they are now, or with the earlier one if they do not fit."""
         try:
             renewed = self._new_consumer()
         except (KgroupError, KafkaException) as problem:  # a certificate may be renewed a moment before its key
@@ -108,7 +108,7 @@ class LibrdkafkaPrefetcher:
         self._parked.difference_update(partitions)
 
     def connections(self) -> tuple[Readable, ...]:
-        """As a `Prefetcher`: it looks by itself."""
+        """As a `Prefetcher`: librdkafka waits for its connections in its own threads."""
         return ()
 
     def take(self) -> None:
@@ -155,12 +155,12 @@ class LibrdkafkaPrefetcher:
                 self._heed(message, error)
 
     def _poll(self, wait_s: float, bytes_max: int, *, at_once: bool) -> bool:
-        """Take what has come by now; whether anything has.
+        """Take the records that have come by now. Returns whether there were any.
 
         Args:
             wait_s: for the first.
-            bytes_max: a bound by what records took so far.
-            at_once: convert what came, however little it is.
+            bytes_max: of the records taken, by the size of those converted before.
+            at_once: convert the records that came, however few they are.
 
         Raises:
             CannotServe: a partition cannot be read.
@@ -188,18 +188,20 @@ class LibrdkafkaPrefetcher:
             _log_error(error)
 
     def _room(self) -> int:
-        """Bytes that may still be fetched ahead; what librdkafka holds is counted as if it were full.
+        """Bytes that may still be fetched ahead, with librdkafka's queue counted as full.
 
-        Its queue was cut when this began: if other seats have come since, half of the share is for what is here.
+        The queue got its size when the consumer was made: if other seats have come since and the share is smaller now,
+        half of the share is left for converted records.
         """
         share = self._share()
         return max(share - self._queue_bytes, share // 2) - self._ahead.bytes - self._fresh_bytes
 
     def _let_flow(self, unread: Collection[TopicPartition]) -> None:
-        """Fetch these partitions in any case, the others while there is room.
+        """Fetch these partitions in any case, and the rest while there is room.
 
-        While nobody reads, librdkafka's queue fills up, and it stops by itself; in the midst of a read it must go on
-        with some. Not by its pause and resume: after those it was seen to fetch nothing for seconds.
+        Between reads, librdkafka's queue fills up, and it stops by itself. In a read it must go on with `unread`.
+        Partitions without room are unassigned and not paused: after pause and resume, librdkafka was seen to fetch no
+        records for seconds.
         """
         if self._room() <= 0:
             if unread:
@@ -211,7 +213,7 @@ class LibrdkafkaPrefetcher:
             self._assign(self._parked)
 
     def _assign(self, partitions: Collection[TopicPartition]) -> None:
-        """Fetch these from where what came of them ends."""
+        """Fetch these from where their spans end."""
         if partitions:
             at = [AssignedPartition(*partition, self._ahead.next_offset(partition)) for partition in partitions]
             self._assigned.update(partitions)
@@ -226,7 +228,7 @@ class LibrdkafkaPrefetcher:
 
 
 def _log_error(error: KafkaError) -> None:
-    """An error of the consumer or of a broker: librdkafka recovers, or the read stalls and its worker is the judge."""
+    """Log an error of the consumer or of a broker: librdkafka recovers, or the read stalls and its worker decides."""
     log.debug("%s", error.str())
 
 

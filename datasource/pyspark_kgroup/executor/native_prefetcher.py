@@ -2,9 +2,9 @@
 
 Runs on: executor.
 
-One request is under way on each connection, always, while there is room: a long poll that is answered as soon as
-something is there. What comes in small pieces waits undecoded until it is worth a record batch, or a read begins: the
-bytes of successive answers are, one after the other, what one larger answer would have had.
+One request is under way on each connection, always, while there is room: a long poll, which the broker answers when
+records are there. Small answers wait undecoded until together they are worth a record batch, or until a read begins:
+the bytes of successive answers, one after the other, are those of one larger answer.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class _Undecoded:
     """Record batches of one partition, from where its span ends up to `next_offset`.
 
     Attributes:
-        size: bytes of the batches, and of what is listed of aborted transactions: a broker may list much for little.
+        size: bytes of the batches and of the listed aborted transactions: a broker may list many for few records.
     """
 
     partition: TopicPartition
@@ -51,7 +51,7 @@ class _Undecoded:
     aborted: set[tuple[int, int]] = field(default_factory=set)
 
     def add(self, chunk: Chunk) -> int:
-        """Append what came; returns by how much `size` has grown."""
+        """Append a chunk that came. Returns by how much `size` has grown."""
         listed = len(self.aborted)
         self.pieces.append(bytes(chunk.records))
         self.aborted.update(chunk.aborted)
@@ -61,13 +61,13 @@ class _Undecoded:
         return grown
 
     def joined(self, position: int) -> Chunk:
-        """As if all had come in one answer; the span ends at `position`."""
+        """The pieces as if they had come in one answer, where the span ends at `position`."""
         records = memoryview(self.pieces[0] if len(self.pieces) == 1 else b"".join(self.pieces))
         return Chunk(self.partition, position, None, self.next_offset, records, sorted(self.aborted))
 
 
 class NativePrefetcher:
-    """A `Prefetcher` that raises `Unusual` for what it leaves to librdkafka.
+    """A `Prefetcher` that raises `Unusual` where librdkafka has to read.
 
     Args:
         ahead: of the seat.
@@ -98,11 +98,11 @@ class NativePrefetcher:
         self._fetcher = Fetcher(settings, security)
         self._leaders: dict[TopicPartition, Leader | None] = {}
         self._fetched: set[TopicPartition] = set()
-        self._parked: set[TopicPartition] = set()  # those that wait for room; the others have no known leader
+        self._parked: set[TopicPartition] = set()  # wait for room. Neither fetched nor parked: no known leader
         self._brokers = 0
         self._undecoded: dict[TopicPartition, _Undecoded] = {}
         self._undecoded_bytes = 0
-        self._growth = 1.0  # how many times as large what waits becomes when it is decoded: as the last that was
+        self._growth = 1.0  # by how much `_undecoded` grows when it is decoded: as the last chunk that was kept did
         self._decoders: dict[TopicPartition, Decoder] = {}
         self._last_epochs: dict[TopicPartition, int] = {}  # of the last batch in the span
 
@@ -133,7 +133,7 @@ class NativePrefetcher:
             self._last_epochs.pop(partition, None)
 
     def settle(self) -> None:
-        """As a `Prefetcher`. What finds no room is fetched again later."""
+        """As a `Prefetcher`. Records that find no room are fetched again later."""
         for partition in list(self._undecoded):
             chunk = self._wait_no_more(partition)
             if self._room() > 0:
@@ -168,7 +168,7 @@ class NativePrefetcher:
             self._fetch_too(self._parked.intersection(unread))
         failed = [failure for partition in unread if (failure := self._failure(partition)) is not None]
         if failed and len(failed) == len(unread):
-            raise failed[0]  # only now: the others were read first
+            raise failed[0]  # only now: partitions without a failure were read first
         self._fetcher.ask(at_once=True)
         for connection in self._fetcher.ready(SEAT_SERVER_LOOK_S):
             self._take(connection, unread)
@@ -184,11 +184,11 @@ class NativePrefetcher:
         return self._fetcher.left.get(partition)
 
     def _room(self) -> int:
-        """Bytes that may still be held ahead; what waits is counted as large as it may become."""
+        """Bytes that may still be held ahead. Undecoded records count as large as they may become."""
         return self._share() - self._ahead.bytes - int(self._undecoded_bytes * self._growth)
 
     def _part_of(self, room: int) -> int:
-        """How many bytes each broker may answer, so that all answers fit; one record batch comes whole."""
+        """How many bytes each broker may answer, so that all answers fit. One record batch comes whole."""
         return min(max(room // max(1, self._brokers), FETCH_BYTES_MIN), self._bytes_max)
 
     def _fetch_too(self, partitions: Collection[TopicPartition]) -> None:
@@ -202,7 +202,7 @@ class NativePrefetcher:
             self._fetched.add(partition)
 
     def _park(self, partitions: Collection[TopicPartition]) -> None:
-        """Fetch these no more for now, and forget what of them is not in a span."""
+        """Stop fetching these for now, and forget their records that are not in a span."""
         fetched = self._fetched.intersection(partitions)
         if fetched:
             self._fetched -= fetched
@@ -213,11 +213,11 @@ class NativePrefetcher:
                 self._wait_no_more(partition)
 
     def _take(self, connection: BrokerConnection, unread: Mapping[TopicPartition, int] | None = None) -> None:
-        """Keep what comes on `connection`. The broker is asked for more first: it reads while we decode.
+        """Keep the records that come on `connection`. The broker is asked for more first: it reads while we decode.
 
         Args:
             connection: one that is readable.
-            unread: in a read, what `fetch` was asked for; None between reads.
+            unread: in a read, the argument of `fetch`. None between reads.
         """
         chunks = self._fetcher.take(connection, go_on=False)
         room = self._room() - sum(len(chunk.records) for chunk in chunks)
@@ -235,7 +235,7 @@ class NativePrefetcher:
                 bytes_max -= self._read(chunk, unread.get(chunk.partition, 0), bytes_max)
 
     def _read(self, chunk: Chunk, end: int, bytes_max: int) -> int:
-        """Decode what is wanted now, up to `end`, and keep the rest if there is room.
+        """Decode the records that are wanted now, up to `end`, and keep the rest if there is room.
 
         Returns:
             How many bytes of it are wanted now.
@@ -251,7 +251,7 @@ class NativePrefetcher:
         return wanted
 
     def _keep(self, chunk: Chunk) -> None:
-        """Keep it undecoded as long as what waits is little."""
+        """Keep it undecoded as long as few bytes of its partition wait."""
         partition = chunk.partition
         if partition not in self._undecoded and len(chunk.records) >= FETCH_UNDECODED_BYTES_MAX:
             self._keep_decoded(chunk)
@@ -267,7 +267,10 @@ class NativePrefetcher:
         return waiting.joined(self._ahead.next_offset(partition))
 
     def _keep_decoded(self, chunk: Chunk) -> None:
-        """Keep what there is room for, and as much as was fetched in any case: room was left for that."""
+        """Decode and keep as much as there is room for, and in any case as many bytes as the chunk has.
+
+        Room for the bytes of the chunk was left when it was fetched.
+        """
         held, size = self._ahead.bytes, len(chunk.records)
         self._decode(chunk, _ALL, max(0, self._room()) + size)
         self._growth = max(1.0, (self._ahead.bytes - held) / size)
@@ -281,7 +284,7 @@ class NativePrefetcher:
         """Put records into the span, from where that ends up to `end`, or until they have become `bytes_max`.
 
         Raises:
-            Unusual: they are not ordinary; what came before is in the span.
+            Unusual: they are not ordinary. The records before them are in the span.
         """
         partition = chunk.partition
         position = self._ahead.next_offset(partition)

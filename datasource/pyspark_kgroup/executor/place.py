@@ -2,8 +2,8 @@
 
 Runs on: executor.
 
-The folder opens for this user alone; a folder that other users can open is not trusted: whoever made it could
-answer as the sidecar, or leave marks.
+The folder opens for this user alone. A folder that other users can open is not trusted: its owner could answer as the
+sidecar, or leave marks.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ _SOCKET_PATH_MAX: Final = 107
 """sun_path of unix(7), without the NUL at its end."""
 
 _LOCK_TRIES: Final = 3
-"""How often a lock is opened that a sidecar removes as it ends; there is one of those at a time."""
+"""How often a lock is opened that a sidecar removes as it ends. There is one such sidecar at a time."""
 
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """The folder; `place_of` names it."""
+    """The folder. `place_of` names it."""
 
     folder: Path
 
@@ -46,7 +46,7 @@ class Place:
 
     @property
     def server(self) -> str:
-        """The sidecar's name in a handshake: what a worker proves to it is of no use with any other server."""
+        """The sidecar's name in a handshake: a worker's proof for it is of no use with any other server."""
         return f"sidecar {self.folder}"
 
     @contextmanager
@@ -56,7 +56,7 @@ class Place:
         Raises:
             OSError: there is no such folder, or it is not ours alone.
         """
-        process_folder.check(self.folder)  # BEFORE anybody connects: whoever made the folder could answer
+        process_folder.check(self.folder)  # BEFORE a worker connects: the folder's owner could answer
         if len(os.fsencode(self.socket)) <= _SOCKET_PATH_MAX:
             yield self.socket  # as people find it in the list of sockets
             return
@@ -74,7 +74,7 @@ class Place:
             return False
 
     def vacate(self, socket_inode: int) -> None:
-        """Remove everything, unless it is another sidecar's by now, or about to be."""
+        """Remove the folder, unless it is another sidecar's by now, or about to be."""
         with suppress(OSError), self.lock.open("a") as lock:
             if _try_lock(lock.fileno()) and self.is_of(socket_inode):
                 for entry in self.folder.iterdir():
@@ -85,15 +85,15 @@ class Place:
 
     @property
     def lock(self) -> Path:
-        """Held by whoever starts a sidecar, or removes what it leaves."""
+        """Held by a worker that starts a sidecar, and by a sidecar that removes its folder."""
         return self.folder / "lock"
 
     @contextmanager
     def hold_lock(self) -> Iterator[None]:
-        """Hold the lock; the folder is there then.
+        """Hold the lock. The folder is there then.
 
         Raises:
-            BlockingIOError: somebody else holds it.
+            BlockingIOError: another process holds it.
             OSError: the folder cannot be made, or is not ours alone.
         """
         for _ in range(_LOCK_TRIES):
@@ -116,9 +116,9 @@ class Place:
     # -------------------------------------------------------------------------------------------------- the marks
 
     def mark(self, name: str) -> None:
-        """Leave a mark for the other workers of this executor; raises OSError as `hold_lock`."""
+        """Leave a mark for the other workers of this executor. Raises OSError as `hold_lock`."""
         if not self.folder.exists():
-            process_folder.sweep()  # where no sidecar can be had, marks are all that is left, and none sweeps
+            process_folder.sweep()  # where no sidecar can start, none sweeps the folders that have only marks
         process_folder.make(self.folder)
         (self.folder / name).touch()
 
@@ -146,20 +146,20 @@ def place_of(executor: Executor, key: bytes) -> Place:
     """Where the sidecar of `executor` for the application with `key` is.
 
     Raises:
-        OSError: it can be nowhere.
+        OSError: this platform has no place for it.
     """
-    # With the key, of the executor: from the folders that are there, nobody can tell how the next one will be called.
+    # With the key, so that another user cannot tell the next folder's name from the folders that are there.
     digest = hmac.digest(key, f"place of {executor.key}".encode(), "sha256").hex()[:16]
     return Place(folder_of(executor.pid, executor.key.rpartition(":")[2], digest))
 
 
 class RecentFailures:
-    """A circuit breaker: what one of an executor's workers could not have, the others do not wait for.
+    """A circuit breaker: after a failure of one of an executor's workers, the rest do not wait for the same.
 
-    Failures are marks in the executor's place. Where none can be left, each process remembers its own.
+    Failures are marks in the executor's place. Where marks cannot be left, each process remembers its own failures.
 
     Args:
-        place: None: there is none on this platform.
+        place: None if there is none on this platform.
         query: whose failures these are, as `RegistryAccess.query`.
         clock_s: a monotonic one.
     """
@@ -171,20 +171,20 @@ class RecentFailures:
         self._failed_at_s: dict[str, float] = {}
 
     def has(self, what: str) -> bool:
-        """Whether `what` could not be had within the last `SIDECAR_RETRY_MS`."""
+        """Whether this failed within the last `SIDECAR_RETRY_MS`."""
         if self._clock_s() - self._failed_at_s.get(what, -math.inf) < SIDECAR_RETRY_MS / 1000:
             return True
         if self._place is None:
             return False
         try:
             age_s = time.time() - self._place.marked_wall_s(self._mark(what))
-        except OSError:  # nobody has left one, or nobody can
+        except OSError:  # there is no mark, or there cannot be any
             return False
         return abs(age_s) < SIDECAR_RETRY_MS / 1000  # below 0: the clock was set back
 
     def add(self, what: str) -> None:
-        """`what` could not be had just now."""
-        if self.has(what):  # or nobody would ever try again
+        """Note that this has failed just now."""
+        if self.has(what):  # a renewed mark would put off the next try for ever
             return
         self._failed_at_s[what] = self._clock_s()
         if self._place is not None:

@@ -1,4 +1,4 @@
-"""What fetches for a seat's server: it puts what partitions' logs have into the seat's `Ahead`.
+"""Prefetchers for a seat's server: they fetch the records of its partitions into the seat's `Ahead`.
 
 Runs on: executor.
 """
@@ -22,11 +22,11 @@ T = TypeVar("T")
 
 
 class CannotServe(Exception):
-    """A seat's server cannot go on. Seen by nobody: the process ends."""
+    """A seat's server cannot go on. It is logged, the server ends, and its worker reads directly."""
 
 
 class Readable(Protocol):
-    """What `select` can wait for."""
+    """A connection that `select` can wait for."""
 
     def fileno(self) -> int:
         """Its file descriptor."""
@@ -40,35 +40,35 @@ class Prefetcher(Protocol):
     """
 
     def begin(self, leaders: Mapping[TopicPartition, Leader | None]) -> None:
-        """Fetch these from now on; those that are fetched already go on, from another broker if that leads by now."""
+        """Fetch these from now on. Those that are fetched already go on, from another broker if that leads by now."""
         ...
 
     def end(self, partitions: Collection[TopicPartition]) -> None:
-        """Fetch these no more. What of them is not in a span yet is forgotten."""
+        """Stop fetching these. Their records that are not in a span yet are forgotten."""
         ...
 
     def settle(self) -> None:
-        """Put all that has come into the spans."""
+        """Put all records that have come into the spans."""
         ...
 
     def go_on(self) -> float | None:
         """Between reads: fetch ahead, as far as there is room.
 
         Returns:
-            How many seconds to wait for `connections`, and then to `take`; None: until one of them is readable.
+            How many seconds to wait for `connections` before `take`, or None to wait until one of them is readable.
         """
         ...
 
     def connections(self) -> Sequence[Readable]:
-        """Where something may come."""
+        """The connections on which records may come."""
         ...
 
     def take(self) -> None:
-        """Between reads: take what has come."""
+        """Between reads: take the records that have come."""
         ...
 
     def fetch(self, unread: Mapping[TopicPartition, int]) -> None:
-        """In a read: put what has come of these partitions into their spans; wait for a moment if that is nothing.
+        """In a read: put the records of these partitions that have come into their spans. Wait briefly for the first.
 
         Args:
             unread: partition -> one past the last offset that is wanted now.
@@ -76,12 +76,12 @@ class Prefetcher(Protocol):
         ...
 
     def close(self) -> None:
-        """Give back what it has. Safe to call twice."""
+        """Close its connections or its consumer. Safe to call twice."""
         ...
 
 
 class NativeFirst:
-    """Fetches natively; from what is out of the ordinary on with librdkafka, for `NATIVE_RETRY_MS`.
+    """Fetches natively. Where that raises `Unusual`, librdkafka goes on, for `NATIVE_RETRY_MS` at least.
 
     Args:
         native: makes a prefetcher that may raise `Unusual`.
@@ -103,7 +103,7 @@ class NativeFirst:
         self._leaders: dict[TopicPartition, Leader | None] = {}
 
     def begin(self, leaders: Mapping[TopicPartition, Leader | None]) -> None:
-        """As a `Prefetcher`. A read begins with this, so this is where the native one gets another chance."""
+        """As a `Prefetcher`. Each read begins with this call, so the native one gets its next chance here."""
         self._leaders |= leaders
         if self._native_again_at_s is not None and self._clock_s() >= self._native_again_at_s:
             self._native_again_at_s = None
@@ -143,7 +143,7 @@ class NativeFirst:
     def _do(self, what: Callable[[Prefetcher], T]) -> T:
         try:
             return what(self._prefetcher)
-        except Verdict as verdict:  # librdkafka would not see it; the worker reads on by itself, and tells it
+        except Verdict as verdict:  # librdkafka would not see it. The worker reads on directly, and reports it
             raise CannotServe(verdict.reason) from None
         except Unusual as unusual:
             if unusual.lasting:

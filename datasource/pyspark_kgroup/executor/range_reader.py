@@ -2,10 +2,10 @@
 
 Runs on: executor. Needs neither Spark nor the driver.
 
-A range is done as soon as nothing below its end is left to come. Its last offsets need not be records (transaction
-markers, aborted or compacted data), so three things say so: a record at or past the end, the end of the log at or past
-it, or the consumer's position, which librdkafka also moves past what is never shown. A log that lacks a part of the
-range is not waited for: its leader is asked what it has (`data_loss`).
+A range is done as soon as no record below its end is left to come. Its last offsets need not be records (transaction
+markers, aborted or compacted data), so there are three signs of that: a record at or past the end of the range, an end
+of the log there, or the consumer's position, which librdkafka also moves past offsets that it never shows. A log that
+lacks a part of the range is not waited for: its leader is asked for the offsets that the log has (`data_loss`).
 """
 
 from __future__ import annotations
@@ -43,12 +43,12 @@ _POLL_S: Final = 0.1
 """How long to wait for the next record before looking at positions, and before a started batch is handed over."""
 
 _QUEUED_RECORDS: Final = 100_000
-"""Records of one partition that librdkafka fetches ahead (its queued.min.messages, 100,000); fewer for a short range,
-whose rest would be fetched in vain."""
+"""Records of one partition that librdkafka fetches ahead (its queued.min.messages, 100,000). Fewer for a short range:
+the records behind it would be fetched in vain."""
 
 _QUEUED_KBYTES: Final = "16384"
-"""What librdkafka fetches ahead in all (its queued.max.messages.kbytes, 64 MiB). Measured at 1 KB: a worker grows by
-79 MB when it reads, not by 145 MB, and reads as fast."""
+"""How much librdkafka fetches ahead in all (its queued.max.messages.kbytes, 64 MiB). Measured at 1 KB: a worker grows
+by 79 MB when it reads, not by 145 MB, and reads as fast."""
 
 RECORDS_AT_ONCE: Final = 4_096
 """Most records that exist as Python objects at a time. Measured at 100 B: as many as fit into a core's own cache cost
@@ -68,15 +68,15 @@ _OUT_OF_LOG: Final = frozenset(
 """librdkafka stops to fetch a partition whose log does not have the position, because we forbid it to jump."""
 
 _READS_MAX: Final = 3
-"""How often a record batch is read until its wrong checksum counts as that of the log (ours): bytes that change on the
-way mostly come right the second time."""
+"""How often a record batch with a wrong checksum is read until that is an error (ours): bytes that change on the way
+mostly come right the second time."""
 
 _NOT_DECOMPRESSED: Final = frozenset({KafkaError._BAD_COMPRESSION, KafkaError._NOT_IMPLEMENTED})
-"""Of a record batch: librdkafka would say so once, and wait."""
+"""Errors of a record batch. librdkafka would report them once, and wait."""
 
 _IDLE_LOOK_S: Final = 5.0
-"""How long nothing may come until a log is looked at, and between two such looks (ours): librdkafka says nothing of a
-topic that it may not see."""
+"""How long no record may come until a log is looked at, and the time between two looks (ours): librdkafka is silent
+about a topic that it may not see."""
 
 _UNKNOWN: Final = frozenset(
     {
@@ -96,7 +96,7 @@ def read_ranges(
     reasons: Mapping[TopicPartition, Unusual] = MappingProxyType({}),
     quiet_since_s: float | None = None,
 ) -> Iterator[pa.RecordBatch]:
-    """Read every range to its end, and nothing else.
+    """Read exactly these ranges, each to its end.
 
     The records of one partition come in the order of their offsets, those of several partitions mixed. The consumer is
     closed at the end, on an error, and when the iterator is closed early.
@@ -105,15 +105,15 @@ def read_ranges(
         ranges: at most one for each partition.
         settings: how to read them.
         clock_s: a monotonic one.
-        reasons: why our own reader has left partitions, for errors.
-        quiet_since_s: when something last came to it; None: it has not tried.
+        reasons: why the native reader has left partitions, for errors.
+        quiet_since_s: when a record last came to the native reader, or None if that has not tried.
 
     Yields:
         Batches of at most `ARROW_BATCH_ROWS_MAX` rows and about `ARROW_BATCH_BYTES_MAX` bytes.
 
     Raises:
         DataLoss: offsets that were still to be read are gone, and `settings.fail_on_data_loss` is set.
-        WireError: a broker refused, or nothing came for `settings.stall_timeout_ms`.
+        WireError: a broker refused, or no record came for `settings.stall_timeout_ms`.
         OptionError: this executor's librdkafka does not take the configuration, or a file that it names is not here.
     """
     unread = _Unread(ranges, settings, clock_s, reasons, quiet_since_s)
@@ -140,7 +140,7 @@ def _consumer(settings: ReadSettings, unread: _Unread) -> Consumer:
 
 
 def _renewed_consumer(settings: ReadSettings, unread: _Unread) -> Consumer | None:
-    """One that has read the certificates as they are by now; None if they do not fit together (yet)."""
+    """A consumer that has read the certificates as they are by now, or None if they do not fit together (yet)."""
     try:
         renewed = _consumer(settings, unread)
     except KgroupError as problem:
@@ -153,7 +153,7 @@ def _renewed_consumer(settings: ReadSettings, unread: _Unread) -> Consumer | Non
 def _batches(
     consumer: Consumer, unread: _Unread, settings: ReadSettings
 ) -> Generator[pa.RecordBatch, None, Consumer | None]:
-    """What `consumer` reads; returns the consumer that is to go on, None if all is read."""
+    """The batches that `consumer` reads. Returns the consumer that is to go on, or None if all is read."""
     topics = {partition.topic for partition in unread.open}
     topic = topics.pop() if len(topics) == 1 else None
     to_batch = partial(
@@ -186,14 +186,14 @@ def _batches(
 
 
 def _next_batch(consumer: Consumer, unread: _Unread, to_batch: ToBatch, records_max: int) -> pa.RecordBatch | None:
-    """What has arrived by now, after waiting `_POLL_S` for the first; ranges that are done are no longer fetched."""
+    """The records that have come, after a wait of `_POLL_S` for the first. Ranges that are done are unassigned."""
     open_before = len(unread.open)
     first = consumer.poll(_POLL_S)
     if first is None:
         unread.move(consumer.position([AssignedPartition(*partition) for partition in unread.open]))
         batch = None
     else:
-        # A batch of its own would wait for the last of `records_max`; with timeout 0 it takes what is there.
+        # `consume` would wait until there are `records_max`. With timeout 0 it takes those that are there.
         rest = consumer.consume(records_max - 1, 0) if records_max > 1 else []
         batch = unread.accept([first, *rest], to_batch)
     for partition, position in unread.take_damaged().items():
@@ -211,9 +211,10 @@ def _next_batch(consumer: Consumer, unread: _Unread, to_batch: ToBatch, records_
 
 @contextmanager
 def no_collection() -> Iterator[None]:
-    """Keep the collector from looking for cycles among records, of which each counts for it; there are none.
+    """Keep the garbage collector from looking for cycles among records, which have none.
 
-    It takes a third of the time otherwise (measured: 1.5 s of CPU for 1,000,000 records of 100 B; 1.0 s without it).
+    Each record counts towards the collector's next run. The collector takes a third of the time otherwise (measured:
+    1.5 s of CPU for 1,000,000 records of 100 B, and 1.0 s without it).
     """
     collecting = gc.isenabled()
     gc.disable()
@@ -225,7 +226,7 @@ def no_collection() -> Iterator[None]:
 
 
 def _compare_with_log(consumer: Consumer, unread: _Unread, partition: TopicPartition) -> None:
-    """Ask the partition's leader what its log has, and go on from there."""
+    """Ask the partition's leader for the offsets that its log has, and go on from there."""
     asked = AssignedPartition(*partition)
     try:
         first, end = consumer.get_watermark_offsets(asked, _LOG_LOOK_S)
@@ -238,7 +239,7 @@ def _compare_with_log(consumer: Consumer, unread: _Unread, partition: TopicParti
 
 
 def _look_at_log(consumer: Consumer, unread: _Unread, partition: TopicPartition) -> None:
-    """Find out why nothing comes, of which librdkafka has said nothing."""
+    """Look for the reason why no record of the partition comes, when librdkafka has reported none."""
     try:
         seen = consumer.list_topics(partition.topic, _LOG_LOOK_S).topics[partition.topic]
         if seen.error is not None:
@@ -251,7 +252,7 @@ def _look_at_log(consumer: Consumer, unread: _Unread, partition: TopicPartition)
 
 
 def _go_on_at(consumer: Consumer, partition: TopicPartition, position: int) -> None:
-    """Fetch from there; what has come of the partition and was not taken yet is forgotten."""
+    """Fetch from `position`. Records of the partition that have come and were not taken yet are forgotten."""
     consumer.incremental_unassign([AssignedPartition(*partition)])
     consumer.incremental_assign([AssignedPartition(*partition, position)])
 
@@ -269,7 +270,7 @@ def _offset(message: Message) -> int:
 
 
 def _whole(messages: Sequence[Message]) -> list[Message]:
-    """The records among `messages`, but for those of a partition that come behind what is damaged of it."""
+    """The records among `messages`, without those that follow a damaged batch of their partition."""
     damaged: set[TopicPartition] = set()
     records = []
     for message in messages:
@@ -283,17 +284,17 @@ def _whole(messages: Sequence[Message]) -> list[Message]:
 
 
 def _verdict(error: KafkaError) -> KgroupError | None:
-    """The fatal error for `error`; None if trying again may help."""
+    """The fatal error for `error`, or None if trying again may help."""
     if error.code() == ErrorCode.TOPIC_AUTHORIZATION_FAILED:
         return BrokerError("Fetch", error.code(), words_of(error.str()))
     return None
 
 
 class _Unread:
-    """The ranges that are not done, since when nothing has come, and which logs may not have what is asked of them.
+    """The ranges that are not done, since when no record has come, and which logs may lack a part of their range.
 
     Attributes:
-        open: what is left, by partition.
+        open: the ranges that are not done, by partition.
         files: the certificates that consumers read.
     """
 
@@ -326,7 +327,7 @@ class _Unread:
             self._deadline_s = quiet_since_s + self._stall_timeout_s
 
     def resume(self) -> None:
-        """Something came, or we were not waiting: the bound starts again."""
+        """Records came, or Spark was busy with a batch: the time without records starts again."""
         self._deadline_s = self._clock_s() + self._stall_timeout_s
         self._warns_at_s: float | None = self._clock_s() + READ_SILENCE_WARNED_MS / 1000
         self._refused_at_s: float | None = None
@@ -334,7 +335,7 @@ class _Unread:
         self._looks: dict[TopicPartition, str] = {}  # the ranges of logs from which no record comes
 
     def positions(self) -> dict[TopicPartition, int]:
-        """Where to go on with what is left."""
+        """Where to go on with the ranges that are not done."""
         return {partition: self._positions[partition] for partition in self.open}
 
     def take_renewal(self) -> bool:
@@ -342,33 +343,33 @@ class _Unread:
         return self._refused_at_s is not None and self.files.take_change()
 
     def begin_anew(self) -> None:
-        """Another consumer goes on: what refused the last one may accept it."""
+        """Another consumer goes on: the broker that refused the last one may accept it."""
         self._refused_at_s = None
 
     def on_error(self, error: KafkaError) -> None:
-        """Remember what librdkafka struggles with: it tries again by itself, but some things will not change.
+        """Remember an error of librdkafka's, which tries again by itself, although some errors will not pass.
 
-        Raises nothing: librdkafka calls it in the midst of `poll`.
+        This method does not raise, since librdkafka calls it in the midst of `poll`.
         """
         if is_refusal(error):
             self._refused_at_s = self._refused_at_s or self._clock_s()
         elif error.code() == KafkaError._ALL_BROKERS_DOWN:
-            return  # says less than what came before it
+            return  # says less than the errors before it
         else:
             self._refused_at_s = None
-        if not self._last_error:  # the first of this read; the last one is in the error if it fails
+        if not self._last_error:  # the first of this read: if the read fails, its error names the last one
             log.warning("%s. Trying again, for %.0f s at most.", words_of(error.str()), self._stall_timeout_s)
         self._last_error = words_of(error.str())
         self._verdict = self._verdict or _verdict(error)
-        if error.code() in _UNKNOWN:  # for topic.metadata.propagation.max.ms by now; librdkafka does not say which
+        if error.code() in _UNKNOWN:  # for topic.metadata.propagation.max.ms by now. librdkafka names no partition
             self._some_gone = True
             self._doubts |= self.open.keys()
 
     def accept(self, messages: list[Message], to_batch: ToBatch) -> pa.RecordBatch | None:
-        """The records among `messages` that lie within the ranges; closes the ranges that they end.
+        """The records among `messages` that lie within the ranges. Closes the ranges that they end.
 
         Returns:
-            Possibly no rows; None if there are only errors among `messages`.
+            A batch, possibly without rows, or None if there are only errors among `messages`.
 
         Raises:
             KgroupError: one of the messages says that a range cannot be read.
@@ -391,7 +392,7 @@ class _Unread:
         return batch
 
     def move(self, positions: Sequence[AssignedPartition]) -> None:
-        """Take over the consumer's positions; those it does not know are negative.
+        """Take over the consumer's positions. Those that it does not know are negative.
 
         Raises:
             KgroupError: a range cannot be read, or no position has moved for too long.
@@ -403,19 +404,19 @@ class _Unread:
         for partition, position in positions.items():
             if position > self._positions[partition]:
                 self._positions[partition] = position
-                self._reasons.pop(partition, None)  # it was of what is read by now
+                self._reasons.pop(partition, None)  # it was about records that are read by now
                 self.resume()
             if position >= self._ends[partition]:
                 self.open.pop(partition, None)
 
     def _heed(self, message: Message, error: KafkaError) -> None:
-        """What an event of the consumer means for its partition."""
+        """Act on an error event of the consumer for one partition."""
         partition = _partition(message)
         code = error.code()
         if code == KafkaError._PARTITION_EOF:
             self._advance({partition: _offset(message)})
             if partition in self.open:
-                self._doubts.add(partition)  # a log that ends below the range; or a leader that is not up to date yet
+                self._doubts.add(partition)  # the log ends below the range, or its leader is not up to date yet
         elif partition not in self.open:
             return
         elif code in _OUT_OF_LOG:
@@ -450,7 +451,7 @@ class _Unread:
         )
 
     def _on_damaged(self, partition: TopicPartition, error: KafkaError) -> None:
-        """A checksum is wrong, or nothing makes sense: librdkafka would go on behind the batch."""
+        """Have a batch read again whose checksum is wrong or which makes no sense: librdkafka would go on behind it."""
         position = self._positions[partition]
         at, reads = self._read_at.get(partition, (position, 0))
         reads = reads + 1 if at == position else 1
@@ -472,7 +473,7 @@ class _Unread:
         return {partition: self._positions[partition] for partition in taken if partition in self.open}
 
     def take_idle(self) -> TopicPartition | None:
-        """A partition whose log is to be looked at, since nothing comes from any; each in turn."""
+        """A partition whose log is to be looked at, since no record comes from any. Each has its turn."""
         if not self.open or self._clock_s() < self._look_at_s:
             return None
         self._look_at_s = self._clock_s() + _IDLE_LOOK_S
@@ -480,22 +481,22 @@ class _Unread:
         return list(self.open)[self._turn % len(self.open)]
 
     def on_idle_look_failed(self, error: KafkaError) -> None:
-        """The log could not be looked at. Whether it is gone, one answer does not decide."""
+        """The log could not be looked at. One answer does not decide whether it is gone."""
         if error.code() not in _UNKNOWN and (error.code() > 0 or not self._last_error):
             self.on_error(error)
 
     def on_idle_look(self, partition: TopicPartition, log_range: LogRange) -> None:
-        """The log has this, of which nothing comes.
+        """The log has these offsets, and none of their records comes.
 
         Raises:
-            WireError: it was looked at before, and our own reader could make nothing of it either.
+            WireError: it was looked at before, and the native reader could not decode its records either.
         """
         if partition in self._looks and isinstance(self._reasons.get(partition), Senseless):
             raise self._unreadable(partition, f"it gives nothing of it, and {log_range}")
         self._looks[partition] = str(log_range)
 
     def take_doubts(self) -> list[TopicPartition]:
-        """The partitions to be compared with their logs; each is named once for each sign of a loss."""
+        """The partitions to be compared with their logs. Each is named once for each sign of a loss."""
         taken, self._doubts = [partition for partition in self._doubts if partition in self.open], set()
         return taken
 
@@ -503,8 +504,8 @@ class _Unread:
         """The log could not be looked at: it is gone, or it is to be tried again.
 
         Raises:
-            DataLoss: it is gone, and that is an error.
-            KgroupError: this user may not see it, or nothing has come for too long.
+            DataLoss: it is gone, and `fail_on_data_loss` is set.
+            KgroupError: this user may not see it, or no record has come for too long.
         """
         if error.code() in _UNKNOWN and self._some_gone:
             self._lose(deleted(partition, self._positions[partition], self._ends[partition]), self._ends[partition])
@@ -514,10 +515,13 @@ class _Unread:
         self._check(waiting=True)
 
     def compare(self, partition: TopicPartition, log_range: LogRange) -> int | None:
-        """What a log has is what can be read; where the consumer must go on, None if it does so by itself.
+        """Skip the part of the range that the log lacks.
+
+        Returns:
+            Where the consumer must go on, or None if it does so by itself.
 
         Raises:
-            DataLoss: it lacks a part of the range, and that is an error.
+            DataLoss: the log lacks a part of the range, and `fail_on_data_loss` is set.
         """
         position, end = self._positions[partition], self._ends[partition]
         nearest = log_range.nearest(position)
@@ -558,7 +562,7 @@ class _Unread:
         raise WireError(f"Nothing came for {self._stall_timeout_s:.0f} s from {self._silent()} {self._advice()}")
 
     def _warn_of_silence(self) -> None:
-        """Once for each silence: the whole batch waits for this read, and nothing else says why."""
+        """Warn once for each silence: the whole batch waits for this read, and no other log line says why."""
         if self._warns_at_s is None or self._clock_s() < self._warns_at_s:
             return
         self._warns_at_s = None
@@ -578,7 +582,7 @@ class _Unread:
         return f"{left}.{self._native_reasons()}{last}"
 
     def _native_reasons(self) -> str:
-        """Why our own reader has left what is open."""
+        """Why the native reader has left the ranges that are open."""
         distinct = dict.fromkeys(
             self._reasons[partition].reason for partition in self.open if partition in self._reasons
         )

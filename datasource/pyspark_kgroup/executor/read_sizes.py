@@ -1,4 +1,4 @@
-"""How many rows a read has, and how large those of each topic are: the driver plans by it (`maxBytesPerTrigger`).
+"""How many rows a read has, and how large those of each topic are: the driver plans with them (`maxBytesPerTrigger`).
 
 Runs on: executor.
 """
@@ -17,7 +17,7 @@ class ReadSizes:
     """The batches of one read, added up.
 
     Args:
-        topics: of its ranges; none if nobody wants to know how large its rows are.
+        topics: of its ranges, or none if the driver does not ask for the sizes of rows.
 
     Attributes:
         rows: of all batches.
@@ -37,7 +37,7 @@ class ReadSizes:
             self._count(topic, batch)
 
     def _add_runs(self, batch: pa.RecordBatch) -> None:
-        """Count runs of rows of one topic; there are more of one partition, and each run costs 17 us (measured)."""
+        """Count runs of rows of one topic: runs of one partition would be more, and each costs 17 us (measured)."""
         import pyarrow.compute as pc  # 37 ms: most reads have one topic
 
         runs = pc.run_end_encode(batch["topic"])
@@ -52,5 +52,5 @@ class ReadSizes:
             self._seen[topic] = rows_before + rows.num_rows, bytes_before + rows.nbytes
 
     def by_topic(self) -> tuple[TopicSize, ...]:
-        """What there was of each topic, of at most `SIZES_TOLD_MAX`."""
+        """Rows and bytes of each topic, of `SIZES_TOLD_MAX` topics at most."""
         return tuple(TopicSize(topic, *seen) for topic, seen in self._seen.items())

@@ -1,4 +1,4 @@
-"""Reads ranges of offsets: with our own reader what is ordinary, with librdkafka what that leaves.
+"""Reads ranges of offsets: ordinary records with the native reader, and the rest with librdkafka.
 
 Runs on: executor. Needs neither Spark nor the driver.
 """
@@ -15,15 +15,16 @@ from pyspark_kgroup.shared.tickets import Range, ReadSettings
 
 
 def read_ranges(ranges: Sequence[Range], settings: ReadSettings) -> Iterator[pa.RecordBatch]:
-    """Read every range to its end, and nothing else: see `range_reader.read_ranges`, which judges what is unusual.
+    """Read exactly these ranges: see `range_reader.read_ranges`, which reads on where the native reader stops.
 
-    Our own reader's reasons, and the time for which it has waited, are handed on: one verdict, and one deadline.
+    The native reader's reasons, and the time for which it has waited, are handed on, so that the user sees one error
+    after one deadline.
     """
     left = Left(ranges, {}, time.monotonic())
     if settings.reader == "native":
         left = yield from read_natively(ranges, settings)
     if left.ranges:
-        # Imported here: librdkafka's module brings asyncio with it, and mostly nothing is left.
+        # Imported here: librdkafka's module brings asyncio with it, and mostly no ranges are left.
         from pyspark_kgroup.executor import range_reader
 
         yield from range_reader.read_ranges(

@@ -34,10 +34,10 @@ def record_batch(
         records: at least one, without errors among them.
         include_headers: adds the column `headers`.
         topic: theirs, if they all have the same: cheaper than to ask each.
-        include_timestamps: False if nobody looks at the column `timestamp`: what is in it then means nothing.
+        include_timestamps: False if the query does not read the column `timestamp`: its values mean nothing then.
 
     Raises:
-        ProtocolViolation: a record's timestamp is beyond what Spark's timestamps can hold, or a header's name is one
+        ProtocolViolation: a record's timestamp is beyond the range of Spark's timestamps, or a header's name is one
             that librdkafka's Python client cannot show.
     """
     times = array("q", list(chain.from_iterable(map(Message.timestamp, records))))  # kind, milliseconds, kind, ...
@@ -48,7 +48,7 @@ def record_batch(
         _integers(array("i", cast("list[int]", list(map(Message.partition, records)))), pa.int32()),
         _integers(array("q", cast("list[int]", list(map(Message.offset, records)))), pa.int64()),
         _timestamps(records, times[1::2]) if include_timestamps else _integers(times[1::2], _TIMESTAMP),
-        # librdkafka: 0 not available, 1 create time, 2 log append time; Java's TimestampType ids are one less.
+        # librdkafka: 0 not available, 1 create time, 2 log append time. Java's TimestampType ids are one less.
         pc.subtract(_integers(times[::2], pa.int64()), _integers(_ONE * len(records), pa.int64())).cast(pa.int32()),
     ]
     if include_headers:
@@ -62,7 +62,7 @@ SystemError here. The interpreter's own call does so only until it is specialise
 
 
 def _headers(record: Message) -> list[tuple[str, bytes | None]] | None:
-    """Null, not empty, for a record without headers: so does Spark. A name ends at a NUL here: librdkafka's are C's."""
+    """Null, not empty, for a record without headers: so does Spark. A name ends at a NUL here, as strings of C do."""
     try:
         return cast("list[tuple[str, bytes | None]]", _HEADERS_OF(record)) or None
     except (SystemError, UnicodeDecodeError):
@@ -80,7 +80,7 @@ def _keys(records: Sequence[Message]) -> pa.Array:
 
 
 def _binaries(values: list[bytes | None]) -> pa.Array:
-    """`values` end to end in one buffer (a quarter of the time of `pa.array`, which looks at each); null for None."""
+    """`values` end to end in one buffer, null for None (a quarter of the time of `pa.array`, which looks at each)."""
     try:
         joined = b"".join(cast("list[bytes]", values))
     except TypeError:  # None among them

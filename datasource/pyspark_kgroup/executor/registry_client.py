@@ -1,4 +1,4 @@
-"""Reaches a query's registry from a worker, and asks it where the executor has no sidecar that would.
+"""Reaches a query's registry from a worker, and asks it if the executor has no sidecar to do so.
 
 Where a firewall keeps this executor from the driver's port, the sidecar of another executor asks for it.
 
@@ -32,10 +32,10 @@ _NO_REGISTRY: Final = "no-registry"
 """The mark of an executor whose workers could not reach the registry."""
 
 _ANSWER_S: Final = SIDECAR_SILENCE_MS / 1000
-"""As long as a sidecar waits for an answer."""
+"""How long to wait for an answer: as long as a sidecar does."""
 
 RegistryAnswer = Bound | NothingLeft | Refused
-"""What the registry says that a ticket reads."""
+"""The registry's answer: the ranges that a ticket reads."""
 
 
 class RegistryClient:
@@ -56,7 +56,7 @@ class RegistryClient:
         self._failures = failures
 
     def has_way(self, sidecars: Sequence[SidecarAddress]) -> bool:
-        """Whether it, or one of these, may answer: workers of this executor have not failed with all of them lately."""
+        """Whether the registry or one of these may answer: workers of this executor have not failed with all lately."""
         return any(not self._failures.has(_mark_of(way)) for way in (None, *sidecars))
 
     def bind(
@@ -68,18 +68,18 @@ class RegistryClient:
         *,
         insist_s: float = 0.0,
     ) -> tuple[RegistryAnswer, Channel]:
-        """Ask what a ticket reads, for a worker of `executor` that reads directly.
+        """Ask which ranges a ticket reads, for a worker of `executor` that reads directly.
 
         Args:
             executor: whose worker asks.
             scan: the ticket's.
             ticket: its number.
             sidecars: of other executors, to ask by way of them.
-            insist_s: for how long to try again if it cannot be reached, also in ways that failed lately; at most
-                `REGISTRY_GONE_MS` where it has gone.
+            insist_s: for how long to try again if it cannot be reached, also in ways that failed lately, and for
+                `REGISTRY_GONE_MS` at most where it has gone.
 
         Returns:
-            The answer, and the channel over which to say what was read.
+            The answer, and the channel over which to report the read.
 
         Raises:
             RegistryUnreachable: it cannot be reached from here, or has gone meanwhile.
@@ -101,11 +101,11 @@ class RegistryClient:
             time.sleep(REGISTRY_AGAIN_MS / 1000)
 
     def connect(self) -> Channel:
-        """A connection that has shown the key; raises as `channel.connect`."""
+        """A connection that has shown the key. Raises as `channel.connect`."""
         return connect((self.host, self.port), self._key)
 
     def ask_home(self, home: SidecarAddress, scan: int, ticket: int) -> tuple[ReadFromServer, Channel] | None:
-        """Ask a seat's home, on another executor, to serve what a ticket reads; None if it does not."""
+        """Ask a seat's home, on another executor, to serve a ticket's ranges. None if it does not."""
         if self._failures.has(_mark_of(home)):
             return None
         try:
@@ -120,7 +120,7 @@ class RegistryClient:
         return answer, channel
 
     def _ways(self, sidecars: Sequence[SidecarAddress], *, all_of_them: bool) -> Sequence[SidecarAddress | None]:
-        """The registry itself (None) and sidecars that ask it; those that failed lately come last, or not at all."""
+        """The registry itself (None) and sidecars that ask it. Those that failed lately come last, or not at all."""
         ways = [None, *sidecars]
         failed = [way for way in ways if self._failures.has(_mark_of(way))]
         return [way for way in ways if way not in failed] + (failed if all_of_them else [])
@@ -128,7 +128,7 @@ class RegistryClient:
     def _bind(
         self, way: SidecarAddress | None, executor: Executor, scan: int, ticket: int
     ) -> tuple[RegistryAnswer, Channel]:
-        """Ask by one way; raises ChannelEnded and KeyRefused."""
+        """Ask by one way. Raises ChannelEnded and KeyRefused."""
         channel = self.connect() if way is None else connect((way.host, way.port), self._key, way.server)
         hello = Hello(query=self._query, executor=executor, sidecar=False)
         if not isinstance(channel.ask(hello, _ANSWER_S), Welcome):

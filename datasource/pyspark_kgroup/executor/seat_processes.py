@@ -2,9 +2,10 @@
 
 Runs on: executor. Linux.
 
-Each is a fork of the `sidecar`: it shares what that has imported, and starts in milliseconds. The seats of all queries
-are spread over them, a thread each (`seat_server`): no more than so many are read at once, and what they do, mostly in
-C, holds no lock of Python's. A process ends with its last seat, so that its memory is free, and with the sidecar.
+Each is a fork of the `sidecar`: it shares the modules that the sidecar has imported, and starts in milliseconds. The
+seats of all queries are spread over the processes, a thread each (`seat_server`): no more seats are read at once than
+the executor runs tasks, and a server's work, mostly in C, holds no lock of Python's. A process ends with its last seat,
+so that its memory is free, and with the sidecar.
 """
 
 from __future__ import annotations
@@ -61,7 +62,7 @@ class Share:
         return int(_SIZE.unpack_from(self._memory)[0])
 
     def close(self) -> None:
-        """The servers that have it keep it."""
+        """Unmap it here. Servers that have it keep it."""
         self._memory.close()
         os.close(self.descriptor)
 
@@ -81,7 +82,7 @@ class Process:
     ended: bool = False
 
     def end(self) -> None:
-        """Kill it; whoever follows its servers hears of that. Safe to call twice: its id may be another's by then."""
+        """Kill it, which ends the links to its servers. Safe to call twice, though its id may be another's by then."""
         if self.ended:
             return
         self.ended = True
@@ -107,13 +108,13 @@ class Server:
     ended: bool = False
 
     def end(self) -> None:
-        """Let it end once it has nothing to send; its process goes on with other seats. Safe to call twice."""
+        """Hang up. It ends after its read, or with its process if that has no other seat. Safe to call twice."""
         self.ended = True
         with suppress(OSError):
             self.link.socket.shutdown(socket.SHUT_RDWR)  # not closed: the event loop waits for it
 
     def kill(self) -> None:
-        """End it though it hangs, with its process: other seats' servers start anew with their next reads."""
+        """End it with its process, as it hangs. Servers of other seats there start anew with their next reads."""
         self.ended = True
         self.process.end()
 
@@ -170,7 +171,7 @@ class SeatProcesses:
             process.end()
 
     def _with_room(self) -> Process:
-        """The one with the fewest seats, or another one if there may be more."""
+        """A new process if there may be one more, else the one with the fewest seats."""
         living = [process for process in self._processes if not process.ended]
         if len(living) >= self._count:
             return min(living, key=lambda process: process.seats)
@@ -193,19 +194,19 @@ class SeatProcesses:
 
 
 def _become_seats_process(control: socket.socket) -> NoReturn:
-    """What a fork does: nothing of the sidecar's goes on in it."""
+    """Be a process of seats' servers, from the fork on. The sidecar's own work does not go on in it."""
     try:
-        gc.freeze()  # nothing of the sidecar's is collected here: that would close descriptors
+        gc.freeze()  # the sidecar's objects are not collected here: that would close descriptors
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
         _name_thread("kgroup seats")
         signal.set_wakeup_fd(-1)
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
         for descriptor in map(int, os.listdir("/proc/self/fd")):
             if descriptor > 2 and descriptor != control.fileno():
-                with suppress(OSError):  # the one that listed them
+                with suppress(OSError):  # the descriptor of the listing itself
                     os.close(descriptor)
         _host_seats(control)
-    except BaseException as problem:  # whatever it is, this process must not become a second sidecar
+    except BaseException as problem:  # after any error, this process must not go on as a second sidecar
         log.warning("A process of seats' servers ends: %r. The next reads start another.", problem)
         log.debug("it ends", exc_info=True)
     finally:
@@ -213,7 +214,7 @@ def _become_seats_process(control: socket.socket) -> NoReturn:
 
 
 def _host_seats(control: socket.socket) -> None:
-    """Start the servers of seats until the sidecar hangs up; raises ChannelEnded if it does not speak like ours."""
+    """Start the servers of seats until the sidecar hangs up. Raises ChannelEnded if a message names no new seat."""
     control.setblocking(True)
     frames = Frames()
     frames.trust()
@@ -233,7 +234,7 @@ def _host_seats(control: socket.socket) -> None:
 
 
 def _serve(host: Host, control: socket.socket, share: Share) -> None:
-    """Be the server of one seat, until the sidecar hangs up or nothing can be fetched."""
+    """Be the server of one seat, until the sidecar hangs up or the prefetcher cannot go on."""
     _name_thread(f"seat {host.seat}"[-15:])
     settings = ReadSettings(
         consumer_config=host.config,
@@ -264,5 +265,5 @@ def _serve(host: Host, control: socket.socket, share: Share) -> None:
 
 
 def _name_thread(name: str) -> None:
-    """As `top -H` shows it; of a process, its main thread's is its own."""
+    """Name this thread as `top -H` shows it. The main thread's name is also its process's."""
     ctypes.CDLL(None).prctl(_PR_SET_NAME, name.encode())

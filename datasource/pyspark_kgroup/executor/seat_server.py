@@ -1,11 +1,11 @@
-"""One process for one seat: it fetches and converts ahead of the next batch (`prefetcher`), and serves reads of it.
+"""The server of one seat: it fetches and converts records ahead of the next batch (`prefetcher`), and serves reads.
 
-Runs on: executor, as a fork of the `sidecar`. One thread (and librdkafka's own, where it fetches).
+Runs on: executor, in a fork of the `sidecar` (`seat_processes`). One thread (and librdkafka's own, where it fetches).
 
-It is asked for ranges of offsets, with the socket of the worker that reads them, and sends that worker record batches
-(`batch_stream`). What our own fetcher leaves is fetched with librdkafka, in the midst of a read as well. What that
-cannot do is no error here: this process ends, the worker reads directly what it has not got, by the rules of
-`range_reader`, and the next read starts another server.
+The sidecar asks it for ranges of offsets, and hands it the socket of the worker that reads them. The server sends that
+worker record batches (`batch_stream`). Where the native fetcher gives up, librdkafka fetches, in the midst of a read as
+well. If librdkafka cannot either, that is no error here: the server ends, the worker reads the rest directly, by the
+rules of `range_reader`, and the next read starts another server.
 """
 
 from __future__ import annotations
@@ -41,16 +41,16 @@ _SLOW_S: Final = 1.0
 
 
 def prefetcher_of(ahead: Ahead, share: Callable[[], int], settings: ReadSettings) -> Prefetcher:
-    """What fetches for a seat that is read with these settings.
+    """The prefetcher of a seat that is read with these settings.
 
     Args:
-        ahead: where it puts what it fetches.
+        ahead: the buffer that it fills.
         share: how many bytes the seat may hold ahead by now.
         settings: how to read.
     """
 
     def librdkafka() -> Prefetcher:
-        # Imported here: it brings asyncio with it, and mostly nothing is left to it.
+        # Imported here: it brings asyncio with it, and mostly the native prefetcher does it all.
         from pyspark_kgroup.executor.librdkafka_prefetcher import LibrdkafkaPrefetcher
 
         return LibrdkafkaPrefetcher(
@@ -86,8 +86,8 @@ class SeatServer:
 
     Args:
         control: a stream socket to the sidecar. Each request is one frame with the worker's socket attached.
-        ahead: what is fetched for the seat.
-        prefetcher: what fetches it.
+        ahead: the buffer of the seat.
+        prefetcher: fills it.
     """
 
     def __init__(self, control: socket.socket, ahead: Ahead, prefetcher: Prefetcher) -> None:
@@ -96,14 +96,14 @@ class SeatServer:
         self._frames.trust()
         self._ahead = ahead
         self._prefetcher = prefetcher
-        self._tags: Mapping[TopicPartition, str] = {}  # of the logs that what is here came from
+        self._tags: Mapping[TopicPartition, str] = {}  # of the logs from which the records in `ahead` came
 
     def run(self) -> None:
         """Serve one read after the other, and fetch ahead between them.
 
         Raises:
-            CannotServe: nothing can be fetched.
-            ChannelEnded: the sidecar does not speak like one of ours.
+            CannotServe: a partition cannot be read, or no record came for too long.
+            ChannelEnded: the sidecar sent a message that is no request to serve.
         """
         while True:
             wait_s = self._prefetcher.go_on()
@@ -116,7 +116,7 @@ class SeatServer:
             self._serve(*request)
 
     def _is_asked(self, wait_s: float | None) -> bool:
-        """Wait for what comes first: a request of the sidecar's, or something that was fetched; whether it is asked."""
+        """Wait for a request of the sidecar's or for fetched records: whether there is a request."""
         with selectors.DefaultSelector() as selector:
             selector.register(self._control, selectors.EVENT_READ)
             for connection in self._prefetcher.connections():
@@ -124,11 +124,11 @@ class SeatServer:
             return any(key.fileobj is self._control for key, _ in selector.select(wait_s))
 
     def _request(self) -> tuple[socket.socket, Serve] | None:
-        """The next read, None if there will be no more."""
+        """The next read, or None if there will be no more."""
         data, fds, _, _ = socket.recv_fds(self._control, 65_536, 1)
         worker = socket.socket(fileno=fds[0]) if fds else None
         if worker is not None:
-            worker.setblocking(True)  # the sidecar's event loop has made it otherwise, for all who share it
+            worker.setblocking(True)  # the sidecar's event loop made the shared socket non-blocking
         while data:
             self._frames.feed(data)
             if worker is not None and (message := self._frames.next()) is not None:
@@ -141,10 +141,10 @@ class SeatServer:
     def _serve(self, worker: socket.socket, request: Serve) -> None:
         """Serve one read, and tell the sidecar how many rows it had, and how many of them were here already.
 
-        If the worker has gone, say nothing of rows: whoever reads the rest counts.
+        If the worker has gone, no rows are reported: the reader of the rest counts its own.
 
         Raises:
-            CannotServe: the consumer cannot go on.
+            CannotServe: the prefetcher cannot go on.
         """
         owned = {TopicPartition(at.topic, at.partition): at.offset for at in request.owned}
         tags = {TopicPartition(at.topic, at.partition): at.tag for at in request.owned}
@@ -159,10 +159,11 @@ class SeatServer:
             self._take_on(owned | starts, leaders)
             outlet = Outlet(worker)
             sizes = ReadSizes({r.topic for r in request.ranges} if request.tells_sizes else ())
-            self._say(self._send(outlet, ends, sizes))  # BEFORE the worker can ask for more, of a seat that is busy
+            # BEFORE the worker sees the end: it may ask at once, and the sidecar must not take the seat for busy.
+            self._say(self._send(outlet, ends, sizes))
             finished = True
             outlet.end()
-        except OSError as problem:  # a consumer above the worker has enough, or the worker died
+        except OSError as problem:  # Spark wants no more rows of the worker (a limit, say), or the worker died
             log.debug("a worker has gone: %s", problem)
             if not finished:
                 self._say(WorkerGone())
@@ -182,12 +183,12 @@ class SeatServer:
         self._control.sendall(frame(to_json(message)))
 
     def _forget_changed(self, tags: Mapping[TopicPartition, str]) -> None:
-        """Drop what was fetched of logs that have another tag by now: maybe other records, at the same offsets."""
+        """Drop records of logs that have another tag by now: the log may have other records at the same offsets."""
         self._give_up([tp for tp in self._ahead.partitions if tags.get(tp) != self._tags.get(tp)])
         self._tags = tags
 
     def _take_on(self, starts: Mapping[TopicPartition, int], leaders: Mapping[TopicPartition, Leader | None]) -> None:
-        """Fetch these partitions, and no others; what was fetched of them ahead is kept where it goes on from there."""
+        """Fetch exactly these partitions, from these offsets. A span that includes its offset is kept from there on."""
         self._give_up([partition for partition in self._ahead.partitions if partition not in starts])
         astray = {partition: offset for partition, offset in starts.items() if not self._ahead.skip(partition, offset)}
         self._prefetcher.end([partition for partition in astray if partition in self._ahead.partitions])
@@ -201,14 +202,14 @@ class SeatServer:
             self._ahead.drop(partition)
 
     def _batches(self, fetched: list[pa.RecordBatch], ends: Mapping[TopicPartition, int]) -> Iterator[pa.RecordBatch]:
-        """All rows below `ends`, in batches of bounded size; waits for what has not come yet.
+        """All rows below `ends`, in batches of bounded size. Waits for rows that have not come yet.
 
         Args:
             fetched: the first of them.
             ends: partition -> one past the last offset.
 
         Raises:
-            CannotServe: nothing came for too long.
+            CannotServe: no record came for too long.
         """
         gathered = _Gathered()
         progress, progress_at_s = self._progress(ends), time.monotonic()
@@ -231,7 +232,7 @@ class SeatServer:
         yield from gathered.flush()
 
     def _progress(self, partitions: Collection[TopicPartition]) -> int:
-        """Grows whenever something has come of these partitions."""
+        """A number that grows whenever records of these partitions have come."""
         return sum(map(self._ahead.next_offset, partitions))
 
 
@@ -239,7 +240,7 @@ class _Gathered:
     """Pieces that are to be sent as one batch.
 
     Attributes:
-        since_s: when the first of them came, None if there are none.
+        since_s: when the first of them came, or None if there are none.
     """
 
     def __init__(self) -> None:
@@ -248,7 +249,7 @@ class _Gathered:
         self._rows = self._bytes = 0
 
     def add(self, pieces: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Take these, too; what was there is handed on when there is no room for more."""
+        """Take these pieces too. The earlier ones are handed on when there is no room for more."""
         for piece in pieces:
             if not self._takes(piece):
                 yield from self.flush()
@@ -258,7 +259,7 @@ class _Gathered:
             self._bytes += piece.nbytes
 
     def flush(self) -> Iterator[pa.RecordBatch]:
-        """All of them, which are then forgotten; several batches only if one piece was too large."""
+        """Hand on all pieces as one batch, or as several if one piece is too large."""
         if self._pieces:
             yield from rebatch(self._pieces)
         self.since_s, self._pieces, self._rows, self._bytes = None, [], 0, 0

@@ -1,10 +1,10 @@
-"""One process beside an executor, for all queries of an application: it keeps the servers of seats at home there.
+"""One process beside an executor, for all queries of an application: it keeps the servers of the seats at home there.
 
 Runs on: executor. Linux. Started by `sidecar_start` as `python -m pyspark_kgroup.executor.sidecar EXECUTOR`.
 
 The processes of seats' servers are forks of this one (`seat_processes`): it has one thread, and never a Kafka client of
 its own. A worker hands it each query, with a connection to the query's registry (`sidecar_query`). It ends with its
-executor's JVM, and with its last query; the kernel ends its forks with it.
+executor's JVM, or with its last query. The kernel ends its forks with it.
 """
 
 from __future__ import annotations
@@ -58,11 +58,11 @@ from pyspark_kgroup.shared.unauthenticated import Unauthenticated
 log = logging.getLogger(__name__)
 
 _LOOK_S: Final = 1.0
-"""How often what is idle is looked for."""
+"""How often the sidecar looks for idle servers and queries."""
 
 
 def request_of(message: QueryMessage) -> Read | Hung | AddQuery:
-    """What a worker asks for; raises ChannelEnded if it is nothing that a sidecar does."""
+    """`message` as a request of a worker's. Raises ChannelEnded if a sidecar does not serve such requests."""
     if isinstance(message, Read | Hung | AddQuery):
         return message
     raise ChannelEnded(f"A worker sent a {type(message).__name__} where it asks for something.")
@@ -77,7 +77,7 @@ class Sidecar:
     Args:
         parameters: as it was started with.
         listener: where workers of this executor connect.
-        network: where those of others do, and where that is; None if nowhere.
+        network: where workers of other executors connect, and its address. None if they cannot.
         executor_fd: of the executor's process.
     """
 
@@ -100,12 +100,12 @@ class Sidecar:
         self._tasks: set[asyncio.Task[None]] = set()
 
     async def run(self, asked: AddQuery, registry: socket.socket, tell: Callable[[Ready | CannotStart], None]) -> str:
-        """Serve; returns why it is over.
+        """Serve until the sidecar is to end. Returns why.
 
         Args:
             asked: the first query.
             registry: a connection to its registry.
-            tell: what the worker is told that asked for it.
+            tell: gives the answer to the worker that started the sidecar.
         """
         loop = asyncio.get_running_loop()
         self._over: asyncio.Future[str] = loop.create_future()
@@ -152,7 +152,7 @@ class Sidecar:
     # ------------------------------------------------------------------------------------------------------ queries
 
     async def _add_query(self, asked: AddQuery, registry: socket.socket) -> Ready | CannotStart:
-        """Serve one more query, if its registry lets us; nothing changes where it is served already."""
+        """Serve one more query, if its registry lets us. A query that is served already keeps its connection."""
         if asked.query in self._queries:
             registry.close()
             return Ready()
@@ -190,17 +190,18 @@ class Sidecar:
         Args:
             listener: where they do.
             server: our name in their handshake.
-            answer: what is done for one that has shown the key.
-            may_be_ours: whether somebody who has connected is heard at all.
+            answer: serves the request of a worker that has shown the key.
+            may_be_ours: whether a peer that has connected is heard at all.
         """
         loop, warned = asyncio.get_running_loop(), False
         unauthenticated = Unauthenticated[socket.socket](SIDECAR_UNAUTHENTICATED_MAX)
         room = asyncio.Semaphore(SIDECAR_UNAUTHENTICATED_MAX)
         while True:
-            await asyncio.sleep(0)  # `sock_accept` gives way to nobody while more wait: others speak between any two
+            await asyncio.sleep(0)  # while peers wait, `sock_accept` does not yield: let other tasks run between two
             try:
                 client, address = await loop.sock_accept(listener)
-            except OSError as problem:  # mostly, no file descriptor is left; who waits for too long starts another one
+            except OSError as problem:
+                # Mostly, no file descriptor is left. A worker that waits for too long starts another sidecar.
                 if not warned:
                     log.warning(
                         "The sidecar cannot accept connections of workers for now: %s. If descriptors are missing, "
@@ -217,7 +218,7 @@ class Sidecar:
                 with suppress(OSError):
                     too_many.shutdown(socket.SHUT_RDWR)  # its `_hear` closes it
             self._begin(self._hear(client, server, answer, unauthenticated, room))
-            await room.acquire()  # BEFORE the next one gets a descriptor, that of the one that goes is closed
+            await room.acquire()  # the descriptor of a peer that goes is closed BEFORE the next peer gets one
 
     async def _hear(
         self,
@@ -227,7 +228,7 @@ class Sidecar:
         unauthenticated: Unauthenticated[socket.socket],
         room: asyncio.Semaphore,
     ) -> None:
-        """One worker, from its greeting to the answer."""
+        """Serve one worker, from its greeting to the answer."""
         link = Link(client, trusted=False)
         try:
             try:
@@ -255,7 +256,7 @@ class Sidecar:
             await query.answer(link, request)
 
     async def _answer_other(self, link: Link, message: QueryMessage) -> None:
-        """What a worker of another executor asks for: a seat that has its home here, or what the registry knows."""
+        """Answer a worker of another executor, which asks for a seat with its home here, or for the registry."""
         if not isinstance(message, ReadAtHome | Hello) or (query := self._queries.get(message.query)) is None:
             raise ChannelEnded(f"A worker sent a {type(message).__name__} where it asks for something.")
         if isinstance(message, ReadAtHome):
@@ -306,13 +307,13 @@ class _NoPandas:
 
     @staticmethod
     def find_spec(name: str, _path: object = None, _target: object = None) -> None:
-        """As importlib wants it."""
+        """As importlib calls it: pandas cannot be imported, and other finders find all other modules."""
         if name == "pandas":
             raise ImportError("not needed here")
 
 
 def _warm_up() -> None:
-    """Let PyArrow do once, for all forks, what it does at its first conversion: it looks for pandas, and finds none.
+    """Let PyArrow look for pandas once for all forks, as it does at its first conversion, and find none.
 
     Measured: without pandas a seat's server is 40 MB smaller, and the first one answers half a second sooner.
     """
@@ -322,14 +323,14 @@ def _warm_up() -> None:
 
 
 def _start(parameters: SidecarParameters) -> Sidecar:
-    """A sidecar that listens; raises OSError if the executor has gone, or its folder."""
+    """A sidecar that listens. Raises OSError if the executor has gone, or its folder."""
     place, executor = Place(Path(parameters.folder)), parameters.executor
     executor_fd = os.pidfd_open(executor.pid)
     if executor.key.rpartition(":")[2] != str(process_folder.start_ticks(executor.pid)):
         raise ProcessLookupError("the executor has gone")
     network = _listen_to_others(parameters.host, executor) if parameters.host else None
     process_folder.sweep()
-    place.socket.unlink(missing_ok=True)  # of one that was killed
+    place.socket.unlink(missing_ok=True)  # of a sidecar that was killed
     listener = socket.socket(socket.AF_UNIX)
     with place.short_socket_path() as path:
         listener.bind(str(path))
@@ -339,7 +340,7 @@ def _start(parameters: SidecarParameters) -> Sidecar:
 
 
 def _listen_to_others(host: str, executor: Executor) -> tuple[socket.socket, SidecarAddress] | None:
-    """A socket for workers of other executors, and where they find it; None if there can be no such."""
+    """A socket for workers of other executors, and its address, or None if this host cannot listen there."""
     try:
         family, _, _, _, address = socket.getaddrinfo(host, 0, type=socket.SOCK_STREAM)[0]
         listener = socket.create_server(address[:2], family=family, backlog=CHANNEL_BACKLOG)
@@ -351,7 +352,7 @@ def _listen_to_others(host: str, executor: Executor) -> tuple[socket.socket, Sid
 
 
 def _keep_alive(client: socket.socket) -> bool:
-    """Let a connection over the network end when the other host has gone without a word; whether it is there still."""
+    """Let the kernel end a connection whose other host vanishes. False if the connection has ended already."""
     try:
         client.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         client.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)

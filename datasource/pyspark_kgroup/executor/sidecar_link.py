@@ -22,7 +22,7 @@ from pyspark_kgroup.shared.messages import QueryMessage, Served, parse, to_json
 
 
 class Link:
-    """A channel in the event loop. Nothing is read of what follows a message: the socket may be handed on."""
+    """A channel in the event loop. It never reads beyond a message, since the socket may be handed on."""
 
     def __init__(self, sock: socket.socket, *, trusted: bool) -> None:
         sock.setblocking(False)
@@ -36,7 +36,7 @@ class Link:
         """Let the peer show that it holds the key, and means `server`.
 
         Raises:
-            KeyRefused: it does not, and learned nothing.
+            KeyRefused: it does not. It was not told whether we hold the key.
             ChannelEnded: it hung up.
         """
         challenge = Challenge(key, server)
@@ -45,7 +45,7 @@ class Link:
         self._frames.trust(CHANNEL_REQUEST_BYTES_MAX)
 
     async def send(self, message: QueryMessage, number: int | None = None) -> None:
-        """Send `message`; with a number as its id, which the answer repeats. Raises ChannelEnded."""
+        """Send `message`, with `number` as its id, which the answer repeats. Raises ChannelEnded."""
         await self._send(to_json(message) if number is None else {**to_json(message), "id": number})
 
     async def _send(self, message: Message) -> None:
@@ -56,7 +56,7 @@ class Link:
                 raise ChannelEnded(f"The peer is gone ({problem}).") from None
 
     async def send_with_socket(self, message: QueryMessage, sock: socket.socket) -> None:
-        """Send `message` with `sock` attached, over a Unix socket; raises as `send`."""
+        """Send `message` with `sock` attached, over a Unix socket. Raises as `send`."""
         data = frame(to_json(message))
         async with self._sending:
             try:
@@ -66,16 +66,16 @@ class Link:
                 raise ChannelEnded(f"The peer is gone ({problem}).") from None
 
     async def receive(self) -> QueryMessage:
-        """The next message; raises ChannelEnded, also for what is none."""
+        """The next message. Raises ChannelEnded, also for data that are no message."""
         return parse(await self._receive())
 
     async def receive_numbered(self) -> tuple[object, QueryMessage]:
-        """The next message and its id; raises as `receive`."""
+        """The next message and its id. Raises as `receive`."""
         raw = await self._receive()
         return raw.get("id"), parse(raw)
 
     async def receive_socket(self) -> socket.socket:
-        """The socket that comes with the next byte, over a Unix socket; raises ChannelEnded if none comes in time."""
+        """The socket that comes with the next byte, over a Unix socket. Raises ChannelEnded if none comes in time."""
         loop, arrived = asyncio.get_running_loop(), asyncio.Event()
         loop.add_reader(self.socket, arrived.set)
         try:
@@ -137,5 +137,5 @@ class RegistryLink:
             self._waiting.pop(number, None)
 
     async def report(self, message: Served) -> None:
-        """Say what was read, which wants no answer."""
+        """Report a read, without an answer."""
         await self._link.send(message)

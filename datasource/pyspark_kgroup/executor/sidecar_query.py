@@ -1,4 +1,4 @@
-"""What a sidecar does for one query: it asks the query's registry, and lets the servers of seats at home here read.
+"""One query of a sidecar: asks the query's registry, and lets the servers of seats at home here read.
 
 Runs on: executor.
 """
@@ -41,17 +41,17 @@ log = logging.getLogger(__name__)
 
 
 def bind_of(message: QueryMessage) -> Bind:
-    """What a worker that cannot reach the registry asks it by way of us; raises ChannelEnded if it is nothing such."""
+    """The request of a worker that asks the registry by way of us. Raises ChannelEnded if it is not a `Bind`."""
     if isinstance(message, Bind):
         return message
     raise ChannelEnded(f"A worker sent a {type(message).__name__} where it asks what its ticket reads.")
 
 
 def account_of(message: QueryMessage, seat: str) -> Served:
-    """What a worker says of the seat that it has read directly: it goes to the registry in our name.
+    """A worker's report on the seat that it has read directly. This sidecar passes it on to the registry.
 
     Raises:
-        ChannelEnded: it says something else.
+        ChannelEnded: the message is no such report.
     """
     match message:
         case Served(by="worker") if message.seat == seat:
@@ -60,7 +60,7 @@ def account_of(message: QueryMessage, seat: str) -> Served:
 
 
 class SidecarQuery:
-    """One query of the sidecar's. It is over when its registry hangs up or falls silent, or when nobody asks for long.
+    """One query of the sidecar's. It ends when its registry hangs up or falls silent, or if no worker asks for long.
 
     Args:
         asked: as the worker asked for it.
@@ -75,19 +75,19 @@ class SidecarQuery:
         self._prefetch_bytes = asked.prefetch_bytes
         self._idle_s = asked.idle_ms / 1000
         self._tells_sizes = asked.tells_sizes
-        self._serves_others = False  # as the registry says, who alone knows
+        self._serves_others = False  # until the registry's `Welcome` says so
         self._link = registry
         self._registry = RegistryLink(registry)
         self._processes = processes
         self._share = Share()
         self._servers: dict[str, Server] = {}
-        self._reads_as: Read | None = None  # the last of this executor's workers
+        self._reads_as: Read | None = None  # the last request of this executor's own workers
         self._asked_at_s = time.monotonic()
         self._tasks: set[asyncio.Task[None]] = set()
         self._over: asyncio.Future[str] = asyncio.get_running_loop().create_future()
 
     async def greet(self, address: SidecarAddress | None) -> None:
-        """Make this sidecar known to the registry, with where others reach it.
+        """Make this sidecar known to the registry, with its address for workers of other executors.
 
         Raises:
             ChannelEnded: the registry does not answer, or is another query's.
@@ -104,12 +104,12 @@ class SidecarQuery:
                 raise ChannelEnded("The registry does not answer to a greeting.")
 
     async def run(self) -> str:
-        """Serve until it is over, and say why."""
+        """Serve until the query is over, and say why."""
         self._begin(self._beat())
         return await self._over
 
     async def end(self) -> None:
-        """Let go of everything: the servers end, but for what they are sending."""
+        """End the servers (`Server.end`), and close the connection to the registry."""
         for server in self._servers.values():
             server.end()
         for task in self._tasks:
@@ -136,7 +136,7 @@ class SidecarQuery:
                 self._over.set_result(f"it has failed: {problem!r}")
 
     async def _beat(self) -> None:
-        """Tell the registry that we live; its answer names the seats that have their home here still."""
+        """Tell the registry that we live. Its answer names the seats that have their home here still."""
         while True:
             match await self._registry.ask(Heartbeat()):
                 case Homes(seats=homes):
@@ -149,7 +149,7 @@ class SidecarQuery:
             await asyncio.sleep(SIDECAR_HEARTBEAT_MS / 1000)
 
     def look_for_idle(self, now_s: float) -> None:
-        """End servers that nobody has asked for long, and the query where nobody has."""
+        """End servers that no worker has asked for long, and the query if none has asked for long at all."""
         for server in list(self._servers.values()):
             if server.busy:
                 self._asked_at_s = now_s
@@ -166,7 +166,7 @@ class SidecarQuery:
     # ------------------------------------------------------------------------------------------------------ workers
 
     async def answer(self, link: Link, request: Read) -> None:
-        """A worker of this executor asks what its ticket reads.
+        """Answer a worker of this executor that asks which ranges its ticket reads.
 
         Raises:
             ChannelEnded: the worker has gone, or the registry.
@@ -186,7 +186,7 @@ class SidecarQuery:
                 raise ChannelEnded("The registry does not answer what a ticket reads.")
 
     async def answer_other(self, link: Link, asked: ReadAtHome) -> None:
-        """A worker of another executor asks for a seat that has its home here; raises as `answer`."""
+        """Answer a worker of another executor that asks for a seat with its home here. Raises as `answer`."""
         if not self._serves_others:
             raise ChannelEnded("A worker of another executor asks for records that are to stay here.")
         self._asked_at_s = time.monotonic()
@@ -203,7 +203,10 @@ class SidecarQuery:
             await link.send(ReadDirectly(seat=bound.seat, ranges=bound.ranges))
 
     async def ask_for(self, link: Link) -> None:
-        """A worker of another executor has greeted us in place of the registry, which it cannot reach; raises so."""
+        """Ask the registry for a worker of another executor that cannot reach it. Raises as `answer`, or TimeoutError.
+
+        The worker has greeted us in place of the registry.
+        """
         self._asked_at_s = time.monotonic()
         await link.send(Welcome(serves_others=False))
         async with asyncio.timeout(CHANNEL_HANDSHAKE_MS / 1000):
@@ -224,7 +227,7 @@ class SidecarQuery:
             async with asyncio.timeout(CHANNEL_HANDSHAKE_MS / 1000):
                 asked = Serve(ranges=bound.ranges, owned=bound.owned, tells_sizes=self._tells_sizes)
                 await server.link.send_with_socket(asked, link.socket)
-        except ChannelEnded:  # it ends just now: its worker hears that
+        except ChannelEnded:  # the server ends just now: the worker sees its connection end, and reads directly
             server.end()
         except TimeoutError:
             server.kill()
@@ -232,11 +235,11 @@ class SidecarQuery:
     # ------------------------------------------------------------------------------------------------------ servers
 
     def _idle_server(self, name: str, request: Read) -> Server | None:
-        """The seat's server, started if there is none; None if it is busy, about to end, or cannot be had."""
+        """The seat's server, started if there is none, or None if it is busy, about to end, or cannot be started."""
         if self._over.done():
             return None
         if name not in self._servers:
-            self._divide(len(self._servers) + 1)  # BEFORE it starts, which looks at its share
+            self._divide(len(self._servers) + 1)  # BEFORE the server starts, since it looks at its share then
             settings = ReadSettings(
                 consumer_config=request.config,
                 reader=request.reader,
@@ -253,11 +256,11 @@ class SidecarQuery:
         return None if server.busy or server.ended else server
 
     def _divide(self, seats: int) -> None:
-        """Let each of so many seats hold its part."""
+        """Let each of so many seats hold an equal part of the bytes."""
         self._share.set(self._prefetch_bytes // max(1, seats))
 
     async def _follow(self, name: str, server: Server) -> None:
-        """Take what a seat's server says of its reads, until it ends."""
+        """Take the reports of a seat's server on its reads, until it ends."""
         try:
             while True:
                 match await server.link.receive():

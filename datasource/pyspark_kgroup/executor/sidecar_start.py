@@ -43,24 +43,25 @@ _NO_SIDECAR: Final = "no-sidecar"
 
 
 SidecarAnswer = ReadFromServer | ReadDirectly | NothingLeft | Refused
-"""What a sidecar says that a ticket reads, and how."""
+"""A sidecar's answer: the ranges that a ticket reads, and how."""
 
 
 _TRIES: Final = 2
 """How often a sidecar is asked: it may end at that very moment."""
 
 _TRIES_MAX: Final = 5
-"""How often while it hangs up at once, within `_CROWDED_S`: it drops the oldest peer that has not shown the key."""
+"""How often it is asked within `_CROWDED_S` while it hangs up at once: of too many peers without the key, a sidecar
+drops the oldest."""
 
 _CROWDED_S: Final = 1.0
 
 
 class SidecarUnavailable(Exception):
-    """This executor cannot have a sidecar, or it cannot be reached: its workers read directly."""
+    """This executor cannot have a sidecar, or its sidecar cannot be reached: its workers read directly."""
 
 
 class SidecarMissing(Exception):
-    """This executor has no sidecar (yet), or it does not serve the query: that can be had, and nobody waits for it."""
+    """This executor has no sidecar yet, or one that does not serve the query yet. No read waits for `start`."""
 
 
 class SidecarClient:
@@ -68,8 +69,8 @@ class SidecarClient:
 
     Args:
         access: the query's.
-        place: where the sidecar is to be found; None: this platform has none.
-        registry: what a sidecar cannot do without.
+        place: where the sidecar is to be found, or None if this platform has none.
+        registry: of the query. A sidecar needs a connection to it.
         failures: of this executor, with this query.
     """
 
@@ -91,7 +92,7 @@ class SidecarClient:
         """Ask the sidecar.
 
         Raises:
-            SidecarMissing: there is none that answers and serves the query; `start` sees to it.
+            SidecarMissing: there is none that answers and serves the query. `start` sees to it.
             SidecarUnavailable: there can be none here, or none could be started a while ago.
             ChannelEnded: neither it nor its successor has answered.
         """
@@ -99,7 +100,7 @@ class SidecarClient:
         while tries < _TRIES or (tries < _TRIES_MAX and time.monotonic() - began_s < _CROWDED_S):
             tries += 1
             channel = self._connect()
-            with suppress(ChannelEnded):  # as it may at that very moment
+            with suppress(ChannelEnded):  # the sidecar may end at that very moment
                 answer = channel.ask(request, SIDECAR_SILENCE_MS / 1000)
                 if isinstance(answer, SidecarAnswer):
                     return answer, channel
@@ -110,13 +111,13 @@ class SidecarClient:
         raise ChannelEnded("Neither the sidecar nor its successor has answered.")
 
     def start(self, on_handed_over: Callable[[], None] = lambda: None) -> None:
-        """Let a sidecar serve the query: start one if there is none. Return at once if somebody else does.
+        """Let a sidecar serve the query: start one if there is none. Return at once if another worker does so.
 
         Args:
-            on_handed_over: is called when the sidecar starts even if this process ends.
+            on_handed_over: called as soon as the sidecar starts even if this process ends.
 
         Raises:
-            SidecarUnavailable: that cannot be had here.
+            SidecarUnavailable: no sidecar can be had here.
         """
         place = self._require_place()
         try:
@@ -129,7 +130,7 @@ class SidecarClient:
             raise self._give_up(problem) from None
 
     def _hand_over_query(self, registry: Channel, on_handed_over: Callable[[], None]) -> None:
-        """Let the sidecar serve the query over this connection; raises what `start` catches."""
+        """Let the sidecar serve the query over this connection. Raises the errors that `start` catches."""
         with registry.socket:
             host = _host_for_others(registry.socket, self._executor)
             answer: QueryMessage | None = None
@@ -147,7 +148,7 @@ class SidecarClient:
         raise SidecarUnavailable("What was started is no sidecar.")
 
     def _name_query(self, channel: Channel, registry: socket.socket) -> None:
-        """Ask for this query to be served over this connection; raises ChannelEnded."""
+        """Ask for this query to be served over this connection. Raises ChannelEnded."""
         access = self._access
         channel.say(
             AddQuery(
@@ -170,7 +171,7 @@ class SidecarClient:
         return self._place
 
     def _connect(self) -> Channel:
-        """A channel to the sidecar; raises as `request`."""
+        """A channel to the sidecar. Raises as `request`."""
         self._require_place()
         try:
             for _ in range(_TRIES_MAX):
@@ -186,23 +187,23 @@ class SidecarClient:
         return SidecarMissing()
 
     def _give_up(self, problem: Exception) -> SidecarUnavailable:
-        """For a while: no worker of this executor tries again before."""
+        """Mark the failure: for `SIDECAR_RETRY_MS`, no worker of this executor tries again."""
         self._failures.add(_NO_SIDECAR)
         return SidecarUnavailable(str(problem))
 
     def report_hung(self, seat: str) -> None:
-        """Let the sidecar replace a seat's server that lives and does nothing."""
-        with suppress(OSError, ChannelEnded):  # whoever finds it hung next says so
+        """Let the sidecar end a seat's server that hangs. The next read starts another one."""
+        with suppress(OSError, ChannelEnded):  # the next worker that finds it hung reports it
             channel = self._connect_if_there()
             if channel is not None:
                 channel.say(Hung(query=self._access.query, seat=seat))
                 channel.close()
 
     def _connect_if_there(self) -> Channel | None:
-        """A channel to the sidecar if one answers; none is started.
+        """A channel to the sidecar, or None if none answers. None is started.
 
         Raises:
-            OSError: the place is not ours alone; nobody was asked.
+            OSError: the place is not this user's alone. No process was asked.
         """
         if self._place is None:
             return None
@@ -213,7 +214,7 @@ class SidecarClient:
             return None
 
     def _start_process(self, host: str, registry: socket.socket, on_handed_over: Callable[[], None]) -> QueryMessage:
-        """Start a sidecar and wait until it listens. What it must know travels over its standard input.
+        """Start a sidecar and wait until it listens. Its parameters travel over its standard input.
 
         Args:
             host: where workers of other executors are to reach it.
@@ -221,7 +222,7 @@ class SidecarClient:
             on_handed_over: as `start` takes it.
 
         Returns:
-            What it answers.
+            Its answer, or `CannotStart` if it ended or was silent.
         """
         parameters = SidecarParameters(
             folder=str(self._require_place().folder), key=self._access.key, executor=self._executor, host=host
@@ -247,14 +248,15 @@ class SidecarClient:
             except ChannelEnded as problem:
                 process.kill()
                 answer = CannotStart(reason=f"It did not start: {problem}")
-            process.wait()  # what goes on is its child
+            process.wait()  # it ends at once: the sidecar goes on as its child
         return answer
 
 
 def _host_for_others(registry: socket.socket, executor: Executor) -> str:
-    """Where workers of other executors are to reach the sidecar: where Spark knows this executor; "" if there are none.
+    """The host at which workers of other executors reach the sidecar, or "" if there are no other executors.
 
-    Where the driver is reached by the loopback interface, the others are on this host, and nobody else has to know.
+    It is the host by which Spark knows this executor. Where the driver is reached by the loopback interface, all
+    executors are on this host, and the sidecar listens at the loopback address alone.
     """
     if executor.executor_id in ("", "driver"):  # local mode has one executor
         return ""
@@ -263,10 +265,11 @@ def _host_for_others(registry: socket.socket, executor: Executor) -> str:
 
 
 def _environment() -> dict[str, str]:
-    """Ours, so that the sidecar finds what the worker has found; one thread, since it forks, and allocators for many.
+    """The worker's environment, with its module path and with settings for a process that forks and has many threads.
 
-    Measured: with 64 seats of an executor with 4 cores 1,000 MB under Arrow's default, mimalloc, 390 under jemalloc and
-    310 under malloc; jemalloc takes 20 % less CPU than both.
+    Libraries start no threads of their own, since the sidecar forks. Its forks have many threads, so allocators are
+    chosen for these. Measured: with 64 seats of an executor with 4 cores 1,000 MB under Arrow's default, mimalloc, 390
+    under jemalloc and 310 under malloc. jemalloc takes 20 % less CPU than both.
     """
     path = os.pathsep.join(os.path.abspath(entry) for entry in sys.path)
     one_thread = {"OPENBLAS_NUM_THREADS": "1", "JE_ARROW_MALLOC_CONF": "background_thread:false"}

@@ -1,4 +1,4 @@
-"""What Spark's worker processes wait for, or do over and over, that a small batch would notice; it is spared here.
+"""Spares Spark's worker processes waits and repeated work of Spark's that a small batch would notice.
 
 Runs on: executor, in Spark's Python workers.
 """
@@ -16,20 +16,21 @@ from ipaddress import ip_address
 from typing import Final
 
 _OLDEST_GENERATION: Final = 2
-"""What `gc.collect()` collects."""
+"""The generation that `gc.collect()` collects."""
 
 _SPARKS_DESCRIPTORS: Final = 3
-"""So many Spark's worker has of the connection to its JVM (pyspark/daemon.py): the socket, and a file for each way."""
+"""How many descriptors Spark's worker has of the connection to its JVM (pyspark/daemon.py): the socket, and a file for
+each direction."""
 
 
 class SparkDelays:
-    """What this process, one of Spark's workers, would wait for; there is one of these in it."""
+    """Spares this process, one of Spark's workers, Spark's delays. There is one instance in each process."""
 
     def __init__(self) -> None:
         self._reads = 0
 
     def spare(self) -> None:
-        """To be called at the beginning of each read."""
+        """Spare this process the delays. To be called at the beginning of each read."""
         self._reads += 1
         match self._reads:
             case 1:
@@ -39,22 +40,22 @@ class SparkDelays:
 
 
 def _spare_collections() -> None:
-    """Take what is alive now out of the garbage collector's sight, once in a worker's life.
+    """Take all living objects out of the garbage collector's sight, once in a worker's life.
 
     Spark's worker collects all garbage after each task (pyspark/daemon.py), which walks every object of every imported
-    module: 40 ms of CPU in each worker (measured), just when Spark writes its commit log. By the second read all that
-    the query needs is imported, and the garbage of the first has just been collected. What is frozen is freed as ever
-    when nothing refers to it; only cycles of it would stay.
+    module: 40 ms of CPU in each worker (measured), just when Spark writes its commit log. By the second read all
+    modules that the query needs are imported, and the garbage of the first has just been collected. A frozen object is
+    freed as ever when its last reference goes. Only cycles of frozen objects would stay.
     """
     gc.freeze()
 
 
 def acknowledge_at_once(connections: Sequence[socket.socket]) -> None:
-    """Let the kernel acknowledge what comes over `connections` as soon as it is read, from the end of this task on.
+    """Let the kernel acknowledge bytes on `connections` as soon as they are read, from the end of this task on.
 
     1. Spark's JVM sends a task in several small pieces over TCP, without TCP_NODELAY, so the second piece waits until
-    the first is acknowledged; 2. Linux delays an acknowledgement by 40 ms where answers follow requests, as they do
-    here, to send it along with the answer; 3. the answer needs the second piece. TCP_QUICKACK (tcp(7)) ends that until
+    the first is acknowledged. 2. Linux delays an acknowledgement by 40 ms where answers follow requests, as they do
+    here, to send it along with the answer. 3. The answer needs the second piece. TCP_QUICKACK (tcp(7)) ends that until
     the next answer is sent: so it is set after each task, when all is sent and Spark's worker collects its garbage
     (pyspark/daemon.py). Measured: a task of 55 ms takes 16 ms.
     """
@@ -70,19 +71,20 @@ def acknowledge_at_once(connections: Sequence[socket.socket]) -> None:
 
 
 def connections_to_jvm() -> list[socket.socket]:
-    """The TCP connection between this worker of Spark's and its JVM, and no other: those are their owners' to close.
+    """The TCP connection between this worker of Spark's and its JVM. All other sockets are left to their owners.
 
     Returns:
         A socket of our own for it. Empty unless the connection is TCP and held by three descriptors, and /proc and
         TCP_QUICKACK exist.
     """
-    # With a default timeout Python makes each socket non-blocking, here for Spark too: the two share one description.
+    # With a default timeout Python makes each new socket object non-blocking. That would hit Spark's socket too: the
+    # duplicate shares its file description.
     if not hasattr(socket, "TCP_QUICKACK") or socket.getdefaulttimeout() is not None:
         return []
     held: defaultdict[int, list[int]] = defaultdict(list)
     with suppress(OSError):
         for descriptor in map(int, os.listdir("/proc/self/fd")):
-            with suppress(OSError):  # the one that listed them
+            with suppress(OSError):  # the descriptor of the listing itself
                 status = os.fstat(descriptor)
                 if stat.S_ISSOCK(status.st_mode):
                     held[status.st_ino].append(descriptor)
@@ -98,7 +100,7 @@ def connections_to_jvm() -> list[socket.socket]:
 
 
 def _is_over_loopback(sock: socket.socket) -> bool:
-    """Whether this is a TCP connection to this host; Spark's may also be a Unix socket."""
+    """Whether this is a TCP connection to this host. Spark's may also be a Unix socket."""
     if sock.family not in (socket.AF_INET, socket.AF_INET6) or sock.type != socket.SOCK_STREAM:
         return False
     try:

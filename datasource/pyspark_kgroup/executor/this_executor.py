@@ -1,4 +1,4 @@
-"""Which executor this process belongs to, as the table of processes says.
+"""Which executor this process belongs to, by its ancestors in /proc.
 
 Runs on: executor.
 """
@@ -53,7 +53,7 @@ def this_executor(task_cpus: int = 1) -> Executor:
 
 
 def from_rack_of(executor: Executor, settings: ReadSettings) -> ReadSettings:
-    """`settings` for reading in this executor's rack (KIP-392); without one, as the query says."""
+    """`settings` for reading in this executor's rack (KIP-392), or in the query's if the executor has none."""
     if not executor.rack:
         return settings
     return replace(settings, consumer_config={**settings.consumer_config, _RACK: executor.rack})

@@ -3,7 +3,7 @@
 Runs on: executor, in Spark's Python workers.
 
 A worker asks its executor's `sidecar`. Where there is none, the worker asks the registry on the driver, and reads
-directly: slower, the same rows. It starts a sidecar beside that, for the reads that follow, and nobody waits for it.
+directly: slower, the same rows. Beside that it starts a sidecar for later reads, without waiting for it.
 """
 
 from __future__ import annotations
@@ -44,17 +44,17 @@ from spark_kgroup.model import TopicPartition
 log = logging.getLogger(__name__)
 
 _REUSED: Final = "SPARK_REUSE_WORKER"
-"""Set by Spark for workers that live on after their tasks (PythonWorkerFactory; `spark.python.worker.reuse`)."""
+"""Set by Spark for workers that live on after their tasks (PythonWorkerFactory, `spark.python.worker.reuse`)."""
 
 _QUERIES_MAX: Final = 16
-"""Of how many queries a worker remembers what it found out; what is forgotten is found out again."""
+"""How many queries a worker keeps a `_Query` of. For a query that it has forgotten it makes another one."""
 
 Answer = SidecarAnswer | RegistryAnswer
 """The ranges that a ticket reads, as the registry or a sidecar answered."""
 
 
 def read_ticket(ticket: TicketPayload) -> Iterator[pa.RecordBatch]:
-    """Read what one ticket stands for, in the worker that this process is; raises as `Worker.read`."""
+    """Read one ticket's ranges in the worker that this process is. Raises as `Worker.read`."""
     return _this_worker().read(ticket)
 
 
@@ -67,7 +67,7 @@ class Worker:
     """A Python worker of an executor. There is one in each process, and Spark gives it many tickets.
 
     Args:
-        delays: of Spark's, to be spared; None in a process that is none of Spark's workers.
+        delays: spares this process some delays of Spark's. None in a process that is none of Spark's workers.
     """
 
     def __init__(self, executor: Executor, delays: SparkDelays | None = None) -> None:
@@ -77,11 +77,11 @@ class Worker:
         self._warned: set[str] = set()
 
     def read(self, ticket: TicketPayload) -> Iterator[pa.RecordBatch]:
-        """Read what one ticket stands for, as the caller takes the batches.
+        """Read one ticket's ranges, as the caller takes the batches.
 
         Raises:
             SeatRefused: the ticket's batch is over (LATE only).
-            RegistryUnreachable: only the registry knows what to read, and it cannot be reached from here.
+            RegistryUnreachable: only the registry knows which ranges to read, and it cannot be reached from here.
             KgroupError: as `reader.read_ranges`.
         """
         if self._delays is not None:
@@ -91,7 +91,7 @@ class Worker:
         return (batch.select(columns) for batch in batches) if columns else batches
 
     def _batches_of(self, ticket: TicketPayload) -> Iterator[pa.RecordBatch]:
-        # Without a registry (`prefetchBytes` 0) there is nobody to ask.
+        # Without a registry (`prefetchBytes` 0) tickets carry their ranges.
         query = self._query(ticket.registry) if ticket.registry is not None else None
         answer, channel = query.ask(ticket) if query is not None else (None, None)
         try:
@@ -111,7 +111,7 @@ class Worker:
                 sizes.add(batch)
                 yield batch
             if channel is not None and ranges and isinstance(answer, ReadDirectly | Bound):
-                with suppress(ChannelEnded):  # nobody counts any more
+                with suppress(ChannelEnded):  # the registry, which counts rows, can no longer be told
                     served = Served(seat=answer.seat, by="worker", rows=sizes.rows, ready=0, sizes=sizes.by_topic())
                     channel.say(served)
         finally:
@@ -129,7 +129,7 @@ class Worker:
 
 
 class _Query:
-    """One query on this executor, as one of its workers sees it: what is the same for all of its tickets.
+    """One query on this executor, as one of its workers sees it: the state that the query's tickets share.
 
     Args:
         warned: texts of warnings that this process has logged.
@@ -144,14 +144,17 @@ class _Query:
         self._sidecar = SidecarClient(executor, access, place, self._registry, failures)
         self._warned = warned
         self._read_over = threading.Event()
-        self._handed_over = threading.Event()  # a sidecar that starts needs nothing more of this process
+        self._handed_over = threading.Event()  # a sidecar that starts no longer needs this process
         self._handed_over.set()
 
     def ask(self, ticket: TicketPayload) -> tuple[Answer | None, Channel | None]:
-        """What the ticket reads, and the channel of whoever said so; None if nobody does, but the ticket says it.
+        """Ask the sidecar, or else the registry, for the ranges that the ticket reads.
+
+        Returns:
+            The answer and the channel on which it came, or (None, None) if the ticket's own ranges are to be read.
 
         Raises:
-            RegistryUnreachable: the ticket does not say what to read, and nobody can be asked.
+            RegistryUnreachable: the ticket carries no ranges, and the registry cannot be reached.
         """
         missing = False
         try:
@@ -163,12 +166,12 @@ class _Query:
         except ChannelEnded as ended:
             log.debug("the sidecar has gone: %s", ended)
         answer, channel = self._ask_registry(ticket)
-        if missing and answer is not None:  # without the registry a sidecar could do nothing
+        if missing and answer is not None:  # a sidecar needs the registry, too
             self._start_sidecar_soon()
         return answer, channel
 
     def _read_of(self, ticket: TicketPayload) -> Read:
-        """What a sidecar is asked for."""
+        """The request to a sidecar."""
         return Read(
             query=self._query,
             scan=ticket.scan_id,
@@ -192,10 +195,10 @@ class _Query:
         return None, None
 
     def _start_sidecar_soon(self) -> None:
-        """For later reads: this one has the CPU first, on an executor that has just started itself."""
+        """Start a sidecar for later reads. This read has the CPU first: the executor itself has only just started."""
         self._read_over.clear()
         if self._ends_with_task():
-            self._read_over.set()  # and so does whatever it has not started by then
+            self._read_over.set()  # the thread starts the sidecar at once: it ends with this process
         self._handed_over.clear()
         threading.Thread(target=self._start_sidecar, name="kgroup sidecar start", daemon=True).start()
 
@@ -234,10 +237,10 @@ class _Query:
     def read_at_home(
         self, answer: ReadDirectly | Bound, ticket: TicketPayload
     ) -> Generator[pa.RecordBatch, None, Sequence[Range]]:
-        """What the seat's home, another executor, sends over the network.
+        """The batches that the seat's home, another executor, sends over the network.
 
         Returns:
-            What is left to read: all, if the home does not serve it.
+            The ranges that are left to read: all, if the home does not serve them.
         """
         if (
             answer.home is None
@@ -253,10 +256,10 @@ class _Query:
     def receive(
         self, channel: Channel, answer: ReadFromServer, include_headers: bool
     ) -> Generator[pa.RecordBatch, None, Sequence[Range]]:
-        """What the seat's server sends.
+        """The batches that the seat's server sends.
 
         Returns:
-            What is left to read, if the server broke off.
+            The ranges that are left to read: none, unless the server broke off.
         """
         unread = {TopicPartition(r.topic, r.partition): r for r in answer.ranges}
         try:
@@ -291,7 +294,7 @@ def _task_cpus() -> int:
 
 def driver_host() -> str:
     """The driver's host as Spark knows it."""
-    # Imported here: a test's worker needs nothing of Spark.
+    # Imported here: a test's worker runs without Spark.
     from pyspark import TaskContext
 
     context = TaskContext.get()
@@ -299,7 +302,7 @@ def driver_host() -> str:
 
 
 def _read_directly(ranges: Sequence[Range], settings: ReadSettings) -> Iterator[pa.RecordBatch]:
-    """As `read_ranges`; what it takes is imported only if something is left to read."""
+    """As `reader.read_ranges`, whose module is imported only if ranges are left to read."""
     if ranges:
         from pyspark_kgroup.executor.reader import read_ranges
 

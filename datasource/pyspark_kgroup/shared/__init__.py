@@ -1,4 +1,4 @@
-"""What driver and executors share: what travels between them, and how.
+"""Shared by driver and executors: the data that travel between them, and how they travel.
 
 Runs on: both.
 """

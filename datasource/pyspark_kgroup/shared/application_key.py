@@ -1,11 +1,11 @@
-"""The secret that all queries of an application share, and with it the sidecars of their executors.
+"""The secret that all queries of an application share, so that they also share the sidecars of their executors.
 
-Runs on: driver, in the stream-reader process of each query, and in the user's own. Linux; elsewhere there are no
+Runs on: driver, in the stream-reader process of each query, and in the user's own. Linux: elsewhere there are no
 sidecars.
 
 The first query leaves it in a folder of the driver's JVM that opens for this user alone. Each stream reader locks it
-for as long as it lives, and whichever of them ends last removes it. What killed ones leave is swept after the JVM has
-ended.
+for as long as it lives, and the one that ends last removes it. A folder that killed stream readers leave is swept after
+the JVM has ended.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ from spark_kgroup import __version__
 log = logging.getLogger(__name__)
 
 _ATTEMPTS: Final = 100
-"""How often a key is made or read anew that another stream reader removes at this moment."""
+"""How often the key is made or read anew, if another stream reader removes it at this moment."""
 
 
 class ApplicationKey:
-    """The key of this application, held by a stream reader: it stays for others until all have released it.
+    """The key of this application, held by a stream reader: it stays until all stream readers have released it.
 
     Args:
-        secret: what the file holds.
+        secret: the content of the file.
         path: of the file.
         descriptor: of the file, locked.
     """
@@ -51,7 +51,7 @@ class ApplicationKey:
             descriptor, self._descriptor = self._descriptor, None
             if descriptor is None:
                 return
-            with suppress(OSError):  # another one holds it; or Windows, or a disk that has gone
+            with suppress(OSError):  # another stream reader holds it, or this is Windows, or the disk has gone
                 fcntl.flock(descriptor, fcntl.LOCK_UN)
                 fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 if _is_file(self._path, descriptor):
@@ -61,7 +61,7 @@ class ApplicationKey:
 
 
 def key_folder(jvm: int) -> Path | None:
-    """Where the driver with this pid has its key; None if none can be shared: each query has its own then."""
+    """Where the driver with this pid has its key, or None if none can be shared: each query has its own then."""
     try:
         return process_folder.folder_of(jvm, str(process_folder.start_ticks(jvm)), process_folder.KEY)
     except OSError as problem:
@@ -82,7 +82,7 @@ def hold_key(folder: Path) -> ApplicationKey | None:
     try:
         process_folder.sweep()
         for _ in range(_ATTEMPTS):
-            with suppress(FileNotFoundError, FileExistsError):  # who held it last removes it at this moment
+            with suppress(FileNotFoundError, FileExistsError):  # its last holder removes it at this moment
                 process_folder.make(folder)
                 _make_secret(path)
                 if (key := _hold(path)) is not None:
@@ -94,7 +94,7 @@ def hold_key(folder: Path) -> ApplicationKey | None:
 
 
 def find_key(folder: Path) -> bytes | None:
-    """The key of the application with this folder; None if there is none, or it is not this user's."""
+    """The key of the application with this folder, or None if there is none, or it is not this user's."""
     try:
         process_folder.check(folder)
         return _of_this_version(_checked((folder / "secret").read_bytes(), folder))
@@ -103,12 +103,12 @@ def find_key(folder: Path) -> bytes | None:
 
 
 def _of_this_version(secret: bytes) -> bytes:
-    """What queries make of it that have this version of the package: no other one understands their messages."""
+    """The key for queries of this version of the package: another version would not understand their messages."""
     return hmac.digest(secret, f"spark-kgroup {__version__}".encode(), "sha256")
 
 
 def _make_secret(path: Path) -> None:
-    """Make the file if there is none, whole from the first moment; raises OSError."""
+    """Make the file if there is none, whole from the first moment. Raises OSError."""
     if path.exists():
         return
     draft = path.with_name(f"draft-{os.getpid()}")
@@ -122,7 +122,7 @@ def _make_secret(path: Path) -> None:
 
 
 def _hold(path: Path) -> ApplicationKey | None:
-    """The locked file; None if it was removed before it was locked; raises OSError."""
+    """The key in the file, which stays locked, or None if the file was removed before that. Raises OSError."""
     descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_SH)

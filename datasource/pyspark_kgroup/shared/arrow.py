@@ -1,9 +1,9 @@
-"""The columns of the source, and its record batches: of bounded size, and how far each partition has come in one.
+"""The columns of the source, and its record batches: how to bound their size, and the last offsets in one.
 
-Runs on: executors. (`columns` has the same columns for Spark's planner.) A worker that reads an ordinary batch needs
-nothing of `pyarrow.compute`, which takes 37 ms to import (measured): what needs it imports it.
+Runs on: executors. (`columns` has the same columns for Spark's planner.) A worker that reads an ordinary batch does not
+need `pyarrow.compute`, which takes 37 ms to import (measured): only the functions that need it import it.
 
-The columns, their types and what stands for a missing timestamp or header are those of `format("kafka")` (Spark:
+The columns, their types and the values for a missing timestamp or header are those of `format("kafka")` (Spark:
 KafkaRecordToRowConverter). Spark takes a batch only if its schema equals Spark's own Arrow schema exactly.
 """
 
@@ -38,7 +38,7 @@ _ARROW_SCHEMA_WITH_HEADERS: Final = _ARROW_SCHEMA.append(pa.field("headers", HEA
 
 
 def arrow_schema(include_headers: bool) -> pa.Schema:
-    """What every record batch looks like."""
+    """The schema of every record batch."""
     return _ARROW_SCHEMA_WITH_HEADERS if include_headers else _ARROW_SCHEMA
 
 
@@ -84,7 +84,7 @@ def rebatch(batches: Sequence[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     A larger record is a batch of its own. Small batches are joined, which costs next to nothing.
 
     Args:
-        batches: all with one schema; at most 2 GiB in any column.
+        batches: all with one schema, and at most 2 GiB in any column.
     """
     for batch in pa.Table.from_batches(batches).combine_chunks().to_batches():
         if batch.nbytes <= ARROW_BATCH_BYTES_MAX:

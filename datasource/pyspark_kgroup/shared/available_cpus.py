@@ -13,19 +13,23 @@ from pathlib import Path
 from typing import Final
 
 _MINE: Final = Path("/proc/self/cgroup")
-"""The control groups of this process (cgroups(7)), a line each: NUMBER:CONTROLLERS:PATH; version 2 names none."""
+"""The control groups of this process (cgroups(7)), a line each: NUMBER:CONTROLLERS:PATH. In version 2 CONTROLLERS is
+empty."""
 
 _MOUNTED: Final = Path("/sys/fs/cgroup")
 
 
 def available_cpus() -> int:
-    """As many as its affinity has, and no more than the quotas of its control groups, rounded up (CgroupUtil.cpp)."""
+    """The CPUs of this process's affinity, and no more than each quota of its control groups, rounded up.
+
+    As in the JVM's CgroupUtil.cpp.
+    """
     affinity = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     return max(1, min([affinity, *map(math.ceil, _quotas())]))
 
 
 def _quotas() -> Iterator[float]:
-    """How many CPUs each of its control groups may use, and each of the groups that those are in."""
+    """How many CPUs each of the process's control groups may use, and each of their parent groups."""
     with suppress(OSError, ValueError):
         for line in _MINE.read_text().splitlines():
             _, controllers, path = line.split(":", 2)
@@ -41,7 +45,7 @@ def _quotas() -> Iterator[float]:
 
 
 def _quota_of(group: Path, version: int) -> tuple[str, str]:
-    """Microseconds of CPU time in a period, and how many that has; raises OSError and ValueError."""
+    """Microseconds of CPU time in a period, and of the period. Raises OSError and ValueError."""
     if version == 1:
         return (group / "cpu.cfs_quota_us").read_text().strip(), (group / "cpu.cfs_period_us").read_text().strip()
     quota, period = (group / "cpu.max").read_text().split()

@@ -1,4 +1,4 @@
-"""Messages between the driver and the executors, and within an executor: JSON between two that hold the same key.
+"""Messages between driver and executors, and within an executor: JSON between processes that hold the same key.
 
 Runs on: both.
 
@@ -8,13 +8,14 @@ A frame is a 4-byte big-endian length and that many bytes of UTF-8: one JSON obj
     client -> {"nonce": M, "mac": HMAC-SHA256(key, "spark-kgroup channel 2: client of SERVER" | N | M)}
     server -> {"mac": HMAC-SHA256(key, "spark-kgroup channel 2: server of SERVER" | N | M)}
 
-SERVER is whom the client means: "registry", of which each key has one, or "sidecar FOLDER", where it listens. Nonces
-are 32 random bytes, in hexadecimal like the codes. To a peer without the key a server says nothing: it closes.
-A recorded handshake cannot be replayed, since each side picks a nonce, nor reflected, since a code names its role; a
-man in the middle cannot pass a proof on, since a code names the server that is meant (version 1 did not). Later frames
-are neither encrypted nor signed: an attacker who can change packets between two hosts is not kept out.
+SERVER is the server that the client means: "registry", of which each key has one, "sidecar FOLDER", where it listens,
+or, over the network, "sidecar of executor KEY", which names its executor. Nonces are 32 random bytes, in hexadecimal
+like the codes. To a peer without the key a server does not answer: it closes. A recorded handshake cannot be replayed,
+since each side picks a nonce, nor reflected, since a code names its role. A man in the middle cannot pass a proof on,
+since a code names the server that is meant (version 1 did not). Later frames are neither encrypted nor signed: an
+attacker who can change packets between two hosts is not kept out.
 
-`Frames` and `Challenge` know no socket, so that an event loop can use them; `connect`, `accept` and `Channel` block.
+`Frames` and `Challenge` know no socket, so that an event loop can use them. `connect`, `accept` and `Channel` block.
 """
 
 from __future__ import annotations
@@ -53,7 +54,7 @@ KEY_BYTES: Final = 32
 """As long as HMAC-SHA256's output (RFC 2104, section 3)."""
 
 REGISTRY: Final = "registry"
-"""The registry's name in a handshake; a sidecar's is `Place.server`."""
+"""The registry's name in a handshake. A sidecar's is `Place.server`, or `SidecarAddress.server` over the network."""
 
 _LENGTH: Final = struct.Struct(">I")
 _NONCE_BYTES: Final = 32
@@ -64,7 +65,7 @@ _REFUSED: Final = "The peer does not hold this application's key, or has another
 
 
 def new_key() -> bytes:
-    """A key for one query."""
+    """A new random key."""
     return secrets.token_bytes(KEY_BYTES)
 
 
@@ -84,7 +85,7 @@ def frame(message: Message) -> bytes:
 
 
 class Frames:
-    """Messages out of bytes, however those were cut. Holds at most one frame and what was fed at once.
+    """Messages out of bytes, however those were cut. Holds at most one frame and the bytes of the last `feed`.
 
     Until `trust` is called, no message may be larger than those of the handshake.
     """
@@ -94,7 +95,7 @@ class Frames:
         self._bytes = bytearray()
 
     def feed(self, data: bytes) -> None:
-        """Take what has arrived."""
+        """Take the bytes that have come."""
         self._bytes += data
 
     def trust(self, bytes_max: int = CHANNEL_BYTES_MAX) -> None:
@@ -103,7 +104,7 @@ class Frames:
 
     @property
     def wanted(self) -> int:
-        """How many bytes the next message lacks, as far as is known; reading no more leaves what follows unread."""
+        """How many bytes the next message lacks, as far as is known. Reading no more leaves later messages unread."""
         return self._end() - len(self._bytes)
 
     def next(self) -> Message | None:
@@ -143,7 +144,7 @@ class Challenge:
 
     Args:
         key: the application's secret.
-        server: who we are.
+        server: our own name.
 
     Attributes:
         message: the server's nonce, used for one handshake and never again.
@@ -156,10 +157,10 @@ class Challenge:
         self.message: Message = {"nonce": self._nonce.hex()}
 
     def answer(self, response: Message) -> Message:
-        """What proves to the client that we hold the key too.
+        """The message that proves to the client that we hold the key too.
 
         Raises:
-            KeyRefused: `response` does not prove that the client holds it: say nothing, and close.
+            KeyRefused: `response` does not prove that the client holds it: close without an answer.
         """
         nonce = _hex(response, "nonce")
         if not hmac.compare_digest(_hex(response, "mac"), _mac(self._key, "client", self._server, self._nonce, nonce)):
@@ -168,7 +169,7 @@ class Challenge:
 
 
 def _mac(key: bytes, role: str, server: str, server_nonce: bytes, client_nonce: bytes) -> bytes:
-    """The nonces have one length each, so no two handshakes have the same text."""
+    """The code of a handshake. Each nonce has a fixed length, so no two handshakes have the same text."""
     text = f"spark-kgroup channel 2: {role} of {server}".encode(errors="surrogateescape")  # a path may hold any bytes
     return hmac.digest(key, text + server_nonce + client_nonce, "sha256")
 
@@ -192,7 +193,7 @@ class Channel:
     """One end of a channel, made by `connect` and `accept`. One thread may send while another one receives.
 
     Attributes:
-        socket: a blocking one; nothing of what follows a received message was read from it.
+        socket: a blocking one. No byte beyond the last received message was read from it.
     """
 
     def __init__(self, sock: socket.socket) -> None:
@@ -208,7 +209,7 @@ class Channel:
         """Send `request`, and wait for the answer.
 
         Raises:
-            ChannelEnded: the peer is gone, silent for `timeout_s`, or sends no message of ours; the channel is closed.
+            ChannelEnded: the peer is gone, silent for `timeout_s`, or sends no message of ours. The channel is closed.
         """
         try:
             self.say(request)
@@ -222,14 +223,14 @@ class Channel:
         self.send(to_json(message))
 
     def hear(self, timeout_s: float) -> QueryMessage:
-        """As `receive`; what is no message of ours raises ChannelEnded, too."""
+        """As `receive`. An object that is no message of ours raises ChannelEnded, too."""
         return parse(self.receive(timeout_s))
 
     def send(self, message: Message, timeout_s: float = CHANNEL_SEND_MS / 1000) -> None:
         """Send `message`.
 
         Raises:
-            ChannelEnded: the peer is gone, or left too much unread; nothing more can be sent.
+            ChannelEnded: the peer is gone, or left too much unread. The channel is closed.
         """
         deadline_s = time.monotonic() + timeout_s
         left = memoryview(frame(message))
@@ -243,10 +244,10 @@ class Channel:
             raise ChannelEnded(f"The peer is gone ({problem}).") from None
 
     def receive(self, timeout_s: float) -> Message:
-        """The next message. What of it came in time is kept, so that another call can go on.
+        """The next message. After a timeout, the bytes of it that have come are kept, so that another call can go on.
 
         Raises:
-            ChannelEnded: the peer is gone, silent for `timeout_s`, or sends something else than messages.
+            ChannelEnded: the peer is gone, silent for `timeout_s`, or sends data that are no messages.
         """
         return self._receive(time.monotonic() + timeout_s)
 
@@ -287,13 +288,14 @@ def connect(
     Args:
         address: where to find the server.
         key: the application's secret.
-        server: the name of the server: a proof for it is worth nothing to another one.
-        timeout_s: for all of it, but for finding out where a name is.
+        server: the name of the server: a proof for it is worthless to another one.
+        timeout_s: to connect to a Unix socket and shake hands. Over TCP it bounds the handshake alone: look-up and
+            connection have bounds of their own.
 
     Raises:
         NobodyListens: no process listens there, on a host that answers.
         ChannelEnded: no process of ours can be reached there, or not in time.
-        KeyRefused: the process there does not hold `key`, or is another user's. It has learned nothing.
+        KeyRefused: the process there does not hold `key`, or is another user's. It has not learned the key.
     """
     deadline_s = time.monotonic() + timeout_s
     try:
@@ -301,10 +303,10 @@ def connect(
     except OSError as problem:
         kind = NobodyListens if isinstance(problem, ConnectionRefusedError) else ChannelEnded
         raise kind(f"No process can be reached there ({problem}).") from None
-    if not isinstance(address, Path):  # finding out where it is had a bound of its own
+    if not isinstance(address, Path):  # look-up and connection had bounds of their own
         deadline_s = time.monotonic() + timeout_s
     with _close_on_error(channel):
-        if isinstance(address, Path) and not peer_is_us(channel.socket):  # BEFORE anything is proved
+        if isinstance(address, Path) and not peer_is_us(channel.socket):  # BEFORE we prove that we hold the key
             raise KeyRefused("The peer is another user's process.")
         theirs = _hex(channel._receive(deadline_s), "nonce")
         ours = secrets.token_bytes(_NONCE_BYTES)
@@ -331,8 +333,8 @@ def accept(
     """Shake hands, as `server`, with the peer that has connected. `sock` is closed if that fails.
 
     Raises:
-        ChannelEnded: the peer hung up, took too long, or does not speak like one of ours.
-        KeyRefused: the peer does not hold `key`; it learned nothing.
+        ChannelEnded: the peer hung up, took too long, or sends data that are no frames.
+        KeyRefused: the peer does not hold `key`. It was not told whether we do.
     """
     channel = Channel(sock)
     with _close_on_error(channel):
@@ -345,7 +347,7 @@ def accept(
 
 def _open_socket(address: tuple[str, int] | Path, timeout_s: float) -> socket.socket:
     if not isinstance(address, Path):
-        from spark_kgroup.wire import names  # with asyncio: a worker whose sidecar serves it never needs either
+        from spark_kgroup.wire import names  # imports asyncio, too: a worker that a sidecar serves needs neither
 
         host, port = address
         bare = host.removeprefix("[").removesuffix("]")  # Spark writes IPv6 addresses in brackets
@@ -355,7 +357,7 @@ def _open_socket(address: tuple[str, int] | Path, timeout_s: float) -> socket.so
         return sock
     sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
-        # Not by settimeout: that would be refused at once, instead of waiting, while as many connect as may.
+        # Not by settimeout: while the listener's backlog is full, a non-blocking connect fails and does not wait.
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, _timeval(timeout_s))
         sock.connect(str(address))
         sock.settimeout(timeout_s)
@@ -366,7 +368,7 @@ def _open_socket(address: tuple[str, int] | Path, timeout_s: float) -> socket.so
 
 
 def _timeval(seconds: float) -> bytes:
-    """C's struct timeval."""
+    """`seconds` as C's struct timeval."""
     return struct.pack("@ll", int(seconds), int(seconds % 1 * 1_000_000))
 
 

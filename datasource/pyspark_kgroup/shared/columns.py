@@ -14,16 +14,16 @@ if TYPE_CHECKING:
 
 
 COLUMNS: Final = ("key", "value", "topic", "partition", "offset", "timestamp", "timestampType")
-"""All that there are without being asked for, in their order."""
+"""All columns that a read has by default, in their order."""
 
 TIMESTAMP: Final = "timestamp"
 
 HEADERS: Final = "headers"
-"""One more, with `includeHeaders`, or where `columns` names it."""
+"""The column that a read has only with `includeHeaders`, or where `columns` names it."""
 
 
 def spark_schema(columns: Sequence[str]) -> StructType:
-    """Columns as Spark names their types; every one may be null, as in `format("kafka")`."""
+    """Columns as Spark names their types. Every one may be null, as in `format("kafka")`."""
     # Imported here: reading needs no Spark, only describing does.
     from pyspark.sql.types import ArrayType, BinaryType, IntegerType, LongType, StringType, StructType, TimestampType
 

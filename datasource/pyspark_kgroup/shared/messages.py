@@ -1,8 +1,8 @@
-"""What the processes of an application say to each other: every message, who says it to whom, and one parser for all.
+"""The messages between the processes of an application: every type, its sender and receiver, and one parser for all.
 
 Runs on: both. Pure.
 
-    who          to whom          says                  and hears
+    sender       receiver         message               answer
     worker       new sidecar      SidecarParameters     Ready | CannotStart
     worker       sidecar          AddQuery              Ready | CannotStart    with a socket to the query's registry
     worker       sidecar          Read                  ReadFromServer | ReadDirectly | NothingLeft | Refused
@@ -21,10 +21,10 @@ Runs on: both. Pure.
     sidecar      seats' process   Host                  -       with the sockets of a seat's new server
     sidecar      seat's server    Serve                 Finished | WorkerGone       with the worker's socket
 
-A message travels as a JSON object: `op` names its type, and each of the type's fields is there by its own name, and
-nothing else. Only `id` may be beside them: the sender chooses it, and the registry's answer has it too, since a
-sidecar asks for several workers at once. Only processes of one version of this package talk to each other (a handshake
-with another fails, see `channel`), so this table may change with any version.
+A message travels as a JSON object: `op` names its type, and it has exactly the fields of that type, by their own names.
+Only `id` may be beside them: the sender chooses it, and the registry's answer has it too, since a sidecar asks for
+several workers at once. Only processes of one version of this package talk to each other (a handshake with another
+fails, see `channel`), so this table may change with any version.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ from pyspark_kgroup.shared.tickets import Executor, Leader, Position, Range, Rea
 JsonObject = dict[str, Any]
 
 _INTEGER_MAX: Final = 2**63 - 1
-"""Kafka's offsets are of 64 bits; nothing else here is larger."""
+"""The largest offset of Kafka's, which has 64 bits. No other number here is larger."""
 
 _OP_SHOWN_MAX: Final = 40
 """Characters of an unknown `op` in an error: it may be megabytes."""
@@ -50,12 +50,12 @@ _OP_SHOWN_MAX: Final = 40
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Hello:
-    """Says who has connected.
+    """Names the worker or sidecar that has connected.
 
     Attributes:
         query: whose registry is meant (`RegistryAccess.query`).
         sidecar: whether this is the executor's sidecar, which serves the query as long as the connection lasts.
-        address: where workers of other executors reach this sidecar; None if nowhere.
+        address: where workers of other executors reach this sidecar, or None if they cannot.
     """
 
     op: ClassVar[str] = "hello"
@@ -87,7 +87,7 @@ class Heartbeat:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Homes:
-    """The answer to `Heartbeat`: the seats whose home is the sidecar's executor. The servers of others may end."""
+    """The answer to `Heartbeat`: the seats whose home is the sidecar's executor. Servers of other seats may end."""
 
     op: ClassVar[str] = "homes"
     seats: tuple[str, ...]
@@ -95,7 +95,7 @@ class Homes:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Bind:
-    """Asks what a ticket reads, for a worker of `executor`.
+    """Asks which ranges a ticket reads, for a worker of `executor`.
 
     Attributes:
         for_guest: the worker is another executor's, and `executor` is the seat's home, which gets no task by that.
@@ -110,15 +110,15 @@ class Bind:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Bound:
-    """What a ticket reads.
+    """The ranges that a ticket reads, and of which seat.
 
     Attributes:
-        at_home: whether the seat's server on the asking executor is to read: it is the seat's home, and what is read is
-            all of its share or the first piece.
-        ranges: what is read of the seat's partitions.
-        owned: all that the seat owns at the end of the batch, and where the next batch will begin; empty where no
-            server is to read.
-        home: the sidecar that serves the seat to workers of other executors; None if none does, or none should.
+        at_home: whether the seat's server on the asking executor is to read: that executor is the seat's home, and the
+            ranges are all of the seat's share or its first piece.
+        ranges: of the seat's partitions.
+        owned: all partitions that the seat owns at the end of the batch, and where the next batch will begin in them.
+            Empty where no server is to read.
+        home: the sidecar that serves the seat to workers of other executors, or None if none does, or none should.
     """
 
     op: ClassVar[str] = "bound"
@@ -131,7 +131,7 @@ class Bound:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NothingLeft:
-    """Other tickets of the scan read all that there is."""
+    """Other tickets of the scan read all of its ranges: this one reads none."""
 
     op: ClassVar[str] = "nothing-left"
 
@@ -149,10 +149,10 @@ class Served:
     """A seat was read.
 
     Attributes:
-        by: the seat's own server for a worker beside it, or over the network; or a worker that read directly.
+        by: the seat's own server, for a worker beside it or over the network, or a worker that read directly.
         rows: rows of the read.
         ready: how many of them a server had fetched before it was asked.
-        sizes: how large they were, if that is asked for; of at most `SIZES_TOLD_MAX` topics.
+        sizes: how large they were, if that is asked for, of at most `SIZES_TOLD_MAX` topics.
     """
 
     op: ClassVar[str] = "served"
@@ -185,12 +185,12 @@ class Durable:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SidecarParameters:
-    """All that a new sidecar has to know; it comes over its standard input.
+    """All that a new sidecar has to know. It comes over the sidecar's standard input.
 
     Attributes:
         folder: where it is to be found (`place.Place`).
         key: the application's secret.
-        host: where workers of other executors are to reach it; "" if nowhere.
+        host: where workers of other executors are to reach it, or "" if they are not.
     """
 
     op: ClassVar[str] = "start"
@@ -206,7 +206,7 @@ class AddQuery:
 
     Attributes:
         query: as `RegistryAccess.query`.
-        prefetch_bytes: what the query's seats may hold ahead of the next batch here, in all.
+        prefetch_bytes: how much the query's seats may hold ahead of the next batch here, in all.
         idle_ms: how long it is served without a read.
         tells_sizes: as `RegistryAccess.tells_sizes`.
     """
@@ -242,11 +242,11 @@ class UnknownQuery:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Read:
-    """Asks what a ticket reads, and for it to be read where the seat has a server here.
+    """Asks which ranges a ticket reads, and has the seat's server read them if the seat has its home here.
 
     Attributes:
-        config: librdkafka's configuration, for a server that is yet to start; may hold secrets.
-        reader: who reads.
+        config: librdkafka's configuration, for a server that is yet to start. May hold secrets.
+        reader: with which reader.
         headers: whether batches have the column `headers`.
         timestamps: whether the column `timestamp` is used.
     """
@@ -263,7 +263,7 @@ class Read:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReadAtHome:
-    """Asks the sidecar of a seat's home to serve what a ticket reads, for a worker of another executor.
+    """Asks the sidecar of a seat's home to serve a ticket's ranges, for a worker of another executor.
 
     No configuration goes with it, since that may hold secrets: the home reads as it does for its own workers.
     """
@@ -288,7 +288,7 @@ class ReadDirectly:
     """The worker has to read these ranges elsewhere.
 
     Attributes:
-        home: as `Bound.home`; without one, with a consumer of its own.
+        home: as `Bound.home`. Without one, the worker reads over connections of its own.
     """
 
     op: ClassVar[str] = "read-directly"
@@ -299,7 +299,7 @@ class ReadDirectly:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Hung:
-    """The seat's server lives and sends nothing: the sidecar ends its process."""
+    """The seat's server hangs: it lives and does not send. The sidecar ends its process."""
 
     op: ClassVar[str] = "hung"
     query: str
@@ -402,7 +402,7 @@ def parse(raw: Mapping[str, Any]) -> QueryMessage:
 
     Raises:
         ChannelEnded: it is none of those above, or a field is missing, unknown or of another type. A peer of this
-            version never sends such a thing: its connection is to be ended.
+            version never sends such a message: its connection is to be ended.
     """
     op = raw.get("op")
     type_ = _TYPES.get(op) if isinstance(op, str) else None
@@ -416,7 +416,7 @@ def _fields_of(value: Any) -> JsonObject:
 
 
 def _to_json_value(value: Any) -> Any:
-    """As `json` takes it, which writes tuples as lists."""
+    """`value` as `json` takes it, which writes tuples as lists."""
     if is_dataclass(value):
         return _fields_of(value)
     return value.hex() if isinstance(value, bytes) else value
@@ -539,7 +539,7 @@ _READERS: Final[Mapping[object, Callable[[object], object]]] = {
     tuple[Position, ...]: lambda value: tuple(map(_position, _list(value))),
     tuple[TopicSize, ...]: lambda value: tuple(map(_topic_size, _list(value))),
 }
-"""A field's type -> what makes a value of that type out of JSON, or raises ValueError."""
+"""A field's type -> the function that makes a value of that type out of JSON, or raises ValueError."""
 
 _FIELD_TYPES: Final[Mapping[type, Mapping[str, object]]] = {
     type_: {one.name: get_type_hints(type_)[one.name] for one in fields(type_)}

@@ -1,4 +1,4 @@
-"""A folder in the temporary one that belongs to a process, mostly a JVM, and opens for this user alone.
+"""A folder, in the temporary folder, that belongs to a process, mostly a JVM, and opens for this user alone.
 
 Runs on: both. Linux.
 
@@ -22,11 +22,11 @@ KEY: Final = "key"
 """The name of the folder in which an application's driver has its key."""
 
 _ZOMBIE: Final = "Z"
-"""The state of a process that has ended, and whose parent has not asked how (proc(5))."""
+"""The state of a process that has ended, and whose parent has not waited for it yet (proc(5))."""
 
 
 def start_ticks(pid: int) -> int:
-    """When a process started, in clock ticks since boot (proc(5), stat): with its id, a name for it alone.
+    """When a process started, in clock ticks since boot (proc(5), stat): together with its id, that names it alone.
 
     Raises:
         OSError: there is no such process (any more).
@@ -35,12 +35,12 @@ def start_ticks(pid: int) -> int:
 
 
 def stat_of(pid: int) -> list[str]:
-    """Fields of /proc/PID/stat from the third on; the second may hold anything, spaces too. Raises as `start_ticks`."""
+    """Fields of /proc/PID/stat from the third on. The second may hold spaces and brackets. Raises as `start_ticks`."""
     return Path(f"/proc/{pid}/stat").read_text(errors="replace").rpartition(")")[2].split()
 
 
 def folder_of(pid: int, ticks: str, name: str) -> Path:
-    """Where the folder `name` of a process is. Nothing is made.
+    """Where the folder `name` of a process is. The folder is not made.
 
     Args:
         pid: the process's.
@@ -54,7 +54,7 @@ def folder_of(pid: int, ticks: str, name: str) -> Path:
 
 
 def make(folder: Path) -> None:
-    """Make it if it is not there; raises as `check`."""
+    """Make it if it is not there. Raises as `check`."""
     folder.mkdir(mode=0o700, exist_ok=True)
     check(folder)
 
@@ -71,7 +71,7 @@ def check(folder: Path) -> None:
 
 
 def sweep() -> None:
-    """Remove what processes have left that were killed."""
+    """Remove the folders of processes that have ended, such as those that were killed."""
     prefix = _prefix()
     for folder in Path(tempfile.gettempdir()).glob(f"{prefix}*"):
         pid, _, rest = folder.name.removeprefix(prefix).partition("-")
@@ -86,7 +86,7 @@ def sweep() -> None:
 
 
 def _prefix() -> str:
-    """What the names of all folders of this user begin with, among processes that see the same process ids."""
+    """The beginning of the names of all folders of this user, among processes that see the same process ids."""
     processes = os.stat("/proc/self/ns/pid").st_ino
     host = hashlib.sha256(platform.node().encode()).hexdigest()[:8]  # the folder may be one of several hosts
     return f"kgroup-{os.geteuid()}-{host}-{processes}-"

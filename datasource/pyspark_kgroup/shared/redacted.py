@@ -14,10 +14,10 @@ _SENSITIVE: Final = (
 
 
 class Redacted(dict[str, str]):
-    """Options or librdkafka's properties by name; its text shows no secrets."""
+    """Options or librdkafka's properties by name. Its text shows no secrets."""
 
     def without_secrets(self) -> dict[str, str]:
-        """What may be shown."""
+        """A copy that may be shown: each secret is `***`."""
         return {name: "***" if is_secret(name) else value for name, value in self.items()}
 
     def __repr__(self) -> str:

@@ -1,4 +1,4 @@
-"""What a ticket says: the offsets that a seat reads in one micro-batch, and who decides which seat that is.
+"""Tickets: the offsets that a seat reads in one micro-batch, and whether ticket or registry names the seat.
 
 Runs on: both. Pure: made by the driver, pickled by Spark, read by an executor.
 """
@@ -14,15 +14,15 @@ from pyspark_kgroup.limits import SIDECAR_IDLE_MS
 from spark_kgroup.limits import API_TIMEOUT_MS
 
 Reader = Literal["native", "librdkafka"]
-"""Who reads: our own reader, as far as everything is ordinary, and librdkafka the rest; or librdkafka alone."""
+"""Which reader reads: the native one ordinary records and librdkafka the rest, or librdkafka alone."""
 
 
 class Leader(NamedTuple):
-    """Who leads a partition, by the metadata that the driver had when a range of it was planned.
+    """The leader of a partition, by the metadata that the driver had when a range of it was planned.
 
     Attributes:
         epoch: the leader's (KIP-320).
-        topic_id: the topic's, 32 hexadecimal digits (KIP-516); "" where a cluster has none.
+        topic_id: the topic's, 32 hexadecimal digits (KIP-516), or "" where a cluster has none.
     """
 
     node_id: int
@@ -71,10 +71,10 @@ class TopicSize(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SeatRanges:
-    """What one ticket reads: all that a seat has of a micro-batch, or a piece of it.
+    """The ranges that one ticket reads: a seat's whole share of a micro-batch, or a piece of it.
 
     Attributes:
-        seat: the seat's instance id; "" in a batch read.
+        seat: the seat's instance id, or "" in a batch read.
         ranges: at most one for each partition.
     """
 
@@ -84,16 +84,16 @@ class SeatRanges:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReadSettings:
-    """How ranges are read, whatever the seat.
+    """How ranges are read, the same for all seats.
 
     Attributes:
-        consumer_config: librdkafka's configuration (`SourceOptions.consumer_config`); may hold secrets.
-        reader: who reads.
+        consumer_config: librdkafka's configuration (`SourceOptions.consumer_config`). May hold secrets.
+        reader: with which reader.
         include_headers: whether batches have the column `headers`.
         include_timestamps: whether the column `timestamp` is used. If not, it may hold any values.
-        columns: those that Spark gets, in their order; empty for all.
+        columns: those that Spark gets, in their order, or empty for all.
         fail_on_data_loss: whether offsets that are gone are an error, or skipped with a warning.
-        stall_timeout_ms: how long may pass without a record; the time the caller takes for a batch does not count.
+        stall_timeout_ms: how long may pass without a record, not counting the time that the caller takes for a batch.
     """
 
     consumer_config: Mapping[str, str] = field(repr=False)
@@ -113,9 +113,9 @@ class Executor:
         key: unique among all processes of all hosts: host, JVM pid and its start time.
         executor_id: Spark's ("driver" in local mode), "" if unknown.
         pid: of the JVM.
-        rack: where it is, as its environment says; "" if it says nothing.
-        warm: whether it has a sidecar; if not, its workers read directly and it is never a home.
-        cores: how many tasks it runs at once, by the arguments of its JVM and what a task takes; 0 if they do not say.
+        rack: where it is, by its environment, or "" if that does not say.
+        warm: whether it has a sidecar. If not, its workers read directly and it is never a home.
+        cores: how many tasks it runs at once, by the arguments of its JVM and `spark.task.cpus`, or 0 if it is unknown.
     """
 
     key: str
@@ -146,7 +146,7 @@ class SidecarAddress(NamedTuple):
 
 
 class Mode(Enum):
-    """Who decides what a ticket reads: the ticket itself, or the registry when a worker asks."""
+    """Which ranges a ticket reads: its own ones, or those that the registry names when a worker asks."""
 
     FIXED = "fixed"
     LATE = "late"
@@ -154,13 +154,13 @@ class Mode(Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RegistryAccess:
-    """Where a query's registry is, and what a sidecar has to know that asks it.
+    """Where a query's registry is, and the terms on which a sidecar serves the query.
 
     Attributes:
-        host: None: the driver's host as Spark knows it.
-        key: the application's secret; queries that share it share the sidecars of their executors.
+        host: None for the driver's host as Spark knows it.
+        key: the application's secret. Queries that share it share the sidecars of their executors.
         query: names this run of the query among all of the application.
-        prefetch_bytes: what the query's seats on one executor may hold ahead of the next batch, in all.
+        prefetch_bytes: how much the query's seats on one executor may hold ahead of the next batch, in all.
         idle_ms: how long a sidecar serves the query without a read.
         tells_sizes: whether reads tell how large their rows were (`maxBytesPerTrigger`).
     """
@@ -181,10 +181,10 @@ class TicketPayload:
     Attributes:
         scan_id: of the scan that the ticket belongs to.
         ticket: its number within the scan.
-        mode: who decides what it reads.
-        reads: FIXED: what to read, whether the registry can be asked or not. None if LATE.
+        mode: whether the ticket or the registry names the ranges.
+        reads: if FIXED, the ranges to read, whether the registry can be asked or not. None if LATE.
         settings: how to read.
-        registry: None: there is none, and nothing is fetched ahead.
+        registry: None if there is none. Then no server fetches ahead.
         sidecars: some of other executors, which ask the registry for a worker that cannot reach it.
     """
 

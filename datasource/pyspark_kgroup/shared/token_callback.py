@@ -11,7 +11,7 @@ So a function says of itself that it is a token callback::
     def token_for(config: str) -> tuple[str, float]:
         return fetch_token(config), time.time() + 3600
 
-Importing a module runs that module's own code, and no more than that; it has to be on Python's path.
+Importing a module runs that module's own code, and no more than that. It has to be on Python's path.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from spark_kgroup.wire.security.tokens import Token, TokenProvider, in_a_thread
 log = logging.getLogger(__name__)
 
 CALLBACK: Final = "oauth_cb"
-"""confluent-kafka's name for the function itself; between our processes `MODULE:FUNCTION` stands there."""
+"""The property in which confluent-kafka takes the function itself. Between our processes it holds `MODULE:FUNCTION`."""
 
 TokenCallback = Callable[[str], object]
 
@@ -44,15 +44,15 @@ def token_callback(function: F) -> F:
     """Declare that `function` returns OAUTHBEARER tokens, so that the option `tokenCallback` may name it.
 
     Args:
-        function: gets kafka.sasl.oauthbearer.config; returns (token, expiry in seconds since the epoch[, principal[,
-            extensions]]). Called on the driver and on executors.
+        function: gets kafka.sasl.oauthbearer.config, and returns (token, expiry in seconds since the epoch[,
+            principal[, extensions]]). Called on the driver and on executors.
     """
     setattr(function, _MARK, _DECLARED)
     return function
 
 
 class Returned(NamedTuple):
-    """What the function returned, complete; the shape that confluent-kafka wants of its `oauth_cb`."""
+    """A token with all four items: the shape that confluent-kafka wants of its `oauth_cb`."""
 
     token: str
     wall_expires_at_s: float
@@ -87,15 +87,15 @@ def import_function(name: str) -> TokenCallback:
 
 
 def call(name: str, function: TokenCallback, config: str) -> Returned:
-    """Ask `function` for a token; blocks as long as it does.
+    """Ask `function` for a token. Blocks as long as the function does.
 
     Args:
         name: `MODULE:FUNCTION`, for messages.
-        function: what it names.
+        function: the function of that name.
         config: kafka.sasl.oauthbearer.config.
 
     Raises:
-        AuthenticationFailed: it raised, or what it returned is no token that lives. Never shows the token.
+        AuthenticationFailed: it raised, or did not return a valid token. Never shows the token.
     """
     try:
         returned = function(config)
@@ -149,7 +149,7 @@ def token_provider(name: str, config: str) -> TokenProvider:
 
 
 def _complete(returned: object) -> Returned | None:
-    """All four items, None if they are not of the shape."""
+    """The returned token with all four items, or None if it does not have the shape."""
     match returned:
         case (str() as token, float() | int() as expiry, *rest) if token:
             pass
@@ -168,7 +168,7 @@ def _complete(returned: object) -> Returned | None:
 
 
 def _kinds(returned: object) -> str:
-    """Its type, those of its items: not its contents, which may hold a token."""
+    """Its type, or for a tuple those of its items, but not its contents, which may hold a token."""
     if isinstance(returned, tuple):
         return f"({', '.join(type(item).__name__ for item in returned)})"
     return type(returned).__name__

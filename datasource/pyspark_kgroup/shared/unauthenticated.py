@@ -1,4 +1,4 @@
-"""Peers that have connected and have not shown the application's key yet: how many there may be, and which one goes.
+"""Peers that have connected and not shown the application's key yet: how many there may be, and which one has to go.
 
 Runs on: both. Pure.
 """
@@ -35,7 +35,7 @@ class Unauthenticated(Generic[P]):
         """A peer has connected from `host`.
 
         Returns:
-            The peer whose connection the caller has to end, since there are too many; None if there are not.
+            The peer whose connection the caller has to end, since there are too many, or None if there are not.
         """
         self._hosts[peer] = host
         if len(self._hosts) <= self._most:

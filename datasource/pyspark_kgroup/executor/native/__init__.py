@@ -1,11 +1,11 @@
-"""A reader of our own: it fetches and decodes what is ordinary, without a Python object for each record.
+"""The native reader: it fetches and decodes ordinary records, without a Python object for each record.
 
-What a Fetch answer holds becomes Arrow batches: `records.c` is the decoder; `interface` mirrors what it declares,
-`library` loads it, `codecs` decompresses with PyArrow's own codecs, and `decode` is what a reader calls. What is asked:
-`fetch_messages` has the bytes, `broker_connection` carries them, as `connection_security` and `fetch_settings` say;
-`fetcher` knows what to ask of which broker, `fetched_log` where a partition goes on, and `read_ranges` reads with them.
-Whatever is not ordinary is refused (`decode.Unusual`), and read with librdkafka instead, from where this reader has
-come to.
+Decoding: `records.c` turns a Fetch answer into Arrow batches. `interface` mirrors its declarations, `library` loads
+it, `codecs` decompresses with PyArrow's own codecs, and readers call `decode`. Fetching: `fetch_messages` has the
+bytes, and `broker_connection` carries them, as `connection_security` and `fetch_settings` say. `fetcher` chooses the
+partitions to ask each broker for, `fetched_log` knows where a partition goes on, and `read_ranges` reads with both.
+Data that are not ordinary are refused (`decode.Unusual`), and librdkafka reads them instead, from the offset that this
+reader has come to.
 
 Runs on: executor.
 """

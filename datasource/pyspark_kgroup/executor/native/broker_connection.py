@@ -1,11 +1,11 @@
 """One connection to one broker: one request at a time, and its answer in memory that is used again.
 
-Answers to Fetch are received as they come: no partition waits for the rest of another one.
+Answers to Fetch are received as they come: no broker waits for the rest of another one's answer.
 
 Runs on: executor.
 
-Whatever goes wrong is a `BrokerFailed`: librdkafka goes on with what that broker has, tries again and knows what to
-tell. A SASL session that is about to end (KIP-368) is not renewed: `session_ends` says so, and a new connection takes
+Every failure is a `BrokerFailed`: librdkafka goes on with the partitions of that broker, tries again and reports the
+cause. A SASL session that is about to end (KIP-368) is not renewed: `session_ends` says so, and a new connection takes
 its place.
 """
 
@@ -37,15 +37,15 @@ from spark_kgroup.threads import in_a_thread
 from spark_kgroup.wire.security.tls import RenewedContext
 
 _SOFTWARE: Final = ("spark-kgroup", "unknown")
-"""Our name and version in the broker's metrics (KIP-511). To know our version takes 58 modules more to import; the
-driver's connections say it."""
+"""Our name and version in the broker's metrics (KIP-511). To look up our version would import 58 modules more. The
+driver's connections name it."""
 
 _LENGTH: Final = struct.Struct(">i")
 _LENGTH_MIN: Final = 4
-"""Each answer has its request's number."""
+"""Bytes of the shortest answer: each one repeats its request's correlation id."""
 
 _LOOK_S: Final = 0.001
-"""How long a look lasts at what has come already."""
+"""Least timeout of a receive, enough for bytes that have come already."""
 
 
 class Broker(NamedTuple):
@@ -59,7 +59,7 @@ class Broker(NamedTuple):
 
 
 class AnswerMemory:
-    """Memory for one answer after the other, as long as nobody holds a part of the last one.
+    """Memory that is used for one answer after the other, as long as no view of the last one is held.
 
     Fresh memory for each would cost a page fault every 4 KiB.
     """
@@ -68,7 +68,7 @@ class AnswerMemory:
         self._memory = bytearray()
 
     def room(self, size: int) -> memoryview:
-        """Room for `size` bytes; what is in it is lost unless somebody holds a view of it."""
+        """Room for `size` bytes. It overwrites the last answer, unless a view of that is held."""
         if len(self._memory) < size or self._is_held():
             self._memory = bytearray(size)
         return memoryview(self._memory)[:size]
@@ -83,7 +83,7 @@ class AnswerMemory:
 
 
 class BrokerFailed(Unusual):
-    """One broker cannot be asked, or did not answer as it has to; others may."""
+    """One broker cannot be asked, or did not answer properly. Other brokers may answer all the same."""
 
 
 class BrokerConnection:
@@ -114,7 +114,7 @@ class BrokerConnection:
             by_id: whether the ids of all topics are known, so that topics need no names.
 
         Raises:
-            BrokerFailed: it did not come about.
+            BrokerFailed: the connection could not be opened in time, or the login was refused.
         """
         deadline_s = time.monotonic() + FETCH_CONNECT_MS / 1000
         with _failing(broker):
@@ -133,12 +133,12 @@ class BrokerConnection:
 
     @property
     def session_ends(self) -> bool:
-        """Whether nothing should be sent any more, because the broker soon wants to know anew who we are."""
+        """Whether no more requests should be sent, because the SASL session is about to end (KIP-368)."""
         return time.monotonic() >= self._session_ends_at_s
 
     @property
     def has_ended(self) -> bool:
-        """Whether the broker has ended it while nothing was asked (Kafka: connections.max.idle.ms, 10 min)."""
+        """Whether the broker has ended it while no request was under way (Kafka: connections.max.idle.ms, 10 min)."""
         try:
             self._socket.settimeout(0)
             self._socket.recv(1)
@@ -146,14 +146,14 @@ class BrokerConnection:
             return False
         except OSError:
             return True
-        return True  # also if it speaks unasked
+        return True  # closed, or the broker sent bytes without a request
 
     def close(self) -> None:
         """End the connection. Safe to call twice."""
         self._socket.close()
 
     def ask_to_fetch(self, body: bytes) -> None:
-        """Send a Fetch; its answer must be taken before the next one is sent.
+        """Send a Fetch. Its answer must be taken before the next one is sent.
 
         Raises:
             BrokerFailed: the connection has ended.
@@ -165,7 +165,7 @@ class BrokerConnection:
         """Receive more of the answer to the last Fetch, for `FETCH_TURN_MS` at most.
 
         Returns:
-            The answer without its header; None as long as it is not whole.
+            The answer without its header, or None as long as it is not whole.
 
         Raises:
             BrokerFailed: the connection has ended, or the answer takes too long.
@@ -255,7 +255,7 @@ class _Incoming:
         self._answer: memoryview | None = None
 
     def receive(self, connected: socket.socket, until_s: float) -> memoryview | None:
-        """Receive more, until `until_s` at most: the answer with its header; None as long as it is not whole.
+        """Receive more, until `until_s` at most: the answer with its header, or None as long as it is not whole.
 
         Raises:
             TimeoutError: it is not whole, and its time is over.
@@ -283,14 +283,14 @@ class _Incoming:
             if not count:
                 raise Unusual("the broker has closed the connection")
             self._missing = self._missing[count:]
-            # `select` does not see what TLS has decrypted already.
+            # `select` does not see bytes that TLS has decrypted already.
             decrypted = isinstance(connected, ssl.SSLSocket) and connected.pending()
             if time.monotonic() >= until_s and not decrypted:
                 return
 
 
 class Connecting:
-    """A connection that is being opened, by a thread: nobody has to wait for it.
+    """A connection that is being opened by a thread, so that the caller does not wait for it.
 
     Args:
         broker: the other end.
@@ -324,13 +324,13 @@ class Connecting:
         """The open connection, which is the caller's from now on. To be called once, when it is done.
 
         Raises:
-            BrokerFailed: it did not come about.
+            BrokerFailed: as `BrokerConnection.open`.
         """
         self._ends.close()
         return self._opening.result(0)
 
     def close(self) -> None:
-        """Want it no more: it is closed as soon as it is open."""
+        """Give the connection up: it is closed as soon as it is open."""
         self._ends.close()
         self._opening.add_done_callback(_close)
 
@@ -344,7 +344,7 @@ def _connected(broker: Broker, tls: RenewedContext | None, deadline_s: float) ->
     """A TCP connection, with TLS if it is asked for."""
     context = tls.context() if tls is not None else None
     look_up = partial(socket.getaddrinfo, broker.host, broker.port, type=socket.SOCK_STREAM)
-    # In a thread: a resolver knows no bound that we could give it.
+    # In a thread: a resolver takes no timeout.
     addresses = in_a_thread(look_up, f"look up {broker.host[:40]!a}").result(_left_s(deadline_s))
     problem: OSError | None = None
     for family, kind, protocol, _, address in addresses:
@@ -363,7 +363,7 @@ def _connected(broker: Broker, tls: RenewedContext | None, deadline_s: float) ->
 def _tune(connected: socket.socket) -> None:
     connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     connected.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-    with suppress(AttributeError, OSError):  # not every system lets one choose
+    with suppress(AttributeError, OSError):  # not every system has this setting
         connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, KEEPALIVE_IDLE_S)
 
 

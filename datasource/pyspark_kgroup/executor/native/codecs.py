@@ -23,7 +23,8 @@ _XERIAL_HEAD_BYTES: Final = 16
 
 _READ_BYTES_MIN: Final = 65_536
 _RATIO: Final = 8
-"""What is decompressed at once, in compressed sizes: most batches come in one piece (measured: text 3 to 6)."""
+"""How much is decompressed at once, as a multiple of the compressed size: most batches come in one piece (measured:
+text has 3 to 6)."""
 
 
 class Undecodable(Exception):
@@ -39,11 +40,11 @@ class TooLarge(Undecodable):
 
 
 class Decompressed(NamedTuple):
-    """What a batch holds.
+    """The decompressed payload of a batch, or a part of it.
 
     Attributes:
         payload: all of it, or its first `DECOMPRESSED_PIECE_BYTES`.
-        rest: gives what follows; None if that is nothing.
+        rest: gives the bytes that follow, or None if there are none.
     """
 
     payload: pa.Buffer
@@ -51,10 +52,10 @@ class Decompressed(NamedTuple):
 
 
 class Rest:
-    """What is still to be decompressed of one batch.
+    """The part of one batch that is still to be decompressed.
 
     Args:
-        stream: where it comes from.
+        stream: decompresses it.
         at_once: how many bytes are decompressed at once.
     """
 
@@ -63,7 +64,7 @@ class Rest:
         self._at_once = at_once
 
     def read(self, bytes_min: int) -> Decompressed:
-        """About `bytes_min` bytes; fewer only at the end, which must not be missing.
+        """About `bytes_min` bytes, or fewer at the end of the stream, which must not be cut off.
 
         Raises:
             Undecodable: the data are not whole.
@@ -80,7 +81,7 @@ class Rest:
 
 
 def decompressed(codec: int, data: pa.Buffer) -> Decompressed:
-    """What `data` was before it was compressed with `codec`, Kafka's number for it.
+    """`data` as it was before it was compressed with `codec`, Kafka's number for it.
 
     Raises:
         MissingCodec: this process has no such codec.
@@ -99,7 +100,7 @@ def decompressed(codec: int, data: pa.Buffer) -> Decompressed:
 
 @contextmanager
 def _undecodable() -> Iterator[None]:
-    """PyArrow's errors as ours."""
+    """Raise PyArrow's errors as ours."""
     try:
         yield
     except pa.ArrowNotImplementedError as error:
@@ -130,7 +131,7 @@ def _snappy(data: pa.Buffer) -> pa.Buffer:
 
 
 def _block(data: pa.Buffer, bytes_max: int) -> pa.Buffer:
-    """A snappy block: the size of what it holds is its first varint (snappy: format_description.txt)."""
+    """A snappy block, decompressed: its first varint is its decompressed size (snappy: format_description.txt)."""
     size = 0
     for number, byte in enumerate(_first(data, 5)):
         size |= (byte & 0x7F) << (7 * number)
@@ -144,7 +145,7 @@ def _block(data: pa.Buffer, bytes_max: int) -> pa.Buffer:
 
 
 def _first(data: pa.Buffer, count: int) -> bytes:
-    """The first bytes; fewer if there are no more, where PyArrow would raise an error."""
+    """The first bytes, or fewer if there are no more, where PyArrow would raise an error."""
     return bytes(data.slice(0, min(count, data.size)).to_pybytes())
 
 

@@ -30,7 +30,7 @@ class SaslLogin:
     """How to log in, as often as a connection needs it.
 
     Attributes:
-        begin: starts what the mechanism has to say; raises KgroupError or Unusual.
+        begin: starts the mechanism's exchange of messages. Raises KgroupError or Unusual.
     """
 
     mechanism: Mechanism
@@ -39,10 +39,10 @@ class SaslLogin:
 
 @dataclass(frozen=True, slots=True)
 class ConnectionSecurity:
-    """What a connection needs to know before it is used.
+    """How a connection is secured and logs in.
 
     Attributes:
-        tls: the context for each new connection; None for plain TCP.
+        tls: the context for each new connection, or None for plain TCP.
         login: None without SASL.
     """
 
@@ -51,10 +51,11 @@ class ConnectionSecurity:
 
 
 def connection_security(config: Mapping[str, str]) -> ConnectionSecurity:
-    """How to connect and who to be, by an executor's configuration of librdkafka.
+    """How to connect and as which user, by an executor's configuration of librdkafka.
 
     Raises:
-        KgroupError: a file is not here, or does not hold what it should.
+        KgroupError: a file is not here, or does not hold its certificate or key.
+        Unusual: the SASL mechanism is not spoken here.
     """
     callback = config.get(CALLBACK)
     token = token_provider(callback, config.get("sasl.oauthbearer.config", "")) if callback else None
@@ -64,7 +65,7 @@ def connection_security(config: Mapping[str, str]) -> ConnectionSecurity:
 
 
 def _login(settings: SecuritySettings) -> SaslLogin:
-    # Imported here: it brings what computes SCRAM with it, and most listeners ask for no login.
+    # Imported here: it imports the modules that compute SCRAM, and most listeners ask for no login.
     from spark_kgroup.wire.security import mechanisms
 
     mechanism = settings.mechanism
@@ -92,7 +93,7 @@ class _Tokens:
         """A token that lives.
 
         Raises:
-            AuthenticationFailed: none is to be had.
+            AuthenticationFailed: the provider gives no token.
             Unusual: none came in time.
         """
         if self._token is None or time() >= self._wall_refresh_at_s:

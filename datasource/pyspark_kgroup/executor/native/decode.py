@@ -47,13 +47,13 @@ _REASONS: Final = {
 }
 
 _LASTING: Final = {Status.OLD_FORMAT, Status.FAR_TIMESTAMP}
-"""What a topic has once, it has again."""
+"""Reasons that a topic which has them once most likely has again."""
 
 _BATCH_BYTES_MIN: Final = 61
 """A batch without records (DefaultRecordBatch.RECORD_BATCH_OVERHEAD)."""
 
 _BATCHES_AT_ONCE: Final = 1_024
-"""Batches found in one call; 64 KiB."""
+"""Most batches that one call finds: 64 KiB of structures."""
 
 _BINARY: Final = pa.binary()
 _STRING: Final = pa.string()
@@ -67,11 +67,11 @@ _warned_of: set[str] = set()
 
 
 class Unusual(Exception):
-    """What is not decoded here: the caller reads on with librdkafka, from the offset that it asked for.
+    """Records or answers that are not read natively: librdkafka reads on from the offset that was asked for.
 
     Attributes:
         reason: for the log.
-        lasting: the next reads will most likely meet it as well.
+        lasting: the next reads will most likely meet the same reason.
     """
 
     def __init__(self, reason: str, *, lasting: bool = False) -> None:
@@ -80,7 +80,7 @@ class Unusual(Exception):
         self.lasting = lasting
 
     def tell(self) -> None:
-        """Say in the log why librdkafka reads; what lasts, once in this process: tasks come many times a second."""
+        """Log why librdkafka reads. A lasting reason is logged once in this process: tasks come many times a second."""
         if not self.lasting:
             log.info("Reading on with librdkafka: %s.", self.reason)
         elif self.reason not in _warned_of:
@@ -89,7 +89,7 @@ class Unusual(Exception):
 
 
 class Senseless(Unusual):
-    """A batch of which no records can be made: its producer wrote it so, or it has changed on the way."""
+    """A batch that cannot be decoded: its producer wrote it so, or its bytes have changed on the way."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,11 +98,11 @@ class Decoded:
 
     Attributes:
         batches: in the schema of the source (`arrow_schema`), each of at most `ARROW_BATCH_ROWS_MAX` rows and about
-            `FETCH_JOINED_BYTES_MAX` bytes; a larger record is a batch of its own.
+            `FETCH_JOINED_BYTES_MAX` bytes. A larger record is a batch of its own.
         next_offset: where to read on: past the last complete batch, control batches and gaps included, or the end of
-            the range. Where it was, if the answer has no complete batch.
-        leader_epoch: of the batch before `next_offset` (a Fetch request's LastFetchedEpoch); -1 if there was none.
-        complete: False if these bytes hold more, which becomes too large: decode them again from `next_offset`.
+            the range. The start of the range if the answer has no complete batch.
+        leader_epoch: of the batch before `next_offset` (a Fetch request's LastFetchedEpoch), or -1 if there was none.
+        complete: False if decoding stopped at the bound of bytes: decode the same bytes again from `next_offset`.
     """
 
     batches: list[pa.RecordBatch]
@@ -112,15 +112,15 @@ class Decoded:
 
 
 class Decoder:
-    """Decodes what Fetch answers hold of one partition. It keeps nothing between calls.
+    """Decodes one partition's part of Fetch answers. It keeps no state between calls.
 
     Args:
         library: of `library.load`.
         topic: its name.
         partition: its number.
         include_headers: adds the column `headers`.
-        include_timestamps: False if nobody looks at the column `timestamp`: what is in it then means nothing, and what
-            Spark cannot hold is not refused.
+        include_timestamps: False if the query does not read the column `timestamp`. Its values mean nothing then, and
+            timestamps that Spark cannot hold are not refused.
     """
 
     def __init__(
@@ -153,12 +153,12 @@ class Decoder:
             records: the field `records` of the answer. Not kept: it may be used again afterwards.
             start: the position.
             end: of the range.
-            aborted: producer ids with first offsets, as the answer lists them under read_committed; none under
+            aborted: producer ids with first offsets, as the answer lists them under read_committed. Empty under
                 read_uncommitted.
             bytes_max: the record batch with which so many bytes are reached is the last one.
 
         Raises:
-            Unusual: something is not ordinary; nothing of `records` has been used then.
+            Unusual: a batch is not ordinary. None of `records` has been used then.
         """
         source = pa.py_buffer(records)
         walk = _walk(source, start, end, aborted)
@@ -184,7 +184,7 @@ class Decoder:
             raise Unusual(_REASONS[Status(status)], lasting=status in _LASTING)
 
     def _arrow_batches(self, payloads: _Payloads, start: int, end: int) -> Iterator[tuple[pa.RecordBatch, int]]:
-        """What the batches found hold, and the leader epoch of the last one in each."""
+        """Arrow batches of the record batches found, each with the leader epoch of the last record batch in it."""
         place, sizes = Place(0, 0, 0, -1), Sizes()
         wanted = (self._include_headers, self._include_timestamps, ARROW_BATCH_ROWS_MAX, FETCH_JOINED_BYTES_MAX)
         while place.batch < payloads.count:
@@ -233,7 +233,7 @@ class _Payloads:
     """The batches of a walk, decompressed as they are needed: a few megabytes at a time.
 
     Attributes:
-        found: the batches; one that is ready names its decompressed payload, or the part of it that comes next.
+        found: the batches. One that is ready names its decompressed payload, or the part of it that comes next.
         count: how many there are.
     """
 
@@ -247,7 +247,10 @@ class _Payloads:
         self._rest: Rest | None = None  # of the last batch that is ready
 
     def make_ready(self, place: Place) -> int:
-        """How many batches are ready, from `place` on enough for an Arrow batch; memory of those before is given back.
+        """Make enough batches ready for an Arrow batch from `place` on, and free the memory of those before.
+
+        Returns:
+            How many batches are ready.
 
         Raises:
             Unusual: one of them cannot be decompressed.
@@ -255,7 +258,7 @@ class _Payloads:
         while self._kept and self._kept[0][0] < place.batch:
             self._kept_bytes -= self._kept.popleft()[1].size
         if self._ready <= place.batch:
-            self._rest = None  # the end of the range was in the part that was there
+            self._rest = None  # the range ended within the part that was decompressed
         while self._rest is None and self._is_short_of(place):
             batch = self.found[self._ready]
             payload = self._source.slice(batch.payload - self._source.address, batch.payload_bytes)
@@ -270,10 +273,10 @@ class _Payloads:
         return self._ready < self.count and self._kept_bytes - place.at < ARROW_BATCH_BYTES_MAX
 
     def go_on(self, place: Place) -> None:
-        """Put what is decompressed next behind what is left, from `place` on, of the last batch that is ready.
+        """Decompress more of the last ready batch, and append it to the bytes of that batch from `place` on.
 
         Raises:
-            Unusual: it cannot be decompressed, or a record of it is too large.
+            Unusual: the batch cannot be decompressed, or a record of it is too large.
         """
         assert self._rest is not None
         _, before = self._kept.pop()
@@ -296,7 +299,7 @@ class _Payloads:
 
 @contextmanager
 def _unusual() -> Iterator[None]:
-    """What cannot be decompressed here is another reader's."""
+    """Raise `Unusual` for data that cannot be decompressed here, so that librdkafka reads them."""
     try:
         yield
     except MissingCodec as error:
@@ -311,7 +314,7 @@ class _Buffers:
     """The buffers of one Arrow batch: exactly as large as its rows need.
 
     Attributes:
-        sizes: what it holds.
+        sizes: numbers of its rows, keys, values and headers, and their bytes.
         columns: the same buffers for `kgroup_fill`.
     """
 
@@ -355,7 +358,7 @@ class _Buffers:
         names = self.array(_STRING, "header_key")
         try:
             names.validate(full=True)
-        except pa.ArrowInvalid:  # rare; brokers take any bytes
+        except pa.ArrowInvalid:  # rare: brokers take any bytes
             names = pa.array([java_text(name) for name in self.array(_BINARY, "header_key").to_pylist()], _STRING)
         pairs = [names, self.array(_BINARY, "header_value")]
         structs = pa.Array.from_buffers(HEADERS.value_type, self.sizes.headers, [None], 0, children=pairs)

@@ -1,11 +1,11 @@
-"""Bytes of what a reader says to a broker and hears from it: ApiVersions, SASL, Fetch, Metadata.
+"""Bytes of the requests that a reader sends to a broker, and of the answers: ApiVersions, SASL, Fetch, Metadata.
 
 Runs on: executor. Pure.
 
 Layouts are those of Apache Kafka's schemas (clients/src/main/resources/common/message: ApiVersionsRequest.json,
 SaslHandshakeRequest.json, SaslAuthenticateRequest.json, FetchRequest.json, FetchResponse.json, MetadataRequest.json).
-Answers are read in place, and records are views of them. Every length is compared with what is there; what makes no
-sense is `Unusual`.
+Answers are read in place, and records are views of them. Every length is compared with the bytes that are there. An
+answer that makes no sense is `Unusual`.
 """
 
 from __future__ import annotations
@@ -34,11 +34,11 @@ FETCH_BY_NAME: Final = 12
 """The first version of Fetch with flexible encodings (KIP-482), and the last one that names topics."""
 
 FETCH_BY_ID: Final = 17
-"""The newest version of Fetch that is spoken here; from 13 on topics have ids (KIP-516)."""
+"""The newest version of Fetch that is spoken here. From version 13 on topics have ids (KIP-516)."""
 
 _FIRST_BY_ID: Final = 13
 _WITHOUT_REPLICA_ID: Final = 15
-"""From here on `ReplicaState` has it, a tagged field that consumers leave out (KIP-903)."""
+"""From this version on `ReplicaState` has the replica id, a tagged field that consumers leave out (KIP-903)."""
 
 API_VERSIONS_VERSION: Final = 3
 SASL_HANDSHAKE_VERSION: Final = 1
@@ -47,25 +47,25 @@ METADATA_VERSION: Final = 9
 """The first flexible one: every broker with Fetch 12 has it."""
 
 _NOT_FLEXIBLE: Final = frozenset({SASL_HANDSHAKE})
-"""Whose requests have the header without tagged fields."""
+"""APIs whose requests have the header without tagged fields."""
 
 _HEADER_OF_OLD: Final = frozenset({SASL_HANDSHAKE, API_VERSIONS})
-"""Whose answers have the header without tagged fields."""
+"""APIs whose answers have the header without tagged fields."""
 
 _CONSUMER: Final = -1
-"""The replica id of who is no replica."""
+"""The replica id of a consumer, which is no replica."""
 
 _NO_SESSION: Final = (0, -1)
 """Session id and epoch of a full fetch without a session (KIP-227)."""
 
 _NO_LOG_START: Final = -1
-"""What consumers say of the start of a log of their own."""
+"""The log start offset that consumers send: they have no log of their own."""
 
 _DIVERGING_EPOCH: Final = 0
 """The tag of `DivergingEpoch`: the log is not the one that was read before (KIP-595)."""
 
 _CURRENT_LEADER: Final = 1
-"""The tag of `CurrentLeader`: who leads instead of the broker that was asked (KIP-951)."""
+"""The tag of `CurrentLeader`: the broker that leads instead of the one that was asked (KIP-951)."""
 
 _NODE_ENDPOINTS: Final = 0
 """The tag of `NodeEndpoints` in an answer as a whole: where those leaders listen (KIP-951)."""
@@ -87,12 +87,12 @@ _BATCH: Final = Struct(">qiibIhi")
 
 _BATCH_HEADER_BYTES: Final = 61
 _LENGTH_COUNTS_FROM: Final = 12
-"""What a batch's length leaves out: base offset, and the length itself."""
+"""The bytes that a batch's length leaves out: base offset, and the length itself."""
 
 _MAGIC: Final = 2
 
 _OFFSET_MAX: Final = 2**63 - 1
-"""Kafka's offsets are int64, and so is what is asked for after a batch."""
+"""Kafka's offsets are int64, and so is the offset that is asked for after a batch."""
 
 
 class Wanted(NamedTuple):
@@ -100,8 +100,8 @@ class Wanted(NamedTuple):
 
     Attributes:
         topic: its name.
-        topic_id: 16 bytes, what versions from 13 on send instead.
-        leader_epoch: as metadata had it: a broker that knows another one says so (KIP-320).
+        topic_id: 16 bytes, which versions from 13 on send instead of the name.
+        leader_epoch: as metadata had it. A broker that knows another epoch says so (KIP-320).
         offset: the first one that is wanted.
         last_epoch: leader epoch of the batch before `offset` as it was read, -1 if none was.
     """
@@ -119,7 +119,7 @@ class Bounds(NamedTuple):
 
     Attributes:
         wait_ms_max: for `bytes_min` to be there.
-        partition_bytes_max: of each partition; a larger batch comes whole if it is the answer's first (KIP-74).
+        partition_bytes_max: of each partition. A larger batch comes whole if it is the answer's first (KIP-74).
     """
 
     wait_ms_max: int
@@ -130,15 +130,15 @@ class Bounds(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Fetched:
-    """What an answer says of one partition.
+    """One partition of an answer to a Fetch.
 
     Attributes:
-        topic: its name or its id, as bytes: what the request had.
+        topic: its name or its id, as bytes, whichever the request had.
         aborted: (producer id, first offset) of the aborted transactions that `records` meets, ascending by offset.
         preferred_replica: the node to ask instead (KIP-392), -1 for none.
-        diverges_at: the first offset from which the log is not the one that was read before; None if it is that one.
-        leader: (node, epoch) of who leads, where that is another one than the request says; None if it was not told.
-        records: record batches as they are in the log; the last one may be incomplete.
+        diverges_at: the first offset from which the log is not the one that was read before, None if it is the same.
+        leader: (node, epoch) of the leader, where it is another one than the request says. None if it is not named.
+        records: record batches as they are in the log. The last one may be incomplete.
     """
 
     topic: bytes
@@ -165,10 +165,10 @@ class FetchAnswer(NamedTuple):
 
 
 class Batches(NamedTuple):
-    """What the headers of some record batches say.
+    """A summary of the headers of some record batches.
 
     Attributes:
-        next_offset: one past the last offset of the last complete batch; -1 if there is none.
+        next_offset: one past the last offset of the last complete batch, or -1 if there is none.
         leader_epoch: of that batch.
         size: bytes of the complete batches.
     """
@@ -189,30 +189,30 @@ def frame(api: int, version: int, correlation_id: int, client_id: str, body: byt
 
 
 def api_versions_request(software: str, version: str) -> bytes:
-    """Which versions the broker speaks; our name and version are for its metrics (KIP-511)."""
+    """Ask which versions the broker speaks. Our name and version are for its metrics (KIP-511)."""
     return _compact(software.encode()) + _compact(version.encode()) + b"\0"
 
 
 def sasl_handshake_request(mechanism: str) -> bytes:
-    """The mechanism that SaslAuthenticate will speak."""
+    """Name the mechanism that SaslAuthenticate will speak."""
     name = mechanism.encode()
     return _INT16.pack(len(name)) + name
 
 
 def sasl_authenticate_request(message: bytes) -> bytes:
-    """What the mechanism says."""
+    """Send a message of the mechanism."""
     return _compact(message) + b"\0"
 
 
 def brokers_request() -> bytes:
-    """Which brokers there are: Metadata of no topic, which creates none, and of nobody's permissions."""
+    """Ask which brokers there are: Metadata of no topic, which creates none, without authorized operations."""
     return _varint(1) + b"\0\0\0" + b"\0"
 
 
 def fetch_request(
     version: int, wanted: Sequence[Wanted], bounds: Bounds, *, read_committed: bool, rack: str = ""
 ) -> bytes:
-    """Records of `wanted`, in the order in which the broker shall look at them."""
+    """Ask for records of `wanted`, in the order in which the broker shall look at them."""
     topics = [list(group) for _, group in groupby(wanted, key=lambda one: one.topic)]
     return b"".join(
         (
@@ -290,7 +290,7 @@ def fetch_versions(body: memoryview) -> tuple[int, int]:
 
     def read(cursor: _Cursor) -> tuple[int, int]:
         (error,) = cursor.take(_INT16)
-        if error:  # in an answer of version 0, whose array looks otherwise
+        if error:  # in an answer of version 0, whose array has another layout
             raise Unusual(f"ApiVersions failed with {ErrorCode.name_of(error)}")
         found = None
         for _ in range(cursor.count()):
@@ -308,7 +308,7 @@ def fetch_versions(body: memoryview) -> tuple[int, int]:
 
 
 def check_handshake(body: memoryview) -> None:
-    """That the broker takes the mechanism.
+    """Check that the broker takes the mechanism.
 
     Raises:
         Unusual: it does not.
@@ -323,7 +323,7 @@ def check_handshake(body: memoryview) -> None:
 
 
 def sasl_answer(body: memoryview) -> tuple[bytes, int]:
-    """What the broker told the mechanism, and for how many ms the session lives (0: as long as the connection).
+    """The broker's message to the mechanism, and for how many ms the session lives (0: as long as the connection).
 
     Raises:
         Unusual: the broker refused us.
@@ -342,10 +342,10 @@ def sasl_answer(body: memoryview) -> tuple[bytes, int]:
 
 
 def fetch_answer(version: int, body: memoryview) -> FetchAnswer:
-    """What a broker says of each partition that it was asked for.
+    """The partitions in a broker's answer to a Fetch.
 
     Raises:
-        Unusual: it refused the whole request, or this is no answer to a Fetch.
+        Unusual: the broker refused the whole request, or this is no answer to a Fetch.
     """
 
     def read(cursor: _Cursor) -> FetchAnswer:
@@ -402,7 +402,7 @@ def brokers(body: memoryview) -> Mapping[int, tuple[str, int]]:
 
 
 def _endpoints(cursor: _Cursor) -> dict[int, tuple[str, int]]:
-    """Of nodes with their racks, as Fetch and Metadata have them."""
+    """Node -> (host, port), from an array of nodes with their racks as Fetch and Metadata have it."""
     found = {}
     for _ in range(cursor.count()):
         (node_id,) = cursor.take(_INT32)
@@ -415,7 +415,7 @@ def _endpoints(cursor: _Cursor) -> dict[int, tuple[str, int]]:
 
 
 def batches_of(records: memoryview, position: int, end: int | None) -> Batches:
-    """What the headers of the batches in `records` say, up to the first one that reaches `end`.
+    """Read the headers of the batches in `records`, up to the first batch that reaches `end`.
 
     Raises:
         Unusual: a batch of an old format (before Kafka 0.11), or offsets that do not ascend from `position`.
@@ -440,7 +440,7 @@ def batches_of(records: memoryview, position: int, end: int | None) -> Batches:
 
 
 class _Cursor:
-    """Reads an answer from front to back; raises IndexError or struct.error at its end."""
+    """Reads an answer from front to back. Raises IndexError or struct.error at its end."""
 
     __slots__ = ("_at", "_view")
 
@@ -449,7 +449,7 @@ class _Cursor:
         self._at = 0
 
     def take(self, layout: Struct) -> tuple[Any, ...]:
-        """What `layout` says comes next."""
+        """The next values, by `layout`."""
         values = layout.unpack_from(self._view, self._at)
         self._at += layout.size
         return values
@@ -466,7 +466,7 @@ class _Cursor:
         raise IndexError("a number without an end")
 
     def count(self) -> int:
-        """Of the elements of a compact array; 0 for null."""
+        """The number of elements of a compact array, 0 for null."""
         return max(0, self.varint() - 1)
 
     def view(self, size: int) -> memoryview:
@@ -483,7 +483,7 @@ class _Cursor:
         return bytes(self.view(size))
 
     def bytes_or_null(self) -> memoryview:
-        """Compact bytes or text, in place; none for null."""
+        """Compact bytes or text, in place, empty for null."""
         return self.view(self.count())
 
     def tags(self) -> Mapping[int, memoryview]:
@@ -496,7 +496,7 @@ class _Cursor:
         return tag, self.view(self.varint())
 
     def rest(self) -> memoryview:
-        """What has not been read."""
+        """The bytes that have not been read."""
         return self._view[self._at :]
 
 

@@ -1,4 +1,4 @@
-"""How ranges are fetched, by an executor's configuration of librdkafka; and what of it is not understood here.
+"""How ranges are fetched, by an executor's configuration of librdkafka, and which properties only librdkafka knows.
 
 Runs on: executor. Pure.
 """
@@ -28,19 +28,19 @@ _USED: Final = frozenset(
 _MEANINGLESS: Final = frozenset(
     {
         "auto.offset.reset",  # a position that is gone is Unusual
-        "bootstrap.servers",  # who leads is known
+        "bootstrap.servers",  # the driver names the leaders
         "check.crcs",  # they are always checked
         "enable.auto.commit",
         "enable.auto.offset.store",
         "enable.partition.eof",
         "fetch.error.backoff.ms",
-        "fetch.min.bytes",  # what is asked for is in the log: nothing is waited for
+        "fetch.min.bytes",  # the records of a range are in the log already: there is no wait
         "fetch.queue.backoff.ms",
         "fetch.wait.max.ms",
         "group.id",
         "log.connection.close",
         "log_level",
-        "queued.max.messages.kbytes",  # nothing is queued but the answers that are on their way
+        "queued.max.messages.kbytes",  # only the answers on their way are queued
         "queued.min.messages",
         "topic.metadata.propagation.max.ms",
         "topic.metadata.refresh.interval.ms",
@@ -56,8 +56,8 @@ class FetchSettings:
     """How ranges are fetched.
 
     Attributes:
-        rack: where this client is, to be sent to a replica nearby (KIP-392); "" if nobody has said so.
-        bytes_max: of an answer; one batch comes whole, however large it is.
+        rack: where this client is, to be sent to a replica nearby (KIP-392), or "" if it is not configured.
+        bytes_max: of an answer. One batch comes whole, however large it is.
         partition_bytes_max: of one partition in an answer.
     """
 
@@ -69,10 +69,10 @@ class FetchSettings:
 
     @classmethod
     def of(cls, config: Mapping[str, str]) -> Self:
-        """What `config` says.
+        """The settings in `config`.
 
         Raises:
-            Unusual: it says what only librdkafka understands.
+            Unusual: a property that only librdkafka understands, or a size that is no number.
         """
         for name in config:
             if name not in _UNDERSTOOD:
@@ -88,7 +88,7 @@ class FetchSettings:
 
 
 def _number(text: str | None, default: int) -> int:
-    """What the text says: no more than what is good for memory."""
+    """The number in the text, or `default` where that is less: it bounds the memory of an answer."""
     try:
         return default if text is None else min(int(text), default)
     except ValueError:

@@ -2,22 +2,22 @@
 
 Runs on: executor. Pure: time is handed in.
 
-It is fetched from its leader, or from a replica nearby that the leader prefers to itself (KIP-392). A broker that is
-asked for what it does not have says so. What happens then:
+It is fetched from its leader, or from a replica nearby that the leader prefers to itself (KIP-392). A broker that
+cannot serve the partition answers with an error:
 
-| it says | and then |
+| the broker answers | and then |
 |---|---|
 | NOT_LEADER_OR_FOLLOWER or FENCED_LEADER_EPOCH, and a leader of a newer epoch (KIP-951) | that leader is asked |
-| anything else, and it does not lead: as a replica it may be behind, or have lost its place | the leader is asked |
+| any other refusal, as a replica, which may be behind or have lost its place | the leader is asked |
 | UNKNOWN_LEADER_EPOCH: it has not heard of the leader that we know | it is asked again |
 | UNKNOWN_TOPIC_ID: it has not heard of the topic, or the topic was deleted | it is asked again, then `LogLost` |
 | UNKNOWN_TOPIC_OR_PARTITION, INCONSISTENT_TOPIC_ID: in the midst of such a change | it is asked again |
 | TOPIC_AUTHORIZATION_FAILED: ACLs are being changed, or READ is missing | it is asked again, then `Refused` |
-| the log diverges from what was read: it was truncated (KIP-320) | `LogLost` |
-| anything else | `Unusual` |
+| the log diverges from the records that were read: it was truncated (KIP-320) | `LogLost` |
+| any other error | `Unusual` |
 
 An election, or news of it, may be on the way while we ask. So there is a pause before a broker is asked again, and
-before a second leader is, and all of it may take `FETCH_TROUBLE_MS`.
+before a second leader is asked. All attempts together may take `FETCH_TROUBLE_MS`.
 """
 
 from __future__ import annotations
@@ -49,11 +49,11 @@ _NEWS_ON_THE_WAY: Final = frozenset(
 
 
 class Verdict(Unusual):
-    """What is final: nobody else is asked."""
+    """A final answer: neither another broker nor librdkafka is asked instead."""
 
 
 class Refused(Verdict):
-    """This user may not read the topic. librdkafka, which then may not see it either, would wait and say nothing.
+    """This user may not read the topic. librdkafka, which then may not see the topic either, would wait silently.
 
     Attributes:
         error: for the user.
@@ -65,10 +65,10 @@ class Refused(Verdict):
 
 
 class LogLost(Verdict):
-    """Records that were still to be read are gone, which librdkafka would not notice: it would read others instead.
+    """Records that were still to be read are gone. librdkafka would not notice, and read later records instead.
 
     Attributes:
-        goes_on_at: where what is left begins.
+        goes_on_at: the offset at which the rest of the range begins.
     """
 
     def __init__(self, loss: Loss, goes_on_at: int) -> None:
@@ -83,10 +83,10 @@ class FetchedLog:
 
     Attributes:
         position: the first offset that the next request asks for.
-        end: one past the last that is wanted; None: all are.
+        end: one past the last wanted offset, or None if all are wanted.
         last_epoch: of the batch before `position`, -1 if none was fetched.
         paused_until_s: when it may be asked for again.
-        empty: how many answers in a row had no record, of this partition or of any other that was asked for with it.
+        empty: how many answers in a row had no record, neither of this partition nor of those asked for with it.
     """
 
     partition: TopicPartition
@@ -103,20 +103,20 @@ class FetchedLog:
 
     @property
     def done(self) -> bool:
-        """Whether nothing more is wanted."""
+        """Whether all wanted records have been fetched."""
         return self.end is not None and self.position >= self.end
 
     @property
     def node_id(self) -> int:
-        """Who is to be asked."""
+        """The broker that the next request goes to."""
         return self.leader.node_id if self._replica is None else self._replica
 
     def keeps_to_leader(self, now_s: float) -> bool:
-        """Whether a leader that is asked now should not hear where this client is, and so prefer no replica."""
+        """Whether a request now leaves out this client's rack, so that the leader prefers no replica."""
         return now_s < self._leader_until_s
 
     def wanted(self) -> Wanted:
-        """What a request asks for."""
+        """The partition as the next request asks for it."""
         topic_id = bytes.fromhex(self.leader.topic_id)
         return Wanted(*self.partition, topic_id, self.leader.epoch, self.position, self.last_epoch)
 
@@ -129,20 +129,20 @@ class FetchedLog:
         """The broker that was asked took this partition for its own, whether it has records or not."""
         self._in_trouble_since_s = None
         if now_s >= self._replica_until_s:
-            self._replica = None  # the leader may prefer another one by now
+            self._replica = None  # the leader may prefer another replica by now
 
     def on_preferred(self, node_id: int, now_s: float) -> None:
         """The leader prefers another node to itself.
 
-        Only a leader may, and not while it was asked without our rack: brokers that name each other would send us to
-        and fro. A leader that does so all the same has given an empty answer.
+        Only a leader is followed, and not while it is asked without our rack: brokers that name each other would send
+        us to and fro. A leader that names a node all the same has given an empty answer.
         """
         if not self.return_to_leader(now_s) and not self.keeps_to_leader(now_s):
             self._replica = node_id
             self._replica_until_s = now_s + FETCH_REPLICA_MS / 1000
 
     def return_to_leader(self, now_s: float) -> bool:
-        """Ask the leader from now on, and only the leader for a while; False if that was asked anyway."""
+        """Ask the leader from now on, and only the leader for a while. False if the leader was asked already."""
         if self._replica is None:
             return False
         self._replica = None
@@ -154,13 +154,13 @@ class FetchedLog:
 
         Args:
             error: Kafka's code.
-            named: who leads by its answer, if it says who and where.
+            named: the leader that the answer names with its address, or None.
             now_s: by a monotonic clock.
 
         Raises:
             LogLost: the topic is gone.
             Refused: this user may not read it.
-            Unusual: nobody here knows where to go on.
+            Unusual: no broker is known that could serve the partition.
         """
         again = self._in_trouble_since_s is not None
         since_s = now_s if self._in_trouble_since_s is None else self._in_trouble_since_s
@@ -180,7 +180,7 @@ class FetchedLog:
         """From `cut_at` on, which is below `position`, the log is not the one that was read.
 
         Raises:
-            LogLost: so the leader says. A replica may only be behind.
+            LogLost: the leader answered so. A replica may only be behind.
         """
         if not self.return_to_leader(now_s):
             raise LogLost(truncated(self.partition, self.position, self.end, cut_at), self.position)

@@ -1,14 +1,15 @@
-"""Fetches from several brokers at once: positions, the order of partitions, and who is asked for what.
+"""Fetches from several brokers at once: positions, the order of partitions, and which broker is asked for which.
 
 Runs on: executor.
 
-Each broker has one request under way, always: the next one goes out as soon as an answer has come, before anybody looks
-at its records, since the headers of its batches say where the next one begins. So the broker reads while we decode.
+Each broker has one request under way, always: the next one goes out as soon as an answer has come, before its records
+are decoded, since the headers of its batches say where the next one begins. So the broker reads while we decode.
 
 Brokers do not wait for each other: while one is being connected to, is silent, or pauses in the midst of an answer, the
-others are read. If it fails, a replica's partitions go back to their leaders (KIP-392), and a leader's are left to
-librdkafka, but no others. So is a partition that something is unusual about. Only where brokers are that nobody has
-named is asked for while all wait (`FETCH_BROKERS_MS`).
+others are read. If a broker fails, the partitions that it serves as a replica go back to their leaders (KIP-392), those
+that it leads are left to librdkafka, and the partitions of other brokers go on. A partition with an unusual answer is
+left to librdkafka too. Only one request makes all brokers wait, for `FETCH_BROKERS_MS` at most: Metadata, for the
+address of a node that a leader prefers and that neither the driver nor an answer has located.
 """
 
 from __future__ import annotations
@@ -48,7 +49,8 @@ from pyspark_kgroup.shared.tickets import Leader
 from spark_kgroup.model import TopicPartition
 
 _EMPTY_ANSWERS_MAX: Final = 2
-"""Answers without a record for ranges that end below the end of their logs: the first may have come amid a change."""
+"""After so many answers in a row without a record, a range is left to librdkafka, since its log has records there. The
+first of them may have come amid a change."""
 
 
 class Chunk(NamedTuple):
@@ -56,8 +58,8 @@ class Chunk(NamedTuple):
 
     Attributes:
         position: the first offset that is wanted of them.
-        end: one past the last that is wanted; None: all are.
-        next_offset: where the next request goes on: one past their last, or the end.
+        end: one past the last wanted offset, or None if all are wanted.
+        next_offset: where the next request goes on: one past their last offset, or the end.
         records: a view of memory that the next `Fetcher.take` may use again.
         aborted: (producer id, first offset) of the aborted transactions among them.
     """
@@ -72,17 +74,17 @@ class Chunk(NamedTuple):
 
 @dataclass(slots=True)
 class _Asked:
-    """What one broker is asked.
+    """One broker, the partitions that it is asked for, and its request under way.
 
     Attributes:
         node_id: the broker's.
-        owed: it is to be asked, which waits for a connection, or for the end of a pause or of `muted_until_s`.
-        logs: in the order in which they are asked for, `FETCH_PARTITIONS_MAX` at a time: those come last that were
-            asked for last, and of them what gave records, since only the first is promised progress (KIP-74).
-        under_way: what the request under way asks for, by the names in its answer; empty if there is none.
+        owed: a request is due. It waits for a connection, or for the end of a pause or of `muted_until_s`.
+        logs: in the order in which they are asked for, `FETCH_PARTITIONS_MAX` at a time. Those of the last answer come
+            last, and among them those that gave records: KIP-74 promises progress only to the first of a request.
+        under_way: the partitions in the request under way, by their names in its answer. Empty without a request.
         overdue_at_s: when the answer to it is overdue.
-        muted_until_s: until then it reads nothing of us, since a quota was exceeded (KIP-219).
-        awaited_since_s: since when a reader has waited who has heard nothing of it; None: nobody waits.
+        muted_until_s: until then the broker reads no request of ours, since a quota was exceeded (KIP-219).
+        awaited_since_s: since when a reader waits for this broker without any answer, or None if no reader waits.
         idle: whether the last answer had no record.
     """
 
@@ -102,35 +104,35 @@ class _Asked:
         return [log for log in self.logs if not log.done]
 
     def due_logs(self, now_s: float) -> list[FetchedLog]:
-        """Those that one request may ask for now."""
+        """The partitions that one request may ask for now."""
         if now_s < self.muted_until_s:
             return []
         due = (log for log in self.logs if log.paused_until_s <= now_s and not log.done)
         return list(islice(due, FETCH_PARTITIONS_MAX))
 
     def on_awaited(self, now_s: float, *, at_once: bool) -> None:
-        """A reader waits for it, or nobody does."""
+        """Note whether a reader waits for this broker (`at_once`)."""
         if not at_once:
             self.awaited_since_s = None
         elif self.awaited_since_s is None or (not self.under_way and self.connecting is None):
             self.awaited_since_s = max(now_s, self.muted_until_s)
 
     def silent_at_s(self) -> float:
-        """When it has failed, though nothing has come; infinity for never."""
+        """When the broker's silence counts as failure, or infinity if it never does."""
         patience_s = math.inf if self.awaited_since_s is None else self.awaited_since_s + FETCH_AWAITED_MS / 1000
         if self.under_way:
             return min(self.overdue_at_s, patience_s)
         return patience_s if self.connecting is not None else math.inf
 
     def wait_ends_at_s(self) -> float:
-        """When it has to be looked at, though nothing has come; infinity for never."""
+        """When a request to the broker is due, or its silence counts as failure. Infinity for never."""
         if self.owed and not self.under_way and self.connecting is None:
             paused_until_s = min((log.paused_until_s for log in self.open_logs()), default=math.inf)
             return max(self.muted_until_s, paused_until_s)
         return self.silent_at_s()
 
     def hang_up(self) -> None:
-        """End the connection, which has no request under way; another one takes its place."""
+        """End the connection, which has no request under way. Another one takes its place."""
         if self.connection is not None:
             self.connection.close()
         self.connection = None
@@ -145,16 +147,16 @@ class _Asked:
 
 
 class _Terms(NamedTuple):
-    """Of the requests that are owed: as `Fetcher.ask` has them."""
+    """The arguments of `Fetcher.ask`, for the requests that are owed."""
 
     bytes_max: int | None = None
     at_once: bool = False
 
 
 class Fetcher:
-    """Fetches partitions from where they are said to be, as long as nothing unusual happens.
+    """Fetches partitions from their leaders, or from replicas that these prefer, each up to its first unusual answer.
 
-    Methods raise `Unusual` when nothing is left that could be fetched; `close` is due then. If it is a `LogLost`,
+    Methods raise `Unusual` when no partition is left to fetch. `close` is due then. If the error is a `LogLost`,
     another fetcher may go on.
 
     Args:
@@ -162,8 +164,8 @@ class Fetcher:
         security: TLS and SASL.
 
     Attributes:
-        left: partitions that are fetched no more while others are, and why: their broker has failed, or what it says of
-            them is unusual.
+        left: partitions that are no longer fetched while the rest are, and why: their broker has failed, or its answer
+            for them is unusual.
     """
 
     def __init__(self, settings: FetchSettings, security: ConnectionSecurity) -> None:
@@ -184,16 +186,16 @@ class Fetcher:
             partition: is not being fetched yet, or is left.
             leader: as metadata has it.
             position: the first offset.
-            end: one past the last; None: without an end, as records come.
-            last_epoch: of the batch before `position`, by which the leader tells whether its log is the same (KIP-320);
-                -1 if nobody knows.
+            end: one past the last, or None for no end: records are fetched as they come.
+            last_epoch: leader epoch of the batch before `position`, by which the leader tells whether its log is the
+                same (KIP-320), or -1 if it is unknown.
         """
         self.left.pop(partition, None)
         self._brokers[leader.node_id] = Broker(leader.host, leader.port)
         self._add(FetchedLog(partition, leader, position, end, last_epoch))
 
     def drop(self, partitions: Collection[TopicPartition]) -> None:
-        """Fetch these no more; what is on its way of them will not be shown."""
+        """Stop fetching these partitions. Records of theirs that are on their way are not returned."""
         for asked in self._asked.values():
             for log in asked.logs:
                 if log.partition in partitions:
@@ -203,13 +205,15 @@ class Fetcher:
             self.left.pop(partition, None)
 
     def ask(self, bytes_max: int | None = None, *, at_once: bool = False) -> None:
-        """Ask every broker that has no request under way for what is wanted of it.
+        """Ask every broker that has no request under way for its partitions.
 
-        One that is not connected to yet, or of which all that is left has to pause (`FetchedLog`), is asked in `ready`.
+        A broker is asked later, in `ready`, if its connection is not open yet, or if all of its partitions have to
+        pause (`FetchedLog`).
 
         Args:
             bytes_max: of each answer, less than the settings allow.
-            at_once: whether somebody waits, for what should be there, and for `FETCH_AWAITED_MS` at most.
+            at_once: whether a reader waits for records that should be in the log. A broker that is silent for
+                `FETCH_AWAITED_MS` has failed then.
         """
         self._terms, now_s = _Terms(bytes_max, at_once), time.monotonic()
         for asked in self._asked.values():
@@ -218,20 +222,20 @@ class Fetcher:
         self._ask_owed()
 
     def connections(self) -> list[BrokerConnection]:
-        """Those with a request under way."""
+        """The connections with a request under way."""
         return [asked.connection for asked in self._asked.values() if asked.connection is not None and asked.under_way]
 
     def readables(self) -> list[BrokerConnection | Connecting]:
-        """What `select` can wait for; then `ready` is due."""
+        """The connections for `select` to wait for. Once one is readable, `ready` is due."""
         connecting = [asked.connecting for asked in self._asked.values() if asked.connecting is not None]
         return [*self.connections(), *connecting]
 
     def waits(self) -> bool:
-        """Whether something was asked or is to be asked, so that `ready` is of use."""
+        """Whether a request is under way or owed, so that `ready` has an answer to wait for."""
         return bool(self.readables()) or self.wait_s() is not None
 
     def wait_s(self) -> float | None:
-        """How long `select` may wait until `ready` is due anyway; None: for ever."""
+        """How long `select` may wait until `ready` is due anyway, or None for ever."""
         ends_at_s = min((asked.wait_ends_at_s() for asked in self._asked.values()), default=math.inf)
         return None if ends_at_s == math.inf else max(0.0, ends_at_s - time.monotonic())
 
@@ -239,7 +243,7 @@ class Fetcher:
         """Wait for the next answers, `wait_s` at most: the connections on which they come.
 
         Raises:
-            Unusual: there is nothing to wait for, or nothing any more.
+            Unusual: no request is under way or owed, or every broker that was waited for has failed.
         """
         until_s = time.monotonic() + wait_s
         if not self.waits():
@@ -253,14 +257,14 @@ class Fetcher:
                 return found
 
     def take(self, connection: BrokerConnection, *, go_on: bool = True) -> list[Chunk]:
-        """Receive what comes on `connection`, without waiting for the rest of it.
+        """Receive the bytes that have come on `connection`, without waiting for the rest of the answer.
 
         Args:
             connection: out of `connections`.
             go_on: whether the next request is sent before this returns.
 
         Returns:
-            What the answer holds, once all of it has come: to be looked at before the next call.
+            The answer's chunks once all of it has come, else none. They are to be used before the next call.
         """
         asked = next(asked for asked in self._asked.values() if asked.connection is connection)
         asked.awaited_since_s = None
@@ -286,7 +290,7 @@ class Fetcher:
     # --------------------------------------------------------------------------------------------------------- asking
 
     def _select(self, wait_s: float) -> list[BrokerConnection]:
-        """Those on which answers come, within `wait_s`; fewer seconds if something else happens."""
+        """The connections on which answers come within `wait_s`, or earlier if a broker is due (`self.wait_s`)."""
         own_s = self.wait_s()
         wait_s = min(wait_s, math.inf if own_s is None else own_s)
         with selectors.DefaultSelector() as selector:  # not `select`, which takes no descriptor above 1,023
@@ -296,7 +300,10 @@ class Fetcher:
         return [readable for readable in found if isinstance(readable, BrokerConnection)]
 
     def _take_connected(self) -> None:
-        """Keep the connections that are open by now though nothing is to be asked on them: it was dropped."""
+        """Take over connections that have opened although no partition is due on them, as after `drop`.
+
+        A `Connecting` that is done stays readable: left alone, it would end every `select` at once.
+        """
         for asked in list(self._asked.values()):
             if asked.connecting is not None:
                 with self._losing_only(asked):
@@ -311,11 +318,11 @@ class Fetcher:
 
     @contextmanager
     def _losing_only(self, asked: _Asked) -> Iterator[None]:
-        """If this broker fails, the others go on.
+        """If this broker fails within the block, it loses its partitions (`_lose`), and the other brokers go on.
 
         Raises:
-            Verdict: it has told so.
-            Unusual: it has failed, and there are no others.
+            Verdict: the broker's answer is final.
+            Unusual: the broker has failed, and no other broker has partitions to fetch.
         """
         try:
             yield
@@ -330,7 +337,10 @@ class Fetcher:
                 raise
 
     def _lose(self, log: FetchedLog, asked: _Asked, failure: Unusual) -> None:
-        """Ask `asked` no more for `log`: it has failed, or what it says of that is unusual."""
+        """Stop asking this broker for `log`, since it has failed, or its answer for `log` is unusual.
+
+        The leader is asked instead of a replica. If the leader itself was asked, the partition is `left`.
+        """
         asked.logs = [other for other in asked.logs if other is not log]
         if log.return_to_leader(time.monotonic()):
             leader = self._add(log)
@@ -355,7 +365,7 @@ class Fetcher:
         return self._asked[node_id]
 
     def _move(self, log: FetchedLog, asked: _Asked) -> None:
-        """From the next request on, ask who is to be asked for `log`."""
+        """Put `log` under the broker that its next request goes to."""
         if log.node_id != asked.node_id:
             asked.logs = [other for other in asked.logs if other is not log]
             self._add(log)
@@ -369,6 +379,7 @@ class Fetcher:
         asked.owed = False
         wanted = [log.wanted() for log in logs]
         bounds = self._bounds(asked, logs)
+        # A leader that is to be kept to does not learn the rack, or it would prefer a replica again.
         body = messages.fetch_request(
             connection.fetch_version,
             wanted,
@@ -382,7 +393,7 @@ class Fetcher:
         asked.overdue_at_s = time.monotonic() + (bounds.wait_ms_max + FETCH_SILENCE_MS) / 1000
 
     def _connection(self, asked: _Asked) -> BrokerConnection | None:
-        """An open connection without a request under way, whose session lasts or has just begun; None: wait for it."""
+        """An open connection without a request under way, whose session does not end soon. None while it opens."""
         if asked.connecting is not None:
             if not asked.connecting.is_done:
                 return None
@@ -392,7 +403,7 @@ class Fetcher:
             asked.hang_up()
         by_id = all(log.leader.topic_id for log in asked.logs)
         if asked.connection is not None and asked.connection.fetch_version > messages.FETCH_BY_NAME and not by_id:
-            asked.hang_up()  # that version has no names, which is all that is known of one topic
+            asked.hang_up()  # that version takes ids only, and the id of one topic is unknown
         if asked.connection is None:
             asked.broker = self._brokers[asked.node_id]
             opening = partial(
@@ -402,11 +413,12 @@ class Fetcher:
         return asked.connection
 
     def _bounds(self, asked: _Asked, logs: Sequence[FetchedLog]) -> Bounds:
-        """How long the broker waits, for how much.
+        """How long the broker waits, and for how many bytes.
 
-        Records that are known to be there need no wait. Of others several are awaited at a time while they flow, and
-        the first one ends the wait when they have ceased. While somebody reads, no poll lasts long: what is wanted
-        next may not be what it asks for. Where partitions have turns, what has no end shares the wait among them.
+        Where records are known to be in the log, the first of them ends the wait. Without an end, a broker waits for
+        `FETCH_BUSY_BYTES_MIN` while records flow, and only for the first record after an answer without any. While a
+        reader waits (`at_once`) no poll lasts long, since the next read may be of other partitions. If a request asks
+        for only a part of the broker's partitions, and none of them has an end, it waits for that part of the time.
         """
         bytes_max, at_once = self._terms
         endless = all(log.end is None for log in logs)
@@ -427,7 +439,7 @@ class Fetcher:
         self._brokers.update((node_id, Broker(*where)) for node_id, where in answer.endpoints.items())
         if answer.throttle_ms > 0:
             asked.muted_until_s = time.monotonic() + min(answer.throttle_ms, FETCH_SILENCE_MS) / 1000
-            if not answer.fetched:  # what Kafka says above a quota, whatever it was asked for
+            if not answer.fetched:  # above a quota, Kafka answers any request without partitions
                 return []
         logs = []
         for one in answer.fetched:
@@ -438,7 +450,7 @@ class Fetcher:
         if under_way:
             raise Unusual(f"{asked.broker} did not answer for all that it was asked for")
         self._look_up({one.preferred_replica for one in answer.fetched if one.preferred_replica >= 0}, asked)
-        # From here on positions move: what is unusual about one log may not keep the others' records back.
+        # From here on positions move, so an unusual answer for one log must not hold back the records of the rest.
         taken = (self._take(log, one, asked) for log, one in zip(logs, answer.fetched, strict=True) if not log.done)
         chunks = [chunk for chunk in taken if chunk is not None]
         refused = any(one.error for one in answer.fetched)
@@ -451,7 +463,7 @@ class Fetcher:
             self._brokers = asked.connection.brokers() | self._brokers
 
     def _take(self, log: FetchedLog, fetched: Fetched, asked: _Asked) -> Chunk | None:
-        """What was fetched of `log`; None if that is nothing, and perhaps another node is to be asked then."""
+        """The chunk that was fetched of `log`, or None if there is none: another node may be asked next then."""
         chunk, now_s = None, time.monotonic()
         try:
             if fetched.error:
@@ -478,13 +490,13 @@ class Fetcher:
             log.return_to_leader(now_s)
 
     def _new_leader(self, log: FetchedLog, leader: tuple[int, int] | None) -> Leader | None:
-        """Who leads by an answer, if anybody said where that is."""
+        """The leader that an answer names, or None if it names none or the address of that node is unknown."""
         node_id, epoch = leader or (-1, -1)
         where = self._brokers.get(node_id)
         return where and Leader(node_id, *where, epoch, log.leader.topic_id)
 
     def _chunk(self, log: FetchedLog, fetched: Fetched) -> Chunk | None:
-        """What was fetched of `log`, whose position moves past it; None if there is no whole batch."""
+        """The batches that were fetched of `log`, whose position moves past them. None if no batch is whole."""
         batches = messages.batches_of(fetched.records, log.position, log.end)
         if not batches.size:
             return None
@@ -494,7 +506,7 @@ class Fetcher:
         return Chunk(log.partition, position, log.end, log.position, records, fetched.aborted)
 
     def _note(self, asked: _Asked, had: Sequence[FetchedLog], spoke: set[TopicPartition], *, counts: bool) -> None:
-        """Put those that an answer was about behind the others, and count answers without any record for them."""
+        """Put the partitions of an answer behind the rest, and count successive answers without any record."""
         last = {id(log): log.partition in spoke for log in had}
         others = [log for log in asked.logs if id(log) not in last and not log.done]
         answered = sorted(

@@ -12,12 +12,12 @@ _AS_JAVA: Final = "pyspark_kgroup.as_java"
 
 
 def java_text(name: bytes) -> str:
-    """`name` as Java's `new String(name, UTF_8)` has it (Kafka: Utils.utf8): U+FFFD for what is not UTF-8."""
+    """`name` as Java's `new String(name, UTF_8)` has it (Kafka: Utils.utf8): U+FFFD for bytes that are not UTF-8."""
     return name.decode("utf-8", _AS_JAVA)
 
 
 def _replaced(error: UnicodeError) -> tuple[str, int]:
-    """As Python replaces it, but for a surrogate in UTF-8, whole or cut off: to Java that is one mistake, not three."""
+    """Replace as Python does, except for a surrogate in UTF-8, whole or cut off: one U+FFFD as in Java, not three."""
     if not isinstance(error, UnicodeDecodeError):
         raise error
     data, end = error.object, error.end

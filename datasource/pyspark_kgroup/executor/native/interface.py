@@ -10,11 +10,11 @@ from enum import IntEnum
 from typing import ClassVar, Final
 
 VERSION: Final = 4
-"""`VERSION` in records.c: a library of another version has other structures."""
+"""`VERSION` in records.c: a library of another version has different structures."""
 
 
 class Status(IntEnum):
-    """What a call came to."""
+    """The result of a call."""
 
     GOOD = 0
     OLD_FORMAT = 1
@@ -47,7 +47,7 @@ class Batch(Structure):
 
 
 class AbortedTransaction(Structure):
-    """As a Fetch answer lists it; the producer by its place among the walk's."""
+    """As a Fetch answer lists it, with the producer as an index into the walk's `producers`."""
 
     _fields_: ClassVar = [("producer", c_int64), ("first_offset", c_int64)]
 
@@ -85,7 +85,7 @@ class Place(Structure):
 
 
 class Sizes(Structure):
-    """What an Arrow batch holds."""
+    """How many rows an Arrow batch has, and how many values and bytes its columns have."""
 
     _fields_: ClassVar = [
         ("rows", c_int64),
@@ -140,7 +140,7 @@ def declare(library: CDLL) -> None:
     """Tell ctypes the types of the calls.
 
     Raises:
-        AttributeError: it has none of them.
+        AttributeError: the library lacks one of them.
     """
     range_ = (c_int64, c_int64)
     batches = (POINTER(Batch), c_int32)

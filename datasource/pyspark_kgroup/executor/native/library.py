@@ -1,7 +1,7 @@
 """The decoder's binary for this platform: where it is, and whether it loads.
 
-One wheel holds the binaries of all platforms. They need nothing but memcpy of the C library that Python has loaded, so
-one for Linux serves glibc and musl.
+One wheel holds the binaries of all platforms. Of the C library that Python has loaded they need only memcpy, so one
+binary for Linux serves glibc and musl.
 
 Runs on: executor.
 """
@@ -21,7 +21,7 @@ _SUFFIXES: Final = {"linux": ".so", "darwin": ".dylib"}
 
 
 class Loaded(NamedTuple):
-    """The library; or None, and why there is none."""
+    """The library, or None and the reason why there is none."""
 
     library: CDLL | None
     reason: str = ""

@@ -1,4 +1,4 @@
-"""What this process needs in order to read natively, whatever it reads.
+"""The decoder, the settings and the security with which this process reads natively, for any ranges.
 
 Runs on: executor.
 """
@@ -17,7 +17,7 @@ from spark_kgroup.errors import KgroupError
 
 
 class Means(NamedTuple):
-    """What reading natively takes.
+    """The means of native reading.
 
     Attributes:
         decoder: the library (`library.load`).
@@ -29,10 +29,10 @@ class Means(NamedTuple):
 
 
 def native_means(settings: ReadSettings) -> Means:
-    """What reading natively with these settings takes.
+    """The means of reading natively with these settings.
 
     Raises:
-        Unusual: this process does not have it.
+        Unusual: this process has no decoder, or cannot read natively with this configuration.
     """
     loaded = library.load()
     if loaded.library is None:

@@ -1,11 +1,11 @@
-"""Reads ranges with fetches of its own, as far as everything is ordinary.
+"""Reads ranges natively, up to the first records or answers that are not ordinary.
 
-Runs on: executor. Needs neither Spark nor the driver, and nothing of librdkafka.
+Runs on: executor. Needs neither Spark nor the driver nor librdkafka.
 
-Where anything is out of the ordinary, it says from which offsets another reader is to go on, which is where its rows
-end, and why (`Left`). Two things it decides itself, since librdkafka would not see them: records that are gone while
-others have their offsets (`LogLost`; an error, or a warning, as `range_reader` has it), and a topic that this user may
-not read (`Refused`).
+At the first unusual answer it returns the offsets from which librdkafka is to go on, which is where its rows end, and
+why (`Left`). It decides two cases itself, since librdkafka would not see them: records that are gone although the log
+has other records at their offsets (`LogLost`: an error or a warning, as in `range_reader`), and a topic that this user
+may not read (`Refused`).
 """
 
 from __future__ import annotations
@@ -36,12 +36,13 @@ log = logging.getLogger(__name__)
 
 
 class Left(NamedTuple):
-    """What another reader is to go on with.
+    """The ranges that librdkafka is to go on with.
 
     Attributes:
-        ranges: nothing of them has been in a batch.
-        reasons: why they are left; a partition that was read when all was left has none.
-        quiet_since_s: when something last came, or the read began (`time.monotonic`).
+        ranges: none of their records has been in a batch.
+        reasons: why partitions are left. One that was still being read when another one's reason ended the read has
+            none.
+        quiet_since_s: when records last came, or the read began (`time.monotonic`).
     """
 
     ranges: Sequence[Range]
@@ -50,7 +51,7 @@ class Left(NamedTuple):
 
 
 def read_natively(ranges: Sequence[Range], settings: ReadSettings) -> Generator[pa.RecordBatch, None, Left]:
-    """Read every range to its end, or to where something unusual begins.
+    """Read every range to its end, or to the first unusual answer.
 
     Args:
         ranges: at most one for each partition.
@@ -60,7 +61,7 @@ def read_natively(ranges: Sequence[Range], settings: ReadSettings) -> Generator[
         Batches as `range_reader.read_ranges` does.
 
     Returns:
-        What is left of the ranges.
+        The rest of the ranges.
 
     Raises:
         BrokerError: this user may not read a topic.
@@ -92,7 +93,7 @@ class _Reading:
     """One read of some ranges.
 
     Args:
-        unread: what is left of them: kept up to what has been made a batch.
+        unread: the rest of each range. It is kept up to date: records that are in a batch are no longer in it.
     """
 
     def __init__(
@@ -122,8 +123,8 @@ class _Reading:
         """All of the ranges.
 
         Raises:
-            Unusual: the rest is another reader's; first of all `rest` is to be taken.
-            DataLoss: some of it is gone, and that is an error.
+            Unusual: librdkafka is to read on, after the caller has taken the batches of `rest`.
+            DataLoss: records are gone, and `fail_on_data_loss` is set.
         """
         while self._unread:
             try:
@@ -150,7 +151,7 @@ class _Reading:
                     except Unusual as unusual:
                         left[chunk.partition] = unusual
                         raise
-                    self._quiet_since_s = time.monotonic()  # not before: Spark's time is not the brokers'
+                    self._quiet_since_s = time.monotonic()  # not before: brokers are not silent while Spark works
                     del chunk  # it keeps the memory of the answer from being used again
             if time.monotonic() >= self._quiet_since_s + self._patience_s:
                 raise Unusual(f"nothing came for {self._patience_s:g} s")
@@ -158,27 +159,27 @@ class _Reading:
             raise next(iter(left.values()))
 
     def _skip(self, lost: LogLost) -> None:
-        """Leave out what is gone; what else was in the answer that told so is fetched again."""
+        """Leave out the lost records. The rest of the answer that told of the loss is fetched again."""
         log.warning("Data loss: %s Skipping to offset %d.", lost.loss, lost.goes_on_at)
         self._move(lost.loss.partition, lost.goes_on_at)
         self._fetcher.close()
         self._fetcher = self._new_fetcher()
 
     def left(self, unusual: Unusual) -> Left:
-        """What has not been in a batch, since `unusual` ended the read."""
+        """The ranges without the records that have been in a batch, now that `unusual` has ended the read."""
         reasons = self._fetcher.left
         if unusual not in reasons.values():
             reasons = dict.fromkeys(self._unread, unusual) | reasons
         return Left(tuple(self._unread.values()), reasons, self._quiet_since_s)
 
     def rest(self) -> Iterator[pa.RecordBatch]:
-        """What waits to be joined."""
+        """The small batches that wait to be joined, joined."""
         small, self._small, self._small_bytes = self._small, [], 0
         if small:
             yield from rebatch(small)
 
     def close(self) -> None:
-        """End what is under way."""
+        """End the fetcher's connections."""
         self._fetcher.close()
 
     def _decoded(self, chunk: Chunk) -> Iterator[pa.RecordBatch]:
@@ -203,7 +204,7 @@ class _Reading:
             del self._unread[partition]
 
     def _joined(self, batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
-        """`batch`, or what was waiting to be joined with it."""
+        """The batches to hand on now that `batch` has come: large ones, and small ones that fill a joined batch."""
         large = batch.nbytes > FETCH_LARGE_BYTES
         if large or self._small_bytes + batch.nbytes > FETCH_JOINED_BYTES_MAX:
             yield from self.rest()
