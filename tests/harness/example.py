@@ -10,7 +10,7 @@ from harness.application import quick_java
 from harness.waiting import wait_for
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
-TIMEOUT_S = 240
+TIMEOUT_S = 480
 
 
 class Example:
@@ -54,5 +54,5 @@ class Example:
         return found
 
     def assert_nothing_is_left(self) -> None:
-        wait_for(lambda: not self.processes(), f"the end of {self.processes()}", 10)
+        wait_for(lambda: not self.processes(), f"the end of {self.processes()}", 30)
         assert list(self._temporary.iterdir()) == []
