@@ -3,8 +3,8 @@
 Runs on: driver.
 
 The first batch starts with all partitions, and AvailableNow must not mistake partitions that are still being assigned
-for "no data". The wait takes SETTLE_TIMEOUT_MS at most. Then the first batch comes without the missing partitions
-(with a fresh checkpoint: no batch, and the next trigger waits again), and AvailableNow fails.
+for "no data". The wait takes SETTLE_TIMEOUT_MS at most. Then the first batch comes without the missing partitions, but
+a fresh query waits again at the next trigger, and AvailableNow fails.
 """
 
 from __future__ import annotations
