@@ -158,7 +158,7 @@ class Adoption:
     ) -> Set[TopicPartition]:
         """Those of `held` for which an explicit `startingOffsets` wins over committed offsets.
 
-        There are none if other applications are in the group. Under a fresh checkpoint the option wins for all of
+        There are none if other applications are in the group. Under a fresh checkpoint that is decided for all of
         `held`. A partition that could not be adopted then, since no leader answered, still starts by the option when it
         is `heard` of.
         """
@@ -280,7 +280,7 @@ class Adoption:
     def _commit_starts(
         self, seats: Mapping[TopicPartition, SeatView], offsets: Mapping[TopicPartition, int]
     ) -> frozenset[TopicPartition]:
-        """Commit starts that the group does not have, and return partitions that stay unadopted without its answer."""
+        """Commit starts that the group does not have. Forget and return partitions whose commit it does not confirm."""
         by_seat: dict[str, tuple[SeatView, dict[TopicPartition, int]]] = {}
         for tp, seat in seats.items():
             by_seat.setdefault(seat.instance_id, (seat, {}))[1][tp] = offsets[tp]

@@ -35,7 +35,7 @@ log = logging.getLogger(__name__)
 
 
 def plan_batch(options: BatchOptions, filters: PushedFilters) -> list[TicketPayload]:
-    """One ticket for each task of the read; none where there is nothing to read.
+    """One ticket for each task of the read, none if no offsets are to be read.
 
     Raises:
         OptionError: topics or logs are not as the options say.

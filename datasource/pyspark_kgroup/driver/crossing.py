@@ -1,4 +1,4 @@
-"""One boundary while it is being crossed: what all of its steps share.
+"""One boundary while it is being crossed: the state that its steps share.
 
 Runs on: driver.
 

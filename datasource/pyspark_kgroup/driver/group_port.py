@@ -2,7 +2,8 @@
 
 Runs on: driver.
 
-Met by `spark_kgroup.runtime.thread.GroupRuntime`, whose docstrings say what each call raises, and by the tests' model.
+Met by `spark_kgroup.runtime.thread.GroupRuntime`, whose docstrings name the errors of each call, and by the tests'
+model.
 """
 
 from __future__ import annotations

@@ -21,7 +21,7 @@ from spark_kgroup.model import MemberIdentity, TopicPartition
 from spark_kgroup.runtime.views import GroupView, SeatCommit
 
 Ownership = dict[tuple[str, TopicPartition], MemberIdentity | None]
-"""(instance id, partition) -> the identity under which the seat's ownership began, None of an earlier process's."""
+"""(instance id, partition) -> the identity under which the seat's ownership began, None for an earlier process's."""
 
 _ROUNDS = 4
 """A cooperative rebalance takes two generations. The second pair is for a group that rebalances again meanwhile."""

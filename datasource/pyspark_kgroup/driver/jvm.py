@@ -36,7 +36,7 @@ class Jvm:
     """The process at the other end of a reader's connection to Spark.
 
     Args:
-        connection: a descriptor of that connection; it is kept for as long as this process lives.
+        connection: a descriptor of that connection, which is kept for as long as this process lives.
     """
 
     def __init__(self, connection: int) -> None:
@@ -45,7 +45,7 @@ class Jvm:
 
     @classmethod
     def of_this_process(cls) -> Self | None:
-        """The JVM of this process, or None if Spark did not start it as a reader, or the platform hides its sockets."""
+        """The JVM to which Spark connected this process, or None if there is none, or the platform hides sockets."""
         address = _address_of_jvm()
         if address is None or not hasattr(select, "poll"):
             return None
@@ -85,7 +85,7 @@ class Jvm:
 
 
 def _terminations() -> int | None:
-    """A descriptor from which SIGTERM can be read, or None if it has a handler, or this is not the main thread.
+    """A descriptor from which SIGTERM can be read. None if other code handles SIGTERM, or off the main thread.
 
     Python itself would run a handler only when its main thread is free.
     """

@@ -1,4 +1,4 @@
-"""The ledger: the partitions that this query owns between two boundaries, and their offsets that the group has.
+"""The ledger: the partitions that this query owns between two boundaries, and the offsets of them that the group has.
 
 Runs on: driver. Pure bookkeeping: views and offsets go in, commits and checkpoints come out.
 """
@@ -210,7 +210,7 @@ class Ledger:
         )
 
     def _topics(self, topics: Mapping[str, TopicDescription]) -> dict[str, Topic]:
-        """All topics ever seen, with their partition count at first sight, or 0 for later ones: they are all new."""
+        """All topics ever seen, with their partition count at first sight. Later topics have 0, since all is new."""
         result = {
             name: replace(known, left=name not in self._subscribed)
             for name, known in self._start.topics.items()

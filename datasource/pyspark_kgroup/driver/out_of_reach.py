@@ -2,8 +2,9 @@
 
 Runs on: driver. No I/O but the log.
 
-A partition is out of reach if it has no leader, or its leader is silent or denies that it leads. It adds no records to
-a batch, and holds up no other partition. One warning says that it is out of reach, and another one that this is over.
+A partition is out of reach if it has no leader, its leader is silent or denies that it leads, or the coordinator does
+not tell its committed offset since a transaction holds it. It adds no records to a batch, and holds up no other
+partition. One warning says that it is out of reach, and another one that this is over.
 After `kafka.default.api.timeout.ms` it is an error, since an administrator has to act, but never with
 `failOnDataLoss=false`. Absences are in memory alone: a driver that comes back waits as long once more.
 """

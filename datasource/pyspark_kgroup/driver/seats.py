@@ -49,7 +49,7 @@ def parts_of(tickets: Iterable[str | None]) -> list[Part]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scan:
-    """One call of `partitions()`; a self-union makes two of them for one batch.
+    """One call of `partitions()`. A self-union makes two of them for one batch.
 
     Attributes:
         tickets: FIXED: ticket k reads this seat, or one piece of its share (`parts_of`). LATE: None for each ticket.
@@ -81,7 +81,7 @@ class Home:
 
     Attributes:
         since_ms: when this home began, or the executor's sidecar was last replaced.
-        move: how many changes of home the query had seen when this home began; a later home has a greater number.
+        move: how many changes of home the query had seen when this home began. A later home has a greater number.
         warm: whether the seat's server has served a read here.
     """
 

@@ -36,7 +36,7 @@ Available = Mapping[TopicPartition, tuple[int, int]]
 
 
 class StopOffsets:
-    """The stops of one query, as far as they are known; a query without the option has none.
+    """The stops of one query, as far as they are known. A query without the option has none.
 
     Attributes:
         ended: whether each partition of the query is read, or planned to be read, up to its stop. None without the

@@ -64,7 +64,7 @@ def find_taken_over(
 
 
 def _owned_by_others(group: GroupPort, seats: Collection[str]) -> set[TopicPartition]:
-    """The partitions that other members own. None where one topic is hidden from us, which hides the whole group."""
+    """The partitions that other members own, or an empty set where a topic hidden from us hides the whole group."""
     try:
         described = group.describe(COMMIT_TIMEOUT_MS)
     except WireError as error:

@@ -47,7 +47,7 @@ class TopicLogs:
     Attributes:
         topics: the subscribed topics that exist, as last seen.
         losses: how many losses were skipped, without those that executors meet and log themselves.
-        out_of_reach: partitions of our seats of which no leader answers: they add nothing to a batch.
+        out_of_reach: partitions of our seats for which no leader answers: they add no records to a batch.
         offsets_skipped: how many offsets retention and DeleteRecords took in these losses. Offsets that were lost for
             another reason cannot be counted.
     """

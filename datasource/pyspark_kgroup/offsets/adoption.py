@@ -39,7 +39,7 @@ from spark_kgroup.seat_note import Author, is_of_topic
 
 
 class Writer(Enum):
-    """Who committed an offset, by what is written beside it."""
+    """Who committed an offset, by the text beside it."""
 
     US = "us"
     """This application: a seat with our prefix, in any run but a later one (`SUCCESSOR`)."""

@@ -20,7 +20,7 @@ One offset, as JSON (`version` guards the shape)::
 
 `owned` has every partition that this query owned at the boundary, as columns: the n-th number of `period`, `from` and
 `pos` is about the n-th partition, and one number alone about all of them. A period is a line of `periods`: seat,
-generation, and the cut if there was one; `from` is where it began in the partition. Spark writes three offsets with
+generation, and the cut if there was one. `from` is where it began in the partition. Spark writes three offsets with
 each batch and keeps hundreds of them: so a partition takes some 14 bytes, and not 90.
 
 `released`, here `Checkpoint.lost`, remembers how far this query had read a partition whose ownership ended without an
@@ -253,7 +253,7 @@ _OF_KAFKA_SOURCE: Final = (
 )
 
 EMPTY: Final = Checkpoint()
-"""What `initialOffset` returns: constant, without I/O (Spark does not persist it and asks again on a replay)."""
+"""The offset that `initialOffset` returns: constant, without I/O (Spark does not persist it, and asks on a replay)."""
 
 
 def _number(value: object) -> int:
