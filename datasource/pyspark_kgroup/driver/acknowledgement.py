@@ -26,7 +26,7 @@ log = logging.getLogger(__name__)
 
 
 class Acknowledgement:
-    """What the group has not acknowledged, and since when of each partition."""
+    """Keeps since when each partition waits for an acknowledged commit."""
 
     def __init__(
         self, group: GroupPort, options: SourceOptions, ledger: Ledger, commits: Commits, clock: Callable[[], int]
@@ -39,10 +39,10 @@ class Acknowledgement:
         self._missing_since_ms: dict[TopicPartition, int] = {}
 
     def wait_for_commits(self, crossing: Crossing) -> None:
-        """Commit again what was not acknowledged: under AvailableNow until it is, else at the next trigger.
+        """Under AvailableNow commit again until all is acknowledged. Else let partitions wait for the next trigger.
 
         Raises:
-            GroupUnsettled: it was not acknowledged in time.
+            GroupUnsettled: a commit was not acknowledged in time.
         """
         deadline_ms = self._clock() + SETTLE_TIMEOUT_MS
         while crossing.logs.bounded and (unacknowledged := self._unacknowledged(crossing.view)):
@@ -61,7 +61,7 @@ class Acknowledgement:
         return {tp for seat in view.seats for tp in self._ledger.uncommitted(seat)}
 
     def fail_if_missing_for_long(self, what: str, partitions: Collection[TopicPartition], then: str) -> None:
-        """Warn once while partitions wait for an acknowledged commit, saying what is done `then`.
+        """Warn once while partitions wait for an acknowledged commit, with the sentence `then` on how they wait.
 
         Raises:
             GroupUnsettled: one has waited for `api_timeout_ms`.
@@ -79,7 +79,7 @@ class Acknowledgement:
             )
 
     def missing(self, what: str, partitions: Collection[TopicPartition]) -> str:
-        """A sentence for people."""
+        """A sentence for users, with the coordinator's reason if there is one."""
         names = ", ".join(sorted(map(str, partitions)))
         refusal = self._group.commit_refusal()
         why = f" ({refusal})" if refusal else ""
@@ -87,5 +87,5 @@ class Acknowledgement:
 
 
 def changed_from(seen: GroupView) -> Callable[[GroupView], bool]:
-    """Whether anything is otherwise than in `seen`."""
+    """A condition on views: the view differs from `seen`."""
     return lambda view: view != seen

@@ -2,8 +2,9 @@
 
 Runs on: driver.
 
-The rules are in `offsets.adoption`; here their words become numbers. A start that the group does not have is committed
-and acknowledged BEFORE anything relies on it: what is not acknowledged is not adopted, and there is no batch meanwhile.
+The rules are in `offsets.adoption`. Here their words (earliest, latest, a timestamp) become offsets. A start that the
+group does not have is committed and acknowledged BEFORE a batch relies on it. A partition whose start is not
+acknowledged is not adopted, and there is no batch meanwhile.
 """
 
 from __future__ import annotations
@@ -63,10 +64,10 @@ class Adoption:
         self._clock = clock
 
     def adopt_what_arrived(self, crossing: Crossing) -> bool:
-        """Adopt what arrived; whether there may be a batch.
+        """Adopt partitions that arrived, and return whether there may be a batch.
 
-        There is none while the group does not acknowledge where a partition starts: another start of what was not
-        adopted could count at the next trigger.
+        There is no batch while the group has not acknowledged where a partition starts: until the partition is adopted,
+        the rules may give it another start at the next trigger.
         """
         deadline_ms = self._clock() + SETTLE_TIMEOUT_MS
         while unacknowledged := self._adopt(crossing):
@@ -81,11 +82,11 @@ class Adoption:
         return True
 
     def _adopt(self, crossing: Crossing) -> frozenset[TopicPartition]:
-        """Adopt what arrived, but for what it returns: the group did not acknowledge where that is to start.
+        """Adopt partitions that arrived, except those whose start the group did not acknowledge, which are returned.
 
-        Nothing may rely on such a start yet: 1. `startingOffsets` says 0, the group stands at 80, where another member
-        left it; 2. a first batch 0..30 is planned; 3. the driver dies; 4. on return the further of 30 and 80 counts:
-        30..80 would be skipped.
+        No batch may rely on such a start: 1. `startingOffsets` says 0, and the committed offset is 80, where another
+        member left it. 2. A first batch 0..30 is planned. 3. The driver dies. 4. On return the further of 30 and 80
+        counts, so 30..80 would be skipped.
         """
         held = self._arrived(crossing)
         if not held:
@@ -93,7 +94,7 @@ class Adoption:
         heard = crossing.logs.heard(held).keys()
         explicit = self._explicit_start_counts(crossing, held.keys(), heard)
         arrived = {tp: seat for tp, seat in held.items() if tp in heard or tp not in crossing.start.unstarted}
-        # Who was silent once gets no second patience: all others wait for it.
+        # Partitions that got no answer before get no second patience: all other partitions wait meanwhile.
         patience_ms = 0 if arrived.keys() <= crossing.logs.out_of_reach.partitions else LEADER_PATIENCE_MS
         answers = self._commits.committed(arrived, patience_ms)
         committed = crossing.logs.answered(answers)
@@ -101,15 +102,15 @@ class Adoption:
         starts = self._starts(crossing, arrived, committed, explicit)
         wanted = self._resolve(crossing, {tp: s.offset for tp, s in starts.items()}, heard)
         offsets = self._within_logs(crossing, starts, wanted, heard)
-        # What only a leader knows is adopted when one answers, by the same rules.
+        # A partition whose start only its leader knows is adopted when a leader answers, by the same rules.
         arrived = {tp: arrived[tp] for tp in offsets}
         starts = {tp: starts[tp] for tp in offsets}
         committed = {tp: found for tp, found in committed.items() if tp in offsets}
         self._warn_of_starts_at_the_end([tp for tp, s in starts.items() if s.offset is OffsetSpec.STARTING])
         self._ledger.unstarted = frozenset(explicit & (held.keys() - arrived.keys()))
         self._odd_commits.warn(crossing, starts, offsets, committed)
-        # After a truncation the group's offset goes back, too. Else 1. the log is cut from 100 to 60 and grows to 120;
-        # 2. we are at 80, the group at 100; 3. an owner that starts at the further of both skips 80..100.
+        # After a truncation the group's offset is set back, too. Else: 1. The log is cut from 100 to 60 and grows to
+        # 120. 2. We are at 80, and the committed offset is 100. 3. An owner that starts at the further skips 80..100.
         commit_first = {tp for tp, s in starts.items() if s.commit_first or offsets[tp] < wanted[tp]}
         for tp, seat in arrived.items():
             known = committed[tp].offset if tp in committed and tp not in commit_first else None
@@ -118,7 +119,7 @@ class Adoption:
         return self._commit_starts({tp: arrived[tp] for tp in commit_first}, offsets)
 
     def _arrived(self, crossing: Crossing) -> dict[TopicPartition, SeatView]:
-        """What our seats hold, may keep, and have not adopted; also what a log lost our position of."""
+        """Partitions that our seats hold, may keep and have not adopted, with those whose log lost our position."""
         topics = crossing.topics
         positions = {tp: self._ledger.position(tp) for tp in self._ledger.holdings}
         lacking = crossing.logs.lacking(self._stops.unread(topics, positions))
@@ -155,10 +156,11 @@ class Adoption:
     def _explicit_start_counts(
         self, crossing: Crossing, held: Set[TopicPartition], heard: Set[TopicPartition]
     ) -> Set[TopicPartition]:
-        """Of which of `held` an explicit `startingOffsets` wins over committed offsets: if no others are in the group.
+        """Those of `held` for which an explicit `startingOffsets` wins over committed offsets.
 
-        That is decided for all of them under a fresh checkpoint. What could not be adopted then, since no leader
-        answered, still starts so when it is `heard` of.
+        There are none if other applications are in the group. Under a fresh checkpoint that is decided for all of
+        `held`. A partition that could not be adopted then, since no leader answered, still starts by the option when it
+        is `heard` of.
         """
         starting, fresh = self._options.starting_offsets, crossing.start.fresh
         concerned = held if fresh else heard & crossing.start.unstarted
@@ -184,7 +186,7 @@ class Adoption:
         return bool(others)
 
     def _warn_of_starts_at_the_end(self, partitions: Sequence[TopicPartition]) -> None:
-        """Say that a group without offsets starts at the end: a new user sees no rows, and wonders."""
+        """Warn that a group without committed offsets starts at the end, where a new user sees no rows."""
         starting = self._options.starting_offsets
         if partitions and starting.committed and starting.everywhere is OffsetSpec.LATEST:
             log.warning(
@@ -199,7 +201,10 @@ class Adoption:
     def _resolve(
         self, crossing: Crossing, offsets: Mapping[TopicPartition, int | OffsetSpec], heard: Set[TopicPartition]
     ) -> dict[TopicPartition, int]:
-        """Look up what is not a number yet; without those that are to be looked up and of which no leader answers."""
+        """Look up starts that are not offsets yet.
+
+        A partition is left out if its leader has to answer for that, and does not.
+        """
         known = {tp for tp, offset in offsets.items() if isinstance(offset, int)}
         specs = {tp: self._by_option(tp, offset) for tp, offset in offsets.items() if tp in heard or tp in known}
         earliest = [tp for tp, spec in specs.items() if spec is OffsetSpec.EARLIEST]
@@ -224,7 +229,7 @@ class Adoption:
         return self._options.starting_offsets.offset_of(partition) if offset is OffsetSpec.STARTING else offset
 
     def _check_option(self, crossing: Crossing, offsets: Mapping[TopicPartition, int]) -> frozenset[TopicPartition]:
-        """See that the logs reach as far as the option says; returns those of which nobody knows."""
+        """Check that logs reach as far as the option says, and return partitions whose leaders do not answer."""
         asked = self._group.end_offsets(offsets, LEADER_PATIENCE_MS, read_committed=False)
         ends = crossing.logs.answered(asked)
         beyond = [f"{tp}: {offsets[tp]} (ends at {ends[tp]})" for tp in sorted(ends) if offsets[tp] > ends[tp]]
@@ -242,9 +247,10 @@ class Adoption:
         offsets: Mapping[TopicPartition, int],
         heard: Set[TopicPartition],
     ) -> dict[TopicPartition, int]:
-        """`offsets`, or where the logs go on that do not have them: what lies between is lost.
+        """`offsets`, or where a log goes on that does not have its offset: the records in between are lost.
 
-        Of which no leader answers, that is seen when one does, as of all that is adopted (`TopicLogs.lacking`).
+        If no leader answers for a partition, its offset is checked when one does, as that of every adopted partition is
+        (`TopicLogs.lacking`).
         """
         unread = self._stops.unread(crossing.topics, offsets).keys() & heard
         given = [tp for tp in unread if self._by_option(tp, starts[tp].offset) is not OffsetSpec.EARLIEST]
@@ -274,7 +280,7 @@ class Adoption:
     def _commit_starts(
         self, seats: Mapping[TopicPartition, SeatView], offsets: Mapping[TopicPartition, int]
     ) -> frozenset[TopicPartition]:
-        """Commit starts that the group does not have; what it does not acknowledge is not adopted, and returned."""
+        """Commit starts that the group does not have. Forget and return partitions whose commit it does not confirm."""
         by_seat: dict[str, tuple[SeatView, dict[TopicPartition, int]]] = {}
         for tp, seat in seats.items():
             by_seat.setdefault(seat.instance_id, (seat, {}))[1][tp] = offsets[tp]

@@ -35,7 +35,7 @@ log = logging.getLogger(__name__)
 
 
 def plan_batch(options: BatchOptions, filters: PushedFilters) -> list[TicketPayload]:
-    """One ticket for each task of the read; none where there is nothing to read.
+    """One ticket for each task of the read, none if no offsets are to be read.
 
     Raises:
         OptionError: topics or logs are not as the options say.
@@ -120,7 +120,7 @@ class _BatchRead:
     # ----------------------------------------------------------------------------------------------- offsets
 
     async def _ends(self, partitions: Sequence[TopicPartition]) -> Mapping[TopicPartition, int]:
-        """Where the logs end. What no leader answers for is an error in the end, or is not read (`failOnDataLoss`).
+        """Where the logs end. A partition without an answer is an error in the end, or not read (`failOnDataLoss`).
 
         Raises:
             RequestTimedOut: no leader answers for a partition, and that is an error.
@@ -147,9 +147,9 @@ class _BatchRead:
         return {tp: found.offset for tp, found in answers.found.items()}
 
     async def _spans(self, ends: Mapping[TopicPartition, int]) -> dict[TopicPartition, Span]:
-        """What to read of each partition, filters considered."""
+        """The offsets to read of each partition, by options and filters."""
         partitions = sorted(ends)
-        committed = await self._committed(partitions)  # first: a group at work may stand past ends that were listed
+        committed = await self._committed(partitions)  # first: a group at work may commit beyond listed ends
         firsts, ends, readable = await asyncio.gather(
             self._list(partitions, messages.EARLIEST),
             self._list(partitions, messages.LATEST),
@@ -168,14 +168,14 @@ class _BatchRead:
         stops: Mapping[TopicPartition, int],
         readable: Mapping[TopicPartition, int],
     ) -> None:
-        """See that an offset and a timestamp, for which one was found by now, are in their order."""
+        """Check the order of start and end where one is an offset and the other a timestamp, looked up by now."""
         start, end = self._options.starting_offsets, self._options.ending_offsets
         if start.committed:
             return
         mixed = [
             tp for tp in sorted(starts) if {type(start.offset_of(tp)), type(end.offset_of(tp))} == {int, AtTimestamp}
         ]
-        found = [tp for tp in mixed if stops[tp] < readable[tp]]  # else it ends where all there is ends
+        found = [tp for tp in mixed if stops[tp] < readable[tp]]  # else no record was found, and it ends with the log
         if wrong := [f"{tp}: {starts[tp]} to {stops[tp]}" for tp in found if starts[tp] > stops[tp]]:
             raise OptionError(
                 f"Option {end.option} lies before {start.option} in {join(wrong)}: reading goes from the one to the "
@@ -189,7 +189,7 @@ class _BatchRead:
         return {tp: found.offset for tp, found in listed.items()}
 
     async def _committed(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, int]:
-        """Where the group stands, if that is where to start."""
+        """The group's committed offsets, if the read starts there."""
         group = self._options.group_id
         if not self._options.starting_offsets.committed or group is None:
             return {}
@@ -240,7 +240,7 @@ class _BatchRead:
         logs: Mapping[TopicPartition, LogRange],
         readable: Mapping[TopicPartition, int],
     ) -> dict[TopicPartition, int]:
-        """The offsets of places that are no numbers."""
+        """The offsets of those starts or ends that are not numbers."""
         places = self._places(bound, logs)
         timestamps = {tp: place for tp, place in places.items() if isinstance(place, AtTimestamp)}
         found = await self._at({tp: timestamp.ms for tp, timestamp in timestamps.items()})
@@ -270,7 +270,7 @@ class _BatchRead:
             )
 
     def _check_settled(self, given: Mapping[TopicPartition, int], readable: Mapping[TopicPartition, int]) -> None:
-        """See that read_committed can read so far."""
+        """Check that the ends are not behind open transactions, where read_committed cannot read."""
         open_at = [tp for tp in sorted(given) if given[tp] > readable[tp]]
         if self._options.read_committed and open_at:
             shown = join([f"{tp}: {given[tp]} (open since {readable[tp]})" for tp in open_at])
@@ -294,6 +294,6 @@ class _BatchRead:
 
 
 def _unanswered(why: Mapping[TopicPartition, WireError], timeout_ms: int) -> str:
-    """Partitions of which no leader has answered, how long that may take, and why of the first, for people."""
+    """For users: the partitions without an answer, how long one may take, and the first partition's error."""
     first = min(why)
     return f"{join(sorted(why))} (for {timeout_ms / 1000:g} s, kafka.default.api.timeout.ms): {why[first]}."

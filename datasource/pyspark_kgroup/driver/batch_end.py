@@ -1,9 +1,9 @@
-"""Where the next batch ends: end offsets or stops, less what must wait and what the limit leaves for later.
+"""Where the next batch ends: at end offsets or stops, without partitions that must wait and offsets beyond the limit.
 
 Runs on: driver.
 
-A partition that the group has not acknowledged, or for which no leader answers, stays where it is. Under a limit, of
-offsets or of bytes, each partition has its turn. A batch with too few new offsets waits for more
+A partition whose commit the group has not acknowledged, or for which no leader answers, stays at its position. Under a
+limit, of offsets or of bytes, each partition has its turn. A batch with too few new offsets waits for more
 (`minOffsetsPerTrigger`).
 """
 
@@ -20,10 +20,10 @@ from spark_kgroup.model import TopicPartition
 
 
 class BatchEnd:
-    """Whose turn it was last, and when there was a batch with records.
+    """Decides where batches end. Remembers which partition had the last turn, and when a batch had records.
 
     Args:
-        record_bytes: how large a topic's records are, None if nobody knows.
+        record_bytes: how large a topic's records are, or None if that is unknown.
 
     Attributes:
         waits: the last boundary found new offsets, and left them for a later batch.
@@ -52,7 +52,7 @@ class BatchEnd:
         Args:
             crossing: the boundary.
             limit: of the batch.
-            at_once: Spark wants what there is, however little.
+            at_once: the batch takes new offsets however few they are.
         """
         ends = crossing.logs.ends(self._ledger.holdings.keys())
         unacknowledged = self._ledger.unacknowledged()
@@ -77,7 +77,7 @@ class BatchEnd:
         return positions
 
     def _are_too_few(self, available: Mapping[TopicPartition, tuple[int, int]]) -> bool:
-        """Whether new offsets are to wait for more; the first ones of a process never do, as in `format("kafka")`."""
+        """Whether new offsets are to wait for more. The first ones of a process never do, as in `format("kafka")`."""
         least, last_ms = self._options.min_offsets_per_trigger, self._last_batch_ms
         if least is None or last_ms is None or self._clock() - last_ms >= self._options.max_trigger_delay_ms:
             return False

@@ -2,8 +2,9 @@
 
 Runs on: driver.
 
-The order is the promise: nothing is given up before its position is committed, nothing is committed before it is
-durable, and nothing is read before the group knows where it starts. Each step is a module of its own.
+The order of the steps is the promise: a position is committed only when it is durable, a partition is given up only
+after its position is committed, and it is read only after the group knows where reading starts. Each step is a module
+of its own.
 """
 
 from __future__ import annotations
@@ -44,14 +45,14 @@ class Boundary:
     """Carries one query from boundary to boundary. Not thread-safe: Spark asks one thing at a time.
 
     Args:
-        us: what this run writes beside its commits; None for no more than whose they are.
+        us: the author that this run writes beside its commits, or None to write the application's prefix alone.
         earlier_seats: instance ids under which earlier runs of this query have read.
-        clock: in milliseconds; goes on while the process is stopped.
+        clock: in milliseconds, and it goes on while the process is stopped.
         record_bytes: see `BatchEnd`.
         bounded: see `TopicLogs`.
 
     Attributes:
-        logs: what brokers have of the subscribed topics, with the count of what was lost and skipped.
+        logs: the subscribed topics and their logs, as brokers show them, with the counts of losses and skipped offsets.
         members: instance id of each seat -> its member id, as of the last boundary.
         stops: where a stream with an end stops reading.
     """
@@ -95,17 +96,17 @@ class Boundary:
         return self._settling.settled_once
 
     def let_leave(self, instance_ids: Collection[str]) -> None:
-        """Let these seats leave at the next boundary that can do without them."""
+        """Let these seats leave at the first boundary where the group is at rest and has their positions."""
         self._scale_down.leaving = frozenset(instance_ids)
 
     def commit_durable(self, end: Checkpoint) -> None:
         """Commit where the last batch ended, before Spark asks for the next one.
 
         Args:
-            end: of the batch; durable: Spark has it in its commit log.
+            end: of the batch, which is durable: Spark has it in its commit log.
 
         Raises:
-            KgroupError: the next boundary will meet that, too.
+            KgroupError: a failure that the next boundary will meet as well.
         """
         self._ledger.begin_boundary(end)
         crossing = Crossing(start=end, logs=self.logs, view=self._group.view())
@@ -115,18 +116,19 @@ class Boundary:
     def advance(self, start: Checkpoint, limit: Limit = NO_LIMIT, *, at_once: bool = False) -> Checkpoint:
         """The next offset after `start`, which is durable: Spark has it in its commit log.
 
-        A topic may go while this runs: whichever step meets that, topics are looked at anew and the boundary is crossed
-        once more. That is the next trigger come early, with the same `start`: what was committed is durable, what was
-        given up was acknowledged, and what was adopted is owned. AvailableNow comes early, too, while no leader answers
-        for what is left to be read.
+        A topic may be deleted or created again while this runs. Whichever step meets that, the topics are looked at
+        anew and the boundary is crossed once more with the same `start`, as the next trigger would do. Starting over is
+        safe: committed positions are durable, each partition given up had its commit acknowledged, and adopted
+        partitions are owned. Under AvailableNow the boundary is also crossed again while no leader answers for
+        partitions that have records left to read.
 
         Args:
             start: the end of the last completed batch.
-            limit: what the next batch may take.
-            at_once: new offsets do not wait for more (Trigger.Once).
+            limit: the most that the next batch may take.
+            at_once: the batch takes new offsets however few they are (Trigger.Once).
 
         Returns:
-            `start` itself if there is nothing new.
+            The end of the next batch, or `start` itself if that end equals it.
         """
         group, us = self._options.group_id, self._us
         while True:
@@ -137,7 +139,7 @@ class Boundary:
                 if not self._waits_for_leaders():
                     return start
                 self._group.wait_until(lambda _: False, OUT_OF_REACH_AGAIN_MS)
-            except (UnknownTopic, GroupUnsettled) as error:  # unsettled: nobody acknowledges commits for such a topic
+            except (UnknownTopic, GroupUnsettled) as error:  # unsettled: commits for such a topic are not acknowledged
                 if not self.logs.some_went():
                     raise
                 log.info("a topic was deleted or created again during the boundary, which starts over: %s", error)
@@ -147,10 +149,10 @@ class Boundary:
         crossing = Crossing(start=start, logs=self.logs, view=self._group.view())
         if not self._scale_down.leaving and self._rest.goes_on(crossing):
             return start
-        # 1. See which topics there are, BEFORE a commit: a deleted topic's position must not go to a new one.
+        # 1. See which topics there are, BEFORE a commit: a deleted topic's position must not go to its successor.
         self._see_topics(crossing)
-        self.logs.begin_listing(self._ledger.holdings.keys())  # for 8; commits need not wait for it, nor it for them
-        # 2. Commit what is durable, and give up what the group asks for by now.
+        self.logs.begin_listing(self._ledger.holdings.keys())  # for step 8, while the commits of step 2 are made
+        # 2. Commit durable positions, and give up the partitions that the group asks for by now.
         crossing.view = self._group.view()
         self._hand_over.commit_and_give_up(crossing)
         self._scale_down.make_leave(crossing)
@@ -159,18 +161,18 @@ class Boundary:
             return start
         # 4. After a static rejoin: find owners for partitions that have none.
         self._orphans.find_owners(crossing)
-        # 5. Adopt what arrived; see topics again before, since the leader may have assigned newer partitions than 1.
+        # 5. Adopt partitions that arrived. See topics again first: the leader may have assigned newer ones than step 1.
         self._see_topics(crossing, {tp for seat in crossing.view.seats for tp in seat.owned_since})
         self.stops.begin_boundary(crossing)  # BEFORE a start is committed
         if not self._adoption.adopt_what_arrived(crossing):
             return start
-        # 6. Commit once more: what an earlier period read of a partition that goes on from there.
+        # 6. Commit once more, for partitions that go on from the position where an earlier period of theirs stopped.
         self._commits.commit_durable(crossing)
         if self.logs.out_of_reach.partitions:
             self.logs.out_of_reach.keep(holders_of(crossing.view))
         self.members = {seat.instance_id: seat.identity.member_id for seat in crossing.view.seats}
         self._ledger.drop_lost(crossing.view)
-        # 7. Under AvailableNow wait for acknowledgements; at other times what lacks one adds nothing to the batch.
+        # 7. Under AvailableNow wait for acknowledgements. At other times a partition without one adds no records.
         self._acknowledgement.wait_for_commits(crossing)
         # 8. List end offsets, apply stops and limit.
         positions = self._batch_end.positions(crossing, limit, at_once=at_once)
@@ -194,14 +196,14 @@ class Boundary:
             self.logs.see_topics(crossing.start, held)
         except KgroupError:
             self._ledger.drop_gone(self.logs.topics)
-            # The query ends: commit the others as long as we can.
+            # The query ends: commit for the topics that are still there while our seats are in the group.
             crossing.view = self._group.view()
             self._commits.commit_durable(crossing)
             raise
         self._ledger.drop_gone(self.logs.topics)
 
     def _is_something_left(self, crossing: Crossing) -> bool:
-        """Whether the next boundary has something to do, even if nothing changes before it."""
+        """Whether the next boundary has work to do, even if seats, topics and logs stay as they are."""
         return (
             self.logs.bounded
             or not self._rests(crossing)
@@ -211,7 +213,7 @@ class Boundary:
         )
 
     def _rests(self, crossing: Crossing) -> bool:
-        """Whether the group is at rest, all that our seats hold is adopted, and what was read of it acknowledged."""
+        """Whether the group is at rest, our seats' partitions are all adopted, and their positions acknowledged."""
         holds_all = self._ledger.holdings.keys() == holders_of(crossing.view).keys()
         settled = self._settling.settled_once and crossing.view.settled
         return settled and holds_all and not self._ledger.unacknowledged()

@@ -1,9 +1,9 @@
-"""Whose checkpoint this is: the warnings for a query that continues from one of another group, or of other topics.
+"""The origin of a checkpoint: warnings for a query that continues from another group's, or from other topics.
 
 Runs on: driver. Pure.
 
-Both are allowed, since renaming a group or replacing a topic under a checkpoint is somebody's plan. It is also what
-happens to a path that was copied from another query, and then nobody would learn of it.
+Both are allowed, since a user may rename a group or replace a topic under a checkpoint on purpose. The same is found
+where a checkpoint's path was copied from another query by mistake, and then only the warning tells the user.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _FRESH_START = "If you do not want that, give this query its own checkpointLocat
 
 
 def origin_warnings(checkpoint: Checkpoint, options: SourceOptions) -> Iterator[str]:
-    """What in `checkpoint` is not of this query, and what that means; nothing for a fresh one."""
+    """A warning for each part of `checkpoint` that is not of this query, with its effect. A fresh one has none."""
     if checkpoint.fresh:
         return
     seats = sorted({owned.period.seat for owned in checkpoint.owned.values()})

@@ -1,9 +1,10 @@
-"""Commits of what is durable: through the seats that hold the partitions, and for what no seat of ours has adopted.
+"""Commits of durable positions, by the seats that hold the partitions, and for partitions that no seat has adopted.
 
 Runs on: driver.
 
-What is not acknowledged counts as not committed. A commit goes back only where another module says why (`adopt`), and
-never behind what another application has committed: what it reads already is let go instead (`taken_over`).
+A commit without an acknowledgement counts as not made. A commit sets the group's offset back only where `adopt` says
+why, or after the checkpoint was set back (`commit_remembered`), and never behind an offset of another application: a
+partition that another application reads already is let go instead (`taken_over`).
 """
 
 from __future__ import annotations
@@ -30,14 +31,14 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class SeatShare:
-    """Partitions that a seat is to speak for, whether it holds them or not."""
+    """Partitions that a seat is to commit for, whether it holds them or not."""
 
     seat: SeatView
     partitions: frozenset[TopicPartition]
 
 
 class Commits:
-    """What this query commits between two batches."""
+    """Makes the commits of this query between two batches."""
 
     def __init__(self, group: GroupPort, options: SourceOptions, ledger: Ledger, us: Author) -> None:
         self._group = group
@@ -46,14 +47,14 @@ class Commits:
         self._us = us
 
     def commit_durable(self, crossing: Crossing) -> None:
-        """Commit what is durable. A refusal may mean that a membership is over: then the view is a new one."""
+        """Commit durable positions. After a refusal the view is taken anew, since a membership may be over."""
         wanted = [SeatCommit(seat=s, positions=self._ledger.uncommitted(s)) for s in crossing.view.seats]
         acknowledged = self.commit(wanted)
         if any(each.positions.keys() - acknowledged for each in wanted):
             crossing.view = self._group.view()
 
     def commit(self, commits: Sequence[SeatCommit]) -> frozenset[TopicPartition]:
-        """Commit for partitions in the ledger; returns those that were acknowledged."""
+        """Commit for partitions in the ledger, and return those whose commit was acknowledged."""
         wanted = [each for each in self._without_what_others_read(commits) if each.positions]
         if not wanted:
             return frozenset()
@@ -68,10 +69,10 @@ class Commits:
         )
 
     def _without_what_others_read(self, commits: Sequence[SeatCommit]) -> Sequence[SeatCommit]:
-        """`commits` without partitions that must go and that another application reads already: those are let go.
+        """`commits` without requested partitions that another application reads already: those are let go.
 
-        If nobody can say who reads them, they wait, like what is not acknowledged: nothing is set back, and the next
-        trigger asks again.
+        If the coordinator does not describe the group, every requested partition is left out of `commits` and kept, as
+        after a commit without an acknowledgement: no offset is set back, and the next trigger asks again.
         """
         asked = {
             tp: (self._ledger.holdings[tp].committed, offset)
@@ -93,13 +94,14 @@ class Commits:
         return [_commit(each.seat, each.positions, each.positions.keys() - out) for each in commits]
 
     def commit_remembered(self, crossing: Crossing, shares: Sequence[SeatShare]) -> frozenset[TopicPartition]:
-        """Commit how far the checkpoint says we had read what we do not own, BEFORE it gets a new owner.
+        """Commit the checkpoint's positions of partitions that we have not adopted, BEFORE they get a new owner.
 
-        1. a batch is done; 2. the driver dies before the boundary that would commit it; 3. on return the partition is
-        asked for, or owned by nobody, before we adopt it. Without this its next owner would read the batch again.
+        1. A batch is done. 2. The driver dies before the boundary that would commit it. 3. After its return the group
+        asks for the partition, or leaves it without an owner, before we adopt it. Without this commit the partition's
+        next owner would read the batch again.
 
         Returns:
-            The partitions whose durable position the group does not have, or of which nobody knows that it has.
+            The partitions whose durable position the group does not have, or may not have.
         """
         behind, unanswered = self._remembered_beyond_the_group(crossing, {tp for s in shares for tp in s.partitions})
         wanted = [_commit(share.seat, behind, share.partitions & behind.keys()) for share in shares]
@@ -110,17 +112,18 @@ class Commits:
     def _remembered_beyond_the_group(
         self, crossing: Crossing, partitions: Collection[TopicPartition]
     ) -> tuple[dict[TopicPartition, int], frozenset[TopicPartition]]:
-        """Where the checkpoint stands in those of `partitions` of which the group does not know it.
+        """The checkpoint's positions in those of `partitions` where the group does not have them.
 
-        And those of which the coordinator does not say whether it does.
+        Returns:
+            Partition -> position, and the partitions whose committed offset the coordinator did not tell.
         """
         start, topics = crossing.start, self._topics_of(partitions)
         same = {name for name in start.topics.keys() & topics if start.topics[name].topic_id == topic_key(topics[name])}
         remembered = {
             tp: position for tp in partitions if tp.topic in same and (position := start.position(tp)) is not None
         }
-        # What we committed further ourselves, a checkpoint that was set back since does not know; what is inherited,
-        # another one knows (`adoption`).
+        # A further offset that we committed ourselves means that the checkpoint was set back since: its position is
+        # committed again. Of an inherited partition, another query's checkpoint has the rest (`adoption`).
         committed = self.committed(remembered, LEADER_PATIENCE_MS)
         known = {
             tp
@@ -135,17 +138,17 @@ class Commits:
         return {tp: at for tp, at in remembered.items() if tp not in known | unanswered}, unanswered
 
     def _topics_of(self, partitions: Collection[TopicPartition]) -> Mapping[str, TopicDescription]:
-        """The topics of `partitions` that exist; some may have left `subscribe` since an earlier process read them."""
+        """The topics of `partitions` that exist, even if they left `subscribe` since an earlier process read them."""
         names = {tp.topic for tp in partitions}
         topics = self._group.topics(self._options.metadata_max_age_ms)
         left = self._options.subscription.beyond(names)
         return {**topics, **self._group.topics_named(left)} if left else topics
 
     def committed(self, partitions: Collection[TopicPartition], patience_ms: int) -> Answers[Committed]:
-        """What the group has committed for `partitions`, and who did.
+        """The committed offset of each of `partitions`, and who committed it.
 
-        One for which nothing is committed is in neither part of the answer. One that the coordinator refuses has
-        `patience_ms`, if it does not refuse them all.
+        A partition without a committed offset is in neither part of the answer. One that the coordinator refuses for
+        `patience_ms`, unlike the rest, is unanswered.
         """
         answers = self._group.committed_answers(partitions, patience_ms)
         committed = {

@@ -1,9 +1,9 @@
-"""One boundary while it is being crossed: what all of its steps share.
+"""One boundary while it is being crossed: the state that its steps share.
 
 Runs on: driver.
 
-`start` is the same from the first step to the last. The view moves on: each step leaves the one in which its work is
-done, so that no step acts on a membership that an earlier one has seen end.
+`start` is the same from the first step to the last. The view is replaced: each step leaves the view in which its work
+is done, so that no step acts on a membership that an earlier step has seen end.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ class Crossing:
     """One boundary.
 
     Attributes:
-        start: the end of the last completed batch; durable, since Spark has it in its commit log.
-        logs: what brokers have of the subscribed topics.
+        start: the end of the last completed batch, durable since Spark has it in its commit log.
+        logs: the subscribed topics and their logs, as brokers show them.
         view: the seats as last seen.
     """
 
@@ -42,7 +42,7 @@ class Crossing:
         return self.logs.topics
 
     def skip_trigger(self, why: str) -> None:
-        """Warn that this trigger has no batch; under AvailableNow raise, since there is no next one.
+        """Warn that the next trigger tries again. Under AvailableNow raise, since there is no next trigger.
 
         Raises:
             GroupUnsettled: this is AvailableNow, which would end as if all was read.

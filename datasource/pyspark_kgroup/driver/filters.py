@@ -33,7 +33,7 @@ class PushedFilters:
     """All filters of one read, which a row has to meet together.
 
     Attributes:
-        since_ms: records before the first one that is not older need not be read; None if any may have to.
+        since_ms: reading may begin at the first record that is not older than this, or at any record if it is None.
     """
 
     def __init__(self) -> None:
@@ -42,11 +42,11 @@ class PushedFilters:
         self._of_offsets: list[Span] = []
 
     def take(self, filters: Iterable[Any]) -> list[Any]:
-        """Use what can be used; returns the filters that Spark has to apply all the same."""
+        """Use the filters that can be used, and return those that Spark has to apply all the same."""
         return [each for each in filters if not self._take(each)]
 
     def _take(self, each: Any) -> bool:
-        """Use a filter, if possible; whether it is met by whatever is read from now on."""
+        """Use a filter, if possible, and return whether every row that is read from now on meets it."""
         kind, path = type(each).__name__, tuple(getattr(each, "attribute", ()))
         if len(path) != 1 or path[0] not in _NEVER_NULL:
             return False
@@ -75,7 +75,7 @@ class PushedFilters:
     def _take_timestamps(self, kind: str, value: datetime) -> None:
         if kind in ("LessThan", "LessThanOrEqual") or value.tzinfo is None:
             return
-        since_ms = int(value.timestamp() // 0.001)  # a millisecond is all that Kafka keeps
+        since_ms = int(value.timestamp() // 0.001)  # Kafka keeps whole milliseconds
         if since_ms > 0:
             self.since_ms = max(since_ms - 1, self.since_ms or 0)
 
@@ -85,11 +85,11 @@ class PushedFilters:
         return bool(self.since_ms is not None or self._of_partitions or self._of_offsets)
 
     def may_have_rows(self, partition: TopicPartition) -> bool:
-        """Whether anything of `partition` is to be read."""
+        """Whether `partition` is to be read at all."""
         return all(test(partition) for test in self._of_partitions)
 
     def within(self, span: Span) -> Span:
-        """What of `span` is to be read."""
+        """The part of `span` that is to be read."""
         for allowed in self._of_offsets:
             span = Span(max(span.start_offset, allowed.start_offset), min(span.end_offset, allowed.end_offset))
         return span

@@ -2,9 +2,9 @@
 
 Runs on: driver.
 
-What is durable of their partitions is committed BEFORE they leave, by a seat that we serve. Only members that bear this
-query's prefix and a number count as such, if they have committed or owned something as this query (`earlier_runs`), or
-bear its client id; the others are left alone, with a warning.
+The durable positions of their partitions are committed BEFORE they leave, by a seat that we serve. A member counts as a
+former seat if its instance id is this query's prefix and a number, and it has committed offsets or owned partitions as
+this query (`earlier_runs`), or has its client id. Other members that are named so are left alone, with a warning.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ log = logging.getLogger(__name__)
 
 
 class FormerSeats:
-    """Seats that our process came back without."""
+    """Makes seats leave that this process came back without."""
 
     def __init__(
         self, group: GroupPort, options: SourceOptions, commits: Commits, earlier_seats: Collection[str]
@@ -34,20 +34,22 @@ class FormerSeats:
         self._earlier_seats = earlier_seats
         self._left_alone: frozenset[str] = frozenset()
         self._left_in_generation: int | None = None
-        """The last generation with them in it: a seat that is still there is not at rest."""
+        """The last generation that had former seats in it. A seat that is still in it is not at rest."""
         self._may_not_leave: set[str] = set()
 
     def make_leave(self, crossing: Crossing) -> bool:
-        """Make them leave, if there are any; whether the group is at rest without them.
+        """Make former seats leave, if there are any, and return whether the group is at rest without them.
 
-        Nobody serves them: their partitions would wait for the session timeout, and so would every rebalance.
+        No process serves them: their partitions would wait for the session timeout, and so would every rebalance.
 
-        A group that rebalances waits for them, and so do our seats: then they leave as soon as this was tried once. The
-        coordinator still takes commits in PreparingRebalance (ClassicGroup.validateOffsetCommit), so: 1. the group is
-        stable when we start, and nobody claims what these seats had; 2. our seats rejoin into the generation there is;
-        3. another member makes the group rebalance; 4. we commit in the old generation. Seats that came back when the
-        rebalance had begun have no generation to commit in: they claim what these seats had
-        (`runtime.previously_owned.claimable`), so that it is committed before it gets another owner.
+        A group that rebalances waits for former seats, and so do our seats. Then they leave after one attempt to commit
+        for them, which is worth it, since the coordinator still takes commits in PreparingRebalance
+        (ClassicGroup.validateOffsetCommit): 1. The group is stable when we start, and no member claims the former
+        seats' partitions. 2. Our seats rejoin into the current generation. 3. Another member makes the group rebalance.
+        4. We commit in the old generation.
+
+        Seats that came back after the rebalance had begun have no generation to commit in. They claim the former seats'
+        partitions (`runtime.previously_owned.claimable`), so that these are committed before they get another owner.
         """
         view, group = crossing.view, self._group.describe()
         others = self.other_members(group, view)
@@ -58,7 +60,7 @@ class FormerSeats:
         if group.tells_owners:
             held = SeatShare(view.seats[0], frozenset(_held_by(former, group, crossing)))
             if not view.settled or self._commits.commit_remembered(crossing, [held]):
-                return False  # not before the group is settled, and knows their positions
+                return False  # they leave when the group is settled and has their positions
         else:
             self._commit_while_rebalancing(crossing, former)
         log.info("seats of an earlier run leave: %s", ", ".join(str(member.instance_id) for member in former))
@@ -75,18 +77,18 @@ class FormerSeats:
         return False
 
     def _commit_while_rebalancing(self, crossing: Crossing, former: Collection[DescribedMember]) -> None:
-        """Tell a group that rebalances how far we had read for seats that leave; it describes nobody's partitions."""
+        """Commit the remembered positions of seats that leave, in a group that shows no assignment in a rebalance."""
         seat = next((seat for seat in crossing.view.seats if seat.identity.generation != NO_GENERATION), None)
         if seat is not None:
             remembered = frozenset(_remembered_of(former, crossing))
             self._commits.commit_remembered(crossing, [SeatShare(seat, remembered)])
 
     def group_rests(self, view: GroupView) -> bool:
-        """Whether all seats are settled, in a generation without those that were made to leave."""
+        """Whether all seats are settled, in a generation without the former seats that were made to leave."""
         return view.settled and all(map(self.seat_rests, view.seats))
 
     def seat_rests(self, seat: SeatView) -> bool:
-        """Whether this seat is settled, in a generation without those that were made to leave."""
+        """Whether this seat is settled, in a generation without the former seats that were made to leave."""
         return seat.settled and seat.identity.generation != self._left_in_generation
 
     def other_members(self, group: DescribedGroup, view: GroupView) -> list[DescribedMember]:
@@ -97,8 +99,8 @@ class FormerSeats:
     def is_one(self, member: DescribedMember) -> bool:
         """Whether this is a seat of an earlier run of this query with more `members`.
 
-        By its name, and by what it wrote: a client id may be another in each run, as a pod's name is. A seat that never
-        had a partition has written nothing, and is known by its client id alone.
+        It is known by its instance id and by its commits, since each run may have another client id, such as a pod's
+        name. A seat that never had a partition has committed no offset, so its client id has to be that of this query.
         """
         known = member.instance_id in self._earlier_seats or member.client_id == self._options.client_id
         return known and self._is_named_as_one(member)
@@ -108,7 +110,7 @@ class FormerSeats:
         return prefix == self._options.instance_id_prefix and number.isdecimal()
 
     def _warn_of_namesakes(self, members: Collection[DescribedMember]) -> None:
-        """Say once which members are left alone that may be former seats: they may hold partitions for a session."""
+        """Warn once of members left alone that may be former seats: they may hold partitions for a session."""
         names = frozenset(str(member.instance_id) for member in members)
         if names <= self._left_alone:
             return
@@ -131,13 +133,13 @@ def _session_timeout_of(group: DescribedGroup) -> str:
 
 
 def _remembered_of(members: Collection[DescribedMember], crossing: Crossing) -> set[TopicPartition]:
-    """What the checkpoint says that these seats owned."""
+    """The partitions that these seats owned, as the checkpoint remembers."""
     names = {member.instance_id for member in members}
     return {tp for tp, owned in crossing.start.owned.items() if owned.period.seat in names}
 
 
 def _held_by(members: Collection[DescribedMember], group: DescribedGroup, crossing: Crossing) -> set[TopicPartition]:
-    """What these seats may be holding. A group of type consumer does not tell what it has asked back from a member."""
+    """The partitions that these seats may hold. A group of type consumer hides those that it has asked back."""
     held = {tp for member in members for tp in member.assignment | member.claimed}
     if group.is_consumer_type:
         held |= _remembered_of(members, crossing) - {tp for member in group.members for tp in member.assignment}

@@ -1,8 +1,9 @@
-"""What a boundary asks of the group and of the brokers: its one seam to the group's runtime.
+"""The requests of a boundary to the group and the brokers: its one seam to the group's runtime.
 
 Runs on: driver.
 
-Met by `spark_kgroup.runtime.thread.GroupRuntime`, whose docstrings say what each call raises, and by the tests' model.
+Met by `spark_kgroup.runtime.thread.GroupRuntime`, whose docstrings name the errors of each call, and by the tests'
+model.
 """
 
 from __future__ import annotations
@@ -17,14 +18,14 @@ from spark_kgroup.wire.responses import CommittedOffset
 
 
 class EndListing(Protocol):
-    """Where logs end, as far as leaders have answered: they are asked on and on until they do, for `api_timeout_ms`."""
+    """Where logs end, as far as leaders have answered. Each is asked until it answers, for `api_timeout_ms` at most."""
 
     def answers(self, patience_ms: int) -> Answers[int]:
-        """What has been answered when all have, at the latest after `patience_ms`."""
+        """The answers so far: as soon as all leaders have answered, at the latest after `patience_ms`."""
 
     @property
     def ended(self) -> bool:
-        """Nobody is asked any more: all have answered, or the time is up."""
+        """No leader is asked any more: all have answered, or the time is up."""
 
 
 class GroupPort(Protocol):
@@ -33,13 +34,13 @@ class GroupPort(Protocol):
     # ----------------------------------------------------------------------------------------------- membership
 
     def view(self) -> GroupView:
-        """The seats as they are now; raises what a seat failed of."""
+        """The seats as they are now. Raises the error of which a seat failed."""
 
     def wait_until(self, condition: Callable[[GroupView], bool], timeout_ms: int) -> GroupView:
         """The first view for which `condition` holds, or the view after `timeout_ms`."""
 
     def give_up(self, instance_id: str, partitions: frozenset[TopicPartition]) -> None:
-        """Tell a seat that nobody reads `partitions` any more; AFTER their positions were committed."""
+        """Tell a seat that no batch reads `partitions` any more, AFTER their positions were committed."""
 
     def force_rebalance(self, reason: str) -> None:
         """Make the whole group join anew, once."""
@@ -48,28 +49,28 @@ class GroupPort(Protocol):
         """The whole group, members of other applications included."""
 
     def remove_members(self, members: Iterable[DescribedMember], reason: str) -> dict[str, int]:
-        """Take static members out that no process serves any more; returns who is still there, and why."""
+        """Take out static members that no process serves. Returns instance id -> error code of those still there."""
 
     def remove_seats(self, instance_ids: Iterable[str], reason: str) -> None:
-        """Give some of our seats back for good; AFTER their positions were committed."""
+        """Let some of our seats leave for good, AFTER their positions were committed."""
 
     # -------------------------------------------------------------------------------------------------- offsets
 
     def commit(self, commits: Sequence[SeatCommit]) -> frozenset[TopicPartition]:
-        """Commit for several seats at once; returns the partitions whose commit was acknowledged."""
+        """Commit for several seats at once, and return the partitions whose commit was acknowledged."""
 
     def commit_refusal(self) -> str:
-        """Why the last commit of each seat was not acknowledged; empty if all were."""
+        """Why the last commit of each seat was not acknowledged, empty if all were."""
 
     def committed(
         self, partitions: Iterable[TopicPartition], timeout_ms: int | None = None
     ) -> dict[TopicPartition, CommittedOffset | None]:
-        """The committed offset of each partition, with its metadata; None where nothing is."""
+        """The committed offset of each partition, with its metadata, or None where there is none."""
 
     def committed_answers(
         self, partitions: Iterable[TopicPartition], patience_ms: int
     ) -> Answers[CommittedOffset | None]:
-        """As `committed`, without the partitions that the coordinator refuses for `patience_ms`, unlike others."""
+        """As `committed`, without partitions that the coordinator refuses for `patience_ms`, unlike the rest."""
 
     # ---------------------------------------------------------------------------------------------- topics, logs
 
@@ -85,7 +86,7 @@ class GroupPort(Protocol):
     # Each leader answers for its own partitions, or does not in time: then `Answers` says why.
 
     def begin_end_offsets(self, partitions: Iterable[TopicPartition], *, read_committed: bool) -> EndListing:
-        """Begin to ask where logs end; other calls go on beside it."""
+        """Begin to ask where logs end, while other calls go on."""
 
     def end_offsets(
         self, partitions: Iterable[TopicPartition], patience_ms: int, *, read_committed: bool

@@ -1,10 +1,10 @@
-"""Handing partitions over: commit what is durable, then give up what the group asks for.
+"""Handing partitions over: commit durable positions, then give up the partitions that the group asks for.
 
 Runs on: driver.
 
-A partition that we adopted is given up only when the group has acknowledged where we stand in it, or when another
-application reads it already. One that this process never adopted is given up only when the group knows what the
-checkpoint remembers of it, or has given it to somebody else.
+An adopted partition is given up only when the group has acknowledged our position in it, or when another application
+reads it already. A partition that this process never adopted is given up only when the group has the position that the
+checkpoint remembers, or has given the partition to another member.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ from spark_kgroup.model import MemberIdentity, TopicPartition
 from spark_kgroup.runtime.views import GroupView, SeatCommit
 
 Ownership = dict[tuple[str, TopicPartition], MemberIdentity | None]
-"""(instance id, partition) -> the identity under which the seat's ownership began, None if an earlier process's."""
+"""(instance id, partition) -> the identity under which the seat's ownership began, None for an earlier process's."""
 
 _ROUNDS = 4
-"""A cooperative rebalance takes two generations; one more pair for a group that moved on meanwhile."""
+"""A cooperative rebalance takes two generations. The second pair is for a group that rebalances again meanwhile."""
 
 
 class HandOver:
-    """Gives up what the group asks our seats for, in good order."""
+    """Commits for, and then gives up, the partitions that the group asks our seats for."""
 
     def __init__(self, group: GroupPort, ledger: Ledger, commits: Commits) -> None:
         self._group = group
@@ -36,7 +36,7 @@ class HandOver:
         self._commits = commits
 
     def commit_and_give_up(self, crossing: Crossing) -> None:
-        """Commit what is durable, then give up what must go, until the group asks for nothing more."""
+        """Commit durable positions, then give up requested partitions, up to `_ROUNDS` times while the group asks."""
         for _ in range(_ROUNDS):
             self._ledger.drop_lost(crossing.view)
             self._commits.commit_durable(crossing)
@@ -46,7 +46,11 @@ class HandOver:
         self._ledger.drop_lost(crossing.view)
 
     def _give_up(self, crossing: Crossing) -> Ownership:
-        """Give up all that is asked for and that the group knows our position of; returns what went."""
+        """Give up each requested partition whose position the group has, or that another application took over.
+
+        Returns:
+            The partitions that were given up, each with the identity under which its ownership began.
+        """
         adopted = [SeatCommit(seat=s, positions=self._ledger.to_hand_over(s)) for s in crossing.view.seats]
         self._commits.commit([self._without_what_is_known(each) for each in adopted])
         holdings, taken = self._ledger.holdings.keys(), self._ledger.taken_over
@@ -60,7 +64,7 @@ class HandOver:
         went: Ownership = {}
         for each in adopted:
             seat = each.seat
-            # Not acknowledged means not given up.
+            # A partition whose commit was not acknowledged is kept.
             safe = self._ledger.known_to_group({tp: each.positions[tp] for tp in each.positions.keys() & holdings})
             if going := safe | unadopted[seat.instance_id] | (seat.to_give_up & taken):
                 self._ledger.give_up(safe)
@@ -77,14 +81,14 @@ class HandOver:
     ) -> dict[str, frozenset[TopicPartition]]:
         """Instance id -> which of its partitions in `asked`, never adopted by this process, can go.
 
-        They can if the group knows what we remember of them. What is not ours but an earlier process's may have another
-        owner by now: then we must not commit for it.
+        A partition can go if the group has the position that the checkpoint remembers. One that only an earlier process
+        owned may have another owner by now: then it goes, and we must not commit for it.
         """
         previously_owned = {share.seat.instance_id: share.partitions - share.seat.owned_since.keys() for share in asked}
         owners: dict[TopicPartition, set[str | None]] = {}
         if any(previously_owned.values()):
             group = self._group.describe()
-            if not group.tells_owners:  # nobody knows whose they are: at the next boundary
+            if not group.tells_owners:  # a classic group hides its assignment while it rebalances: ask again later
                 asked = [SeatShare(s.seat, s.partitions - previously_owned[s.seat.instance_id]) for s in asked]
             for member in group.members:
                 for tp in member.assignment | member.claimed:
@@ -96,21 +100,22 @@ class HandOver:
 
 
 def asks(view: GroupView) -> bool:
-    """Whether the group asks a seat to give something up."""
+    """Whether the group asks a seat to give up partitions."""
     return any(seat.to_give_up for seat in view.seats)
 
 
 def _after(given_up: Ownership) -> Callable[[GroupView], bool]:
-    """Whether the seats have taken `given_up` and the group is at rest, or asks again.
+    """A condition on views: the seats have processed `given_up`, and the group is at rest or asks again.
 
-    Giving up is a message to the seat: a view taken before it arrives still shows what is gone, and would be answered
-    twice. The second answer could meet a partition that was assigned again meanwhile.
+    Giving up is a message to the seat. A view taken before the message arrives still shows the partitions as held, so
+    they would be given up twice. The second message could meet a partition that was assigned again meanwhile.
     """
 
     def arrived(view: GroupView) -> bool:
         held: Ownership = {(seat.instance_id, tp): None for seat in view.seats for tp in seat.to_give_up}
         held |= {(seat.instance_id, tp): who for seat in view.seats for tp, who in seat.owned_since.items()}
-        # What was an earlier process's and is ours now may have become so before our message arrives.
+        # None: an earlier process owned the partition. The seat may come to own it before our message arrives, so an
+        # identity in `held` does not prove that the message arrived.
         left = all(key not in held or who not in (None, held[key]) for key, who in given_up.items())
         return left and (view.settled or asks(view))
 

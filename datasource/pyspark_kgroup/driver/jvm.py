@@ -2,13 +2,13 @@
 
 Runs on: driver.
 
-1. a JVM is killed while its reader waits for the group's coordinator; 2. the query is started again, its reader takes
-the seats and reads on; 3. the first reader wakes, joins, takes the seats back, and sets the group's offsets to where a
-fresh query starts. Spark's reader learns that its JVM is gone only when it answers, and that is too late.
+1. A JVM is killed while its reader waits for the group's coordinator. 2. The query is started again, and its reader
+takes the seats and reads on. 3. The first reader wakes, joins, takes the seats back, and sets the group's offsets to
+where a fresh query starts. Spark's reader learns that its JVM is gone only when it answers, and that is too late.
 
-How Spark starts it (PythonStreamingSourceRunner, PythonWorkerFactory.createSimpleWorker; 4.0 to 4.3, and under Spark
-Connect): the JVM's child, without Spark's daemon, connected to the JVM by one socket. The kernel closes that socket
-when the JVM ends, however it ends, and Spark does when the query stops, after it has sent the reader SIGTERM.
+Spark starts the reader (PythonStreamingSourceRunner, PythonWorkerFactory.createSimpleWorker; 4.0 to 4.3, and under
+Spark Connect) as a child of the JVM, without Spark's daemon, connected to the JVM by one socket. The kernel closes that
+socket when the JVM ends, however it ends. Spark closes it when the query stops, after it has sent the reader SIGTERM.
 """
 
 from __future__ import annotations
@@ -25,18 +25,18 @@ from contextlib import suppress
 from typing import Final, Self
 
 _HUNG_UP: Final = getattr(select, "POLLRDHUP", 0) | getattr(select, "POLLHUP", 0)
-"""What poll(2) is to tell: that the other end sends nothing more (Linux has it), and, where that must be asked for, a
-full hang-up (macOS watches nothing of a descriptor that nothing is asked of)."""
+"""The events to ask of poll(2): that the other end stopped sending (on Linux), and a full hang-up, which must be asked
+for on macOS: it does not watch a descriptor for which no event is asked."""
 
 _LOOK_INTERVAL_MS: Final = 1_000
-"""How often the parent is looked at, of which nobody tells."""
+"""How often the parent's process id is looked at: no event tells that the parent has ended."""
 
 
 class Jvm:
     """The process at the other end of a reader's connection to Spark.
 
     Args:
-        connection: a descriptor of that connection; it is kept for as long as this process lives.
+        connection: a descriptor of that connection, which is kept for as long as this process lives.
     """
 
     def __init__(self, connection: int) -> None:
@@ -45,7 +45,7 @@ class Jvm:
 
     @classmethod
     def of_this_process(cls) -> Self | None:
-        """None where Spark did not start this process for itself alone, or the platform does not show its sockets."""
+        """The JVM to which Spark connected this process, or None if there is none, or the platform hides sockets."""
         address = _address_of_jvm()
         if address is None or not hasattr(select, "poll"):
             return None
@@ -68,11 +68,11 @@ class Jvm:
     def end_process_with_it(self, last: Callable[[], None]) -> None:
         """From now on, end this process as soon as the JVM is gone, or Spark sends SIGTERM.
 
-        At once: it sends nothing, and waits for no thread and no pipe. Nobody is left to care, and the
-        seats wait for the next start (KIP-345).
+        It ends at once: it sends no message, and waits for no thread and no pipe. No process needs its answers any
+        more, and the seats wait for the next start (KIP-345).
 
         Args:
-            last: what is done before, however the process ends; it must be quick, and may be called again.
+            last: is called before the process ends, however it ends. It must be quick, and may be called again.
         """
         atexit.register(last)
         threading.Thread(target=self._end_with_it, args=(last, _terminations()), name="kgroup jvm", daemon=True).start()
@@ -85,7 +85,7 @@ class Jvm:
 
 
 def _terminations() -> int | None:
-    """A descriptor from which SIGTERM can be read; None where somebody else handles it, or this is not the main thread.
+    """A descriptor from which SIGTERM can be read. None if other code handles SIGTERM, or off the main thread.
 
     Python itself would run a handler only when its main thread is free.
     """
@@ -113,8 +113,8 @@ def _address_of_jvm() -> object:
 
 
 def _peer_of(descriptor: int) -> object:
-    """The port (TCP) or the path (Unix) that a socket is connected to, None for anything else."""
-    with suppress(OSError):  # the one that listed them has gone; or it is not connected
+    """The port (TCP) or the path (Unix) that a socket is connected to, or None for any other descriptor."""
+    with suppress(OSError):  # the descriptor that listed them is closed by now, or this one is not connected
         if stat.S_ISSOCK(os.fstat(descriptor).st_mode):
             blocking = os.get_blocking(descriptor)
             with socket.socket(fileno=os.dup(descriptor)) as sock:

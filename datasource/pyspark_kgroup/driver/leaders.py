@@ -1,4 +1,4 @@
-"""What tickets say of a range: its offsets, and who leads its partition.
+"""The ranges in tickets: their offsets, and the leaders of their partitions.
 
 Runs on: driver. Pure.
 """
@@ -14,12 +14,12 @@ from spark_kgroup.model import TopicDescription, TopicPartition
 def ranges_of(
     piece: Iterable[tuple[TopicPartition, tuple[int, int]]], topics: Mapping[str, TopicDescription]
 ) -> tuple[Range, ...]:
-    """What one task reads of which partitions, with the leaders as `topics` say."""
+    """The ranges that one task reads, with the leaders as `topics` have them."""
     return tuple(Range(*tp, *span, leader_of(topics, tp)) for tp, span in piece)
 
 
 def leader_of(topics: Mapping[str, TopicDescription], partition: TopicPartition) -> Leader | None:
-    """Who leads `partition`, as far as `topics` say."""
+    """The leader of `partition`, or None if `topics` do not have it."""
     topic = topics.get(partition.topic)
     leader = topic.leaders.get(partition.partition) if topic is not None else None
     if topic is None or leader is None:

@@ -1,4 +1,4 @@
-"""What this query owns between two boundaries, and what of it the group knows.
+"""The ledger: the partitions that this query owns between two boundaries, and the offsets of them that the group has.
 
 Runs on: driver. Pure bookkeeping: views and offsets go in, commits and checkpoints come out.
 """
@@ -19,8 +19,8 @@ class Holding:
     """One adopted partition.
 
     Attributes:
-        owned_since: the identity under which the seat's ownership began; another one means that there was a break.
-        committed: the group's committed offset as far as we know, None if it plays no part.
+        owned_since: the identity under which the seat's ownership began. Another one means that it was interrupted.
+        committed: the group's committed offset as far as we know, or None if there is none that counts.
     """
 
     period: Period
@@ -32,13 +32,15 @@ class Ledger:
     """The adopted partitions of one query, from adoption to giving up or losing them.
 
     Args:
-        subscribed: whether a topic of some name is read, if it exists.
+        subscribed: contains the names of topics that are read if they exist.
 
     Attributes:
-        topics_gone: not subscribed any more, and deleted since: nothing of them is remembered.
-        unadopted: held or claimed by our seats, and not adopted: a restart claims what of it an earlier process owned.
-        unstarted: what an explicit `startingOffsets` counts for, and this boundary could not adopt.
-        taken_over: held by our seats, and read by another application meanwhile: neither committed nor adopted.
+        topics_gone: topics that are not subscribed any more and were deleted since. The checkpoint forgets them.
+        unadopted: partitions that our seats hold or claim, and have not adopted. A restart claims those of them that an
+            earlier process owned.
+        unstarted: partitions for which an explicit `startingOffsets` counts, and that this boundary could not adopt.
+        taken_over: partitions that our seats hold and another application reads already. They are neither committed nor
+            adopted.
     """
 
     def __init__(self, subscribed: Container[str]) -> None:
@@ -53,19 +55,19 @@ class Ledger:
         self._handed_over: set[TopicPartition] = set()
 
     def begin_boundary(self, start: Checkpoint) -> None:
-        """A boundary begins: `start`, as this query continues it, is durable, and holds until the next one begins."""
+        """Begin a boundary: `start`, as this query continues it, is durable and counts until the next boundary."""
         self._start = start
         self.unadopted = self.unstarted = frozenset()
 
     def is_later(self, topic: str) -> bool:
-        """Whether a topic was not there yet when this query began: a pattern may match nothing for a while.
+        """Whether a topic was not there yet when this query began.
 
-        Nothing of that while is durable, so the checkpoint is as fresh as it was.
+        A pattern may match no topic for a while. That time is not in the checkpoint, which is still a fresh one then.
         """
         return self._first is not None and topic not in self._first
 
     def drop_lost(self, view: GroupView) -> frozenset[TopicPartition]:
-        """Forget what is no longer held, or not without a break; returns it."""
+        """Forget, and return, partitions that our seats hold no longer, or whose ownership was interrupted."""
         holders = holders_of(view)
         lost = frozenset(
             tp
@@ -77,17 +79,17 @@ class Ledger:
         return lost
 
     def see_unadopted(self, view: GroupView) -> None:
-        """See what our seats hold or claim, and have not adopted, when a boundary is over."""
+        """Note, at the end of a boundary, the partitions that our seats hold or claim and have not adopted."""
         held = {tp for seat in view.seats for tp in seat.owned_since.keys() | seat.to_give_up}
         self.unadopted = frozenset(held - self.holdings.keys() - self.taken_over)
 
     def drop_gone(self, topics: Mapping[str, TopicDescription]) -> None:
-        """Forget partitions of topics that are not in `topics`, or are others there: created again under their name."""
+        """Forget partitions of topics that are not in `topics`, or have another id there: they were created again."""
         ids = {name: topic_key(topic) for name, topic in topics.items()}
         self.forget([tp for tp, holding in self.holdings.items() if ids.get(tp.topic) != holding.period.topic_id])
 
     def forget(self, partitions: Iterable[TopicPartition]) -> None:
-        """No longer own `partitions`, without a word to the group."""
+        """Stop owning `partitions`, without telling the group."""
         for tp in partitions:
             del self.holdings[tp]
 
@@ -99,29 +101,32 @@ class Ledger:
         self.taken_over.discard(partition)
 
     def let_go(self, partitions: Iterable[TopicPartition]) -> None:
-        """Forget partitions that another application reads already: what we know of them stays in the checkpoint."""
+        """Forget partitions that another application reads already. Their positions stay in the checkpoint."""
         for tp in partitions:
             del self.holdings[tp]
             self.taken_over.add(tp)
 
     def give_up(self, partitions: Iterable[TopicPartition]) -> None:
-        """Forget partitions that are given up in good order: the group's committed offset is their memory now."""
+        """Forget partitions that are given up after their commit: the group's committed offset is their memory now."""
         for tp in partitions:
             del self.holdings[tp]
             self._handed_over.add(tp)
 
     def position(self, partition: TopicPartition) -> int:
-        """How far an adopted partition is read, durably: where `start` stands in this period, else its beginning."""
+        """The durable position of an adopted partition: that of `start` in this period, else the period's beginning."""
         period = self.holdings[partition].period
         before = self._start.owned.get(partition)
         return before.position if before is not None and before.period == period else period.start
 
     def uncommitted(self, seat: SeatView) -> dict[TopicPartition, int]:
-        """Durable positions of this seat's partitions that the group does not know yet.
+        """Durable positions of this seat's partitions that the group does not have yet.
 
-        Of the current period, or where an earlier one ended and this one goes on: 1. a batch is done; 2. the driver
-        dies before it commits; 3. it is back in a later generation: until the group knows, others would read that batch
-        again. Never below what is committed: the broker checks the member, not who owns the partition.
+        A position is of the current period, or of an earlier one from whose end this one goes on: 1. A batch is done.
+        2. The driver dies before it commits. 3. It is back in a later generation. Until the group has the position,
+        another owner would read that batch again.
+
+        No position is below the committed offset. The broker would not refuse it: it checks the member, not who owns
+        the partition.
         """
         waiting = self._without_acknowledgement(seat.owned_since)
         return {tp: self.position(tp) for tp in waiting if self._is_held_by(seat, tp)}
@@ -129,18 +134,18 @@ class Ledger:
     def unacknowledged(self) -> frozenset[TopicPartition]:
         """Partitions whose durable position is not committed yet: if lost now, their next owner would read them again.
 
-        They do not go on until the group has acknowledged where they stand: 1. a batch is done, its commit is not
-        acknowledged; 2. a second batch is read; 3. membership is lost: the next owner would read both again, and the
-        promise is at most one (docs/explain/promises.md).
+        No further batch reads them until the group has acknowledged their position. Else: 1. A batch is done, and its
+        commit is not acknowledged. 2. A second batch is read. 3. Membership is lost. The next owner would read both
+        batches again, and the promise is at most one (docs/explain/promises.md).
         """
         return frozenset(self._without_acknowledgement(self.holdings))
 
     def _without_acknowledgement(self, partitions: Iterable[TopicPartition]) -> Iterator[TopicPartition]:
-        """Those that we have delivered further than the group knows, and that are read on from there.
+        """Adopted partitions that were delivered beyond the committed offset, and are read on from there or later.
 
-        What a log has lost meanwhile lies before our position and was delivered by nobody.
+        Records that a log lost between the delivered offset and our position were not delivered, so they do not count.
         """
-        for tp in partitions:  # all of them, several times at each boundary; and mostly there is nothing
+        for tp in partitions:  # all of them, several times at each boundary, and mostly each is acknowledged
             holding, delivered = self.holdings.get(tp), self._start.position(tp)
             if holding is None or delivered is None:
                 continue
@@ -150,7 +155,7 @@ class Ledger:
                 yield tp
 
     def _is_held_by(self, seat: SeatView, partition: TopicPartition) -> bool:
-        """Whether we adopted it through this very seat, without a break since."""
+        """Whether `partition` was adopted through this very seat, and its ownership was not interrupted since."""
         holding = self.holdings.get(partition)
         return holding is not None and seat.owned_since.get(partition) == holding.owned_since
 
@@ -159,7 +164,7 @@ class Ledger:
         return committed is None or position > committed
 
     def to_hand_over(self, seat: SeatView) -> dict[TopicPartition, int]:
-        """What this seat must give up of what we adopted, with the position the next owner shall start from."""
+        """The adopted partitions that this seat must give up, with the positions from which the next owners start."""
         return {tp: self.position(tp) for tp in seat.to_give_up if self._is_held_by(seat, tp)}
 
     def known_to_group(self, positions: Mapping[TopicPartition, int]) -> frozenset[TopicPartition]:
@@ -172,7 +177,7 @@ class Ledger:
             self.holdings[tp] = replace(self.holdings[tp], committed=positions[tp])
 
     def checkpoint(self, topics: Mapping[str, TopicDescription], positions: Mapping[TopicPartition, int]) -> Checkpoint:
-        """The next offset of the stream: `positions` for all that is held; what was lost or given up is remembered."""
+        """The next offset of the stream: `positions` of adopted partitions, and those of lost or given-up ones."""
         start = self._start
         if start.fresh and self._first is None:
             self._first = frozenset(topics)
@@ -205,7 +210,7 @@ class Ledger:
         )
 
     def _topics(self, topics: Mapping[str, TopicDescription]) -> dict[str, Topic]:
-        """All topics ever seen: at first sight with their partition count, later ones with 0 (all of it is new)."""
+        """All topics ever seen, with their partition count at first sight. Later topics have 0, since all is new."""
         result = {
             name: replace(known, left=name not in self._subscribed)
             for name, known in self._start.topics.items()
@@ -220,7 +225,7 @@ class Ledger:
 
 
 def holders_of(view: GroupView) -> dict[TopicPartition, SeatView]:
-    """Which seat holds each partition. If two believe to, the newer generation counts: the other seat was expelled."""
+    """Which seat holds each partition. Of two, the one in the newer generation counts: the other was expelled."""
     holders: dict[TopicPartition, SeatView] = {}
     for seat in view.seats:
         for tp, owned_since in seat.owned_since.items():

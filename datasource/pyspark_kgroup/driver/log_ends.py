@@ -1,9 +1,9 @@
-"""Where logs end, asked of each partition's leader, while no partition waits for another one's.
+"""Where logs end, asked of each partition's leader. No partition waits for the leader of another one.
 
 Runs on: driver. Between two batches only (`boundary`).
 
-A leader has `LEADER_PATIENCE_MS` to answer. One that has not goes on being asked beside the boundaries, and none of
-them waits for it: what it answers serves the next boundary, which asks it anew.
+A leader has `LEADER_PATIENCE_MS` to answer. One that has not answered is asked on beside the boundaries, none of which
+waits for it. Its late answer serves the next boundary, which asks that leader anew.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class LogEnds:
         on_answered: is told of partitions whose leaders have answered beside the boundaries.
 
     Attributes:
-        last: where each log ended when that was known last.
+        last: the end of each log as last listed.
         unanswered: the partitions that are asked for beside the boundaries, and why there is no answer yet.
     """
 
@@ -68,7 +68,7 @@ class LogEnds:
         self.forget()
 
     def forget(self) -> None:
-        """What was listed, and is being listed, may be of topics that are gone."""
+        """Drop listed ends, and listings under way, since they may be of topics that are gone."""
         self.last: dict[TopicPartition, int] = {}
         self.unanswered: dict[TopicPartition, WireError] = {}
         self._listed = _Listed({}, 0)
@@ -77,7 +77,7 @@ class LogEnds:
         self._late: dict[TopicPartition, int] = {}
 
     def begin(self, partitions: Collection[TopicPartition]) -> None:
-        """Begin to list `partitions`, beside what else is asked of brokers before `of` needs them."""
+        """Begin to list `partitions`, while brokers are asked other questions before `of` needs the ends."""
         if lacking := self._lacking(partitions, self._recent()):
             self._collect()
             self._begun = self._begin(lacking - self.unanswered.keys())
@@ -120,7 +120,7 @@ class LogEnds:
         return _Begun(frozenset(partitions), listing, self._clock())
 
     def _collect(self) -> None:
-        """Take what leaders have answered beside the boundaries; whom nobody asks any more is asked anew."""
+        """Take the late answers of leaders. A partition whose listing has ended without an answer is asked for anew."""
         beside, self._beside = self._beside, []
         late: dict[TopicPartition, int] = {}
         for each in beside:

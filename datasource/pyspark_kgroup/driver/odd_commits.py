@@ -1,8 +1,8 @@
-"""Warnings of committed offsets that play no part, though somebody may have meant them to.
+"""Warnings of committed offsets that are ignored, though a user may expect them to count.
 
 Runs on: driver.
 
-Each is said once for as long as the offsets stay as they are. Nothing is decided here (`offsets.adoption` does).
+Each warning comes once for as long as the offsets stay as they are. The decisions are made in `offsets.adoption`.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ log = logging.getLogger(__name__)
 
 
 class OddCommits:
-    """What was warned of."""
+    """Warns, and remembers the offsets that it has warned of."""
 
     def __init__(self, options: SourceOptions, us: Author) -> None:
         self._options = options
@@ -35,13 +35,13 @@ class OddCommits:
         offsets: Mapping[TopicPartition, int],
         committed: Mapping[TopicPartition, Committed],
     ) -> None:
-        """Say, once, where the group's offset plays no part, though somebody may have meant it to.
+        """Warn, once, of partitions whose committed offset is ignored, though a user may expect it to count.
 
         Args:
             crossing: the boundary.
             starts: how each adopted partition's start was decided.
             offsets: where each starts.
-            committed: what the group has for each; nothing for those that it has nothing of.
+            committed: the committed offset of each partition that has one.
         """
         now = {tp: (offsets[tp], commit) for tp, commit in committed.items() if offsets[tp] != commit.offset}
         apart = [tp for tp in sorted(now) if self._warned_of.get(tp) != now[tp]]
@@ -98,5 +98,5 @@ def _apart(
     offsets: Mapping[TopicPartition, int],
     committed: Mapping[TopicPartition, Committed],
 ) -> str:
-    """Of each partition, what the group has and where this query goes on."""
+    """Each partition with the group's offset and the offset where this query goes on, as text."""
     return join([f"{tp}: group {committed[tp].offset}, checkpoint {offsets[tp]}" for tp in partitions])

@@ -1,9 +1,9 @@
-"""What the group's assignment lacks: its members watch for that; here is committed first what the checkpoint remembers.
+"""Orphans, partitions without an owner: their remembered positions are committed before the group assigns them.
 
 Runs on: driver.
 
-The runtime finds partitions that nobody owns (`spark_kgroup.runtime.metadata_watch`) and holds the rebalance back that
-gives them to somebody, until the group knows what the checkpoint remembers of them.
+The runtime finds partitions without an owner (`spark_kgroup.runtime.metadata_watch`). It holds back the rebalance that
+gives them an owner until the group has the positions that the checkpoint remembers.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ log = logging.getLogger(__name__)
 
 
 class Orphans:
-    """Has the group rebalance for what its assignment lacks, once that may be."""
+    """Makes the group rebalance if its assignment does not fit, once the remembered positions are committed."""
 
     def __init__(self, group: GroupPort, commits: Commits, hand_over: HandOver) -> None:
         self._group = group
@@ -29,10 +29,10 @@ class Orphans:
         self._hand_over = hand_over
 
     def find_owners(self, crossing: Crossing) -> None:
-        """After a static rejoin: have the group rebalance if its assignment does not fit any more.
+        """After a static rejoin, make the group rebalance if its assignment does not fit any more.
 
-        1. a sync revokes P from a seat; 2. the seat dies before it rejoins; 3. its static rejoin is answered with the
-        group's old assignment, without P; 4. our checkpoint alone knows how far P was read.
+        1. A sync revokes P from a seat. 2. The seat dies before it rejoins. 3. Its static rejoin is answered with the
+        group's old assignment, without P. 4. Our checkpoint alone knows how far P was read.
         """
         if crossing.view.look_due and crossing.view.settled:
             crossing.view = self._group.wait_until(lambda v: not (v.look_due and v.settled), LOOK_WAIT_MS)
@@ -41,15 +41,15 @@ class Orphans:
             return
         log.warning("the group rebalances: %s", held.reason)
         if self._commits.commit_remembered(crossing, [SeatShare(crossing.view.seats[0], held.without_owner)]):
-            return  # still held
+            return  # the rebalance stays held back
         self._rebalance(crossing, held.reason)
 
     def is_something_left(self, view: GroupView) -> bool:
-        """Whether the next boundary has something to do here."""
+        """Whether the next boundary has to wait for the runtime's look, or to rebalance."""
         return view.held is not None or (view.look_due and view.settled)
 
     def _rebalance(self, crossing: Crossing, reason: str) -> None:
-        """Make the group rebalance, and give up what it then asks for."""
+        """Make the group rebalance, and give up the partitions that it then asks for."""
         self._group.force_rebalance(reason)
         generation = crossing.view.seats[0].identity.generation
         crossing.view = self._group.wait_until(

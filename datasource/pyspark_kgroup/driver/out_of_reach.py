@@ -1,11 +1,12 @@
-"""Partitions of which no leader answers: since when, what users are told, and when that is an error.
+"""Partitions for which no leader answers: since when, the warnings of it, and when it is an error.
 
 Runs on: driver. No I/O but the log.
 
-A partition out of reach adds nothing to a batch, and holds up no other one: it has no leader, its leader is silent, or
-denies that it leads. One warning says so and one that it is over. Its absence is an error after
-`kafka.default.api.timeout.ms`, as a person has to look after it; never where losses are none (`failOnDataLoss=false`).
-What is known of it is in memory alone: a driver that comes back waits as long once more.
+A partition is out of reach if it has no leader, its leader is silent or denies that it leads, or the coordinator does
+not tell its committed offset since a transaction holds it. It adds no records to a batch, and holds up no other
+partition. One warning says that it is out of reach, and another one that this is over.
+After `kafka.default.api.timeout.ms` it is an error, since an administrator has to act, but never with
+`failOnDataLoss=false`. Absences are in memory alone: a driver that comes back waits as long once more.
 """
 
 from __future__ import annotations
@@ -50,7 +51,7 @@ class OutOfReach:
         return frozenset(self._absences)
 
     def keep(self, ours: Iterable[TopicPartition]) -> None:
-        """Our seats hold `ours`, and no others."""
+        """Forget partitions that are not in `ours`: our seats do not hold them any more."""
         held = set(ours)
         self._absences = {tp: absence for tp, absence in self._absences.items() if tp in held}
 
@@ -78,13 +79,13 @@ class OutOfReach:
             )
 
     def answered(self, partitions: Iterable[TopicPartition], now_ms: int) -> None:
-        """Leaders have answered for these meanwhile: if they fall silent now, their time begins anew."""
+        """Note that leaders have answered for these meanwhile: if they fall silent now, their time begins anew."""
         for tp in partitions:
             if tp in self._absences:
                 self._absences[tp].since_ms = now_ms
 
     def hear(self, partitions: Iterable[TopicPartition], now_ms: int) -> None:
-        """All that was asked of these partitions' leaders is answered."""
+        """Note that these partitions' leaders have answered every question, and warn that they are back."""
         if not self._absences:
             return
         back = {tp: self._absences.pop(tp) for tp in partitions if tp in self._absences}
@@ -93,7 +94,7 @@ class OutOfReach:
             log.warning("There are answers for %s again, after %.0f s: it is read on.", join(sorted(back)), for_s)
 
     def wait_no_longer(self, partitions: Iterable[TopicPartition], now_ms: int) -> bool:
-        """Whether a run that ends by itself has waited for `partitions` for long enough; warns once of each."""
+        """Whether a run that ends by itself has waited long enough for `partitions`, of which it warns once."""
         absences = {tp: self._absences[tp] for tp in partitions if tp in self._absences}
         if any(not self._is_overdue(tp, now_ms) for tp in absences):
             return False
@@ -118,7 +119,7 @@ class OutOfReach:
 
 
 def _remedy(why: WireError) -> str:
-    """What a person can do about an absence, as the beginning of a sentence."""
+    """The remedy of an absence, as the beginning of a sentence."""
     if isinstance(why, BrokerError) and why.code == ErrorCode.UNSTABLE_OFFSET_COMMIT:
         return "End the transaction that holds the group's offsets (kafka-transactions.sh find-hanging)"
     return "Bring its broker back (kafka-topics.sh --describe --unavailable-partitions shows which)"

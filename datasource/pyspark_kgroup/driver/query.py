@@ -59,7 +59,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 _LOOPBACK: Final = "127.0.0.1"
-"""Where the registry of a query listens that stays on this host: no other one has to know that it is there."""
+"""Where the registry listens if the query stays on this host, so that no other host can reach it."""
 
 
 class Query:
@@ -81,8 +81,8 @@ class Query:
         self._seat_count: SeatCount | None = None
         self._registered: Sequence[str] = ()
         self._last_batch: tuple[int, int] | None = None  # seats with data, and when it was planned (ms)
-        self._start: Checkpoint | None = None  # of the batch that ends at the latest
-        self._tickets_of_latest = False  # whether there are any of that batch
+        self._start: Checkpoint | None = None  # of the batch that ends at `_latest`
+        self._tickets_of_latest = False  # whether that batch has tickets
         self._warned_of_skipped = False
         self._key: ApplicationKey | None = None
         self._us = Author(app=options.instance_id_prefix, process=token_hex(4))
@@ -90,7 +90,7 @@ class Query:
         self._lock = threading.Lock()  # of the boundary: held by Spark's thread, or by one that commits between batches
 
     def advance(self, start: Checkpoint, limit: Limit = NO_LIMIT, *, at_once: bool = False) -> Checkpoint:
-        """The boundary between two batches: `start` is durable; what comes back is the next batch's end.
+        """The boundary between two batches: `start` is durable, and the next batch's end is returned.
 
         The arguments are those of `Boundary.advance`.
         """
@@ -110,7 +110,7 @@ class Query:
     def _look_for_skipped(self, start: Checkpoint) -> None:
         """Warn, once, of a batch that is durable and that no task has read.
 
-        Spark plans no tickets for what a sink skips, except where something in the query asks how many they are.
+        Spark plans no tickets for a batch that its sink skips, except where the query asks how many tickets there are.
         """
         planned, registry = self._tickets_of_latest, self._registry
         if self._warned_of_skipped or (planned and (registry is None or not registry.is_untouched())):
@@ -125,13 +125,13 @@ class Query:
             self._warned_of_skipped = True
 
     def _on_durable(self, digest: str) -> None:
-        """The batch with this end is in Spark's commit log, and Spark may ask for the next one much later."""
+        """Commit: the batch with this end is in Spark's commit log, and Spark may ask for the next one much later."""
         threading.Thread(target=self._commit_durable, args=(digest,), name="kgroup commit", daemon=True).start()
 
     def _commit_durable(self, digest: str) -> None:
         with self._lock:
             if self._boundary is None or self._latest is None or self._latest.digest != digest:
-                return  # Spark has asked meanwhile
+                return  # Spark has asked for the next batch meanwhile
             try:
                 self._boundary.commit_durable(self._latest)
             except KgroupError as error:
@@ -151,7 +151,7 @@ class Query:
         if batch is None or monotonic_ms() - batch[1] > SLOTS_KNOWN_MS:
             return  # it is long ago: sidecars of executors have ended since
         if not (boundary.settled_once and view.settled):
-            return  # one change after the other
+            return  # the change before is not over
         partitions = sum(topic.partition_count for topic in boundary.logs.topics.values())
         wanted = seat_count.wanted(
             len(seats), registry.slots(), partitions, monotonic_ms(), busy=batch[0] >= len(seats)
@@ -163,7 +163,7 @@ class Query:
         boundary.let_leave(seats[wanted:])
 
     def progress(self) -> dict[str, Any] | None:
-        """How far the logs go and who serves the seats (`reporting`); asks nobody. None before the first boundary."""
+        """Where logs end and who serves the seats (`reporting`), without a request. None before the first boundary."""
         if self._boundary is None or self._latest is None:
             return None
         boundary = self._boundary
@@ -181,7 +181,7 @@ class Query:
         return self._registry.home(seat) if self._registry is not None and seat is not None else None
 
     def _rack_of(self, seat: str | None) -> str | None:
-        """Where a seat reads: its home's rack; until it has a home that knows it, what the query says of all seats."""
+        """The rack where a seat reads: its home's, or `client.rack` until it has a home that knows its rack."""
         home = self._home(seat)
         return (home.executor.rack if home is not None else "") or self._options.passed_on.get("client.rack") or None
 
@@ -206,7 +206,7 @@ class Query:
         """One ticket for each seat that may have data between `start` and `end`.
 
         Args:
-            batch: what tells this batch from others.
+            batch: a digest of the batch's two offsets, by which batches are told apart.
             start: where it begins.
             end: where it ends.
         """
@@ -232,11 +232,11 @@ class Query:
     def _pieces_of(
         self, plan: Mapping[str, Ranges]
     ) -> Mapping[str, Sequence[Sequence[tuple[TopicPartition, tuple[int, int]]]]]:
-        """What each seat reads, in one piece, or in as many as options say."""
+        """The ranges that each seat reads, in one piece, or in as many as options say."""
         at_least, offsets_max = self._options.min_partitions, self._options.max_records_per_partition
         if at_least is None and offsets_max is None:
             return {seat: [tuple(sorted(ranges.items()))] for seat, ranges in plan.items()}
-        from pyspark_kgroup.offsets.pieces import pieces_of_seats  # most queries divide nothing
+        from pyspark_kgroup.offsets.pieces import pieces_of_seats  # most queries divide no share
 
         return pieces_of_seats(plan, at_least, offsets_max)
 
@@ -285,7 +285,7 @@ class Query:
         """The boundary of this query, its seats in (or on their way into) the group.
 
         Args:
-            planned: what an earlier process of this query planned to read at last.
+            planned: the end of the last batch that an earlier process of this query planned.
         """
         if self._boundary is None:
             jvm = Jvm.of_this_process()
@@ -317,13 +317,13 @@ class Query:
         return self._boundary
 
     def _begin_run(self, planned: Checkpoint, committed: Mapping[TopicPartition, CommittedOffset]) -> None:
-        """Take this run's number BEFORE a seat joins: what bears it, or a higher one, was written since."""
+        """Take this run's number BEFORE a seat joins: commits with that number, or a higher one, were made since."""
         texts = {found.metadata for found in committed.values()}
         self._earlier = earlier_runs(planned, texts, group=self._options.group_id, app=self._us.app)
         self._us = replace(self._us, run=self._earlier.last + 1)
 
     def _author(self, who: MemberIdentity) -> Author:
-        """What a seat of this run writes beside its commits."""
+        """The author that a seat of this run writes beside its commits."""
         number = (who.instance_id or "").rpartition("-")[2]
         return replace(self._us, seat=int(number)) if number.isdecimal() else self._us
 
@@ -334,15 +334,15 @@ class Query:
             log.warning("%s", warning)
 
     def _start_registry(self, seats: Sequence[str], jvm: Jvm | None) -> Registry | None:
-        """What executors ask which seat to read; None if they are to fetch nothing ahead.
+        """The registry that executors ask which seat to read, or None if they are not to fetch ahead.
 
-        Under AvailableNow without a limit one batch reads all: a sidecar would take longer to start than it saves.
-        Windows has nothing that a sidecar needs.
+        Under AvailableNow without a limit one batch reads all: a sidecar would take longer to start than it saves. On
+        Windows a sidecar cannot run.
         """
         one_batch = self._bounded and self._options.limit == NO_LIMIT
         if not self._options.prefetch_bytes or one_batch or os.name == "nt":
             return None
-        # While the seats join: 16 ms (measured).
+        # Imported while the seats join: that takes 16 ms (measured).
         from pyspark_kgroup.driver.registry import Registry
         from pyspark_kgroup.shared.application_key import hold_key, key_folder
         from pyspark_kgroup.shared.token_callback import CALLBACK

@@ -1,4 +1,4 @@
-"""How large the records of each topic are, by what executors have read of it.
+"""How large the records of each topic are, by the reads of executors.
 
 Runs on: driver. Pure.
 """
@@ -18,15 +18,15 @@ class RecordSizes:
         self._seen: dict[str, tuple[float, float]] = {}  # topic -> rows and bytes that count
 
     def remember(self, record_bytes: Mapping[str, int]) -> None:
-        """Take what an earlier run has seen: the first read of this one counts as much more as it has more rows."""
+        """Take the sizes of an earlier run, each as that of one row: the first read of this run outweighs it."""
         self.add(TopicSize(topic, 1, size_bytes) for topic, size_bytes in record_bytes.items())
 
     def to_remember(self, topics: Iterable[str]) -> dict[str, int]:
-        """What a later run may `remember` of these topics."""
+        """The sizes of these topics, for a later run to `remember`."""
         return {topic: round(size) for topic in topics if (size := self.of(topic)) is not None}
 
     def add(self, read: Iterable[TopicSize]) -> None:
-        """Take what one read has shown."""
+        """Add the rows and bytes of one read."""
         for topic, rows, size_bytes in read:
             if rows <= 0 or (topic not in self._seen and len(self._seen) >= TOPICS_SIZED_MAX):
                 continue
@@ -35,7 +35,7 @@ class RecordSizes:
             self._seen[topic] = kept * rows_before + rows, kept * bytes_before + size_bytes
 
     def of(self, topic: str) -> float | None:
-        """Bytes of one record of `topic`, more than 0; None if none was read."""
+        """Bytes of one record of `topic`, at least 1, or None if none was read."""
         if topic not in self._seen:
             return None
         rows, size_bytes = self._seen[topic]

@@ -1,10 +1,10 @@
 """The registry: tells executors which seat a ticket reads, over connections of peers that have shown the key.
 
-Runs on: driver. A daemon thread with an event loop, in the stream-reader process; `seats` decides, here is the world.
+Runs on: driver. A daemon thread with an event loop, in the stream-reader process. `seats` decides, the I/O is here.
 
 Spark's thread plans scans, the loop binds tickets: both hold the lock while `seats` decides, and act after it. A
-request is answered before the next one of its connection is looked at, and nothing more is read from a peer that leaves
-its answers unread: the memory of a connection is bounded by two frames. A sidecar's connection is its executor's life.
+request is answered before the next one of its connection is looked at, and a peer that leaves its answers unread is not
+read any further: the memory of a connection is bounded by two frames. An executor lives while its sidecar is connected.
 """
 
 from __future__ import annotations
@@ -71,27 +71,28 @@ _LOOK_S: Final = 0.5
 """How often deadlines are looked at."""
 
 _NUMBERS_BYTES: Final = 64
-"""What the numbers of one range or position take in JSON at most, with quotes and commas: 10, 19 and 19 digits."""
+"""Most bytes that the numbers of a range or position take in JSON, with quotes and commas: 10, 19 and 19 digits."""
 
 _LEADER_BYTES: Final = 72
-"""What a leader takes beside its host: three numbers of 10, 5 and 10 digits, and the topic's id of 32."""
+"""Most bytes that a leader takes beside its host: three numbers of 10, 5 and 10 digits, and the topic's id of 32."""
 
 _READS: Final = {
     "server": Counts(warm_reads=1),
     "network": Counts(network_reads=1),
     "worker": Counts(direct_reads=1),
 }
-"""What a read counts as, by whoever has served it."""
+"""How a read is counted, by `Served.by`."""
 
 _VERSIONS: Final = "Is the same version of spark-kgroup installed on the driver and on every executor?"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Planned:
-    """What the seats read in one scan, in one piece or several.
+    """The ranges that the seats read in one scan, each in one piece or several.
 
     Attributes:
-        owned: where the batch after it begins. None once that is past: no server goes back for who computes it again.
+        owned: where the batch after it begins. None once that is past: no server goes back for a task that computes an
+            old batch again.
     """
 
     reads: Mapping[str, Sequence[Sequence[Range]]]
@@ -103,13 +104,13 @@ class Registry:
 
     Args:
         all_seats: instance ids.
-        key: the application's secret; None: this query shares none with others.
+        key: the application's secret, or None if this query shares none with other queries.
         homes_serve_others: whether a worker on another executor than a seat's home reads from there.
-        bind_host: an address of this host to listen on; "" is all, of IPv4 and of IPv6.
-        port: where to listen; 0 takes any free port.
-        clock: in milliseconds; goes on while the process is stopped.
+        bind_host: an address of this host to listen on, or "" for all, of IPv4 and of IPv6.
+        port: where to listen, or 0 for any free port.
+        clock: in milliseconds, and it goes on while the process is stopped.
         wait_s: how Spark's thread waits for a port that is taken.
-        on_durable: is told of a batch that is in Spark's commit log, by `Checkpoint.digest`; it must not block.
+        on_durable: is told of a batch that is in Spark's commit log, by `Checkpoint.digest`. It must not block.
 
     Attributes:
         bind_host: as given.
@@ -143,7 +144,7 @@ class Registry:
         self._homes_serve_others = homes_serve_others
         self._seats = Seats(all_seats)
         self._sidecars: dict[str, _Peer] = {}  # executor -> its sidecar
-        self._successors: dict[_Peer, Hello] = {}  # those that wait for the end of their executor's sidecar
+        self._successors: dict[_Peer, Hello] = {}  # sidecars that wait for the end of the one before them
         self._warned_of: set[str] = set()  # executors that cannot reach us
         self._planned: dict[int, _Planned] = {}
         self._asks_nobody = False  # the last batch does not fit into messages
@@ -205,9 +206,9 @@ class Registry:
         """A new scan of a batch.
 
         Args:
-            batch: canonical text of the batch's two offsets.
-            reads: the pieces that each seat with data reads, in their order; mostly one.
-            owned: all that each seat owns at the end of the batch, and where the next batch will begin.
+            batch: a digest of the batch's two offsets.
+            reads: the pieces that each seat with data reads, in their order, mostly one.
+            owned: the partitions of each seat at the end of the batch, and where the next batch will begin in them.
         """
         too_large = next((seat for seat in reads if not _fits(reads[seat], owned.get(seat, ()))), None)
         if too_large is not None:
@@ -233,7 +234,7 @@ class Registry:
         return scan
 
     def is_untouched(self) -> bool:
-        """As `Seats.is_untouched`; never of a batch whose tickets need not ask."""
+        """As `Seats.is_untouched`, but False for a batch whose tickets need not ask."""
         with self._lock:
             return not self._asks_nobody and self._seats.is_untouched()
 
@@ -259,12 +260,12 @@ class Registry:
             return self._seats.homes()
 
     def home(self, seat: str) -> Home | None:
-        """Which executor one seat has as its home; None if none."""
+        """Which executor one seat has as its home, or None if it has none."""
         with self._lock:
             return self._seats.home(seat)
 
     def counts(self) -> Counts:
-        """What happened so far."""
+        """The events so far."""
         return self._counts
 
     # ---------------------------------------------------------------------------------------------------- the loop
@@ -290,7 +291,7 @@ class Registry:
             await asyncio.sleep(0)  # the loop closes their sockets
 
     async def _accept(self, listener: socket.socket) -> None:
-        """Take one connection after the other: what honest peers send is read between any two."""
+        """Take one connection after the other: messages of honest peers are read between any two."""
         loop = asyncio.get_running_loop()
         while True:
             try:
@@ -363,10 +364,10 @@ class Registry:
     # --------------------------------------------------------------------------------------------------- requests
 
     def answer(self, peer: _Peer, request: QueryMessage) -> QueryMessage | None:
-        """Carry out a request of a peer that has shown the key; None if it wants no answer.
+        """Carry out a request of a peer that has shown the key. Returns the answer, or None for none, or none yet.
 
         Raises:
-            ChannelEnded: nobody sends this to a registry.
+            ChannelEnded: the message is not one for a registry.
         """
         match request:
             case Heartbeat():
@@ -390,11 +391,11 @@ class Registry:
         raise ChannelEnded(f"The peer sent the registry a {type(request).__name__}.")
 
     def _on_sidecar(self, peer: _Peer, hello: Hello) -> Welcome | None:
-        """A sidecar greets; None if its executor has one: then it waits for that one's end, or for its own.
+        """Answer a sidecar's greeting, or None if its executor has one: then it waits for that one's end, or its own.
 
-        The application's key does not tell one executor from another, so whoever holds it may pass for a sidecar. An
-        honest one has taken the place of the one before it on their machine, which ends for that within a second, or
-        hangs and is silent.
+        The application's key does not tell one executor from another, so any process that holds it may pass for a
+        sidecar. An honest sidecar has taken the place of the one before it on their machine. The one before ends within
+        a second because of that, or hangs and is silent.
         """
         executor = hello.executor
         if (before := self._sidecars.get(executor.key)) is not None:
@@ -410,7 +411,7 @@ class Registry:
         return Welcome(serves_others=self._homes_serve_others)
 
     def _admit_successor(self, executor: str) -> None:
-        """The executor's sidecar has gone: answer the one that has waited longest for that, if there is any."""
+        """The executor's sidecar has gone: answer the successor that has waited longest, if there is one."""
         for peer, hello in self._successors.items():
             if hello.executor.key == executor:
                 del self._successors[peer]
@@ -456,7 +457,7 @@ class Registry:
         try:
             with self._lock:
                 planned = self._planned.get(asked.scan)
-                if planned is None:  # BEFORE it counts as a report, which it is only when it can be answered
+                if planned is None:  # BEFORE it counts as a report, which only an answered request does
                     raise SeatRefused(asked.scan, asked.ticket)
                 binding = self._seats.bind(
                     asked.scan, asked.ticket, asked.executor, self.clock(), for_guest=asked.for_guest
@@ -470,7 +471,7 @@ class Registry:
         guest = home is not None and home.executor.key != asked.executor.key
         self._counts += Counts(guest_bindings=int(guest))
         # Of several pieces the seat's server has the beginning of the first one ahead. It cannot serve two at a time,
-        # and would fetch for a later one what other tasks are reading: those are read directly.
+        # and for a later one would fetch records that other tasks are reading. So later pieces are read directly.
         served = binding.piece == 0 and planned.owned is not None
         return Bound(
             seat=binding.seat,
@@ -489,7 +490,7 @@ class Registry:
 
 
 def _fits(pieces: Sequence[Sequence[Range]], owned: Sequence[Position]) -> bool:
-    """Whether each piece of a seat's share fits into a message; exactly so would cost as much as sending it."""
+    """Whether each piece of a seat's share fits into a message. An estimate: measuring costs as much as sending."""
     reads = max(pieces, key=len)
     names = sum(len(one.topic) for one in reads) + sum(len(one.topic) + len(one.tag) for one in owned)
     leaders = chain((one.leader for one in reads), (one.leader for one in owned))
@@ -502,12 +503,12 @@ class _Peer(asyncio.Protocol):
     """One connection. Its peer is unauthenticated until it has shown the key.
 
     Attributes:
-        deadline_ms: when it ends if nothing happens: the handshake takes too long, the peer is silent, or it does not
-            read what we sent.
+        deadline_ms: when it is ended: the handshake takes too long, the peer is silent, or it does not read our
+            messages.
         host: the IP address that it has connected from.
-        sidecar_of: whose life this connection is, if a sidecar said so.
-        address: where others reach that sidecar.
-        left_silently: whether all that has happened is that the peer has connected, and hung up.
+        sidecar_of: the executor whose sidecar the peer says it is: alive while this connection is. None for a worker.
+        address: where workers of other executors reach that sidecar.
+        left_silently: whether the peer has connected and hung up, without sending a byte.
         patience_ms: how long it may be silent after a message.
     """
 
@@ -529,7 +530,7 @@ class _Peer(asyncio.Protocol):
         """Speak first."""
         self._transport = cast("asyncio.Transport", transport)
         if peername := transport.get_extra_info("peername"):  # None: it has gone already
-            self.host = peername[0].removeprefix("::ffff:")  # so does a socket of IPv6 show one of IPv4
+            self.host = peername[0].removeprefix("::ffff:")  # a socket of IPv6 shows peers of IPv4 so
         self._registry.on_connected(self)
         self._transport.write(frame(self._challenge.message))
 
@@ -540,13 +541,13 @@ class _Peer(asyncio.Protocol):
         self._take_messages()
 
     def pause_writing(self) -> None:
-        """The peer does not read: hear nothing of it until it does."""
+        """The peer does not read our messages: read no further from it until it does."""
         self._reads_answers = False
         self._transport.pause_reading()
         self.deadline_ms = self._registry.clock() + CHANNEL_SEND_MS
 
     def resume_writing(self) -> None:
-        """The peer has read what we sent."""
+        """The peer has read our messages."""
         self._reads_answers = True
         self._transport.resume_reading()
         self._extend_deadline()
@@ -557,7 +558,7 @@ class _Peer(asyncio.Protocol):
         self._registry.on_ended(self)
 
     def end(self) -> None:
-        """End it, with what is still to be sent. Safe to call twice."""
+        """End the connection at once, and drop messages that are still to be sent. Safe to call twice."""
         self.left_silently = False
         self._transport.abort()
 
@@ -585,7 +586,7 @@ class _Peer(asyncio.Protocol):
             self.respond(self._registry.answer(self, parse(message)))
 
     def respond(self, response: QueryMessage | None) -> None:
-        """Answer the last request; None: it wants no answer, or not yet."""
+        """Answer the last request, unless `response` is None: it wants no answer, or not yet."""
         self._extend_deadline()
         if response is not None:
             self._transport.write(frame({**to_json(response), "id": self._request_id}))  # may pause us
@@ -598,13 +599,13 @@ def _id_of(request: Message) -> int | str | None:
     number = request.get("id")
     if number is None or isinstance(number, int | str):
         return number
-    raise ChannelEnded("no such id")  # it is sent back: not however deep it is
+    raise ChannelEnded("no such id")  # an id is sent back, so it must not be a nested value
 
 
 def _bind(host: str, port: int) -> socket.socket:
-    """A socket that listens; one of IPv6 takes IPv4 as well (RFC 3493, section 5.3)."""
+    """A socket that listens. One of IPv6 takes IPv4 as well (RFC 3493, section 5.3)."""
     if not host and socket.has_dualstack_ipv6():
-        with suppress(OSError):  # this host has IPv6 switched off; or else IPv4 says what is wrong
+        with suppress(OSError):  # IPv6 is switched off on this host, or IPv4 tells the error
             return socket.create_server(
                 ("", port), family=socket.AF_INET6, backlog=CHANNEL_BACKLOG, dualstack_ipv6=True
             )

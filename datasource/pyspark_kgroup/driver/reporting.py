@@ -1,4 +1,4 @@
-"""What a query reports: who serves its seats, beside its commits, and how far its topics go, in its progress.
+"""A query's reports: the executors of its seats, beside its commits, and the ends of its logs, in its progress.
 
 Runs on: driver.
 """
@@ -19,7 +19,7 @@ from spark_kgroup.seat_note import Author, SeatNote
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Counts:
-    """What a registry has seen since it started.
+    """Events that a registry has counted since it started.
 
     Attributes:
         guest_bindings: tickets bound to a seat that has its home elsewhere.
@@ -30,7 +30,7 @@ class Counts:
         rows_ready: rows that a seat's server had there already when it was asked.
         accepted: connections whose peer has shown the key.
         refused: connections whose peer has not.
-        silent: connections whose peer has left without a word: a worker that was killed, or a look at the port.
+        silent: connections whose peer has left without sending a byte: a worker that was killed, or a port scan.
     """
 
     guest_bindings: int = 0
@@ -48,13 +48,13 @@ class Counts:
 
 
 def commit_metadata(author: Author, member: str, topic_id: str, home: Home | None) -> str:
-    """What is written beside the offsets that a seat commits (`kgroup describe` shows it).
+    """The text that is written beside the offsets that a seat commits (`kgroup describe` shows it).
 
     Args:
         author: this run of this application.
         member: its member id.
-        topic_id: of the offsets' topic, as text; "" where it has none.
-        home: who serves it now, None if nobody has since the query was started.
+        topic_id: of the offsets' topic, as text, or "" where it has none.
+        home: the seat's home, or None if it has none now.
     """
     at_ms = time.time_ns() // 1_000_000
     if home is None:
@@ -80,21 +80,22 @@ def latest_offset(
     *,
     ended: bool | None = None,
 ) -> dict[str, Any]:
-    """What Spark shows as `latestOffset` in a query's progress: `end` with the ends of the logs for positions.
+    """The `latestOffset` in a query's progress, as Spark shows it: `end` with the ends of the logs for positions.
 
     `seats` says in addition who serves each seat: {seat: {member, executor, host, warm, since (wall clock, ms)}}.
     `reads` are totals since the query was started: reads by the seat's own server on the same executor (`at_home`) and
     from another one (`network`), directly by a worker on another executor (`guest`), directly for want of a server or
-    as a later piece of a share (`alone`); rows, and how many were there when asked (`ready`).
+    as a later piece of a share (`alone`). `rows` are the rows of all these reads, and `ready` those that a server had
+    there when it was asked.
     A stream with an end says whether it has come to it (`ended`).
 
     Args:
         end: the offset that the boundary came to.
-        log_ends: one past the last offset of each partition, as last listed; where there is none, the position stands.
+        log_ends: one past the last offset of each partition, as last listed. Without one, the position stands.
         members: instance id -> member id.
-        homes: instance id -> who serves it.
-        counts: what the registry has seen.
-        ended: whether all is read up to the stops; None for a stream without an end.
+        homes: instance id -> the seat's home.
+        counts: the registry's.
+        ended: whether all is read up to the stops, or None for a stream without an end.
     """
     owned = {
         tp: replace(held, position=max(held.position, log_ends.get(tp, held.position)))

@@ -1,11 +1,12 @@
-"""Whether a trigger finds all as the last boundary left it: then nothing but end offsets is asked for.
+"""Idle triggers: while seats, topics and logs stay as the last boundary left them, only end offsets are asked for.
 
 Runs on: driver.
 
-1. A boundary finds nothing new, and leaves nothing undone; 2. at the next triggers `start`, the seats and the ends of
-their logs are what they were, and topics were looked at a moment ago: then a boundary would find nothing new either.
-Whatever has changed makes a whole boundary. It looks at the topics AFTER the ends were listed that show a move, so what
-it plans from, and commits to, is the topic that the ends are of.
+1. A boundary ends where it began, and has no work left. 2. At the next triggers `start`, the seats, the end offsets and
+the topics, as seen a moment ago, are the same. A whole boundary would end where it began again, so it is skipped.
+
+Any change makes a whole boundary. That boundary looks at the topics AFTER the listing that shows changed end offsets,
+so it plans from, and commits to, the topic that these end offsets belong to.
 """
 
 from __future__ import annotations
@@ -24,18 +25,18 @@ from spark_kgroup.runtime.views import GroupView
 
 @dataclass(frozen=True, slots=True)
 class _Found:
-    """What a boundary found that had nothing to do."""
+    """Seats, topics and logs at a boundary that had no work."""
 
     start: Checkpoint
     view: GroupView
     topics: Mapping[str, TopicDescription]
     held: frozenset[TopicPartition]
     ends: Mapping[TopicPartition, int]
-    """Of those of `held` whose leaders answered."""
+    """End offsets of those partitions in `held` whose leaders answered."""
 
 
 class Rest:
-    """What the last boundary found, if it had nothing to do."""
+    """Remembers how the last boundary found seats, topics and logs, if it had no work."""
 
     def __init__(self, group: GroupPort, options: SourceOptions) -> None:
         self._group = group
@@ -43,18 +44,18 @@ class Rest:
         self._found: _Found | None = None
 
     def begin(self, crossing: Crossing, held: Collection[TopicPartition]) -> None:
-        """The boundary found nothing new, and left nothing undone.
+        """Remember a boundary that ended where it began and left no work.
 
         Args:
             crossing: the boundary.
-            held: the adopted partitions; their ends count as they were listed for this boundary.
+            held: the adopted partitions, whose end offsets count as listed for this boundary.
         """
         listed, out_of_reach = crossing.logs.listed_ends, crossing.logs.out_of_reach.partitions
         ends = {tp: listed[tp] for tp in held if tp not in out_of_reach}
         self._found = _Found(crossing.start, crossing.view, crossing.topics, frozenset(held), ends)
 
     def goes_on(self, crossing: Crossing) -> bool:
-        """Whether nothing has changed since; if something has, or nobody can tell, the rest is over."""
+        """Whether all is as remembered. After a change, or if a request fails, the memory is dropped."""
         found, self._found = self._found, None
         if found is None or found.start != crossing.start or found.view != crossing.view:
             return False

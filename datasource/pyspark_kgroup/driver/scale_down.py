@@ -1,9 +1,10 @@
-"""Seats that are too many give themselves back between two batches (KIP-345, scale down), while the query goes on.
+"""Surplus seats leave the group between two batches (KIP-345, scale down), while the query goes on.
 
 Runs on: driver.
 
-Their durable positions are committed and acknowledged BEFORE they leave. Who gets their partitions then goes on from
-there: a seat of ours by the checkpoint, which remembers what was lost, and another application by the group's offsets.
+Their durable positions are committed and acknowledged BEFORE they leave. The next owner of their partitions goes on
+from there: a seat of ours by the checkpoint, which remembers lost partitions, and another application by the group's
+offsets.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ class ScaleDown:
     """Makes seats leave.
 
     Attributes:
-        leaving: instance ids of those that are to leave; empty when they have.
+        leaving: instance ids of the seats that are to leave, empty when they have left.
     """
 
     def __init__(self, group: GroupPort, ledger: Ledger) -> None:
@@ -30,7 +31,7 @@ class ScaleDown:
         self.leaving: frozenset[str] = frozenset()
 
     def make_leave(self, crossing: Crossing) -> None:
-        """Make them leave, all at once, if the group is at rest and knows their positions; else at a later boundary."""
+        """Make `leaving` leave, all at once, if the group is at rest and has their positions, else wait for that."""
         leaving = [seat for seat in crossing.view.seats if seat.instance_id in self.leaving]
         if not leaving or not crossing.view.settled or any(map(self._ledger.uncommitted, leaving)):
             return

@@ -2,13 +2,13 @@
 
 Runs on: driver. Pure: executors, tickets and `now_ms` go in, bindings come out.
 
-The *home* of a seat is the executor whose sidecar runs the seat's server. What is read is decided by the batch's two
-offsets alone; here it is only decided where. Three laws hold at every moment:
+The *home* of a seat is the executor whose sidecar runs the seat's server. The batch's two offsets alone decide which
+records are read. This module decides only where. Three laws hold at every moment:
 
 1. Each seat of a scan, or each piece of its share if that is divided, is bound to exactly one of its tickets, for good.
-2. A home moves for one of two reasons: its executor is gone, or gets no tasks any more; or another one has fewer seats
-   than its even share. Of the second kind there are never more moves than an even spread needs, and the seats that
-   moved last go first. So when a lost executor is replaced, exactly its own seats have moved in the end.
+2. A home moves for one of two reasons. First, its executor is gone or gets no tasks any more. Second, another executor
+   has fewer seats than its even share. For the second reason there are never more moves than an even spread needs, and
+   the seats that moved last go first. So when a lost executor is replaced, exactly its own seats have moved in the end.
 3. A seat that is read away from its home (a *guest read*) keeps its home.
 """
 
@@ -26,10 +26,10 @@ from pyspark_kgroup.shared.tickets import Executor, Mode
 
 
 class Part(NamedTuple):
-    """What one ticket reads: a piece of what a seat has of the batch.
+    """The part of a batch that one ticket reads: a seat's share, or a piece of it.
 
     Attributes:
-        piece: its number, in the order of the share's pieces; 0 if that is not divided.
+        piece: its number, in the order of the share's pieces, or 0 if the share is not divided.
     """
 
     seat: str
@@ -37,7 +37,7 @@ class Part(NamedTuple):
 
 
 def parts_of(tickets: Iterable[str | None]) -> list[Part]:
-    """What the tickets of a FIXED scan read: a seat is among them as often as its share has pieces, in their order."""
+    """The parts that the tickets of a FIXED scan read. Each seat is in `tickets` as often as its share has pieces."""
     before = Counter[str]()
     parts = []
     for seat in tickets:
@@ -49,7 +49,7 @@ def parts_of(tickets: Iterable[str | None]) -> list[Part]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scan:
-    """One call of `partitions()`; a self-union makes two of them for one batch.
+    """One call of `partitions()`. A self-union makes two of them for one batch.
 
     Attributes:
         tickets: FIXED: ticket k reads this seat, or one piece of its share (`parts_of`). LATE: None for each ticket.
@@ -62,10 +62,10 @@ class Scan:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Binding:
-    """What one ticket reads.
+    """The seat, and the piece of its share, that one ticket reads.
 
     Attributes:
-        seat: None if nothing is left to read for this ticket.
+        seat: None if this ticket has no seat to read.
         at_home: whether the asking executor is the seat's home.
         piece: which piece of the seat's share.
     """
@@ -81,7 +81,7 @@ class Home:
 
     Attributes:
         since_ms: when this home began, or the executor's sidecar was last replaced.
-        move: how many changes of home the query had seen when this home began; a later home has a greater number.
+        move: how many changes of home the query had seen when this home began. A later home has a greater number.
         warm: whether the seat's server has served a read here.
     """
 
@@ -96,11 +96,11 @@ class _Progress:
     """How far a scan is bound.
 
     Attributes:
-        size: how much it takes to know it: its ranges and tickets.
+        size: how much memory it takes, as the number of its ranges and tickets.
         unread: LATE: seat -> the numbers of its pieces that no ticket has yet, the next one last.
         unread_pieces: LATE: how many they are in all.
-        in_order: FIXED: what each ticket reads; LATE, where shares are divided: what it reads if it may.
-        bound: ticket -> what it reads, None if it has nothing to read.
+        in_order: FIXED: the part of each ticket. LATE, where shares are divided: the part that it reads if it may.
+        bound: ticket -> its part, or None if it has no seat to read.
     """
 
     scan: Scan
@@ -121,7 +121,7 @@ class _Progress:
         return Part(seat, piece)
 
     def take(self, part: Part) -> bool:
-        """LATE: let a ticket have this piece from now on; False if another one has it."""
+        """LATE: let a ticket have this piece from now on. False if another ticket has it."""
         if part.piece not in self.unread.get(part.seat, ()):
             return False
         del self.unread[part.seat][part.piece]
@@ -137,8 +137,8 @@ class _Progress:
 class Seats:
     """Scans, tickets, executors and homes of one query. Not thread-safe.
 
-    Memory: one entry for each seat and each live executor, and the scans of the last two batches, and of those before
-    them as many as are within `PAST_RANGES_MAX`; at most `SCANS_MAX`.
+    Memory: one entry for each seat and each live executor, the scans of the last two batches, and as many scans before
+    them as are within `PAST_RANGES_MAX`. There are at most `SCANS_MAX` scans in all.
 
     Args:
         all_seats: the seats that this query holds. A replayed batch may name others, from before `members` was made
@@ -153,7 +153,7 @@ class Seats:
         self._last_scan = 0
         self._moves = 0
         self._homes: dict[str, Home] = {}
-        # Executor -> the seats it is home to, longest held first; of a lost executor, until they have a new home.
+        # Executor -> the seats it is home to, longest held first. A lost executor's stay until they have a new home.
         self._held: dict[str, dict[str, None]] = {}
         # Seats without a living home: those that never had one, then those of lost executors.
         self._free = dict.fromkeys(self._all)
@@ -167,7 +167,7 @@ class Seats:
         self._asked: set[str] = set()
         # Live executors that get no tasks, since Spark has excluded them or is about to remove them.
         self._away: set[str] = set()
-        # The moves that an even spread needs; None: not known since the last change.
+        # The moves that an even spread needs. None: not known since the last change.
         self._due: dict[str, None] | None = None
 
     # ------------------------------------------------------------------------------------------------------ scans
@@ -175,16 +175,16 @@ class Seats:
     def plan(self, batch: str, seats: Sequence[str], *, late: bool = True, ranges: int = 0) -> Scan:
         """Begin a scan.
 
-        LATE if it may be, if there is a sidecar (else nobody has a home), and every ticket of the previous batch has
-        reported here: then all executors reach us, if only by way of another one's sidecar.
+        It is LATE if `late` allows that, there is a sidecar (else no seat has a home), and every ticket of the previous
+        batch has reported here: then all executors reach us, if only by way of another one's sidecar.
 
-        A LATE scan has spare tickets (`_late_tickets`), so that an executor whose seats have no data can be answered
-        "nothing" instead of taking another's.
+        A LATE scan has spare tickets (`_late_tickets`), so that an executor whose seats have no data can be given no
+        seat, instead of taking another executor's.
 
         Args:
-            batch: names the batch by its two offsets. That of two scans in succession means one batch.
-            seats: those with data, each as often as its share has pieces.
-            late: whether what a seat reads fits into a message to an executor.
+            batch: names the batch by its two offsets. Two scans in succession with the same name are of one batch.
+            seats: the seats with data, each as often as its share has pieces.
+            late: whether the ranges of each seat fit into a message to an executor.
             ranges: how many the seats read in all.
         """
         if batch != self._batch:
@@ -218,12 +218,12 @@ class Seats:
         return progress.batch in (self._batch, self._batch_before)
 
     def is_recent(self, scan_id: int) -> bool | None:
-        """Whether a scan is one of the last two batches; None if it is not known any more."""
+        """Whether a scan is one of the last two batches, or None if it is not known any more."""
         progress = self._scans.get(scan_id)
         return self._is_recent(progress) if progress is not None else None
 
     def is_untouched(self) -> bool:
-        """Whether the last batch has tickets, and nobody has asked for any of them."""
+        """Whether the last batch has tickets, and no executor has asked for any of them."""
         last = [progress for progress in self._scans.values() if progress.batch == self._batch]
         return any(progress.scan.tickets for progress in last) and not any(progress.bound for progress in last)
 
@@ -232,8 +232,8 @@ class Seats:
 
         Spark deals tasks to executors in turn, so the home with most of these seats comes to read all of them if every
         executor can have as many tickets, and one more since some ask sooner. If one seat alone has data, ticket 0
-        reads it (`_choose`), whoever asks. Where shares are divided there are no more tickets than pieces: an executor
-        without a home among them is to help, not to be told "nothing".
+        reads it (`_choose`), on any executor. Where shares are divided there are no more tickets than pieces: an
+        executor that is home to none of these seats is to help, not to be given no seat.
         """
         if len(seats) < 2 or len(set(seats)) < len(seats):
             return len(seats)
@@ -245,13 +245,13 @@ class Seats:
         last = [progress for progress in self._scans.values() if progress.batch == self._batch]
         asked = sum(len(progress.scan.tickets) for progress in last)
         reported = sum(len(progress.bound) for progress in last)
-        if asked > 0:  # a batch without data has no tickets, and proves nothing either way
+        if asked > 0:  # a batch without data has no tickets, and is no proof either way
             self._mode = Mode.LATE if reported == asked else Mode.FIXED
         self._look_for_away(reported)
         self._batch_before, self._batch = self._batch, batch
 
     def _look_for_away(self, reported: int) -> None:
-        """Free the seats of executors that ask for no tickets while others do: for so many in the last batch."""
+        """Free the seats of executors that ask for no tickets, while others asked for `reported` in the last batch."""
         live, asked, self._asked = self._live(), self._asked, set()
         for key in live:
             missed = min(reported / len(live), MISSED_TICKETS_MAX / MISSED_BATCHES_MIN)
@@ -266,12 +266,12 @@ class Seats:
         return [key for key in self._sidecars if key not in self._away]
 
     def bind(self, scan_id: int, ticket: int, executor: Executor, now_ms: int, *, for_guest: bool = False) -> Binding:
-        """Say what `ticket` reads; asked again, by whomever, the answer names the same seat and piece.
+        """Say what `ticket` reads. Asked again by any executor, the answer names the same seat and piece.
 
         Args:
             scan_id: the scan that the ticket is of.
             ticket: its number.
-            executor: whose worker, or whose sidecar asks.
+            executor: the executor whose worker or sidecar asks.
             now_ms: the time.
             for_guest: its sidecar asks for a worker of another executor: `executor` has got no task.
 
@@ -295,7 +295,7 @@ class Seats:
         return Binding(seat=part.seat, piece=part.piece, at_home=at_home)
 
     def _part_of(self, progress: _Progress, ticket: int, executor: Executor, now_ms: int) -> Part | None:
-        """What a ticket reads that nobody has asked for before.
+        """The part for a ticket that is not bound yet.
 
         One executor alone reads pieces in the order of its tickets, in which Spark shows rows (`collect`, `coalesce`).
         """
@@ -309,7 +309,7 @@ class Seats:
     # -------------------------------------------------------------------------------------------------- executors
 
     def on_sidecar_joined(self, executor: Executor, now_ms: int) -> None:
-        """A sidecar says hello. If its executor was home to seats before, it is again, unless they were taken since."""
+        """A sidecar says hello. Its executor is home again to the seats it had, except those another one took since."""
         self._sidecars[executor.key] += 1
         self._cores[executor.key] = executor.cores
         for seat in self._held.setdefault(executor.key, {}):
@@ -318,7 +318,7 @@ class Seats:
         self._due = None
 
     def _on_asked(self, key: str) -> None:
-        """An executor gets tasks. If it was away, it is home again to what nobody has taken since."""
+        """An executor gets tasks. If it was away, it is home again to its seats, except those another took since."""
         self._asked.add(key)
         if key in self._away:
             self._away.discard(key)
@@ -346,7 +346,7 @@ class Seats:
         return sum(self._cores[key] for key in self._live())
 
     def resize(self, all_seats: Sequence[str]) -> None:
-        """The query holds these seats from now on; the others have no home any more."""
+        """The query holds these seats from now on. Seats that it held before have no home any more."""
         self._free |= {seat: None for seat in all_seats if seat not in self._all}
         for seat in set(self._all) - set(all_seats):
             self._free.pop(seat, None)
@@ -386,23 +386,23 @@ class Seats:
         self._moves += 1
         self._homes[seat] = Home(executor=executor, since_ms=now_ms, move=self._moves)
         if self._due is not None and seat in self._due:
-            del self._due[seat]  # one move less, and the others are due as before
+            del self._due[seat]  # one move less, and the rest is due as before
         else:
             self._due = None
 
     # ------------------------------------------------------------------------------------------- late binding
 
     def _choose(self, progress: _Progress, ticket: int, executor: Executor, now_ms: int) -> str | None:
-        """The seat for an unbound ticket of a LATE scan; the first that is still unread of these.
+        """The seat for an unbound ticket of a LATE scan: the first unread one by these rules, or None.
 
-        0. Nothing, if it is the last one, and ticket 0 has none yet: of an empty partition Spark's file writer makes a
-           file if it is the first (FileFormatWriter.executeTask).
+        0. None, if one piece alone is unread and ticket 0 is not bound yet: it is kept for ticket 0, since Spark's file
+           writer makes a file of the first partition even if that is empty (FileFormatWriter.executeTask).
 
-        1. A seat whose home is this executor, longest held first: those held last may have to go.
+        1. A seat whose home is this executor, longest held first: those held last may have to move.
         2. A seat without a home, or whose home is gone.
         3. If this executor is below its even share: a seat that is due to move, which moves here.
-        4. Nothing, while there are more tickets than seats to read; but not for ticket 0.
-        5. As a guest: from the executor that has most left to read, what it would read last.
+        4. None, while more tickets are unbound than pieces are unread, unless this is ticket 0.
+        5. As a guest: of the executor that has most left to read, the seat that it would read last.
         """
         unread, unread_pieces = progress.unread, progress.unread_pieces
         if ticket != 0 and 0 not in progress.bound and unread_pieces == 1:
@@ -427,7 +427,7 @@ class Seats:
         live = self._live()
         if not live:
             return any_seat  # the seat of an earlier query, since one of this query would be free
-        left = Counter[str]()  # executor -> pieces; by seats, which may be few where executors are many
+        left = Counter[str]()  # executor -> pieces, counted by seats, which may be few where executors are many
         for seat, pieces in unread.items():
             if seat in self._homes:
                 left[self._homes[seat].executor.key] += len(pieces)
@@ -436,19 +436,19 @@ class Seats:
         return min(last_first, key=self._moves_due().__contains__, default=any_seat)
 
     def _share(self) -> int:
-        """Seats that each live executor has if they are spread evenly; some have one more."""
+        """Seats that each live executor has if they are spread evenly. Some have one more."""
         return len(self._all) // len(self._live())
 
     def _lacking(self) -> int:
-        """How many seats must move so that no executor has less than the even share; free ones need no move."""
+        """How many seats must move so that no executor has less than the even share. Free ones need no move."""
         share = self._share()
         return max(0, sum(max(0, share - len(self._held[key])) for key in self._live()) - len(self._free))
 
     def _due_to(self, executor: Executor) -> Iterable[str]:
         """The seats that may move to `executor`: none unless it is below its even share.
 
-        With the share itself, it is so only where seats do not divide evenly: another executor has two more than it,
-        and those below the share cannot take them all.
+        An executor with exactly its share gets seats only where they do not divide evenly: another executor has two
+        more than it, and executors below the share cannot take them all.
         """
         due = self._moves_due()
         more = len(self._held[executor.key]) - self._share()
@@ -457,8 +457,8 @@ class Seats:
     def _moves_due(self) -> dict[str, None]:
         """The fewest seats that must move until the spread is even (no executor has two more than another).
 
-        Each is taken from the executor that then has the most, the one that moved last first: seats that came from a
-        lost executor go before those that were here all the time. Who takes them is decided by who asks.
+        Each is taken from the executor that then has the most, the seat that moved last first: seats that came from a
+        lost executor go before those that were here all the time. The executors that ask for tickets take them.
         """
         if self._due is not None:
             return self._due

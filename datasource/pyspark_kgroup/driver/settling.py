@@ -2,8 +2,9 @@
 
 Runs on: driver.
 
-The first batch starts with all there is, and AvailableNow must not mistake partitions that are still being assigned for
-"no data". It takes SETTLE_TIMEOUT_MS at most; then the first batch comes without them, or AvailableNow fails.
+The first batch starts with all partitions, and AvailableNow must not mistake partitions that are still being assigned
+for "no data". The wait takes SETTLE_TIMEOUT_MS at most. Then the first batch comes without the missing partitions, but
+a fresh query waits again at the next trigger, and AvailableNow fails.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ class Settling:
     """Waits for the group to be at rest.
 
     Attributes:
-        settled_once: it has been at rest since this process began.
+        settled_once: whether the group has been at rest since this process began.
     """
 
     def __init__(
@@ -45,9 +46,9 @@ class Settling:
         self.settled_once = False
 
     def settle(self, crossing: Crossing) -> bool:
-        """Wait for the group to rest, if this boundary needs it; whether there may be a batch.
+        """Wait for the group to rest, if this boundary needs it, and return whether there may be a batch.
 
-        A fresh query has none before that: explicit `startingOffsets` are decided once, for all partitions.
+        A fresh query has no batch before that: explicit `startingOffsets` are decided once, for all partitions.
         """
         if not self.settled_once:
             left = self._options.subscription.beyond(crossing.start.topics)
@@ -61,7 +62,7 @@ class Settling:
         """Wait until every seat is in the group and at rest, and no seat of an earlier run is left."""
         deadline_ms = self._clock() + SETTLE_TIMEOUT_MS
         while not (done := self._rests(crossing)) and (left_ms := deadline_ms - self._clock()) > 0:
-            # What could not be given up, or made to leave, just now is tried again after a while, not at once.
+            # Partitions that could not be given up, or seats that could not leave, are tried again a while later.
             moved_on = self._moved_on_from(crossing.view)
             crossing.view = self._group.wait_until(moved_on, min(left_ms, HANDOVER_WAIT_MS))
             self._hand_over.commit_and_give_up(crossing)
@@ -75,11 +76,11 @@ class Settling:
         return self._former_seats.make_leave(crossing)
 
     def _moved_on_from(self, seen: GroupView) -> Callable[[GroupView], bool]:
-        """Whether the group is at rest, or asks for something, in another state than `seen`."""
+        """A condition on views: the view differs from `seen`, and the group is at rest or asks for partitions."""
         return lambda view: view != seen and (self._former_seats.group_rests(view) or asks(view))
 
     def _unsettled(self, view: GroupView) -> str:
-        """A sentence for people."""
+        """A sentence for users: the seats that are not at rest, and why."""
         waiting = ", ".join(seat.instance_id for seat in view.seats if not self._former_seats.seat_rests(seat))
         troubles = [f"Seat {seat.instance_id} {seat.trouble}" for seat in view.seats if seat.trouble]
         why = (

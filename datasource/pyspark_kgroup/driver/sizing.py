@@ -1,8 +1,8 @@
-"""What is known from how Spark was started: how many tasks can run at once, so how many seats; whether all is local.
+"""Reads from Spark's start how many tasks can run at once, so how many seats there are, and whether all is local.
 
-Runs on: driver. All that this process can know of the application is how its parent, Spark's JVM, was started
-(measured, PySpark 4.3: SparkSubmit's arguments hold what the session's builder was given; the environment holds
-SPARK_CONF_DIR and nothing of executors).
+Runs on: driver. All that this process can know of the application is how its parent, Spark's JVM, was started. Measured
+with PySpark 4.3: SparkSubmit's arguments hold the properties that the session's builder was given. The environment
+holds SPARK_CONF_DIR, and no setting of executors.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from spark_kgroup.model import CLIENT
 log = logging.getLogger(__name__)
 
 MEMBERS_DEFAULT: Final = 4
-"""As many as the cores of a small job. A seat too many costs an idle connection; one too few costs parallelism."""
+"""As many as the cores of a small job. A seat too many costs an idle connection, one too few costs parallelism."""
 
 _ARGUMENTS: Final[Mapping[str, str]] = {
     "--master": "spark.master",
@@ -48,9 +48,9 @@ def fill_in_members(options: SourceOptions) -> SourceOptions:
 
 
 def grows_with_executors(options: SourceOptions) -> bool:
-    """Whether nobody has said how many seats there are to be: then executors tell how many tasks they run at once.
+    """Whether executors decide how many seats there are, since neither the options nor Spark's start tell it.
 
-    Member ids of our own are changed for all seats at once: there the number stays.
+    With member ids that are made here (`CLIENT`) the number stays: such ids are changed for all seats at once.
     """
     return options.members is None and options.member_ids != CLIENT and _known_slots() is None
 
@@ -67,7 +67,7 @@ def as_many_as_before(options: SourceOptions, planned: Checkpoint) -> SourceOpti
 
 
 def seats_warning(options: SourceOptions, seats: int, partitions: int) -> str | None:
-    """What to say of a number of seats that is a guess, or leaves seats without work; None if there is nothing to say.
+    """A warning if the number of seats is a guess, or leaves seats without work, else None.
 
     Args:
         options: as given, before `fill_in_members`.
@@ -106,7 +106,7 @@ def _cpus() -> int:
 
 
 def stays_on_this_host() -> bool:
-    """Whether nobody on another host has to reach the driver, as far as is known from how Spark was started."""
+    """Whether no other host has to reach the driver, as far as is known from how Spark was started."""
     started = _start()
     return started is not None and is_local(*started)
 
@@ -122,7 +122,7 @@ def _start() -> tuple[Sequence[str], Mapping[str, str]] | None:
 
 
 def is_local(command: Sequence[str], properties: Mapping[str, str]) -> bool:
-    """Whether Spark runs in one process, or lets its driver be reached over loopback alone; as `task_slots`."""
+    """Whether Spark runs in one process, or its driver is reached over loopback alone. Arguments as of `task_slots`."""
     conf = {**properties, **_properties_in(command)}
     if re.fullmatch(r"local(\[[^\]]*\])?", conf.get("spark.master", "")):
         return True
@@ -135,7 +135,7 @@ def task_slots(command: Sequence[str], properties: Mapping[str, str], cpus: Call
 
     Args:
         command: the arguments of Spark's JVM.
-        properties: those of its properties file; an argument overrules them.
+        properties: those of its properties file, which arguments overrule.
         cpus: how many Spark's JVM may use, for `local[*]`.
     """
     conf = {**properties, **_properties_in(command)}
@@ -159,7 +159,7 @@ def _tasks(cores: int, task_cpus: int) -> int:
 
 
 def _properties_in(command: Sequence[str]) -> dict[str, str]:
-    """The properties among the arguments: `--conf NAME=VALUE`, and what has a word of its own."""
+    """The properties among the arguments: `--conf NAME=VALUE`, and those of `_ARGUMENTS`."""
     found: dict[str, str] = {}
     for word, following in _with_values(command):
         if word in ("--conf", "-c"):
@@ -171,7 +171,7 @@ def _properties_in(command: Sequence[str]) -> dict[str, str]:
 
 
 def _with_values(command: Sequence[str]) -> list[tuple[str, str]]:
-    """Each argument with its value: what follows it, or what stands behind its `=`."""
+    """Each argument with its value: the argument that follows, or the text behind its `=`."""
     pairs = []
     for word, following in zip(command, [*command[1:], ""], strict=True):
         name, equals, value = word.partition("=")

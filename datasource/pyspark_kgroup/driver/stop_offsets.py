@@ -2,11 +2,11 @@
 
 Runs on: driver.
 
-A partition by timestamp stops before its first record that is not older. It is looked up AFTER the ends were listed up
-to which the next batch reads: what comes later lies behind them. What was found holds for as long as the topic is the
-same; what was not is looked up again when the log has another end. A partition for which the option has no place, since
-it came later, stops before its first record. Where one stands at its stop or behind it, nothing is left to be read, so
-nothing of it can be lost.
+A stop by timestamp is the partition's first record that is not older. It is looked up AFTER the end offsets were listed
+to which the next batch reads, so a record that is written in between lies behind them. A stop that was found counts for
+as long as the topic is the same. One that was not found is looked up again when the log has another end. A partition
+that is not in the option, since it was added later, stops before its first record. A partition at its stop or behind it
+has no records left to read, so it cannot lose any.
 """
 
 from __future__ import annotations
@@ -36,10 +36,11 @@ Available = Mapping[TopicPartition, tuple[int, int]]
 
 
 class StopOffsets:
-    """The stops of one query, as far as they are known; a query without the option has none.
+    """The stops of one query, as far as they are known. A query without the option has none.
 
     Attributes:
-        ended: whether all that the query holds is read, or planned to be read, up to its stop; None without the option.
+        ended: whether each partition of the query is read, or planned to be read, up to its stop. None without the
+            option.
     """
 
     def __init__(self, group: GroupPort, options: SourceOptions) -> None:
@@ -47,14 +48,14 @@ class StopOffsets:
         self._options = options
         self._bound = options.ending_offsets
         self._found: dict[Log, int] = {}  # stops by timestamp
-        self._none_before: dict[Log, int] = {}  # the end before which there was no record that is late enough
+        self._none_before: dict[Log, int] = {}  # the log's end when it had no record that is late enough
         self._checked = False
         self._warned_of_later: set[TopicPartition] = set()
         self._warned_of_end = False
         self.ended: bool | None = None if self._bound is None else False
 
     def begin_boundary(self, crossing: Crossing) -> None:
-        """A boundary may adopt partitions: in the first one, see that the option fits the topics and the start.
+        """Begin a boundary that may adopt partitions. The first one checks that the option fits topics and start.
 
         Raises:
             OptionError: it does not.
@@ -71,27 +72,27 @@ class StopOffsets:
         self._checked = True
 
     def is_reached(self, topics: Topics, partition: TopicPartition, position: int) -> bool:
-        """Whether nothing is left to be read from `position` on, as far as is known."""
+        """Whether `position` is at the partition's stop or behind it, as far as the stop is known."""
         stop = self._stop(topics, partition)
         return stop is not None and position >= stop
 
     def unread(self, topics: Topics, positions: Mapping[TopicPartition, int]) -> Mapping[TopicPartition, int]:
-        """Those of `positions` from which on something may be left to be read."""
+        """Those of `positions` that may have records left to read before the stop."""
         if self._bound is None:
             return positions
         return {tp: position for tp, position in positions.items() if not self.is_reached(topics, tp, position)}
 
     def are_at_hand(self, topics: Topics, available: Available) -> bool:
-        """Whether all that is left before the stops is there."""
+        """Whether the end offsets of all partitions have come to the stops."""
         return all(self.is_reached(topics, tp, end) for tp, (_, end) in available.items())
 
     def within(self, crossing: Crossing, available: Available, heard: Collection[TopicPartition]) -> Available:
-        """`available` up to the stops; nothing goes back.
+        """`available` up to the stops, but never back behind a position.
 
         Args:
             crossing: the boundary.
-            available: what is there to be read.
-            heard: the partitions whose leaders answer; where one does not say where to stop, nothing is read.
+            available: position and end offset of each partition.
+            heard: the partitions whose leaders answer. One whose leader does not tell its stop is not read.
         """
         if self._bound is None:
             return available
@@ -105,12 +106,12 @@ class StopOffsets:
         }
 
     def see_end(self, topics: Topics, positions: Mapping[TopicPartition, int], *, rests: bool, idle: bool) -> None:
-        """See whether a stream with an end has come to it; say so once, when that is durable and it goes on waiting.
+        """See whether a stream with an end has come to it, and warn once when that is durable and the query goes on.
 
         Args:
             topics: the subscribed topics.
             positions: where the next batch ends.
-            rests: whether the group is at rest, and has acknowledged what was read.
+            rests: whether the group is at rest, and has acknowledged the positions.
             idle: there is no next batch, and Spark will ask again.
         """
         assert self._bound is not None
@@ -137,10 +138,10 @@ class StopOffsets:
         return self._found.get(_log(topics, partition)) if partition.topic in topics else None
 
     def _look_up(self, crossing: Crossing, ends: Mapping[TopicPartition, int]) -> Collection[TopicPartition]:
-        """Look up stops that are not known, unless the log ends where there was none before it.
+        """Look up stops that are not known, unless the log still ends where the last look-up found none.
 
         Returns:
-            The partitions of which no leader has answered.
+            The partitions for which no leader has answered.
         """
         topics = crossing.topics
         timestamps = {

@@ -1,12 +1,12 @@
-"""Which of the partitions that a seat must give up another application reads already.
+"""Finds the partitions that a seat must give up and that another application reads already.
 
-Runs on: driver. Between two batches only (`boundary`), and only if something is to be given up.
+Runs on: driver. Between two batches only (`boundary`), and only if partitions are to be given up.
 
-In a classic group this cannot be: what a member claims is given to nobody else (KIP-429). But brokers that convert a
-group to type consumer (KIP-848) take over assignments alone: 1. a generation asks P back from us, and a batch is
-reading P; 2. a member with `group.protocol=consumer` joins, and is given P at once; 3. it reads on and commits;
-4. we come to our boundary. A commit of ours would be accepted, for a broker checks the member and not who owns the
-partition, and would set the group's offset back.
+In a classic group there are none: a partition that a member claims is not given to another member (KIP-429). But
+brokers that convert a group to type consumer (KIP-848) take over assignments alone: 1. A generation asks P back from
+us, and a batch is reading P. 2. A member with `group.protocol=consumer` joins, and is given P at once. 3. It reads on
+and commits. 4. We come to our boundary. The broker would accept our commit, since it checks the member and not who owns
+the partition, and the commit would set the group's offset back.
 """
 
 from __future__ import annotations
@@ -28,21 +28,23 @@ log = logging.getLogger(__name__)
 def find_taken_over(
     group: GroupPort, ours: Mapping[TopicPartition, Collection[int | None]], seats: Collection[str], us: Author
 ) -> frozenset[TopicPartition]:
-    """Those of `ours` that a member which is not one of our seats owns, or for which somebody else has committed.
+    """Those of `ours` that a member other than our seats owns, or for which another writer has committed.
 
     They are named in a warning.
 
-    The one is not seen of an owner that is asked to give up in its turn, the other not of one that has just begun.
+    Neither sign is enough: an owner that is asked to give up in its turn does not show as the owner, and an owner that
+    has just begun has not committed yet.
 
     Args:
         group: described first, then asked for its offsets: each within `COMMIT_TIMEOUT_MS`, like the commit.
-        ours: partition -> committed offsets that say nothing of others: the last one that we know of, and the one that
-            we are about to commit, which may have been written before without an answer, and without a text beside it.
+        ours: partition -> committed offsets that are no sign of another writer: the last one that we know of, and the
+            one that we are about to commit. We may have committed that one before, without an answer, and it may have
+            no text beside it.
         seats: the instance ids of our seats.
-        us: what we write beside our commits.
+        us: the author that we write beside our commits.
 
     Raises:
-        WireError: the coordinator did not say in time. A commit would most likely have met the same.
+        WireError: the coordinator did not answer in time. A commit would most likely have met the same.
     """
     theirs = _owned_by_others(group, seats)
     committed = group.committed(ours, COMMIT_TIMEOUT_MS)
@@ -62,7 +64,7 @@ def find_taken_over(
 
 
 def _owned_by_others(group: GroupPort, seats: Collection[str]) -> set[TopicPartition]:
-    """What other members own, as far as we may know: a topic that is hidden from us hides the whole group."""
+    """The partitions that other members own, or an empty set where a topic hidden from us hides the whole group."""
     try:
         described = group.describe(COMMIT_TIMEOUT_MS)
     except WireError as error:

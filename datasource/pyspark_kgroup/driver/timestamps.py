@@ -19,7 +19,7 @@ def check_without_record(bound: OffsetBound, timestamps: Mapping[TopicPartition,
     """See that partitions without a record at or after their timestamps may be taken at their ends.
 
     Raises:
-        OptionError: they may not; names partitions and dates.
+        OptionError: they may not. It names partitions and dates.
     """
     if timestamps and not bound.later_is_latest:
         without = join([f"{tp} ({_instant(timestamps[tp].ms)})" for tp in sorted(timestamps)])

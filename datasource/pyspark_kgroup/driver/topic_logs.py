@@ -1,10 +1,10 @@
-"""The logs behind the subscribed topics, as brokers show them now, and what of them was lost.
+"""The logs behind the subscribed topics, as brokers show them now, and the losses in them.
 
 Runs on: driver. Between two batches only (`boundary`).
 
-What decides whether a topic is still the same is its id, never an offset. Topics are looked at anew at every boundary
-that may have something to do (`rest`) and, if that is a while ago, before a plan; what is created anew after that is
-noticed at the next boundary.
+The topic id alone decides whether a topic is still the same, never an offset. Topics are looked at anew at every
+boundary that may have work (`rest`), and before a plan if the last look is a while ago. A topic that is created anew
+after that is noticed at the next boundary.
 """
 
 from __future__ import annotations
@@ -46,9 +46,10 @@ class TopicLogs:
 
     Attributes:
         topics: the subscribed topics that exist, as last seen.
-        losses: how often something was lost and skipped; executors count for themselves, in their logs.
-        out_of_reach: partitions of our seats of which no leader answers: they add nothing to a batch.
-        offsets_skipped: how many offsets of it retention and DeleteRecords took; what else was lost nobody can count.
+        losses: how many losses were skipped, without those that executors meet and log themselves.
+        out_of_reach: partitions of our seats for which no leader answers: they add no records to a batch.
+        offsets_skipped: how many offsets retention and DeleteRecords took in these losses. Offsets that were lost for
+            another reason cannot be counted.
     """
 
     def __init__(
@@ -67,18 +68,19 @@ class TopicLogs:
         self._options = options
         self.out_of_reach = OutOfReach(options)
         self._missed: set[TopicPartition] = set()
-        """Of which a leader has answered only some of what this boundary had to ask."""
+        """Partitions for which one of this boundary's questions got no answer."""
         self._ends = LogEnds(group, clock, self._on_answered, read_committed=options.read_committed)
         self.bounded: Final = bounded
         self._frozen: Mapping[TopicPartition, int] | None = None
         self._to_freeze: frozenset[TopicPartition] = frozenset()
-        """Whose leaders had not answered when the others' end offsets were frozen: as soon as our seats read them."""
+        """Partitions whose leaders had not answered when end offsets were frozen. Theirs are frozen later, at the first
+        boundary where our seats hold them and a leader answers."""
         self._read_under: Mapping[str, TopicDescription] = {}
-        """The topics, with their leaders' epochs, when the logs last had all our positions that could be asked for."""
+        """The topics, with their leaders' epochs, when the logs last had every position that leaders answered for."""
         self._read_before: Mapping[TopicPartition, int | None] = {}
-        """The epoch of each partition then of which that could not be asked."""
+        """The epoch read under before that, of each partition whose leader did not answer then."""
         self._contradicted_since_ms: dict[TopicPartition, int] = {}
-        """Since when a leader says that its log ends below what was read of it."""
+        """Partition -> since when its leader says that the log ends below our position."""
         self._warned_of: dict[TopicPartition, Loss] = {}
 
     # ---------------------------------------------------------------------------------------------- topics
@@ -87,18 +89,19 @@ class TopicLogs:
         """See which topics there are now.
 
         Args:
-            start: the durable offset; what it remembers of a topic that was deleted or created anew is lost.
-            held: partitions of our seats: brokers' metadata must know them, if their topic is still there.
+            start: the durable offset. Its positions in topics that were deleted or created anew are lost.
+            held: partitions of our seats, which the metadata must contain if their topic is still there.
 
         Raises:
-            DataLoss: something was lost, and that is an error.
-            UnknownTopic: a topic does not exist that this query has never seen, or that it has nothing of.
+            DataLoss: records were lost, and that is an error (`failOnDataLoss`).
+            UnknownTopic: a subscribed topic does not exist, and `start` has never seen it, or has no position in it and
+                losses are an error.
         """
         topics = self._group.topics(END_OFFSETS_MAX_AGE_MS)
         if any(tp.topic in topics and tp.partition >= topics[tp.topic].partition_count for tp in held):
             topics = self._group.topics(0)  # the leader saw the new partition before us
         if self._differ_from(topics):
-            self._ends.forget()  # perhaps those of a topic that is gone
+            self._ends.forget()  # they may be those of a topic that is gone
         self.topics = topics
         others = self._others(start)
         gone = sorted({tp for held in (start.lost, start.owned) for tp in held if tp.topic in others})
@@ -114,17 +117,17 @@ class TopicLogs:
             )
 
     def some_went(self) -> bool:
-        """Whether a topic of those last seen is gone by now, or another one."""
+        """Whether one of the topics last seen is deleted by now, or created again."""
         return self._differ_from(self._group.topics(0))
 
     def _differ_from(self, now: Mapping[str, TopicDescription]) -> bool:
-        """Whether a topic of those last seen is not in `now`, or another one there."""
+        """Whether one of the topics last seen is missing from `now`, or has another id there."""
         return any(name not in now or topic_key(now[name]) != topic_key(seen) for name, seen in self.topics.items())
 
     def _others(self, checkpoint: Checkpoint) -> set[str]:
-        """Subscribed topics that are gone, or are not those any more that `checkpoint` knows, by the topic's id.
+        """Subscribed topics of `checkpoint` that are gone, or have another topic id now.
 
-        Nothing is known here of a topic that is no longer subscribed.
+        Topics that are no longer subscribed are left out, since brokers were not asked for them.
         """
         return {
             name
@@ -140,7 +143,7 @@ class TopicLogs:
         return recreated(tp, position, end_offset, checkpoint.topics[tp.topic].topic_id, topic_key(topic))
 
     def readable(self, end: Checkpoint, plan: Mapping[str, Ranges]) -> dict[str, Ranges]:
-        """`plan` (seat -> ranges of a batch that ends at `end`) without topics that are gone or others by now.
+        """`plan` (seat -> ranges of a batch that ends at `end`) without topics that were deleted or created again.
 
         Their ids do not come back, so every replay of the batch reads the same, from here on.
 
@@ -168,11 +171,11 @@ class TopicLogs:
         return self._frozen is not None
 
     def begin_listing(self, held: Collection[TopicPartition]) -> None:
-        """Begin to list where the logs of `held` end, beside what else is asked of brokers before they are needed."""
+        """Begin to list where the logs of `held` end, while the boundary asks brokers its other questions."""
         self._ends.begin(held)
 
     def ends(self, held: Collection[TopicPartition]) -> dict[TopicPartition, int]:
-        """One past the last offset of each partition that may be read now; the last question of a boundary.
+        """One past the last offset of each partition that may be read now. It is a boundary's last question.
 
         Raises:
             RequestTimedOut: a partition has been out of reach for too long.
@@ -202,7 +205,7 @@ class TopicLogs:
         return {tp: end for tp, end in ends.items() if tp not in self._missed} if self._missed else ends
 
     def answered(self, answers: Answers[T]) -> Mapping[TopicPartition, T]:
-        """What leaders have answered of partitions of our seats; the others are out of reach in this boundary.
+        """The answers for partitions of our seats. Those without an answer are out of reach in this boundary.
 
         Raises:
             RequestTimedOut: one has been out of reach for too long.
@@ -215,7 +218,7 @@ class TopicLogs:
         self.out_of_reach.answered(partitions, self._clock())
 
     def waits_for_leaders(self, positions: Mapping[TopicPartition, int]) -> bool:
-        """Whether this run, which ends by itself, must not end yet: `positions` are not all that there was to read."""
+        """Whether this run, which ends by itself, has to wait for leaders: records beyond `positions` are unread."""
         frozen = self._frozen or {}
         left = {
             tp
@@ -227,14 +230,14 @@ class TopicLogs:
     def lacking(self, positions: Mapping[TopicPartition, int]) -> frozenset[TopicPartition]:
         """The partitions whose log does not have our position (any more), of those whose leaders answer.
 
-        Where a log ends at our position, it cannot begin behind it: mostly nobody is asked where logs begin.
+        A log that ends at our position cannot begin behind it, so leaders are mostly not asked where logs begin.
         """
         ends = self.heard(positions)
         behind = [tp for tp in ends if positions[tp] < ends[tp]]
         starts = self.answered(self._group.start_offsets(behind, LEADER_PATIENCE_MS))
         doubtful = {tp for tp, start in starts.items() if positions[tp] < start}
         doubtful |= {tp for tp in ends if positions[tp] > ends[tp]}
-        # Listed a moment ago; and an open transaction may hold the readable end below where we already are.
+        # Look again: listed ends are a moment old, and an open transaction may hold the readable end below a position.
         self._contradicted_since_ms = {tp: ms for tp, ms in self._contradicted_since_ms.items() if tp in doubtful}
         now = self._look({tp: positions[tp] for tp in doubtful}, waits=self.bounded)
         lacking = {tp for tp in now if now[tp].nearest(positions[tp]) != positions[tp]}
@@ -245,15 +248,15 @@ class TopicLogs:
         return frozenset(tp for tp in lacking if not self._is_contradicted(tp, positions[tp], now[tp]))
 
     def now(self, positions: Mapping[TopicPartition, int]) -> dict[TopicPartition, LogRange]:
-        """What the logs have at this moment, readable or not, of partitions that begin at `positions`.
+        """The offsets that logs have at this moment, readable or not, of partitions that are to start at `positions`.
 
-        Only of those whose leaders answer. Where a log ends below that, its leader is asked again for up to
-        `END_BELOW_MS`.
+        Partitions whose leaders do not answer are left out. If a log ends below the position, its leader is asked again
+        for up to `END_BELOW_MS`.
         """
         return self._look(positions, waits=True)
 
-    # A log that ends below what was read of it was truncated, if a newer leader says so than the one that we read
-    # under. No other witness may take back what was there, unless it says so for `END_BELOW_MS`.
+    # A log that ends below our position was truncated, if a leader says so that is newer than the one we read under. A
+    # leader that is no newer is believed only after it has said so for `END_BELOW_MS`.
 
     @property
     def contradicted(self) -> bool:
@@ -277,7 +280,7 @@ class TopicLogs:
         return found
 
     def _is_contradicted(self, tp: TopicPartition, position: int, now: LogRange) -> bool:
-        """Whether `now` takes back what was read, by the word of no newer leader, for less than `END_BELOW_MS`."""
+        """Whether `now`, from a leader that is no newer, ends below `position`, and for less than `END_BELOW_MS`."""
         read_under = self._epoch_read_under(tp)
         if position <= now.end_offset or (read_under is not None and now.leader_epoch > read_under):
             self._contradicted_since_ms.pop(tp, None)
@@ -299,7 +302,7 @@ class TopicLogs:
         )
 
     def _epoch_read_under(self, tp: TopicPartition) -> int | None:
-        """The epoch of the leader when the log last had our position; None if nobody knows."""
+        """The epoch of the leader when the log last had our position, or None if it is unknown."""
         if tp in self._read_before:
             return self._read_before[tp]
         seen = self._read_under.get(tp.topic)

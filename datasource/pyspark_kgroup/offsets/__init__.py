@@ -1,4 +1,4 @@
-"""What is decided by offsets alone: what a checkpoint says, what a batch reads, where an adopted partition starts.
+"""Decisions by offsets alone: the format of a checkpoint, the ranges of a batch, the start of an adopted partition.
 
 Runs on: both. Pure, with all that it imports.
 """

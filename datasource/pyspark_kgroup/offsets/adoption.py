@@ -4,25 +4,26 @@ Runs on: driver. Pure.
 
 1. Owned without a break since the checkpoint was written: where the checkpoint stands. The committed offset plays no
    part. Such a partition is not adopted anew, and `adopted_start` is not asked.
-2. Else, if the checkpoint has a position for it: that position, unless *somebody else* (another application, or an
-   administrator; `Writer` says who) has committed a further one: then that one. A further one that this application
-   committed itself means that the checkpoint was set back (restored, its newest batches deleted): the checkpoint
-   decides what a batch is, so reading starts there, with a warning, and the group's offset is put back. That says
-   nothing of a position that the checkpoint's writer never owned (`Checkpoint.inherited`): it is another query's, as
-   where two sources of a query changed places and change back. Then a further committed offset counts, by any writer.
-3. Else, if the group has a committed offset: there. (Of a partition that was given up, a further one that this
-   application committed itself means a checkpoint that was set back, as in 2.)
+2. Else, if the checkpoint has a position for it: that position, unless *another writer* (another application, or an
+   administrator, see `Writer`) has committed a further offset: then that offset. A further offset that this application
+   committed itself means that the checkpoint was set back (restored, its newest batches deleted). The checkpoint
+   decides which offsets a batch has, so reading starts at its position, with a warning, and the group's offset is set
+   back, too, unless a later run committed it (`Writer.SUCCESSOR`). That is not so for a position that the checkpoint's
+   writer never owned (`Checkpoint.inherited`): it is another query's, as where two sources of a query changed places
+   and change back. Then a further committed offset counts, by any writer.
+3. Else, if the group has a committed offset: there. For a partition that was given up, a further offset that this
+   application committed itself means that the checkpoint was set back, as in 2.
 4. Else: a partition that existed when this checkpoint first saw its topic starts where `startingOffsets` says
-   (`committed`: where `kafka.auto.offset.reset` says); a later partition, or one of a later topic, at its earliest
-   offset; one that was given up, where that was.
+   (`committed`: where `kafka.auto.offset.reset` says). A later partition, or one of a later topic, starts at its
+   earliest offset. One that was given up starts where it was given up.
 
 The rules hold within one topic id. A topic with another id was deleted and created again: no old position applies, and
 it starts at its earliest offset, or where another application has gone on from there. Each commit of kgroup names its
 topic id (`seat_note`), and a commit for another topic id does not count. On a fresh checkpoint an explicit
 `startingOffsets` wins over 3, unless members of other applications are in the group, or a later run of this query has
-committed. A start that the group does not have is committed BEFORE anything relies on it (`Start.commit_first`). What
-could not be adopted while the checkpoint was fresh, since no leader answered for it, still starts as on a fresh one
-(`Checkpoint.unstarted`).
+committed. A start that the group does not have is committed BEFORE a batch relies on it (`Start.commit_first`). A
+partition that could not be adopted while the checkpoint was fresh, since no leader answered for it, still starts as on
+a fresh one (`Checkpoint.unstarted`).
 """
 
 from __future__ import annotations
@@ -38,14 +39,14 @@ from spark_kgroup.seat_note import Author, is_of_topic
 
 
 class Writer(Enum):
-    """Who committed an offset, by what is written beside it."""
+    """Who committed an offset, by the text beside it."""
 
     US = "us"
-    """This application: a seat with our prefix, in whatever run."""
+    """This application: a seat with our prefix, in any run but a later one (`SUCCESSOR`)."""
 
     SUCCESSOR = "successor"
     """This application, in a run that this one did not know of when it started: this process is a leftover, and
-    overrules nothing."""
+    overrules no commit of that run."""
 
     NEIGHBOUR = "neighbour"
     """Another application that reads with kgroup."""
@@ -68,7 +69,7 @@ class Writer(Enum):
 
 
 class Committed(NamedTuple):
-    """What the group has committed for a partition.
+    """The committed offset of a partition, and who committed it.
 
     Attributes:
         text: the metadata of the commit.
@@ -84,8 +85,8 @@ class Start:
     """Where an adopted partition starts, and by which rule.
 
     Attributes:
-        offset: the offset itself, or what it is to be looked up by.
-        commit_first: the group has no such offset, or another one: commit this start BEFORE anything relies on it.
+        offset: the offset itself, or its meaning, by which it is to be looked up.
+        commit_first: the group has no such offset, or another one: commit this start BEFORE a batch relies on it.
         set_back: this application had committed further: the checkpoint was set back since.
     """
 
@@ -111,22 +112,22 @@ def adopted_start(
     """Where a partition starts that was not held without a break since `checkpoint`.
 
     Args:
-        partition: what is adopted.
+        partition: the one that is adopted.
         checkpoint: the durable offset (Spark's `start`).
         topic: the partition's topic as cluster metadata shows it now.
-        committed: what the group has, None if nothing.
+        committed: the group's committed offset, or None if it has none.
         explicit: `startingOffsets` was given and no other application is in the group: on a fresh checkpoint, and for
-            what is still to start as on one, it wins over committed offsets.
+            partitions that still start as on one, it wins over committed offsets.
         later: its topic appeared after the query began, though the checkpoint is fresh.
     """
     known = checkpoint.topics.get(partition.topic)
     of_this_topic = is_of_topic(committed.text, topic_key(topic)) if committed is not None else None
-    if of_this_topic is False:  # a late commit, of the topic that had its name before
+    if of_this_topic is False:  # a late commit, for the topic that had this name before
         start = adopted_start(
             partition, checkpoint=checkpoint, topic=topic, committed=None, explicit=explicit, later=later
         )
         return replace(start, commit_first=True)
-    if known is not None and known.topic_id != topic_key(topic):  # deleted and created again: nothing old applies
+    if known is not None and known.topic_id != topic_key(topic):  # deleted and created again: no position applies
         if committed is not None and of_this_topic and committed.writer is Writer.NEIGHBOUR:
             return Start(offset=committed.offset)
         return Start(offset=OffsetSpec.EARLIEST, commit_first=True)
@@ -148,10 +149,10 @@ def adopted_start(
 
 
 def _committed_or(place: int | OffsetSpec, committed: Committed | None) -> Start:
-    """The committed offset; else `place`, which is committed first.
+    """The committed offset, or `place` if there is none, which is committed first.
 
-    Else 1. a query starts at the end, 50; 2. it dies before it commits; 3. another member starts at the end, now 90,
-    and commits; 4. the query comes back and takes the further of both: nobody reads 50..90.
+    Without that commit: 1. A query starts at the end, 50. 2. It dies before it commits. 3. Another member starts at the
+    end, now 90, and commits. 4. The query comes back and takes the further of both, so 50..90 is never read.
     """
     if committed is None:
         return Start(offset=place, commit_first=True)
@@ -159,12 +160,14 @@ def _committed_or(place: int | OffsetSpec, committed: Committed | None) -> Start
 
 
 def _remembered(position: int, committed: Committed | None, *, inherited: bool) -> Start:
-    """Where this query stood, or where somebody else has gone on from there.
+    """The position of this query, or the offset to which another writer has gone on from there.
 
-    What we commit, a checkpoint holds already. So if we committed further ourselves, the checkpoint was set back since
-    (restored, its newest batches deleted, its last files lost in a crash): it decides what a batch is, so what it does
-    not know of is read again. Of what is inherited another checkpoint has the rest: 1. this query reads to 20; 2. it
-    changes places with another one, reads to 30 from there, and commits that; 3. they change back: the place has 20.
+    We commit only positions that a checkpoint holds already. So if we committed further ourselves, the checkpoint was
+    set back since (restored, its newest batches deleted, its last files lost in a crash). It decides which offsets a
+    batch has, so records beyond its position are read again.
+
+    Of an inherited partition, another checkpoint has the rest: 1. This query reads to 20. 2. It changes places with
+    another one, reads to 30 from there, and commits that. 3. They change back, and the checkpoint of its place has 20.
     """
     if committed is None or committed.offset <= position:
         return Start(offset=position)
@@ -184,11 +187,11 @@ def period_of(
 ) -> Period:
     """The ownership period that begins with this adoption.
 
-    It is the checkpoint's own period if the same seat comes back in the same generation to where it stood: then nothing
-    has changed, and nothing needs to be written.
+    It is the checkpoint's own period if the same seat comes back in the same generation to its position: then the
+    checkpoint is still right, and need not be written.
 
-    `cut` tells two periods apart that begin at the same offset, seat and generation: 1. a period begins at 60 and is
-    read to 100; 2. the log is truncated to 60, and grows; 3. the partition is adopted anew at 60. With the period of 1,
+    `cut` tells two periods apart that begin at the same offset, seat and generation: 1. A period begins at 60 and is
+    read to 100. 2. The log is truncated to 60, and grows. 3. The partition is adopted anew at 60. With the period of 1,
     the next batch would go on at 100, and skip the new records from 60 to 100.
     """
     fresh = Period(topic_id=topic_key(topic), start=offset, seat=seat, generation=owned_since.generation)

@@ -1,4 +1,4 @@
-"""The offset in Spark's checkpoint: what of each partition is read, and under which ownership.
+"""The offset in Spark's checkpoint: how far each partition is read, and under which ownership.
 
 Runs on: driver. Pure: JSON objects in and out, no I/O.
 
@@ -20,20 +20,21 @@ One offset, as JSON (`version` guards the shape)::
 
 `owned` has every partition that this query owned at the boundary, as columns: the n-th number of `period`, `from` and
 `pos` is about the n-th partition, and one number alone about all of them. A period is a line of `periods`: seat,
-generation, and the cut if there was one; `from` is where it began in the partition. Spark writes three offsets with
+generation, and the cut if there was one. `from` is where it began in the partition. Spark writes three offsets with
 each batch and keeps hundreds of them: so a partition takes some 14 bytes, and not 90.
 
 `released`, here `Checkpoint.lost`, remembers how far this query had read a partition whose ownership ended without an
-acknowledged commit, so that its return reads no record twice; the key is older than that name.
-`given_up` says where a partition was left in good order: the group's committed offset is its memory, unless this query
-itself went on from there later: then this checkpoint was set back. Releases up to 0.1.0 did not write it. `inherited`
-has those partitions of both that the writer never owned: another query did, whose checkpoint it went on with.
+acknowledged commit, so that its return reads no record twice. The key is older than that name.
+`given_up` says where a partition was given up after its commit: the group's committed offset is its memory. If this
+query itself went on from there later, this checkpoint was set back. Releases up to 0.1.0 did not write `given_up`.
+`inherited` has those partitions of both that the writer never owned: they are of another query, whose checkpoint it
+continued.
 `unstarted` are partitions that start where an explicit `startingOffsets` says, when a leader answers for them (their
 `pos` has no meaning: it lets a reader see how many there are).
 
 `group`, `app`, the prefix of the instance ids, and `run`, the number of the run (`seat_note.Author`), say who wrote the
-offset, are absent from older ones, and are no part of what makes two offsets differ. Neither are
-`members`, the ids of the members that own all this, under the consumer protocol alone (`earlier_runs`), and
+offset. Older offsets do not have them, and two offsets that differ in them alone are equal. The same is true of
+`members`, the ids of the members that own these partitions, under the consumer protocol alone (`earlier_runs`), and of
 `record_bytes`, how large a topic's records were when the batch was planned, by which a restart plans
 (`maxBytesPerTrigger`). A release that does not know one of these keys passes over it.
 
@@ -59,16 +60,16 @@ from spark_kgroup.model import TopicPartition
 T = TypeVar("T")
 
 VERSION: Final = 2
-"""What is written. An earlier release does not read it."""
+"""The version that is written. An earlier release does not read it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Topic:
-    """What the checkpoint knows of a topic.
+    """One topic of the checkpoint.
 
     Attributes:
-        topic_id: as text, "" from a broker without topic ids; another id means a new topic.
-        first_sight: how many partitions it had when this checkpoint first saw it; 0 for one that appeared later.
+        topic_id: as text, "" from a broker without topic ids. Another id means a new topic.
+        first_sight: how many partitions it had when this checkpoint first saw it, or 0 if it appeared later.
         left: it was no longer subscribed (in the JSON only if so).
     """
 
@@ -82,7 +83,7 @@ class Period:
     """One ownership period of one partition, the same from adoption to giving up.
 
     Attributes:
-        topic_id: of the partition's topic; in the JSON it stands once, under `topics`. A topic that was deleted and
+        topic_id: of the partition's topic. In the JSON it stands once, under `topics`. A topic that was deleted and
             created again under its old name begins another period, even if all else is equal.
         start: offset where the period began (`from` in the JSON).
         seat: instance id of the seat that adopted it.
@@ -126,16 +127,16 @@ class Checkpoint:
 
     @property
     def fresh(self) -> bool:
-        """Nothing was ever adopted under this checkpoint."""
+        """No topic was seen under this checkpoint yet, so no partition was adopted."""
         return not self.topics
 
     def position(self, partition: TopicPartition) -> int | None:
-        """How far this query has read `partition`, unless it gave it up, or never had it."""
+        """How far this query has read `partition`, or None if it gave the partition up or never had it."""
         owned = self.owned.get(partition)
         return owned.position if owned is not None else self.lost.get(partition)
 
     def is_written_by(self, group: str, app: str) -> bool:
-        """Whether a query of that group, whose instance ids have that prefix, wrote this; an older one may not tell."""
+        """Whether a query of that group, with that prefix of instance ids, wrote this. True if it does not tell."""
         if self.group not in ("", group):
             return False
         if self.app:
@@ -144,14 +145,14 @@ class Checkpoint:
         return not seats or any(seat.rpartition("-")[0] == app for seat in seats)
 
     def continued_by(self, group: str, app: str) -> Checkpoint:
-        """This offset as that query goes on from it: what it does not own next of another one's is inherited."""
+        """This offset as that query continues it. If another query wrote it, all of its partitions are inherited."""
         if self.is_written_by(group, app):
             return self
         return replace(self, inherited=frozenset({*self.owned, *self.lost, *self.given_up}))
 
     @property
     def digest(self) -> str:
-        """The same for equal checkpoints, and for no others."""
+        """A hash, the same for equal checkpoints and for no other ones."""
         compared = replace(self, group="", app="", run=0, members={}, record_bytes={})
         return sha256(json.dumps(compared.to_json()).encode()).hexdigest()
 
@@ -188,7 +189,7 @@ class Checkpoint:
 
     @staticmethod
     def from_json(raw: Mapping[str, Any]) -> Checkpoint:
-        """Read what `to_json` wrote, or an earlier release's.
+        """Read the JSON of `to_json`, or that of an earlier release.
 
         Raises:
             CheckpointError: a later version's offset, or one that is not ours.
@@ -252,7 +253,7 @@ _OF_KAFKA_SOURCE: Final = (
 )
 
 EMPTY: Final = Checkpoint()
-"""What `initialOffset` returns: constant, without I/O (Spark does not persist it and asks again on a replay)."""
+"""The offset that `initialOffset` returns: constant, without I/O (Spark does not persist it, and asks on a replay)."""
 
 
 def _number(value: object) -> int:
@@ -271,7 +272,7 @@ def _text(value: object) -> str:
 
 
 def _by_topic(values: Mapping[TopicPartition, T]) -> dict[str, list[tuple[int, T]]]:
-    """The partitions' numbers, sorted, with what is said of each."""
+    """Topic -> its partitions' numbers, sorted, each with its value."""
     grouped: dict[str, list[tuple[int, T]]] = {}
     for (topic, partition), value in sorted(values.items(), key=lambda item: item[0]):
         grouped.setdefault(topic, []).append((partition, value))
@@ -371,7 +372,7 @@ def _column_in(column: object, count: int) -> list[int]:
 
 
 def _ranges_in(columns: Mapping[str, Any], count: int) -> list[int]:
-    """The partitions of a column with `count` numbers: a damaged range shall not fill the memory."""
+    """The partitions of a column with `count` numbers. Counted first: a damaged range must not fill the memory."""
     pairs = _pairs_in(columns["partitions"])
     if sum(last - first + 1 for first, last in pairs) != count:
         raise ValueError("there are not as many partitions as positions")
@@ -423,7 +424,7 @@ def _flat(grouped: Mapping[str, Mapping[str, Any]]) -> list[tuple[TopicPartition
 
 
 def _index(key: str) -> int:
-    """A partition's number in ASCII digits; other digits of Unicode are refused."""
+    """A partition's number in ASCII digits. Other digits of Unicode are refused."""
     if not (key.isascii() and key.isdigit() and len(key) <= len(str(2**31))):
         raise ValueError("a partition is not a number")
     return int(key)

@@ -1,4 +1,4 @@
-"""Records that were still to be read and are gone: where reading continues, and what users are told.
+"""Records that were still to be read and are gone: where reading continues, and the sentences for users.
 
 Runs on: both. Pure. The driver meets a loss between two batches (`boundary`), an executor within one (`range_reader`,
 `read_ranges`).
@@ -14,7 +14,7 @@ WAYS_OUT: Final = (
     "To continue with the records that are left, set failOnDataLoss=false (one run is enough). To start a "
     "stream over, use a new checkpointLocation with startingOffsets."
 )
-"""What a user can do about it; the end of every `DataLoss`."""
+"""The remedies. Every `DataLoss` of a stream ends with them."""
 
 
 class LogRange(NamedTuple):
@@ -46,10 +46,10 @@ class Loss(NamedTuple):
     Attributes:
         partition: where.
         position: the first offset that was asked for.
-        end_offset: one past the last that was asked for, None if everything from `position` on was.
-        now: what the log has instead, as a clause.
-        why: what may have caused it, as a clause.
-        skipped: how many offsets are skipped, 0 if nobody can know.
+        end_offset: one past the last that was asked for, or None if all from `position` on were.
+        now: the state of the log instead, as a clause.
+        why: the likely cause, as a clause.
+        skipped: how many offsets are skipped, or 0 if that cannot be known.
     """
 
     partition: TopicPartition
@@ -65,7 +65,7 @@ class Loss(NamedTuple):
 
 
 def out_of_log(partition: TopicPartition, position: int, end_offset: int | None, log: LogRange) -> Loss:
-    """The loss of what lies outside `log`."""
+    """The loss of offsets that lie outside `log`."""
     if position < log.first_offset:
         why = "retention or DeleteRecords removed what came before"
     else:
@@ -80,18 +80,18 @@ def deleted(partition: TopicPartition, position: int, end_offset: int | None = N
 
 
 def recreated(partition: TopicPartition, position: int, end_offset: int | None, old_id: str, new_id: str) -> Loss:
-    """The loss of what an earlier topic of the same name had left."""
+    """The loss of unread records of an earlier topic of the same name."""
     now = f"its topic is another one now (id {new_id}, was {old_id})"
     return Loss(partition, position, end_offset, now, "it was deleted and created again")
 
 
 def unknown_id(partition: TopicPartition, position: int, end_offset: int | None, topic_id: str) -> Loss:
-    """The loss of what a topic had left whose id no broker knows any more."""
+    """The loss of unread records of a topic whose id no broker knows any more."""
     now = f"its topic (id {topic_id}) does not exist any more"
     return Loss(partition, position, end_offset, now, "it was deleted, or deleted and created again")
 
 
 def truncated(partition: TopicPartition, position: int, end_offset: int | None, cut_at: int) -> Loss:
-    """The loss of a log that was cut below what was read of it (KIP-320)."""
+    """The loss in a log that was cut below the position up to which it was read (KIP-320)."""
     now = f"from offset {cut_at} on the log is not the one that was read up to here"
     return Loss(partition, position, end_offset, now, "it was truncated (unclean leader election)")

@@ -1,10 +1,10 @@
-"""What earlier runs of a query have left behind: what their seats owned, under which seats they read, their numbers.
+"""The traces of a query's earlier runs: the partitions of their seats, the seats under which they read, their numbers.
 
 Runs on: driver. Pure.
 
-Which of two runs is the newer one, no clock says: hosts' clocks differ, and virtual machines are restored. Each run has
-a number instead, higher than all that it finds, in its checkpoint and beside the group's committed offsets, before its
-first seat joins. So what bears such a number, or a higher one, and another process's mark, was written since.
+No clock tells which of two runs is the newer one: hosts' clocks differ, and virtual machines are restored. Instead each
+run takes a number before its first seat joins, higher than all that it finds in its checkpoint and beside the group's
+committed offsets. So an offset with that number, or a higher one, and another process's mark was written since.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from spark_kgroup.seat_note import Author
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EarlierRuns:
-    """What is known of them.
+    """The number of the last run, and the seats of all.
 
     Attributes:
-        last: the highest number that one had; 0 if there was none.
-        seats: instance ids under which they owned or committed something.
+        last: the highest number of a run, or 0 if there was none.
+        seats: instance ids under which they owned partitions or committed offsets.
     """
 
     last: int = 0
@@ -32,11 +32,11 @@ class EarlierRuns:
 
 
 def earlier_runs(checkpoint: Checkpoint, texts: Iterable[str], *, group: str, app: str) -> EarlierRuns:
-    """Those of the application `app` in `group`.
+    """The earlier runs of the application `app` in `group`.
 
     Args:
-        checkpoint: what the last run planned last.
-        texts: what is written beside the offsets that the group has committed.
+        checkpoint: the end of the last batch that the last run planned.
+        texts: the metadata of the group's committed offsets.
         group: the group's id.
         app: the prefix of the instance ids.
     """
@@ -51,14 +51,14 @@ def earlier_runs(checkpoint: Checkpoint, texts: Iterable[str], *, group: str, ap
 
 
 def owned_by_seat(planned: Checkpoint, group: str) -> dict[str, PreviouslyOwned]:
-    """Instance id -> what that seat was reading, or had read and not committed, when its last process ended.
+    """Instance id -> the partitions that the seat was reading, or had not committed, when its last process ended.
 
-    Of topics that have left `subscribe`, too: nobody else may have them before that is read and committed. The member
-    id is that under which the seat owned it, where the checkpoint says so.
+    Topics that have left `subscribe` are included: no other member may own them before they are read and committed. The
+    member id is that under which the seat owned the partitions, where the checkpoint has it.
 
     Args:
         planned: the end of the batch that was planned last.
-        group: in which the seats are now.
+        group: the group in which the seats are now.
     """
     if planned.group not in ("", group):
         return {}  # another group gave these partitions to seats that may have the same names

@@ -19,7 +19,7 @@ class OffsetSpec(Enum):
     """One past the last readable offset."""
 
     STARTING = "starting"
-    """Where the option `startingOffsets` says; for `committed`, where `kafka.auto.offset.reset` says."""
+    """Where the option `startingOffsets` says, or for `committed`, where `kafka.auto.offset.reset` says."""
 
 
 class Ago(NamedTuple):

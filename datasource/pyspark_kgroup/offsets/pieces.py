@@ -30,17 +30,17 @@ class Span(NamedTuple):
 
 
 Piece = tuple[tuple[TopicPartition, Span], ...]
-"""What one task reads; no span is empty."""
+"""The spans that one task reads, none of them empty."""
 
 
 def pieces(spans: Mapping[TopicPartition, Span], at_least: int | None, offsets_max: int | None) -> list[Piece]:
-    """Pieces of one partition each, in the order of partitions and offsets; none is empty.
+    """Pieces of one partition each, in the order of partitions and offsets. None is empty.
 
     Args:
-        spans: what to read of each partition.
-        at_least: how many pieces there are to be, as far as there are offsets; the largest are divided further. None
+        spans: the offsets to read of each partition.
+        at_least: how many pieces there are to be, as far as there are offsets. The largest are divided further. None
             if one for each partition is enough.
-        offsets_max: most offsets of a piece; None for any number.
+        offsets_max: most offsets of a piece, or None for any number.
 
     Raises:
         OptionError: that would be more than `TASKS_MAX` pieces.
@@ -52,10 +52,10 @@ def pieces(spans: Mapping[TopicPartition, Span], at_least: int | None, offsets_m
 def pieces_of_seats(
     reads: Mapping[str, Mapping[TopicPartition, tuple[int, int]]], at_least: int | None, offsets_max: int | None
 ) -> dict[str, list[Piece]]:
-    """The pieces of each seat, one or more, in the order of its partitions and offsets; otherwise as `pieces`.
+    """The pieces of each seat, one or more, in the order of its partitions and offsets, otherwise as `pieces`.
 
     Args:
-        reads: seat -> partition -> what the seat is to read of it.
+        reads: seat -> partition -> the offsets that the seat is to read of it.
         at_least: how many pieces there are to be, of all seats together.
         offsets_max: most offsets of a piece.
     """
@@ -65,7 +65,7 @@ def pieces_of_seats(
 
 
 def _counts(sizes: Mapping[K, int], at_least: int | None, offsets_max: int | None) -> dict[K, int]:
-    """Into how many pieces each is divided that has offsets."""
+    """Into how many pieces each seat or partition that has offsets is divided."""
     left = {key: offsets for key, offsets in sizes.items() if offsets}
     counts = {key: -(-offsets // offsets_max) if offsets_max else 1 for key, offsets in left.items()}
     if offsets_max and sum(counts.values()) > max(TASKS_MAX, len(left)):
@@ -99,7 +99,7 @@ def divide(spans: Sequence[tuple[TopicPartition, Span]], count: int) -> list[Pie
 
 
 def _taken(left: list[tuple[TopicPartition, Span]], offsets: int) -> Piece:
-    """The next `offsets` of what is left, which are taken from it: no span is looked at for more pieces than it has."""
+    """The next `offsets`, which are taken from `left`: no span is looked at for more pieces than it has."""
     found = []
     while offsets:
         tp, span = left.pop()

@@ -1,4 +1,4 @@
-"""What a micro-batch reads: decided by its two offsets alone, on every replay, whoever owns the partitions by then.
+"""The ranges that a micro-batch reads: decided by its two offsets alone, on every replay, even with other owners.
 
 Runs on: driver. Pure.
 """
@@ -17,11 +17,11 @@ Ranges = dict[TopicPartition, tuple[int, int]]
 
 
 class Limit(NamedTuple):
-    """What one batch may take at most; None for any number.
+    """The most that one batch may take, None for any number.
 
     Attributes:
         offsets: of all partitions together (`maxOffsetsPerTrigger`).
-        size_bytes: of their records, by what is known of them (`maxBytesPerTrigger`).
+        size_bytes: of their records, by the sizes that are known of each topic (`maxBytesPerTrigger`).
     """
 
     offsets: int | None = None
@@ -32,7 +32,7 @@ NO_LIMIT: Final = Limit()
 
 
 def ranges_by_seat(start: Checkpoint, end: Checkpoint) -> dict[str, Ranges]:
-    """Everything between `start` and `end`, by the instance id of the seat that owned it.
+    """The ranges between `start` and `end`, by the instance id of the seat that owned the partitions.
 
     For each partition in `end`: from where `start` stands if both are the same ownership period, else from where the
     period in `end` began. Seats without data are absent.
@@ -53,11 +53,11 @@ def ranges_by_seat(start: Checkpoint, end: Checkpoint) -> dict[str, Ranges]:
 def positions_by_seat(
     end: Checkpoint, topics: Mapping[str, TopicDescription]
 ) -> dict[str, list[tuple[TopicPartition, int, str]]]:
-    """All that each seat owns at `end`: (partition, where the next batch will begin, the log's tag).
+    """The partitions that each seat owns at `end`: (partition, where the next batch will begin, the log's tag).
 
-    What was fetched under another tag may not be what the log has now: the topic was created anew, or the partition has
-    another leader (KIP-320), which after an unclean election may have other records at the same offsets. `topics` are
-    those that brokers show now; an epoch that they do not tell is not in the tag.
+    Records fetched under another tag may not be those that the log has now: the topic was created anew, or the
+    partition has another leader (KIP-320), which after an unclean election may have other records at the same offsets.
+    `topics` are those that brokers show now. An epoch that they do not tell is not in the tag.
     """
     owned: dict[str, list[tuple[TopicPartition, int, str]]] = {}
     for at, held in sorted(end.owned.items()):
@@ -72,14 +72,14 @@ def apply_limit(
 ) -> dict[TopicPartition, int]:
     """End offsets that take at most `limit` offsets in all, shared in proportion to what each partition has.
 
-    Each partition that has anything takes at least one: a long backlog in one partition must not hold up a single
+    Each partition that has offsets takes at least one: a long backlog in one partition must not hold up a single
     record in another (Spark's KafkaMicroBatchStream.rateLimit rounds small shares up likewise). If there is no room for
     that, `limit` partitions take one each, in turn.
 
     Args:
         available: partition -> (position, end offset), position <= end offset.
-        limit: offsets for the whole batch (Spark's maxOffsetsPerTrigger), at least 1; None takes everything.
-        after: who had its turn last, None if nobody remembers.
+        limit: offsets for the whole batch (Spark's maxOffsetsPerTrigger), at least 1, or None to take all.
+        after: the partition that had the last turn, or None if that is not known.
 
     Returns:
         Partition -> new position. If `limit` cuts, exactly `limit` offsets are taken.
@@ -94,7 +94,7 @@ def apply_limit(
     rest = {tp: size - 1 for tp, size in sizes.items()}
     total = sum(rest.values())
     shares = {tp: 1 + size * spare // total for tp, size in rest.items()}
-    # What rounding left over goes to the largest remainders.
+    # Offsets that rounding left over go to the largest remainders.
     by_remainder = sorted(rest, key=lambda tp: (-(rest[tp] * spare % total), tp))
     for tp in by_remainder[: limit - sum(shares.values())]:
         shares[tp] += 1
@@ -109,13 +109,13 @@ def apply_limit_in_bytes(
 ) -> dict[TopicPartition, int]:
     """End offsets that take at most `limit` bytes in all, shared as `apply_limit` shares offsets.
 
-    A batch takes one record at least, however large. Of a topic whose records nobody has read, each counts as large as
-    brokers allow by default; one of its partitions, in turn, is enough to know better.
+    A batch takes one record at least, however large. In a topic of which no record was read yet, each record counts as
+    large as brokers allow by default. Only one of its partitions, in turn, takes part: it is enough to know better.
 
     Args:
         available: as of `apply_limit`.
-        limit: bytes for the whole batch, at least 1; None takes everything.
-        record_bytes: what a record of a topic takes; None if nobody knows.
+        limit: bytes for the whole batch, at least 1, or None to take all.
+        record_bytes: the bytes of a topic's record, or None if they are not known.
         after: as of `apply_limit`.
 
     Returns:
@@ -132,7 +132,7 @@ def apply_limit_in_bytes(
     spare = limit - sum(one.values())
     if spare >= 0:
         rest = {tp: (counts[tp] - 1) * one[tp] for tp in counts}
-        total = sum(rest.values()) or 1  # 0: all that takes part has one record
+        total = sum(rest.values()) or 1  # 0: each partition that takes part has one record
         shares = {tp: min(counts[tp], 1 + int(size * spare / total / one[tp])) for tp, size in rest.items()}
         return {tp: position + shares.get(tp, 0) for tp, (position, _) in available.items()}
     turn: set[TopicPartition] = set()
@@ -150,11 +150,11 @@ def _turns(
     with_data: Iterable[TopicPartition],
     after: TopicPartition | None,
 ) -> list[TopicPartition]:
-    """Those with data in the order of their turns, where there is no room for something of each."""
+    """The partitions with data in the order of their turns, for a batch without room for a record of each."""
     order = in_turn(with_data, after)
-    # A query that came back remembers nobody. All positions together move on with each such batch, by as many records
-    # as it takes, so their sum says where the turn is: who comes last would starve if each restart began with who comes
-    # first.
+    # A query that came back does not remember the last turn. The sum of all positions grows with each such batch, by as
+    # many records as it takes, so the sum says whose turn it is. If each restart began with the first partition, the
+    # last one would starve.
     first = 0 if after is not None else sum(position for position, _ in available.values()) % len(order)
     return order[first:] + order[:first]
 

@@ -1,4 +1,4 @@
-"""What to say of a batch that is done, and of which nothing was read.
+"""The warning of a batch that is done, and of which no record was read.
 
 Runs on: driver; also in the user's own process (`listener`). Pure.
 
@@ -14,8 +14,8 @@ def skipped_warning(offsets: int, *, reached: bool) -> str:
     """The warning.
 
     Args:
-        offsets: that the batch had.
-        reached: whether executors can say what they read.
+        offsets: how many the batch had.
+        reached: whether executors can report their reads.
     """
     unreachable = "" if reached else " Or no executor can reach this stream reader, as its log says then."
     return (
