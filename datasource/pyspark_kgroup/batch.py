@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql.types import StructType
 
-    from pyspark_kgroup.driver.filters import PushedFilters
+    from pyspark_kgroup.driver.batch.filters import PushedFilters
 
 log = logging.getLogger(__name__)
 
@@ -53,8 +53,8 @@ class KgroupReader(DataSourceReader):
     @brief_errors()
     def partitions(self) -> Sequence[InputPartition]:
         """One ticket for each task."""
-        from pyspark_kgroup.driver.batch import plan_batch
-        from pyspark_kgroup.driver.filters import PushedFilters
+        from pyspark_kgroup.driver.batch.batch import plan_batch
+        from pyspark_kgroup.driver.batch.filters import PushedFilters
         from pyspark_kgroup.options.batch import given_for_streams, parse_batch
         from pyspark_kgroup.wording import log_in_options_words
 
@@ -70,7 +70,7 @@ class KgroupReader(DataSourceReader):
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Read one ticket, which holds all that it takes."""
-        from pyspark_kgroup.executor.ticket_reader import read_ticket
+        from pyspark_kgroup.executor.worker.ticket_reader import read_ticket
 
         if not isinstance(partition, Ticket):
             return iter(())  # where there are no partitions, Spark makes one of its own
@@ -86,7 +86,7 @@ class KgroupFilteringReader(KgroupReader):
 
     def pushFilters(self, filters: list[Any]) -> Iterable[Any]:
         """Use filters on topic, partition, offset or timestamp. Spark applies the filters that are returned."""
-        from pyspark_kgroup.driver.filters import PushedFilters
+        from pyspark_kgroup.driver.batch.filters import PushedFilters
 
         self._filters = PushedFilters()
         left = self._filters.take(filters)

@@ -106,7 +106,7 @@ def register(spark: SparkSession) -> None:
     Harmless where Spark knows it already. Needed when the package is not importable by Spark's planner process, for
     example when it came with `addArtifacts`. Warns if Spark starts another Python than the one that runs this.
     """
-    from pyspark_kgroup.driver.spark_python import other_python  # in the user's own process only
+    from pyspark_kgroup.driver.startup.spark_python import other_python  # in the user's own process only
 
     other = other_python(os.environ, sys.prefix)
     if other is not None and not spark.conf.get("spark.pyspark.python", None):

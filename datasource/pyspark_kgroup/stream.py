@@ -176,7 +176,7 @@ class KgroupStreamReader(AdmissionControl, DataSourceStreamReader):
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Read one ticket, which holds all that it takes."""
-        from pyspark_kgroup.executor.ticket_reader import read_ticket
+        from pyspark_kgroup.executor.worker.ticket_reader import read_ticket
 
         assert isinstance(partition, Ticket)
         return read_ticket(partition.payload)

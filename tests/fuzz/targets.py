@@ -11,9 +11,9 @@ from random import Random
 from typing import Any, cast
 
 from fuzz.frames import Maker
-from pyspark_kgroup.driver.registry import Registry, _Peer
+from pyspark_kgroup.driver.registry.registry import Registry, _Peer
 from pyspark_kgroup.errors import ChannelEnded, KeyRefused
-from pyspark_kgroup.executor import sidecar, sidecar_query
+from pyspark_kgroup.executor.sidecar import sidecar, sidecar_query
 from pyspark_kgroup.shared.channel import REGISTRY, Challenge, Frames, Message, _mac, frame
 from pyspark_kgroup.shared.messages import parse
 from spark_kgroup.admin.describe_command import as_object, lines_of

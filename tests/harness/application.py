@@ -236,7 +236,7 @@ class Application:
         ours = f"TMPDIR={self.folder / 'temporary'}".encode()
         listing = subprocess.run(["ps", "-ww", "-eo", "pid=,ppid=,state=,args="], capture_output=True, text=True)
         rows = [
-            line.split(maxsplit=3) for line in listing.stdout.splitlines() if "pyspark_kgroup.executor.sidecar" in line
+            line.split(maxsplit=3) for line in listing.stdout.splitlines() if "pyspark_kgroup.executor.sidecar." in line
         ]
         found = [Process(int(pid), int(parent), state, args) for pid, parent, state, args in rows if state != "Z"]
         return [process for process in found if ours in _environment_of(process.pid)]

@@ -7,7 +7,7 @@ import pyarrow as pa
 from confluent_kafka import Consumer, TopicPartition
 
 from pyspark_kgroup.executor.native.read_ranges import read_natively
-from pyspark_kgroup.executor.range_reader import read_ranges
+from pyspark_kgroup.executor.read.range_reader import read_ranges
 from pyspark_kgroup.options.parser import SourceOptions, parse
 from pyspark_kgroup.options.security import driver_settings
 from pyspark_kgroup.shared.arrow import arrow_schema

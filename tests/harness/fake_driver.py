@@ -7,7 +7,7 @@ from functools import lru_cache
 from itertools import pairwise
 
 from harness.fake_group import FakeGroup
-from pyspark_kgroup.driver.boundary import Boundary
+from pyspark_kgroup.driver.boundary.boundary import Boundary
 from pyspark_kgroup.limits import END_OFFSETS_MAX_AGE_MS
 from pyspark_kgroup.offsets.checkpoint import EMPTY, Checkpoint
 from pyspark_kgroup.offsets.earlier_runs import owned_by_seat

@@ -19,7 +19,7 @@ WORKERS: Kind = ("-m", "pyspark.daemon", "pyspark.worker")
 """They run tasks. What plans a query is a `pyspark.daemon` too, but of another module."""
 
 
-SIDECAR: Kind = ("-P", "-m", "pyspark_kgroup.executor.sidecar")
+SIDECAR: Kind = ("-P", "-m", "pyspark_kgroup.executor.sidecar.sidecar")
 """Followed by the executor's key; seats' processes, which a sidecar forks, have the same arguments."""
 
 

@@ -14,12 +14,12 @@ import pyarrow as pa
 from harness.both_readers import leaders_of
 from harness.reader_option import READER
 from harness.waiting import wait_for
-from pyspark_kgroup.driver.registry import Registry
-from pyspark_kgroup.driver.seats import Scan
+from pyspark_kgroup.driver.registry.registry import Registry
+from pyspark_kgroup.driver.registry.seats import Scan
 from pyspark_kgroup.executor.place import Place, RecentFailures, place_of
-from pyspark_kgroup.executor.registry_client import RegistryClient
-from pyspark_kgroup.executor.sidecar_start import SidecarClient, SidecarUnavailable
-from pyspark_kgroup.executor.ticket_reader import Worker, driver_host
+from pyspark_kgroup.executor.worker.registry_client import RegistryClient
+from pyspark_kgroup.executor.worker.sidecar_start import SidecarClient, SidecarUnavailable
+from pyspark_kgroup.executor.worker.ticket_reader import Worker, driver_host
 from pyspark_kgroup.limits import SIDECAR_IDLE_MS, SIDECAR_RETRY_MS
 from pyspark_kgroup.options.parser import SourceOptions, parse
 from pyspark_kgroup.shared.process_folder import start_ticks

@@ -8,7 +8,7 @@ from functools import cache
 
 import pyarrow as pa
 
-from pyspark_kgroup.executor.spark_delays import SparkDelays, connections_to_jvm
+from pyspark_kgroup.executor.worker.spark_delays import SparkDelays, connections_to_jvm
 
 SCHEMA = "pid long, connections long, ends long, quick long"
 

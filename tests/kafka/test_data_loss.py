@@ -25,10 +25,10 @@ from harness.query import Query
 from harness.sidecars import read_on, sidecars_of, sleeping_executor
 from harness.waiting import wait_for
 
-from pyspark_kgroup.driver.registry import Registry
-from pyspark_kgroup.driver.seats import Scan
+from pyspark_kgroup.driver.registry.registry import Registry
+from pyspark_kgroup.driver.registry.seats import Scan
 from pyspark_kgroup.errors import DataLoss
-from pyspark_kgroup.executor.range_reader import read_ranges
+from pyspark_kgroup.executor.read.range_reader import read_ranges
 from pyspark_kgroup.options.parser import parse
 from pyspark_kgroup.shared.tickets import Position, Range, ReadSettings
 from spark_kgroup.testing import ApacheKafka
@@ -104,7 +104,7 @@ def assert_loss(
     """One error that says all, or the rows that are `left` and a warning that says the same."""
     with pytest.raises(DataLoss, match=message + r".+failOnDataLoss=false.+new checkpointLocation"):
         read(batches_of(reads.failing(True)))
-    with log.at_level(logging.WARNING, "pyspark_kgroup.executor.range_reader"):
+    with log.at_level(logging.WARNING, "pyspark_kgroup.executor.read.range_reader"):
         assert read(batches_of(reads.failing(False))) == left
     (warning,) = [record.getMessage() for record in log.records if "Data loss" in record.getMessage()]
     assert message.replace("\\", "") in warning

@@ -18,7 +18,7 @@ from harness.offsets import offsets_alone
 from harness.runtime import options_of, owned, settings_of
 from harness.waiting import wait_for
 
-from pyspark_kgroup.driver.boundary import Boundary
+from pyspark_kgroup.driver.boundary.boundary import Boundary
 from pyspark_kgroup.offsets.checkpoint import EMPTY
 from spark_kgroup.limits import STARTUP_TIMEOUT_MS
 from spark_kgroup.model import MemberIdentity, TopicPartition

@@ -13,8 +13,8 @@ from harness.kafka import produce
 from harness.runtime import options_of, owned, settings_of
 from harness.waiting import wait_for
 
-from pyspark_kgroup.driver import rest
-from pyspark_kgroup.driver.boundary import Boundary
+from pyspark_kgroup.driver.boundary import rest
+from pyspark_kgroup.driver.boundary.boundary import Boundary
 from pyspark_kgroup.offsets.checkpoint import EMPTY, Checkpoint
 from spark_kgroup.assignors.cooperative_sticky import CooperativeStickyAssignor
 from spark_kgroup.errors import ConnectionFailed, GroupRejected, GroupUnsettled, OptionError, UnknownTopic

@@ -14,7 +14,7 @@ from harness.proxy import OFFSET_COMMIT, SYNC_GROUP, Proxy, Verdict
 from harness.runtime import options_of, owned, settings_of
 from harness.waiting import wait_for
 
-from pyspark_kgroup.driver.boundary import Boundary
+from pyspark_kgroup.driver.boundary.boundary import Boundary
 from pyspark_kgroup.offsets.checkpoint import EMPTY, Checkpoint
 from spark_kgroup.model import TopicPartition
 from spark_kgroup.runtime import commits

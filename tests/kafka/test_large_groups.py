@@ -14,7 +14,7 @@ from harness.offsets import offsets_alone
 from harness.runtime import options_of, owned, settings_of
 from harness.waiting import wait_for
 
-from pyspark_kgroup.driver.boundary import Boundary
+from pyspark_kgroup.driver.boundary.boundary import Boundary
 from pyspark_kgroup.offsets.checkpoint import EMPTY, Checkpoint
 from pyspark_kgroup.offsets.earlier_runs import owned_by_seat
 from spark_kgroup.errors import GroupRejected

@@ -28,11 +28,11 @@ from harness.waiting import wait_for
 
 import pyspark_kgroup
 from pyspark_kgroup.errors import DataLoss
-from pyspark_kgroup.executor import range_reader
 from pyspark_kgroup.executor.native.broker_connection import BrokerConnection
 from pyspark_kgroup.executor.native.fetched_log import FetchedLog
 from pyspark_kgroup.executor.native.fetcher import Chunk, Fetcher
-from pyspark_kgroup.executor.range_reader import read_ranges
+from pyspark_kgroup.executor.read import range_reader
+from pyspark_kgroup.executor.read.range_reader import read_ranges
 from pyspark_kgroup.shared.tickets import Range, ReadSettings
 from spark_kgroup.testing import ApacheKafka
 
@@ -295,7 +295,7 @@ def test_offsets_that_are_gone_are_left_to_librdkafka(
 
 AS_THREE_TASKS = """
 import pickle, sys
-from pyspark_kgroup.executor.reader import read_ranges
+from pyspark_kgroup.executor.read.reader import read_ranges
 ranges, settings = pickle.load(sys.stdin.buffer)
 for _ in range(3):
     print(sum(batch.num_rows for batch in read_ranges(ranges, settings)))

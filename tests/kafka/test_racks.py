@@ -14,7 +14,7 @@ from harness.waiting import wait_for
 
 from pyspark_kgroup.executor.native.broker_connection import BrokerConnection
 from pyspark_kgroup.executor.native.fetcher import Chunk, Fetcher
-from pyspark_kgroup.executor.ticket_reader import Worker
+from pyspark_kgroup.executor.worker.ticket_reader import Worker
 from pyspark_kgroup.shared.tickets import Mode, SeatRanges, TicketPayload
 from spark_kgroup.runtime.settings import GroupSettings
 from spark_kgroup.runtime.thread import GroupRuntime

@@ -20,8 +20,8 @@ from harness.kafka import fill, run_transaction
 from harness.offsets import await_end
 
 from pyspark_kgroup.errors import DataLoss
-from pyspark_kgroup.executor import range_reader
-from pyspark_kgroup.executor.range_reader import read_ranges
+from pyspark_kgroup.executor.read import range_reader
+from pyspark_kgroup.executor.read.range_reader import read_ranges
 from pyspark_kgroup.options.parser import parse
 from pyspark_kgroup.shared.arrow import arrow_schema
 from pyspark_kgroup.shared.tickets import Range, ReadSettings

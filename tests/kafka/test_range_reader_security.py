@@ -14,10 +14,10 @@ from harness.kafka import produce
 from harness.secured import ALICE, BOB, KEY_PASSWORD, PASSWORDS, TLS_CLIENT
 from harness.waiting import wait_for
 
-from pyspark_kgroup.executor import range_reader
-from pyspark_kgroup.executor import reader as reader_of_all
 from pyspark_kgroup.executor.native import fetched_log
-from pyspark_kgroup.executor.range_reader import read_ranges
+from pyspark_kgroup.executor.read import range_reader
+from pyspark_kgroup.executor.read import reader as reader_of_all
+from pyspark_kgroup.executor.read.range_reader import read_ranges
 from pyspark_kgroup.offsets.checkpoint import EMPTY
 from pyspark_kgroup.options.parser import parse
 from pyspark_kgroup.shared.columns import COLUMNS, spark_schema

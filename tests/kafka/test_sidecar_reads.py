@@ -29,9 +29,9 @@ from harness.sidecars import (
 from harness.waiting import wait_for
 
 from pyspark_kgroup.errors import RegistryUnreachable, SeatRefused
-from pyspark_kgroup.executor import ticket_reader
-from pyspark_kgroup.executor.range_reader import read_ranges
-from pyspark_kgroup.executor.ticket_reader import Worker
+from pyspark_kgroup.executor.read.range_reader import read_ranges
+from pyspark_kgroup.executor.worker import ticket_reader
+from pyspark_kgroup.executor.worker.ticket_reader import Worker
 from pyspark_kgroup.shared.tickets import Executor, Mode, Range, TicketPayload
 from spark_kgroup.testing import ApacheKafka
 

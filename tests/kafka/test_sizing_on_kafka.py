@@ -13,7 +13,7 @@ from harness.runtime import options_of, settings_of
 from harness.sharing import Sharing
 from harness.waiting import wait_for
 
-from pyspark_kgroup.driver.boundary import Boundary
+from pyspark_kgroup.driver.boundary.boundary import Boundary
 from pyspark_kgroup.offsets.checkpoint import EMPTY, Checkpoint
 from pyspark_kgroup.offsets.earlier_runs import owned_by_seat
 from pyspark_kgroup.offsets.plan import ranges_by_seat

@@ -13,8 +13,8 @@ from harness import offsets
 from harness.kafka import MakeTopic
 from harness.query import Query
 
-from pyspark_kgroup.driver.registry import Registry
-from pyspark_kgroup.driver.seats import Scan
+from pyspark_kgroup.driver.registry.registry import Registry
+from pyspark_kgroup.driver.registry.seats import Scan
 from pyspark_kgroup.shared.tickets import Position
 from spark_kgroup.testing import ApacheKafka
 

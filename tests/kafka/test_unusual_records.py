@@ -17,9 +17,9 @@ from harness.query import Query
 from harness.raw_records import message_of_before_0_11, produce_raw, replace_in_log, segment_of
 from harness.record_batches import CODECS, Batch, Record
 
-from pyspark_kgroup.executor import range_reader
 from pyspark_kgroup.executor.native import codecs
-from pyspark_kgroup.executor.reader import read_ranges
+from pyspark_kgroup.executor.read import range_reader
+from pyspark_kgroup.executor.read.reader import read_ranges
 from pyspark_kgroup.options.parser import parse
 from pyspark_kgroup.shared.tickets import Executor
 from spark_kgroup.errors import KgroupError

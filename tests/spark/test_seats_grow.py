@@ -9,7 +9,7 @@ from harness.groups import described_by_us, stable_generation
 from harness.kafka import contents, produce
 from harness.stream import options
 
-from pyspark_kgroup.driver.sizing import MEMBERS_DEFAULT
+from pyspark_kgroup.driver.startup.sizing import MEMBERS_DEFAULT
 from spark_kgroup.testing import ApacheKafka
 from spark_kgroup.testing.spark_cluster import SparkCluster
 

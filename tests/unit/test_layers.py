@@ -53,10 +53,28 @@ SOURCE_ROOMS: dict[str, set[str]] = {
     "source": SOURCE_BASE | {"shared", "options", "driver", "brief_errors", "stream", "batch"},
     "__init__": {"shared", "source"},
 }
+# The rooms within the two halves; the rule is the same.
+INNER_ROOMS: dict[str, set[str]] = {
+    "driver/leaders": set(),
+    "driver/timestamps": set(),
+    "driver/startup": set(),
+    "driver/registry": set(),
+    "driver/boundary": {"timestamps"},
+    "driver/batch": {"leaders", "timestamps"},
+    "driver/query": {"leaders", "startup", "registry", "boundary"},
+    "driver/__init__": set(),
+    "executor/place": set(),
+    "executor/batch_stream": set(),
+    "executor/native": set(),
+    "executor/read": {"native"},
+    "executor/sidecar": {"place", "batch_stream", "native", "read"},
+    "executor/worker": {"place", "batch_stream", "read"},
+    "executor/__init__": set(),
+}
 PURE_BY_THEMSELVES = {
-    "driver/checkpoint_origin",
-    "driver/ledger",
-    "driver/seats",
+    "driver/startup/checkpoint_origin",
+    "driver/boundary/ledger",
+    "driver/registry/seats",
     "options/refusals",
     "options/rows",
     "options/offset_bound",
@@ -147,6 +165,19 @@ def test_a_room_of_the_source_imports_only_rooms_below_it(path: Path) -> None:
     assert room in SOURCE_ROOMS, f"{room} has no place in the layers: add it here and to ARCHITECTURE.md"
     used = {name.split(".")[1] for name in imports(path) if name.startswith("pyspark_kgroup.")}
     assert used <= SOURCE_ROOMS[room] | {room}
+
+
+@pytest.mark.parametrize(
+    "path",
+    [p for p in OF_THE_SOURCE if room_of(p) in ("driver", "executor")],
+    ids=lambda p: str(p.relative_to(ROOT)),
+)
+def test_a_room_of_the_driver_or_of_executors_imports_only_rooms_below_it(path: Path) -> None:
+    half, inner, *_ = path.relative_to(SOURCE).parts
+    room = f"{half}/{inner.removesuffix('.py')}"
+    assert room in INNER_ROOMS, f"{room} has no place in the layers: add it here and to ARCHITECTURE.md"
+    within = [name.split(".")[2] for name in imports(path) if name.startswith(f"pyspark_kgroup.{half}.")]
+    assert set(within) <= INNER_ROOMS[room] | {room.partition("/")[2]}
 
 
 @pytest.mark.parametrize("path", OF_THE_SOURCE, ids=lambda p: str(p.relative_to(SOURCE)))

@@ -81,7 +81,11 @@ def test_a_path_that_a_document_names_exists(name: str) -> None:
 
 def test_a_step_of_the_boundary_has_the_same_number_in_the_code_and_in_architecture() -> None:
     order = (ROOT / "ARCHITECTURE.md").read_text().split("## The order of a boundary")[1].split("\n## ")[0]
-    code = (ROOT / "datasource" / "pyspark_kgroup" / "driver" / "boundary.py").read_text().split("def _see_topics")[0]
+    code = (
+        (ROOT / "datasource" / "pyspark_kgroup" / "driver" / "boundary" / "boundary.py")
+        .read_text()
+        .split("def _see_topics")[0]
+    )
     described, done = re.split(r"^\d\. ", order, flags=re.MULTILINE), re.split(r"^ +# \d\. ", code, flags=re.MULTILINE)
     assert len(described) == len(done) == 1 + 8
     for words, calls in zip(described[1:], done[1:], strict=True):

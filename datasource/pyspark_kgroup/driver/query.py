@@ -13,14 +13,14 @@ from dataclasses import replace
 from secrets import token_hex
 from typing import TYPE_CHECKING, Any, Final
 
-from pyspark_kgroup.driver.boundary import Boundary
-from pyspark_kgroup.driver.checkpoint_origin import origin_warnings
-from pyspark_kgroup.driver.jvm import Jvm
+from pyspark_kgroup.driver.boundary.boundary import Boundary
 from pyspark_kgroup.driver.leaders import leader_of, ranges_of
-from pyspark_kgroup.driver.reporting import Counts, commit_metadata, latest_offset
-from pyspark_kgroup.driver.seat_count import SeatCount
-from pyspark_kgroup.driver.seats import Home, Part, Scan, parts_of
-from pyspark_kgroup.driver.sizing import (
+from pyspark_kgroup.driver.registry.reporting import Counts, commit_metadata, latest_offset
+from pyspark_kgroup.driver.registry.seats import Home, Part, Scan, parts_of
+from pyspark_kgroup.driver.startup.checkpoint_origin import origin_warnings
+from pyspark_kgroup.driver.startup.jvm import Jvm
+from pyspark_kgroup.driver.startup.seat_count import SeatCount
+from pyspark_kgroup.driver.startup.sizing import (
     as_many_as_before,
     fill_in_members,
     grows_with_executors,
@@ -53,7 +53,7 @@ from spark_kgroup.wire.responses import CommittedOffset
 from spark_kgroup.wire.security.secured import security_of
 
 if TYPE_CHECKING:
-    from pyspark_kgroup.driver.registry import Registry
+    from pyspark_kgroup.driver.registry.registry import Registry
     from pyspark_kgroup.shared.application_key import ApplicationKey
 
 log = logging.getLogger(__name__)
@@ -343,7 +343,7 @@ class Query:
         if not self._options.prefetch_bytes or one_batch or os.name == "nt":
             return None
         # Imported while the seats join: that takes 16 ms (measured).
-        from pyspark_kgroup.driver.registry import Registry
+        from pyspark_kgroup.driver.registry.registry import Registry
         from pyspark_kgroup.shared.application_key import hold_key, key_folder
         from pyspark_kgroup.shared.token_callback import CALLBACK
 

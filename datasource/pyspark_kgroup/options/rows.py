@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import Any, Final, cast
 
 from pyspark_kgroup.limits import MAX_TRIGGER_DELAY_MS, PREFETCH_BYTES_MIN, PREFETCH_BYTES_PER_EXECUTOR, TASKS_MAX
-from pyspark_kgroup.offsets.offset_spec import OffsetSpec
+from pyspark_kgroup.offsets.offset_spec import Ago, OffsetSpec
 from pyspark_kgroup.options.offset_bound import (
     OffsetBound,
     by_timestamp,
@@ -463,7 +463,7 @@ REGISTRY_PORT = Option(
     acts="both",
     read=number(0, 65535),
 )
-AUTO_OFFSET_RESET = Option(
+AUTO_OFFSET_RESET: Option[OffsetSpec | Ago] = Option(
     name="kafka.auto.offset.reset",
     type="string",
     default=OffsetSpec.LATEST,

@@ -149,11 +149,11 @@ def _after_start_committed(adopt: ModuleType) -> None:
 POINTS: dict[str, tuple[str, Callable[[ModuleType], None]]] = {
     "before read": ("pyspark_kgroup.stream", _before_read),
     "while reading": ("pyspark_kgroup.stream", _while_reading),
-    "after commit log, before group commit": ("pyspark_kgroup.driver.ledger", _before_group_commit),
+    "after commit log, before group commit": ("pyspark_kgroup.driver.boundary.ledger", _before_group_commit),
     "during rebalance": ("spark_kgroup.runtime.session", _during_rebalance),
     "when asked to give up": ("spark_kgroup.runtime.session", _asked_to_give_up),
     "given up, unsaid": ("spark_kgroup.runtime.session", _given_up_unsaid),
-    "during adoption": ("pyspark_kgroup.driver.ledger", _during_adoption),
+    "during adoption": ("pyspark_kgroup.driver.boundary.ledger", _during_adoption),
     "before connecting": ("spark_kgroup.runtime.group", _before_connecting),
     "before the look at the group": ("spark_kgroup.wire.cluster", _before_look_at_group),
     "before join": ("spark_kgroup.wire.connection", _before_sending("JoinGroupRequest")),
@@ -161,14 +161,14 @@ POINTS: dict[str, tuple[str, Callable[[ModuleType], None]]] = {
     "before sync": ("spark_kgroup.wire.connection", _before_sending("SyncGroupRequest")),
     "sync parked": ("spark_kgroup.wire.connection", _parked("SyncGroupRequest")),
     "before start is committed": ("spark_kgroup.wire.connection", _before_sending("OffsetCommitRequest")),
-    "after start is committed": ("pyspark_kgroup.driver.adopt", _after_start_committed),
+    "after start is committed": ("pyspark_kgroup.driver.boundary.adopt", _after_start_committed),
 }
 """Point -> (the module to wrap, how). "after sink, before commit log" and "after shuffle" are those of
 `harness.driver_program`."""
 
 
 def _workers_cannot_reach_the_registry(registry_client: ModuleType) -> None:
-    from pyspark_kgroup.executor.this_executor import this_executor
+    from pyspark_kgroup.executor.worker.this_executor import this_executor
 
     connect = registry_client.connect
 
@@ -181,7 +181,7 @@ def _workers_cannot_reach_the_registry(registry_client: ModuleType) -> None:
 
 
 CUTS: dict[str, Callable[[ModuleType], None]] = {
-    "pyspark_kgroup.executor.registry_client": _workers_cannot_reach_the_registry,
+    "pyspark_kgroup.executor.worker.registry_client": _workers_cannot_reach_the_registry,
 }
 """The module to wrap -> how."""
 

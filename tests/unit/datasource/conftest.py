@@ -6,7 +6,7 @@ import pytest
 from harness.fake_driver import COMMITTED_OR_EARLIEST, Driver
 from harness.fake_group import FakeGroup
 
-from pyspark_kgroup.driver.registry import Registry
+from pyspark_kgroup.driver.registry.registry import Registry
 from pyspark_kgroup.options.offset_bound import OffsetBound
 
 World = Callable[..., tuple[FakeGroup, Driver]]

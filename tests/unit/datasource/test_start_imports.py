@@ -97,7 +97,7 @@ def test_the_stream_reader_loads_what_its_security_needs(security: dict[str, str
     assert not packages(made) & {"kio", "asyncio"}
     assert not of_rooms(made, "options", "driver", "executor")
     assert not of_rooms(for_query, "executor")
-    assert "pyspark_kgroup.driver.registry" not in for_query  # imported while the seats join, if at all
+    assert "pyspark_kgroup.driver.registry.registry" not in for_query  # imported while the seats join, if at all
     assert packages(for_query) & {"scramp", "confluent_kafka"} == needed
     if not security:
         ours = [name for name in for_query if name.startswith(("kio", "spark_kgroup", "pyspark_kgroup"))]

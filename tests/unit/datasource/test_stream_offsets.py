@@ -8,7 +8,7 @@ import pytest
 from harness.fake_group import FakeGroup
 
 from pyspark_kgroup.driver import query as query_module
-from pyspark_kgroup.driver.boundary import Boundary
+from pyspark_kgroup.driver.boundary.boundary import Boundary
 from pyspark_kgroup.limits import END_OFFSETS_MAX_AGE_MS
 from pyspark_kgroup.offsets import checkpoint as checkpoint_module
 from pyspark_kgroup.offsets.checkpoint import Checkpoint

@@ -15,7 +15,7 @@ from fuzz.run import run
 from harness.fake_broker import NO_THROTTLE, FakeBroker, Raw, on_a_loop, until
 from kio.schema.errors import ErrorCode as KioErrorCode
 
-from pyspark_kgroup.driver.registry import Registry
+from pyspark_kgroup.driver.registry.registry import Registry
 from spark_kgroup.errors import WireError
 from spark_kgroup.member.classic import State
 from spark_kgroup.model import MemberIdentity

@@ -5,7 +5,7 @@ from harness.boundary import P0, P1, World
 from harness.fake_driver import Crash
 from harness.fake_group import OTHER
 
-from pyspark_kgroup.driver.boundary import Boundary
+from pyspark_kgroup.driver.boundary.boundary import Boundary
 from pyspark_kgroup.limits import END_OFFSETS_MAX_AGE_MS, RECORD_BYTES_UNKNOWN
 from pyspark_kgroup.offsets.plan import Limit
 from spark_kgroup.model import TopicPartition

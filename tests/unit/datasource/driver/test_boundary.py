@@ -8,9 +8,9 @@ import pytest
 from harness.boundary import P0, P1, World
 from harness.fake_driver import Crash, dumps
 
-from pyspark_kgroup.driver import ledger as ledger_module
-from pyspark_kgroup.driver.ledger import Ledger
-from pyspark_kgroup.driver.topic_logs import TopicLogs
+from pyspark_kgroup.driver.boundary import ledger as ledger_module
+from pyspark_kgroup.driver.boundary.ledger import Ledger
+from pyspark_kgroup.driver.boundary.topic_logs import TopicLogs
 from pyspark_kgroup.limits import END_OFFSETS_MAX_AGE_MS
 from spark_kgroup.errors import Disconnected
 

@@ -14,7 +14,7 @@ from harness.fake_group import OTHER, FakeGroup, Violation
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pyspark_kgroup.driver.boundary import Boundary
+from pyspark_kgroup.driver.boundary.boundary import Boundary
 from pyspark_kgroup.offsets.adoption import topic_key
 from pyspark_kgroup.offsets.checkpoint import Checkpoint, Topic
 from spark_kgroup.model import TopicPartition

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from pyspark_kgroup.driver.checkpoint_origin import origin_warnings
+from pyspark_kgroup.driver.startup.checkpoint_origin import origin_warnings
 from pyspark_kgroup.offsets.checkpoint import EMPTY, Checkpoint, Owned, Period, Topic
 from pyspark_kgroup.options.parser import parse
 from spark_kgroup.model import TopicPartition

@@ -11,7 +11,7 @@ from harness.fake_group import FakeGroup
 from harness.waiting import wait_for
 
 from pyspark_kgroup import durable_ends
-from pyspark_kgroup.driver.registry import Registry
+from pyspark_kgroup.driver.registry.registry import Registry
 from pyspark_kgroup.durable_ends import DurableEnds
 from pyspark_kgroup.limits import END_OFFSETS_MAX_AGE_MS
 from pyspark_kgroup.offsets.checkpoint import Checkpoint

@@ -368,7 +368,7 @@ def test_an_open_transaction_below_our_position_is_no_truncation(
     driver.read_committed = True
     group.stable = {P0: 60}
     driver.restart()
-    with caplog.at_level("INFO", "pyspark_kgroup.driver.adopt"):
+    with caplog.at_level("INFO", "pyspark_kgroup.driver.boundary.adopt"):
         for _ in range(3):
             later(group)
             assert not driver.trigger()

@@ -11,7 +11,7 @@ from pyspark.sql import datasource
 from pyspark.sql.types import StructType
 
 from pyspark_kgroup.batch import KgroupFilteringReader
-from pyspark_kgroup.driver.filters import PushedFilters
+from pyspark_kgroup.driver.batch.filters import PushedFilters
 from pyspark_kgroup.offsets.pieces import Span
 from spark_kgroup.model import TopicPartition
 

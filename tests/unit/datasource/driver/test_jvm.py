@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from harness.waiting import wait_for
 
-from pyspark_kgroup.driver.jvm import Jvm
+from pyspark_kgroup.driver.startup.jvm import Jvm
 
 PORT, PATH = "PYTHON_WORKER_FACTORY_PORT", "PYTHON_WORKER_FACTORY_SOCK_PATH"
 """How Spark tells a Python process where to connect to (PythonWorkerFactory)."""
@@ -84,7 +84,7 @@ def test_a_process_ends_with_a_jvm_whose_socket_was_inherited_by_another_process
 READER = """
 import hashlib, sys, socket
 from pathlib import Path
-from pyspark_kgroup.driver.jvm import Jvm
+from pyspark_kgroup.driver.startup.jvm import Jvm
 
 connection = socket.create_connection(("127.0.0.1", int(sys.argv[1])))
 jvm = Jvm.of_this_process()

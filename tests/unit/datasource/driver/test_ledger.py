@@ -4,7 +4,7 @@ from uuid import UUID
 
 import pytest
 
-from pyspark_kgroup.driver.ledger import Holding, Ledger, holders_of
+from pyspark_kgroup.driver.boundary.ledger import Holding, Ledger, holders_of
 from pyspark_kgroup.offsets.checkpoint import EMPTY, Checkpoint, Owned, Period, Topic
 from spark_kgroup.model import MemberIdentity, TopicDescription, TopicPartition
 from spark_kgroup.runtime.views import GroupView, SeatView

@@ -3,7 +3,7 @@
 from collections.abc import Collection
 from typing import Any
 
-from pyspark_kgroup.driver.log_ends import LogEnds
+from pyspark_kgroup.driver.boundary.log_ends import LogEnds
 from pyspark_kgroup.limits import END_OFFSETS_MAX_AGE_MS
 from spark_kgroup.model import TopicPartition
 from spark_kgroup.wire.listing import Answers

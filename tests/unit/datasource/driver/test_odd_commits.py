@@ -5,7 +5,7 @@ from harness.boundary import P0, P1, World, messages
 from harness.fake_driver import Driver
 from harness.fake_group import OTHER, FakeGroup
 
-from pyspark_kgroup.driver.boundary import Boundary
+from pyspark_kgroup.driver.boundary.boundary import Boundary
 from pyspark_kgroup.options.offset_bound import parse_starting_offsets
 from spark_kgroup.seat_note import Author
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from pyspark_kgroup.driver.record_sizes import RecordSizes
+from pyspark_kgroup.driver.registry.record_sizes import RecordSizes
 from pyspark_kgroup.limits import TOPICS_SIZED_MAX
 from pyspark_kgroup.shared.tickets import TopicSize
 

@@ -21,11 +21,11 @@ from typing import Any
 import pytest
 from harness.waiting import wait_for
 
-from pyspark_kgroup.driver import registry as registry_module
-from pyspark_kgroup.driver import seats as seats_module
-from pyspark_kgroup.driver.registry import Registry
-from pyspark_kgroup.driver.reporting import Counts
-from pyspark_kgroup.driver.seats import Scan
+from pyspark_kgroup.driver.registry import registry as registry_module
+from pyspark_kgroup.driver.registry import seats as seats_module
+from pyspark_kgroup.driver.registry.registry import Registry
+from pyspark_kgroup.driver.registry.reporting import Counts
+from pyspark_kgroup.driver.registry.seats import Scan
 from pyspark_kgroup.errors import ChannelEnded
 from pyspark_kgroup.limits import REGISTRY_PORT_WAIT_MS
 from pyspark_kgroup.shared.channel import Channel, Message, connect, frame
@@ -652,7 +652,7 @@ def test_a_registry_that_was_not_started_can_be_closed() -> None:
 
 PROGRAM = """
 import sys
-from pyspark_kgroup.driver.registry import Registry
+from pyspark_kgroup.driver.registry.registry import Registry
 registry = Registry(["g-0"])
 registry.start()
 print(registry.port, registry.key.hex(), flush=True)

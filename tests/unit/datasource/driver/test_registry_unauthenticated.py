@@ -19,8 +19,8 @@ from pathlib import Path
 import pytest
 from harness.waiting import wait_for
 
-from pyspark_kgroup.driver import registry as registry_module
-from pyspark_kgroup.driver.registry import Registry
+from pyspark_kgroup.driver.registry import registry as registry_module
+from pyspark_kgroup.driver.registry.registry import Registry
 from pyspark_kgroup.limits import REGISTRY_UNAUTHENTICATED_MAX
 from pyspark_kgroup.shared.channel import Channel, Message, connect, frame, new_key
 

@@ -7,7 +7,7 @@ import pytest
 from harness.fake_driver import Crash, Driver, assert_read_once, seats_of
 from harness.fake_group import OTHER, FakeGroup
 
-from pyspark_kgroup.driver.boundary import Boundary
+from pyspark_kgroup.driver.boundary.boundary import Boundary
 from pyspark_kgroup.limits import HANDOVER_WAIT_MS, SETTLE_TIMEOUT_MS
 from pyspark_kgroup.offsets.earlier_runs import earlier_runs
 from spark_kgroup.errors import GroupUnsettled

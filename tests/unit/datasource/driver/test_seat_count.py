@@ -2,7 +2,7 @@
 
 import pytest
 
-from pyspark_kgroup.driver.seat_count import SeatCount
+from pyspark_kgroup.driver.startup.seat_count import SeatCount
 from pyspark_kgroup.limits import SEATS_GROW_AFTER_MS, SEATS_SHRINK_AFTER_MS
 from pyspark_kgroup.options.rows import MEMBERS_MAX
 

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from pyspark_kgroup.driver import sizing
-from pyspark_kgroup.driver.sizing import (
+from pyspark_kgroup.driver.startup import sizing
+from pyspark_kgroup.driver.startup.sizing import (
     MEMBERS_DEFAULT,
     as_many_as_before,
     fill_in_members,
@@ -106,7 +106,7 @@ def started_by(tmp_path: Path, *arguments: str, conf: str = "") -> int:
     (tmp_path / "spark-defaults.conf").write_text(conf)
     child = (
         "from pyspark_kgroup.options.parser import parse\n"
-        "from pyspark_kgroup.driver.sizing import fill_in_members\n"
+        "from pyspark_kgroup.driver.startup.sizing import fill_in_members\n"
         f"print(fill_in_members(parse({REQUIRED})).members)\n"
     )
     # The arguments are the parent's, as Spark's are its JVM's; the interpreter does not look at them.

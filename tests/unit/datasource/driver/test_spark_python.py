@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from pyspark_kgroup.driver import spark_python
-from pyspark_kgroup.driver.spark_python import other_python
+from pyspark_kgroup.driver.startup import spark_python
+from pyspark_kgroup.driver.startup.spark_python import other_python
 
 
 def environment(folder: Path, name: str) -> Path:

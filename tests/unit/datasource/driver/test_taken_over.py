@@ -7,7 +7,7 @@ from harness.boundary import P0, P1, World, messages
 from harness.fake_driver import Driver
 from harness.fake_group import OTHER, FakeGroup
 
-from pyspark_kgroup.driver.taken_over import find_taken_over
+from pyspark_kgroup.driver.boundary.taken_over import find_taken_over
 from pyspark_kgroup.limits import END_OFFSETS_MAX_AGE_MS
 from spark_kgroup.errors import BrokerError, RequestTimedOut
 from spark_kgroup.limits import COMMIT_TIMEOUT_MS

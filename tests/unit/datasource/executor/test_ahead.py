@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pyspark_kgroup.executor.ahead import Ahead
+from pyspark_kgroup.executor.sidecar.ahead import Ahead
 from pyspark_kgroup.shared.arrow import arrow_schema
 from spark_kgroup.model import TopicPartition
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from pyspark_kgroup.executor.this_executor import from_rack_of, this_executor
+from pyspark_kgroup.executor.worker.this_executor import from_rack_of, this_executor
 from pyspark_kgroup.shared.process_folder import start_ticks
 from pyspark_kgroup.shared.tickets import ReadSettings
 
@@ -15,7 +15,7 @@ AS_JVM = "import subprocess, sys; print(subprocess.run(sys.argv[1:3], capture_ou
 AS_WORKER = """
 import os, subprocess, sys
 if sys.argv[1:] == ["worker"]:
-    from pyspark_kgroup.executor.this_executor import this_executor
+    from pyspark_kgroup.executor.worker.this_executor import this_executor
     found = this_executor(int(os.environ.get("TASK_CPUS", "1")))
     print(found.key, found.executor_id, found.host, found.pid, found.warm, found.cores)
 else:  # pyspark.daemon stands between the two
@@ -80,7 +80,7 @@ def test_a_process_that_is_gone_has_not_start_ticks() -> None:
 def test_from_its_second_read_on_a_worker_does_not_walk_all_modules_after_each_task() -> None:
     program = """
 import gc
-from pyspark_kgroup.executor.ticket_reader import read_ticket
+from pyspark_kgroup.executor.worker.ticket_reader import read_ticket
 from pyspark_kgroup.shared.tickets import Mode, ReadSettings, SeatRanges, TicketPayload
 nothing = SeatRanges(seat="s", ranges=())
 ticket = TicketPayload(

@@ -7,10 +7,10 @@ from typing import Any, cast
 
 import pytest
 
-from pyspark_kgroup.driver.registry import Registry, _Peer
+from pyspark_kgroup.driver.registry.registry import Registry, _Peer
 from pyspark_kgroup.errors import ChannelEnded
-from pyspark_kgroup.executor import sidecar, sidecar_query
-from pyspark_kgroup.executor.seat_server import _serve_of
+from pyspark_kgroup.executor.sidecar import sidecar, sidecar_query
+from pyspark_kgroup.executor.sidecar.seat_server import _serve_of
 from pyspark_kgroup.shared.channel import Message
 from pyspark_kgroup.shared.messages import parse
 from pyspark_kgroup.shared.tickets import Range

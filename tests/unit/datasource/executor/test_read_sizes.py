@@ -5,7 +5,7 @@ import time
 import pyarrow as pa
 import pytest
 
-from pyspark_kgroup.executor.read_sizes import ReadSizes
+from pyspark_kgroup.executor.read.read_sizes import ReadSizes
 from pyspark_kgroup.limits import SIZES_TOLD_MAX
 from pyspark_kgroup.shared.arrow import arrow_schema
 from pyspark_kgroup.shared.tickets import TopicSize

@@ -9,9 +9,9 @@ from harness.decoder import built_decoder
 from harness.fetch_broker import FetchBroker, answering, partition
 from harness.record_batches import Batch, Record
 
-from pyspark_kgroup.executor import range_reader
 from pyspark_kgroup.executor.native.decode import Unusual
-from pyspark_kgroup.executor.reader import read_ranges
+from pyspark_kgroup.executor.read import range_reader
+from pyspark_kgroup.executor.read.reader import read_ranges
 from pyspark_kgroup.shared.arrow import arrow_schema
 from pyspark_kgroup.shared.tickets import Range, ReadSettings
 from spark_kgroup.model import TopicPartition

@@ -21,10 +21,10 @@ from harness.sidecars import (
 )
 from harness.waiting import wait_for
 
-from pyspark_kgroup.driver import registry as registry_module
+from pyspark_kgroup.driver.registry import registry as registry_module
 from pyspark_kgroup.errors import ChannelEnded, KeyRefused, RegistryUnreachable
-from pyspark_kgroup.executor import ticket_reader
-from pyspark_kgroup.executor.ticket_reader import Worker
+from pyspark_kgroup.executor.worker import ticket_reader
+from pyspark_kgroup.executor.worker.ticket_reader import Worker
 from pyspark_kgroup.limits import SIDECAR_UNAUTHENTICATED_MAX
 from pyspark_kgroup.shared import channel as channel_module
 from pyspark_kgroup.shared.channel import Message, connect, new_key

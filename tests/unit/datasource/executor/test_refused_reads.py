@@ -4,7 +4,7 @@ import pytest
 from confluent_kafka import KafkaError
 
 from pyspark_kgroup.executor.native.decode import Senseless, Unusual
-from pyspark_kgroup.executor.range_reader import _Unread
+from pyspark_kgroup.executor.read.range_reader import _Unread
 from pyspark_kgroup.offsets.data_loss import LogRange
 from pyspark_kgroup.shared.tickets import Range, ReadSettings
 from spark_kgroup.errors import AuthenticationFailed, BrokerError, WireError

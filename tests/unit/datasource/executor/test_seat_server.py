@@ -15,16 +15,16 @@ from harness.fetch_broker import FetchBroker, answering
 from harness.record_batches import Batch, Record
 from harness.waiting import wait_for
 
-from pyspark_kgroup.executor import librdkafka_prefetcher, seat_server
-from pyspark_kgroup.executor.ahead import Ahead
 from pyspark_kgroup.executor.batch_stream import receive
-from pyspark_kgroup.executor.librdkafka_prefetcher import LibrdkafkaPrefetcher
 from pyspark_kgroup.executor.native.broker_connection import Broker
 from pyspark_kgroup.executor.native.connection_security import ConnectionSecurity
 from pyspark_kgroup.executor.native.fetch_settings import FetchSettings
-from pyspark_kgroup.executor.native_prefetcher import NativePrefetcher
-from pyspark_kgroup.executor.prefetcher import NativeFirst, Prefetcher
-from pyspark_kgroup.executor.seat_server import SeatServer
+from pyspark_kgroup.executor.sidecar import librdkafka_prefetcher, seat_server
+from pyspark_kgroup.executor.sidecar.ahead import Ahead
+from pyspark_kgroup.executor.sidecar.librdkafka_prefetcher import LibrdkafkaPrefetcher
+from pyspark_kgroup.executor.sidecar.native_prefetcher import NativePrefetcher
+from pyspark_kgroup.executor.sidecar.prefetcher import NativeFirst, Prefetcher
+from pyspark_kgroup.executor.sidecar.seat_server import SeatServer
 from pyspark_kgroup.shared.channel import Frames, frame
 from pyspark_kgroup.shared.messages import Serve, to_json
 from pyspark_kgroup.shared.tickets import Leader, Position, Range

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from pyspark_kgroup.executor.sidecar import Sidecar
+from pyspark_kgroup.executor.sidecar.sidecar import Sidecar
 from pyspark_kgroup.shared.channel import frame, new_key
 from pyspark_kgroup.shared.messages import AddQuery, CannotStart, QueryMessage, Ready, SidecarParameters
 from pyspark_kgroup.shared.tickets import Executor

@@ -14,7 +14,7 @@ from harness.waiting import wait_for
 
 from pyspark_kgroup.errors import ChannelEnded
 from pyspark_kgroup.executor.place import place_of
-from pyspark_kgroup.executor.ticket_reader import Worker
+from pyspark_kgroup.executor.worker.ticket_reader import Worker
 from pyspark_kgroup.limits import CHANNEL_REQUEST_BYTES_MAX
 from pyspark_kgroup.shared.channel import Channel, Message, accept, connect, new_key
 from pyspark_kgroup.shared.tickets import Executor, Mode

@@ -9,7 +9,7 @@ import pytest
 from harness.sidecars import Query, await_gone, seat_servers_of, sidecars_of, sleeping_executor, start_sidecar
 from harness.waiting import wait_for
 
-from pyspark_kgroup.executor.ticket_reader import Worker
+from pyspark_kgroup.executor.worker.ticket_reader import Worker
 from pyspark_kgroup.shared.channel import connect, new_key
 from pyspark_kgroup.shared.messages import Hung
 from pyspark_kgroup.shared.tickets import Executor

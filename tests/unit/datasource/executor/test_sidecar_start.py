@@ -18,10 +18,10 @@ import pytest
 from harness.sidecars import Query, await_gone, kill, let_retry_time_pass, sidecars_of, sleeping_executor
 from harness.waiting import wait_for
 
-from pyspark_kgroup.executor import sidecar_start as sidecar_start_module
-from pyspark_kgroup.executor import ticket_reader
-from pyspark_kgroup.executor.sidecar_start import SidecarClient
-from pyspark_kgroup.executor.ticket_reader import Worker
+from pyspark_kgroup.executor.worker import sidecar_start as sidecar_start_module
+from pyspark_kgroup.executor.worker import ticket_reader
+from pyspark_kgroup.executor.worker.sidecar_start import SidecarClient
+from pyspark_kgroup.executor.worker.ticket_reader import Worker
 from pyspark_kgroup.limits import SIDECAR_START_MS
 from pyspark_kgroup.shared.arrow import arrow_schema
 from pyspark_kgroup.shared.tickets import Executor, TicketPayload
@@ -38,7 +38,7 @@ exec {python} "$@"
 
 WORKER_THAT_ENDS = """
 import os, pickle, sys
-from pyspark_kgroup.executor.ticket_reader import Worker
+from pyspark_kgroup.executor.worker.ticket_reader import Worker
 executor, ticket, python = pickle.load(sys.stdin.buffer)
 sys.executable = python
 assert list(Worker(executor).read(ticket)) == []

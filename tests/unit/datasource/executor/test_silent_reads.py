@@ -4,7 +4,7 @@ import logging
 
 import pytest
 
-from pyspark_kgroup.executor.range_reader import _Unread
+from pyspark_kgroup.executor.read.range_reader import _Unread
 from pyspark_kgroup.limits import READ_SILENCE_WARNED_MS
 from pyspark_kgroup.shared.tickets import Range, ReadSettings
 from spark_kgroup.errors import WireError

@@ -8,7 +8,7 @@ from contextlib import ExitStack, contextmanager
 
 import pytest
 
-from pyspark_kgroup.executor.spark_delays import SparkDelays, acknowledge_at_once, connections_to_jvm
+from pyspark_kgroup.executor.worker.spark_delays import SparkDelays, acknowledge_at_once, connections_to_jvm
 
 Pair = tuple[socket.socket, socket.socket]
 

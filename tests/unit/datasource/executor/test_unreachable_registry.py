@@ -11,12 +11,12 @@ import pytest
 from harness.odd_servers import Listener, firewalled_port
 from harness.sidecars import let_retry_time_pass, sleeping_executor, with_registry_at
 
-from pyspark_kgroup.driver.registry import Registry
+from pyspark_kgroup.driver.registry.registry import Registry
 from pyspark_kgroup.errors import RegistryUnreachable
 from pyspark_kgroup.executor import place as place_module
-from pyspark_kgroup.executor import registry_client, ticket_reader
 from pyspark_kgroup.executor.place import Place, RecentFailures, place_of
-from pyspark_kgroup.executor.ticket_reader import Worker
+from pyspark_kgroup.executor.worker import registry_client, ticket_reader
+from pyspark_kgroup.executor.worker.ticket_reader import Worker
 from pyspark_kgroup.limits import SIDECAR_RETRY_MS
 from pyspark_kgroup.shared import channel as channel_module
 from pyspark_kgroup.shared.tickets import Executor, Mode, ReadSettings, RegistryAccess, SeatRanges, TicketPayload

@@ -21,9 +21,9 @@ before = set(sys.modules)
 reader, ticket = pickle.load(sys.stdin.buffer)
 assert list(reader.read(ticket)) == []
 print(*sorted(set(sys.modules) - before))
-import pyspark_kgroup.executor.reader
+import pyspark_kgroup.executor.read.reader
 print(*sorted(set(sys.modules) - before))
-import pyspark_kgroup.executor.range_reader
+import pyspark_kgroup.executor.read.range_reader
 print(*sorted(set(sys.modules) - before))
 print(*sorted(name for name, module in sys.modules.items() if "kgroup" in name and "asyncio" in vars(module)))
 """
@@ -65,7 +65,7 @@ def worker_imports(options: Mapping[str, str]) -> list[set[str]]:
 )
 def test_a_worker_imports_neither_kio_nor_asyncio_nor_the_drivers_half(security: dict[str, str]) -> None:
     to_read, to_read_natively, to_read_directly, with_asyncio = worker_imports({**OPTIONS, **security})
-    assert "pyspark_kgroup.executor.ticket_reader" in to_read
+    assert "pyspark_kgroup.executor.worker.ticket_reader" in to_read
     assert "pyspark_kgroup.executor.native.fetcher" in to_read_natively
     assert not to_read_natively & {"kio", "asyncio", "confluent_kafka", "pyarrow.compute"}
     of_the_driver = ("pyspark_kgroup.driver", "pyspark_kgroup.options", "spark_kgroup.member", "spark_kgroup.runtime")

@@ -11,8 +11,8 @@ import pytest
 from harness.tokens import token_for
 
 import pyspark_kgroup
-from pyspark_kgroup.executor.consumer_security import usable_here
 from pyspark_kgroup.executor.native.connection_security import connection_security
+from pyspark_kgroup.executor.read.consumer_security import usable_here
 from pyspark_kgroup.offsets.checkpoint import EMPTY
 from pyspark_kgroup.options.parser import SourceOptions, parse
 from pyspark_kgroup.options.security import driver_settings

@@ -10,7 +10,7 @@ import pytest
 from confluent_kafka import TIMESTAMP_CREATE_TIME, TIMESTAMP_LOG_APPEND_TIME, TIMESTAMP_NOT_AVAILABLE, Message
 from pyspark.sql.pandas.types import to_arrow_schema
 
-from pyspark_kgroup.executor.records import record_batch
+from pyspark_kgroup.executor.read.records import record_batch
 from pyspark_kgroup.shared import arrow
 from pyspark_kgroup.shared.arrow import arrow_schema, before, last_offsets, rebatch
 from pyspark_kgroup.shared.columns import COLUMNS, HEADERS, spark_schema
@@ -165,7 +165,7 @@ def test_usual_records_do_not_need_pandas() -> None:
     program = """
 import sys
 from confluent_kafka import Message
-from pyspark_kgroup.executor.records import record_batch
+from pyspark_kgroup.executor.read.records import record_batch
 from pyspark_kgroup.shared.arrow import rebatch, last_offsets
 records = [Message(topic="t", partition=0, offset=n, key=b"k", value=b"v", timestamp=(1, 5)) for n in range(3)]
 assert last_offsets(next(rebatch([record_batch(records, False, "t")] * 2)))

@@ -8,14 +8,14 @@ from harness.fetch_broker import FetchBroker, answering, partition, wanted
 from harness.record_batches import TRANSACTIONAL, Batch, Record, marker
 from harness.waiting import wait_for
 
-from pyspark_kgroup.executor import native_prefetcher
-from pyspark_kgroup.executor.ahead import Ahead
 from pyspark_kgroup.executor.native import fetched_log
 from pyspark_kgroup.executor.native.connection_security import ConnectionSecurity
 from pyspark_kgroup.executor.native.decode import Unusual
 from pyspark_kgroup.executor.native.fetch_settings import FetchSettings
-from pyspark_kgroup.executor.native_prefetcher import NativePrefetcher
-from pyspark_kgroup.executor.prefetcher import CannotServe, NativeFirst, Readable
+from pyspark_kgroup.executor.sidecar import native_prefetcher
+from pyspark_kgroup.executor.sidecar.ahead import Ahead
+from pyspark_kgroup.executor.sidecar.native_prefetcher import NativePrefetcher
+from pyspark_kgroup.executor.sidecar.prefetcher import CannotServe, NativeFirst, Readable
 from pyspark_kgroup.limits import (
     FETCH_BUSY_BYTES_MIN,
     FETCH_BYTES_MAX,

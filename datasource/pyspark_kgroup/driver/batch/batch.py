@@ -1,0 +1,299 @@
+"""The driver's half of one batch read: which offsets there are to read, as tickets for tasks. It joins no group.
+
+Runs on: driver, in the process in which Spark plans a query.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Collection, Mapping, Sequence
+
+from pyspark_kgroup.driver.batch.filters import PushedFilters
+from pyspark_kgroup.driver.leaders import ranges_of
+from pyspark_kgroup.driver.timestamps import check_without_record
+from pyspark_kgroup.errors import DataLoss
+from pyspark_kgroup.limits import LEADER_PATIENCE_MS
+from pyspark_kgroup.offsets.data_loss import LogRange, out_of_log
+from pyspark_kgroup.offsets.offset_spec import AtTimestamp, OffsetSpec
+from pyspark_kgroup.offsets.pieces import Span, pieces
+from pyspark_kgroup.options.batch import BatchOptions
+from pyspark_kgroup.options.offset_bound import LATEST, OffsetBound, check_order
+from pyspark_kgroup.options.security import driver_settings
+from pyspark_kgroup.options.values import join
+from pyspark_kgroup.shared.tickets import Mode, SeatRanges, TicketPayload
+from spark_kgroup.errors import OptionError, RequestTimedOut, UnknownTopic, WireError
+from spark_kgroup.limits import STARTUP_TIMEOUT_MS
+from spark_kgroup.model import ErrorCode, TopicDescription, TopicPartition
+from spark_kgroup.wire import messages
+from spark_kgroup.wire.address import parse_bootstrap
+from spark_kgroup.wire.cluster import Cluster
+from spark_kgroup.wire.security.secured import security_of
+
+log = logging.getLogger(__name__)
+
+
+def plan_batch(options: BatchOptions, filters: PushedFilters) -> list[TicketPayload]:
+    """One ticket for each task of the read, none if no offsets are to be read.
+
+    Raises:
+        OptionError: topics or logs are not as the options say.
+        UnknownTopic: a topic does not exist.
+        DataLoss: the read starts where the log does not begin any more, and that is an error (`failOnDataLoss`).
+        WireError: brokers cannot be reached, refuse us, or do not answer in time.
+    """
+    return asyncio.run(_plan(options, filters))
+
+
+async def _plan(options: BatchOptions, filters: PushedFilters) -> list[TicketPayload]:
+    cluster = Cluster(
+        parse_bootstrap(options.bootstrap_servers),
+        client_id=options.client_id,
+        security=security_of(driver_settings(options.security)),
+        request_timeout_ms=options.request_timeout_ms,
+        api_timeout_ms=options.api_timeout_ms,
+    )
+    try:
+        read = _BatchRead(cluster, options, filters)
+        return await read.plan()
+    finally:
+        await cluster.close()
+
+
+class _BatchRead:
+    """One read, as brokers see the topics now."""
+
+    def __init__(self, cluster: Cluster, options: BatchOptions, filters: PushedFilters) -> None:
+        self._cluster = cluster
+        self._options = options
+        self._filters = filters
+
+    async def plan(self) -> list[TicketPayload]:
+        """See `plan_batch`."""
+        options = self._options
+        topics = await self._topics()
+        await self._cluster.reach_advertised(timeout_ms=STARTUP_TIMEOUT_MS)
+        every = [tp for topic in topics.values() for tp in topic.partitions]
+        options.starting_offsets.check(every)
+        options.ending_offsets.check(every)
+        check_order(options.starting_offsets, options.ending_offsets, every)
+        partitions = [tp for tp in every if self._filters.may_have_rows(tp)]
+        ends = await self._ends(partitions)
+        spans = await self._spans(ends) if ends else {}
+        settings = options.read_settings()
+        return [
+            TicketPayload(
+                scan_id=0,
+                ticket=number,
+                mode=Mode.FIXED,
+                reads=SeatRanges(seat="", ranges=ranges_of(piece, topics)),
+                settings=settings,
+                registry=None,
+            )
+            for number, piece in enumerate(pieces(spans, options.min_partitions, options.max_records_per_partition))
+        ]
+
+    async def _topics(self) -> Mapping[str, TopicDescription]:
+        subscription = self._options.subscription
+        if subscription.pattern is not None:
+            seen = await self._cluster.metadata(None, timeout_ms=STARTUP_TIMEOUT_MS)
+            chosen = subscription.pattern.select(seen.topics.keys() - seen.internal, time.thread_time)
+            if not chosen:
+                log.warning("No topic that this user may see matches %r.", subscription.pattern.java)
+            return {name: seen.topics[name] for name in chosen}
+        seen = await self._cluster.metadata(subscription.topics, timeout_ms=STARTUP_TIMEOUT_MS)
+        missing = [name for name in subscription.topics if name not in seen.topics]
+        hidden = [name for name in missing if seen.errors.get(name) == ErrorCode.TOPIC_AUTHORIZATION_FAILED]
+        if hidden:
+            raise UnknownTopic(
+                f"This user may not see topic {', '.join(map(repr, hidden))}: grant READ on it, or correct the option "
+                "`subscribe`."
+            )
+        if missing:
+            raise UnknownTopic(
+                f"Topic {', '.join(map(repr, missing))} does not exist on this cluster, or this user may not see it: "
+                "create it, or correct the option `subscribe`."
+            )
+        return seen.topics
+
+    # ----------------------------------------------------------------------------------------------- offsets
+
+    async def _ends(self, partitions: Sequence[TopicPartition]) -> Mapping[TopicPartition, int]:
+        """Where the logs end. A partition without an answer is an error in the end, or not read (`failOnDataLoss`).
+
+        Raises:
+            RequestTimedOut: no leader answers for a partition, and that is an error.
+        """
+        if not partitions:
+            return {}
+        timeout_ms = self._options.api_timeout_ms
+        listing = self._cluster.begin_list_offsets(dict.fromkeys(partitions, messages.LATEST), timeout_ms=timeout_ms)
+        try:
+            answers = await listing.answers(LEADER_PATIENCE_MS)
+            if answers.unanswered:
+                log.warning("This read waits for a leader of %s", _unanswered(answers.unanswered, timeout_ms))
+                answers = await listing.answers(timeout_ms)
+        finally:
+            await listing.close()
+        if answers.unanswered:
+            which = _unanswered(answers.unanswered, timeout_ms)
+            if self._options.fail_on_data_loss:
+                raise RequestTimedOut(
+                    f"No leader has answered for {which} Bring its broker back (kafka-topics.sh --describe "
+                    "--unavailable-partitions shows which), or set failOnDataLoss=false to read without it."
+                )
+            log.warning("Nothing is read of %s", which)
+        return {tp: found.offset for tp, found in answers.found.items()}
+
+    async def _spans(self, ends: Mapping[TopicPartition, int]) -> dict[TopicPartition, Span]:
+        """The offsets to read of each partition, by options and filters."""
+        partitions = sorted(ends)
+        committed = await self._committed(partitions)  # first: a group at work may commit beyond listed ends
+        firsts, ends, readable = await asyncio.gather(
+            self._list(partitions, messages.EARLIEST),
+            self._list(partitions, messages.LATEST),
+            self._list(partitions, messages.LATEST, isolation_level=int(self._options.read_committed)),
+        )
+        logs = {tp: LogRange(firsts[tp], max(firsts[tp], ends[tp])) for tp in partitions}
+        starts, stops, since = await asyncio.gather(
+            self._starts(logs, readable, committed), self._stops(logs, readable), self._since(readable)
+        )
+        self._check_found(starts, stops, readable)
+        return {tp: self._filters.within(Span(max(starts[tp], since.get(tp, 0)), stops[tp])) for tp in partitions}
+
+    def _check_found(
+        self,
+        starts: Mapping[TopicPartition, int],
+        stops: Mapping[TopicPartition, int],
+        readable: Mapping[TopicPartition, int],
+    ) -> None:
+        """Check the order of start and end where one is an offset and the other a timestamp, looked up by now."""
+        start, end = self._options.starting_offsets, self._options.ending_offsets
+        if start.committed:
+            return
+        mixed = [
+            tp for tp in sorted(starts) if {type(start.offset_of(tp)), type(end.offset_of(tp))} == {int, AtTimestamp}
+        ]
+        found = [tp for tp in mixed if stops[tp] < readable[tp]]  # else no record was found, and it ends with the log
+        if wrong := [f"{tp}: {starts[tp]} to {stops[tp]}" for tp in found if starts[tp] > stops[tp]]:
+            raise OptionError(
+                f"Option {end.option} lies before {start.option} in {join(wrong)}: reading goes from the one to the "
+                "other."
+            )
+
+    async def _list(
+        self, partitions: Collection[TopicPartition], timestamp: int, isolation_level: int = 0
+    ) -> dict[TopicPartition, int]:
+        listed = await self._cluster.list_offsets(dict.fromkeys(partitions, timestamp), isolation_level=isolation_level)
+        return {tp: found.offset for tp, found in listed.items()}
+
+    async def _committed(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, int]:
+        """The group's committed offsets, if the read starts there."""
+        group = self._options.group_id
+        if not self._options.starting_offsets.committed or group is None:
+            return {}
+        found = await self._cluster.committed_offsets(group, partitions)
+        return {tp: each.offset for tp, each in found.items() if each is not None}
+
+    async def _starts(
+        self,
+        logs: Mapping[TopicPartition, LogRange],
+        readable: Mapping[TopicPartition, int],
+        committed: Mapping[TopicPartition, int],
+    ) -> dict[TopicPartition, int]:
+        start = self._options.starting_offsets
+        given = {tp: place for tp, place in self._places(start, logs).items() if isinstance(place, int)}
+        self._check_beyond(start, given, logs)
+        asked = {**given, **committed}
+        nearest = {tp: logs[tp].nearest(offset) for tp, offset in asked.items()}
+        self._lose({tp: offset for tp, offset in asked.items() if nearest[tp] != offset}, logs)
+        rest = {tp: log_range for tp, log_range in logs.items() if tp not in asked}
+        return {**await self._looked_up(start, rest, readable), **nearest}
+
+    async def _stops(
+        self, logs: Mapping[TopicPartition, LogRange], readable: Mapping[TopicPartition, int]
+    ) -> dict[TopicPartition, int]:
+        end = self._options.ending_offsets
+        given = {tp: place for tp, place in self._places(end, logs).items() if isinstance(place, int)}
+        self._check_beyond(end, given, logs)
+        self._check_settled(given, readable)
+        rest = {tp: log_range for tp, log_range in logs.items() if tp not in given}
+        return {**await self._looked_up(end, rest, readable), **given}
+
+    async def _since(self, readable: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
+        """The first offset of each partition that a filter on timestamps may let through."""
+        if self._filters.since_ms is None:
+            return {}
+        found = await self._at(dict.fromkeys(readable, self._filters.since_ms))
+        return {tp: found.get(tp, end) for tp, end in readable.items()}
+
+    @staticmethod
+    def _places(
+        bound: OffsetBound, partitions: Collection[TopicPartition]
+    ) -> dict[TopicPartition, int | OffsetSpec | AtTimestamp]:
+        return {tp: bound.offset_of(tp) for tp in partitions}
+
+    async def _looked_up(
+        self,
+        bound: OffsetBound,
+        logs: Mapping[TopicPartition, LogRange],
+        readable: Mapping[TopicPartition, int],
+    ) -> dict[TopicPartition, int]:
+        """The offsets of those starts or ends that are not numbers."""
+        places = self._places(bound, logs)
+        timestamps = {tp: place for tp, place in places.items() if isinstance(place, AtTimestamp)}
+        found = await self._at({tp: timestamp.ms for tp, timestamp in timestamps.items()})
+        check_without_record(bound, {tp: timestamp for tp, timestamp in timestamps.items() if tp not in found})
+        edges = {tp: logs[tp].first_offset if places[tp] is OffsetSpec.EARLIEST else readable[tp] for tp in logs}
+        return {**edges, **found}
+
+    async def _at(self, timestamps: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
+        """The first offset whose record is not older, for partitions that have one."""
+        if not timestamps:
+            return {}
+        listed = await self._cluster.list_offsets(timestamps, isolation_level=int(self._options.read_committed))
+        return {tp: found.offset for tp, found in listed.items() if found.offset >= 0}
+
+    # ------------------------------------------------------------------------------------------- what is wrong
+
+    @staticmethod
+    def _check_beyond(
+        bound: OffsetBound, given: Mapping[TopicPartition, int], logs: Mapping[TopicPartition, LogRange]
+    ) -> None:
+        beyond = [tp for tp in sorted(given) if given[tp] > logs[tp].end_offset]
+        if beyond:
+            shown = join([f"{tp}: {given[tp]} (ends at {logs[tp].end_offset})" for tp in beyond])
+            latest = f", or {LATEST} for latest" if bound.may_be_latest else ""
+            raise OptionError(
+                f"Option {bound.option} lies beyond the end of {shown}: give an offset that exists{latest}."
+            )
+
+    def _check_settled(self, given: Mapping[TopicPartition, int], readable: Mapping[TopicPartition, int]) -> None:
+        """Check that the ends are not behind open transactions, where read_committed cannot read."""
+        open_at = [tp for tp in sorted(given) if given[tp] > readable[tp]]
+        if self._options.read_committed and open_at:
+            shown = join([f"{tp}: {given[tp]} (open since {readable[tp]})" for tp in open_at])
+            raise OptionError(
+                f"Option {self._options.ending_offsets.option} lies behind transactions that are still open: {shown}. "
+                f"Try again when they have ended, or give {LATEST} for what can be read now."
+            )
+
+    def _lose(self, asked: Mapping[TopicPartition, int], logs: Mapping[TopicPartition, LogRange]) -> None:
+        for tp, position in sorted(asked.items()):
+            loss = out_of_log(tp, position, None, logs[tp])
+            if self._options.fail_on_data_loss:
+                before = position < logs[tp].first_offset
+                remedy = (
+                    "To read the records that are left, set failOnDataLoss=false, or start where the log begins."
+                    if before
+                    else "Start at earliest, or set the group's offsets anew (kafka-consumer-groups --reset-offsets)."
+                )
+                raise DataLoss(f"{loss} {remedy}")
+            log.warning("Data loss: %s", loss)
+
+
+def _unanswered(why: Mapping[TopicPartition, WireError], timeout_ms: int) -> str:
+    """For users: the partitions without an answer, how long one may take, and the first partition's error."""
+    first = min(why)
+    return f"{join(sorted(why))} (for {timeout_ms / 1000:g} s, kafka.default.api.timeout.ms): {why[first]}."

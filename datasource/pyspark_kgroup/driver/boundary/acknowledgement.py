@@ -1,0 +1,91 @@
+"""Waiting for the group to acknowledge commits.
+
+Runs on: driver.
+
+No partition is read on before its commit is acknowledged: it waits, with one warning, and the query fails when one has
+waited for `kafka.default.api.timeout.ms`. AvailableNow has no later trigger: it retries until SETTLE_TIMEOUT_MS, then
+fails.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Collection
+
+from pyspark_kgroup.driver.boundary.commits import Commits
+from pyspark_kgroup.driver.boundary.crossing import Crossing
+from pyspark_kgroup.driver.boundary.group_port import GroupPort
+from pyspark_kgroup.driver.boundary.ledger import Ledger
+from pyspark_kgroup.limits import HANDOVER_WAIT_MS, SETTLE_TIMEOUT_MS
+from pyspark_kgroup.options.parser import SourceOptions
+from spark_kgroup.errors import GroupUnsettled
+from spark_kgroup.model import TopicPartition
+from spark_kgroup.runtime.views import GroupView
+
+log = logging.getLogger(__name__)
+
+
+class Acknowledgement:
+    """Keeps since when each partition waits for an acknowledged commit."""
+
+    def __init__(
+        self, group: GroupPort, options: SourceOptions, ledger: Ledger, commits: Commits, clock: Callable[[], int]
+    ) -> None:
+        self._group = group
+        self._options = options
+        self._ledger = ledger
+        self._commits = commits
+        self._clock = clock
+        self._missing_since_ms: dict[TopicPartition, int] = {}
+
+    def wait_for_commits(self, crossing: Crossing) -> None:
+        """Under AvailableNow commit again until all is acknowledged. Else let partitions wait for the next trigger.
+
+        Raises:
+            GroupUnsettled: a commit was not acknowledged in time.
+        """
+        deadline_ms = self._clock() + SETTLE_TIMEOUT_MS
+        while crossing.logs.bounded and (unacknowledged := self._unacknowledged(crossing.view)):
+            if self._clock() > deadline_ms:
+                crossing.skip_trigger(self.missing("what was read of", unacknowledged))
+            crossing.view = self._group.wait_until(changed_from(crossing.view), HANDOVER_WAIT_MS)
+            self._commits.commit_durable(crossing)
+            self._ledger.drop_lost(crossing.view)
+
+        if unacknowledged := self._unacknowledged(crossing.view):
+            self.fail_if_missing_for_long("what was read of", unacknowledged, "These partitions wait for it.")
+        else:
+            self._missing_since_ms = {}
+
+    def _unacknowledged(self, view: GroupView) -> set[TopicPartition]:
+        return {tp for seat in view.seats for tp in self._ledger.uncommitted(seat)}
+
+    def fail_if_missing_for_long(self, what: str, partitions: Collection[TopicPartition], then: str) -> None:
+        """Warn once while partitions wait for an acknowledged commit, with the sentence `then` on how they wait.
+
+        Raises:
+            GroupUnsettled: one has waited for `api_timeout_ms`.
+        """
+        now_ms, before = self._clock(), self._missing_since_ms
+        self._missing_since_ms = {tp: before.get(tp, now_ms) for tp in partitions}
+        if not before:
+            log.warning("%s %s Trying again at each trigger.", self.missing(what, partitions), then)
+        timeout_ms = self._options.api_timeout_ms
+        overdue = [tp for tp, since_ms in self._missing_since_ms.items() if now_ms - since_ms > timeout_ms]
+        if overdue:
+            raise GroupUnsettled(
+                f"{self.missing(what, overdue)} {then} Tried for {timeout_ms // 1000} s "
+                "(kafka.default.api.timeout.ms): see the log of the group's coordinator."
+            )
+
+    def missing(self, what: str, partitions: Collection[TopicPartition]) -> str:
+        """A sentence for users, with the coordinator's reason if there is one."""
+        names = ", ".join(sorted(map(str, partitions)))
+        refusal = self._group.commit_refusal()
+        why = f" ({refusal})" if refusal else ""
+        return f"Group {self._options.group_id!r} did not acknowledge {what} {names}{why}."
+
+
+def changed_from(seen: GroupView) -> Callable[[GroupView], bool]:
+    """A condition on views: the view differs from `seen`."""
+    return lambda view: view != seen

@@ -1,0 +1,290 @@
+"""Adopting partitions that arrived: where each one starts, so that its first batch can be planned.
+
+Runs on: driver.
+
+The rules are in `offsets.adoption`. Here their words (earliest, latest, a timestamp) become offsets. A start that the
+group does not have is committed and acknowledged BEFORE a batch relies on it. A partition whose start is not
+acknowledged is not adopted, and there is no batch meanwhile.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping, Sequence, Set
+
+from pyspark_kgroup.driver.boundary.acknowledgement import Acknowledgement, changed_from
+from pyspark_kgroup.driver.boundary.commits import Commits
+from pyspark_kgroup.driver.boundary.crossing import Crossing
+from pyspark_kgroup.driver.boundary.former_seats import FormerSeats
+from pyspark_kgroup.driver.boundary.group_port import GroupPort
+from pyspark_kgroup.driver.boundary.hand_over import HandOver
+from pyspark_kgroup.driver.boundary.ledger import Holding, Ledger, holders_of
+from pyspark_kgroup.driver.boundary.odd_commits import OddCommits
+from pyspark_kgroup.driver.boundary.stop_offsets import StopOffsets
+from pyspark_kgroup.driver.timestamps import check_without_record
+from pyspark_kgroup.limits import HANDOVER_WAIT_MS, LEADER_PATIENCE_MS, SETTLE_TIMEOUT_MS
+from pyspark_kgroup.offsets.adoption import Committed, Start, adopted_start, period_of
+from pyspark_kgroup.offsets.data_loss import out_of_log
+from pyspark_kgroup.offsets.offset_spec import AtTimestamp, OffsetSpec
+from pyspark_kgroup.options.offset_bound import LATEST, Place
+from pyspark_kgroup.options.parser import SourceOptions
+from pyspark_kgroup.options.values import join
+from spark_kgroup.errors import OptionError
+from spark_kgroup.model import TopicPartition
+from spark_kgroup.runtime.views import SeatCommit, SeatView
+
+log = logging.getLogger(__name__)
+
+
+class Adoption:
+    """Takes partitions that the group gave us into the ledger."""
+
+    def __init__(
+        self,
+        group: GroupPort,
+        options: SourceOptions,
+        ledger: Ledger,
+        commits: Commits,
+        hand_over: HandOver,
+        former_seats: FormerSeats,
+        acknowledgement: Acknowledgement,
+        odd_commits: OddCommits,
+        stops: StopOffsets,
+        clock: Callable[[], int],
+    ) -> None:
+        self._group = group
+        self._options = options
+        self._ledger = ledger
+        self._commits = commits
+        self._hand_over = hand_over
+        self._former_seats = former_seats
+        self._acknowledgement = acknowledgement
+        self._odd_commits = odd_commits
+        self._stops = stops
+        self._clock = clock
+
+    def adopt_what_arrived(self, crossing: Crossing) -> bool:
+        """Adopt partitions that arrived, and return whether there may be a batch.
+
+        There is no batch while the group has not acknowledged where a partition starts: until the partition is adopted,
+        the rules may give it another start at the next trigger.
+        """
+        deadline_ms = self._clock() + SETTLE_TIMEOUT_MS
+        while unacknowledged := self._adopt(crossing):
+            what = "where to start with"
+            if not crossing.logs.bounded:
+                self._acknowledgement.fail_if_missing_for_long(what, unacknowledged, "There is no batch before that.")
+                return False
+            if self._clock() > deadline_ms:
+                crossing.skip_trigger(self._acknowledgement.missing(what, unacknowledged))
+            crossing.view = self._group.wait_until(changed_from(crossing.view), HANDOVER_WAIT_MS)
+            self._hand_over.commit_and_give_up(crossing)
+        return True
+
+    def _adopt(self, crossing: Crossing) -> frozenset[TopicPartition]:
+        """Adopt partitions that arrived, except those whose start the group did not acknowledge, which are returned.
+
+        No batch may rely on such a start: 1. `startingOffsets` says 0, and the committed offset is 80, where another
+        member left it. 2. A first batch 0..30 is planned. 3. The driver dies. 4. On return the further of 30 and 80
+        counts, so 30..80 would be skipped.
+        """
+        held = self._arrived(crossing)
+        if not held:
+            return frozenset()
+        heard = crossing.logs.heard(held).keys()
+        explicit = self._explicit_start_counts(crossing, held.keys(), heard)
+        arrived = {tp: seat for tp, seat in held.items() if tp in heard or tp not in crossing.start.unstarted}
+        # Partitions that got no answer before get no second patience: all other partitions wait meanwhile.
+        patience_ms = 0 if arrived.keys() <= crossing.logs.out_of_reach.partitions else LEADER_PATIENCE_MS
+        answers = self._commits.committed(arrived, patience_ms)
+        committed = crossing.logs.answered(answers)
+        arrived = {tp: seat for tp, seat in arrived.items() if tp not in answers.unanswered}
+        starts = self._starts(crossing, arrived, committed, explicit)
+        wanted = self._resolve(crossing, {tp: s.offset for tp, s in starts.items()}, heard)
+        offsets = self._within_logs(crossing, starts, wanted, heard)
+        # A partition whose start only its leader knows is adopted when a leader answers, by the same rules.
+        arrived = {tp: arrived[tp] for tp in offsets}
+        starts = {tp: starts[tp] for tp in offsets}
+        committed = {tp: found for tp, found in committed.items() if tp in offsets}
+        self._warn_of_starts_at_the_end([tp for tp, s in starts.items() if s.offset is OffsetSpec.STARTING])
+        self._ledger.unstarted = frozenset(explicit & (held.keys() - arrived.keys()))
+        self._odd_commits.warn(crossing, starts, offsets, committed)
+        # After a truncation the group's offset is set back, too. Else: 1. The log is cut from 100 to 60 and grows to
+        # 120. 2. We are at 80, and the committed offset is 100. 3. An owner that starts at the further skips 80..100.
+        commit_first = {tp for tp, s in starts.items() if s.commit_first or offsets[tp] < wanted[tp]}
+        for tp, seat in arrived.items():
+            known = committed[tp].offset if tp in committed and tp not in commit_first else None
+            self._ledger.adopt(tp, self._holding(crossing, tp, seat, offsets[tp], known))
+        log.info("adopted %s", {str(tp): offsets[tp] for tp in sorted(arrived)})
+        return self._commit_starts({tp: arrived[tp] for tp in commit_first}, offsets)
+
+    def _arrived(self, crossing: Crossing) -> dict[TopicPartition, SeatView]:
+        """Partitions that our seats hold, may keep and have not adopted, with those whose log lost our position."""
+        topics = crossing.topics
+        positions = {tp: self._ledger.position(tp) for tp in self._ledger.holdings}
+        lacking = crossing.logs.lacking(self._stops.unread(topics, positions))
+        self._ledger.forget(lacking)  # to be adopted anew, where the log goes on
+        return {
+            tp: seat
+            for tp, seat in holders_of(crossing.view).items()
+            if tp not in self._ledger.holdings
+            and tp not in seat.to_give_up
+            and tp.topic in topics
+            and tp.partition < topics[tp.topic].partition_count
+        }
+
+    def _starts(
+        self,
+        crossing: Crossing,
+        arrived: Mapping[TopicPartition, SeatView],
+        committed: Mapping[TopicPartition, Committed],
+        explicit: Set[TopicPartition],
+    ) -> dict[TopicPartition, Start]:
+        topics = crossing.topics
+        return {
+            tp: adopted_start(
+                tp,
+                checkpoint=crossing.start,
+                topic=topics[tp.topic],
+                committed=committed.get(tp),
+                explicit=tp in explicit,
+                later=self._ledger.is_later(tp.topic),
+            )
+            for tp in arrived
+        }
+
+    def _explicit_start_counts(
+        self, crossing: Crossing, held: Set[TopicPartition], heard: Set[TopicPartition]
+    ) -> Set[TopicPartition]:
+        """Those of `held` for which an explicit `startingOffsets` wins over committed offsets.
+
+        There are none if other applications are in the group. Under a fresh checkpoint that is decided for all of
+        `held`. A partition that could not be adopted then, since no leader answered, still starts by the option when it
+        is `heard` of.
+        """
+        starting, fresh = self._options.starting_offsets, crossing.start.fresh
+        concerned = held if fresh else heard & crossing.start.unstarted
+        if starting.committed or not concerned or self._others_count(crossing):
+            return frozenset()
+        if fresh:
+            first = [topic for name, topic in crossing.topics.items() if not self._ledger.is_later(name)]
+            starting.check(tp for topic in first for tp in topic.partitions)
+        return concerned
+
+    def _others_count(self, crossing: Crossing) -> bool:
+        """Whether other applications work in the group, so that committed offsets count."""
+        members = self._former_seats.other_members(self._group.describe(), crossing.view)
+        others = sorted(m.instance_id or m.member_id for m in members if not self._former_seats.is_one(m))
+        if others:
+            log.warning(
+                "%s=%s is ignored: group %r has members of other applications (%s), so their committed offsets count.",
+                self._options.starting_offsets.option,
+                self._options.starting_offsets,
+                self._options.group_id,
+                ", ".join(others),
+            )
+        return bool(others)
+
+    def _warn_of_starts_at_the_end(self, partitions: Sequence[TopicPartition]) -> None:
+        """Warn that a group without committed offsets starts at the end, where a new user sees no rows."""
+        starting = self._options.starting_offsets
+        if partitions and starting.committed and starting.everywhere is OffsetSpec.LATEST:
+            log.warning(
+                "Group %r has no committed offsets for %s: reading starts at the end, without the records in there. "
+                "To read them, set startingOffsets=earliest and start with a new checkpointLocation.",
+                self._options.group_id,
+                join(sorted(partitions)),
+            )
+
+    # ------------------------------------------------------------------------------------ from words to numbers
+
+    def _resolve(
+        self, crossing: Crossing, offsets: Mapping[TopicPartition, int | OffsetSpec], heard: Set[TopicPartition]
+    ) -> dict[TopicPartition, int]:
+        """Look up starts that are not offsets yet.
+
+        A partition is left out if its leader has to answer for that, and does not.
+        """
+        known = {tp for tp, offset in offsets.items() if isinstance(offset, int)}
+        specs = {tp: self._by_option(tp, offset) for tp, offset in offsets.items() if tp in heard or tp in known}
+        earliest = [tp for tp, spec in specs.items() if spec is OffsetSpec.EARLIEST]
+        latest = [tp for tp, spec in specs.items() if spec is OffsetSpec.LATEST]
+        timestamps = {tp: spec for tp, spec in specs.items() if isinstance(spec, AtTimestamp)}
+        found = {tp: spec for tp, spec in specs.items() if isinstance(spec, int)}
+        beyond = self._check_option(
+            crossing, {tp: at for tp, at in found.items() if offsets[tp] is OffsetSpec.STARTING}
+        )
+        found = {tp: at for tp, at in found.items() if tp not in beyond}
+        answered, read_committed = crossing.logs.answered, self._options.read_committed
+        found |= answered(self._group.start_offsets(earliest, LEADER_PATIENCE_MS))
+        at = {tp: timestamp.ms for tp, timestamp in timestamps.items()}
+        records = self._group.offsets_at(at, LEADER_PATIENCE_MS, read_committed=read_committed)
+        found |= answered(records)
+        without = {tp: at for tp, at in timestamps.items() if tp not in found and tp not in records.unanswered}
+        check_without_record(self._options.starting_offsets, without)
+        ends = self._group.end_offsets([*latest, *without], LEADER_PATIENCE_MS, read_committed=read_committed)
+        return {**found, **answered(ends)}
+
+    def _by_option(self, partition: TopicPartition, offset: int | OffsetSpec) -> Place:
+        return self._options.starting_offsets.offset_of(partition) if offset is OffsetSpec.STARTING else offset
+
+    def _check_option(self, crossing: Crossing, offsets: Mapping[TopicPartition, int]) -> frozenset[TopicPartition]:
+        """Check that logs reach as far as the option says, and return partitions whose leaders do not answer."""
+        asked = self._group.end_offsets(offsets, LEADER_PATIENCE_MS, read_committed=False)
+        ends = crossing.logs.answered(asked)
+        beyond = [f"{tp}: {offsets[tp]} (ends at {ends[tp]})" for tp in sorted(ends) if offsets[tp] > ends[tp]]
+        if beyond:
+            raise OptionError(
+                f"Option startingOffsets lies beyond the end of {join(beyond)}: give an offset that exists, or "
+                f"{LATEST} for latest."
+            )
+        return frozenset(asked.unanswered)
+
+    def _within_logs(
+        self,
+        crossing: Crossing,
+        starts: Mapping[TopicPartition, Start],
+        offsets: Mapping[TopicPartition, int],
+        heard: Set[TopicPartition],
+    ) -> dict[TopicPartition, int]:
+        """`offsets`, or where a log goes on that does not have its offset: the records in between are lost.
+
+        If no leader answers for a partition, its offset is checked when one does, as that of every adopted partition is
+        (`TopicLogs.lacking`).
+        """
+        unread = self._stops.unread(crossing.topics, offsets).keys() & heard
+        given = [tp for tp in unread if self._by_option(tp, starts[tp].offset) is not OffsetSpec.EARLIEST]
+        log_ranges = crossing.logs.now({tp: offsets[tp] for tp in given})
+        nearest = {tp: log_range.nearest(offsets[tp]) for tp, log_range in log_ranges.items()}
+        crossing.logs.lose(
+            [out_of_log(tp, offsets[tp], None, log_ranges[tp]) for tp in sorted(nearest) if nearest[tp] != offsets[tp]]
+        )
+        return {**offsets, **nearest}
+
+    # ----------------------------------------------------------------------------------------- into the ledger
+
+    def _holding(
+        self, crossing: Crossing, tp: TopicPartition, seat: SeatView, offset: int, known: int | None
+    ) -> Holding:
+        owned_since = seat.owned_since[tp]
+        period = period_of(
+            tp,
+            offset,
+            checkpoint=crossing.start,
+            topic=crossing.topics[tp.topic],
+            seat=seat.instance_id,
+            owned_since=owned_since,
+        )
+        return Holding(period=period, owned_since=owned_since, committed=known)
+
+    def _commit_starts(
+        self, seats: Mapping[TopicPartition, SeatView], offsets: Mapping[TopicPartition, int]
+    ) -> frozenset[TopicPartition]:
+        """Commit starts that the group does not have. Forget and return partitions whose commit it does not confirm."""
+        by_seat: dict[str, tuple[SeatView, dict[TopicPartition, int]]] = {}
+        for tp, seat in seats.items():
+            by_seat.setdefault(seat.instance_id, (seat, {}))[1][tp] = offsets[tp]
+        wanted = [SeatCommit(seat=seat, positions=positions) for seat, positions in by_seat.values()]
+        unacknowledged = frozenset(seats.keys() - self._commits.commit(wanted))
+        self._ledger.forget(unacknowledged)
+        return unacknowledged

@@ -1,0 +1,84 @@
+"""Where the next batch ends: at end offsets or stops, without partitions that must wait and offsets beyond the limit.
+
+Runs on: driver.
+
+A partition whose commit the group has not acknowledged, or for which no leader answers, stays at its position. Under a
+limit, of offsets or of bytes, each partition has its turn. A batch with too few new offsets waits for more
+(`minOffsetsPerTrigger`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+from pyspark_kgroup.driver.boundary.crossing import Crossing
+from pyspark_kgroup.driver.boundary.ledger import Ledger
+from pyspark_kgroup.driver.boundary.stop_offsets import StopOffsets
+from pyspark_kgroup.offsets.plan import NO_LIMIT, Limit, apply_limit, apply_limit_in_bytes, in_turn
+from pyspark_kgroup.options.parser import SourceOptions
+from spark_kgroup.model import TopicPartition
+
+
+class BatchEnd:
+    """Decides where batches end. Remembers which partition had the last turn, and when a batch had records.
+
+    Args:
+        record_bytes: how large a topic's records are, or None if that is unknown.
+
+    Attributes:
+        waits: the last boundary found new offsets, and left them for a later batch.
+    """
+
+    def __init__(
+        self,
+        options: SourceOptions,
+        ledger: Ledger,
+        stops: StopOffsets,
+        clock: Callable[[], int],
+        record_bytes: Callable[[str], float | None],
+    ) -> None:
+        self.waits = False
+        self._options = options
+        self._ledger = ledger
+        self._stops = stops
+        self._clock = clock
+        self._record_bytes = record_bytes
+        self._last_in_turn: TopicPartition | None = None
+        self._last_batch_ms: int | None = None
+
+    def positions(self, crossing: Crossing, limit: Limit, *, at_once: bool) -> dict[TopicPartition, int]:
+        """The position of each adopted partition after the next batch.
+
+        Args:
+            crossing: the boundary.
+            limit: of the batch.
+            at_once: the batch takes new offsets however few they are.
+        """
+        ends = crossing.logs.ends(self._ledger.holdings.keys())
+        unacknowledged = self._ledger.unacknowledged()
+        unread = {}
+        for tp in self._ledger.holdings:
+            position = self._ledger.position(tp)
+            end = position if tp in unacknowledged else max(position, ends.get(tp, position))
+            unread[tp] = (position, end)
+        available = self._stops.within(crossing, unread, ends.keys())
+        last = self._stops.are_at_hand(crossing.topics, available)
+        self.waits = not (at_once or last or crossing.logs.bounded) and self._are_too_few(available)
+        if self.waits:
+            return {tp: position for tp, (position, _) in available.items()}
+        within = apply_limit(available, limit.offsets, self._last_in_turn)
+        affordable = {tp: (position, within[tp]) for tp, (position, _) in available.items()}
+        positions = apply_limit_in_bytes(affordable, limit.size_bytes, self._record_bytes, self._last_in_turn)
+        moved = [tp for tp, position in positions.items() if position > available[tp][0]]
+        if moved:
+            self._last_batch_ms = self._clock()
+        if limit != NO_LIMIT and moved:
+            self._last_in_turn = in_turn(moved, self._last_in_turn)[-1]
+        return positions
+
+    def _are_too_few(self, available: Mapping[TopicPartition, tuple[int, int]]) -> bool:
+        """Whether new offsets are to wait for more. The first ones of a process never do, as in `format("kafka")`."""
+        least, last_ms = self._options.min_offsets_per_trigger, self._last_batch_ms
+        if least is None or last_ms is None or self._clock() - last_ms >= self._options.max_trigger_delay_ms:
+            return False
+        return 0 < sum(end - position for position, end in available.values()) < least

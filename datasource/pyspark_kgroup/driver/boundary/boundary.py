@@ -1,0 +1,219 @@
+"""The boundary between two micro-batches: the only place where partitions are adopted and given up.
+
+Runs on: driver.
+
+The order of the steps is the promise: a position is committed only when it is durable, a partition is given up only
+after its position is committed, and it is read only after the group knows where reading starts. Each step is a module
+of its own.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import replace
+
+from pyspark_kgroup.driver.boundary.acknowledgement import Acknowledgement
+from pyspark_kgroup.driver.boundary.adopt import Adoption
+from pyspark_kgroup.driver.boundary.batch_end import BatchEnd
+from pyspark_kgroup.driver.boundary.commits import Commits
+from pyspark_kgroup.driver.boundary.crossing import Crossing
+from pyspark_kgroup.driver.boundary.former_seats import FormerSeats
+from pyspark_kgroup.driver.boundary.group_port import GroupPort
+from pyspark_kgroup.driver.boundary.hand_over import HandOver
+from pyspark_kgroup.driver.boundary.ledger import Ledger, holders_of
+from pyspark_kgroup.driver.boundary.odd_commits import OddCommits
+from pyspark_kgroup.driver.boundary.orphans import Orphans
+from pyspark_kgroup.driver.boundary.rest import Rest
+from pyspark_kgroup.driver.boundary.scale_down import ScaleDown
+from pyspark_kgroup.driver.boundary.settling import Settling
+from pyspark_kgroup.driver.boundary.stop_offsets import StopOffsets
+from pyspark_kgroup.driver.boundary.topic_logs import TopicLogs
+from pyspark_kgroup.limits import OUT_OF_REACH_AGAIN_MS
+from pyspark_kgroup.offsets.checkpoint import Checkpoint
+from pyspark_kgroup.offsets.plan import NO_LIMIT, Limit
+from pyspark_kgroup.options.parser import SourceOptions
+from spark_kgroup.clock import monotonic_ms
+from spark_kgroup.errors import GroupUnsettled, KgroupError, UnknownTopic
+from spark_kgroup.model import TopicPartition
+from spark_kgroup.seat_note import Author
+
+log = logging.getLogger(__name__)
+
+
+class Boundary:
+    """Carries one query from boundary to boundary. Not thread-safe: Spark asks one thing at a time.
+
+    Args:
+        us: the author that this run writes beside its commits, or None to write the application's prefix alone.
+        earlier_seats: instance ids under which earlier runs of this query have read.
+        clock: in milliseconds, and it goes on while the process is stopped.
+        record_bytes: see `BatchEnd`.
+        bounded: see `TopicLogs`.
+
+    Attributes:
+        logs: the subscribed topics and their logs, as brokers show them, with the counts of losses and skipped offsets.
+        members: instance id of each seat -> its member id, as of the last boundary.
+        stops: where a stream with an end stops reading.
+    """
+
+    def __init__(
+        self,
+        group: GroupPort,
+        options: SourceOptions,
+        us: Author | None = None,
+        clock: Callable[[], int] = monotonic_ms,
+        record_bytes: Callable[[str], float | None] = lambda _: None,
+        *,
+        earlier_seats: Collection[str] = (),
+        bounded: bool,
+    ) -> None:
+        us = us or Author(app=options.instance_id_prefix)
+        self._us = us
+        self._group = group
+        self._options = options
+        self._ledger = ledger = Ledger(options.subscription)
+        self._commits = commits = Commits(group, options, ledger, us)
+        self._hand_over = hand_over = HandOver(group, ledger, commits)
+        self._former_seats = former_seats = FormerSeats(group, options, commits, earlier_seats)
+        self._settling = Settling(group, options, ledger, hand_over, former_seats, clock)
+        self._orphans = Orphans(group, commits, hand_over)
+        self._acknowledgement = acknowledgement = Acknowledgement(group, options, ledger, commits, clock)
+        self.stops = stops = StopOffsets(group, options)
+        odd_commits = OddCommits(options, us)
+        self._adoption = Adoption(
+            group, options, ledger, commits, hand_over, former_seats, acknowledgement, odd_commits, stops, clock
+        )
+        self._batch_end = BatchEnd(options, ledger, stops, clock, record_bytes)
+        self._rest = Rest(group, options)
+        self._scale_down = ScaleDown(group, ledger)
+        self.logs = TopicLogs(group, options, clock, bounded=bounded)
+        self.members: Mapping[str, str] = {}
+
+    @property
+    def settled_once(self) -> bool:
+        """Whether the group has been at rest since this process began."""
+        return self._settling.settled_once
+
+    def let_leave(self, instance_ids: Collection[str]) -> None:
+        """Let these seats leave at the first boundary where the group is at rest and has their positions."""
+        self._scale_down.leaving = frozenset(instance_ids)
+
+    def commit_durable(self, end: Checkpoint) -> None:
+        """Commit where the last batch ended, before Spark asks for the next one.
+
+        Args:
+            end: of the batch, which is durable: Spark has it in its commit log.
+
+        Raises:
+            KgroupError: a failure that the next boundary will meet as well.
+        """
+        self._ledger.begin_boundary(end)
+        crossing = Crossing(start=end, logs=self.logs, view=self._group.view())
+        self._see_topics(crossing)  # BEFORE a commit, as in `_cross`
+        self._commits.commit_durable(crossing)
+
+    def advance(self, start: Checkpoint, limit: Limit = NO_LIMIT, *, at_once: bool = False) -> Checkpoint:
+        """The next offset after `start`, which is durable: Spark has it in its commit log.
+
+        A topic may be deleted or created again while this runs. Whichever step meets that, the topics are looked at
+        anew and the boundary is crossed once more with the same `start`, as the next trigger would do. Starting over is
+        safe: committed positions are durable, each partition given up had its commit acknowledged, and adopted
+        partitions are owned. Under AvailableNow the boundary is also crossed again while no leader answers for
+        partitions that have records left to read.
+
+        Args:
+            start: the end of the last completed batch.
+            limit: the most that the next batch may take.
+            at_once: the batch takes new offsets however few they are (Trigger.Once).
+
+        Returns:
+            The end of the next batch, or `start` itself if that end equals it.
+        """
+        group, us = self._options.group_id, self._us
+        while True:
+            try:
+                end = self._cross(start, limit, at_once=at_once)
+                if end != start:
+                    return replace(end, group=group, app=us.app, run=us.run or 0)
+                if not self._waits_for_leaders():
+                    return start
+                self._group.wait_until(lambda _: False, OUT_OF_REACH_AGAIN_MS)
+            except (UnknownTopic, GroupUnsettled) as error:  # unsettled: commits for such a topic are not acknowledged
+                if not self.logs.some_went():
+                    raise
+                log.info("a topic was deleted or created again during the boundary, which starts over: %s", error)
+
+    def _cross(self, start: Checkpoint, limit: Limit, *, at_once: bool) -> Checkpoint:
+        self._ledger.begin_boundary(start.continued_by(self._options.group_id, self._us.app))
+        crossing = Crossing(start=start, logs=self.logs, view=self._group.view())
+        if not self._scale_down.leaving and self._rest.goes_on(crossing):
+            return start
+        # 1. See which topics there are, BEFORE a commit: a deleted topic's position must not go to its successor.
+        self._see_topics(crossing)
+        self.logs.begin_listing(self._ledger.holdings.keys())  # for step 8, while the commits of step 2 are made
+        # 2. Commit durable positions, and give up the partitions that the group asks for by now.
+        crossing.view = self._group.view()
+        self._hand_over.commit_and_give_up(crossing)
+        self._scale_down.make_leave(crossing)
+        # 3. Before the first batch of this process, and under AvailableNow: wait until the group is at rest.
+        if not self._settling.settle(crossing):
+            return start
+        # 4. After a static rejoin: find owners for partitions that have none.
+        self._orphans.find_owners(crossing)
+        # 5. Adopt partitions that arrived. See topics again first: the leader may have assigned newer ones than step 1.
+        self._see_topics(crossing, {tp for seat in crossing.view.seats for tp in seat.owned_since})
+        self.stops.begin_boundary(crossing)  # BEFORE a start is committed
+        if not self._adoption.adopt_what_arrived(crossing):
+            return start
+        # 6. Commit once more, for partitions that go on from the position where an earlier period of theirs stopped.
+        self._commits.commit_durable(crossing)
+        if self.logs.out_of_reach.partitions:
+            self.logs.out_of_reach.keep(holders_of(crossing.view))
+        self.members = {seat.instance_id: seat.identity.member_id for seat in crossing.view.seats}
+        self._ledger.drop_lost(crossing.view)
+        # 7. Under AvailableNow wait for acknowledgements. At other times a partition without one adds no records.
+        self._acknowledgement.wait_for_commits(crossing)
+        # 8. List end offsets, apply stops and limit.
+        positions = self._batch_end.positions(crossing, limit, at_once=at_once)
+        self._ledger.see_unadopted(crossing.view)
+        end = self._ledger.checkpoint(crossing.topics, positions)
+        if self.stops.ended is not None:
+            idle = end == start and not self.logs.bounded
+            self.stops.see_end(crossing.topics, positions, rests=self._rests(crossing), idle=idle)
+        if end == start and not self._is_something_left(crossing):
+            self._rest.begin(crossing, self._ledger.holdings.keys())
+        return end
+
+    def _waits_for_leaders(self) -> bool:
+        """Whether AvailableNow would end here with records unread, since no leader answers for them."""
+        if not (self.logs.bounded and self.logs.out_of_reach.partitions):
+            return False
+        return self.logs.waits_for_leaders({tp: self._ledger.position(tp) for tp in self._ledger.holdings})
+
+    def _see_topics(self, crossing: Crossing, held: Collection[TopicPartition] = ()) -> None:
+        try:
+            self.logs.see_topics(crossing.start, held)
+        except KgroupError:
+            self._ledger.drop_gone(self.logs.topics)
+            # The query ends: commit for the topics that are still there while our seats are in the group.
+            crossing.view = self._group.view()
+            self._commits.commit_durable(crossing)
+            raise
+        self._ledger.drop_gone(self.logs.topics)
+
+    def _is_something_left(self, crossing: Crossing) -> bool:
+        """Whether the next boundary has work to do, even if seats, topics and logs stay as they are."""
+        return (
+            self.logs.bounded
+            or not self._rests(crossing)
+            or self._orphans.is_something_left(crossing.view)
+            or self._batch_end.waits
+            or self.logs.contradicted
+        )
+
+    def _rests(self, crossing: Crossing) -> bool:
+        """Whether the group is at rest, our seats' partitions are all adopted, and their positions acknowledged."""
+        holds_all = self._ledger.holdings.keys() == holders_of(crossing.view).keys()
+        settled = self._settling.settled_once and crossing.view.settled
+        return settled and holds_all and not self._ledger.unacknowledged()

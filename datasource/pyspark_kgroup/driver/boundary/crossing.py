@@ -1,0 +1,54 @@
+"""One boundary while it is being crossed: the state that its steps share.
+
+Runs on: driver.
+
+`start` is the same from the first step to the last. The view is replaced: each step leaves the view in which its work
+is done, so that no step acts on a membership that an earlier step has seen end.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from pyspark_kgroup.driver.boundary.topic_logs import TopicLogs
+from pyspark_kgroup.offsets.checkpoint import Checkpoint
+from pyspark_kgroup.wording import name_options
+from spark_kgroup.errors import GroupUnsettled
+from spark_kgroup.model import TopicDescription
+from spark_kgroup.runtime.views import GroupView
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(slots=True, kw_only=True)
+class Crossing:
+    """One boundary.
+
+    Attributes:
+        start: the end of the last completed batch, durable since Spark has it in its commit log.
+        logs: the subscribed topics and their logs, as brokers show them.
+        view: the seats as last seen.
+    """
+
+    start: Checkpoint
+    logs: TopicLogs
+    view: GroupView
+
+    @property
+    def topics(self) -> Mapping[str, TopicDescription]:
+        """The subscribed topics that exist, as last seen."""
+        return self.logs.topics
+
+    def skip_trigger(self, why: str) -> None:
+        """Warn that the next trigger tries again. Under AvailableNow raise, since there is no next trigger.
+
+        Raises:
+            GroupUnsettled: this is AvailableNow, which would end as if all was read.
+        """
+        unsettled = GroupUnsettled(why)
+        name_options(unsettled)  # a seat's trouble is told in the group's words
+        if self.logs.bounded:
+            raise unsettled
+        log.warning("%s Trying again at the next trigger.", unsettled)

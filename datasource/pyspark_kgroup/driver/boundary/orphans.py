@@ -1,0 +1,58 @@
+"""Orphans, partitions without an owner: their remembered positions are committed before the group assigns them.
+
+Runs on: driver.
+
+The runtime finds partitions without an owner (`spark_kgroup.runtime.metadata_watch`). It holds back the rebalance that
+gives them an owner until the group has the positions that the checkpoint remembers.
+"""
+
+from __future__ import annotations
+
+import logging
+
+from pyspark_kgroup.driver.boundary.commits import Commits, SeatShare
+from pyspark_kgroup.driver.boundary.crossing import Crossing
+from pyspark_kgroup.driver.boundary.group_port import GroupPort
+from pyspark_kgroup.driver.boundary.hand_over import HandOver
+from pyspark_kgroup.limits import HANDOVER_WAIT_MS, LOOK_WAIT_MS
+from spark_kgroup.runtime.views import GroupView
+
+log = logging.getLogger(__name__)
+
+
+class Orphans:
+    """Makes the group rebalance if its assignment does not fit, once the remembered positions are committed."""
+
+    def __init__(self, group: GroupPort, commits: Commits, hand_over: HandOver) -> None:
+        self._group = group
+        self._commits = commits
+        self._hand_over = hand_over
+
+    def find_owners(self, crossing: Crossing) -> None:
+        """After a static rejoin, make the group rebalance if its assignment does not fit any more.
+
+        1. A sync revokes P from a seat. 2. The seat dies before it rejoins. 3. Its static rejoin is answered with the
+        group's old assignment, without P. 4. Our checkpoint alone knows how far P was read.
+        """
+        if crossing.view.look_due and crossing.view.settled:
+            crossing.view = self._group.wait_until(lambda v: not (v.look_due and v.settled), LOOK_WAIT_MS)
+        held = crossing.view.held
+        if held is None:
+            return
+        log.warning("the group rebalances: %s", held.reason)
+        if self._commits.commit_remembered(crossing, [SeatShare(crossing.view.seats[0], held.without_owner)]):
+            return  # the rebalance stays held back
+        self._rebalance(crossing, held.reason)
+
+    def is_something_left(self, view: GroupView) -> bool:
+        """Whether the next boundary has to wait for the runtime's look, or to rebalance."""
+        return view.held is not None or (view.look_due and view.settled)
+
+    def _rebalance(self, crossing: Crossing, reason: str) -> None:
+        """Make the group rebalance, and give up the partitions that it then asks for."""
+        self._group.force_rebalance(reason)
+        generation = crossing.view.seats[0].identity.generation
+        crossing.view = self._group.wait_until(
+            lambda view: view.settled and view.seats[0].identity.generation != generation, HANDOVER_WAIT_MS
+        )
+        self._hand_over.commit_and_give_up(crossing)

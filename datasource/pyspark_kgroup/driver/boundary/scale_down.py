@@ -1,0 +1,43 @@
+"""Surplus seats leave the group between two batches (KIP-345, scale down), while the query goes on.
+
+Runs on: driver.
+
+Their durable positions are committed and acknowledged BEFORE they leave. The next owner of their partitions goes on
+from there: a seat of ours by the checkpoint, which remembers lost partitions, and another application by the group's
+offsets.
+"""
+
+from __future__ import annotations
+
+import logging
+
+from pyspark_kgroup.driver.boundary.crossing import Crossing
+from pyspark_kgroup.driver.boundary.group_port import GroupPort
+from pyspark_kgroup.driver.boundary.ledger import Ledger
+
+log = logging.getLogger(__name__)
+
+
+class ScaleDown:
+    """Makes seats leave.
+
+    Attributes:
+        leaving: instance ids of the seats that are to leave, empty when they have left.
+    """
+
+    def __init__(self, group: GroupPort, ledger: Ledger) -> None:
+        self._group = group
+        self._ledger = ledger
+        self.leaving: frozenset[str] = frozenset()
+
+    def make_leave(self, crossing: Crossing) -> None:
+        """Make `leaving` leave, all at once, if the group is at rest and has their positions, else wait for that."""
+        leaving = [seat for seat in crossing.view.seats if seat.instance_id in self.leaving]
+        if not leaving or not crossing.view.settled or any(map(self._ledger.uncommitted, leaving)):
+            return
+        names = sorted(seat.instance_id for seat in leaving)
+        log.info("executors run fewer tasks at once than there are seats: %s leave", ", ".join(names))
+        self._group.remove_seats(names, "executors run fewer tasks at once")
+        self.leaving = frozenset()
+        crossing.view = self._group.view()
+        self._ledger.drop_lost(crossing.view)

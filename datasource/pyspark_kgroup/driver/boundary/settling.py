@@ -1,0 +1,94 @@
+"""Waiting until the group is at rest: before the first batch of a process, and whenever AvailableNow looks.
+
+Runs on: driver.
+
+The first batch starts with all partitions, and AvailableNow must not mistake partitions that are still being assigned
+for "no data". The wait takes SETTLE_TIMEOUT_MS at most. Then the first batch comes without the missing partitions, but
+a fresh query waits again at the next trigger, and AvailableNow fails.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from pyspark_kgroup.driver.boundary.crossing import Crossing
+from pyspark_kgroup.driver.boundary.former_seats import FormerSeats
+from pyspark_kgroup.driver.boundary.group_port import GroupPort
+from pyspark_kgroup.driver.boundary.hand_over import HandOver, asks
+from pyspark_kgroup.driver.boundary.ledger import Ledger
+from pyspark_kgroup.limits import HANDOVER_WAIT_MS, SETTLE_TIMEOUT_MS
+from pyspark_kgroup.options.parser import SourceOptions
+from spark_kgroup.runtime.views import GroupView
+
+
+class Settling:
+    """Waits for the group to be at rest.
+
+    Attributes:
+        settled_once: whether the group has been at rest since this process began.
+    """
+
+    def __init__(
+        self,
+        group: GroupPort,
+        options: SourceOptions,
+        ledger: Ledger,
+        hand_over: HandOver,
+        former_seats: FormerSeats,
+        clock: Callable[[], int],
+    ) -> None:
+        self._group = group
+        self._options = options
+        self._ledger = ledger
+        self._hand_over = hand_over
+        self._former_seats = former_seats
+        self._clock = clock
+        self.settled_once = False
+
+    def settle(self, crossing: Crossing) -> bool:
+        """Wait for the group to rest, if this boundary needs it, and return whether there may be a batch.
+
+        A fresh query has no batch before that: explicit `startingOffsets` are decided once, for all partitions.
+        """
+        if not self.settled_once:
+            left = self._options.subscription.beyond(crossing.start.topics)
+            self._ledger.topics_gone = self._group.topics_gone(left) if left else frozenset()
+        elif not crossing.logs.frozen or self._former_seats.group_rests(crossing.view):
+            return True
+        self._wait_for_rest(crossing)
+        return not crossing.start.fresh or self._former_seats.group_rests(crossing.view)
+
+    def _wait_for_rest(self, crossing: Crossing) -> None:
+        """Wait until every seat is in the group and at rest, and no seat of an earlier run is left."""
+        deadline_ms = self._clock() + SETTLE_TIMEOUT_MS
+        while not (done := self._rests(crossing)) and (left_ms := deadline_ms - self._clock()) > 0:
+            # Partitions that could not be given up, or seats that could not leave, are tried again a while later.
+            moved_on = self._moved_on_from(crossing.view)
+            crossing.view = self._group.wait_until(moved_on, min(left_ms, HANDOVER_WAIT_MS))
+            self._hand_over.commit_and_give_up(crossing)
+        self.settled_once = self.settled_once or done
+        if not done:
+            crossing.skip_trigger(self._unsettled(crossing.view))
+
+    def _rests(self, crossing: Crossing) -> bool:
+        if self.settled_once:
+            return self._former_seats.group_rests(crossing.view)
+        return self._former_seats.make_leave(crossing)
+
+    def _moved_on_from(self, seen: GroupView) -> Callable[[GroupView], bool]:
+        """A condition on views: the view differs from `seen`, and the group is at rest or asks for partitions."""
+        return lambda view: view != seen and (self._former_seats.group_rests(view) or asks(view))
+
+    def _unsettled(self, view: GroupView) -> str:
+        """A sentence for users: the seats that are not at rest, and why."""
+        waiting = ", ".join(seat.instance_id for seat in view.seats if not self._former_seats.seat_rests(seat))
+        troubles = [f"Seat {seat.instance_id} {seat.trouble}" for seat in view.seats if seat.trouble]
+        why = (
+            troubles[0]
+            if troubles
+            else "Another member may be holding the rebalance up (a Java consumer rejoins only when it polls)."
+        )
+        return (
+            f"Group {self._options.group_id!r} did not come to rest within {SETTLE_TIMEOUT_MS // 1000} s; still "
+            f"waiting for: {waiting}. {why}"
+        )

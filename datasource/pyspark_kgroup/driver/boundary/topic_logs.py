@@ -1,0 +1,327 @@
+"""The logs behind the subscribed topics, as brokers show them now, and the losses in them.
+
+Runs on: driver. Between two batches only (`boundary`).
+
+The topic id alone decides whether a topic is still the same, never an offset. Topics are looked at anew at every
+boundary that may have work (`rest`), and before a plan if the last look is a while ago. A topic that is created anew
+after that is noticed at the next boundary.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import Final, TypeVar
+
+from pyspark_kgroup.driver.boundary.group_port import GroupPort
+from pyspark_kgroup.driver.boundary.log_ends import LogEnds
+from pyspark_kgroup.driver.boundary.out_of_reach import OutOfReach
+from pyspark_kgroup.errors import DataLoss
+from pyspark_kgroup.limits import (
+    END_BELOW_ASKED_MS,
+    END_BELOW_MS,
+    END_OFFSETS_MAX_AGE_MS,
+    LEADER_PATIENCE_MS,
+    PLANNED_TOPICS_MAX_AGE_MS,
+)
+from pyspark_kgroup.offsets.adoption import topic_key
+from pyspark_kgroup.offsets.checkpoint import Checkpoint
+from pyspark_kgroup.offsets.data_loss import WAYS_OUT, LogRange, Loss, deleted, recreated
+from pyspark_kgroup.offsets.plan import Ranges
+from pyspark_kgroup.options.parser import SourceOptions
+from spark_kgroup.errors import UnknownTopic
+from spark_kgroup.model import TopicDescription, TopicPartition
+from spark_kgroup.wire.listing import Answers
+
+T = TypeVar("T")
+
+log = logging.getLogger(__name__)
+
+
+class TopicLogs:
+    """The subscribed topics and their logs, for one boundary after the other. Not thread-safe.
+
+    Args:
+        bounded: this run ends by itself (AvailableNow): it reads no further than the end offsets of its first boundary.
+
+    Attributes:
+        topics: the subscribed topics that exist, as last seen.
+        losses: how many losses were skipped, without those that executors meet and log themselves.
+        out_of_reach: partitions of our seats for which no leader answers: they add no records to a batch.
+        offsets_skipped: how many offsets retention and DeleteRecords took in these losses. Offsets that were lost for
+            another reason cannot be counted.
+    """
+
+    def __init__(
+        self,
+        group: GroupPort,
+        options: SourceOptions,
+        clock: Callable[[], int],
+        *,
+        bounded: bool,
+    ) -> None:
+        self.topics: Mapping[str, TopicDescription] = {}
+        self.losses = 0
+        self.offsets_skipped = 0
+        self._group = group
+        self._clock = clock
+        self._options = options
+        self.out_of_reach = OutOfReach(options)
+        self._missed: set[TopicPartition] = set()
+        """Partitions for which one of this boundary's questions got no answer."""
+        self._ends = LogEnds(group, clock, self._on_answered, read_committed=options.read_committed)
+        self.bounded: Final = bounded
+        self._frozen: Mapping[TopicPartition, int] | None = None
+        self._to_freeze: frozenset[TopicPartition] = frozenset()
+        """Partitions whose leaders had not answered when end offsets were frozen. Theirs are frozen later, at the first
+        boundary where our seats hold them and a leader answers."""
+        self._read_under: Mapping[str, TopicDescription] = {}
+        """The topics, with their leaders' epochs, when the logs last had every position that leaders answered for."""
+        self._read_before: Mapping[TopicPartition, int | None] = {}
+        """The epoch read under before that, of each partition whose leader did not answer then."""
+        self._contradicted_since_ms: dict[TopicPartition, int] = {}
+        """Partition -> since when its leader says that the log ends below our position."""
+        self._warned_of: dict[TopicPartition, Loss] = {}
+
+    # ---------------------------------------------------------------------------------------------- topics
+
+    def see_topics(self, start: Checkpoint, held: Collection[TopicPartition] = ()) -> None:
+        """See which topics there are now.
+
+        Args:
+            start: the durable offset. Its positions in topics that were deleted or created anew are lost.
+            held: partitions of our seats, which the metadata must contain if their topic is still there.
+
+        Raises:
+            DataLoss: records were lost, and that is an error (`failOnDataLoss`).
+            UnknownTopic: a subscribed topic does not exist, and `start` has never seen it, or has no position in it and
+                losses are an error.
+        """
+        topics = self._group.topics(END_OFFSETS_MAX_AGE_MS)
+        if any(tp.topic in topics and tp.partition >= topics[tp.topic].partition_count for tp in held):
+            topics = self._group.topics(0)  # the leader saw the new partition before us
+        if self._differ_from(topics):
+            self._ends.forget()  # they may be those of a topic that is gone
+        self.topics = topics
+        others = self._others(start)
+        gone = sorted({tp for held in (start.lost, start.owned) for tp in held if tp.topic in others})
+        self.lose([self._loss(tp, start, start.position(tp) or 0, None) for tp in gone])
+        if self._frozen is not None:  # a topic that was created anew waits for the next run
+            self._frozen = {tp: end for tp, end in self._frozen.items() if tp not in gone}
+            self._to_freeze -= set(gone)
+        absent = [name for name in self._options.subscription.topics if name not in topics]
+        if absent and (self._options.fail_on_data_loss or not start.topics.keys() >= set(absent)):
+            raise UnknownTopic(
+                f"Topic {', '.join(map(repr, absent))} does not exist on this cluster, or this user may not see it: "
+                "create it, or correct the option `subscribe`."
+            )
+
+    def some_went(self) -> bool:
+        """Whether one of the topics last seen is deleted by now, or created again."""
+        return self._differ_from(self._group.topics(0))
+
+    def _differ_from(self, now: Mapping[str, TopicDescription]) -> bool:
+        """Whether one of the topics last seen is missing from `now`, or has another id there."""
+        return any(name not in now or topic_key(now[name]) != topic_key(seen) for name, seen in self.topics.items())
+
+    def _others(self, checkpoint: Checkpoint) -> set[str]:
+        """Subscribed topics of `checkpoint` that are gone, or have another topic id now.
+
+        Topics that are no longer subscribed are left out, since brokers were not asked for them.
+        """
+        return {
+            name
+            for name, known in checkpoint.topics.items()
+            if name in self._options.subscription
+            and (name not in self.topics or topic_key(self.topics[name]) != known.topic_id)
+        }
+
+    def _loss(self, tp: TopicPartition, checkpoint: Checkpoint, position: int, end_offset: int | None) -> Loss:
+        topic = self.topics.get(tp.topic)
+        if topic is None:
+            return deleted(tp, position, end_offset)
+        return recreated(tp, position, end_offset, checkpoint.topics[tp.topic].topic_id, topic_key(topic))
+
+    def readable(self, end: Checkpoint, plan: Mapping[str, Ranges]) -> dict[str, Ranges]:
+        """`plan` (seat -> ranges of a batch that ends at `end`) without topics that were deleted or created again.
+
+        Their ids do not come back, so every replay of the batch reads the same, from here on.
+
+        Raises:
+            DataLoss: the plan has ranges of such topics, and that is an error.
+        """
+        self.topics = self._group.topics(PLANNED_TOPICS_MAX_AGE_MS)
+        every = {tp: span for ranges in plan.values() for tp, span in ranges.items()}
+        others = self._others(end)
+        gone = {tp for tp in every if tp.topic in others}
+        self.lose([self._loss(tp, end, *every[tp]) for tp in sorted(gone)])
+        left = {seat: {tp: s for tp, s in ranges.items() if tp not in gone} for seat, ranges in plan.items()}
+        return {seat: ranges for seat, ranges in left.items() if ranges}
+
+    # ------------------------------------------------------------------------------------------------ logs
+
+    @property
+    def listed_ends(self) -> dict[TopicPartition, int]:
+        """One past the last offset of each partition, as last listed: no request, and not frozen."""
+        return dict(self._ends.last)
+
+    @property
+    def frozen(self) -> bool:
+        """End offsets are those of the run's beginning."""
+        return self._frozen is not None
+
+    def begin_listing(self, held: Collection[TopicPartition]) -> None:
+        """Begin to list where the logs of `held` end, while the boundary asks brokers its other questions."""
+        self._ends.begin(held)
+
+    def ends(self, held: Collection[TopicPartition]) -> dict[TopicPartition, int]:
+        """One past the last offset of each partition that may be read now. It is a boundary's last question.
+
+        Raises:
+            RequestTimedOut: a partition has been out of reach for too long.
+        """
+        if self.bounded and self._frozen is None:
+            every = [tp for topic in self.topics.values() for tp in topic.partitions]
+            self._frozen = self._ends.of(every)
+            self._to_freeze = frozenset(every) - self._frozen.keys()
+        ends = self.heard(held)
+        self._missed.clear()
+        self.out_of_reach.hear(ends, self._clock())
+        if self._frozen is None:
+            return ends
+        if late := self._to_freeze & ends.keys():
+            self._frozen = {**self._frozen, **{tp: ends[tp] for tp in late}}
+            self._to_freeze -= late
+        return {tp: min(end, self._frozen[tp]) for tp, end in ends.items() if tp in self._frozen}
+
+    def heard(self, held: Collection[TopicPartition]) -> dict[TopicPartition, int]:
+        """Those of `held`, partitions of our seats, whose leaders answer: one past the last readable offset of each.
+
+        Raises:
+            RequestTimedOut: one has been out of reach for too long.
+        """
+        ends = self._ends.of(held)
+        self.out_of_reach.miss({tp: self._ends.unanswered[tp] for tp in held if tp not in ends}, self._clock())
+        return {tp: end for tp, end in ends.items() if tp not in self._missed} if self._missed else ends
+
+    def answered(self, answers: Answers[T]) -> Mapping[TopicPartition, T]:
+        """The answers for partitions of our seats. Those without an answer are out of reach in this boundary.
+
+        Raises:
+            RequestTimedOut: one has been out of reach for too long.
+        """
+        self._missed |= answers.unanswered.keys()
+        self.out_of_reach.miss(answers.unanswered, self._clock())
+        return answers.found
+
+    def _on_answered(self, partitions: Collection[TopicPartition]) -> None:
+        self.out_of_reach.answered(partitions, self._clock())
+
+    def waits_for_leaders(self, positions: Mapping[TopicPartition, int]) -> bool:
+        """Whether this run, which ends by itself, has to wait for leaders: records beyond `positions` are unread."""
+        frozen = self._frozen or {}
+        left = {
+            tp
+            for tp in self.out_of_reach.partitions
+            if tp in self._to_freeze or (tp in frozen and positions.get(tp, -1) < frozen[tp])
+        }
+        return bool(left) and not self.out_of_reach.wait_no_longer(left, self._clock())
+
+    def lacking(self, positions: Mapping[TopicPartition, int]) -> frozenset[TopicPartition]:
+        """The partitions whose log does not have our position (any more), of those whose leaders answer.
+
+        A log that ends at our position cannot begin behind it, so leaders are mostly not asked where logs begin.
+        """
+        ends = self.heard(positions)
+        behind = [tp for tp in ends if positions[tp] < ends[tp]]
+        starts = self.answered(self._group.start_offsets(behind, LEADER_PATIENCE_MS))
+        doubtful = {tp for tp, start in starts.items() if positions[tp] < start}
+        doubtful |= {tp for tp in ends if positions[tp] > ends[tp]}
+        # Look again: listed ends are a moment old, and an open transaction may hold the readable end below a position.
+        self._contradicted_since_ms = {tp: ms for tp, ms in self._contradicted_since_ms.items() if tp in doubtful}
+        now = self._look({tp: positions[tp] for tp in doubtful}, waits=self.bounded)
+        lacking = {tp for tp in now if now[tp].nearest(positions[tp]) != positions[tp]}
+        if not lacking:
+            unasked = (positions.keys() - ends.keys()) | self._missed
+            self._read_before = {tp: self._epoch_read_under(tp) for tp in unasked}
+            self._read_under = self.topics
+        return frozenset(tp for tp in lacking if not self._is_contradicted(tp, positions[tp], now[tp]))
+
+    def now(self, positions: Mapping[TopicPartition, int]) -> dict[TopicPartition, LogRange]:
+        """The offsets that logs have at this moment, readable or not, of partitions that are to start at `positions`.
+
+        Partitions whose leaders do not answer are left out. If a log ends below the position, its leader is asked again
+        for up to `END_BELOW_MS`.
+        """
+        return self._look(positions, waits=True)
+
+    # A log that ends below our position was truncated, if a leader says so that is newer than the one we read under. A
+    # leader that is no newer is believed only after it has said so for `END_BELOW_MS`.
+
+    @property
+    def contradicted(self) -> bool:
+        """Whether a log ends below our position, by the word of a leader that is asked again at the next boundary."""
+        return bool(self._contradicted_since_ms)
+
+    def _look(self, positions: Mapping[TopicPartition, int], *, waits: bool) -> dict[TopicPartition, LogRange]:
+        found: dict[TopicPartition, LogRange] = {}
+        left, known = dict(positions), self._contradicted_since_ms.keys() & positions.keys()
+        while left:
+            listed = self.answered(self._group.log_ranges(left, LEADER_PATIENCE_MS, read_committed=False))
+            found |= {tp: LogRange(*span) for tp, span in listed.items()}
+            left = {tp: left[tp] for tp in listed if self._is_contradicted(tp, left[tp], found[tp])}
+            if left.keys() - known:
+                self._tell_of_contradiction({tp: left[tp] for tp in left.keys() - known}, found)
+                known |= left.keys()
+            if not waits:
+                break
+            if left:
+                self._group.wait_until(lambda _: False, END_BELOW_ASKED_MS)
+        return found
+
+    def _is_contradicted(self, tp: TopicPartition, position: int, now: LogRange) -> bool:
+        """Whether `now`, from a leader that is no newer, ends below `position`, and for less than `END_BELOW_MS`."""
+        read_under = self._epoch_read_under(tp)
+        if position <= now.end_offset or (read_under is not None and now.leader_epoch > read_under):
+            self._contradicted_since_ms.pop(tp, None)
+            return False
+        since_ms = self._contradicted_since_ms.setdefault(tp, self._clock())
+        return self._clock() - since_ms < END_BELOW_MS
+
+    @staticmethod
+    def _tell_of_contradiction(positions: Mapping[TopicPartition, int], now: Mapping[TopicPartition, LogRange]) -> None:
+        tp = min(positions)
+        log.warning(
+            "%s was read up to offset %d, but %s, as no newer leader says: it is asked again for %d s before that "
+            "counts as a truncation.%s",
+            tp,
+            positions[tp],
+            now[tp],
+            END_BELOW_MS // 1000,
+            f" {len(positions) - 1} more partitions are concerned." if len(positions) > 1 else "",
+        )
+
+    def _epoch_read_under(self, tp: TopicPartition) -> int | None:
+        """The epoch of the leader when the log last had our position, or None if it is unknown."""
+        if tp in self._read_before:
+            return self._read_before[tp]
+        seen = self._read_under.get(tp.topic)
+        return seen.leader_epochs.get(tp.partition) if seen is not None else None
+
+    # ---------------------------------------------------------------------------------------------- losses
+
+    def lose(self, losses: Sequence[Loss]) -> None:
+        """Fail, or warn once of each loss and count it.
+
+        Raises:
+            DataLoss: that is an error (`failOnDataLoss`).
+        """
+        if losses and self._options.fail_on_data_loss:
+            more = f" {len(losses) - 1} more partitions are concerned." if len(losses) > 1 else ""
+            raise DataLoss(f"{losses[0]}{more} {WAYS_OUT}")
+        for loss in losses:
+            if self._warned_of.get(loss.partition) != loss:
+                self._warned_of[loss.partition] = loss
+                self.losses += 1
+                self.offsets_skipped += loss.skipped
+                log.warning("Data loss: %s", loss)

@@ -1,0 +1,601 @@
+"""Reads ranges of offsets with a consumer of its own: exactly these, as Arrow batches.
+
+Runs on: executor. Needs neither Spark nor the driver.
+
+A range is done as soon as no record below its end is left to come. Its last offsets need not be records (transaction
+markers, aborted or compacted data), so there are three signs of that: a record at or past the end of the range, an end
+of the log there, or the consumer's position, which librdkafka also moves past offsets that it never shows. A log that
+lacks a part of the range is not waited for: its leader is asked for the offsets that the log has (`data_loss`).
+"""
+
+from __future__ import annotations
+
+import gc
+import logging
+import platform
+import time
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from functools import partial
+from types import MappingProxyType
+from typing import Final, cast
+
+import pyarrow as pa
+from confluent_kafka import Consumer, KafkaError, KafkaException, Message
+from confluent_kafka import TopicPartition as AssignedPartition
+
+from pyspark_kgroup.errors import DataLoss
+from pyspark_kgroup.executor.native.decode import Senseless, Unusual
+from pyspark_kgroup.executor.read.consumer_security import credential_files, is_refusal, usable_here
+from pyspark_kgroup.executor.read.records import record_batch
+from pyspark_kgroup.limits import ARROW_BATCH_BYTES_MAX, ARROW_BATCH_ROWS_MAX, READ_SILENCE_WARNED_MS
+from pyspark_kgroup.offsets.data_loss import WAYS_OUT, LogRange, Loss, deleted, out_of_log
+from pyspark_kgroup.shared.arrow import before, last_offsets, rebatch
+from pyspark_kgroup.shared.tickets import Range, ReadSettings
+from spark_kgroup.errors import AuthenticationFailed, BrokerError, KgroupError, OptionError, WireError
+from spark_kgroup.limits import STARTUP_TIMEOUT_MS
+from spark_kgroup.model import ErrorCode, TopicPartition
+from spark_kgroup.peer_words import words_of
+
+log = logging.getLogger(__name__)
+
+_POLL_S: Final = 0.1
+"""How long to wait for the next record before looking at positions, and before a started batch is handed over."""
+
+_QUEUED_RECORDS: Final = 100_000
+"""Records of one partition that librdkafka fetches ahead (its queued.min.messages, 100,000). Fewer for a short range:
+the records behind it would be fetched in vain."""
+
+_QUEUED_KBYTES: Final = "16384"
+"""How much librdkafka fetches ahead in all (its queued.max.messages.kbytes, 64 MiB). Measured at 1 KB: a worker grows
+by 79 MB when it reads, not by 145 MB, and reads as fast."""
+
+RECORDS_AT_ONCE: Final = 4_096
+"""Most records that exist as Python objects at a time. Measured at 100 B: as many as fit into a core's own cache cost
+a fifth less each than 65,536."""
+
+RECORDS_FIRST: Final = 256
+"""Records taken before their size is known."""
+
+ToBatch = Callable[[Sequence[Message]], pa.RecordBatch]
+
+_LOG_LOOK_S: Final = 5.0
+"""How long to wait for a log's first and end offset before looking again. Measured: 1 ms."""
+
+_OUT_OF_LOG: Final = frozenset(
+    {KafkaError.OFFSET_OUT_OF_RANGE, KafkaError._AUTO_OFFSET_RESET, KafkaError._LOG_TRUNCATION}
+)
+"""librdkafka stops to fetch a partition whose log does not have the position, because we forbid it to jump."""
+
+_READS_MAX: Final = 3
+"""How often a record batch with a wrong checksum is read until that is an error (ours): bytes that change on the way
+mostly come right the second time."""
+
+_NOT_DECOMPRESSED: Final = frozenset({KafkaError._BAD_COMPRESSION, KafkaError._NOT_IMPLEMENTED})
+"""Errors of a record batch. librdkafka would report them once, and wait."""
+
+_IDLE_LOOK_S: Final = 5.0
+"""How long no record may come until a log is looked at, and the time between two looks (ours): librdkafka is silent
+about a topic that it may not see."""
+
+_UNKNOWN: Final = frozenset(
+    {
+        KafkaError.UNKNOWN_TOPIC_OR_PART,
+        KafkaError._UNKNOWN_TOPIC,
+        KafkaError._UNKNOWN_PARTITION,
+        ErrorCode.UNKNOWN_TOPIC_ID.value,
+    }
+)
+
+
+def read_ranges(
+    ranges: Sequence[Range],
+    settings: ReadSettings,
+    clock_s: Callable[[], float] = time.monotonic,
+    *,
+    reasons: Mapping[TopicPartition, Unusual] = MappingProxyType({}),
+    quiet_since_s: float | None = None,
+) -> Iterator[pa.RecordBatch]:
+    """Read exactly these ranges, each to its end.
+
+    The records of one partition come in the order of their offsets, those of several partitions mixed. The consumer is
+    closed at the end, on an error, and when the iterator is closed early.
+
+    Args:
+        ranges: at most one for each partition.
+        settings: how to read them.
+        clock_s: a monotonic one.
+        reasons: why the native reader has left partitions, for errors.
+        quiet_since_s: when a record last came to the native reader, or None if that has not tried.
+
+    Yields:
+        Batches of at most `ARROW_BATCH_ROWS_MAX` rows and about `ARROW_BATCH_BYTES_MAX` bytes.
+
+    Raises:
+        DataLoss: offsets that were still to be read are gone, and `settings.fail_on_data_loss` is set.
+        WireError: a broker refused, or no record came for `settings.stall_timeout_ms`.
+        OptionError: this executor's librdkafka does not take the configuration, or a file that it names is not here.
+    """
+    unread = _Unread(ranges, settings, clock_s, reasons, quiet_since_s)
+    if not unread.open:
+        return
+    consumer: Consumer | None = _consumer(settings, unread)
+    while consumer is not None:
+        next_one = None
+        try:
+            consumer.assign([AssignedPartition(*partition, at) for partition, at in unread.positions().items()])
+            next_one = yield from _batches(consumer, unread, settings)
+        finally:
+            consumer.close()
+        consumer = next_one
+
+
+def _consumer(settings: ReadSettings, unread: _Unread) -> Consumer:
+    longest = max(r.end_offset - r.start_offset for r in unread.open.values())
+    queued = {"queued.min.messages": str(min(_QUEUED_RECORDS, longest)), "queued.max.messages.kbytes": _QUEUED_KBYTES}
+    try:
+        return Consumer({**queued, **usable_here(settings.consumer_config), "error_cb": unread.on_error}, logger=log)
+    except KafkaException as problem:
+        raise OptionError(f"This executor's librdkafka does not take its configuration: {problem}") from None
+
+
+def _renewed_consumer(settings: ReadSettings, unread: _Unread) -> Consumer | None:
+    """A consumer that has read the certificates as they are by now, or None if they do not fit together (yet)."""
+    try:
+        renewed = _consumer(settings, unread)
+    except KgroupError as problem:
+        log.warning("Certificates have changed, and the earlier ones stay in use: %s", problem)
+        return None
+    unread.begin_anew()
+    return renewed
+
+
+def _batches(
+    consumer: Consumer, unread: _Unread, settings: ReadSettings
+) -> Generator[pa.RecordBatch, None, Consumer | None]:
+    """The batches that `consumer` reads. Returns the consumer that is to go on, or None if all is read."""
+    topics = {partition.topic for partition in unread.open}
+    topic = topics.pop() if len(topics) == 1 else None
+    to_batch = partial(
+        record_batch,
+        include_headers=settings.include_headers,
+        include_timestamps=settings.include_timestamps,
+        topic=topic,
+    )
+    pending: list[pa.RecordBatch] = []
+    rows = size = 0
+    record_bytes = ARROW_BATCH_BYTES_MAX // RECORDS_FIRST
+    while unread.open:
+        if not pending and unread.take_renewal() and (renewed := _renewed_consumer(settings, unread)) is not None:
+            return renewed
+        fitting = max(1, (ARROW_BATCH_BYTES_MAX - size) // record_bytes)
+        records_max = min(fitting, RECORDS_AT_ONCE, ARROW_BATCH_ROWS_MAX - rows)
+        with no_collection():  # until the records are freed again, at the end of the call
+            batch = _next_batch(consumer, unread, to_batch, records_max)
+        if batch is not None and batch.num_rows:
+            pending.append(batch)
+            rows += batch.num_rows
+            size += batch.nbytes
+            record_bytes = 1 + batch.nbytes // batch.num_rows
+        full = rows >= ARROW_BATCH_ROWS_MAX or size + record_bytes > ARROW_BATCH_BYTES_MAX
+        if pending and (full or batch is None or not unread.open):
+            yield from rebatch(pending)
+            pending, rows, size = [], 0, 0
+            unread.resume()  # the time that Spark took for the batch is not ours
+    return None
+
+
+def _next_batch(consumer: Consumer, unread: _Unread, to_batch: ToBatch, records_max: int) -> pa.RecordBatch | None:
+    """The records that have come, after a wait of `_POLL_S` for the first. Ranges that are done are unassigned."""
+    open_before = len(unread.open)
+    first = consumer.poll(_POLL_S)
+    if first is None:
+        unread.move(consumer.position([AssignedPartition(*partition) for partition in unread.open]))
+        batch = None
+    else:
+        # `consume` would wait until there are `records_max`. With timeout 0 it takes those that are there.
+        rest = consumer.consume(records_max - 1, 0) if records_max > 1 else []
+        batch = unread.accept([first, *rest], to_batch)
+    for partition, position in unread.take_damaged().items():
+        _go_on_at(consumer, partition, position)
+    for partition in unread.take_doubts():
+        _compare_with_log(consumer, unread, partition)
+    idle = unread.take_idle()
+    if idle is not None:
+        _look_at_log(consumer, unread, idle)
+    if 0 < len(unread.open) < open_before:
+        done = [partition for partition in consumer.assignment() if _key(partition) not in unread.open]
+        consumer.incremental_unassign(done)
+    return batch
+
+
+@contextmanager
+def no_collection() -> Iterator[None]:
+    """Keep the garbage collector from looking for cycles among records, which have none.
+
+    Each record counts towards the collector's next run. The collector takes a third of the time otherwise (measured:
+    1.5 s of CPU for 1,000,000 records of 100 B, and 1.0 s without it).
+    """
+    collecting = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if collecting:
+            gc.enable()
+
+
+def _compare_with_log(consumer: Consumer, unread: _Unread, partition: TopicPartition) -> None:
+    """Ask the partition's leader for the offsets that its log has, and go on from there."""
+    asked = AssignedPartition(*partition)
+    try:
+        first, end = consumer.get_watermark_offsets(asked, _LOG_LOOK_S)
+    except KafkaException as problem:
+        unread.on_look_failed(partition, problem.args[0])
+        return
+    position = unread.compare(partition, LogRange(first, end))
+    if position is not None:
+        _go_on_at(consumer, partition, position)
+
+
+def _look_at_log(consumer: Consumer, unread: _Unread, partition: TopicPartition) -> None:
+    """Look for the reason why no record of the partition comes, when librdkafka has reported none."""
+    try:
+        seen = consumer.list_topics(partition.topic, _LOG_LOOK_S).topics[partition.topic]
+        if seen.error is not None:
+            raise KafkaException(seen.error)
+        log_range = LogRange(*consumer.get_watermark_offsets(AssignedPartition(*partition), _LOG_LOOK_S))
+    except KafkaException as problem:
+        unread.on_idle_look_failed(problem.args[0])
+    else:
+        unread.on_idle_look(partition, log_range)
+
+
+def _go_on_at(consumer: Consumer, partition: TopicPartition, position: int) -> None:
+    """Fetch from `position`. Records of the partition that have come and were not taken yet are forgotten."""
+    consumer.incremental_unassign([AssignedPartition(*partition)])
+    consumer.incremental_assign([AssignedPartition(*partition, position)])
+
+
+def _key(partition: AssignedPartition) -> TopicPartition:
+    return TopicPartition(partition.topic, partition.partition)
+
+
+def _partition(message: Message) -> TopicPartition:
+    return TopicPartition(cast("str", message.topic()), cast("int", message.partition()))
+
+
+def _offset(message: Message) -> int:
+    return cast("int", message.offset())
+
+
+def _whole(messages: Sequence[Message]) -> list[Message]:
+    """The records among `messages`, without those that follow a damaged batch of their partition."""
+    damaged: set[TopicPartition] = set()
+    records = []
+    for message in messages:
+        error = message.error()
+        if error is None:
+            if not damaged or _partition(message) not in damaged:
+                records.append(message)
+        elif error.code() == KafkaError._BAD_MSG:
+            damaged.add(_partition(message))
+    return records
+
+
+def _verdict(error: KafkaError) -> KgroupError | None:
+    """The fatal error for `error`, or None if trying again may help."""
+    if error.code() == ErrorCode.TOPIC_AUTHORIZATION_FAILED:
+        return BrokerError("Fetch", error.code(), words_of(error.str()))
+    return None
+
+
+class _Unread:
+    """The ranges that are not done, since when no record has come, and which logs may lack a part of their range.
+
+    Attributes:
+        open: the ranges that are not done, by partition.
+        files: the certificates that consumers read.
+    """
+
+    def __init__(
+        self,
+        ranges: Sequence[Range],
+        settings: ReadSettings,
+        clock_s: Callable[[], float],
+        reasons: Mapping[TopicPartition, Unusual] = MappingProxyType({}),
+        quiet_since_s: float | None = None,
+    ) -> None:
+        self.open = {TopicPartition(r.topic, r.partition): r for r in ranges if r.start_offset < r.end_offset}
+        self._ends = {partition: r.end_offset for partition, r in self.open.items()}
+        self._positions = {partition: r.start_offset for partition, r in self.open.items()}
+        self.files = credential_files(settings.consumer_config)
+        self._clock_s = clock_s
+        self._stall_timeout_s = settings.stall_timeout_ms / 1000
+        self._reasons = dict(reasons)
+        self._last_error = ""
+        self._verdict: KgroupError | None = None
+        self._fail_on_data_loss = settings.fail_on_data_loss
+        self._doubts: set[TopicPartition] = set()
+        self._stopped: set[TopicPartition] = set()
+        self._damaged: set[TopicPartition] = set()
+        self._read_at: dict[TopicPartition, tuple[int, int]] = {}  # position, and how often it was damaged
+        self._some_gone = False
+        self._turn = 0
+        self.resume()
+        if quiet_since_s is not None:
+            self._deadline_s = quiet_since_s + self._stall_timeout_s
+
+    def resume(self) -> None:
+        """Records came, or Spark was busy with a batch: the time without records starts again."""
+        self._deadline_s = self._clock_s() + self._stall_timeout_s
+        self._warns_at_s: float | None = self._clock_s() + READ_SILENCE_WARNED_MS / 1000
+        self._refused_at_s: float | None = None
+        self._look_at_s = self._clock_s() + _IDLE_LOOK_S
+        self._looks: dict[TopicPartition, str] = {}  # the ranges of logs from which no record comes
+
+    def positions(self) -> dict[TopicPartition, int]:
+        """Where to go on with the ranges that are not done."""
+        return {partition: self._positions[partition] for partition in self.open}
+
+    def take_renewal(self) -> bool:
+        """Whether certificates have changed here, while a broker and the consumer refuse each other."""
+        return self._refused_at_s is not None and self.files.take_change()
+
+    def begin_anew(self) -> None:
+        """Another consumer goes on: the broker that refused the last one may accept it."""
+        self._refused_at_s = None
+
+    def on_error(self, error: KafkaError) -> None:
+        """Remember an error of librdkafka's, which tries again by itself, although some errors will not pass.
+
+        This method does not raise, since librdkafka calls it in the midst of `poll`.
+        """
+        if is_refusal(error):
+            self._refused_at_s = self._refused_at_s or self._clock_s()
+        elif error.code() == KafkaError._ALL_BROKERS_DOWN:
+            return  # says less than the errors before it
+        else:
+            self._refused_at_s = None
+        if not self._last_error:  # the first of this read: if the read fails, its error names the last one
+            log.warning("%s. Trying again, for %.0f s at most.", words_of(error.str()), self._stall_timeout_s)
+        self._last_error = words_of(error.str())
+        self._verdict = self._verdict or _verdict(error)
+        if error.code() in _UNKNOWN:  # for topic.metadata.propagation.max.ms by now. librdkafka names no partition
+            self._some_gone = True
+            self._doubts |= self.open.keys()
+
+    def accept(self, messages: list[Message], to_batch: ToBatch) -> pa.RecordBatch | None:
+        """The records among `messages` that lie within the ranges. Closes the ranges that they end.
+
+        Returns:
+            A batch, possibly without rows, or None if there are only errors among `messages`.
+
+        Raises:
+            KgroupError: one of the messages says that a range cannot be read.
+        """
+        errors: list[tuple[Message, KafkaError]] = []
+        records = messages
+        if any(map(Message.error, messages)):
+            errors = [(message, error) for message in messages if (error := message.error()) is not None]
+            records = _whole(messages)
+        batch = to_batch(records) if records else None
+        if batch is not None:
+            last = last_offsets(batch)
+            for partition, offset in last.items():
+                if offset >= self._ends[partition]:
+                    batch = before(batch, partition, self._ends[partition])
+            self._advance({partition: offset + 1 for partition, offset in last.items()})
+        for message, error in errors:
+            self._heed(message, error)
+        self._check(waiting=batch is None or not batch.num_rows)
+        return batch
+
+    def move(self, positions: Sequence[AssignedPartition]) -> None:
+        """Take over the consumer's positions. Those that it does not know are negative.
+
+        Raises:
+            KgroupError: a range cannot be read, or no position has moved for too long.
+        """
+        self._advance({_key(position): position.offset for position in positions})
+        self._check(waiting=True)
+
+    def _advance(self, positions: Mapping[TopicPartition, int]) -> None:
+        for partition, position in positions.items():
+            if position > self._positions[partition]:
+                self._positions[partition] = position
+                self._reasons.pop(partition, None)  # it was about records that are read by now
+                self.resume()
+            if position >= self._ends[partition]:
+                self.open.pop(partition, None)
+
+    def _heed(self, message: Message, error: KafkaError) -> None:
+        """Act on an error event of the consumer for one partition."""
+        partition = _partition(message)
+        code = error.code()
+        if code == KafkaError._PARTITION_EOF:
+            self._advance({partition: _offset(message)})
+            if partition in self.open:
+                self._doubts.add(partition)  # the log ends below the range, or its leader is not up to date yet
+        elif partition not in self.open:
+            return
+        elif code in _OUT_OF_LOG:
+            self._doubts.add(partition)
+            self._stopped.add(partition)
+        elif code == KafkaError._BAD_MSG:
+            self._on_damaged(partition, error)
+        elif code in _NOT_DECOMPRESSED:
+            raise self._unreadable(partition, error.str())
+        else:
+            self.on_error(error)
+
+    def _records_from(self, partition: TopicPartition) -> str:
+        return f"{partition} has records from offset {self._positions[partition]} on"
+
+    def _unreadable(self, partition: TopicPartition, why: str) -> WireError:
+        """The error for a batch whose checksum is right."""
+        if isinstance(self._reasons.get(partition), Senseless):
+            advice = (
+                "As its checksum is right, its producer wrote it so, and no consumer can read it: pass over it with a "
+                "fresh checkpoint and startingOffsets, or delete the records up to the next batch "
+                "(kafka-delete-records.sh) and set failOnDataLoss=false."
+            )
+        else:
+            advice = (
+                "Nothing has damaged them, for their checksum is right. Our own reader reads more than librdkafka: "
+                "read with reader=native. Where librdkafka has to read, a batch may become more than it takes at once: "
+                "set kafka.receive.message.max.bytes=1000000000."
+            )
+        return WireError(
+            f"{self._records_from(partition)} that librdkafka cannot read: {why}.{self._native_reasons()} {advice}"
+        )
+
+    def _on_damaged(self, partition: TopicPartition, error: KafkaError) -> None:
+        """Have a batch read again whose checksum is wrong or which makes no sense: librdkafka would go on behind it."""
+        position = self._positions[partition]
+        at, reads = self._read_at.get(partition, (position, 0))
+        reads = reads + 1 if at == position else 1
+        if reads >= _READS_MAX:
+            raise WireError(
+                f"{self._records_from(partition)} that cannot be read: {error.str()}, {reads} times in a row. Their "
+                "bytes have changed on the way to this machine, or on the broker's disk. First start the query again. "
+                "If that does not help, another replica may have them whole: make it the partition's leader. Only if "
+                "all replicas are damaged, give them up: delete the records up to the next batch "
+                "(kafka-delete-records.sh), and set failOnDataLoss=false."
+            )
+        log.warning("%s that cannot be read: %s. Reading them again.", self._records_from(partition), error.str())
+        self._read_at[partition] = position, reads
+        self._damaged.add(partition)
+
+    def take_damaged(self) -> dict[TopicPartition, int]:
+        """The partitions to be read again, and from where."""
+        taken, self._damaged = self._damaged, set()
+        return {partition: self._positions[partition] for partition in taken if partition in self.open}
+
+    def take_idle(self) -> TopicPartition | None:
+        """A partition whose log is to be looked at, since no record comes from any. Each has its turn."""
+        if not self.open or self._clock_s() < self._look_at_s:
+            return None
+        self._look_at_s = self._clock_s() + _IDLE_LOOK_S
+        self._turn += 1
+        return list(self.open)[self._turn % len(self.open)]
+
+    def on_idle_look_failed(self, error: KafkaError) -> None:
+        """The log could not be looked at. One answer does not decide whether it is gone."""
+        if error.code() not in _UNKNOWN and (error.code() > 0 or not self._last_error):
+            self.on_error(error)
+
+    def on_idle_look(self, partition: TopicPartition, log_range: LogRange) -> None:
+        """The log has these offsets, and none of their records comes.
+
+        Raises:
+            WireError: it was looked at before, and the native reader could not decode its records either.
+        """
+        if partition in self._looks and isinstance(self._reasons.get(partition), Senseless):
+            raise self._unreadable(partition, f"it gives nothing of it, and {log_range}")
+        self._looks[partition] = str(log_range)
+
+    def take_doubts(self) -> list[TopicPartition]:
+        """The partitions to be compared with their logs. Each is named once for each sign of a loss."""
+        taken, self._doubts = [partition for partition in self._doubts if partition in self.open], set()
+        return taken
+
+    def on_look_failed(self, partition: TopicPartition, error: KafkaError) -> None:
+        """The log could not be looked at: it is gone, or it is to be tried again.
+
+        Raises:
+            DataLoss: it is gone, and `fail_on_data_loss` is set.
+            KgroupError: this user may not see it, or no record has come for too long.
+        """
+        if error.code() in _UNKNOWN and self._some_gone:
+            self._lose(deleted(partition, self._positions[partition], self._ends[partition]), self._ends[partition])
+            return
+        self._doubts.add(partition)
+        self.on_error(error)
+        self._check(waiting=True)
+
+    def compare(self, partition: TopicPartition, log_range: LogRange) -> int | None:
+        """Skip the part of the range that the log lacks.
+
+        Returns:
+            Where the consumer must go on, or None if it does so by itself.
+
+        Raises:
+            DataLoss: the log lacks a part of the range, and `fail_on_data_loss` is set.
+        """
+        position, end = self._positions[partition], self._ends[partition]
+        nearest = log_range.nearest(position)
+        if nearest > position:
+            self._lose(out_of_log(partition, position, end, log_range), nearest)
+        elif nearest == log_range.end_offset:  # and the range is open: it ends further
+            self._lose(out_of_log(partition, position, end, log_range), end)
+        stopped = partition in self._stopped
+        self._stopped.discard(partition)
+        return nearest if partition in self.open and (stopped or nearest > position) else None
+
+    def _lose(self, loss: Loss, goes_on_at: int) -> None:
+        if self._fail_on_data_loss:
+            raise DataLoss(f"{loss} {WAYS_OUT}")
+        log.warning("Data loss: %s Skipping to offset %d.", loss, goes_on_at)
+        self._advance({loss.partition: goes_on_at})
+
+    def _refusal(self, lasted_s: float) -> str:
+        here = self.files.describe()
+        return (
+            f"A broker and this executor do not accept each other ({self._last_error}), for {lasted_s:.0f} s now; the "
+            f"driver was accepted when it connected.{self._native_reasons()} Either what the options of TLS and SASL "
+            "name is not the same on every machine, or it has changed since: a certificate, a CA, a password or the "
+            "cluster's users; or a "
+            f"certificate has expired.{f' On {platform.node()} {here}.' if here else ''}"
+        )
+
+    def _check(self, waiting: bool) -> None:
+        if self._verdict is not None:
+            raise self._verdict
+        if not waiting or not self.open:
+            return
+        if self._refused_at_s is not None and self._clock_s() > self._refused_at_s + STARTUP_TIMEOUT_MS / 1000:
+            raise AuthenticationFailed(self._refusal(self._clock_s() - self._refused_at_s))
+        if self._clock_s() < self._deadline_s:
+            self._warn_of_silence()
+            return
+        raise WireError(f"Nothing came for {self._stall_timeout_s:.0f} s from {self._silent()} {self._advice()}")
+
+    def _warn_of_silence(self) -> None:
+        """Warn once for each silence: the whole batch waits for this read, and no other log line says why."""
+        if self._warns_at_s is None or self._clock_s() < self._warns_at_s:
+            return
+        self._warns_at_s = None
+        log.warning(
+            "Nothing has come for %d s from %s The batch waits for it, for %.0f s more at most.",
+            READ_SILENCE_WARNED_MS // 1000,
+            self._silent(),
+            self._deadline_s - self._clock_s(),
+        )
+
+    def _silent(self) -> str:
+        """The partitions from which no record comes, with the reasons of both readers."""
+        left = ", ".join(
+            f"{partition} (at {self._positions[partition]} of {r.end_offset})" for partition, r in self.open.items()
+        )
+        last = f" librdkafka said last: {self._last_error}." if self._last_error else ""
+        return f"{left}.{self._native_reasons()}{last}"
+
+    def _native_reasons(self) -> str:
+        """Why the native reader has left the ranges that are open."""
+        distinct = dict.fromkeys(
+            self._reasons[partition].reason for partition in self.open if partition in self._reasons
+        )
+        return f" Our own reader said before: {'; '.join(distinct)}." if distinct else ""
+
+    def _advice(self) -> str:
+        looks = ", ".join(f"of {partition} {seen}" for partition, seen in self._looks.items() if partition in self.open)
+        if not looks:
+            return (
+                "Executors must reach every broker under the address that it advertises (the broker's "
+                "advertised.listeners)."
+            )
+        return (
+            f"Brokers can be reached, and {looks}: librdkafka makes no records of it. Our own reader reads some "
+            "batches that librdkafka does not: read with reader=native."
+        )

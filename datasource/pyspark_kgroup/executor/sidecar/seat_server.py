@@ -1,0 +1,277 @@
+"""The server of one seat: it fetches and converts records ahead of the next batch (`prefetcher`), and serves reads.
+
+Runs on: executor, in a fork of the `sidecar` (`seat_processes`). One thread (and librdkafka's own, where it fetches).
+
+The sidecar asks it for ranges of offsets, and hands it the socket of the worker that reads them. The server sends that
+worker record batches (`batch_stream`). Where the native fetcher gives up, librdkafka fetches, in the midst of a read as
+well. If librdkafka cannot either, that is no error here: the server ends, the worker reads the rest directly, by the
+rules of `range_reader`, and the next read starts another server.
+"""
+
+from __future__ import annotations
+
+import logging
+import selectors
+import socket
+import time
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from typing import Final
+
+import pyarrow as pa
+
+from pyspark_kgroup.errors import ChannelEnded
+from pyspark_kgroup.executor.batch_stream import Outlet
+from pyspark_kgroup.executor.native.decode import Unusual
+from pyspark_kgroup.executor.native.means import native_means
+from pyspark_kgroup.executor.read.read_sizes import ReadSizes
+from pyspark_kgroup.executor.sidecar.ahead import Ahead
+from pyspark_kgroup.executor.sidecar.native_prefetcher import NativePrefetcher
+from pyspark_kgroup.executor.sidecar.prefetcher import CannotServe, NativeFirst, Prefetcher
+from pyspark_kgroup.limits import ARROW_BATCH_ROWS_MAX, FETCH_JOINED_BYTES_MAX, FETCH_LARGE_BYTES, SEAT_SERVER_STALL_MS
+from pyspark_kgroup.shared.arrow import rebatch
+from pyspark_kgroup.shared.channel import Frames, frame
+from pyspark_kgroup.shared.messages import Finished, QueryMessage, Serve, WorkerGone, parse, to_json
+from pyspark_kgroup.shared.tickets import Leader, ReadSettings
+from spark_kgroup.model import TopicPartition
+
+log = logging.getLogger(__name__)
+
+_SLOW_S: Final = 1.0
+"""How long rows may be kept back until a batch is full: the worker must not take us for dead."""
+
+
+def prefetcher_of(ahead: Ahead, share: Callable[[], int], settings: ReadSettings) -> Prefetcher:
+    """The prefetcher of a seat that is read with these settings.
+
+    Args:
+        ahead: the buffer that it fills.
+        share: how many bytes the seat may hold ahead by now.
+        settings: how to read.
+    """
+
+    def librdkafka() -> Prefetcher:
+        # Imported here: it brings asyncio with it, and mostly the native prefetcher does it all.
+        from pyspark_kgroup.executor.sidecar.librdkafka_prefetcher import LibrdkafkaPrefetcher
+
+        return LibrdkafkaPrefetcher(
+            ahead,
+            share,
+            settings.consumer_config,
+            include_headers=settings.include_headers,
+            include_timestamps=settings.include_timestamps,
+        )
+
+    if settings.reader == "librdkafka":
+        return librdkafka()
+    try:
+        means = native_means(settings)
+    except Unusual as unusual:
+        unusual.tell()
+        return librdkafka()
+
+    def native() -> Prefetcher:
+        return NativePrefetcher(
+            ahead,
+            share,
+            *means,
+            include_headers=settings.include_headers,
+            include_timestamps=settings.include_timestamps,
+        )
+
+    return NativeFirst(native, librdkafka)
+
+
+class SeatServer:
+    """Serves one seat until its socket to the sidecar ends.
+
+    Args:
+        control: a stream socket to the sidecar. Each request is one frame with the worker's socket attached.
+        ahead: the buffer of the seat.
+        prefetcher: fills it.
+    """
+
+    def __init__(self, control: socket.socket, ahead: Ahead, prefetcher: Prefetcher) -> None:
+        self._control = control
+        self._frames = Frames()
+        self._frames.trust()
+        self._ahead = ahead
+        self._prefetcher = prefetcher
+        self._tags: Mapping[TopicPartition, str] = {}  # of the logs from which the records in `ahead` came
+
+    def run(self) -> None:
+        """Serve one read after the other, and fetch ahead between them.
+
+        Raises:
+            CannotServe: a partition cannot be read, or no record came for too long.
+            ChannelEnded: the sidecar sent a message that is no request to serve.
+        """
+        while True:
+            wait_s = self._prefetcher.go_on()
+            if not self._is_asked(wait_s):
+                self._prefetcher.take()
+                continue
+            request = self._request()
+            if request is None:
+                return
+            self._serve(*request)
+
+    def _is_asked(self, wait_s: float | None) -> bool:
+        """Wait for a request of the sidecar's or for fetched records: whether there is a request."""
+        with selectors.DefaultSelector() as selector:
+            selector.register(self._control, selectors.EVENT_READ)
+            for connection in self._prefetcher.connections():
+                selector.register(connection, selectors.EVENT_READ)
+            return any(key.fileobj is self._control for key, _ in selector.select(wait_s))
+
+    def _request(self) -> tuple[socket.socket, Serve] | None:
+        """The next read, or None if there will be no more."""
+        data, fds, _, _ = socket.recv_fds(self._control, 65_536, 1)
+        worker = socket.socket(fileno=fds[0]) if fds else None
+        if worker is not None:
+            worker.setblocking(True)  # the sidecar's event loop made the shared socket non-blocking
+        while data:
+            self._frames.feed(data)
+            if worker is not None and (message := self._frames.next()) is not None:
+                return worker, _serve_of(parse(message))
+            data = self._control.recv(65_536)
+        return None
+
+    # ------------------------------------------------------------------------------------------------------ a read
+
+    def _serve(self, worker: socket.socket, request: Serve) -> None:
+        """Serve one read, and tell the sidecar how many rows it had, and how many of them were here already.
+
+        If the worker has gone, no rows are reported: the reader of the rest counts its own.
+
+        Raises:
+            CannotServe: the prefetcher cannot go on.
+        """
+        owned = {TopicPartition(at.topic, at.partition): at.offset for at in request.owned}
+        tags = {TopicPartition(at.topic, at.partition): at.tag for at in request.owned}
+        leaders = {TopicPartition(at.topic, at.partition): at.leader for at in request.owned}
+        leaders |= {TopicPartition(r.topic, r.partition): r.leader for r in request.ranges}
+        starts = {TopicPartition(r.topic, r.partition): r.start_offset for r in request.ranges}
+        ends = {TopicPartition(r.topic, r.partition): r.end_offset for r in request.ranges}
+        finished = False
+        self._prefetcher.settle()
+        try:
+            self._forget_changed(tags)
+            self._take_on(owned | starts, leaders)
+            outlet = Outlet(worker)
+            sizes = ReadSizes({r.topic for r in request.ranges} if request.tells_sizes else ())
+            # BEFORE the worker sees the end: it may ask at once, and the sidecar must not take the seat for busy.
+            self._say(self._send(outlet, ends, sizes))
+            finished = True
+            outlet.end()
+        except OSError as problem:  # Spark wants no more rows of the worker (a limit, say), or the worker died
+            log.debug("a worker has gone: %s", problem)
+            if not finished:
+                self._say(WorkerGone())
+        finally:
+            worker.close()
+        self._take_on(owned, leaders)  # the next batch begins there, also where other tasks read the rest of this one
+
+    def _send(self, outlet: Outlet, ends: Mapping[TopicPartition, int], sizes: ReadSizes) -> Finished:
+        fetched = self._ahead.take(ends)
+        ready = sum(batch.num_rows for batch in fetched)
+        for batch in self._batches(fetched, ends):
+            outlet.send(batch)
+            sizes.add(batch)
+        return Finished(rows=sizes.rows, ready=ready, sizes=sizes.by_topic())
+
+    def _say(self, message: Finished | WorkerGone) -> None:
+        self._control.sendall(frame(to_json(message)))
+
+    def _forget_changed(self, tags: Mapping[TopicPartition, str]) -> None:
+        """Drop records of logs that have another tag by now: the log may have other records at the same offsets."""
+        self._give_up([tp for tp in self._ahead.partitions if tags.get(tp) != self._tags.get(tp)])
+        self._tags = tags
+
+    def _take_on(self, starts: Mapping[TopicPartition, int], leaders: Mapping[TopicPartition, Leader | None]) -> None:
+        """Fetch exactly these partitions, from these offsets. A span that includes its offset is kept from there on."""
+        self._give_up([partition for partition in self._ahead.partitions if partition not in starts])
+        astray = {partition: offset for partition, offset in starts.items() if not self._ahead.skip(partition, offset)}
+        self._prefetcher.end([partition for partition in astray if partition in self._ahead.partitions])
+        for partition, offset in astray.items():
+            self._ahead.begin(partition, offset)
+        self._prefetcher.begin({partition: leaders[partition] for partition in starts})
+
+    def _give_up(self, partitions: Sequence[TopicPartition]) -> None:
+        self._prefetcher.end(partitions)
+        for partition in partitions:
+            self._ahead.drop(partition)
+
+    def _batches(self, fetched: list[pa.RecordBatch], ends: Mapping[TopicPartition, int]) -> Iterator[pa.RecordBatch]:
+        """All rows below `ends`, in batches of bounded size. Waits for rows that have not come yet.
+
+        Args:
+            fetched: the first of them.
+            ends: partition -> one past the last offset.
+
+        Raises:
+            CannotServe: no record came for too long.
+        """
+        gathered = _Gathered()
+        progress, progress_at_s = self._progress(ends), time.monotonic()
+        while True:
+            yield from gathered.add(fetched)
+            unread = {tp: end for tp, end in ends.items() if self._ahead.next_offset(tp) < end}
+            if not unread:
+                break
+            self._prefetcher.fetch(unread)
+            fetched = self._ahead.take(ends)
+            now_s, now_progress = time.monotonic(), self._progress(ends)
+            if now_progress > progress:
+                progress, progress_at_s = now_progress, now_s
+            elif now_s > progress_at_s + SEAT_SERVER_STALL_MS / 1000:
+                raise CannotServe(f"nothing came for {SEAT_SERVER_STALL_MS / 1000:.0f} s from {next(iter(unread))}")
+            elif gathered.since_s is not None:
+                yield from gathered.flush()
+            if gathered.since_s is not None and now_s > gathered.since_s + _SLOW_S:
+                yield from gathered.flush()
+        yield from gathered.flush()
+
+    def _progress(self, partitions: Collection[TopicPartition]) -> int:
+        """A number that grows whenever records of these partitions have come."""
+        return sum(map(self._ahead.next_offset, partitions))
+
+
+class _Gathered:
+    """Pieces that are to be sent as one batch.
+
+    Attributes:
+        since_s: when the first of them came, or None if there are none.
+    """
+
+    def __init__(self) -> None:
+        self.since_s: float | None = None
+        self._pieces: list[pa.RecordBatch] = []
+        self._rows = self._bytes = 0
+
+    def add(self, pieces: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """Take these pieces too. The earlier ones are handed on when there is no room for more."""
+        for piece in pieces:
+            if not self._takes(piece):
+                yield from self.flush()
+            self.since_s = self.since_s or time.monotonic()
+            self._pieces.append(piece)
+            self._rows += piece.num_rows
+            self._bytes += piece.nbytes
+
+    def flush(self) -> Iterator[pa.RecordBatch]:
+        """Hand on all pieces as one batch, or as several if one piece is too large."""
+        if self._pieces:
+            yield from rebatch(self._pieces)
+        self.since_s, self._pieces, self._rows, self._bytes = None, [], 0, 0
+
+    def _takes(self, piece: pa.RecordBatch) -> bool:
+        """Whether there is room for one more."""
+        rows, size = self._rows + piece.num_rows, self._bytes + piece.nbytes
+        large = max(piece.nbytes, self._bytes) > FETCH_LARGE_BYTES
+        return not self._pieces or (not large and rows <= ARROW_BATCH_ROWS_MAX and size <= FETCH_JOINED_BYTES_MAX)
+
+
+def _serve_of(message: QueryMessage) -> Serve:
+    if isinstance(message, Serve):
+        return message
+    raise ChannelEnded(f"The sidecar sent a {type(message).__name__} where it asks for a read.")

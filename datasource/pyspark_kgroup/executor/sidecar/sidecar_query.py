@@ -1,0 +1,284 @@
+"""One query of a sidecar: asks the query's registry, and lets the servers of seats at home here read.
+
+Runs on: executor.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Coroutine
+from typing import Any, Literal
+
+from pyspark_kgroup.errors import ChannelEnded
+from pyspark_kgroup.executor.sidecar.seat_processes import SeatProcesses, Server, Share
+from pyspark_kgroup.executor.sidecar.sidecar_link import Link, RegistryLink
+from pyspark_kgroup.limits import CHANNEL_HANDSHAKE_MS, SIDECAR_HEARTBEAT_MS
+from pyspark_kgroup.shared.messages import (
+    AddQuery,
+    Bind,
+    Bound,
+    Finished,
+    Heartbeat,
+    Hello,
+    Homes,
+    NothingLeft,
+    QueryMessage,
+    Read,
+    ReadAtHome,
+    ReadDirectly,
+    ReadFromServer,
+    Refused,
+    Serve,
+    Served,
+    Welcome,
+    WorkerGone,
+)
+from pyspark_kgroup.shared.tickets import Executor, ReadSettings, SidecarAddress
+
+log = logging.getLogger(__name__)
+
+
+def bind_of(message: QueryMessage) -> Bind:
+    """The request of a worker that asks the registry by way of us. Raises ChannelEnded if it is not a `Bind`."""
+    if isinstance(message, Bind):
+        return message
+    raise ChannelEnded(f"A worker sent a {type(message).__name__} where it asks what its ticket reads.")
+
+
+def account_of(message: QueryMessage, seat: str) -> Served:
+    """A worker's report on the seat that it has read directly. This sidecar passes it on to the registry.
+
+    Raises:
+        ChannelEnded: the message is no such report.
+    """
+    match message:
+        case Served(by="worker") if message.seat == seat:
+            return message
+    raise ChannelEnded(f"A worker sent a {type(message).__name__} where it says what it has read of {seat}.")
+
+
+class SidecarQuery:
+    """One query of the sidecar's. It ends when its registry hangs up or falls silent, or if no worker asks for long.
+
+    Args:
+        asked: as the worker asked for it.
+        executor: the sidecar's.
+        registry: a connection that has shown the key.
+        processes: where its seats' servers run.
+    """
+
+    def __init__(self, asked: AddQuery, executor: Executor, registry: Link, processes: SeatProcesses) -> None:
+        self._query = asked.query
+        self._executor = executor
+        self._prefetch_bytes = asked.prefetch_bytes
+        self._idle_s = asked.idle_ms / 1000
+        self._tells_sizes = asked.tells_sizes
+        self._serves_others = False  # until the registry's `Welcome` says so
+        self._link = registry
+        self._registry = RegistryLink(registry)
+        self._processes = processes
+        self._share = Share()
+        self._servers: dict[str, Server] = {}
+        self._reads_as: Read | None = None  # the last request of this executor's own workers
+        self._asked_at_s = time.monotonic()
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._over: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+
+    async def greet(self, address: SidecarAddress | None) -> None:
+        """Make this sidecar known to the registry, with its address for workers of other executors.
+
+        Raises:
+            ChannelEnded: the registry does not answer, or is another query's.
+        """
+        self._begin(self._registry.hear())
+        match await self._registry.ask(
+            Hello(query=self._query, executor=self._executor, sidecar=True, address=address)
+        ):
+            case Welcome(serves_others=serves_others):
+                self._serves_others = serves_others
+            case Refused(reason=reason):
+                raise ChannelEnded(reason)
+            case _:
+                raise ChannelEnded("The registry does not answer to a greeting.")
+
+    async def run(self) -> str:
+        """Serve until the query is over, and say why."""
+        self._begin(self._beat())
+        return await self._over
+
+    async def end(self) -> None:
+        """End the servers (`Server.end`), and close the connection to the registry."""
+        for server in self._servers.values():
+            server.end()
+        for task in self._tasks:
+            task.cancel()
+        if self._tasks:
+            await asyncio.wait(self._tasks)
+        for name in list(self._servers):
+            self._let_go(name)
+        self._link.socket.close()
+        self._share.close()
+
+    def _begin(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._on_done)
+
+    def _on_done(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        if not task.cancelled() and (problem := task.exception()) is not None and not self._over.done():
+            if isinstance(problem, ChannelEnded):
+                self._over.set_result(f"its connection to the registry has ended: {problem}")
+            else:
+                log.error("The sidecar has failed.", exc_info=problem)
+                self._over.set_result(f"it has failed: {problem!r}")
+
+    async def _beat(self) -> None:
+        """Tell the registry that we live. Its answer names the seats that have their home here still."""
+        while True:
+            match await self._registry.ask(Heartbeat()):
+                case Homes(seats=homes):
+                    pass
+                case _:
+                    raise ChannelEnded("The registry does not answer to a heartbeat.")
+            for name, server in list(self._servers.items()):
+                if name not in homes and not server.busy:
+                    server.end()
+            await asyncio.sleep(SIDECAR_HEARTBEAT_MS / 1000)
+
+    def look_for_idle(self, now_s: float) -> None:
+        """End servers that no worker has asked for long, and the query if none has asked for long at all."""
+        for server in list(self._servers.values()):
+            if server.busy:
+                self._asked_at_s = now_s
+            elif server.asked_at_s < now_s - self._idle_s:
+                server.end()
+        if self._asked_at_s < now_s - self._idle_s and not self._over.done():
+            self._over.set_result("no worker has asked for long")
+
+    def report_hung(self, seat: str) -> None:
+        """A worker has found a seat's server silent."""
+        if (server := self._servers.get(seat)) is not None:
+            server.kill()
+
+    # ------------------------------------------------------------------------------------------------------ workers
+
+    async def answer(self, link: Link, request: Read) -> None:
+        """Answer a worker of this executor that asks which ranges its ticket reads.
+
+        Raises:
+            ChannelEnded: the worker has gone, or the registry.
+        """
+        self._asked_at_s = time.monotonic()
+        self._reads_as = request
+        bind = Bind(scan=request.scan, ticket=request.ticket, executor=self._executor)
+        match await self._registry.ask(bind):
+            case NothingLeft() | Refused() as answer:
+                await link.send(answer)
+            case Bound(seat=name, at_home=True) as bound if (server := self._idle_server(name, request)) is not None:
+                await self._let_serve(server, link, bound, "server")
+            case Bound(seat=name, ranges=ranges, home=home):
+                await link.send(ReadDirectly(seat=name, ranges=ranges, home=home))
+                await self._registry.report(account_of(await link.receive(), name))
+            case _:
+                raise ChannelEnded("The registry does not answer what a ticket reads.")
+
+    async def answer_other(self, link: Link, asked: ReadAtHome) -> None:
+        """Answer a worker of another executor that asks for a seat with its home here. Raises as `answer`."""
+        if not self._serves_others:
+            raise ChannelEnded("A worker of another executor asks for records that are to stay here.")
+        self._asked_at_s = time.monotonic()
+        bind = Bind(scan=asked.scan, ticket=asked.ticket, executor=self._executor, for_guest=True)
+        bound = await self._registry.ask(bind)
+        if not isinstance(bound, Bound):
+            raise ChannelEnded("The registry does not name the seat of a read.")
+        server = None
+        if bound.at_home and self._reads_as is not None:
+            server = self._idle_server(bound.seat, self._reads_as)
+        if server is not None:
+            await self._let_serve(server, link, bound, "network")
+        else:
+            await link.send(ReadDirectly(seat=bound.seat, ranges=bound.ranges))
+
+    async def ask_for(self, link: Link) -> None:
+        """Ask the registry for a worker of another executor that cannot reach it. Raises as `answer`, or TimeoutError.
+
+        The worker has greeted us in place of the registry.
+        """
+        self._asked_at_s = time.monotonic()
+        await link.send(Welcome(serves_others=False))
+        async with asyncio.timeout(CHANNEL_HANDSHAKE_MS / 1000):
+            asked = bind_of(await link.receive())
+        answer = await self._registry.ask(asked)
+        await link.send(answer)
+        if isinstance(answer, Bound):
+            await self._registry.report(account_of(await link.receive(), answer.seat))
+
+    async def _let_serve(self, server: Server, link: Link, bound: Bound, over: Literal["server", "network"]) -> None:
+        server.busy, server.reads_over, server.asked_at_s = True, over, time.monotonic()
+        try:
+            await link.send(ReadFromServer(seat=bound.seat, ranges=bound.ranges))
+        except ChannelEnded:
+            server.busy = False
+            raise
+        try:
+            async with asyncio.timeout(CHANNEL_HANDSHAKE_MS / 1000):
+                asked = Serve(ranges=bound.ranges, owned=bound.owned, tells_sizes=self._tells_sizes)
+                await server.link.send_with_socket(asked, link.socket)
+        except ChannelEnded:  # the server ends just now: the worker sees its connection end, and reads directly
+            server.end()
+        except TimeoutError:
+            server.kill()
+
+    # ------------------------------------------------------------------------------------------------------ servers
+
+    def _idle_server(self, name: str, request: Read) -> Server | None:
+        """The seat's server, started if there is none, or None if it is busy, about to end, or cannot be started."""
+        if self._over.done():
+            return None
+        if name not in self._servers:
+            self._divide(len(self._servers) + 1)  # BEFORE the server starts, since it looks at its share then
+            settings = ReadSettings(
+                consumer_config=request.config,
+                reader=request.reader,
+                include_headers=request.headers,
+                include_timestamps=request.timestamps,
+            )
+            try:
+                self._servers[name] = self._processes.start_server(name, self._share, settings)
+            except OSError as problem:
+                log.warning("There is no server for seat %s: its workers read directly. %s", name, problem)
+                return None
+            self._begin(self._follow(name, self._servers[name]))
+        server = self._servers[name]
+        return None if server.busy or server.ended else server
+
+    def _divide(self, seats: int) -> None:
+        """Let each of so many seats hold an equal part of the bytes."""
+        self._share.set(self._prefetch_bytes // max(1, seats))
+
+    async def _follow(self, name: str, server: Server) -> None:
+        """Take the reports of a seat's server on its reads, until it ends."""
+        try:
+            while True:
+                match await server.link.receive():
+                    case Finished(rows=rows, ready=ready, sizes=sizes):
+                        server.busy = False
+                        served = Served(seat=name, by=server.reads_over, rows=rows, ready=ready, sizes=sizes)
+                        await self._registry.report(served)
+                    case WorkerGone():
+                        server.busy = False
+                    case other:
+                        raise ChannelEnded(f"A seat's server sent a {type(other).__name__}.")
+        except ChannelEnded:
+            log.debug("the server of seat %s has ended", name)
+        finally:
+            self._let_go(name)
+
+    def _let_go(self, name: str) -> None:
+        server = self._servers.pop(name)
+        server.link.socket.close()
+        self._processes.release(server.process)
+        self._divide(len(self._servers))
