@@ -1,12 +1,12 @@
 """The one seam over the codec library (kio): frames out, responses in.
 
-kio gives the message classes and writes them. It does not read what a broker sends: its reader refuses tagged fields
-and error codes it does not know, and a frame that claims a huge array ends the process (0.6.5). The reader here goes by
-the same classes' schema, and
-- checks each length against the bytes that are left, before anything is made of it;
-- skips tagged fields it does not know (KIP-482: a newer broker may send them in an old version);
+kio gives the message classes and writes them. It does not read brokers' responses: its reader refuses tagged fields and
+error codes it does not know, and a frame that claims a huge array ends the process (0.6.5). The reader here goes by the
+same classes' schema, and
+- checks each length against the bytes that are left, before it reads or allocates by it,
+- skips tagged fields it does not know (KIP-482: a newer broker may send them in an old version),
 - keeps error codes it does not know, as the numbers they are.
-All else that does not fit is a `ProtocolViolation`; kio's reader is the second opinion in the tests.
+All else that does not fit is a `ProtocolViolation`. The tests compare with kio's reader.
 """
 
 from __future__ import annotations
@@ -80,7 +80,7 @@ def correlation_id_of(frame: bytes) -> int:
 def decode_response(request_type: type[Request], frame: bytes) -> Response:
     """The response in `frame` (without its length), the answer to a request of `request_type`.
 
-    A broker that does not know our version of ApiVersions answers in version 0 (KIP-511): then that is what this is.
+    A broker that does not know our version of ApiVersions answers in version 0 (KIP-511): such an answer is read so.
 
     Raises:
         ProtocolViolation: it is not that response, or more than it.
@@ -106,7 +106,7 @@ def decode_entity(entity_type: type[E], raw: bytes) -> E:
 
 
 class _Cursor:
-    """A place in bytes that nobody has checked yet: every read is bounded by what is left."""
+    """A place in unchecked bytes: every read is bounded by the bytes that are left."""
 
     __slots__ = ("_at", "_raw", "what")
 
@@ -127,7 +127,7 @@ class _Cursor:
         return form.unpack_from(self._raw, self._advance(form.size))
 
     def _advance(self, size: int) -> int:
-        """Where we were; now we are `size` bytes further."""
+        """Move on by `size` bytes, and return the place before that."""
         start = self._at
         if size > len(self._raw) - start:
             raise ProtocolViolation(f"{self.what} ends after {len(self._raw)} bytes, in the middle of a field.")
@@ -306,7 +306,7 @@ def _long_time(cursor: _Cursor) -> timedelta:
 
 @cache
 def error_code(number: int) -> KnownError:
-    """The error code as kio's enum; a number that is not in it becomes a member of its own, outside the list."""
+    """The error code as kio's enum. A number that is not in it becomes a member of its own, outside the list."""
     try:
         return KnownError(number)
     except ValueError:

@@ -74,7 +74,9 @@ class Denials:
             del self._denials[topic]
 
     def add(self, topic: str, node: int | None, now_s: float) -> None:
-        """A broker denies `topic`. `node` is None if it is not known which broker, or if its error is another one.
+        """A broker denies `topic`.
+
+        `node` is None if the broker's id is not known, or if its error does not say that the topic does not exist.
 
         One broker may answer under several addresses, so one that is not known counts for none.
         """
