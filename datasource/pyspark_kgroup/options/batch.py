@@ -35,7 +35,7 @@ _STARTING_OFFSETS: Final = replace(
 """A group is not required: a batch read starts at the beginning, as with `format("kafka")`."""
 
 _AUTO_OFFSET_RESET: Final = replace(rows.AUTO_OFFSET_RESET, default="earliest")
-"""A batch read has an end: where the group has no offset, the records before it are those nobody has read."""
+"""A batch read has an end: without a committed offset, the group has read none of the records before that end."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,7 +64,7 @@ def parse_batch(options: Mapping[str, str]) -> BatchOptions:
     """The options of one batch read, checked, with defaults filled in.
 
     Args:
-        options: as Spark hands them over; names match in any case.
+        options: as Spark hands them over. Names match in any case.
 
     Raises:
         OptionError: an option is missing, unknown, out of range, refused, or contradicts another.
@@ -118,4 +118,4 @@ def _start(start: OffsetBound) -> OffsetBound:
 
 
 def _end(end: OffsetBound) -> OffsetBound:
-    return replace(end, later_is_latest=True)  # nothing of such a partition is too late
+    return replace(end, later_is_latest=True)  # no record of such a partition is after the end

@@ -14,10 +14,10 @@ from spark_kgroup.topic_pattern import TopicPattern
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Subscription:
-    """What `subscribe` or `subscribePattern` says.
+    """The topics that `subscribe` or `subscribePattern` gives.
 
     Attributes:
-        topics: those that are named; none if there is a pattern.
+        topics: those that are named, or none if there is a pattern.
         pattern: None if topics are named.
     """
 
