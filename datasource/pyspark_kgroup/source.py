@@ -64,7 +64,7 @@ class DefaultSource(DataSource):
             return spark_schema(self._columns_of_batch(error))
 
     def _columns_of_batch(self, of_stream: OptionError) -> tuple[str, ...]:
-        """The columns of a batch read, which may lack a group. Raises `of_stream` if the options are no batch read's."""
+        """The columns of a batch read, which may lack a group. Raises `of_stream` unless the options may be of one."""
         from pyspark_kgroup.options.batch import concerns_batches, parse_batch
 
         if not concerns_batches(self.options):
