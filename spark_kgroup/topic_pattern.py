@@ -111,7 +111,7 @@ class TopicPattern:
     _compiled: Any = field(init=False, repr=False, compare=False, hash=False)
 
     def __post_init__(self) -> None:
-        import regex  # here, since only a query with a pattern needs it
+        import regex  # here, since only a process with a pattern needs it
 
         read = _read(self.java)
         object.__setattr__(self, "_compiled", regex.compile(read.whole, regex.V0))

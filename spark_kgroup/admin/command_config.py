@@ -24,7 +24,7 @@ HELP: Final = (
 )
 
 _PREFIX: Final = "kafka."
-"""The prefix that these names have among the options of the Spark source. The file may have it, too."""
+"""The prefix that these names have where they stand among options of an application. The file may have it, too."""
 
 _UNDERSTOOD: Final = (*PROPERTIES, *sorted(java_properties.NAMES))
 
