@@ -59,10 +59,10 @@ def assign(
 ) -> None:
     """Plan rebalances without changing a group.
 
-    Without --group each line on standard input is a group as a JSON object, and each line on standard output its plan:
-    `assignment`, the owner of each partition in the end, `first_round`, the assignment that the leader sends now, and
-    `moved`, the partitions that change hands (topic, partition, from, to). A bad line gets {"error": "..."}, and the
-    next one is answered.
+    Without --group each line on standard input is a group as a JSON object, and each line on standard output its plan.
+    A plan has `assignment` (each member's partitions in the end), `first_round` (the assignment that the leader sends
+    now) and `moved` (the partitions that change hands: topic, partition, from, to). A bad line gets {"error": "..."},
+    and the next one is answered.
 
     With --group: the moves of a live group's next rebalance if all changes that the options name happened at once.
     """
