@@ -1,7 +1,7 @@
 """A real Kafka consumer group member, with all its parts.
 
-`GroupRuntime` puts the seats of a group behind blocking calls. `GroupSettings` says which group and how. Names are
-imported when they are asked for: many a process imports this package for its errors alone.
+`GroupRuntime` puts the seats of a group behind blocking calls. `GroupSettings` names the group and how its members
+behave. Names are imported when they are asked for: many a process imports this package for its errors alone.
 """
 
 from __future__ import annotations

@@ -104,7 +104,7 @@ class UnsupportedApi(WireError):
 
 
 class AuthenticationFailed(WireError):
-    """The broker refused who we are, we refused who it is, or there was no token to show it.
+    """The broker refused our identity, we refused the broker's, or there was no token to log in with.
 
     Retriable only while it may pass: the token endpoint is away, or a broker that knew us before no longer does.
     """

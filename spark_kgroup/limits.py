@@ -18,7 +18,7 @@ DYNAMIC_SESSION_TIMEOUT_MS: Final = 45_000
 
 REBALANCE_TIMEOUT_MS: Final = 1_800_000
 """How long the coordinator waits for a member to rejoin. Kafka: max.poll.interval.ms, 5 min. 30 min here, because the
-application gives a partition up only between two pieces of its work, and says how long one may take."""
+application gives a partition up only between two pieces of its work, and sets how long one may take."""
 
 JOIN_TIMEOUT_SLACK_MS: Final = 5_000
 """A parked JoinGroup is awaited for the rebalance timeout and this much more (Kafka: AbstractCoordinator, 5 s)."""
@@ -31,7 +31,7 @@ CONSUMER_SESSION_TIMEOUT_MS: Final = 45_000
 word from it a member takes all its partitions for lost."""
 
 CONSUMER_HEARTBEAT_INTERVAL_MS: Final = 5_000
-"""Until the coordinator's first answer says its own. Kafka: group.consumer.heartbeat.interval.ms, 5 s."""
+"""Holds until the coordinator's first answer tells its interval. Kafka: group.consumer.heartbeat.interval.ms, 5 s."""
 
 SHARES_LOOK_MIN_MS: Final = 50
 SHARES_LOOK_MAX_MS: Final = 250
@@ -139,7 +139,7 @@ two brokers that deny it, it is gone: measured, 0.2 s."""
 
 TOPIC_ABSENT_AFTER_MS: Final = 5_000
 """How long one broker alone may deny a topic that this process has never seen, before the start fails (ours: a person
-waits here, who has mostly misspelt it)."""
+waits here, and has mostly misspelt it)."""
 
 OFFSETS_LEFT_OUT_MS: Final = 2_000
 """How long a coordinator is asked again that leaves partitions out of its committed offsets, until that means that they

@@ -21,7 +21,7 @@ CLASSIC, CONSUMER = "classic", "consumer"
 """Kafka's names of the two group protocols (GroupProtocol)."""
 
 BROKER, CLIENT, AUTO = "broker", "client", "auto"
-"""Who makes the member ids of static members in a classic group."""
+"""The side that makes the member ids of static members in a classic group, or a choice between the two (AUTO)."""
 
 
 class TopicPartition(NamedTuple):
@@ -262,7 +262,7 @@ class MemberIdentity:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DescribedMember:
-    """One member as a group's coordinator shows it to anyone who asks.
+    """One member as a group's coordinator shows it to any client.
 
     Attributes:
         assignment: empty while a classic group rebalances.
@@ -270,7 +270,7 @@ class DescribedMember:
         subscription: from its last join. None while the group rebalances, in a group of type consumer, whose
             coordinator does not tell it, and if its bytes cannot be read.
         epoch: the member epoch, in a group of type consumer.
-        protocol: "classic" or "consumer", in a group of type consumer whose broker says so.
+        protocol: "classic" or "consumer", in a group of type consumer whose broker tells it.
     """
 
     member_id: str
@@ -321,5 +321,5 @@ class DescribedGroup:
 
     @property
     def tells_owners(self) -> bool:
-        """Whether the members' assignments are told: a classic group has none while it rebalances."""
+        """Whether the coordinator tells the members' assignments: a classic group has none while it rebalances."""
         return self.state == "Stable" or self.is_consumer_type

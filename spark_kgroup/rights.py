@@ -14,7 +14,7 @@ RIGHTS_MISSING: Final = frozenset({ErrorCode.TOPIC_AUTHORIZATION_FAILED, ErrorCo
 class Rights:
     """Whether a refusal may pass: a broker that starts may not have all ACLs yet, as it may not have all users.
 
-    A user that never had the right is told at once which one is missing.
+    For a user that never had the right the refusal is final at once.
     """
 
     def __init__(self) -> None:
@@ -26,7 +26,7 @@ class Rights:
         self._granted, self._missing_since_ms = True, None
 
     def may_come_back(self, now_ms: int) -> bool:
-        """Rights are missing now: whether they were there, and have been missing for less than the grace."""
+        """Rights are missing now. Whether we had them, and they have been missing for less than the grace."""
         if not self._granted:
             return False
         if self._missing_since_ms is None:

@@ -19,10 +19,10 @@ _TEXT_CHARACTERS_MAX: Final = 255
 """Longest name of a host. With each character escaped, two of them, a member id and a prefix stay below 4096 bytes."""
 
 _RUN_MAX: Final = 2**53 - 1
-"""The largest integer that JSON numbers hold everywhere: a higher one is no run's."""
+"""The largest integer that JSON numbers hold everywhere: a higher number is not that of a run."""
 
 _TOPIC_CHARACTERS: Final = 8
-"""Of a topic's id, which is random: enough to tell it from the one that had the name before, in each mark."""
+"""How much of a topic's random id each mark has: enough to tell it from the id of an earlier topic of the same name."""
 
 _NUMBER: Final = re.compile("[0-9]{1,9}")
 

@@ -1,7 +1,7 @@
 r"""Patterns of topics, as java.util.regex reads them and Java's consumer uses them: they match whole names.
 
-A topic's name is of 65 ASCII characters (Topic.validate), so each class of characters, with its properties, unions and
-intersections, is the set of those that it has: it is worked out here, by Java's rules. The rest (sequences,
+Topics' names have 65 ASCII characters (Topic.validate), so each class of characters, with its properties, unions and
+intersections, is a set of these characters: it is worked out here, by Java's rules. The rest (sequences,
 alternatives, groups, quantifiers, anchors, looks ahead and behind) Java and `regex` read alike. `regex` also stops in
 time, where a pattern would be tried for hours. Syntax that they may read differently, or that one Java reads other than
 the next, is refused with its reason: a pattern must not choose other topics here than with Java.
@@ -138,7 +138,7 @@ class TopicPattern:
             raise self._too_slow(PATTERN_MATCH_S_MAX, f"the topic {name!r}") from None
 
     def select(self, names: Collection[str], cpu_clock_s: Callable[[], float]) -> tuple[str, ...]:
-        """Those of `names` that match, sorted.
+        """The names among `names` that match, sorted.
 
         Args:
             names: of topics.
@@ -169,7 +169,7 @@ class _Read(NamedTuple):
 
     whole: str
     is_re2: bool
-    """Whether RE2 has all that is in it."""
+    """Whether RE2 has all syntax in it."""
 
 
 def _read(java: str) -> _Read:

@@ -2,7 +2,7 @@
 
 Runs on: driver. Spark shows users the traceback of every error that its Python process raises
 (`handle_worker_exception` in pyspark/util.py), 30 lines for an error of ours. The frames of an error that is raised on
-purpose are of no use to a user. Those of a bug are what we need, and stay.
+purpose are of no use to a user. The frames of a bug stay, for we need them.
 """
 
 from __future__ import annotations

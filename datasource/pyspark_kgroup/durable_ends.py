@@ -66,7 +66,7 @@ class DurableEnds:
 
 
 def _readers(progress: Mapping[str, Any]) -> Iterator[tuple[Mapping[str, Any], Mapping[str, Any]]]:
-    """(where a stream reader is, the end of its batch) of each source that says so."""
+    """(address of a stream reader, end of its batch) for each source whose progress names both."""
     for source in progress.get("sources", ()):
         latest, end = source.get("latestOffset"), source.get("endOffset")
         if isinstance(latest, dict) and isinstance(latest.get("reader"), dict) and isinstance(end, dict):

@@ -40,7 +40,7 @@ class EndedQueries:
             self._endless.discard(run)
 
     def stop_if_ended(self, spark: SparkSession | None, query: str, run: str) -> None:
-        """Stop an idle query if it has come to its end: in a thread, so that Spark's other listeners do not wait.
+        """Stop an idle query if it has come to its end: in a thread of its own, so that the listener returns at once.
 
         Args:
             spark: the session of the query, or None for the session of this process.
@@ -68,7 +68,7 @@ class EndedQueries:
 
 
 def _session() -> SparkSession:
-    """That of this process: outside Spark Connect a listener is not told (`StreamingQueryListener.spark` is None)."""
+    """The session of this process: outside Spark Connect, `StreamingQueryListener.spark` is None."""
     from pyspark.sql import SparkSession
 
     return SparkSession.active()

@@ -66,7 +66,7 @@ PROGRESS_LOGGED_MS: Final = 10_000
 spark.sql.streaming.noDataProgressEventInterval)."""
 
 SEATS_GROW_AFTER_MS: Final = 10_000
-"""How long no further executor may come before seats are added for those that came: Spark asks for more of them each
+"""How long no further executor may come before seats are added for the executors that came: Spark asks for more each
 second (spark.dynamicAllocation.sustainedSchedulerBacklogTimeout), and one takes some seconds to start."""
 
 SEATS_SHRINK_AFTER_MS: Final = 600_000
@@ -81,7 +81,7 @@ MAX_TRIGGER_DELAY_MS: Final = 900_000
 
 DURABLE_TOLD_AFTER_MS: Final = 3_000
 """How long a query makes no progress before its listener tells the reader that the last batch is durable (ours): with
-shorter triggers the next one has said so by then."""
+shorter triggers the next trigger has told it by then."""
 
 # -------------------------------------------------------------------------------------------------------------- records
 
@@ -202,7 +202,7 @@ SIDECAR_SILENCE_MS: Final = 10_000
 hosts that vanish. Spark itself waits 120 s (spark.network.timeout)."""
 
 SUCCEEDED_SIDECAR_SILENCE_MS: Final = 5_000
-"""How long a sidecar may be silent once another one says to be its executor's: it looks once a second whether it has
+"""How long a sidecar may be silent once another one claims the same executor: it looks once a second whether it has
 been replaced, and lets the registry hear of it each `SIDECAR_HEARTBEAT_MS` if it has not."""
 
 SUCCESSOR_WAIT_MS: Final = 8_000
@@ -305,7 +305,7 @@ FETCH_SILENCE_MS: Final = 10_000
 `SEAT_SERVER_SILENCE_MS`)."""
 
 FETCH_AWAITED_MS: Final = SEAT_SERVER_STALL_MS // 2
-"""How long a read of a seat's server waits for word of a broker, connection included: the other half of its time is
+"""How long a read of a seat's server waits for a broker's bytes, connection included: the other half of its time is
 librdkafka's."""
 
 FETCH_TURN_MS: Final = 10

@@ -139,7 +139,7 @@ class KgroupListener(StreamingQueryListener):
     does so at the next trigger, when Spark tells the source that the batch is durable. For that this process must run
     on the driver's host, as this user, and without Spark Connect.
 
-    A query with an end (`endingOffsets` and the like) that has read everything up to there is stopped, some 10 s later
+    A query with an end (`endingOffsets` and the like) that has read all records up to there is stopped, some 10 s later
     (`spark.sql.streaming.noDataProgressEventInterval`). If it is not of this process's session, set the attribute
     `spark` to its own.
 

@@ -56,7 +56,7 @@ class PartitionLine:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MemberLines:
-    """One member, who serves it as of its last commit if it is a seat of ours, and its partitions."""
+    """One member and its partitions, with the note of its last commit if it is a seat of ours."""
 
     member: DescribedMember
     note: SeatNote | None
@@ -114,7 +114,7 @@ async def look(cluster: Cluster, group: str) -> GroupLines:
     """The group, its committed offsets and the ends of its logs, as the cluster has them.
 
     Raises:
-        GroupError: there is no such group, or it is none of consumers.
+        GroupError: there is no such group, or its members are no consumers.
         WireError: the cluster cannot be reached, or refuses us.
     """
     described = await describe_consumers(cluster, group)

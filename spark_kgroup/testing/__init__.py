@@ -1,6 +1,6 @@
 """Real Kafka at hand, for tests and for development.
 
-`ApacheKafka` runs one or three real broker processes. With `SecureListener`s it asks clients who they are.
+`ApacheKafka` runs one or three real broker processes. `SecureListener`s let it authenticate clients.
 `pytest_plugin` offers it as fixtures. Names are loaded on first use, because pytest imports this package in every
 project that has it installed.
 """

@@ -228,7 +228,7 @@ class ApacheKafka:
         replication_factor: int | None = None,
         configs: Mapping[str, str] | None = None,
     ) -> None:
-        """Create a topic, and return once every node knows all its leaders. One replica a node unless told otherwise.
+        """Create a topic, and return once every node knows all its leaders. By default each node has one replica.
 
         Raises:
             EnvironmentProblem: the broker refused, or was not done in time.

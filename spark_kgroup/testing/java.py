@@ -39,7 +39,7 @@ def find_java() -> Java:
     """The Java of JAVA_HOME if there is one, else the first in PATH.
 
     Raises:
-        EnvironmentProblem: there is none, it does not run, or it is older than `JAVA_VERSION_MIN`.
+        EnvironmentProblem: there is no Java, it does not run, or it is older than `JAVA_VERSION_MIN`.
     """
     executable = _executable()
     if executable is None:

@@ -1,4 +1,4 @@
-"""Listeners that ask who a client is: TLS, client certificates, SASL. Beside the plain one, which stays."""
+"""Listeners that authenticate clients or encrypt: TLS, client certificates, SASL. The plain one stays beside them."""
 
 from __future__ import annotations
 

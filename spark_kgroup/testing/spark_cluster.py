@@ -37,7 +37,7 @@ def spark_home() -> Path:
     """Where the PySpark of this environment is.
 
     Raises:
-        EnvironmentProblem: there is none.
+        EnvironmentProblem: PySpark is not installed.
     """
     spec = find_spec("pyspark")
     if spec is None or not spec.submodule_search_locations:

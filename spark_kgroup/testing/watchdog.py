@@ -64,7 +64,7 @@ class ProcessGuard:
             os.close(read_end)
 
     def _await_watching(self) -> None:
-        """Wait until the watchdog ignores signals: its word, or the end of its output if it could not start."""
+        """Wait until the watchdog ignores signals: for a byte from it, or for the end of its output if it failed."""
         assert self._watchdog.stdout is not None
         with self._watchdog.stdout as output:
             output.read(1)

@@ -185,7 +185,7 @@ class Brokers:
                 raise  # our caller was cancelled, not the work
             raise Disconnected(_CLOSED) from None
         except WireError as error:
-            raise error.again() from error  # each caller's own: a session writes into it which seat cannot go on
+            raise error.again() from error  # each caller's own: a session writes into it which member cannot go on
 
     async def _open(self, address: Address) -> Connection:
         turn = await self._pace.turn(address)

@@ -169,7 +169,7 @@ class Cluster(Brokers):
         return await self._retry(attempt, timeout_ms)
 
     async def names_of(self, topic_ids: Set[UUID], topics: Iterable[str], *, timeout_ms: int) -> Mapping[UUID, str]:
-        """Those of `topic_ids` that are ids of `topics`, to their names: from the last answer while it is young enough.
+        """The names of `topic_ids`, as far as these are ids of `topics`: from the last answer while it is young enough.
 
         All seats of a process hear new ids within the same moments, and one answer about many partitions is long.
 
@@ -229,8 +229,8 @@ class Cluster(Brokers):
     def _believe(self, found: ClusterMetadata, *, named: bool) -> None:
         """Remember a broker's metadata.
 
-        An error that may pass leaves open whether a topic exists, unless it says that there is none: it is raised. Of
-        topics that were not `named` only LEADER_NOT_AVAILABLE is, or one of them would keep all the rest waiting.
+        A topic's error that may pass is raised, unless it denies the topic: it leaves open whether the topic exists. If
+        topics were not `named`, only LEADER_NOT_AVAILABLE is raised: one topic must not keep all the rest waiting.
 
         Raises:
             BrokerError: the broker does not know a topic's state yet, or knows less than another broker did.

@@ -141,7 +141,7 @@ class _Cursor:
         """An unsigned varint of at most 5 bytes (ByteUtils.readUnsignedVarint)."""
         if self._at < len(self._raw) and (byte := self._raw[self._at]) < 0x80:
             self._at += 1
-            return byte  # mostly: the lengths and tags of small things
+            return byte  # the usual case: small lengths and tags
         value = 0
         for shift in range(0, 35, 7):
             byte = self.take(1)[0]
@@ -281,7 +281,7 @@ def _value_reader(kind: Any, field: Field[Any], flexible: bool, nullable: bool) 
 
 
 def _read_nullable(read_struct: _Reader, cursor: _Cursor) -> Any:
-    """A struct, or None: a byte before it says which (KIP-893)."""
+    """A struct, or None if the byte before it is negative (KIP-893)."""
     return None if cursor.number(_INT8) < 0 else read_struct(cursor)
 
 
@@ -335,4 +335,4 @@ _FIXED: Final[Mapping[str, _Reader]] = MappingProxyType(
 _INTEGERS: Final[Mapping[str, str]] = MappingProxyType(
     {"int8": "b", "int16": "h", "int32": "i", "int64": "q", "error_code": "h"}
 )
-"""Those of fixed size that are integers, as `struct` has them."""
+"""Kafka's types of fixed size that are integers -> their codes in `struct`."""

@@ -27,7 +27,7 @@ class CommittedLookUp:
             there is another attempt.
 
     Attributes:
-        refused: the partitions for which the coordinator told no committed offset -> its error.
+        refused: partitions for which the coordinator gave an error instead of a committed offset -> that error.
     """
 
     def __init__(

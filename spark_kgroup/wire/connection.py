@@ -311,7 +311,7 @@ class Connection:
     # ----------------------------------------------------------------------------------------- authentication
 
     async def _authenticate(self) -> None:
-        """Prove who we are, and note when that must be done again."""
+        """Authenticate, and note when that must be done again."""
         lifetime_ms = await self._security.authenticate(self.address, self._ask)
         if lifetime_ms:
             wait_ms = max(REAUTHENTICATION_INTERVAL_MS, lifetime_ms * uniform(*REAUTHENTICATION_FACTORS))

@@ -76,7 +76,7 @@ class OffsetListing:
 
         Raises:
             UnknownTopic: two brokers deny a topic that was there.
-            WireError: a leader's word that no further attempt can mend.
+            WireError: a leader's error that no further attempt can mend.
         """
         await asyncio.wait([self._task], timeout=patience_ms / 1000)
         if self._task.done() and not self._task.cancelled():

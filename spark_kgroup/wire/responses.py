@@ -37,7 +37,7 @@ class ClusterMetadata:
         topics: those asked for that exist and have no error.
         errors: topic -> error code of those asked for that have one.
         leaders: partition -> node id of one of `brokers`. A partition is absent while it has no leader.
-        internal: of `topics`, those of brokers themselves, such as __consumer_offsets.
+        internal: names among `topics` that belong to the brokers themselves, such as __consumer_offsets.
     """
 
     brokers: Mapping[int, Address]
@@ -204,7 +204,7 @@ def description_of(response: messages.DescribeGroupsResponse) -> DescribedGroup:
     """The one group in `response`, "Dead" if it is no classic one. Assignments are empty while it rebalances.
 
     Raises:
-        BrokerError: the group has an error, other than that there is none.
+        BrokerError: the group has an error other than GROUP_ID_NOT_FOUND.
     """
     group = the_only(response.groups, "group")
     if int(group.error_code) not in (ErrorCode.NONE, ErrorCode.GROUP_ID_NOT_FOUND):

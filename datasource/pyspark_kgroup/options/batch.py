@@ -1,4 +1,4 @@
-"""The options of one batch read (`spark.read`): the rows of streams, as far as they concern it, and those of its own.
+"""The options of one batch read (`spark.read`): the rows of streams that concern it, and rows of its own.
 
 Runs on: driver. No I/O, as `parser`.
 """
@@ -49,13 +49,13 @@ class BatchOptions(ReadOptions):
 
 
 def concerns_batches(options: Mapping[str, str]) -> bool:
-    """Whether options may be a batch read's that no stream takes: without a group, or with an end such as latest."""
+    """Whether the options may be meant for a batch read: they name no group, or an end, or an option of batch reads."""
     given = {name.lower() for name in options}
     return rows.GROUP_ID.name not in given or any(row.name.lower() in given for row in (*rows.ENDS, *rows.OF_BATCHES))
 
 
 def given_for_streams(options: Mapping[str, str]) -> list[str]:
-    """Those of the options given that have no effect on a batch read."""
+    """The names of given options that have no effect on a batch read."""
     given = {name.lower() for name in options}
     return [row.name for row in rows.OF_STREAMS if row.name.lower() in given]
 

@@ -34,7 +34,7 @@ Place = int | OffsetSpec | AtTimestamp
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OffsetBound:
-    """Where partitions start or end that have neither a position in the checkpoint nor, for `committed`, in the group.
+    """Start or end of partitions that have no position in the checkpoint and, for `committed`, none in the group.
 
     Attributes:
         text: the option as given. Messages show the beginning of it.

@@ -73,7 +73,7 @@ class SourceOptions(ReadOptions):
 
     @property
     def homes_serve_others(self) -> bool:
-        """Whether records may go from one executor to another: as the option says, or as openly as they do anyway."""
+        """Whether records may go between executors: as the option says, or else if brokers send them unencrypted."""
         if self.records_between_executors is not None:
             return self.records_between_executors
         return not self.security.get("security.protocol", "PLAINTEXT").upper().endswith("SSL")
@@ -89,7 +89,7 @@ _LIBRDKAFKA_NAMES: Final = (
 _OURS: Final = tuple(option.name for option in OPTIONS)
 
 _OF_A_TABLE: Final = "provider"
-"""Spark adds it to the options of CREATE TABLE (TableCatalog.PROP_PROVIDER), and not to those of a temporary view."""
+"""Spark adds this option to CREATE TABLE (TableCatalog.PROP_PROVIDER), and not to a temporary view."""
 
 _PROPERTY: Final = re.compile(r"([`\"])([a-z_]+\.[a-z_.]+)\1")
 """How librdkafka's errors write the name of a property."""

@@ -1,4 +1,4 @@
-"""Who we are for the brokers, and how they are reached: the options of TLS and SASL, for both sides.
+"""Our identity for the brokers, and how they are reached: the options of TLS and SASL, for driver and executors.
 
 Runs on: driver. Options are parsed without I/O. When a query starts, `driver_settings` imports the token callback.
 

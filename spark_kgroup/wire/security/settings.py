@@ -44,7 +44,7 @@ class Security(Protocol):
         """
 
     async def authenticate(self, address: object, send: Send, /) -> int:
-        """Prove who we are on a connection that has negotiated versions, or has been in use (KIP-368).
+        """Authenticate on a connection that has negotiated versions, or has been in use (KIP-368).
 
         Args:
             address: the broker's, for error messages.

@@ -190,7 +190,7 @@ def _identify(context: ssl.SSLContext, settings: SecuritySettings) -> None:
 
 @contextmanager
 def _as_file(text: str) -> Iterator[str]:
-    """A path to `text`, since the ssl module loads from files only: in memory where there is such a thing (Linux)."""
+    """A path to `text`, since the ssl module loads from files only: to a file in memory on Linux."""
     try:
         descriptor = os.memfd_create("kgroup-tls")
     except (AttributeError, OSError):
