@@ -39,7 +39,7 @@ class Author:
         run: number of that run: higher than any that the group or the checkpoint knew of when it started, before it
             joined. Releases up to 0.1.0 wrote when it was started, in ms, which is a high number. None from an older
             release.
-        process: its mark, which another run with that number does not have, empty if its release did not write that.
+        process: mark of the run's process, which no other run with that number has. Empty from a release without it.
         seat: the number of the seat, None where it is not known.
     """
 

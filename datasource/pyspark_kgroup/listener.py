@@ -114,7 +114,7 @@ def lag_of(progress: Mapping[str, Any]) -> QueryLag | None:
 
 
 def skipped_offsets(progress: Mapping[str, Any]) -> int:
-    """The number of offsets in the first batch of a checkpoint if no row of it was read, or else 0.
+    """The number of offsets, in the first batch of a checkpoint, of sources that gave no row. 0 for any later batch.
 
     The stream reader judges later batches (`Query`), which may hold only markers of transactions. But with `once`, and
     before PySpark 4.2 with `availableNow`, Spark does not call it any more after its one batch.

@@ -52,7 +52,7 @@ class CommittedLookUp:
         """
         try:
             response = await self._call(self._requests[0])
-        except UnsupportedApi:
+        except UnsupportedApi:  # a broker too old to check the member: ask without it
             response = await self._call(self._requests[-1])
         assert isinstance(response, messages.OffsetFetchResponse | messages.OffsetFetchResponseV9)
         self.refused.clear()

@@ -29,7 +29,7 @@ OFFSET_MAX: Final = 2**63 - 1
 """Offsets are int64 on the wire, and so are timestamps."""
 
 Place = int | OffsetSpec | AtTimestamp
-"""Where a partition starts or ends, as an option says it."""
+"""Where a partition starts or ends, as an option gives it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

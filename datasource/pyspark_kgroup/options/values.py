@@ -155,7 +155,7 @@ def one_of(*values: str) -> Callable[[str], str]:
 
 
 def non_empty(text: str) -> str:
-    """Any text but none."""
+    """Reads any text that is not empty."""
     if not text:
         raise ValueError
     return text
