@@ -191,7 +191,7 @@ LOOK_UPS_MAX: Final = 256
 server holds up ends when the resolver gives up (glibc: 5 s for each server and try)."""
 
 PACED_ADDRESSES_MAX: Final = 10_000
-"""Addresses of which is remembered how connections to them ended (ours, far more than a cluster has brokers)."""
+"""Most addresses whose failed connections are remembered (ours, far more than a cluster has brokers)."""
 
 KEEPALIVE_IDLE_S: Final = 20
 """Silence after which the kernel probes a broker's host, and between its three probes: gone after 80 s. Kafka's
@@ -248,7 +248,7 @@ SCRAM_ITERATIONS_MAX: Final = 1_000_000
 Measured: 2 s of one core, beside the event loop."""
 
 SCRAM_SALT_BYTES_MIN: Final = 12
-"""Shortest SCRAM salt that is accepted (scramp. Kafka makes 26 bytes, ScramFormatter.secureRandomBytes)."""
+"""Shortest SCRAM salt that is accepted (as in scramp, while Kafka makes 26 bytes: ScramFormatter.secureRandomBytes)."""
 
 TOKEN_TIMEOUT_MS: Final = 10_000
 """How long one call for an OAUTHBEARER token may take (librdkafka: 20 s. Here a seat's heartbeats wait behind it)."""
