@@ -3,13 +3,13 @@
 # MAGIC # New York's flights of 2013 through a consumer group
 # MAGIC
 # MAGIC The cluster's executors become static members of a Kafka consumer group: they show in every Kafka tool, with
-# MAGIC their lag, and a restart of the cluster within the session timeout moves nothing.
+# MAGIC their lag, and a restart of the cluster within the session timeout moves no partition.
 # MAGIC
 # MAGIC **Needs** a cluster of Spark 4.0 or later, a Kafka that its driver and executors reach, and this repository as a
-# MAGIC Git folder (the notebook uses `flights.py` beside it). `make wheel` builds the wheel; upload it to a volume.
+# MAGIC Git folder (the notebook uses `flights.py` beside it). `make wheel` builds the wheel. Upload it to a volume.
 # MAGIC
 # MAGIC **Before Spark 4.2** Python sources have no admission control: `availableNow` and `once` then leave the group's
-# MAGIC offsets one batch behind until the next start. What is read is exact all the same.
+# MAGIC offsets one batch behind until the next start. The rows that are read are exact all the same.
 # MAGIC
 # MAGIC The project's tests run the cells that need no `dbutils` against an Apache Kafka, not on Databricks itself.
 
@@ -23,8 +23,8 @@ dbutils.library.restartPython()
 
 # COMMAND ----------
 
-# What to read and where to keep things. The checkpoint is what makes the stream exactly-once: keep it as long as the
-# query.
+# The topic to read, and the places of checkpoint and table. The checkpoint makes the stream exactly-once: keep it as
+# long as the query.
 for name, default in {
     "bootstrap": "broker-1.example.com:9092",
     "topic": "flights",
@@ -46,7 +46,7 @@ BOOTSTRAP, TOPIC, GROUP, SEATS, CHECKPOINT, TABLE = (
 # Credentials come from a secret scope, never from the notebook:  databricks secrets create-scope kafka
 #
 # The user needs READ on the topic and READ on the group (publishing the flights below: CREATE and WRITE too). Options
-# take librdkafka's names; `kafka.sasl.jaas.config` and PEM stores, as Java clients write them, work as well.
+# take librdkafka's names. `kafka.sasl.jaas.config` and PEM stores, as Java clients write them, work as well.
 SECURITY = {}
 if dbutils.widgets.get("security") == "SASL_SSL":
     SECURITY = {
@@ -67,7 +67,7 @@ register(spark)
 
 # COMMAND ----------
 
-# Publish the flights, from the driver: a topic of 8 partitions, keyed by tail number. Does nothing if they are there.
+# Publish the flights, from the driver: a topic of 8 partitions, keyed by tail number. If they are there, it sends none.
 import flights
 
 CLIENT = flights.client_config(BOOTSTRAP) | {name.removeprefix("kafka."): value for name, value in SECURITY.items()}
@@ -90,7 +90,7 @@ delays = flights.delay_by_carrier(spark.readStream.format("kgroup").options(**OP
 
 
 def keep(frame, _batch_id):
-    """Replace the table; a batch that is run again writes the same."""
+    """Replace the table. A batch that runs again writes the same rows."""
     frame.write.mode("overwrite").saveAsTable(TABLE)
 
 
@@ -98,14 +98,14 @@ writer = delays.writeStream.outputMode("complete").option("checkpointLocation", 
 
 # COMMAND ----------
 
-# As a scheduled job: take what is there now, then end. The next run goes on from the checkpoint.
+# As a scheduled job: read the records that are there now, then end. The next run goes on from the checkpoint.
 query = writer.trigger(availableNow=True).start()
 query.awaitTermination()
 display(spark.table(TABLE))
 
 # COMMAND ----------
 
-# Beside what pandas computes from the file: equal to the last digit, or this raises.
+# Compare with the numbers that pandas computes from the file: equal to the last digit, or this raises.
 flights.show_comparison(flights.delays_in(spark.table(TABLE)), flights.delays_by_pandas(file))
 
 # COMMAND ----------
@@ -130,5 +130,5 @@ with flights.Lag(CLIENT, TOPIC, GROUP) as lag:
 
 # COMMAND ----------
 
-# Stopping leaves the seats in the group until the session timeout (5 minutes): a restart within it moves nothing.
+# Stopping leaves the seats in the group until the session timeout (5 minutes): a restart within it moves no partition.
 query.stop()

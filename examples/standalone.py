@@ -1,8 +1,8 @@
-"""A Spark standalone cluster whose executors are the members of a consumer group, and who of them serves which seat.
+"""A Spark standalone cluster whose executors are the members of a consumer group, and which of them serves which seat.
 
 Starts one master and some workers on this machine, with the files of `conf/`, runs the stream of `flights.py` on them,
-and prints which executor serves which seat. Without `--bootstrap-server` it starts a Kafka, too. Nothing of it is left
-afterwards, nor after Ctrl-C.
+and prints which executor serves which seat. Without `--bootstrap-server` it starts a Kafka, too. No process and no file
+of it is left afterwards, nor after Ctrl-C.
 
 On a cluster of yours: install the wheel for the Python of every worker and of the driver, and submit `flights.py`.
 """
@@ -80,7 +80,7 @@ def _cluster(things: ExitStack, folder: Path, workers: int) -> SparkCluster:
 
 
 def _run(things: ExitStack, folder: Path, cluster: SparkCluster, options: Mapping[str, str], rows: int) -> None:
-    """The stream up to its end; what it starts is ended by `things`."""
+    """The stream up to its end. `things` ends all that it starts."""
     client, topic = flights.client_config(options["kafka.bootstrap.servers"]), options["subscribe"]
     with step("Reading the file"):
         table = flights.read_flights(rows)
@@ -96,7 +96,7 @@ def _run(things: ExitStack, folder: Path, cluster: SparkCluster, options: Mappin
 
 
 def _seats(server: str, group: str) -> Mapping[str, Any]:
-    """Seat -> who serves it, as `kgroup describe` finds it in Kafka."""
+    """Instance id of a seat -> its member with the executor that serves it, as `kgroup describe` finds it in Kafka."""
     kgroup = Path(sys.executable).with_name("kgroup")
     command = [str(kgroup), "describe", "--bootstrap-server", server, "--group", group, "--json"]
     output = subprocess.run(command, check=True, capture_output=True, text=True).stdout

@@ -1,4 +1,4 @@
-"""What the examples say in a terminal, and how they end: progress, errors in words, Ctrl-C."""
+"""The examples' output in a terminal, and how they end: progress, errors in words, Ctrl-C."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ console = Console(highlight=False)
 
 
 class Problem(Exception):
-    """The example cannot go on; the message says why, and what to do."""
+    """The example cannot go on. The message says why, and how to mend it."""
 
 
 class Meter:
-    """A bar in a terminal; elsewhere a line now and then."""
+    """A progress bar in a terminal, and elsewhere a line every two seconds at most."""
 
     def __init__(self, title: str, total: int) -> None:
         self._title = title
@@ -49,7 +49,7 @@ class Meter:
             console.print(f"{self._title}: {self._rows:,} rows in {time.monotonic() - self._began_at_s:.1f} s")
 
     def show(self, rows: int, words: str = "") -> None:
-        """How far it is: cheap enough for every row."""
+        """Show how many rows are done: cheap enough to call for every row."""
         self._rows = rows
         if console.is_terminal:
             self._bar.update(self._task, completed=rows, words=words)
@@ -60,7 +60,7 @@ class Meter:
 
 @contextmanager
 def step(title: str) -> Iterator[None]:
-    """Say what takes a while, and how long it took."""
+    """Show the title of a step that takes a while, and at its end how long it took."""
     began = time.monotonic()
     if console.is_terminal:
         with console.status(title):
@@ -73,7 +73,7 @@ def step(title: str) -> Iterator[None]:
 
 @contextmanager
 def as_program() -> Iterator[None]:
-    """Run to the end, or until Ctrl-C (exit code 130); an error is one sentence (exit code 1)."""
+    """Run to the end, or until Ctrl-C (exit code 130). An error is shown as one sentence (exit code 1)."""
     try:
         with stop_signals_raise(KeyboardInterrupt):
             yield
@@ -89,9 +89,10 @@ def as_program() -> Iterator[None]:
 
 @contextmanager
 def ctrl_c_waits() -> Iterator[Callable[[], None]]:
-    """Hold a stop signal back until the block's end: a JVM that is being launched would be nobody's.
+    """Hold a stop signal back until the block's end: a JVM that is being launched would outlive it, with no owner.
 
-    Yields what puts the handlers back to what they are now.
+    Yields:
+        A function that restores the handlers of before this block.
     """
     held: list[int] = []
     before = {each: signal.getsignal(each) for each in STOP_SIGNALS}

@@ -1,7 +1,7 @@
-"""A real Kafka consumer group member, and what it needs.
+"""A real Kafka consumer group member, with all its parts.
 
-`GroupRuntime` puts the seats of a group behind blocking calls; `GroupSettings` says which group and how. Names are
-imported when they are asked for: many a process imports this package for its errors alone.
+`GroupRuntime` puts the seats of a group behind blocking calls. `GroupSettings` names the group and how its members
+behave. Names are imported when they are asked for: many a process imports this package for its errors alone.
 """
 
 from __future__ import annotations
@@ -51,10 +51,10 @@ def __getattr__(name: str) -> object:
 
 
 def _version() -> str:
-    """As the installed package says it."""
+    """The version in the installed package's metadata."""
     from importlib.metadata import PackageNotFoundError, version
 
     try:
         return version("spark-kgroup")
-    except PackageNotFoundError:  # the sources are on the path, and nothing is installed
+    except PackageNotFoundError:  # the sources are on the path, and the package is not installed
         return "0+unknown"

@@ -7,8 +7,8 @@
     │   ├── ConnectionFailed        retriable: could not connect, or connect in time
     │   ├── Disconnected            retriable: the connection ended while we waited
     │   ├── RequestTimedOut         retriable: no answer in time
-    │   ├── Orphaned                whoever we speak for has gone: nothing more is sent
-    │   ├── ProtocolViolation       the peer's: bytes that are not Kafka, or not what we can decode
+    │   ├── Orphaned                the process that we work for has ended: no request is sent any more
+    │   ├── ProtocolViolation       the peer's: bytes that are not Kafka, or that we cannot decode
     │   ├── UnsupportedApi          the broker is too old (or too new) for an API we need
     │   ├── AuthenticationFailed    TLS or SASL: the broker refused us, we refused it, or there was no token
     │   └── BrokerError             a broker answered with an error code
@@ -20,10 +20,10 @@
     │   └── GroupUnsettled          the group did not come to rest within the bound we give it
     └── IllegalTransition           ours: a state machine met an event its table does not have
 
-Who builds on this library adds errors of its own below `KgroupError`. A message says whose fault it is and what to do
-next. A setting stands in it by the name that Kafka or librdkafka gives it, in backquotes; how a user spells it, only
-who shows the message knows: see `KgroupError.name_settings`. A log line about an error has the error itself as its
-argument, for the same reason.
+A package that builds on this library adds errors of its own below `KgroupError`. A message says whose fault it is and
+how to go on. A setting stands in it by the name that Kafka or librdkafka gives it, in backquotes. Only the program that
+shows the message knows how its user spells it: see `KgroupError.name_settings`. A log line about an error has the error
+itself as its argument, for the same reason.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from typing import Final, Self
 from spark_kgroup.model import ErrorCode
 
 _SETTING: Final = re.compile(r"`((?:[a-z0-9-]+\.)+(?:[a-z0-9-]+|\*)|members|topics|token)`")
-"""Besides names of Kafka's: how many members there are, what they subscribe to, where OAUTHBEARER tokens come from."""
+"""Besides Kafka's names: the number of members, the topics subscribed to, and the function for OAUTHBEARER tokens."""
 
 
 class KgroupError(Exception):
@@ -47,15 +47,15 @@ class KgroupError(Exception):
 
 
 class OptionError(KgroupError, ValueError):
-    """An option is missing, unknown, malformed or contradicts another; the message names it and the fix."""
+    """An option is missing, unknown, malformed or contradicts another. The message names it and the fix."""
 
 
 class EnvironmentProblem(KgroupError):
-    """This machine lacks something (Java, a jar, a free port), or a child process died."""
+    """This machine lacks a part (Java, a jar, a free port), or a child process died."""
 
 
 class WireError(KgroupError):
-    """Something went wrong between this process and a broker."""
+    """An error between this process and a broker."""
 
     retriable: bool = False
 
@@ -85,7 +85,7 @@ class RequestTimedOut(WireError):
 
 
 class Orphaned(WireError):
-    """The process that we speak for has gone, so nothing more is sent in its name: another may have taken its place."""
+    """The process that we work for has ended. No request is sent in its name: another may have taken its place."""
 
 
 class ProtocolViolation(WireError):
@@ -104,7 +104,7 @@ class UnsupportedApi(WireError):
 
 
 class AuthenticationFailed(WireError):
-    """The broker refused who we are, we refused who it is, or there was no token to show it.
+    """The broker refused our identity, we refused the broker's, or there was no token to log in with.
 
     Retriable only while it may pass: the token endpoint is away, or a broker that knew us before no longer does.
     """
@@ -118,15 +118,15 @@ _GRANTS: Final[Mapping[int, str]] = {
     ErrorCode.TOPIC_AUTHORIZATION_FAILED: "grant READ on the topic to this user",
     ErrorCode.GROUP_AUTHORIZATION_FAILED: "grant READ on the group to this user",
 }
-"""What is missing, where we use a topic or a group; READ implies DESCRIBE (StandardAuthorizerData)."""
+"""Error code -> the right to grant, where we use a topic or a group. READ implies DESCRIBE (StandardAuthorizerData)."""
 
 
 class BrokerError(WireError):
-    """A broker answered with an error code, to a question: whoever asks for an action reads its error in the answer.
+    """A broker answered a question with an error code. Callers that ask for an action read its error in the answer.
 
     Attributes:
-        code: Kafka's error code (int16); an `ErrorCode` where we know it.
-        message: the broker's own words, if it sent any, as `words_of` has them; or what was asked for.
+        code: Kafka's error code (int16), an `ErrorCode` where we know it.
+        message: the broker's own words, if it sent any, as `words_of` has them, or else the names asked about.
     """
 
     def __init__(self, api: str, code: int, message: str | None = None) -> None:
@@ -143,7 +143,7 @@ class UnknownTopic(KgroupError):
 
 
 class GroupError(KgroupError):
-    """Something went wrong between a member and its group."""
+    """An error between a member and its group."""
 
 
 class FencedInstanceId(GroupError):
@@ -160,15 +160,15 @@ class FencedInstanceId(GroupError):
 
 
 class GroupRejected(GroupError):
-    """The group refuses this member as it is; retrying cannot help."""
+    """The group refuses this member as it is. Retrying cannot help."""
 
 
 class AssignorError(GroupError):
-    """A custom assignor raised, or what it assigned breaks its contract; the message names it and the partition."""
+    """A custom assignor raised, or its assignment breaks its contract. The message names it and the partition."""
 
 
 class GroupUnsettled(GroupError):
-    """The group did not come to rest within a bound; the message says what was awaited."""
+    """The group did not come to rest within a bound. The message names the state that was awaited."""
 
 
 class IllegalTransition(KgroupError):

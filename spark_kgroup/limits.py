@@ -1,6 +1,6 @@
 """Every bound and default of the group's side, each with its origin: Kafka's name and default, or a measurement.
 
-Units are last in a name. What a user can set is a default here; the rest is fixed.
+Units are last in a name. A value that a user can set is a default here. The rest is fixed.
 """
 
 from __future__ import annotations
@@ -10,15 +10,15 @@ from typing import Final
 # ------------------------------------------------------------------------------------------------------------ the group
 
 SESSION_TIMEOUT_MS: Final = 300_000
-"""Silence after which the coordinator gives a seat away. Kafka: session.timeout.ms, 45 s; 5 min here, so that the
-process can restart within it and move nothing (KIP-345 allows up to 30 min)."""
+"""Silence after which the coordinator gives a seat away. Kafka: session.timeout.ms, 45 s. 5 min here, so that the
+process can restart within it without moving partitions (KIP-345 allows up to 30 min)."""
 
 DYNAMIC_SESSION_TIMEOUT_MS: Final = 45_000
-"""The same of a member without an instance id, for which nobody waits to come back. Kafka: session.timeout.ms."""
+"""The same for a member without an instance id, which is never the same after a restart. Kafka: session.timeout.ms."""
 
 REBALANCE_TIMEOUT_MS: Final = 1_800_000
-"""How long the coordinator waits for a member to rejoin. Kafka: max.poll.interval.ms, 5 min; 30 min here, because the
-application gives a partition up only between two pieces of its work, and says how long one may take."""
+"""How long the coordinator waits for a member to rejoin. Kafka: max.poll.interval.ms, 5 min. 30 min here, because the
+application gives a partition up only between two pieces of its work, and sets how long one may take."""
 
 JOIN_TIMEOUT_SLACK_MS: Final = 5_000
 """A parked JoinGroup is awaited for the rebalance timeout and this much more (Kafka: AbstractCoordinator, 5 s)."""
@@ -28,10 +28,10 @@ HEARTBEAT_INTERVAL_MS: Final = 3_000
 
 CONSUMER_SESSION_TIMEOUT_MS: Final = 45_000
 """Under the consumer protocol the coordinator decides: group.consumer.session.timeout.ms, 45 s. After as long without a
-word from it a member takes everything for lost."""
+word from it a member takes all its partitions for lost."""
 
 CONSUMER_HEARTBEAT_INTERVAL_MS: Final = 5_000
-"""Until the coordinator's first answer says its own. Kafka: group.consumer.heartbeat.interval.ms, 5 s."""
+"""Holds until the coordinator's first answer tells its interval. Kafka: group.consumer.heartbeat.interval.ms, 5 s."""
 
 SHARES_LOOK_MIN_MS: Final = 50
 SHARES_LOOK_MAX_MS: Final = 250
@@ -39,44 +39,45 @@ SHARES_LOOK_MAX_MS: Final = 250
 time between two computations of targets (Kafka: group.consumer.assignment.interval.ms, 1 s)."""
 
 HEARTBEAT_JITTER: Final = 0.1
-"""Fraction of the interval a heartbeat may come early. Kafka has none; 10 % spreads 1,000 seats over 300 ms."""
+"""Fraction of the interval a heartbeat may come early. Kafka has none. 10 % spreads 1,000 seats over 300 ms."""
 
 NEIGHBOURS_ASK_AFTER_MS: Final = 25
 """After a seat joined, how long until the other seats of its process ask whether the group rebalances, twice as long
-each time (ours; a coordinator has the join by then). Measured on one host: a join arrives within 10 ms."""
+each time (ours: a coordinator has the join by then). Measured on one host: a join arrives within 10 ms."""
 
 REJOIN_BACKOFF_MAX_MS: Final = 30_000
-"""Longest wait before another join when joins change nothing: a long piece of work in a group of type consumer, where
-each heartbeat asks for one; or a leader that goes on assigning what we do not subscribe to (ours; Java joins at each,
-3 s). What the application gives up is joined for at once."""
+"""Longest wait before another join when joins bring no change: during a long piece of work in a group of type consumer,
+where each heartbeat asks for a join, or under a leader that goes on assigning topics that we do not subscribe to (ours:
+Java joins at each heartbeat, 3 s). Once the application gives partitions up, the member joins at once."""
 
 LEAVE_TIMEOUT_MS: Final = 5_000
-"""How long a leaving member waits for the coordinator's word (Kafka: consumer close, 30 s; a person waits here)."""
+"""How long a leaving member waits for the coordinator's answer (Kafka: consumer close, 30 s. A person waits here)."""
 
 COMMIT_TIMEOUT_MS: Final = 5_000
-"""How long one commit is retried after its last acknowledged part, before the application goes on without the others
-(Kafka: default.api.timeout.ms, 60 s; here nothing is lost by trying again after the next piece of work)."""
+"""How long one commit is retried after its last acknowledged part, before the application goes on without the rest
+(Kafka: default.api.timeout.ms, 60 s. Here no offset is lost by trying again after the next piece of work)."""
 
 COMMIT_PARTITIONS_MAX: Final = 1_000
 """Partitions in one OffsetCommit. The coordinator appends it as one record batch of at most max.message.bytes of
 __consumer_offsets (1 MiB): with the longest names Kafka allows (249 characters each) a partition takes about 750 B."""
 
 REASON_CHARACTERS_MAX: Final = 255
-"""Longest reason in JoinGroup and LeaveGroup. Kafka: JoinGroupRequest.maybeTruncateReason, 255; a broker hangs up on
+"""Longest reason in JoinGroup and LeaveGroup. Kafka: JoinGroupRequest.maybeTruncateReason, 255. A broker hangs up on
 one of more than 32,767."""
 
 CUSTOM_ASSIGNOR_TIMEOUT_MS: Final = 30_000
-"""How long a call of a custom assignor may take: ten times what the slowest of Kafka's takes for a million partitions,
-and a tenth of Kafka's rebalance timeout (max.poll.interval.ms, 5 min), after which a group gives up its leader."""
+"""How long a call of a custom assignor may take: ten times as long as the slowest of Kafka's takes for a million
+partitions, and a tenth of Kafka's rebalance timeout (max.poll.interval.ms, 5 min), after which a group gives up its
+leader."""
 
 ASSIGNOR_STEPS_MAX: Final = 20_000_000
 """Heap entries and arcs that the search for the best spread may look at when subscriptions differ. Measured: 2 to 8 s
 of one core (not of the event loop), while the group waits for its leader. The hardest group tried, 300 members with 60
-skewed topics of their choice, took 0.5 million; Kafka's own largest test, 1,000,000 partitions and 2,000 members, 4
+skewed topics of their choice, took 0.5 million, and Kafka's own largest test, 1,000,000 partitions and 2,000 members, 4
 million."""
 
 PLANNED_ROUNDS_MAX: Final = 20
-"""Rounds after which a plan takes an assignor for one that never comes to rest. Ours need two; Java's
+"""Rounds after which a plan takes an assignor for one that never comes to rest. Ours need two. Java's
 cooperative-sticky needed up to four in 15,000 random groups."""
 
 PLANNED_PARTITIONS_MAX: Final = 2_000_000
@@ -87,11 +88,11 @@ so that a count with a few digits too many is an error, and not the end of the m
 
 STARTUP_TIMEOUT_MS: Final = 15_000
 """How long a first contact with the cluster may take before the start fails with a clear error (Kafka's
-default.api.timeout.ms is 60 s; a person waits here)."""
+default.api.timeout.ms is 60 s. A person waits here)."""
 
 API_TIMEOUT_MS: Final = 300_000
 """Bound on one look-up with all its retries: how long a running group waits for brokers that are gone. Kafka:
-default.api.timeout.ms, 60 s; 5 min here, so that a cluster can restart, since an error ends all seats."""
+default.api.timeout.ms, 60 s. 5 min here, so that a cluster can restart, since an error ends all seats."""
 
 REQUEST_TIMEOUT_MS: Final = 30_000
 """Kafka: request.timeout.ms, 30 s."""
@@ -104,8 +105,8 @@ CLOSE_TIMEOUT_MS: Final = 5_000
 """How long closing the runtime may take. Measured: under 50 ms."""
 
 CLOSE_WORD_MS: Final = 2_000
-"""Of that, how long seats under the consumer protocol wait for the coordinator's word that they are released; without
-it the next process releases them (ours; measured: 5 ms)."""
+"""Of that, how long seats under the consumer protocol wait for the coordinator's word that they are released. Without
+it the next process releases them (ours, measured: 5 ms)."""
 
 METADATA_MAX_AGE_MS: Final = 30_000
 """How old cluster metadata may get before a member looks whether the group's assignment still fits. Kafka:
@@ -116,36 +117,38 @@ LOOK_AGAIN_MS: Final = 1_000
 half of the time within which a change is to be noticed after a refresh of metadata."""
 
 FORCE_AGAIN_MAX_MS: Final = 3_600_000
-"""How long a group's watch waits at most after rebalances that mended nothing, from one refresh of metadata on, doubled
-each time: a group whose assignor leaves something else out each time would rebalance at each look (ours)."""
+"""How long a group's watch waits at most after rebalances that did not mend the assignment, from one refresh of
+metadata on, doubled each time: a group whose assignor leaves another partition out each time would rebalance at each
+look (ours)."""
 
 OWN_IDS_DECIDED_WITHIN_MS: Final = 10_000
-"""How long seats that are to have ids of their own if they are alone wait for a group at rest (ours; a new group is
-after 3 s, group.initial.rebalance.delay.ms)."""
+"""How long seats that are to have ids of their own if they are alone wait for a group at rest (ours: a new group is at
+rest after 3 s, group.initial.rebalance.delay.ms)."""
 
 OWN_IDS_POLL_MS: Final = 20
-"""How often it is looked whether they are (ours)."""
+"""Pause between two looks whether these seats are at rest (ours)."""
 
 OWN_IDS_AGAIN_MS: Final = 1_000
-"""How soon seats without a member id of their own look again whether their group is at rest: no rebalance is shorter
-than a second by much where somebody hands over, and one DescribeGroups for each process and second is little."""
+"""How soon seats without a member id of their own look again whether their group is at rest: no rebalance in which a
+member hands over is much shorter than a second, and one DescribeGroups for each process and second is little."""
 
 TOPIC_GONE_AFTER_MS: Final = 30_000
-"""How long one broker alone may deny a topic that was there, and others not be asked, before it counts as deleted: one
-that starts may not know all topics yet (librdkafka: topic.metadata.propagation.max.ms, 30 s). With two brokers that
-deny it, it is gone: measured, 0.2 s."""
+"""How long one broker alone may deny a topic that was there, while no other is asked, before the topic counts as
+deleted: a broker that starts may not know all topics yet (librdkafka: topic.metadata.propagation.max.ms, 30 s). With
+two brokers that deny it, it is gone: measured, 0.2 s."""
 
 TOPIC_ABSENT_AFTER_MS: Final = 5_000
 """How long one broker alone may deny a topic that this process has never seen, before the start fails (ours: a person
-waits here, who has mostly misspelt it)."""
+waits here, and has mostly misspelt it)."""
 
 OFFSETS_LEFT_OUT_MS: Final = 2_000
-"""How long a coordinator is asked again that says nothing of some partitions' committed offsets, until that means that
-they have none (ours; less than `COMMIT_TIMEOUT_MS`. Apache Kafka's leaves none out, some hosted services do)."""
+"""How long a coordinator is asked again that leaves partitions out of its committed offsets, until that means that they
+have none (ours, less than `COMMIT_TIMEOUT_MS`. Apache Kafka's leaves none out, some hosted services do)."""
 
 WITNESS_MAX_AGE_MS: Final = 30_000
-"""How long one broker is the first to be asked, though all it says leads somewhere: a broker that is cut off believes
-that it leads what it led (ours; a tenth of Kafka's metadata.max.age.ms. Kafka's clients ask the least loaded node)."""
+"""How long one broker is the first to be asked while all its answers are of use: a broker that is cut off believes that
+it still leads its partitions (ours, a tenth of Kafka's metadata.max.age.ms. Kafka's clients ask the least loaded
+node)."""
 
 TOPIC_NAMES_KNOWN_MS: Final = 1_000
 """How old an answer about topics may be that names all ids which a seat asks for (ours): an id keeps its name, but its
@@ -155,12 +158,12 @@ TOPIC_NAMES_MISSED_MS: Final = 100
 """How old one may be that lacks an id: a new topic is known to all brokers soon. Kafka: retry.backoff.ms, 100."""
 
 REPLACED_TOPICS_MAX: Final = 10_000
-"""Ids of topics that were created anew, remembered so that a broker which lags behind is not believed (ours; a broker
+"""Ids of topics that were created anew, remembered so that a broker which lags behind is not believed (ours: a broker
 lags by seconds, and this takes 1 MiB)."""
 
 WAIT_TOLD_AFTER_MS: Final = 10_000
-"""How long a seat waits for its coordinator, or is refused, before a warning says for what (ours; a restart of a broker
-takes less)."""
+"""How long a seat waits for its coordinator, or is refused, before a warning names the reason (ours: a restart of a
+broker takes less)."""
 
 RETRY_BACKOFF_MS: Final = 100
 """First wait before a retry. Kafka: retry.backoff.ms, 100 ms."""
@@ -188,7 +191,7 @@ LOOK_UPS_MAX: Final = 256
 server holds up ends when the resolver gives up (glibc: 5 s for each server and try)."""
 
 PACED_ADDRESSES_MAX: Final = 10_000
-"""Addresses of which is remembered how connections to them ended (ours; far more than a cluster has brokers)."""
+"""Most addresses whose failed connections are remembered (ours, far more than a cluster has brokers)."""
 
 KEEPALIVE_IDLE_S: Final = 20
 """Silence after which the kernel probes a broker's host, and between its three probes: gone after 80 s. Kafka's
@@ -196,27 +199,27 @@ clients enable keepalive with the system's 2 h (Selector.configureSocketChannel)
 
 DESCRIPTORS_SPARE: Final = 256
 """File descriptors that are made room for beyond one for each seat: connections of the pool, of look-ups, of the
-application (ours; 60 brokers and 60 hosts that connect to it are far below it)."""
+application (ours: 60 brokers and 60 hosts that connect to it are far below it)."""
 
 IN_FLIGHT_MAX: Final = 100
 """Requests awaiting an answer on one connection before the next one waits for its turn. 1,000 seats commit
-at once; a broker takes one request of a connection at a time (Kafka: SocketServer mutes the channel)."""
+at once, and a broker takes one request of a connection at a time (Kafka: SocketServer mutes the channel)."""
 
 FRAME_BYTES_MAX: Final = 100 * 1024 * 1024
 """Largest response frame accepted on the control plane. Kafka: socket.request.max.bytes, 100 MiB."""
 
 HANDSHAKE_FRAME_BYTES_MAX: Final = 64 * 1024
-"""Largest response frame accepted from who has not authenticated yet: its ApiVersions answer takes 1 KiB, and what is
-decoded on the event loop stays far below `DECODED_AT_ONCE_BYTES_MAX`. Kafka's sasl.server.max.receive.size is 512 KiB,
-and may be much smaller without GSSAPI."""
+"""Largest response frame accepted from a peer that has not authenticated yet: its ApiVersions answer takes 1 KiB, and
+its frames, decoded on the event loop, stay far below `DECODED_AT_ONCE_BYTES_MAX`. Kafka's sasl.server.max.receive.size
+is 512 KiB, and may be much smaller without GSSAPI."""
 
 DECODED_AT_ONCE_BYTES_MAX: Final = 256 * 1024
-"""Largest response frame that is decoded on the event loop; a larger one goes to a thread. Measured, CPU: 2 MiB/s for
-ApiVersions (small numbers), so 0.13 s; 4 MiB/s for Metadata and OffsetFetch, 70 MiB/s for DescribeGroups. With a thread
+"""Largest response frame that is decoded on the event loop. A larger one goes to a thread. Measured, CPU: 2 MiB/s for
+ApiVersions (small numbers), so 0.13 s, 4 MiB/s for Metadata and OffsetFetch, 70 MiB/s for DescribeGroups. With a thread
 the loop was late by 8 ms mostly and 245 ms at most (a frame of 16 MiB, two busy cores)."""
 
 PARTITIONS_AT_ONCE_MAX: Final = 5_000
-"""Partitions in an answer to Metadata that are looked through on the event loop; more go to a thread. Measured: 2 us
+"""Partitions in an answer to Metadata that are looked through on the event loop. More go to a thread. Measured: 2 us
 for each, so 10 ms here, and 2 s for a million."""
 
 # ------------------------------------------------------------------------------------------------------------- security
@@ -230,34 +233,34 @@ REAUTHENTICATION_INTERVAL_MS: Final = 1_050
 
 AUTHENTICATION_GRACE_MS: Final = 60_000
 """How long a cluster that accepted us before may refuse us, or be refused, before that is final: a broker that starts
-may not have all users yet, and what is renewed reaches brokers and clients at different moments (ours; as long as
+may not have all users yet, and renewed credentials reach brokers and clients at different moments (ours, as long as
 default.api.timeout.ms)."""
 
 AUTHORIZATION_GRACE_MS: Final = 60_000
-"""How long a right that we had may be missing before that is final: ACLs arrive at a broker as users do (ours; as
+"""How long a right that we had may be missing before that is final: ACLs arrive at a broker as users do (ours, as
 `AUTHENTICATION_GRACE_MS`)."""
 
 SCRAM_ITERATIONS_MIN: Final = 4_096
-"""Fewest SCRAM iterations that are accepted (RFC 7677, section 4; Kafka: ScramMechanism)."""
+"""Fewest SCRAM iterations that are accepted (RFC 7677, section 4, and Kafka's ScramMechanism)."""
 
 SCRAM_ITERATIONS_MAX: Final = 1_000_000
-"""Most SCRAM iterations that are accepted: 60 times what Kafka lets a credential have (ScramControlManager, 16,384).
+"""Most SCRAM iterations that are accepted: 60 times as many as Kafka allows (ScramControlManager, 16,384).
 Measured: 2 s of one core, beside the event loop."""
 
 SCRAM_SALT_BYTES_MIN: Final = 12
-"""Shortest SCRAM salt that is accepted (scramp; Kafka makes 26 bytes, ScramFormatter.secureRandomBytes)."""
+"""Shortest SCRAM salt that is accepted (as in scramp, while Kafka makes 26 bytes: ScramFormatter.secureRandomBytes)."""
 
 TOKEN_TIMEOUT_MS: Final = 10_000
-"""How long one call for an OAUTHBEARER token may take (librdkafka: 20 s; here a seat's heartbeats wait behind it)."""
+"""How long one call for an OAUTHBEARER token may take (librdkafka: 20 s. Here a seat's heartbeats wait behind it)."""
 
 TOKEN_POST_TIMEOUT_MS: Final = 9_000
-"""How long asking a token endpoint may take in all: a little less, so that its error says what was slow."""
+"""How long asking a token endpoint may take in all: a little less, so that the error names the slow endpoint."""
 
 TOKEN_CALLS_MAX: Final = 4
-"""Calls of a token function that may hang at one time, a thread each (ours); another one is made when one returns."""
+"""Calls of a token function that may hang at one time, a thread each (ours). Another one is made when one returns."""
 
 TOKEN_BYTES_MAX: Final = 1024 * 1024
-"""Largest answer accepted from a token endpoint (ours; tokens have a few KiB)."""
+"""Largest answer accepted from a token endpoint (ours: tokens have a few KiB)."""
 
 TOKEN_REFRESH_FACTOR: Final = 0.8
 """Part of a token's life after which a new one is fetched. Kafka: sasl.login.refresh.window.factor, 0.8."""
@@ -271,7 +274,7 @@ STRING_BYTES_MAX: Final = 32_767
 """The longest text of Kafka's protocol (its strings have a length of 16 bits, with a sign)."""
 
 PEER_WORDS_CHARS_MAX: Final = 500
-"""How much of what a broker or another peer says stands in an error or a log line (ours); Kafka's own take 200."""
+"""How much of a broker's or another peer's text stands in an error or a log line (ours). Kafka's own take 200."""
 
 # ------------------------------------------------------------------------------------------------- patterns of topics
 
@@ -282,7 +285,7 @@ PATTERN_DEPTH_MAX: Final = 50
 """How deep groups and classes may be: reading a level takes two of Python's 1,000 frames."""
 
 PATTERN_REPEATS_MAX: Final = 249
-"""How often a quantifier may ask for something: Kafka's longest name of a topic (Topic.MAX_NAME_LENGTH)."""
+"""Most repetitions that a quantifier may ask for: Kafka's longest name of a topic (Topic.MAX_NAME_LENGTH)."""
 
 PATTERN_MATCH_S_MAX: Final = 0.5
 """How long one name may take: heartbeats wait for it. An ordinary pattern takes microseconds."""
@@ -292,7 +295,7 @@ PATTERN_SELECT_S_MAX: Final = 10.0
 join."""
 
 PATTERN_SELECT_S_SLOW: Final = 1.0
-"""From how much CPU on a warning says so."""
+"""CPU time for all names from which on a warning is logged."""
 
 MATCH_AGAIN_AFTER_MS: Final = 100
 """How old the topics that a pattern matches may be when a member joins. Kafka: retry.backoff.ms, 100."""

@@ -12,7 +12,7 @@ from typing import NamedTuple
 from uuid import UUID
 
 UNKNOWN_MEMBER_ID = ""
-"""What a member sends before the coordinator gave it an id (JoinGroupRequest.UNKNOWN_MEMBER_ID)."""
+"""The member id that a member sends before the coordinator gave it one (JoinGroupRequest.UNKNOWN_MEMBER_ID)."""
 
 NO_GENERATION = -1
 """The generation of a member that is in no group (AbstractCoordinator.Generation.NO_GENERATION)."""
@@ -21,7 +21,7 @@ CLASSIC, CONSUMER = "classic", "consumer"
 """Kafka's names of the two group protocols (GroupProtocol)."""
 
 BROKER, CLIENT, AUTO = "broker", "client", "auto"
-"""Who makes the member ids of static members in a classic group."""
+"""The side that makes the member ids of static members in a classic group, or a choice between the two (AUTO)."""
 
 
 class TopicPartition(NamedTuple):
@@ -57,7 +57,7 @@ def by_topic(partitions: Iterable[TopicPartition]) -> list[tuple[str, list[Topic
 class ErrorCode(IntEnum):
     """The error codes this library knows the meaning of (Kafka: org.apache.kafka.common.protocol.Errors).
 
-    A broker may send others: they stay plain integers and are named `ERROR_<n>`.
+    A broker may send further codes: they stay plain integers and are named `ERROR_<n>`.
     """
 
     UNKNOWN_SERVER_ERROR = -1
@@ -179,14 +179,14 @@ class ErrorCode(IntEnum):
 
     @staticmethod
     def may_pass(code: int) -> bool:
-        """Whether a request that only asks may be answered otherwise later: a code that nobody knows is not final."""
+        """Whether a request that only asks may be answered otherwise later: an unknown code is not final."""
         final = code in ErrorCode._value2member_map_ and code not in ErrorCode.retriable_codes()
         return not final or code == ErrorCode.UNKNOWN_SERVER_ERROR
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Subscription:
-    """What one member tells the leader (ConsumerProtocolSubscription v3).
+    """One member's message to the leader of the group (ConsumerProtocolSubscription v3).
 
     Attributes:
         topics: names, sorted.
@@ -217,7 +217,7 @@ Assignment = Mapping[str, frozenset[TopicPartition]]
 
 
 class PartitionLeader(NamedTuple):
-    """Who leads a partition, where it listens, and in which epoch (KIP-320), -1 if that is unknown."""
+    """The broker that leads a partition, where it listens, and in which epoch (KIP-320), -1 if that is unknown."""
 
     node_id: int
     host: str
@@ -233,9 +233,9 @@ class TopicDescription:
         topic_id: None from a broker without topic ids.
         partition_count: partitions are 0..partition_count-1.
         leader_epochs: partition index -> its leader's epoch (KIP-320), absent while it is unknown. Two descriptions
-            that differ in nothing else are equal: a new leader is no reason to rebalance.
-        leaders: partition index -> its leader, absent while there is none; nor do they make two descriptions differ.
-        racks: partition index -> the racks of its replicas, absent where no broker has one (KIP-881); nor do these.
+            that differ only in epochs, leaders or racks are equal: a new leader is no reason to rebalance.
+        leaders: partition index -> its leader, absent while there is none.
+        racks: partition index -> the racks of its replicas, absent where no broker has one (KIP-881).
     """
 
     name: str
@@ -253,7 +253,7 @@ class TopicDescription:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MemberIdentity:
-    """Under which name a member speaks to the coordinator at one moment."""
+    """The names under which a member speaks to the coordinator at one moment."""
 
     instance_id: str | None
     member_id: str = UNKNOWN_MEMBER_ID
@@ -262,15 +262,15 @@ class MemberIdentity:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DescribedMember:
-    """One member as a group's coordinator shows it to anyone who asks.
+    """One member as a group's coordinator shows it to any client.
 
     Attributes:
         assignment: empty while a classic group rebalances.
-        target: what it shall have, in a group of type consumer; elsewhere None.
-        subscription: what it said when it last joined. None while the group rebalances, in a group of type consumer,
-            where nobody is told, and if nobody can read it.
-        epoch: the member's, in a group of type consumer.
-        protocol: "classic" or "consumer", in a group of type consumer whose broker says so.
+        target: the partitions that it shall own, in a group of type consumer, or else None.
+        subscription: from its last join. None while the group rebalances, in a group of type consumer, whose
+            coordinator does not tell it, and if its bytes cannot be read.
+        epoch: the member epoch, in a group of type consumer.
+        protocol: "classic" or "consumer", in a group of type consumer whose broker tells it.
     """
 
     member_id: str
@@ -285,12 +285,12 @@ class DescribedMember:
 
     @property
     def subscribed(self) -> tuple[str, ...]:
-        """The topics of its subscription, as far as anybody is told."""
+        """The topics of its subscription, empty if that is not known."""
         return self.subscription.topics if self.subscription is not None else ()
 
     @property
     def claimed(self) -> frozenset[TopicPartition]:
-        """What it said to own (KIP-429): it may still be reading what the group has withheld from everybody since."""
+        """The partitions claimed in its last join (KIP-429). It may still read those that no member was given since."""
         return self.subscription.owned if self.subscription is not None else frozenset()
 
 
@@ -299,12 +299,12 @@ class DescribedGroup:
     """A group as its coordinator shows it.
 
     Attributes:
-        state: Kafka's word: Empty, PreparingRebalance, CompletingRebalance, Stable, Dead; in a group of type consumer
+        state: Kafka's word: Empty, PreparingRebalance, CompletingRebalance, Stable, Dead. In a group of type consumer:
             Empty, Assigning, Reconciling, Stable.
         protocol: the selected assignor's name, "" while there is none.
-        group_type: "classic" or "consumer" (Kafka: GroupType); of a classic group that is not one of consumers, its
-            protocol type, as "connect".
-        target_epoch: in which the members' targets were computed, in a group of type consumer.
+        group_type: "classic" or "consumer" (Kafka: GroupType), or the protocol type of a classic group that is not one
+            of consumers, as "connect".
+        target_epoch: the epoch in which the members' targets were computed, in a group of type consumer.
     """
 
     group: str
@@ -316,10 +316,10 @@ class DescribedGroup:
 
     @property
     def is_consumer_type(self) -> bool:
-        """Whether brokers assign the partitions (KIP-848): then no partition is ever left to nobody."""
+        """Whether brokers assign the partitions (KIP-848): then no partition is ever left unassigned."""
         return self.group_type == "consumer"
 
     @property
     def tells_owners(self) -> bool:
-        """Whether the members' assignments are told: a classic group has none while it rebalances."""
+        """Whether the coordinator tells the members' assignments: a classic group has none while it rebalances."""
         return self.state == "Stable" or self.is_consumer_type

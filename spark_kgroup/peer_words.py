@@ -11,7 +11,7 @@ from spark_kgroup.limits import PEER_WORDS_CHARS_MAX
 
 
 def words_of(text: str | None) -> str:
-    """A peer's text as a part of a sentence of ours: on one line, printable, and of a bounded length; "" for None."""
+    """A peer's text as a part of a sentence of ours: on one line, printable, of a bounded length, and "" for None."""
     beginning = (text or "")[: PEER_WORDS_CHARS_MAX + 1]
     words = printable(" ".join(beginning.split()))
     return words if len(beginning) <= PEER_WORDS_CHARS_MAX else words[:PEER_WORDS_CHARS_MAX] + " ..."

@@ -8,13 +8,13 @@ from spark_kgroup.limits import AUTHORIZATION_GRACE_MS
 from spark_kgroup.model import ErrorCode
 
 RIGHTS_MISSING: Final = frozenset({ErrorCode.TOPIC_AUTHORIZATION_FAILED, ErrorCode.GROUP_AUTHORIZATION_FAILED})
-"""What brokers answer to a user who may not do what it asks for."""
+"""The error codes with which brokers refuse a user a right."""
 
 
 class Rights:
     """Whether a refusal may pass: a broker that starts may not have all ACLs yet, as it may not have all users.
 
-    Who was never let in is told at once what is missing.
+    For a user that never had the right the refusal is final at once.
     """
 
     def __init__(self) -> None:
@@ -22,11 +22,11 @@ class Rights:
         self._missing_since_ms: int | None = None
 
     def on_granted(self) -> None:
-        """What was asked for was done."""
+        """The broker has carried a request out: the rights are there."""
         self._granted, self._missing_since_ms = True, None
 
     def may_come_back(self, now_ms: int) -> bool:
-        """Rights are missing now: whether they were there, and have been missing for less than the grace."""
+        """Rights are missing now. Whether we had them, and they have been missing for less than the grace."""
         if not self._granted:
             return False
         if self._missing_since_ms is None:

@@ -1,7 +1,7 @@
-"""The text that a seat writes beside its committed offsets: who serves it, and of which topic the offsets are.
+"""The text that a seat writes beside its committed offsets: the executor that serves it, and the topic's id.
 
 Kafka's OffsetCommit has room for a text of up to offset.metadata.max.bytes (4096) with each offset. Other clients write
-their own texts there, or none. A seat writes a note beside one partition of each topic, and a mark beside all others.
+their own texts there, or none. A seat writes a note beside one partition of each topic, and a mark beside the rest.
 Both name the topic id: OffsetCommit names topics by name, and a topic may have been deleted and created again.
 """
 
@@ -16,13 +16,13 @@ from typing import Any, Final
 _VERSION: Final = 1
 
 _TEXT_CHARACTERS_MAX: Final = 255
-"""Longest name of a host; with each character escaped, two of them, a member id and a prefix stay below 4096 bytes."""
+"""Longest name of a host. With each character escaped, two of them, a member id and a prefix stay below 4096 bytes."""
 
 _RUN_MAX: Final = 2**53 - 1
-"""The largest integer that JSON numbers hold everywhere: a higher one is no run's."""
+"""The largest integer that JSON numbers hold everywhere: a higher number is not that of a run."""
 
 _TOPIC_CHARACTERS: Final = 8
-"""Of a topic's id, which is random: enough to tell it from the one that had the name before, in each mark."""
+"""How much of a topic's random id each mark has: enough to tell it from the id of an earlier topic of the same name."""
 
 _NUMBER: Final = re.compile("[0-9]{1,9}")
 
@@ -37,9 +37,9 @@ class Author:
     Attributes:
         app: the prefix of its instance ids: two applications of one group cannot have the same.
         run: number of that run: higher than any that the group or the checkpoint knew of when it started, before it
-            joined. Releases up to 0.1.0 wrote when it was started, in ms, which is a high number; None from an older
-            one.
-        process: its mark, which another run with that number does not have, empty if its release did not write that.
+            joined. Releases up to 0.1.0 wrote when it was started, in ms, which is a high number. None from an older
+            release.
+        process: mark of the run's process, which no other run with that number has. Empty from a release without it.
         seat: the number of the seat, None where it is not known.
     """
 
@@ -54,7 +54,7 @@ class Author:
 
     @staticmethod
     def of(text: str) -> Author | None:
-        """Who wrote a mark or a note; None for any other text, which is another client's."""
+        """The author of a mark or a note, or None for any other text, which is another client's."""
         note = _decode(text)
         named = _seat_of(note.get("member"))
         if type(app := note.get("app")) is str:
@@ -69,14 +69,14 @@ class Author:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SeatNote:
-    """Who served a seat when it committed.
+    """The executor that served a seat when the seat committed.
 
     Attributes:
-        member: the id of the member that it was then; the partition, or the seat, may have another by now.
-        author: its application; None from a release that did not write it.
-        executor: Spark's id of the executor, "driver" in local mode; None if no executor is known.
+        member: the id of the member that the seat was then. The partition, or the seat, may have another by now.
+        author: its application, or None from a release that did not write it.
+        executor: Spark's id of the executor, "driver" in local mode, or None if no executor is known.
         host: the executor's.
-        warm: whether the seat's own server reads there; else each task reads by itself.
+        warm: whether the seat's own server reads there. If not, each task reads by itself.
         since_ms: since when that executor serves it (wall clock).
         at_ms: when this was written (wall clock).
         topic_id: of the offsets' topic, as text, which `encode` cuts, or "".
@@ -104,7 +104,7 @@ class SeatNote:
 
     @staticmethod
     def decode(text: str) -> SeatNote | None:
-        """What `encode` wrote; None for any other text, which is a mark, or another client's."""
+        """The note that `encode` wrote, or None for any other text, which is a mark, or another client's."""
         note = _decode(text)
         fields = {"member": str, "at": int, "executor": str, "host": str, "warm": bool, "since": int}
         known = {name: note[name] for name, kind in fields.items() if type(note.get(name)) is kind}
@@ -123,7 +123,7 @@ class SeatNote:
 
 
 def is_of_topic(text: str, topic_id: str) -> bool | None:
-    """Whether what a seat wrote says that its offset is of the topic with this id, None if it does not say that."""
+    """Whether a seat's text says that its offset is of the topic with this id, or None if it names no topic id."""
     written = _topic_in(_decode(text))
     return written == topic_id[:_TOPIC_CHARACTERS] if written and topic_id else None
 

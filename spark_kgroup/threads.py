@@ -1,4 +1,4 @@
-"""Calls that may block for ever, in threads that nobody must wait for."""
+"""Calls that may block for ever, in threads whose end the process does not wait for."""
 
 from __future__ import annotations
 
@@ -16,7 +16,8 @@ log = logging.getLogger(__name__)
 def in_a_thread(work: Callable[[], T], name: str) -> Future[T]:
     """Run `work` in a daemon thread: one that never returns delays neither its caller nor the process's end.
 
-    The future gets whatever ends `work`, SystemExit too: a thread swallows that, and its caller would wait for ever.
+    The future gets any exception that ends `work`, SystemExit too: a thread swallows that, and the caller would wait
+    for ever.
 
     Raises:
         OSError: this machine has no thread left for it.

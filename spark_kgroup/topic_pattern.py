@@ -1,10 +1,10 @@
 r"""Patterns of topics, as java.util.regex reads them and Java's consumer uses them: they match whole names.
 
-A topic's name is of 65 ASCII characters (Topic.validate), so each class of characters, with its properties, unions and
-intersections, is the set of those that it has: it is worked out here, by Java's rules. What is left (sequences,
-alternatives, groups, quantifiers, anchors, looks ahead and behind) Java and `regex` read alike; `regex` also
-stops in time, where a pattern would be tried for hours. What they may read differently, or what one Java reads other
-than the next, is refused with its reason: nobody shall read other topics than with Java.
+Topics' names have 65 ASCII characters (Topic.validate), so each class of characters, with its properties, unions and
+intersections, is a set of these characters: it is worked out here, by Java's rules. The rest (sequences,
+alternatives, groups, quantifiers, anchors, looks ahead and behind) Java and `regex` read alike. `regex` also stops in
+time, where a pattern would be tried for hours. Syntax that they may read differently, or that one Java reads other than
+the next, is refused with its reason: a pattern must not choose other topics here than with Java.
 
 - taken as they are: alternatives, groups, `(?=` `(?!` `(?<=` `(?<!` `(?>`, all quantifiers, greedy, lazy and possessive
 - translated: classes, `\p{...}` of ASCII, `\d \w \s \h \v`, `\Q...\E`, `(?<name>`, `(?i)`, `\x41 \u0041 \0101`,
@@ -12,8 +12,8 @@ than the next, is refused with its reason: nobody shall read other topics than w
 - refused: back references, `\G \R \X \N`, comments `(?x)`, characters beyond ASCII, quantifiers without a bound in a
   look behind, a quantifier after another or after an anchor
 
-What is translated is also what RE2/J reads, with which brokers match (KIP-848), but for looks ahead and behind, `(?>`
-and possessive quantifiers.
+RE2/J, with which brokers match (KIP-848), reads the translated pattern, too, but for looks ahead and behind, `(?>` and
+possessive quantifiers.
 """
 
 from __future__ import annotations
@@ -86,7 +86,7 @@ _INTERNAL: Final = ("__consumer_offsets", "__transaction_state", "__share_group_
 
 
 class PatternError(OptionError):
-    """A pattern is not Java's, or is one whose meaning is not certain; says where and what to write instead."""
+    """A pattern is not Java's, or its meaning is not certain. The message says where, and how to write it instead."""
 
 
 class PatternTooSlow(OptionError):
@@ -99,7 +99,8 @@ class TopicPattern:
 
     Attributes:
         java: as it was given.
-        re2: the same for the brokers' RE2/J; None if that cannot say it, or would match topics of the brokers' own too.
+        re2: the same for the brokers' RE2/J, or None if RE2/J cannot express it, or would match the brokers' own topics
+            too.
 
     Raises:
         PatternError: it is not taken.
@@ -110,7 +111,7 @@ class TopicPattern:
     _compiled: Any = field(init=False, repr=False, compare=False, hash=False)
 
     def __post_init__(self) -> None:
-        import regex  # only whoever has a pattern needs it
+        import regex  # here, since only a process with a pattern needs it
 
         read = _read(self.java)
         object.__setattr__(self, "_compiled", regex.compile(read.whole, regex.V0))
@@ -124,12 +125,12 @@ class TopicPattern:
             return True
 
     def matches(self, name: str) -> bool:
-        """Whether the whole of `name` is matched (Matcher.matches); never if no topic may have it (Topic.validate).
+        """Whether the whole of `name` is matched (Matcher.matches). Never if no topic may have it (Topic.validate).
 
         Raises:
             PatternTooSlow: not decided within `PATTERN_MATCH_S_MAX`.
         """
-        if not _LEGAL.issuperset(name):  # `.` matches what steers a terminal, and who plays a broker may say any name
+        if not _LEGAL.issuperset(name):  # a peer that plays the broker may send any name, and `.` matches controls
             return False
         try:
             return self._compiled.fullmatch(name, timeout=PATTERN_MATCH_S_MAX) is not None
@@ -137,7 +138,7 @@ class TopicPattern:
             raise self._too_slow(PATTERN_MATCH_S_MAX, f"the topic {name!r}") from None
 
     def select(self, names: Collection[str], cpu_clock_s: Callable[[], float]) -> tuple[str, ...]:
-        """Those of `names` that match, sorted.
+        """The names among `names` that match, sorted.
 
         Args:
             names: of topics.
@@ -168,7 +169,7 @@ class _Read(NamedTuple):
 
     whole: str
     is_re2: bool
-    """Whether RE2 has all that is in it."""
+    """Whether RE2 has all syntax in it."""
 
 
 def _read(java: str) -> _Read:
@@ -181,7 +182,7 @@ def _read(java: str) -> _Read:
 
 
 def _for_brokers(whole: str) -> str:
-    r"""`\Z` is \z where no line ends, and RE2 has it not; nor has it a look ahead that never holds."""
+    r"""For RE2, which spells `\Z` as `\z` (names have no line ends), and has no look ahead that never holds."""
     return whole.replace(r"\Z", r"\z").replace(_NOTHING, r"[^\x00-\x7f]")
 
 
@@ -225,7 +226,7 @@ class _Reader:
     # ------------------------------------------------------------------------------------------- sequences
 
     def _alternatives(self, *, fold: bool) -> str:
-        """Up to the end of the group. `fold`: upper and lower case are one; `(?i)` holds to the group's end."""
+        """Up to the end of the group. `fold`: upper and lower case are one. `(?i)` holds to the group's end."""
         self._depth += 1
         if self._depth > PATTERN_DEPTH_MAX:
             raise self._error(f"groups and classes may be {PATTERN_DEPTH_MAX} deep")
@@ -249,7 +250,7 @@ class _Reader:
         return "".join(parts)
 
     def _quote(self) -> bool:
-        """Step over what begins or ends a quotation."""
+        r"""Step over a `\Q` or `\E`, which begins or ends a quotation."""
         if self._quoting and self._skip(r"\E"):
             self._quoting = False
             return True
@@ -259,7 +260,7 @@ class _Reader:
         return False
 
     def _flags(self, fold: bool) -> tuple[bool, bool] | None:
-        """`(?i-s)` or `(?i-s:`: whether case is one from here on, and whether it opens a group; None: it is neither."""
+        """`(?i-s)` or `(?i-s:`: whether case is one from here on, and whether it opens a group, or None for neither."""
         end = self._at + 2
         while end < len(self._java) and (self._java[end].isalpha() or self._java[end] == "-"):
             end += 1
@@ -380,7 +381,7 @@ class _Reader:
         return _ALL - found if negated else found
 
     def _operand(self, fold: bool, *, alone: bool = False) -> frozenset[str]:
-        """Up to && or the end of the class. `alone`: classes, or characters; Java reads a mixture its own way."""
+        """Up to && or the end of the class. `alone`: only classes or only characters. Java mixes them its own way."""
         found, kinds = frozenset[str](), set[str]()
         while self._next() not in ("", "]") and self._next(2) != "&&":
             if self._skip("["):
@@ -416,7 +417,7 @@ class _Reader:
         return self._escape(fold) if self._next() == "\\" else frozenset(self._take())
 
     def _escape(self, fold: bool) -> frozenset[str]:
-        """What an escape stands for: one character, or a set of them."""
+        """The characters that an escape stands for: one, or a set."""
         self._take()
         char = self._take()
         if char in _PREDEFINED:
@@ -468,7 +469,7 @@ def _folded(chars: frozenset[str], fold: bool) -> frozenset[str]:
 
 
 def _class(chars: frozenset[str], fold: bool) -> str:
-    """The set as `regex` writes it: what no name has is left out."""
+    """The set as `regex` writes it. Characters that no topic's name has are left out."""
     legal = sorted(_folded(chars, fold) & _LEGAL)
     if len(legal) == 1:
         return f"\\{legal[0]}" if legal[0] in ".-" else legal[0]

@@ -15,7 +15,7 @@ from contextlib import contextmanager
 def uncollected() -> Iterator[None]:
     """No search for cycles in this process until the end, unless two threads overlap: then until the first ends.
 
-    Also a decorator. What is not in a cycle is freed as ever.
+    Also a decorator. Objects that are in no cycle are freed as ever.
     """
     if not gc.isenabled():
         yield

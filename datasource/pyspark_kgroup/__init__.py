@@ -1,12 +1,12 @@
 """`spark.readStream.format("kgroup")`: Kafka topics as a real consumer group.
 
 Runs on: both. Spark finds `DefaultSource` in top-level modules named `pyspark_*`, so `format("kgroup")` needs no
-registration where this package is installed; `register(spark)` exists for platforms without that look-up.
+registration where this package is installed. `register(spark)` exists for platforms without that look-up.
 
 `token_callback` declares a function that the option `tokenCallback` may name.
 
-All are imported when they are asked for (PEP 562): an executor's sidecar needs nothing of Spark, nor of the driver's
-half of this package. Measured: it starts in half of the time.
+All are imported when they are asked for (PEP 562): an executor's sidecar needs neither Spark nor the driver's half of
+this package. Measured: it starts in half of the time.
 """
 
 from importlib import import_module

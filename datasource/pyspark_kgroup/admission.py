@@ -23,18 +23,19 @@ else:
 if TYPE_CHECKING or HAS_ADMISSION_CONTROL:
 
     class AdmissionControl(SupportsTriggerAvailableNow):
-        """What a stream reader mixes in to take part in AvailableNow."""
+        """The mix-in with which a stream reader takes part in AvailableNow."""
 
 else:
 
     class AdmissionControl:
-        """Nothing to take part in before PySpark 4.2."""
+        """Empty: before PySpark 4.2 a Python source has no part in AvailableNow."""
 
 
 def default_read_limit(offsets_max: int | None, bytes_max: int | None, offsets_min: int | None) -> Any:
-    """What the options say of the size of a batch, as Spark's read limit; not asked for before 4.2.
+    """The options for the size of a batch, as Spark's read limit. Not asked for before PySpark 4.2.
 
-    PySpark has no limit that is all of it. It only hands ours back, and Trigger.Once another one: so any will do.
+    PySpark has no limit that holds all three options. It needs none: Spark only hands this one back, or another one for
+    Trigger.Once, and the reader itself goes by the options.
     """
     if offsets_min is not None or bytes_max is not None:
         return ReadMinRows(offsets_min or 1)
@@ -42,10 +43,10 @@ def default_read_limit(offsets_max: int | None, bytes_max: int | None, offsets_m
 
 
 def takes_everything(limit: Any) -> bool:
-    """Whether a batch takes all there is, whatever options say, as Trigger.Once does; None before PySpark 4.2."""
+    """Whether a batch takes all there is despite the options, as under Trigger.Once. `limit` is None before 4.2."""
     return limit is not None and not hasattr(limit, "min_rows") and not hasattr(limit, "max_rows")
 
 
 def is_at_once(limit: Any) -> bool:
-    """Whether Spark wants what there is, however little: it hands back another limit than `minOffsetsPerTrigger`'s."""
+    """Whether Spark wants even a small batch: it hands back another limit than that of `minOffsetsPerTrigger`."""
     return limit is not None and not hasattr(limit, "min_rows")

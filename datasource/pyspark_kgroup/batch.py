@@ -1,6 +1,6 @@
 """Spark's interface for `spark.read`: ranges of offsets, read once, in no group.
 
-Runs on: both. `read` runs in the executors' workers, everything else where Spark plans the query.
+Runs on: both. `read` runs in the executors' workers, all other code where Spark plans the query.
 """
 
 from __future__ import annotations
@@ -31,9 +31,10 @@ _ASKED_TO_FILTER: Final = "pyspark.sql.worker.data_source_pushdown_filters"
 def batch_reader(options: Mapping[str, str], schema: StructType) -> KgroupReader:
     """The reader of one query.
 
-    One that takes filters is for where Spark hands them over, and `pushFilters` says so: elsewhere Spark refuses a
-    reader that could take some. By itself it is not, since Spark 4.1 to 4.3 keeps what a reader plans with the frame of
-    one `load()`, whichever query asks next (PythonDataSourceV2.setReadInfo).
+    A reader that takes filters is made only in the program in which Spark hands them over, and only with
+    `pushFilters`=true: in other programs Spark refuses a reader that could take some. It is not the default, since
+    Spark 4.1 to 4.3 keeps the tickets that a reader plans with the frame of one `load()`, whichever query asks next
+    (PythonDataSourceV2.setReadInfo).
     """
     if {name.lower(): value for name, value in options.items()}.get("pushfilters", "").strip().lower() != "true":
         return KgroupReader(options, schema)
@@ -69,7 +70,7 @@ class KgroupReader(DataSourceReader):
             undo()
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """Read one ticket, which holds all that it takes."""
+        """Read one ticket, which holds all that the task needs."""
         from pyspark_kgroup.executor.worker.ticket_reader import read_ticket
 
         if not isinstance(partition, Ticket):
@@ -82,7 +83,7 @@ class KgroupReader(DataSourceReader):
 
 
 class KgroupFilteringReader(KgroupReader):
-    """The same, with filters of the query that spare reading."""
+    """As `KgroupReader`, with filters of the query that spare reading."""
 
     def pushFilters(self, filters: list[Any]) -> Iterable[Any]:
         """Use filters on topic, partition, offset or timestamp. Spark applies the filters that are returned."""

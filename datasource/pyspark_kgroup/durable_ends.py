@@ -52,7 +52,7 @@ class DurableEnds:
                     log.debug("a stream reader was not told of a durable batch: %s", problem)
 
     def _next(self) -> Mapping[str, Any]:
-        """Wait for the next one that is due."""
+        """Wait until a run has made no progress for long enough, and return its last progress."""
         with self._changed:
             while True:
                 first = min(self._due, key=lambda run: self._due[run][0], default=None)
@@ -66,7 +66,7 @@ class DurableEnds:
 
 
 def _readers(progress: Mapping[str, Any]) -> Iterator[tuple[Mapping[str, Any], Mapping[str, Any]]]:
-    """(where a stream reader is, the end of its batch) of each source that says so."""
+    """(address of a stream reader, end of its batch) for each source whose progress names both."""
     for source in progress.get("sources", ()):
         latest, end = source.get("latestOffset"), source.get("endOffset")
         if isinstance(latest, dict) and isinstance(latest.get("reader"), dict) and isinstance(end, dict):
@@ -78,7 +78,7 @@ def tell(reader: Mapping[str, Any], end: Mapping[str, Any]) -> None:
 
     Raises:
         ChannelEnded, KeyRefused: it cannot be reached from here.
-        CheckpointError, KeyError, TypeError, ValueError: these are no words of ours.
+        CheckpointError, KeyError, TypeError, ValueError: the progress is not that of a kgroup source.
     """
     from pyspark_kgroup.offsets.checkpoint import Checkpoint
     from pyspark_kgroup.shared.application_key import find_key

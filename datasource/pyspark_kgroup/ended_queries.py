@@ -1,10 +1,10 @@
-"""Stops queries that have read everything up to their ends (`endingOffsets`); by itself a stream goes on for ever.
+"""Stops queries that have read all records up to their ends (`endingOffsets`): by itself a stream goes on for ever.
 
-Runs on: driver, in the user's own process (`listener`); with Spark Connect in the client.
+Runs on: driver, in the user's own process (`listener`), with Spark Connect in the client.
 
-Only a query of which every source has an end can come to one. That it has, is told by the progress of an idle trigger:
-then the last positions are durable and committed to the group. There may be no batch that could tell it: a query may be
-started anew when all is read, and by timestamp the last record may be known to be the last one only later.
+Only a query of which every source has an end can come to one. The progress of an idle trigger tells that it has: then
+the last positions are durable and committed to the group. No batch may be left that could tell it: a query may be
+started anew when all is read, and by timestamp it may show only later that the last record was the last one.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class EndedQueries:
         self._endless: set[str] = set()
 
     def see(self, run: str, progress: Mapping[str, Any]) -> None:
-        """What a run tells of itself: a source without an end now has none later."""
+        """Remember a run that has a source without an end, by its progress: such a source gets none later."""
         if any(ended is None for ended in _ended(progress)):
             with self._lock:
                 self._endless.add(run)
@@ -40,10 +40,10 @@ class EndedQueries:
             self._endless.discard(run)
 
     def stop_if_ended(self, spark: SparkSession | None, query: str, run: str) -> None:
-        """Stop an idle query if it has come to its end: in a thread, since nobody waits for a listener.
+        """Stop an idle query if it has come to its end: in a thread of its own, so that the listener returns at once.
 
         Args:
-            spark: whose query it is; None for the session of this process.
+            spark: the session of the query, or None for the session of this process.
             query: its id.
             run: of this query.
         """
@@ -68,13 +68,13 @@ class EndedQueries:
 
 
 def _session() -> SparkSession:
-    """That of this process: outside Spark Connect a listener is not told (`StreamingQueryListener.spark` is None)."""
+    """The session of this process: outside Spark Connect, `StreamingQueryListener.spark` is None."""
     from pyspark.sql import SparkSession
 
     return SparkSession.active()
 
 
 def _ended(progress: Mapping[str, Any]) -> list[bool | None]:
-    """What each source says: whether it has come to its end, None if it has none."""
+    """For each source whether it has come to its end, or None if it has none."""
     latest = [source.get("latestOffset") for source in progress.get("sources", ())]
     return [each.get("ended") if isinstance(each, Mapping) else None for each in latest] or [None]

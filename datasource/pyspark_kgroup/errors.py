@@ -9,7 +9,7 @@
     ├── RegistryUnreachable         an executor cannot reach the stream reader on the driver
     └── SeatRefused                 a task asks for a ticket that the stream reader does not know
 
-The others, which come of the group, its brokers and the options, are drawn in `spark_kgroup.errors`.
+The errors of the group, its brokers and the options are drawn in `spark_kgroup.errors`.
 
 Runs on: both.
 """

@@ -1,6 +1,6 @@
 """`KgroupListener`: the uses of Spark's progress: a query's lag in logs and metrics, its last commit, its end.
 
-Runs on: driver, in the user's own process; with Spark Connect in the client, which needs this package then.
+Runs on: driver, in the user's own process. With Spark Connect in the client, which needs this package then.
 
     spark.streams.addListener(KgroupListener())
 
@@ -66,7 +66,7 @@ class QueryLag:
 
     Attributes:
         query: its name, or its id if it has none.
-        seats: instance id -> who serves it (`reporting.latest_offset`).
+        seats: instance id -> the executor that serves it (`reporting.latest_offset`).
         groups: instance id -> the group that the seat is a member of.
     """
 
@@ -94,7 +94,7 @@ def lag_of(progress: Mapping[str, Any]) -> QueryLag | None:
     for source in progress.get("sources", ()):
         shown = source.get("latestOffset")
         if not isinstance(shown, Mapping) or "seats" not in shown:
-            continue  # another kind of source; or PySpark 4.1, which shows the end of the batch under this name
+            continue  # another kind of source, or PySpark 4.1, which shows the end of the batch under this name
         try:
             end, latest = Checkpoint.from_json(source["endOffset"]), Checkpoint.from_json(shown)
         except (CheckpointError, KeyError):
@@ -114,10 +114,10 @@ def lag_of(progress: Mapping[str, Any]) -> QueryLag | None:
 
 
 def skipped_offsets(progress: Mapping[str, Any]) -> int:
-    """How many offsets the first batch of a checkpoint had of which no row was read; 0 if there is nothing to say.
+    """The number of offsets, in the first batch of a checkpoint, of sources that gave no row. 0 for any later batch.
 
-    Of later batches the stream reader knows more (`Query`): they may hold nothing but markers of transactions. But with
-    `once`, and before PySpark 4.2 with `availableNow`, Spark asks it for nothing after its one batch.
+    The stream reader judges later batches (`Query`), which may hold only markers of transactions. But with `once`, and
+    before PySpark 4.2 with `availableNow`, Spark does not call it any more after its one batch.
     """
     offsets = 0
     for source in progress.get("sources", ()) if progress.get("batchId") == 0 else ():
@@ -139,7 +139,7 @@ class KgroupListener(StreamingQueryListener):
     does so at the next trigger, when Spark tells the source that the batch is durable. For that this process must run
     on the driver's host, as this user, and without Spark Connect.
 
-    A query with an end (`endingOffsets` and the like) that has read everything up to there is stopped, some 10 s later
+    A query with an end (`endingOffsets` and the like) that has read all records up to there is stopped, some 10 s later
     (`spark.sql.streaming.noDataProgressEventInterval`). If it is not of this process's session, set the attribute
     `spark` to its own.
 
@@ -150,7 +150,7 @@ class KgroupListener(StreamingQueryListener):
     `prometheus_client.start_http_server(8000)`. Without it, progress is logged only.
 
     Args:
-        registry: where the gauges are registered; prometheus-client's own if it is None.
+        registry: where the gauges are registered, or None for prometheus-client's own.
     """
 
     def __init__(self, registry: CollectorRegistry | None = None) -> None:
@@ -169,12 +169,12 @@ class KgroupListener(StreamingQueryListener):
 
     @property
     def lags(self) -> list[QueryLag]:
-        """The last of each query that runs."""
+        """The last lag of each query that runs."""
         with self._lock:
             return list(self._lags.values())
 
     def onQueryStarted(self, event: QueryStartedEvent) -> None:
-        """Nothing is known yet."""
+        """No action: a query that has just started has no progress."""
 
     def onQueryProgress(self, event: QueryProgressEvent) -> None:
         """A batch is done."""
@@ -199,11 +199,11 @@ class KgroupListener(StreamingQueryListener):
                 log.debug("%s", line)
 
     def onQueryIdle(self, event: QueryIdleEvent) -> None:
-        """Nothing new: a query with an end may have come to it."""
+        """No new records: a query with an end may have come to it."""
         self._ended.stop_if_ended(getattr(self, "spark", None), str(event.id), str(event.runId))
 
     def onQueryTerminated(self, event: QueryTerminatedEvent) -> None:
-        """Its gauges go with it."""
+        """The query's gauges, and all that was remembered of it, go with it."""
         self._durable.drop(str(event.runId))
         self._ended.drop(str(event.runId))
         if self._gauges is not None:
@@ -228,7 +228,7 @@ def line_of(lag: QueryLag) -> str:
 
 
 def details_of(lag: QueryLag) -> Iterator[str]:
-    """What `kgroup describe` shows, a line for each seat that is served and for each partition."""
+    """The facts of `kgroup describe`, a line for each seat that is served and for each partition."""
     for seat, served in sorted(lag.seats.items()):
         since = datetime.fromtimestamp(served["since"] / 1000, UTC).isoformat(timespec="seconds")
         yield (
@@ -243,7 +243,7 @@ def details_of(lag: QueryLag) -> Iterator[str]:
 
 
 class _Gauges:
-    """A collector (prometheus_client.registry.Collector): what is gone from a query's progress is gone at once."""
+    """A collector (prometheus_client.registry.Collector): series that leave a query's progress end at once."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()

@@ -39,7 +39,7 @@ class DefaultSource(DataSource):
     """Kafka topics as a real consumer group, or read once (the class name is the one that Spark looks for).
 
     Options are documented in `pyspark_kgroup.options.rows`. Columns are those of `format("kafka")`: key, value, topic,
-    partition, offset, timestamp, timestampType, and headers with `includeHeaders`; or those that `columns` names.
+    partition, offset, timestamp, timestampType, and headers with `includeHeaders`, or those that `columns` names.
     """
 
     @classmethod
@@ -53,7 +53,7 @@ class DefaultSource(DataSource):
 
         Raises:
             OptionError: the options are neither those of a stream nor those of a batch read: Spark does not say here
-                which of the two it is to be. What is wrong for the one alone, its first call says.
+                which of the two it is to be. An option that is wrong only for that one raises in its first call.
         """
         # Imported here: of the five processes of a query that load this class one asks for its columns.
         from pyspark_kgroup.options.parser import parse
@@ -64,7 +64,7 @@ class DefaultSource(DataSource):
             return spark_schema(self._columns_of_batch(error))
 
     def _columns_of_batch(self, of_stream: OptionError) -> tuple[str, ...]:
-        """As the options of a batch read say, which may lack a group; raises `of_stream` if they want to be one's."""
+        """The columns of a batch read, which may lack a group. Raises `of_stream` unless the options may be of one."""
         from pyspark_kgroup.options.batch import concerns_batches, parse_batch
 
         if not concerns_batches(self.options):
@@ -86,7 +86,7 @@ class DefaultSource(DataSource):
         """Refused: this is a source.
 
         Raises:
-            OptionError: always; says what to use.
+            OptionError: always. The message names the format to write with.
         """
         raise OptionError(_ONLY_READS)
 
@@ -95,7 +95,7 @@ class DefaultSource(DataSource):
         """Refused: this is a source.
 
         Raises:
-            OptionError: always; says what to use.
+            OptionError: always. The message names the format to write with.
         """
         raise OptionError(_ONLY_READS)
 
@@ -120,6 +120,6 @@ def register(spark: SparkSession) -> None:
     try:
         spark.dataSource.register(DefaultSource)
     except AnalysisException as error:
-        # PySpark 4.0 and 4.1 refuse what they have found by themselves already; later ones replace it.
+        # PySpark 4.0 and 4.1 refuse a source that they have found by themselves already. Later ones replace it.
         if "DATA_SOURCE_ALREADY_EXISTS" not in str(error):
             raise

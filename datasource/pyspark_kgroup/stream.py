@@ -1,12 +1,12 @@
 """Spark's interface: one stream reader per query, in the driver's long-lived stream-reader process.
 
-Runs on: both. `read` runs in the executors' workers, everything else on the driver. A new worker imports this module
+Runs on: both. `read` runs in the executors' workers, all other code on the driver. A new worker imports this module
 before it reads its first ticket, so each half is imported by the first call that needs it: a worker that loaded the
 driver's half as well would spend more time on imports than on a small batch. The driver's is imported in a thread from
 the first call on that only the driver gets.
 
-Spark asks in this order: `latestOffset(start)`, then `partitions(start, end)`, then the tasks call `read`; `commit`
-comes late, and not for the last batch of AvailableNow, so nothing relies on it: positions go to the group at the next
+Spark asks in this order: `latestOffset(start)`, then `partitions(start, end)`, then the tasks call `read`. `commit`
+comes late, and not for the last batch of AvailableNow, so no code relies on it: positions go to the group at the next
 boundary, when `start` says that they are durable. After a restart with an unfinished batch, `partitions` comes first.
 """
 
@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 
 
 class Ticket(InputPartition):
-    """One Spark input partition: what one seat reads in one micro-batch, and all that its task needs."""
+    """One Spark input partition: the share of one seat in one micro-batch, with all that its task needs."""
 
     def __init__(self, payload: TicketPayload) -> None:
         super().__init__(payload)
@@ -49,7 +49,7 @@ class Ticket(InputPartition):
 
 
 def check_schema(schema: StructType, columns: Sequence[str]) -> None:
-    """See that Spark goes by our columns; raises OptionError if a user gave others."""
+    """See that Spark goes by our columns. Raises OptionError if a user gave another schema."""
     from pyspark_kgroup.shared.columns import spark_schema
 
     if schema != spark_schema(columns):
@@ -66,7 +66,7 @@ def _load_drivers_half() -> None:
     def load() -> None:
         gc.set_threshold(NEW_OBJECTS_MAX)
         gc.freeze()  # PyArrow and Spark stay: collections need not look at them during our imports (20 ms, measured)
-        with suppress(ImportError):  # whoever needs it meets that again
+        with suppress(ImportError):  # the first call that needs it raises the same error
             import pyspark_kgroup.driver.query  # noqa: F401
 
     threading.Thread(target=load, name="kgroup imports", daemon=True).start()
@@ -84,13 +84,13 @@ class KgroupStreamReader(AdmissionControl, DataSourceStreamReader):
         self._schema = schema
         self._begun: Query | None = None
         self._planned_end: Mapping[str, Any] = EMPTY.to_json()
-        self._returned: dict[str, Any] | None = None  # by the last boundary, if nothing was planned since
+        self._returned: dict[str, Any] | None = None  # by the last boundary, if no batch was planned since
         self._bounded = False
         self._read: list[tuple[Mapping[str, Any], Checkpoint]] = []
 
     @cached_property
     def _options(self) -> SourceOptions:
-        """The checked options; with a schema of the user's own, Spark has not asked for them before the first call."""
+        """The checked options. With a schema of the user's own, Spark has not asked for them before the first call."""
         from pyspark_kgroup.options.parser import parse
 
         options = parse(self._given)
@@ -126,19 +126,20 @@ class KgroupStreamReader(AdmissionControl, DataSourceStreamReader):
 
     @brief_errors()
     def latestOffset(self, start: Mapping[str, Any] | None = None, limit: Any = None) -> dict[str, Any]:
-        """The boundary between two batches: `start` is durable; what comes back is the next batch's end.
+        """The boundary between two batches: `start` is durable, and the result is the next batch's end.
 
         Args:
-            start: the end of the last completed batch; None before PySpark 4.2.
-            limit: Spark's read limit; None before PySpark 4.2.
+            start: the end of the last completed batch, or None before PySpark 4.2.
+            limit: Spark's read limit, or None before PySpark 4.2.
 
         Raises:
-            KgroupError: the cluster, the group or the checkpoint does not allow it; the message says why.
+            KgroupError: the cluster, the group or the checkpoint does not allow it. The message says why.
         """
         # PySpark 4.0 and 4.1 do not say where the batch starts. It starts where the last planned one ended: a restart
         # begins with partitions(X, X), a replay goes on with partitions(W, X), and this call comes when X is durable.
-        # They plan nothing of a batch that the sink does not look at (it knows the number, or foreachBatch returns at
-        # once): then X is what was returned last, since Spark makes a batch of all that is new (constructNextBatch).
+        # They plan no partitions of a batch that the sink does not look at (it knows the number, or foreachBatch
+        # returns at once): then X is the offset that was returned last, since Spark makes a batch of all that is new
+        # (constructNextBatch).
         start = (self._returned or self._planned_end) if start is None else start
         before = self._checkpoint(start)
         most = NO_LIMIT if takes_everything(limit) else self._options.limit
@@ -148,7 +149,7 @@ class KgroupStreamReader(AdmissionControl, DataSourceStreamReader):
         return self._returned
 
     def _checkpoint(self, offset: Mapping[str, Any]) -> Checkpoint:
-        """What `offset` says; one that equals one of the last two is not read again: Spark shows each several times."""
+        """`offset` as a checkpoint. The last two are remembered, for Spark passes each offset several times."""
         for known, checkpoint in self._read:
             if known == offset:
                 return checkpoint
@@ -161,21 +162,21 @@ class KgroupStreamReader(AdmissionControl, DataSourceStreamReader):
         return self._begun.progress() if self._begun is not None else None
 
     def commit(self, end: dict[str, Any]) -> None:
-        """Nothing to do: the next boundary commits what `start` proves durable."""
+        """No action: the next boundary commits the positions that `start` proves durable."""
 
     # ------------------------------------------------------------------------------------------------ reading
 
     @brief_errors()
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
         """One ticket for each seat that may have data between `start` and `end`."""
-        # Tickets and the registry name the batch by this; the offsets of a large query are a megabyte.
+        # Tickets and the registry name the batch by this digest: the offsets of a large query are a megabyte.
         batch = sha256(json.dumps([start, end], sort_keys=True).encode()).hexdigest()
         tickets = self._query.tickets(batch, self._checkpoint(start), self._checkpoint(end))
         self._planned_end, self._returned = end, None
         return [Ticket(ticket) for ticket in tickets]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """Read one ticket, which holds all that it takes."""
+        """Read one ticket, which holds all that the task needs."""
         from pyspark_kgroup.executor.worker.ticket_reader import read_ticket
 
         assert isinstance(partition, Ticket)
@@ -187,7 +188,7 @@ class KgroupStreamReader(AdmissionControl, DataSourceStreamReader):
         """End the sessions without leaving the group: the seats are static and wait for the next start.
 
         Mostly not called: Spark ends the process with SIGTERM, or its pipe closes. The runtime's thread is a daemon and
-        holds nothing but sockets, so those ends are clean too.
+        holds only sockets, so those ends are clean too.
         """
         if self._begun is not None:
             self._begun.stop()

@@ -1,4 +1,4 @@
-"""Errors and log lines in the words of this source: what the group's side calls a setting is an option here.
+"""Errors and log lines in the words of this source: the settings of the group's side are options here.
 
 Runs on: driver.
 """
@@ -21,11 +21,11 @@ _OPTIONS: Final[Mapping[str, str]] = {
     "members": "members",
     "token": "tokenCallback",
 }
-"""The options of our own; all others have Kafka's names."""
+"""Setting -> the option of our own for it. All further options have Kafka's names."""
 
 
 def option_of(setting: str) -> str:
-    """The option that sets it."""
+    """The name of the option for `setting`."""
     return _OPTIONS.get(setting) or (setting if setting.startswith("kafka.") else f"kafka.{setting}")
 
 
@@ -62,12 +62,12 @@ class _InOptionsWords(logging.Filter):
 
 
 def log_in_options_words() -> Callable[[], None]:
-    """Let what the group's side logs name options; AFTER its modules are imported, which make their loggers.
+    """Let log lines of the group's side name options. Call it AFTER its modules are imported, which make their loggers.
 
-    Each logger needs the filter: one of a parent is not asked, and we have no handler, which users configure.
+    Each logger needs the filter: that of a parent is not asked, and we have no handler, which users configure.
 
     Returns:
-        What takes the filters off again.
+        A function that takes the filters off again.
     """
     wording = _InOptionsWords()
     loggers = [logging.getLogger(name) for name in logging.root.manager.loggerDict if name.startswith("spark_kgroup.")]
@@ -82,7 +82,7 @@ def log_in_options_words() -> Callable[[], None]:
 
 
 def show_log(group: str) -> None:
-    """Let log lines of this process say when, how grave, and of which group, among Spark's, unless somebody else does.
+    """Give this process's log lines, among Spark's, their time, level and group, unless logging is configured already.
 
     Without a handler Python shows the bare text of warnings alone. `LEVEL_VARIABLE` asks for more, or for less.
     """

@@ -1,4 +1,4 @@
-"""`kgroup assign`: what a rebalance would do, without one."""
+"""`kgroup assign`: the plan of a rebalance that does not take place."""
 
 from __future__ import annotations
 
@@ -57,13 +57,14 @@ def assign(
     command_config: Annotated[Path | None, typer.Option(metavar="FILE", help=COMMAND_CONFIG_HELP)] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the plan as one JSON object.")] = False,
 ) -> None:
-    """Plan rebalances, and change nothing.
+    """Plan rebalances without changing a group.
 
-    Without --group each line on standard input is a group as a JSON object, and each line on standard output its plan:
-    `assignment`, where everything is in the end; `first_round`, what the leader sends now; `moved`, what changes hands
-    (topic, partition, from, to). A bad line gets {"error": "..."}, and the next one is answered.
+    Without --group each line on standard input is a group as a JSON object, and each line on standard output its plan.
+    A plan has `assignment` (each member's partitions in the end), `first_round` (the assignment that the leader sends
+    now) and `moved` (the partitions that change hands: topic, partition, from, to). A bad line gets {"error": "..."},
+    and the next one is answered.
 
-    With --group: what the next rebalance of a live group would move if all that the options say happened at once.
+    With --group: the moves of a live group's next rebalance if all changes that the options name happened at once.
     """
     change = Change(
         joining=join, leaving=tuple(leave or ()), more_partitions=_counts(add_partitions or ()), assignor=assignor
@@ -98,7 +99,7 @@ def _answer_lines() -> None:
             sys.stdout.write(json.dumps(answer(line)) + "\n")
             sys.stdout.flush()
     except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # Python flushes it once more
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # Python flushes it once more at its exit
         raise typer.Exit(_PIPE_CLOSED) from None
 
 

@@ -1,4 +1,4 @@
-"""Where the `kgroup` command begins: what it takes beyond the library is an extra, which its error names."""
+"""Where the `kgroup` command begins: its packages beyond the library's are an extra, which the error names."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ _OF_THE_EXTRA: Final = {"typer", "rich", "javaproperties"}
 
 
 def main() -> None:
-    """Run the command line (`cli.main`), if what it takes is installed.
+    """Run the command line (`cli.main`), if the packages of the extra are installed.
 
     Until a subcommand handles Ctrl-C, in the half second of the imports above all, it ends the process as SIGTERM does:
     silently, with 128 + 2 in a shell. A process that was started to ignore it has no handler here, and goes on.

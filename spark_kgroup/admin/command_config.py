@@ -24,7 +24,7 @@ HELP: Final = (
 )
 
 _PREFIX: Final = "kafka."
-"""What these names begin with where they are options among others; allowed in the file, too."""
+"""The prefix that these names have where they stand among options of an application. The file may have it, too."""
 
 _UNDERSTOOD: Final = (*PROPERTIES, *sorted(java_properties.NAMES))
 
@@ -46,21 +46,24 @@ _WITHOUT_EFFECT: Final = (
     "ssl.secure.random.implementation",
     "ssl.trustmanager.algorithm",
 )
-"""Of Java's TLS and SASL, what says neither how to connect nor who to be, or is about mechanisms not spoken here."""
+"""Of Java's TLS and SASL, properties that say neither how to connect nor who to be, or are about mechanisms not spoken
+here."""
 
 _LIKE: Final = 0.85
 """How much a name must look like one of security to be taken for a misspelt one (difflib's ratio): `secuirty.protocol`
-has 0.94; none of the 120 other names of librdkafka's and Java's has more than 0.73 (measured)."""
+has 0.94, and none of the 120 other names of librdkafka's and Java's has more than 0.73 (measured)."""
 
 _SECRET: Final = re.compile(r"password|secret|pem|jaas|keystore\.key")
 """Values of which blanks are a part."""
 
 
 def security_from(path: Path) -> Security:
-    """What the file says, in Java's .properties format: escapes, continuation lines, `=` or `:` or a blank between.
+    """The security settings that the file gives.
+
+    It has Java's .properties format: escapes, continuation lines, `=` or `:` or a blank between name and value.
 
     Raises:
-        OptionError: it cannot be read, or is contradictory, incomplete or misspelt; a secret is never told.
+        OptionError: the file cannot be read, or is contradictory, incomplete or misspelt. The message shows no secret.
     """
     try:
         return security_of(security_settings(_properties(_parse(path))))
@@ -70,7 +73,7 @@ def security_from(path: Path) -> Security:
 
 
 def _parse(path: Path) -> dict[str, str]:
-    from javaproperties import InvalidUEscapeError, loads  # nothing else needs it
+    from javaproperties import InvalidUEscapeError, loads  # only --command-config needs this package
 
     try:
         return dict(loads(path.read_text()))
@@ -81,7 +84,7 @@ def _parse(path: Path) -> dict[str, str]:
 
 
 def _properties(given: Mapping[str, str]) -> dict[str, str]:
-    """What the file has, as librdkafka's properties.
+    """The file's properties under librdkafka's names.
 
     Raises:
         OptionError: a name of security is unknown, or has no counterpart here.

@@ -18,7 +18,7 @@ _NAMES: Final = {
     "members": "members",
     "token": "token function",
 }
-"""What a command calls its settings; others stand in a file, by their own names."""
+"""Setting -> its name in a command. All further settings stand in the file of --command-config, by their own names."""
 
 
 def command_name_of(setting: str) -> str:
@@ -27,7 +27,7 @@ def command_name_of(setting: str) -> str:
 
 
 def put_in_command_terms(problem: KgroupError) -> None:
-    """Name what the user of a command can set, and where."""
+    """Name, in the message of `problem`, the flags or the file with which the user of a command makes its settings."""
     if isinstance(problem, FencedInstanceId):
         problem.args = (
             f"Another process took the seat {problem.instance_id!r} in group {problem.group!r} (FENCED_INSTANCE_ID): "

@@ -13,10 +13,11 @@ _TOOLS: Final[Mapping[str, str]] = {
     "share": "; kafka-share-groups.sh shows it",
     "streams": "; kafka-streams-groups.sh shows it",
 }
+"""Type of group -> Kafka's own tool for it, as the error names it."""
 
 
 async def describe_consumers(cluster: Cluster, group: str) -> DescribedGroup:
-    """`group` as its coordinator shows it; its state is Dead if there is none.
+    """`group` as its coordinator shows it, in state Dead if there is none.
 
     Raises:
         GroupError: its members are no consumers: a share group, a group of Kafka Streams or of Kafka Connect.

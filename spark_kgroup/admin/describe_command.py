@@ -1,4 +1,4 @@
-"""`kgroup describe`: a group as Kafka knows it, with the executors that serve its seats. Needs nothing but Kafka."""
+"""`kgroup describe`: a group as Kafka knows it, with the executors that serve its seats. It asks only Kafka."""
 
 from __future__ import annotations
 
@@ -37,7 +37,10 @@ EXAMPLES = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartitionLine:
-    """One partition: the group's committed offset, one past the last offset, and what lies between; None: unknown."""
+    """One partition: the group's committed offset, the log's end (one past the last offset), and the lag between them.
+
+    None stands for unknown.
+    """
 
     partition: TopicPartition
     position: int | None
@@ -45,7 +48,7 @@ class PartitionLine:
 
     @property
     def lag(self) -> int | None:
-        """Offsets that the group has not committed yet; None if it has committed nothing, or the end is not known."""
+        """Offsets not committed by the group yet, or None if it has no committed offset, or the end is not known."""
         if self.end is None or self.position is None:
             return None
         return max(0, self.end - self.position)
@@ -53,7 +56,7 @@ class PartitionLine:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MemberLines:
-    """One member, who serves it as of its last commit if it is a seat of ours, and its partitions."""
+    """One member and its partitions, with the note of its last commit if it is a seat of ours."""
 
     member: DescribedMember
     note: SeatNote | None
@@ -62,7 +65,7 @@ class MemberLines:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupLines:
-    """A group; `unowned` are partitions with a committed offset that no member holds."""
+    """A group. `unowned` are the partitions that have a committed offset and no owner."""
 
     group: DescribedGroup
     members: tuple[MemberLines, ...]
@@ -78,7 +81,7 @@ def describe(
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
-    """Show a group's members, what serves Spark's seats, and each partition's position, end and lag.
+    """Show a group's members, the executors of Spark's seats, and each partition's position, end and lag.
 
     Executor, host, warm and since are as of the seat's last commit. "-" means unknown, as for members of other
     applications.
@@ -108,10 +111,10 @@ async def _ask(cluster: Cluster, group: str) -> GroupLines:
 
 
 async def look(cluster: Cluster, group: str) -> GroupLines:
-    """What the cluster knows of `group`.
+    """The group, its committed offsets and the ends of its logs, as the cluster has them.
 
     Raises:
-        GroupError: there is no such group, or it is none of consumers.
+        GroupError: there is no such group, or its members are no consumers.
         WireError: the cluster cannot be reached, or refuses us.
     """
     described = await describe_consumers(cluster, group)
@@ -123,11 +126,8 @@ async def look(cluster: Cluster, group: str) -> GroupLines:
     return lines_of(described, committed, ends)
 
 
-"""Kafka's own tools for the groups that have one."""
-
-
 async def _ends(cluster: Cluster, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
-    """The end of each log that there is and that this user may see; nobody waits for one without a leader."""
+    """The end of each existing log that this user may see. A partition without a leader is left out, not waited for."""
     wanted = set(partitions)
     if not wanted:
         return {}
@@ -139,7 +139,7 @@ async def _ends(cluster: Cluster, partitions: Iterable[TopicPartition]) -> dict[
 def lines_of(
     group: DescribedGroup, committed: Mapping[TopicPartition, CommittedOffset], ends: Mapping[TopicPartition, int]
 ) -> GroupLines:
-    """Put together what was asked apart."""
+    """Join the answers of three requests: the group, its committed offsets, and the ends of its logs."""
 
     def lines(partitions: Iterable[TopicPartition]) -> tuple[PartitionLine, ...]:
         return tuple(
@@ -159,7 +159,7 @@ def lines_of(
 
 
 def _note_of(member: DescribedMember, committed: Mapping[TopicPartition, CommittedOffset]) -> SeatNote | None:
-    """The last that the member itself wrote; an earlier owner, or process of this seat, says nothing of it."""
+    """The newest note that the member itself committed: notes of earlier owners and processes of the seat are stale."""
     notes = (SeatNote.decode(committed[tp].metadata) for tp in member.assignment if tp in committed)
     own = [note for note in notes if note is not None and note.member == member.member_id]
     return max(own, key=lambda note: note.at_ms, default=None)
@@ -179,7 +179,7 @@ def _natural_order(member: DescribedMember) -> tuple[str, int, str, str]:
 
 
 def as_object(found: GroupLines) -> dict[str, Any]:
-    """As JSON; null means unknown."""
+    """As JSON, with null for unknown."""
     return {
         "group": found.group.group,
         "type": found.group.group_type,
@@ -214,14 +214,14 @@ def _line_object(line: PartitionLine) -> dict[str, Any]:
 
 
 def _sum(lines: Iterable[PartitionLine]) -> int | None:
-    """None if it is not known of all: what the group has never committed may be anything."""
+    """The sum, or None if one lag is unknown: without a committed offset it may be of any size."""
     lags = [line.lag for line in lines]
     known = [lag for lag in lags if lag is not None]
     return sum(known) if len(known) == len(lags) else None
 
 
 def _instant(wall_ms: int | None) -> str | None:
-    """An instant as ISO 8601; None for none, and for a number that is no instant."""
+    """An instant as ISO 8601, or None for None, for 0, and for a number that is no instant."""
     try:
         return datetime.fromtimestamp(wall_ms / 1000, UTC).isoformat(timespec="seconds") if wall_ms else None
     except (OverflowError, ValueError, OSError):

@@ -1,4 +1,4 @@
-"""`kgroup assign --group`: a live group as it would be after a change, and what its next rebalance would move."""
+"""`kgroup assign --group`: a live group as it would be after a change, and the moves of its next rebalance."""
 
 from __future__ import annotations
 
@@ -26,18 +26,18 @@ from spark_kgroup.peer_words import printable
 from spark_kgroup.wire.cluster import Cluster
 
 _GENERATION = 1
-"""All members of a group at rest are in one generation; DescribeGroups does not say in which."""
+"""All members of a group at rest are in one generation. DescribeGroups does not tell it, so this one stands for it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Change:
-    """What happens to the group.
+    """A change of the group to plan for.
 
     Attributes:
-        joining: how many dynamic members join, each subscribed to whatever any member subscribes to.
+        joining: how many dynamic members join, each subscribed to every topic that any member subscribes to.
         leaving: instance ids, or ids of dynamic members.
         more_partitions: topic -> how many are added.
-        assignor: the group's other assignor from then on, None for the one it has.
+        assignor: the assignor that replaces the group's, or None for the one it has.
     """
 
     joining: int = 0
@@ -60,10 +60,10 @@ class Change:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupPlan:
-    """A change, and what the rebalance after it does.
+    """A change, and the plan of the rebalance after it.
 
     Attributes:
-        owners: partition -> who has it before, also those who leave.
+        owners: partition -> its owner before the change, members that leave included.
     """
 
     group: DescribedGroup
@@ -87,7 +87,7 @@ async def look(cluster: Cluster, name: str, change: Change) -> GroupPlan:
 
     Raises:
         GroupError: the group is not one whose leader assigns, or is not at rest.
-        OptionError: the change names what is not there.
+        OptionError: the change names a member or topic that the group does not have, or the assignor is unknown.
         WireError: the cluster cannot be reached, or refuses us.
     """
     group = await describe_consumers(cluster, name)
@@ -98,7 +98,7 @@ async def look(cluster: Cluster, name: str, change: Change) -> GroupPlan:
 
 
 def check_plannable(group: DescribedGroup) -> None:
-    """Raises GroupError: no leader's assignor can be asked what it would do."""
+    """Raises GroupError: there is no such group, brokers assign its partitions, or it is not at rest."""
     if group.state == "Dead":
         raise no_such_group(group.group)
     if group.is_consumer_type:
@@ -114,10 +114,10 @@ def check_plannable(group: DescribedGroup) -> None:
 
 
 def plan_change(group: DescribedGroup, topics: Mapping[str, TopicDescription], change: Change) -> GroupPlan:
-    """What the first rebalance after `change` does; pure.
+    """The plan of the first rebalance after `change`. Pure.
 
     Raises:
-        OptionError: the change names what is not there.
+        OptionError: the change names a member or topic that the group does not have, or the assignor is unknown.
     """
     how = _assignor_of(group, change)
     names = {name_of(member) for member in group.members}
@@ -139,7 +139,7 @@ def plan_change(group: DescribedGroup, topics: Mapping[str, TopicDescription], c
 
 
 def name_of(member: DescribedMember) -> str:
-    """What a person calls a member."""
+    """A member's name in options and tables: its instance id, or else its member id."""
     return member.instance_id or member.member_id
 
 
@@ -153,7 +153,7 @@ def _assignor_of(group: DescribedGroup, change: Change) -> Assignor:
 
 
 def _rejoining(member: DescribedMember, how: Assignor) -> GroupMember:
-    """The member as it would join: claiming what it is assigned now."""
+    """The member as it would join: claiming the partitions that it is assigned now."""
     last = member.subscription or Subscription(topics=())
     owned = member.assignment
     return GroupMember(

@@ -25,7 +25,7 @@ _CHECK_S: Final = 0.2
 
 
 class _StopRequested(BaseException):
-    """Ctrl-C, SIGTERM, or the terminal is gone; no error, and nothing but this module may catch it."""
+    """Ctrl-C, SIGTERM, or the terminal is gone. It is no error, and only this module may catch it."""
 
 
 @app.callback()
@@ -50,8 +50,8 @@ def run(
 ) -> None:
     """Run Apache Kafka until Ctrl-C.
 
-    Fetches Kafka once (46 MB), and needs Java 17; KGROUP_KAFKA_VERSION names another release than 4.3.1. Prints
-    `bootstrap.servers=HOST:PORT[,...]` on standard output when it is ready; everything else goes to standard error.
+    Fetches Kafka once (46 MB), and needs Java 17. KGROUP_KAFKA_VERSION names another release than 4.3.1. Prints
+    `bootstrap.servers=HOST:PORT[,...]` on standard output when it is ready. All other lines go to standard error.
     """
     from spark_kgroup.testing.apache_kafka import ApacheKafka
     from spark_kgroup.testing.class_archive import prepare_kafka

@@ -1,4 +1,4 @@
-"""`kgroup member`: one member of a group in a terminal, for people and for tests. Reads nothing, commits nothing."""
+"""`kgroup member`: one member of a group in a terminal, for people and for tests. It reads and commits no offsets."""
 
 from __future__ import annotations
 
@@ -97,14 +97,14 @@ class EventPrinter:
     def _give_up(
         self, session: Session, partitions: frozenset[TopicPartition], *, kept: frozenset[TopicPartition]
     ) -> None:
-        """Nothing is read here, so nothing is waited for."""
+        """Report the revocation and confirm it at once: this member reads no records that would have to end first."""
         self._event(session, "revoked", partitions=pairs(kept), revoked=pairs(partitions))
         session.post(contract.GaveUp(partitions=partitions))
 
     def _on_left(self, session: Session, code: int) -> None:
         if code == ErrorCode.NONE:
             self._event(session, "left", partitions=[])
-        elif session.failure is None:  # else that is what ended it
+        elif session.failure is None:  # a failure was reported when it ended the session
             reason = f"could not leave ({ErrorCode.name_of(code)}); the seat stays until its session times out"
             self._event(session, "error", partitions=[], reason=reason)
 
@@ -135,7 +135,7 @@ def write_json(event: Mapping[str, Any]) -> None:
 
 
 def write_text(event: Mapping[str, Any]) -> None:
-    """One readable line. What ends the member is printed at the end of the command, and only there."""
+    """One readable line. The reason of a fatal event is left out: the command prints it once, as its error."""
     at = time.strftime("%H:%M:%S", time.localtime(event["at_ms"] / 1000))
     role = " leader" if event["leader"] else ""
     name = typer.style(f"{event['event']:<15}", bold=True)
@@ -209,7 +209,7 @@ def member(
         bool, typer.Option("--leave", help="On Ctrl-C, leave the group instead of keeping the seat.")
     ] = False,
 ) -> None:
-    """Join a group and print one line per event, until Ctrl-C. Reads nothing and commits nothing."""
+    """Join a group and print one line per event, until Ctrl-C. Reads no records and commits no offsets."""
     _check_protocol(group_protocol, remote_assignor, assignor, session_timeout_ms)
     _check_topics(topics, pattern)
     if session_timeout_ms is None:
@@ -250,10 +250,10 @@ def member(
 
 
 def _check_protocol(protocol: str, remote_assignor: str | None, assignor: str, session_timeout_ms: int | None) -> None:
-    """Refuse what the protocol has no use for.
+    """Refuse options that the protocol has no use for.
 
     Raises:
-        OptionError: it names the option and the fix.
+        OptionError: an option does not fit the protocol. The message names it and the fix.
     """
     if protocol not in (CLASSIC, CONSUMER):
         raise OptionError(f"--group-protocol {protocol!r} is unknown: set {CLASSIC} or {CONSUMER}.")
@@ -269,10 +269,10 @@ def _check_protocol(protocol: str, remote_assignor: str | None, assignor: str, s
 
 
 def _member_ids(member_ids: str, protocol: str, instance_id: str | None) -> str:
-    """Who makes the member's id.
+    """The checked `--member-ids`: whether the broker or the member makes the member's id.
 
     Raises:
-        OptionError: it names the option and the fix.
+        OptionError: the value is unknown, or does not fit the other options. The message names the fix.
     """
     if member_ids not in (BROKER, CLIENT, AUTO):
         raise OptionError(f"--member-ids {member_ids!r} is unknown: set {BROKER}, {CLIENT} or {AUTO}.")
@@ -289,15 +289,15 @@ def _assignors(listed: str) -> tuple[str, ...]:
     names = tuple(name.strip() for name in listed.split(",") if name.strip())
     if not names:
         raise OptionError(f"--assignor names none: give one of {', '.join(NAMES)}, or module:Class of your own.")
-    assignors_called(names)  # an error before anybody is asked
+    assignors_called(names)  # a wrong name is an error before the member connects
     return names
 
 
 def _check_topics(topics: str | None, pattern: str | None) -> None:
-    """Refuse what does not say which topics, or says it twice.
+    """Refuse a command line without topics, or with both --topics and --pattern.
 
     Raises:
-        OptionError: it names the option and the fix.
+        OptionError: it names both options.
     """
     if (topics is None) == (pattern is None):
         raise OptionError("Which topics? Give either --topics, or --pattern.")
@@ -346,7 +346,7 @@ async def _run(settings: GroupSettings, printer: EventPrinter, *, leave: bool) -
         try:
             await over
         finally:
-            group.view()  # raises what the member failed of
+            group.view()  # raises the error that ended the member, if one did
             if leave:
                 await group.leave()
     finally:

@@ -6,7 +6,7 @@
                         "user_data": null}}}
 
 Of a topic only `partitions` must be there, of a member only `topics`. `racks` lists those of each partition's replicas.
-`user_data` is hexadecimal; null stands for what a member writes that owns `owned` since `generation`.
+`user_data` is hexadecimal. null stands for the bytes of a member that owns `owned` since `generation`.
 """
 
 from __future__ import annotations
@@ -31,19 +31,19 @@ _INT32_MAX = 2**31 - 1
 
 
 class BadLine(Exception):
-    """A line is no group; the message says where and why."""
+    """A line is no group. The message says where and why."""
 
 
 @uncollected()
 def answer(line: bytes) -> dict[str, Any]:
-    """The plan for the group in `line`, or `{"error": ...}`; raises nothing."""
+    """The plan for the group in `line`, or `{"error": ...}` for any error, an assignor's included."""
     try:
         return _plan_of(line)
     except BadLine as problem:
         return {"error": str(problem)}
     except KgroupError as problem:
         return {"error": text_of(problem)}
-    except Exception as problem:  # noqa: BLE001 - an assignor may be anybody's; the next line has another group
+    except Exception as problem:  # noqa: BLE001 - an assignor may be any program; the next line has another group
         return {"error": f"The assignor failed: {type(problem).__name__}: {problem}"}
 
 

@@ -34,7 +34,7 @@ EXAMPLES = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Removal:
-    """What became of whom.
+    """The result of the command.
 
     Attributes:
         removed: instance ids, and member ids of dynamic members.
@@ -72,7 +72,7 @@ def remove_members(
     """Take members out of a group: it rebalances at once, instead of when their sessions are over.
 
     For static members whose process does not come back. One that still runs is told that it is a member no longer, and
-    joins anew: stop it first. Ends with 1 if somebody is still there, or was not there.
+    joins anew: stop it first. Ends with 1 if a named member was not in the group, or one is still in it.
     """
     wanted = _names(instance_id or [])
     if bool(wanted) == everybody:
@@ -109,7 +109,7 @@ def _confirm(group: str) -> None:
 
 
 async def _remove(cluster: Cluster, group: str, wanted: Sequence[str], reason: str) -> Removal:
-    """Remove whom of `wanted` the group has, everybody if it is empty."""
+    """Remove the group's members that `wanted` names, or all its members if `wanted` is empty."""
     try:
         await cluster.reach()
         described = await describe_consumers(cluster, group)
@@ -143,7 +143,7 @@ def write_json(removal: Removal) -> None:
 
 
 def write_text(removal: Removal, group: str) -> None:
-    """A line for each member; what did not go as asked on standard error."""
+    """A line for each member: removed ones on standard output, missing and refused ones on standard error."""
     name = printable(repr(group))
     for member in removal.removed:
         typer.echo(f"removed {printable(member)}")

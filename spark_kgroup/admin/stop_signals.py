@@ -11,7 +11,7 @@ STOP_SIGNALS: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 def stop_signals() -> tuple[signal.Signals, ...]:
-    """What ends a program: all but what it was started to ignore.
+    """The signals that end a program: all but those that it was started to ignore.
 
     `nohup` has its command ignore the end of the terminal, and a script its background jobs Ctrl-C, which is for the
     script (POSIX, Shell Command Language, 2.11). The JVM does the same.
@@ -21,7 +21,7 @@ def stop_signals() -> tuple[signal.Signals, ...]:
 
 @contextmanager
 def stop_signals_raise(stop: type[BaseException]) -> Iterator[None]:
-    """Raise `stop` at the first stop signal, and ignore the others: what was started is then being stopped."""
+    """Raise `stop` at the first stop signal, and ignore further ones: the program is then stopping its parts."""
     stopping = stop_signals()
 
     def request_stop(*_: object) -> None:

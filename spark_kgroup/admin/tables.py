@@ -14,7 +14,7 @@ _NUMERIC: Final = ("partition", "position", "end", "lag", "epoch", "round", "now
 
 
 def table(*columns: str) -> Table:
-    """An empty table; numbers stand on the right."""
+    """An empty table. Columns of numbers are right-aligned."""
     made = Table(box=None, pad_edge=False, header_style="bold")
     for column in columns:
         made.add_column(column.upper(), no_wrap=True, justify="right" if column in _NUMERIC else "left")
@@ -22,7 +22,7 @@ def table(*columns: str) -> Table:
 
 
 def add_row(to: Table, *cells: object) -> None:
-    """One line; None is "-"."""
+    """One line, with "-" for None."""
     to.add_row(*("-" if cell is None else printable(str(cell)) for cell in cells))
 
 

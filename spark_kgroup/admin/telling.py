@@ -1,4 +1,4 @@
-"""What the commands say to a person: errors in the commands' own words, and names that steer no terminal."""
+"""Messages of the commands to a person: errors in the commands' own words, and names that steer no terminal."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from spark_kgroup.peer_words import printable
 
 
 def text_of(problem: KgroupError) -> str:
-    """What went wrong, in the words of the commands."""
+    """The error's message in the words of the commands."""
     put_in_command_terms(problem)
     return str(problem)
 
@@ -21,5 +21,5 @@ def complain(problem: KgroupError) -> None:
 
 
 def say(line: str) -> None:
-    """Tell a person something that is no result: on standard error."""
+    """Write a line that is no result of the command, so to standard error."""
     sys.stderr.write(line + "\n")

@@ -1,8 +1,8 @@
 """Real Kafka at hand, for tests and for development.
 
-`ApacheKafka` runs one or three real broker processes; with `SecureListener`s it asks clients who they are.
-`pytest_plugin` offers it as fixtures. Names are loaded on first
-use, because pytest imports this package in every project that has it installed.
+`ApacheKafka` runs one or three real broker processes. `SecureListener`s let it authenticate clients.
+`pytest_plugin` offers it as fixtures. Names are loaded on first use, because pytest imports this package in every
+project that has it installed.
 """
 
 from __future__ import annotations

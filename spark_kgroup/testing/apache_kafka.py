@@ -36,10 +36,10 @@ if TYPE_CHECKING:
     from confluent_kafka.admin._metadata import ClusterMetadata
 
 _PORT_ATTEMPTS: Final = 3
-"""Where reserved ports must be given back before a node can listen (not on Linux), somebody may be faster."""
+"""Where reserved ports must be given back before a node can listen (not on Linux), another process may take them."""
 
 _TOPIC_TIMEOUT_S: Final = 30.0
-"""Creating a topic takes 0.1 s; 30 s is Kafka's request.timeout.ms."""
+"""Creating a topic takes 0.1 s, and 30 s is Kafka's request.timeout.ms."""
 
 _TOOL_TIMEOUT_S: Final = 60.0
 """A tool takes 1 to 2 s, most of it the start of its JVM."""
@@ -55,23 +55,24 @@ _QUIET.setLevel(logging.CRITICAL)  # a client that watches nodes come and go rep
 
 
 class ApacheKafka:
-    """A cluster as a context manager; `start` and `stop` do the same by hand, and may be repeated.
+    """A cluster as a context manager. `start` and `stop` do the same by hand, and may be repeated.
 
     Attributes:
         release: of Apache Kafka.
 
     Args:
         nodes: 1 or 3, each a broker and a controller, in a rack of its own: rack-1, rack-2, rack-3.
-        data_dir: kept after `stop` and used again by the next start; None for a temporary one.
-        port: node i listens on port + i; None for free ports.
-        version: of Apache Kafka, 3.2.0 or later; None for $KGROUP_KAFKA_VERSION, else 4.3.1.
+        data_dir: kept after `stop` and used again by the next start, or None for a temporary one.
+        port: of node 1, followed by those of nodes 2 and 3, or None for free ports.
+        version: of Apache Kafka, 3.2.0 or later, or None for $KGROUP_KAFKA_VERSION, else 4.3.1.
         server_properties: broker configuration that adds to or overrides what is set here.
         host: the address that is listened on and advertised.
         jvm_options: of every node, such as "-Xmx1g".
-        listeners: beside the plain one, on free ports; see `bootstrap_of`.
-        users: name -> password, for listeners with SASL (PLAIN; from Kafka 3.5 on SCRAM, too).
-        advertised: (node id, listener's name, its port) -> the port that others are told, such as a proxy's; for the
-            plain listener (PLAINTEXT), for those of `listeners`, and for the controllers' (CONTROLLER).
+        listeners: beside the plain one, on free ports (see `bootstrap_of`).
+        users: name -> password, for listeners with SASL (PLAIN, and from Kafka 3.5 on SCRAM).
+        advertised: (node id, listener's name, its port) -> the port that clients and other nodes are told, such as a
+            proxy's. It is asked for the plain listener (PLAINTEXT), for those of `listeners`, and for the controllers'
+            (CONTROLLER).
 
     Raises:
         OptionError: another number of nodes, a port out of range, or an older version.
@@ -141,7 +142,7 @@ class ApacheKafka:
 
     @property
     def admin(self) -> AdminClient:
-        """An admin client of this cluster; after a node was ended or paused, another one.
+        """An admin client of this cluster, and another one after a node was ended or paused.
 
         librdkafka's may stick to a node that is gone: requests were seen to time out after 30 s with two nodes left.
         """
@@ -182,9 +183,9 @@ class ApacheKafka:
             raise
 
     def stop(self) -> None:
-        """End every process and remove the temporary directory; a directory of the caller's is kept.
+        """End every process and remove the temporary directory. A directory of the caller's is kept.
 
-        Nodes whose data is kept are asked to end (SIGTERM), the others are simply killed.
+        Nodes whose data is kept are asked to end (SIGTERM). Nodes with temporary data are simply killed.
         """
         self._admin = None
         try:
@@ -201,8 +202,8 @@ class ApacheKafka:
     def await_ready(self, timeout_s: float = START_TIMEOUT_S) -> None:
         """Wait until every running node has started, has a controller, and shows all of them.
 
-        Each is asked itself: some may know of a node before others do, and a client that hears from one that does not
-        gives up the requests that it has sent to that node (librdkafka: _DESTROY_BROKER).
+        Each is asked itself: some may know of a node earlier than the rest, and a client that hears from one that does
+        not know it gives up the requests that it has sent to that node (librdkafka: _DESTROY_BROKER).
 
         Raises:
             EnvironmentProblem: a node died, or this was not so in time.
@@ -227,7 +228,7 @@ class ApacheKafka:
         replication_factor: int | None = None,
         configs: Mapping[str, str] | None = None,
     ) -> None:
-        """Create a topic, and return once every node knows all its leaders. One replica a node unless told otherwise.
+        """Create a topic, and return once every node knows all its leaders. By default each node has one replica.
 
         Raises:
             EnvironmentProblem: the broker refused, or was not done in time.
@@ -260,7 +261,7 @@ class ApacheKafka:
 
         Args:
             main_class: such as "org.apache.kafka.tools.GetOffsetShell".
-            arguments: its command line; `--bootstrap-server` is the caller's to give.
+            arguments: its command line. The caller gives `--bootstrap-server` in it.
             timeout_s: it is killed after this long.
 
         Raises:
@@ -271,7 +272,7 @@ class ApacheKafka:
         return self._jvm.tool(main_class, arguments, timeout_s)
 
     def describe_group(self, group: str) -> list[PartitionRow]:
-        """The group's partitions, as Kafka's own group tool shows them; empty for a group that does not exist.
+        """The group's partitions, as Kafka's own group tool shows them. Empty for a group that does not exist.
 
         Runs the tool twice (2 s): the table of offsets names members by id, that of members their instance ids.
         """
@@ -279,7 +280,7 @@ class ApacheKafka:
         return group_tool.parse_offsets(self._group_tool(group, "--offsets"), members)
 
     def describe_members(self, group: str) -> list[MemberRow]:
-        """The group's members, as Kafka's own group tool shows them; empty for a group that does not exist."""
+        """The group's members, as Kafka's own group tool shows them. Empty for a group that does not exist."""
         members = group_tool.parse_members(self._group_tool(group, "--members", "--verbose"))
         if self.release.shows_topics_of_members:
             return members
@@ -294,9 +295,9 @@ class ApacheKafka:
         return group_tool.parse_state(self._group_tool(group, "--state", "--verbose"))
 
     def group_record(self, group: str) -> GroupRecord | None:
-        """The newest thing the coordinator wrote down about a classic group, its generation included.
+        """The newest record that the coordinator wrote about a classic group, its generation included.
 
-        None if it has written nothing, or has forgotten the group since.
+        None if it has written none, or has forgotten the group since.
         """
         return read_group_record(self.bootstrap_servers, group)
 
@@ -376,10 +377,10 @@ class ApacheKafka:
         return cluster_id
 
     def _metadata_of(self, node: KafkaNode) -> ClusterMetadata | None:
-        """What a node says of the cluster now, None if it does not answer.
+        """A node's metadata of the cluster now, or None if that node does not answer.
 
-        A new client knows that node alone, and asks it on its own account; what is asked here may then go to another
-        one. Measured with three nodes: a third of the answers were another's.
+        A new client knows that node alone, and asks it on its own account. The request made here may then go to another
+        node. Measured with three nodes: a third of the answers were another's.
         """
         from confluent_kafka import KafkaException
 
@@ -414,7 +415,7 @@ class ApacheKafka:
             raise EnvironmentProblem(f"Could not {deed}: {problem}") from problem
 
     def _release(self) -> None:
-        """Give back everything but the data: the watchdog, the ports, the lock, the temporary directory."""
+        """Give back all but the caller's data: the watchdog, the ports, the lock, the temporary directory."""
         self.nodes = ()
         self._jvm = None
         if self._guard is not None:

@@ -10,7 +10,7 @@ from spark_kgroup.errors import EnvironmentProblem
 
 _CAN_SHARE_A_BOUND_PORT: Final = sys.platform == "linux"
 """On Linux a bound socket that does not listen may stay beside a listening one if both set SO_REUSEADDR, as Java does.
-So the port is still ours while a killed node is down, and nobody else is given it."""
+So the port is still ours while a killed node is down, and no other process is given it."""
 
 
 class PortReservation:
@@ -18,8 +18,8 @@ class PortReservation:
 
     Args:
         host: the address they are held on.
-        count: how many; an even number, half of them for clients.
-        first: the first half are first, first + 1, ...; None for free ones. The second half is always free ones.
+        count: how many.
+        first: if it is given, the first half of the ports are first, first + 1, ... All further ones are free ones.
 
     Raises:
         EnvironmentProblem: a port that was asked for is taken.

@@ -2,7 +2,7 @@
 
 DescribeGroups does not tell a classic group's generation, so no tool that asks the coordinator can show it. The
 coordinator's own log does: it writes a GroupMetadata record whenever the group comes to rest or a static member rejoins
-(Kafka: GroupMetadataKey v2; GroupMetadataValue v0 to v3, of which 4.3 writes v3).
+(Kafka: GroupMetadataKey v2, GroupMetadataValue v0 to v3, of which 4.3 writes v3).
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ def _newest(reader: Consumer, group: str) -> GroupRecord | None:
 
 
 def decode_group_metadata(value: bytes | str | None, offset: int) -> GroupRecord | None:
-    """A GroupMetadataValue's head; None for a tombstone.
+    """A GroupMetadataValue's head, or None for a tombstone.
 
     Raises:
         EnvironmentProblem: a version that this code does not know.
@@ -103,14 +103,14 @@ def _is_of(key: bytes, group: str) -> bool:
 
 
 def _nullable_string(data: bytes, at: int) -> tuple[str | None, int]:
-    """A string with its int16 length before it, and where it ends; -1 stands for none."""
+    """A string with its int16 length before it, and where it ends. A length of -1 stands for None."""
     (length,) = struct.unpack_from(">h", data, at)
     begin = at + 2
     return (None, begin) if length < 0 else (data[begin : begin + length].decode(), begin + length)
 
 
 def _java_hash(group: str) -> int:
-    """The absolute String.hashCode of `group` (GroupCoordinatorService.partitionFor; Utils.abs, not toPositive)."""
+    """The absolute String.hashCode of `group` (GroupCoordinatorService.partitionFor: Utils.abs, not toPositive)."""
     code = 0
     units = group.encode("utf-16-be")
     for (unit,) in struct.iter_unpack(">H", units):

@@ -1,12 +1,12 @@
 """A group as Kafka's own command-line tool shows it (ConsumerGroupCommand, "kafka-consumer-groups").
 
-The tool prints tables; a value may hold spaces, so a row is cut where the heading's words begin. That holds for all
-columns but those after #PARTITIONS, which are not made as wide as their widest value; there no value holds a space, but
-for the last one. "-" is how the tool prints what it does not have.
+The tool prints tables. A value may hold spaces, so a row is cut where the heading's words begin. That holds for all
+columns but those after #PARTITIONS, which are not made as wide as their widest value. There only the last value holds a
+space. The tool prints "-" for a value that it does not have.
 
-Before Kafka 4.0 no column has an epoch, and an assignment is "topic(0,1), other(2)" under ASSIGNMENT; since then
-it is "topic:0,1;other:2" under CURRENT-ASSIGNMENT (KIP-1099). The tool of 3.8 and 3.9 prints "(0,1), (2)": what a
-member owns is then taken from the table of offsets.
+Before Kafka 4.0 no column has an epoch, and an assignment is "topic(0,1), other(2)" under ASSIGNMENT. Since then
+it is "topic:0,1;other:2" under CURRENT-ASSIGNMENT (KIP-1099). The tool of 3.8 and 3.9 prints "(0,1), (2)": a member's
+partitions are then taken from the table of offsets.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class PartitionRow:
         current_offset: committed by the group, None if it has committed none.
         log_end_offset: None while the partition has no leader.
         lag: log end minus committed, None without a committed offset.
-        member_id: of its owner, None while nobody owns it; so are the next three.
+        member_id: of its owner, None while it has none, as the next three.
         instance_id: None also for a dynamic member.
     """
 
@@ -53,7 +53,7 @@ class MemberRow:
 
     Attributes:
         member_epoch: None under the classic protocol.
-        assignment: what it owns now.
+        assignment: the partitions that it owns now.
     """
 
     member_id: str
@@ -83,7 +83,7 @@ class GroupStateRow:
 
 
 def parse_offsets(output: str, members: str) -> list[PartitionRow]:
-    """Rows of `--describe --offsets`, sorted by topic and partition; members without partitions are left out.
+    """Rows of `--describe --offsets`, sorted by topic and partition, without members that have no partition.
 
     Args:
         output: the table of offsets.
@@ -125,7 +125,7 @@ def parse_members(output: str) -> list[MemberRow]:
 
 
 def with_owned(members: list[MemberRow], offsets: str) -> list[MemberRow]:
-    """`members` with what they own by the rows of `--describe --offsets`."""
+    """`members` with the partitions that they own by the rows of `--describe --offsets`."""
     owned: dict[str | None, set[TopicPartition]] = {}
     for row in parse_offsets(offsets, ""):
         owned.setdefault(row.member_id, set()).add(TopicPartition(row.topic, row.partition))
@@ -152,7 +152,7 @@ def parse_state(output: str) -> GroupStateRow:
 
 
 def _table(output: str) -> list[dict[str, str]]:
-    """The printed table as heading -> value per row; empty if there is none."""
+    """The printed table as heading -> value per row. Empty if there is none."""
     lines = [line for line in output.splitlines() if line.strip()]
     start = next((index for index, line in enumerate(lines) if line.startswith("GROUP ")), None)
     if start is None:

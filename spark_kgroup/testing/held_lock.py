@@ -12,7 +12,7 @@ from spark_kgroup.testing.progress import announced
 
 @contextmanager
 def held_lock(path: Path, work: str) -> Iterator[None]:
-    """Hold an advisory lock that ends with this process; `work` says what another process may hold it for."""
+    """Hold an advisory lock that ends with this process. `work` describes the work of another process that holds it."""
     with path.open("w") as file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)

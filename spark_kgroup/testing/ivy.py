@@ -32,14 +32,14 @@ _ATTEMPTS: Final = 2
 """A repository that fails twice in a row is down or unreachable."""
 
 _FETCH_TIMEOUT_S: Final = 900
-"""One attempt. Kafka's set (47 jars, 45 MB) took 27 to 46 s here; this allows a 20 times slower line."""
+"""One attempt. Kafka's set (47 jars, 45 MB) took 27 to 46 s here. This allows a 20 times slower line."""
 
 _LAST_LINES_MAX: Final = 15
 """How many of Ivy's lines an error repeats."""
 
 
 class Coordinate(NamedTuple):
-    """One artifact in a Maven repository, with or without what it depends on at run time."""
+    """One artifact in a Maven repository, with or without the artifacts that it depends on at run time."""
 
     organisation: str
     module: str
@@ -54,7 +54,7 @@ class NoIvy(EnvironmentProblem):
 def fetch_with_ivy(
     coordinates: Sequence[Coordinate], partial: Path, name: str, repository: str | None, folders: str = FLAT
 ) -> None:
-    """Leave the jars in `partial`/jars, trying again from nothing if the first attempt fails.
+    """Leave the jars in `partial`/jars, trying again from the beginning if the first attempt fails.
 
     Raises:
         EnvironmentProblem: no Java, no PySpark, or the repository cannot be reached or lacks an artifact.
@@ -105,7 +105,7 @@ def _command(java: Java, ivy: Path, partial: Path, folders: str) -> list[str | P
 
 
 def _run(command: Sequence[str | Path], progress: IvyProgress) -> tuple[bool, list[str]]:
-    """Whether Ivy fetched everything, and its last lines."""
+    """Whether Ivy fetched all jars, and its last lines."""
     guard = ProcessGuard()
     try:
         process = guard.popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
@@ -135,7 +135,7 @@ def _settings_xml(cache: Path, repository: str | None) -> str:
 
 
 def _ivy_xml(coordinates: Sequence[Coordinate]) -> str:
-    """An Ivy module that depends on `coordinates`; "master" is an artifact itself, "runtime" what it needs."""
+    """An Ivy module that depends on `coordinates`: "master" is an artifact itself, "runtime" its dependencies."""
     dependencies = "".join(
         f"<dependency org={quoteattr(wanted.organisation)} name={quoteattr(wanted.module)} "
         f'rev={quoteattr(wanted.revision)} transitive="{str(wanted.transitive).lower()}" '

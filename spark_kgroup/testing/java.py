@@ -16,7 +16,7 @@ JAVA_VERSION_MIN: Final = 17
 """Brokers of Kafka 4.0 and later need Java 17 (KIP-1013)."""
 
 _VERSION_TIMEOUT_S: Final = 30
-"""`java -version` takes 0.1 s here; more than this is a hang."""
+"""`java -version` takes 0.1 s here. More than this is a hang."""
 
 _VERSION = re.compile(r'version "(?P<major>\d+)(?:\.(?P<minor>\d+))?')
 
@@ -27,7 +27,7 @@ class Java:
 
     Attributes:
         version: the feature release, such as 17.
-        build: everything it tells about itself.
+        build: the output of `java -version`.
     """
 
     executable: Path
@@ -39,7 +39,7 @@ def find_java() -> Java:
     """The Java of JAVA_HOME if there is one, else the first in PATH.
 
     Raises:
-        EnvironmentProblem: there is none, it does not run, or it is older than `JAVA_VERSION_MIN`.
+        EnvironmentProblem: there is no Java, it does not run, or it is older than `JAVA_VERSION_MIN`.
     """
     executable = _executable()
     if executable is None:

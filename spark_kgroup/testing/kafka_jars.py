@@ -7,8 +7,8 @@
 <cache> is $KGROUP_CACHE, else $XDG_CACHE_HOME/spark-kgroup, else ~/.cache/spark-kgroup.
 
 A set that is pinned (`kafka-<version>.pins`, beside this module) is downloaded with pooch. It is taken only if it has
-these very jars, from the cache as from a repository: nothing is trusted on first use. Any other set is what the Ivy
-that PySpark ships finds in the repository.
+these very jars, from the cache as from a repository: no jar is trusted on first use. Any other set has the jars that
+the Ivy that PySpark ships finds in the repository.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _MANIFEST: Final = "manifest.json"
 def kafka_jars(version: str = KAFKA_VERSION) -> list[Path]:
     """Every jar of an Apache Kafka broker and of Kafka's command-line tools.
 
-    Those of the releases in `PINNED` are pinned; those of another one are what the repository gives.
+    Those of the releases in `PINNED` are pinned. Those of another release are taken as the repository gives them.
 
     Raises:
         EnvironmentProblem: see `fetch_jars`.
@@ -51,7 +51,7 @@ def kafka_jars(version: str = KAFKA_VERSION) -> list[Path]:
 
 
 def write_pins() -> None:
-    """Pin what Ivy finds for each release in `PINNED`, whatever is pinned now (`make lock`)."""
+    """Pin the jars that Ivy finds for each release in `PINNED`, in place of the present pins (`make lock`)."""
     for version in PINNED:
         with TemporaryDirectory() as folder:
             name, repository = f"kafka-{version}", os.environ.get(REPOSITORY)
@@ -82,15 +82,15 @@ def fetch_jars(
     """The jars of `coordinates`, from the cache if they are there and whole, else fetched into it.
 
     Args:
-        coordinates: what to fetch; a changed list under the same name is fetched anew, unless `pins` say what it has.
+        coordinates: the artifacts to fetch. A changed list under the same name is fetched anew, unless there are pins.
         name: of the set, and of its directory in the cache.
-        repository: URL of a Maven repository; None for $KGROUP_MAVEN_REPOSITORY, else Maven Central.
+        repository: URL of a Maven repository, or None for $KGROUP_MAVEN_REPOSITORY, else Maven Central.
         cache: None for `cache_directory()`.
-        pins: exactly the jars that the set has; empty to take what Ivy finds in the repository.
+        pins: exactly the jars that the set has, or empty to take those that Ivy finds in the repository.
 
     Raises:
-        EnvironmentProblem: the repository cannot be reached, lacks an artifact, or gives other jars than `pins` says;
-            or there is no pooch for `pins`, or no Java or no PySpark where there are none.
+        EnvironmentProblem: the repository cannot be reached, lacks an artifact, or gives other jars than `pins` says,
+            or there is no pooch for `pins`, or no Java or no PySpark where there are no pins.
     """
     root = (cache or cache_directory()) / "jars"
     source = repository or os.environ.get(REPOSITORY)
@@ -113,7 +113,7 @@ def fetch_jars(
 
 
 def _take_over(partial: Path, complete: Path, coordinates: Sequence[Coordinate]) -> list[Path]:
-    """Turn what was fetched into the complete set: its manifest is written, then it takes its name in one step."""
+    """Turn the fetched jars into the complete set: its manifest is written, then it takes its name in one step."""
     fetched = partial / "jars"
     _write_manifest(fetched, coordinates)
     if complete.exists():
@@ -133,7 +133,7 @@ def cache_directory() -> Path:
 
 
 def _whole(directory: Path, coordinates: Sequence[Coordinate], pins: Sequence[Pin]) -> list[Path] | None:
-    """The jars in `directory` if they are exactly what its manifest and the pins say, byte for byte, else None."""
+    """The jars in `directory` if they are exactly those of its manifest and the pins, byte for byte, else None."""
     try:
         manifest = json.loads((directory / _MANIFEST).read_text())
         if not pins and manifest["coordinates"] != _as_json(coordinates):

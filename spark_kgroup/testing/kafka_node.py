@@ -22,13 +22,13 @@ START_TIMEOUT_S: Final = 120.0
 many processes want them."""
 
 STOP_TIMEOUT_S: Final = 20.0
-"""After SIGTERM. Measured: 0.3 s; a node that has lost its quorum does not end by itself at all."""
+"""After SIGTERM. Measured: 0.3 s. A node that has lost its quorum does not end by itself at all."""
 
 _POLL_S: Final = 0.02
 _LOG_LINES_MAX: Final = 15
 _ERRORS_MAX: Final = 4
 _ERROR = re.compile(r"\S+ \S+ (?:ERROR|FATAL) |(?:Caused by: )?[\w.$]+(?:Exception|Error)\b")
-"""A line of the log at that level ("%d %p ..."), or what a stack trace begins with."""
+"""A line of the log at that level ("%d %p ..."), or the first line of a stack trace."""
 
 _BROKER_JVM: Final = ("-Xmx512m", "-XX:+UseSerialGC")
 """Serial: 2.2 s until started against 2.7 s with G1 on 2 cores. C1 only (-XX:TieredStopAtLevel=1) would be 1.8 s, at
@@ -42,7 +42,7 @@ _PORT_TAKEN: Final = ("Address already in use", "BindException")
 
 
 class PortTaken(EnvironmentProblem):
-    """Somebody else listens on a port that a node needs."""
+    """Another process listens on a port that a node needs."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +68,7 @@ class Jvm:
         return [self.java.executable, *self.options, *options, "-cp", str(self.jars / "*"), main_class, *arguments]
 
     def tool(self, main_class: str, arguments: Sequence[str], timeout_s: float) -> str:
-        """What one of Kafka's command-line classes prints on standard output.
+        """The standard output of one of Kafka's command-line classes.
 
         Raises:
             EnvironmentProblem: it failed, or was not done in time and has been killed.
@@ -95,8 +95,8 @@ class KafkaNode:
 
     Attributes:
         node_id: Kafka's node.id, from 1.
-        port: clients connect here; the same for the node's whole life.
-        log_path: Kafka's own log; what the JVM itself says is beside it, in stdout.log.
+        port: clients connect here. It stays the same for the node's whole life.
+        log_path: Kafka's own log. The JVM's output is beside it, in stdout.log.
         interruptions: how often it was ended or paused.
     """
 
@@ -126,7 +126,7 @@ class KafkaNode:
 
     @property
     def running(self) -> bool:
-        """Whether the JVM is there; a paused one is."""
+        """Whether the JVM is there, paused or not."""
         return self._process is not None and self._process.poll() is None
 
     @property
@@ -135,14 +135,14 @@ class KafkaNode:
         return self.running and not self._paused
 
     def configure(self, properties: Mapping[str, str]) -> None:
-        """Write the node's properties; log.dirs is added here."""
+        """Write the node's properties, with log.dirs added."""
         self.directory.mkdir(parents=True, exist_ok=True)
         own = {"log.dirs": str(self.directory / "data"), **properties}
         text = "".join(f"{name}={_escape(value)}\n" for name, value in own.items())
         self._properties_path.write_text(text)
 
     def format(self, jvm: Jvm, cluster_id: str, more: Sequence[str] = ()) -> None:
-        """Prepare the data directory unless it already holds data; `more` are arguments of Kafka's storage tool."""
+        """Prepare the data directory unless it already holds data. `more` are arguments of Kafka's storage tool."""
         if (self.directory / "data" / "meta.properties").exists():
             return
         arguments = ["format", "--cluster-id", cluster_id, "--config", str(self._properties_path), *more]
@@ -165,7 +165,7 @@ class KafkaNode:
             )
 
     def _log_option(self, logging: Logging) -> str:
-        """Write how the process logs; the option that tells it so."""
+        """Write the settings of the process's log, and return the JVM option that names their file."""
         path = self.directory / "log4j.properties"
         path.write_text(logging.settings.format(log=_escape(str(self.log_path))))
         return f"-D{logging.property}={path.as_uri()}"
@@ -188,7 +188,7 @@ class KafkaNode:
             time.sleep(_POLL_S)
 
     def kill(self) -> None:
-        """End the process at once, as a crash does (SIGKILL); its data stays."""
+        """End the process at once, as a crash does (SIGKILL). Its data stays."""
         self._end(signal.SIGKILL)
 
     def stop(self) -> None:
@@ -204,7 +204,7 @@ class KafkaNode:
             self._process.terminate()
 
     def await_stopped(self, timeout_s: float = STOP_TIMEOUT_S) -> None:
-        """Wait for the end that `request_stop` asked for; force it when the time is over."""
+        """Wait for the end that `request_stop` asked for. When the time is over, kill the process."""
         if self._process is None:
             return
         try:
@@ -223,11 +223,11 @@ class KafkaNode:
         self.await_started()
 
     def pause(self) -> None:
-        """Freeze the process (SIGSTOP): its connections stay open and nothing answers. Returns when it stands still."""
+        """Freeze the process (SIGSTOP): its connections stay open without an answer. Returns when it stands still."""
         self.interruptions += 1
         os.kill(self.pid, signal.SIGSTOP)
         self._paused = True
-        if hasattr(os, "waitid"):  # Until one thread has taken the signal, the others answer.
+        if hasattr(os, "waitid"):  # until one thread has taken the signal, the process still answers
             os.waitid(os.P_PID, self.pid, os.WSTOPPED | os.WEXITED | os.WNOWAIT)
 
     def resume(self) -> None:

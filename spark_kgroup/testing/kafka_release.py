@@ -1,11 +1,11 @@
-"""Which Apache Kafka is run, and what differs between its releases for those who run it.
+"""Which Apache Kafka is run, and the differences between its releases that matter for that.
 
-| since | what | source |
+| since | difference | source |
 |---|---|---|
 | 4.0 | brokers log with Log4j 2, before with Reload4j (the Log4j 1 of today) | KIP-653 |
 | 3.8 | until 4.0, the group tool's table of members has partitions without their topics | its output |
 | 3.8 | the group tool and the console consumer are in `org.apache.kafka.tools`, before in `kafka` | KAFKA-14589 |
-| 3.5 | users for SCRAM are given to the storage tool; brokers without ZooKeeper know none before | KIP-900 |
+| 3.5 | the storage tool takes users for SCRAM, and brokers without ZooKeeper know none before | KIP-900 |
 | 3.2 | the oldest release that is run here | |
 """
 
@@ -23,7 +23,7 @@ KAFKA_VERSION: Final = "4.3.1"
 """The Apache Kafka release that is run unless another is named."""
 
 VERSION_VARIABLE: Final = "KGROUP_KAFKA_VERSION"
-"""The environment variable that names another: for the fixtures of the pytest plugin, and whatever starts Kafka."""
+"""The environment variable that names another: for the fixtures of the pytest plugin and all that start Kafka."""
 
 _OLDEST: Final = (3, 2)
 _CAN_BE_RUN: Final = "Apache Kafka 3.2.0 or later can be run"
@@ -52,9 +52,9 @@ class Logging:
     """How a release is told to log to a file.
 
     Attributes:
-        binding: what SLF4J logs with, which no broker's POM names.
+        binding: the library that SLF4J logs with, which no broker's POM names.
         property: the Java system property that names the file of settings.
-        settings: their text; `{log}` stands for the log's path.
+        settings: their text, in which `{log}` stands for the log's path.
     """
 
     binding: Coordinate
@@ -68,12 +68,12 @@ _RELOAD4J: Final = Logging(Coordinate("org.slf4j", "slf4j-reload4j", "1.7.36"), 
 _LOG4J: Final = Logging(
     Coordinate("org.apache.logging.log4j", "log4j-slf4j-impl", "2.25.4"), "log4j2.configurationFile", _LOG4J_2
 )
-"""Of the release that kafka_2.13 4.3.1 depends on; kafka_2.13 4.0 depends on no Log4j at all."""
+"""Of the release that kafka_2.13 4.3.1 depends on. kafka_2.13 4.0 depends on no Log4j at all."""
 
 
 @dataclass(frozen=True, slots=True)
 class KafkaRelease:
-    """What this package must know of one release.
+    """The properties of one release that this package needs.
 
     Raises:
         OptionError: `version` is no release of 3.2 or later.
@@ -103,7 +103,7 @@ class KafkaRelease:
 
     @property
     def shows_topics_of_members(self) -> bool:
-        """Whether the group tool says of which topics a member's partitions are."""
+        """Whether the group tool names the topics of a member's partitions."""
         return not (3, 8) <= self.number < (4, 0)
 
     @property

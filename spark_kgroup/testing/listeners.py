@@ -1,4 +1,4 @@
-"""Listeners that ask who a client is: TLS, client certificates, SASL. Beside the plain one, which stays."""
+"""Listeners that authenticate clients or encrypt: TLS, client certificates, SASL. The plain one stays beside them."""
 
 from __future__ import annotations
 
@@ -26,16 +26,16 @@ class SecureListener:
     """One more listener of every node.
 
     Attributes:
-        name: Kafka's listener name, such as "SASL_SSL"; upper case.
-        certificate_pem: the broker's certificate chain; None for no TLS.
+        name: Kafka's listener name in upper case, such as "SASL_SSL".
+        certificate_pem: the broker's certificate chain, or None for no TLS.
         key_pem: its private key, PKCS#8 without a password.
-        client_ca_pem: who signs clients' certificates.
+        client_ca_pem: the CA that signs clients' certificates.
         client_auth: Kafka's ssl.client.auth. A client's user name is the CN of its certificate.
         sasl: whether clients must log in, by any of `MECHANISMS`.
-        session_ms: after this long a client must log in anew (connections.max.reauth.ms); 0 for never.
+        session_ms: after this long a client must log in anew (connections.max.reauth.ms), or 0 for never.
 
     Raises:
-        EnvironmentProblem: the key has another form, of which Kafka says only that a node has died.
+        EnvironmentProblem: the key has another form, with which a node would die without naming the reason.
     """
 
     name: str

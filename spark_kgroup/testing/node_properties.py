@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 
 Advertised = Callable[[int, str, int], int]
-"""(node id, name of a listener, port that it listens on) -> the port that others connect to."""
+"""(node id, name of a listener, port that it listens on) -> the port that clients and other nodes connect to."""
 
 
 def own_port(_node_id: int, _listener: str, port: int) -> int:
-    """Nothing stands before a node: others connect to where it listens."""
+    """No proxy stands before a node: clients and other nodes connect to the port on which it listens."""
     return port
 
 
@@ -22,16 +22,16 @@ def node_properties(
     secure: Mapping[str, tuple[str, int]] | None = None,
     advertised: Advertised = own_port,
 ) -> dict[str, str]:
-    """What makes node `node_id` (from 1) of a cluster: a broker and a controller in one.
+    """The properties of node `node_id` (from 1) of a cluster: a broker and a controller in one.
 
     Args:
         node_id: Kafka's node.id.
         host: every node's.
         port: for clients and other brokers.
-        controller_ports: of every node, by node id; as many as there are nodes.
-        more: adds to or overrides everything else.
+        controller_ports: of every node, by node id: as many as there are nodes.
+        more: adds to or overrides all these properties.
         secure: name -> (security protocol, port) of each further listener.
-        advertised: where others find a listener, its controllers' too.
+        advertised: the port under which clients and other nodes find a listener, the controllers' too.
     """
     secure = secure or {}
     ports = {"PLAINTEXT": port, **{name: secure_port for name, (_, secure_port) in secure.items()}}
@@ -64,8 +64,9 @@ def node_properties(
         "share.coordinator.state.topic.min.isr": replicas_min,
         "group.initial.rebalance.delay.ms": "0",  # default 3 s, spent by every test that makes a group
         "group.max.session.timeout.ms": "1800000",
-        "broker.heartbeat.interval.ms": "1000",  # 2 s and 9 s by default; a node that was killed may come back
-        "broker.session.timeout.ms": "4000",  # only when its old registration has expired
+        # 2 s and 9 s by default: a node that was killed may come back only when its old registration has expired.
+        "broker.heartbeat.interval.ms": "1000",
+        "broker.session.timeout.ms": "4000",
         "log.cleaner.dedupe.buffer.size": "16777216",  # default 128 MiB: a quarter of a node's heap
         **more,
     }

@@ -1,4 +1,4 @@
-"""Jars whose bytes are known beforehand, downloaded with pooch: no Java, no PySpark, nothing trusted on first use.
+"""Jars whose bytes are known beforehand, downloaded with pooch: no Java, no PySpark, no jar trusted on first use.
 
 How the repository is reached (proxy, trusted certificates) is the affair of requests, which pooch uses: HTTPS_PROXY,
 NO_PROXY, REQUESTS_CA_BUNDLE.
@@ -32,16 +32,16 @@ _AT_ONCE: Final = 4
 """Downloads at a time. Measured for the 47 jars of Kafka: 3.8 s one by one, 2.3 s with 4, no less with 8."""
 
 _CONNECT_TIMEOUT_S: Final = 10.0
-"""For each address of a host; a connection to Maven Central takes 0.1 s."""
+"""For each address of a host. A connection to Maven Central takes 0.1 s."""
 
 _READ_TIMEOUT_S: Final = 20.0
 """Between two bytes of one jar."""
 
 _SILENCE_MAX_S: Final = 60.0
-"""Longer than two attempts take to fail on a host that answers nothing; what this adds is a bound on looking it up."""
+"""Longer than two attempts take to fail on a silent host. It adds a bound on looking the host up."""
 
 _FETCH_TIMEOUT_S: Final = 900.0
-"""For 45 MB, a line of 50 KB/s. What has come until then is kept, and the next fetch goes on from there."""
+"""For 45 MB, a line of 50 KB/s. The jars that have come until then are kept, and the next fetch goes on from there."""
 
 _LOOK_S: Final = 0.1
 """How often progress is shown."""
@@ -56,7 +56,7 @@ class Pin(NamedTuple):
     """A jar that is taken only as it is.
 
     Attributes:
-        place: its path in a Maven repository; the last part is the name of the jar.
+        place: its path in a Maven repository, of which the last part is the name of the jar.
     """
 
     sha256: str
@@ -92,16 +92,17 @@ def sha256_of(jar: Path) -> str:
 
 
 def download(pins: Sequence[Pin], into: Path, name: str, repository: str | None) -> None:
-    """Leave in `into` the jars that are pinned, and nothing else; those that are there and fit are kept.
+    """Leave in `into` exactly the jars that are pinned. Those that are there and fit are kept.
 
     Args:
-        pins: what to download.
+        pins: the jars to download.
         into: a folder, which need not exist.
         name: of the set, for messages.
         repository: URL of a Maven repository (https, http or file), None for Maven Central.
 
     Raises:
-        EnvironmentProblem: pooch is not installed; the repository cannot be reached, lacks a jar, or gives another one.
+        EnvironmentProblem: pooch is not installed, or the repository cannot be reached, lacks a jar, or gives another
+            one.
         OSError: `into` cannot be written.
     """
     into.mkdir(parents=True, exist_ok=True)
@@ -116,11 +117,11 @@ def download(pins: Sequence[Pin], into: Path, name: str, repository: str | None)
             if errors:
                 raise _as_told(errors, name, repository)
     finally:
-        left.clear()  # who is still under way, after Ctrl-C, begins no other
+        left.clear()  # a thread that is still under way, after Ctrl-C, begins no further jar
 
 
 def _fetcher(pins: Sequence[Pin], into: Path, repository: str) -> Callable[[str], object]:
-    """What fetches the jar of that name."""
+    """A function that fetches the jar of the name it is given."""
     try:
         import pooch
     except ModuleNotFoundError:
@@ -150,7 +151,7 @@ def _copy(url: str, output_file: str, _: object) -> None:
 
 
 def _fetch_all(left: list[str], fetch: Callable[[str], object]) -> None:
-    """What each thread does: fetch one of those that are left, until none is."""
+    """The work of each thread: fetch one of the jars that are left, until none is."""
     while True:
         try:
             jar = left.pop()
@@ -162,7 +163,7 @@ def _fetch_all(left: list[str], fetch: Callable[[str], object]) -> None:
 def _await_end(
     workers: Sequence[Future[None]], left: list[str], into: Path, show: Callable[[int], None]
 ) -> list[BaseException]:
-    """Why not all is there; empty if it is. After a jar that cannot be had, those under way are awaited, no others."""
+    """The errors of the threads, or none if all jars are there. After an error only jars under way are awaited."""
     from requests import Timeout
 
     began_at_s = grew_at_s = time.monotonic()
@@ -185,7 +186,7 @@ def _await_end(
 
 
 def _as_told(errors: Sequence[BaseException], name: str, repository: str | None) -> BaseException:
-    """One error for all of them; one of this machine, such as a full disk, as it is."""
+    """One error for all of them. An error of this machine, such as a full disk, stays as it is."""
     from requests import RequestException
 
     place = repository or "Maven Central"
@@ -214,7 +215,7 @@ def without_credentials(text: str) -> str:
 
 
 def _bytes_in(folder: Path) -> int:
-    """Whole jars, and what has come of others; one that gets its name at this moment may be missing."""
+    """Bytes of whole and of unfinished jars. A jar that gets its name at this moment may be missing."""
     sizes = 0
     for path in folder.iterdir():
         with suppress(FileNotFoundError):

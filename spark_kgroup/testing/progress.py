@@ -1,4 +1,4 @@
-"""Progress of what takes a while, on standard error: a live line in a terminal, a few plain lines elsewhere.
+"""Progress of slow steps, on standard error: a live line in a terminal, a few plain lines elsewhere.
 
 Without rich, which the extra `testing` brings, lines are plain in a terminal, too.
 """
@@ -29,7 +29,7 @@ _MB: Final = 1_000_000
 
 @contextmanager
 def announced(title: str) -> Iterator[None]:
-    """Say what takes a while before it begins, and afterwards how long it took."""
+    """Show the title of a slow step before it begins, and afterwards how long it took."""
     terminal = _terminal()
     began_at_s = time.monotonic()
     outcome = "not done"
@@ -45,7 +45,7 @@ def announced(title: str) -> Iterator[None]:
 
 @contextmanager
 def download_progress(name: str, size_bytes: int) -> Iterator[Callable[[int], None]]:
-    """Yields what is to be called again and again with how many bytes of `name` are there."""
+    """Yields a function to be called again and again with the number of bytes of `name` that are there."""
     title = f"Fetching {name} (once)"
     terminal = _terminal()
     began_at_s = time.monotonic()
@@ -76,7 +76,7 @@ def _plain_lines(title: str, size_bytes: int) -> Callable[[int], None]:
 
 
 class IvyProgress:
-    """Counts what Ivy's lines tell: modules found, then jars fetched."""
+    """Counts by Ivy's lines: modules found, then jars fetched."""
 
     def __init__(self, show: Callable[[int, int], None]) -> None:
         self._show = show
@@ -96,7 +96,7 @@ class IvyProgress:
 
 @contextmanager
 def ivy_progress(name: str) -> Iterator[IvyProgress]:
-    """Announce what Ivy fetches, and show how far it is."""
+    """Announce that Ivy fetches `name`, and show how far it is."""
     title = f"Fetching {name} (once)"
     terminal = _terminal()
 

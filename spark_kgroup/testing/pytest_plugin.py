@@ -2,7 +2,7 @@
 
 `KGROUP_KAFKA_VERSION` in the environment names its release, such as 3.7.2 (`kafka_release`).
 
-pytest imports this in each of its runs, so it imports nothing but pytest until a fixture is asked for.
+pytest imports this in each of its runs, so it imports only pytest until a fixture is asked for.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _QUICK_START = ("-XX:TieredStopAtLevel=1",)
 
 
 def pytest_configure() -> None:
-    """A Spark that tests start runs their own Python, in an environment that nobody activated too.
+    """A Spark that tests start runs their own Python, in an environment that is not activated, too.
 
     Set before any fixture: Spark's session may be an earlier one's than Kafka.
     """
@@ -31,7 +31,7 @@ def pytest_configure() -> None:
 
 
 def _uncaptured(config: pytest.Config) -> AbstractContextManager[None]:
-    """Shows what the first start of Kafka says of its progress while it waits; later ones say nothing."""
+    """Shows the progress of the first start of Kafka, which fetches it, while the fixture waits."""
     capture = config.pluginmanager.getplugin("capturemanager")
     return capture.global_and_fixture_disabled() if capture else nullcontext()
 
@@ -41,8 +41,8 @@ def apache_kafka(pytestconfig: pytest.Config) -> Iterator[ApacheKafka]:
     """One Kafka node that all tests of the session share: give topics and groups names of their own.
 
     Sessions may be as short as 1 s (Kafka's group.min.session.timeout.ms is 6 s, and group.consumer's 45 s), so that a
-    test can wait for one to end; members under the consumer protocol heartbeat each second (5 s), and each step of
-    theirs takes one heartbeat.
+    test can wait for one to end. Members under the consumer protocol heartbeat each second (Kafka: 5 s), and each step
+    of theirs takes one heartbeat.
     """
     from spark_kgroup.testing.apache_kafka import ApacheKafka
 

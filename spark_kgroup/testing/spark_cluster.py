@@ -1,6 +1,6 @@
 """A Spark standalone cluster on this machine: one master, and workers that come and go.
 
-They are started as Java classes out of PySpark's own jars; PySpark is looked for, not imported. Each worker has a
+They are started as Java classes out of PySpark's own jars. PySpark is looked for, not imported. Each worker has a
 loopback address of its own, so that to Spark each is another host (Linux listens on all of 127.0.0.0/8).
 """
 
@@ -27,7 +27,7 @@ _DAEMON_JVM: Final = ("-Xmx512m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1")
 """Masters and workers do little: without the second compiler they start with less CPU time."""
 
 _START_TIMEOUT_S: Final = 120.0
-"""Measured: 2 s on a quiet machine, 8 s on one that others keep busy."""
+"""Measured: 2 s on a quiet machine, 8 s on a busy one."""
 
 _POLL_S: Final = 0.1
 _LOG_LINES_MAX: Final = 15
@@ -37,7 +37,7 @@ def spark_home() -> Path:
     """Where the PySpark of this environment is.
 
     Raises:
-        EnvironmentProblem: there is none.
+        EnvironmentProblem: PySpark is not installed.
     """
     spec = find_spec("pyspark")
     if spec is None or not spec.submodule_search_locations:
@@ -46,7 +46,7 @@ def spark_home() -> Path:
 
 
 def spark_environment(folder: Path, conf: Path) -> dict[str, str]:
-    """What every process of a cluster, and every driver that uses it, has in its environment.
+    """The environment variables of every process of a cluster, and of every driver that uses it.
 
     Args:
         folder: for all that is temporary.
@@ -54,7 +54,7 @@ def spark_environment(folder: Path, conf: Path) -> dict[str, str]:
     """
     return {
         "SPARK_HOME": str(spark_home()),
-        "SPARK_SCALA_VERSION": "2.13",  # Spark 4 knows no other; its own scripts find it out
+        "SPARK_SCALA_VERSION": "2.13",  # the only one of Spark 4, which its own scripts find out
         "SPARK_CONF_DIR": str(conf),
         "SPARK_LOCAL_DIRS": str(folder),
         "SPARK_LOCAL_IP": _MASTER_HOST,  # the web pages would be seen from everywhere
@@ -64,17 +64,17 @@ def spark_environment(folder: Path, conf: Path) -> dict[str, str]:
 
 
 class SparkCluster:
-    """A master, and workers; a context manager that leaves no process, not even when this one is killed with -9.
+    """A master and workers, as a context manager. No process is left, not even when this one is killed with -9.
 
     Args:
         folder: for logs and all that is temporary.
-        conf: Spark's configuration directory; its log4j2.properties must let org.apache.spark.deploy say what it does.
+        conf: Spark's configuration directory. Its log4j2.properties must let org.apache.spark.deploy log at INFO.
         cores: of each worker.
         memory: of each worker, such as "1g".
         environment: of all processes, beside `spark_environment`.
 
     Attributes:
-        master_url: what a driver connects to.
+        master_url: the URL that a driver connects to.
         workers: address -> process.
     """
 
@@ -113,7 +113,7 @@ class SparkCluster:
         self._stack.close()
 
     def start_workers(self, *addresses: str) -> None:
-        """Start a worker on each loopback address, such as 127.0.0.2; returns when the master knows them.
+        """Start a worker on each loopback address, such as 127.0.0.2. Returns when the master knows them.
 
         Raises:
             EnvironmentProblem: one ended, or did not register in time.
@@ -125,7 +125,7 @@ class SparkCluster:
             self._await(self.workers[address], f"worker-{address}", r"Successfully registered with (master)")
 
     def kill_worker(self, address: str) -> None:
-        """End a worker at once (SIGKILL); its executors end when they notice."""
+        """End a worker at once (SIGKILL). Its executors end when they notice."""
         worker = self.workers.pop(address)
         worker.kill()
         worker.wait()
@@ -144,7 +144,7 @@ class SparkCluster:
             )
 
     def _await(self, process: subprocess.Popen[bytes], name: str, pattern: str) -> str:
-        """What the pattern's group matches in the process' log."""
+        """The text that the pattern's group matches in the process' log."""
         deadline = time.monotonic() + _START_TIMEOUT_S
         while not (found := re.search(pattern, self._log(name).read_text(errors="replace"))):
             if process.poll() is not None or time.monotonic() > deadline:

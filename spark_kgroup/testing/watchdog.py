@@ -3,7 +3,7 @@
     this process ──pipe──▶ watchdog        leads a process group of its own, ignores Ctrl-C, SIGTERM and SIGHUP
          └───────────────▶ JVM, JVM, ...   born into the watchdog's group
 
-When the pipe ends, the owner is gone: everything in the group is killed with SIGKILL, and the owner's
+When the pipe ends, the owner is gone: every process in the group is killed with SIGKILL, and the owner's
 temporary directory is removed. A forked copy of the owner may hold the pipe open, so the watchdog also looks every
 `_PARENT_CHECK_S` whether its parent is still the same.
 
@@ -31,7 +31,7 @@ _PARENT_CHECK_S: Final = 0.2
 """How often the watchdog looks for its parent: the bound on noticing a death that the pipe does not show."""
 
 _KILL_TIMEOUT_S: Final = 10.0
-"""A killed process is gone in milliseconds; after this long it hangs in the kernel."""
+"""A killed process is gone in milliseconds. After this long it hangs in the kernel."""
 
 _KILL_POLL_S: Final = 0.01
 
@@ -40,7 +40,7 @@ class ProcessGuard:
     """Starts processes that end when this process ends, however it ends.
 
     Args:
-        directory: removed with all it holds if this process dies; None for nothing to remove.
+        directory: removed with all it holds if this process dies, or None.
         keep_open: file descriptors the watchdog inherits, so that a lock on them outlives the owner until its
             children are gone.
     """
@@ -64,7 +64,7 @@ class ProcessGuard:
             os.close(read_end)
 
     def _await_watching(self) -> None:
-        """Wait until the watchdog ignores signals: its word, or the end of its output if it could not start."""
+        """Wait until the watchdog ignores signals: for a byte from it, or for the end of its output if it failed."""
         assert self._watchdog.stdout is not None
         with self._watchdog.stdout as output:
             output.read(1)
@@ -95,7 +95,7 @@ class ProcessGuard:
         )
 
     def close(self) -> None:
-        """Kill what still runs in the group, the watchdog with it. The directory is left to the owner."""
+        """Kill all processes that still run in the group, the watchdog too. The directory is left to the owner."""
         if self._write_end < 0:
             return
         with suppress(ProcessLookupError):
@@ -113,7 +113,7 @@ def _watch(owner: int, read_end: int, directory: str | None) -> None:
     while os.getppid() == owner:
         readable, _, _ = select.select([read_end], [], [], _PARENT_CHECK_S)
         if readable:
-            break  # nobody ever writes: readable means that the owner's end is closed
+            break  # the owner never writes: readable means that its end is closed
     _end_the_group(directory)
 
 
@@ -133,7 +133,7 @@ def _end_the_group(directory: str | None) -> None:
 
 
 def _is_there(group: int) -> bool:
-    """Whether a process of the group is alive; zombies may stay for long where init reaps none (containers)."""
+    """Whether a process of the group is alive. Zombies may stay for long where init reaps none (containers)."""
     if not sys.platform.startswith("linux"):
         try:
             os.killpg(group, 0)

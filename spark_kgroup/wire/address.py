@@ -24,7 +24,7 @@ class Address:
     port: int
 
     def __str__(self) -> str:
-        # Brokers say where others are: what they say reaches logs and terminals.
+        # Brokers name each other's addresses, and these texts reach logs and terminals.
         host = self.host if self.host.isprintable() and len(self.host) <= _HOST_CHARS_MAX else ascii(self.host[:80])
         return f"[{host}]:{self.port}" if ":" in self.host else f"{host}:{self.port}"
 
@@ -33,7 +33,7 @@ def read_address(text: str) -> Address:
     """The address in `host:port`, or in `[::1]:9092`.
 
     Raises:
-        ValueError: it is not that; says so.
+        ValueError: the text is no address. The message says so.
     """
     match = _HOST_AND_PORT.fullmatch(text)
     if match is None or not 0 < int(match[3]) < 65536 or not _is_a_host(match):
@@ -45,7 +45,7 @@ def parse_bootstrap(text: str) -> tuple[Address, ...]:
     """Addresses from `host:port[,host:port]`.
 
     Raises:
-        OptionError: it is not that.
+        OptionError: an entry is no address, or there is none.
     """
     try:
         addresses = tuple(read_address(entry.strip()) for entry in text.split(",") if entry.strip())

@@ -16,7 +16,7 @@ class Backoff:
         self._max_ms = max_ms
 
     def next_ms(self) -> int:
-        """How long to wait now; the following wait is twice as long."""
+        """How long to wait now. The following wait is twice as long, up to `max_ms`."""
         wait_ms = min(self._next_ms, self._max_ms)
         self._next_ms = min(self._next_ms * 2, self._max_ms)
         return round(wait_ms * self._rng.uniform(1 - RETRY_BACKOFF_JITTER, 1 + RETRY_BACKOFF_JITTER))

@@ -1,4 +1,4 @@
-"""Connections to the brokers of one cluster: one pooled for each, whom of them to ask, and when to ask again."""
+"""Connections to the brokers of one cluster: one pooled for each, which of them to ask, and when to ask again."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ ENDS_AT_S: Final[ContextVar[float]] = ContextVar("ENDS_AT_S")
 
 
 class NotKnownYet(BrokerError):
-    """A topic that no broker has known so far: that is asked again for seconds, and then its caller's error says it."""
+    """No broker has known a topic so far. The retries log no warning, for the caller's error will name the topic."""
 
 
 class Brokers:
@@ -88,7 +88,7 @@ class Brokers:
         self._closed = False
 
     async def _close(self, shared: Iterable[asyncio.Task[Any]]) -> None:
-        """Close every pooled connection, and cancel `shared` work; whoever still waits gets `Disconnected`."""
+        """Close every pooled connection, and cancel `shared` work. Calls that still wait raise `Disconnected`."""
         self._closed = True
         tasks = [*shared, *self._opening.values()]
         for task in tasks:
@@ -101,10 +101,10 @@ class Brokers:
     async def _any_broker(self, request: Request) -> tuple[Address, Response]:
         """Ask until one answers: brokers we are connected to, then those we know of, then the bootstrap list.
 
-        Those whose last answers led nowhere come after all others (`Witnesses`).
+        Doubted brokers come after all others (`Witnesses`).
 
         Returns:
-            Who answered, and what.
+            The address that answered, and its response.
         """
 
         async def ask(address: Address) -> tuple[Address, Response]:
@@ -125,11 +125,11 @@ class Brokers:
         raise ConnectionFailed(f"No broker could be reached. {_CHECK_BOOTSTRAP} Tried: {failures}")
 
     async def reach_advertised(self, *, timeout_ms: int) -> None:
-        """See that a broker answers under the address that it advertises: whoever leads or coordinates is asked there.
+        """See that a broker answers under the address that it advertises: leaders and coordinators are asked there.
 
         Raises:
-            ConnectionFailed: none does; the bootstrap servers, which said so, are reached.
-            WireError: what answers there is no broker, or refuses us.
+            ConnectionFailed: none does, while the bootstrap servers, which named these addresses, are reached.
+            WireError: the peer at such an address is no broker, or refuses us.
         """
 
         async def attempt() -> None:
@@ -160,7 +160,7 @@ class Brokers:
         return await connection.call(request)
 
     async def _open_pooled(self, address: Address) -> Connection:
-        """A new connection for the pool; all who ask while it is being opened share it, or its failure."""
+        """A new connection for the pool. All callers that ask while it is being opened share it, or its failure."""
 
         async def open_and_pool() -> Connection:
             self._pool[address] = await self._open(address)
@@ -171,7 +171,7 @@ class Brokers:
     async def _join_or_start(
         self, running: dict[K, asyncio.Task[T]], key: K, work: Callable[[], Coroutine[Any, Any, T]]
     ) -> T:
-        """The result of the `work` that is running for `key`, which goes on for the others if one caller gives up."""
+        """The result of the `work` that is running for `key`, which goes on for other callers if one gives up."""
         if self._closed:
             raise Disconnected(_CLOSED)
         if key not in running:
@@ -182,10 +182,10 @@ class Brokers:
             return await asyncio.shield(task)
         except asyncio.CancelledError:
             if not task.cancelled():
-                raise  # it is our caller who was cancelled
+                raise  # our caller was cancelled, not the work
             raise Disconnected(_CLOSED) from None
         except WireError as error:
-            raise error.again() from error  # each caller's own, for a session writes in it who cannot go on
+            raise error.again() from error  # each caller's own: a session writes into it which member cannot go on
 
     async def _open(self, address: Address) -> Connection:
         turn = await self._pace.turn(address)
@@ -213,8 +213,9 @@ class Brokers:
         """Ask a new connection for its cluster: an address may have passed to a broker of another one.
 
         Raises:
-            ConnectionFailed: it has; the connection is closed. It may be given back.
-            WireError: no answer; the connection is closed.
+            ConnectionFailed: it has. The connection is closed, and the error is retriable: the address may be given
+                back.
+            WireError: no answer. The connection is closed.
         """
         if self._cluster_id is None:
             return
@@ -228,7 +229,7 @@ class Brokers:
             raise
 
     async def _check_answer(self, witness: Address, answer: messages.MetadataResponse) -> None:
-        """As `_check_cluster`, of an answer on the pooled connection to `witness`, which is closed if that fails."""
+        """As `_check_cluster`, for an answer on the pooled connection to `witness`, which is closed if that fails."""
         try:
             self._check_cluster(witness, answer)
         except ConnectionFailed:
@@ -238,10 +239,10 @@ class Brokers:
             raise
 
     def _check_cluster(self, address: Address, answer: messages.MetadataResponse) -> None:
-        """Remember which cluster it is that answers; no other is ever believed.
+        """Remember the id of the cluster that answers first. The answers of no other cluster are ever used.
 
         Raises:
-            ConnectionFailed: it is another one than before.
+            ConnectionFailed: the answer is from another cluster.
         """
         if self._cluster_id is None:
             self._cluster_id = answer.cluster_id
@@ -253,7 +254,7 @@ class Brokers:
 
     def _not_a_broker(self, address: Address, error: ProtocolViolation) -> WireError:
         if self._brokers:
-            # This cluster has answered before: whoever has a broker's address just now will give it back.
+            # This cluster has answered before: the program that has a broker's address just now will give it back.
             return ConnectionFailed(str(error))
         message = str(error) if str(address) in str(error) else f"{address}: {error}"
         return ProtocolViolation(f"{message} {_CHECK_BOOTSTRAP}")
@@ -262,13 +263,13 @@ class Brokers:
         return self._rights.setdefault(api, Rights())
 
     def _be_patient(self, error: WireError, api: str) -> None:
-        """Let the error be retriable if it says that rights are missing that we had a moment ago."""
+        """Make the error retriable if it says that rights are missing which we had a moment ago."""
         missing = isinstance(error, BrokerError) and error.code in RIGHTS_MISSING and error.api == api
         if missing and self._rights_to(api).may_come_back(round(time.monotonic() * 1000)):
             error.retriable = True
 
     async def _retry(self, attempt: Callable[[], Awaitable[T]], timeout_ms: int | None, api: str = "") -> T:
-        """The first result of `attempt`, again after errors that may pass.
+        """The result of the first `attempt` that succeeds: it is repeated after errors that may pass.
 
         Rights to use the `api` that we had may be missing for `AUTHORIZATION_GRACE_MS`.
         """
@@ -297,7 +298,7 @@ class Brokers:
 
 @asynccontextmanager
 async def end_after(left_ms: int, *, of_ms: int | None = None, failed: WireError | None = None) -> AsyncIterator[None]:
-    """End what is inside after `left_ms`; the error says of how many ms in all, and what had `failed` before."""
+    """End the block after `left_ms`. The error names the bound in all (`of_ms`), and the error that `failed` before."""
     ends_at_s = asyncio.get_running_loop().time() + max(0, left_ms) / 1000
     outer = ENDS_AT_S.set(min(ends_at_s, ENDS_AT_S.get(inf)))
     try:
@@ -313,4 +314,4 @@ async def end_after(left_ms: int, *, of_ms: int | None = None, failed: WireError
 def _forget(running: dict[K, asyncio.Task[T]], key: K, done: asyncio.Task[T]) -> None:
     del running[key]
     if not done.cancelled():
-        done.exception()  # seen, though all who waited for it may have given up
+        done.exception()  # retrieved, or asyncio logs it if all callers have given up

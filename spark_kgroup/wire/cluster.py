@@ -1,9 +1,9 @@
 """A cluster as a client sees it: brokers, topics, leaders, coordinators, offsets.
 
-Every public call has a bound on all of it. Within that bound, what only asks (metadata, offsets, descriptions) is tried
-again after retriable errors, with backoff and jitter; what acts (`open_coordinator`, `coordinator_call`) is tried once,
-because its caller knows whether it still wants it. Connections are pooled, one per broker, and opened anew when they
-ended; a session's own connection comes from `open_coordinator`.
+Every public call has a bound on all of it. Within that bound, a call that only asks (metadata, offsets, descriptions)
+is tried again after retriable errors, with backoff and jitter. A call that acts (`open_coordinator`,
+`coordinator_call`) is tried once, because its caller knows whether it still wants it. Connections are pooled, one per
+broker, and opened anew when they ended. A session's own connection comes from `open_coordinator`.
 """
 
 from __future__ import annotations
@@ -77,25 +77,25 @@ T = TypeVar("T")
 
 
 _NO_TOPIC: Final = frozenset({ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.UNKNOWN_TOPIC_ID})
-"""What a broker says of a topic that there is not, as far as it knows."""
+"""The error codes of a broker that knows no such topic."""
 
 
 class _Coordinator(NamedTuple):
-    """Who coordinates a group, and the broker that said so."""
+    """The address of a group's coordinator, and of the broker that named it."""
 
     address: Address
     told_by: Address
 
 
 class _Names(NamedTuple):
-    """Topic ids to names, as brokers said at `asked_at_s` or later."""
+    """Topic ids to names, as a broker knew them at `asked_at_s` or later."""
 
     names: Mapping[UUID, str]
     asked_at_s: float
 
 
 class Cluster(Brokers):
-    """A pooled client of one cluster. Belongs to one event loop; `close` it."""
+    """A pooled client of one cluster. Belongs to one event loop, and must be closed."""
 
     def __init__(
         self,
@@ -122,14 +122,14 @@ class Cluster(Brokers):
         self._denials = Denials()
         self._leaders: dict[TopicPartition, int] = {}
         self._told_by: dict[str, Address] = {}
-        """Which broker said last what there is of a topic, its leaders included."""
+        """Topic -> the broker whose metadata were the last about it, its leaders included."""
         self._coordinators: dict[str, _Coordinator] = {}
         self._looking_up: dict[str, asyncio.Task[Address]] = {}
         self._naming: dict[tuple[str, ...], asyncio.Task[_Names]] = {}
         self._names: dict[tuple[str, ...], _Names] = {}
 
     async def close(self) -> None:
-        """Close every pooled connection; whoever still waits gets `Disconnected`. Safe to call twice."""
+        """Close every pooled connection. Calls that still wait raise `Disconnected`. Safe to call twice."""
         await self._close([*self._looking_up.values(), *self._naming.values()])
 
     # ----------------------------------------------------------------------------------------------- metadata
@@ -139,13 +139,14 @@ class Cluster(Brokers):
     ) -> ClusterMetadata:
         """Fresh metadata of `topics` (None: all), from any broker. Unknown topics are in `errors`.
 
-        One that was there before is unknown when two brokers say so, or one for `TOPIC_GONE_AFTER_MS`: else a single
-        broker that lags behind would make the leader of a group revoke it from everybody.
+        A topic that was there before is unknown when two brokers deny it, or one for `TOPIC_GONE_AFTER_MS`: otherwise a
+        single broker that lags behind would make the leader of a group revoke its partitions from all members.
 
         Args:
             topics: names.
             timeout_ms: bound on all of it.
-            absent_after_ms: how long one broker alone may deny a topic that nobody has known yet.
+            absent_after_ms: how long one broker alone must deny a topic that no broker has known yet until it counts as
+                unknown.
 
         Raises:
             ConnectionFailed: no broker can be reached.
@@ -168,7 +169,7 @@ class Cluster(Brokers):
         return await self._retry(attempt, timeout_ms)
 
     async def names_of(self, topic_ids: Set[UUID], topics: Iterable[str], *, timeout_ms: int) -> Mapping[UUID, str]:
-        """Those of `topic_ids` that are ids of `topics`, to their names: an older answer while it is young enough.
+        """The names of `topic_ids`, as far as these are ids of `topics`: from the last answer while it is young enough.
 
         All seats of a process hear new ids within the same moments, and one answer about many partitions is long.
 
@@ -195,7 +196,7 @@ class Cluster(Brokers):
 
         Raises:
             ConnectionFailed: no broker can be reached.
-            WireError: what answered is no broker, or refuses us.
+            WireError: the peer that answered is no broker, or refuses us.
         """
         async with end_after(self._api_timeout_ms):
             await self._any_broker(messages.metadata(()))
@@ -226,13 +227,13 @@ class Cluster(Brokers):
         return code not in _NO_TOPIC or self._denials.suffice(topic, absent_after_ms)
 
     def _believe(self, found: ClusterMetadata, *, named: bool) -> None:
-        """Remember what a broker said.
+        """Remember a broker's metadata.
 
-        An error that may pass says nothing of a topic, unless it is that there is none. A topic that was not `named`
-        must not keep all others waiting.
+        A topic's error that may pass is raised, unless it denies the topic: it leaves open whether the topic exists. If
+        topics were not `named`, only LEADER_NOT_AVAILABLE is raised: one topic must not keep all the rest waiting.
 
         Raises:
-            BrokerError: it does not know yet, or knows less than another broker did.
+            BrokerError: the broker does not know a topic's state yet, or knows less than another broker did.
         """
         waited_for = ErrorCode.may_pass if named else {ErrorCode.LEADER_NOT_AVAILABLE}.__contains__
         waiting = {t: code for t, code in found.errors.items() if waited_for(code) and code not in _NO_TOPIC}
@@ -264,7 +265,7 @@ class Cluster(Brokers):
         self._leaders.update(found.leaders)
 
     def _doubt(self, topics: Iterable[str]) -> None:
-        """What a broker said of these topics led nowhere: the next question goes to another one."""
+        """The last metadata about these topics were of no use: the next question goes to another broker."""
         for told_by in {self._told_by[topic] for topic in topics if topic in self._told_by}:
             self._witnesses.doubt(told_by)
 
@@ -319,9 +320,9 @@ class Cluster(Brokers):
     def begin_list_offsets(
         self, wanted: Mapping[TopicPartition, int], *, isolation_level: int = 0, timeout_ms: int | None = None
     ) -> OffsetListing:
-        """As `list_offsets`, but each partition is answered when its own leader answers; `close` what comes back.
+        """As `list_offsets`, but each partition is answered when its own leader answers. Close the listing.
 
-        Only if brokers' metadata deny its topic, that is unknown before the time is up.
+        A partition counts as unknown before the time is up only if brokers' metadata deny its topic.
         """
 
         async def list_at(node: int, part: Mapping[TopicPartition, int], found: Found, errors: Errors) -> None:
@@ -332,7 +333,7 @@ class Cluster(Brokers):
         return OffsetListing(wanted, self._by_leader, list_at, self._check_listed, backoff, timeout_ms)
 
     def _check_listed(self, found: Found, errors: Errors) -> None:
-        """Raise what no further question about offsets can mend."""
+        """Raise an error that no further question about offsets can mend."""
         for error in errors.values():
             self._be_patient(error, "ListOffsets")
             if not error.retriable:
@@ -348,7 +349,7 @@ class Cluster(Brokers):
     async def _by_leader(
         self, wanted: Mapping[TopicPartition, int], errors: dict[TopicPartition, WireError]
     ) -> dict[int, dict[TopicPartition, int]]:
-        """`wanted` by the node that leads each; of those without a leader `errors` gets why."""
+        """`wanted` by the node that leads each. For a partition without a leader `errors` gets the reason."""
         lacking = wanted.keys() - self._leaders.keys()
         denied: Mapping[str, int] = {}
         if lacking:
@@ -372,10 +373,10 @@ class Cluster(Brokers):
     async def _list_missing(
         self, wanted: Mapping[TopicPartition, int], isolation_level: int, found: dict[TopicPartition, ListedOffset]
     ) -> dict[TopicPartition, ListedOffset]:
-        """`found`, with what of `wanted` it lacked: each leader is asked once, whether or not the others answer.
+        """`found`, completed to all of `wanted`. Each leader is asked once, whether or not another one answers.
 
         Raises:
-            WireError: a partition's, one that no further attempt can mend before all others.
+            WireError: that of one partition. An error that no further attempt can mend goes first.
         """
         missing = {tp: at for tp, at in wanted.items() if tp not in found}
         errors: dict[TopicPartition, WireError] = {}
@@ -395,7 +396,7 @@ class Cluster(Brokers):
         found: dict[TopicPartition, ListedOffset],
         errors: dict[TopicPartition, WireError],
     ) -> None:
-        """Ask one leader: `found` gets what it knows. Of the rest `errors` gets why; it leads them no more."""
+        """Ask one leader. `found` gets its offsets, `errors` the reasons for the rest, whose leader is forgotten."""
         address = self._brokers.get(node)
         errors |= dict.fromkeys(wanted, RequestTimedOut(f"{address or f'Broker {node}'} has not answered ListOffsets."))
         try:
@@ -421,15 +422,16 @@ class Cluster(Brokers):
     async def open_coordinator(
         self, group: str, *, lost: Address | None = None, timeout_ms: int | None = None
     ) -> Connection:
-        """A new connection of the caller's own to the group's coordinator; one attempt.
+        """A new connection of the caller's own to the group's coordinator, in one attempt.
 
         Args:
             group: its id.
-            lost: where the caller's last connection led, which ended, or which was no coordinator's (any more).
+            lost: the address of the caller's last connection, which ended, or whose broker does not coordinate the
+                group (any more).
             timeout_ms: bound on all of it.
 
         Raises:
-            WireError: not this time; `retriable` says whether trying again makes sense.
+            WireError: the attempt failed. `retriable` says whether trying again makes sense.
         """
         known = self._coordinators.pop(group, None)
         if known is not None and known.address == lost:
@@ -441,12 +443,12 @@ class Cluster(Brokers):
                 return await self._open(address)
 
     async def coordinator(self, group: str, *, known: Address | None = None, timeout_ms: int | None = None) -> Address:
-        """Who coordinates the group now, as brokers say that can be reached; one attempt.
+        """The address of the group's coordinator, as a broker that can be reached names it, in one attempt.
 
-        Where a broker contradicts what is `known`, another one is asked before that is believed.
+        If it is not the `known` one, another broker is asked too, and its answer counts.
 
         Raises:
-            WireError: nobody said so.
+            WireError: no broker named one.
         """
         async with end_after(timeout_ms or self._api_timeout_ms):
             address = await self._coordinator(group)
@@ -459,10 +461,10 @@ class Cluster(Brokers):
         """One request to the group's coordinator on a pooled connection.
 
         An answer with NOT_COORDINATOR or COORDINATOR_NOT_AVAILABLE, or an error, makes the next call look the
-        coordinator up again; the caller decides whether to try again.
+        coordinator up again. The caller decides whether to try again.
 
         Raises:
-            WireError: no answer; the request may have been carried out, unless it was never sent.
+            WireError: no answer. The request may have been carried out, unless it was never sent.
         """
         with self._doubting_coordinator(group):
             async with end_after(timeout_ms or self._api_timeout_ms):
@@ -475,7 +477,7 @@ class Cluster(Brokers):
 
     @contextmanager
     def _doubting_coordinator(self, group: str) -> Iterator[None]:
-        """What fails inside may have gone to a broker that does not coordinate the group (any more)."""
+        """Forget the coordinator if the block fails: its requests may go to a broker that coordinates it no more."""
         try:
             yield
         except UnsupportedApi:
@@ -486,12 +488,12 @@ class Cluster(Brokers):
             raise
 
     def _forget_coordinator(self, group: str) -> None:
-        """Who was named as coordinator led nowhere: the next question goes to another broker than said so."""
+        """Forget a coordinator that was of no use. The next look-up asks another broker than the one that named it."""
         if (known := self._coordinators.pop(group, None)) is not None:
             self._witnesses.doubt(known.told_by)
 
     async def _coordinator(self, group: str) -> Address:
-        """Look the coordinator up; all who ask meanwhile share it: all seats lose it at the same moment."""
+        """Look the coordinator up. All callers meanwhile share the look-up: all seats lose it at the same moment."""
         return await self._join_or_start(self._looking_up, group, lambda: self._look_up(group))
 
     async def _look_up(self, group: str) -> Address:
@@ -516,12 +518,12 @@ class Cluster(Brokers):
         timeout_ms: int | None = None,
         who: MemberIdentity | None = None,
     ) -> dict[TopicPartition, CommittedOffset | None]:
-        """The committed offset of each partition, with its metadata; None where nothing is.
+        """The committed offset of each partition with its metadata, or None where the group has committed none.
 
-        `who` is the member under the consumer protocol that asks; where the broker cannot check it, nobody does.
+        `who` is the member under the consumer protocol that asks. A broker too old to check it is asked without it.
 
         Raises:
-            WireError: the coordinator could not be found, or gave no whole answer, in time; or does not have `who`.
+            WireError: the coordinator could not be found, gave no whole answer in time, or does not have `who`.
         """
         return dict((await self.committed_answers(group, partitions, None, timeout_ms=timeout_ms, who=who)).found)
 
@@ -534,7 +536,7 @@ class Cluster(Brokers):
         timeout_ms: int | None = None,
         who: MemberIdentity | None = None,
     ) -> Answers[CommittedOffset | None]:
-        """As `committed_offsets` (None: all there is), without what is refused for `patience_ms` while others are not.
+        """As `committed_offsets` (None: all that the group has), without partitions refused for `patience_ms`.
 
         Raises:
             WireError: as there.
@@ -549,7 +551,7 @@ class Cluster(Brokers):
     async def all_committed(
         self, group: str, *, timeout_ms: int | None = None
     ) -> dict[TopicPartition, CommittedOffset]:
-        """All that the group has committed, with what consumers wrote beside it.
+        """All committed offsets of the group, with the text that its consumers wrote beside each.
 
         Raises:
             WireError: the coordinator could not be found, or gave no whole answer, in time.
@@ -558,7 +560,7 @@ class Cluster(Brokers):
         return {tp: committed for tp, committed in found.items() if committed is not None}
 
     async def describe_group(self, group: str, *, timeout_ms: int | None = None) -> DescribedGroup:
-        """The group with all its members, classic or of type consumer; state "Dead" if there is none of that name.
+        """The group with all its members, classic or of type consumer, in state "Dead" if there is none of that name.
 
         Raises:
             WireError: the coordinator could not be found, or gave no whole answer, in time.
@@ -580,7 +582,7 @@ class Cluster(Brokers):
         return await self._retry(attempt, timeout_ms, "DescribeGroups")
 
     async def _describe_consumer_group(self, group: str) -> DescribedGroup | None:
-        """A group of type consumer (KIP-848), None if it is not one, or this broker does not know of such groups."""
+        """A group of type consumer (KIP-848), or None if it is not one, or its coordinator has no such groups."""
         for request in messages.consumer_group_describe(group):
             try:
                 response = await self.coordinator_call(group, request)
@@ -593,7 +595,7 @@ class Cluster(Brokers):
         return None
 
     async def group_type(self, group: str, *, timeout_ms: int | None = None) -> str | None:
-        """Of what type a group is (Kafka: GroupType), in small letters; None if there is none, or nobody says.
+        """The type of a group (Kafka: GroupType) in small letters, or None if there is no group or no type is told.
 
         Raises:
             WireError: the coordinator could not be found, or gave no whole answer, in time.
@@ -602,7 +604,7 @@ class Cluster(Brokers):
         async def attempt() -> str | None:
             try:
                 response = await self.coordinator_call(group, messages.list_groups())
-            except UnsupportedApi:  # before Kafka 3.8 there were no others
+            except UnsupportedApi:  # before Kafka 3.8 there were no types to tell apart
                 return None
             assert isinstance(response, messages.ListGroupsResponse)
             if int(response.error_code) != ErrorCode.NONE:
@@ -615,7 +617,7 @@ class Cluster(Brokers):
         """A setting of a group as it is in effect, None if there is none of that name.
 
         Raises:
-            WireError: no broker said in time, or this user may not see it, or brokers know no settings of groups.
+            WireError: no broker told it in time, or this user may not see it, or brokers know no settings of groups.
         """
 
         async def attempt() -> str | None:
@@ -633,7 +635,7 @@ class Cluster(Brokers):
         """A setting of the broker that coordinates the group, None if it has none of that name.
 
         Raises:
-            WireError: it did not say in time, or this user may not see it.
+            WireError: the coordinator did not tell it in time, or this user may not see it.
         """
 
         async def attempt() -> str | None:
@@ -667,13 +669,13 @@ class Cluster(Brokers):
     async def remove_members(
         self, group: str, members: Sequence[MemberIdentity], reason: str, *, timeout_ms: int | None = None
     ) -> dict[str, int]:
-        """Take members out of the group (KIP-345). Tried again like what only asks: who is gone cannot go twice.
+        """Take members out of the group (KIP-345). Tried again like a question: a removed member cannot go twice.
 
         Returns:
-            Instance id -> error code, of those that are still there.
+            Instance id, or else member id -> error code, of those that are still in the group.
 
         Raises:
-            WireError: the coordinator did not say in time; they may be gone.
+            WireError: the coordinator did not answer in time. The members may be gone.
         """
 
         async def attempt() -> dict[str, int]:

@@ -1,12 +1,12 @@
 """The one seam over the codec library (kio): frames out, responses in.
 
-kio gives the message classes and writes them. It does not read what a broker sends: its reader refuses tagged fields
-and error codes it does not know, and a frame that claims a huge array ends the process (0.6.5). The reader here goes by
-the same classes' schema, and
-- checks each length against the bytes that are left, before anything is made of it;
-- skips tagged fields it does not know (KIP-482: a newer broker may send them in an old version);
+kio gives the message classes and writes them. It does not read brokers' responses: its reader refuses tagged fields and
+error codes it does not know, and a frame that claims a huge array ends the process (0.6.5). The reader here goes by the
+same classes' schema, and
+- checks each length against the bytes that are left, before it reads or allocates by it,
+- skips tagged fields it does not know (KIP-482: a newer broker may send them in an old version),
 - keeps error codes it does not know, as the numbers they are.
-All else that does not fit is a `ProtocolViolation`; kio's reader is the second opinion in the tests.
+All else that does not fit is a `ProtocolViolation`. The tests compare with kio's reader.
 """
 
 from __future__ import annotations
@@ -80,7 +80,7 @@ def correlation_id_of(frame: bytes) -> int:
 def decode_response(request_type: type[Request], frame: bytes) -> Response:
     """The response in `frame` (without its length), the answer to a request of `request_type`.
 
-    A broker that does not know our version of ApiVersions answers in version 0 (KIP-511): then that is what this is.
+    A broker that does not know our version of ApiVersions answers in version 0 (KIP-511): such an answer is read so.
 
     Raises:
         ProtocolViolation: it is not that response, or more than it.
@@ -106,7 +106,7 @@ def decode_entity(entity_type: type[E], raw: bytes) -> E:
 
 
 class _Cursor:
-    """A place in bytes that nobody has checked yet: every read is bounded by what is left."""
+    """A place in unchecked bytes: every read is bounded by the bytes that are left."""
 
     __slots__ = ("_at", "_raw", "what")
 
@@ -127,7 +127,7 @@ class _Cursor:
         return form.unpack_from(self._raw, self._advance(form.size))
 
     def _advance(self, size: int) -> int:
-        """Where we were; now we are `size` bytes further."""
+        """Move on by `size` bytes, and return the place before that."""
         start = self._at
         if size > len(self._raw) - start:
             raise ProtocolViolation(f"{self.what} ends after {len(self._raw)} bytes, in the middle of a field.")
@@ -141,7 +141,7 @@ class _Cursor:
         """An unsigned varint of at most 5 bytes (ByteUtils.readUnsignedVarint)."""
         if self._at < len(self._raw) and (byte := self._raw[self._at]) < 0x80:
             self._at += 1
-            return byte  # mostly: the lengths and tags of small things
+            return byte  # the usual case: small lengths and tags
         value = 0
         for shift in range(0, 35, 7):
             byte = self.take(1)[0]
@@ -281,7 +281,7 @@ def _value_reader(kind: Any, field: Field[Any], flexible: bool, nullable: bool) 
 
 
 def _read_nullable(read_struct: _Reader, cursor: _Cursor) -> Any:
-    """A struct, or None: a byte before it says which (KIP-893)."""
+    """A struct, or None if the byte before it is negative (KIP-893)."""
     return None if cursor.number(_INT8) < 0 else read_struct(cursor)
 
 
@@ -306,7 +306,7 @@ def _long_time(cursor: _Cursor) -> timedelta:
 
 @cache
 def error_code(number: int) -> KnownError:
-    """The error code as kio's enum; a number that is not in it becomes a member of its own, outside the list."""
+    """The error code as kio's enum. A number that is not in it becomes a member of its own, outside the list."""
     try:
         return KnownError(number)
     except ValueError:
@@ -335,4 +335,4 @@ _FIXED: Final[Mapping[str, _Reader]] = MappingProxyType(
 _INTEGERS: Final[Mapping[str, str]] = MappingProxyType(
     {"int8": "b", "int16": "h", "int32": "i", "int64": "q", "error_code": "h"}
 )
-"""Those of fixed size that are integers, as `struct` has them."""
+"""Kafka's types of fixed size that are integers -> their codes in `struct`."""

@@ -1,4 +1,4 @@
-"""One look-up of what a group has committed: asked again while its coordinator leaves something open. No I/O."""
+"""One look-up of a group's committed offsets: repeated while its coordinator leaves partitions unanswered. No I/O."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ class CommittedLookUp:
         call: asks the group's coordinator.
         requests: in the versions to try.
         wanted: which partitions, None for all.
-        patience_ms: how long partitions may be refused before the others' offsets do without; None for as long as
+        patience_ms: how long partitions may be refused before the look-up ends without them, or None for as long as
             there is another attempt.
 
     Attributes:
-        refused: the partitions of which the coordinator did not say what is committed, and why.
+        refused: partitions for which the coordinator gave an error instead of a committed offset -> that error.
     """
 
     def __init__(
@@ -45,14 +45,14 @@ class CommittedLookUp:
         self.refused: dict[TopicPartition, WireError] = {}
 
     async def attempt(self) -> dict[TopicPartition, CommittedOffset | None]:
-        """What is committed for each partition that is not `refused`; None for nothing.
+        """The committed offset of each partition that is not `refused`, or None where the group has none.
 
         Raises:
-            WireError: the coordinator did not answer, or not of all, and may do so if it is asked again.
+            WireError: the coordinator did not answer, or not for all partitions. A retriable one may pass.
         """
         try:
             response = await self._call(self._requests[0])
-        except UnsupportedApi:
+        except UnsupportedApi:  # a broker too old to check the member: ask without it
             response = await self._call(self._requests[-1])
         assert isinstance(response, messages.OffsetFetchResponse | messages.OffsetFetchResponseV9)
         self.refused.clear()

@@ -1,14 +1,15 @@
 """One TCP connection to one broker: frames, correlation, versions, bounds.
 
-Requests are pipelined; the broker answers them in order. A timeout closes the connection, as Kafka's own clients do:
-the answer may still come, and everything behind it would wait. When a caller is cancelled, its answer is dropped and
-the others go on; the timeout of its request stays, or a connection that died in silence would never be noticed.
+Requests are pipelined, and the broker answers them in order. A timeout closes the connection, as Kafka's own clients
+do: the answer may still come, and all requests behind it would wait. When a caller is cancelled, its answer is dropped
+and the other calls go on. The timeout of its request stays, or a connection that died in silence would never be
+noticed.
 
 A SASL session may end before the connection does (KIP-368). When most of it is over, the next request is held back, the
-answers that are due are awaited, and the connection authenticates anew before anything else is sent. So a JoinGroup
-that is parked beyond the end of its session is survived: the broker reads nothing behind it and checks a session only
-when a request arrives, and the first one to arrive is the SaslHandshake, which it accepts even then (Kafka:
-SocketServer.processCompletedReceives). Java's client also waits for its next send.
+answers that are due are awaited, and the connection authenticates anew before any other request is sent. So the
+connection survives a JoinGroup that is parked beyond the end of its session: the broker reads no request behind it and
+checks a session only when a request arrives, and the first one to arrive is the SaslHandshake, which it accepts even
+then (Kafka: SocketServer.processCompletedReceives). Java's client also waits for its next send.
 """
 
 from __future__ import annotations
@@ -69,14 +70,15 @@ _LENGTH: Final = struct.Struct(">i")
 _CORRELATION_ID_BYTES: Final = 4
 
 _ASKED_AGAIN_AND_AGAIN: Final = frozenset({messages.MetadataRequest, messages.ListOffsetsRequest})
-"""The application asks this between any two pieces of work, and while nothing happens the answers are the same: of
-10,000 partitions they take 0.1 s to decode. A response never changes, so the last one can be given out again."""
+"""The application sends these between any two pieces of work, and in a quiet cluster the answers stay the same: those
+about 10,000 partitions take 0.1 s to decode. A response object never changes, so the last one can be given out
+again."""
 
 _HINTS: Final = {
     0: " before it answered anything: does this listener expect TLS or SASL (`security.protocol`)?",
     1: " at the first request: does this listener expect SASL (`security.protocol`)?",
 }
-"""Why a broker may have closed a connection after so many answers; the first one is to ApiVersions."""
+"""Number of answers on a connection -> why the broker may have closed it then. The first one is to ApiVersions."""
 
 
 _NO_DESCRIPTOR: Final = (errno.EMFILE, errno.ENFILE)
@@ -84,7 +86,7 @@ _NO_DESCRIPTOR: Final = (errno.EMFILE, errno.ENFILE)
 
 @dataclass(frozen=True, slots=True)
 class _Waiting:
-    """A request that was sent: how to read its answer, who gets it, and what ends the wait."""
+    """A request that was sent: its type, the future that gets its answer, and the timer that ends the wait."""
 
     request_type: type[Request]
     answer: asyncio.Future[Response]
@@ -92,7 +94,7 @@ class _Waiting:
 
 
 class Connection:
-    """An open connection. Made by `open`; belongs to one event loop."""
+    """An open connection. Made by `open`, and belongs to one event loop."""
 
     def __init__(
         self,
@@ -141,16 +143,16 @@ class Connection:
         Args:
             address: of its host's addresses, the first to accept a connection is taken.
             client_id: for the broker's logs, quotas and metrics.
-            turn: which of the host's addresses is tried first. One that accepts and then says nothing would otherwise
-                be taken each time.
+            turn: which of the host's addresses is tried first. One that accepts connections and never answers would
+                otherwise be taken each time.
             security: TLS and SASL.
-            alive: asked before each request; nothing is sent any more when it says no.
+            alive: asked before each request. If it returns False, the connection ends instead.
             connect_timeout_ms: bound on the look-up, TCP and TLS together, and on each request until it is open.
             request_timeout_ms: bound on each request.
 
         Raises:
-            ConnectionFailed: nobody listens there, or not in time.
-            ProtocolViolation: whoever listens there does not speak Kafka.
+            ConnectionFailed: no connection was accepted there, or not in time.
+            ProtocolViolation: the peer that listens there does not speak Kafka.
             AuthenticationFailed: TLS or SASL did not let us in.
             WireError: it ended, timed out or refused us while being set up.
         """
@@ -175,7 +177,7 @@ class Connection:
 
     @property
     def closed(self) -> bool:
-        """Whether nothing can be sent any more."""
+        """Whether the connection has ended: no request can be sent any more."""
         return self._ended is not None
 
     @property
@@ -190,7 +192,7 @@ class Connection:
         await self.close()
 
     async def close(self) -> None:
-        """End the connection; whoever still waits gets `Disconnected`. Safe to call twice."""
+        """End the connection. Calls that still wait raise `Disconnected`. Safe to call twice."""
         self._end(Disconnected(f"The connection to {self.address} was closed here."))
         tasks = [task for task in (self._receiver, self._renewing) if task is not None]
         for task in tasks:
@@ -206,15 +208,15 @@ class Connection:
 
         Raises:
             UnsupportedApi: the broker does not speak this version of the API.
-            Orphaned: whoever we speak for has gone; the connection is closed.
-            RequestTimedOut: no answer in time; the connection is closed.
+            Orphaned: the process that we work for has ended. The connection is closed.
+            RequestTimedOut: no answer in time. The connection is closed.
             Disconnected: the connection ended, or was ended here because an answer on it cannot be decoded.
-            AuthenticationFailed: our SASL session was over and could not be renewed; the connection is closed.
+            AuthenticationFailed: our SASL session was over and could not be renewed. The connection is closed.
         """
         self._check_version(request)
         timeout_ms = timeout_ms or self._request_timeout_ms
-        # No bound of its own: whoever has a place is answered in time, or the connection ends. The place comes before
-        # the renewal, or a request could be sent in the midst of it.
+        # No bound of its own: a request that has a place is answered in time, or the connection ends. The place comes
+        # before the renewal, or a request could be sent in the midst of it.
         async with self._places:
             if self._renewing is not None or asyncio.get_running_loop().time() >= self._renew_at_s:
                 await self._renew_before(request, timeout_ms)
@@ -231,7 +233,7 @@ class Connection:
         timer = loop.call_later(timeout_ms / 1000, self._overdue, correlation_id, message)
         self._waiting[correlation_id] = _Waiting(type(request), answer, timer)
         self._drained.clear()
-        # Nothing between the question and the write: a process may be stopped for an hour before any earlier await.
+        # Asked right before the write, with no await between: this process may have been stopped for an hour before.
         if self._alive():
             self._writer.write(frame)
         else:
@@ -261,9 +263,9 @@ class Connection:
         except OSError as error:
             self._end(Disconnected(f"{self.address}: {error.strerror or error}."))
         except WireError as error:
-            # From a peer that has spoken Kafka it says something of this connection, not of the peer.
+            # If the peer has spoken Kafka already, the error is about this connection, not about the peer.
             self._end(error if self._versions is None else Disconnected(f"The connection was closed here: {error}"))
-        except Exception as bug:  # whatever it is: no caller may wait for an answer that is not read any more
+        except Exception as bug:  # a bug of any kind: no caller may wait for an answer that is not read any more
             log.exception("%s: cannot go on reading", self.address)
             self._end(Disconnected(f"{self.address}: reading failed: {bug!r}."))
 
@@ -273,7 +275,7 @@ class Connection:
             raise ProtocolViolation(f"{self.address} answered request {correlation_id}, which was never sent.")
         waiting = self._waiting[correlation_id]
         waiting.timer.cancel()
-        if not waiting.answer.done():  # else its caller was cancelled; the answer is nobody's
+        if not waiting.answer.done():  # else its caller was cancelled, and the answer is dropped
             response = await self._decode(waiting.request_type, frame)
             if not waiting.answer.done():
                 waiting.answer.set_result(response)
@@ -283,7 +285,7 @@ class Connection:
             self._drained.set()
 
     async def _decode(self, request_type: type[Request], frame: bytes) -> Response:
-        """The response in `frame`; it is the last one if every byte of it is the same, but for the correlation id."""
+        """The response in `frame`: the last one again if all bytes but the correlation id are the same."""
         content = frame[_CORRELATION_ID_BYTES:]
         last = self._last.get(request_type)
         if last is not None and last[0] == content:
@@ -303,28 +305,28 @@ class Connection:
                 waiting.answer.set_exception(error.again())
         self._waiting.clear()
         self._drained.set()
-        # Not close(): that waits for a peer that reads no more to take what is still to be sent.
+        # Not close(): that waits until the unsent bytes are sent, also if the peer reads no more.
         self._writer.transport.abort()
 
     # ----------------------------------------------------------------------------------------- authentication
 
     async def _authenticate(self) -> None:
-        """Prove who we are, and note when that must be done again."""
+        """Authenticate, and note when that must be done again."""
         lifetime_ms = await self._security.authenticate(self.address, self._ask)
         if lifetime_ms:
             wait_ms = max(REAUTHENTICATION_INTERVAL_MS, lifetime_ms * uniform(*REAUTHENTICATION_FACTORS))
             self._renew_at_s = asyncio.get_running_loop().time() + wait_ms / 1000
 
     async def _ask(self, request: Request) -> Response:
-        """As `call`, for what authentication itself sends."""
+        """As `call`, for the requests of authentication itself."""
         self._check_version(request)
         return await self._exchange(request, min(self._request_timeout_ms, CONNECT_TIMEOUT_MS))
 
     async def _renew_before(self, request: Request, timeout_ms: int) -> None:
-        """Hold `request` back until the SASL session is renewed; all who call meanwhile wait for the same renewal."""
+        """Hold `request` back until the SASL session is renewed. All calls meanwhile wait for the same renewal."""
         if self._renewing is None:
             self._renewing = asyncio.create_task(self._renew(), name=f"authenticate anew at {self.address}")
-        # Only wait: a caller that is cancelled must not end it halfway, and what it fails of ends the connection.
+        # Wait without awaiting the task: a cancelled caller must not end it halfway, and its error ends the connection.
         done, _ = await asyncio.wait([self._renewing], timeout=timeout_ms / 1000)
         if not done:
             message = f"{self.address}: {_name(request)} waited {timeout_ms} ms for the SASL session to be renewed."
@@ -337,7 +339,7 @@ class Connection:
             if not self.closed:
                 await self._authenticate()
         except WireError as error:
-            self._end(error)  # whoever waits for the renewal finds this when it sends
+            self._end(error)  # calls that wait for the renewal raise this error when they send
         finally:
             self._renewing = None
 
@@ -420,7 +422,7 @@ async def _streams(
     try:
         _keep_alive(tcp)
         _forget_unsent(tcp)
-        # The dot at the end of a whole name is DNS's; no certificate has it (RFC 6066, section 3).
+        # The dot at the end of a whole name is for DNS. No certificate has it (RFC 6066, section 3).
         name = host.removesuffix(".") if context else None
         return await asyncio.open_connection(sock=tcp, ssl=context, server_hostname=name)
     except BaseException:
@@ -429,7 +431,7 @@ async def _streams(
 
 
 async def _decode(request_type: type[Request], frame: bytes) -> Response:
-    """The response in `frame`; a large one is decoded beside the event loop, on which all seats send heartbeats."""
+    """The response in `frame`. A large one is decoded beside the event loop, on which all seats send heartbeats."""
     if len(frame) <= DECODED_AT_ONCE_BYTES_MAX:
         return decode_response(request_type, frame)
     return await asyncio.to_thread(decode_response, request_type, frame)
@@ -437,10 +439,10 @@ async def _decode(request_type: type[Request], frame: bytes) -> Response:
 
 @cache
 def _software_version(beside: Path = Path(__file__).parents[2]) -> str:
-    """Ours, as installed; looked up beside this package first.
+    """The installed version of this package, looked up beside it first.
 
-    Elsewhere takes long: an application may have large archives on `sys.path`, whose index is read for this. Measured
-    in a process with three: 60 ms.
+    To look elsewhere takes long: an application may have large archives on `sys.path`, whose index is read for this.
+    Measured in a process with three: 60 ms.
     """
     found = chain(distributions(name=_SOFTWARE, path=[str(beside)]), distributions(name=_SOFTWARE))
     ours = next(found, None)
@@ -456,10 +458,10 @@ def _keep_alive(tcp: socket.socket) -> None:
 
 
 def _forget_unsent(tcp: socket.socket) -> None:
-    """Let what the kernel has not sent yet end with the connection, however that ends (socket(7), SO_LINGER with 0 s).
+    """Have the kernel drop unsent bytes when the connection ends in any way (socket(7), SO_LINGER with 0 s).
 
-    1. The network swallows our JoinGroup; 2. this process is killed, and the kernel would go on sending for minutes;
-    3. the restarted one has joined when the JoinGroup arrives, and is fenced by it.
+    1. The network swallows our JoinGroup. 2. This process is killed, and the kernel would go on sending for minutes.
+    3. The restarted process has joined when the old JoinGroup arrives, and is fenced by it.
     """
     tcp.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
 

@@ -1,7 +1,7 @@
 """The consumer protocol embedded in JoinGroup and SyncGroup: subscriptions and assignments as bytes.
 
 Each begins with an int16 version. We write subscription v3 (owned partitions, generation, rack) and assignment v3, and
-read every version; a newer one is read as v3, since versions only append fields (ConsumerProtocol.java).
+read every version. A newer one is read as v3, since versions only append fields (ConsumerProtocol.java).
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ def encode_subscription(subscription: Subscription) -> bytes:
 
 
 def decode_subscription(raw: bytes) -> Subscription:
-    """Read a subscription of any version; what a version lacks is unknown (-1, None, empty).
+    """Read a subscription of any version. Fields that a version lacks are unknown (-1, None, empty).
 
     Raises:
         ProtocolViolation: `raw` is no subscription.
@@ -64,7 +64,7 @@ def decode_subscription(raw: bytes) -> Subscription:
     except ProtocolViolation:
         if version != 1:
             raise
-        # Old clients (sarama, kafka-go) say version 1 and write version 0, without owned partitions; franz-go reads
+        # Old clients (sarama, kafka-go) say version 1 and write version 0, without owned partitions. franz-go reads
         # them so, too (its issue 493).
         entity = decode_entity(_SUBSCRIPTIONS[0], raw[2:])
     owned = getattr(entity, "owned_partitions", ())
@@ -89,7 +89,7 @@ def encode_assignment(partitions: Iterable[TopicPartition]) -> bytes:
 
 
 def decode_assignment(raw: bytes) -> frozenset[TopicPartition]:
-    """Read an assignment of any version (all have the fields of v0); empty bytes are an empty assignment.
+    """Read an assignment of any version (all have the fields of v0). Empty bytes are an empty assignment.
 
     Raises:
         ProtocolViolation: `raw` is no assignment.
@@ -102,7 +102,7 @@ def decode_assignment(raw: bytes) -> frozenset[TopicPartition]:
 
 
 def _indexes(partitions: Iterable[TopicPartition]) -> tuple[i32, ...]:
-    """Not made i32 one by one: kio looks at each once more when it writes, and a leader writes all of a group's."""
+    """The indexes, not made i32 one by one: kio checks each again as it writes, and a leader writes a whole group's."""
     return cast("tuple[i32, ...]", tuple(map(itemgetter(1), partitions)))
 
 

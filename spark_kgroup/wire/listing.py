@@ -1,6 +1,6 @@
-"""One look-up of offsets that goes on, partition by partition, while whoever asked uses what has been answered so far.
+"""One look-up of offsets that goes on, partition by partition, while its caller uses the answers so far.
 
-No partition waits for another one's leader: one that is silent, or is none, holds up its own partitions alone.
+No partition waits for another one's leader: a silent or missing leader holds up its own partitions alone.
 """
 
 from __future__ import annotations
@@ -27,20 +27,21 @@ _NO_LEADER_YET: Final = RequestTimedOut("No broker has said yet who leads it.")
 
 @dataclass(frozen=True, slots=True)
 class Answers(Generic[T]):
-    """What brokers have said of some partitions, and of the others why they have not."""
+    """The answers for some partitions, and for each other partition the error that stands for its missing answer."""
 
     found: Mapping[TopicPartition, T]
     unanswered: Mapping[TopicPartition, WireError]
 
 
 class OffsetListing:
-    """Asks each leader until it has answered, or the time is up. Belongs to one event loop; `close` it.
+    """Asks each leader until it has answered, or the time is up. Belongs to one event loop, and must be closed.
 
     Args:
         wanted: partition -> timestamp.
-        by_leader: `wanted` by the node that leads each; what has no leader gets an error.
-        list_at: asks one leader; adds to what was found, and an error where there is no answer, or none yet.
-        check: raises what no further attempt can mend.
+        by_leader: groups `wanted` by the node that leads each. A partition without a leader gets an error.
+        list_at: asks one leader. It adds to the offsets found, and an error for each partition without an answer so
+            far.
+        check: raises an error that no further attempt can mend.
         backoff: between two attempts.
         timeout_ms: bound on all of it.
     """
@@ -67,15 +68,15 @@ class OffsetListing:
 
     @property
     def ended(self) -> bool:
-        """Nobody is asked any more: all have answered, or the time is up."""
+        """Whether no leader is asked any more: all have answered, or the time is up."""
         return self._task.done()
 
     async def answers(self, patience_ms: int) -> Answers[ListedOffset]:
-        """What has been answered when all is, at the latest after `patience_ms`.
+        """All answers, or those that came within `patience_ms`.
 
         Raises:
             UnknownTopic: two brokers deny a topic that was there.
-            WireError: a leader's word that no further attempt can mend.
+            WireError: a leader's error that no further attempt can mend.
         """
         await asyncio.wait([self._task], timeout=patience_ms / 1000)
         if self._task.done() and not self._task.cancelled():
@@ -86,7 +87,7 @@ class OffsetListing:
         return Answers(found, {tp: self._errors.get(tp, _NO_LEADER_YET) for tp in self._wanted if tp not in found})
 
     async def close(self) -> None:
-        """Ask nobody any more."""
+        """Stop asking."""
         self._task.cancel()
         await asyncio.gather(self._task, return_exceptions=True)
 
@@ -105,7 +106,7 @@ class OffsetListing:
             while left := self._wanted.keys() - self._found.keys():
                 wait_s = self._backoff.next_ms() / 1000
                 by_leader = await self._by_leader({tp: self._wanted[tp] for tp in left}, self._errors)
-                # Who is silent is not asked twice at a time; its partitions may have another leader by now.
+                # A silent leader is not asked twice at a time, but its partitions may have another leader by now.
                 waiting = {(tp, node) for node, part in asked.values() for tp in part}
                 for node, part in by_leader.items():
                     if new := {tp: at for tp, at in part.items() if (tp, node) not in waiting}:
@@ -118,7 +119,7 @@ class OffsetListing:
             await asyncio.gather(*asked, return_exceptions=True)
 
     async def _wait(self, asked: dict[asyncio.Task[None], tuple[int, Wanted]], wait_s: float) -> None:
-        """Until all have answered, or another attempt is due."""
+        """Wait until another attempt is due, or all partitions have an answer."""
         pause = asyncio.create_task(asyncio.sleep(wait_s))
         try:
             while asked and not pause.done():

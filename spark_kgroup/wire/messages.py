@@ -3,7 +3,7 @@
 | API | version | needs | note |
 |---|---|---|---|
 | ApiVersions | 3 | 2.4 | falls back to 0 (KIP-511) |
-| Metadata | 12 | 3.1 | topic ids; never creates topics |
+| Metadata | 12 | 3.1 | topic ids, never creates topics |
 | FindCoordinator | 4 | 3.0 | batched keys (KIP-699) |
 | JoinGroup | 9 | 3.2 | SkipAssignment (KIP-814), reason (KIP-800) |
 | SyncGroup | 5 | 2.5 | protocol type and name (KIP-559) |
@@ -14,16 +14,17 @@
 | OffsetFetch | 8 | 3.0 | 10 has topic ids |
 | OffsetFetch | 9, or 8 | 3.7 | for members under the consumer protocol (KIP-848): it has the member's epoch |
 | ListOffsets | 7 | 3.0 | |
-| DescribeGroups | 5 | 2.4 | instance ids; classic groups only: any other is "Dead" |
+| DescribeGroups | 5 | 2.4 | instance ids, classic groups only: any other is "Dead" |
 | ConsumerGroupHeartbeat | 1, or 0 | 4.0, or 3.7 | membership under the consumer protocol (KIP-848, KIP-1082) |
-| ConsumerGroupDescribe | 1, or 0 | 4.0, or 3.7 | groups of type consumer (KIP-848); 1 has each member's protocol |
+| ConsumerGroupDescribe | 1, or 0 | 4.0, or 3.7 | groups of type consumer (KIP-848), 1 has each member's protocol |
 | DescribeConfigs | 4 | 2.7 | of a group from 3.8 on (KIP-848's session timeout) |
-| ListGroups | 5 | 3.8 | says of what type a group is |
+| ListGroups | 5 | 3.8 | each group's type |
 | SaslHandshake | 1 | 1.0 | tokens travel in SaslAuthenticate (KIP-152) |
 | SaslAuthenticate | 2 | 2.5 | session lifetime (KIP-368) |
 
-All that the classic protocol needs is served by Apache Kafka `OLDEST_KAFKA` and every later release up to 4.3; older
-brokers do without the consumer protocol and ListGroups. (Version 9 of OffsetCommit needs 3.7: 3.6 has it as unstable.)
+All that the classic protocol needs is served by Apache Kafka `OLDEST_KAFKA` and every later release up to 4.3. With
+brokers older than the table asks for, the consumer protocol and ListGroups are not used. (Version 9 of OffsetCommit
+needs 3.7: 3.6 has it as unstable.)
 """
 
 from __future__ import annotations
@@ -158,7 +159,7 @@ RESPONSE_OF: Final[Mapping[type[Request], type[Response]]] = {
     SaslHandshakeRequest: SaslHandshakeResponse,
     SaslAuthenticateRequest: SaslAuthenticateResponse,
 }
-"""Which response answers which request."""
+"""Type of request -> type of its response."""
 
 OLDEST_KAFKA: Final = "3.2"
 """The first Apache Kafka release that serves all that the classic protocol needs."""
@@ -170,8 +171,10 @@ CONSUMER: Final = "consumer"
 """The kind of group that consumers form (ConsumerProtocol.PROTOCOL_TYPE)."""
 
 _GROUP: Final = i8(32)
-_BROKER: Final = i8(4)
 """ConfigResource.Type.GROUP"""
+
+_BROKER: Final = i8(4)
+"""ConfigResource.Type.BROKER"""
 
 LATEST: Final = -1
 """ListOffsets timestamp for the end of a partition (ListOffsetsRequest.LATEST_TIMESTAMP)."""
@@ -200,7 +203,7 @@ def join_group(
     rebalance_timeout_ms: int,
     reason: str,
 ) -> JoinGroupRequest:
-    """Ask for membership; `protocols` are (assignor, encoded subscription) in order of preference."""
+    """Ask for membership. `protocols` are (assignor, encoded subscription) in order of preference."""
     return JoinGroupRequest(
         group_id=GroupId(group),
         session_timeout=_milliseconds(session_timeout_ms),
@@ -214,7 +217,7 @@ def join_group(
 
 
 def sync_group(group: str, who: Member, protocol: str, assignments: Iterable[tuple[str, bytes]]) -> SyncGroupRequest:
-    """Ask for one's share; the leader brings everyone's (member id, encoded assignment)."""
+    """Ask for the member's assignment. The leader brings the (member id, encoded assignment) of all members."""
     return SyncGroupRequest(
         group_id=GroupId(group),
         generation_id=i32(who.generation),
@@ -227,7 +230,7 @@ def sync_group(group: str, who: Member, protocol: str, assignments: Iterable[tup
 
 
 def heartbeat(group: str, who: Member) -> HeartbeatRequest:
-    """Still here."""
+    """Tell the coordinator that the member is still there."""
     return HeartbeatRequest(
         group_id=GroupId(group),
         generation_id=i32(who.generation),
@@ -237,7 +240,10 @@ def heartbeat(group: str, who: Member) -> HeartbeatRequest:
 
 
 def leave_group(group: str, members: Iterable[Member], reason: str) -> LeaveGroupRequest:
-    """Give seats back. The broker finds a static member by its instance id; a member id guards it, if there is one."""
+    """Give seats back.
+
+    The broker finds a static member by its instance id. If the member id is given, too, it must be that member's.
+    """
     leaving = tuple(
         MemberIdentity(
             member_id=who.member_id, group_instance_id=who.instance_id, reason=reason[:REASON_CHARACTERS_MAX]
@@ -285,7 +291,7 @@ def offset_commit(
 
 
 def _offset_commit_v9(classic: OffsetCommitRequest) -> offset_commit_v9.OffsetCommitRequest:
-    """What `classic` says, in the version that members under the consumer protocol must use."""
+    """`classic` in the version that members under the consumer protocol must use."""
     return offset_commit_v9.OffsetCommitRequest(
         group_id=classic.group_id,
         generation_id_or_member_epoch=classic.generation_id_or_member_epoch,
@@ -318,9 +324,9 @@ def offset_commit_errors(response: OffsetCommitResponse | OffsetCommitResponseV9
 
 
 def offset_fetch(group: str, partitions: Iterable[TopicPartition] | None) -> OffsetFetchRequest:
-    """Committed offsets; waits out open transactional commits (require_stable).
+    """Committed offsets, once open transactional commits have ended (require_stable).
 
-    Without `partitions`, all that the group has, as it stands now.
+    Without `partitions`, all offsets that the group has, as they stand now.
     """
     topics = (
         None
@@ -395,10 +401,10 @@ def consumer_group_heartbeat(
     assignor: str | None = None,
     owned: Iterable[TopicIdPartition] | None = None,
 ) -> tuple[Request, ...]:
-    """Join, still here, or leave, as the epoch of `who` says (KIP-848); in the versions to try, newest first.
+    """Join, stay or leave, as the epoch of `who` says (KIP-848), in the versions to try, newest first.
 
-    What is None, or a timeout of -1, is as it was in the last one. `regex` adds what it matches to `topics`, and an
-    empty one nothing; version 0 does not have it.
+    A value of None, or a timeout of -1, is unchanged since the last heartbeat. `regex` adds the topics that it matches
+    to `topics`, and an empty one adds none. Version 0 does not have it.
     """
     values: dict[str, Any] = {
         "group_id": GroupId(group),
@@ -437,7 +443,7 @@ def group_config(group: str, name: str) -> DescribeConfigsRequest:
 
 
 def broker_config(node_id: int, name: str) -> DescribeConfigsRequest:
-    """One setting of a broker, as it is in effect; for that broker alone to answer."""
+    """One setting of a broker, as it is in effect. Only that broker itself can answer."""
     resource = DescribeConfigsResource(resource_type=_BROKER, resource_name=str(node_id), configuration_keys=(name,))
     return DescribeConfigsRequest(resources=(resource,))
 

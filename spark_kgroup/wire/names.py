@@ -2,7 +2,7 @@
 
 `getaddrinfo` blocks for as long as the system's resolver likes (glibc: 5 s for each server and try), and a pool of
 threads would let names that hang hold up names that resolve. So each name is looked up in a thread of its own, which
-all who ask for that name meanwhile share.
+all callers that ask for that name meanwhile share.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ _looking_up: Final[dict[tuple[str, int], Future[list[Found]]]] = {}
 
 
 async def addresses_of(host: str, port: int) -> list[Found]:
-    """All addresses of a host, the best first (RFC 6724); waits as long as the system's resolver does.
+    """All addresses of a host, the best first (RFC 6724). Waits as long as the system's resolver does.
 
     Raises:
-        OSError: it has none, or what is asked for cannot be a host and port.
+        OSError: it has none, or `host` and `port` cannot be a host's name and a port.
     """
     try:
-        return _ask_resolver(host, port, socket.AI_NUMERICHOST)  # asks nobody
+        return _ask_resolver(host, port, socket.AI_NUMERICHOST)  # a numeric address: no DNS server is asked
     except socket.gaierror:
         return await asyncio.wrap_future(_shared_look_up(host, port))
 
@@ -49,7 +49,7 @@ def _shared_look_up(host: str, port: int) -> Future[list[Found]]:
 
 
 def _look_up_and_forget(key: tuple[str, int]) -> list[Found]:
-    """The addresses; whoever asks from now on causes a new look-up."""
+    """The addresses. A caller that asks from now on causes a new look-up."""
     try:
         return _ask_resolver(*key)
     finally:
@@ -60,7 +60,7 @@ def _look_up_and_forget(key: tuple[str, int]) -> list[Found]:
 def _ask_resolver(host: str, port: int, flags: int = 0) -> list[Found]:
     try:
         found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=flags)
-    except (ValueError, OverflowError):  # a name that IDNA cannot encode, one with a NUL; a port out of range
+    except (ValueError, OverflowError):  # a name that IDNA cannot encode, one with a NUL, or a port out of range
         raise OSError("this cannot be a host's name and port") from None
     return [(family, address) for family, _, _, _, address in found]
 
@@ -69,7 +69,7 @@ async def connect_to_first(addresses: list[Found]) -> socket.socket:
     """A TCP connection, non-blocking, to the first address that accepts one (RFC 8305).
 
     Raises:
-        OSError: none does; what the first one said.
+        OSError: none does. It is the error of the attempt that failed first.
     """
     failures: dict[int, OSError] = {}
     attempts = enumerate(partial(_connect_to, *found) for found in addresses)
@@ -101,11 +101,12 @@ def connect(host: str, port: int, timeout_s: float, *, look_up_timeout_s: float 
     Args:
         host: a name or an address.
         port: where it listens.
-        timeout_s: bound on all of it; and on each later wait, until the caller says otherwise.
-        look_up_timeout_s: bound on finding the addresses, if that may take longer; `timeout_s` is for the rest then.
+        timeout_s: bound on the look-up and the connection together, and on each later wait, until the caller sets
+            another.
+        look_up_timeout_s: bound on finding the addresses, if that may take longer. `timeout_s` then bounds the rest.
 
     Raises:
-        OSError: there is none; TimeoutError says which step took too long.
+        OSError: no connection came about. A TimeoutError says which step took too long.
     """
     loop = asyncio.new_event_loop()
     try:

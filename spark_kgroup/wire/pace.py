@@ -1,7 +1,7 @@
-"""When the next connection to an address may begin: at once, or after a wait that grows while they come to nothing.
+"""When the next connection to an address may begin: at once, or after a wait that grows while connections fail.
 
-A connection has come to something when it has answered a request. Kafka's clients (reconnect.backoff.ms) are content
-when it has authenticated; a load balancer without a broker behind it accepts that many times a second.
+A connection has succeeded when it has answered a request. Kafka's clients (reconnect.backoff.ms) are content when it
+has authenticated, but a load balancer without a broker behind it accepts connections many times a second.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ T = TypeVar("T")
 
 @dataclass(slots=True)
 class _Row:
-    """Since connections to an address come to nothing."""
+    """An address whose last connections failed: the wait before the next one, the turns so far and the last error."""
 
     backoff: Backoff
     turns: int = 0
@@ -31,7 +31,7 @@ class _Row:
 
 
 class Pace:
-    """Belongs to one event loop."""
+    """The pace of connections to each address. Belongs to one event loop."""
 
     def __init__(self, rng: Random) -> None:
         self._rng = rng
@@ -39,9 +39,9 @@ class Pace:
         self._opened: dict[Address, list[Connection]] = {}
 
     def check_in_time(self, address: Address, ends_at_s: float) -> None:
-        """Raise what failed last if the next connection to `address` may not begin in time for one that ends then.
+        """Raise the last error if the next connection to `address` may not begin early enough before `ends_at_s`.
 
-        To wait would end in a timeout, which says nothing of why the address cannot be reached. A connection that would
+        To wait would end in a timeout, which does not tell why the address cannot be reached. A connection that would
         begin in the last `RETRY_BACKOFF_MS` is not begun either.
 
         Raises:
@@ -52,12 +52,12 @@ class Pace:
             raise row.failure.again()
 
     async def turn(self, address: Address) -> int:
-        """Wait until a connection may begin; returns which of the host's addresses has its turn, counted from 0.
+        """Wait until a connection may begin, and return which of the host's addresses has its turn, counted from 0.
 
         It counts attempts, not failures: seats that fail together would all come back to the same address.
         """
         opened = self._opened.pop(address, [])
-        for connection in opened:  # the seats' own, of which any may have broken
+        for connection in opened:  # each seat has its own, and any of them may have broken
             if connection.has_answered:
                 self._rows.pop(address, None)
             elif connection.closed:
@@ -79,7 +79,7 @@ class Pace:
         _put(self._rows, address, row)
 
     def on_opened(self, address: Address, connection: Connection) -> None:
-        """`connection` is open; what becomes of it is looked at when the next one begins."""
+        """`connection` is open. Whether it has answered is looked up when the next one begins."""
         _put(self._opened, address, [*self._opened.get(address, []), connection])
 
 

@@ -19,14 +19,14 @@ async def first_success(
     failures: dict[K, E],
     discard: Callable[[T], object] = lambda _: None,
 ) -> T | None:
-    """What the first attempt to succeed returns; None if all fail.
+    """The result of the first attempt that succeeds, or None if all fail.
 
     Args:
-        attempts: in order; the next one begins when one has failed, or after `patience_ms` of silence.
-        patience_ms: silence of one must not hold up the others.
-        failure: what an attempt may raise; anything else is raised here.
+        attempts: in order. The next one begins when one has failed, or after `patience_ms` of silence.
+        patience_ms: bounds how long one silent attempt holds up the next.
+        failure: the class of errors that let the other attempts go on. Any other error is raised here.
         failures: gets each attempt's failure.
-        discard: called with what an attempt returns that came in second.
+        discard: called with the result of each attempt that succeeded too late.
     """
     left = list(attempts)
     running: dict[asyncio.Task[T], K] = {}

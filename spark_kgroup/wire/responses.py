@@ -1,4 +1,4 @@
-"""What brokers' responses say, as values of ours. No I/O; a response that does not answer is a `ProtocolViolation`."""
+"""Brokers' responses as values of ours. No I/O. A response that does not answer is a `ProtocolViolation`."""
 
 from __future__ import annotations
 
@@ -30,14 +30,14 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClusterMetadata:
-    """What one Metadata response says.
+    """One Metadata response.
 
     Attributes:
         brokers: by node id.
         topics: those asked for that exist and have no error.
         errors: topic -> error code of those asked for that have one.
-        leaders: partition -> node id of one of `brokers`; absent while there is no leader.
-        internal: of `topics`, those of brokers themselves, such as __consumer_offsets.
+        leaders: partition -> node id of one of `brokers`. A partition is absent while it has no leader.
+        internal: names among `topics` that belong to the brokers themselves, such as __consumer_offsets.
     """
 
     brokers: Mapping[int, Address]
@@ -49,7 +49,7 @@ class ClusterMetadata:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ListedOffset:
-    """An offset as its partition's leader lists it; the epoch is -1 if the leader does not say."""
+    """An offset as its partition's leader lists it. The epoch is -1 if the leader does not tell it."""
 
     offset: int
     leader_epoch: int
@@ -57,14 +57,14 @@ class ListedOffset:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CommittedOffset:
-    """What a group has committed for one partition; `metadata` is the text that its consumer wrote beside it."""
+    """A group's committed offset of one partition. `metadata` is the text that its consumer wrote beside it."""
 
     offset: int
     metadata: str
 
 
 def metadata_of(response: messages.MetadataResponse) -> ClusterMetadata:
-    """Brokers, topics and leaders; a topic with an error is not among the topics."""
+    """Brokers, topics and leaders. A topic with an error is not among the topics."""
     brokers = {int(b.node_id): Address(b.host, b.port) for b in response.brokers}
     racks = {int(b.node_id): b.rack for b in response.brokers if b.rack}
     good = [t for t in response.topics if int(t.error_code) == ErrorCode.NONE and t.name is not None]
@@ -99,7 +99,7 @@ def metadata_of(response: messages.MetadataResponse) -> ClusterMetadata:
 
 
 def _racks_of(partitions: Iterable[Any], racks: Mapping[int, str]) -> dict[int, frozenset[str]]:
-    """Of all replicas, also those that are away: they mostly come back, and nobody rebalances for it (Java: range)."""
+    """The racks of all replicas, also offline ones: most come back, and no member rebalances for it (Java: range)."""
     if not racks:
         return {}
     return {int(p.partition_index): frozenset(racks[r] for r in p.replica_nodes if r in racks) for p in partitions}
@@ -132,7 +132,7 @@ def take_listed(
     wanted: Iterable[TopicPartition],
     found: dict[TopicPartition, ListedOffset],
 ) -> dict[TopicPartition, WireError]:
-    """Add all good offsets to `found`; returns why others of `wanted` have none."""
+    """Add all good offsets to `found`, and return the errors of those of `wanted` that have none."""
     errors: dict[TopicPartition, WireError] = {}
     for topic in response.topics:
         for p in topic.partitions:
@@ -151,13 +151,13 @@ def committed_of(
     wanted: Iterable[TopicPartition],
     refused: dict[TopicPartition, WireError],
 ) -> dict[TopicPartition, CommittedOffset | None]:
-    """What is committed for each partition in `wanted`, and for any other that is in the response; None for nothing.
+    """The committed offset, or None, of each partition in `wanted`, and of any other that is in the response.
 
     A partition with an error of its own is in `refused` instead.
 
     Raises:
         BrokerError: the group has an error.
-        LeftOut: the response says nothing of some of `wanted`.
+        LeftOut: the response leaves out some of `wanted`.
     """
     groups: Sequence[OffsetFetchResponseGroup | OffsetFetchResponseGroupV9] = response.groups
     group = the_only(groups, "group")
@@ -173,7 +173,7 @@ def committed_of(
                 continue
             known = p.committed_offset >= 0 and not unknown
             found[tp] = CommittedOffset(offset=p.committed_offset, metadata=p.metadata or "") if known else None
-    if missing := set(wanted) - found.keys() - refused.keys():  # which must not pass for one without an offset
+    if missing := set(wanted) - found.keys() - refused.keys():  # these must not pass for partitions without an offset
         raise LeftOut("OffsetFetch", missing, found)
     return found
 
@@ -183,7 +183,7 @@ _NEVER_COMMITTED: Final = frozenset({ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, Error
 
 
 class LeftOut(ProtocolViolation):
-    """A response says nothing of partitions that were asked for; it says all it has of the others (`found`)."""
+    """A response leaves out partitions that were asked for. `found` are its answers about the rest."""
 
     def __init__(self, api: str, missing: Iterable[TopicPartition], found: Mapping[TopicPartition, Any]) -> None:
         self.missing = sorted(missing)
@@ -193,7 +193,7 @@ class LeftOut(ProtocolViolation):
 
 
 def the_only(answers: Sequence[T], what: str) -> T:
-    """The one answer to a question about one thing."""
+    """The single element of an answer about one group, coordinator or resource."""
     if len(answers) != 1:
         message = f"A broker was asked about one {what} and answered about {len(answers)}."
         raise ProtocolViolation(message, retriable=True)
@@ -201,10 +201,10 @@ def the_only(answers: Sequence[T], what: str) -> T:
 
 
 def description_of(response: messages.DescribeGroupsResponse) -> DescribedGroup:
-    """The one group in `response`, "Dead" if it is no classic one; assignments are empty while it rebalances.
+    """The one group in `response`, "Dead" if it is no classic one. Assignments are empty while it rebalances.
 
     Raises:
-        BrokerError: the group has an error, other than that there is none.
+        BrokerError: the group has an error other than GROUP_ID_NOT_FOUND.
     """
     group = the_only(response.groups, "group")
     if int(group.error_code) not in (ErrorCode.NONE, ErrorCode.GROUP_ID_NOT_FOUND):
@@ -230,7 +230,7 @@ def description_of(response: messages.DescribeGroupsResponse) -> DescribedGroup:
 
 
 def _readable(read: Callable[[bytes], T], raw: bytes, of_consumers: bool) -> T | None:
-    """What `read` finds; None in bytes that other people's clients wrote and that nobody can read."""
+    """The value that `read` finds, or None for bytes of other clients that no reader understands."""
     try:
         return read(raw) if raw and of_consumers else None
     except ProtocolViolation:
@@ -242,8 +242,8 @@ def consumer_description_of(
 ) -> DescribedGroup | None:
     """The one group in `response`, None if it is not of type consumer.
 
-    A member's assignment is what it has, its target what it shall have. What it was told to give up, and may still be
-    reading, is in its assignment on Kafka 4.3, and was in neither before
+    A member's assignment has the partitions that it owns now, its target those that it shall own. Partitions that it
+    was told to give up, and may still be reading, are in its assignment on Kafka 4.3, and were in neither before
     (ConsumerGroupMember.asConsumerGroupDescribeMember).
 
     Raises:
@@ -281,10 +281,10 @@ def _partitions_of(assignment: Any) -> frozenset[TopicPartition]:
 
 
 _NOT_OF_TYPE_CONSUMER: Final = frozenset({ErrorCode.GROUP_ID_NOT_FOUND, ErrorCode.UNSUPPORTED_VERSION})
-"""The second: this broker has no groups of that type (group.coordinator.rebalance.protocols)."""
+"""The second is that of a broker that has no groups of that type (group.coordinator.rebalance.protocols)."""
 
 _MEMBER_TYPES: Final = MappingProxyType({0: "classic", 1: "consumer"})
-"""ConsumerGroupDescribeResponse.Member.MemberType; -1 is unknown."""
+"""ConsumerGroupDescribeResponse.Member.MemberType, in which -1 stands for unknown."""
 
 
 def config_of(response: messages.DescribeConfigsResponse) -> str | None:
@@ -300,7 +300,7 @@ def config_of(response: messages.DescribeConfigsResponse) -> str | None:
 
 
 def still_members(response: messages.LeaveGroupResponse) -> dict[str, int]:
-    """Instance id -> error code, of those that did not leave; one that was not there has left.
+    """Instance id, or else member id -> error code, of those that did not leave. One that was not there has left.
 
     Raises:
         BrokerError: the coordinator did not look at them at all.

@@ -1,7 +1,7 @@
 """In which order the brokers of a cluster are asked, and how many of them it takes. No I/O.
 
-What one broker says is one witness. A broker that is cut off from its cluster goes on answering as before: it names
-leaders and coordinators that are gone, and who asks it again is told the same again.
+Each broker is one witness. A broker that is cut off from its cluster goes on answering as before: it names leaders and
+coordinators that are gone, and gives the same answer to the next question.
 """
 
 from __future__ import annotations
@@ -14,10 +14,10 @@ from spark_kgroup.wire.address import Address
 
 
 class Witnesses:
-    """Which brokers have led nowhere: they are asked after all others, the latest of them last.
+    """The doubted brokers, whose last answers were of no use: they are asked after all others, the latest of them last.
 
     So a round of retries begins with another broker than the round before, until each had its turn. Nor is one broker
-    asked first for ever: a change that it does not know would stay unnoticed, as long as its answers lead somewhere.
+    asked first for ever: a change that it does not know would stay unnoticed, as long as its answers are of use.
     """
 
     def __init__(self) -> None:
@@ -26,18 +26,18 @@ class Witnesses:
         self._first_since_s = 0.0
 
     def in_order(self, addresses: Iterable[Address]) -> list[Address]:
-        """`addresses`, those that led nowhere at the end. What is remembered of any other address is forgotten."""
+        """`addresses`, with the doubted ones at the end. Doubts about any other address are forgotten."""
         known = dict.fromkeys(addresses)
         self._doubted = {address: None for address in self._doubted if address in known}
         return [*(address for address in known if address not in self._doubted), *self._doubted]
 
     def doubt(self, address: Address) -> None:
-        """This broker was silent, or what it said led nowhere."""
+        """This broker was silent, or its answer was of no use."""
         self._doubted.pop(address, None)
         self._doubted[address] = None
 
     def heard(self, address: Address, asked: Iterable[Address], now_s: float) -> None:
-        """The broker at `address` has answered; those that were `asked` before it, in this order, have not.
+        """The broker at `address` has answered. Those that were `asked` before it, in this order, have not.
 
         One that has been the first to answer for `WITNESS_MAX_AGE_MS` is asked after the others from now on.
         """
@@ -54,7 +54,7 @@ class Witnesses:
 
 @dataclass(slots=True)
 class _Denial:
-    """Which brokers, by node id, deny a topic, since when, and when one did so last."""
+    """The brokers, by node id, that deny a topic, since when they do, and when one did so last."""
 
     since_s: float
     last_s: float
@@ -63,7 +63,7 @@ class _Denial:
 
 
 class Denials:
-    """Topics that brokers deny. Two suffice, or one for long enough; what sufficed holds until the topic is seen."""
+    """Topics that brokers deny. Two brokers suffice, or one for long enough. That holds until the topic is seen."""
 
     def __init__(self) -> None:
         self._denials: dict[str, _Denial] = {}
@@ -74,7 +74,9 @@ class Denials:
             del self._denials[topic]
 
     def add(self, topic: str, node: int | None, now_s: float) -> None:
-        """A broker denies `topic`; the `node` is None if it is not known which, or if it does not say that it is gone.
+        """A broker denies `topic`.
+
+        `node` is None if the broker's id is not known, or if its error does not say that the topic does not exist.
 
         One broker may answer under several addresses, so one that is not known counts for none.
         """

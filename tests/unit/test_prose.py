@@ -17,20 +17,20 @@ GOAL = {VAGUE: 8.0, PERSONS: 0.0, SEMICOLON: 6.0}
 READ_ONCE = tuple(GOAL.values())
 
 ROOMS: dict[str, tuple[float, ...]] = {
-    "spark_kgroup": (16.0, 3.5, 14.5),
+    "spark_kgroup": READ_ONCE,
     "spark_kgroup/assignors": (36.0, 8.0, 12.0),
     "spark_kgroup/member": (32.0, 4.0, 16.0),
-    "spark_kgroup/wire": (22.5, 4.0, 16.5),
+    "spark_kgroup/wire": READ_ONCE,
     "spark_kgroup/runtime": (32.0, 6.5, 14.0),
-    "spark_kgroup/admin": (36.5, 3.0, 15.5),
-    "spark_kgroup/testing": (16.0, 1.5, 16.0),
-    "datasource/pyspark_kgroup": (16.5, 1.5, 11.0),
+    "spark_kgroup/admin": READ_ONCE,
+    "spark_kgroup/testing": READ_ONCE,
+    "datasource/pyspark_kgroup": READ_ONCE,
     "datasource/pyspark_kgroup/driver": READ_ONCE,
     "datasource/pyspark_kgroup/executor": READ_ONCE,
     "datasource/pyspark_kgroup/offsets": READ_ONCE,
-    "datasource/pyspark_kgroup/options": (19.5, 1.0, 17.5),
+    "datasource/pyspark_kgroup/options": READ_ONCE,
     "datasource/pyspark_kgroup/shared": READ_ONCE,
-    "examples": (23.0, 1.5, 13.5),
+    "examples": READ_ONCE,
     "tests": (28.5, 3.5, 13.5),
     "tests/harness": (29.0, 6.0, 13.5),
 }

@@ -1,4 +1,4 @@
-"""The options of one batch read (`spark.read`): the rows of streams, as far as they concern it, and those of its own.
+"""The options of one batch read (`spark.read`): the rows of streams that concern it, and rows of its own.
 
 Runs on: driver. No I/O, as `parser`.
 """
@@ -35,7 +35,7 @@ _STARTING_OFFSETS: Final = replace(
 """A group is not required: a batch read starts at the beginning, as with `format("kafka")`."""
 
 _AUTO_OFFSET_RESET: Final = replace(rows.AUTO_OFFSET_RESET, default=OffsetSpec.EARLIEST)
-"""A batch read has an end: where the group has no offset, the records before it are those nobody has read."""
+"""A batch read has an end: without a committed offset, the group has read none of the records before that end."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,13 +49,13 @@ class BatchOptions(ReadOptions):
 
 
 def concerns_batches(options: Mapping[str, str]) -> bool:
-    """Whether options may be a batch read's that no stream takes: without a group, or with an end such as latest."""
+    """Whether the options may be meant for a batch read: they name no group, or an end, or an option of batch reads."""
     given = {name.lower() for name in options}
     return rows.GROUP_ID.name not in given or any(row.name.lower() in given for row in (*rows.ENDS, *rows.OF_BATCHES))
 
 
 def given_for_streams(options: Mapping[str, str]) -> list[str]:
-    """Those of the options given that have no effect on a batch read."""
+    """The names of given options that have no effect on a batch read."""
     given = {name.lower() for name in options}
     return [row.name for row in rows.OF_STREAMS if row.name.lower() in given]
 
@@ -64,7 +64,7 @@ def parse_batch(options: Mapping[str, str]) -> BatchOptions:
     """The options of one batch read, checked, with defaults filled in.
 
     Args:
-        options: as Spark hands them over; names match in any case.
+        options: as Spark hands them over. Names match in any case.
 
     Raises:
         OptionError: an option is missing, unknown, out of range, refused, or contradicts another.
@@ -118,4 +118,4 @@ def _start(start: OffsetBound) -> OffsetBound:
 
 
 def _end(end: OffsetBound) -> OffsetBound:
-    return replace(end, later_is_latest=True)  # nothing of such a partition is too late
+    return replace(end, later_is_latest=True)  # no record of such a partition is after the end

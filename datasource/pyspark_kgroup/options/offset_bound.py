@@ -29,23 +29,23 @@ OFFSET_MAX: Final = 2**63 - 1
 """Offsets are int64 on the wire, and so are timestamps."""
 
 Place = int | OffsetSpec | AtTimestamp
-"""Where a partition starts or ends, as an option says it."""
+"""Where a partition starts or ends, as an option gives it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OffsetBound:
-    """Where partitions start or end that have neither a position in the checkpoint nor, for `committed`, in the group.
+    """Start or end of partitions that have no position in the checkpoint and, for `committed`, none in the group.
 
     Attributes:
-        text: the option as given; messages have the beginning of it.
+        text: the option as given. Messages show the beginning of it.
         option: its name.
-        committed: the group's committed offsets come first; `offset_of` says what holds where there is none.
-        everywhere: where all partitions have it; None if `by_partition` and `by_topic` say it.
-        by_partition: where each partition has it.
-        by_topic: where all partitions of a topic have it.
-        may_be_latest: whether the end of a partition may be given; messages then say how.
-        later_is_latest: for a partition without a record at or after its timestamp it is the partition's end; else
-            that is an error.
+        committed: whether the group's committed offsets come first. `offset_of` is the place without such an offset.
+        everywhere: the place in all partitions, or None if `by_partition` and `by_topic` give it.
+        by_partition: the place in each partition.
+        by_topic: the place in all partitions of a topic.
+        may_be_latest: whether the end of a partition may be given. Messages then say how.
+        later_is_latest: whether a partition without a record at or after its timestamp takes its end. If not, that is
+            an error.
     """
 
     text: str
@@ -61,13 +61,14 @@ class OffsetBound:
         return shorten(self.text)
 
     def check(self, partitions: Iterable[TopicPartition]) -> None:
-        """Check that the option's JSON names the partitions that there are, all of them and no others.
+        """Check that the option's JSON names all partitions that there are, and only these.
 
         Args:
             partitions: all partitions of the subscribed topics.
 
         Raises:
-            OptionError: it does not (`format("kafka")` refuses both, too); names all of them.
+            OptionError: it leaves some out or names unknown ones (`format("kafka")` refuses both, too). The message
+                lists them.
         """
         if self.everywhere is not None:
             return
@@ -87,7 +88,7 @@ class OffsetBound:
             )
 
     def offset_of(self, partition: TopicPartition) -> Place:
-        """Where it is in `partition`.
+        """The place in `partition`.
 
         Raises:
             OptionError: the option's JSON leaves this partition out (as in `format("kafka")`, it has to name all).
@@ -101,11 +102,11 @@ class OffsetBound:
 
     @property
     def topics(self) -> set[str]:
-        """Those that the option's JSON names."""
+        """The topics that the option's JSON names."""
         return {tp.topic for tp in self.by_partition} | self.by_topic.keys()
 
     def first_at_end(self) -> str:
-        """What of the option's JSON says that something lies at a partition's end, as errors name it; empty if none."""
+        """The first entry of the option's JSON that is a partition's end, as errors name it, or "" without one."""
         partitions = [tp for tp, place in self.by_partition.items() if place is OffsetSpec.LATEST]
         topics = [topic for topic, place in self.by_topic.items() if place is OffsetSpec.LATEST]
         if partitions:
@@ -123,10 +124,10 @@ class OffsetBound:
 
 
 def check_order(start: OffsetBound, end: OffsetBound, partitions: Iterable[TopicPartition]) -> None:
-    """See that what options give is no range that ends before it starts, be it in offsets or in timestamps.
+    """See that the options give no range that ends before it starts, be it in offsets or in timestamps.
 
     Raises:
-        OptionError: it is; names all such partitions.
+        OptionError: they do. The message names all such partitions.
     """
     if start.committed:
         return
@@ -172,7 +173,7 @@ def parse_ending_offsets(text: str) -> OffsetBound:
 
 
 def by_timestamp(option: str) -> Callable[[str], OffsetBound]:
-    """How the text of an option is read that is one timestamp; raises ValueError if it is none."""
+    """A reader of an option whose text is one timestamp. It raises ValueError on any other text."""
 
     def read(text: str) -> OffsetBound:
         if re.fullmatch("[0-9]{1,19}", text) is None or int(text) > OFFSET_MAX:
@@ -183,7 +184,7 @@ def by_timestamp(option: str) -> Callable[[str], OffsetBound]:
 
 
 def by_timestamps(option: str) -> Callable[[str], OffsetBound]:
-    """The same with a timestamp for each partition; raises ValueError if it is no JSON of that shape."""
+    """A reader of JSON with a timestamp for each partition. It raises ValueError on any other text."""
 
     def read(text: str) -> OffsetBound:
         if not text.startswith("{"):
@@ -196,7 +197,7 @@ def by_timestamps(option: str) -> Callable[[str], OffsetBound]:
 def _places(
     text: str, read: Callable[[TopicPartition, object], Place], *, words: Sequence[str] = ()
 ) -> tuple[dict[TopicPartition, Place], dict[str, OffsetSpec]]:
-    """What JSON says by partition, and by topic where it has one of `words`."""
+    """The places in JSON, by partition, and by topic where the topic's value is one of `words`."""
     try:
         topics: Any = json.loads(text, object_pairs_hook=_without_twins, parse_int=_integer)
     except json.JSONDecodeError as problem:

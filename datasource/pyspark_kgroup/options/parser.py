@@ -2,8 +2,8 @@
 
 Runs on: driver. No I/O: librdkafka checks the names that are passed on to it without a broker to talk to.
 
-Spark hands option names over in lower case, so a name matches in any case. What begins with `kafka.` and has no row
-here goes to the executors' librdkafka consumers without its prefix.
+Spark hands option names over in lower case, so a name matches in any case. An option that begins with `kafka.` and has
+no row here goes to the executors' librdkafka consumers without its prefix.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class SourceOptions(ReadOptions):
     """The options of one streaming query, checked: see `ReadOptions`.
 
     Attributes:
-        members: None if the option was not given: what the driver's machine tells is no option (`sizing`).
+        members: None if the option was not given: a number that `sizing` derives on the driver is no option.
         ending_offsets: None if the stream has no end.
         limit: `maxOffsetsPerTrigger` and `maxBytesPerTrigger`.
     """
@@ -74,7 +74,7 @@ class SourceOptions(ReadOptions):
 
     @property
     def homes_serve_others(self) -> bool:
-        """Whether records may go from one executor to another: as the option says, or as openly as they do anyway."""
+        """Whether records may go between executors: as the option says, or else if brokers send them unencrypted."""
         if self.records_between_executors is not None:
             return self.records_between_executors
         return not self.security.get("security.protocol", "PLAINTEXT").upper().endswith("SSL")
@@ -85,12 +85,12 @@ _LIBRDKAFKA_NAMES: Final = (
     "log_level max.partition.fetch.bytes queued.max.messages.kbytes queued.min.messages reconnect.backoff.max.ms "
     "socket.receive.buffer.bytes socket.timeout.ms"
 )
-"""What is passed on most often, to suggest a name. Which names there are, librdkafka itself knows."""
+"""The properties that are passed on most often, to suggest a name. Only librdkafka itself knows all its names."""
 
 _OURS: Final = tuple(option.name for option in OPTIONS)
 
 _OF_A_TABLE: Final = "provider"
-"""What Spark adds to the options of CREATE TABLE (TableCatalog.PROP_PROVIDER); those of a temporary view lack it."""
+"""Spark adds this option to CREATE TABLE (TableCatalog.PROP_PROVIDER), and not to a temporary view."""
 
 _PROPERTY: Final = re.compile(r"([`\"])([a-z_]+\.[a-z_.]+)\1")
 """How librdkafka's errors write the name of a property."""
@@ -123,7 +123,7 @@ def parse(options: Mapping[str, str]) -> SourceOptions:
     """The options of one query, checked, with defaults filled in.
 
     Args:
-        options: as Spark hands them over; names match in any case.
+        options: as Spark hands them over. Names match in any case.
 
     Raises:
         OptionError: an option is missing, unknown, out of range, refused, or contradicts another.
@@ -176,7 +176,7 @@ def parse(options: Mapping[str, str]) -> SourceOptions:
 
 
 def in_lower_case(options: Mapping[str, str]) -> dict[str, str]:
-    """The options by their names in lower case; raises OptionError if one is given twice, or is no text."""
+    """The options by their names in lower case. Raises OptionError if one is given with two values, or is no text."""
     given: dict[str, str] = {}
     for name, value in options.items():
         _check_characters(name, value)
@@ -199,7 +199,7 @@ def _check_characters(name: str, value: str) -> None:
 
 
 def _spelling_of(name: str) -> str:
-    """A known name as it is written, whatever the case in which Spark hands it over."""
+    """A known name as the documentation spells it. Spark may hand it over in another case."""
     return next((known for known in (*_OURS, *REFUSED) if known.lower() == name.lower()), name)
 
 
@@ -207,8 +207,8 @@ def for_librdkafka(given: Mapping[str, str]) -> Redacted:
     """The options that librdkafka gets.
 
     Raises:
-        OptionError: a name is neither ours nor begins with `kafka.`, or would secure the executors only; or Spark is
-            about to make a table of them.
+        OptionError: a name is neither ours nor begins with `kafka.`, or would secure the executors only, or Spark is
+            about to make a table of the options.
     """
     ours = {name.lower() for name in (*_OURS, *REFUSED, *JAVA_NAMES)}
     rest = {name: value.strip() for name, value in given.items() if name not in ours}
@@ -243,7 +243,7 @@ def _prefix_of(group_id: str) -> str:
 
 
 def subscription_of(given: Mapping[str, str]) -> Subscription:
-    """Which topics to read; raises OptionError if that is not said, or said twice."""
+    """The topics to read. Raises OptionError if neither `subscribe` nor `subscribePattern` is given, or both are."""
     topics, pattern = rows.SUBSCRIBE.value(given), rows.SUBSCRIBE_PATTERN.value(given)
     if topics is not None and pattern is not None:
         raise OptionError("Options subscribe and subscribePattern are both given: leave one of them out.")
@@ -271,7 +271,7 @@ def offset_bound(
     Args:
         subscription: its topics.
         given: names in lower case.
-        rows_in_order: of these options the first that is given counts; the last has a default.
+        rows_in_order: of these options the first that is given counts. The last has a default.
 
     Raises:
         OptionError: it names topics that are not subscribed, or cannot be read.
@@ -290,7 +290,7 @@ def offset_bound(
 def starting_offsets_for(
     subscription: Subscription, given: Mapping[str, str], row: Option[OffsetBound], reset: Option[OffsetSpec | Ago]
 ) -> OffsetBound:
-    """Where a query starts; raises as `offset_bound`.
+    """Where a query starts. Raises as `offset_bound`.
 
     Args:
         subscription: its topics.
@@ -309,7 +309,7 @@ def starting_offsets_for(
 
 
 def _end(subscription: Subscription, given: Mapping[str, str]) -> OffsetBound | None:
-    """Where a stream ends, if it does; raises OptionError if that is where logs end by now, or as `offset_bound`."""
+    """Where a stream ends, if it does. Raises OptionError if that is the present end of a log, or as `offset_bound`."""
     if not any(row.name.lower() in given for row in rows.ENDS):
         return None
     end = offset_bound(subscription, given, rows.ENDS)
@@ -357,7 +357,7 @@ def _heartbeat_interval_ms(session_timeout_ms: int, given: Mapping[str, str]) ->
 
 
 def _check_protocol(given: Mapping[str, str]) -> None:
-    """Refuse what the group's protocol has no use for, as Java's consumer does (ConsumerConfig)."""
+    """Refuse options that the group's protocol has no use for, as Java's consumer does (ConsumerConfig)."""
     protocol = rows.GROUP_PROTOCOL.value(given)
     for name, remedy in _UNUSED_UNDER[protocol].items():
         if name.lower() in given:
@@ -365,12 +365,12 @@ def _check_protocol(given: Mapping[str, str]) -> None:
 
 
 def check_with_librdkafka(options: ReadOptions) -> None:
-    """Let librdkafka judge what is passed on to it.
+    """Let librdkafka judge the options that are passed on to it.
 
-    Without a broker's address its client opens no connection; it is closed at once (measured: 0.4 ms in all).
+    Without a broker's address its client opens no connection. It is closed at once (measured: 0.4 ms in all).
 
     Raises:
-        OptionError: it rejects something.
+        OptionError: it rejects one of them.
     """
     if not options.passed_on:
         return

@@ -1,4 +1,4 @@
-"""What the options of streams and of batch reads have in common.
+"""The options that streams and batch reads have in common.
 
 Runs on: driver. Pure.
 """
@@ -15,12 +15,13 @@ from pyspark_kgroup.shared.redacted import Redacted
 from pyspark_kgroup.shared.tickets import Reader, ReadSettings
 
 _NO_GROUP: Final = "spark-kgroup"
-"""What librdkafka gets that wants the name of a group: with `assign()` it neither joins nor commits."""
+"""The group that librdkafka is given if the query names none: with `assign()` it needs one, and neither joins nor
+commits."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReadOptions:
-    """Options of a query, checked. Units are last in a name; `rows` says what each does.
+    """Options of a query, checked. Units are last in a name. The effect of each is in `rows`.
 
     Attributes:
         group_id: None for a batch read that names none.
@@ -60,12 +61,12 @@ class ReadOptions:
     def consumer_config(self) -> dict[str, str]:
         """Configuration of an executor's librdkafka consumer, which makes no group calls."""
         return {
-            "check.crcs": "true",  # what is damaged is an error, as with Java's consumer; its own default is false
+            "check.crcs": "true",  # a damaged batch is an error, as with Java's consumer (librdkafka's default: false)
             "fetch.queue.backoff.ms": "10",  # with 1 s it waits half of the time (measured: 100 B records)
-            "fetch.wait.max.ms": "25",  # all that is asked for is in the log: only its end is ever waited for
-            "log_level": "2",  # `range_reader` tells once what befalls a read; librdkafka, 20 times a second
+            "fetch.wait.max.ms": "25",  # records of a ticket are in the log already: only its end is ever waited for
+            "log_level": "2",  # `range_reader` logs an error of a read once, librdkafka 20 times a second
             "log.connection.close": "false",  # brokers close idle connections all the time
-            "topic.metadata.propagation.max.ms": "5000",  # what a ticket names exists: only brokers' metadata may lag
+            "topic.metadata.propagation.max.ms": "5000",  # topics in tickets exist: only brokers' metadata may lag
             **self.passed_on,
             **self.security,
             "bootstrap.servers": self.bootstrap_servers,

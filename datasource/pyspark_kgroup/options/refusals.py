@@ -1,4 +1,4 @@
-"""Options of `format("kafka")` and of Kafka's clients that have no place here, and what to do instead.
+"""Options of `format("kafka")` and of Kafka's clients that have no place here, and the options to use instead.
 
 Runs on: driver. Pure.
 """
@@ -102,7 +102,7 @@ _OF_BATCHES: Final[Mapping[str, str]] = {
     "kafka.group.instance.id": "a batch read joins no group; leave it out.",
     "kafka.max.poll.records": "a task's share is bounded by `maxRecordsPerPartition`.",
 }
-"""What a batch read says of options for which streams have another reason."""
+"""The reasons of a batch read to refuse options that streams refuse for another reason."""
 
 REFUSED: Final = {name: reason for names, reason in _REFUSALS for name in names.split()}
 
@@ -114,19 +114,19 @@ _TRUE_ANYWAY: Final[Mapping[str, tuple[str, ...]]] = {
         "org.apache.kafka.common.security.oauthbearer.secured.oauthbearerlogincallbackhandler",  # until Kafka 3.9
     ),
 }
-"""Refused options that may be given with a value that says what is so anyway."""
+"""Refused options -> values with which they may be given, because this source behaves so anyway."""
 
 
 def refuse(given: Mapping[str, str], *, batch: bool = False, but: Collection[str] = ()) -> None:
-    """Check that nothing in `given` (names in lower case) is refused.
+    """Check that no option in `given` (names in lower case) is refused.
 
     Args:
         given: the options.
         batch: whether they are of a batch read.
-        but: names of what may be given all the same.
+        but: names of options that may be given all the same.
 
     Raises:
-        OptionError: something is refused; it says what to do instead.
+        OptionError: an option is refused. The message says what to do instead.
     """
     for name, reason in REFUSED.items():
         value = given.get(name.lower()) if name not in but else None

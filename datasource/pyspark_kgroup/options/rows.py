@@ -51,7 +51,7 @@ from spark_kgroup.model import AUTO, BROKER, CLASSIC, CLIENT, CONSUMER
 from spark_kgroup.topic_pattern import TopicPattern
 
 MEMBERS_MAX: Final = 1000
-"""What one driver bears: 1,000 seats take 13 % of a core and 144 MiB between batches (measured, two busy cores)."""
+"""The seats that one driver bears: 1,000 take 13 % of a core and 144 MiB between batches (measured, two busy cores)."""
 
 BOOTSTRAP_SERVERS = Option(
     name="kafka.bootstrap.servers",
@@ -547,7 +547,7 @@ ENDS: Final = (ENDING_TIMESTAMP, ENDING_OFFSETS_BY_TIMESTAMP, ENDING_OFFSETS)
 """Where reading ends: the first that is given counts."""
 
 OF_BATCHES: Final = (PUSH_FILTERS,)
-"""What only batch reads have; streams refuse it (`refusals`)."""
+"""The options that only batch reads have. Streams refuse them (`refusals`)."""
 
 OF_STREAMS: Final = (
     MEMBERS,
@@ -569,4 +569,4 @@ OF_STREAMS: Final = (
     HEARTBEAT_INTERVAL,
     METADATA_MAX_AGE,
 )
-"""What only streams have; a batch read does without it, and warns."""
+"""The options that only streams have. A batch read ignores them with a warning."""

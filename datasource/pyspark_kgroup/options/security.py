@@ -1,9 +1,9 @@
-"""Who we are for the brokers, and how they are reached: the options of TLS and SASL, for both sides.
+"""Our identity for the brokers, and how they are reached: the options of TLS and SASL, for driver and executors.
 
-Runs on: driver. Options are parsed without I/O; when a query starts, `driver_settings` imports the token callback.
+Runs on: driver. Options are parsed without I/O. When a query starts, `driver_settings` imports the token callback.
 
 The driver's sessions and the executors' consumers get the same: librdkafka's properties. Executors hand them to
-librdkafka; for the driver `driver_settings` makes of them what `spark_kgroup` uses.
+librdkafka. For the driver `driver_settings` turns them into the settings of `spark_kgroup`.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ from spark_kgroup.wire.security.settings import SecuritySettings
 _PREFIX: Final = "kafka."
 
 JAVA_NAMES: Final = frozenset(f"{_PREFIX}{name}" for name in java_properties.NAMES)
-"""Java's spellings that are translated, or refused with what to use."""
+"""Java's spellings that are translated, or refused with the name of the option to use."""
 
 
 def translate(given: Mapping[str, str]) -> dict[str, str]:
     """`given` (names in lower case) with librdkafka's names in place of Java's.
 
     Raises:
-        OptionError: something has no counterpart, cannot be read, or is said in both spellings and differently.
+        OptionError: an option has no counterpart, cannot be read, or is given in both spellings with different values.
     """
     others = {name: value for name, value in given.items() if not name.startswith(_PREFIX)}
     properties = {name.removeprefix(_PREFIX): given[name] for name in given.keys() - others.keys()}
@@ -52,13 +52,13 @@ def check_mechanism(given: Mapping[str, str]) -> None:
 
 
 def parse_security(given: Mapping[str, str]) -> dict[str, str]:
-    """How to connect, as librdkafka's properties and `CALLBACK`; empty for PLAINTEXT.
+    """How to connect, as librdkafka's properties and `CALLBACK`. Empty for PLAINTEXT.
 
     Args:
-        given: options, names in lower case, in librdkafka's or Java's spelling; others are left alone.
+        given: options, names in lower case, in librdkafka's or Java's spelling. Those not about security are ignored.
 
     Raises:
-        OptionError: something is missing, out of range, without effect, contradictory, or has no counterpart here.
+        OptionError: an option is missing, out of range, without effect, contradictory, or has no counterpart here.
     """
     spelled = translate(given)
     with in_options_words():

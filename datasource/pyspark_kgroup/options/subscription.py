@@ -1,4 +1,4 @@
-"""Which topics a query reads: those that are named, or all that a pattern matches.
+"""The topics that a query reads: named ones, or all that match a pattern.
 
 Runs on: driver. Pure.
 """
@@ -14,10 +14,10 @@ from spark_kgroup.topic_pattern import TopicPattern
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Subscription:
-    """What `subscribe` or `subscribePattern` says.
+    """The topics that `subscribe` or `subscribePattern` gives.
 
     Attributes:
-        topics: those that are named; none if there is a pattern.
+        topics: the named topics, or none if there is a pattern.
         pattern: None if topics are named.
     """
 
@@ -31,12 +31,12 @@ class Subscription:
         return isinstance(topic, str) and self.pattern.matches(topic)
 
     def beyond(self, topics: Iterable[str]) -> set[str]:
-        """Those of `topics` that are not subscribed."""
+        """The topics among `topics` that are not subscribed."""
         return {topic for topic in topics if topic not in self}
 
     @property
     def option(self) -> str:
-        """The option that it comes from."""
+        """The name of the option that gave it."""
         return "subscribe" if self.pattern is None else "subscribePattern"
 
     def __str__(self) -> str:

@@ -1,4 +1,4 @@
-"""What an option is: one row, and how its text is read.
+"""An option as one row, and how its text is read.
 
 Runs on: driver. Pure.
 """
@@ -22,8 +22,8 @@ from spark_kgroup.wire.address import read_address
 T = TypeVar("T")
 
 PREFIX_CHARACTERS_MAX: Final = 240
-"""Kafka accepts as instance id what it accepts as topic name, up to 249 characters
-(JoinGroupRequest.validateGroupInstanceId); this leaves room for the seat's number."""
+"""Kafka's rule for instance ids is that for topic names, up to 249 characters
+(JoinGroupRequest.validateGroupInstanceId). This leaves room for the seat's number."""
 
 INT_MAX: Final = 2**31 - 1
 LONG_MAX: Final = 2**63 - 1
@@ -49,11 +49,11 @@ class Option(Generic[T]):
     """One row.
 
     Attributes:
-        default: what holds if the option is absent; ignored for a required one.
-        shown: the default as people read it, with its unit; None for a required option.
+        default: the value if the option is absent. Ignored for a required one.
+        shown: the default as people read it, with its unit, or None for a required option.
         range: which values there are.
         origin: Kafka's or Spark's name and default, or that it is ours.
-        read: the text's value; ValueError if it is not in range.
+        read: turns the text into the value. Raises ValueError if it is not in range.
         acts: where it acts: driver, executor or both.
         secret: its text is never shown, and blanks around it belong to it.
     """
@@ -120,7 +120,7 @@ _UNITS_MS: Final = {"ms": 1, "s": 1_000, "m": 60_000, "min": 60_000, "h": 3_600_
 
 
 def time_span(text: str) -> int:
-    """Reads a duration as Spark writes it, "90s" or "15m"; in ms."""
+    """Reads a duration in ms from the text that Spark uses, "90s" or "15m"."""
     found = re.fullmatch(r"([0-9]{1,12})([a-z]*)", text.strip().lower())
     if found is None or (found[2] or "ms") not in _UNITS_MS:
         raise ValueError
@@ -174,7 +174,7 @@ def one_of(*values: str) -> Callable[[str], str]:
 
 
 def non_empty(text: str) -> str:
-    """Any text but none."""
+    """Reads any text that is not empty."""
     if not text:
         raise ValueError
     return text
@@ -189,7 +189,7 @@ def names_in(text: str) -> tuple[str, ...]:
 
 
 def servers(text: str) -> str:
-    """HOST:PORT between commas; an IPv6 address in brackets."""
+    """HOST:PORT between commas, with an IPv6 address in brackets."""
     for server in names_in(text):
         read_address(server)
     return ",".join(names_in(text))
@@ -224,7 +224,7 @@ def column_names(text: str) -> tuple[str, ...]:
 
 
 def instance_id_prefix(text: str) -> str:
-    """What Kafka takes as an instance id, with room for a seat's number."""
+    """A text that Kafka takes as an instance id, with room for a seat's number."""
     if not _is_kafka_name(text) or len(text) > PREFIX_CHARACTERS_MAX:
         raise ValueError
     return text
@@ -272,6 +272,6 @@ def join(names: Sequence[object]) -> str:
 
 
 def nearest(name: str, known: Iterable[str]) -> str:
-    """A question that suggests the known name most like `name`; empty if none is."""
+    """A question that suggests the known name most like `name`, or "" if none is."""
     found = get_close_matches(name, list(known), n=1)
     return f"did you mean {found[0]!r}?" if found else ""

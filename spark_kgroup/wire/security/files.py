@@ -14,7 +14,7 @@ from datetime import UTC, datetime
 from typing import TypeAlias
 
 _Look: TypeAlias = "tuple[tuple[int, int, int] | None, ...]"
-"""Of each file its time of modification in ns, size and inode; None for one that is not there."""
+"""Of each file its time of modification in ns, size and inode, or None if it is not there."""
 
 
 class CredentialFiles:
@@ -38,13 +38,13 @@ class CredentialFiles:
     def take_change(self) -> bool:
         """As `have_changed`, once for each change.
 
-        To be called BEFORE the files are read: what changes between the look and the reading is then read again.
+        To be called BEFORE the files are read: a file that changes between the look and the reading is then read again.
         """
         before, self._seen = self._seen, self._look()
         return before != self._seen
 
     def describe(self) -> str:
-        """Each file with the time of its last change, for an error; empty if there are none."""
+        """Each file with the time of its last change, for an error message. Empty if there are no files."""
         looks = zip(self._locations.items(), self._look(), strict=True)
         return ", ".join(f"{name} ({path!r}) {_changed_at(look)}" for (name, path), look in looks)
 

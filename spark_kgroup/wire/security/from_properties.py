@@ -1,8 +1,8 @@
-"""Security settings from librdkafka's properties: which values there are, and what belongs together.
+"""Security settings from librdkafka's properties: which values there are, and which properties belong together.
 
-One table for all who take such properties: a value that is not understood is refused, and so is one without effect.
-`ssl.endpoint.identification.algorithm`=htps must not turn a check off, and a password without SASL must not be
-forgotten, whoever gives them.
+One table for all callers that take such properties: a value that is not understood is refused, and so is one without
+effect. Neither in options nor in a file may `ssl.endpoint.identification.algorithm`=htps turn a check off, or a
+password without SASL be forgotten.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _METHOD: Final = f"{_OAUTH}.method"
 _LOGIN: Final = ("sasl.username", "sasl.password")
 _OIDC: Final = tuple(f"{_OAUTH}.{name}" for name in ("token.endpoint.url", "client.id", "client.secret"))
 _PROVIDER: Final = "token"
-"""What stands for a function that returns tokens, which is no property."""
+"""The name that errors give to the function that returns tokens, which is no property."""
 
 FOREIGN_MECHANISMS: Final = {
     "GSSAPI": "Kerberos is not supported; use SCRAM, OAUTHBEARER or mTLS",
@@ -40,7 +40,7 @@ class Property(NamedTuple):
 
     Attributes:
         values: as messages and tables name them.
-        read: a text's value as librdkafka spells it; ValueError, maybe with a reason, if it is none.
+        read: a text's value as librdkafka spells it. Raises ValueError, maybe with a reason, if the text is none.
         secret: its text is never shown, and blanks around it belong to it.
     """
 
@@ -116,7 +116,7 @@ PROPERTIES: Final[Mapping[str, Property]] = {
     "https.ca.pem": Property("certificates in PEM", _text),
     f"{_OAUTH}.config": Property("any text", _text, secret=True),
 }
-"""What is understood, by librdkafka's names."""
+"""The properties that are understood, by librdkafka's names."""
 
 _NEEDED: Final[Mapping[str, Mapping[str, tuple[str, ...]]]] = {
     _PROTOCOL: dict.fromkeys(("SASL_SSL", "SASL_PLAINTEXT"), (_MECHANISM,)),
@@ -133,7 +133,7 @@ _USED_BY: Final[tuple[tuple[tuple[str, ...], str, tuple[str, ...]], ...]] = (
     ((*_OIDC, f"{_OAUTH}.scope", f"{_OAUTH}.extensions", "https."), _METHOD, ("oidc",)),
     ((_PROVIDER, f"{_OAUTH}.config"), _METHOD, ("default",)),
 )
-"""(how settings begin, the one that makes use of them, with which values)."""
+"""(beginnings of names, the setting that decides whether those settings have an effect, with which of its values)."""
 
 _PAIR: Final = ("ssl.certificate", "ssl.key")
 _FILE_OR_TEXT: Final = ("ssl.ca", *_PAIR, "https.ca")
@@ -143,14 +143,14 @@ _FILE_OR_TEXT: Final = ("ssl.ca", *_PAIR, "https.ca")
 
 
 def read_properties(given: Mapping[str, str], *, has_token: bool = False) -> dict[str, str]:
-    """The values of those among `given` that are about security, and of what they leave to a default.
+    """The values of the security properties among `given`, completed with defaults.
 
     Args:
-        given: by librdkafka's names; others than `PROPERTIES` are left alone.
+        given: by librdkafka's names. Properties that are not in `PROPERTIES` are left alone.
         has_token: whether a function returns tokens.
 
     Raises:
-        OptionError: one is out of range, missing, without effect, or contradicts another; a secret is never told.
+        OptionError: one is out of range, missing, without effect, or contradicts another. No message shows a secret.
     """
     values = {name: _read(name, given[name]) for name in PROPERTIES if name in given}
     values.setdefault(_PROTOCOL, "PLAINTEXT")
@@ -168,7 +168,7 @@ def security_settings(properties: Mapping[str, str], token: TokenProvider | None
     """How to connect and who to be.
 
     Args:
-        properties: by librdkafka's names; others than `PROPERTIES` are left alone.
+        properties: by librdkafka's names. Properties that are not in `PROPERTIES` are left alone.
         token: for OAUTHBEARER, unless sasl.oauthbearer.method=oidc says where tokens come from.
 
     Raises:
@@ -209,10 +209,10 @@ _FIELDS: Final = {
 
 
 def check_settings(settings: SecuritySettings) -> None:
-    """Hold settings that a program has made to what properties are held to.
+    """Apply the checks for properties to settings that a program has made.
 
     Raises:
-        OptionError: protocol or mechanism is none, or one is missing or without effect.
+        OptionError: protocol or mechanism is unknown, or a setting is missing or without effect.
     """
     chosen = {name: cast("str | None", getattr(settings, field)) for field, name in _FIELDS.items()}
     values = {_PROTOCOL: str(settings.protocol), **{name: value for name, value in chosen.items() if value}}
@@ -282,7 +282,7 @@ def _check_pairs(values: Mapping[str, str]) -> None:
 
 
 def _client_credentials(values: Mapping[str, str]) -> TokenProvider:
-    # Imported here: it brings asyncio and an HTTP client with it, which most never need.
+    # Imported here: it brings asyncio and an HTTP client with it, which most applications never need.
     from spark_kgroup.wire.security.oauth import ClientCredentials
 
     endpoint, client_id, client_secret = (values[name] for name in _OIDC)

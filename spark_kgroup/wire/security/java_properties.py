@@ -41,7 +41,7 @@ _TO_PEM: Final = {
 
 
 class _Module(NamedTuple):
-    """A login module: which mechanisms it serves, and what its options are called here."""
+    """A login module: the mechanisms that it serves, and the names of its options here."""
 
     mechanisms: tuple[str, ...]
     options: Mapping[str, str]
@@ -69,7 +69,7 @@ _FOREIGN_MODULES: Final = {
 _STORE_PASSWORDS: Final = ("ssl.truststore.password", "ssl.keystore.password")
 
 NAMES: Final = frozenset({JAAS, _KEY_STORE, *_STORE_TYPES, *_STORE_PASSWORDS, *_RENAMED})
-"""The options that are translated, or refused here with what to use."""
+"""The options that are translated here, or refused with the name of the one to use."""
 
 
 def translate(given: Mapping[str, str]) -> dict[str, str]:
@@ -79,7 +79,7 @@ def translate(given: Mapping[str, str]) -> dict[str, str]:
         given: properties by name.
 
     Raises:
-        OptionError: something has no counterpart, cannot be read, or is said in both spellings and differently.
+        OptionError: a property has no counterpart, cannot be read, or is given in both spellings with different values.
     """
     _check_stores(given)
     result = {name: value for name, value in given.items() if name not in NAMES}
@@ -144,7 +144,7 @@ _CONTROL: Final = {"n": "\n", "t": "\t", "r": "\r", "b": "\b", "f": "\f", "a": "
 
 
 def _credentials(jaas: str, mechanism: str) -> dict[str, str]:
-    """What a login module's line says, in librdkafka's names.
+    """The options in a login module's line, under librdkafka's names.
 
     Raises:
         OptionError: it cannot be read, or its module is none of ours, or does not fit the mechanism. Shows no values.

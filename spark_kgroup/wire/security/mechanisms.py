@@ -1,4 +1,4 @@
-"""What a client says to log in, by SASL mechanism: bytes only, no connection and no event loop.
+"""A client's messages to log in, by SASL mechanism: bytes only, no connection and no event loop.
 
 A mechanism is a generator: it yields the client's messages and is sent the broker's answers.
 """
@@ -18,7 +18,7 @@ from spark_kgroup.peer_words import words_of
 from spark_kgroup.wire.security.tokens import Token
 
 Exchange = Generator[bytes, bytes, None]
-"""Yields what the client says next, is sent the broker's answer; raises AuthenticationFailed if that is no good."""
+"""Yields the client's next message and is sent the broker's answer. Raises AuthenticationFailed if that is no good."""
 
 
 def plain(username: str, password: str) -> Exchange:
@@ -27,7 +27,7 @@ def plain(username: str, password: str) -> Exchange:
 
 
 def scram(mechanism: str, username: str, password: str) -> Exchange:
-    """RFC 5802 without channel binding; the broker must prove that it knows the password, too.
+    """RFC 5802 without channel binding. The broker must prove that it knows the password, too.
 
     Raises:
         OptionError: when started, if SASLprep (RFC 4013) allows no such user or password.
@@ -53,15 +53,15 @@ def scram(mechanism: str, username: str, password: str) -> Exchange:
 
 
 def _check_challenge(mechanism: str, server_first: str) -> None:
-    """Refuse what is well-formed but not ours to compute; what is malformed scramp refuses.
+    """Refuse a challenge with too few or too many iterations, or too short a salt. A malformed one is left to scramp.
 
-    Few iterations would let whoever plays the broker guess the password, and many keep us busy.
+    Few iterations would let a peer that plays the broker guess the password, and many keep us busy.
     """
     attributes = dict(part.partition("=")[::2] for part in server_first.split(","))
     fix = f"create the user's {mechanism} credential anew (kafka-configs.sh), or is this not the broker you mean?"
     iterations = attributes.get("i", "")
     if re.fullmatch("[0-9]+", iterations):
-        # Nobody reads thousands of digits, and int() refuses them.
+        # int() refuses thousands of digits, and an error message with them is unreadable.
         count = int(iterations[:20])
         if not SCRAM_ITERATIONS_MIN <= count <= SCRAM_ITERATIONS_MAX:
             raise AuthenticationFailed(
@@ -79,7 +79,7 @@ def _check_challenge(mechanism: str, server_first: str) -> None:
 
 
 def oauthbearer(token: Token) -> Exchange:
-    """RFC 7628: the token; a broker that refuses it says why and waits for a lone 0x01 before it ends."""
+    """RFC 7628: the token. A broker that refuses it says why and waits for a lone 0x01 before it ends."""
     problem = yield token.initial_response()
     if problem:
         yield b"\x01"

@@ -53,7 +53,7 @@ class TokenCache:
         self._stuck: list[Future[Token]] = []
 
     async def token(self, *, fresh: bool = False) -> Token:
-        """A token that lives; all who ask while one is fetched share it, or its failure.
+        """A token that has not expired. All callers that ask while one is fetched share it, or its failure.
 
         Args:
             fresh: fetch a new one, if one is to be had: a broker has refused the last one.
@@ -114,7 +114,7 @@ class ClientCredentials:
         client_secret: sasl.oauthbearer.client.secret.
         scope: sasl.oauthbearer.scope.
         extensions: sasl.oauthbearer.extensions, for the broker.
-        ca_location: https.ca.location, PEM file or directory; without it and `ca_pem`, what this system trusts.
+        ca_location: https.ca.location, PEM file or directory. Without it and `ca_pem`, this system's CAs are trusted.
         ca_pem: https.ca.pem, the same as text.
 
     Raises:
@@ -147,10 +147,10 @@ class ClientCredentials:
         return context
 
     def __call__(self) -> Token:
-        """Ask the endpoint for a token; blocks.
+        """Ask the endpoint for a token. Blocks.
 
         Raises:
-            AuthenticationFailed: it refused, or could not be asked.
+            AuthenticationFailed: it refused, could not be asked, or answered with no token and expiry.
         """
         now_s = time.time()
         status, body = self._post()
@@ -199,7 +199,7 @@ class ClientCredentials:
             ) from None
 
     def _refusal(self, status: int, answer: Any) -> str:
-        """What the endpoint said, in RFC 6749's words if it used them (`error`, `error_description`)."""
+        """The error message, with the endpoint's `error` and `error_description` (RFC 6749) if it gave them."""
         members = answer if _is_object(answer) else {}
         words = [words_of(str(members[name])) for name in ("error", "error_description") if members.get(name)]
         outcome = ": ".join([f"{self._name} answered HTTP {status}", *words])
@@ -226,6 +226,6 @@ def _is_object(answer: Any) -> bool:
 
 
 def _expiry_of(jwt: str) -> float:
-    """The `exp` claim of a JWT, in seconds since the epoch (RFC 7519); a ValueError or KeyError if there is none."""
+    """The `exp` claim of a JWT, in seconds since the epoch (RFC 7519). Raises ValueError or KeyError without one."""
     _, payload, _ = jwt.split(".")
     return float(json.loads(base64.urlsafe_b64decode(payload + "=" * (-len(payload) % 4)))["exp"])

@@ -1,8 +1,8 @@
 """One HTTP POST with a bound on all of it, through the proxy that the environment names.
 
-`http.client` bounds each read alone, so whoever sends one byte a second holds a thread for days: here a timer ends the
-connection. Proxies are libcurl's, and so librdkafka's: an application that uses both clients reaches its endpoint from
-both, or from neither.
+`http.client` bounds each read alone, so a server that sends one byte a second holds a thread for days: here a timer
+ends the connection. Proxies are chosen as libcurl chooses them, and so librdkafka: an application that uses both
+clients reaches its endpoint from both, or from neither.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class Proxy:
 
     Attributes:
         variable: the environment variable that names it.
-        authorization: what Proxy-Authorization says, if it wants to know us.
+        authorization: value of the header Proxy-Authorization, if the variable names a user.
     """
 
     variable: str
@@ -47,12 +47,12 @@ class Proxy:
 
     @property
     def headers(self) -> dict[str, str]:
-        """What is said to the proxy alone."""
+        """Headers for the proxy alone, never for the endpoint."""
         return {"Proxy-Authorization": self.authorization} if self.authorization else {}
 
 
 def proxy_for(url: SplitResult, environment: Mapping[str, str] | None = None) -> Proxy | None:
-    """The proxy through which libcurl would ask `url`, None for none (curl's manual, ENVIRONMENT).
+    """The proxy through which libcurl would ask `url`, or None (curl's manual, ENVIRONMENT).
 
     Raises:
         OSError: a proxy is named that is not of the kind spoken here.
@@ -61,7 +61,7 @@ def proxy_for(url: SplitResult, environment: Mapping[str, str] | None = None) ->
     direct = known.get("no_proxy") or known.get("NO_PROXY", "")
     if any(_is_meant(url.hostname or "", rule) for rule in direct.replace(",", " ").split()):
         return None
-    # Not HTTP_PROXY: a web server sets it to what a request's header `Proxy` says.
+    # Not HTTP_PROXY: a web server (CGI) sets it to the value of a request's header `Proxy`.
     variables = [f"{url.scheme}_proxy", *(["HTTPS_PROXY"] if url.scheme == "https" else []), "all_proxy", "ALL_PROXY"]
     variable = next((name for name in variables if known.get(name)), None)
     return _proxy(variable, known[variable]) if variable else None
@@ -102,7 +102,7 @@ def post(
     timeout_ms: int,
     bytes_max: int,
 ) -> tuple[int, bytes]:
-    """Status and body of the answer; blocks. Redirects are not followed.
+    """Status and body of the answer. Blocks. Redirects are not followed.
 
     Args:
         url: its scheme and host have been checked.
@@ -110,11 +110,11 @@ def post(
         headers: without Host and Content-Length.
         context: for https.
         timeout_ms: bound on all of it, names and proxy included.
-        bytes_max: what follows in a longer body is left unread.
+        bytes_max: the rest of a longer body is left unread.
 
     Raises:
-        OSError: nobody could be reached, or not in time.
-        http.client.HTTPException: what came is not HTTP.
+        OSError: no server could be reached, or not in time.
+        http.client.HTTPException: the answer is not HTTP.
     """
     assert url.hostname
     proxy = proxy_for(url)
@@ -143,7 +143,7 @@ def post(
 
 @contextmanager
 def _end_at(ends_at_s: float, stream: socket.socket, timeout_ms: int) -> Iterator[None]:
-    """End `stream` in time, whoever reads from it or writes to it, and say so."""
+    """End `stream` at `ends_at_s`, in the midst of any read or write on it, and raise TimeoutError then."""
     overdue = threading.Event()
     handle = stream.dup()  # TLS takes over the descriptor
 
@@ -166,7 +166,7 @@ def _end_at(ends_at_s: float, stream: socket.socket, timeout_ms: int) -> Iterato
         timer.cancel()
         timer.join()
         handle.close()
-    if overdue.is_set():  # what was read by then looks like a short answer
+    if overdue.is_set():  # the bytes that were read by then look like a short answer
         raise TimeoutError(late)
 
 

@@ -1,6 +1,6 @@
 """SASL over Kafka's own requests (KIP-43, KIP-152): SaslHandshake, then SaslAuthenticate until the mechanism is done.
 
-What is said meanwhile, the mechanisms know.
+The content of the messages comes from `mechanisms`.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class Login:
         async def begin(_: bool) -> Exchange:
             return start(username, password)
 
-        next(start(username, password))  # a user or password that cannot be said is found out now
+        next(start(username, password))  # a user or password that the mechanism does not allow raises now
         check = "Check `sasl.username` and `sasl.password`, and that the cluster knows them for this mechanism."
         return cls(mechanism, f"user {username!r}", check, begin)
 
@@ -86,7 +86,7 @@ class Login:
                     f"{address} refused {self._mechanism} for {self._who}: {reason.rstrip('.')}. {self._check}"
                 )
             try:
-                # How much there is to compute the broker decides; heartbeats do not wait for it.
+                # In a thread: the broker decides how much there is to compute, and heartbeats must not wait for it.
                 reply = await asyncio.to_thread(_reply, exchange, answer.auth_bytes)
             except AuthenticationFailed as error:
                 raise AuthenticationFailed(f"{address}, {self._mechanism} for {self._who}: {error}") from None
@@ -109,7 +109,7 @@ class Login:
 
 
 def _reply(exchange: Exchange, challenge: bytes) -> bytes | None:
-    """The client's reply to the broker's challenge; None if the exchange is complete."""
+    """The client's reply to the broker's challenge, or None if the exchange is complete."""
     try:
         return exchange.send(challenge)
     except StopIteration:

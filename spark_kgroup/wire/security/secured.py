@@ -1,4 +1,4 @@
-"""From settings to what a connection uses: TLS below Kafka's protocol, SASL as its first requests.
+"""From settings to the security of a connection: TLS below Kafka's protocol, SASL as its first requests.
 
 `tls`, `sasl` and `oauth` do the work. Here is how long a refusal may last before it is final: a cluster that has
 accepted us before may refuse us, or be refused, for `AUTHENTICATION_GRACE_MS`. A broker that starts may not have its
@@ -33,7 +33,7 @@ class _Refusals(NamedTuple):
 
 
 class Secured:
-    """TLS, SASL or both. Made by `security_of`; belongs to one event loop."""
+    """TLS, SASL or both. Made by `security_of`, and belongs to one event loop."""
 
     def __init__(self, tls: RenewedContext | None, login: Login | None) -> None:
         self._tls = tls
@@ -42,7 +42,7 @@ class Secured:
         self._refusals: dict[object, _Refusals] = {}  # of brokers that have not accepted us since
 
     async def ssl_context(self) -> SSLContext | None:
-        """As `Security.ssl_context`; files are looked at beside the event loop, for a file system may hang."""
+        """As `Security.ssl_context`. Files are looked at beside the event loop, for a file system may hang."""
         if self._tls is None:
             return None
         if not self._tls.files:
@@ -66,7 +66,7 @@ class Secured:
         return lifetime_ms
 
     def _on_refused(self, address: object, refusal: AuthenticationFailed) -> None:
-        """Say since when, and let who was accepted before try again for a while."""
+        """Say since when the broker refuses us, and if it accepted us before, let us try again for a while."""
         now_s, grace_s = time.monotonic(), AUTHENTICATION_GRACE_MS / 1000
         before = self._refusals.get(address)
         since_s = before.since_s if before is not None and now_s - before.last_s <= grace_s else now_s
@@ -84,10 +84,10 @@ class Secured:
 
 
 def security_of(settings: SecuritySettings) -> Security:
-    """What connections use; reads the files that are named.
+    """The security of connections with these settings. Reads the files that they name.
 
     Raises:
-        OptionError: something is missing, contradictory, unreadable or malformed; names the property and the fix.
+        OptionError: a setting is missing, contradictory, unreadable or malformed. It names the property and the fix.
     """
     check_settings(settings)
     if settings.protocol == "PLAINTEXT":
@@ -98,7 +98,7 @@ def security_of(settings: SecuritySettings) -> Security:
 
 def _login(settings: SecuritySettings) -> Login:
     """The mechanism with all it needs."""
-    from spark_kgroup.wire.security.sasl import Login  # with what computes SCRAM: 20 ms that others are spared
+    from spark_kgroup.wire.security.sasl import Login  # imports scramp: 20 ms that applications without SASL save
 
     if settings.token is not None:
         return Login.with_tokens(settings.token)

@@ -1,6 +1,6 @@
-"""How to connect and who to be, as a user chose it; and what a connection asks of it.
+"""How to connect and who to be, as a user chose it, and the interface through which a connection uses that.
 
-Nothing here knows TLS or SASL: `security_of` makes of the settings what a connection uses.
+This module has no TLS or SASL in it: `security_of` turns the settings into a `Security`.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final, Literal, Protocol, TypeAlias
 from spark_kgroup.errors import AuthenticationFailed
 from spark_kgroup.wire.security.tokens import TokenProvider
 
-if TYPE_CHECKING:  # who only wants TLS, or a mechanism's words, needs none of the codec
+if TYPE_CHECKING:  # a program that only uses TLS, or a mechanism's messages, does not load the codec
     from spark_kgroup.wire.messages import Request, Response
 
 SecurityProtocol = Literal["PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL"]
@@ -30,7 +30,7 @@ Send: TypeAlias = "Callable[[Request], Awaitable[Response]]"
 
 
 class Security(Protocol):
-    """What a connection needs to know before it is used."""
+    """A connection's TLS and authentication, before any other request is sent."""
 
     async def ssl_context(self) -> SSLContext | None:
         """The TLS context for one new connection, None for plain TCP."""
@@ -40,18 +40,18 @@ class Security(Protocol):
 
         Args:
             address: the broker's.
-            refusal: becomes retriable while that may pass, and says what may have changed.
+            refusal: becomes retriable while the refusal may pass, and names the changes that may have caused it.
         """
 
     async def authenticate(self, address: object, send: Send, /) -> int:
-        """Prove who we are on a connection that has negotiated versions, or has been in use (KIP-368).
+        """Authenticate on a connection that has negotiated versions, or has been in use (KIP-368).
 
         Args:
             address: the broker's, for error messages.
-            send: nothing else goes over the connection meanwhile.
+            send: sends a request. No other request goes over the connection meanwhile.
 
         Returns:
-            For how many ms this holds; 0 for as long as the connection does.
+            The lifetime of the session in ms, or 0 if it lasts as long as the connection.
 
         Raises:
             AuthenticationFailed: the broker refused us, or we could not even try.
@@ -66,10 +66,10 @@ class Plaintext:
         return None
 
     def on_tls_refused(self, _address: object, _refusal: AuthenticationFailed, /) -> None:
-        """Not without TLS."""
+        """Never called: there is no TLS."""
 
     async def authenticate(self, _address: object, _send: Send, /) -> int:
-        """Nothing to prove."""
+        """Send no request: the session lasts as long as the connection."""
         return 0
 
 
@@ -84,7 +84,7 @@ class SecuritySettings:
         ca_pem: ssl.ca.pem, the same as text.
         certificate_location: ssl.certificate.location, this client's certificate chain: PEM.
         certificate_pem: ssl.certificate.pem, the same as text.
-        key_location: ssl.key.location: PEM; not needed if the key stands beside the certificate.
+        key_location: ssl.key.location: PEM. Not needed if the key is in the certificate's file.
         key_pem: ssl.key.pem, the same as text.
         key_password: ssl.key.password, for an encrypted key.
         verify_certificate: enable.ssl.certificate.verification.
@@ -92,7 +92,7 @@ class SecuritySettings:
         mechanism: sasl.mechanism.
         username: sasl.username, for PLAIN and SCRAM.
         password: sasl.password.
-        token: for OAUTHBEARER; called in a thread of its own whenever a new token is needed.
+        token: for OAUTHBEARER. Called in a thread of its own whenever a new token is needed.
     """
 
     protocol: SecurityProtocol = "PLAINTEXT"

@@ -1,4 +1,4 @@
-"""TLS: a context from librdkafka's properties, and what went wrong in words that name them."""
+"""TLS: a context from librdkafka's properties, and errors that name these properties."""
 
 from __future__ import annotations
 
@@ -58,21 +58,21 @@ _REASONS: Final = {
     "WRONG_VERSION_NUMBER": _NO_TLS,
     "RECORD_LAYER_FAILURE": _NO_TLS,
 }
-"""OpenSSL's reasons; an alert is what the broker says of us."""
+"""OpenSSL's reasons -> our words. An alert is the broker's message about us."""
 
 
 class RenewedContext:
     """The TLS context for new connections, made anew when the files that it was read from have changed.
 
-    Files that do not fit together change nothing: a certificate may be renewed a moment before its key. The context
-    stays as it was until the files change again. Any thread may ask.
+    Files that do not fit together leave the context as it was until they change again: a certificate may be renewed a
+    moment before its key. Any thread may ask.
 
     Args:
-        files: what `make` reads.
-        make: reads them.
+        files: the files that `make` reads.
+        make: reads them and makes a context.
 
     Raises:
-        OptionError: as `make`; only when this is made.
+        OptionError: as `make`, but only from the constructor.
     """
 
     def __init__(self, files: CredentialFiles, make: Callable[[], ssl.SSLContext]) -> None:
@@ -82,7 +82,7 @@ class RenewedContext:
         self._context = make()
 
     def context(self) -> ssl.SSLContext:
-        """The context to connect with now; blocks while files are looked at, and read if they have changed."""
+        """The context to connect with now. Blocks while files are looked at, and read if they have changed."""
         with self._lock:
             if self.files.take_change():
                 try:
@@ -94,7 +94,7 @@ class RenewedContext:
 
 
 def renewed_context(settings: SecuritySettings) -> RenewedContext:
-    """What connects with these settings, now and when their files are renewed.
+    """The context of these settings, which is made anew when their files are renewed.
 
     Raises:
         OptionError: as `client_context`.
@@ -123,7 +123,7 @@ def client_context(settings: SecuritySettings) -> ssl.SSLContext:
     """TLS 1.2 or newer, with the CAs, the client certificate and the checks that `settings` ask for.
 
     Raises:
-        OptionError: a file cannot be read, a PEM is none, a key does not fit.
+        OptionError: a file cannot be read, a text is no PEM, or a key does not fit its certificate.
     """
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
@@ -155,7 +155,7 @@ def trust(context: ssl.SSLContext, location: str | None, pem: str | None, option
     name = f"`{option}.pem`" if location is None else f"`{option}.location`"
     text = _text(location, pem, option) or ""
     try:
-        # What is not ASCII can only be a comment, and bundles have such.
+        # Letters beyond ASCII can only be in comments, and bundles of CAs have such.
         context.load_verify_locations(cadata=text.encode("ascii", "replace").decode())
     except (ssl.SSLError, ValueError):  # ValueError: empty
         raise OptionError(f"{name} holds no certificate in PEM form (-----BEGIN CERTIFICATE-----).") from None
@@ -190,7 +190,7 @@ def _identify(context: ssl.SSLContext, settings: SecuritySettings) -> None:
 
 @contextmanager
 def _as_file(text: str) -> Iterator[str]:
-    """A path to `text`, since the ssl module loads from files only: in memory where there is such a thing (Linux)."""
+    """A path to `text`, since the ssl module loads from files only: to a file in memory on Linux."""
     try:
         descriptor = os.memfd_create("kgroup-tls")
     except (AttributeError, OSError):
@@ -234,7 +234,7 @@ def _read(location: str, option: str) -> str:
 
 
 def tls_failure(address: object, error: ssl.SSLError) -> WireError:
-    """What an error of the ssl module means; retriable unless it is about certificates or protocols."""
+    """An error of the ssl module as ours, retriable unless it is about certificates or protocols."""
     if isinstance(error, ssl.SSLCertVerificationError):
         problem = _VERIFICATION.get(error.verify_code, "the broker's certificate was not accepted: check it")
         return AuthenticationFailed(f"{address}: {problem}. ({error.verify_message})")

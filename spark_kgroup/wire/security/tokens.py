@@ -1,4 +1,4 @@
-"""What an OAUTHBEARER token is, and how one is ask for (RFC 7628, KIP-255)."""
+"""An OAUTHBEARER token, and how a provider is asked for one (RFC 7628, KIP-255)."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ log = logging.getLogger(__name__)
 _VALUE: Final = re.compile(r"[-_~+/.a-zA-Z0-9]+=*")
 _EXTENSION_NAME: Final = re.compile(r"(?!auth$)[A-Za-z]+")
 _EXTENSION_VALUE: Final = re.compile(r"[\x21-\x7e \t\r\n]+")
-"""What a broker accepts (OAuthBearerClientInitialResponse); `auth` is the token's own place."""
+"""Syntax that a broker accepts (OAuthBearerClientInitialResponse). The name `auth` is the token's own."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,7 +27,7 @@ class Token:
     """One OAUTHBEARER token.
 
     Attributes:
-        value: what the broker checks, mostly a JWT (RFC 6750: b64token).
+        value: the text that the broker checks, mostly a JWT (RFC 6750: b64token).
         wall_expires_at_s: seconds since the epoch.
         extensions: sent beside it (KIP-342).
     """
@@ -58,11 +58,11 @@ class Token:
 
 
 TokenProvider = Callable[[], Token]
-"""Returns a new token; may block, for at most `TOKEN_TIMEOUT_MS`."""
+"""Returns a new token. It may block, for at most `TOKEN_TIMEOUT_MS`."""
 
 
 def in_a_thread(provider: Callable[[], T]) -> Future[T]:
-    """Ask `provider` in a thread of its own; whatever it raises becomes an AuthenticationFailed.
+    """Ask `provider` in a thread of its own. Any error that it raises becomes an AuthenticationFailed.
 
     Raises:
         AuthenticationFailed: there is no thread left for it.
@@ -73,7 +73,7 @@ def in_a_thread(provider: Callable[[], T]) -> Future[T]:
             return provider()
         except AuthenticationFailed:
             raise
-        except BaseException as error:  # a user's function may raise anything, or exit
+        except BaseException as error:  # a user's function may raise any exception, SystemExit included
             log.debug("the token function failed", exc_info=True)
             message = f"OAUTHBEARER: the token function failed with {type(error).__name__}: {error}"
             raise AuthenticationFailed(message, retriable=True) from error
@@ -81,4 +81,4 @@ def in_a_thread(provider: Callable[[], T]) -> Future[T]:
     try:
         return threads.in_a_thread(ask, "kgroup token")
     except OSError as error:
-        raise AuthenticationFailed(f"OAUTHBEARER: no token could be ask for: {error}.", retriable=True) from None
+        raise AuthenticationFailed(f"OAUTHBEARER: no token could be asked for: {error}.", retriable=True) from None
