@@ -4,7 +4,7 @@
 
     heartbeat   interval * (1 - HEARTBEAT_JITTER * j)                                    j in [0, 1), anew each time
     retry       min(RETRY_BACKOFF * 2^n, RETRY_BACKOFF_MAX) * (1 ± RETRY_BACKOFF_JITTER)    n retries went before it
-    rejoin      min(interval * 2^n, REJOIN_BACKOFF_MAX)                             n joins before it changed nothing
+    rejoin      min(interval * 2^n, REJOIN_BACKOFF_MAX)                             n vain joins went before it
     again       0, 0, then as retry                                                 sent away since a heartbeat was good
 
 Jitter makes a heartbeat earlier, never later.
@@ -23,7 +23,7 @@ from spark_kgroup.limits import (
 )
 
 _DOUBLINGS_MAX = 16
-"""Any wait is at its maximum by then; it keeps the shift below small."""
+"""Any wait is at its maximum by then. It keeps the shift below small."""
 
 
 _AT_ONCE = 2
@@ -31,7 +31,7 @@ _AT_ONCE = 2
 
 
 class Pacing:
-    """The waits of one member; each grows while what it waits for goes on failing.
+    """The waits of one member. Each grows while its request goes on failing.
 
     Args:
         heartbeat_interval_ms: between two heartbeats, and the first wait before a rejoin.
@@ -73,7 +73,7 @@ class Pacing:
         return self._backoff_ms(self._sent_away - _AT_ONCE - 1) if self._sent_away > _AT_ONCE else 0
 
     def on_confirmed(self) -> None:
-        """The coordinator has answered a heartbeat: this is a member, and nothing is asked of it."""
+        """The coordinator has answered a heartbeat: this is a member, and need not rejoin."""
         self._sent_away = 0
 
     def rejoin_ms(self, doublings: int) -> int:
@@ -81,15 +81,16 @@ class Pacing:
         return min(self._heartbeat_interval_ms << min(doublings, _DOUBLINGS_MAX), REJOIN_BACKOFF_MAX_MS)
 
     def on_answered(self) -> None:
-        """The coordinator has done what it was asked: retries begin anew."""
+        """The coordinator has carried out a request: retries begin anew."""
         self._retries = 0
 
     def on_synced(self, *, vain: bool, now_ms: int) -> None:
-        """A generation is complete: retries begin anew, and a `vain` join, which changed nothing, costs patience.
+        """A generation is complete: retries begin anew, and a `vain` join, which brought no change, costs patience.
 
         Kafka answers each heartbeat of a classic member in a group of type consumer with REBALANCE_IN_PROGRESS as long
-        as the member has not given up what it must (GroupMetadataManager.classicGroupHeartbeatToConsumerGroup), which
-        the application does between two pieces of work.
+        as the member has not given up its revoked partitions
+        (GroupMetadataManager.classicGroupHeartbeatToConsumerGroup). The application gives them up between two pieces of
+        work.
         """
         self.on_answered()
         self._vain_joins = self._vain_joins + 1 if vain else 0
@@ -100,5 +101,5 @@ class Pacing:
         return now_ms >= self._patient_until_ms
 
     def on_membership_over(self) -> None:
-        """The next membership's joins are not in vain for what the last one's were."""
+        """Forget the vain joins of the last membership: they do not count in the next one."""
         self._vain_joins = 0
