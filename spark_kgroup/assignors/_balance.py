@@ -40,7 +40,7 @@ class Share(NamedTuple):
 def equal_shares(
     held: Mapping[str, frozenset[TopicPartition]], free: Mapping[str, Sequence[TopicPartition]]
 ) -> dict[str, Share]:
-    """Spread all partitions over members who all want all of them.
+    """Spread all partitions over members that all subscribe to all of the topics.
 
     Every member keeps what it holds up to its quota, the lowest indexes first so that topics stay mixed. With n
     partitions and m members the quota is n // m, and one more for the first n % m members that hold so many. The rest
@@ -136,7 +136,7 @@ def fair_shares(
 
 
 def _kinds_of_topics(wants: Sequence[Collection[str]], names: Sequence[str]) -> tuple[list[int], list[list[int]]]:
-    """The kind of each topic, and the members that want topics of each kind: topics of a kind have the same ones."""
+    """The kind of each topic, and the subscribers of each kind: topics of a kind have the same subscribers."""
     alike: dict[frozenset[str], list[int]] = defaultdict(list)
     for m, topics in enumerate(wants):
         alike[frozenset(topics)].append(m)
@@ -180,7 +180,7 @@ def _shares_of(
 
 
 class _Spread:
-    """How many partitions of each topic each member gets: partitions of a topic differ only in who owns them.
+    """How many partitions of each topic each member gets: partitions of a topic differ only in their owners.
 
     Topics, members and kinds of topics are numbers here. Memory grows with the partitions, the members and the
     subscribers of each kind, never with members times topics: if two members want nearly the same 1,000 topics, no step
@@ -284,8 +284,8 @@ class _Spread:
         """The subscriber with the least load.
 
         An entry that is out of date is put right when it comes to the top. That is early enough where loads only grew:
-        then no other entry is too high. The only ones whose load fell are members that give in `level`, and those have
-        too much to be asked for there.
+        then no other entry is too high. Loads fell only of members that give in `level`, and those have too much to be
+        takers there.
         """
         heap, load = self._least[kind], self.load
         known, m = heap[0]

@@ -4,8 +4,8 @@ A partition is near if it has a replica in its owner's rack. A member without a 
 gives up the partitions that are far from their owners and deals the rest out with the same priorities. Here the
 least-cost flow of `_balance` has a second cost, so that two rounds are enough with racks, too.
 
-Partitions of a topic with replicas in the same racks differ only in who owns them: they are a topic of their own here,
-a *sort*.
+Partitions of a topic with replicas in the same racks differ only in their owners: they are a topic of their own here, a
+*sort*.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ from spark_kgroup.model import TopicDescription, TopicPartition
 
 
 class _Sorts(NamedTuple):
-    """Which partitions are alike.
+    """Partitions that are alike, sort by sort.
 
     Attributes:
-        partitions: of each sort.
-        kinds: of each sort: sorts of a kind have the same subscribers and racks.
-        subscribers: of each kind, by number.
-        racks: of each kind.
+        partitions: the partitions of each sort.
+        kinds: the kind of each sort. Sorts of a kind have the same subscribers and racks.
+        subscribers: the subscribers of each kind, by number.
+        racks: the racks of each kind.
     """
 
     partitions: list[list[TopicPartition]]
@@ -43,7 +43,7 @@ def near_shares(
     held: Mapping[str, frozenset[TopicPartition]],
     racks: Mapping[str, str],
 ) -> dict[str, Share]:
-    """Spread all partitions over members, of whom some have a rack.
+    """Spread all partitions over members, of which some have a rack.
 
     Args:
         subscribed: member id -> the topics it wants, in the order that breaks ties.

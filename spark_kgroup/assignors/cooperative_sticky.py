@@ -174,7 +174,7 @@ def undisputed_claims(members: Sequence[GroupMember]) -> dict[str, frozenset[Top
 
 
 def _holder(claimants: Sequence[GroupMember]) -> str | None:
-    """The member whose claim to one partition counts among several, or None if two share the newest generation."""
+    """The member whose claim counts among several to one partition, or None if the newest generation has two."""
     generations = [claimed_generation(member.subscription) for member in claimants]
     newest = max(generations)
     return claimants[generations.index(newest)].member_id if generations.count(newest) == 1 else None

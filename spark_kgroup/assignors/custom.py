@@ -84,7 +84,7 @@ def load_assignor(spelled: str) -> CustomAssignor:
     """An instance of the class that `spelled` names, made without arguments.
 
     Raises:
-        OptionError: there is none, it is no assignor, or this took longer than `CUSTOM_ASSIGNOR_TIMEOUT_MS`.
+        OptionError: there is no such class, it is no assignor, or this took longer than `CUSTOM_ASSIGNOR_TIMEOUT_MS`.
     """
     module, _, of_module = spelled.partition(":")
 

@@ -54,7 +54,7 @@ class StickyAssignor:
 
     @uncollected()
     def assign(self, members: Sequence[GroupMember], topics: Mapping[str, TopicDescription]) -> Assignment:
-        """Where every partition shall be, near to where it was."""
+        """The target: every partition with its previous member, where balance allows."""
         claiming = [replace(member, subscription=_as_claims(member.subscription)) for member in members]
         shares = target_of(claiming, topics).shares
         return {member_id: share.kept.union(share.gained) for member_id, share in shares.items()}

@@ -240,7 +240,7 @@ class Actions:
 
         1. A seat gets its own member id in a join that claims its partitions. 2. A rebalance is wanted. 3. The
         coordinator has another leader, and answers a follower's join that equals its last one from the current
-        generation (ClassicGroupMember.matches), so none comes about. The generation of our claims is in the
+        generation (ClassicGroupMember.matches), so no rebalance comes about. The generation of our claims is in the
         subscription as well.
         """
         return tuple((name, replace(each, user_data=None if each.user_data else b"")) for name, each in protocols)
@@ -261,8 +261,8 @@ class Actions:
         1. A member gives partitions up at once and joins again. 2. That next generation waits for all other members.
         3. They learn of it from the answer to a heartbeat, and the regular one is an interval away.
 
-        Not again after a join that brought the same generation: a coordinator that asks each time would have us join
-        without end (decision 43).
+        Not again after a join that brought the same generation: a coordinator that asks for a join each time would have
+        us join without end (decision 43).
         """
         if self._heartbeat_sent_in != self.identity.generation:
             return self._send_heartbeat(now_ms)

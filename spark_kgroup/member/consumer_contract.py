@@ -30,7 +30,7 @@ class ConsumerHeartbeatRequest:
 
     Attributes:
         identity: its generation is the member epoch, or one of the three above.
-        full: with subscription, assignor, rack and rebalance timeout. Without them they are as in the last heartbeat.
+        full: whether it has subscription, assignor, rack and rebalance timeout. If not, they are as in the last one.
         owned: all owned partitions, which acknowledges assigned and revoked ones, or None if they are as they were.
 
     """

@@ -203,7 +203,7 @@ class NeighbourJoins:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rename:
-    """The group is classic and at rest, with our seat: have it under `MemberConfig.own_id`."""
+    """The group is classic, at rest, and has our seat: take the seat under `MemberConfig.own_id`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -149,7 +149,7 @@ class Handlers(Actions):
         generation.
 
         A group without a leader is of type consumer (KIP-848): the coordinator itself knows which partitions we have
-        not given up, and its epoch rises without the members whose assignment stays.
+        not given up, and a new epoch does not concern members whose assignment it leaves alone.
 
         After a renaming of the seat, which leaves the generation alone, another generation costs us all partitions.
         1. We are paused before we ask. 2. A newer process takes the seat, and the group moves on. 3. We go on, and take

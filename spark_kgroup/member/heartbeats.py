@@ -7,7 +7,7 @@ from typing import Final
 from spark_kgroup.member.contract import HeartbeatRequest
 
 _EARLIER_MAX: Final = 4
-"""As many as a session has, and one more: the answer to an earlier one moves no deadline."""
+"""As many heartbeats as a session has, and one more: the answer to an earlier one moves no deadline."""
 
 
 class Heartbeats:

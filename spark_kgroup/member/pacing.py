@@ -50,12 +50,12 @@ class Pacing:
         """How often in a row it was sent away from the group, or to another generation, before it was confirmed."""
 
     def heartbeat_ms(self, interval_ms: int | None = None) -> int:
-        """Until the next heartbeat, or the next look if `interval_ms` says how long that is at most."""
+        """The wait until the next heartbeat or look: at most `interval_ms`, by default the configured interval."""
         longest_ms = self._heartbeat_interval_ms if interval_ms is None else interval_ms
         return int(longest_ms * (1 - HEARTBEAT_JITTER * self._jitter()))
 
     def retry_ms(self) -> int:
-        """Until a refused request is tried again: twice as long with each one in a row (Kafka: ExponentialBackoff)."""
+        """The wait before a refused request is retried, doubled each time in a row (Kafka: ExponentialBackoff)."""
         self._retries += 1
         return self._backoff_ms(self._retries - 1)
 
@@ -64,7 +64,7 @@ class Pacing:
         return int(wait_ms * (1 + RETRY_BACKOFF_JITTER * (2 * self._jitter() - 1)))
 
     def again_ms(self) -> int:
-        """Until a member that was sent away joins once more: at once, unless it was sent away `_AT_ONCE` times before.
+        """The wait until a member that was sent away joins again: none unless it was sent away `_AT_ONCE` times before.
 
         Kafka's clients do not wait, and a coordinator that sends them away each time is asked 900 times a second
         (KAFKA-13891, KAFKA-10233).
@@ -77,7 +77,7 @@ class Pacing:
         self._sent_away = 0
 
     def rejoin_ms(self, doublings: int) -> int:
-        """Until the next join that may well change as little as the `doublings` joins before it."""
+        """The wait until the next join, which may change as little as the `doublings` joins before it."""
         return min(self._heartbeat_interval_ms << min(doublings, _DOUBLINGS_MAX), REJOIN_BACKOFF_MAX_MS)
 
     def on_answered(self) -> None:
@@ -85,7 +85,7 @@ class Pacing:
         self._retries = 0
 
     def on_synced(self, *, vain: bool, now_ms: int) -> None:
-        """A generation is complete: retries begin anew, and a `vain` join, which brought no change, costs patience.
+        """A generation is complete: retries begin anew, and after a `vain` join, without a change, the next one waits.
 
         Kafka answers each heartbeat of a classic member in a group of type consumer with REBALANCE_IN_PROGRESS as long
         as the member has not given up its revoked partitions

@@ -116,7 +116,7 @@ class Commits:
     async def _commit_parts(
         self, who: MemberIdentity, positions: Mapping[TopicPartition, int], texts: Texts, deadline_ms: int
     ) -> tuple[dict[TopicPartition, int], int]:
-        """Each part of `positions` once, and the new deadline: a large commit goes on while parts are acknowledged."""
+        """Commit each part of `positions` once. Returns errors and the deadline, which acknowledged parts put off."""
         errors: dict[TopicPartition, int] = {}
         tps = sorted(positions)
         for at in range(0, len(tps), COMMIT_PARTITIONS_MAX):

@@ -1,6 +1,6 @@
 """The requests of a machine under the consumer protocol to the cluster: over the pool, since none is ever parked.
 
-Between the machine's requests and events and Kafka's messages this does the work of `translate` in the classic
+It also translates between the machine's requests and events and Kafka's messages, as `translate` does for the classic
 protocol.
 """
 

@@ -48,7 +48,7 @@ class Neighbours:
                     self._have_them_ask()
 
     def _have_them_ask(self) -> None:
-        """Only when all other seats have sent their joins: then one more generation has all of them."""
+        """Do so only when all other seats have sent their joins: then one more generation has all of them."""
         machines = [(session, session.machine) for session in self._sessions.values()]
         waiting = [session for session, machine in machines if machine.awaits_join]
         members = [session for session, machine in machines if machine.in_generation]

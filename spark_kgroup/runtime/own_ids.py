@@ -86,7 +86,7 @@ class OwnIds:
                 await self._pause(OWN_IDS_AGAIN_MS)
 
     async def _pause(self, longest_ms: int) -> None:
-        """Until a seat has its share, or as long as this."""
+        """Wait until a seat has its share, for `longest_ms` at most."""
         with suppress(TimeoutError):
             async with asyncio.timeout(longest_ms / 1000):
                 await self._assigned.wait()

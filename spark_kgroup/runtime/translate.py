@@ -1,4 +1,4 @@
-"""Between a member machine's requests and events, and Kafka's messages. No I/O."""
+"""Translates between a member machine's requests and events, and Kafka's messages. No I/O."""
 
 from __future__ import annotations
 
