@@ -3,7 +3,7 @@
 A handler is named `_on_...` and is called by the table alone. Every other method acts, and returns the effects to be
 carried out, in their order. Where we differ from Kafka's client, the handler says why.
 
-Only heartbeats go to the coordinator, one at a time. Its answer has the member's epoch, which moves without a loss, and
+Only heartbeats go to the coordinator, one at a time. The answer has the member's epoch, which moves without a loss, and
 an assignment if that is new. Partitions that are new in it are owned at once. Those missing from it are owned until the
 application has given them up between two pieces of work, and the next heartbeat acknowledges that. The coordinator
 assigns them to no other member before.
@@ -100,8 +100,8 @@ class ConsumerHandlers:
         """Whether the next heartbeat is a full one: the coordinator may not have heard the last one, or we subscribe to
         other topics since."""
         self._owned_unanswered = False
-        """Whether a heartbeat that names our partitions is unanswered. New ones are adopted only after its answer,
-        against this: 1. It says that we own none yet. 2. A topic's name is learned, and its partitions are owned.
+        """Whether a heartbeat that names our partitions is unanswered. New ones are adopted only after its answer, to
+        prevent this: 1. It says that we own none yet. 2. A topic's name is learned, and its partitions are owned.
         3. The heartbeat arrives, and gives them to other members at once."""
         self._in_our_seat = UNKNOWN_MEMBER_ID
         """The member id whose hold on the seat is to be released."""

@@ -207,7 +207,7 @@ class Group:
         return self.settings.instance_ids[: max(1, partitions)]
 
     async def _describe_kept(self) -> DescribedGroup | None:
-        """The group as it was kept for seats that come back."""
+        """The group's description, or None if no seat comes back to partitions of an earlier process."""
         if not self.settings.previously_owned:
             return None
         # The cluster has answered, so its address is right: a coordinator that is away is waited for, as later on.
@@ -399,7 +399,7 @@ class Group:
             self._sessions[instance_id].post(event)
 
     def _newest(self, who: MemberIdentity, partitions: Iterable[TopicPartition]) -> MemberIdentity:
-        """`who` in its newest member epoch, if all of `partitions` are still owned as they were when it was `who`."""
+        """The newest identity of `who`, if it has held all of `partitions` since the epoch of `who`, else `who`."""
         session = self._sessions.get(who.instance_id)
         if session is None:
             return who

@@ -30,7 +30,8 @@ class Misfit:
         without_owner: subscribed, and neither assigned to a member nor claimed by one.
         gone: assigned, and the topic, or the partition, is not there.
         not_subscribed: assigned to a member that does not subscribe to the topic.
-        unshared: topics of which a member that subscribes to them has no share, though another assignment has one.
+        unshared: topics of which a member that subscribes to them has no share, though a new assignment would give it
+            one.
     """
 
     without_owner: frozenset[TopicPartition] = _NONE

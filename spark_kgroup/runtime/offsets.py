@@ -29,7 +29,7 @@ class Offsets:
     Args:
         members: sorts partitions by the member of ours in whose name their committed offsets are asked for, None for no
             member's: only under the consumer protocol a coordinator checks the name.
-        on_refused: is told of a member that the coordinator does not have as it was named.
+        on_refused: called with a member that the coordinator has in another epoch, or not at all.
 
     """
 

@@ -66,11 +66,11 @@ class OwnIds:
         self._warned = False
 
     def on_assigned(self) -> None:
-        """A seat has its share: it may be one that has the coordinator's id."""
+        """A seat has its share, perhaps under a member id of the coordinator's."""
         self._assigned.set()
 
     async def run(self) -> None:
-        """Have each seat renamed that has another id, whenever it got it, until cancelled, or impossible."""
+        """Have each seat that has another id renamed, whenever it got that id, until cancelled, or impossible."""
         while True:
             await self._assigned.wait()
             self._assigned.clear()
