@@ -16,10 +16,10 @@ GOAL = {VAGUE: 8.0, PERSONS: 0.0, SEMICOLON: 6.0}
 
 ROOMS: dict[str, tuple[float, float, float]] = {
     "spark_kgroup": (16.0, 3.5, 14.5),
-    "spark_kgroup/assignors": (36.0, 8.0, 12.0),
-    "spark_kgroup/member": (32.0, 4.0, 16.0),
+    "spark_kgroup/assignors": (1.0, 0.0, 1.5),
+    "spark_kgroup/member": (0.5, 0.0, 0.5),
     "spark_kgroup/wire": (22.5, 4.0, 16.5),
-    "spark_kgroup/runtime": (32.0, 6.5, 14.0),
+    "spark_kgroup/runtime": (0.5, 0.0, 0.5),
     "spark_kgroup/admin": (36.5, 3.0, 15.5),
     "spark_kgroup/testing": (16.0, 1.5, 16.0),
     "datasource/pyspark_kgroup": (16.5, 1.5, 11.0),
