@@ -351,7 +351,7 @@ class GiveUpAll:
     """The group rebalances, and this member is eager: it must give up all partitions BEFORE the next join is sent.
 
     Attributes:
-        partitions: all that it owns, to be given up before the next piece of work.
+        partitions: all owned and unwanted ones, to be given up before the next piece of work.
 
     """
 

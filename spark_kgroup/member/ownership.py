@@ -98,7 +98,7 @@ class Ownership:
         return self.assigned - self.owned
 
     def confirms(self, assignment: frozenset[TopicPartition]) -> bool:
-        """Whether `assignment` is the last one again: the assigned and the unwanted partitions."""
+        """Whether `assignment` is the assigned and unwanted partitions: the last one, unless some were tolerated."""
         return assignment == self.assigned | self.unwanted
 
     def take(self, assignment: frozenset[TopicPartition], generation: int) -> frozenset[TopicPartition]:

@@ -51,7 +51,7 @@ class Shares:
 
     @property
     def known(self) -> bool:
-        """Whether each of our seats has its target, in the epoch in which it is. Always true in a classic group."""
+        """Whether each of our seats has its target, in its epoch. True in a classic group, which says so itself."""
         if self._settings.group_protocol != CONSUMER:
             return True
         return self._confirmed is not None and self._confirmed == self._settled()
